@@ -32,7 +32,8 @@
 #include "tools/train/run/trainer.h"
 #include "tools/train/trace/trace.h"
 
-static struct trainer train;  /* static and one per process, because signal handlers and monitor threads access it */
+/* static and one per process, because signal handlers and monitor threads access it */
+static struct trainer train;
 
 static int exit_status(const struct err *e)
 {

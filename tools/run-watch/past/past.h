@@ -7,7 +7,7 @@
  * a restart, are contained twice.
  *
  * A log has no times except at some starts and ends; after these, the durations of the iterations are added up.
- * `dated` tells whether at_s is in seconds since 1970, or since the first iteration. An unknown number is NaN.
+ * `dated` shows whether at_s is in seconds since 1970, or since the first iteration. An unknown number is NaN.
  * Threads: one.
  */
 #ifndef SHARDKIT_RUN_WATCH_PAST_H

@@ -1,10 +1,10 @@
-/* page_base.js - the page of run-watch report: its data, what it is shown as, elements, numbers, ticks */
+/* page_base.js - the page of run-watch report: its data, the state of the view, elements, numbers, ticks */
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const runs = data.runs, several = runs.length > 1;
 const AXES = [["samples", "Samples"], ["tokens", "Tokens"], ["time", "Time"], ["iteration", "Iterations"]];
 const COLOURS = 8;
-/* page.html#time begins with that axis. */
+/* page.html#time selects the initial axis. */
 const asked = AXES.map(([a]) => a).find(a => "#" + a === location.hash);
 const view = { axis: asked || "samples", range: null, hidden: new Set(), charts: [] };
 
@@ -65,11 +65,11 @@ for (const run of runs) {
         run.stretch[i] = b;
     }
 }
-/* One run is shown by the calendar, several from their own beginnings on. */
+/* The time axis of one run is the calendar; several runs are aligned at their beginnings. */
 const calendar = !several && runs[0].dated;
 const offset = run => calendar ? run.t0 : 0;
 const known = axis => axis !== "tokens" || runs.some(r => r.x.tokens);
-/* Places of a list of {iteration, samples, tokens, time} columns on the axis of the view. */
+/* Returns the positions of {iteration, samples, tokens, time} columns on the axis of the view. */
 function places(run, columns) {
     const list = columns[view.axis];
     return !list ? columns.iteration.map(() => NaN) : view.axis === "time" ? list.map(t => t + offset(run)) : list;
@@ -77,7 +77,7 @@ function places(run, columns) {
 
 /* ---- ticks ---- */
 
-/* Ticks `step` apart, in a unit that suits the largest and with as many digits as tell them apart. */
+/* Formats ticks with distance `step`, in a unit that fits the largest, with enough digits to distinguish them. */
 function tickText(step, most, base = 1000, letters = ["", " k", " M", " B", " T"]) {
     let unit = 1, i = 0;
     for (; most / unit >= (base === 1000 && i === 0 ? 1e4 : base) && i < letters.length - 1; i++) unit *= base;

@@ -1,6 +1,6 @@
-/* page_build.js - key figures, charts and the table, put onto the page when all scripts are there */
+/* page_build.js - add key figures, charts and the table to the page when all scripts have been loaded */
 
-/* ---- key figures: [name, value, what more there is to say, whether it is bad] ---- */
+/* ---- key figures: [name, value, details, whether it is a problem] ---- */
 
 function state(run) {
     const s = run.status;
@@ -64,7 +64,7 @@ function figureTable() {
         runs.map((run, r) => [el("td", {}, key(colour(r)), " " + run.name), ...names.map(n => cell(all[r], n))]));
 }
 
-/* ---- the table of what was told ---- */
+/* ---- the table of messages ---- */
 
 const TOLD_MOST = 200;
 
@@ -95,7 +95,7 @@ function told() {
 
 /* ---- charts ---- */
 
-/* uneven: how far above the median the largest value must be for a logarithmic scale to show more. */
+/* uneven: a logarithmic scale is used if the largest value exceeds the median by this factor. */
 const LOSS = { title: "Training loss", unit: "nats a token", height: 280, uneven: 3 };
 const SERIES = [
     ["norm", { title: "Gradient norm", unit: "before clipping", uneven: 12 }],
@@ -131,7 +131,7 @@ function addSeries(name, o) {
 function validLine(run, v, name, hide, c) {
     return { run, name, hide, colour: c, columns: v, y: v.y, dots: v.y.length < 150 };
 }
-/* One run has its sets in one chart; several are compared set by set. */
+/* The sets of one run share a chart; several runs are compared with one chart per set. */
 function addValid() {
     const o = { unit: "nats a token", uneven: 2.5 };
     if (!several) {
@@ -150,7 +150,7 @@ function addValid() {
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the page ---- */
 
 const reset = el("button", { class: "reset", type: "button", hidden: "", onclick: () => look(null) }, "all of it");
 
@@ -158,7 +158,7 @@ function drawAll() {
     reset.hidden = !view.range;
     for (const c of view.charts) c.draw();
 }
-/* Closer at a range of the axis; null: all of it. */
+/* Shows a range of the axis; null: the whole axis. */
 function look(range) {
     view.range = range;
     drawAll();

@@ -1,4 +1,4 @@
-/* page_chart.js - curves over the axis that all charts of the page have in common, and the pointer on them */
+/* page_chart.js - curves over the axis that all charts of the page share, and the pointer on them */
 /* ---- a chart: curves over the common axis ---- */
 
 function Chart(o) {
@@ -60,7 +60,7 @@ Chart.prototype.draw = function () {
 Chart.prototype.drawX = function (s, h, bottom) {
     let about = Math.max(2, Math.floor(this.width() / 110));
     const find = n => (view.axis === "time" ? niceTime : nice)(this.domain[0], this.domain[1], n);
-    /* A step that is rounded up may leave a narrow axis with one tick, which says nothing. */
+    /* Because the step is rounded up, a narrow axis could get a single tick, which is useless. */
     while (about < 5 && find(about).at.length < 2) about++;
     const ticks = find(about);
     for (const v of ticks.at) {
@@ -92,7 +92,7 @@ Chart.prototype.finish = function (s, bottom) {
     pointer(this, s);
     this.host.replaceChildren(s);
 };
-/* What is to be said of the place `v`: [colour, name, value] each, and where that is. */
+/* Returns the values at position `v`, as rows [colour, name, value], with their heading and position. */
 Chart.prototype.at = function (v) {
     const rows = [];
     let where = null;
@@ -120,7 +120,7 @@ function headOf(run, c, i) {
     return parts.join(" · ");
 }
 
-/* Starts and incidents, faint, through every chart. */
+/* Draws starts and incidents as faint lines through every chart. */
 function marks(chart, g, top, bottom) {
     for (const run of runs) {
         if (view.hidden.has(run.name)) continue;
@@ -135,7 +135,7 @@ function marks(chart, g, top, bottom) {
     }
 }
 
-/* ---- the pointer: one hair through all charts, a tip in one; dragging looks closer ---- */
+/* ---- the pointer: a vertical line through all charts and a tooltip in one; dragging zooms in ---- */
 
 const tip = el("div", { class: "tip", hidden: "" });
 let drag = null;

@@ -1,5 +1,5 @@
-/* page_rows.js - charts that are no curves of a run: what happened, who was slow, how full disks are */
-/* ---- what happened: a row for each kind ---- */
+/* page_rows.js - charts other than the curves of a run: events, slow ranks, usage of disks */
+/* ---- events: a row for each kind ---- */
 
 const KINDS = [["incident", "incidents"], ["start", "starts"], ["stop", "ends"], ["save", "saves"],
     ["backup", "backups"]];

@@ -13,7 +13,8 @@
 #include "libcommon/base/mem.h"
 #include "tools/run-watch/past/past.h"
 
-enum { PLOT_RUNS = 8, PLOT_SETS = 16 };  /* maximum numbers; there are no more colours that can be distinguished */
+/* maximum numbers; there are no more colours that can be distinguished */
+enum { PLOT_RUNS = 8, PLOT_SETS = 16 };
 
 struct plot_ask {
     const char *title;

@@ -63,7 +63,8 @@ enum { CHECKPOINT_GROUPS_MAX = 3 };
 struct checkpoint_info {
     const char *path, *tag;     /* path of the tag folder, and its base name */
     enum layout_kind kind;
-    struct topology topo;  /* topology of the shards; for a universal form that of its mp_rank files, 0 = unknown */
+    /* topology of the shards; for a universal form that of its mp_rank files, 0 = unknown */
+    struct topology topo;
     /* vocab is V, padding rows included; fields are 0 if the arguments do not contain them */
     struct model_config model;
     int n_stages;               /* topo.pp, or 0 if blocks[] is unknown */
@@ -86,7 +87,8 @@ struct checkpoint_info {
     struct ds_settings group[CHECKPOINT_GROUPS_MAX];       /* the last one has no weight decay */
     bool has_clip_grad;
     double clip_grad;
-    bool zero_stage_1;  /* the shards have the form of ZeRO stage 1, as those of fp16 runs, and not of BF16_Optimizer */
+    /* the shards have the form of ZeRO stage 1, as those of fp16 runs, and not of BF16_Optimizer */
+    bool zero_stage_1;
     bool has_scaler;            /* in fp16 runs */
     struct loss_scale scaler;
     bool overflow;              /* the gradients of the last step overflowed */
@@ -231,7 +233,8 @@ struct checkpoint_saver_opts {
      * NULL: from scratch.
      */
     const struct checkpoint *from;
-    bool fresh_rng;  /* --no-load-rng, --finetune: RNG states are created from the seed and not carried over */
+    /* --no-load-rng, --finetune: RNG states are created from the seed and not carried over */
+    bool fresh_rng;
     bool no_rng;                /* --no-save-rng: write no RNG entries */
     int64_t seed;
     int local_rank;             /* local rank of this process on its host, for args */
@@ -263,7 +266,8 @@ struct checkpoint_now {
     int64_t iteration;          /* also names the folder: global_step<iteration> */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;
     int64_t skipped_train_samples, skipped_train_iteration;     /* see checkpoint_info */
-    double gigaflos;  /* rank 0's; stages for which the reference counted differently keep their ratio to it */
+    /* rank 0's; stages for which the reference counted differently keep their ratio to it */
+    double gigaflos;
     struct checkpoint_schedule schedule;
     int64_t opt_step;           /* Adam's step count after this iteration */
     struct ds_settings decay, no_decay;    /* the settings of the last update */
@@ -308,7 +312,8 @@ struct checkpoint_saved {
     char path[512];             /* DIR/global_step20 */
     /* if not ok: the reason; it names the rank at fault once all ranks have exchanged their results (save, wait) */
     struct err err;
-    char note[256];  /* if ok: message about an existing tag that was renamed and kept, "" for none (rank 0) */
+    /* if ok: message about an existing tag that was renamed and kept, "" for none (rank 0) */
+    char note[256];
     char tensor[112];           /* for CHECKPOINT_REPLICAS: the first such tensor */
 };
 /*

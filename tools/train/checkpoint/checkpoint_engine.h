@@ -30,7 +30,8 @@ struct save_order {
     struct checkpoint_now now;
     char dir[PATH_MAX];         /* --save, as an absolute path */
     char tag[64];               /* "global_step20" */
-    char part[96];  /* "global_step20.<id>.part", a name in dir; the job folder's name has ".job" appended */
+    /* "global_step20.<id>.part", a name in dir; the job folder's name has ".job" appended */
+    char part[96];
 };
 
 /*
@@ -71,7 +72,7 @@ void save_engine_free(struct save_engine *g);           /* NULL is allowed */
 /*
  * Write this rank's share and complete the files it owns; rank 0 publishes. If the trainer has ended, the save
  * continues if all of the state is in the area, but waits for other ranks only for a limited time. On -1 the previous
- * checkpoint is unchanged, and *fault tells whether this rank was at fault.
+ * checkpoint is unchanged, and *fault shows whether this rank was at fault.
  */
 MUST_CHECK int save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
                                enum checkpoint_fault *fault, struct err *e);

@@ -31,7 +31,8 @@ struct checkpoint {
     struct checkpoint_info info;
     int first_layer;            /* number of the first block in names: 3, or 2 in Microsoft's fork */
     bool accept_mismatch;
-    struct hf_canonical names;  /* for a source whose names had to be translated; all 0: it had canonical names */
+    /* for a source whose names had to be translated; all 0: it had canonical names */
+    struct hf_canonical names;
 };
 
 /*
@@ -116,7 +117,8 @@ struct state_copy_opts {
     struct writer *writer;
     char *memory;               /* the staging area */
     struct checkpoint_area area;
-    char *aside;  /* device memory of aside_room bytes for data that the optimizer would otherwise wait for */
+    /* device memory of aside_room bytes for data that the optimizer would otherwise wait for */
+    char *aside;
     uint64_t aside_room;
 };
 MUST_CHECK struct state_copy *state_copy_new(const struct state_copy_opts *o, struct err *e);

@@ -313,7 +313,8 @@ static bool is_role(const char *name, enum role r)
 static int count_blocks(const struct source *s, int pp, bool *norm)
 {
     const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
-    struct report *told = report_new();  /* discarded, because the open has already reported errors in this file */
+    /* discarded, because the open has already reported errors in this file */
+    struct report *told = report_new();
     struct ds_stage st = {0};
     int n = 0;
 

@@ -19,7 +19,8 @@
 
 struct checkpoint_saver {
     struct checkpoint_saver_opts o;
-    char *dir;  /* absolute path, because the writer keeps the working directory in which it was forked */
+    /* absolute path, because the writer keeps the working directory in which it was forked */
+    char *dir;
     char *memory;               /* the staging area */
     struct checkpoint_area area;
     bool pinned;

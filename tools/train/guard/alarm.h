@@ -12,7 +12,8 @@ struct alarm_facts {
     const char *report;         /* path of the report; "" if it could not be written */
     const char *log;            /* the command's output is appended to this file */
     const char *host;           /* the host at fault; "": unknown */
-    int rank, status;  /* rank: the rank at fault, -1 if unknown; status: the exit status, 0 if the run continues */
+    /* rank: the rank at fault, -1 if unknown; status: the exit status, 0 if the run continues */
+    int rank, status;
     int64_t iteration;
 };
 

@@ -18,7 +18,8 @@ enum preflight_rate {
     RATE_GEMM,                  /* FLOP/s */
     RATE_COPY,                  /* within the device, bytes read plus bytes written, per second */
     RATE_TO_DEVICE, RATE_FROM_DEVICE,   /* bytes/s */
-    RATE_LINK,  /* to the next rank of the world, while receiving from it at the same time: bytes/s in one direction */
+    /* to the next rank of the world, while receiving from it at the same time: bytes/s in one direction */
+    RATE_LINK,
     RATE_N
 };
 

@@ -78,7 +78,8 @@ static json_t *text(const char *s)
 /* Serializes the threads that write the status. Once `ended` is set, nothing more is written. */
 static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool ended;
-static char *stalled;  /* the reason of the stall, guarded by one_writer; NULL: the job is not stalled */
+/* the reason of the stall, guarded by one_writer; NULL: the job is not stalled */
+static char *stalled;
 
 static char *dump(const struct status *s)
 {

@@ -97,7 +97,8 @@ void trainlog_add_kill_switch(struct strbuf *sb, const char *path, time_t when);
 /* Not in the reference, but in the same format: "[exiting program on SIGTERM] datetime: ..." */
 void trainlog_add_exit_signal(struct strbuf *sb, int sig, time_t when);
 
-void trainlog_add_world(struct strbuf *sb, int world, int dp, int tp, int pp);  /* "using world size: ..." */
+/* "using world size: ..." */
+void trainlog_add_world(struct strbuf *sb, int world, int dp, int tp, int pp);
 void trainlog_add_iterations(struct strbuf *sb, int64_t train_iters);   /* "setting training iterations to N" */
 void trainlog_add_saving(struct strbuf *sb, int64_t iteration, const char *dir);
 void trainlog_add_saved(struct strbuf *sb, int64_t iteration, const char *dir);

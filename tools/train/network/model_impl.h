@@ -33,8 +33,10 @@ struct model_slot {
     struct model_block *block;  /* [n_blocks] */
     void *embedded;             /* [own_rows, hidden] input of the embedding's LayerNorm */
     float *embed_mean, *embed_rstd;
-    void *output;  /* [own_rows, hidden] output of the last block; without blocks: the received or embedded input */
-    void *normed;  /* [own_rows, hidden] output of the final norm if the head is in a stage of its own; or NULL */
+    /* [own_rows, hidden] output of the last block; without blocks: the received or embedded input */
+    void *output;
+    /* [own_rows, hidden] output of the final norm if the head is in a stage of its own; or NULL */
+    void *normed;
     float *final_mean, *final_rstd;     /* of the final LayerNorm */
 };
 
@@ -76,7 +78,8 @@ struct model {
     float *alibi;               /* [heads, s], or NULL */
     /* work buffers */
     void *work;                 /* [rows, hidden] a product before its sum over tensor ranks, or a gradient */
-    void *gathered;  /* [rows, hidden] rows gathered from all tensor ranks; NULL without sequence parallelism */
+    /* [rows, hidden] rows gathered from all tensor ranks; NULL without sequence parallelism */
+    void *gathered;
     int32_t *positions;         /* [rows] row % s, with sequence parallelism; else NULL */
     struct comm_req *sum_req[MAX_PARTS], *gather_req[MAX_PARTS];        /* operations in progress, per part */
     void *d_gelu_in, *d_qkv, *d_attended;       /* gradients */

@@ -19,7 +19,8 @@ struct optimizer {
     struct optimizer_opts o;
     char *pool;
     enum dtype grads;           /* type of the flat gradient buffer and of `grad` */
-    void *grad;  /* [shard_n] averaged gradients of the elements that this rank owns; DP 1: the flat buffer itself */
+    /* [shard_n] averaged gradients of the elements that this rank owns; DP 1: the flat buffer itself */
+    void *grad;
     uint16_t *wire;             /* buffer for gradients that are rounded before they are sent; see wire_elems() */
     int64_t block_wire;         /* number of its elements that the bucket of one block uses */
     double *sums;               /* [n_ids] sum of squares of each parameter of the model */
@@ -319,7 +320,8 @@ static void round_all(struct optimizer *p, struct dev_stream *s)
 struct squares {
     const void *x;              /* has the layout of the shard */
     enum dtype t;
-    double *also;  /* read after all queued work is done, and replaced with its sum over all ranks; or NULL */
+    /* read after all queued work is done, and replaced with its sum over all ranks; or NULL */
+    double *also;
 };
 
 /* Compute the sum of squares over the whole model, on every rank, counting each element of each parameter once. */

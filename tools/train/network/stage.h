@@ -32,9 +32,11 @@ struct stage_param {
     const char *name;           /* canonical name, with blocks numbered from 3: "3.mlp.dense_4h_to_h.weight" */
     enum role role;
     int block;                  /* 0-based in the model; -1: outside of blocks */
-    int id;  /* index among the model's parameters, the same in every topology; a tied copy has the original's */
+    /* index among the model's parameters, the same in every topology; a tied copy has the original's */
+    int id;
     bool tied_copy;             /* the last stage's copy of the embedding (PP > 1) */
-    bool untrained;  /* the last stage's position table (GPT-2, PP > 1), to which only weight decay applies */
+    /* the last stage's position table (GPT-2, PP > 1), to which only weight decay applies */
+    bool untrained;
     bool decays;                /* weight decay applies */
     bool split;                 /* true: tensor ranks hold different slices; false: they hold equal copies */
     enum merge_rule merge;
@@ -47,7 +49,8 @@ struct stage_param {
 struct stage_bucket {
     int64_t at, n;              /* in elements of the flat buffers; n is a multiple of dp * 32 */
     int64_t shard_at;           /* position of this rank's n / dp elements in its shard */
-    int block;  /* the block whose backward pass completes the bucket; -1: complete at the end of the micro-batch */
+    /* the block whose backward pass completes the bucket; -1: complete at the end of the micro-batch */
+    int block;
 };
 
 /* A contiguous part of one parameter's slice that this rank owns. */

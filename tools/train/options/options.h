@@ -69,7 +69,8 @@ struct train_opts {
     double weight_decay, clip_grad;
     double adam_beta1, adam_beta2, adam_eps;
     int64_t adam_initial_step;          /* step count before the first step: 1, as in DeepSpeed up to 0.15.0 */
-    int grad_reduce_dtype;  /* enum opts_reduce: the type in which gradients are summed over data parallelism */
+    /* enum opts_reduce: the type in which gradients are summed over data parallelism */
+    int grad_reduce_dtype;
     bool accumulate_allreduce_grads_in_fp32;    /* with fp16: gradients of parameters are kept in fp32 */
 
     /* ---- training ---- */
@@ -79,13 +80,15 @@ struct train_opts {
     int64_t train_iters, train_samples, train_tokens;
     bool checkpoint_activations;
     int64_t checkpoint_num_layers;      /* blocks recomputed together */
-    int recompute_granularity;  /* enum opts_recompute; FULL after options_check() if checkpoint_activations is set */
+    /* enum opts_recompute; FULL after options_check() if checkpoint_activations is set */
+    int recompute_granularity;
     bool eval_only;
     int64_t exit_interval, exit_duration_in_mins;
     int64_t exit_samples;               /* counted over the whole run */
     int64_t exit_iterations;            /* counted in this job */
     const char *kill_switch_path;
-    struct option_list skip_train_iteration_range;  /* the words as given; options_check() parses them into skip[] */
+    /* the words as given; options_check() parses them into skip[] */
+    struct option_list skip_train_iteration_range;
     bool skip_whole_batches;            /* a skipped iteration passes over its whole batch instead of one micro-batch */
 
     /* ---- initialization ---- */
@@ -107,11 +110,13 @@ struct train_opts {
     int64_t keep_last;                  /* number of checkpoints to keep; 0: all */
     int save_when_busy;                 /* enum opts_busy */
     double save_device_memory;          /* GB of GPU memory for the snapshot; not given: the free memory */
-    double save_memory;  /* GB of host memory for a rank's snapshot; 0: determined from the host's memory */
+    /* GB of host memory for a rank's snapshot; 0: determined from the host's memory */
+    double save_memory;
     bool universal_checkpoint, finetune;
     bool no_load_optim, no_load_rng, no_save_rng;
     bool new_run;                       /* move existing checkpoints in the folder of --save out of the way */
-    bool force;  /* load the universal form although the checkpoint that `latest` names is newer */
+    /* load the universal form although the checkpoint that `latest` names is newer */
+    bool force;
     const char *model;                  /* with --load: prefix that selects one of several models; NULL */
     bool accept_mismatch;               /* load files that belong to different saves or ranks */
     int replicas;                       /* enum replica_policy: what to do about copies in a checkpoint that differ */
@@ -131,7 +136,8 @@ struct train_opts {
     const char *pp_partition_method;    /* "type:transformer" and others, see pipeline.h */
     int partition_algorithm;            /* enum pipeline_balance; if not given, the loader uses the checkpoint's */
     bool sequence_parallel;
-    bool overlap_grad_reduce, overlap_param_gather;  /* not given: on if there are GPUs, decided once that is known */
+    /* not given: on if there are GPUs, decided once that is known */
+    bool overlap_grad_reduce, overlap_param_gather;
     int backend;                        /* enum opts_backend */
     int64_t threads;                    /* OpenMP threads per rank; 0: the number of the rank's cores */
     const char *alarm_command;

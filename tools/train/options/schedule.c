@@ -56,7 +56,8 @@ int64_t schedule_batch(const struct schedule_ramp *r, int64_t consumed_samples)
     if (r->inc == 0 || consumed_samples > r->samples)
         return r->gbs;
     batch = r->start + r->inc * (int64_t)((double)consumed_samples / r->per);
-    return batch < r->gbs ? batch : r->gbs;  /* because of rounding in `per`, the batch could exceed the final size */
+    /* because of rounding in `per`, the batch could exceed the final size */
+    return batch < r->gbs ? batch : r->gbs;
 }
 
 int schedule_micro_batches(int64_t batch, int64_t micro_batch, int64_t dp, int64_t *m, struct err *e)

@@ -175,7 +175,8 @@ static int job_end(struct build_job *j, bool stopped, struct err *e)
 
 /* The state of rank 0's progress messages. */
 struct build_shown {
-    double percent, begun_s, status_s, line_s;  /* -1: none so far; the times are clock_s() values */
+    /* -1: none so far; the times are clock_s() values */
+    double percent, begun_s, status_s, line_s;
 };
 
 static void show_build(struct trainer *t, struct build_shown *x, double percent)

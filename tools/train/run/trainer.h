@@ -112,7 +112,8 @@ struct trainer {
     struct tfevents *events;
     struct savelock *lock;      /* the lock on the folder of --save */
     struct status status;
-    char *status_path;  /* NULL: none, or it belongs to another job; valid until all threads of the world have ended */
+    /* NULL: none, or it belongs to another job; valid until all threads of the world have ended */
+    char *status_path;
     bool status_fails;          /* it could not be written, and that has been reported */
     double start_s;             /* start of the job: the earliest of its processes, in clock_wall_s() time */
     int64_t saved_iteration;    /* the last iteration for which a save was begun; -1: none */
@@ -122,7 +123,8 @@ struct trainer {
     struct saving_pace pace;
     struct saving_way way;
     uint64_t save_memory;       /* bytes that this rank's snapshot may use; 0: unlimited */
-    double told_s, calls_s;  /* at the last straggler line: its clock_s() time, and the communication time up to then */
+    /* at the last straggler line: its clock_s() time, and the communication time up to then */
+    double told_s, calls_s;
     bool all_know;              /* about a failure: every rank has seen it, so all ranks can exit in order */
     bool not_finite;            /* about a failure: a value of the state is not finite */
     enum cause cause;           /* about a failure: the exit status; 0: CAUSE_FAILED */
