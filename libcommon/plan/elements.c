@@ -1,5 +1,5 @@
 /*
- * elements.c - loops over elements: conversions, and blocks of a transposed matrix
+ * elements.c - loops over elements: dtype conversions, and transposition in blocks
  */
 #include "libcommon/plan/elements.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- conversion ---- */
 
-/* Element i of bytes at any address: compilers make one instruction of each. */
+/* Access to element i at any alignment. Compilers generate one instruction for each of these. */
 static inline float get_f32(const uint8_t *p, uint64_t i)
 {
     float v;
@@ -46,7 +46,10 @@ static uint16_t to_f16(float x, struct elements_loss *loss)
     return y;
 }
 
-/* Narrowing and equal sizes go forwards, widening backwards: what is still to be read is never overtaken. */
+/*
+ * Narrowing and same-size conversions run forwards, widening ones backwards, so no element is overwritten before it
+ * is read.
+ */
 void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_loss *loss)
 {
     uint8_t *p = bytes;
@@ -84,13 +87,16 @@ void elements_convert(enum plan_op op, void *bytes, uint64_t n, struct elements_
 /* ---- transposition ---- */
 
 /*
- * A tile at a time: lines of the source are read once, turned round in a buffer of their
- * own and written as whole lines. Without the buffer, rows that lie a power of two apart
- * fight for the same places of the cache (4 times slower).
+ * The matrix is transposed tile by tile: cache lines of the source are read once, transposed in a separate buffer,
+ * and written as whole lines. Without the buffer, rows that are a power of two apart compete for the same cache
+ * sets (4 times slower).
  */
 enum { LINE = 64 };
 
-/* Rows of n_cols elements, `stride` bytes apart, become lines of the tile. Full tiles of 2-byte elements: below. */
+/*
+ * Transpose rows of n_cols elements, `stride` bytes apart, into lines of the tile. Full tiles of 2-byte elements
+ * use turn_full_2() below.
+ */
 #define TURN_TILE(type)                                                                 \
     for (uint64_t r = 0; r < n_rows; r++)                                               \
         for (uint64_t c = 0; c < n_cols; c++)                                           \
@@ -111,7 +117,7 @@ typedef uint16_t eight __attribute__((vector_size(16)));
 #define LOW(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
 #define HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
 
-/* Rows i and i + 4 merged element by element; three times that is the transpose. */
+/* Merge rows i and i + 4 element by element. Three such merges transpose an 8x8 block. */
 static inline void merge_rows(eight *v)
 {
     const eight w[8] = { LOW(v[0], v[4]), HIGH(v[0], v[4]), LOW(v[1], v[5]), HIGH(v[1], v[5]),

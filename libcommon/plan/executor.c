@@ -1,5 +1,5 @@
 /*
- * executor.c - the run, its workers, and what each does next; executor_impl.h has the overview
+ * executor.c - the run, its workers, and the sequence of steps of a chunk; executor_impl.h has the overview
  */
 #include <limits.h>
 #include <omp.h>
@@ -16,13 +16,13 @@ enum {
     MIN_MEM = 8 << 20,
     MIN_CHUNK = 1 << 20,
     MAX_CHUNK = 4 << 20,
-    MAX_BUFS = 8,               /* of a worker; more is no faster, and a VM gives new memory at 0.3 GB/s */
-    PLAIN_WORKERS = 4,          /* without io_uring a worker has one request under way */
+    MAX_BUFS = 8,               /* per worker; more is no faster, and a VM provides new memory at 0.3 GB/s */
+    PLAIN_WORKERS = 4,          /* without io_uring a worker has only one request in flight */
 };
 
 /* ---- a worker ---- */
 
-/* Take a chunk's next step, until it must wait or is done with. */
+/* Execute the steps of a chunk until it must wait or is finished. */
 static void advance(struct worker *w, struct chunk *c, enum exec_step next)
 {
     while (next == EXEC_READ || next == EXEC_WRITE)
@@ -39,7 +39,7 @@ static void advance(struct worker *w, struct chunk *c, enum exec_step next)
 
 static void request_came(struct worker *w, struct io_req *io)
 {
-    struct request *r = (struct request *)io;           /* its first member */
+    struct request *r = (struct request *)io;           /* io is the first member of struct request */
     struct chunk *c = r->chunk;
 
     c->n_under_way--;
@@ -51,12 +51,15 @@ static void request_came(struct worker *w, struct io_req *io)
             advance(w, c, c->failed ? EXEC_FAILED : EXEC_END);
         return;
     }
-    (void)exec_read_came(w, r);              /* the loop drops it then */
+    (void)exec_read_came(w, r);              /* on failure the work loop drops the chunk */
     if (c->n_under_way == 0)
         advance(w, c, EXEC_READY);
 }
 
-/* Gather the chunk that is ready longest. False: none is, or there is no place for it. */
+/*
+ * Gather the chunk that has been ready longest. Returns false if none is ready, or if there is no buffer for its
+ * output.
+ */
 static bool work_on_ready(struct worker *w)
 {
     struct chunk *c = w->ready[0];
@@ -68,7 +71,7 @@ static bool work_on_ready(struct worker *w)
     return true;
 }
 
-/* Until the plan has no more chunks, or the run has failed, and nothing is under way. */
+/* Process chunks until the plan has no more of them, or the run has failed, and no request is in flight. */
 static void work(struct worker *w)
 {
     struct io_req *io;
@@ -117,9 +120,9 @@ static bool uring_works(const struct exec_opts *o)
 }
 
 /*
- * Where a process may have few descriptors: fewer chunks under way, each with fewer reads. A
- * chunk reads from max_reads files and writes to as many as an item is dealt out to; each file
- * may have two descriptors.
+ * Reduce the number of concurrent chunks, and of reads per chunk, if the process may open few descriptors. A chunk
+ * reads from up to max_reads files and writes to as many files as its item has destinations. Each file may have two
+ * descriptors.
  */
 static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
 {
@@ -135,8 +138,9 @@ static void spare_descriptors(struct run *x, int *workers, int *n_bufs)
 }
 
 /*
- * Pages of one file in memory are made one after the other, 5 to 7 GB/s by any number of threads (docs/performance.md):
- * more than a few at the same file only wait for each other.
+ * Returns the largest useful number of workers. Pages of one file in memory are allocated one after the other, at 5
+ * to 7 GB/s with any number of threads (docs/performance.md), so more than a few workers per file only wait for
+ * each other.
  */
 static int most_workers(const struct plan *p)
 {
@@ -153,8 +157,8 @@ static int most_workers(const struct plan *p)
 }
 
 /*
- * Divide the memory: chunks as large as leaves every worker eight buffers, and no more
- * workers than can have four of the smallest. Returns the bytes of it all.
+ * Divide the memory. Chunks are as large as possible while every worker still has eight buffers, and the number of
+ * workers is limited so that each can have four buffers of the smallest size. Returns the total size in bytes.
  */
 static uint64_t share_memory(struct run *x, int *workers, int *n_bufs)
 {
@@ -182,7 +186,7 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
 
     x.uring = uring_works(o);
     mem_bytes = share_memory(&x, &workers, &n_bufs);
-    /* Pages come as buffers are first used: a small plan touches few. */
+    /* Pages are allocated when buffers are first used, so a small plan uses few. */
     mem = mmap(NULL, mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mem == MAP_FAILED) {
         err_sys(e, "buffers", "cannot have %llu bytes of memory", (unsigned long long)mem_bytes);

@@ -1,5 +1,5 @@
 /*
- * executor_chunk.c - a chunk begins and ends; an item ends with its last
+ * executor_chunk.c - start and end of chunks and items
  */
 #include "libcommon/plan/executor_impl.h"
 
@@ -38,7 +38,7 @@ void exec_drop_chunk(struct worker *w, struct chunk *c)
     w->n_active--;
 }
 
-/* ---- the end ---- */
+/* ---- end of a chunk ---- */
 
 static bool replicas_disagree(struct run *x, const struct plan_item *it, struct err *e)
 {
@@ -85,7 +85,7 @@ void exec_end_chunk(struct worker *w, struct chunk *c)
         end_item(x, it);
 }
 
-/* ---- the beginning ---- */
+/* ---- start of a chunk ---- */
 
 static struct chunk *unused_chunk(struct worker *w)
 {

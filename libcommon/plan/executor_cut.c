@@ -1,5 +1,5 @@
 /*
- * executor_cut.c - where a chunk of an item ends, and who gets the next
+ * executor_cut.c - where a chunk of an item ends, and which chunk a worker gets next
  */
 #include <assert.h>
 
@@ -7,8 +7,9 @@
 #include "libcommon/plan/executor_impl.h"
 
 /*
- * Dealt out by columns: whole rows, whose parts for each destination fit a buffer side by
- * side, each with a block to spare at either end; blocks, where a few rows make whole ones.
+ * Returns the chunk size of an item whose columns are distributed. A chunk is whole rows, whose parts for all
+ * destinations fit in one buffer next to each other, each with a spare block at either end. If a few rows make
+ * whole blocks, it is whole blocks.
  */
 static uint64_t column_chunk(const struct run *x, const struct plan_item *it)
 {
@@ -28,29 +29,32 @@ uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it)
 
     if (tmap_layers(it->map) < 2)
         return x->chunk;
-    /* All copies lie side by side in one buffer. */
+    /* All copies are stored in one buffer, one after the other. */
     share = (x->chunk + SLACK - BLOCK) / n;
     share = share >= BLOCK ? align_down(share, BLOCK) : align_down(share, 16);
     assert(share > 0);
     return min_u64(share, x->chunk);
 }
 
-/* Bytes from the item's byte `at` to the end of that chunk. */
+/* Returns the number of bytes from byte `at` of the item to the end of that chunk. */
 static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint64_t at)
 {
-    /* Counted in map bytes, of which a conversion may make half or twice as many: its output must fit a buffer too. */
+    /* Lengths count map bytes. A conversion may halve or double the size, and the output must fit in a buffer too. */
     bool wider = plan_out_bytes(it, 2) > 2, narrower = plan_out_bytes(it, 2) < 2;
     uint64_t unit = exec_chunk_bytes(x, it) / (wider ? 2 : 1);
     uint64_t place = (it->dst < 0 ? 0 : wider ? it->dst_at / 2 : narrower ? 2 * it->dst_at : it->dst_at) + at;
     uint64_t len = min_u64(unit - place % unit, it->len - at);
 
-    if (it->transpose_row) {            /* whole rows: each becomes an element of every run */
+    if (it->transpose_row) {            /* whole rows: each becomes one element of every run */
         assert(it->transpose_row <= unit && it->len % it->transpose_row == 0 && it->dst >= 0);
         return min_u64(align_down(unit, it->transpose_row), it->len - at);
     }
     if (it->n_outs)
         return min_u64(column_chunk(x, it), it->len - at);
-    /* Replicas are compared, and numbers converted, by elements: an odd destination must not cut one. */
+    /*
+     * Replicas are compared, and numbers converted, element by element, so an odd destination offset must not split
+     * an element.
+     */
     if ((tmap_overlays(it->map) || it->op != PLAN_COPY) && at + len < it->len) {
         uint64_t elem = plan_elem_bytes(it);
 
@@ -73,12 +77,12 @@ uint64_t exec_widest_columns(struct plan *p)
     return align_up(most, BLOCK);
 }
 
-/* ---- whose turn it is ---- */
+/* ---- handing out chunks ---- */
 
 /*
- * Files in memory have a lock that one write holds at a time, and each write copies: workers that follow each other
- * through one file wait for each other. So there each begins at a place of its own, by bytes. On a disk one lane
- * keeps reads and writes in the order in which the files lie.
+ * A file in memory has a lock that one write holds at a time, and each write copies under it. Workers that process
+ * one file together would wait for each other. Each worker therefore starts at a different place of the plan, with
+ * equal numbers of bytes. On a disk, one lane keeps reads and writes in the order in which the files are stored.
  */
 void exec_share_lanes(struct run *x, int workers)
 {
@@ -102,7 +106,7 @@ void exec_share_lanes(struct run *x, int workers)
         x->lane[k] = (struct exec_lane){ .item = n, .end = n };
 }
 
-/* Twins are cut where either must be. */
+/* Returns the length of the lane's next chunk. Twins are cut wherever either of them must be cut. */
 static uint64_t cut_next(const struct run *x, const struct exec_lane *l)
 {
     const struct plan_item *it = plan_item(x->plan, l->item);
@@ -111,7 +115,7 @@ static uint64_t cut_next(const struct run *x, const struct exec_lane *l)
     return it->twins ? min_u64(len, cut_chunk(x, plan_item(x->plan, l->item + 1), l->at)) : len;
 }
 
-/* Under the lock: hand out what is next, false when nothing is. */
+/* Hand out the lane's next chunk. Returns false if there is none. Must be called with the lock held. */
 static bool take_next(struct run *x, struct exec_lane *l, int *item, uint64_t *at, uint64_t *len)
 {
     while (l->item < l->end) {
@@ -130,7 +134,7 @@ static bool take_next(struct run *x, struct exec_lane *l, int *item, uint64_t *a
         if (turns)
             return true;
         l->at += *len;
-        /* An empty item is one empty chunk. */
+        /* An empty item consists of one empty chunk. */
         if (it->len == 0)
             l->item += it->twins ? 2 : 1;
         return true;

@@ -1,38 +1,39 @@
 /*
- * executor_impl.h - what the executor*.c files share; for the room only
+ * executor_impl.h - declarations that are shared by the executor*.c files
  *
- *   executor.c          the run, its workers, and what each does next
- *   executor_cut.c      where a chunk of an item ends, and who gets the next
- *   executor_chunk.c    a chunk begins and ends; an item ends with its last
- *   executor_read.c     as many pieces as fit a chunk's buffer, as reads of whole blocks
- *   executor_gather.c   where the result comes to lie, and gather.c's work on it
- *   executor_write.c    whole blocks with O_DIRECT, the rest through the page cache
+ *   executor.c          the run, its workers, and the sequence of steps
+ *   executor_cut.c      where a chunk of an item ends, and which chunk a worker gets next
+ *   executor_chunk.c    start and end of chunks and items
+ *   executor_read.c     read as many pieces as fit in a chunk's buffer, in whole blocks
+ *   executor_gather.c   choose the output buffer, and call gather.c
+ *   executor_write.c    write whole blocks with O_DIRECT, the rest through the page cache
  *
- * The life of a chunk, all in the hands of one worker:
+ * A single worker executes all steps of a chunk:
  *
- *   exec_take_chunk     the next piece of the plan, cut so that it ends on a chunk-sized place of
- *                       the destination; exec_start_chunk() gives it a buffer for its input
- *   exec_read_round     as many pieces as fit that buffer, each read as the 4 KiB blocks it lies in
- *   exec_gather_round   hash, and copy into an output buffer; next round if pieces are left;
- *                       convert and transpose there
- *   exec_write_chunk    whole 4 KiB blocks with O_DIRECT, what sticks out at the ends through the
- *                       page cache, so that neighbours in one block never overwrite each other. An
- *                       item that is dealt out by columns goes through the chunk's other buffer,
- *                       where each destination's bytes come to lie together
- *   exec_end_chunk      and, for the last of an item, the item
+ *   exec_take_chunk     get the next part of the plan, cut so that it ends at a multiple of the chunk size
+ *                       in the destination; exec_start_chunk() assigns it an input buffer
+ *   exec_read_round     read as many pieces as fit in that buffer, each as the 4 KiB blocks that contain it
+ *   exec_gather_round   hash, and copy to an output buffer; start another round if pieces are left, else
+ *                       convert and transpose
+ *   exec_write_chunk    write whole 4 KiB blocks with O_DIRECT, and the partial blocks at both ends through
+ *                       the page cache, so that writes to the same block never overwrite each other. An item
+ *                       whose columns are distributed is copied through the chunk's other buffer, where the
+ *                       bytes of each destination are contiguous
+ *   exec_end_chunk      finish the chunk and, after the last chunk of an item, the item
  *
- * A worker keeps many chunks under way, at most half of its buffers reading. A chunk holds
- * an output buffer only from gather to the end of its write, and a chunk that needs no
- * copy (its bytes already lie right for the disk) writes from its input buffer.
+ * A worker keeps many chunks in progress and uses at most half of its buffers for reading. A chunk holds an output
+ * buffer only from the gather to the end of its write. A chunk whose bytes need no copy (they are already aligned
+ * for the disk) is written from its input buffer.
  *
- * Nobody waits for buffers that cannot come: a chunk starts only while two are free, so
- * there is one for some gathered chunk, and that one's write needs nothing more.
+ * There is no deadlock over buffers: a chunk starts only while two buffers are free, so one remains for some
+ * gathered chunk, and the write of that chunk needs no further buffer.
  *
- * A step does not call the next one: it returns which that is, and executor.c takes it. So the files depend on each
- * other one way: executor -> gather -> write -> chunk -> cut, and executor -> read.
+ * A step does not call the next step. It returns which step is next, and executor.c executes it. The files
+ * therefore depend on each other in one direction: executor -> gather -> write -> chunk -> cut, and executor ->
+ * read.
  *
- * Functions that return bool: false means that the run fails, and knows why (exec_fail());
- * unless it says otherwise.
+ * Functions that return bool return false if the run has failed and the error has been recorded (exec_fail()),
+ * unless their comment says otherwise.
  */
 #ifndef SHARDKIT_PLAN_EXECUTOR_IMPL_H
 #define SHARDKIT_PLAN_EXECUTOR_IMPL_H
@@ -46,20 +47,23 @@
 #include "libcommon/plan/tiles.h"
 
 enum {
-    BLOCK = 4096,               /* O_DIRECT's unit, and the unit of ownership in a file */
-    MAX_PIECES = 64,            /* of a round */
-    MAX_REQS = 32,              /* of a chunk, under way */
-    SLACK = 64 << 10,           /* of a buffer: room for blocks that stick out of the pieces */
-    SMALL_WRITE = 64 << 10,     /* through the page cache: two descriptors cost more */
+    BLOCK = 4096,               /* unit of O_DIRECT; no two writes share a block of a file */
+    MAX_PIECES = 64,            /* maximum per round */
+    MAX_REQS = 32,              /* maximum in flight per chunk */
+    SLACK = 64 << 10,           /* extra space per buffer, for blocks that extend beyond the pieces */
+    SMALL_WRITE = 64 << 10,     /* smaller writes use the page cache: two descriptors cost more */
 };
 
 /* ---- the run as a whole ---- */
 
-/* A share of the plan, handed out in order: all of it, unless the destinations lie in memory (executor_cut.c). */
+/*
+ * A part of the plan whose chunks are handed out in order. There is one lane for the whole plan, unless the
+ * destinations are stored in memory (executor_cut.c).
+ */
 struct exec_lane {
-    int item, end;              /* the next, and behind the last */
-    uint64_t at;                /* bytes of it that were handed out */
-    bool twin;                  /* of twins, the second one's turn */
+    int item, end;              /* next item; end of the range (exclusive) */
+    uint64_t at;                /* bytes of the item that have been handed out */
+    bool twin;                  /* for twins: the chunk of the second twin is next */
 };
 
 struct run {
@@ -68,19 +72,19 @@ struct run {
     struct outputs *outputs;
     struct tiles *tiles;
     uint64_t chunk;
-    int max_reads;              /* of a chunk, under way: MAX_REQS unless descriptors are few */
+    int max_reads;              /* maximum in flight per chunk: MAX_REQS unless descriptors are few */
     bool uring;
     _Atomic bool direct_reads, used_direct;
     _Atomic uint64_t read_bytes, write_bytes;
 
-    pthread_mutex_t lock;       /* of what follows */
+    pthread_mutex_t lock;       /* protects the members below */
     int n_lanes;
     struct exec_lane *lane;
     struct err err;
     _Atomic bool stop;
 };
 
-/* The first failure is the run's, and stops all workers. Returns false. */
+/* Record an error, if it is the first of the run, and stop all workers. Returns false. */
 static inline bool exec_fail(struct run *x, const struct err *e)
 {
     pthread_mutex_lock(&x->lock);
@@ -93,12 +97,12 @@ static inline bool exec_fail(struct run *x, const struct err *e)
 
 /* ---- a worker ---- */
 
-/* What a chunk's step leaves to be done with it. */
+/* The next step of a chunk. */
 enum exec_step {
-    EXEC_FAILED,                /* drop it: nothing of it is under way, and the run knows why */
-    EXEC_WAIT,                  /* for its requests */
-    EXEC_READ,                  /* another round */
-    EXEC_READY,                 /* its bytes are in memory: to be gathered in its turn */
+    EXEC_FAILED,                /* drop it: none of its requests are in flight, and the error has been recorded */
+    EXEC_WAIT,                  /* wait for its requests */
+    EXEC_READ,                  /* read another round */
+    EXEC_READY,                 /* its bytes are in memory; it is queued to be gathered */
     EXEC_WRITE,
     EXEC_END,
 };
@@ -110,9 +114,9 @@ struct chunk {
     struct gather g;
     struct tmap_cursor cursor;
     bool last_round;
-    uint8_t *in, *out;          /* buffers; NULL: none held */
-    uint64_t in_used;           /* bytes of `in` that the reads of a round take */
-    const uint8_t *result;      /* chunk byte 0 as it will be written */
+    uint8_t *in, *out;          /* buffers; NULL if not held */
+    uint64_t in_used;           /* bytes of `in` that the reads of the current round use */
+    const uint8_t *result;      /* address of the first byte to be written */
     uint64_t dst_at;
     bool pinned, failed;
     int n_pieces, n_reqs, n_under_way;
@@ -121,27 +125,27 @@ struct chunk {
     struct request {
         struct io_req io;
         struct chunk *chunk;
-        int file;               /* read: number, for messages; write: the destination's */
+        int file;               /* read: file number, for messages; write: number of the destination */
         bool direct;
-        size_t wanted;          /* read: bytes that must come; the rest fills up blocks */
-        uint64_t first, origin; /* write: where it begins in the file, and where the item does */
-    } req[MAX_REQS];            /* reads of a round, then writes */
+        size_t wanted;          /* read: bytes that are needed; the others complete the blocks */
+        uint64_t first, origin; /* write: start offset of the write, and of the item, in the file */
+    } req[MAX_REQS];            /* the reads of a round, later the writes */
 };
 
 struct worker {
     struct run *x;
-    int lane;                   /* which it takes chunks of first */
+    int lane;                   /* the lane that the worker prefers */
     struct io_engine *io;
-    uint8_t **free_buf;         /* a stack: the one used last is the warmest */
+    uint8_t **free_buf;         /* a stack: the most recently used buffer is most likely in the cache */
     int n_free, n_bufs;
-    int n_active, n_reading;    /* chunks begun; of these, not yet gathered */
-    struct chunk *chunk;        /* n_bufs of them */
-    struct chunk **ready;       /* first come, first served */
+    int n_active, n_reading;    /* number of chunks started; of these, the number not gathered yet */
+    struct chunk *chunk;        /* array of n_bufs */
+    struct chunk **ready;       /* queue, first in, first out */
     int n_ready;
     bool exhausted;             /* the plan has no more chunks */
 };
 
-/* Bytes of the chunk as they will be written. */
+/* Returns the size of the chunk's output in bytes. */
 static inline uint64_t exec_out_len(const struct chunk *c)
 {
     return plan_out_bytes(c->g.item, c->g.len);
@@ -149,49 +153,52 @@ static inline uint64_t exec_out_len(const struct chunk *c)
 
 /* ---- executor_cut.c ---- */
 
-/* Where an item's chunks end: multiples of this in the destination. */
+/* Returns the chunk size of an item: chunks end at multiples of this size in the destination. */
 uint64_t exec_chunk_bytes(const struct run *x, const struct plan_item *it);
-/* What a chunk must hold for a row of every item that is dealt out by columns. */
+/* Returns the minimum chunk size that holds one row of every item whose columns are distributed. */
 uint64_t exec_widest_columns(struct plan *p);
-/* Before the workers begin: one lane, or one for each of them. The caller frees x->lane. */
+/* Create the lanes before the workers start: one, or one per worker. The caller frees x->lane. */
 void exec_share_lanes(struct run *x, int workers);
-/* The next chunk of a lane, or of the next that has one: false when none has, or the run was stopped. */
+/*
+ * Get the next chunk of a lane or, if it has none left, of the next lane that has one. Returns false if there is
+ * none or the run was stopped.
+ */
 bool exec_take_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len);
 
 /* ---- executor_chunk.c ---- */
 
-/* One more chunk, to be read. NULL: the plan has none, or the buffers do not allow it. */
+/* Start one more chunk. Returns NULL if the plan has none left, or if too few buffers are free. */
 struct chunk *exec_start_chunk(struct worker *w);
-/* It is checked, or written, or its bytes are in a tile. */
+/* Finish a chunk that has been checked, written, or stored in a tile. */
 void exec_end_chunk(struct worker *w, struct chunk *c);
-/* Give up what it holds; nothing of it is under way any more. */
+/* Release the resources of a chunk. None of its requests may be in flight. */
 void exec_drop_chunk(struct worker *w, struct chunk *c);
-/* Put a buffer back among the free ones, if there is one, and forget it. */
+/* Return a buffer to the free list, if *buf is not NULL, and set *buf to NULL. */
 void exec_give_buf(struct worker *w, uint8_t **buf);
-/* Keep the chunk's destinations open until it is dropped. */
+/* Keep the chunk's destinations open until the chunk is dropped. */
 void exec_pin(struct run *x, struct chunk *c);
 
 /* ---- executor_read.c ---- */
 
-/* Take pieces until the buffer is full, then start their reads. */
+/* Collect pieces until the buffer is full, and start their reads. */
 enum exec_step exec_read_round(struct worker *w, struct chunk *c);
-/* A read came back: whole, or its rest is started. */
+/* Process a finished read request. A short read is continued with another request. */
 bool exec_read_came(struct worker *w, struct request *r);
 
 /* ---- executor_gather.c ---- */
 
-/* Settle where the chunk's output comes to lie. False: that takes a buffer and there is none now. */
+/* Choose the location of the chunk's output. Returns false if that requires a buffer and none is free. */
 bool exec_find_place(struct worker *w, struct chunk *c);
-/* The pieces of a round are in memory and there is a place for them. */
+/* Gather the pieces of a round. They must be in memory, and exec_find_place() must have succeeded. */
 enum exec_step exec_gather_round(struct worker *w, struct chunk *c);
 
 /* ---- executor_write.c ---- */
 
-/* The result is complete. */
+/* Write the complete result. */
 enum exec_step exec_write_chunk(struct worker *w, struct chunk *c);
-/* Write a tile of a transposed matrix, at once. */
+/* Write a tile of a transposed matrix synchronously. */
 bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t);
-/* A write came back: whole, or its rest is started. */
+/* Process a finished write request. A short write is continued with another request. */
 bool exec_write_came(struct worker *w, struct request *r);
 
 #endif

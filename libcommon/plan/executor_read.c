@@ -1,5 +1,5 @@
 /*
- * executor_read.c - as many pieces as fit a chunk's buffer, as reads of whole blocks
+ * executor_read.c - read as many pieces as fit in a chunk's buffer, in whole blocks
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@ static void start_read(struct worker *w, struct chunk *c, struct request *r)
     io_start(w->io, &r->io);
 }
 
-/* A descriptor for a source file; O_DIRECT as long as nothing refuses it. */
+/* Returns a descriptor for a source file, with O_DIRECT as long as no read refuses it. */
 static int source_fd(struct run *x, int file, bool *direct, struct err *e)
 {
     int fd = -1;
@@ -26,7 +26,10 @@ static int source_fd(struct run *x, int file, bool *direct, struct err *e)
     return fd >= 0 || e->kind != ERR_NONE ? fd : files_fd(plan_files(x->plan), file, false, e);
 }
 
-/* Found out here for all kinds of files: memory has no short read, a window has neighbours. */
+/*
+ * Check that the file contains the extent. This covers files that a read cannot check: files in memory have no
+ * short reads, and a window is followed by other data.
+ */
 static int check_length(struct files *f, const struct record *rec, const struct extent *x, struct err *e)
 {
     uint64_t size = files_size(f, rec->file);
@@ -38,7 +41,7 @@ static int check_length(struct files *f, const struct record *rec, const struct 
     return -1;
 }
 
-/* Read on to file byte `end`. 1: that takes more than `room`. */
+/* Extend a read to file offset `end`. Returns 1 if that needs more than `room` bytes. */
 static int lengthen(struct request *r, uint64_t end, uint64_t room)
 {
     uint64_t whole = max_u64(align_up(end, BLOCK) - r->io.at, r->io.len);
@@ -50,13 +53,13 @@ static int lengthen(struct request *r, uint64_t end, uint64_t room)
     return 0;
 }
 
-/* Bytes of the input buffer that are still free. */
+/* Returns the free space in the input buffer. */
 static uint64_t in_room(const struct run *x, const struct chunk *c)
 {
     return x->chunk + SLACK - c->in_used;
 }
 
-/* One more request, for [at, end) of a file, into the input buffer. 1: there is no room. */
+/* Add a request that reads [at, end) of a file into the input buffer. Returns 1 if there is no room. */
 static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint64_t end, struct err *e)
 {
     uint64_t from = align_down(at, BLOCK), len = align_up(end, BLOCK) - from;
@@ -75,8 +78,8 @@ static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint6
 }
 
 /*
- * Have the bytes of `pc` read into the input buffer.
- * A piece that follows its forerunner on disk joins that one's read. 1: there is no room.
+ * Arrange for the bytes of `pc` to be read into the input buffer, and set *src to where they will be. A piece that
+ * directly follows the previous one on disk extends that read. Returns 1 if there is no room.
  */
 static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc, const uint8_t **src, struct err *e)
 {
@@ -129,7 +132,7 @@ enum exec_step exec_read_round(struct worker *w, struct chunk *c)
             return EXEC_FAILED;
         }
         if (rc > 0) {
-            c->cursor = before;         /* the first of the next round */
+            c->cursor = before;         /* it becomes the first piece of the next round */
             break;
         }
         if (++c->n_pieces == MAX_PIECES)
@@ -142,9 +145,9 @@ enum exec_step exec_read_round(struct worker *w, struct chunk *c)
     return c->n_reqs == 0 ? EXEC_READY : EXEC_WAIT;
 }
 
-/* ---- what comes back ---- */
+/* ---- completed reads ---- */
 
-/* The run is over; the source may be used again. */
+/* Report the failed read, which ends the run, and release the source file. */
 static bool read_failed(struct run *x, const struct request *r)
 {
     struct files *f = plan_files(x->plan);
@@ -183,7 +186,7 @@ bool exec_read_came(struct worker *w, struct request *r)
         io->at += (uint64_t)io->res;
         io->len -= (size_t)io->res;
         r->wanted -= (size_t)io->res;
-        /* O_DIRECT stops at the end of the file; the page cache tells whether this was it. */
+        /* O_DIRECT stops at the end of the file. A read through the page cache shows whether this was the end. */
         r->direct = r->direct && io->at % BLOCK == 0;
     } else if (io->res == -EINVAL && r->direct) {
         x->direct_reads = r->direct = false;

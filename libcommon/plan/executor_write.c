@@ -1,5 +1,5 @@
 /*
- * executor_write.c - whole blocks with O_DIRECT, the rest through the page cache
+ * executor_write.c - write whole blocks with O_DIRECT, the rest through the page cache
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -9,9 +9,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/plan/executor_impl.h"
 
-enum { CACHE_BYTES = 32 << 10 };       /* of columns, hashed before they leave it */
+enum { CACHE_BYTES = 32 << 10 };       /* amount of column data to hash while it is in the cache */
 
-/* Bytes of a chunk that go to one file: [at, end) of it. */
+/* Bytes of a chunk for one file: range [at, end) of that file. */
 struct span {
     int dst;
     const uint8_t *buf;
@@ -26,7 +26,7 @@ static bool write_failed(struct run *x, int dst, uint64_t at, size_t len)
     return exec_fail(x, &e);
 }
 
-/* [at, end) of a span through the page cache, at once: bytes that do not fill a block, and small runs. */
+/* Write [at, end) of a span through the page cache, synchronously. For partial blocks and for small runs. */
 static bool write_now(struct run *x, const struct span *s, uint64_t at, uint64_t end)
 {
     struct err e = {0};
@@ -43,8 +43,8 @@ static bool write_now(struct run *x, const struct span *s, uint64_t at, uint64_t
 /* ---- transposed matrices ---- */
 
 /*
- * A chunk of a transposed matrix: one run of each destination row. They are short, so they
- * gather in the page cache until their neighbours are there.
+ * Write a chunk of a transposed matrix: one run of each destination row. The runs are short, so they go through the
+ * page cache, where they are merged with adjacent runs.
  */
 static bool write_runs(struct run *x, const struct chunk *c)
 {
@@ -61,8 +61,8 @@ static bool write_runs(struct run *x, const struct chunk *c)
 }
 
 /*
- * One that is the whole matrix is written like any other bytes; runs of a larger one gather
- * in the page cache until their neighbours are there.
+ * A tile that is the whole matrix is written like any other bytes. The runs of a tile of a larger matrix go through
+ * the page cache, where they are merged with adjacent runs.
  */
 bool exec_write_tile(struct run *x, const struct plan_item *it, const struct tile *t)
 {
@@ -111,7 +111,8 @@ static void start_write(struct worker *w, struct chunk *c, const struct span *s,
 }
 
 /*
- * Into a mapping: no call that copies holds the file's lock. False: there is none, or no room, which a call tells best.
+ * Store the span through the file's mapping, which does not copy while holding the file's lock. Returns false if
+ * there is no mapping or no room; a write call then reports the precise error.
  */
 static bool store_mapped(struct run *x, const struct span *s)
 {
@@ -125,8 +126,9 @@ static bool store_mapped(struct run *x, const struct span *s)
 }
 
 /*
- * To a file in memory, at once. A call is the fastest while no other worker is at that file; two at one file would
- * wait for each other, so all but the first store (many at many mappings would wait for the process's page tables).
+ * Write to a file in memory, synchronously. A write call is fastest while no other worker writes to that file, but
+ * two calls on one file would wait for each other. The first worker therefore uses a call and the others store
+ * through the mapping. (Many workers storing to many mappings would wait for the process's page tables.)
  */
 static bool write_memory(struct run *x, const struct span *s)
 {
@@ -137,7 +139,7 @@ static bool write_memory(struct run *x, const struct span *s)
     return ok;
 }
 
-/* Write a span, or start to. */
+/* Write a span, or start to write it. */
 static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
 {
     struct run *x = w->x;
@@ -166,7 +168,7 @@ static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
     return true;
 }
 
-/* Part i of the chunk's rows, gathered where its write needs it; *to moves on behind it. */
+/* Collect part i of the chunk's rows at an address suitable for its write, and advance *to past it. */
 static struct span deal_column(struct chunk *c, int i, uint8_t **to)
 {
     struct plan_item *it = c->g.item;
@@ -180,7 +182,7 @@ static struct span deal_column(struct chunk *c, int i, uint8_t **to)
     uint32_t crc = 0;
 
     s.buf = p;
-    for (uint64_t r = 0; r < rows; r += n) {            /* hashed while it is in the cache */
+    for (uint64_t r = 0; r < rows; r += n) {            /* hash each block while it is in the cache */
         n = min_u64(some, rows - r);
         for (uint64_t k = 0; k < n; k++)
             memcpy(p + k * part, from + (r + k) * row, part);
@@ -192,7 +194,7 @@ static struct span deal_column(struct chunk *c, int i, uint8_t **to)
     return s;
 }
 
-/* Deal the result out into the buffer that it does not lie in, and write each part. */
+/* Distribute the result into the buffer that does not hold it, and write each part. */
 static bool write_columns(struct worker *w, struct chunk *c)
 {
     bool in_out = c->result == c->g.out;
@@ -218,7 +220,7 @@ static bool write_result(struct worker *w, struct chunk *c)
         return write_columns(w, c);
     if (c->out)
         exec_give_buf(w, &c->in);
-    /* A transposed matrix that is one chunk lies there as it will on disk. */
+    /* A transposed matrix that fits in one chunk already has the layout of the file. */
     return it->transpose_row && c->g.len < it->len ? write_runs(w->x, c) : write_span(w, c, &s);
 }
 
@@ -231,9 +233,12 @@ enum exec_step exec_write_chunk(struct worker *w, struct chunk *c)
     return c->n_under_way > 0 ? EXEC_WAIT : c->failed ? EXEC_FAILED : EXEC_END;
 }
 
-/* ---- what comes back ---- */
+/* ---- completed writes ---- */
 
-/* Fill the page cache no further than needed: start this run's write-back, drop one long behind it. */
+/*
+ * Limit the dirty data in the page cache: start the write-back of this run, and drop an earlier run that is a
+ * window of four chunks back.
+ */
 static void write_behind(const struct run *x, const struct request *r)
 {
     uint64_t window = 4 * x->chunk, end = r->io.at + r->io.len;

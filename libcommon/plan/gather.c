@@ -1,5 +1,5 @@
 /*
- * gather.c - bytes are hashed and put in order in one pass, while they are in the cache
+ * gather.c - hash and reorder bytes in one pass, while they are in the cache
  */
 #include "libcommon/plan/gather.h"
 
@@ -11,9 +11,9 @@
 #include "libcommon/plan/stats.h"
 
 /*
- * Interleaving, a run at a time: hash and copy in one pass, then move the run's CRC to
- * its place in the record and in the item (two products, 22 ns). Below this length two
- * passes that stay in the cache are faster.
+ * With interleaving, long runs are hashed and copied in one pass. The CRC of each run is then shifted to its place
+ * in the record and in the item (two products, 22 ns). For runs shorter than this, two passes over data in the
+ * cache are faster.
  */
 enum { MIN_FUSED_RUN = 1024, CACHE_BYTES = 32768 };
 
@@ -41,7 +41,7 @@ bool gather_needs_output(const struct gather *g)
     return g->hash_output || tmap_scatters(g->item->map);
 }
 
-/* Bytes [at, at+len) of the chunk, as written, have this CRC. */
+/* Add the CRC of bytes [at, at+len) of the chunk's output to the item's CRC. */
 static void add_to_item(const struct gather *g, uint64_t at, uint64_t len, uint32_t crc)
 {
     const struct plan_item *it = g->item;
@@ -62,7 +62,7 @@ static int add_to_record(const struct gather *g, const struct tmap_piece *pc, ui
     return 0;
 }
 
-/* Hash n bytes and copy them to dst (NULL: not), counting odd values while the bytes are in the cache. */
+/* Hash n bytes and copy them to dst unless it is NULL, counting invalid values while the bytes are in the cache. */
 static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *src, uint64_t n)
 {
     struct plan_item *it = g->item;
@@ -89,10 +89,10 @@ static uint32_t hash_run(const struct gather *g, uint8_t *dst, const uint8_t *sr
 struct gather_span {
     const uint8_t *src;
     uint64_t skip, n;
-    uint8_t *dst;                       /* where they go, or NULL */
+    uint8_t *dst;                       /* where to copy them, or NULL */
 };
 
-/* Hash them for their record, and copy them. The item gets the same CRC unless it hashes its output. */
+/* Hash a span for its record, and copy it. The same CRC is added to the item unless the item hashes its output. */
 static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct gather_span x, struct err *e)
 {
     uint64_t k;
@@ -112,7 +112,7 @@ static int pass_run(const struct gather *g, const struct tmap_piece *pc, struct 
     return 0;
 }
 
-/* Many short runs, in two passes over blocks that fit the cache. */
+/* Copy many short runs, in two passes over blocks that fit in the cache. */
 static int scatter_short_runs(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src,
                               uint8_t *dst, struct err *e)
 {
@@ -129,8 +129,8 @@ static int scatter_short_runs(const struct gather *g, const struct tmap_piece *p
 }
 
 /*
- * Long runs, all of which count. Both sums go by Horner's rule: before a run is added,
- * what came before moves on by a run in the record and by a row in the item.
+ * Copy long runs, all of which are counted. Both CRCs use Horner's rule: before a run is added, the previous sum is
+ * shifted by one run in the record and by one row in the item.
  */
 static int scatter_long_runs(const struct gather *g, const struct tmap_piece *pc, const uint8_t *src,
                              uint8_t *dst, struct err *e)
@@ -169,7 +169,7 @@ static void lower_to(_Atomic uint64_t *least, uint64_t v)
         ;
 }
 
-/* Copies into one, counted where they disagree; or the sum of parts. */
+/* Combine copies and count where they differ, or add parts. Returns false if copies differ under REPLICAS_FAIL. */
 static bool combine(const struct gather *g)
 {
     struct plan_item *it = g->item;
@@ -232,7 +232,7 @@ void gather_transpose(const struct gather *g, uint8_t *to)
     uint32_t sum = 0, by_stride = crc_factor(m.stride);
 
     elements_transpose(to, m.run, g->out, rows, m.n, (int)(m.run / rows));
-    /* Horner's rule: what came before moves on by a stride before a run is added. */
+    /* Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
     for (uint64_t i = 0; i < m.n; i++)
         sum = crc_times(sum, by_stride) ^ crc_bytes(0, to + i * m.run, m.run);
     crc_sum_merge(&g->item->crc, m.n * m.run, crc_shift(sum, plan_out_bytes(g->item, g->item->len) - end));

@@ -1,5 +1,5 @@
 /*
- * io_engine.c - io_uring, or plain calls where the kernel has none for us
+ * io_engine.c - io_uring, or plain system calls if the kernel does not offer it
  */
 #include "libcommon/plan/io_engine.h"
 
@@ -15,10 +15,10 @@ struct io_engine {
     bool uring;
     unsigned depth, n_under_way;
     struct io_uring ring;
-    struct io_req *first, **last;       /* pread/pwrite: waiting for their turn */
+    struct io_req *first, **last;       /* pread/pwrite: queue of requests */
 };
 
-/* Kernels before 5.6 have io_uring but not its plain read and write. */
+/* Returns whether the ring supports plain reads and writes. Kernels before 5.6 have io_uring without them. */
 static bool ring_can_read_and_write(struct io_uring *ring)
 {
     struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
@@ -70,7 +70,7 @@ void io_start(struct io_engine *io, struct io_req *r)
         io->last = &r->next;
         return;
     }
-    /* A full submission queue empties by being submitted. */
+    /* Submitting empties a full submission queue. */
     while (!(sqe = io_uring_get_sqe(&io->ring)))
         io_flush(io);
     if (r->write)
@@ -82,7 +82,7 @@ void io_start(struct io_engine *io, struct io_req *r)
 
 void io_flush(struct io_engine *io)
 {
-    /* What is refused for the moment (EAGAIN, EBUSY) stays queued and goes with the next call. */
+    /* Requests that are refused temporarily (EAGAIN, EBUSY) stay queued and are submitted by the next call. */
     if (io->uring && io_uring_sq_ready(&io->ring))
         io_uring_submit(&io->ring);
 }
@@ -113,7 +113,7 @@ static struct io_req *wait_uring(struct io_engine *io, bool block)
             return NULL;
         }
         rc = io_uring_submit_and_wait(&io->ring, 1);
-        /* The ring itself broke: no request could be trusted to be over. */
+        /* The ring itself failed, so it is unknown which requests have finished. */
         if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY)
             abort();
     }

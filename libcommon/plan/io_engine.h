@@ -1,11 +1,10 @@
 /*
- * io_engine.h - many reads and writes under way at once, for one thread
+ * io_engine.h - many concurrent reads and writes for one thread
  *
- * Two back ends behind the same four calls: io_uring, and plain pread/pwrite done one
- * after the other while waiting (where containers or seccomp refuse io_uring, or a test
- * asks). A request belongs to the caller, who keeps it and its buffer alive until
- * io_wait() hands it back; so an engine must be drained before it is closed.
- * Threads: an engine is for the thread that opened it.
+ * There are two back ends with the same interface: io_uring, and plain pread/pwrite calls executed one after the
+ * other during io_wait(). The latter is used where containers or seccomp refuse io_uring, or if a test requests it.
+ * A request belongs to the caller, who must keep it and its buffer valid until io_wait() returns it. An engine must
+ * therefore be drained before it is closed. An engine may only be used by the thread that opened it.
  */
 #ifndef SHARDKIT_PLAN_IO_ENGINE_H
 #define SHARDKIT_PLAN_IO_ENGINE_H
@@ -21,19 +20,19 @@ struct io_req {
     void *buf;
     size_t len;
     uint64_t at;
-    ssize_t res;                /* when handed back: bytes moved (maybe fewer than len), or -errno */
-    struct io_req *next;        /* the engine's */
+    ssize_t res;                /* result: bytes transferred (may be fewer than len), or -errno */
+    struct io_req *next;        /* used by the engine */
 };
 
 struct io_engine;
-/* Room for `depth` requests at a time. Falls back to pread/pwrite by itself; never fails. */
+/* Create an engine for up to `depth` concurrent requests. Falls back to pread/pwrite automatically; never fails. */
 struct io_engine *io_open(unsigned depth, bool want_uring);
-void io_close(struct io_engine *io);            /* NULL is fine */
+void io_close(struct io_engine *io);            /* NULL is allowed */
 bool io_is_uring(const struct io_engine *io);
 void io_start(struct io_engine *io, struct io_req *r);
-/* Let the kernel see what was started; io_wait() does it too. */
+/* Submit the started requests to the kernel. io_wait() does this as well. */
 void io_flush(struct io_engine *io);
-/* A finished request; NULL when none is under way or, without `block`, none is ready. */
+/* Returns a finished request. Returns NULL if none is in flight or, without `block`, if none has finished. */
 struct io_req *io_wait(struct io_engine *io, bool block);
 
 #endif

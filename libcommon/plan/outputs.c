@@ -1,5 +1,5 @@
 /*
- * outputs.c - destination files are opened when needed and closed when others are
+ * outputs.c - destination files, opened when needed and closed when many are open
  */
 #include "libcommon/plan/outputs.h"
 
@@ -15,7 +15,7 @@
 
 #include "libcommon/base/mem.h"
 
-/* Idle files kept open beyond those in use, at most; and as a share of the descriptors that there may be. */
+/* Maximum number of idle files kept open in addition to those in use; and as a fraction of the descriptor limit. */
 enum { KEEP_OPEN = 64, KEEP_SHARE = 16 };
 enum { DIRECT_ALIGN = 4096 };
 
@@ -44,7 +44,7 @@ struct outputs *outputs_new(struct plan *p, bool direct)
     pthread_mutex_init(&o->lock, NULL);
     o->plan = p;
     o->direct = direct;
-    /* The first one's file system tells of all. */
+    /* All destinations are assumed to be on the file system of the first. */
     o->in_memory = plan_n_dst(p) > 0 && path_in_memory(plan_dst(p, 0)->path);
     o->keep_open = (int)min_u64(KEEP_OPEN, (uint64_t)(files_open_limit() / KEEP_SHARE));
     o->out = xcalloc((size_t)plan_n_dst(p) + 1, sizeof *o->out);
@@ -63,7 +63,7 @@ struct outputs *outputs_new(struct plan *p, bool direct)
     return o;
 }
 
-/* Under the lock. */
+/* Close the file's descriptors if it is open and not pinned. Must be called with the lock held. */
 static void close_idle(struct outputs *o, struct output *x)
 {
     if (x->pins || (x->fd < 0 && x->fd_direct < 0))
@@ -132,7 +132,7 @@ void outputs_refuse_direct(struct outputs *o, int dst)
     pthread_mutex_unlock(&o->lock);
 }
 
-/* What the file system says (Linux 6.1), or a page, which suits every disk. */
+/* Returns the alignment that the file system reports (Linux 6.1), or a page, which is sufficient for every disk. */
 static unsigned direct_mem_align(int fd)
 {
 #ifdef STATX_DIOALIGN

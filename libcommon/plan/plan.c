@@ -1,18 +1,18 @@
 /*
- * plan.c - items, their places, and who reads which byte of a record
+ * plan.c - the items of a plan, their places, and which item counts which byte of a record
  *
- * plan_close() lists, for every item, the runs it reads of each record that has a CRC
- * ("claims"), sorts them by record and place, and walks over them once:
+ * For every item, plan_close() lists the runs that it reads of each record that has a CRC ("claims"). It sorts them
+ * by record and offset, and walks over them once:
  *
  *   record   |------------------------------------------|
  *   claims    [---- a ----]   [-- b --][--- d ---]
  *                                [-- c --]
- *   counted   aaaaaaaaaaaaa   bbbbbbbbbdddddddddd        c is inside b and d's head behind
+ *   counted   aaaaaaaaaaaaa   bbbbbbbbbdddddddddd        c is inside b and the head of d
  *   gaps     g             ggg                   ggggggg
  *
- * A claim counts from where the claims before it end, so every byte counts once and a
- * claim needs one number to say which of its bytes do. Gaps become check-only items.
- * Records read without overlap, that is nearly all, need no table after that.
+ * A claim counts from where the claims before it end. Every byte is therefore counted once, and one number per
+ * claim says which of its bytes are counted. Gaps become check-only items. Records that are read without overlap,
+ * which are nearly all, need no table afterwards.
  */
 #include "libcommon/plan/plan.h"
 
@@ -24,27 +24,27 @@
 
 struct claim {
     int record, item, slice;
-    int place;                  /* of the record: see rank_records() */
-    uint64_t slice_at;          /* of its first byte in the slice: tells two reads of one item apart */
-    uint64_t at, len;           /* in the record */
-    uint64_t skip;              /* bytes at its front that count for a claim before it */
+    int place;                  /* place of the record: see rank_records() */
+    uint64_t slice_at;          /* offset of its first byte in the slice: distinguishes two reads of one item */
+    uint64_t at, len;           /* range in the record */
+    uint64_t skip;              /* number of leading bytes that an earlier claim counts */
 };
 
 struct item {
     struct plan_item pub;
-    struct plan_part *part;     /* by place, ascending */
+    struct plan_part *part;     /* sorted by place */
     int n_parts;
-    bool overlaps;              /* some of its bytes do not count */
+    bool overlaps;              /* some of its bytes are not counted */
 };
 
 struct record_state {
     struct crc_sum sum;
     bool touched;
     int place;
-    int first_claim, n_claims;  /* of p->claim; none when all its bytes are read once */
+    int first_claim, n_claims;  /* range in p->claim; empty if all bytes are read once */
 };
 
-/* The map of a check-only item that plan_close() made. */
+/* The map of a check-only item that plan_close() created. */
 struct gap {
     struct tmap map;
     struct tmap_slice slice;
@@ -54,15 +54,16 @@ struct gap {
 
 struct plan {
     struct files *files;
-    struct item **item;         /* each at a fixed address: callers keep pointers */
+    struct item **item;         /* each at a fixed address, because callers keep pointers */
     int n_items, cap_items;
     struct plan_dst *dst;
     int n_dst, cap_dst;
     bool closed;
-    bool no_gaps;               /* bytes that nobody reads stay unread */
+    bool no_gaps;               /* bytes that no item reads stay unread */
     struct record_state *record;
     int n_records;
-    struct claim *claim;        /* until the end of plan_close() all; then those of records read twice */
+    struct claim *claim;        /* all claims until the end of plan_close(); then only those of records with bytes
+                                   that are read twice */
     int n_claims, cap_claims;
     struct gap *gap;
 };
@@ -222,8 +223,9 @@ static int by_file(const void *va, const void *vb)
 }
 
 /*
- * Files are opened by racing threads, so a record's number differs from run to run; its
- * place in the order of file names and offsets does not. A journal can only refer to that.
+ * Assign every record its place: its rank in the order of file names and offsets. Several threads open files in an
+ * unpredictable order, so the number of a record differs between runs, whereas its place does not. A journal can
+ * only refer to places.
  */
 static void rank_records(struct plan *p)
 {
@@ -241,7 +243,7 @@ static void rank_records(struct plan *p)
     free(r);
 }
 
-/* The runs that item i reads, joined where they follow one another. */
+/* Append the runs that item i reads; adjacent runs are joined. */
 static void claim_item(struct plan *p, int i)
 {
     const struct plan_item *it = &p->item[i]->pub;
@@ -295,7 +297,7 @@ static int by_record(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Claims [first, end) are item i's: note the records they are of, each once. */
+/* Claims [first, end) belong to item i: list the records they refer to, each once. */
 static void list_parts(struct plan *p, int i, int first, int end)
 {
     struct item *it = p->item[i];
@@ -314,7 +316,7 @@ static void list_parts(struct plan *p, int i, int first, int end)
     it->part = xrealloc(it->part, (size_t)n * sizeof *it->part);
 }
 
-/* One more run that nobody reads; all of a record go to one item. */
+/* Add a run that no item reads. All gaps of a record belong to one item. */
 static void add_gap(struct plan *p, struct gap **g, int record, uint64_t at, uint64_t end)
 {
     struct extent *x;
@@ -336,7 +338,7 @@ static void add_gap(struct plan *p, struct gap **g, int record, uint64_t at, uin
     (*g)->slice.len = (*g)->map.len += end - at;
 }
 
-/* The claims of one record, by place: see the drawing above. Returns whether any overlap. */
+/* Process the claims of one record, sorted by offset: see the drawing at the top. Returns whether any overlap. */
 static bool settle_record(struct plan *p, struct claim *c, int n)
 {
     int record = c->record;
@@ -414,14 +416,14 @@ bool plan_counts_all(const struct plan *p, int i)
     return !p->item[i]->overlaps;
 }
 
-/* The claim of item i that this piece is part of, in a record that is read twice. */
+/* Returns the claim of item i that contains this piece, in a record with overlapping claims. */
 static const struct claim *find_claim(const struct plan *p, int i, const struct tmap_piece *pc)
 {
     const struct record_state *r = &p->record[pc->src.record];
     const struct claim want = { .place = r->place, .item = i, .slice = pc->slice, .slice_at = pc->at };
     int lo = r->first_claim, hi = lo + r->n_claims;
 
-    /* The last one that does not begin behind the piece. */
+    /* Search for the last claim that does not begin after the piece. */
     while (hi - lo > 1) {
         int mid = lo + (hi - lo) / 2;
 
@@ -465,7 +467,10 @@ struct plan_part *plan_item_parts(struct plan *p, int i, int *n)
     return p->item[i]->part;
 }
 
-/* The first of the items that read it: which of them is the last to finish is chance. */
+/*
+ * Returns the name of the first item that reads the record. (The item that happens to finish last varies between
+ * runs.)
+ */
 static const char *reader_of(const struct plan *p, int record)
 {
     const struct plan_part want = { .place = p->record[record].place };
@@ -533,7 +538,7 @@ int plan_check_records(struct plan *p, struct err *e)
 
 /* ---- a plan that several processes share ---- */
 
-/* Touched records by their places; caller frees. */
+/* Returns the touched records, sorted by place. The caller frees the array. */
 static int *touched_records(const struct plan *p, int *n)
 {
     int *at = xmalloc(((size_t)p->n_records + 1) * sizeof *at);

@@ -1,9 +1,8 @@
 /*
- * reader.c - tmap_read() for people: copies combined, CRCs kept while reading goes on in order
+ * reader.c - tmap_read() with combined copies, and with CRC checks as long as reads are in order
  *
- * A plan of one item keeps the book: which bytes of which record were seen, and what its
- * CRC is so far. A read that does not begin where the one before it ended closes the book,
- * as a byte that is seen twice would spoil the sum.
+ * A plan of one item records which bytes of which record have been read, and their CRC so far. A read that does not
+ * begin where the previous one ended frees the plan, because a byte that is counted twice would spoil the sum.
  */
 #include "libcommon/plan/reader.h"
 
@@ -16,9 +15,9 @@ struct reader {
     const struct tmap *map;
     struct files *files;
     enum replica_policy policy;
-    struct plan *plan;          /* NULL: no longer in order */
-    uint64_t next;              /* what was read in order */
-    uint32_t crc;               /* of that */
+    struct plan *plan;          /* NULL: reads are no longer in order */
+    uint64_t next;              /* number of bytes that were read in order */
+    uint32_t crc;               /* CRC of those bytes */
 };
 
 struct reader *reader_new(const struct tmap *m, struct files *f, enum replica_policy policy)
@@ -42,7 +41,7 @@ void reader_free(struct reader *r)
     free(r);
 }
 
-/* The bytes of one piece passed by: they count for their record, once. */
+/* Callback for the bytes of one piece: add each byte that is counted to its record's CRC. */
 static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struct err *e)
 {
     struct reader *r = ctx;
@@ -62,7 +61,7 @@ static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struc
     return 0;
 }
 
-/* Copies become one. */
+/* Read all copies and combine them into buf. */
 static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
     int n = r->map->n_slices, rc = 0;
@@ -89,7 +88,7 @@ static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf,
 
 int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
-    /* tmap_read_seen() adds the parts of a sum itself. */
+    /* True if there is nothing to combine. tmap_read_seen() adds the parts of a sum itself. */
     bool alone = r->map->op != TMAP_REPLICAS || r->map->n_slices == 1 || r->policy == REPLICAS_FIRST;
     struct tmap_watch watch = { seen, r };
     int rc;

@@ -1,8 +1,8 @@
 /*
  * stats.c - statistics and distances of elements in memory
  *
- * Elements become doubles, a block that fits the first-level cache at a time, and are summed
- * in four lanes of fixed order: vectors of any width give the same bits.
+ * Elements are converted to doubles, one block that fits in the first-level cache at a time, and summed in four
+ * lanes of fixed order. Vectors of any width therefore give the same bits.
  */
 #include "libcommon/plan/stats.h"
 
@@ -12,14 +12,14 @@
 
 #include "libcommon/base/mem.h"
 
-/* Elements turned into doubles at a time: 8 KiB, so they stay in the first-level cache. */
+/* Number of elements converted to doubles at a time: 8 KiB, which stay in the first-level cache. */
 #define BLOCK 1024
-/* Independent sums: one chain of additions would wait four cycles for each. */
+/* Number of independent sums. A single chain of additions would wait four cycles for each. */
 #define LANES 4
 typedef double vec __attribute__((vector_size(8 * LANES)));
 typedef int64_t mask __attribute__((vector_size(8 * LANES)));
 
-/* n elements as doubles; the common types without a call for each. */
+/* Convert n elements to doubles. The common types need no call per element. */
 static void to_doubles(enum dtype t, const void *p, uint64_t n, double *out)
 {
     const uint8_t *b = p;
@@ -51,10 +51,13 @@ static void to_doubles(enum dtype t, const void *p, uint64_t n, double *out)
     }
 }
 
-/* v where m is set, else w; a macro, as a function that takes vectors has another ABI on every processor. */
+/*
+ * v where m is set, else w. This is a macro because the ABI of functions that take vectors differs between
+ * processors.
+ */
 #define CHOOSE(m, v, w) ((vec)(((m) & (mask)(v)) | (~(m) & (mask)(w))))
 
-/* Lanes that run past n are filled with NaN, which no sum takes in. Returns the elements there are then. */
+/* Fill the lanes after element n with NaN, which all sums exclude. Returns the number of elements including these. */
 static uint64_t fill_lanes(double *v, uint64_t n)
 {
     uint64_t all = (n + LANES - 1) / LANES * LANES;
@@ -64,7 +67,7 @@ static uint64_t fill_lanes(double *v, uint64_t n)
     return all;
 }
 
-/* Room for whole lanes in v. For any type, and values that are not finite. */
+/* Add n values of any type, including values that are not finite. v must have room for whole lanes. */
 static void add_doubles(struct stats *s, double *v, uint64_t n)
 {
     uint64_t all = fill_lanes(v, n), n_finite = 0;
@@ -77,7 +80,7 @@ static void add_doubles(struct stats *s, double *v, uint64_t n)
         mask fin;
 
         memcpy(&x, v + i, sizeof x);
-        fin = x - x == 0;                       /* not for infinities and NaN */
+        fin = x - x == 0;                       /* false for infinities and NaN */
         y = (vec)((mask)x & fin);
         sum += y;
         sum_sq += y * y;
@@ -100,20 +103,20 @@ static void add_doubles(struct stats *s, double *v, uint64_t n)
     }
     b.n_inf = all - n_finite - b.n_nan;
     b.n_nan -= all - n;
-    b.min += 0.0;                               /* -0 becomes 0, which of them came first is no one's matter */
+    b.min += 0.0;                               /* -0 becomes 0, so the result does not depend on which came first */
     b.max += 0.0;
     stats_join(s, &b);
 }
 
 /*
- * ---- the usual types: what can be told from the bits of a float is, several at a time ----
+ * ---- the common types: properties that the bits of a float show are computed for several floats at a time ----
  *
- * Compiled twice, as vectors of twice the width halve the time where a processor has them. The
- * additions and their order are the same, and so are the bits.
+ * This code is compiled twice, because vectors of twice the width halve the time on processors that have them. The
+ * additions and their order are the same, so the resulting bits are equal.
  */
 #define TWICE static inline __attribute__((always_inline))
 
-/* The elements of a block as bits of floats. False: another type. */
+/* Store the elements of a block as the bits of floats. Returns false for types that are neither f32 nor bf16. */
 static bool to_f32_bits(enum dtype t, const void *p, uint64_t n, int32_t *bits)
 {
     const uint8_t *b = p;
@@ -140,7 +143,7 @@ TWICE bool all_finite(const int32_t *bits, uint64_t n)
     return !odd;
 }
 
-/* Floats in numeric order as integers, and back. */
+/* Map the bits of a float to an integer with the same order, and back. */
 TWICE int32_t ordered(int32_t bits)
 {
     return bits ^ (bits >> 31 & INT32_MAX);
@@ -155,7 +158,7 @@ TWICE double from_ordered(int32_t k)
     return f + 0.0;                             /* -0 becomes 0 */
 }
 
-/* The same additions in the same order as add_doubles() makes. */
+/* Make the same additions in the same order as add_doubles(). */
 TWICE void add_sums(struct stats *s, const int32_t *bits, uint64_t n)
 {
     typedef float quad __attribute__((vector_size(4 * LANES)));
@@ -210,7 +213,10 @@ TWICE void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
     stats_join(s, &b);
 }
 
-/* False, and nothing done: not all are finite. `sums_only`: the sums are all that is asked for. */
+/*
+ * Add a block of floats. Returns false and does nothing if not all are finite. With `sums_only` only the sums are
+ * computed.
+ */
 TWICE bool add_floats_any(struct stats *s, const int32_t *bits, uint64_t n, bool sums_only)
 {
     if (!all_finite(bits, n))
@@ -242,7 +248,7 @@ static bool add_floats(struct stats *s, const int32_t *bits, uint64_t n, bool su
 void stats_add(struct stats *s, enum dtype t, const void *p, uint64_t n)
 {
     int32_t bits[BLOCK];
-    double v[BLOCK];                            /* a multiple of the lanes */
+    double v[BLOCK];                            /* BLOCK is a multiple of LANES */
 
     for (uint64_t at = 0; at < n; at += BLOCK) {
         const uint8_t *b = (const uint8_t *)p + at * (uint64_t)dtype_size(t);
@@ -291,7 +297,7 @@ double stats_mean(const struct stats *s)
 
 /* ---- distances ---- */
 
-/* The bits of a float of `bits` width, in numeric order around zero: -0 and +0 are both 0. */
+/* Map the bits of a float of `bits` width to an integer with the same order around zero: -0 and +0 are both 0. */
 static int64_t float_order(uint64_t v, int bits)
 {
     uint64_t sign = 1ull << (bits - 1);
@@ -330,14 +336,14 @@ uint64_t ulp_distance(enum dtype t, const void *a, const void *b)
     } else {
         int shift = 64 - size * 8;
 
-        /* Sign-extend; an arithmetic right shift of what was moved to the top. */
+        /* Sign-extend: shift the value to the top, then shift it right arithmetically. */
         i = (int64_t)(x << shift) >> shift;
         k = (int64_t)(y << shift) >> shift;
     }
     return i > k ? (uint64_t)i - (uint64_t)k : (uint64_t)k - (uint64_t)i;
 }
 
-/* The largest distance of n elements. Values of the usual types that hold no NaN go by vectors. */
+/* Returns the largest distance among n elements. Blocks of the common types without NaN are vectorised. */
 static uint64_t block_ulps(enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n, bool any_nan)
 {
     uint64_t size = (uint64_t)dtype_size(t), most = 0;
@@ -352,7 +358,7 @@ static uint64_t block_ulps(enum dtype t, const uint8_t *a, const uint8_t *b, uin
 
             memcpy(&x, a + 4 * i, 4);
             memcpy(&y, b + 4 * i, 4);
-            x = x < 0 ? -(x & INT32_MAX) : x;   /* in numeric order around zero */
+            x = x < 0 ? -(x & INT32_MAX) : x;   /* ordered around zero */
             y = y < 0 ? -(y & INT32_MAX) : y;
             gap = (int64_t)x - y;
             gap = gap < 0 ? -gap : gap;
@@ -379,7 +385,7 @@ static uint64_t block_ulps(enum dtype t, const uint8_t *a, const uint8_t *b, uin
     return most;
 }
 
-/* Elements whose bits are not the same. */
+/* Returns the number of elements whose bits differ. */
 static uint64_t count_differing(enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n)
 {
     uint64_t size = (uint64_t)dtype_size(t), n_differ = 0;
@@ -400,7 +406,7 @@ static uint64_t count_differing(enum dtype t, const uint8_t *a, const uint8_t *b
     return n_differ;
 }
 
-/* Sums over pairs of finite values. Returns whether there is a NaN on either side. */
+/* Add the sums over pairs of finite values. Returns whether there is a NaN on either side. */
 static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
 {
     uint64_t all = fill_lanes(v, n);
@@ -417,7 +423,7 @@ static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
         memcpy(&y, w + i, sizeof y);
         nan -= (x != x) | (y != y);
         fin = (x - x == 0) & (y - y == 0);
-        gap = (vec)((mask)(x - y) & fin & INT64_MAX);           /* the sign is a bit */
+        gap = (vec)((mask)(x - y) & fin & INT64_MAX);           /* clearing the sign bit gives the absolute value */
         x = (vec)((mask)x & fin);
         diff_sq += gap * gap;
         ref_sq += x * x;
@@ -432,7 +438,7 @@ static bool add_gaps(struct stats_diff *d, double *v, double *w, uint64_t n)
     return (uint64_t)n_nan > all - n;
 }
 
-/* Elements whose bits are not the same, and one of the two is no finite number. */
+/* Returns the number of elements whose bits differ and where either value is not finite. */
 static uint64_t count_not_finite(uint64_t size, const uint8_t *a, const uint8_t *b, const double *v, const double *w,
                                  uint64_t n)
 {
@@ -466,7 +472,7 @@ static void diff_block(struct stats_diff *d, enum dtype t, const uint8_t *a, con
     d->n += n;
 }
 
-/* Most blocks of most pairs are equal: those only count for the reference's norm. */
+/* Most blocks of most pairs are equal. These only contribute to the norm of the reference. */
 static void equal_block(struct stats_diff *d, enum dtype t, const uint8_t *a, uint64_t n)
 {
     struct stats s = {0};
@@ -512,17 +518,21 @@ double stats_diff_rel_l2(const struct stats_diff *d)
 }
 
 /*
- * ---- what no value should be ----
+ * ---- invalid values ----
  *
- * A block is tested as a whole first, and counted only where one of its elements is odd. The test reads the bits: of a
- * number without its sign, the sum with what is missing from the exponent of all ones to the sign bit has that bit
- * exactly for infinity and NaN. 20 GB/s a core from the cache, so that a conversion does not wait for it.
+ * A block is first tested as a whole, and elements are counted only if the block contains an invalid value. The
+ * test uses the bits of a number without its sign: adding the difference between the sign bit and the exponent of
+ * all ones sets the sign bit exactly for infinity and NaN. It runs at 20 GB/s per core from the cache, so a
+ * conversion does not wait for it.
  */
 enum { ODD_BLOCK = 4096, ODD_LANES = 32 };      /* bytes */
 typedef uint32_t wide __attribute__((vector_size(ODD_LANES)));
 typedef uint16_t narrow __attribute__((vector_size(ODD_LANES)));
 
-/* Does one of the elements in whole lanes of b belong to what is counted? `room`: see above. */
+/*
+ * Returns true if any of the elements in whole lanes of b must be counted. `room` is the difference described
+ * above.
+ */
 TWICE bool any_odd_32(const uint8_t *b, uint64_t len, uint32_t room, bool negative)
 {
     wide odd = {0}, below = {0};

@@ -1,11 +1,11 @@
 /*
- * stats_run.c - statistics and distances of whole tensors: the executor reads, this file sums up
+ * stats_run.c - statistics and distances of whole tensors: the executor reads, this file sums
  *
- *   plan      an item for each tensor; two for a pair, twins, whose chunks are handed out by turns
- *   look      a chunk is summed by the worker that has it. Of a pair, the chunk that comes
- *             first is kept until its twin comes; there are never more of them than chunks
- *             under way, so memory is fixed
- *   join      sums join in the tensor's order; one that comes early waits
+ *   plan      one item per tensor; for a pair two items, twins, whose chunks are handed out alternately
+ *   look      the worker that has a chunk sums it. Of a pair, the chunk that arrives first is kept until
+ *             its twin arrives; there are never more kept chunks than chunks in progress, so memory is
+ *             bounded
+ *   join      sums are joined in the order of the tensor; a sum that arrives early is kept
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,30 +17,30 @@
 
 enum { DEFAULT_MEM = 96 << 20 };
 
-/* The sums of one chunk, or the bytes of one that has no twin yet. */
+/* The sums of one chunk, or the bytes of a chunk whose twin has not arrived. */
 struct stats_piece {
     struct stats_piece *next;
     uint64_t from, len;
-    bool is_b;                  /* bytes: of the second tensor */
+    bool is_b;                  /* the bytes are those of the second tensor */
     struct stats stats;
     struct stats_diff diff;
     uint8_t bytes[];
 };
 
-/* One job under way. */
+/* The progress of one job. */
 struct tally {
     struct stats_job *job;
-    uint64_t joined;            /* bytes whose sums are in the job */
-    struct stats_piece *early;  /* sums, by place */
-    struct stats_piece *lonely; /* bytes */
+    uint64_t joined;            /* number of bytes whose sums have been added to the job */
+    struct stats_piece *early;  /* sums that cannot be joined yet, sorted by offset */
+    struct stats_piece *lonely; /* chunks whose twin has not arrived */
 };
 
 struct stats_survey {
-    pthread_mutex_t lock;       /* of everything below but the tallies' jobs' maps */
+    pthread_mutex_t lock;       /* protects the members below, except the maps of the tallies' jobs */
     struct tally *tally;
-    struct stats_piece *spare;  /* buffers of STATS_CHUNK bytes, to be used again */
+    struct stats_piece *spare;  /* free buffers of STATS_CHUNK bytes */
     struct files *files;
-    struct arena *arena;        /* maps whose records are numbered as in the joint table */
+    struct arena *arena;        /* maps whose record numbers refer to the joint table */
 };
 
 /* ---- joining ---- */
@@ -54,7 +54,10 @@ static void join(struct tally *t, const struct stats_piece *p)
     t->joined += p->len;
 }
 
-/* Under the lock. Sums that wait are few: as many as chunks are under way. */
+/*
+ * Join the sums of a chunk, or keep them if an earlier chunk is missing. The kept sums are few: at most one per
+ * chunk in progress. Must be called with the lock held.
+ */
 static void add_sums(struct tally *t, struct stats_piece *sums)
 {
     struct stats_piece **at = &t->early, *done;
@@ -79,7 +82,10 @@ static void add_sums(struct tally *t, struct stats_piece *sums)
 
 /* ---- pairs ---- */
 
-/* Under the lock: the other tensor's bytes of the same place, or NULL. */
+/*
+ * Remove and return the kept chunk of the other tensor at the same offset, or NULL. Must be called with the lock
+ * held.
+ */
 static struct stats_piece *take_twin(struct tally *t, uint64_t from, bool is_b)
 {
     for (struct stats_piece **at = &t->lonely, *p; (p = *at); at = &p->next)
@@ -90,7 +96,7 @@ static struct stats_piece *take_twin(struct tally *t, uint64_t from, bool is_b)
     return NULL;
 }
 
-/* The twin's bytes; or NULL, and a copy of these is kept until it comes. */
+/* Returns the twin chunk. If it has not arrived, keeps a copy of these bytes for it and returns NULL. */
 static struct stats_piece *meet_twin(struct stats_survey *v, struct tally *t, bool is_b, uint64_t from,
                                      const void *bytes, uint64_t len)
 {
@@ -111,7 +117,7 @@ static struct stats_piece *meet_twin(struct stats_survey *v, struct tally *t, bo
     memcpy(mine->bytes, bytes, len);
 
     pthread_mutex_lock(&v->lock);
-    twin = take_twin(t, from, is_b);            /* it may have come meanwhile */
+    twin = take_twin(t, from, is_b);            /* it may have arrived in the meantime */
     if (twin) {
         mine->next = v->spare;
         v->spare = mine;
@@ -123,7 +129,7 @@ static struct stats_piece *meet_twin(struct stats_survey *v, struct tally *t, bo
     return twin;
 }
 
-/* ---- while bytes go by ---- */
+/* ---- processing a chunk ---- */
 
 static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
 {
@@ -133,7 +139,7 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
     bool is_b;
 
     (void)e;
-    if (!t)                                     /* padding, read for its record's CRC */
+    if (!t)                                     /* padding, read for the CRC of its record */
         return 0;
     is_b = t->job->b && !it->twins;
     if (t->job->b && !(twin = meet_twin(v, t, is_b, from, bytes, len)))
@@ -156,7 +162,7 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
 
 /* ---- the run ---- */
 
-/* One table of files for both sides. Returns by how much b's records are shifted, or -1. */
+/* Create one table of the files of both sides. Returns the number that was added to b's record numbers, or -1. */
 static int join_tables(struct stats_survey *v, const struct stats_job *job, struct err *e)
 {
     int shift = 0;
@@ -188,7 +194,7 @@ static void add_job(struct stats_survey *v, struct plan *p, struct tally *t, int
                  0);
 }
 
-/* What items know and jobs are asked for. */
+/* Copy the CRCs from the items to the jobs. */
 static void take_crcs(struct plan *p)
 {
     for (int i = 0; i < plan_n(p); i++) {

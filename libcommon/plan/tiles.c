@@ -1,5 +1,5 @@
 /*
- * tiles.c - a few large tiles at a time; a chunk that finds none goes its own way
+ * tiles.c - collects chunks of transposed matrices in a few large tiles
  */
 #include "libcommon/plan/tiles.h"
 
@@ -13,21 +13,21 @@
 
 enum { N_TILES = 3, TILE_BYTES = 32 << 20, SLACK = 4096 };
 
-/* A tile that some of its chunks have been seen of. */
+/* A tile for which some chunks have arrived. */
 struct open_tile {
     int item;
-    uint64_t number;            /* among the item's tiles */
-    int slot;                   /* -1: its chunks go their own way */
-    uint64_t left;              /* map bytes still to come */
+    uint64_t number;            /* index among the item's tiles */
+    int slot;                   /* -1: no slot; its chunks are written individually */
+    uint64_t left;              /* map bytes still to arrive */
     struct open_tile *next;
 };
 
 struct tiles {
     uint64_t chunk;
     pthread_mutex_t lock;
-    uint8_t *memory[N_TILES];   /* NULL: never needed yet */
+    uint8_t *memory[N_TILES];   /* NULL: not allocated yet */
     bool taken[N_TILES];
-    struct open_tile *open;     /* no more than there are chunks under way */
+    struct open_tile *open;     /* at most as many as there are chunks in progress */
 };
 
 struct tiles *tiles_new(uint64_t chunk_bytes)
@@ -54,7 +54,7 @@ void tiles_free(struct tiles *t)
     free(t);
 }
 
-/* A free slot, its memory taken; -1: none, or the machine has no more. */
+/* Reserve a free slot and allocate its memory if needed. Returns -1 if there is none, or if memory is exhausted. */
 static int take_slot(struct tiles *t)
 {
     for (int i = 0; i < N_TILES; i++) {
@@ -74,7 +74,10 @@ static int take_slot(struct tiles *t)
     return -1;
 }
 
-/* The rows of one tile: chunks are whole rows (executor.c, cut_chunk), and a tile is whole chunks. */
+/*
+ * Returns the number of matrix rows per tile. A chunk consists of whole rows (executor_cut.c, cut_chunk), and a
+ * tile of whole chunks.
+ */
 static uint64_t rows_of_tile(const struct tiles *t, const struct plan_item *it)
 {
     uint64_t row = it->transpose_row, out = plan_out_bytes(it, row);
@@ -98,7 +101,7 @@ static struct open_tile *find(struct tiles *t, int item, uint64_t number, uint64
     return o;
 }
 
-/* So many map bytes are done. True: they were the last, and the entry is gone. */
+/* Subtract bytes that have been processed. Returns true if they were the last; the entry has then been freed. */
 static bool subtract(struct tiles *t, struct open_tile *o, uint64_t bytes)
 {
     struct open_tile **p = &t->open;
@@ -118,7 +121,7 @@ static void add_crc(struct plan_item *it, const struct tile *x)
     uint64_t end = x->at + (x->n - 1) * x->stride + x->run;
     uint32_t sum = 0, by_stride = crc_factor(x->stride);
 
-    /* Horner's rule: what came before moves on by a stride before a run is added. */
+    /* Horner's rule: shift the sum by one stride, then add the CRC of the next run. */
     for (uint64_t i = 0; i < x->n; i++)
         sum = crc_times(sum, by_stride) ^ crc_bytes(0, x->bytes + i * x->run, x->run);
     crc_sum_merge(&it->crc, x->n * x->run, crc_shift(sum, plan_out_bytes(it, it->len) - end));

@@ -1,14 +1,14 @@
 /*
- * tiles.h - transposed matrices, gathered until they can be written in long runs
+ * tiles.h - collects transposed matrices in memory until they can be written in long runs
  *
- * A chunk of some rows becomes a short run of every destination row: 1 KiB where 512 rows
- * of bf16 fit a chunk, and writing such runs costs more than everything else. So chunks of
- * one matrix are put side by side in a tile of up to 32 MiB first. A matrix that fits one
- * lies there as it will on disk; of a larger one each tile gives runs of some KiB.
+ * A chunk of some rows becomes a short run of every destination row: 1 KiB if 512 rows of bf16 fit in a chunk.
+ * Writing such runs costs more than everything else. Adjacent chunks of one matrix are therefore first collected in
+ * a tile of up to 32 MiB. A matrix that fits in one tile has the same layout there as on disk; a tile of a larger
+ * matrix yields runs of some KiB.
  *
- * There are three tiles. A chunk that finds none goes its own way, as do all others of its
- * tile: nobody waits for a tile, so nobody waits forever.
- * Threads: any.
+ * There are three tiles. If none is free when the first chunk of a new tile arrives, that chunk and all others of
+ * the same tile are written individually. No thread ever waits for a tile, so there can be no deadlock. All
+ * functions may be called from any thread.
  */
 #ifndef SHARDKIT_PLAN_TILES_H
 #define SHARDKIT_PLAN_TILES_H
@@ -16,24 +16,24 @@
 #include "libcommon/plan/gather.h"
 
 struct tiles;
-/* chunk_bytes: the executor's; tiles take memory when they are first needed. */
+/* Create the tiles; chunk_bytes is the executor's chunk size. Memory is allocated when a tile is first needed. */
 struct tiles *tiles_new(uint64_t chunk_bytes);
 void tiles_free(struct tiles *t);
 
-/* A complete tile: n runs of `run` bytes, for item bytes at, at + stride ... */
+/* A complete tile: n runs of `run` bytes, for item bytes at, at + stride, ... */
 struct tile {
-    uint8_t *bytes;             /* the runs, one behind the other */
+    uint8_t *bytes;             /* the runs, stored consecutively */
     uint64_t n, run, stride, at;
 };
 enum tiles_answer {
-    TILES_NONE,                 /* there is no room: the chunk is written by itself */
-    TILES_KEPT,                 /* its bytes are in a tile that waits for others */
-    TILES_COMPLETE,             /* they were the last: *tile is to be written, then tiles_done() */
+    TILES_NONE,                 /* there is no room: the caller writes the chunk itself */
+    TILES_KEPT,                 /* the bytes were stored in a tile that is not complete yet */
+    TILES_COMPLETE,             /* the bytes completed a tile: write *tile, then call tiles_done() */
 };
 /*
- * After gather_end() for a chunk of a transposed item: put it into its tile. `skew` 0 ..
- * 4095: where a tile's bytes begin past a multiple of 4096, so that a disk can take them
- * directly. When the tile is complete, the item's CRC has what it adds.
+ * Store a chunk of a transposed item in its tile. Must be called after gather_end(). `skew`, 0 .. 4095, is the
+ * offset of a tile's first byte from a multiple of 4096, chosen so that the tile can be written with O_DIRECT. When
+ * the tile is complete, its contribution has been added to the item's CRC.
  */
 enum tiles_answer tiles_put(struct tiles *t, const struct gather *g, unsigned skew, struct tile *tile);
 void tiles_done(struct tiles *t, const struct tile *tile);

@@ -1,5 +1,5 @@
 /*
- * tmap.c - a cursor over a map: the next piece, where it lies, and how long it is
+ * tmap.c - a cursor over a map that computes the next piece, its location and its length
  */
 #include "libcommon/plan/tmap.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- pieces ---- */
 
-/* How many bytes of the cursor's slice come before logical byte `at` of an interleaved tensor. */
+/* Returns how many bytes of the cursor's slice come before logical byte `at` of an interleaved tensor. */
 static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
 {
     uint64_t part = c->map->slice[c->slice].row_part, in_row = at % c->map->row;
@@ -21,7 +21,7 @@ static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
     return at / c->map->row * part + in_row;
 }
 
-/* The same of a box: how many of its bytes lie before byte `at` of the tensor. */
+/* The same for a box: returns how many of its bytes come before byte `at` of the tensor. */
 static uint64_t box_bytes_before(const struct tmap_box *b, uint64_t at)
 {
     uint64_t before = 0;
@@ -40,7 +40,7 @@ static uint64_t box_bytes_before(const struct tmap_box *b, uint64_t at)
     return before;
 }
 
-/* Where byte `at` of a box lies in the tensor. */
+/* Returns the offset in the tensor of byte `at` of a box. */
 static uint64_t box_place(const struct tmap_box *b, uint64_t at)
 {
     uint64_t place = 0;
@@ -52,7 +52,7 @@ static uint64_t box_place(const struct tmap_box *b, uint64_t at)
     return place;
 }
 
-/* Find what of c->slice lies in the range asked for. */
+/* Compute which part of c->slice is in the requested range. */
 static void enter_slice(struct tmap_cursor *c)
 {
     const struct tmap_slice *s = &c->map->slice[c->slice];
@@ -98,7 +98,7 @@ void tmap_begin(struct tmap_cursor *c, const struct tmap *m, uint64_t from, uint
         enter_slice(c);
 }
 
-/* `n` bytes of a box: whole runs as far as they are evenly apart, or a part of one. */
+/* Shape a piece of at most n bytes of a box: whole runs as long as they are evenly spaced, or a part of one run. */
 static void shape_box(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
 {
     const struct tmap_box *b = c->map->slice[c->slice].box;
@@ -116,7 +116,7 @@ static void shape_box(const struct tmap_cursor *c, uint64_t n, struct tmap_piece
     p->n = min_u64(n / run, left);
 }
 
-/* The row structure of the next n contiguous bytes of the slice: whole runs, or a partial one. */
+/* Shape the next n contiguous bytes of the slice by the row structure: whole runs, or a partial one. */
 static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_piece *p)
 {
     uint64_t part = c->map->slice[c->slice].row_part, row = c->map->row, in_run;
@@ -146,7 +146,7 @@ static void shape_piece(const struct tmap_cursor *c, uint64_t n, struct tmap_pie
     p->n = n / part;
 }
 
-/* Where byte `at` of a slice lies in its extents laid end to end. */
+/* Returns the offset of byte `at` of a slice within its concatenated extents. */
 static uint64_t in_extents(const struct tmap_slice *s, uint64_t at)
 {
     return s->window_row ? at / s->window_len * s->window_row + s->window_at + at % s->window_len : at;
@@ -200,7 +200,7 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 
 enum { BOUNCE_BYTES = 1 << 20 };
 
-/* The range of one slice of several that cover each other; of other maps r.replica is -1. */
+/* Read the range from one slice of a map whose slices overlay each other. For other maps r.replica must be -1. */
 static int read_slice(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                       const struct tmap_watch *watch, struct err *e)
 {
@@ -301,7 +301,8 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
         for (int k = 0; k < n; k++) {
             const double x = dtype_value(dtype, (const char *)part[k] + at);
 
-            wide += x;                  /* of two numbers of 24 bits or fewer: rounded to one of them as their sum is */
+            wide += x;                  /* for numbers of 24 bits or fewer, rounding this sum to their type equals
+                                           rounding the exact sum */
             if (dtype == DTYPE_F64) {
                 memcpy(sum, &wide, sizeof wide);
                 continue;
@@ -315,7 +316,10 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
 
 /* ---- copies that should agree ---- */
 
-/* (0 + x0 + x1 + ...) / n, one real number of each copy, at byte `at`. Others than floats have no average. */
+/*
+ * Compute (0 + x0 + x1 + ...) / n over one real number of each copy, at byte `at`. Returns false for types other
+ * than floats, which have no average.
+ */
 static bool average(const void *const *copy, int n, uint64_t at, enum dtype real, void *out)
 {
     double d = 0;
@@ -342,7 +346,7 @@ static bool average(const void *const *copy, int n, uint64_t at, enum dtype real
     }
 }
 
-/* The value most copies hold; of several, the one the lowest rank holds. */
+/* Returns the copy that holds the most common value. Of several such values, the one of the lowest rank is used. */
 static int majority(const void *const *copy, int n, uint64_t at, size_t size)
 {
     int best = 0, best_votes = 0;
@@ -383,7 +387,7 @@ static bool all_equal(const void *const *copy, int n, uint64_t at, size_t size)
     return true;
 }
 
-/* Copies are as good as always equal: look for the difference a block at a time. */
+/* Copies are nearly always equal, so differences are first searched block by block. */
 enum { COMPARE_BYTES = 4096 };
 
 uint64_t replicas_first_difference(const void *const *copy, int n, uint64_t bytes, enum dtype dtype)

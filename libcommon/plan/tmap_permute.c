@@ -1,5 +1,5 @@
 /*
- * tmap_permute.c - rows in their new order, as extents of the old map
+ * tmap_permute.c - rows in a new order, expressed as extents of the old map
  */
 #include "libcommon/plan/tmap_permute.h"
 
@@ -12,7 +12,7 @@ struct extents {
     int n, cap;
 };
 
-/* Append, or lengthen the last one where this continues it. */
+/* Append an extent, or lengthen the last one if x continues it. */
 static void add_extent(struct extents *to, struct extent x)
 {
     struct extent *last = to->n ? &to->x[to->n - 1] : NULL;

@@ -1,5 +1,5 @@
 /*
- * tmap_slice.c - rows or columns of a map as a map
+ * tmap_slice.c - build maps of some rows or columns of a mapped tensor
  */
 #include "libcommon/plan/tmap_slice.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The part of slice `from` in columns [at, at+len) of its own rows of `row` bytes. */
+/* Set *to to the part of slice `from` in columns [at, at+len) of its rows, which have `row` bytes. */
 static void cut_columns(const struct tmap_slice *from, uint64_t rows, uint64_t row, uint64_t at, uint64_t len,
                         struct tmap_slice *to)
 {
@@ -22,7 +22,7 @@ static void cut_columns(const struct tmap_slice *from, uint64_t rows, uint64_t r
     to->window_len = len;
 }
 
-/* All slices of a concatenation as one: rows may lie across their borders. */
+/* Join all slices of a concatenation into one, because rows may cross their borders. */
 static struct tmap_slice join_slices(struct arena *a, const struct tmap *m)
 {
     struct tmap_slice all = { .len = m->len };
@@ -41,7 +41,7 @@ static struct tmap_slice join_slices(struct arena *a, const struct tmap *m)
     return all;
 }
 
-/* The slices of an interleaved map that reach into columns [at, at+len). */
+/* Cut the slices of an interleaved map that intersect columns [at, at+len). */
 static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, uint64_t len, struct tmap *to)
 {
     uint64_t column = 0;
@@ -62,14 +62,14 @@ static void cut_interleaved(const struct tmap *m, uint64_t rows, uint64_t at, ui
     to->row = to->slice[0].row_part = 0;
 }
 
-/* What parts take out of maps, run by run. */
+/* The runs that the parts read from their maps. */
 struct row_runs {
     struct row_run {
         uint64_t dst;
         struct extent x;
     } *run;
     size_t n, cap;
-    uint64_t base;              /* of the part at hand, in the result */
+    uint64_t base;              /* offset of the current part in the result */
 };
 
 static int add_runs(void *ctx, const struct tmap_piece *p)
@@ -92,7 +92,7 @@ static int by_dst(const void *a, const void *b)
     return x->dst < y->dst ? -1 : x->dst > y->dst;
 }
 
-/* In their order, as the extents of the slice; the runs are done with. */
+/* Sort the runs and store them as the extents of the slice. Frees the runs. */
 static void lay_out(struct arena *a, struct row_runs *r, struct tmap_slice *s)
 {
     if (r->n)
@@ -109,7 +109,7 @@ static void lay_out(struct arena *a, struct row_runs *r, struct tmap_slice *s)
     free(r->run);
 }
 
-/* Boxes may be cut anywhere: an extent for each run of each row. */
+/* Cut columns of boxes, which may be cut anywhere: one extent for each run of each row. */
 static void cut_boxes(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, struct tmap *to)
 {
     struct row_runs all = {0};
@@ -176,7 +176,7 @@ void tmap_slice_cut(struct arena *a, const struct tmap_slice *from, uint64_t at,
     }
 }
 
-/* Steps [at, at+len) of the uppermost level; false: the box has none of them. */
+/* Cut steps [at, at+len) of the uppermost level out of a box. Returns false if the box contains none of them. */
 static bool cut_box(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to)
 {
     const struct tmap_level *top = &from->box->level[0];
@@ -195,7 +195,7 @@ static bool cut_box(struct arena *a, const struct tmap_slice *from, uint64_t at,
     return true;
 }
 
-/* Can the range be cut out of every slice? */
+/* Returns true if the range can be cut out of every slice directly. */
 static bool cuts_cleanly(const struct tmap_part *p)
 {
     const struct tmap *m = p->map;
@@ -244,9 +244,9 @@ struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n)
 
     if (n == 1 && cuts_cleanly(part))
         return cut_map(a, part);
-    /* Copies that should agree are one here: whoever cuts them has looked at them whole. */
+    /* Copies that should agree are treated as one here: the caller has checked the whole copies. */
     for (int i = 0; i < n; i++) {
-        assert(part[i].map->op != TMAP_SUM || part[i].map->n_slices == 1);     /* no one slice has its bytes */
+        assert(part[i].map->op != TMAP_SUM || part[i].map->n_slices == 1);     /* no single slice has the sum */
         tmap_gather(part[i].map, part[i].at, part[i].len, part[i].map->op == TMAP_REPLICAS ? 0 : -1, add_runs, &all);
         all.base += part[i].len;
     }

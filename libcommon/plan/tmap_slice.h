@@ -1,8 +1,8 @@
 /*
- * tmap_slice.h - tensor maps of a part of a tensor, for sinks that cut tensors anew
+ * tmap_slice.h - tensor maps of a part of a tensor, for sinks that split tensors differently
  *
- * Rows of a tensor are consecutive logical bytes: a plan item takes them from the map as it
- * is. Columns are not, so they get a map of their own, made of the same extents.
+ * Rows of a tensor are consecutive logical bytes, so a plan item can use the original map for them. Columns are not
+ * consecutive, so they need a map of their own, made of the same extents.
  */
 #ifndef SHARDKIT_PLAN_TMAP_SLICE_H
 #define SHARDKIT_PLAN_TMAP_SLICE_H
@@ -11,18 +11,21 @@
 #include "libcommon/plan/tmap.h"
 
 /*
- * Bytes [at, at+len) of every row of `row` bytes of the tensor that m maps. The result is
- * in the arena and shares m's extents where it can, so m must outlive it. m has no windows.
+ * Returns a map of bytes [at, at+len) of every row of `row` bytes of the tensor that m maps. The result is
+ * allocated in the arena and shares m's extents where possible, so m must outlive it. m must have no windows.
  */
 struct tmap *tmap_slice_columns(struct arena *a, const struct tmap *m, uint64_t row, uint64_t at, uint64_t len);
 
-/* Bytes [at, at+len) of a slice's extents, which has no windows, as a slice of its own. In the arena. */
+/*
+ * Store bytes [at, at+len) of a slice's extents in *to, as a slice of its own. The slice must have no windows. The
+ * new extents are allocated in the arena.
+ */
 void tmap_slice_cut(struct arena *a, const struct tmap_slice *from, uint64_t at, uint64_t len, struct tmap_slice *to);
 
 /*
- * Parts of maps end to end, n >= 1, all of one dtype: some rows of one tensor, or of several. One part is as compact as
- * the map it is of where that can be; parts in a new order become an extent for each contiguous run. In the arena; the
- * result may share extents.
+ * tmap_parts() returns a map of n >= 1 parts of maps, concatenated. All parts have one dtype; they are rows of one
+ * tensor or of several. A single part is mapped as compactly as its source where that is possible; otherwise every
+ * contiguous run becomes one extent. The result is allocated in the arena and may share extents with the sources.
  */
 struct tmap_part {
     const struct tmap *map;
@@ -31,8 +34,8 @@ struct tmap_part {
 struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n);
 
 /*
- * `len` zero bytes. They come from a record of the files, made on the first call (*record
- * < 0) and shared by all later ones.
+ * Returns a map of `len` zero bytes. They are read from a record of the files that the first call creates (*record
+ * < 0) and all later calls share.
  */
 struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enum dtype dtype, uint64_t len);
 
