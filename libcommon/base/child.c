@@ -1,5 +1,5 @@
 /*
- * child.c - running a program with files without names for what goes in and comes out
+ * child.c - run a program, with unnamed files for its input and output
  */
 #include "libcommon/base/child.h"
 
@@ -20,10 +20,10 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 
-/* From being asked to end until it is made to. */
+/* Time between SIGTERM and SIGKILL, in seconds. */
 static const double grace_s = 5;
 
-/* Of the child, and the end of its input that is ours; -1: not open. */
+/* The child's streams, and our end of its input pipe; -1: not open. */
 struct child_streams {
     int in, out, err, feed;
 };
@@ -75,14 +75,14 @@ static void take_all(int fd, struct strbuf *sb)
             strbuf_add(sb, buf, (size_t)n);
 }
 
-/* In the child; what fails is written to `told`. */
+/* Runs in the child. If a call fails, its errno is written to `told`. */
 static void become(const struct child_call *c, const struct child_streams *s, pid_t parent, int told)
 {
     int failed;
 
     if (setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) {
         if (getppid() != parent)
-            _exit(126);                 /* it ended before it could be heard of */
+            _exit(126);                 /* the parent ended before prctl() took effect */
         if (dup2(s->in, STDIN_FILENO) >= 0 && dup2(s->out, STDOUT_FILENO) >= 0 && dup2(s->err, STDERR_FILENO) >= 0)
             execvp(c->argv[0], (char *const *)c->argv);
     }
@@ -90,7 +90,7 @@ static void become(const struct child_call *c, const struct child_streams *s, pi
     _exit(write(told, &failed, sizeof failed) == sizeof failed ? 127 : 126);
 }
 
-/* Not posix_spawn(), which knows nothing of a parent's end. */
+/* Start the child. posix_spawn() is not used because it cannot make the child end with its parent. */
 static int start(const struct child_call *c, struct child_streams *s, pid_t *child, struct err *e)
 {
     const pid_t parent = getpid();
@@ -105,11 +105,11 @@ static int start(const struct child_call *c, struct child_streams *s, pid_t *chi
         become(c, s, parent, told[1]);
     if (*child < 0)
         failed = errno;
-    close(told[1]);                     /* the child's goes with its exec */
+    close(told[1]);                     /* the child's copy is closed by its exec */
     if (*child > 0 && read(told[0], &failed, sizeof failed) == sizeof failed)
         waitpid(*child, NULL, 0);
     close(told[0]);
-    close(s->in);                       /* the child alone reads: a pipe breaks when it ends */
+    close(s->in);                       /* only the child reads it, so the pipe breaks when the child ends */
     s->in = -1;
     if (!failed)
         return 0;
@@ -118,13 +118,13 @@ static int start(const struct child_call *c, struct child_streams *s, pid_t *chi
     return -1;
 }
 
-/* ---- feeding ---- */
+/* ---- writing the child's input ---- */
 
 struct child_feed {
     const struct child_call *c;
     int *to;
     struct err e;
-    _Atomic bool failed;        /* e says why */
+    _Atomic bool failed;        /* e holds the error */
     pthread_t thread;
     bool runs;
 };
@@ -134,7 +134,7 @@ static void *feed_main(void *arg)
     struct child_feed *f = arg;
     sigset_t broken;
 
-    /* A program that ends early is an error here, not our end. */
+    /* If a program ends early, the write must fail here instead of ending this process with SIGPIPE. */
     sigemptyset(&broken);
     sigaddset(&broken, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &broken, NULL);
@@ -159,7 +159,10 @@ static int start_feed(struct child_feed *f, struct err *e)
     return -1;
 }
 
-/* The program has ended, so the pipe is broken at the latest now. Told is its own failure, else that of feed(). */
+/*
+ * Wait for the feeding thread. The program has ended, so the pipe is broken by now. The program's own failure is
+ * reported, else that of feed().
+ */
 static int end_feed(struct child_feed *f, int status, struct err *e)
 {
     if (f->runs)
@@ -170,9 +173,9 @@ static int end_feed(struct child_feed *f, int status, struct err *e)
     return -1;
 }
 
-/* ---- waiting ---- */
+/* ---- waiting for the child ---- */
 
-/* Until it has ended, 50 ms at most. */
+/* Wait until the child has ended, at most 50 ms. */
 static void nap(int pidfd)
 {
     struct pollfd p = { .fd = pidfd, .events = POLLIN };
@@ -180,7 +183,7 @@ static void nap(int pidfd)
     poll(&p, pidfd < 0 ? 0 : 1, 50);
 }
 
-/* A chance to clean up after itself, then none. */
+/* End the child: SIGTERM first, so that it can clean up, then SIGKILL. */
 static void end_child(pid_t child, int pidfd, int *wstatus)
 {
     const double begun = clock_s();
@@ -195,7 +198,7 @@ static void end_child(pid_t child, int pidfd, int *wstatus)
     }
 }
 
-/* Asked for again and again: no signal handler that a caller would have to know of. */
+/* Wait for the child by polling, so that no signal handler is needed that could conflict with one of the caller. */
 static int wait_for(const struct child_call *c, struct child_feed *f, pid_t child, int *wstatus, struct err *e)
 {
     const double begun = clock_s();

@@ -1,8 +1,8 @@
 /*
- * clock.h - what time it is
+ * clock.h - reading the clocks
  *
- * Spans are measured on the monotonic clock, which nobody sets; wall-clock time is for what other programs and people
- * read. Neither can fail on Linux.
+ * Durations are measured on the monotonic clock, which is never adjusted. Wall-clock time is for output that other
+ * programs and people read. Reading either clock cannot fail on Linux.
  */
 #ifndef SHARDKIT_BASE_CLOCK_H
 #define SHARDKIT_BASE_CLOCK_H
@@ -18,10 +18,10 @@ static inline int64_t clock_read_ns(clockid_t which)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* Monotonic, since some moment of this boot. */
+/* Returns the monotonic time, from an unspecified start during this boot. */
 static inline int64_t clock_ns(void) { return clock_read_ns(CLOCK_MONOTONIC); }
 static inline double clock_s(void) { return (double)clock_ns() * 1e-9; }
-/* Since 1970, UTC. */
+/* Returns the time since 1970, UTC. */
 static inline double clock_wall_s(void) { return (double)clock_read_ns(CLOCK_REALTIME) * 1e-9; }
 
 #endif

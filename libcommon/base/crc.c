@@ -1,12 +1,12 @@
 /*
  * crc.c - CRC-32 as arithmetic on polynomials over GF(2) modulo P
  *
- * Numbers are reflected: bit 31 is x^0, bit 0 is x^31. Appending n zero bytes multiplies
- * by x^(8n); P is primitive, so exponents count modulo 2^32 - 1 and any power of x is a
- * product of four table entries, one for each byte of the exponent.
+ * Numbers are reflected: bit 31 is x^0, bit 0 is x^31. Appending n zero bytes multiplies by x^(8n). P is primitive,
+ * so exponents count modulo 2^32 - 1, and any power of x is a product of four table entries, one for each byte of
+ * the exponent.
  *
- * Hash and copy 1 MiB pieces out of memory, a Zen 3 core (GB/s; hash alone: ISA-L 10.5,
- * folding 256 bits 14.5):
+ * Speed of hashing and copying 1 MiB pieces from memory on a Zen 3 core, in GB/s (hash alone: ISA-L 10.5, 256-bit
+ * folding 14.5):
  *   crc32_gzip_refl, then memcpy        4.1 (10.5 and 6.7)
  *   both over blocks of 32 KiB          5.7
  *   256-bit folding, ordinary stores   10.3
@@ -27,14 +27,14 @@
 #define POLY 0xedb88320u
 #define ONE  0x80000000u
 #define ORDER 0xffffffffu               /* x^ORDER = 1 */
-#define INVERSE 0xf7011641              /* of P (33 bits, reflected: POLY << 1 | 1) modulo 2^32 */
+#define INVERSE 0xf7011641              /* inverse of P (33 bits, reflected: POLY << 1 | 1) modulo 2^32 */
 
-/* Bytes folded at a time, and the least for which folding pays. */
+/* Number of bytes folded per step, and the minimum length for which folding is faster. */
 enum { FOLD_BYTES = 256, FOLD_MIN = 1024 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t x_power[4][256];        /* [i][j]: x^(j << 8i) */
-static uint64_t fold_by[2];             /* carry a lane over FOLD_BYTES: its low, its high half */
+static uint64_t fold_by[2];             /* factors that move a lane by FOLD_BYTES: for its low and its high half */
 static bool can_clmul, can_fold, reads_fold;
 
 static uint32_t times_by_bits(uint32_t a, uint32_t b)
@@ -51,9 +51,8 @@ static uint32_t times_by_bits(uint32_t a, uint32_t b)
 
 #ifdef __x86_64__
 /*
- * The same in three carry-less products, 11 ns for 40. The product's low half is what P
- * has to take away: add the multiple of P that makes it vanish. INVERSE times P is 1
- * modulo 2^32, so that multiple is low * INVERSE.
+ * The same in three carry-less products: 11 ns instead of 40 ns. The low half of the product must be cancelled by
+ * adding the multiple of P that makes it zero. INVERSE times P is 1 modulo 2^32, so that multiple is low * INVERSE.
  */
 __attribute__((target("pclmul")))
 static uint32_t times_by_clmul(uint32_t a, uint32_t b)
@@ -96,13 +95,13 @@ static void init(void)
             x_power[i][j] = crc_times(x_power[i][j - 1], step);
         step = crc_times(x_power[i][255], step);
     }
-    /* A reflected product comes out one bit low; the shift puts it back. */
+    /* A reflected product is one bit too low; the shift corrects that. */
     fold_by[0] = (uint64_t)power_of_x(8 * FOLD_BYTES + 32) << 1;
     fold_by[1] = (uint64_t)power_of_x(8 * FOLD_BYTES - 32) << 1;
 #ifdef __x86_64__
     can_clmul = __builtin_cpu_supports("pclmul");
     can_fold = can_clmul && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
-    /* With 512-bit vectors ISA-L folds itself, and wider. */
+    /* With 512-bit vectors ISA-L folds by itself, with wider vectors. */
     reads_fold = can_fold && !__builtin_cpu_supports("avx512f");
 #endif
 }
@@ -118,7 +117,7 @@ uint32_t crc_shift(uint32_t crc, uint64_t n_after)
     return n_after ? crc_times(crc, crc_factor(n_after)) : crc;
 }
 
-/* Of twice as many it follows from itself. */
+/* Computed recursively: the CRC of twice as many zeros follows from that of half as many. */
 uint32_t crc_zeros(uint64_t n)
 {
     static const uint8_t zero[1];
@@ -135,9 +134,9 @@ uint32_t crc_zeros(uint64_t n)
 
 #ifdef __x86_64__
 /*
- * n is a multiple of FOLD_BYTES, at least one; dst is NULL or aligned to 64. Sixteen
- * 128-bit lanes each carry their sum over to the same lane FOLD_BYTES later. What is left
- * at the end has the same remainder modulo P as the whole, so it is hashed like a message.
+ * Hash n bytes and copy them to dst unless it is NULL. n must be a multiple of FOLD_BYTES and at least one of them;
+ * dst must be aligned to 64. Each of sixteen 128-bit lanes carries its sum to the same lane FOLD_BYTES later. The
+ * remaining FOLD_BYTES have the same remainder modulo P as the whole, so they are hashed like a message.
  */
 __attribute__((target("avx2,pclmul,vpclmulqdq")))
 static inline uint32_t fold(uint32_t crc, char *dst, const char *src, size_t n)
@@ -167,12 +166,12 @@ static inline uint32_t fold(uint32_t crc, char *dst, const char *src, size_t n)
             sum[k] = _mm256_xor_si256(_mm256_xor_si256(low, high), x);
         }
     }
-    /* Streamed bytes must be in memory before another thread or the kernel looks. */
+    /* Streaming stores must reach memory before another thread or the kernel reads the bytes. */
     if (dst)
         _mm_sfence();
     for (int k = 0; k < LANES; k++)
         _mm256_storeu_si256((__m256i *)(rest + 32 * k), sum[k]);
-    /* The initial ~crc is folded in already: ~0 makes this call begin from zero. */
+    /* The initial ~crc has already been folded in. Passing ~0 makes this call start from zero. */
     return crc32_gzip_refl(0xffffffffu, rest, sizeof rest);
 }
 
@@ -209,14 +208,14 @@ uint32_t crc_bytes(uint32_t crc, const void *p, size_t n)
         folded = 0;
     else
         crc = fold_only(crc, p, folded);
-    /* ISA-L's function takes and gives what zlib's crc32() does. */
+    /* ISA-L's function uses the same values as zlib's crc32(). */
     return n == folded ? crc : crc32_gzip_refl(crc, (const unsigned char *)p + folded, n - folded);
 }
 
 static uint32_t copy_by_blocks(uint32_t crc, char *dst, const char *src, size_t n)
 {
     while (n) {
-        size_t k = n < 32768 ? n : 32768;       /* the second pass finds it in the cache */
+        size_t k = n < 32768 ? n : 32768;       /* the second pass reads from the cache */
 
         crc = crc_bytes(crc, src, k);
         memcpy(dst, src, k);
@@ -246,7 +245,7 @@ uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, si
 uint64_t crc_sum_merge(struct crc_sum *s, uint64_t len, uint32_t shifted)
 {
     atomic_fetch_xor(&s->acc, shifted);
-    /* After acc: whoever finds the count complete finds the sum complete too. */
+    /* Must follow the update of acc: a thread that finds the count complete then also finds acc complete. */
     return atomic_fetch_add(&s->seen, len) + len;
 }
 

@@ -1,13 +1,13 @@
 /*
- * crc.h - CRC-32 of pieces, and of the whole they make, in any order
+ * crc.h - CRC-32 of pieces, and of the whole that they form, in any order
  *
- * The polynomial is zip's (0xEDB88320 reflected); ISA-L computes it at 30 GB/s and more
- * a core, so every byte that passes through a tool is checked.
+ * The polynomial is that of zip (0xEDB88320 reflected). ISA-L computes it at 30 GB/s and more per core, so every
+ * byte that passes through a tool is checked.
  *
- * For a whole cut into pieces p_0 .. p_k, crc(whole) is the exclusive-or of
- * crc_shift(crc(p_i), bytes after p_i): CRC over GF(2) is linear (zlib's crc32_combine
- * uses the same identity). A crc_sum adds that up, so threads, processes and a resumed
- * run may deliver pieces in any order and nothing but eight bytes per whole is kept.
+ * For a whole cut into pieces p_0 .. p_k, crc(whole) is the exclusive-or of crc_shift(crc(p_i), bytes after p_i),
+ * because CRC over GF(2) is linear (zlib's crc32_combine uses the same identity). A crc_sum accumulates this.
+ * Threads, processes and a resumed run can therefore deliver pieces in any order, and only eight bytes per whole
+ * have to be stored.
  */
 #ifndef SHARDKIT_BASE_CRC_H
 #define SHARDKIT_BASE_CRC_H
@@ -16,31 +16,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* CRC-32 of p[0..n) continuing from `crc` (0 to begin). */
+/* Returns the CRC-32 of p[0..n), continuing from `crc` (0 to begin). */
 uint32_t crc_bytes(uint32_t crc, const void *p, size_t n);
 /*
- * The same while copying to dst, in one pass over memory. Large copies go around the
- * caches: for buffers that a device reads next, not for bytes used again at once.
+ * Like crc_bytes(), while copying to dst in one pass over memory. Large copies bypass the caches: use it for
+ * buffers that a device reads next, not for bytes that are used again at once.
  */
 uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, size_t n);
-/* The CRC of n zero bytes. */
+/* Returns the CRC of n zero bytes. */
 uint32_t crc_zeros(uint64_t n);
-/* What a piece with CRC `crc` contributes to a whole in which n_after bytes follow it. */
+/* Returns what a piece with CRC `crc` contributes to the CRC of a whole in which n_after bytes follow the piece. */
 uint32_t crc_shift(uint32_t crc, uint64_t n_after);
-/* crc_shift(crc, n) == crc_times(crc, crc_factor(n)); for many pieces with the same n. */
+/* crc_shift(crc, n) == crc_times(crc, crc_factor(n)). Faster for many pieces with the same n. */
 uint32_t crc_factor(uint64_t n_after);
 uint32_t crc_times(uint32_t crc, uint32_t factor);
 
 struct crc_sum {
     _Atomic uint32_t acc;
-    _Atomic uint64_t seen;      /* bytes added so far; the whole is known when it equals its length */
+    _Atomic uint64_t seen;      /* bytes added so far; acc is the CRC of the whole once this equals its length */
 };
 
-/* Add piece [at, at+len) of a whole of `total` bytes. Any thread, any order, each byte once. */
+/*
+ * Add piece [at, at+len) of a whole of `total` bytes. From any thread and in any order; each byte must be added
+ * once.
+ */
 void crc_sum_add(struct crc_sum *s, uint64_t total, uint64_t at, uint64_t len, uint32_t crc);
 /*
- * Add what crc_shift() already moved to its place: one piece, or another sum of the same
- * whole. Returns `seen` right after that: exactly one caller is told the whole's length.
+ * Add a CRC that crc_shift() has already shifted: that of one piece, or another sum of the same whole. Returns
+ * `seen` right after the addition, so exactly one caller receives the length of the whole.
  */
 uint64_t crc_sum_merge(struct crc_sum *s, uint64_t len, uint32_t shifted);
 

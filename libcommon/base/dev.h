@@ -1,9 +1,9 @@
 /*
  * dev.h - streams, events and memory of the device that a rank computes on
  *
- * Everything that works on tensors takes a stream. On the CPU the stream is NULL and work
- * is done when the call returns; on a GPU it is queued, and order between streams comes
- * from events only. kernels.h and comm.h both speak of these, so neither needs the other.
+ * All functions that process tensors take a stream. On the CPU the stream is NULL, and work is complete when the
+ * call returns. On a GPU work is queued, and only events define an order between streams. Both kernels.h and comm.h
+ * use these types, so neither depends on the other.
  */
 #ifndef SHARDKIT_BASE_DEV_H
 #define SHARDKIT_BASE_DEV_H
@@ -15,9 +15,9 @@
 #include "libcommon/base/err.h"
 
 struct dev_stream;              /* NULL: the CPU, or the GPU's default stream */
-struct dev_event;               /* NULL: the CPU, where everything has already happened */
+struct dev_event;               /* NULL: the CPU, where all work is already complete */
 
-/* Which device it is; "" where there is nothing to say. */
+/* Identification of the device. Fields that do not apply are "". */
 struct dev_who {
     char model[80];             /* "NVIDIA H200", "AMD EPYC 9354" */
     char uuid[48];              /* "GPU-53a7.." */
@@ -26,47 +26,54 @@ struct dev_who {
 
 struct dev_ops {
     const char *name;           /* "cpu", "cuda" */
-    /* Device memory, 4 KiB aligned, contents undefined. NULL and ERR_SYS when there is none left. */
+    /*
+     * Allocate device memory, aligned to 4 KiB, contents undefined. Returns NULL with ERR_SYS if there is not
+     * enough.
+     */
     void *(*alloc)(uint64_t bytes, struct err *e);
-    void (*free)(void *p);      /* NULL is fine */
-    /* Host memory that the device copies from and to at full rate. */
+    void (*free)(void *p);      /* NULL is allowed */
+    /* Allocate host memory that the device copies from and to at full rate. */
     void *(*alloc_host)(uint64_t bytes, struct err *e);
     void (*free_host)(void *p);
-    /* Either side may be host or device memory. */
+    /* Source and destination may each be host or device memory. */
     void (*copy)(void *dst, const void *src, uint64_t bytes, struct dev_stream *s);
     void (*zero)(void *dst, uint64_t bytes, struct dev_stream *s);
     struct dev_stream *(*stream_new)(void);
     void (*stream_free)(struct dev_stream *s);
-    /* Wait until everything queued so far is done. */
+    /* Wait until all work queued so far is complete. */
     void (*stream_sync)(struct dev_stream *s);
     struct dev_event *(*event_new)(void);
     void (*event_free)(struct dev_event *v);
     void (*event_record)(struct dev_event *v, struct dev_stream *s);
-    /* `s` goes on only after what `v` recorded; the host does not wait. */
+    /* `s` continues only after the work that `v` recorded is complete. The host does not wait. */
     void (*stream_wait)(struct dev_stream *s, struct dev_event *v);
     bool (*event_done)(struct dev_event *v);
-    /* Bytes of device memory: all, and free now. */
+    /* Get the bytes of device memory: total, and free now. */
     void (*memory)(uint64_t *total, uint64_t *free_now);
     /*
-     * Work only queues, so a fault shows later: 0, or -1 with the first one since the last
-     * call. Does not wait; call it after stream_sync() to hear of everything.
+     * Calls only queue work, so faults are detected later. Returns 0, or -1 with the first fault since the last
+     * call. Does not wait; call it after stream_sync() to get all faults.
      */
     int (*check)(struct err *e);
     void (*who)(struct dev_who *who);
-    /* An event that also notes the device's clock; the others do not, and cost less. NULL: the CPU. */
+    /*
+     * Create an event that also records the device's clock. Other events do not, and cost less. Returns NULL on the
+     * CPU.
+     */
     struct dev_event *(*timer_new)(void);
-    /* Seconds of device time between two timers that are done; 0 on the CPU. */
+    /* Returns the device time in seconds between two timers that have completed; 0 on the CPU. */
     double (*seconds_between)(struct dev_event *from, struct dev_event *to);
     /*
-     * Let the device copy from and to memory of the host that is there already (a mapping that processes share) as fast
-     * as what alloc_host() gives: -1 and ERR_SYS where it cannot; copies work all the same then, and hold up the
-     * thread that queues them. `unpin` before the memory goes. Both NULL: there is nothing to do.
+     * Register existing host memory (a mapping that processes share), so that the device copies from and to it as
+     * fast as with memory of alloc_host(). Returns -1 with ERR_SYS if that is impossible; copies still work then,
+     * but block the thread that queues them. Call `unpin` before the memory is unmapped. Both are NULL if the
+     * device does not need this.
      */
     int (*pin)(void *p, uint64_t bytes, struct err *e);
     void (*unpin)(void *p);
 };
 
-/* It computes on the host's processors, in the host's memory. */
+/* Returns true if the device is the host's processors and memory. */
 static inline bool dev_on_host(const struct dev_ops *d) { return !strcmp(d->name, "cpu"); }
 
 #endif

@@ -38,7 +38,7 @@ const char *dtype_torch_name(enum dtype t)
     return types[t].torch;
 }
 
-/* A float of 8 bits with so many of mantissa and this bias, NaN and infinity apart. */
+/* Returns the value of an 8-bit float with the given mantissa bits and bias, ignoring NaN and infinity. */
 static double f8_value(uint8_t x, int mantissa_bits, int bias)
 {
     int exp = (x & 127) >> mantissa_bits, man = x & ((1 << mantissa_bits) - 1);
@@ -60,7 +60,7 @@ static double f8_e5m2_value(uint8_t x)
     return f8_value(x, 2, 15);
 }
 
-/* Types without a minus zero: its place is the one NaN, and there is no infinity. */
+/* Types without a minus zero: its encoding is the only NaN, and there is no infinity. */
 static double f8_fnuz_value(uint8_t x, int mantissa_bits, int bias)
 {
     return x == 0x80 ? NAN : f8_value(x, mantissa_bits, bias);
@@ -159,7 +159,7 @@ float f16_to_f32(uint16_t x)
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, exp = x >> 10 & 31, man = x & 1023, u;
     float f;
 
-    if (exp == 0) {                     /* a subnormal counts in steps of 2^-24, exactly */
+    if (exp == 0) {                     /* a subnormal is a multiple of 2^-24, represented exactly */
         f = (float)man * 0x1p-24f;
         return sign ? -f : f;
     }
@@ -196,12 +196,12 @@ uint16_t f32_to_f16(float x)
         return sign | 0x7e00;
     if (a >= 65520)
         return sign | 0x7c00;
-    if (a < 0x1p-14f)                   /* subnormal: a count of 2^-24, exact in fp32 */
+    if (a < 0x1p-14f)                   /* a subnormal is a multiple of 2^-24, exact in fp32 */
         return sign | (uint16_t)lrintf(a * 0x1p24f);
     int exp;
     float man = frexpf(a, &exp);        /* a = man * 2^exp, 1/2 <= man < 1 */
 
-    /* A carry out of the mantissa raises the exponent, as it should. */
+    /* A carry out of the mantissa correctly increments the exponent. */
     return sign | (uint16_t)(((exp + 13) << 10) + (int)lrintf(man * 2048));
 }
 

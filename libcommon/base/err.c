@@ -1,5 +1,5 @@
 /*
- * err.c - sentences are put together, the first one stays, and control characters go
+ * err.c - format error messages; the first one is kept, and control characters are replaced
  */
 #include "libcommon/base/err.h"
 
@@ -15,7 +15,7 @@ void err_clean(char *text)
             *text = '?';
 }
 
-/* Append to e->msg, cutting what does not fit: a message is for reading, not for parsing. */
+/* Append to e->msg. Text that does not fit is cut off, because messages are read by people, not parsed. */
 static void __attribute__((format(printf, 2, 0)))
 append(struct err *e, const char *fmt, va_list ap)
 {
@@ -34,7 +34,10 @@ static void PRINTF_LIKE(2, 3) appendf(struct err *e, const char *fmt, ...)
     va_end(ap);
 }
 
-/* The first failure is the cause; later ones come from clean-up. */
+/*
+ * Prepare *e for a new error. Returns 0 if it already holds one: the first failure is the cause, and later ones
+ * result from clean-up.
+ */
 static int claim(struct err *e, enum err_kind kind)
 {
     if (e->kind != ERR_NONE)

@@ -1,11 +1,10 @@
 /*
- * err.h - what went wrong, said once, by whoever saw it first
+ * err.h - error values: what failed, formatted once, where the failure was detected
  *
- * A function that can fail takes `struct err *e` last and returns -1 or NULL after one
- * of the calls below. The message is a whole sentence that begins with the place
- * (file, byte, parameter) and ends with what was expected and what was found, so a
- * caller only passes the failure up. The first error wins: a second call on a filled
- * err changes nothing, which lets clean-up code fail without hiding the cause.
+ * A function that can fail has `struct err *e` as its last parameter, and returns -1 or NULL after calling one of
+ * the functions below. The message is a whole sentence. It begins with the location (file, byte, parameter) and
+ * ends with what was expected and what was found, so a caller only has to pass the failure up. The first error
+ * wins: a second call on a filled err changes nothing. Clean-up code can therefore fail without hiding the cause.
  */
 #ifndef SHARDKIT_BASE_ERR_H
 #define SHARDKIT_BASE_ERR_H
@@ -17,31 +16,31 @@
 
 enum err_kind {
     ERR_NONE,
-    ERR_SYS,                    /* the system refused: open, read, write, memory, disk */
-    ERR_DATA,                   /* a file says something that cannot be */
-    ERR_USAGE,                  /* the caller asked for something impossible: exit 2 */
-    ERR_STOP,                   /* SIGINT or SIGTERM arrived; nothing is wrong */
+    ERR_SYS,                    /* a system call failed: open, read, write, memory, disk */
+    ERR_DATA,                   /* the contents of a file are invalid */
+    ERR_USAGE,                  /* the caller requested something impossible: exit status 2 */
+    ERR_STOP,                   /* SIGINT or SIGTERM arrived; there is no error */
 };
 
 struct err {
     enum err_kind kind;
-    int sys;                    /* errno of an ERR_SYS, else 0 */
+    int sys;                    /* errno if kind is ERR_SYS, else 0 */
     char msg[1024];
 };
 
-/* For err_data: the fault is the whole file's, no byte can be named. */
+/* For err_data: the fault concerns the whole file, and no byte can be named. */
 #define ERR_NO_BYTE UINT64_MAX
 
-/* "PATH: WHAT: strerror(errno)"; errno is taken before anything else happens. */
+/* Format "PATH: WHAT: strerror(errno)". errno is saved before anything else happens. */
 void err_sys(struct err *e, const char *path, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* "PATH: at byte AT: WHAT", or "PATH: WHAT" with ERR_NO_BYTE. */
+/* Format "PATH: at byte AT: WHAT", or "PATH: WHAT" with ERR_NO_BYTE. */
 void err_data(struct err *e, const char *path, uint64_t at, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void err_usage(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void err_stop(struct err *e);
-/* Behind what is said already: the next step. */
+/* Append text to the message, such as the next step for the user. */
 void err_add(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void err_clear(struct err *e);
-/* Control characters become '?': a file's words in a message must not steer a terminal. */
+/* Replace control characters by '?', so that text from a file cannot control a terminal. */
 void err_clean(char *text);
 
 #endif

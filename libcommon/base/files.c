@@ -1,5 +1,5 @@
 /*
- * files.c - files by number and their records, few descriptors open at a time
+ * files.c - files by number and their records, with only a few descriptors open at a time
  */
 #include "libcommon/base/files.h"
 
@@ -36,13 +36,15 @@ static void *table_at(const struct table *t, int i)
     return t->block[i / BLOCK_ITEMS] + (size_t)(i % BLOCK_ITEMS) * t->item_size;
 }
 
-/* Under the lock; the entry is complete before its number is handed out. */
+/*
+ * Append a copy of an item. The entry is complete before its number is returned. Must be called with the lock held.
+ */
 static int table_add(struct table *t, const void *item)
 {
     int b = t->n / BLOCK_ITEMS;
 
     if (b == MAX_BLOCKS)
-        abort();                        /* 8 million records: the caller's limits are broken */
+        abort();                        /* 8 million entries: the caller's limits are broken */
     if (!t->block[b])
         t->block[b] = xcalloc(BLOCK_ITEMS, t->item_size);
     memcpy(table_at(t, t->n), item, t->item_size);
@@ -59,33 +61,33 @@ static void table_free(struct table *t)
 
 enum { FD_NONE = -1, FD_REFUSED = -2 };
 
-/* One path on disk (or spool descriptor), shared by all the files that are windows of it. */
+/* A path on disk, or a spool descriptor. All files that are windows of it share it. */
 struct disk {
-    char *path;                         /* NULL: a spool */
+    char *path;                         /* NULL: a spool file */
     int fd, fd_direct;
-    int pins;                           /* in use: not to be closed */
+    int pins;                           /* number of users; not to be closed while > 0 */
     bool has_items;
     int64_t mtime_ns;
 };
 
 struct file {
     char *name;
-    int disk;                           /* -1: memory */
+    int disk;                           /* -1: in memory */
     const void *mem;
     uint64_t base, size;
-    int home;                           /* an item's file; -1: it is none */
+    int home;                           /* the file that contains an item; -1: not an item */
     uint64_t home_at;
 };
 
 struct files {
     pthread_mutex_t lock;
     struct table disk, file, record;
-    int last_disk;                      /* windows of one tar come in a row */
-    int *open, n_open, cap_open;        /* disks with a descriptor, but for spools */
-    int next_idle;                      /* where the search for one to close goes on */
+    int last_disk;                      /* windows of one tar are added consecutively */
+    int *open, n_open, cap_open;        /* disks with an open descriptor, except spool files */
+    int next_idle;                      /* where the next search for an idle descriptor starts */
 };
 
-/* A plan may touch thousands of files; the hard limit is ours to use. */
+/* A plan may use thousands of files, so the soft limit is raised to the hard limit. */
 int files_open_limit(void)
 {
     struct rlimit rl;
@@ -137,7 +139,7 @@ void files_free(struct files *f)
     free(f);
 }
 
-/* Under the lock. */
+/* Must be called with the lock held. */
 static int add_disk(struct files *f, const char *path, int fd, int64_t mtime_ns)
 {
     struct disk d = { .path = path ? xstrdup(path) : NULL, .fd = fd,
@@ -253,7 +255,10 @@ int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const 
     return i;
 }
 
-/* The same place on disk, opened anew; a spool has no name to open. */
+/*
+ * Add an entry for the same path on disk, to be opened separately. The descriptor of a spool file, which has no
+ * name, is duplicated.
+ */
 static int join_disk(struct files *f, const struct disk *d, struct err *e)
 {
     int fd = FD_NONE;
@@ -349,7 +354,7 @@ const void *files_mem(const struct files *f, int file)
     return get_file(f, file)->mem;
 }
 
-/* Close the descriptors of a file that nobody uses just now. False: all are in use. Under the lock. */
+/* Close the descriptors of an unused file. Returns false if all are in use. Must be called with the lock held. */
 static bool close_idle(struct files *f)
 {
     for (int i = 0; i < f->n_open; i++) {
@@ -371,14 +376,14 @@ static bool close_idle(struct files *f)
     return false;
 }
 
-/* Under the lock. */
+/* Must be called with the lock held. */
 static int open_disk(struct files *f, int disk, bool direct, struct err *e)
 {
     struct disk *d = table_at(&f->disk, disk);
     bool first = d->fd < 0 && d->fd_direct < 0;
     int fd;
 
-    /* An eighth: as many again may have a second descriptor, and outputs need some. */
+    /* Use one eighth of the limit: each file may need a second descriptor, and output files need some. */
     if (first && f->n_open >= files_open_limit() / 8)
         close_idle(f);
     do
@@ -390,7 +395,7 @@ static int open_disk(struct files *f, int disk, bool direct, struct err *e)
         err_sys(e, d->path, "cannot open");
         return FD_NONE;
     }
-    /* Of each item the tables at both ends are read: what the kernel would read ahead of them is most of the file. */
+    /* Only the tables at both ends of an item are read. The kernel's read-ahead would read most of the file. */
     if (!direct && d->has_items)
         posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
     if (first) {
@@ -437,7 +442,7 @@ static int read_exactly(int fd, void *buf, size_t n, uint64_t at)
             continue;
         if (k <= 0) {
             if (k == 0)
-                errno = 0;              /* end of file: the caller tells it apart */
+                errno = 0;              /* end of file: callers check for errno 0 */
             return -1;
         }
         p += k;
@@ -606,7 +611,7 @@ int file_reserve(const char *path, uint64_t size, bool keep, struct err *e)
         err_sys(e, path, "cannot create");
         return -1;
     }
-    /* Not every file system can reserve room; the length is what readers of holes need. */
+    /* Not every file system can allocate blocks in advance. Then only the length is set. */
     if (fallocate(fd, 0, 0, (off_t)size) < 0 &&
         (errno == ENOSPC || errno == EFBIG || errno == EDQUOT || ftruncate(fd, (off_t)size) < 0)) {
         err_sys(e, path, "cannot make room for %llu bytes", (unsigned long long)size);
@@ -625,7 +630,7 @@ int write_all(int fd, const void *buf, size_t n)
 
         if (k < 0 && errno == EINTR)
             continue;
-        if (k <= 0) {                   /* a disk that fills up takes a part first, and says why at the next call */
+        if (k <= 0) {                   /* a full disk first writes a part, and reports the reason on the next call */
             if (k == 0)
                 errno = EIO;
             return -1;
@@ -693,7 +698,7 @@ int file_replace(const char *path, const void *buf, size_t n, struct err *e)
 
 int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e)
 {
-    /* Of the thread: two of a process may replace the same file. */
+    /* Use the thread id, because two threads of a process may replace the same file. */
     char *tmp = str_fmt("%s.%ld.part", path, (long)gettid());
     int rc = -1, fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     uint64_t at = 0, all = 0;
@@ -713,7 +718,7 @@ int file_replace_by(const char *path, const struct iovec *v, int n, struct err *
         err_sys(e, tmp, "cannot write %llu bytes", (unsigned long long)all);
         goto out;
     }
-    /* The name is the commit: it moves only once the bytes are on disk. */
+    /* The rename is the commit. It happens only after the bytes are on disk. */
     if (rename(tmp, path) < 0) {
         err_sys(e, path, "cannot rename from %s", tmp);
         goto out;
@@ -749,7 +754,7 @@ int file_replace_sweep(const char *path, struct err *e)
     if (!d)
         err_sys(e, dir, "cannot list");
     while (rc == 0 && (ent = readdir(d)))
-        /* BASE.<digits>.part alone: with another dot between, it is of another file */
+        /* only BASE.<digits>.part: a name with another dot in between belongs to another file */
         if (str_starts(ent->d_name, start) && file_is_half_written(ent->d_name) &&
             strcmp(ent->d_name + n + strspn(ent->d_name + n, "0123456789"), ".part") == 0 &&
             unlinkat(dirfd(d), ent->d_name, 0) < 0 && errno != ENOENT) {
@@ -764,7 +769,10 @@ int file_replace_sweep(const char *path, struct err *e)
     return rc;
 }
 
-/* Without a name from the start, or where the file system has no such files, soon. */
+/*
+ * Create a file without a name. If the file system does not support that, create a named file and unlink it at
+ * once.
+ */
 static int open_nameless(const char *dir)
 {
     int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -785,7 +793,7 @@ int file_spool(const char *in, uint64_t size, struct err *e)
     char *dir = xstrdup(in), *up;
     int fd;
 
-    /* A folder that is still to be made will lie on its nearest ancestor's disk. */
+    /* A folder that does not exist yet will be created on the disk of its nearest ancestor. */
     while ((fd = open_nameless(dir)) < 0 && errno == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
         up = path_parent(dir);
         free(dir);
@@ -820,7 +828,7 @@ int dir_sync(const char *path, struct err *e)
     char *dir = path_parent(path);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
 
-    /* Some network file systems refuse fsync on a directory; the rename is done all the same. */
+    /* Some network file systems refuse fsync on a directory. The rename has been done nevertheless. */
     if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL && errno != ENOTSUP)) {
         err_sys(e, dir, "cannot sync the folder");
         rc = -1;
@@ -831,7 +839,7 @@ int dir_sync(const char *path, struct err *e)
     return rc;
 }
 
-/* One folder; that it is there already is fine, but not that a file is, or a link that leads nowhere. */
+/* Create one folder. It may exist already, but a file or a dangling link in its place is an error. */
 static int make_one(const char *path, struct err *e)
 {
     struct stat st;
@@ -1009,7 +1017,7 @@ char *path_relative(const char *from, const char *to, struct err *e)
         if (a[i] == '/')
             cut = i + 1;
     if (!a[i] && b[i] == '/')
-        cut = i + 1;                    /* `to` lies inside `from` */
+        cut = i + 1;                    /* `to` is inside `from` */
     else
         for (const char *s = a + (cut ? cut - 1 : 0); *s; s++)
             if (*s == '/' && s[1])

@@ -1,14 +1,14 @@
 /*
- * files.h - the files a plan touches, the records inside them, and extents of records
+ * files.h - tables of the files that a plan uses, the records in them, and extents of records
  *
- * Three small tables that every layer shares:
- *   file     something with bytes at offsets: a path, a member of a tar (a window of a
- *            path), or a buffer in memory. Opened when first used, few at a time.
- *   record   a run of one file with a known CRC: one stored storage of a .pt, one
- *            dataset of an .h5. Readers check the CRC when they have seen it all.
- *   extent   a run of one record; a shard is a list of extents.
- * Numbers (file, record) are indices that stay valid until files_free().
- * Threads: any number may add and read at the same time; entries never move.
+ * Three small tables that all layers share:
+ *   file     a source of bytes at offsets: a path, a member of a tar (a window of a path),
+ *            or a buffer in memory. Opened at first use; only a few are open at a time.
+ *   record   a range of one file with a known CRC: one storage of a .pt, or one dataset
+ *            of an .h5. Readers check the CRC when they have read the whole record.
+ *   extent   a range of one record; a shard is a list of extents.
+ * Numbers (file, record) are indices that remain valid until files_free(). Any number of threads may add and read
+ * concurrently; entries never move.
  */
 #ifndef SHARDKIT_BASE_FILES_H
 #define SHARDKIT_BASE_FILES_H
@@ -21,127 +21,165 @@
 
 struct extent {
     int record;
-    uint64_t at;                /* bytes from the record's start */
-    uint64_t len;               /* bytes */
+    uint64_t at;                /* offset in bytes from the start of the record */
+    uint64_t len;               /* length in bytes */
 };
 
 struct record {
     int file;
-    uint64_t at;                /* first byte in the file */
-    uint64_t len;               /* bytes */
+    uint64_t at;                /* offset of the first byte in the file */
+    uint64_t len;               /* length in bytes */
     uint32_t crc;
-    bool has_crc;               /* false: the writer stored none */
-    const char *name;           /* "data/3"; lives as long as the files */
-    const char *crc_from;       /* the other file that records the CRC, "manifest.json"; NULL: its own */
+    bool has_crc;               /* false: the writer stored no CRC */
+    const char *name;           /* e.g. "data/3"; lives as long as the table */
+    const char *crc_from;       /* the other file that contains the CRC, e.g. "manifest.json"; NULL: its own file */
 };
 
 struct files;
 struct files *files_new(void);
 void files_free(struct files *f);
 
-/* Add a regular file; its size is taken now. -1 when it is missing or no regular file. */
+/*
+ * Add a regular file. Its size is determined now. Returns its number, or -1 if it is missing or not a regular file.
+ */
 MUST_CHECK int files_add_path(struct files *f, const char *path, struct err *e);
-/* Bytes [at, at+size) of the file at `path`, under its own display name ("x.tar:step20/latest"). */
+/* Add bytes [at, at+size) of the file at `path` under a display name of its own ("x.tar:step20/latest"). */
 MUST_CHECK int files_add_window(struct files *f, const char *path, uint64_t at, uint64_t size,
                                 const char *name, struct err *e);
-/* An open descriptor (an unlinked spool file); files_free() closes it. */
+/* Add an open descriptor (an unlinked spool file). files_free() closes it. */
 int files_add_fd(struct files *f, int fd, uint64_t size, const char *name);
-/* A window of another file of the table, [at, at+size) of it. */
+/* Add a window of another file of the table: bytes [at, at+size) of it. */
 int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
-/* The same of what is a container of its own (an item of a .distcp): records in it are records of the file. */
+/*
+ * Like files_add_part(), for a range that is a container itself (an item of a .distcp). files_home() maps it to the
+ * file.
+ */
 int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
-/* The file that an item lies in, *at counted in that from then on; every other file is its own. */
+/*
+ * Returns the file that contains an item, and adds the item's offset to *at. For any other file, returns the file
+ * itself.
+ */
 int files_home(const struct files *f, int file, uint64_t *at);
-/* Caller's memory, valid until files_free(). */
+/* Add a buffer of the caller, which must remain valid until files_free(). */
 int files_add_mem(struct files *f, const void *p, uint64_t size, const char *name);
 
 /*
- * Add all that another table holds, its records too: an index of `other` becomes one of `f` by
- * adding what is returned for records. `other` may go before `f`, but for memory files.
- * -1 with *e when a spool's descriptor cannot be shared.
+ * Add all entries of another table, including its records. Returns the number to add to a record index of `other`
+ * to get its index in `f`. `other` may be freed before `f`; the buffers of its memory files must outlive `f`.
+ * Returns -1 with *e filled if the descriptor of a spool file cannot be duplicated.
  */
 MUST_CHECK int files_join(struct files *f, const struct files *other, struct err *e);
 
 int files_count(const struct files *f);
 const char *files_name(const struct files *f, int file);    /* for messages */
-/* The path on disk, and where the file's byte 0 lies in it; NULL for memory and spool files. */
+/*
+ * Returns the path on disk, and stores in *base the offset in it of the file's first byte. Returns NULL for memory
+ * and spool files.
+ */
 const char *files_path(const struct files *f, int file, uint64_t *base);
 uint64_t files_size(const struct files *f, int file);
-int64_t files_mtime_ns(const struct files *f, int file);    /* 0 for memory and spools */
-/* The bytes of a memory file, or NULL. */
+int64_t files_mtime_ns(const struct files *f, int file);    /* 0 for memory and spool files */
+/* Returns the bytes of a memory file, or NULL for other files. */
 const void *files_mem(const struct files *f, int file);
 /*
- * A descriptor for the file that holds `file` (add files_path's base to every offset).
- * direct: opened with O_DIRECT, or -1 where the file system refuses that (no error).
- * Owned by the table; valid until files_fd_done(), which closes it when others need its
- * place. -1 with *e filled when it cannot be opened. Any thread.
+ * Returns a descriptor of the file on disk that contains `file` (add the base of files_path() to every offset).
+ * With `direct` it is opened with O_DIRECT; returns -1 without an error if the file system refuses that. The table
+ * owns the descriptor. It stays valid until files_fd_done(), after which it may be closed when others need its
+ * place. Returns -1 with *e filled if the file cannot be opened. May be called from any thread.
  */
 int files_fd(struct files *f, int file, bool direct, struct err *e);
-void files_fd_done(struct files *f, int file);          /* once for each files_fd() that gave one */
-/* How many descriptors this process may have; raises its limit to what it may be. */
+void files_fd_done(struct files *f, int file);          /* call once per successful files_fd() */
+/* Returns the number of descriptors that this process may have. Raises the soft limit to the hard limit first. */
 int files_open_limit(void);
-/* Read exactly [at, at+n) of a file; ERR_DATA when it is shorter ("cut short"). */
+/* Read exactly [at, at+n) of a file. Fails with ERR_DATA ("cut short") if the file is shorter. */
 MUST_CHECK int files_read(struct files *f, int file, uint64_t at, void *buf, size_t n, struct err *e);
 
-/* Write all of it to `path`, which is made or cut to nothing before. */
+/* Write the whole file to `path`, which is created or truncated first. */
 MUST_CHECK int files_copy(struct files *f, int file, const char *path, struct err *e);
 
-/* Add a copy of it; returns its number. */
+/* Add a copy of *record. Returns its number. */
 int files_add_record(struct files *f, const struct record *record);
-/* Give a record the CRC that another file records, where its own has none. Not while other threads read. */
+/*
+ * Set the CRC of a record that has none in its own file, from another file `from`. Must not be called while other
+ * threads read.
+ */
 void files_set_crc(struct files *f, int record, uint32_t crc, const char *from);
 int files_n_records(const struct files *f);
 const struct record *files_record(const struct files *f, int record);
-/* Read part of a record through an extent-relative offset; no CRC check. */
+/* Read the bytes of an extent, without checking a CRC. */
 MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e);
 
-/* A file to read from, and what it is; -1: ERR_SYS, ERR_DATA when it is a folder, a device, a pipe. */
+/*
+ * Open a regular file for reading and fill *st. Returns -1 with ERR_SYS, or with ERR_DATA if it is a folder, a
+ * device or a pipe.
+ */
 struct stat;
 MUST_CHECK int file_open_regular(const char *path, struct stat *st, struct err *e);
-/* Whole small file in malloc'd memory with a NUL behind it; refuses more than `max` bytes. */
+/* Read a whole small file into malloc'd memory, followed by a NUL byte. Fails if it has more than `max` bytes. */
 MUST_CHECK char *file_slurp(const char *path, uint64_t max, uint64_t *size, struct err *e);
-/* Replace `path` by n bytes: readers see the old file or the new one, wherever we are killed. */
+/*
+ * Replace `path` by n bytes. Readers see either the old file or the new one, even if the process is killed at any
+ * point.
+ */
 MUST_CHECK int file_replace(const char *path, const void *buf, size_t n, struct err *e);
-/* The same by bytes that lie in several places. */
+/* Like file_replace(), with the bytes gathered from several buffers. */
 struct iovec;
 MUST_CHECK int file_replace_by(const char *path, const struct iovec *v, int n, struct err *e);
-/* Is it the name of what a killed file_replace() leaves: "config.json.4711.part"? */
+/* Returns true if the name is one that a killed file_replace() leaves, such as "config.json.4711.part". */
 bool file_is_half_written(const char *name);
-/* Remove what killed processes left of replacing `path`. The caller makes sure that nobody is replacing it now. */
+/*
+ * Remove what killed processes left while replacing `path`. The caller must ensure that no process is replacing it
+ * now.
+ */
 MUST_CHECK int file_replace_sweep(const char *path, struct err *e);
 /*
- * Hold the file `path`, made where there is none (a link is not followed), until the descriptor is closed or
- * the process ends, however. Returns the descriptor; -1 with *busy: another process holds it, *e is as it was;
- * else -1 and ERR_SYS. A file system without flock leaves us without the guard, not without the tool.
+ * Lock the file `path`, creating it if needed (a symbolic link is not followed). The lock is held until the
+ * descriptor is closed or the process ends in any way. Returns the descriptor. Returns -1 with *busy set and *e
+ * unchanged if another process holds the lock; else -1 with ERR_SYS. On a file system without flock this succeeds
+ * without a lock, so that tools still work.
  */
 MUST_CHECK int file_lock(const char *path, bool *busy, struct err *e);
-/* The same of a folder that is there: nothing is left beside it. -2: the file system has no locks for folders. */
+/*
+ * Lock an existing folder in the same way, without creating a file. Returns the descriptor, -1 like file_lock(), or
+ * -2 if the file system cannot lock folders.
+ */
 MUST_CHECK int dir_lock(const char *path, bool *busy, struct err *e);
-/* Does it lie in memory (tmpfs, ramfs) rather than on a disk? False where that cannot be told. */
+/*
+ * Returns true if `path` is on an in-memory file system (tmpfs, ramfs). Returns false if that cannot be determined.
+ */
 bool path_in_memory(const char *path);
-/* Create `path` with its final length, the room for it taken now; keep: what it holds already stays. */
+/*
+ * Create `path` with its final length and allocate its blocks now. With `keep` an existing file keeps its contents.
+ */
 MUST_CHECK int file_reserve(const char *path, uint64_t size, bool keep, struct err *e);
 /*
- * A descriptor for a new file of `size` bytes in the folder `in`, or in its nearest ancestor where it is still to be
- * made; the room is taken. The file has no name and goes with its last descriptor, however we end. -1: ERR_SYS.
+ * Returns a descriptor of a new file of `size` bytes in folder `in`, or in its nearest existing ancestor. Its
+ * blocks are allocated. The file has no name, and is deleted with its last descriptor however the process ends.
+ * Returns -1 with ERR_SYS.
  */
 MUST_CHECK int file_spool(const char *in, uint64_t size, struct err *e);
-MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* where the descriptor stands; errno on -1 */
-MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* errno on -1 */
-MUST_CHECK int file_sync(const char *path, struct err *e);  /* fsync the file of that name */
+MUST_CHECK int write_all(int fd, const void *buf, size_t n);    /* at the current position; -1 with errno */
+MUST_CHECK int write_all_at(int fd, const void *buf, size_t n, uint64_t at);    /* returns -1 with errno */
+MUST_CHECK int file_sync(const char *path, struct err *e);  /* fsync the file */
 MUST_CHECK int dir_sync(const char *path, struct err *e);   /* fsync the directory that holds `path` */
 MUST_CHECK int dir_make(const char *path, struct err *e);   /* mkdir -p */
-/* The topmost folder that dir_make(path) would create, a prefix of `path`; NULL: `path` is there. Caller frees. */
+/*
+ * Returns the topmost folder that dir_make(path) would create, as a prefix of `path`; NULL if `path` exists. The
+ * caller frees it.
+ */
 char *dir_missing(const char *path);
-/* Remove `path` and its parents up to `top`, a prefix of it, each only while it is empty; failures are ignored. */
+/* Remove `path` and its parents up to `top`, a prefix of it, each only if it is empty. Failures are ignored. */
 void dir_remove_empty(const char *path, const char *top);
 MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never follows a symlink */
 char *path_join(const char *dir, const char *name);         /* caller frees */
 char *path_parent(const char *path);                        /* "a/b/" -> "a"; "a" -> "."; caller frees */
-/* One file or folder by two names? (A pipe or a device is no such thing: each reading goes on.) */
+/*
+ * Returns true if both names refer to the same file or folder. Returns false for a pipe or a device, because each
+ * read from it yields new data.
+ */
 bool path_same(const char *a, const char *b);
 char *path_base(const char *path);                          /* "a/b/" -> "b"; caller frees */
-/* `to` seen from directory `from` ("../step20/x.pt"); both must exist. Caller frees. */
+/* Returns the path of `to` relative to directory `from` ("../step20/x.pt"). Both must exist. The caller frees it. */
 MUST_CHECK char *path_relative(const char *from, const char *to, struct err *e);
 
 #endif

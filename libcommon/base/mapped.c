@@ -1,5 +1,5 @@
 /*
- * mapped.c - mapped files, and a SIGBUS that becomes an error
+ * mapped.c - memory-mapped files; converts SIGBUS into an error
  */
 #include "libcommon/base/mapped.h"
 
@@ -17,16 +17,16 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-/* ---- all mapped files, to tell whose a page is ---- */
+/* ---- list of all mapped files, to find the file of a page ---- */
 
 struct mapped_entry {
     struct mapped_entry *next;
-    struct mapped m;            /* a copy, but the path, which is the caller's */
+    struct mapped m;            /* a copy; its path belongs to the caller */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* of both below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* protects the two variables below */
 static struct mapped_entry *entries;
-static struct sigaction before;                                 /* what SIGBUS did without us */
+static struct sigaction before;                                 /* the previous action for SIGBUS */
 
 static void add_entry(const struct mapped *m)
 {
@@ -70,11 +70,14 @@ static void on_fault(int sig, siginfo_t *info, void *context)
         guard->address = info->si_addr;
         siglongjmp(guard->back, 1);
     }
-    /* Nobody's who asked for it: the same fault again, with whatever came before us. */
+    /* The fault was not raised within mapped_use(). Restore the previous action; the access then faults again. */
     sigaction(sig, &before, NULL);
 }
 
-/* MPI and others have handlers of their own, and may set them late. */
+/*
+ * Install the handler if it is not installed. MPI and other libraries have handlers of their own and may install
+ * them late.
+ */
 static void catch_faults(void)
 {
     struct sigaction now;
@@ -84,7 +87,7 @@ static void catch_faults(void)
     pthread_mutex_lock(&lock);
     if (sigaction(SIGBUS, NULL, &now) == 0 && !((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) {
         before = now;
-        /* Not blocked in its handler, as the way out of that is a jump. */
+        /* SA_NODEFER leaves the signal unblocked in the handler, which is left by a jump. */
         now = (struct sigaction){.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
         sigaction(SIGBUS, &now, NULL);
     }
@@ -98,7 +101,7 @@ static int say_cut_short(const struct mapped *m, uint64_t at, uint64_t size, str
     return -1;
 }
 
-/* The size of the file that was mapped, as it is now; false when its name leads elsewhere. */
+/* Get the current size of the mapped file. Returns false if its name now refers to another file. */
 static bool size_now(const struct mapped *m, uint64_t *size)
 {
     struct stat st;
@@ -109,7 +112,7 @@ static bool size_now(const struct mapped *m, uint64_t *size)
     return true;
 }
 
-/* What a read says of the byte whose page did not come. */
+/* Returns the errno that a read of the unreadable byte gives. */
 static int why_unreadable(const struct mapped *m, uint64_t at)
 {
     int fd = open(m->path, O_RDONLY | O_CLOEXEC), why = EIO;
@@ -181,7 +184,7 @@ int mapped_open(struct mapped *m, const char *path, struct err *e)
         return -1;
     m->device = st.st_dev;
     m->inode = st.st_ino;
-    if (st.st_size > 0) {               /* nothing can be mapped of an empty file */
+    if (st.st_size > 0) {               /* an empty file cannot be mapped */
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
 
         if (p == MAP_FAILED) {

@@ -1,10 +1,10 @@
 /*
- * mapped.h - a file in memory, whose pages may one day not come
+ * mapped.h - memory-mapped files with error handling for pages that cannot be read
  *
- * Reading a page of a mapped file that somebody has cut short, or whose storage fails, is no error that a
- * call returns but a signal, SIGBUS, which would end the process without a word. mapped_use() makes
- * it an error again that names file and byte.
- * Threads: any number of threads may open, use and close, each its own files or the same.
+ * If a mapped file was truncated by another process, or its storage fails, reading a page raises SIGBUS instead of
+ * returning an error. That would end the process without a message. mapped_use() turns the signal into an error
+ * that names the file and the byte. Any number of threads may open, use and close mapped files, whether different
+ * files or the same.
  */
 #ifndef SHARDKIT_BASE_MAPPED_H
 #define SHARDKIT_BASE_MAPPED_H
@@ -15,26 +15,28 @@
 
 struct mapped {
     char *path;
-    const uint8_t *p;           /* NULL: an empty file */
-    uint64_t size;              /* bytes, when it was opened */
+    const uint8_t *p;           /* NULL for an empty file */
+    uint64_t size;              /* bytes, when the file was opened */
     uint64_t device, inode;
 };
 
 /*
- * Map a regular file, read only, at its present size. On -1, too, mapped_close() frees what there is.
- *   ERR_SYS   it cannot be opened or mapped      ERR_DATA   it is no regular file
+ * Map a regular file read-only at its current size. mapped_close() must be called even after a failure. Returns -1
+ * with
+ *   ERR_SYS   if it cannot be opened or mapped      ERR_DATA   if it is not a regular file
  */
 MUST_CHECK int mapped_open(struct mapped *m, const char *path, struct err *e);
-void mapped_close(struct mapped *m);            /* a zeroed one is fine */
+void mapped_close(struct mapped *m);            /* a zeroed struct is allowed */
 /*
- * Run use(arg, e), which reads mapped files; its answer. When a page does not come, use() is left where it is (what it
- * has allocated is lost), and -1 returned, with *e saying which byte of which file: ERR_DATA when the file
- * is shorter now, else ERR_SYS. Costs a fraction of a microsecond.
+ * Call use(arg, e), which may read mapped files, and return its result. If a page cannot be read, use() is
+ * abandoned (memory it has allocated is leaked). mapped_use() then returns -1 with *e naming the byte and the file:
+ * ERR_DATA if the file is shorter now, else ERR_SYS. Costs a fraction of a microsecond.
  */
 MUST_CHECK int mapped_use(int (*use)(void *arg, struct err *e), void *arg, struct err *e);
 /*
- * Is it as long as it was? Behind a new end the rest of the page reads as zeros, without a signal: to be asked after
- * reading. ERR_DATA. A file that was removed or replaced under its name is still whole in memory. Costs a stat().
+ * Check that the file is not shorter than when it was opened. After a truncation the rest of the last page reads as
+ * zeros without a signal, so this must be called after reading. Fails with ERR_DATA. A file that was removed or
+ * replaced under its name is still complete in memory. Costs one stat().
  */
 MUST_CHECK int mapped_check(const struct mapped *m, struct err *e);
 

@@ -1,5 +1,5 @@
 /*
- * mem.c - strings, buffers and arenas; when memory is out, so are we
+ * mem.c - strings, buffers and arenas; aborts if memory is exhausted
  */
 #include "libcommon/base/mem.h"
 
@@ -73,7 +73,7 @@ bool str_ends(const char *s, const char *suffix)
     return n >= k && strcmp(s + n - k, suffix) == 0;
 }
 
-/* Runs of digits compare as numbers, of any length: skip zeros, longer is larger. */
+/* Compare two runs of digits of any length as numbers: skip zeros, then the longer run is larger. */
 static int digits_cmp(const char **a, const char **b)
 {
     const char *p, *q;
@@ -115,7 +115,7 @@ int str_natural_cmp(const char *a, const char *b)
     }
     if (*x || *y)
         return *x ? 1 : -1;
-    return strcmp(a, b);        /* "01" and "1" differ: a total order */
+    return strcmp(a, b);        /* "01" and "1" differ, so the order is total */
 }
 
 bool mul_u64(uint64_t a, uint64_t b, uint64_t *out)
@@ -190,7 +190,7 @@ struct arena_block {
 };
 
 struct arena {
-    struct arena_block *block;          /* the newest; only it has room */
+    struct arena_block *block;          /* the newest block; only it has free space */
     size_t ceiling, used;
 };
 
@@ -215,7 +215,7 @@ void arena_free(struct arena *a)
     free(a);
 }
 
-/* Blocks double up to 1 MiB, so a small object costs 16 KiB and a large one few mallocs. */
+/* Block sizes double up to 1 MiB, so a small arena costs 16 KiB and a large one few mallocs. */
 static void new_block(struct arena *a, size_t n)
 {
     size_t size = a->block ? 2 * a->block->size : ARENA_BLOCK;
@@ -309,9 +309,9 @@ void strbuf_free(struct strbuf *sb)
     sb->len = sb->cap = 0;
 }
 
-/* ---- of the host ---- */
+/* ---- memory of the host ---- */
 
-/* The number behind `key` at the start of a line of a file, UINT64_MAX: there is none. */
+/* Returns the number after `key` at the start of a line of a file, or UINT64_MAX if there is none. */
 static uint64_t number_in(const char *path, const char *key)
 {
     FILE *f = fopen(path, "r");
@@ -320,7 +320,7 @@ static uint64_t number_in(const char *path, const char *key)
 
     while (f && v == UINT64_MAX && fgets(line, sizeof line, f))
         if (str_starts(line, key) && sscanf(line + strlen(key), " %llu", &v) != 1)
-            v = UINT64_MAX;             /* "max" */
+            v = UINT64_MAX;             /* the value is "max" */
     if (f)
         fclose(f);
     return v;
@@ -335,7 +335,7 @@ static uint64_t number_of(const char *dir, const char *name, const char *key)
     return v;
 }
 
-/* Version 2 of control groups: a limit holds for all groups below it. */
+/* Apply the limits of control groups (version 2) to both numbers. A limit applies to all groups below it. */
 static void obey_groups(char *dir, uint64_t *total, uint64_t *free_now)
 {
     const size_t root = strlen("/sys/fs/cgroup");

@@ -1,9 +1,9 @@
 /*
- * mem.h - small memory: strings, growing arrays, arenas
+ * mem.h - small allocations: strings, growing arrays, arenas
  *
- * Nothing here is for tensor bytes. The x-functions abort with a message when the
- * machine has no memory for a few bytes; arena_alloc() instead returns NULL at the
- * arena's ceiling, because there the size came from a file and may be a lie.
+ * These functions are not meant for tensor bytes. The x-functions abort with a message if memory is exhausted.
+ * arena_alloc() instead returns NULL at the arena's ceiling, because there the size was read from a file and may be
+ * invalid.
  */
 #ifndef SHARDKIT_BASE_MEM_H
 #define SHARDKIT_BASE_MEM_H
@@ -21,10 +21,10 @@ char *xstrdup(const char *s);
 char *str_fmt(const char *fmt, ...) PRINTF_LIKE(1, 2);     /* caller frees */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
-/* Numbers in file names: compares "rank_10" after "rank_2"; for qsort of strings. */
+/* Natural order of names that contain numbers: "rank_10" sorts after "rank_2". Usable to sort strings. */
 int str_natural_cmp(const char *a, const char *b);
 
-/* Grow `array` (a pointer) so that it holds at least n items; doubles. */
+/* Grow `array` (a pointer) to hold at least n items. The capacity at least doubles. */
 #define ARRAY_ROOM(array, cap, n)                                              \
     do {                                                                       \
         if ((size_t)(n) > (size_t)(cap)) {                                     \
@@ -33,7 +33,7 @@ int str_natural_cmp(const char *a, const char *b);
         }                                                                      \
     } while (0)
 
-/* false when the true result does not fit; *out is untouched then. */
+/* Return false if the result does not fit in 64 bits; *out is then unchanged. */
 MUST_CHECK bool mul_u64(uint64_t a, uint64_t b, uint64_t *out);
 MUST_CHECK bool add_u64(uint64_t a, uint64_t b, uint64_t *out);
 
@@ -42,7 +42,7 @@ static inline uint64_t align_down(uint64_t x, uint64_t a) { return x / a * a; }
 static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Little-endian numbers at any address; files are read byte by byte, never by a cast. */
+/* Access to little-endian numbers at any alignment. Files are decoded with these, never by a cast. */
 uint16_t get_le16(const void *p);
 uint32_t get_le32(const void *p);
 uint64_t get_le64(const void *p);
@@ -50,16 +50,22 @@ void put_le16(void *p, uint16_t v);
 void put_le32(void *p, uint32_t v);
 void put_le64(void *p, uint64_t v);
 
-/* Allocations that live and die together. One thread at a time. */
+/* Allocations that are all freed together. Only one thread at a time may use an arena. */
 struct arena;
-struct arena *arena_new(size_t ceiling_bytes);      /* 0 = no ceiling (trusted contents) */
-void arena_free(struct arena *a);                   /* NULL is fine */
-/* Zeroed, aligned for any type; NULL when the ceiling would be passed. With no ceiling never NULL. */
+struct arena *arena_new(size_t ceiling_bytes);      /* 0: no ceiling (trusted contents) */
+void arena_free(struct arena *a);                   /* NULL is allowed */
+/*
+ * Returns zeroed memory, aligned for any type, or NULL if the ceiling would be exceeded. Without a ceiling never
+ * returns NULL.
+ */
 void *arena_alloc(struct arena *a, size_t n);
-char *arena_strndup(struct arena *a, const char *s, size_t n);  /* NULL like arena_alloc */
+char *arena_strndup(struct arena *a, const char *s, size_t n);  /* returns NULL like arena_alloc() */
 char *arena_fmt(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* A growing byte string, always NUL-terminated. Zero-initialise; strbuf_free ends it. */
+/*
+ * A growing byte string, always NUL-terminated after the first addition. Zero-initialise it; strbuf_free() frees
+ * it.
+ */
 struct strbuf {
     char *buf;
     size_t len, cap;
@@ -69,8 +75,8 @@ void strbuf_addf(struct strbuf *sb, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void strbuf_free(struct strbuf *sb);
 
 /*
- * Bytes of memory that this host has, and has free now; where a control group gives the process less, that. What only
- * keeps files at hand counts as free. 0: not known.
+ * Determine the size of this host's memory and how much of it is free now, in bytes. If a control group allows the
+ * process less, its limits apply. The page cache counts as free. Both are 0 if unknown.
  */
 void mem_host(uint64_t *total, uint64_t *free_now);
 

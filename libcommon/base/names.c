@@ -1,5 +1,5 @@
 /*
- * names.c - open addressing, at most half full, FNV-1a
+ * names.c - hash table with open addressing and FNV-1a, at most half full
  */
 #include "libcommon/base/names.h"
 
@@ -8,7 +8,7 @@
 #include "libcommon/base/hash.h"
 
 struct names_slot {
-    const char *key;            /* NULL: free */
+    const char *key;            /* NULL: unused */
     int number;
 };
 
@@ -44,7 +44,7 @@ static uint64_t hash(const char *s)
     return h ^ h >> 32;
 }
 
-/* Where the key is, or where it would go. */
+/* Returns the slot that holds the key, or the slot where it would be inserted. */
 static struct names_slot *find_slot(const struct names *t, const char *key)
 {
     size_t i = (size_t)hash(key) & (t->n_slots - 1);

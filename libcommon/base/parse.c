@@ -1,5 +1,5 @@
 /*
- * parse.c - sizes, whole numbers and mistyped words
+ * parse.c - parse sizes and whole numbers, and suggest words for misspelt ones
  */
 #include "libcommon/base/parse.h"
 
@@ -8,7 +8,10 @@
 
 #include "libcommon/base/mem.h"
 
-/* Digits with '_' between them; *end is set behind them. -1: none, or too large. */
+/*
+ * Parse digits with optional '_' between them. *end is set to the first character after them. Returns -1 if there
+ * are none or the number is too large.
+ */
 static int digits(const char *s, uint64_t *out, const char **end)
 {
     uint64_t v = 0;
@@ -56,8 +59,9 @@ int parse_int(const char *s, int64_t min, int64_t max, int64_t *out)
 }
 
 /*
- * The distance of two short words, one row at a time: letters added, lost or changed, and neighbours that changed
- * places (Damerau's; each letter takes part in one mistake).
+ * Returns the edit distance of two short words, computed one row at a time. It counts insertions, deletions,
+ * substitutions and transpositions of adjacent letters (restricted Damerau-Levenshtein: each letter takes part in
+ * one edit).
  */
 static int word_distance(const char *a, const char *b)
 {
@@ -68,7 +72,7 @@ static int word_distance(const char *a, const char *b)
     for (int j = 0; j <= n; j++)
         row[0][j] = j;
     for (i = 1; a[i - 1]; i++) {
-        const int *up = row[(i - 1) % 3], *above = row[(i + 1) % 3];    /* above: of two letters before */
+        const int *up = row[(i - 1) % 3], *above = row[(i + 1) % 3];    /* above: the row of two letters before */
         int *now = row[i % 3];
 
         now[0] = i;
@@ -86,7 +90,7 @@ static int word_distance(const char *a, const char *b)
 const char *parse_nearest(const char *s, const char *const *words, int n)
 {
     const char *best = NULL;
-    int least = (int)strlen(s) / 3 + 2;         /* further away is no typo */
+    int least = (int)strlen(s) / 3 + 2;         /* a larger distance is no typing error */
 
     for (int i = 0; i < n; i++) {
         int d = word_distance(s, words[i]);

@@ -1,5 +1,5 @@
 /*
- * parse.h - sizes, whole numbers and mistyped words
+ * parse.h - parse sizes and whole numbers, and suggest words for misspelt ones
  */
 #ifndef SHARDKIT_BASE_PARSE_H
 #define SHARDKIT_BASE_PARSE_H
@@ -8,10 +8,13 @@
 
 #include "libcommon/base/err.h"
 
-/* "96M" -> bytes; K M G T are powers of 1024, no suffix is bytes; '_' is allowed between digits. */
+/*
+ * Parse a size such as "96M" into bytes. K M G T are powers of 1024; no suffix means bytes. '_' is allowed between
+ * digits.
+ */
 MUST_CHECK int parse_size(const char *s, uint64_t *out);
 MUST_CHECK int parse_int(const char *s, int64_t min, int64_t max, int64_t *out);
-/* The word among n nearest to `s` by edit distance, or NULL when none is near. */
+/* Returns the one of n words that is nearest to `s` by edit distance, or NULL if none is near. */
 const char *parse_nearest(const char *s, const char *const *words, int n);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * processors.c - affinity mask, control groups' CPU quota and OMP_NUM_THREADS
+ * processors.c - affinity mask, CPU quota of control groups, and OMP_NUM_THREADS
  *
- * A container often sees all processors of its host in the mask and has a quota of a few: a thread per visible
- * processor then waits most of the time for the quota's next period.
+ * In a container the mask often contains all processors of the host, while the quota allows only a few. With one
+ * thread per visible processor, the threads would wait most of the time for the next period of the quota.
  */
 #include "libcommon/base/processors.h"
 
@@ -18,7 +18,7 @@
 #include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
 
-/* The first line of a small file, without its end. false: it cannot be read. */
+/* Read the first line of a small file, without the newline. Returns false if it cannot be read. */
 static bool read_line(const char *path, char *line, int room)
 {
     FILE *f = fopen(path, "re");
@@ -38,7 +38,10 @@ static int whole_processors(double quota, double period)
     return quota < 2 * period ? 1 : (int)(quota / period);
 }
 
-/* The quota of one folder: "max 100000" or "150000 100000" in cpu.max (version 2), two files in version 1. */
+/*
+ * Returns the quota of one directory. Version 2 has "max 100000" or "150000 100000" in cpu.max; version 1 has two
+ * files.
+ */
 static int folder_quota(const char *dir)
 {
     char *both = str_fmt("%s/cpu.max", dir), *quota = str_fmt("%s/cpu.cfs_quota_us", dir),
@@ -59,7 +62,7 @@ static int folder_quota(const char *dir)
     return n;
 }
 
-/* The smallest quota of `group` below `root` and of each group above it. */
+/* Returns the smallest quota of `group` below `root` and of each group above it. */
 static int path_quota(const char *root, const char *group)
 {
     char *dir = str_fmt("%s%s", root, strcmp(group, "/") ? group : "");
@@ -78,7 +81,7 @@ static int path_quota(const char *root, const char *group)
     return n;
 }
 
-/* Is `word` one of the comma-separated words in [list, end)? */
+/* Returns true if `word` is one of the comma-separated words in [list, end). */
 static bool has_word(const char *list, const char *end, const char *word)
 {
     for (const char *at = list; at < end;) {
@@ -98,7 +101,7 @@ int processors_quota(const char *list, const char *mount)
     char line[PATH_MAX];
     int n = INT_MAX;
 
-    /* "0::/path" is version 2; "4:cpu,cpuacct:/path" names the controllers of a hierarchy of version 1. */
+    /* "0::/path" is version 2. "4:cpu,cpuacct:/path" is version 1 and names the controllers of a hierarchy. */
     while (f && fgets(line, sizeof line, f)) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
 
@@ -145,10 +148,13 @@ int processors_default_threads(int n_processes)
     int mask = processors_in_mask(), allowed = processors_allowed(), share = allowed / n_processes;
     int64_t wanted;
 
-    /* A mask smaller than the machine is the process's own; a quota is shared by all processes of the group. */
+    /*
+     * A mask smaller than the machine belongs to this process alone, whereas all processes of a group share its
+     * quota.
+     */
     if (mask < sysconf(_SC_NPROCESSORS_ONLN) && allowed == mask)
         share = mask;
-    /* "4,2" sets threads of nested regions, too: the first number counts. */
+    /* "4,2" also sets the threads of nested regions. The first number is the relevant one. */
     if (omp && *omp) {
         char *first = str_fmt("%.*s", (int)strcspn(omp, ","), omp);
 

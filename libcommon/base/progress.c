@@ -1,5 +1,5 @@
 /*
- * progress.c - the line is drawn anew on a terminal, and now and then in a log
+ * progress.c - a progress line that is redrawn on a terminal and printed periodically in a log
  */
 #include "libcommon/base/progress.h"
 
@@ -17,10 +17,10 @@ static const int64_t REDRAW_NS = 200 * 1000000ll, PLAIN_LINE_NS = 60 * 100000000
 struct progress {
     const char *what;
     uint64_t total;
-    bool live;                          /* redraw in place; else a plain line now and then */
+    bool live;                          /* redraw in place; else print a line periodically */
     int64_t begun_ns;
     _Atomic uint64_t done;
-    _Atomic int64_t next_ns;            /* nobody draws before this */
+    _Atomic int64_t next_ns;            /* time of the next output */
 };
 
 const char *bytes_text(uint64_t bytes, char buf[16])
@@ -29,7 +29,7 @@ const char *bytes_text(uint64_t bytes, char buf[16])
     double v = (double)bytes;
     int u = 0;
 
-    /* 999.95 would print as "1000.0". */
+    /* 999.95 would be printed as "1000.0". */
     for (; v >= (u ? 999.95 : 1000); u++)
         v /= 1000;
     snprintf(buf, 16, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
@@ -72,7 +72,7 @@ static void draw(const struct progress *p, uint64_t done, int64_t elapsed_ns)
                  bytes_text((uint64_t)rate, rate_text), left_text, p->live ? "\033[K" : "\n");
     if (n >= (int)sizeof line)
         n = sizeof line - 1;
-    /* One write: lines of several processes on one log do not mix. A lost one is no loss. */
+    /* A single write keeps lines of several processes in one log separate. A failed write is ignored. */
     if (write(STDERR_FILENO, line, (size_t)n) < 0)
         return;
 }
@@ -87,7 +87,7 @@ void progress_add(struct progress *p, uint64_t bytes)
     done = atomic_fetch_add(&p->done, bytes) + bytes;
     now = clock_ns();
     next = p->next_ns;
-    /* The thread that moves the clock on is the one that draws. */
+    /* Only the thread that advances next_ns draws the line. */
     if (now >= next &&
         atomic_compare_exchange_strong(&p->next_ns, &next, now + (p->live ? REDRAW_NS : PLAIN_LINE_NS)))
         draw(p, done, now - p->begun_ns);

@@ -1,8 +1,8 @@
 /*
- * progress.h - one line on stderr that says how far a run is
+ * progress.h - one line on stderr that shows the progress of a run
  *
- * Redrawn five times a second on a terminal, a plain line a minute in a log file, and
- * silent when told so. Carries bytes, rate and time left.
+ * On a terminal the line is redrawn five times a second. In a log file a new line is printed every minute.
+ * PROGRESS_NEVER prints nothing. The line shows bytes, rate and time left.
  */
 #ifndef SHARDKIT_BASE_PROGRESS_H
 #define SHARDKIT_BASE_PROGRESS_H
@@ -12,11 +12,14 @@
 enum progress_mode { PROGRESS_AUTO, PROGRESS_ALWAYS, PROGRESS_NEVER };
 
 struct progress;
-/* `what` ("convert") is shown in front; total in bytes. */
+/* Create a progress line. `what` ("convert") is printed first. total_bytes is in bytes. */
 struct progress *progress_new(const char *what, uint64_t total_bytes, enum progress_mode mode);
-void progress_add(struct progress *p, uint64_t bytes);      /* any thread; NULL is fine */
-void progress_end(struct progress *p);                      /* wipes the line, frees; NULL is fine */
-/* "12.3 GB" into buf; decimal units, as disks and the BLOOM papers count. */
+void progress_add(struct progress *p, uint64_t bytes);      /* from any thread; NULL is allowed */
+void progress_end(struct progress *p);                      /* wipes the line, frees p; NULL is allowed */
+/*
+ * Format a number of bytes as "12.3 GB" in buf, and return buf. Units are decimal, as for disks and in the BLOOM
+ * papers.
+ */
 const char *bytes_text(uint64_t bytes, char buf[16]);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * report.c - findings are added by any thread and counted by severity
+ * report.c - a list of findings that any thread can append to, with counts per severity
  */
 #include "libcommon/base/report.h"
 
@@ -61,7 +61,7 @@ void report_add(struct report *r, enum severity severity, const char *code, cons
 
 void report_add_err(struct report *r, const char *code, struct err *e)
 {
-    /* The sentence already carries file and byte. */
+    /* The message already contains file and byte. */
     report_add(r, SEV_ERROR, code, NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
     err_clear(e);
 }

@@ -1,10 +1,9 @@
 /*
- * report.h - findings about a checkpoint: more than one, each with its place
+ * report.h - a list of findings about a checkpoint, each with its location
  *
- * An operation that can go on after a fault (verify, opening a damaged tag) tells a
- * report instead of failing at once. Opening without a report turns the first ERROR
- * into the err. `code` is a stable word for scripts ("crc", "missing_file", ...);
- * docs/formats.md lists them. Threads: report_add may be called by any thread.
+ * An operation that can continue after a fault (verify, opening a damaged tag) adds a finding to a report instead
+ * of failing at once. If a set is opened without a report, the first ERROR becomes the err. `code` is a stable word
+ * for scripts ("crc", "missing_file", ...); docs/formats.md lists them. report_add() may be called by any thread.
  */
 #ifndef SHARDKIT_BASE_REPORT_H
 #define SHARDKIT_BASE_REPORT_H
@@ -18,10 +17,10 @@ enum severity { SEV_NOTE, SEV_WARNING, SEV_ERROR };
 struct finding {
     enum severity severity;
     const char *code;
-    char *file;                 /* NULL: the set as a whole */
-    uint64_t at;                /* byte, or ERR_NO_BYTE */
-    char *param;                /* NULL: no single parameter */
-    char *text;                 /* what was expected, what was found */
+    char *file;                 /* NULL: the finding is about the whole set */
+    uint64_t at;                /* offset in bytes, or ERR_NO_BYTE */
+    char *param;                /* NULL: not about a single parameter */
+    char *text;                 /* what was expected and what was found */
 };
 
 struct report;
@@ -29,14 +28,17 @@ struct report *report_new(void);
 void report_free(struct report *r);
 void report_add(struct report *r, enum severity severity, const char *code, const char *file,
                 uint64_t at, const char *param, const char *fmt, ...) PRINTF_LIKE(7, 8);
-/* A failed call's err as an ERROR finding; clears the err. */
+/* Add the err of a failed call as an ERROR finding, and clear the err. */
 void report_add_err(struct report *r, const char *code, struct err *e);
 int report_count(const struct report *r, enum severity severity);
 int report_n(const struct report *r);
 const struct finding *report_get(const struct report *r, int i);
-/* The first ERROR as the failure: -1. 0 when there is none. */
+/* Store the first ERROR in *e and return -1. Returns 0 if there is none. */
 MUST_CHECK int report_first_error(const struct report *r, struct err *e);
-/* "FILE: at byte N: parameter 'x': text" into malloc'd memory; caller frees. */
+/*
+ * Returns "FILE: at byte N: parameter x: text" in malloc'd memory, which the caller frees. Parts that do not apply
+ * are omitted.
+ */
 char *finding_text(const struct finding *f);
 
 #endif

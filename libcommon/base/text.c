@@ -1,5 +1,5 @@
 /*
- * text.c - checking and writing UTF-8; bytes that are none are escaped, so that every name makes a JSON string
+ * text.c - validate and write UTF-8; invalid bytes are escaped, so every name can become a JSON string
  */
 #include "libcommon/base/text.h"
 
@@ -12,7 +12,10 @@
 
 /* ---- UTF-8 ---- */
 
-/* Length of the character at p, or 0. Its second byte tells overlong forms, surrogates and > U+10FFFF. */
+/*
+ * Returns the length of the character at p, or 0 if it is invalid. Its second byte reveals overlong forms,
+ * surrogates and code points above U+10FFFF.
+ */
 static size_t char_length(const uint8_t *p, size_t n, bool surrogates)
 {
     uint8_t c = p[0];
@@ -105,7 +108,10 @@ json_t *text_notes(const struct report *notes)
 
 /* ---- numbers ---- */
 
-/* As jansson writes a real: with a point or an exponent, which has neither plus nor leading zeros. */
+/*
+ * Append a real as jansson writes it: with a point or an exponent. The exponent has neither a plus sign nor leading
+ * zeros.
+ */
 static void put_real(struct strbuf *out, double v)
 {
     char buf[40], *e;
@@ -122,7 +128,7 @@ static void put_real(struct strbuf *out, double v)
         strbuf_addf(out, "e%d", atoi(e + 1));
 }
 
-/* The end of the string that begins at s. */
+/* Returns the end of the string that begins at s. */
 static const char *string_end(const char *s)
 {
     for (s++; *s && *s != '"'; s++)
@@ -140,7 +146,7 @@ char *text_dump(const json_t *o, size_t flags)
         const size_t n = strspn(s, "+-.0123456789eE");
 
         next = *s == '"' ? string_end(s) : n ? s + n : s + 1;
-        /* Of words ("false") the letters are no numbers. */
+        /* Only text that begins with a digit or '-' is a number; words ("false") contain letters such as 'e'. */
         if (strchr("-0123456789", *s) && strcspn(s, ".eE") < n)
             put_real(&out, strtod(s, NULL));
         else

@@ -1,7 +1,7 @@
 /*
- * text.h - UTF-8, and names from outside as JSON strings
+ * text.h - UTF-8, and conversion of external names to JSON strings
  *
- * JSON is UTF-8, file names are bytes.
+ * JSON is UTF-8, whereas file names are arbitrary bytes.
  */
 #ifndef SHARDKIT_BASE_TEXT_H
 #define SHARDKIT_BASE_TEXT_H
@@ -13,21 +13,27 @@
 
 #include "libcommon/base/report.h"
 
-/* `s` as a JSON string; bytes that are no UTF-8 stand as \xHH, and null for NULL. Never fails. */
+/*
+ * Returns `s` as a JSON string, or JSON null for NULL. Bytes that are not valid UTF-8 are written as \xHH. Never
+ * fails.
+ */
 json_t *text_json(const char *s);
 /*
- * json_dumps() with the reals as short as brings each back: 0.1 stays 0.1, 1/3 takes 16 digits. Caller frees; NULL for
- * NULL.
+ * Like json_dumps(), but each real is written with as few digits as restore its value: 0.1 stays 0.1, 1/3 needs 16
+ * digits. The caller frees the result. Returns NULL for NULL.
  */
 char *text_dump(const json_t *o, size_t flags);
-/* All findings of a report: a list of {code, text}. */
+/* Returns all findings of a report as a list of {code, text}. */
 json_t *text_notes(const struct report *notes);
 
-/* The byte where p[0..n) stops being UTF-8, or n. Overlong forms, surrogates and what is beyond U+10FFFF are none. */
+/*
+ * Returns the offset where p[0..n) stops being valid UTF-8, or n. Overlong forms, surrogates and code points above
+ * U+10FFFF are invalid.
+ */
 size_t utf8_check(const char *p, size_t n);
-/* The same, but lone surrogates pass: Python writes them ("surrogatepass"). */
+/* Like utf8_check(), but lone surrogates are valid: Python writes them ("surrogatepass"). */
 size_t utf8_check_python(const char *p, size_t n);
-/* The character c, at most U+10FFFF, to `to`; its length, 1 to 4. */
+/* Encode character c, at most U+10FFFF, in `to`. Returns its length, 1 to 4. */
 int utf8_put(char to[4], uint32_t c);
 
 #endif
