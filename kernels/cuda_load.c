@@ -1,9 +1,9 @@
 /*
- * cuda_load.c - the GPU's door: its kernels live in a library of their own, loaded when wanted
+ * cuda_load.c - load the CUDA kernels, which are in a separate library, on demand
  *
- * So one `train` runs on login nodes without CUDA and on GPU nodes, and a run on the CPU does not
- * wait for half a gigabyte of cuBLAS. shardkit-cuda.so lies beside the program (as built) or
- * in ../lib/shardkit (as installed); SHARDKIT_CUDA names another.
+ * The same `train` program can therefore run on login nodes without CUDA and on GPU nodes, and a run on the CPU
+ * does not wait for half a gigabyte of cuBLAS. shardkit-cuda.so is located next to the program (as built) or in
+ * ../lib/shardkit (as installed). SHARDKIT_CUDA names a different file.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -16,7 +16,7 @@
 
 static const char *const places[] = { "shardkit-cuda.so", "../lib/shardkit/shardkit-cuda.so" };
 
-/* The library's path into buf; false when there is none. */
+/* Store the path of the library in buf. Returns false if there is no library. */
 static bool find_library(char *buf, size_t size)
 {
     const char *given = getenv("SHARDKIT_CUDA");
@@ -44,7 +44,7 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
     char path[PATH_MAX + 64];
     void *driver, *library;
 
-    /* Without a driver there is no GPU, and nothing big need be loaded to know it. */
+    /* Without a driver there is no GPU. This check avoids loading the large library to find that out. */
     driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver) {
         err_usage(e, "no CUDA driver on this machine: %s", dlerror());

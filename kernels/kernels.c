@@ -1,5 +1,5 @@
 /*
- * kernels.c - what does not depend on the device
+ * kernels.c - code that does not depend on the device
  */
 #include "kernels/kernels.h"
 

@@ -1,7 +1,7 @@
 /*
  * amx.c - the tile instruction and its model, see amx.h
  *
- * Compiled once: only the functions that need it ask the compiler for AMX.
+ * This file is compiled once. Only the functions that use AMX are compiled for it.
  */
 #include "kernels/cpu/amx.h"
 
@@ -12,7 +12,7 @@
 
 const struct amx *amx_found;
 
-/* gcc 11 and clang 12 are the first that know the tiles. */
+/* gcc 11 and clang 12 are the first versions that support tiles. */
 #if defined(__x86_64__) && defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -28,7 +28,10 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* The 8 KB of tiles are not saved for a process until it has asked: Linux, arch/x86/include/uapi/asm/prctl.h. */
+/*
+ * Linux does not save the 8 KB of tiles for a process until the process requests it:
+ * arch/x86/include/uapi/asm/prctl.h.
+ */
 bool amx_usable(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
@@ -38,7 +41,10 @@ bool amx_usable(void)
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* Static: gcc 12 does not know that the instruction reads all of it, and would leave out stores to one on the stack. */
+/*
+ * Static, because gcc 12 is not aware that the instruction reads all of it, and would omit stores to a copy on the
+ * stack.
+ */
 static const struct tile_config config = {
     .palette = 1,
     .row_bytes = { 64, 64, 64, 64, 64, 64, 64, 64 },
@@ -60,7 +66,7 @@ WITH_TILES static void tiles_multiply(int64_t steps, const uint32_t *a, const ui
 {
     const int64_t row = 4 * ldc, half = 16 * ldc, a_row = 4 * AMX_SLOTS, b_row = 4 * AMX_WIDTH;
 
-    /* gcc's tile loads are asm that does not say that it reads memory. */
+    /* gcc's tile loads are asm statements that do not declare that they read memory. */
     __asm__ volatile("" ::: "memory");
     if (add) {
         _tile_loadd(0, c, row);
@@ -118,13 +124,16 @@ ALWAYS_INLINE float flushed(float x)
     return bits_f32(f32_bits(x) & (f32_bits(x) & 0x7f800000 ? ~0u : 0x80000000));
 }
 
-/* One half of pair `x` */
+/* Returns one half of pair `x`. */
 ALWAYS_INLINE float half_of(uint32_t x, bool odd)
 {
     return flushed(bits_f32(odd ? x & 0xffff0000 : x << 16));
 }
 
-/* To a line of sums. A product of two bf16 is exact in fp32, so a multiplication and an addition round like an fma. */
+/*
+ * Add one step to a row of sums. A product of two bf16 is exact in fp32, so a multiplication and an addition round
+ * like an fma.
+ */
 static void step_add(float *c, const uint32_t *a, const uint32_t *b)
 {
     float even[AMX_WIDTH] = { 0 }, odd[AMX_WIDTH] = { 0 };

@@ -1,13 +1,15 @@
 /*
- * amx.h - products of bf16 by tiles: Intel's AMX, and a model of its instruction for machines without
+ * amx.h - matrix products of bf16 with tiles: Intel's AMX, and a software model of its instruction for machines
+ * without it
  *
- * The instruction multiplies a tile of 16 rows by 32 numbers with one of 16 columns by 32, and adds to 16 x 16
- * sums in fp32. What it computes of a result, for its 32 numbers of the sum: e = the products at even places,
- * each added in order by an fma that begins with 0; o = those at odd places; the result becomes result + (e + o).
- * Numbers below 2^-126, as operand, sum or result, count as zeros. So a sum of k has the same bits however it is
- * cut into calls, as long as each call but the last has whole tiles, and depends on nothing but k and the operands.
+ * The instruction multiplies a tile of 16 rows of 32 numbers with a tile of 16 columns of 32 numbers, and adds the
+ * products to 16 x 16 sums in fp32. For each result and its 32 products it computes: e = the products at even
+ * indices, each added in order by an fma that begins with 0; o = the same for odd indices; result = result + (e +
+ * o). Operands, sums and results below 2^-126 count as zeros. A sum of k products thus has the same bits however it
+ * is split into calls, as long as each call but the last has whole tiles. The bits depend only on k and the
+ * operands.
  *
- * Operands are packed as one step after the other, of AMX_DEPTH numbers of the sum:
+ * Operands are packed as a sequence of steps of AMX_DEPTH numbers of the sum:
  *     a   AMX_WIDTH rows of AMX_DEPTH numbers each
  *     b   AMX_DEPTH / 2 pairs of consecutive numbers, each of AMX_WIDTH columns
  */
@@ -17,22 +19,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define AMX_WIDTH 32                    /* two tiles of a, two of b, four of sums: all eight there are */
+#define AMX_WIDTH 32                    /* two tiles of a, two of b, four of sums: all eight tiles */
 #define AMX_DEPTH 32
-#define AMX_SLOTS (AMX_DEPTH / 2)       /* pairs of a step */
+#define AMX_SLOTS (AMX_DEPTH / 2)       /* pairs per step */
 
 struct amx {
-    /* Every thread, before its first multiply() and after its last */
+    /* Every thread calls begin() before its first multiply() and end() after its last. */
     void (*begin)(void), (*end)(void);
-    /* c [AMX_WIDTH, AMX_WIDTH], ldc floats a row, = (add ? c : 0) + a b over `steps` steps */
+    /* c [AMX_WIDTH, AMX_WIDTH], ldc floats per row, = (add ? c : 0) + a b over `steps` steps */
     void (*multiply)(int64_t steps, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 };
-/* The one that products of bf16 use; NULL: they use panels. Set by amx_open(). */
+/* The implementation that bf16 products use; NULL: they use panels. Set by amx_open() or amx_open_model(). */
 extern const struct amx *amx_found;
 
-/* Is there AMX for bf16, and does the system let this process use it? Asks for that. */
+/* Returns true if the CPU has AMX for bf16 and the system lets this process use it. Requests the permission. */
 bool amx_usable(void);
-/* From now on: AMX, only if it is usable; its model; neither. */
+/* Select for all later products: AMX (only if it is usable), its model, or neither. */
 void amx_open(void);
 void amx_open_model(void);
 void amx_close(void);

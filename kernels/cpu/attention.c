@@ -1,13 +1,13 @@
 /*
- * attention.c - causal attention forward, a tile of queries at a time
+ * attention.c - causal attention forward, one tile of queries at a time
  *
  * After Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
- * "FlashAttention" (2022): keys come tile by tile, each query keeps its largest score so far, the
- * sum of exponentials below that, and the output so far, which shrinks whenever a larger
- * score turns up. Tiles above the diagonal are never visited.
+ * "FlashAttention" (2022). Keys are processed tile by tile. For each query the kernel keeps the largest score so
+ * far, the sum of exponentials relative to it, and the output so far. The sum and the output are scaled down
+ * whenever a larger score is found. Tiles above the diagonal are skipped.
  *
- * Scores are computed turned, [key, query]: softmax over keys then goes down the columns, as
- * vector code over queries, and the tile is already what the product with V reads as its A.
+ * Scores are computed transposed, [key, query]. Softmax over keys then runs down the columns, as vector code over
+ * queries, and the tile already has the layout that the product with V needs for its A.
  */
 #include <math.h>
 #include <omp.h>
@@ -15,23 +15,23 @@
 
 #include "kernels/cpu/attention.h"
 
-/* One thread's tiles; q, k and v are packed, behind it. */
+/* The tiles of one thread. Packed q, k and v follow the struct. */
 struct attention_room {
-    float score[TILE * TILE];           /* [key, query], later probabilities */
-    float top[TILE], sum[TILE];         /* of each query */
+    float score[TILE * TILE];           /* [key, query]; later probabilities */
+    float top[TILE], sum[TILE];         /* one per query */
     float mask[TILE * TILE];            /* [query, key], dropout */
     float mask_turned[TILE * TILE];
     float q[];
 };
 
-/* The queries in hand. */
+/* The tile of queries being processed. */
 struct attention_item {
     const struct kernel_attention *a;
     int64_t sample, head, q0, nq;
     enum dtype t;
 };
 
-/* Scores of keys k0 .. k0 + nk, scaled, with bias and mask; the queries' new maxima into top. */
+/* Compute the scores of keys k0 .. k0 + nk: scaled, with bias and mask. Stores the queries' new maxima in top. */
 static void scores(struct attention_room *r, const struct attention_item *it, int64_t k0, int64_t nk, int64_t width,
                    float *top)
 {
@@ -50,7 +50,7 @@ static void scores(struct attention_room *r, const struct attention_item *it, in
     }
 }
 
-/* Scores become exp(score - top), and their sums grow. */
+/* Replace scores by exp(score - top), and add them to the sums. */
 static void exponentials(struct attention_room *r, int64_t nk, int64_t width)
 {
     for (int64_t j = 0; j < nk; j++) {
@@ -72,7 +72,7 @@ static void drop(struct attention_room *r, const struct attention_item *it, int6
             r->score[j * TILE + q] *= r->mask_turned[j * TILE + q];
 }
 
-/* Make the sums and outputs so far relative to the new maxima. */
+/* Rescale the sums and outputs so far to the new maxima. */
 static void shrink(struct attention_room *r, float *o, int64_t row, int64_t nq, const float *top)
 {
     for (int64_t q = 0; q < nq; q++) {
@@ -84,7 +84,7 @@ static void shrink(struct attention_room *r, float *o, int64_t row, int64_t nq, 
     }
 }
 
-/* The sums in `o` are made averages. */
+/* Divide the sums in `o` to get averages, and store them. */
 ALWAYS_INLINE void store_rows(const struct attention_room *r, const struct attention_item *it, float *o,
                               int64_t row, enum dtype t)
 {
@@ -112,7 +112,7 @@ static void query_tile(struct attention_room *r, const struct attention_item *it
     struct operand k_in = head_rows(a, a->k, it->sample, it->head, it->t);
     struct operand v_in = turned(head_rows(a, a->v, it->sample, it->head, it->t));
 
-    memset(r->score, 0, sizeof r->score);       /* columns beyond the last query stay so */
+    memset(r->score, 0, sizeof r->score);       /* columns after the last query remain zero */
     for (int64_t q = 0; q < TILE; q++) {
         r->top[q] = -INFINITY;
         r->sum[q] = 0;
@@ -150,7 +150,7 @@ static void attention(const struct kernel_attention *a, enum dtype t, struct dev
     size_t floats = (size_t)(2 * TILE * up_i64(a->hd, 16) + 2 * TILE * tile_row(a->hd));
 
     (void)s;
-    /* Longest first: the tiles at the end of a sample see the most keys. */
+    /* Longest first: the tiles at the end of a sample have the most keys. */
     #pragma omp parallel for num_threads(cpu_threads) schedule(static, 1)
     for (int64_t i = 0; i < tiles * heads; i++) {
         struct attention_room *r = cpu_room(omp_get_thread_num(), sizeof *r + floats * sizeof(float));

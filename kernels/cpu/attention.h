@@ -1,5 +1,5 @@
 /*
- * attention.h - tiles of TILE queries by TILE keys, which both directions of attention work on
+ * attention.h - tiles of TILE queries by TILE keys, used by both directions of attention
  */
 #ifndef SHARDKIT_KERNELS_CPU_ATTENTION_H
 #define SHARDKIT_KERNELS_CPU_ATTENTION_H
@@ -10,15 +10,15 @@
 
 #define TILE PANEL_LCM                  /* also a multiple of the 16 keys of a dropout patch */
 
-/* Floats of a row of an [.., hd] product: whole panels. */
+/* Returns the number of floats per row of an [.., hd] product: whole panels. */
 static inline int64_t tile_row(int64_t hd)
 {
     return up_i64(hd, PANEL_B);
 }
 
 /*
- * c [na, nb] (+)= a b^T over `slots`; whole panels are written. b is packed; `a` is packed when a_step is
- * PANEL_A, else it is a tile [slots, a_step] that holds its rows as columns.
+ * c [na, nb] (+)= a b^T over `slots`. Whole panels are written. b is packed. `a` is packed if a_step is PANEL_A;
+ * else it is a tile [slots, a_step] whose columns are the rows of a.
  */
 struct tile_product {
     int64_t na, nb, slots;
@@ -40,7 +40,7 @@ static inline void tile_multiply(const struct tile_product *t)
                            t->b + j * t->slots, t->c + i * t->ldc + j, t->ldc, t->add);
 }
 
-/* Where this head's q, k or v of a sample begins, as rows of tokens. */
+/* Returns this head's q, k or v of a sample, as rows of tokens. */
 static inline struct operand head_rows(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
                                        enum dtype t)
 {
@@ -49,7 +49,7 @@ static inline struct operand head_rows(const struct kernel_attention *a, const v
     return (struct operand){ (const char *)p + at * bytes_t(t), a->token_stride, false, t };
 }
 
-/* The same of the output and its gradient, T [b * s, heads * hd] */
+/* The same for the output and its gradient, T [b * s, heads * hd]. */
 static inline struct operand head_out(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
                                       enum dtype t)
 {
@@ -66,12 +66,12 @@ static inline struct operand turned(struct operand x)
 
 struct score_rule {
     float scale;
-    float unit;                         /* round_unit, or 0 with fp32, where rounding again changes nothing */
-    const float *bias;                  /* of number j: bias[j * step] */
+    float unit;                         /* round_unit; 0 with fp32, where the rounding would change nothing */
+    const float *bias;                  /* of element j: bias[j * step] */
     int step;
 };
 
-/* n scores from their dot products, the same bits in both directions */
+/* Compute n scores from their dot products, with the same bits in both directions. */
 ALWAYS_INLINE void score_run(float *x, int64_t n, const struct score_rule *r, enum dtype t)
 {
     const float scale = r->scale, unit = r->unit;
@@ -88,7 +88,7 @@ ALWAYS_INLINE void score_run(float *x, int64_t n, const struct score_rule *r, en
         x[j] *= unit;
 }
 
-/* The tile's dropout factors, [query, key]; sample and head are this call's. */
+/* Compute the dropout factors of a tile, [query, key]. sample and head are numbered within this call. */
 static inline void tile_mask(float mask[TILE * TILE], const struct kernel_attention *a, struct drop_place at)
 {
     at.sample += a->drop.row0 / a->s;

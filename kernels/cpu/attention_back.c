@@ -1,11 +1,10 @@
 /*
- * attention_back.c - the way back through attention, probabilities computed again from lse
+ * attention_back.c - gradients of attention, with probabilities recomputed from lse
  *
  * With P the probabilities, m the dropout factors and D[q] = sum over d of dO[q, d] O[q, d]:
  *     dV = (P m)^T dO    dP = dO V^T    dS = P (dP m - D)    dQ = scale dS K    dK = scale dS^T Q
- * One thread does a whole head of a sample: for each tile of keys, all tiles of queries that
- * see it. dK and dV of the tile then stay in the cache; dQ gathers in the scratch, in the
- * order of the keys.
+ * One thread processes a whole head of a sample: for each tile of keys, all tiles of queries that attend to it. dK
+ * and dV of the tile then stay in the cache. dQ is accumulated in the scratch memory, in the order of the keys.
  */
 #include <math.h>
 #include <omp.h>
@@ -13,18 +12,18 @@
 
 #include "kernels/cpu/attention.h"
 
-/* One thread's tiles. */
+/* The tiles of one thread. */
 struct back_room {
     float p[TILE * TILE];               /* [query, key]: scores, then P m */
     float ds[TILE * TILE];              /* [query, key]: dP, then dS */
     float ds_turned[TILE * TILE];       /* [key, query] */
     float mask[TILE * TILE];            /* [query, key], dropout */
-    float tiles[];                      /* packed operands, dk, dv: see `views` */
+    float tiles[];                      /* packed operands, dk, dv: see struct views */
 };
 
 /*
- * Packed tiles: *_rows have a token's hd elements as the sum's index, *_cols the tokens.
- * Of the keys' tile and of the queries' tile.
+ * Packed tiles of the current keys and of the current queries. In *_rows the sum runs over a token's hd elements,
+ * in *_cols over the tokens.
  */
 struct views {
     float *k_rows, *v_rows, *k_cols, *dk, *dv;
@@ -32,13 +31,13 @@ struct views {
 };
 #define VIEWS (sizeof(struct views) / sizeof(float *))
 
-/* The head in hand. */
+/* The head being processed. */
 struct back_item {
     const struct kernel_attention *a;
     const struct kernel_attention_back *g;
     int64_t sample, head;
     struct operand q, k, v, d_o;
-    float *dq, *dot;                    /* fp32 [s, row] and D [s], in the scratch */
+    float *dq, *dot;                    /* fp32 [s, row] and D [s], in the scratch memory */
     enum dtype t;
 };
 
@@ -71,7 +70,7 @@ ALWAYS_INLINE void dots(const struct back_item *it, enum dtype t)
     }
 }
 
-/* Rows of scores and dP become P m and dS. */
+/* Convert rows of scores and dP to P m and dS. */
 static void softmax_back(struct back_room *r, const struct back_item *it, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk)
 {
@@ -136,12 +135,12 @@ static void tile_pair(struct back_room *r, const struct views *w, const struct b
     });
 }
 
-/* Tokens t0 .. t0 + n of the head */
+/* Tokens t0 .. t0 + n of the head. */
 struct tokens {
     int64_t t0, n;
 };
 
-/* Rows of sums, multiplied by f, into a gradient's rows of these tokens. */
+/* Multiply rows of sums by f, and store them in the rows of a gradient that belong to these tokens. */
 ALWAYS_INLINE void store_rows(const struct back_item *it, void *p, float *sum, struct tokens at, float f,
                               enum dtype t)
 {
@@ -178,7 +177,7 @@ static void key_tile(struct back_room *r, const struct back_item *it, int64_t k0
     store(it, it->g->dv, w.dv, (struct tokens){ k0, nk }, 1);
 }
 
-/* Scratch of one head: dQ and D. */
+/* Returns the scratch size of one head in floats: dQ and D. */
 static int64_t head_floats(const struct kernel_attention *a)
 {
     return up_i64(a->s, TILE) * (tile_row(a->hd) + 1);

@@ -1,16 +1,15 @@
 /*
- * cpu.h - what the files of the CPU backend share
+ * cpu.h - declarations shared by the files of the CPU backend
  *
- * open.c, threads.c, device.c and amx.c are compiled once. Every other file is compiled once per instruction
- * set (ISA = base, avx2, avx512, avx512bf16, with -march to match), so plain loops become
- * the vector code of each machine and open.c picks a whole set when it starts.
- * ISA_NAME() keeps their names apart.
+ * open.c, threads.c, device.c and amx.c are compiled once. Every other file is compiled once per instruction set
+ * (ISA = base, avx2, avx512, avx512bf16, with a matching -march). Plain loops thus become vector code for each
+ * machine, and open.c selects a whole set at start. ISA_NAME() keeps the function names distinct.
  *
- * All are compiled with -ffp-contract=off: whether an element lies in a vector loop's body or
- * in its tail must not change its bits, so a multiply-add is fused only where MADD() says so.
+ * All are compiled with -ffp-contract=off: the bits of an element must not depend on whether it is processed in the
+ * body or the tail of a vector loop, so multiply and add are fused only where MADD() says so.
  *
- * Code for all dtypes is one inline function with a constant argument `t`, which WITH_T() gives it. The constant
- * must be written inside the parallel region: OpenMP hands what stands outside of it over in memory.
+ * Code for all dtypes is one inline function with a constant argument `t`, which WITH_T() provides. The constant
+ * must be defined inside the parallel region, because OpenMP passes variables from outside through memory.
  */
 #ifndef SHARDKIT_KERNELS_CPU_CPU_H
 #define SHARDKIT_KERNELS_CPU_CPU_H
@@ -28,13 +27,16 @@
 extern const struct dev_ops cpu_dev;
 
 /* ---- threads.c ---- */
-extern int cpu_threads;                 /* of every parallel region */
-/* n threads; 0: as many as OpenMP says. */
+extern int cpu_threads;                 /* number of threads of every parallel region */
+/* Set the number of threads; 0: OpenMP's default. */
 void cpu_threads_open(int n);
 void cpu_threads_close(void);
-/* Room of thread `me`, 64-byte aligned, kept for its next call: tiles, not tensors. Aborts without memory. */
+/*
+ * Returns a buffer of thread `me`, 64-byte aligned, which is kept for the next call. For tiles, not tensors. Aborts
+ * if memory is exhausted.
+ */
 void *cpu_room(int me, uint64_t bytes);
-/* Panels and sums of the matrix products, shared by all threads. */
+/* Returns a buffer for the panels of the matrix products, shared by all threads. */
 void *cpu_gemm_room(uint64_t bytes);
 
 /* ---- isa.c: one set of functions per instruction set ---- */
@@ -43,7 +45,7 @@ void cpu_fill_avx2(struct kernels *k);
 void cpu_fill_avx512(struct kernels *k);
 void cpu_fill_avx512bf16(struct kernels *k);
 
-/* ---- each file's functions, into *k ---- */
+/* ---- functions of each file, which set members of *k ---- */
 #define flat_fill      ISA_NAME(flat_fill)
 #define norm_fill      ISA_NAME(norm_fill)
 #define linear_fill    ISA_NAME(linear_fill)
@@ -59,7 +61,7 @@ void xent_fill(struct kernels *k);
 void attention_fill(struct kernels *k);
 void attention_back_fill(struct kernels *k);
 
-/* Run a statement with the constant T = t. */
+/* Execute a statement with the constant T = t. */
 #define WITH_T(t, ...)                                     \
     do {                                                   \
         if ((t) == DTYPE_BF16) {                           \

@@ -1,5 +1,5 @@
 /*
- * device.c - the CPU as a device: memory is memory, and work is done when a call returns
+ * device.c - the CPU as a device: device memory is host memory, and work is complete when a call returns
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 static void *cpu_alloc(uint64_t bytes, struct err *e)
 {
-    /* Huge pages for what is large: a matrix product walks through hundreds of rows at once. */
+    /* Use huge pages for large buffers: a matrix product accesses hundreds of rows at once. */
     size_t unit = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE;
     void *p = NULL;
     int sys = bytes > SIZE_MAX / 2 ? ENOMEM : posix_memalign(&p, unit, bytes + !bytes);
@@ -26,7 +26,7 @@ static void *cpu_alloc(uint64_t bytes, struct err *e)
         return NULL;
     }
     if (unit == HUGE_PAGE)
-        madvise(p, bytes, MADV_HUGEPAGE);       /* a wish: without them it is only slower */
+        madvise(p, bytes, MADV_HUGEPAGE);       /* best effort: without huge pages it is only slower */
     return p;
 }
 

@@ -1,56 +1,60 @@
 /*
- * gemm.c - blocks of a matrix product, and who computes which
+ * gemm.c - blocks of a matrix product, and their distribution over threads
  *
- * for each block of columns of the result
- *     all threads pack B's panels of these columns, the whole sum long
- *     each thread, for its own rows, a strip at a time
- *         for each cut of the sum
- *             pack A's panels, multiply them with B's, add to fp32 sums
- *             the last one finishes what it has computed: bias, GELU, rounding
+ *   for each block of columns of the result
+ *       all threads pack B's panels of these columns, for the whole length of the sum
+ *       each thread, for its own rows, one strip at a time
+ *           for each cut of the sum
+ *               pack A's panels, multiply them with B's, add to fp32 sums
+ *               after the last cut finish the results: bias, GELU, rounding
  *
- * What is in which cache: a panel of B (256 slots * PANEL_B * 4 bytes) in the first; A's panels and the sums in the
- * second; B's block in the third, shared by all threads. With tiles a panel of A is in the first, B's block in the
- * second. The sums leave the second cache once only, finished.
+ * Use of the caches: a panel of B (256 slots * PANEL_B * 4 bytes) is in the first-level cache; A's panels and the
+ * sums are in the second; B's block is in the third, shared by all threads. With AMX tiles a panel of A is in the
+ * first, and B's block in the second. The sums leave the second-level cache only once, finished.
  *
- * A result's additions are the same wherever its tile's borders are, so the threads' rows may
- * follow from their number; only the cuts of the sum must not. Tiles do not even depend on those.
+ * A result's additions are the same wherever the borders of its tile are, so the rows of a thread may depend on the
+ * number of threads; only the cuts of the sum must not. With AMX tiles results do not even depend on the cuts.
  *
- * Tried, as GFLOP/s of y [2048, 4096] with k 1024, fp32, on a Xeon with AVX-512, 1 and 8 threads, where
+ * Variants tried, in GFLOP/s of y [2048, 4096] with k 1024, fp32, on a Xeon with AVX-512, with 1 and 8 threads.
  * OpenBLAS 0.3.21 (SkylakeX) has 228 and 1700, and the micro-kernel alone 245:
- *     155, 1010  blocks of 960 x 1024 results, both operands packed anew for each 256 of the sum; the
- *                sums, 4 MB at a stride of 4096 bytes, go out of the second cache and back each time
- *     201, 1060  the same with a stride that is no power of two, and the sums prefetched
- *     195, 1410  blocks of 1920 x 2048: fewer barriers, but then the sums are far away
- *     211, 1400  as here
- *     + 6 to 10 % where sums are 256 long, nothing at 1024: squares of 16 turned by AVX-512 for the panels, and each
- *                tile finished while it is in the first cache
- * An AMD Zen 3 (AVX2) has 90 with one thread, OpenBLAS 93. Sums of 128, 384 or 512 slots, and
- * chunks of 96 or 384 rows, are within 3 %, mostly below.
+ *     155, 1010  blocks of 960 x 1024 results, both operands packed again for each 256 of the sum; the
+ *                sums, 4 MB at a stride of 4096 bytes, leave the second-level cache and return each time
+ *     201, 1060  the same with a stride that is not a power of two, and the sums prefetched
+ *     195, 1410  blocks of 1920 x 2048: fewer barriers, but then the sums are in a distant cache
+ *     211, 1400  the current version
+ *     + 6 to 10 % where sums are 256 long, nothing at 1024: squares of 16 transposed by AVX-512 for the
+ *                panels, and each tile finished while it is in the first-level cache
+ * An AMD Zen 3 (AVX2) has 90 with one thread, OpenBLAS 93. Sums of 128, 384 or 512 slots, and chunks of 96 or 384
+ * rows, are within 3 %, mostly below.
  *
- * Of bf16 with AMX, where tiles alone reach 2600 and fp32's FMAs 166 (y and dx of m 2048, n 1024, k 1024, one thread):
- *     1054, 1063 256 slots, 192 rows, 1024 columns: B's block fills the second cache
+ * bf16 with AMX, where the tiles alone reach 2600 and fp32's FMAs 166 (y and dx of m 2048, n 1024, k 1024, one
+ * thread):
+ *     1054, 1063 256 slots, 192 rows, 1024 columns: B's block fills the second-level cache
  *     1129, 1154 512 slots, 512 columns
- *     1332, 1287 as here: 96 rows, and A's panel stays; dw is slower so, 865 for 951, as is k 4096
- *     A read where it lies, without panels: 1 to 13 % less; each tile finished alone: 9 to 14 % less where sums are
- *     256 long; vdpbf16ps in place of tiles: 83 (m 1024, n 768, k 256), where bf16 widened for fp32's FMAs has 152
+ *     1332, 1287 the current version: 96 rows, and A's panel stays; dw is slower this way, 865 instead
+ *                of 951, as is k 4096
+ * Reading A in place, without panels, is 1 to 13 % slower. Finishing each tile separately is 9 to 14 % slower where
+ * sums are 256 long. vdpbf16ps instead of tiles has 83 (m 1024, n 768, k 256), where bf16 widened for fp32's FMAs
+ * has 152.
  *
- * fp16 is widened, too, for fp32's FMAs, and as fast as fp32: 134 GFLOP/s, fp32 108, bf16's tiles 802 (y of m 512,
- * n 512, k 1024, one thread, the best of some runs on a busy Xeon with AMX). Tiles that multiply fp16 (AMX-FP16) are
- * not in that generation; AVX512-FP16's own FMAs round every sum to fp16, where the contract has fp32. Not tried: an
- * fp16 is the sum of two bf16, so its product is four tiles' of bf16.
+ * fp16 is also widened for fp32's FMAs, and is as fast as fp32: 134 GFLOP/s, fp32 108, bf16's tiles 802 (y of m
+ * 512, n 512, k 1024, one thread, the best of some runs on a busy Xeon with AMX). That generation has no tiles that
+ * multiply fp16 (AMX-FP16). AVX512-FP16's own FMAs round every sum to fp16, whereas the contract requires fp32. Not
+ * tried: an fp16 is the sum of two bf16, so its product is that of four bf16 tiles.
  *
- * Beside libraries (tests/bench/bench_gemm, a Xeon with AMX, 16 cores of a shared host, 24 products of the trainer's
- * shapes, h 256 and 1024): geometric mean of ours in parts of theirs, least and most.
+ * Comparison with libraries (tests/bench/bench_gemm, a Xeon with AMX, 16 cores of a shared host, 24 products of the
+ * trainer's shapes, h 256 and 1024): our speed relative to theirs, geometric mean, minimum and maximum.
  *     threads   fp32: OpenBLAS 0.3.21     oneDNN 2.6.3          bf16: oneDNN
  *     1         0.93 (0.77 to 1.19)       0.92 (0.81 to 1.04)   1.11 (0.68 to 1.72)
  *     2         0.92 (0.63 to 1.28)       0.87 (0.64 to 1.00)   0.96 (0.44 to 1.43)
  *     8         1.06 (0.73 to 1.55)       0.86 (0.66 to 1.39)   0.90 (0.61 to 1.12)
- * Single figures vary by half from minute to minute there. They are from before two changes: another cut among 2 and 8
- * threads was given up, with which fp32 was up to 9 % slower at 8; strips of tiles were finished a panel at a time,
- * which cost 5 to 10 % where sums are 256 long. So bf16 by one thread is no slower than oneDNN but where products are
- * small (n 256: 0.7, n 192 and k 64: 0.4); oneDNN is mostly faster in fp32 and with 8 threads, OpenBLAS with 1 and 2.
- * Ours is kept there for sums whose order follows from the shape alone, whatever the threads and the rows beside, and
- * for the finish that is fused, for which theirs need a pass over the result.
+ * Single measurements vary by half from minute to minute there. They predate two changes: a different distribution
+ * over 2 and 8 threads was abandoned, with which fp32 was up to 9 % slower at 8 threads; and strips of tiles were
+ * finished one panel at a time, which cost 5 to 10 % where sums are 256 long. With one thread bf16 is thus no
+ * slower than oneDNN except for small products (n 256: 0.7, n 192 and k 64: 0.4). oneDNN is mostly faster in fp32
+ * and with 8 threads, OpenBLAS with 1 and 2. This implementation is kept for two reasons: the order of its sums
+ * depends only on the shape, not on the threads or on the other rows; and its finish is fused, whereas the
+ * libraries need another pass over the result.
  */
 #include <omp.h>
 
@@ -59,30 +63,31 @@
 #include "kernels/cpu/vmath.h"
 
 #define GEMM_ROWS  (2 * PANEL_LCM)
-#define GEMM_A     (GEMM_ROWS * 256)    /* slots of a strip's panels of A, at most */
-#define GEMM_COLS  1024                 /* of a block, at most */
-#define GEMM_NEAR  (1 << 18)            /* slots of B in hand, for a cut of the sum: half of the second cache */
+#define GEMM_A     (GEMM_ROWS * 256)    /* maximum number of slots of a strip's panels of A */
+#define GEMM_COLS  1024                 /* maximum number of columns of a block */
+#define GEMM_NEAR  (1 << 18)            /* slots of B that are used during one cut of the sum: half of the
+                                           second-level cache */
 #define GEMM_BLOCK (4 << 20)            /* slots of B's block, unless a sum is longer than GEMM_BLOCK / PANEL_B */
-#define GEMM_LD    (GEMM_COLS + 32)     /* floats from row to row of the sums: no power of two, for the caches' sake */
+#define GEMM_LD    (GEMM_COLS + 32)     /* floats per row of the sums: not a power of two, for the caches */
 
-/* One thread's */
+/* The buffers of one thread. */
 struct room {
     uint32_t a[GEMM_A];
     float sum[GEMM_ROWS * GEMM_LD];
 };
 
 /*
- * What is multiplied with what: fp32, to which bf16 is widened; pairs of bf16; tiles of pairs. Tiles are so fast that
- * B's block should be in the second cache. It is made narrower for that where the whole sum is one cut; A is packed
- * more often then, which pays when its rows lie along.
+ * How operands are multiplied: fp32, to which bf16 is widened; pairs of bf16; AMX tiles of pairs. Tiles are so fast
+ * that B's block should be in the second-level cache. It is made narrower for that if the whole sum is one cut. A
+ * is then packed more often, which pays off if its rows are stored along.
  */
 enum how { SINGLES, PAIRS, TILES, TILES_LONG };
 static const struct gemm_form {
-    int a, b;                           /* rows of a panel */
-    int per_slot;                       /* numbers of the sum */
-    int slots;                          /* come together: sums are filled up with zeros to a multiple of it */
-    int cut;                            /* slots of the sum at a time; with singles and pairs, results depend on it */
-    int rows;                           /* of a strip, at most */
+    int a, b;                           /* rows per panel */
+    int per_slot;                       /* numbers of the sum per slot */
+    int slots;                          /* slots are padded with zeros to a multiple of this */
+    int cut;                            /* slots of the sum per cut; with singles and pairs, results depend on it */
+    int rows;                           /* maximum number of rows of a strip */
 } forms[] = {
     [SINGLES] = { PANEL_A, PANEL_B, 1, 1, 256, GEMM_ROWS },
     [PAIRS] = { PANEL_A, PANEL_B, 2, 1, 256, GEMM_ROWS },
@@ -90,22 +95,22 @@ static const struct gemm_form {
     [TILES_LONG] = { AMX_WIDTH, AMX_WIDTH, 2, AMX_SLOTS, 256, GEMM_ROWS },
 };
 
-/* A block of columns, j0 .. j0 + n, as every thread sees it */
+/* A block of columns, j0 .. j0 + n, shared by all threads. */
 struct block {
     const struct gemm *g;
     enum how how;
-    int64_t j0, n, slots;               /* slots of the whole sum */
+    int64_t j0, n, slots;               /* number of slots of the whole sum */
     uint32_t *b;                        /* [cut of the sum][panel][slot of the cut][row of the panel] */
 };
 
-/* One thread's panels: first and one past the last. */
+/* The panels of one thread: first, and one after the last. */
 struct part {
     int64_t a0, a1, b0, b1;
 };
 
 /*
- * Cut na x nb panels into `all` rectangles so that the largest is smallest; packing a panel of A
- * costs as much as a tile, and threads with the same rows all do it.
+ * Split na x nb panels into `all` rectangles so that the largest is as small as possible. Packing a panel of A
+ * costs as much as a tile, and all threads with the same rows do it.
  */
 static struct part part_of(int64_t na, int64_t nb, int me, int all)
 {
@@ -128,14 +133,14 @@ static struct part part_of(int64_t na, int64_t nb, int me, int all)
     return (struct part){ na * row / best, na * (row + 1) / best, nb * col / cols, nb * (col + 1) / cols };
 }
 
-/* Rows i0 .. i0 + n of an operand, of which slots s0 .. s0 + slots of the sum, as panels of `width` */
+/* Rows i0 .. i0 + n of an operand, and slots s0 .. s0 + slots of the sum, as panels of `width`. */
 struct cut {
     const struct operand *x;
     int64_t i0, n, s0, slots;
     int width;
 };
 
-/* Panels first .. end of it */
+/* Pack panels first .. end of a cut. */
 static void pack(uint32_t *to, const struct block *b, const struct cut *c, int64_t first, int64_t end)
 {
     int64_t per_slot = forms[b->how].per_slot, k0 = per_slot * c->s0, row = first * c->width;
@@ -171,14 +176,14 @@ static void pack_b(const struct block *b, int me, int all)
     }
 }
 
-/* Rows of the result that a thread works on: panels a .. a + panels of A, its columns */
+/* The rows of the result that a thread processes: panels a .. a + panels of A, and the thread's columns. */
 struct strip {
     const struct block *b;
     const struct part *t;
     int64_t a, panels;
 };
 
-/* Of the strip, panels t.a0 .. t.a1, and B's t.b0 .. t.b1: their sums are complete. */
+/* Finish panels t.a0 .. t.a1 of the strip and t.b0 .. t.b1 of B, whose sums are complete. */
 static void finish(const struct room *r, const struct strip *p, struct part t)
 {
     const struct gemm *g = p->b->g;
@@ -193,8 +198,8 @@ static void finish(const struct room *r, const struct strip *p, struct part t)
 }
 
 /*
- * Slots s .. s + slots of the sum. B's panel stays in the first cache while those of A pass; a tile is finished
- * when it is computed.
+ * Multiply slots s .. s + slots of the sum. B's panel stays in the first-level cache while A's panels are
+ * processed. A tile is finished as soon as it is complete.
  */
 static void multiply(struct room *r, const struct strip *p, int64_t s, int64_t slots)
 {
@@ -216,7 +221,10 @@ static void multiply(struct room *r, const struct strip *p, int64_t s, int64_t s
         }
 }
 
-/* The same with tiles, where A's panel stays; the strip is finished as a whole, not to leave the tiles so often. */
+/*
+ * The same with AMX tiles. A's panel stays in the cache; the strip is finished as a whole, to switch between tile
+ * code and other code less often.
+ */
 static void multiply_tiles(struct room *r, const struct strip *p, int64_t s, int64_t slots)
 {
     const struct block *b = p->b;
@@ -236,7 +244,7 @@ static void rows(struct room *r, const struct strip *p)
     const struct gemm_form *f = &forms[b->how];
     int64_t i0 = p->a * f->a, n = min_i64(p->panels * f->a, b->g->m - i0), s = 0;
 
-    do {                                /* once even for k = 0: the sums are zeros */
+    do {                                /* execute once even for k = 0: the sums are zeros */
         struct cut c = { &b->g->a, i0, n, s, min_i64(f->cut, b->slots - s), f->a };
 
         pack(r->a, b, &c, 0, p->panels);
@@ -248,7 +256,7 @@ static void rows(struct room *r, const struct strip *p)
     } while (s < b->slots);
 }
 
-/* Every thread of the region calls it. */
+/* Process one block. All threads of the region must call it. */
 static void block(const struct block *b)
 {
     int me = omp_get_thread_num(), all = omp_get_num_threads();
@@ -261,15 +269,18 @@ static void block(const struct block *b)
     #pragma omp barrier
     if (b->how >= TILES)
         amx_found->begin();
-    /* Chunks of equal size: a last one of a few rows would use B's panels for too little. */
+    /* Use chunks of equal size: a last chunk of a few rows would use B's panels too little. */
     for (int64_t c = 0; t.b1 > t.b0 && c < chunks; c++)
         rows(r, &(struct strip){ b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks });
     if (b->how >= TILES)
         amx_found->end();
-    #pragma omp barrier                 /* nobody packs over panels still in use */
+    #pragma omp barrier                 /* no thread may pack over panels still in use */
 }
 
-/* Of a block: blocks have the same size, else a last narrow one would pack A for too little. */
+/*
+ * Returns the number of columns per block. Blocks have equal size, because a narrow last block would pack A for too
+ * few results.
+ */
 static int64_t block_cols(const struct gemm *g, const struct gemm_form *f, int64_t slots)
 {
     int64_t fit = min_i64(GEMM_BLOCK / max_i64(slots, 1), GEMM_NEAR / max_i64(min_i64(slots, f->cut), 1));

@@ -1,10 +1,10 @@
 /*
- * half.h - runs of fp16 as fp32, and back
+ * half.h - conversion of runs of fp16 to fp32 and back
  *
- * Compilers (gcc 12 also with AVX512-FP16, clang 14 without) make no vector code of single conversions of fp16, and of
- * vmath.h's formulas, which are that conversion in whole numbers, some 30 instructions for both ways. F16C converts 8
- * or 16 numbers at once: so where a kernel has many it widens a run of them, works on fp32, and rounds the run. The
- * numbers are the same to the bit, since all arithmetic is in fp32 and each result is rounded once.
+ * Compilers (gcc 12 also with AVX512-FP16, clang 14 without) do not vectorise single conversions of fp16. vmath.h's
+ * formulas, which do the conversion in integers, need some 30 instructions for both directions. F16C converts 8 or
+ * 16 numbers at once. Kernels with many fp16 numbers therefore widen a run of them, compute in fp32, and round the
+ * run. The results have the same bits, because all arithmetic is in fp32 and each result is rounded once.
  */
 #ifndef SHARDKIT_KERNELS_CPU_HALF_H
 #define SHARDKIT_KERNELS_CPU_HALF_H
@@ -15,9 +15,9 @@
 
 #include "kernels/cpu/vmath.h"
 
-#define HALF_RUN 256                    /* numbers that fit a loop's own buffer */
+#define HALF_RUN 256                    /* size of a loop's local buffer */
 
-/* n numbers; returns `to`, which does not overlap them. */
+/* Convert n numbers. Returns `to`, which must not overlap `from`. */
 ALWAYS_INLINE float *f16_widen(float *to, const void *from, int64_t n)
 {
     const uint16_t *x = from;
@@ -51,7 +51,7 @@ ALWAYS_INLINE void f16_narrow(void *to, const float *from, int64_t n)
         y[i] = f16_round(from[i]);
 }
 
-/* Each as fp16 would hold it. */
+/* Round each number to fp16, and convert it back. */
 ALWAYS_INLINE void f16_round_run(float *x, int64_t n)
 {
     int64_t i = 0;
@@ -67,7 +67,7 @@ ALWAYS_INLINE void f16_round_run(float *x, int64_t n)
         x[i] = f16_up(f16_round(x[i]));
 }
 
-/* Elements i .. i + n of a tensor of T, in fp32. */
+/* Load elements i .. i + n of a tensor of T as fp32. */
 ALWAYS_INLINE void load_run(float *x, const void *p, int64_t i, int64_t n, enum dtype t)
 {
     if (t == DTYPE_F16)
@@ -86,7 +86,7 @@ ALWAYS_INLINE void store_run(void *p, int64_t i, const float *x, int64_t n, enum
             store_t(p, i + j, x[j], t);
 }
 
-/* They are added to x. */
+/* Add elements i .. i + n of a tensor to x. */
 ALWAYS_INLINE void add_run(float *x, const void *p, int64_t i, int64_t n, enum dtype t)
 {
     if (t != DTYPE_F16)

@@ -1,5 +1,5 @@
 /*
- * isa.c - one instruction set's functions together
+ * isa.c - collect the functions of one instruction set
  */
 #include "kernels/cpu/cpu.h"
 

@@ -1,5 +1,5 @@
 /*
- * linear.c - linear layers: the matrix product and what is done to each result before it is rounded
+ * linear.c - linear layers: the matrix product, and the operations on each result before it is rounded
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 struct out {
     void *y;
-    void *pre;                          /* GELU: written on the way forward, read on the way back; NULL: none */
+    void *pre;                          /* GELU input: written by the forward pass, read for the gradient; NULL: none */
     const void *bias;
     int64_t ld;
     bool add;
@@ -45,7 +45,7 @@ ALWAYS_INLINE void finish_gelu(const struct out *o, const float *acc, int64_t ro
                                enum dtype t)
 {
     void *y = out_t(o->y, row * o->ld + col, t);
-    void *pre = o->pre ? out_t(o->pre, row * o->ld + col, t) : y;      /* y: only for a while */
+    void *pre = o->pre ? out_t(o->pre, row * o->ld + col, t) : y;      /* y is used temporarily */
 
     if (o->bias)
         #pragma omp simd
@@ -55,7 +55,7 @@ ALWAYS_INLINE void finish_gelu(const struct out *o, const float *acc, int64_t ro
         #pragma omp simd
         for (int64_t j = 0; j < n; j++)
             store_t(pre, j, acc[j], t);
-    /* gelu of the rounded value: recomputation, which has only that, finds the same y. */
+    /* gelu is computed from the rounded value, so that recomputation, which only has that value, gives the same y. */
     #pragma omp simd
     for (int64_t j = 0; j < n; j++)
         store_t(y, j, gelu_f32(load_t(pre, j, t)), t);
@@ -87,7 +87,7 @@ ALWAYS_INLINE void finish_grad(const struct out *o, const float *acc, int64_t ro
             put_grad(y, j, acc[j], false, t);
 }
 
-/* Of fp16, n <= HALF_RUN: as fp32, with each rounding where the others have it. */
+/* Variants for fp16, n <= HALF_RUN. They compute in fp32, and round at the same places as the functions above. */
 ALWAYS_INLINE void half_plain(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n)
 {
     void *y = out_t(o->y, row * o->ld + col, DTYPE_F16);
@@ -145,7 +145,7 @@ ALWAYS_INLINE void half_grad(const struct out *o, const float *acc, int64_t row,
     f16_narrow(y, v, n);
 }
 
-/* A function a row: inlined into the loop, gcc 12 makes them 5 % of a product slower. */
+/* One function call per row: when inlined into the loop, gcc 12 makes a product 5 % slower. */
 #define FINISH_T(name, t, dtype)                                                                                \
     static __attribute__((noinline)) void name##_row_##t(const struct out *o, const float *acc, int64_t row,    \
                                                          int64_t col, int64_t n)                                \
@@ -223,10 +223,10 @@ static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struc
     gemm_run(&g);
 }
 
-#define SUM_COLS 64                     /* columns of one work item */
-#define SUM_ROWS 32                     /* rows of a partial sum: shorter chains of roundings */
+#define SUM_COLS 64                     /* columns per work item */
+#define SUM_ROWS 32                     /* rows per partial sum: shorter chains of roundings */
 
-/* Sums of columns col .. col + n of dy, n <= SUM_COLS */
+/* Compute the sums of columns col .. col + n of dy, n <= SUM_COLS. */
 ALWAYS_INLINE void column_sums(float *sum, const struct kernel_linear_dw *l, int64_t col, int64_t n, enum dtype t)
 {
     const void *dy = l->dy;

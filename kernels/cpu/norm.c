@@ -1,8 +1,8 @@
 /*
- * norm.c - LayerNorm, the residual with dropout in front of it, and both ways back
+ * norm.c - LayerNorm, the residual with dropout before it, and the gradients of both
  *
- * A row is short enough to stay in the cache, so the statistics take a pass each: the mean
- * first, then the squares of what is left, which loses no digits when the mean is large.
+ * A row is short enough to stay in the cache, so each statistic has its own pass: first the mean, then the squares
+ * of the differences from it. This loses no digits if the mean is large.
  */
 #include <math.h>
 #include <omp.h>
@@ -14,7 +14,7 @@
 
 /* ---- forward ---- */
 
-/* Mean and 1 / sqrt(variance + eps) of a row */
+/* Compute the mean and 1 / sqrt(variance + eps) of a row. */
 ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, float *rstd, enum dtype t)
 {
     float sum = 0, squares = 0;
@@ -32,7 +32,7 @@ ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, fl
     *rstd = 1.0f / sqrtf(squares / (float)h + eps);
 }
 
-/* Row i into y, from row i of x, all of T */
+/* Normalise row i from x into y, all of T. */
 ALWAYS_INLINE void row_norm_of(const struct kernel_layernorm *n, void *y, const void *x, int64_t i, enum dtype t)
 {
     const int64_t h = n->h;
@@ -49,7 +49,7 @@ ALWAYS_INLINE void row_norm_of(const struct kernel_layernorm *n, void *y, const 
         n->rstd[i] = rstd;
 }
 
-/* Row i of y, from row i of x; one of fp16 in this thread's room, as fp32. */
+/* Normalise row i from x. For fp16 it computes in fp32, in this thread's buffer. */
 ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int64_t i, enum dtype t)
 {
     const int64_t h = n->h;
@@ -76,7 +76,7 @@ static void layernorm(const struct kernel_layernorm *n, enum dtype t, struct dev
         WITH_T(t, row_norm(n, at_t(n->x, i * n->h, T), i, T));
 }
 
-/* Row i of z */
+/* Compute row i of z. */
 ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i, enum dtype t)
 {
     const int64_t h = r->norm.h;
@@ -95,7 +95,7 @@ ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i,
             for (int64_t j = 0; j < n; j++)
                 v[j] *= mask[j];
         }
-        add_run(v, residual, j0, n, t);         /* z may be residual: each element depends on its own alone */
+        add_run(v, residual, j0, n, t);         /* z may be residual: each element depends only on the same element */
         store_run(z, j0, v, n, t);
     }
 }
@@ -115,7 +115,7 @@ static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, st
         WITH_T(t, row_residual_norm(r, i, T));
 }
 
-/* ---- back: rows in chunks, each with its own sums over rows, added in the chunks' order ---- */
+/* ---- gradients: rows in chunks, each with its own sums over rows, added in the order of the chunks ---- */
 
 #define MAX_CHUNKS 128
 
@@ -134,13 +134,13 @@ static uint64_t layernorm_scratch(int64_t m, int64_t h)
     return (uint64_t)chunks_of(m) * 2 * (uint64_t)h * sizeof(float);
 }
 
-/* Sums over rows in chunks: part [chunks, stride], of which h columns count */
+/* Sums over rows per chunk: part [chunks, stride], of which h columns are used. */
 struct norm_chunks {
     const float *part;
     int64_t chunks, stride, h;
 };
 
-/* Gradient `out` [h], of type g, from sums over the chunks */
+/* Compute gradient `out` [h], of type g, from the sums of the chunks. */
 static void chunks_add(void *out, const struct norm_chunks *c, bool add, enum dtype g)
 {
     const int64_t h = c->h;
@@ -158,13 +158,16 @@ static void chunks_add(void *out, const struct norm_chunks *c, bool add, enum dt
     }
 }
 
-/* The tensors' part of a row */
+/* The tensors' parts of one row. */
 struct norm_row {
     const void *dy, *x, *gamma, *add_dx;
     void *dx;
 };
 
-/* With g = dy * gamma: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. Row i; sums over rows grow. */
+/*
+ * Compute row i: with g = dy * gamma, dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. Adds to the sums
+ * over rows.
+ */
 ALWAYS_INLINE void row_norm_back_of(const struct kernel_layernorm_back *n, const struct norm_row *row, float *dgamma,
                                     float *dbeta, int64_t i, enum dtype t)
 {
@@ -233,7 +236,7 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
     chunks_add(n->dbeta, &(struct norm_chunks){ part + h, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
 }
 
-/* Row i of da, and its share of the column sums */
+/* Compute row i of da, and add it to the column sums. */
 ALWAYS_INLINE void row_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t i, enum dtype t)
 {
     const int64_t h = d->h;
@@ -260,7 +263,7 @@ ALWAYS_INLINE void row_sum(void *da, float *sum, const void *dz, int64_t h, enum
         memcpy(da, dz, (size_t)(h * bytes_t(t)));
 }
 
-/* Rows first .. end of da, and their column sums */
+/* Compute rows first .. end of da, and their column sums. */
 ALWAYS_INLINE void rows_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t first, int64_t end,
                                      enum dtype t)
 {

@@ -1,5 +1,5 @@
 /*
- * open.c - which set of functions this machine gets
+ * open.c - select the set of functions for this machine
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static bool never(void)
     return false;
 }
 
-/* AMX's bits where there is none, slowly; the rest is plain loops. */
+/* The bits of AMX on machines without it, slowly. All other kernels are plain loops. */
 static void fill_model(struct kernels *k)
 {
     amx_open_model();
@@ -34,7 +34,7 @@ static bool has_avx2(void)
 {
     unsigned eax, ebx, ecx = 0, edx;
 
-    /* Conversions of fp16 have no name that every compiler's __builtin_cpu_supports() knows. */
+    /* No name for fp16 conversion is known to every compiler's __builtin_cpu_supports(). */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
            (ecx & bit_F16C);
 }
@@ -63,9 +63,9 @@ static void fill_amx(struct kernels *k)
 }
 
 /*
- * AMD's Zen 4 and 5 multiply bf16 pairs at twice the rate of fp32. Intel's do a vdpbf16ps every
- * other cycle (a Xeon with AMX, one core: 123 GFLOP/s, against 245 of fp32 FMAs), so there bf16 is
- * better widened.
+ * AMD's Zen 4 and 5 multiply bf16 pairs at twice the rate of fp32. Intel's processors execute one vdpbf16ps every
+ * other cycle (a Xeon with AMX, one core: 123 GFLOP/s, against 245 with fp32 FMAs), so there it is faster to widen
+ * bf16.
  */
 static bool likes_bf16(void)
 {
@@ -73,7 +73,7 @@ static bool likes_bf16(void)
 }
 #endif
 
-/* Best first; one that is not `worth` it is used when asked for by name. */
+/* Best first. A set that is not `worth` using is only used if requested by name. */
 static const struct isa {
     const char *name;
     bool (*usable)(void), (*worth)(void);
@@ -89,7 +89,7 @@ static const struct isa {
     { "amx-model", always, never, fill_model },
 };
 
-/* NULL: the best */
+/* Returns the set with this name, or the best one for NULL. */
 static const struct isa *isa_find(const char *name)
 {
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)

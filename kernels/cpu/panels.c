@@ -34,7 +34,7 @@ ALWAYS_INLINE void vec_store(float *p, vec v)
     __builtin_memcpy(p, &v, sizeof v);
 }
 
-/* The tile's old sums are far away and wanted only at the end: ask for them now. */
+/* Prefetch the tile's old sums, which are not in a near cache and are needed only at the end. */
 ALWAYS_INLINE void sums_fetch(const float *c, int64_t ldc)
 {
     for (int i = 0; i < PANEL_A; i++)
@@ -103,13 +103,13 @@ void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, f
 void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add)
 {
     (void)slots, (void)a, (void)b, (void)c, (void)ldc, (void)add;
-    __builtin_unreachable();            /* nobody packs pairs for this machine */
+    __builtin_unreachable();            /* pairs are never packed for this machine */
 }
 #endif
 
 /* ---- packing ---- */
 
-/* The slot of one row: `p` at its first element, the second of a pair `next` elements on. */
+/* Returns the slot of one row. Its first element is p[at]; the second of a pair is `next` elements later. */
 ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum form form)
 {
     if (form == FORM_F32)
@@ -123,9 +123,9 @@ ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum for
 
 #ifdef __AVX2__
 /*
- * As many slots of a whole panel as go by squares; returns how many. The last is never among
- * them, so what is stored beyond a slot is always overwritten by the next one. The rows that
- * do not fill a square come first, for the same reason.
+ * Transpose as many slots of a whole panel as possible with squares. Returns how many. The last slot is never among
+ * them, so what is stored after a slot is always overwritten by the next slot. The rows that do not fill a square
+ * come first, for the same reason.
  */
 ALWAYS_INLINE int64_t turn_panel(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width, enum form form)
 {
@@ -169,7 +169,7 @@ void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64
             to[j * to_step + i] = from[i * ld + j];
 }
 
-/* Whole panels: the inner loops' bounds are constant, so they become vector code. */
+/* Pack whole panels. The bounds of the inner loops are constant, so they are vectorised. */
 ALWAYS_INLINE void pack_full(uint32_t *to, struct operand x, int64_t slots, int width, enum form form)
 {
     int64_t step = form == FORM_PAIRS ? 2 : 1, s = x.across ? 0 : turn_panel(to, x.p, x.ld, slots, width, form);
@@ -180,7 +180,7 @@ ALWAYS_INLINE void pack_full(uint32_t *to, struct operand x, int64_t slots, int 
                   : slot_of(x.p, i * x.ld + s * step, 1, form);
 }
 
-/* Panels at an edge: rows that are not there, and the half pair at an odd end, are zeros. */
+/* Pack panels at an edge. Missing rows, and the missing half of the last pair if nk is odd, are zeros. */
 static void pack_edge(uint32_t *to, struct operand x, int64_t n, int64_t nk, int width, enum form form)
 {
     int64_t step = form == FORM_PAIRS ? 2 : 1;
@@ -194,7 +194,7 @@ static void pack_edge(uint32_t *to, struct operand x, int64_t n, int64_t nk, int
         }
 }
 
-/* x from element (i, k) on */
+/* Returns x starting at element (i, k). */
 ALWAYS_INLINE struct operand operand_from(struct operand x, int64_t i, int64_t k)
 {
     x.p = at_t(x.p, x.across ? k * x.ld + i : i * x.ld + k, x.t);
@@ -218,8 +218,8 @@ ALWAYS_INLINE void pack_form(uint32_t *to, struct operand x, int64_t n, int64_t 
 }
 
 /*
- * Panels of n rows. Rows that lie along are packed a panel at a time. Rows that lie across are
- * packed some slots of all panels at a time: each line of memory is then used up when it comes.
+ * Pack panels of n rows. Rows that are stored along are packed one panel at a time. Rows that are stored across are
+ * packed some slots of all panels at a time, so that each cache line is used completely once it is loaded.
  */
 #define ACROSS_RUN 16
 

@@ -1,22 +1,22 @@
 /*
  * panels.h - the innermost part of every matrix product
  *
- * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and BLIS:
- * operands are copied into panels in the order in which the micro-kernel reads them, which
- * is also where bf16 and fp16 become fp32, and where a transposed operand stops being one. The
- * micro-kernel then keeps a PANEL_A x PANEL_B tile of the result in registers.
+ * The method follows Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and BLIS.
+ * Operands are copied into panels in the order in which the micro-kernel reads them. This copy also converts bf16
+ * and fp16 to fp32, and transposes where needed. The micro-kernel then keeps a PANEL_A x PANEL_B tile of the result
+ * in registers.
  *
- * A panel of width W holds W rows of an operand, one slot after the other:
+ * A panel of width W holds W rows of an operand as a sequence of slots:
  *     slot 0: row 0, row 1, .. row W-1;  slot 1: row 0, ..
- * A slot is one fp32 of each row, or, for the machines that multiply bf16 (PANEL_PAIRS),
- * two consecutive bf16. Rows beyond the operand's last are zeros.
+ * A slot is one fp32 of each row or, on machines that multiply bf16 (PANEL_PAIRS), two consecutive bf16. Rows after
+ * the operand's last row are zeros.
  */
 #ifndef SHARDKIT_KERNELS_CPU_PANELS_H
 #define SHARDKIT_KERNELS_CPU_PANELS_H
 
 #include "kernels/cpu/cpu.h"
 
-/* Registers: PANEL_A * 2 sums, 2 of B, one of A; 32 of them with AVX-512, else 16. */
+/* Registers: PANEL_A * 2 sums, 2 for B, one for A. There are 32 of them with AVX-512, else 16. */
 #if defined(__AVX512F__)
 #define PANEL_A 12
 #define PANEL_B 32
@@ -35,7 +35,7 @@
 #define PANEL_PAIRS 0
 #endif
 
-/* Element (i, k) of an operand, k the index that is summed over: p[i * ld + k], or p[k * ld + i] when `across`. */
+/* An operand. Element (i, k), with k the index of the sum, is p[i * ld + k], or p[k * ld + i] if `across`. */
 struct operand {
     const void *p;
     int64_t ld;
@@ -49,23 +49,23 @@ struct operand_part {
 };
 
 /*
- * A part of x as panels of `width` = PANEL_A or PANEL_B, one after the other. `pairs`: slots of two
- * bf16, an odd nk filled up with zero.
+ * Pack a part of x as consecutive panels of `width` = PANEL_A or PANEL_B. With `pairs` a slot is two bf16, and an
+ * odd nk is padded with zero.
  */
 #define panels_pack ISA_NAME(panels_pack)
 void panels_pack(void *panels, const struct operand *x, struct operand_part part, int width, bool pairs);
 
-/* to [cols, to_step] = the first `cols` columns of from [rows, ld], fp32, turned. */
+/* to [cols, to_step] = transpose of the first `cols` columns of from [rows, ld], fp32. */
 #define panel_turn ISA_NAME(panel_turn)
 void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols);
 
-/* PANEL_A rows, a slot every `step` floats: PANEL_A when they are packed. */
+/* PANEL_A rows with `step` floats from slot to slot: PANEL_A if they are packed. */
 struct panel_rows {
     const float *p;
     int64_t step;
 };
 
-/* c [PANEL_A, PANEL_B] = (add ? c : 0) + sum over slots of a's rows times those of b, which is packed. */
+/* c [PANEL_A, PANEL_B] = (add ? c : 0) + the sum over slots of a's rows times those of b, which is packed. */
 #define panel_multiply ISA_NAME(panel_multiply)
 void panel_multiply(int64_t slots, struct panel_rows a, const float *b, float *c, int64_t ldc, bool add);
 /* The same for packed panels of pairs. */

@@ -1,6 +1,6 @@
 /*
- * philox.h - Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) and the
- * dropout masks made of it
+ * philox.h - Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) and the dropout masks
+ * generated from it
  */
 #ifndef SHARDKIT_KERNELS_CPU_PHILOX_H
 #define SHARDKIT_KERNELS_CPU_PHILOX_H
@@ -18,8 +18,8 @@
 #define PHILOX_K1 0xBB67AE85u
 
 /*
- * Several blocks at once, one in each 64-bit lane, words in the lower halves. The upper ones may
- * hold anything: the multiplication 32 x 32 -> 64 does not read them, and nothing moves them down.
+ * Several blocks are computed at once, one in each 64-bit lane, with words in the lower halves. The upper halves
+ * may contain anything: the multiplication 32 x 32 -> 64 does not read them, and nothing shifts them down.
  */
 #if defined(__AVX512F__)
 #define PHILOX_LANES 8
@@ -39,7 +39,7 @@ typedef uint64_t philox_vec __attribute__((vector_size(16)));
 #define PHILOX_MULTIPLY(a, b) (((a) & 0xffffffffu) * ((b) & 0xffffffffu))
 #endif
 
-/* Counters become blocks, in place; c[w]: word w of each. */
+/* Transform counters into blocks, in place. c[w] is word w of each block. */
 ALWAYS_INLINE void philox_rounds(philox_vec c[4], const uint32_t key[2], int rounds)
 {
     const philox_vec zero = { 0 }, m0 = zero + PHILOX_M0, m1 = zero + PHILOX_M1;
@@ -57,7 +57,7 @@ ALWAYS_INLINE void philox_rounds(philox_vec c[4], const uint32_t key[2], int rou
     }
 }
 
-/* first, first + step, .. */
+/* Returns first, first + step, ... */
 ALWAYS_INLINE philox_vec philox_count(uint64_t first, uint64_t step)
 {
     philox_vec c = { 0 };
@@ -67,7 +67,7 @@ ALWAYS_INLINE philox_vec philox_count(uint64_t first, uint64_t step)
     return c;
 }
 
-/* Blocks at .. at + PHILOX_LANES of the stream of `key` */
+/* Compute blocks at .. at + PHILOX_LANES of the stream of `key`. */
 ALWAYS_INLINE void philox_blocks(uint32_t out[4 * PHILOX_LANES], uint64_t at, const uint32_t key[2], int rounds)
 {
     philox_vec n = philox_count(at, 1), c[4] = { n, n >> 32 };
@@ -78,10 +78,10 @@ ALWAYS_INLINE void philox_blocks(uint32_t out[4 * PHILOX_LANES], uint64_t at, co
             out[4 * i + w] = (uint32_t)c[w][i];
 }
 
-/* ---- dropout, as kernels.h says; masks are multiplied on, so a NaN is seen even where it was dropped ---- */
+/* ---- dropout as in kernels.h; masks are multiplied, so a dropped NaN remains visible ---- */
 
 #define DROP_ROUNDS 7
-#define DROP_RUN    256                 /* elements that drop_run() does at once */
+#define DROP_RUN    256                 /* number of elements that drop_run() processes at once */
 
 ALWAYS_INLINE bool drop_active(const struct kernel_dropout *d)
 {
@@ -105,8 +105,9 @@ static inline void drop_run(float *mask, const struct kernel_dropout *d, int64_t
 }
 
 /*
- * Of attention, for each 16 keys from 16 * group on: bit query % 2 * 16 + key % 16 is set when the element is kept.
- * All bits of a word are compared with the limit at once, from the numbers' lowest bit up.
+ * Compute attention dropout. Each lane holds 16 keys, the first from key 16 * group on. Bit query % 2 * 16 + key %
+ * 16 is set if the element is kept. All bits of a word are compared with the limit at once, from the lowest bit of
+ * the numbers to the highest.
  */
 ALWAYS_INLINE philox_vec drop_patches(const struct kernel_dropout *d, uint32_t sample, uint32_t head, uint32_t pair,
                                       uint32_t group)
@@ -131,7 +132,7 @@ struct drop_place {
     int64_t q0, nq, k0, nk;
 };
 
-/* mask[q * ld + k] = 1 / (1 - p) or 0; sample and head are numbered as in the contract. Whole patches are written. */
+/* mask[q * ld + k] = 1 / (1 - p) or 0. sample and head are numbered as in kernels.h. Whole patches are written. */
 static inline void drop_tile(float *mask, int64_t ld, const struct kernel_dropout *d, const struct drop_place *at)
 {
     const uint32_t sample = (uint32_t)at->sample, head = (uint32_t)at->head;

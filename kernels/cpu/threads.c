@@ -1,8 +1,8 @@
 /*
- * threads.c - how many threads there are, and the rooms they work in
+ * threads.c - the number of threads and their buffers
  *
- * Below every other file of the folder: all parallel regions have this many threads, and tiles
- * and panels that a call needs for its own length are kept from call to call.
+ * All other files of the folder depend on this one. All parallel regions have this number of threads. Buffers for
+ * tiles and panels are kept between calls.
  */
 #include <assert.h>
 #include <omp.h>
@@ -27,7 +27,7 @@ static void *room_get(struct thread_room *r, uint64_t bytes)
         return r->p;
     cpu_dev.free(r->p);
     r->p = cpu_dev.alloc(bytes, &e);
-    if (!r->p) {                        /* a few megabytes: no caller could do better */
+    if (!r->p) {                        /* a few megabytes: no caller could handle this better */
         fprintf(stderr, "%s\n", e.msg);
         abort();
     }

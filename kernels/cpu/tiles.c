@@ -1,10 +1,10 @@
 /*
  * tiles.c - packing for amx.h, see tiles.h
  *
- * A step of a panel is a square of AMX_SLOTS pairs by AMX_WIDTH rows. It lies in the operand either along, a row's
- * pairs after each other, or across, the even numbers of all rows in one line and the odd ones in the next; it is
- * wanted along for a, and for b across with the pairs put together. Squares at an edge are copied first, with
- * zeros where the operand ends.
+ * A step of a panel is a square of AMX_SLOTS pairs by AMX_WIDTH rows. In the operand it is stored in one of two
+ * ways. Along: the pairs of each row are consecutive. Across: one line has the even numbers of all rows, and the
+ * next line the odd ones. Panels of a need it along; panels of b need it across, with each pair combined. Squares
+ * at an edge are copied first, with zeros after the end of the operand.
  */
 #include <string.h>
 
@@ -22,7 +22,7 @@ ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t step, const void *p, int64_t
 }
 #endif
 
-/* [AMX_SLOTS][AMX_WIDTH] pairs of lines that lie across */
+/* Combine lines that are stored across into [AMX_SLOTS][AMX_WIDTH] pairs. */
 ALWAYS_INLINE void pair_up(uint32_t *to, const uint16_t *from, int64_t ld)
 {
     for (int s = 0; s < AMX_SLOTS; s++)
@@ -40,7 +40,7 @@ ALWAYS_INLINE void square_a(uint32_t *to, const uint16_t *from, int64_t ld, bool
         return;
     }
     pair_up(pairs, from, ld);
-    /* A pair is one number here. */
+    /* A pair is treated as one number here. */
     turn_16x16(to, AMX_SLOTS, pairs, AMX_WIDTH, 16, FORM_F32);
     turn_16x16(to + 16 * AMX_SLOTS, AMX_SLOTS, pairs + 16, AMX_WIDTH, 16, FORM_F32);
 }
@@ -55,7 +55,7 @@ ALWAYS_INLINE void square_b(uint32_t *to, const uint16_t *from, int64_t ld, bool
     turn_16x16(to + 16, AMX_WIDTH, from + 16 * ld, ld, 16, FORM_PAIRS);
 }
 
-/* n rows and nk numbers of `from`, the rest zeros */
+/* Copy n rows and nk numbers of `from`, and set the rest to zero. */
 ALWAYS_INLINE void edge_copy(uint16_t to[AMX_WIDTH * AMX_DEPTH], const uint16_t *from, const struct operand *x,
                              int64_t n, int64_t nk)
 {
@@ -75,7 +75,7 @@ ALWAYS_INLINE void square(uint32_t *to, const struct operand *x, struct operand_
     if (p.n < AMX_WIDTH || p.nk < AMX_DEPTH) {
         edge_copy(edge, from, x, min_i64(p.n, AMX_WIDTH), min_i64(p.nk, AMX_DEPTH));
         from = edge;
-        ld = AMX_DEPTH;                 /* which is AMX_WIDTH as well */
+        ld = AMX_DEPTH;                 /* equal to AMX_WIDTH */
     }
     if (is_a)
         square_a(to, from, ld, x->across);
@@ -83,7 +83,10 @@ ALWAYS_INLINE void square(uint32_t *to, const struct operand *x, struct operand_
         square_b(to, from, ld, x->across);
 }
 
-/* Lines of memory are used up when they come: panel after panel when rows lie along, else step after step. */
+/*
+ * Pack all squares in an order that uses cache lines completely once they are loaded: panel by panel if rows are
+ * stored along, else step by step.
+ */
 ALWAYS_INLINE void pack(uint32_t *to, const struct operand *x, struct operand_part part, bool is_a)
 {
     int64_t steps = (part.nk + AMX_DEPTH - 1) / AMX_DEPTH, panels = (part.n + AMX_WIDTH - 1) / AMX_WIDTH;

@@ -1,5 +1,5 @@
 /*
- * tiles.h - a product's operands, bf16, packed for amx.h
+ * tiles.h - pack the bf16 operands of a product for amx.h
  */
 #ifndef SHARDKIT_KERNELS_CPU_TILES_H
 #define SHARDKIT_KERNELS_CPU_TILES_H
@@ -8,8 +8,8 @@
 #include "kernels/cpu/panels.h"
 
 /*
- * A part of x as panels of AMX_WIDTH rows, each up(part.nk, AMX_DEPTH) numbers long, one after the other. Rows and
- * numbers beyond the part's are zeros.
+ * Pack a part of x as consecutive panels of AMX_WIDTH rows, each up(part.nk, AMX_DEPTH) numbers long. Rows and
+ * numbers after the end of the part are zeros.
  */
 #define tiles_pack_a ISA_NAME(tiles_pack_a)
 #define tiles_pack_b ISA_NAME(tiles_pack_b)

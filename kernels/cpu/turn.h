@@ -1,8 +1,8 @@
 /*
- * turn.h - rows of an operand become columns, a square at a time
+ * turn.h - transpose rows of an operand, one square at a time
  *
- * What panels are packed with: `rows` rows that lie along, from p on, `ld` numbers from one to the next, come out
- * as slots, `step` apart: to[slot * step + row].
+ * Used to pack panels. The input is `rows` contiguous rows starting at p, `ld` numbers apart. The output is slots
+ * that are `step` apart: to[slot * step + row].
  */
 #ifndef SHARDKIT_KERNELS_CPU_TURN_H
 #define SHARDKIT_KERNELS_CPU_TURN_H
@@ -13,10 +13,10 @@
 
 #include "kernels/cpu/vmath.h"
 
-/* A slot is an fp32, a bf16 or fp16 to be widened to one, or two bf16 */
+/* The contents of a slot: an fp32, a bf16 or fp16 to be widened to fp32, or two bf16. */
 enum form { FORM_F32, FORM_BF16, FORM_F16, FORM_PAIRS };
 
-/* Of the operand */
+/* Returns the dtype of the operand. */
 ALWAYS_INLINE enum dtype form_t(enum form form)
 {
     return form == FORM_F32 ? DTYPE_F32 : form == FORM_F16 ? DTYPE_F16 : DTYPE_BF16;
@@ -24,8 +24,8 @@ ALWAYS_INLINE enum dtype form_t(enum form form)
 
 #ifdef __AVX2__
 /*
- * Eight slots of `rows` <= 8 rows. Always stores 8 numbers a slot, slots in order, so with fewer rows the rest must be
- * somebody's who comes later.
+ * Transpose eight slots of `rows` <= 8 rows. Always stores 8 numbers per slot, slots in order, so with fewer rows
+ * the excess numbers must be overwritten later.
  */
 ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
@@ -62,7 +62,7 @@ ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t l
 #endif
 
 #ifdef __AVX512F__
-/* The same of sixteen slots and rows, 16 numbers a slot */
+/* The same for sixteen slots and rows, with 16 numbers per slot. */
 ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
     __m512i r[16], t[16];

@@ -1,8 +1,8 @@
 /*
- * vmath.h - elementary functions written so that a loop over them becomes vector code
+ * vmath.h - elementary functions, written so that loops over them are vectorised
  *
- * No branches, no calls, no tables. NaN stays NaN everywhere: a run that has gone wrong
- * must show it.
+ * They have no branches, calls or tables. NaN always stays NaN, so that a run with invalid values remains
+ * recognisable.
  */
 #ifndef SHARDKIT_KERNELS_CPU_VMATH_H
 #define SHARDKIT_KERNELS_CPU_VMATH_H
@@ -15,7 +15,7 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* a * b + c, with one rounding where the machine can; the same choice in vector and scalar code. */
+/* a * b + c, with one rounding if the machine supports it. Vector and scalar code make the same choice. */
 #ifdef __FMA__
 #define MADD(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
@@ -52,8 +52,9 @@ ALWAYS_INLINE uint16_t bf16_round(float x)
 }
 
 /*
- * fp16, bit for bit what F16C's instructions give, NaNs too. As whole numbers, since compilers make no vector code of
- * a loop over those: from fp32, x is normal there, counts steps of 2^-24, overflows or is a NaN.
+ * Conversion of fp16, with the same bits as F16C's instructions, including NaNs. It uses integers, because
+ * compilers do not vectorise loops over those instructions. In the conversion from fp32, x is normal in fp16, a
+ * multiple of 2^-24, an overflow, or a NaN.
  */
 ALWAYS_INLINE float f16_up(uint16_t x)
 {
@@ -77,7 +78,7 @@ ALWAYS_INLINE uint16_t f16_round(float x)
     return (uint16_t)(sign | v);
 }
 
-/* Element i of a tensor of T; `t` is a constant wherever these are inlined. */
+/* Access to element i of a tensor of T. `t` is a constant wherever these are inlined. */
 ALWAYS_INLINE float load_t(const void *p, int64_t i, enum dtype t)
 {
     return t == DTYPE_F32 ? ((const float *)p)[i]
@@ -92,19 +93,19 @@ ALWAYS_INLINE void store_t(void *p, int64_t i, float v, enum dtype t)
         ((uint16_t *)p)[i] = t == DTYPE_BF16 ? bf16_round(v) : f16_round(v);
 }
 
-/* v as T would hold it */
+/* Returns v rounded to T. */
 ALWAYS_INLINE float round_t(float v, enum dtype t)
 {
     return t == DTYPE_F32 ? v : t == DTYPE_BF16 ? bf16_up(bf16_round(v)) : f16_up(f16_round(v));
 }
 
-/* Bytes of an element of T */
+/* Returns the size of an element of T in bytes. */
 ALWAYS_INLINE int bytes_t(enum dtype t)
 {
     return t == DTYPE_F32 ? 4 : 2;
 }
 
-/* Address of element i of a tensor of T. */
+/* Returns the address of element i of a tensor of T. */
 ALWAYS_INLINE const void *at_t(const void *p, int64_t i, enum dtype t)
 {
     return (const char *)p + bytes_t(t) * i;
@@ -115,25 +116,25 @@ ALWAYS_INLINE void *out_t(void *p, int64_t i, enum dtype t)
     return (char *)p + bytes_t(t) * i;
 }
 
-/* Element i of a parameter's gradient, of type g: v, or v is added. */
+/* Set element i of a parameter's gradient, of type g, to v; or add v to it. */
 ALWAYS_INLINE void put_grad(void *p, int64_t i, float v, bool add, enum dtype g)
 {
     store_t(p, i, (add ? load_t(p, i, g) : 0) + round_t(v, g), g);
 }
 
 /*
- * e^x within 2 ulp; below the normal numbers it is 0. x = n ln 2 + r, |r| <= ln 2 / 2; e^r by
- * its minimax polynomial (the coefficients of Moshier's Cephes expf), 2^n by adding to the exponent.
+ * e^x within 2 ulp; results below the normal numbers are 0. x = n ln 2 + r, |r| <= ln 2 / 2. e^r is computed by its
+ * minimax polynomial (the coefficients of Moshier's Cephes expf), and 2^n by adding to the exponent.
  */
 ALWAYS_INLINE float exp_f32(float x)
 {
-    const float magic = 12582912.0f;            /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+    const float magic = 12582912.0f;            /* 1.5 * 2^23: after adding it, the low bits hold the nearest integer */
     float n = MADD(x, 1.44269504088896341f, magic);
     uint32_t shift = f32_bits(n) << 23;
     float r, p;
 
     n -= magic;
-    r = MADD(n, -0.693359375f, x);              /* ln 2 in two pieces; n times the first is exact */
+    r = MADD(n, -0.693359375f, x);              /* ln 2 in two parts; n times the first is exact */
     r = MADD(n, 2.12194440e-4f, r);
     p = MADD(1.9875691500e-4f, r, 1.3981999507e-3f);
     p = MADD(p, r, 8.3334519073e-3f);
@@ -148,9 +149,9 @@ ALWAYS_INLINE float exp_f32(float x)
 }
 
 /*
- * GELU in its tanh form (docs/training.md 1.6). With T = tanh(u) and
- * sig = 1 / (1 + e^-2u): (1 + T) / 2 = sig and (1 - T^2) / 4 = sig (1 - sig), which lose no digits
- * where T is near -1. *e is e^-2u, kept below 2^126 so that 1 - sig = e * sig holds.
+ * GELU in its tanh form (docs/training.md 1.6). With T = tanh(u) and sig = 1 / (1 + e^-2u): (1 + T) / 2 = sig and
+ * (1 - T^2) / 4 = sig (1 - sig). These lose no digits where T is near -1. *e is e^-2u, limited to less than 2^126
+ * so that 1 - sig = e * sig holds.
  */
 #define GELU_2C    1.59576912f                  /* 2 * 0.79788456 */
 #define GELU_CUBIC 0.044715f
@@ -174,7 +175,7 @@ ALWAYS_INLINE float gelu_slope_f32(float x)
 {
     float e, sig, du2;
 
-    x = x < -100.0f ? -100.0f : x;      /* constant from there on; x^2 of more could be infinite */
+    x = x < -100.0f ? -100.0f : x;      /* constant beyond this range; x^2 of a larger x could be infinite */
     x = x > 100.0f ? 100.0f : x;
     sig = gelu_sigmoid(x, &e);
     du2 = MADD(3 * GELU_2C * GELU_CUBIC * x, x, GELU_2C);    /* d(2u)/dx */

@@ -6,16 +6,16 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
 
-#define XENT_RUN 1024                   /* exponentials added in fp32 before a double takes them */
+#define XENT_RUN 1024                   /* number of exponentials added in fp32 before the sum is added to a double */
 
-/* Of a run of n numbers: the largest, and the sum of exponentials below it */
+/* Returns the largest of a run of n numbers and `top`; run_sum() returns the sum of exponentials relative to it. */
 ALWAYS_INLINE float run_top(const void *x, float top, int64_t n, enum dtype t)
 {
     #pragma omp simd reduction(max : top)
     for (int64_t j = 0; j < n; j++) {
         float z = load_t(x, j, t);
 
-        top = z > top ? z : top;                /* a NaN is passed over here and met again in the sum */
+        top = z > top ? z : top;                /* a NaN is ignored here but appears in the sum */
     }
     return top;
 }
@@ -30,7 +30,7 @@ ALWAYS_INLINE float run_sum(const void *x, float top, int64_t n, enum dtype t)
     return part;
 }
 
-/* Runs of fp16 are widened, all others lie where they are. */
+/* Compute the three values of a row. Runs of fp16 are widened; others are read in place. */
 ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_t v, enum dtype t)
 {
     const bool half = t == DTYPE_F16;

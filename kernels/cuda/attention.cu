@@ -1,21 +1,21 @@
 /*
- * attention.cu - which attention kernel takes a call
+ * attention.cu - select the attention kernel for a call
  */
 #include <assert.h>
 
 #include "kernels/cuda/attention.h"
 
-/* Does nothing: what it was compiled for tells of all kernels here. */
+/* Does nothing. Its attributes show which architecture all kernels here were compiled for. */
 static __global__ void compiled_for() {}
 
 /*
- * A GPU that has wgmma, and code that uses it: of a library that was built for the A100 alone, a Hopper's driver
- * compiles kernels whose fast forms are empty.
+ * Returns true if the GPU has wgmma and the code uses it. If a library was built only for the A100, the driver of a
+ * Hopper compiles kernels whose fast variants are empty.
  */
 static bool is_hopper(void)
 {
     enum { HOPPER_MAJOR = 9, HOPPER_CODE = 90 };
-    static int answer = -1;             /* the same whoever asks first */
+    static int answer = -1;             /* the same for all threads, so a race is harmless */
 
     if (answer < 0) {
         int device = 0, major = 0;

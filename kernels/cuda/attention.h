@@ -1,9 +1,9 @@
 /*
- * attention.h - causal attention on the GPU: the two ways there are, and who takes which
+ * attention.h - causal attention on the GPU: the two implementations and their selection
  *
- * Hopper's own (attention_forward.cu, attention_back_q.cu, attention_back_kv.cu): bf16 and fp16, head
- * dimensions 64, 80, 96, 128, rows that begin at multiples of 16 bytes. Plain
- * (attention_plain.cu): everything else. attention.cu chooses; results agree to rounding.
+ * The Hopper implementation (attention_forward.cu, attention_back_q.cu, attention_back_kv.cu) supports bf16 and
+ * fp16, head dimensions 64, 80, 96 and 128, and rows that begin at multiples of 16 bytes. The plain implementation
+ * (attention_plain.cu) supports everything else. attention.cu selects one. Their results agree except for rounding.
  */
 #ifndef SHARDKIT_KERNELS_CUDA_ATTENTION_H
 #define SHARDKIT_KERNELS_CUDA_ATTENTION_H
@@ -20,15 +20,19 @@ void cuda_attention_back(const struct kernel_attention *a, const struct kernel_a
                          struct dev_stream *s);
 uint64_t cuda_attention_scratch(const struct kernel_attention *a);
 
-/* The largest head dimension there is a kernel for. */
+/* The largest head dimension that any kernel supports. */
 #define CUDA_ATTENTION_MAX_HD 256
 
-/* ---- the two ways ---- */
-/* Queued, or false when the tensors cannot be described to the copy engine: nothing was queued then. */
+/* ---- the two implementations ---- */
+/*
+ * The _fast functions queue the work. They return false, without queueing anything, if the tensors cannot be
+ * described to the copy engine.
+ */
 bool attention_forward_fast(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);
 /*
- * dot fp32 [b, heads, s] = sum over d of d_o * o, which softmax's gradient subtracts: attention_back_q_fast() writes
- * it, all others read it; for the plain way attention_dots() writes it.
+ * dot, fp32 [b, heads, s], is the sum over d of d_o * o, which the gradient of softmax subtracts.
+ * attention_back_q_fast() writes it, and all others read it. For the plain implementation attention_dots() writes
+ * it.
  */
 bool attention_back_q_fast(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
                            enum dtype t, struct dev_stream *s);

@@ -2,40 +2,40 @@
  * attention_back_kv.cu - the gradients of keys and values, on Hopper
  *
  *     P = exp(score - lse)    dS = P (dP m - D)    dV = (P m)^T dO    dK = scale dS^T Q
- * with dP = dO V^T, m the dropout factors and D as attention_back_q.cu left it. A warpgroup keeps
- * dK and dV of 64 keys in registers while the queries that see them pass by, from the diagonal on. All
- * tiles are turned, [key, query]: then P^T and dS^T are already, as they lie in registers, the left
- * sides of the products that sum up dV and dK. Keys and values have two rooms: the next item's arrive while
- * this one's gradients leave, through the rows where its keys and values were.
+ * with dP = dO V^T, m the dropout factors, and D as computed by attention_back_q.cu. A warpgroup keeps dK and dV of
+ * 64 keys in registers while it processes the queries that attend to them, from the diagonal on. All tiles are
+ * transposed, [key, query]. P^T and dS^T then already have, in registers, the layout of the left operands of the
+ * products that sum dV and dK. Keys and values have two buffers: the next item's arrive while this one's gradients
+ * are written, through the rows that held its keys and values.
  *
  * Milliseconds on an H200, batch 8, 16 heads, s 2048, ALiBi, hd 128 / 64 / 80:
  *   0.45 / 0.302 / 0.354   k and v read from shared memory by every product
  *   0.45 / 0.262 / 0.350   hd 64: k and v in registers
- *   0.45 / 0.262 / 0.312   hd 80 too; two rooms: four products at 610 / 525 / 550 TFLOP/s
- * hd 128 runs between 0.44 and 0.48: the card's power limit. hd 96 and 128 have no registers left for k and v, nor
- * hd 128 for a tile's products to begin before dV of the last is summed.
+ *   0.45 / 0.262 / 0.312   hd 80 too; two buffers: four products at 610 / 525 / 550 TFLOP/s
+ * hd 128 varies between 0.44 and 0.48 because of the card's power limit. hd 96 and 128 have no registers left for k
+ * and v. hd 128 also has none left to begin the products of a tile before dV of the previous tile is summed.
  */
 #include "kernels/cuda/attention_tile.cuh"
 
 template <int HD> struct back_kv_shape {
     static const int groups = 2, keys = 64 * groups, queries = 64;
     static const int stages = HD == 128 ? 3 : 4;
-    static const bool in_registers = HD <= 80;  /* k and v; see back_q */
-    static const int blocks = HD == 128 ? 1 : 2;        /* of Philox at a time */
+    static const bool in_registers = HD <= 80;  /* k and v; see attention_back_q.cu */
+    static const int blocks = HD == 128 ? 1 : 2;        /* Philox blocks computed at a time */
 };
 
 template <int HD, typename T> struct back_kv_room {
     typedef back_kv_shape<HD> shape;
     static const int row = head_row<HD>::padded;
 
-    alignas(1024) T k[2][shape::keys * row];            /* dk and dv leave through them */
+    alignas(1024) T k[2][shape::keys * row];            /* dk and dv are written through them */
     alignas(1024) T v[2][shape::keys * row];
     alignas(1024) T q[shape::stages][shape::queries * row];
     alignas(1024) T d_o[shape::stages][shape::queries * row];
-    alignas(16) float lse[shape::stages][shape::queries];       /* times log2(e); infinite beyond s */
+    alignas(16) float lse[shape::stages][shape::queries];       /* times log2(e); infinite after s */
     alignas(16) float dot[shape::stages][shape::queries];
     barrier kv_full[2], kv_empty[2], full[shape::stages], empty[shape::stages];
-    int item[2];                                        /* with k and v; -1: no more */
+    int item[2];                                        /* valid with k and v; -1: no more */
 };
 
 struct back_kv_args {
@@ -122,8 +122,8 @@ static __device__ __forceinline__ void fetch_stats(struct back_kv_room<HD, T> &r
 /* ---- computing ---- */
 
 /*
- * Turned scores become probabilities. bias: of the thread's two keys, times log2(e); lse: of its first query's;
- * `hidden`: columns 8 j + c below it do not see row half 0.
+ * Convert transposed scores to probabilities. bias: that of the thread's two keys, times log2(e); lse: starts at
+ * that of the thread's first query. `hidden`: columns 8 j + c below it do not attend to row half 0.
  */
 template <bool MASK, int N>
 static __device__ __forceinline__ void probabilities(float (&s)[N], const float (&bias)[2], const float *lse,
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void probabilities(float (&s)[N], const float 
     }
 }
 
-/* s = dS from s = P and dP; kept elements of dP count `factor` times */
+/* Compute s = dS from s = P and dP. Kept elements of dP are multiplied by `factor`. */
 template <bool HAS_DROP, int N>
 static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const float *dot,
                                                  const struct kept_columns &kept, float factor)
@@ -161,7 +161,7 @@ static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp
     }
 }
 
-/* The left side of dV's product: probabilities, without those that were dropped. */
+/* Build the left operand of dV's product: probabilities, without the dropped ones. */
 template <typename T, bool HAS_DROP, int N>
 static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const float (&s)[N / 2],
                                                  const struct kept_columns &kept)
@@ -182,8 +182,8 @@ static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const
 }
 
 /*
- * A use after the loop, never made (s is not negative). ptxas of CUDA 13.0 takes left sides that only
- * the top of a loop uses for dead in the rest of it, and gives their registers to others.
+ * A use after the loop that is never executed (s is not negative). ptxas of CUDA 13.0 treats left operands that are
+ * only used at the top of a loop as dead in the rest of it, and assigns their registers to other values.
  */
 template <int HD, typename T>
 static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD, T> &room, int s,
@@ -195,7 +195,10 @@ static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD, T> &roo
             ((volatile uint32_t *)room.k[0])[threadIdx.x] = a[i / 4][i % 4];
 }
 
-/* By the warpgroup's thread that stores: what it stored last has left. */
+/*
+ * Called by all threads; the storing thread of the warpgroup waits until its last store has read the buffer, and
+ * returns the buffer.
+ */
 static __device__ __forceinline__ void give_back_left(barrier *empty)
 {
     if (threadIdx.x % 128 == 0) {
@@ -204,23 +207,23 @@ static __device__ __forceinline__ void give_back_left(barrier *empty)
     }
 }
 
-/* A thread of a computing warpgroup, and its share of the item in hand. */
+/* The state of a thread of a computing warpgroup, with its share of the current item. */
 template <int HD> struct back_kv_thread {
     typedef back_kv_shape<HD> shape;
 
     int group;
     ring<2> own;
     ring<shape::stages> at;
-    int before;                         /* the stage whose last products are still going on, or -1 */
-    barrier *leaving;                   /* of the last item's k and v, while dk and dv leave; or NULL */
+    int before;                         /* the stage whose last products are still in progress, or -1 */
+    barrier *leaving;                   /* barrier of the last item's k and v, while dk and dv are written; or NULL */
     struct tile_place p;
-    int first_key, key, column;         /* first key of the warpgroup; of the thread's rows `key` and key + 8 */
+    int first_key, key, column;         /* first key of the warpgroup; the thread's rows are `key` and key + 8 */
     float bias[2];                      /* times log2(e) */
     float dk[HD / 2], dv[HD / 2];
-    uint32_t k[HD / 16][4], v[HD / 16][4];      /* when they are in registers */
+    uint32_t k[HD / 16][4], v[HD / 16][4];      /* if they are in registers */
 };
 
-/* Queue a tile's scores and dP. */
+/* Queue the scores and dP of a tile. */
 template <int HD, typename T>
 static __device__ __forceinline__ void start_scores(struct back_kv_room<HD, T> &room, struct back_kv_thread<HD> &t,
                                                     float (&s)[back_kv_shape<HD>::queries / 2],
@@ -243,7 +246,7 @@ static __device__ __forceinline__ void start_scores(struct back_kv_room<HD, T> &
     wgmma_commit();
 }
 
-/* One tile of queries, from t0 on. On return its last product is still going on. */
+/* Process one tile of queries, from t0 on. On return its last product is still in progress. */
 template <int HD, bool HAS_DROP, typename T>
 static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room, const struct back_kv_args &a,
                                                 struct back_kv_thread<HD> &t, int t0)
@@ -276,7 +279,7 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room
     wgmma_settle(dp);
     gradients<HAS_DROP>(s, dp, dot, kept, a.work.drop.keep);
     pack_rows<T, queries>(ds, s);
-    wgmma_wait<0>();                    /* frees prob's registers: the next tile's scores need them */
+    wgmma_wait<0>();                    /* frees prob's registers, which the next tile's scores need */
     wgmma_begin();
     multiply_across<HD, queries>(t.dk, ds, room.q[t.at.at]);
     wgmma_commit();
@@ -355,7 +358,7 @@ static __device__ __forceinline__ void compute(struct back_kv_room<HD, T> &room,
 
         int t0 = t.p.tile * shape::keys;
 
-        /* Queries that see only the block's earlier keys. */
+        /* Skip queries that attend only to the block's earlier keys. */
         for (; t0 < t.first_key && t0 < a.work.s; t0 += shape::queries, t.at.next()) {
             barrier_wait(&room.full[t.at.at], t.at.parity);
             give_back_stage(&room.empty[t.at.at]);
@@ -405,12 +408,12 @@ back_kv(const __grid_constant__ struct back_kv_args a)
         registers_take<240>();
         compute<HD, HAS_DROP>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
-            tma_wait_read();            /* shared memory stays until the last rows have left */
+            tma_wait_read();            /* shared memory must remain until the last rows have been written */
     }
 #endif
 }
 
-/* ---- the host's side ---- */
+/* ---- host code ---- */
 
 template <int HD, typename T>
 static bool launch(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,

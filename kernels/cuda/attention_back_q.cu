@@ -2,18 +2,18 @@
  * attention_back_q.cu - the gradient of queries, on Hopper
  *
  *     P = exp(score - lse)    dS = P (dP m - D)    dQ = scale dS K
- * with dP = dO V^T, m the dropout factors and D = sum over a row of dO * O, which the other way
- * back also needs and finds in `dot` afterwards. Scores are computed in both ways back, so that dQ is
- * summed in registers, in one order: adding it up in memory from the key tiles would need either
- * atomics, which change from run to run, or waiting. Seven products instead of five, but each block is
- * alone with its results: together 453 / 364 TFLOP/s at hd 128 / 64, counted as five (cuDNN 310 / 204).
+ * with dP = dO V^T, m the dropout factors and D = sum over a row of dO * O. The kernel for keys and values also
+ * needs D and reads it from `dot` afterwards. Both kernels compute the scores, so that dQ is summed in registers,
+ * in one order: adding dQ in memory from the key tiles would require either atomics, whose results vary between
+ * runs, or waiting. This needs seven products instead of five, but each block works on its results alone: together
+ * 453 / 364 TFLOP/s at hd 128 / 64, counted as five (cuDNN 310 / 204).
  *
- * A warpgroup keeps its 64 queries and their dO in registers as left sides, which halves
- * what the tensor cores read from shared memory.
+ * A warpgroup keeps its 64 queries and their dO in registers as left operands, which halves what the tensor cores
+ * read from shared memory.
  *
  * Milliseconds on an H200, batch 8, 16 heads, s 2048, ALiBi, hd 128 / 64, for D and dQ:
- *   0.357 / 0.261  D by a kernel of its own that reads O and dO once more (0.049 / 0.046 of it)
- *   0.322 / 0.215  D from the tiles that are here anyway: three products at 640 / 480 TFLOP/s
+ *   0.357 / 0.261  D by a separate kernel that reads O and dO once more (0.049 / 0.046 of it)
+ *   0.322 / 0.215  D from the tiles that are loaded anyway: three products at 640 / 480 TFLOP/s
  * hd 64 with tiles of 128 keys does not fit in registers: ptxas then waits after each product.
  */
 #include "kernels/cuda/attention_tile.cuh"
@@ -22,7 +22,8 @@ template <int HD> struct back_q_shape {
     static const int groups = 2, queries = 64 * groups;
     static const int keys = 64;
     static const int stages = HD == 128 ? 3 : 4;
-    static const int blocks = HD == 128 ? 1 : 2;        /* of Philox at a time: the registers that are left */
+    static const int blocks = HD == 128 ? 1 : 2;        /* Philox blocks computed at a time, limited by the
+                                                           registers that are left */
 };
 
 template <int HD, typename T> struct back_q_room {
@@ -37,7 +38,7 @@ template <int HD, typename T> struct back_q_room {
     alignas(1024) T dq[shape::queries * row];
     alignas(16) float bias[shape::stages][shape::keys]; /* times log2(e) */
     barrier q_full, q_empty, full[shape::stages], empty[shape::stages];
-    int item;                                           /* with q; -1: no more */
+    int item;                                           /* valid with q; -1: no more */
 };
 
 struct back_q_args {
@@ -133,7 +134,7 @@ struct row_stats {
     float lse[2], dot[2];
 };
 
-/* The two elements of a pair, the lower half first. */
+/* Returns the two elements of a pair, the lower half first. */
 template <typename T> static __device__ __forceinline__ float2 unpack_pair(uint32_t x)
 {
     if (std::is_same<T, f16>::value)
@@ -141,7 +142,7 @@ template <typename T> static __device__ __forceinline__ float2 unpack_pair(uint3
     return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xFFFF0000));
 }
 
-/* Products of two pairs, added to `sum`. */
+/* Returns `sum` plus the products of two pairs. */
 template <typename T> static __device__ __forceinline__ float add_products(uint32_t x, uint32_t y, float sum)
 {
     float2 a = unpack_pair<T>(x), b = unpack_pair<T>(y);
@@ -149,7 +150,10 @@ template <typename T> static __device__ __forceinline__ float add_products(uint3
     return fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
 }
 
-/* lse and D of a thread's rows `row` and row + 8, from the item's tiles; D is kept, for the keys' gradients. */
+/*
+ * Compute lse and D of a thread's rows `row` and row + 8 from the item's tiles. D is also stored, for the gradients
+ * of keys.
+ */
 template <int HD, typename T>
 static __device__ __forceinline__ struct row_stats
 stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const struct tile_place &p, int group,
@@ -166,7 +170,8 @@ stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const 
         for (int i = 0; i < 4; i++)
             stat.dot[i % 2] = add_products<T>(o[i], d_o[k][i], stat.dot[i % 2]);
     }
-    tma_fence();                        /* for who gives the tiles back; here, as it would wait for what follows */
+    tma_fence();                        /* for the later return of the tiles; placed here, because a later fence
+                                           would wait for what follows */
     #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t at = (int64_t)p.row * w.s + min(row + 8 * r, w.s - 1);
@@ -180,7 +185,7 @@ stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const 
     return stat;
 }
 
-/* Scores become probabilities. `seen`: columns 8 j + c up to it are seen by row half 0. */
+/* Convert scores to probabilities. `seen`: row half 0 attends to columns 8 j + c up to it. */
 template <bool MASK, bool HAS_BIAS, int N>
 static __device__ __forceinline__ void probabilities(float (&s)[N], const struct row_stats &stat, const float *bias,
                                                      float scale2, int seen)
@@ -200,7 +205,7 @@ static __device__ __forceinline__ void probabilities(float (&s)[N], const struct
     }
 }
 
-/* s = dS from s = P and dP; kept elements of dP count `factor` times */
+/* Compute s = dS from s = P and dP. Kept elements of dP are multiplied by `factor`. */
 template <bool HAS_DROP, int N>
 static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const struct row_stats &stat,
                                                  const struct kept_rows<2 * N> &kept, float factor)
@@ -213,20 +218,20 @@ static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp
     }
 }
 
-/* A thread of a computing warpgroup, and its share of the item in hand. */
+/* The state of a thread of a computing warpgroup, with its share of the current item. */
 template <int HD> struct back_q_thread {
     typedef back_q_shape<HD> shape;
 
     int group;
     ring<shape::stages> at;
     struct tile_place p;
-    int first_row, row, column;         /* first query of the warpgroup; of the thread's rows `row` and row + 8 */
+    int first_row, row, column;         /* first query of the warpgroup; the thread's rows are `row` and row + 8 */
     struct row_stats stat;
     float s[shape::keys / 2], dp[shape::keys / 2], dq[HD / 2];
     uint32_t q[HD / 16][4], d_o[HD / 16][4], ds[shape::keys / 16][4];
 };
 
-/* Queue scores and dP of the stage at hand. */
+/* Queue the scores and dP of the current stage. */
 template <int HD, typename T>
 static __device__ __forceinline__ void start_scores(struct back_q_room<HD, T> &room, struct back_q_thread<HD> &t)
 {
@@ -240,7 +245,7 @@ static __device__ __forceinline__ void start_scores(struct back_q_room<HD, T> &r
     wgmma_commit();
 }
 
-/* Then dS in t.s, when of the products queued so far LATER are later than dP. */
+/* Compute dS in t.s. LATER is the number of queued products that come after dP. */
 template <int HD, int KIND, bool MASK, int LATER, typename T>
 static __device__ __forceinline__ void score_gradients(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                        struct back_q_thread<HD> &t, int n)
@@ -260,7 +265,7 @@ static __device__ __forceinline__ void score_gradients(struct back_q_room<HD, T>
     gradients<KIND == DROP>(t.s, t.dp, t.stat, kept, a.work.drop.keep);
 }
 
-/* The tile of keys on the diagonal: its dS. */
+/* Compute dS of the tile of keys on the diagonal. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void first_tile(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                   struct back_q_thread<HD> &t, int n)
@@ -270,7 +275,7 @@ static __device__ __forceinline__ void first_tile(struct back_q_room<HD, T> &roo
     pack_rows<T, back_q_shape<HD>::keys>(t.ds, t.s);
 }
 
-/* The next to the left: its dS, while dQ of the one before is summed. */
+/* Compute dS of the next tile to the left, while dQ of the previous tile is summed. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void next_tile(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                  struct back_q_thread<HD> &t, int n)
@@ -290,7 +295,7 @@ static __device__ __forceinline__ void next_tile(struct back_q_room<HD, T> &room
     pack_rows<T, keys>(t.ds, t.s);
 }
 
-/* dQ of the last tile; then the item's results. */
+/* Add dQ of the last tile, and write the item's results. */
 template <int HD, typename T>
 static __device__ __forceinline__ void finish_item(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                    struct back_q_thread<HD> &t)
@@ -305,7 +310,7 @@ static __device__ __forceinline__ void finish_item(struct back_q_room<HD, T> &ro
     give_back_stage(&room.empty[t.at.at]);
     t.at.next();
     if (threadIdx.x % 128 == 0)
-        tma_wait_read();                /* the last item's rows have left room.dq */
+        tma_wait_read();                /* the last item's rows have been read from room.dq */
     store_tile<HD>(&a.dq, room.dq, shape::queries, t.group * 64, 1 + t.group, t.dq, a.work.scale, a.work.scale, t.p,
                    t.first_row);
 }
@@ -340,7 +345,7 @@ static __device__ __forceinline__ void compute(struct back_q_room<HD, T> &room, 
 
         int last = last_tile<HD>(a.work, t.p.tile), n = min(last, (t.first_row + 63) / shape::keys);
 
-        /* Keys that only the block's later queries see. */
+        /* Skip keys that only the block's later queries attend to. */
         for (int skip = last - n; skip > 0; skip--, t.at.next()) {
             barrier_wait(&room.full[t.at.at], t.at.parity);
             give_back_stage(&room.empty[t.at.at]);
@@ -390,12 +395,12 @@ back_q(const __grid_constant__ struct back_q_args a)
         registers_take<240>();
         compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
-            tma_wait_read();            /* shared memory stays until the last rows have left */
+            tma_wait_read();            /* shared memory must remain until the last rows have been written */
     }
 #endif
 }
 
-/* ---- the host's side ---- */
+/* ---- host code ---- */
 
 template <int HD, typename T>
 static bool launch(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,

@@ -1,18 +1,18 @@
 /*
  * attention_forward.cu - causal attention forward on Hopper
  *
- * After Shah et al., "FlashAttention-3" (2024): keys and values come through rings of tiles; each
- * computing warpgroup keeps 64 queries' output in registers, and while the tensor cores
- * work on its scores of the next keys and its output of the last, it is another warpgroup's turn
- * to do exponentials. Tiles go from the diagonal to the left: only the first needs the
- * mask, and with ALiBi the largest scores come first, so outputs rarely have to shrink.
+ * After Shah et al., "FlashAttention-3" (2024). Keys and values arrive through rings of tiles. Each computing
+ * warpgroup keeps the output of 64 queries in registers. While the tensor cores compute its scores of the next keys
+ * and its output of the last ones, another warpgroup computes exponentials. Tiles are processed from the diagonal
+ * to the left. Only the first tile needs the mask, and with ALiBi the largest scores come first, so outputs rarely
+ * have to be scaled down.
  *
  * TFLOP/s on an H200, batch 8, 16 heads, s 2048, with ALiBi (in brackets: without), hd 128 / 64:
- *   520 (570) / 324 (379)  bias loaded from shared memory and added in front of each exponential
- *   527 (565) / 339 (377)  products start from the bias: one operation an element less
- *   540 (558) / 353 (393)  two rooms for queries: a warpgroup that is done goes on to the next item at once
- * Large products reach 650 to 720 on that card; cuDNN, which has no usable ALiBi, (497) / (341) in the same run,
- * PyTorch's flex attention 275 / 206.
+ *   520 (570) / 324 (379)  bias loaded from shared memory and added before each exponential
+ *   527 (565) / 339 (377)  products start from the bias: one operation per element less
+ *   540 (558) / 353 (393)  two buffers for queries: a warpgroup that is done starts the next item at once
+ * Large products reach 650 to 720 on that card. cuDNN, which has no usable ALiBi, has (497) / (341) in the same
+ * run, PyTorch's flex attention 275 / 206.
  */
 #include "kernels/cuda/attention_tile.cuh"
 
@@ -31,10 +31,10 @@ template <int HD, typename T> struct forward_room {
     alignas(1024) T k[shape::stages][shape::keys * row];
     alignas(1024) T v[shape::stages][shape::keys * row];
     alignas(1024) T o[shape::queries * row];
-    alignas(16) float bias[shape::stages][shape::keys]; /* with k; see bias_at() */
+    alignas(16) float bias[shape::stages][shape::keys]; /* valid with k; see bias_at() */
     barrier q_full[2], q_empty[2], k_full[shape::stages], k_empty[shape::stages], v_full[shape::stages],
         v_empty[shape::stages];
-    int item[2];                                        /* with q; -1: no more */
+    int item[2];                                        /* valid with q; -1: no more */
 };
 
 struct forward_args {
@@ -44,7 +44,7 @@ struct forward_args {
 
 #if HOPPER
 
-/* The last tile of keys that a block's queries see. */
+/* Returns the last tile of keys that a block's queries attend to. */
 template <int HD> static __device__ __forceinline__ int last_tile(const struct attention_work &w, int tile)
 {
     typedef forward_shape<HD> shape;
@@ -93,8 +93,9 @@ static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD, T> &r
 }
 
 /*
- * Scores begin as the bias, in units of q . k; the product adds to that. Only a bias' distance from that of the
- * item's first query counts: it is small where probabilities are not, so sums lose no bits there.
+ * Scores are initialised with the bias, in units of q . k, and the product is added to it. The bias is taken
+ * relative to that of the item's first query: the difference is small where probabilities are not, so sums lose no
+ * bits there.
  */
 static __device__ __forceinline__ float bias_at(const struct attention_work &w, const struct tile_place &p, int key)
 {
@@ -135,16 +136,16 @@ static __device__ __forceinline__ void fetch_bias(struct forward_room<HD, T> &ro
 
 /* ---- computing ---- */
 
-/* Softmax so far of a thread's two rows. */
+/* The softmax state of a thread's two rows. */
 struct softmax {
     float top[2], sum[2];
 };
 
 /*
- * Scores of a tile become exp2(score - top), unless masked; the sums grow. shrink[r] is what row r's
- * earlier results must be multiplied by; true when it is not 1 for a row of this warp.
- * A top may lie up to 2^8 below the true maximum: nothing overflows, and outputs shrink less often.
- * `seen`: columns 8 j + c up to it are seen by row half 0.
+ * Replace the scores of a tile by exp2(score - top), unless masked, and add them to the sums. shrink[r] is the
+ * factor for earlier results of row r. Returns true if it is not 1 for any row of this warp. A top may be up to 2^8
+ * below the true maximum: nothing overflows, and outputs have to be scaled down less often. `seen`: row half 0
+ * attends to columns 8 j + c up to it.
  */
 template <bool MASK, int N>
 static __device__ __forceinline__ bool exponentials(float (&s)[N], struct softmax &soft, float (&shrink)[2],
@@ -183,7 +184,7 @@ static __device__ __forceinline__ bool exponentials(float (&s)[N], struct softma
     return __any_sync(0xffffffffu, moved);
 }
 
-/* Where scores begin. bias: of a thread's first column */
+/* Initialise scores. bias: that of a thread's first column. */
 template <int N> static __device__ __forceinline__ void set_bias(float (&s)[N], const float *bias)
 {
     #pragma unroll
@@ -203,8 +204,8 @@ template <int N> static __device__ __forceinline__ void drop_rows(float (&s)[N],
 }
 
 /*
- * Turns: a warpgroup queues its products when it holds the turn and passes it on. All warpgroups
- * take as many turns an item, so the turn comes round.
+ * Turns: a warpgroup queues its products when it has the turn, and then passes the turn to the next warpgroup. All
+ * warpgroups use the same number of turns per item, so the turn always returns.
  */
 template <int GROUPS> static __device__ __forceinline__ void turn_wait(int group)
 {
@@ -215,7 +216,7 @@ template <int GROUPS> static __device__ __forceinline__ void turn_pass(int group
     group_arrive(1 + (group + 1) % GROUPS, 256);
 }
 
-/* A thread of a computing warpgroup, and its share of the item in hand. */
+/* The state of a thread of a computing warpgroup, with its share of the current item. */
 template <int HD> struct forward_thread {
     typedef forward_shape<HD> shape;
 
@@ -223,13 +224,13 @@ template <int HD> struct forward_thread {
     ring<2> at_q;
     ring<shape::stages> at_k, at_v;
     struct tile_place p;
-    int first_row, row, column;         /* first query of the warpgroup; of the thread's rows `row` and row + 8 */
+    int first_row, row, column;         /* first query of the warpgroup; the thread's rows are `row` and row + 8 */
     struct softmax soft;
     float s[shape::keys / 2], o[HD / 2];
     uint32_t prob[shape::keys / 16][4];
 };
 
-/* Keys that only the block's later queries see. */
+/* Skip keys that only the block's later queries attend to. */
 template <int HD, typename T>
 static __device__ __forceinline__ void skip_tiles(struct forward_room<HD, T> &room, struct forward_thread<HD> &t, int n)
 {
@@ -243,7 +244,7 @@ static __device__ __forceinline__ void skip_tiles(struct forward_room<HD, T> &ro
     }
 }
 
-/* Queue the products of scores with the next tile of keys. */
+/* Queue the products for the scores of the next tile of keys. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void start_scores(struct forward_room<HD, T> &room, struct forward_thread<HD> &t)
 {
@@ -264,7 +265,7 @@ static __device__ __forceinline__ void start_output(struct forward_room<HD, T> &
     wgmma_commit();
 }
 
-/* The tile of keys on the diagonal: probabilities from the masked scores. */
+/* Process the tile of keys on the diagonal: compute probabilities from the masked scores. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void first_tile(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                   struct forward_thread<HD> &t, int n)
@@ -289,7 +290,7 @@ static __device__ __forceinline__ void first_tile(struct forward_room<HD, T> &ro
     pack_rows<T, keys>(t.prob, t.s);
 }
 
-/* The next to the left: its probabilities, while the output of the one before is summed. */
+/* Process the next tile to the left: compute its probabilities, while the output of the previous tile is summed. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                  struct forward_thread<HD> &t, int n)
@@ -328,7 +329,7 @@ static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &roo
     }
 }
 
-/* The output of the last tile; then the item's results. */
+/* Add the output of the last tile, and write the item's results. */
 template <int HD, typename T>
 static __device__ __forceinline__ void finish_item(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                    struct forward_thread<HD> &t)
@@ -353,7 +354,7 @@ static __device__ __forceinline__ void finish_item(struct forward_room<HD, T> &r
                 fmaf(t.soft.top[r] + log2f(sum), LN2, bias_at(a.work, t.p, t.p.tile * shape::queries));
     }
     if (threadIdx.x % 128 == 0)
-        tma_wait_read();                /* the last item's rows have left room.o */
+        tma_wait_read();                /* the last item's rows have been read from room.o */
     store_tile<HD>(&a.o, room.o, shape::queries, t.group * 64, 1 + shape::groups + t.group, t.o, f[0], f[1], t.p,
                    t.first_row);
 }
@@ -371,7 +372,7 @@ static __device__ __forceinline__ void compute(struct forward_room<HD, T> &room,
     t.at_q = { 0, 0 };
     t.at_k = t.at_v = { 0, 0 };
     if (group == shape::groups - 1)
-        turn_pass<shape::groups>(group);        /* the first turn is group 0's */
+        turn_pass<shape::groups>(group);        /* the first turn belongs to group 0 */
     for (;; t.at_q.next()) {
         barrier_wait(&room.q_full[t.at_q.at], t.at_q.parity);
         int item = room.item[t.at_q.at];
@@ -438,12 +439,12 @@ forward(const __grid_constant__ struct forward_args a)
         registers_take<forward_shape<HD>::take>();
         compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
-            tma_wait_read();            /* shared memory stays until the last rows have left */
+            tma_wait_read();            /* shared memory must remain until the last rows have been written */
     }
 #endif
 }
 
-/* ---- the host's side ---- */
+/* ---- host code ---- */
 
 template <int HD, typename T> static bool launch(const struct kernel_attention *a, struct dev_stream *s)
 {

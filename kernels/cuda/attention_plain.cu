@@ -1,16 +1,16 @@
 /*
- * attention_plain.cu - causal attention for every head dimension, dtype and GPU, without haste
+ * attention_plain.cu - causal attention for every head dimension, dtype and GPU, not optimised
  *
- * Formulas as in kernels/cpu. A block holds a tile of TILE tokens of the other side in shared
- * memory as fp32; a warp works for one token of its own: lane j does the score with the tile's token j, then
- * each lane sums its share of the head's dimension over the tile.
+ * The formulas are those of kernels/cpu. A block holds a tile of TILE tokens of the other side in shared memory as
+ * fp32. Each warp processes one token of its own: lane j computes the score with token j of the tile, and then each
+ * lane sums its share of the head's dimension over the tile.
  */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.cuh"
 
-#define TILE  32                        /* tokens of the other side: one a lane */
-#define WARPS 8                         /* own tokens of a block */
-#define SHARE (CUDA_ATTENTION_MAX_HD / 32)      /* elements of a head that a lane holds */
+#define TILE  32                        /* tokens of the other side: one per lane */
+#define WARPS 8                         /* own tokens of a block: one per warp */
+#define SHARE (CUDA_ATTENTION_MAX_HD / 32)      /* elements of a head per lane */
 
 struct plain_args {
     const void *q, *k, *v, *o, *d_o;
@@ -25,7 +25,10 @@ struct plain_args {
     int head0;
 };
 
-/* A score from its dot product, the same bits both ways; rounded to T where round_unit asks for it. */
+/*
+ * Returns the score for a dot product, with the same bits in both directions. Rounded to T if round_unit requires
+ * it.
+ */
 template <typename T>
 static __device__ __forceinline__ float plain_score(const struct plain_args &a, float dot, float bias)
 {
@@ -34,9 +37,9 @@ static __device__ __forceinline__ float plain_score(const struct plain_args &a, 
     return sizeof(T) == 2 && a.round_unit != 0 ? a.round_unit * (float)down<T>(x / a.round_unit) : x;
 }
 
-/* ---- where things are ---- */
+/* ---- addresses ---- */
 
-/* The block's head of a sample, and its warp's token. */
+/* The head and sample of a block, and the token of its warp. */
 struct plain_place {
     int sample, head, row, token, lane;
 };
@@ -53,7 +56,7 @@ static __device__ __forceinline__ struct plain_place plain_place_of(const struct
     return p;
 }
 
-/* First element of q's, k's or v's row, and of o's. */
+/* Return the index of the first element of a row of q, k or v, and of a row of o. */
 static __device__ __forceinline__ int64_t in_row(const struct plain_args &a, const struct plain_place &p, int token)
 {
     return ((int64_t)p.sample * a.s + token) * a.token_stride + p.head * a.head_stride;
@@ -63,7 +66,7 @@ static __device__ __forceinline__ int64_t out_row(const struct plain_args &a, co
     return (((int64_t)p.sample * a.s + token) * a.heads + p.head) * a.hd;
 }
 
-/* The dropout factor of (query, key). */
+/* Returns the dropout factor of (query, key). */
 static __device__ __forceinline__ float keep_factor(const struct plain_args &a, const struct plain_place &p, int query,
                                                     int key)
 {
@@ -76,9 +79,12 @@ static __device__ __forceinline__ float keep_factor(const struct plain_args &a, 
     return kept[0] >> (query % 2 * 16 + key % 16) & 1 ? a.drop.keep : 0;
 }
 
-/* ---- pieces of work ---- */
+/* ---- building blocks ---- */
 
-/* Rows t0 .. t0 + TILE to shared memory, zeros beyond s; hd + 1 apart, so that lanes meet different banks. */
+/*
+ * Load rows t0 .. t0 + TILE into shared memory, with zeros after s. Rows are hd + 1 apart, so that lanes access
+ * different banks.
+ */
 template <typename T, bool OUT>
 static __device__ void tile_load(float *to, const struct plain_args &a, const struct plain_place &p, const void *from,
                                  int t0)
@@ -91,7 +97,7 @@ static __device__ void tile_load(float *to, const struct plain_args &a, const st
     }
 }
 
-/* A row to a warp's own shared memory. */
+/* Load a row into a warp's own shared memory. */
 template <typename T> static __device__ void row_load(float *to, const void *from, int64_t at, int hd, int lane)
 {
     for (int d = lane; d < hd; d += 32)
@@ -107,7 +113,7 @@ static __device__ float dot_rows(const float *x, const float *y, int hd)
     return sum;
 }
 
-/* sum[.] += over the tile's rows j of f (lane j's) * row j */
+/* sum[.] += the sum over the tile's rows j of f (of lane j) * row j */
 static __device__ __forceinline__ void add_rows(float (&sum)[SHARE], float f, const float *tile, int hd, int lane)
 {
     for (int j = 0; j < TILE; j++) {
@@ -137,7 +143,7 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* ---- kernels: shared memory is tiles of TILE * (hd + 1), then a row or two a warp ---- */
+/* ---- kernels: shared memory is tiles of TILE * (hd + 1), then one or two rows per warp ---- */
 
 template <typename T> static __global__ void plain_forward(struct plain_args a)
 {
@@ -214,7 +220,7 @@ template <typename T> static __global__ void plain_back_q(struct plain_args a)
         row_store<T>(a.dq, in_row(a, p, p.token), dq, a.scale, a.hd, p.lane);
 }
 
-/* A warp's token is a key here, the tile's are queries. */
+/* Here a warp's token is a key, and the tile holds queries. */
 template <typename T> static __global__ void plain_back_kv(struct plain_args a)
 {
     extern __shared__ float room[];
@@ -254,7 +260,7 @@ template <typename T> static __global__ void plain_back_kv(struct plain_args a)
     row_store<T>(a.dv, in_row(a, p, p.token), dv, 1, a.hd, p.lane);
 }
 
-/* 16 lanes a row; rows are (token, head) as they lie, N elements move at a time. */
+/* 16 lanes per row. Rows are (token, head) in memory order. N elements are loaded at a time. */
 template <typename T, int N>
 static __global__ void dots(float *dot, const struct plain_args a, int64_t rows)
 {
@@ -284,7 +290,7 @@ static __global__ void dots(float *dot, const struct plain_args a, int64_t rows)
     }
 }
 
-/* ---- the host's side ---- */
+/* ---- host code ---- */
 
 static struct plain_args plain_args_of(const struct kernel_attention *a)
 {
@@ -309,7 +315,7 @@ static struct plain_args plain_args_of(const struct kernel_attention *a)
     return p;
 }
 
-/* `rows`: rows of shared memory a warp has for itself. */
+/* Launch a kernel. `rows` is the number of rows of shared memory per warp. */
 static void plain_launch(void (*kernel)(struct plain_args), const struct kernel_attention *a,
                          const struct plain_args *p, int rows, struct dev_stream *s, const char *what)
 {

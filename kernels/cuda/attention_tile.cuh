@@ -1,12 +1,12 @@
 /*
- * attention_tile.cuh - what the three attention kernels for Hopper share
+ * attention_tile.cuh - code shared by the three attention kernels for Hopper
  *
- * All three have one shape. A block stays on its multiprocessor and takes items (a tile of
- * queries or keys of one head) from a queue until there are none. Its first warpgroup
- * fetches: one thread drives the copy engine through rings of tiles, one warp brings the few
- * floats that go with them. The other warpgroups compute, 64 rows each, in registers.
+ * All three have the same structure. A block stays on its multiprocessor and processes items (a tile of queries or
+ * keys of one head) from a queue until it is empty. The first warpgroup of the block fetches: one thread drives the
+ * copy engine, which fills rings of tiles, and one warp loads the few floats that belong to them. The other
+ * warpgroups compute 64 rows each, in registers.
  *
- * Scores are kept times log2(e), so that exponentials are ex2 alone.
+ * Scores are multiplied by log2(e), so that each exponential is a single ex2.
  */
 #ifndef SHARDKIT_KERNELS_CUDA_ATTENTION_TILE_CUH
 #define SHARDKIT_KERNELS_CUDA_ATTENTION_TILE_CUH
@@ -22,37 +22,37 @@
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
 
-/* How rows of a head lie in shared memory; see wgmma.cuh. Dimension 80 has 16 zeros behind it. */
+/* The layout of rows of a head in shared memory; see wgmma.cuh. Dimension 80 is padded with 16 zeros. */
 template <int HD> struct head_row {
     static const int width = HD % 64 == 0 ? 64 : 32;
     static const int columns = (HD + width - 1) / width;
     static const int padded = columns * width;
 };
 
-/* What a kernel is told beside its tensor maps. */
+/* The arguments of a kernel other than its tensor maps. */
 struct attention_work {
     const float *bias;                  /* [heads, s], or NULL */
     float *lse;                         /* [b, heads, s] */
-    float *dot;                         /* the same; way back only */
+    float *dot;                         /* same shape; gradients only */
     int s, heads;
     int n_heads;                        /* b * heads */
-    int tiles;                          /* items of a head */
-    int section;                        /* heads that are worked on at a time */
-    float scale, scale2;                /* of q . k; times log2(e) */
+    int tiles;                          /* number of items per head */
+    int section;                        /* number of heads that are processed at a time */
+    float scale, scale2;                /* factor of q . k; the same times log2(e) */
     struct dropout drop;
-    uint32_t sample0;                   /* numbers of sample 0 and head 0, for dropout */
+    uint32_t sample0;                   /* indices of sample 0 and head 0, for dropout */
     int head0;
     int queue;
 };
 
-/* Kernels are built for three kinds of call. DROP: bias as it comes, and dropout */
+/* Kernels are built for three kinds of call. DROP has dropout, and a bias if there is one. */
 enum attention_kind { PLAIN, BIAS, DROP };
 
 /* ---- items ---- */
 
 /*
- * Queues are zero when nobody uses them: whoever leaves last cleans up. A launch takes the next
- * one, so those that overlap in different streams do not meet.
+ * A queue that is not in use is zero: the last block to leave it resets it. Each launch uses the next queue, so
+ * launches that overlap in different streams use different ones.
  */
 #define QUEUES 256
 struct attention_queue {
@@ -60,13 +60,16 @@ struct attention_queue {
 };
 static __device__ struct attention_queue attention_queues[QUEUES];
 
-/* The next item, or past the last one. A block that starts late, its place taken by others' work, gets none. */
+/*
+ * Returns the next item, or a number past the last one. A block that starts late, because other work occupied its
+ * place, may get no item.
+ */
 static __device__ __forceinline__ int queue_take(const struct attention_work &w)
 {
     return (int)atomicAdd(&attention_queues[w.queue].taken, 1);
 }
 
-/* Once a block, after its last queue_take(). */
+/* To be called once per block, after its last queue_take(). */
 static __device__ __forceinline__ void queue_leave(const struct attention_work &w)
 {
     struct attention_queue *q = &attention_queues[w.queue];
@@ -80,12 +83,12 @@ static __device__ __forceinline__ void queue_leave(const struct attention_work &
 
 struct tile_place {
     int tile, head, sample;
-    int row;                            /* sample * heads + head: of lse */
+    int row;                            /* sample * heads + head: row of lse */
 };
 
 /*
- * Item i. Long items come first, so that the last ones to end are short; but heads come in
- * sections whose tensors fit the L2 cache together, or each tile would come from memory.
+ * Returns the position of item i. Long items come first, so that the last ones to finish are short. Heads are
+ * grouped into sections whose tensors fit in the L2 cache together; otherwise each tile would be read from memory.
  */
 static __device__ __forceinline__ struct tile_place place_of(const struct attention_work &w, int i, bool last_is_long)
 {
@@ -102,7 +105,7 @@ static __device__ __forceinline__ struct tile_place place_of(const struct attent
 
 /* ---- fetching ---- */
 
-/* `rows` rows of a head from token t0 on, as the map's boxes cut them. */
+/* Fetch `rows` rows of a head from token t0 on, in the boxes of the map. */
 template <int HD, typename T>
 __device__ __forceinline__ void fetch_rows(T *to, const CUtensorMap *map, barrier *b, int rows,
                                            const struct tile_place &p, int t0)
@@ -112,7 +115,7 @@ __device__ __forceinline__ void fetch_rows(T *to, const CUtensorMap *map, barrie
         tma_load(to + c * rows * head_row<HD>::width, map, b, c * head_row<HD>::width, p.head, t0, p.sample);
 }
 
-/* A warp has read what it gives back. */
+/* Return a stage to the fetching threads, after this warp has read it. */
 static __device__ __forceinline__ void give_back_stage(barrier *empty)
 {
     barrier_arrive_warp(empty);
@@ -120,7 +123,7 @@ static __device__ __forceinline__ void give_back_stage(barrier *empty)
 
 /* ---- products of a warpgroup ---- */
 
-/* d (+)= a b^T over a head's dimension; a from row a_row of a tile of a_rows, b a tile of N rows */
+/* d (+)= a b^T over a head's dimension. a begins at row a_row of a tile of a_rows rows; b is a tile of N rows. */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int a_rows, int a_row, const T *b,
                                               bool add)
@@ -135,7 +138,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int
                                     add || k > 0);
 }
 
-/* The same with a's rows in registers. */
+/* The same with the rows of a in registers. */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t (&a)[HD / 16][4], const T *b)
 {
@@ -147,7 +150,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t 
         wgmma<T, N>::template rs<0>(d, a[k], b_at + wgmma_along<width>(k, N), k > 0);
 }
 
-/* d [64, HD] += p [64, N] b; b a tile of N rows */
+/* d [64, HD] += p [64, N] b, where b is a tile of N rows. */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32_t (&p)[N / 16][4], const T *b)
 {
@@ -160,8 +163,8 @@ __device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32
 }
 
 /*
- * Of rows row .. row + 64 of a tile of `rows`: the left side of step k of multiply_rows(). Half r of a thread's
- * rows is in a[r] and a[r + 2], two elements each.
+ * Load the left operand of step k of multiply_rows() from rows row .. row + 64 of a tile of `rows` rows. Half r of
+ * a thread's rows is in a[r] and a[r + 2], two elements each.
  */
 template <int HD, typename T>
 __device__ __forceinline__ void load_step(uint32_t (&a)[4], const T *tile, int rows, int row, int k)
@@ -185,9 +188,9 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[HD / 16][4], const T *ti
 }
 
 /*
- * What leads to d is done before this place. Arithmetic that should overlap products ptxas else lets sink below
- * the wait for them; but it moves nothing across the loop that waits for a barrier, so this waits for
- * a phase (of a stage that is not given back yet) known to have ended.
+ * Ensure that the computation of d is complete before this point. Otherwise ptxas moves arithmetic that should
+ * overlap with products below the wait for them. It moves nothing across the loop that waits for a barrier, so this
+ * function waits for a phase (of a stage that has not been returned yet) that is known to have ended.
  */
 template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], barrier *b, uint32_t parity)
 {
@@ -195,7 +198,7 @@ template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], bar
     barrier_wait(b, parity);
 }
 
-/* Beyond fp16's largest number they become infinite, and so does what is summed from them. */
+/* Values beyond the largest fp16 become infinite, and so do sums that include them. */
 template <typename T> __device__ __forceinline__ uint32_t pack_pair(float low, float high)
 {
     uint32_t r;
@@ -207,7 +210,7 @@ template <typename T> __device__ __forceinline__ uint32_t pack_pair(float low, f
     return r;
 }
 
-/* An accumulator [64, N] becomes the left side of multiply_across(). */
+/* Convert an accumulator [64, N] to the left operand of multiply_across(). */
 template <typename T, int N>
 __device__ __forceinline__ void pack_rows(uint32_t (&p)[N / 16][4], const float (&s)[N / 2])
 {
@@ -229,9 +232,9 @@ static __device__ __forceinline__ float exp2_fast(float x)
 /* ---- results ---- */
 
 /*
- * Write a warpgroup's d [64, HD], row halves times f0 and f1, to rows t0 .. t0 + 64 of a head, by way of
- * rows row .. row + 64 of a tile that only this warpgroup uses. `id`: its named barrier. The tile is in use until
- * tma_wait_read() of the warpgroup's thread 0.
+ * Write a warpgroup's d [64, HD], with its row halves multiplied by f0 and f1, to rows t0 .. t0 + 64 of a head. The
+ * data passes through rows row .. row + 64 of a tile that only this warpgroup uses. `id` is its named barrier. The
+ * tile is in use until thread 0 of the warpgroup has called tma_wait_read().
  */
 template <int HD, typename T>
 __device__ __forceinline__ void store_tile(const CUtensorMap *map, T *tile, int rows, int row, int id,
@@ -242,7 +245,7 @@ __device__ __forceinline__ void store_tile(const CUtensorMap *map, T *tile, int 
     int lane = threadIdx.x % 32, r = row + threadIdx.x % 128 / 32 * 16 + lane % 16;
     uint32_t at = shared_address(tile + r * width), turn = width == 64 ? r % 8 : r / 2 % 4;
 
-    group_sync(id, 128);                /* nobody needs what was there */
+    group_sync(id, 128);                /* the previous contents are no longer needed */
     #pragma unroll
     for (int k = 0; k < HD / 16; k++) {
         uint32_t unit = ((uint32_t)(k * 16 % width / 8 + lane / 16)) ^ turn;
@@ -268,19 +271,19 @@ __device__ __forceinline__ void store_tile(const CUtensorMap *map, T *tile, int 
 /*
  * ---- dropout ----
  *
- * However a tile lies, a patch of drop_patches() belongs to 8 lanes, and each of them has elements in 8 patches. So
- * each computes one patch, and then they trade bits: with what it takes to drop an element, 6.5 instructions (hd 128,
- * forward), of which 1.5 multiply and 0.5 compare. When each lane evaluated Philox for every two of its elements,
- * it reached 94 / 75 TFLOP/s forward / back.
+ * In any tile a patch of drop_patches() belongs to 8 lanes, and each of these lanes has elements in 8 patches. Each
+ * lane therefore computes one patch, and then the lanes exchange bits. Including the operations that drop an
+ * element, this needs 6.5 instructions per element (hd 128, forward), of which 1.5 multiply and 0.5 compare. When
+ * each lane evaluated Philox for every two of its elements, the kernels reached 94 / 75 TFLOP/s forward / back.
  */
 
 /*
- * Each bit of the warp's 32 x has an address: its lane's number and its own in x. Swap the bits of weight LANE in
- * the one and of weight BIT in the other.
+ * Each bit of the warp's 32 words x has an address: the number of its lane, and its own number in x. Swap the
+ * address bit of weight LANE in the former with that of weight BIT in the latter.
  */
 template <int LANE, int BIT> __device__ __forceinline__ uint32_t trade_bits(uint32_t x)
 {
-    const uint32_t low = 0xffffffffu / ((1u << BIT) + 1);       /* bits whose number lacks BIT */
+    const uint32_t low = 0xffffffffu / ((1u << BIT) + 1);       /* bits whose number does not contain BIT */
     bool up = threadIdx.x & LANE;
     uint32_t theirs = __shfl_xor_sync(0xffffffffu, x, LANE), mine = up ? ~low : low;
 
@@ -288,7 +291,7 @@ template <int LANE, int BIT> __device__ __forceinline__ uint32_t trade_bits(uint
     return (x & mine) | (theirs & ~mine);
 }
 
-/* Of a thread's accumulator, as wgmma.cuh numbers it: has(i) says whether element i is kept. */
+/* The dropout mask of a thread's accumulator, numbered as in wgmma.cuh: has(i) returns whether element i is kept. */
 template <int N> struct kept_rows {
     uint32_t bits[N / 64];
 
@@ -311,11 +314,12 @@ struct kept_columns {
 };
 
 /*
- * Of a warpgroup's tile [64 queries, N keys] from `query` and `key` on; AT_ONCE as in drop_patches(). The query of a
- * lane's element (r, j, c), see wgmma.cuh, is 16 warp + 8 r + lane / 4, its key 8 j + 2 (lane % 4) + c, so its bit
+ * Compute the mask of a warpgroup's tile [64 queries, N keys] from `query` and `key` on; AT_ONCE is that of
+ * drop_patches(). Element (r, j, c) of a lane, see wgmma.cuh, has query 16 warp + 8 r + lane / 4 and key 8 j + 2
+ * (lane % 4) + c, so its bit is
  *     16 (lane / 4 % 2) + 8 (j % 2) + 2 (lane % 4) + c
- * and lanes of a patch differ in lane % 8. Each computes the patch whose r is lane / 4 % 2 and whose j / 2 % 4 is
- * lane % 4; trading these three bits leaves 16 r + 8 (j % 2) + 2 (j / 2 % 4) + c.
+ * and the lanes of a patch differ in lane % 8. Each lane computes the patch whose r is lane / 4 % 2 and whose j / 2
+ * % 4 is lane % 4. After exchanging these three bits, the bit is 16 r + 8 (j % 2) + 2 (j / 2 % 4) + c.
  */
 template <int AT_ONCE, int N>
 __device__ __forceinline__ void keep_rows(struct kept_rows<N> &kept, const struct attention_work &w,
@@ -333,10 +337,10 @@ __device__ __forceinline__ void keep_rows(struct kept_rows<N> &kept, const struc
 }
 
 /*
- * Of a turned one, [64 keys, 64 queries]: the key is 16 warp + 8 r + lane / 4, the query 8 j + 2 (lane % 4) + c,
- * the bit
+ * The same for a transposed tile, [64 keys, 64 queries]: the key is 16 warp + 8 r + lane / 4, the query is 8 j + 2
+ * (lane % 4) + c, and the bit is
  *     16 c + 8 r + lane / 4
- * Each computes the patch whose j is lane / 4; trading leaves 16 c + 8 r + j.
+ * Each lane computes the patch whose j is lane / 4. After the exchange the bit is 16 c + 8 r + j.
  */
 template <int AT_ONCE>
 __device__ __forceinline__ void keep_columns(struct kept_columns &kept, const struct attention_work &w,
@@ -351,24 +355,24 @@ __device__ __forceinline__ void keep_columns(struct kept_columns &kept, const st
     kept.bits[0] = trade_bits<16, 4>(kept.bits[0]);
 }
 
-/* ---- the host's side ---- */
+/* ---- host code ---- */
 
 /*
- * Describe [b, s, heads, hd] with these strides, in boxes of `rows` tokens by one swizzled column. False when
- * it cannot be.
+ * Describe a tensor [b, s, heads, hd] with these strides, in boxes of `rows` tokens by one swizzled column. Returns
+ * false if that is impossible.
  */
 bool attention_map(CUtensorMap *map, const struct kernel_attention *a, const void *p, int64_t token_stride,
                    int64_t head_stride, int rows);
-/* `tiles` items a head; the way back passes `dot`. */
+/* Returns the arguments for `tiles` items per head. The gradient kernels pass `dot`. */
 struct attention_work attention_work_of(const struct kernel_attention *a, int tiles, float *dot);
 
-/* Blocks of a launch: one a multiprocessor, no more than there are items. */
+/* Returns the number of blocks of a launch: one per multiprocessor, but no more than there are items. */
 static inline unsigned attention_blocks(const struct attention_work *w)
 {
     return (unsigned)min_i64(cuda_sm_count(), (int64_t)w->n_heads * w->tiles);
 }
 
-/* A kernel that needs more shared memory than the default says so, once. */
+/* Launch a kernel that needs more shared memory than the default, which must be requested first. */
 template <typename K, typename A>
 void attention_launch(K *kernel, const A &args, int threads, size_t shared, struct dev_stream *s, const char *what)
 {
@@ -378,12 +382,12 @@ void attention_launch(K *kernel, const A &args, int threads, size_t shared, stru
     cuda_launched(what);
 }
 
-/* A type as an argument. */
+/* A type that can be passed as an argument. */
 template <typename X> struct attention_type {
     typedef X type;
 };
 
-/* call() with a constant in place of the head dimension; false when there is no kernel for it. */
+/* Call call() with the head dimension as a constant. Returns false if there is no kernel for it. */
 template <typename F> bool with_head_dim(int hd, F call)
 {
     switch (hd) {
@@ -400,7 +404,7 @@ template <typename F> bool with_head_dim(int hd, F call)
     }
 }
 
-/* The same, and call(hd, attention_type<T>()). */
+/* The same, calling call(hd, attention_type<T>()). */
 template <typename F> bool with_head_dim(int hd, enum dtype t, F call)
 {
     return with_head_dim(hd, [&](auto n) {

@@ -1,26 +1,29 @@
 /*
- * columns.cu - column sums: gradients of biases, and the dropout they may lie behind
+ * columns.cu - column sums: gradients of biases, and of a dropout after them
  *
- * Two stages. A block takes a strip of 32 packs of columns and a chunk of rows, 8 rows at a
- * time, and writes its sums; the second stage adds the chunks in order.
+ * There are two stages. A block processes a strip of 32 packs of columns and a chunk of rows, 8 rows at a time, and
+ * writes its sums. The second stage adds the chunks in order.
  *
- * H200, bf16 [16384, 2048]: sums 23 us (2.9 TB/s with both launches, 3.4 the first alone), from 40 before
- * BATCH: `da` may be `x`, so the compiler moves no load over a store by itself. With dropout 66 us,
- * most of it Philox.
+ * H200, bf16 [16384, 2048]: sums take 23 us (2.9 TB/s with both launches, 3.4 the first alone). Before BATCH it was
+ * 40: `da` may be `x`, so the compiler does not move a load across a store. With dropout it takes 66 us, mostly for
+ * Philox.
  */
 #include "kernels/cuda/columns.cuh"
 
-#define LANES      32                   /* packs of a strip */
+#define LANES      32                   /* packs per strip */
 #define ROW_LANES  8
 #define MAX_CHUNKS 512
-#define FILL       1024                 /* blocks that keep the GPU busy */
+#define FILL       1024                 /* number of blocks that keeps the GPU busy */
 
 static int64_t strips(int64_t n, int width)
 {
     return ceil_div(n, (int64_t)LANES * width);
 }
 
-/* Shape alone decides, not T: fp32 has twice the strips, and may as well have the same chunks. */
+/*
+ * The number depends only on the shape, not on T: fp32 has twice the strips, and works as well with the same
+ * chunks.
+ */
 int64_t cuda_column_chunks(int64_t m, int64_t n)
 {
     int64_t want = min_i64(MAX_CHUNKS, ceil_div(FILL, strips(n, 8)));
@@ -28,11 +31,11 @@ int64_t cuda_column_chunks(int64_t m, int64_t n)
     return max_i64(1, min_i64(want, m / (2 * ROW_LANES)));
 }
 
-#define BATCH 4                         /* rows of a thread on their way; written out, as `da` may be `x` */
+#define BATCH 4                         /* rows that a thread loads ahead; done explicitly, because `da` may be `x` */
 
 /*
- * MOVE: v = x * mask, rounded to T and kept in `da`, before it is summed. One block: a strip and a
- * chunk of `rows` rows.
+ * One block processes a strip and a chunk of `rows` rows. With MOVE, v = x * mask is rounded to T and stored in
+ * `da` before it is summed.
  */
 template <typename T, int N, bool MOVE>
 static __global__ void __launch_bounds__(LANES * ROW_LANES)
@@ -132,7 +135,7 @@ add_chunks(const struct cuda_chunks c)
             sum += part[i * c.stride + col];
     room[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    /* Turned: a warp now holds one column's CHUNK_LANES sums. */
+    /* Transposed: a warp now holds the CHUNK_LANES sums of one column. */
     sum = warp_sum(room[threadIdx.x][threadIdx.y]);
     col = (int64_t)blockIdx.x * 32 + threadIdx.y;
     if (threadIdx.x == 0 && col < c.h)

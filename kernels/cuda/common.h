@@ -1,10 +1,10 @@
 /*
- * common.h - what the files of the CUDA backend share
+ * common.h - declarations shared by the files of the CUDA backend
  *
- * Each .cu file fills its members of struct kernels. Work is only queued, in the stream that is
- * given; a call that the driver refuses is kept for dev_ops.check(). Random numbers, masks and
- * formulas are the CPU's, bit for bit where the contract says so; sums are cut by the shapes
- * alone, never by who finishes first, and there are no floating-point atomics.
+ * Each .cu file sets its members of struct kernels. Calls only queue work, in the given stream. If the driver
+ * refuses a call, the error is kept for dev_ops.check(). Random numbers, masks and formulas are those of the CPU,
+ * bit for bit where the contract requires it. Sums are split by shape alone, never by which block finishes first,
+ * and there are no floating-point atomics.
  */
 #ifndef SHARDKIT_KERNELS_CUDA_COMMON_H
 #define SHARDKIT_KERNELS_CUDA_COMMON_H
@@ -18,19 +18,20 @@ extern "C" {
 
 /* ---- device.cu ---- */
 extern const struct dev_ops cuda_dev;
-/* Take the GPU and say who it is in messages; -1 and *e when it cannot be had. */
+/* Select the GPU, and determine its name for messages. Returns -1 with *e filled if it cannot be used. */
 int cuda_device_open(int ordinal, struct err *e);
 void cuda_device_close(void);
 int cuda_sm_count(void);
-/* Keep the first failure for check(). `what` is a literal. */
+/* Record a failure for check(), unless there is an earlier one. `what` is a literal. */
 void cuda_note(const char *what, cudaError_t status);
-/* The same in words: what other libraries say. */
+/* The same with a text, for errors of other libraries. */
 void cuda_note_text(const char *what, const char *text);
-/* After a launch: hear of its refusal. */
+/* Call after a launch, to record it if it was refused. */
 void cuda_launched(const char *what);
 /*
- * Room of a stream for the length of one call, 256-byte aligned; who gets it next in that
- * stream may overwrite it. NULL (and noted) without memory. CUDA_ROOM_BYTES at most.
+ * Returns a scratch buffer of a stream, 256-byte aligned, for the duration of one call. The next user in that
+ * stream may overwrite it. Returns NULL, with the failure recorded, if there is not enough memory. It has
+ * CUDA_ROOM_BYTES bytes.
  */
 #define CUDA_ROOM_BYTES (64u << 20)
 void *cuda_room(struct dev_stream *s);
@@ -38,7 +39,7 @@ void *cuda_room(struct dev_stream *s);
 /* ---- nccl.cu ---- */
 const struct dev_net *cuda_net_open(struct err *e);
 
-/* ---- each file's functions, into *k ---- */
+/* ---- functions of each file, which set members of *k ---- */
 void cuda_flat_fill(struct kernels *k);
 void cuda_optimizer_fill(struct kernels *k);
 void cuda_norm_fill(struct kernels *k);

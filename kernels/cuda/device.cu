@@ -1,8 +1,8 @@
 /*
- * device.cu - the GPU as a device: memory, streams, events, and the first thing that went wrong
+ * device.cu - the GPU as a device: memory, streams, events, and the first failure
  *
- * One GPU a process. Any thread may call: the runtime's current device is a thread's own, so
- * every call that makes something selects ours first.
+ * A process uses one GPU. Any thread may call these functions. The runtime's current device is a property of each
+ * thread, so every call that creates something selects the process's GPU first.
  */
 #include <cuda_runtime.h>
 #include <pthread.h>
@@ -15,11 +15,11 @@
 static struct {
     int ordinal, sms;
     struct dev_who who;
-    char name[200];                     /* "cuda 3 (NVIDIA H200, GPU-53a7.., 0000:1b:00.0)" */
+    char name[200];                     /* e.g. "cuda 3 (NVIDIA H200, GPU-53a7.., 0000:1b:00.0)" */
 } gpu;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char fault[1400];                /* the first since check() last told; "" is none */
+static char fault[1400];                /* the first failure since the last check(); "" if none */
 
 /* ---- faults ---- */
 
@@ -50,7 +50,7 @@ static int dev_check(struct err *e)
 {
     int rc = 0;
 
-    /* A kernel's fault comes back from whatever is called next; it stays with the context for good. */
+    /* A kernel's fault is returned by the next call, whatever it is, and remains in the context permanently. */
     cuda_note("queued work", cudaGetLastError());
     pthread_mutex_lock(&lock);
     if (fault[0]) {
@@ -72,7 +72,7 @@ static void select_gpu(void)
     selected = true;
 }
 
-/* Fills *e like err_sys(), whose errno a GPU does not have. */
+/* Fill *e like err_sys(), for errors that have no errno. */
 static void fail(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void fail(struct err *e, const char *fmt, ...)
 {
@@ -100,7 +100,7 @@ static void *dev_alloc(uint64_t bytes, struct err *e)
     status = cudaMalloc(&p, bytes + !bytes);
     if (status == cudaSuccess)
         return p;
-    cudaGetLastError();                 /* told here; not again by check() */
+    cudaGetLastError();                 /* reported here, so check() must not report it again */
     cudaMemGetInfo(&left, &total);
     fail(e, "%s: cannot allocate %llu bytes: %s; %zu of %zu are free", gpu.name, (unsigned long long)bytes,
          cudaGetErrorString(status), left, total);
@@ -178,7 +178,7 @@ static void dev_memory(uint64_t *total, uint64_t *free_now)
     *free_now = left;
 }
 
-/* ---- rooms: one a stream, made when it first asks ---- */
+/* ---- scratch buffers: one per stream, allocated at first use ---- */
 
 #define MAX_ROOMS 16
 
@@ -244,8 +244,9 @@ static struct dev_stream *dev_stream_new(void)
 
     select_gpu();
     /*
-     * Non-blocking: order between streams comes from events only. Computing happens in the default stream
-     * and messages in these: first in the queue, they begin as soon as a multiprocessor has room.
+     * Non-blocking: only events define an order between streams. Computation runs in the default stream and
+     * messages run in these streams. Because of their priority, messages begin as soon as a multiprocessor has
+     * room.
      */
     cuda_note("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &most));
     cuda_note("cudaStreamCreate", cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, most));
@@ -300,7 +301,7 @@ static bool dev_event_done(struct dev_event *v)
     if (status == cudaErrorNotReady)
         return false;
     cuda_note("queued work", status);
-    return true;                        /* after a fault nothing is waited for: check() tells */
+    return true;                        /* after a fault nothing must wait: check() reports it */
 }
 
 static void dev_who(struct dev_who *who) { *who = gpu.who; }
@@ -350,8 +351,9 @@ int cuda_device_open(int ordinal, struct err *e)
     cudaError_t status;
 
     /*
-     * Streams that share a hardware queue wait for each other, and ours wait for other GPUs (peers.cu): with the
-     * default of 8 queues a pipeline stage between two others, with tensor and data ranks, could wait in a circle.
+     * Streams that share a hardware queue wait for each other, and these streams also wait for other GPUs
+     * (peers.cu). With the default of 8 queues a pipeline stage between two others, with tensor and data ranks,
+     * could deadlock.
      */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     status = cudaGetDeviceCount(&n);
@@ -362,7 +364,7 @@ int cuda_device_open(int ordinal, struct err *e)
                   status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
         return -1;
     }
-    /* A launcher may show each rank a GPU of its own, and nothing else. */
+    /* A launcher may make only one GPU visible to each rank. */
     if (n == 1)
         ordinal = 0;
     if (ordinal < 0 || ordinal >= n) {
@@ -375,7 +377,7 @@ int cuda_device_open(int ordinal, struct err *e)
     if (status == cudaSuccess)
         status = cudaSetDevice(ordinal);
     if (status == cudaSuccess)
-        status = cudaFree(NULL);        /* makes the context: a broken GPU shows here */
+        status = cudaFree(NULL);        /* creates the context: a broken GPU is detected here */
     if (status != cudaSuccess) {
         cudaGetLastError();
         fail(e, "%s: cannot be used: %s", gpu.name, cudaGetErrorString(status));

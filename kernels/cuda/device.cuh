@@ -1,5 +1,5 @@
 /*
- * device.cuh - what kernels share on the device: elements of T, 16-byte packs, dropout, sums of blocks
+ * device.cuh - device code shared by kernels: elements of T, 16-byte packs, dropout, block sums
  */
 #ifndef SHARDKIT_KERNELS_CUDA_DEVICE_CUH
 #define SHARDKIT_KERNELS_CUDA_DEVICE_CUH
@@ -13,7 +13,7 @@
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 
-/* Run a statement with T = bf16, f16 or float. */
+/* Execute a statement with T = bf16, f16 or float. */
 #define WITH_T(t, ...)                                     \
     do {                                                   \
         if ((t) == DTYPE_BF16) {                           \
@@ -28,7 +28,7 @@ typedef __half f16;
         }                                                  \
     } while (0)
 
-/* Run a statement with G = f16 or float, what parameters' gradients may be of. */
+/* Execute a statement with G = f16 or float, the possible types of parameters' gradients. */
 #define WITH_G(t, ...)                                     \
     do {                                                   \
         if ((t) == DTYPE_F16) {                            \
@@ -40,7 +40,7 @@ typedef __half f16;
         }                                                  \
     } while (0)
 
-/* Run a statement with T, and with G = T where `grad_t` says so. */
+/* Execute a statement with T, and with G = T if `grad_t` is set and T is f16; else G = float. */
 #define WITH_T_AND_G(t, grad_t, ...)                       \
     do {                                                   \
         if ((grad_t) && (t) == DTYPE_F16) {                \
@@ -64,15 +64,15 @@ template <> __device__ __forceinline__ float down<float>(float x) { return x; }
 template <> __device__ __forceinline__ bf16 down<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ __forceinline__ f16 down<f16>(float x) { return __float2half_rn(x); }
 
-/* N elements that move as one; of 16 bytes where memory allows, of one element where it does not. */
+/* N elements that are loaded and stored together: 16 bytes where alignment allows, else one element. */
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack {
     T v[N];
 };
 template <typename T> struct wide {
-    static const int n = 16 / sizeof(T);        /* elements of 16 bytes */
+    static const int n = 16 / sizeof(T);        /* number of elements in 16 bytes */
 };
 
-/* Left to itself the compiler reads shared memory two bytes at a time. */
+/* Without the explicit uint4 the compiler reads shared memory two bytes at a time. */
 template <typename T, int N> __device__ __forceinline__ pack<T, N> fetch_pack(const T *p)
 {
     if constexpr (sizeof(pack<T, N>) == 16) {
@@ -115,8 +115,8 @@ template <typename T, int N> __device__ __forceinline__ void store(T *p, const f
 }
 
 /*
- * N elements of a parameter's gradient: `sum`, or added to. fp32 may begin with what is there; fp16 adds it at the end,
- * to the rounded sum.
+ * Set N elements of a parameter's gradient to `sum`, or add to them. With fp32 the sum begins with the old values;
+ * with fp16 the old values are added at the end, to the rounded sum.
  */
 template <typename G, int N> __device__ __forceinline__ void grad_begin(float (&sum)[N], const G *to, bool add)
 {
@@ -137,7 +137,7 @@ template <typename G, int N> __device__ __forceinline__ void grad_end(G *to, flo
     store(to, sum);
 }
 
-/* The same of one, added at the end. */
+/* The same for one element. The old value is added at the end. */
 template <typename G> __device__ __forceinline__ void grad_put(G *to, float sum, bool add)
 {
     *to = down<G>((add ? up(*to) : 0) + up(down<G>(sum)));
@@ -147,7 +147,10 @@ static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 /* ---- random numbers: Philox4x32 ---- */
 
-/* The keys of all rounds: passed as they are, they stay in constant memory and take no registers. */
+/*
+ * The keys of all rounds. They are passed as kernel arguments, so they stay in constant memory and need no
+ * registers.
+ */
 template <int ROUNDS> struct philox_keys {
     uint32_t x[ROUNDS], y[ROUNDS];
 };
@@ -163,7 +166,7 @@ template <int ROUNDS> static inline struct philox_keys<ROUNDS> philox_keys_of(co
     return k;
 }
 
-/* From the four words of the counter. */
+/* Returns the block for a counter of four words. */
 template <int ROUNDS> __device__ __forceinline__ uint4 philox(const struct philox_keys<ROUNDS> &k, uint4 c)
 {
     #pragma unroll
@@ -176,22 +179,22 @@ template <int ROUNDS> __device__ __forceinline__ uint4 philox(const struct philo
     return c;
 }
 
-/* Block `at` of a key's stream. */
+/* Returns block `at` of a key's stream. */
 template <int ROUNDS> __device__ __forceinline__ uint4 philox_at(const struct philox_keys<ROUNDS> &k, uint64_t at)
 {
     return philox(k, make_uint4((uint32_t)at, (uint32_t)(at >> 32), 0, 0));
 }
 
-/* ---- dropout, as kernels.h says ---- */
+/* ---- dropout as in kernels.h ---- */
 
 #define DROP_ROUNDS 7
 
-/* struct kernel_dropout as kernels want it; keep == 0: no dropout. */
+/* struct kernel_dropout in the form that kernels use; keep == 0: no dropout. */
 struct dropout {
-    uint32_t limit;                     /* in the upper half */
-    float keep;                         /* what is kept is multiplied by this */
+    uint32_t limit;                     /* stored in the upper half */
+    float keep;                         /* factor for kept elements */
     struct philox_keys<DROP_ROUNDS> keys;
-    uint32_t clear[16];                 /* all bits set where that bit of the limit is 0 */
+    uint32_t clear[16];                 /* all bits set if that bit of the limit is 0 */
     int64_t row0;
 };
 
@@ -218,8 +221,9 @@ static __device__ __forceinline__ uint32_t word_of(uint4 w, int i)
 }
 
 /*
- * x[j] *= mask of element i + j of a hidden tensor; i is a multiple of N. Products are rounded: fused with what comes
- * after, they would not be what the CPU gives. NaNs are seen even where dropped.
+ * x[j] *= mask of element i + j of a hidden tensor; i must be a multiple of N. Products are rounded separately: if
+ * they were fused with the next operation, they would differ from those of the CPU. A NaN remains visible even if
+ * it is dropped.
  */
 template <int N> __device__ __forceinline__ void drop(float (&x)[N], const struct dropout &d, int64_t i)
 {
@@ -236,11 +240,11 @@ template <int N> __device__ __forceinline__ void drop(float (&x)[N], const struc
 }
 
 /*
- * Which elements are kept of N patches of attention, `step` patches of keys apart. A patch is 2 queries by 16 keys,
- * number `queries` and `keys` of such; its bits are in the order of kernels.h. All 32 numbers are compared with the
- * limit at once, from the lowest bit up: `kept` tells how the bits so far compare. AT_ONCE blocks of each
- * patch at a time, 1 or 2; a loop, as ptxas would let straight code sink below the wait for products
- * that it should overlap.
+ * Determine which elements are kept in N patches of attention, `step` patches of keys apart. A patch is 2 queries
+ * by 16 keys; `queries` and `keys` count such units. Its bits are in the order of kernels.h. All 32 numbers are
+ * compared with the limit at once, from the lowest bit up: `kept` holds the result of the comparison so far.
+ * AT_ONCE (1 or 2) blocks of each patch are computed at a time. This is a loop, because ptxas would move
+ * straight-line code below the wait for products that it should overlap with.
  */
 template <int AT_ONCE, int N>
 static __device__ __forceinline__ void drop_patches(uint32_t (&kept)[N], const struct dropout &d, uint32_t keys,
@@ -264,17 +268,20 @@ static __device__ __forceinline__ void drop_patches(uint32_t (&kept)[N], const s
         }
 }
 
-/* ---- sums, in an order that only the shape decides ---- */
+/* ---- sums, in an order that depends only on the shape ---- */
 
 template <typename V> __device__ __forceinline__ V warp_sum(V x)
 {
     #pragma unroll
     for (int d = 16; d > 0; d /= 2)
         x += __shfl_xor_sync(0xffffffffu, x, d);
-    return x;                           /* the same in all lanes: both halves add the same two numbers */
+    return x;                           /* equal in all lanes: both halves add the same two numbers */
 }
 
-/* Of all threads of a block of WARPS warps, in all of them. `room` is shared memory of WARPS. */
+/*
+ * Returns, in all threads, the sum over all threads of a block of WARPS warps. `room` is WARPS elements of shared
+ * memory.
+ */
 template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *room)
 {
     V sum = 0;
@@ -282,7 +289,7 @@ template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *
     x = warp_sum(x);
     if (WARPS == 1)
         return x;
-    __syncthreads();                    /* whoever still reads the last sum */
+    __syncthreads();                    /* wait until all threads have read the previous sum */
     if (threadIdx.x % 32 == 0)
         room[threadIdx.x / 32] = x;
     __syncthreads();
@@ -292,12 +299,12 @@ template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *
     return sum;
 }
 
-/* ---- GELU in its tanh form (docs/training.md 1.6); see kernels/cpu/vmath.h for why this shape ---- */
+/* ---- GELU in its tanh form (docs/training.md 1.6); see kernels/cpu/vmath.h for the reasons ---- */
 
 #define GELU_2C    1.59576912f          /* 2 * 0.79788456 */
 #define GELU_CUBIC 0.044715f
 
-/* bf16 keeps 8 bits and fp16 11, so ex2.approx and rcp.approx (2 ulp of fp32) are as good as exact there. */
+/* bf16 has 8 bits and fp16 has 11, so ex2.approx and rcp.approx (2 ulp of fp32) are as good as exact there. */
 template <typename T> __device__ __forceinline__ float gelu_sigmoid(float x, float *e)
 {
     float z = x * -GELU_2C * fmaf(GELU_CUBIC * x, x, 1.0f);
@@ -322,7 +329,7 @@ template <typename T> __device__ __forceinline__ float gelu_slope(float x)
 {
     float e, sig, du2;
 
-    x = x < -100.0f ? -100.0f : x;      /* constant from there on; x^2 of more could be infinite */
+    x = x < -100.0f ? -100.0f : x;      /* constant beyond this range; x^2 of a larger x could be infinite */
     x = x > 100.0f ? 100.0f : x;
     sig = gelu_sigmoid<T>(x, &e);
     du2 = fmaf(3 * GELU_2C * GELU_CUBIC * x, x, GELU_2C);       /* d(2u)/dx */

@@ -1,12 +1,13 @@
 /*
- * embed.cu - rows of a table by token, and gradients back into them
+ * embed.cu - embedding lookup, and gradients of the table
  *
- * Back: tokens are sorted by row (stable, so ascending within a row), then a row's tokens are added
- * in that order by whoever owns the row: a block, or, where a word is so frequent that one block
- * would still be at it when all others are done, a block for each few columns.
+ * For the gradients, tokens are sorted by row (stable, so ascending within a row). The tokens of a row are then
+ * added in that order, by one block per row. A word may be so frequent that one block would still be busy when all
+ * others are done; such a row is processed by one block for every few columns.
  *
- * H200, 16384 tokens of a text-like distribution, h 2048: embed 32 us (4.1 TB/s); back 160 to 180 us, of which the sort
- * 40. A warp a row, tokens one after the other, took 454: each waited for the one before.
+ * H200, 16384 tokens of a text-like distribution, h 2048: embed takes 32 us (4.1 TB/s); the gradient takes 160 to
+ * 180 us, of which the sort takes 40. One warp per row, with tokens one after the other, took 454, because each
+ * load waited for the previous one.
  */
 #include <cub/device/device_radix_sort.cuh>
 
@@ -16,7 +17,7 @@
 
 /* ---- forward ---- */
 
-/* N elements a thread; a row is `packs` of them. */
+/* N elements per thread; a row is `packs` such units. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
 gather(const struct kernel_embed g, int64_t packs)
@@ -51,12 +52,12 @@ static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream 
     cuda_launched("embed");
 }
 
-/* ---- back ---- */
+/* ---- gradients ---- */
 
-/* Tokens of a row from which several threads share a column; a warp sees 2 more. */
+/* Rows with more tokens than this are shared by several threads per column. A warp inspects 2 more keys. */
 #define LONG 30
 
-/* Keys are rows, or `rows` for tokens of other ranks, which the sort puts last. */
+/* Keys are rows, or `rows` for tokens of other ranks, which are thereby sorted to the end. */
 struct sorted {
     uint32_t *key_in, *key, *token_in, *token;
     void *temp;
@@ -67,7 +68,7 @@ static size_t sort_temp(int64_t m)
 {
     size_t bytes = 0;
 
-    /* 32 bits: the most that a sort of m can ask for. */
+    /* 32 bits: the maximum that a sort of m items can require. */
     cuda_note("sort", cub::DeviceRadixSort::SortPairs(NULL, bytes, (const uint32_t *)NULL, (uint32_t *)NULL,
                                                       (const uint32_t *)NULL, (uint32_t *)NULL, (int)m, 0, 32));
     return bytes;
@@ -105,9 +106,9 @@ static __global__ void make_keys(struct sorted a, const int32_t *id, int64_t fir
     a.token_in[i] = (uint32_t)i;
 }
 
-#define BATCH 8                         /* tokens of a thread on their way */
+#define BATCH 8                         /* tokens that a thread loads ahead */
 
-/* sum += the rows of dy of n tokens, `step` apart; token(i) is the number of the i-th. */
+/* sum += the rows of dy of n tokens, `step` apart; token(i) is the number of the i-th token. */
 template <typename T, int N, typename F>
 __device__ __forceinline__ void add_tokens(float (&sum)[N], const T *dy, int64_t h, int n, int step, F token)
 {
@@ -132,8 +133,8 @@ __device__ __forceinline__ void add_tokens(float (&sum)[N], const T *dy, int64_t
 }
 
 /*
- * A block for each sorted token and THREADS packs; the first token of a row does the row, if it has
- * at most LONG. A warp looks at the keys around it all at once: one wait instead of LONG.
+ * There is one block for each sorted token and THREADS packs. The block of a row's first token processes the row,
+ * if it has at most LONG tokens. A warp reads all surrounding keys at once: one wait instead of LONG.
  */
 template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
@@ -145,7 +146,7 @@ short_rows(const struct kernel_embed_back g, struct sorted a)
     int64_t at = blockIdx.x, col = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N, look = at - 1 + lane;
     uint32_t row = a.key[at];
     bool mine = look >= 0 && look < m && lane < LONG + 2 && a.key[look] == row;
-    unsigned run = __ballot_sync(0xffffffffu, mine);    /* bit 0: the one before */
+    unsigned run = __ballot_sync(0xffffffffu, mine);    /* bit 0: the previous token */
     int n = __ffs((int)~(run >> 1)) - 1;
 
     if (row >= rows || run % 2 || n > LONG || col >= h)
@@ -162,8 +163,9 @@ short_rows(const struct kernel_embed_back g, struct sorted a)
 #define LONG_ROWS  (THREADS / LONG_PACKS)
 
 /*
- * A run of more than LONG covers a multiple of LONG: block x looks at sorted token x * LONG, and does
- * the row if that is the run's first such token. Block y: LONG_PACKS packs of columns.
+ * A run of more than LONG tokens contains an index that is a multiple of LONG. Block x inspects sorted token x *
+ * LONG, and processes the row if that is the first such token of the run. Block y processes LONG_PACKS packs of
+ * columns.
  */
 template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
@@ -179,7 +181,7 @@ long_rows(const struct kernel_embed_back g, struct sorted a)
 
     if (row >= rows || (at > 0 && a.key[at - LONG] == row))
         return;
-    /* Fewer than LONG before `at`, and then as many as there are, a block's width at a time. */
+    /* Count fewer than LONG tokens before `at`, and then all that follow, a block's width at a time. */
     n = __syncthreads_count(threadIdx.x && threadIdx.x < LONG && start >= 0 && a.key[start] == row);
     start = at - n;
     do {
@@ -290,11 +292,11 @@ static void embed_finish(const struct kernel_embed_finish *g, enum dtype t, stru
     cuda_launched("embed_finish");
 }
 
-#define POSITION_COLS 8                 /* columns of a thread, THREADS apart */
+#define POSITION_COLS 8                 /* columns per thread, THREADS apart */
 
 /*
- * Block x: a position, y: THREADS * POSITION_COLS columns. It walks through the tokens THREADS at a time, notes in
- * order those at its position, and adds their rows; `pos` is read from the L2.
+ * Block x processes one position, block y THREADS * POSITION_COLS columns. It scans the tokens THREADS at a time,
+ * lists in order those at its position, and adds their rows. `pos` is read from the L2 cache.
  */
 template <typename T, typename G>
 static __global__ void __launch_bounds__(THREADS)
@@ -320,7 +322,7 @@ position_rows(const struct kernel_position_back g)
         unsigned votes = __ballot_sync(0xffffffffu, hit);
         int before = 0, all = 0;
 
-        if (!__syncthreads_or(hit))     /* also: the last hits are done with */
+        if (!__syncthreads_or(hit))     /* also a barrier: the last hits have been processed */
             continue;
         if (threadIdx.x % 32 == 0)
             count[warp] = __popc(votes);
@@ -341,7 +343,7 @@ position_rows(const struct kernel_position_back g)
 #undef EACH_COLUMN
 }
 
-/* Positions in order: those of row % s, where the tokens are known. N columns a thread. */
+/* Gradient for positions row % s, where the tokens of a position are known. N columns per thread. */
 template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
 position_strides(const struct kernel_position_back g, int64_t packs)

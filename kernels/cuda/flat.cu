@@ -1,18 +1,18 @@
 /*
- * flat.cu - work on flat buffers: sums, conversions, initial weights
+ * flat.cu - operations on flat buffers: sums, conversions, initial weights
  *
- * All of it is bound by memory, and a thread takes 16 bytes of fp32 at a time. H200, of a device copy's
- * 4.23 TB/s: cast 4.28, add 4.35, scale 4.26. Two packs a thread were not needed: there are blocks enough to keep
- * loads on their way.
+ * All of them are limited by memory bandwidth. A thread processes 16 bytes of fp32 at a time. Speed on an H200,
+ * where a device copy has 4.23 TB/s: cast 4.28, add 4.35, scale 4.26. Two packs per thread were not needed, because
+ * there are enough blocks to keep loads in flight.
  */
 #include <math.h>
 
 #include "kernels/cuda/device.cuh"
 
 #define THREADS 256
-#define QUAD    4                       /* fp32 of 16 bytes */
+#define QUAD    4                       /* number of fp32 in 16 bytes */
 
-/* Blocks for n elements of which a thread takes `each`. */
+/* Returns the number of blocks for n elements with `each` elements per thread. */
 static unsigned blocks_for(int64_t n, int64_t each)
 {
     return (unsigned)max_i64(1, ceil_div(n, THREADS * each));
@@ -20,7 +20,7 @@ static unsigned blocks_for(int64_t n, int64_t each)
 
 /* ---- sums in fp64 ---- */
 
-/* *out = sum of the n numbers of x, each times w unless that is NULL: one block, a fixed order */
+/* *out = the sum of the n numbers of x, each times w unless that is NULL; one block, in a fixed order. */
 static __global__ void __launch_bounds__(1024) sum_weighted(double *out, const float *x, const float *w, int64_t n)
 {
     __shared__ double room[32];
@@ -56,7 +56,7 @@ static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream
 
 /* ---- conversions and sums of buffers ---- */
 
-/* A NaN keeps its sign and leading bits, as on the CPU; the conversion's own has none of its own. */
+/* A NaN keeps its sign and leading bits, as on the CPU. The hardware conversion would return a standard NaN. */
 static __device__ __forceinline__ bf16 cast_down(float x)
 {
     return x == x ? __float2bfloat16_rn(x)
@@ -64,8 +64,8 @@ static __device__ __forceinline__ bf16 cast_down(float x)
 }
 
 /*
- * y[i] = x[i] in another dtype; y[i] *= f; y[i] += x[i]. N elements a thread, whole packs only;
- * with N = 1 it does what is left.
+ * y[i] = x[i] in another dtype; y[i] *= f; y[i] += x[i]. N elements per thread, for whole packs only; with N = 1
+ * for the remainder.
  */
 static __device__ __forceinline__ void cast_one(float *y, bf16 x)
 {
@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(THREADS) add_packs(G *y, const G *x, in
     store(y + i * N, v);
 }
 
-/* Launch a kernel over whole packs of N, and over what is left: KERNEL(N, first element, how many packs). */
+/* Launch a kernel for whole packs of N and for the remainder: KERNEL(N, first element, number of packs). */
 #define OVER_PACKS(N, n, LAUNCH)                                    \
     do {                                                            \
         int64_t whole_ = (n) / (N), rest_ = (n) - whole_ * (N);     \
@@ -181,7 +181,7 @@ static void add(void *y, const void *x, int64_t n, enum dtype t, struct dev_stre
 
 /* ---- initial weights ---- */
 
-/* A number in (0, 1), never an end: 52 bits, and half of the last */
+/* Returns a number in (0, 1), excluding both ends: 52 bits, plus half of the last bit. */
 static __device__ double uniform(uint32_t high, uint32_t low)
 {
     return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;

@@ -1,23 +1,22 @@
 /*
  * gemm_lt.cu - matrix products through cuBLASLt
  *
- * cuBLASLt is asked once for each kind of product (shape, layout, types, epilogue); its answer is kept.
- * It sees everything turned: our row-major [m, n] is its column-major [n, m], so
+ * cuBLASLt is queried once for each kind of product (shape, layout, types, epilogue), and its answer is kept. From
+ * its point of view everything is transposed: our row-major [m, n] is its column-major [n, m], so
  *     y^T [n, m] = b [n, k] a^T [k, m]
- * with b as its A and a as its B, and bias along its rows, which is the direction it has.
+ * with b as its A and a as its B, and the bias along its rows, which is the direction that it supports.
  *
- * Its first answer is taken: choosing by time would give other bits on another day. Where it splits k,
- * the parts are kept and added in fp32 and in a fixed order; the room for them is the stream's own,
- * so streams do not meet in it.
+ * Its first answer is always used: choosing by measured time could give different bits on another day. Where it
+ * splits k, the parts are stored and added in fp32 and in a fixed order. The workspace for them belongs to the
+ * stream, so streams do not share it.
  *
- * H200, cuBLAS 13.1, bf16, 16,384 rows, TFLOP/s: h 2048 qkv y / dx / dw+= 686, 796, 709; proj 684, 690,
- * 703; fc1 (y with bias and GELU) 601, 640, 687; fc2 (dx with gelu') 704, 628, 687; head (4,096 rows)
- * 690, 690, 630.
- * Tried: the best of its first 16 answers by sustained time (fc1 681, head y 766, others equal): alone up
- * to 13 % faster, but whole steps of BLOOM-1b7 were 1.8 % slower, 580 for 591; the card's power, not
- * the kernel, is the limit there. GELU_AUX_BIAS and DGELU add 56 and 0 us to 860 where passes of their
- * own take 135 and 200. A kernel of our own that hides the GELU behind the next tile: no faster, for the same reason
- * (docs/performance.md). BGRADB: 0 to 12 % slower than dw and then columns.cu.
+ * H200, cuBLAS 13.1, bf16, 16,384 rows, TFLOP/s: h 2048 qkv y / dx / dw+= 686, 796, 709; proj 684, 690, 703; fc1 (y
+ * with bias and GELU) 601, 640, 687; fc2 (dx with gelu') 704, 628, 687; head (4,096 rows) 690, 690, 630. Tried: the
+ * best of its first 16 answers by sustained time (fc1 681, head y 766, others equal). Alone it is up to 13 %
+ * faster, but whole steps of BLOOM-1b7 were 1.8 % slower, 580 instead of 591; the limit there is the card's power,
+ * not the kernel. GELU_AUX_BIAS and DGELU add 56 and 0 us to 860, whereas separate passes take 135 and 200. A
+ * custom kernel that overlaps the GELU with the next tile was no faster, for the same reason (docs/performance.md).
+ * BGRADB is 0 to 12 % slower than dw followed by columns.cu.
  */
 #include <cublasLt.h>
 #include <pthread.h>
@@ -27,7 +26,7 @@
 
 #include "kernels/cuda/gemm.h"
 
-/* What tells two kinds of product apart. Compared as bytes: zeroed before it is filled. */
+/* The properties that distinguish kinds of product. Compared as bytes, so it must be zeroed before it is filled. */
 struct kind {
     int64_t m, n, k;
     int in, out, finish;
@@ -81,7 +80,7 @@ void cuda_gemm_lt_close(void)
     handle = NULL;
 }
 
-/* ---- making a plan ---- */
+/* ---- creating a plan ---- */
 
 static cudaDataType_t lt_type(int t)
 {
@@ -104,7 +103,7 @@ static cublasLtEpilogue_t epilogue_of(const struct kind *k)
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute(desc, what, &(value), sizeof(value))
 
-/* Does what it can; without p->y it failed. */
+/* Create the descriptors. p->y stays NULL on failure. */
 static void describe(struct lt_plan *p)
 {
     const struct kind *k = &p->kind;
@@ -132,7 +131,10 @@ static void describe(struct lt_plan *p)
     cublasLtMatrixLayoutCreate(&p->y, out, n, m, k->n);
 }
 
-/* It is asked for as many as it was measured with: the order of a longer list need not be a short one's. */
+/*
+ * The number of answers requested is the one used for the measurements: a longer list need not start in the same
+ * order as a short one.
+ */
 #define ANSWERS 16
 
 static void choose(struct lt_plan *p)
@@ -172,7 +174,7 @@ static struct lt_plan *plan_for(const struct kind *kind)
     if (n_plans == cap_plans) {
         cap_plans = cap_plans ? 2 * cap_plans : 64;
         plans = (struct lt_plan *)realloc(plans, cap_plans * sizeof *plans);
-        if (!plans) {                   /* a few kilobytes: no caller could do better */
+        if (!plans) {                   /* a few kilobytes: no caller could handle this better */
             fprintf(stderr, "out of memory\n");
             abort();
         }
@@ -181,9 +183,12 @@ static struct lt_plan *plan_for(const struct kind *kind)
     return &plans[n_plans++];
 }
 
-/* ---- running it ---- */
+/* ---- running a product ---- */
 
-/* Rows of whole 16 bytes at whole 16 bytes: what its fast kernels want; the rest is for the plain one. */
+/*
+ * Returns true if all rows are multiples of 16 bytes and aligned to 16 bytes, as its fast kernels require. All
+ * others use the plain kernel.
+ */
 static bool fits(const struct cuda_gemm *g)
 {
     int64_t unit = g->in == DTYPE_F32 ? 4 : 8;
@@ -218,7 +223,7 @@ bool cuda_gemm_lt(const struct cuda_gemm *g, struct dev_stream *s)
         return false;
     room = cuda_room(s);
     if (!room)
-        return true;                    /* noted */
+        return true;                    /* the failure has been recorded */
     pthread_mutex_lock(&lock);
     p = plan_for(&kind);
     usable = p->usable;

@@ -1,24 +1,24 @@
 /*
  * gemm_plain.cu - a matrix product of any size and alignment
  *
- * For toy models and odd shapes, which cuBLASLt refuses: a 64 x 64 tile of the result a block, 4 x 4
- * of it a thread, operands through shared memory as fp32. Each result is summed in the order of k.
+ * For toy models and odd shapes, which cuBLASLt refuses. Each block computes a 64 x 64 tile of the result, each
+ * thread 4 x 4 of it, with operands in shared memory as fp32. Each result is summed in the order of k.
  */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm.h"
 
 #define TILE  64
-#define DEPTH 16                        /* of k at a time */
+#define DEPTH 16                        /* elements of k at a time */
 #define EACH  4
 #define SIDE  (TILE / EACH)
 
-/* Rows at .. at + TILE, slots k0 .. k0 + DEPTH of an operand of n rows; zeros beyond its edges. */
+/* Fetch rows at .. at + TILE, slots k0 .. k0 + DEPTH of an operand of n rows, with zeros beyond its edges. */
 template <typename T>
 __device__ __forceinline__ void fetch(float (&tile)[DEPTH][TILE + 4], const T *x, bool across, int64_t at, int64_t n,
                                       int64_t k0, int64_t k)
 {
     for (int i = threadIdx.x; i < TILE * DEPTH; i += SIDE * SIDE) {
-        /* Neighbours in memory go to neighbouring threads. */
+        /* Adjacent threads read adjacent memory. */
         int slot = across ? i / TILE : i % DEPTH, row = across ? i % TILE : i / DEPTH;
         int64_t r = at + row, c = k0 + slot;
 
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(SIDE * SIDE) product(const struct cuda_
                 finish<TO>(g, sum[i][j], i0 + ti + i, j0 + tj + j);
 }
 
-/* Rows of tiles beyond this many go to further launches: the y of a grid has 16 bits. */
+/* Maximum number of rows of tiles: the y of a grid has 16 bits. */
 #define MAX_GRID_Y 65535
 
 void cuda_gemm_plain(const struct cuda_gemm *g, struct dev_stream *s)

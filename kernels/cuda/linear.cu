@@ -1,12 +1,12 @@
 /*
- * linear.cu - linear layers: which product, and what is done to each result before it is rounded
+ * linear.cu - linear layers: which product to use, and the operations on each result before it is rounded
  */
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/gemm.h"
 
 #define THREADS 256
 
-/* ---- GELU by itself ---- */
+/* ---- separate GELU ---- */
 
 template <typename T, int N, bool SLOPE>
 static __global__ void __launch_bounds__(THREADS) gelu_packs(T *y, const T *pre, int64_t packs)
@@ -50,7 +50,7 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
 
 static void run(const struct cuda_gemm *g, struct dev_stream *s)
 {
-    /* Adding to 16 bits, cuBLASLt rounds the product first and the sum again. */
+    /* When adding to 16-bit values, cuBLASLt rounds the product first and then the sum. */
     bool twice = g->add && g->out != DTYPE_F32 && !g->grad;
 
     if (twice || !cuda_gemm_lt(g, s))
@@ -76,7 +76,10 @@ static void linear(const struct kernel_linear *l, enum dtype t, struct dev_strea
     run(&g, s);
 }
 
-/* fp32 wants an exact GELU, which cuBLASLt's is not. What has odd sizes goes to the plain kernel, which fuses too. */
+/*
+ * fp32 requires an exact GELU, which cuBLASLt does not have. Odd sizes use the plain product, followed by a
+ * separate GELU.
+ */
 static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
     struct cuda_gemm g = forward_of(l, t);

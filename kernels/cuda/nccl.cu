@@ -1,13 +1,13 @@
 /*
- * nccl.cu - messages between GPUs: NCCL behind dev_net.h
+ * nccl.cu - messages between GPUs: an implementation of dev_net.h with NCCL
  *
- * NCCL is loaded when the first job of several GPUs asks for it, so that one GPU needs none.
+ * NCCL is loaded when a job first uses several GPUs, so a job with one GPU does not need it.
  *
- * NVLink multicast (NVLS) stays off. A process that dies while it holds multicast objects
- * can leave all GPUs of a host unusable until somebody resets them, and NCCL makes such objects
- * while it sets up more than two GPUs, used or not. It costs a quarter of all-reduce's
- * bandwidth (360 against 475 GB/s on Hopper). So the variable is set here, before NCCL reads
- * it, and a run that wants it otherwise is refused.
+ * NVLink multicast (NVLS) is disabled. A process that dies while it holds multicast objects can leave all GPUs of a
+ * host unusable until they are reset manually, and NCCL creates such objects while it initialises more than two
+ * GPUs, whether it uses them or not. Disabling it costs a quarter of all-reduce's bandwidth (360 against 475 GB/s
+ * on Hopper). The variable is therefore set here, before NCCL reads it, and a run that sets it differently is
+ * refused.
  */
 #include "kernels/cuda/common.h"
 #include "kernels/cuda/peers.h"
@@ -28,11 +28,11 @@ struct dev_link {
     ncclComm_t comm;
     char what[64];
     int rank, size;
-    struct peers *peers;                /* NULL: everything goes through NCCL */
+    struct peers *peers;                /* NULL: all calls use NCCL */
     struct dev_link *next;
 };
 
-static struct dev_link *links;          /* the open ones */
+static struct dev_link *links;          /* list of open links */
 static char name[32];
 static struct {
     decltype(&ncclGetVersion) version;
@@ -50,7 +50,7 @@ static struct {
     decltype(&ncclRecv) recv;
 } nccl;
 
-/* 0, or -1 and *e: what NCCL says, and of which group. */
+/* Returns 0, or -1 with *e filled from NCCL's error and the name of the group. */
 static int told(const char *what, ncclComm_t comm, ncclResult_t r, struct err *e)
 {
     const char *more;
@@ -72,7 +72,7 @@ static ncclDataType_t type_of(enum dtype t)
     case DTYPE_I64: return ncclInt64;
     case DTYPE_I32: return ncclInt32;
     case DTYPE_U8: return ncclUint8;
-    default: return ncclFloat32;        /* comm.h takes no others */
+    default: return ncclFloat32;        /* comm.h accepts no other types */
     }
 }
 
@@ -99,7 +99,7 @@ static struct dev_link *net_open(const void *id, int rank, int size, int sms, co
     l->size = size;
     c.commName = l->what;
     if (sms)
-        c.maxCTAs = sms;                /* a block a multiprocessor */
+        c.maxCTAs = sms;                /* one block per multiprocessor */
     if (told(what, NULL, nccl.init(&l->comm, size, u, rank, &c), e) < 0) {
         free(l);
         return NULL;
@@ -200,7 +200,7 @@ static int net_recv(struct dev_link *l, void *buf, uint64_t n_bytes, struct dev_
     return told(l->what, l->comm, nccl.recv(buf, n_bytes, ncclInt8, 1 - l->rank, l->comm, cuda_stream(s)), e);
 }
 
-/* ---- the door ---- */
+/* ---- opening ---- */
 
 template <typename F> static bool find(void *library, const char *symbol, F *f)
 {

@@ -1,5 +1,5 @@
 /*
- * open.cu - the GPU's door
+ * open.cu - open and close the CUDA kernels
  */
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
 {
     static struct kernels k;
 
-    /* Streams in one hardware queue wait for each other, and a message may wait for one behind it. */
+    /* Streams in one hardware queue wait for each other, and a message could wait for a later one. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if (cuda_device_open(o->device, e) < 0)
         return NULL;

@@ -1,10 +1,10 @@
 /*
  * optimizer.cu - the gradient norm and AdamW
  *
- * Both go over lists of runs, a parameter each, in one launch: launched one by one, the 290 parameters of a
- * 560M model left the GPU idle for a hundredth of a step. A table says which run a block works on.
- * Bound by memory: of a device copy's 4.23 TB/s, adamw reached 4.21 (30 bytes an element; torch's fused 3.2) and
- * sumsq 4.46 on one long run.
+ * Both process lists of runs, one per parameter, in one launch. When launched one by one, the 290 parameters of a
+ * 560M model left the GPU idle for one hundredth of a step. A table maps each block to its run. Limited by memory
+ * bandwidth: where a device copy has 4.23 TB/s, adamw reached 4.21 (30 bytes per element; torch's fused version
+ * 3.2) and sumsq 4.46 on one long run.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,27 +12,27 @@
 #include "kernels/cuda/device.cuh"
 
 #define THREADS     256
-#define QUAD        4                   /* fp32 of 16 bytes */
-#define STEP        (THREADS * QUAD)    /* elements of an AdamW block */
+#define QUAD        4                   /* number of fp32 in 16 bytes */
+#define STEP        (THREADS * QUAD)    /* elements per AdamW block */
 #define SUM_THREADS 512
-#define SUM_CHUNK   (SUM_THREADS * QUAD * 8)    /* elements of a norm block */
+#define SUM_CHUNK   (SUM_THREADS * QUAD * 8)    /* elements per norm block */
 
 /* ---- lists of runs ---- */
 
-/* A run as the kernels see it. */
+/* A run in the form that the kernels use. */
 struct optimizer_run {
     int64_t at, n, w_at;
-    int64_t first_step, first_chunk;    /* number of its first block in adamw and in sumsq_runs */
+    int64_t first_step, first_chunk;    /* index of its first block in adamw and in sumsq_runs */
     int64_t chunks;
     int out;
     float decay;
 };
 
 struct kernel_runs {
-    char *memory;                       /* device memory, of all below */
+    char *memory;                       /* device memory for all arrays below */
     struct optimizer_run *run;
-    int *of_step, *of_chunk;            /* the run of each block */
-    double *sums;                       /* of each chunk */
+    int *of_step, *of_chunk;            /* the run that each block belongs to */
+    double *sums;                       /* one per chunk */
     int n;
     int64_t steps, chunks;
 };
@@ -45,7 +45,7 @@ static void *take(char **at, uint64_t bytes)
     return p;
 }
 
-/* Which run each of `blocks` belongs to, when run i begins at first(i). */
+/* Returns the run that each of `blocks` blocks belongs to, in malloc'd memory. */
 static int *blocks_of(const struct optimizer_run *run, int n, int64_t blocks, bool steps)
 {
     int *of = (int *)malloc((size_t)(blocks + 1) * sizeof *of);
@@ -113,7 +113,7 @@ static void runs_free(struct kernel_runs *r)
     free(r);
 }
 
-/* ---- AdamW: the CPU's roundings, so the same bits; 30 bytes an element ---- */
+/* ---- AdamW: rounds like the CPU, so the bits are equal; 30 bytes per element ---- */
 
 struct moments {
     float p, m, v;
@@ -125,7 +125,7 @@ static __device__ __forceinline__ struct moments adamw_one(struct moments x, flo
     float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2, update;
     struct moments y;
 
-    /* Intrinsics keep the compiler from fusing multiply and add, as -ffp-contract=off does for the CPU. */
+    /* Intrinsics prevent the compiler from fusing multiply and add, as -ffp-contract=off does for the CPU. */
     g = __fmul_rn(g, a.grad_scale);
     y.m = __fadd_rn(__fmul_rn(a.beta1, x.m), __fmul_rn(rest1, g));
     y.v = __fadd_rn(__fmul_rn(a.beta2, x.v), __fmul_rn(__fmul_rn(rest2, g), g));
@@ -189,7 +189,7 @@ static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs
 
 /* ---- sums of squares, in fp64 ---- */
 
-/* Of chunk number k of x[n], by the whole block; thread 0 has it. */
+/* Returns, in thread 0, the sum of squares of chunk k of x[n], computed by the whole block. */
 template <typename G>
 static __device__ __forceinline__ double chunk_squares(const G *x, int64_t n, int64_t k, double *room)
 {
@@ -275,9 +275,9 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
     cuda_launched("sumsq");
 }
 
-/* ---- the first number that is none ---- */
+/* ---- the first value that is not finite ---- */
 
-/* Chunks are those of the sums; -1, as the largest unsigned number, stays when all are finite. */
+/* Uses the same chunks as the sums. *out stays -1, the largest unsigned number, if all values are finite. */
 template <typename G>
 static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned long long *out, const G *x,
                                                                       const struct optimizer_run *runs,
@@ -288,7 +288,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned l
 
     for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)
         if (!isfinite(up(x[i]))) {
-            atomicMin(out, (unsigned long long)i);      /* whoever is last, the least stays */
+            atomicMin(out, (unsigned long long)i);      /* the smallest index wins in any order */
             return;
         }
 }
@@ -313,7 +313,7 @@ static __device__ __forceinline__ unsigned long long digest_word(unsigned long l
     return u ^ u >> 29;
 }
 
-/* n bytes, 1 to 7, the others zero. */
+/* Returns n bytes, 1 to 7, as a word padded with zeros. */
 static __device__ unsigned long long digest_rest(const char *p, int64_t n)
 {
     unsigned long long w = 0;
@@ -323,11 +323,11 @@ static __device__ unsigned long long digest_rest(const char *p, int64_t n)
     return w;
 }
 
-/* One of the buffers, as the kernel sees it. */
+/* One of the buffers, in the form that the kernel uses. */
 struct digest_buffer {
     const char *x;
-    int size;                           /* bytes of an element */
-    unsigned begin;                     /* its first block */
+    int size;                           /* size of an element in bytes */
+    unsigned begin;                     /* index of its first block */
     const struct optimizer_run *run;
     const int *of_chunk;
     unsigned long long *out;
@@ -338,9 +338,13 @@ struct digest_buffers {
     int n;
 };
 
-#define DIGEST_LOADS (SUM_CHUNK * 2 / (SUM_THREADS * 16))   /* 16 bytes a thread each: a chunk of 16 bits an element */
+#define DIGEST_LOADS (SUM_CHUNK * 2 / (SUM_THREADS * 16))   /* 16 bytes per thread each: a chunk of elements of 16
+                                                               bits */
 
-/* The block's words at p, of which the first is number `word` of the run. All loads are out before one is used. */
+/*
+ * Returns the digest of the block's words at p. The first of them is number `word` of the run. All loads are issued
+ * before any value is used.
+ */
 static __device__ __forceinline__ unsigned long long digest_full(const char *p, int64_t word)
 {
     ulonglong2 w[DIGEST_LOADS];
@@ -358,7 +362,7 @@ static __device__ __forceinline__ unsigned long long digest_full(const char *p, 
     return sum;
 }
 
-/* Integers: the order in which blocks add theirs does not matter. */
+/* The sums are integers, so the order in which blocks add theirs does not matter. */
 static __global__ void __launch_bounds__(SUM_THREADS) digest_chunks(const struct digest_buffers of)
 {
     __shared__ unsigned long long room[SUM_THREADS / 32];

@@ -1,20 +1,20 @@
 /*
  * peers.cu - collectives by copy engines
  *
- * A reduction of n elements among k members, of which each ends up with part `rank` of n / k:
+ * A reduction of n elements among k members, each of which receives part `rank` of n / k:
  *
- *   push     part r goes into member r's box, for every r      then PUSHED of the others is written
- *   sum      when all PUSHED have come: own part + the box     then DONE of the others is written
- *   (gather) the sum goes to the same place of every member    before DONE; the others wait for it
+ *   push     copy part r into member r's box, for every r      then write PUSHED to the others
+ *   sum      when all PUSHED have arrived: own part + the box  then write DONE to the others
+ *   (gather) copy the sum to the same place of every member    before DONE; the others wait for it
  *
- * The box may be filled again once its owner's DONE has come. A member's x is overwritten by the
- * gather only when it has been read: its push came before. A plain gather has no push, so members first say
- * READY: what stood in `out` is no longer needed.
+ * A box may be filled again once its owner's DONE has arrived. The gather overwrites a member's x only after it has
+ * been read, because its push came before. A plain gather has no push, so members first write READY: the old
+ * contents of `out` are no longer needed.
  *
- * A message goes through the receiver's box, which holds two: PUSHED says that it has come, DONE that
- * it has been taken out, so a sender waits only for the message before the last.
+ * A message passes through the receiver's box, which holds two. PUSHED signals that a message has arrived, and DONE
+ * that it has been copied out, so a sender only waits for the message before the last.
  *
- * Words count calls, never go back, and wrap around.
+ * Words count calls. They never decrease, except that they wrap around.
  */
 #include <cuda.h>
 #include <stdio.h>
@@ -30,31 +30,31 @@ extern "C" {
 
 enum peer_word { PUSHED, DONE, READY, N_WORDS };
 
-#define WORDS_BYTES 4096                /* at the head of a box, [N_WORDS][PEERS_MOST] */
+#define WORDS_BYTES 4096                /* at the start of a box, [N_WORDS][PEERS_MOST] */
 
-/* What a member tells the others of itself. */
+/* The data that a member sends to the others. */
 struct blob {
-    char host[64];                      /* the same on one host, and nowhere else */
+    char host[64];                      /* equal on one host, and different on any other */
     cudaIpcMemHandle_t base, box;
-    uint64_t base_at, box_at;           /* offsets into the allocations that the handles name */
+    uint64_t base_at, box_at;           /* offsets in the allocations that the handles refer to */
     uint64_t bytes, room;
 };
 
 struct member {
-    char *base, *box;                   /* as this process sees them */
+    char *base, *box;                   /* addresses in this process */
     uint64_t room;
-    void *open[2];                      /* what is to be closed */
+    void *open[2];                      /* memory handles to close */
 };
 
 struct peers {
     int rank, size;
     char *base, *box;
-    uint64_t bytes, room;               /* room: bytes for each of the others */
+    uint64_t bytes, room;               /* room: bytes for each of the other members */
     struct member of[PEERS_MOST];
-    uint32_t calls, summed;             /* number of the last call, and of the last that used the boxes */
+    uint32_t calls, summed;             /* number of the last call, and of the last call that used the boxes */
 };
 
-/* ---- the driver's calls, asked for by name: nothing links the driver's library ---- */
+/* ---- the driver's functions, looked up by name: its library is not linked ---- */
 
 typedef CUresult (*word_function)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 typedef CUresult (*range_function)(CUdeviceptr *, size_t *, CUdeviceptr);
@@ -90,7 +90,7 @@ static void queued(const char *what, CUresult r)
         cuda_note(what, cudaErrorUnknown);
 }
 
-/* ---- reaching each other ---- */
+/* ---- access to each other's memory ---- */
 
 static bool handle_of(void *p, cudaIpcMemHandle_t *h, uint64_t *at)
 {
@@ -106,7 +106,10 @@ static bool handle_of(void *p, cudaIpcMemHandle_t *h, uint64_t *at)
     return false;
 }
 
-/* Hosts may share a name, and then a handle could be taken for one of a process with the same number. */
+/*
+ * Get an identifier of this host. Hosts may have the same name, and then a handle could be confused with that of a
+ * process with the same number.
+ */
 static bool name_host(char *text, int room)
 {
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
@@ -168,7 +171,10 @@ bool peers_open(struct peers *p, const void *blobs)
         if (r == p->rank)
             continue;
         memcpy(&b, (const char *)blobs + (size_t)r * DEV_NET_BLOB, sizeof b);
-        /* Offsets and pieces must be everybody's; of two who send, one needs no room. */
+        /*
+         * Offsets and pieces must be equal for all members. Of two members that only send and receive, one needs no
+         * room.
+         */
         if (strcmp(b.host, own.host) || b.bytes != own.bytes || (p->base && b.room != own.room))
             return false;
         m->room = b.room;
@@ -199,7 +205,7 @@ static CUdeviceptr word_at(char *box, enum peer_word w, int from)
     return (CUdeviceptr)(box + ((int)w * PEERS_MOST + from) * sizeof(uint32_t));
 }
 
-/* Tell every other member, after all that is queued before. */
+/* Write a word to every other member, after all work queued before. */
 static void tell(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)
@@ -208,7 +214,7 @@ static void tell(struct peers *p, enum peer_word w, uint32_t number, cudaStream_
                                                        CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
-/* What follows waits until every other member has told `number` or a later one. */
+/* Make the stream wait until every other member has written `number` or a later one. */
 static void hear(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)
@@ -216,14 +222,14 @@ static void hear(struct peers *p, enum peer_word w, uint32_t number, cudaStream_
             queued("waiting for a neighbour", driver.wait(s, word_at(p->box, w, r), number, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
-/* ---- adding up ---- */
+/* ---- adding parts ---- */
 
 struct peer_parts {
     const void *p[PEERS_MOST];          /* in rank order */
 };
 
 #define SUM_THREADS 256
-#define SUM_BLOCKS  264                 /* two a multiprocessor: it is bound by memory */
+#define SUM_BLOCKS  264                 /* two per multiprocessor: limited by memory bandwidth */
 
 template <typename T>
 static __global__ void __launch_bounds__(SUM_THREADS) add_parts(T *out, struct peer_parts in, int n_in,
@@ -258,7 +264,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) add_parts(T *out, struct p
     }
 }
 
-/* out[n] = own[n] and what the others left in the box. */
+/* out[n] = own[n] plus what the others stored in the box. */
 static void sum(struct peers *p, const void *own, void *out, int64_t n, enum dtype t, cudaStream_t s)
 {
     struct peer_parts in;
@@ -275,7 +281,7 @@ static void sum(struct peers *p, const void *own, void *out, int64_t n, enum dty
 
 /* ---- collectives ---- */
 
-/* What is added up here */
+/* Returns true for the types that these collectives can add. */
 static bool adds(enum dtype t) { return t == DTYPE_F32 || t == DTYPE_BF16 || t == DTYPE_F16; }
 static int bytes_of(enum dtype t) { return t == DTYPE_F32 ? 4 : 2; }
 
@@ -284,10 +290,10 @@ static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
     cuda_note("copy to a neighbour", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s));
 }
 
-/* Each to the next first, so that no member is everybody's target at once. */
+/* Returns the k-th target. Each member starts with the next rank, so that no member is the target of all at once. */
 static int nth_peer(const struct peers *p, int k) { return (p->rank + k) % p->size; }
 
-/* A sum of `in`, whose parts are `part` elements apart, one for each member; this member's goes to `out`. */
+/* A sum of `in`, whose parts, one per member, are `part` elements apart. This member's part is stored in `out`. */
 struct peer_reduction {
     const char *in;
     char *out;
@@ -295,7 +301,7 @@ struct peer_reduction {
     enum dtype t;
 };
 
-/* [at, at + n) of it. */
+/* Reduce elements [at, at + n) of each part. */
 static void reduce_piece(struct peers *p, const struct peer_reduction *r, int64_t at, int64_t n, cudaStream_t s)
 {
     const int size = bytes_of(r->t);

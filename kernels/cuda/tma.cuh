@@ -1,9 +1,8 @@
 /*
- * tma.cuh - Hopper's copy engine, and the barriers in shared memory that tell when it is done
+ * tma.cuh - Hopper's copy engine, and the barriers in shared memory that signal its completion
  *
- * A tile is described once on the host (tma_tiles) and fetched by one thread; its elements
- * outside of the tensor arrive as zeros, and are not written on the way back. See PTX ISA,
- * "mbarrier" and "cp.async.bulk.tensor".
+ * A tile is described once on the host (attention_map) and fetched by one thread. Elements outside of the tensor
+ * are read as zeros, and are not written by stores. See PTX ISA, "mbarrier" and "cp.async.bulk.tensor".
  */
 #ifndef SHARDKIT_KERNELS_CUDA_TMA_CUH
 #define SHARDKIT_KERNELS_CUDA_TMA_CUH
@@ -18,7 +17,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- barriers: a phase ends when `count` have arrived and all bytes announced are there ---- */
+/* ---- barriers: a phase ends when `count` have arrived and all announced bytes were copied ---- */
 
 typedef uint64_t barrier;
 
@@ -28,7 +27,10 @@ static __device__ __forceinline__ void barrier_init(barrier *b, int count)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
 #endif
 }
-/* Once all are initialised, before the block's __syncthreads(): the copy engine must see them too. */
+/*
+ * Call after all barriers are initialised and before the block's __syncthreads(), to make them visible to the copy
+ * engine.
+ */
 static __device__ __forceinline__ void barrier_init_done(void)
 {
 #if HOPPER
@@ -42,9 +44,9 @@ static __device__ __forceinline__ void barrier_arrive(barrier *b)
 #endif
 }
 /*
- * Arrive once for the warp: __syncwarp() puts what its lanes read and wrote before lane 0's arrival, which releases it
- * to whoever waits. compute-sanitizer's racecheck (13.0) gives lane 0 credit for its own accesses alone, and reports
- * those of the other lanes as hazards.
+ * Arrive once per warp. __syncwarp() orders what its lanes read and wrote before lane 0's arrival, which releases
+ * it to the waiting threads. compute-sanitizer's racecheck (13.0) attributes to lane 0 only its own accesses, and
+ * reports those of the other lanes as hazards.
  */
 static __device__ __forceinline__ void barrier_arrive_warp(barrier *b)
 {
@@ -52,7 +54,7 @@ static __device__ __forceinline__ void barrier_arrive_warp(barrier *b)
     if (threadIdx.x % 32 == 0)
         barrier_arrive(b);
 }
-/* Arrive, and keep the phase open until `bytes` more have been copied. */
+/* Arrive, and keep the phase open until another `bytes` bytes have been copied. */
 static __device__ __forceinline__ void barrier_expect(barrier *b, uint32_t bytes)
 {
 #if HOPPER
@@ -60,7 +62,10 @@ static __device__ __forceinline__ void barrier_expect(barrier *b, uint32_t bytes
                  : "memory");
 #endif
 }
-/* Until the phase of this parity has ended: the first is 0; waiting for 1 on a new barrier returns at once. */
+/*
+ * Wait until the phase of this parity has ended. The first phase has parity 0. Waiting for 1 on a new barrier
+ * returns at once.
+ */
 static __device__ __forceinline__ void barrier_wait(barrier *b, uint32_t parity)
 {
 #if HOPPER
@@ -74,7 +79,7 @@ static __device__ __forceinline__ void barrier_wait(barrier *b, uint32_t parity)
 #endif
 }
 
-/* A place in a ring of N stages, each with its barriers, and the parity of this time round. */
+/* A position in a ring of N stages, each with its barriers, and the parity of the current round. */
 template <int N> struct ring {
     int at;
     uint32_t parity;
@@ -88,7 +93,7 @@ template <int N> struct ring {
     }
 };
 
-/* ---- named barriers of some of a block's warps; 0 is __syncthreads() ---- */
+/* ---- named barriers of some warps of a block; 0 is __syncthreads() ---- */
 
 static __device__ __forceinline__ void group_sync(int id, int threads)
 {
@@ -113,9 +118,9 @@ static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map
 #endif
 }
 /*
- * What threads wrote to shared memory the copy engine may read, and what they read it may overwrite, once each has
- * called this and met a barrier: threads and engine are two proxies, which a barrier alone does not put in order. Not
- * needed after products: they are of the engine's proxy.
+ * After each thread has called this and passed a barrier, the copy engine may read what the threads wrote to shared
+ * memory, and may overwrite what they read. Threads and engine are two proxies, which a barrier alone does not
+ * order. Not needed after products, because those belong to the engine's proxy.
  */
 static __device__ __forceinline__ void tma_fence(void)
 {
@@ -138,7 +143,7 @@ static __device__ __forceinline__ void tma_commit(void)
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-/* Until what this thread's stores read may be overwritten. */
+/* Wait until the source of this thread's stores may be overwritten. */
 static __device__ __forceinline__ void tma_wait_read(void)
 {
 #if HOPPER
@@ -146,7 +151,7 @@ static __device__ __forceinline__ void tma_wait_read(void)
 #endif
 }
 
-/* ---- registers: a warpgroup gives up or takes what the block's others gave up ---- */
+/* ---- registers: a warpgroup frees registers, or acquires what others freed ---- */
 
 template <int N> __device__ __forceinline__ void registers_give(void)
 {

@@ -1,18 +1,18 @@
 /*
- * wgmma.cuh - products of a warpgroup of Hopper's tensor cores
+ * wgmma.cuh - matrix products of a warpgroup on Hopper's tensor cores
  *
- * A product adds a [64, 16] b [16, n] in bf16 or fp16 to an accumulator of fp32 that 128 threads hold
- * together (PTX ISA, "wgmma.mma_async"). Of thread (warp w, lane 4 g + i) d[4 j + 2 r + c] is
- * row 16 w + 8 r + g, column 8 j + 2 i + c. A pair of such columns packed to two bytes each is at once
- * what a product takes as its a from registers: accumulators of one product feed the next.
+ * A product adds a [64, 16] b [16, n] in bf16 or fp16 to an fp32 accumulator that is distributed over 128 threads
+ * (PTX ISA, "wgmma.mma_async"). In the thread at warp w, lane 4 g + i, d[4 j + 2 r + c] is row 16 w + 8 r + g,
+ * column 8 j + 2 i + c. A pair of adjacent columns, packed to two bytes each, has exactly the layout of a product's
+ * a in registers, so the accumulators of one product can be the input of the next.
  *
- * Operands in shared memory are cut into columns of `width` elements, 64 or 32, each column a run of rows
- * of 2 * width bytes whose 16-byte units are swizzled as the copy engine does it:
- *     unit u of row r lies at unit u ^ (r % 8) (width 64), u ^ (r / 2 % 4) (width 32)
- * An operand begins at a multiple of 8 rows. "Across": its sum runs over rows, not along them.
+ * Operands in shared memory are split into columns of `width` elements, 64 or 32. Each column is a sequence of rows
+ * of 2 * width bytes, whose 16-byte units are swizzled as the copy engine does it:
+ *     unit u of row r is stored at unit u ^ (r % 8) (width 64), u ^ (r / 2 % 4) (width 32)
+ * An operand begins at a multiple of 8 rows. "Across" means that the sum runs over rows instead of along them.
  *
- * Products are asynchronous: between wgmma_begin() and the wgmma_wait() that covers them nothing
- * may touch their registers or operands. wgmma_settle() after the wait tells the compiler.
+ * Products are asynchronous: between wgmma_begin() and the wgmma_wait() that covers them nothing may access their
+ * registers or operands. wgmma_settle() after the wait informs the compiler.
  */
 #ifndef SHARDKIT_KERNELS_CUDA_WGMMA_CUH
 #define SHARDKIT_KERNELS_CUDA_WGMMA_CUH
@@ -21,14 +21,14 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-/* wgmma exists for sm_90a alone; code for other targets compiles to kernels that nobody launches. */
+/* wgmma exists only for sm_90a. For other targets this code compiles to kernels that are never launched. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER 1
 #else
 #define HOPPER 0
 #endif
 
-/* Describe an operand at shared address `at`; `rows` is the length of its columns, used when it runs across. */
+/* Describe an operand at shared address `at`. `rows` is the length of its columns, used if the sum runs across. */
 template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_operand(uint32_t at, int rows)
 {
     uint64_t next_column = (uint64_t)rows * WIDTH * 2 / 16, next_rows = 8 * WIDTH * 2 / 16;
@@ -37,7 +37,10 @@ template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_operand(uint32_t 
     return (at & 0x3FFFF) >> 4 | next_column << 16 | next_rows << 32 | swizzle << 62;
 }
 
-/* How far the next 16 elements of the sum are, in a descriptor's units: along the rows (step k of them), and across. */
+/*
+ * Return the distance of the next 16 elements of the sum in units of a descriptor: along the rows (step k), and
+ * across.
+ */
 template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_along(int k, int rows)
 {
     return (uint64_t)(k * 16 / WIDTH * rows * WIDTH * 2 + k * 16 % WIDTH * 2) / 16;
@@ -59,14 +62,14 @@ static __device__ __forceinline__ void wgmma_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 #endif
 }
-/* Until at most LEFT of the groups committed last are unfinished. */
+/* Wait until at most LEFT of the last committed groups are unfinished. */
 template <int LEFT> __device__ __forceinline__ void wgmma_wait(void)
 {
 #if HOPPER
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(LEFT) : "memory");
 #endif
 }
-/* Registers have their values from here on; without this the compiler would read them above the wait. */
+/* The registers have their values from here on. Without this the compiler would read them before the wait. */
 template <int N> __device__ __forceinline__ void wgmma_settle(float (&d)[N])
 {
     #pragma unroll
@@ -74,7 +77,7 @@ template <int N> __device__ __forceinline__ void wgmma_settle(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* d += a b, d = a b where `add` is 0; a from shared memory or from registers. */
+/* d += a b, or d = a b if `add` is 0. a is in shared memory or in registers. */
 template <typename T, int N> struct wgmma;
 
 #define WGMMA_T    __nv_bfloat16

@@ -1,7 +1,7 @@
 /*
- * wgmma_types.cuh - the products of wgmma.cuh of one type, WGMMA_T, which instructions call WGMMA_NAME
+ * wgmma_types.cuh - the products of wgmma.cuh for one type, WGMMA_T, which instructions call WGMMA_NAME
  *
- * wgmma.cuh includes it for each type.
+ * wgmma.cuh includes this file once per type.
  */
 template <> struct wgmma<WGMMA_T, 64> {
     template <int ACROSS>

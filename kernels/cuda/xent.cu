@@ -1,15 +1,14 @@
 /*
  * xent.cu - cross entropy over a vocabulary that may be split over ranks
  *
- * One block a row. Statistics in one pass: each thread keeps its largest logit so far and the
- * sum of exponentials below that, which shrinks whenever a larger one turns up (Milakov and
- * Gimelshein 2018). exp2 with log2 e folded in, so that an element costs one fused multiply-add and
- * one special function.
+ * One block per row. The statistics need one pass: each thread keeps its largest logit so far and the sum of
+ * exponentials relative to it, which is scaled down whenever a larger one is found (Milakov and Gimelshein 2018).
+ * exp2 with a factor log2 e is used, so that an element costs one fused multiply-add and one special function.
  *
- * H200, bf16 [4096, 250880], of a device copy's 4.23 TB/s: statistics 4.11 (one read), back 3.97 (a
+ * H200, bf16 [4096, 250880], in TB/s, where a device copy has 4.23: statistics 4.11 (one read), gradient 3.97 (a
  * read and a write).
  *
- * Rows of v logits need not begin at 16 bytes: single elements in front and behind, packs between.
+ * Rows of v logits need not be aligned to 16 bytes: single elements are processed at both ends, packs in between.
  */
 #include <math.h>
 
@@ -18,9 +17,9 @@
 #define THREADS 512
 #define WARPS   (THREADS / 32)
 #define LOG2E   1.4426950408889634f
-#define AHEAD   4                       /* packs of a thread on their way */
+#define AHEAD   4                       /* packs that a thread loads ahead */
 
-/* e^(x - top). fp32 logits ask for more digits than ex2.approx of a rounded product has. */
+/* Returns e^(x - top). fp32 logits require more digits than ex2.approx of a rounded product provides. */
 template <typename T> __device__ __forceinline__ float exp_below(float x, float top)
 {
     float y;
@@ -31,7 +30,7 @@ template <typename T> __device__ __forceinline__ float exp_below(float x, float 
     return y;
 }
 
-/* Elements in front of the first one that lies at 16 bytes; at most v. */
+/* Returns the number of elements before the first one that is aligned to 16 bytes; at most v. */
 template <typename T> __device__ __forceinline__ int64_t odd_front(const T *x, int64_t v)
 {
     return min((int64_t)((16 - (uintptr_t)x % 16) % 16 / sizeof(T)), v);
@@ -45,7 +44,10 @@ static __device__ __forceinline__ struct running joined(struct running a, struct
 {
     float top = fmaxf(a.top, b.top);
 
-    /* Nothing seen, or a NaN's top, which fmaxf passes over: -inf - -inf must not make a NaN of 0. */
+    /*
+     * Either nothing has been processed, or the values are NaN, which fmaxf ignores. -inf - -inf must not turn a 0
+     * into a NaN.
+     */
     if (top == -INFINITY)
         return { top, a.sum + b.sum };
     return { top, a.sum * expf(a.top - top) + b.sum * expf(b.top - top) };
@@ -57,12 +59,12 @@ template <typename T, int N> __device__ __forceinline__ void see(struct running 
 
     #pragma unroll
     for (int j = 1; j < N; j++)
-        top = fmaxf(top, x[j]);         /* passes over a NaN, which the sum then meets */
+        top = fmaxf(top, x[j]);         /* ignores a NaN, which then appears in the sum */
     if (top > r.top) {
         r.sum *= expf(r.top - top);
         r.top = top;
     }
-    /* Only -infinity so far: each is 0 below any number. */
+    /* All values so far are -infinity: each contributes 0 relative to any number. */
     top = r.top == -INFINITY ? 0.0f : r.top;
     #pragma unroll
     for (int j = 0; j < N; j++)
@@ -159,7 +161,7 @@ static void xent_loss(float *loss, float *lse, const float *stat, int tp, int64_
     cuda_launched("xent_loss");
 }
 
-/* Columns at .. at + N of a row */
+/* Compute columns at .. at + N of a row. */
 template <typename T, int N>
 __device__ __forceinline__ void back_pack(T *x, float (&f)[N], int64_t at, int64_t target, float lse, float scale)
 {
