@@ -1,5 +1,5 @@
 /*
- * guess.c - bytes from the bytes they were made of
+ * guess.c - predict bytes from the bytes that they were derived from
  */
 #include "libcommon/format/pack/guess.h"
 
@@ -16,7 +16,7 @@ uint64_t guess_ref_bytes(enum pack_guess g, uint64_t n)
     return g == PACK_NO_GUESS ? 0 : g == PACK_SAME ? n : 2 * n;
 }
 
-/* get_le16() and its like, where compilers see them: they are most of a guess. */
+/* Like get_le16() etc., but visible to the compiler: they are most of the work of a guess. */
 static inline uint32_t load16(const uint8_t *p)
 {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8;
@@ -33,7 +33,7 @@ static inline void store16(uint8_t *p, uint16_t x)
     p[1] = (uint8_t)(x >> 8);
 }
 
-/* As base/dtype.c has it; this one may not change. */
+/* Same as in base/dtype.c. This copy must not change, because it is part of the format. */
 static inline uint16_t round_bf16(uint32_t x)
 {
     uint32_t up = (x + 0x7fff + (x >> 16 & 1)) >> 16, nan = x >> 16 | 0x40;
@@ -42,7 +42,7 @@ static inline uint16_t round_bf16(uint32_t x)
 }
 
 #ifdef __SSE2__
-/* Four masters, rounded, in the low halves of their lanes with the sign drawn out, as packs wants it. */
+/* Round four masters to the low halves of their lanes, sign-extended, as _mm_packs_epi32 requires. */
 static inline __m128i round4(const uint8_t *ref)
 {
     const __m128i x = _mm_loadu_si128((const __m128i *)ref), no_sign = _mm_set1_epi32(0x7fffffff);
@@ -54,11 +54,14 @@ static inline __m128i round4(const uint8_t *ref)
     return _mm_srai_epi32(_mm_or_si128(_mm_and_si128(nan, quiet), _mm_andnot_si128(nan, up)), 16);
 }
 
-/* Eight at a time; returns how many it did, and adds up those that are not zero. */
+/*
+ * Process eight numbers at a time. Returns how many were processed, and adds the number of nonzero results to
+ * *other.
+ */
 static uint32_t apply_bf16_fast(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
 {
     const __m128i zero = _mm_setzero_si128(), one = _mm_set1_epi16(1);
-    __m128i right = zero;               /* how many, in each half: sad adds up bytes */
+    __m128i right = zero;               /* number of correct guesses, in each half: sad adds bytes */
     uint32_t i = 0;
 
     for (; i + 8 <= n; i += 8) {

@@ -1,7 +1,8 @@
 /*
- * guess.h - what bytes of a checkpoint should be, told from other bytes of it
+ * guess.h - predict bytes of a checkpoint from other bytes of it
  *
- * A packed file depends on these for ever: the bits are the format's (docs/formats.md, section 10).
+ * Existing packed files depend on these functions permanently: the exact bits are part of the format
+ * (docs/formats.md, section 10).
  */
 #ifndef SHARDKIT_FORMAT_PACK_GUESS_H
 #define SHARDKIT_FORMAT_PACK_GUESS_H
@@ -10,17 +11,17 @@
 
 enum pack_guess {
     PACK_NO_GUESS,
-    PACK_SAME,                  /* the same bytes */
-    PACK_ROUND_BF16,            /* fp32, rounded to nearest even */
+    PACK_SAME,                  /* equal to the other bytes */
+    PACK_ROUND_BF16,            /* the other bytes are fp32; rounded to nearest even */
     PACK_ROUND_F16,
     PACK_GUESS_N,
 };
 
-/* Bytes that n guessed bytes are told from. */
+/* Returns the number of bytes that the guess of n bytes needs. */
 uint64_t guess_ref_bytes(enum pack_guess g, uint64_t n);
 /*
- * raw[n] ^= the guess from `ref`, guess_ref_bytes() long: twice is the way back. Returns how many numbers (bytes, of
- * PACK_SAME) are not zero then.
+ * raw[n] ^= the guess computed from `ref`, which has guess_ref_bytes() bytes. A second call restores raw. Returns
+ * the number of resulting numbers (bytes, for PACK_SAME) that are not zero.
  */
 uint32_t guess_apply(enum pack_guess g, const uint8_t *ref, uint8_t *raw, uint32_t n);
 

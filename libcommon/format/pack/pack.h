@@ -1,15 +1,16 @@
 /*
- * pack.h - files of a checkpoint in one file, in fewer bytes, to the bit
+ * pack.h - lossless compression of the files of a checkpoint into one file
  *
- * A packed file holds the bytes of several files as frames, each of at most PACK_FRAME bytes of one run: a piece of
- * a file whose numbers have one width, and which may be told from other bytes of the files (weights from the fp32
- * masters that they were rounded from). What is told so is kept as its difference, which is nothing but the
- * exceptions; and then, or else, frames are byte planes through zstd (planes.h). What is in a run is the caller's
- * knowledge and only ever a matter of size: any runs come back as the bytes that they were. Each byte of a packed file
- * is under one of its CRCs. docs/formats.md, section 10.
+ * A packed file stores the bytes of several files as frames. A frame is at most PACK_FRAME bytes of one run. A run
+ * is a part of a file whose numbers have one width, and which may be predictable from other bytes of the files
+ * (weights are predictable from the fp32 masters that they were rounded from). Predicted frames are stored as the
+ * difference from the prediction, which consists only of the exceptions. Frames are then split into byte planes and
+ * compressed with zstd (planes.h). The caller defines the runs. They only affect the size: any choice of runs
+ * restores the original bytes. One of the file's CRCs covers each byte of a packed file. See docs/formats.md,
+ * section 10.
  *
- * Memory: some MiB a thread, and 16 bytes a frame.
- * Threads: calls below work on so many themselves; a struct pack may be used by one call at a time.
+ * Memory: some MiB per thread, and 16 bytes per frame. Threads: the calls below use several threads themselves;
+ * only one call at a time may use a struct pack.
  */
 #ifndef SHARDKIT_FORMAT_PACK_PACK_H
 #define SHARDKIT_FORMAT_PACK_PACK_H
@@ -23,35 +24,35 @@
 #include "libcommon/base/report.h"
 #include "libcommon/format/pack/guess.h"
 
-#define PACK_FRAME (1u << 20)           /* bytes; a multiple of every width */
+#define PACK_FRAME (1u << 20)           /* in bytes; a multiple of every width */
 
 struct pack_file {
-    char *name;                         /* a path inside a folder */
+    char *name;                         /* relative path within a folder */
     uint64_t size_bytes;
-    uint32_t crc;                       /* of all its bytes; pack_write() fills it in */
-    int first_run;                      /* filled in */
+    uint32_t crc;                       /* of the whole file; set by pack_write() */
+    int first_run;                      /* set by the library */
 };
 
-/* Bytes of a file that a run is told from. */
+/* Bytes of a file that a run is predicted from. */
 struct pack_ref {
     int file;
     uint64_t at, len;
 };
 
-/* Runs of a file follow each other without a gap, files too. */
+/* Runs of a file must be consecutive without gaps; files are in order, too. */
 struct pack_run {
     int file;
     uint64_t at, len;
-    int width;                          /* 1, 2 or 4; divides len */
-    enum pack_guess guess;              /* a rounded one has width 2 */
-    int first_ref, n_refs;              /* guess_ref_bytes() in all, of runs without a guess */
-    uint64_t first_frame;               /* filled in */
+    int width;                          /* 1, 2 or 4; must divide len */
+    enum pack_guess guess;              /* guesses that round require width 2 */
+    int first_ref, n_refs;              /* guess_ref_bytes() in total, in runs without a guess */
+    uint64_t first_frame;               /* set by the library */
 };
 
 struct pack_frame {
-    uint32_t len;                       /* in the packed file */
+    uint32_t len;                       /* size in the packed file */
     uint32_t crc_raw, crc_packed;
-    bool guessed;                       /* of a run with a guess: it held */
+    bool guessed;                       /* the run has a guess and it was used for this frame */
 };
 
 struct pack_index {
@@ -60,22 +61,23 @@ struct pack_index {
     struct pack_ref *ref;
     struct pack_frame *frame;
     int n_files, n_runs, n_refs;
-    int cap_runs, cap_refs;             /* for who fills it */
+    int cap_runs, cap_refs;             /* for the code that fills the arrays */
     uint64_t n_frames;
 };
 
 struct pack_opts {
     int threads;
-    struct progress *progress;          /* raw bytes are added; may be NULL */
+    struct progress *progress;          /* advanced by the unpacked bytes; may be NULL */
     bool (*stopped)(void);              /* may be NULL */
 };
 
 /* ---- writing ---- */
 
 /*
- * Pack the files at FOLDER/name into `path`, which is made anew and synced. Files and runs come filled in, frames and
- * CRCs are made here. A guess that a run may not have (pack_index.c says which) is dropped. ERR_SYS; ERR_DATA when a
- * file is shorter; ERR_STOP. On -1 what lies at `path` is worthless.
+ * Pack the files at FOLDER/name into `path`, which is created or replaced, and synced. The caller fills in files
+ * and runs; this function fills in frames and CRCs. A guess that is not valid for a run (see pack_index.c) is
+ * dropped. Returns -1 with ERR_SYS, ERR_DATA if a file is shorter, or ERR_STOP. After a failure the contents of
+ * `path` are invalid.
  */
 MUST_CHECK int pack_write(const char *path, const char *folder, struct pack_index *x, const struct pack_opts *o,
                           struct err *e);
@@ -84,19 +86,26 @@ void pack_index_free(struct pack_index *x);
 /* ---- reading ---- */
 
 struct pack;
-/* NULL: ERR_SYS; ERR_DATA with the byte where it is no packed file, cut short, or its tables do not hold. */
+/*
+ * Open a packed file. Returns NULL with ERR_SYS, or with ERR_DATA and the byte offset if it is not a packed file,
+ * is cut short, or has invalid tables.
+ */
 MUST_CHECK struct pack *pack_open(const char *path, struct err *e);
-void pack_close(struct pack *p);                        /* NULL is fine */
-const struct pack_index *pack_index(const struct pack *p);      /* with all that pack_write() filled in */
-uint64_t pack_size(const struct pack *p);               /* bytes of the packed file */
-/* CRC-32 of all its bytes, as its own CRCs make it. */
+void pack_close(struct pack *p);                        /* NULL is allowed */
+const struct pack_index *pack_index(const struct pack *p);      /* with all members that pack_write() sets */
+uint64_t pack_size(const struct pack *p);               /* size of the packed file in bytes */
+/* Returns the CRC-32 of the whole packed file, computed from the CRCs stored in it. */
 uint32_t pack_crc(const struct pack *p);
-/* CRC-32 of bytes [at, at + len) of a file, which begin and end with runs, as the frames' CRCs make it. */
+/*
+ * Returns the CRC-32 of bytes [at, at + len) of a file, computed from the CRCs of the frames. The range must begin
+ * and end at boundaries of runs.
+ */
 uint32_t pack_range_crc(const struct pack_index *x, int file, uint64_t at, uint64_t len);
 /*
- * Unpack into FOLDER, where the files are with their lengths; or, folder NULL, only see that all comes out right.
- * Every CRC is compared. ERR_DATA names the byte of the packed file, and the file and bytes of it that are lost; with
- * a report these are findings, code "crc", and the rest is done.
+ * Unpack into FOLDER, where the files must exist with their final lengths. With folder NULL, only check that
+ * everything can be unpacked. Every CRC is compared. ERR_DATA names the byte in the packed file, and the file and
+ * bytes that are lost. With a report these errors become findings with code "crc", and the other frames are still
+ * processed.
  */
 MUST_CHECK int pack_unpack(struct pack *p, const char *folder, const struct pack_opts *o, struct report *r,
                            struct err *e);

@@ -1,5 +1,5 @@
 /*
- * pack_direct.c - whole blocks with O_DIRECT
+ * pack_direct.c - read and write whole blocks with O_DIRECT
  */
 #include "libcommon/format/pack/pack_direct.h"
 
@@ -15,7 +15,7 @@ uint8_t *pack_direct_new(size_t n)
     uint8_t *p = aligned_alloc(PACK_ALIGN, align_up(n, PACK_ALIGN) + PACK_ALIGN);
 
     if (!p)
-        abort();                /* a few MiB: as xmalloc() does */
+        abort();                /* a few MiB: abort like xmalloc() */
     return p;
 }
 
@@ -26,7 +26,7 @@ uint8_t *pack_direct_place(uint8_t *room, uint64_t at)
 
 /* ---- reading ---- */
 
-/* Bytes read, `most` or fewer at the file's end; -1. */
+/* Returns the number of bytes read: `most`, or fewer at the end of the file. Returns -1 on error. */
 static ssize_t read_blocks(int fd, uint8_t *p, size_t most, uint64_t at)
 {
     size_t n = 0;
@@ -39,7 +39,10 @@ static ssize_t read_blocks(int fd, uint8_t *p, size_t most, uint64_t at)
         if (k < 0)
             return -1;
         n += (size_t)k;
-        /* Less than asked for, and no whole blocks: the end, or a place that O_DIRECT could not go on from. */
+        /*
+         * A short read that is not a multiple of the block size: the end of the file, or O_DIRECT cannot continue
+         * here.
+         */
         if (k == 0 || n % PACK_ALIGN)
             break;
     }
@@ -63,7 +66,7 @@ uint8_t *pack_direct_read(struct files *f, int file, uint64_t at, size_t n, uint
         if (got >= 0 && (uint64_t)got >= base + at + n - from)
             return p;
     }
-    /* Refused, or failed: then this says how. */
+    /* If O_DIRECT was refused or failed, this read succeeds or reports the error. */
     return e->kind != ERR_NONE || files_read(f, file, at, p, n, e) < 0 ? NULL : p;
 }
 
@@ -82,7 +85,7 @@ int pack_direct_write(const struct pack_direct_file *f, const uint8_t *p, size_t
 
     if (f->fd_direct < 0 || first >= last)
         return write_all_at(f->fd, p, n, at);
-    /* Refused only now, by what wants larger blocks: all through the page cache. */
+    /* Refused only at the write, because larger blocks are required: write everything through the page cache. */
     if (write_all_at(f->fd_direct, p + (first - at), last - first, first) < 0)
         return errno == EINVAL ? write_all_at(f->fd, p, n, at) : -1;
     if (write_all_at(f->fd, p, first - at, at) < 0)

@@ -1,10 +1,9 @@
 /*
- * pack_direct.h - pieces of files around the page cache
+ * pack_direct.h - read and write pieces of files without the page cache
  *
- * A frame is read once and written once, so nothing is gained by having it in the page cache, and the way through it
- * is dear: 0.3 CPU seconds a GB read, 0.6 a GB written, where 0.05 are left. Where a file system refuses O_DIRECT
- * pieces go through the page cache after all.
- * Threads: a buffer belongs to one.
+ * A frame is read once and written once, so the page cache has no benefit, and it is expensive: 0.3 CPU seconds per
+ * GB read and 0.6 per GB written, of which 0.05 remain with O_DIRECT. If a file system refuses O_DIRECT, the page
+ * cache is used. A buffer may be used by only one thread at a time.
  */
 #ifndef SHARDKIT_FORMAT_PACK_PACK_DIRECT_H
 #define SHARDKIT_FORMAT_PACK_PACK_DIRECT_H
@@ -16,25 +15,31 @@
 #include "libcommon/base/err.h"
 #include "libcommon/base/files.h"
 
-enum { PACK_ALIGN = 4096 };             /* of places in files, and of memory, as O_DIRECT wants them */
+enum { PACK_ALIGN = 4096 };             /* alignment of file offsets and memory for O_DIRECT */
 
-/* Memory for `n` bytes that begin at any byte of such a block, and end at any: aligned; free() it. */
+/*
+ * Returns an aligned buffer for `n` bytes that may begin and end at any offset within such a block. The caller
+ * frees it.
+ */
 uint8_t *pack_direct_new(size_t n);
-/* Where in such memory byte `at` of a file belongs, so that whole blocks lie where they must. */
+/* Returns where byte `at` of a file must be placed in such a buffer, so that whole blocks are aligned. */
 uint8_t *pack_direct_place(uint8_t *room, uint64_t at);
 /*
- * Bytes [at, at + n) of a file: to pack_direct_place(room, at), which is returned. What lies round them in `room` is
- * overwritten. NULL: ERR_SYS; ERR_DATA when the file is shorter.
+ * Read bytes [at, at + n) of a file to pack_direct_place(room, at), and return that address. Adjacent bytes in
+ * `room` are overwritten. Returns NULL with ERR_SYS, or with ERR_DATA if the file is shorter.
  */
 uint8_t *pack_direct_read(struct files *f, int file, uint64_t at, size_t n, uint8_t *room, struct err *e);
 
-/* A file that is there, to be written to. */
+/* An existing file that is open for writing. */
 struct pack_direct_file {
-    int fd, fd_direct;          /* -1: not open, refused */
+    int fd, fd_direct;          /* -1: not open, or O_DIRECT was refused */
 };
-MUST_CHECK int pack_direct_open(struct pack_direct_file *f, const char *path);      /* errno on -1 */
-/* n bytes, at pack_direct_place() of `at`: whole blocks of them around the page cache. Any thread. errno on -1. */
+MUST_CHECK int pack_direct_open(struct pack_direct_file *f, const char *path);      /* -1 with errno */
+/*
+ * Write n bytes, which must be stored at pack_direct_place() of `at`. Whole blocks bypass the page cache. From any
+ * thread. Returns -1 with errno.
+ */
 MUST_CHECK int pack_direct_write(const struct pack_direct_file *f, const uint8_t *p, size_t n, uint64_t at);
-MUST_CHECK int pack_direct_close(struct pack_direct_file *f);       /* synced; errno on -1 */
+MUST_CHECK int pack_direct_close(struct pack_direct_file *f);       /* syncs the file; -1 with errno */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * pack_index.c - a packed file's own bytes: head, index and tail, written and checked
+ * pack_index.c - write and validate a packed file's metadata: head, index and tail
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ const struct pack_run *pack_run_at(const struct pack_index *x, int file, uint64_
     return &x->run[lo];
 }
 
-/* Bytes of the file that are there, all of runs without a guess. */
+/* Returns true if the referenced bytes exist and belong to runs without a guess. */
 static bool ref_holds(const struct pack_index *x, const struct pack_ref *f)
 {
     uint64_t size, at = f->at;
@@ -200,7 +200,7 @@ struct index_reading {
     struct pack_index *x;
     const uint8_t *p, *end;
     const uint8_t *begin;
-    uint64_t begin_at;          /* of `begin` in the packed file */
+    uint64_t begin_at;          /* offset of `begin` in the packed file */
     const char *path;
     struct err *e;
 };
@@ -211,7 +211,7 @@ static int wrong(const struct index_reading *rd, const char *what)
     return -1;
 }
 
-/* A path that stays in its folder. */
+/* Returns true if the path stays within its folder. */
 static bool is_inside(const char *name, uint32_t n)
 {
     if (n == 0 || strlen(name) != n)
@@ -246,7 +246,7 @@ static int get_files(struct index_reading *rd, uint32_t n)
     return 0;
 }
 
-/* Runs fill the files in order; *at is how far the run's file is filled. */
+/* Parse one run. Runs fill the files in order. *refs is the number of references used so far. */
 static int get_run(struct index_reading *rd, struct pack_run *r, const struct pack_run *last, uint64_t *refs)
 {
     const struct pack_index *x = rd->x;

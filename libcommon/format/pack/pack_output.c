@@ -1,5 +1,5 @@
 /*
- * pack_output.c - blocks of a packed file
+ * pack_output.c - write a packed file block by block
  */
 #include "libcommon/format/pack/pack_output.h"
 
@@ -17,7 +17,7 @@ uint8_t *pack_block_new(void)
     uint8_t *p = aligned_alloc(4096, PACK_BLOCK);
 
     if (!p)
-        abort();                /* a few MiB: as xmalloc() does */
+        abort();                /* a few MiB: abort like xmalloc() */
     return p;
 }
 
@@ -53,7 +53,7 @@ bool pack_output_add(struct pack_output *o, const void *p, size_t n, uint8_t **s
     return true;
 }
 
-/* From now on through the page cache. */
+/* Write through the page cache from now on. */
 static int refuse_direct(const struct pack_output *o)
 {
     return fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);
@@ -63,7 +63,10 @@ int pack_output_write(struct pack_output *o, const uint8_t *block, uint64_t at, 
 {
     int rc = write_all_at(o->fd, block, PACK_BLOCK, at);
 
-    /* What a file system wants to be aligned to is more, or it only told now that it does not; or it took a part. */
+    /*
+     * EINVAL: the file system requires a larger alignment, or refuses O_DIRECT only at a write, or wrote only a
+     * part.
+     */
     if (rc < 0 && errno == EINVAL && refuse_direct(o) == 0)
         rc = write_all_at(o->fd, block, PACK_BLOCK, at);
     if (rc < 0)

@@ -1,8 +1,8 @@
 /*
- * pack_read.c - a packed file back into files
+ * pack_read.c - unpack a packed file
  *
- * A frame that is told from others needs theirs unpacked: a thread keeps the last one it did for that, which is mostly
- * the one needed next.
+ * A frame that is predicted from others needs those unpacked. Each thread keeps the last frame that it unpacked for
+ * this purpose, which is usually the one needed next.
  */
 #include <inttypes.h>
 #include <omp.h>
@@ -24,7 +24,7 @@ struct pack {
     int file;
     struct pack_index x;
     struct pack_tail tail;
-    uint64_t *at;               /* [n_frames]: first byte of a frame */
+    uint64_t *at;               /* [n_frames]: offset of each frame */
     uint32_t crc;
 };
 
@@ -91,7 +91,7 @@ static int get_index(struct pack *p, struct err *e)
     return rc;
 }
 
-/* Where frames begin, and the CRC of the whole. */
+/* Compute the offsets of the frames and the CRC of the whole file, and check the CRCs of the packed files. */
 static int place_frames(struct pack *p, const uint8_t tail[PACK_TAIL_BYTES], struct err *e)
 {
     const struct pack_index *x = &p->x;
@@ -157,14 +157,14 @@ uint32_t pack_crc(const struct pack *p)
 
 /* ---- frames ---- */
 
-/* One thread's. */
+/* The state of one thread. */
 struct unpacker {
     struct pack *p;
     struct planes *planes;
-    uint8_t *packed_room, *raw_room;    /* of pack_direct.h */
-    uint8_t *raw;               /* the frame's bytes, in raw_room */
+    uint8_t *packed_room, *raw_room;    /* buffers for pack_direct.h */
+    uint8_t *raw;               /* bytes of the frame, in raw_room */
     uint8_t *ref;
-    uint8_t *kept;              /* frame `kept_frame`, that others are told from */
+    uint8_t *kept;              /* frame `kept_frame`, from which others are predicted */
     uint64_t kept_frame;
 };
 
@@ -194,7 +194,7 @@ static int bad_frame(const struct pack *p, uint64_t i, const char *why, struct e
     return -1;
 }
 
-/* As it was packed; a guess is still to be applied. */
+/* Read and decompress a frame. The guess has not been applied yet. */
 static int read_frame(struct unpacker *u, uint64_t i, uint8_t *raw, struct err *e)
 {
     const struct pack *p = u->p;
@@ -221,7 +221,7 @@ static int check_raw(const struct pack *p, uint64_t i, const uint8_t *raw, struc
     return bad_frame(p, i, "unpacks to other bytes than were packed", e);
 }
 
-/* Bytes [at, at + len) of a file, of frames that are told from no others. */
+/* Read bytes [at, at + len) of a file from frames that are not predicted themselves. */
 static int read_told(struct unpacker *u, int file, uint64_t at, uint64_t len, uint8_t *out, struct err *e)
 {
     while (len > 0) {
@@ -244,7 +244,7 @@ static int read_told(struct unpacker *u, int file, uint64_t at, uint64_t len, ui
     return 0;
 }
 
-/* What a guessed frame is told from, into u->ref. */
+/* Read the bytes that a frame is predicted from into u->ref. */
 static int read_refs(struct unpacker *u, struct pack_piece piece, struct err *e)
 {
     const struct pack_run *run = piece.run;
@@ -283,7 +283,7 @@ static int unpack_frame(struct unpacker *u, uint64_t i, struct err *e)
     return check_raw(u->p, i, u->raw, e);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole file ---- */
 
 struct unpacking {
     struct pack *p;
@@ -324,7 +324,7 @@ static void unpack_one(struct unpacking *un, struct unpacker *u, uint64_t i)
         progress_add(un->o->progress, piece.len);
 }
 
-/* Frames [from, to), of one file where they are written. */
+/* Unpack frames [from, to). If they are written, they must belong to one file. */
 static void unpack_frames(struct unpacking *un, uint64_t from, uint64_t to)
 {
     int threads = un->o->threads > 0 ? un->o->threads : omp_get_max_threads();

@@ -1,8 +1,9 @@
 /*
- * pack_write.c - files into a packed file
+ * pack_write.c - pack files into a packed file
  *
- * Threads take frames in their order: read, guess, planes; only putting a packed frame behind those before it is done
- * by one after the other, so the same files make the same packed file however many threads there are.
+ * Threads process frames in order: read, predict, split and compress. Only the appending of packed frames is
+ * serialised, in the order of the frames. The same files therefore give the same packed file with any number of
+ * threads.
  */
 #include <omp.h>
 #include <pthread.h>
@@ -16,30 +17,33 @@
 #include "libcommon/format/pack/pack_output.h"
 #include "libcommon/format/pack/planes.h"
 
-/* A guess that is wrong more often than for one number in so many tells less than the number itself. */
+/*
+ * If more than one number in this many is predicted wrong, the prediction is not used, since it no longer saves
+ * space.
+ */
 enum { GUESS_HOLDS = 8 };
 
 struct pack_job {
     struct pack_index *x;
     const struct pack_opts *o;
     struct files *files;
-    int *file;                  /* [n_files]: numbers in `files` */
+    int *file;                  /* [n_files]: file numbers in `files` */
     struct pack_output out;
-    pthread_mutex_t lock;       /* of adding to `out`, and of the next */
-    uint64_t next;              /* the frame that is added next */
-    pthread_cond_t turn;        /* it changed */
+    pthread_mutex_t lock;       /* protects `out` and `next` */
+    uint64_t next;              /* number of the frame to be appended next */
+    pthread_cond_t turn;        /* signalled when `next` changes */
     _Atomic bool failed;
-    struct err *e;              /* the first to fail fills it in, under the critical section */
+    struct err *e;              /* set by the first thread that fails, in a critical section */
 };
 
-/* One thread's. */
+/* The state of one thread. */
 struct packer {
     struct planes *planes;
-    uint8_t *raw_room, *ref_room;       /* of pack_direct_read() */
-    uint8_t *raw;               /* the frame's bytes, in raw_room */
-    uint8_t *joined;            /* what it is told from, where that lies in several places */
+    uint8_t *raw_room, *ref_room;       /* buffers for pack_direct_read() */
+    uint8_t *raw;               /* bytes of the frame, in raw_room */
+    uint8_t *joined;            /* bytes that the frame is predicted from, if they are in several places */
     uint8_t *packed;
-    uint8_t *block;             /* for a full one of `out` */
+    uint8_t *block;             /* receives full blocks of `out` */
 };
 
 static struct packer packer_new(void)
@@ -69,7 +73,7 @@ static void fail(struct pack_job *job, const struct err *e)
     job->failed = true;
 }
 
-/* *ref: what the piece of its run is told from. */
+/* Read the bytes that the piece is predicted from. Sets *ref to them. */
 static int read_refs(struct pack_job *job, struct packer *w, struct pack_piece piece, const uint8_t **ref,
                      struct err *e)
 {
@@ -96,7 +100,10 @@ static int read_refs(struct pack_job *job, struct packer *w, struct pack_piece p
     return 0;
 }
 
-/* w->raw becomes what is left of it where it is told from other bytes; *zeros: nothing is. */
+/*
+ * Replace w->raw by its difference from the prediction, unless that is wrong too often. *guessed: the difference
+ * was stored; *zeros: it is all zero.
+ */
 static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece piece, bool *zeros, bool *guessed,
                        struct err *e)
 {
@@ -114,7 +121,7 @@ static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece
     return 0;
 }
 
-/* A frame into w->packed. */
+/* Pack a frame into w->packed. */
 static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct err *e)
 {
     struct pack_piece piece = pack_piece(job->x, i);
@@ -138,8 +145,9 @@ static int pack_frame(struct pack_job *job, struct packer *w, uint64_t i, struct
 }
 
 /*
- * Put frame i behind all before it, which are packed already or by other threads now. True: w->block is full, and goes
- * to *at. (OpenMP's own ordered sections wait in a loop, and take the time of those that they wait for.)
+ * Append frame i after all earlier frames, which are already packed or being packed by other threads. Returns true
+ * if w->block is full and must be written at *at. (OpenMP's ordered sections wait in a loop, which uses CPU time
+ * that the awaited threads need.)
  */
 static bool add_frame(struct pack_job *job, struct packer *w, uint64_t i, bool packed, uint64_t *at)
 {
@@ -207,7 +215,7 @@ static int write_tables(struct pack_job *job)
     return rc;
 }
 
-/* All as the caller says, or nothing is begun. */
+/* Open the input files. Fails before anything is packed if a file does not have the size that the caller stated. */
 static int open_files(struct pack_job *job, const char *folder)
 {
     struct pack_index *x = job->x;
@@ -238,7 +246,7 @@ static void prepare_index(struct pack_index *x)
     x->frame = xcalloc(x->n_frames + 1, sizeof *x->frame);
 }
 
-/* References in the order of their runs, without those of runs that have none any more. */
+/* Sort references in the order of their runs, and drop those of runs that no longer have a guess. */
 static void compact_refs(struct pack_index *x)
 {
     struct pack_ref *all = x->ref;

@@ -1,7 +1,10 @@
 /*
- * planes.c - turning numbers into planes and back, and a plane into few bytes
+ * planes.c - convert numbers to planes and back, and compress planes
  */
-/* Of the library's own word for coding literals without matches; it may go one day, and then only speed goes. */
+/*
+ * For the library's parameter that codes literals without matches. If a later version removes it, only speed is
+ * lost.
+ */
 #define ZSTD_STATIC_LINKING_ONLY
 #include "libcommon/format/pack/planes.h"
 
@@ -19,19 +22,19 @@
 #include <immintrin.h>
 #endif
 
-/* How a plane is stored: the low two bits of its word, above which its length stands. */
+/* How a plane is stored: the low two bits of its word. The length is in the bits above. */
 enum plane_method { PLANE_RAW, PLANE_ZSTD, PLANE_ONE_BYTE, PLANE_N };
 
 /*
- * Level 1 for what is no number. In a plane of numbers there is nothing to find twice: its bytes are only more or less
- * frequent, and with exponents of trained states not looking for matches (0.47 GB/s) was 2.6 times as fast as level -20
- * and packed them better by 0.5 %; level 1 packs better by 8 % at 0.14 GB/s.
+ * Level 1 for data that is not numbers. A plane of numbers has no repetitions to find; its bytes only have
+ * different frequencies. For exponents of trained states, coding without a search for matches (0.47 GB/s) was 2.6
+ * times as fast as level -20 and compressed 0.5 % better. Level 1 compresses 8 % better at 0.14 GB/s.
  */
 enum { LEVEL_BYTES = 1, LEVEL_PLANE = -1000 };
 
 /*
- * A plane whose bytes are the same as others more often than by chance by this factor would shrink to about 7.9 bits a
- * byte. One that shrinks less is left as it is: packing it costs more than all the others.
+ * A plane whose bytes are equal more often than by chance by this factor would shrink to about 7.9 bits per byte. A
+ * plane that would shrink less is stored uncompressed: compressing it costs more than all the others.
  */
 #define WORTH 1.14
 enum { SAMPLE_RUNS = 16, SAMPLE_RUN = 64 };
@@ -52,7 +55,7 @@ struct planes *planes_new(uint32_t most)
     p->plane = xmalloc(most);
     p->most = most;
     if (!p->pack || !p->unpack)
-        abort();                /* a few hundred KiB: as xmalloc() does */
+        abort();                /* a few hundred KiB: abort like xmalloc() */
     return p;
 }
 
@@ -74,7 +77,7 @@ uint32_t planes_bound(uint32_t n)
 /* ---- numbers to planes ---- */
 
 #ifdef __SSE2__
-/* 32 bytes: those at even places to lo, at odd ones to hi. */
+/* Split 32 bytes: those at even positions to lo, those at odd ones to hi. */
 static inline void unzip(__m128i a, __m128i b, __m128i *lo, __m128i *hi)
 {
     const __m128i low = _mm_set1_epi16(0xff);
@@ -113,7 +116,7 @@ static inline __m128i back4(__m128i x)
     return _mm_or_si128(_mm_srli_epi32(x, 1), _mm_slli_epi32(x, 31));
 }
 
-/* Each of these does 16 numbers at a time and returns how many are done; the others are left for plain loops. */
+/* Each of these processes 16 numbers at a time and returns how many are done. Plain loops process the rest. */
 static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint32_t i = 0;
@@ -206,7 +209,7 @@ static bool can_wide(void)
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi");
 }
 
-/* Of a matrix of 4 x 4 pieces of 16 bytes: rows become columns. */
+/* Transpose a matrix of 4 x 4 pieces of 16 bytes. */
 WIDE static inline void turn_pieces(__m512i v[4])
 {
     const __m512i a = _mm512_shuffle_i32x4(v[0], v[1], 0x44), b = _mm512_shuffle_i32x4(v[0], v[1], 0xee);
@@ -218,7 +221,10 @@ WIDE static inline void turn_pieces(__m512i v[4])
     v[3] = _mm512_shuffle_i32x4(b, d, 0xdd);
 }
 
-/* 64 numbers at a time: a vector's 16 become a piece of each plane, and pieces of four vectors are put together. */
+/*
+ * Process 64 numbers at a time. The 16 numbers of a vector become one piece of each plane, and the pieces of four
+ * vectors are combined.
+ */
 WIDE static uint32_t split4_wide(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint8_t from[64];
@@ -283,7 +289,7 @@ static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t *raw
 }
 #endif
 
-/* n numbers; byte k of each to plane[k]. */
+/* Split n numbers: byte k of each goes to plane[k]. */
 static void split(const uint8_t *raw, uint32_t n, int width, uint8_t *const *plane)
 {
     if (width == 2) {
@@ -331,8 +337,9 @@ static void join(const uint8_t *const *plane, uint32_t n, int width, uint8_t *ra
 /* ---- one plane ---- */
 
 /*
- * Which planes would shrink, by a sample of the numbers? With c of its m bytes alike, for each byte, sum c^2 / m^2 is
- * how often two bytes are the same: 1/256 where all are as frequent, and then zstd has nothing to do.
+ * Determine which planes would shrink, from a sample of the numbers. If c of the m bytes of a plane have a given
+ * value, sum c^2 / m^2 over all values is the probability that two bytes are equal. It is 1/256 if all values are
+ * equally frequent, and then zstd cannot compress the plane.
  */
 static void judge_planes(const uint8_t *raw, uint32_t n, int width, bool *worth)
 {
@@ -363,7 +370,7 @@ static bool is_one_byte(const uint8_t *p, uint32_t n)
     return n > 0 && memcmp(p, p + 1, n - 1) == 0;
 }
 
-/* Through zstd, if that makes it smaller; else as it is. */
+/* Compress a plane with zstd if that makes it smaller; else copy it. */
 static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, bool bytes, uint8_t *out,
                            enum plane_method *how)
 {
@@ -378,7 +385,7 @@ static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, b
     ZSTD_CCtx_setParameter(p->pack, ZSTD_c_compressionLevel, bytes ? LEVEL_BYTES : LEVEL_PLANE);
     if (!bytes)
         ZSTD_CCtx_setParameter(p->pack, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
-    /* Room for one byte less: what does not shrink fails. */
+    /* The output has room for one byte less than the input, so compression fails if it does not save space. */
     len = n > 1 ? ZSTD_compress2(p->pack, out, n - 1, plane, n) : 0;
     if (len > 0 && !ZSTD_isError(len)) {
         *how = PLANE_ZSTD;
@@ -389,7 +396,10 @@ static uint32_t pack_plane(struct planes *p, const uint8_t *plane, uint32_t n, b
     return n;
 }
 
-/* Planes that stay as they are and have only such before them, mantissas as a rule, are split to where they stay. */
+/*
+ * Pack numbers of several bytes. Planes that are stored uncompressed and only follow such planes, usually
+ * mantissas, are split directly to their final place.
+ */
 static uint32_t pack_numbers(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out)
 {
     uint32_t at = 4 * (uint32_t)width;
@@ -439,7 +449,7 @@ uint32_t planes_pack_zeros(int width, uint8_t *out)
     return at;
 }
 
-/* *plane: where its n bytes are; in `room`, unless they stayed as they were, in `in`. */
+/* Unpack a plane. Sets *plane to its n bytes: in `room`, or in `in` if it was stored uncompressed. */
 static int unpack_plane(struct planes *p, uint32_t word, const uint8_t *in, uint8_t *room, uint32_t n,
                         const uint8_t **plane)
 {
