@@ -1,5 +1,5 @@
 /*
- * bpe.c - vocabularies are read, and tokens become text again
+ * bpe.c - read vocabularies, and convert tokens to text
  */
 #include "libcommon/tokens/bpe.h"
 
@@ -14,8 +14,8 @@
 /* ---- the byte alphabet ---- */
 
 /*
- * Vocabularies spell bytes as printable characters: '!'..'~', 0xa1..0xac and 0xae..0xff are
- * themselves, the other 68 bytes are U+0100 onwards in order (a blank is U+0120, "Ġ").
+ * Vocabularies represent bytes by printable characters. '!'..'~', 0xa1..0xac and 0xae..0xff represent themselves;
+ * the other 68 bytes are U+0100 onwards in order (a blank is U+0120, "Ġ").
  */
 static bool prints(int byte)
 {
@@ -33,7 +33,7 @@ static int byte_char(int byte)
     return c;
 }
 
-/* The byte that the UTF-8 character at *p spells, advancing *p; -1 when it spells none. */
+/* Returns the byte that the UTF-8 character at *p represents, and advances *p. Returns -1 if it represents none. */
 static int char_byte(const struct bpe *b, const char **p, const char *end)
 {
     const uint8_t *s = (const uint8_t *)*p;
@@ -77,7 +77,7 @@ struct bpe *bpe_new(void)
 {
     struct bpe *b = xcalloc(1, sizeof *b);
 
-    b->arena = arena_new(0);            /* its contents are bounded by the files' sizes */
+    b->arena = arena_new(0);            /* no ceiling: its contents are bounded by the files' sizes */
     for (int i = 0; i < 256; i++)
         if (!prints(i))
             b->odd_byte[byte_char(i) - 0x100] = (uint8_t)i;
@@ -103,7 +103,7 @@ void bpe_size_tables(struct bpe *b, size_t n_tokens, size_t n_merges)
     memset(b->merge, 0xff, ((size_t)b->merge_mask + 1) * sizeof *b->merge);
 }
 
-/* The slot that holds the text, or the empty one where it belongs. */
+/* Returns the slot that holds the text, or the empty slot where it belongs. */
 static int32_t *text_slot(const struct bpe *b, const char *text, size_t len)
 {
     uint32_t i = bpe_hash(text, len) & b->by_text_mask;
@@ -122,7 +122,10 @@ static int32_t find_text(const struct bpe *b, const char *text, size_t len)
     return *text_slot(b, text, len);
 }
 
-/* What the spelling stands for; a token with a character outside the alphabet is its own bytes. */
+/*
+ * Compute the bytes that a token represents. A token with a character outside the alphabet represents its own
+ * bytes.
+ */
 static void spell_out(struct bpe *b, struct bpe_token *t)
 {
     char *out = arena_alloc(b->arena, t->text_len + 1);
@@ -159,7 +162,7 @@ int bpe_add_token(struct bpe *b, const char *text, size_t len, int64_t id, bool 
     int32_t *slot = text_slot(b, text, len);
     struct bpe_token *t;
 
-    if (*slot >= 0)                     /* an added token that the vocabulary has too */
+    if (*slot >= 0)                     /* an added token that is also in the vocabulary */
         return *slot == id ? 0 : -1;
     if (id < 0 || id >= BPE_MAX_IDS)
         return -1;
@@ -212,12 +215,12 @@ const char *bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const 
     free(both);
     if (joined < 0)
         return "joined";
-    /* A pair that is listed twice counts where it stands last, as in the originals. */
+    /* If a pair is listed twice, the last occurrence counts, as in the originals. */
     b->merge[merge_slot(b, l, r)] = (struct bpe_merge){ .left = l, .right = r, .rank = rank, .id = joined };
     return NULL;
 }
 
-/* The character that spells a byte, as UTF-8; its length. */
+/* Store the character that represents a byte as UTF-8. Returns its length. */
 static size_t spell_byte(int byte, char out[4]) { return (size_t)utf8_put(out, (uint32_t)byte_char(byte)); }
 
 int bpe_find_bytes(struct bpe *b, int *missing)
@@ -307,7 +310,7 @@ out:
     return rc;
 }
 
-/* Lines "left right" in order of rank; the first may be "#version: ...". */
+/* Parse lines "left right" in order of rank. The first line may be "#version: ...". */
 static int read_merges(struct bpe *b, const char *path, const char *text, uint64_t size, struct err *e)
 {
     const char *p = text, *end = text + size;
@@ -375,7 +378,7 @@ void bpe_free(struct bpe *b)
     free(b);
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 const char *bpe_path(const struct bpe *b)
 {
@@ -384,7 +387,7 @@ const char *bpe_path(const struct bpe *b)
 
 int64_t bpe_vocab_size(const struct bpe *b)
 {
-    /* With holes in the numbers every number must still fit. */
+    /* If the numbers have holes, the size must still cover the largest number. */
     return b->n_ids > b->n_tokens ? b->n_ids : b->n_tokens;
 }
 

@@ -3,10 +3,10 @@
  *
  *   text -- added tokens --> stretches -- steps --> pieces -- cache, else merging --> tokens
  *
- * Natural text repeats its pieces, so nearly all come out of the cache; what is left is the
- * regular expression (about two thirds of the time) and the look-up. Merging keeps the
- * pairs of a piece in a heap by rank, leftmost first, so a piece of a megabyte costs
- * n log n where the usual search for the best pair would take the square.
+ * Natural text repeats its pieces, so nearly all are found in the cache. What remains is the regular expression
+ * (about two thirds of the time) and the look-up. Merging keeps the pairs of a piece in a heap ordered by rank,
+ * leftmost first. A piece of a megabyte thus costs n log n, whereas the usual search for the best pair would be
+ * quadratic.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,19 +16,19 @@
 
 enum {
     SLOTS = 1 << 17, CACHE_BYTES = 4 << 20, CACHE_IDS = 1 << 20,
-    MAX_CACHED = 64,                    /* bytes of a piece; longer ones seldom come again */
+    MAX_CACHED = 64,                    /* bytes of a piece; longer ones rarely occur again */
 };
 
 struct bpe_slot {
     uint32_t hash;
-    uint32_t key, ids;                  /* where they begin in the cache's arrays */
+    uint32_t key, ids;                  /* offsets in the cache's arrays */
     uint16_t key_len, n;                /* key_len 0: empty */
 };
 
 /* A symbol of the piece being merged. */
 struct symbol {
-    int32_t id, prev, next;             /* next < 0: the last; id < 0: joined into its left neighbour */
-    int32_t rank;                       /* of the pair with the next one, -1 for none */
+    int32_t id, prev, next;             /* next < 0: the last symbol; id < 0: joined into its left neighbour */
+    int32_t rank;                       /* of the pair with the next symbol; -1: no such merge */
 };
 
 struct bpe_encoder {
@@ -42,7 +42,7 @@ struct bpe_encoder {
     struct symbol *symbol;
     uint64_t *heap;                     /* rank << 32 | position */
     size_t symbol_cap, heap_cap, heap_n;
-    char *prefixed[BPE_MAX_STEPS];      /* a piece with a blank put before it, by step */
+    char *prefixed[BPE_MAX_STEPS];      /* per step: a piece with a blank prepended */
     size_t prefixed_cap[BPE_MAX_STEPS];
 };
 
@@ -118,7 +118,7 @@ static uint64_t heap_pop(struct bpe_encoder *c)
     return top;
 }
 
-/* What the symbol at i and its neighbour make, put on the heap. */
+/* Push the merge of the symbol at i and its next symbol, if there is one, on the heap. */
 static void offer(struct bpe_encoder *c, int32_t i)
 {
     struct symbol *s = &c->symbol[i];
@@ -129,7 +129,7 @@ static void offer(struct bpe_encoder *c, int32_t i)
         heap_push(c, (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)i);
 }
 
-/* The neighbour on the right becomes part of the symbol at i. */
+/* Join the next symbol into the symbol at i. */
 static void join(struct bpe_encoder *c, int32_t i)
 {
     struct symbol *s = &c->symbol[i], *right = &c->symbol[s->next];
@@ -157,7 +157,7 @@ static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct
         uint64_t best = heap_pop(c);
         int32_t i = (int32_t)(uint32_t)best;
 
-        /* An entry is out of date when its pair has changed since. */
+        /* An entry is stale if its pair has changed since it was pushed. */
         if (c->symbol[i].id >= 0 && c->symbol[i].rank == (int32_t)(best >> 32))
             join(c, i);
     }
@@ -183,7 +183,7 @@ static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct
 static void remember(struct bpe_encoder *c, struct bpe_slot *s, uint32_t hash, const char *p, size_t len,
                      struct bpe_ids made)
 {
-    /* Full: forget everything. What is common is back after a few thousand pieces. */
+    /* If the cache is full, clear it. Common pieces are back after a few thousand pieces. */
     if (c->n_slots > SLOTS / 2 || c->keys_used + len > CACHE_BYTES || c->ids_used + made.n > CACHE_IDS) {
         memset(c->slot, 0, SLOTS * sizeof *c->slot);
         c->n_slots = 0;
@@ -232,7 +232,7 @@ static void put_blank_before(struct bpe_encoder *c, int step, const char **text,
     *len += 1;
 }
 
-/* Step number `step` and those after it on one piece. -1: an expression gave up. */
+/* Apply step number `step` and all later steps to one piece. Returns -1 if an expression exceeds its limits. */
 static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t len, struct bpe_ids *out)
 {
     const struct bpe_step *s = &c->b->step[step];
@@ -264,7 +264,7 @@ static int cut_piece(struct bpe_encoder *c, int step, const char *text, size_t l
 
 /* ---- added tokens ---- */
 
-/* Length of the White_Space character at p, or 0. */
+/* Returns the length of the White_Space character at p, or 0. */
 static size_t space_char(const char *p, size_t n)
 {
     static const char *const wide[] = {         /* from U+0085 to U+3000, as UTF-8 */
@@ -281,7 +281,7 @@ static size_t space_char(const char *p, size_t n)
     return n >= 3 && memcmp(p, "\xe2\x80", 2) == 0 && (uint8_t)p[2] >= 0x80 && (uint8_t)p[2] <= 0x8a ? 3 : 0;
 }
 
-/* Bytes of white space that p[0..n) begins with, or ends with. */
+/* Return the number of bytes of white space at the start, or at the end, of p[0..n). */
 static size_t leading_space(const char *p, size_t n)
 {
     size_t i = 0, len;
@@ -307,7 +307,7 @@ static size_t trailing_space(const char *p, size_t n)
     return n - i;
 }
 
-/* The first added token at or after `from`; the longest where several begin. */
+/* Returns the first added token at or after `from`. If several begin there, returns the longest. */
 static const struct bpe_added *find_added(const struct bpe *b, const char *text, size_t len, size_t from, size_t *at)
 {
     if (b->n_added == 0)
@@ -325,13 +325,13 @@ static const struct bpe_added *find_added(const struct bpe *b, const char *text,
 }
 
 /*
- * Added tokens are found in the text as it is: one made of blanks is found even where the
- * token before it has swallowed them.
+ * Encode the text around added tokens. These are searched in the original text, so one that consists of blanks is
+ * found even if the token before it includes those blanks.
  */
 static int encode_stretches(struct bpe_encoder *c, const char *text, size_t len, struct bpe_ids *out)
 {
     const struct bpe_added *a;
-    size_t from = 0, seek = 0, at;      /* from: behind what is done */
+    size_t from = 0, seek = 0, at;      /* from: end of the part that has been encoded */
 
     while ((a = find_added(c->b, text, len, seek, &at))) {
         size_t stop = at;
@@ -349,7 +349,7 @@ static int encode_stretches(struct bpe_encoder *c, const char *text, size_t len,
     return cut_piece(c, 0, text + from, len - from, out);
 }
 
-/* ---- all of it ---- */
+/* ---- whole texts ---- */
 
 static void encode_bytes(const char *text, size_t len, struct bpe_ids *out)
 {

@@ -1,13 +1,13 @@
 /*
- * bpe_json.c - tokenizer.json, as the tokenizers library saves it
+ * bpe_json.c - read tokenizer.json, as the tokenizers library saves it
  *
- * Of its sections
+ * These sections are used:
  *   model           must be a BPE over the byte alphabet
  *   pre_tokenizer   ByteLevel, Split, Digits, and Sequences of them
- *   added_tokens    found in texts before anything else
+ *   added_tokens    searched in texts before anything else
  *   post_processor  ByteLevel (offsets only) and templates for a single text
- *   normalizer      none
- * are used; decoder, truncation and padding do not touch what is encoded here.
+ *   normalizer      must be absent
+ * The sections decoder, truncation and padding do not affect encoding here.
  */
 #include <jansson.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ struct bpe_reader {
     const char *path;
     struct bpe *b;
     struct err *e;
-    bool byte_level;                    /* a ByteLevel step was seen */
+    bool byte_level;                    /* a ByteLevel step has been read */
 };
 
 static int PRINTF_LIKE(2, 3) bad(struct bpe_reader *r, const char *fmt, ...)
@@ -52,7 +52,7 @@ static bool flag(const json_t *o, const char *key, bool otherwise)
     return json_is_boolean(v) ? json_is_true(v) : otherwise;
 }
 
-/* Set to something that is neither null, false, "" nor 0. */
+/* Returns true if the key is set to something other than null, false, "" or 0. */
 static bool asks_for(const json_t *o, const char *key)
 {
     const json_t *v = json_object_get(o, key);
@@ -85,7 +85,7 @@ static int read_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, size_
     return 0;
 }
 
-/* "left right", or since 2024 ["left", "right"]. */
+/* Parse "left right" or, in files since 2024, ["left", "right"]. */
 static int read_merge(struct bpe_reader *r, const json_t *m, int32_t rank)
 {
     const char *text = json_string_value(m), *left, *right, *missing;
@@ -122,7 +122,7 @@ static int read_model(struct bpe_reader *r, const json_t *model, size_t n_added)
     json_t *merges = json_object_get(model, "merges"), *m;
     size_t i;
 
-    /* Files of before 2020 have no type. */
+    /* Files from before 2020 have no type. */
     if (!json_is_object(model) || (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0))
         return bad(r, "the model's type is %s, expected BPE", type_of(model));
     for (i = 0; i < sizeof never / sizeof *never; i++)
@@ -150,7 +150,7 @@ static int add_step(struct bpe_reader *r, const char *pattern, bool remove_match
     return 0;
 }
 
-/* A literal string as a pattern. */
+/* Returns a pattern that matches a literal string. */
 static char *quoted(const char *text)
 {
     struct strbuf sb = {0};
@@ -184,7 +184,7 @@ static int read_split(struct bpe_reader *r, const json_t *o)
     return rc;
 }
 
-/* Sequences in sequences are bounded by the number of steps, their depth by the parser of JSON. */
+/* The number of steps bounds nested sequences, and the JSON parser bounds their depth. */
 static int read_pre_tokenizer(struct bpe_reader *r, const json_t *o, int depth)
 {
     const char *type = type_of(o);
@@ -250,7 +250,7 @@ static int read_added(struct bpe_reader *r, json_t *list)
 
 /* ---- post_processor ---- */
 
-/* {"SpecialToken": {"id": "<s>"}} items before and after {"Sequence": ...}. */
+/* Parse {"SpecialToken": {"id": "<s>"}} items before and after {"Sequence": ...}. */
 static int read_template(struct bpe_reader *r, const json_t *o)
 {
     json_t *single = json_object_get(o, "single"), *item;

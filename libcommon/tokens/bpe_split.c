@@ -1,10 +1,10 @@
 /*
  * bpe_split.c - regular expressions of tokenizers, rewritten for PCRE2
  *
- * Patterns are written for Oniguruma (tokenizer.json) or Python's regex module (GPT-2).
- * PCRE2 differs from both in three ways that matter, and each is rewritten:
- *   [^(\s|[.,])]   a class in a class is a union there; PCRE2 ends at the first bracket
- *   \s             Unicode's White_Space; PCRE2's \s also takes U+180E
+ * Patterns are written for Oniguruma (tokenizer.json) or Python's regex module (GPT-2). PCRE2 differs from both in
+ * three ways that matter:
+ *   [^(\s|[.,])]   a class in a class is a union there; PCRE2 ends it at the first bracket: rewritten
+ *   \s             Unicode's White_Space; PCRE2's \s also matches U+180E: rewritten
  *   \h             a hexadecimal digit there, a blank here: refused, like && in classes
  */
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 const char bpe_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* White_Space and its complement, as the inside of a class. */
+/* White_Space and its complement, in the syntax of the inside of a class. */
 static const char space[] = "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
                             "\\x{202f}\\x{205f}\\x{3000}";
 static const char no_space[] = "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}"
@@ -28,7 +28,10 @@ static const char *refuse(char why[256], const char *what)
     return NULL;
 }
 
-/* A backslash at p; what comes of it is appended. The byte behind it, or NULL. */
+/*
+ * Translate the escape at p, which begins with a backslash, and append the result. Returns the position after it,
+ * or NULL.
+ */
 static const char *take_escape(const char *p, int depth, struct strbuf *out, char why[256])
 {
     switch (p[1]) {
@@ -48,7 +51,7 @@ static const char *take_escape(const char *p, int depth, struct strbuf *out, cha
     return p + 2;
 }
 
-/* Something else inside a class; *depth counts the brackets that are open. */
+/* Translate any other character inside a class. *depth counts the open brackets. */
 static const char *take_in_class(const char *p, int *depth, struct strbuf *out, char why[256])
 {
     if (p[0] == '&' && p[1] == '&')
@@ -61,7 +64,7 @@ static const char *take_in_class(const char *p, int *depth, struct strbuf *out, 
         strbuf_add(out, p, (size_t)(end + 2 - p));
         return end + 2;
     }
-    if (p[0] == '[') {                  /* a union: its members join the outer class */
+    if (p[0] == '[') {                  /* a union: its members are added to the outer class */
         if (p[1] == '^')
             return refuse(why, "a negated class in a class is not supported");
         ++*depth;
@@ -76,7 +79,7 @@ static const char *take_in_class(const char *p, int *depth, struct strbuf *out, 
     return p + 1;
 }
 
-/* Oniguruma's syntax as PCRE2's; malloc'd, or NULL and `why`. */
+/* Translate Oniguruma's syntax to PCRE2's. Returns a malloc'd pattern, or NULL with the reason in `why`. */
 static char *translate(const char *onig, char why[256])
 {
     struct strbuf out = {0};
@@ -92,7 +95,7 @@ static char *translate(const char *onig, char why[256])
         } else if (*p == '[') {
             size_t n = p[1] == '^' ? 2 : 1;
 
-            if (p[n] == ']')            /* a literal there */
+            if (p[n] == ']')            /* a literal bracket at this position */
                 n++;
             strbuf_add(&out, p, n);
             p += n;
@@ -153,7 +156,7 @@ void bpe_cutter_init(struct bpe_cutter *c)
         abort();                        /* a few hundred bytes */
     if (c->stack)
         pcre2_jit_stack_assign(c->context, NULL, c->stack);
-    pcre2_set_heap_limit(c->context, 64 << 10);         /* KiB */
+    pcre2_set_heap_limit(c->context, 64 << 10);         /* in KiB */
 }
 
 void bpe_cutter_free(struct bpe_cutter *c)
@@ -168,7 +171,7 @@ int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, si
 {
     PCRE2_SIZE *v = pcre2_get_ovector_pointer(c->match);
 
-    /* The text is known to be UTF-8; checking it again at every match would take quadratic time. */
+    /* The text is known to be valid UTF-8. Checking it again at every match would take quadratic time. */
     for (;;) {
         int rc = (s->jit ? pcre2_jit_match : pcre2_match)(s->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK,
                                                           c->match, c->context);
@@ -181,7 +184,7 @@ int bpe_cut(struct bpe_cutter *c, const struct bpe_step *s, const char *text, si
             *m = (struct bpe_match){ v[0], v[1] };
             return 1;
         }
-        /* An empty match cuts nothing: on to the next character. */
+        /* An empty match cuts nothing: continue at the next character. */
         if (v[1] >= len)
             return 0;
         for (from = v[1] + 1; from < len && ((uint8_t)text[from] & 0xc0) == 0x80;)

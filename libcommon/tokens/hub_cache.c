@@ -1,5 +1,5 @@
 /*
- * hub_cache.c - models--NAME/snapshots, by the revision main or else the newest
+ * hub_cache.c - search models--NAME/snapshots for the revision main or else the newest one
  */
 #include "libcommon/tokens/hub_cache.h"
 
@@ -19,10 +19,10 @@ enum { REF_MAX = 256 };
 struct hub_model {
     const char *name, *file;
     char *folder;               /* models--ORG--NAME */
-    struct strbuf looked;       /* places without an answer, for the message */
+    struct strbuf looked;       /* places that were searched in vain, for the message */
 };
 
-/* "bigscience/bloom" or "gpt2"; what cannot be one was meant as a path. */
+/* Returns true for names such as "bigscience/bloom" or "gpt2". Anything else was meant as a path. */
 static bool is_model_name(const char *name)
 {
     int slashes = 0;
@@ -45,7 +45,7 @@ static char *folder_of(const char *name)
     return slash ? str_fmt("models--%.*s--%s", (int)(slash - name), name, slash + 1) : str_fmt("models--%s", name);
 }
 
-/* FILE in snapshot `revision` of a model's folder, or NULL. */
+/* Returns the path of FILE in snapshot `revision` of a model's folder, or NULL. */
 static char *in_snapshot(const char *model, const char *revision, const char *file, struct stat *st)
 {
     char *path = str_fmt("%s/snapshots/%s/%s", model, revision, file);
@@ -56,7 +56,7 @@ static char *in_snapshot(const char *model, const char *revision, const char *fi
     return NULL;
 }
 
-/* The revision that refs/main names; NULL when nothing does. */
+/* Returns the revision that refs/main contains, or NULL if there is none. */
 static char *revision_of_main(const char *model)
 {
     struct err none = {0};
@@ -80,7 +80,7 @@ static char *newest_snapshot(const char *model, const char *file)
         struct stat st;
         char *path = i->d_name[0] == '.' ? NULL : in_snapshot(model, i->d_name, file, &st);
 
-        /* Of two of one second the name decides, so that every rank takes the same. */
+        /* If two have the same time, the name decides, so that every rank selects the same one. */
         if (!path || (best && (st.st_mtime < newest.st_mtime ||
                                (st.st_mtime == newest.st_mtime && strcmp(path, best) < 0)))) {
             free(path);
@@ -96,7 +96,10 @@ static char *newest_snapshot(const char *model, const char *file)
     return best;
 }
 
-/* In one cache; NULL adds to m->looked. variable: how the user can move the cache. */
+/*
+ * Search one cache. If nothing is found, returns NULL and adds to m->looked. variable: the environment variable
+ * that sets the cache's location.
+ */
 static char *in_cache(struct hub_model *m, const char *cache, const char *variable)
 {
     char *model = path_join(cache, m->folder), *revision = revision_of_main(model);

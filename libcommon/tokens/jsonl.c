@@ -1,5 +1,5 @@
 /*
- * jsonl.c - a scanner of one line: checks all of it, keeps only the strings asked for
+ * jsonl.c - parse one line: validates all of it, keeps only the requested strings
  */
 #include "libcommon/tokens/jsonl.h"
 
@@ -16,7 +16,7 @@ enum { MAX_DEPTH = 500 };
 struct jsonl_parser {
     const char *line, *p, *end;
     struct jsonl_fault *fault;
-    struct strbuf skipped;              /* strings nobody asked for */
+    struct strbuf skipped;              /* scratch for strings that were not requested */
 };
 
 static int PRINTF_LIKE(2, 3) bad(struct jsonl_parser *j, const char *fmt, ...)
@@ -47,7 +47,7 @@ static bool take(struct jsonl_parser *j, char c)
 
 /* ---- strings ---- */
 
-/* Four hexadecimal digits at p, or -1. */
+/* Returns the value of four hexadecimal digits at p, or -1. */
 static int hex4(const char *p, const char *end)
 {
     int v = 0;
@@ -73,7 +73,7 @@ static void put_char(struct strbuf *out, uint32_t c)
     strbuf_add(out, u, (size_t)utf8_put(u, c));
 }
 
-/* After "\u": one character, which outside the first plane takes two escapes. */
+/* Parse one character after "\u". Outside the first plane it consists of two escapes. */
 static int take_unicode(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
     int c = hex4(j->p, j->end), low;
@@ -88,7 +88,7 @@ static int take_unicode(struct jsonl_parser *j, struct strbuf *out, bool wanted)
             return 0;
         }
     }
-    /* Python lets it through and fails when the text is encoded; in a value it never keeps it is harmless. */
+    /* Python accepts this, and fails when the text is encoded. In a value that is not requested it is harmless. */
     if (c >= 0xd800 && c < 0xe000 && wanted)
         return bad(j, "the lone surrogate \\u%04x is no character", c);
     put_char(out, (uint32_t)c);
@@ -115,7 +115,7 @@ static int take_escape(struct jsonl_parser *j, struct strbuf *out, bool wanted)
     return 0;
 }
 
-/* A string, unescaped, appended to `out`. */
+/* Parse a string and append it, unescaped, to `out`. */
 static int take_string(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
     if (!take(j, '"'))
@@ -197,7 +197,7 @@ static int skip_string(struct jsonl_parser *j)
 
 static int skip_value(struct jsonl_parser *j, int depth);
 
-/* The items of an array or object, behind its first bracket. */
+/* Skip the items of an array or object, after its opening bracket. */
 static int skip_items(struct jsonl_parser *j, char close, int depth)
 {
     if (depth == MAX_DEPTH)
@@ -233,7 +233,7 @@ static int skip_value(struct jsonl_parser *j, int depth)
     return skip_number(j);
 }
 
-/* ---- the line ---- */
+/* ---- the whole line ---- */
 
 static int take_value(struct jsonl_parser *j, struct strbuf *text, const char *key, struct jsonl_value *v)
 {

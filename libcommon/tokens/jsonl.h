@@ -1,9 +1,9 @@
 /*
- * jsonl.h - one line of JSONL: the strings under a few keys of its object
+ * jsonl.h - read one line of JSONL: the strings under a few keys of its object
  *
- * jansson builds a tree of everything at 50 MB/s, more slowly than the text is tokenized;
- * this looks at each byte once and keeps only what was asked for. The line is checked
- * completely, as strictly as Python's json.loads does (which takes NaN and Infinity).
+ * jansson builds a tree of everything at 50 MB/s, which is slower than tokenizing the text. This parser reads each
+ * byte once and keeps only the requested strings. The whole line is validated, as strictly as by Python's
+ * json.loads (which accepts NaN and Infinity).
  */
 #ifndef SHARDKIT_TOKENS_JSONL_H
 #define SHARDKIT_TOKENS_JSONL_H
@@ -14,30 +14,33 @@
 #include "libcommon/base/mem.h"
 
 struct jsonl_value {
-    size_t at, len;                     /* its bytes in the text */
+    size_t at, len;                     /* range of the value in the text */
     bool found;
 };
 
 struct jsonl_fault {
-    size_t at;                          /* byte of the line */
+    size_t at;                          /* byte offset in the line */
     char what[160];
 };
 
-/* What is asked of a line, and the answer. */
+/* The keys requested from a line, and the results. */
 struct jsonl_wanted {
     int n;
     const char *const *keys;            /* [n] */
-    struct jsonl_value *value;          /* [n]: filled */
-    struct strbuf *text;                /* the values' bytes are appended */
+    struct jsonl_value *value;          /* [n]: set by jsonl_read() */
+    struct strbuf *text;                /* the values' bytes are appended here */
 };
 
 /*
- * The wanted keys' values in the object that is line[0..len), unescaped.
- * Of a key that stands there twice the last counts. -1 and *fault: no JSON object, no UTF-8,
- * a key is missing, its value is no string, or a lone surrogate is escaped in it.
+ * Parse the object in line[0..len), and get the values of the requested keys, unescaped. If a key occurs twice, the
+ * last one counts. Returns -1 and fills *fault if it is not a JSON object or not valid UTF-8, or if a key is
+ * missing, its value is not a string, or the value has an escaped lone surrogate.
  */
 MUST_CHECK int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struct jsonl_fault *fault);
-/* Append text[0..len) as a JSON string, quotes included. What is no UTF-8 becomes U+FFFD; returns how often. */
+/*
+ * Append text[0..len) as a JSON string, including quotes. Each invalid UTF-8 byte is replaced by U+FFFD. Returns
+ * the number of replacements.
+ */
 size_t jsonl_quote(struct strbuf *out, const char *text, size_t len);
 
 #endif
