@@ -1,5 +1,5 @@
 /*
- * decode.c - back from tokens to text: --decode
+ * decode.c - convert tokens back to text: --decode
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,15 +12,15 @@
 struct decoder {
     const struct bpe *bpe;
     const struct mmidx *data;
-    int32_t eod;                        /* left out at a document's end; -1: there is none */
-    int64_t doc, n;                     /* the one that is read, and its tokens */
+    int32_t eod;                        /* omitted at a document's end; -1: there is none */
+    int64_t doc, n;                     /* the document being read, and its number of tokens */
     int64_t *ids;
     int64_t cap;
     struct strbuf text, line;
-    int64_t n_odd;                      /* documents that are no UTF-8 */
+    int64_t n_odd;                      /* number of documents that are not valid UTF-8 */
 };
 
-/* For mapped_use(). */
+/* Callback for mapped_use(): read document d->doc. */
 static int read_document(void *arg, struct err *e)
 {
     struct decoder *d = arg;
@@ -54,7 +54,7 @@ static int print_document(struct decoder *d, int64_t doc, struct err *e)
     strbuf_addf(&d->line, "{\"text\": ");
     d->n_odd += jsonl_quote(&d->line, d->text.buf ? d->text.buf : "", d->text.len) > 0;
     strbuf_add(&d->line, "}\n", 2);
-    /* What standard output refuses is noticed by cli_done(). */
+    /* cli_done() detects a failed write to standard output. */
     fwrite(d->line.buf, 1, d->line.len, stdout);
     return 0;
 }
@@ -89,7 +89,7 @@ int job_decode(struct preprocess_job *j)
     int rc = EXIT_OK;
 
     if (!data || print_all(j, &d, &e) < 0) {
-        j->cli.json = false;            /* standard output is JSON already: one object a document */
+        j->cli.json = false;            /* standard output is already JSON: one object per document */
         rc = cli_fail(&j->cli, &e);
     }
     free(d.ids);

@@ -1,8 +1,8 @@
 /*
- * input.c - batches of whole documents out of text and JSONL files
+ * input.c - read text and JSONL files in batches of whole documents
  *
- * Files are read in large blocks; a batch holds whole documents, and what follows the last
- * one is carried over to the next batch.
+ * Files are read in large blocks. A batch holds whole documents. What follows the last one is carried over to the
+ * next batch.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,11 +18,11 @@ enum { BLOCK = 1 << 20, MAX_DOCUMENT = 1 << 30 };
 struct input {
     const struct preprocess_job *job;
     enum document unit;
-    int next;                           /* input to open next */
-    struct stream *stream;              /* NULL: none is open */
-    struct strbuf carry;                /* the start of a document whose end is not read yet */
-    size_t scanned;                     /* of it, what holds no end */
-    int64_t line;                       /* of the open file, at the carry's start */
+    int next;                           /* index of the input to open next */
+    struct stream *stream;              /* NULL: no file is open */
+    struct strbuf carry;                /* the start of a document whose end has not been read */
+    size_t scanned;                     /* length of its prefix that is known to contain no end */
+    int64_t line;                       /* line of the open file at the start of the carry */
     uint64_t at;
 };
 
@@ -78,7 +78,7 @@ void batch_free(struct batch *b)
     free(b->doc);
 }
 
-/* The next file, if there is one. */
+/* Open the next file. */
 static int open_next(struct input *in, struct err *e)
 {
     const char *path = in->job->inputs[in->next];
@@ -92,7 +92,10 @@ static int open_next(struct input *in, struct err *e)
     return 0;
 }
 
-/* Up to BLOCK more bytes of the open file, unpacked, at the batch's end; 0 is the file's end. */
+/*
+ * Read up to BLOCK more bytes of the open file, decompressed, to the end of the batch. Returns 0 at the end of the
+ * file.
+ */
 static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 {
     uint64_t taken = stream_taken(in->stream);
@@ -113,8 +116,8 @@ static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 }
 
 /*
- * The end of a line or paragraph in p[from..n): one behind its newline, or 0 when it is not
- * there yet. A paragraph ends at the first line that is empty.
+ * Find the end of a line or paragraph in p[from..n). Returns the position after its newline, or 0 if it has not
+ * been read yet. A paragraph ends at the first empty line.
  */
 static size_t find_end(enum document unit, const char *p, size_t from, size_t n)
 {
@@ -145,12 +148,12 @@ static int64_t count_lines(const char *p, size_t n)
     return lines;
 }
 
-/* Documents do not include the line ends that separate them. */
+/* Add a document. The line ends that separate documents are not part of them. */
 static void add_document(struct input *in, struct batch *b, size_t at, size_t len)
 {
     size_t text = len, skip = 0;
 
-    /* Windows' editors put a byte order mark before the first line; it is no text. */
+    /* Windows editors write a byte order mark before the first line. It is not text. */
     if (in->at == 0 && len >= 3 && memcmp(b->bytes + at, "\xef\xbb\xbf", 3) == 0)
         skip = 3;
     if (in->unit != DOCUMENT_FILE)
@@ -165,7 +168,7 @@ static void add_document(struct input *in, struct batch *b, size_t at, size_t le
     in->at += len;
 }
 
-/* Cut what lies at [*start, len) into documents; *start moves to what has no end yet. */
+/* Split [*start, len) into documents. Advances *start to the first byte whose document has no end yet. */
 static int cut_documents(struct input *in, struct batch *b, size_t *start, bool at_end, struct err *e)
 {
     for (;;) {

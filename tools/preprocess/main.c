@@ -1,7 +1,7 @@
 /*
- * preprocess - text into the token files that Megatron trains on
+ * preprocess - convert text to the token files that Megatron trains on
  *
- * Drop-in for Megatron's tools/preprocess_data.py: its options are accepted.
+ * Drop-in replacement for Megatron's tools/preprocess_data.py: it accepts the same options.
  */
 #include "tools/preprocess/preprocess.h"
 
@@ -11,7 +11,7 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(&job.cli, argv, "preprocess");
-    /* Divided among the tasks of a launcher when that is asked for (--part auto), never by itself. */
+    /* Work is divided among the tasks of a launcher only if requested (--part auto), not automatically. */
     job.cli.part = 0;
     job.cli.n_parts = 1;
     rc = job_parse(&job, argc, argv);

@@ -1,5 +1,5 @@
 /*
- * options.c - what preprocess can be asked, by our names and the reference's
+ * options.c - the options of preprocess, with our names and the reference's
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static int take_key(void *into, const char *key, struct err *e)
 
     if (j->n_keys == MAX_KEYS)
         return refuse(e, "--json-keys: more than 64 keys");
-    if (!*key || strchr(key, '/'))      /* it becomes part of a file's name */
+    if (!*key || strchr(key, '/'))      /* it becomes part of a file name */
         return refuse(e, "--json-keys: a key that is empty or has a '/'");
     for (int i = 0; i < j->n_keys; i++)
         if (strcmp(j->keys[i], key) == 0)
@@ -49,13 +49,13 @@ static int take_impl(void *into, const char *value, struct err *e)
 
     if (!mmap && strcmp(value, "cached") != 0 && strcmp(value, "lazy") != 0)
         return refuse(e, "--dataset-impl: expected mmap, cached or lazy");
-    j->impl = mmap ? MMIDX_MMAP : MMIDX_LEGACY;         /* the last two differ in how they are read */
+    j->impl = mmap ? MMIDX_MMAP : MMIDX_LEGACY;         /* cached and lazy differ only in how they are read */
     return 0;
 }
 
 static int take_document(void *into, const char *value, struct err *e)
 {
-    static const char *const words[] = { "file", "line", "paragraph" };     /* enum document */
+    static const char *const words[] = { "file", "line", "paragraph" };     /* in the order of enum document */
     struct preprocess_job *j = into;
 
     for (int i = 0; i < 3; i++)
@@ -89,7 +89,7 @@ static const struct option_row rows[] = {
     {0},
 };
 
-static const struct option_row part_rows[] = {          /* taken into the cli */
+static const struct option_row part_rows[] = {          /* stored in the cli */
     { "part", 0, "I/N", "do share I of N (0 <= I < N) of the input files; the last to finish puts the shares together; "
       "auto: I and N are those of mpirun or srun", .take = cli_take_part },
     {0},
@@ -112,7 +112,7 @@ static const struct option_row ignored_rows[] = {
     {0},
 };
 
-/* Inputs are told by an option. */
+/* Refuse operands: inputs are given by an option. */
 static int refuse_word(void *into, const char *word, struct err *e)
 {
     (void)into;
@@ -138,7 +138,7 @@ static int usage(struct preprocess_job *j, const char *what)
     return -1;
 }
 
-/* Which tokenizer, and is what it needs there? */
+/* Check that the tokenizer options are consistent and complete. */
 static int check_tokenizer(struct preprocess_job *j)
 {
     bool gpt2 = j->vocab || j->merges, hf = j->tokenizer != NULL;
@@ -162,7 +162,7 @@ static int check_tokenizer(struct preprocess_job *j)
     return 0;
 }
 
-/* What is named twice would be learnt twice. */
+/* Check that no file is named twice: its documents would be in the training data twice. */
 static int check_inputs(struct preprocess_job *j)
 {
     for (int i = 0; i < j->n_inputs; i++)

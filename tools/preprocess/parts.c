@@ -1,18 +1,19 @@
 /*
- * parts.c - several processes share the inputs; the last one puts their datasets together
+ * parts.c - several processes share the inputs; the last one merges their datasets
  *
- * Each takes a run of the inputs, about the same bytes, and makes datasets of its own in
+ * Each process handles a contiguous range of the inputs, with about the same number of bytes, and writes datasets
+ * of its own to
  *
  *   PREFIX.parts/
  *       job             inputs and options: all parts must have the same ones
- *       lock.<i>        held by the process that does part i (flock: a kill releases it)
+ *       lock.<i>        locked by the process that does part i (flock: released if it is killed)
  *       <i>_KEY_document.{bin,idx}
  *       done.<i>        part i is complete; its totals
- *       publish         held by the process that puts the parts together; its number
+ *       publish         locked by the process that merges the parts; contains its process id
  *
- * Who finds all done.<i> appends the datasets to each other in order: what one process alone
- * would have written, byte for byte. The folder goes last, unless something foreign is in it. After
- * a kill each part may be started again; those that are done stay done.
+ * The process that finds all done.<i> appends the datasets to each other in order. The result is, byte for byte,
+ * what a single process would have written. The folder is removed last, unless it contains foreign files. After a
+ * kill each part may be started again; completed parts stay complete.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -44,7 +45,7 @@ static char *in_dir(const struct preprocess_parts *p, const char *name, int i)
     return i < 0 ? str_fmt("%s/%s", p->dir, name) : str_fmt("%s/%s%d", p->dir, name, i);
 }
 
-/* ---- the same job? ---- */
+/* ---- checking that all parts belong to one job ---- */
 
 static int add_file(struct strbuf *s, const char *what, const char *path, struct err *e)
 {
@@ -60,12 +61,12 @@ static int add_file(struct strbuf *s, const char *what, const char *path, struct
         err_sys(e, path, "cannot open");
         return -1;
     }
-    /* Neither inode nor device: nodes may see them differently. */
+    /* Neither inode nor device is used, because they may differ between nodes. */
     strbuf_addf(s, "%s %lld %lld %s\n", what, (long long)st.st_size, (long long)st.st_mtime, path);
     return 0;
 }
 
-/* All that the result depends on. */
+/* Describe everything that the result depends on. */
 static int describe(const struct preprocess_parts *p, struct strbuf *s, struct err *e)
 {
     const struct preprocess_job *j = p->job;
@@ -83,7 +84,7 @@ static int describe(const struct preprocess_parts *p, struct strbuf *s, struct e
     return 0;
 }
 
-/* The first part to come writes `job`; the others find their own words there. */
+/* Join the job: the first part writes `job`; the others check that it contains their own description. */
 static int join(const struct preprocess_parts *p, struct err *e)
 {
     char *path = in_dir(p, "job", -1), *found = NULL;
@@ -118,7 +119,7 @@ out:
 
 /* ---- one part ---- */
 
-/* Inputs [*first, *end) are this part's: where the middle of a file falls, by bytes, decides. */
+/* Compute this part's inputs, [*first, *end). A file belongs to the part in which its middle, by bytes, falls. */
 static int share(const struct preprocess_parts *p, int *first, int *end, struct err *e)
 {
     const struct preprocess_job *j = p->job;
@@ -142,7 +143,7 @@ static int share(const struct preprocess_parts *p, int *first, int *end, struct 
     return 0;
 }
 
-/* The totals of part i, if it is done: 1; 0: not yet. */
+/* Get the totals of part i. Returns 1 if it is done, 0 if not. */
 static int look_done(const struct preprocess_parts *p, int i, struct preprocess_totals *t, struct err *e)
 {
     char *path = in_dir(p, "done.", i), *text = NULL;
@@ -168,7 +169,7 @@ static int do_part(const struct preprocess_parts *p, struct preprocess_totals *t
     int first, end, rc = -1;
 
     mine.prefix = prefix;
-    mine.cli.force = true;              /* what a killed run left of this very part */
+    mine.cli.force = true;              /* replace what a killed run of this part left */
     if (share(p, &first, &end, e) == 0) {
         mine.inputs += first;
         mine.n_inputs = end - first;
@@ -217,7 +218,10 @@ static int put_together(const struct preprocess_parts *p, int key, enum mmidx_ty
     return rc;
 }
 
-/* A process that was killed in put_together() left files of its number beside the results. */
+/*
+ * Remove the files that a process killed in put_together() left next to the results. Their names contain its
+ * process id.
+ */
 static void sweep(const struct preprocess_parts *p, int fd)
 {
     static const char *const suffixes[] = { ".bin", ".idx" };
@@ -247,7 +251,7 @@ static void remove_folder(const struct preprocess_parts *p)
     DIR *d = opendir(p->dir);
     struct dirent *x;
 
-    /* Killed in here, what is left must not look like parts that are done. */
+    /* Remove these first: if the process is killed here, the rest must not look like completed parts. */
     for (int i = 0; i < p->n; i++) {
         char *done = in_dir(p, "done.", i);
 
@@ -263,7 +267,7 @@ static void remove_folder(const struct preprocess_parts *p)
         cli_warn(&p->job->cli, "%s stays: %s", p->dir, strerror(errno));
 }
 
-/* 1: published; 0: another process does that, or has done it. */
+/* Merge the parts. Returns 1 if this process published them, 0 if another process does or did. */
 static int publish(const struct preprocess_parts *p, const struct preprocess_totals *sum, struct err *e)
 {
     char *path = in_dir(p, "publish", -1), number[32];
@@ -293,7 +297,10 @@ static int publish(const struct preprocess_parts *p, const struct preprocess_tot
     return rc;
 }
 
-/* How many parts are done, their totals in *sum, and the first that is not in *missing. */
+/*
+ * Returns the number of parts that are done, with their totals in *sum and the first part that is not done in
+ * *missing.
+ */
 static int count_done(const struct preprocess_parts *p, struct preprocess_totals *sum, int *missing, struct err *e)
 {
     int done = 0;
@@ -353,7 +360,7 @@ static int run_part(struct preprocess_parts *p, struct err *e)
     if (rc < 0 || (rc == 0 && do_part(p, &mine, e) < 0))
         return -1;
     done = count_done(p, &sum, &missing, e);
-    if (access(p->dir, F_OK) < 0 && errno == ENOENT) {          /* put together while we counted */
+    if (access(p->dir, F_OK) < 0 && errno == ENOENT) {          /* merged by another process in the meantime */
         err_clear(e);
         done = p->n;
         missing = -1;
@@ -379,7 +386,7 @@ int job_run_part(struct preprocess_job *j)
     struct err e = {0};
     int rc;
 
-    /* Each process has something of its own to say; what it says names its part. */
+    /* Every process prints its own messages, which name its part. */
     j->cli.part = 0;
     j->cli.n_parts = 1;
     rc = job_check_absent(j, &e) < 0 ? -1 : j->cli.dry_run ? job_encode(j, &none, &e) : run_part(&p, &e);

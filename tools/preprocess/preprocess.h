@@ -1,5 +1,5 @@
 /*
- * preprocess.h - one run: what was asked for, reading documents, writing datasets
+ * preprocess.h - a run of preprocess: options, reading documents, writing datasets
  */
 #ifndef SHARDKIT_TOOLS_PREPROCESS_H
 #define SHARDKIT_TOOLS_PREPROCESS_H
@@ -15,7 +15,7 @@ enum { MAX_KEYS = 64 };
 
 struct preprocess_job {
     struct cli cli;
-    const char **inputs;                /* into argv; "-" is standard input */
+    const char **inputs;                /* pointers into argv; "-" is standard input */
     int n_inputs, cap_inputs;
     const char *keys[MAX_KEYS];
     int n_keys;
@@ -29,52 +29,52 @@ struct preprocess_job {
 
 /* ---- options.c ---- */
 
-/* 0, or -1 after saying what is wrong. */
+/* Returns 0, or -1 after printing an error message. */
 int job_parse(struct preprocess_job *j, int argc, char **argv);
 void job_free(struct preprocess_job *j);
-/* PREFIX_KEY_document; caller frees. */
+/* Returns PREFIX_KEY_document. The caller frees it. */
 char *job_output(const struct preprocess_job *j, int key);
 
 /* ---- run.c, parts.c, decode.c: the work; exit status ---- */
 
 int job_run(struct preprocess_job *j);
-int job_run_part(struct preprocess_job *j);        /* of several processes, that share the inputs */
+int job_run_part(struct preprocess_job *j);        /* one of several processes that share the inputs */
 int job_decode(struct preprocess_job *j);
 struct bpe *job_tokenizer(const struct preprocess_job *j, struct err *e);
-/* The number that ends a document. ERR_USAGE when the vocabulary has none. */
+/* Get the token that ends a document. Fails with ERR_USAGE if the vocabulary has none. */
 MUST_CHECK int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, struct err *e);
 
-/* What came of a run. */
+/* The results of a run. */
 struct preprocess_totals {
-    int64_t documents[MAX_KEYS], tokens[MAX_KEYS], size_bytes[MAX_KEYS];     /* of each key's dataset */
-    int64_t empty, skipped;             /* texts without tokens, bad lines */
-    int64_t read_bytes;                 /* text, unpacked */
+    int64_t documents[MAX_KEYS], tokens[MAX_KEYS], size_bytes[MAX_KEYS];     /* per key's dataset */
+    int64_t empty, skipped;             /* number of texts without tokens, and of bad lines */
+    int64_t read_bytes;                 /* bytes of text, decompressed */
     enum mmidx_type type;
     int64_t vocab_size;
     double wall_s;
 };
 
-/* All inputs into datasets at the job's prefix (or, with --dry-run, a line about that). */
+/* Convert all inputs to datasets at the job's prefix (with --dry-run, only print what would be done). */
 MUST_CHECK int job_encode(struct preprocess_job *j, struct preprocess_totals *sum, struct err *e);
-/* ERR_USAGE when one of the results is there already and is not to be replaced. */
+/* Fails with ERR_USAGE if one of the results exists and must not be replaced. */
 MUST_CHECK int job_check_absent(const struct preprocess_job *j, struct err *e);
 
 /* ---- totals.c ---- */
 
 void totals_add(struct preprocess_totals *sum, const struct preprocess_totals *more);
-/* For a process that comes later; caller frees. */
+/* Returns the totals as text, for a later process. The caller frees it. */
 char *totals_text(const struct preprocess_totals *t, int n_keys);
-/* -1: it is none of ours. */
+/* Returns -1 if the text is not valid. */
 MUST_CHECK int totals_read(struct preprocess_totals *t, int n_keys, const char *text);
 void job_print(const struct preprocess_job *j, const struct preprocess_totals *t);
 
 /* ---- input.c: documents, in batches ---- */
 
 struct document_place {
-    size_t at, len;                     /* in the batch's bytes */
+    size_t at, len;                     /* range in the batch's bytes */
     int file;                           /* index into the job's inputs */
-    int64_t line;                       /* its first, from 1 */
-    uint64_t file_at;                   /* its first byte in the file, as it is unpacked */
+    int64_t line;                       /* number of its first line, from 1 */
+    uint64_t file_at;                   /* offset of its first byte in the decompressed file */
 };
 
 struct batch {
@@ -82,19 +82,22 @@ struct batch {
     size_t len, cap;
     struct document_place *doc;
     int64_t n, cap_docs;
-    uint64_t read_bytes;                /* text of the inputs, unpacked */
-    uint64_t taken_bytes;               /* of the files themselves, for progress */
+    uint64_t read_bytes;                /* bytes of text, decompressed */
+    uint64_t taken_bytes;               /* bytes of the files themselves, for progress */
 };
 
 struct input;
 struct input *input_new(const struct preprocess_job *j);
 void input_free(struct input *in);
 /*
- * The next documents, about `want` bytes of them, at least one; none is the end. Memory
- * grows only with the longest document, which may have 1 GiB.
+ * Read the next documents, about `want` bytes of them, but at least one; none at the end. Memory grows only with
+ * the longest document, which may have up to 1 GiB.
  */
 MUST_CHECK int input_read(struct input *in, size_t want, struct batch *b, struct err *e);
-/* Bytes of all inputs that are files; the others do not tell. -1: one is missing. */
+/*
+ * Get the total size of all inputs that are regular files; the size of others is unknown. Returns -1 if one is
+ * missing.
+ */
 MUST_CHECK int input_size(const struct preprocess_job *j, uint64_t *bytes, struct err *e);
 const char *input_name(const struct preprocess_job *j, int file);
 void batch_free(struct batch *b);

@@ -1,9 +1,9 @@
 /*
- * run.c - text to token files, three batches at a time
+ * run.c - convert text to token files, with three batches in rotation
  *
- * The batches go round: while the threads encode one, the first thread writes the one
- * before it and reads the one after it, then helps. Documents are written in the order in
- * which they were read, so the result is the same for any number of threads.
+ * While the threads encode one batch, the first thread writes the previous one and reads the next one, and then
+ * helps. Documents are written in the order in which they were read, so the result is the same for any number of
+ * threads.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -22,7 +22,7 @@
 #include "libcommon/tokens/jsonl.h"
 #include "tools/preprocess/preprocess.h"
 
-/* Where a document's tokens under one key are. */
+/* Location of a document's tokens under one key. */
 struct preprocess_tokens {
     int thread;
     int64_t at, n;
@@ -32,11 +32,11 @@ struct preprocess_work {
     struct batch in;
     struct bpe_ids *ids;                /* [threads] */
     struct preprocess_tokens *out;      /* [documents][keys] */
-    char **bad;                         /* [documents]: what is wrong with it, or NULL */
+    char **bad;                         /* [documents]: error message, or NULL */
     size_t cap_out, cap_bad;
 };
 
-/* What one thread needs. */
+/* The state of one thread. */
 struct preprocess_worker {
     struct bpe_encoder *encoder;
     struct strbuf text;
@@ -49,12 +49,12 @@ struct preprocess_run {
     struct input *input;
     struct mmidx_writer *writer[MAX_KEYS];
     struct progress *progress;
-    int32_t eod;                        /* -1: none is appended */
+    int32_t eod;                        /* -1: no token is appended */
     int n_threads;
     size_t batch_bytes;
     struct preprocess_work work[3];
     struct preprocess_worker *worker;
-    struct err err;                     /* of reading or writing: only the first thread sets it */
+    struct err err;                     /* error of reading or writing; only the first thread sets it */
     struct preprocess_totals *sum;
 };
 
@@ -81,7 +81,7 @@ int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, s
     return -1;
 }
 
-/* The older form of the index always has tokens of four bytes. */
+/* The older form of the index always has four-byte tokens. */
 static enum mmidx_type token_type(const struct preprocess_run *r)
 {
     return r->job->impl == MMIDX_LEGACY ? MMIDX_I32 : mmidx_type_for(bpe_vocab_size(r->bpe));
@@ -89,14 +89,14 @@ static enum mmidx_type token_type(const struct preprocess_run *r)
 
 /* ---- encoding ---- */
 
-/* A thread at work on a batch. */
+/* A thread that works on a batch. */
 struct encoding {
     struct preprocess_run *run;
     struct preprocess_work *work;
     int thread;
 };
 
-/* Tokens of one text into the thread's list. */
+/* Append the tokens of one text to the thread's list. */
 static int encode_text(const struct encoding *x, const char *text, size_t len, struct preprocess_tokens *out,
                        struct err *e)
 {
@@ -106,7 +106,7 @@ static int encode_text(const struct encoding *x, const char *text, size_t len, s
     *out = (struct preprocess_tokens){ .thread = x->thread, .at = ids->n };
     if (bpe_encode(r->worker[x->thread].encoder, text, len, ids, e) < 0)
         return -1;
-    /* A text without tokens is no document and gets no end. */
+    /* A text without tokens is not a document and gets no end token. */
     if (ids->n > out->at && r->eod >= 0) {
         ARRAY_ROOM(ids->v, ids->cap, ids->n + 1);
         ids->v[ids->n++] = r->eod;
@@ -157,7 +157,7 @@ static int encode_plain(const struct encoding *x, const char *text, size_t len, 
     return 0;
 }
 
-/* Document i of a batch; its fault, if any, is kept for when its turn to be written comes. */
+/* Encode document i of a batch. An error is stored until the document is due to be written. */
 static void encode_document(struct preprocess_run *r, struct preprocess_work *w, int64_t i, int thread)
 {
     const struct document_place *d = &w->in.doc[i];
@@ -210,7 +210,7 @@ static int write_document(struct preprocess_run *r, const struct preprocess_work
     return 0;
 }
 
-/* The reference stops at a bad line; with --skip-bad-lines each is named and left out. */
+/* Handle a bad line. The reference stops at it; with --skip-bad-lines each one is reported and skipped. */
 static int judge_bad(struct preprocess_run *r, const char *what)
 {
     if (r->job->skip_bad_lines) {
@@ -241,7 +241,7 @@ static void write_work(struct preprocess_run *r, struct preprocess_work *w)
 
 static void encode_all(struct preprocess_run *r)
 {
-    int now = 0;                        /* the batch being encoded */
+    int now = 0;                        /* index of the batch being encoded */
 
     read_work(r, &r->work[now]);
     #pragma omp parallel num_threads(r->n_threads)
@@ -318,7 +318,7 @@ static int start(struct preprocess_run *r, uint64_t in_bytes, struct err *e)
             return -1;
     }
     r->n_threads = j->cli.threads;
-    /* Three batches, each of text and of at most four bytes of tokens for one of text. */
+    /* There are three batches. Each has text, and at most four bytes of tokens per byte of text. */
     r->batch_bytes = (size_t)min_u64(j->cli.mem_bytes / 16, 16 << 20);
     r->input = input_new(j);
     r->worker = xcalloc((size_t)r->n_threads, sizeof *r->worker);

@@ -1,5 +1,5 @@
 /*
- * totals.c - what came of a run: printed, kept for the process that puts parts together
+ * totals.c - the results of a run: printed, and saved for the process that merges parts
  */
 #include <stdlib.h>
 
