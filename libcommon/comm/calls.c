@@ -1,5 +1,5 @@
 /*
- * calls.c - comm.h's collectives: on the device where buffers lie there, else over the transport
+ * calls.c - the collectives of comm.h: on the device if buffers are there, else over the transport
  */
 #include "libcommon/comm/comm_impl.h"
 
@@ -10,7 +10,7 @@ static int call(struct comm *c, const struct collective *x, struct dev_stream *s
     return collectives_check(c, collective_name(x->kind), x, e) < 0 ? -1 : device_collective(c, x, s, e);
 }
 
-/* Beside the caller's stream; over a transport there is none, and it is done at once. */
+/* Start a collective outside of the caller's stream. Over a transport it is completed at once. */
 static int start(struct comm *c, const struct collective *x, struct dev_stream *s, struct comm_req **req,
                  struct err *e)
 {

@@ -1,15 +1,13 @@
 /*
  * collectives.c - the CPU's collectives, over a transport
  *
- * Every reduction adds in rank order (reduce.h), so which of the ways below is taken
- * changes no bit:
- *   few bytes    everybody sends all to everybody, each adds for itself: one wait. With
- *                more than DIRECT_MAX ranks the vectors travel in log2(n) doubling steps.
- *   many bytes   in pieces that fit in the staging memory: member i gets everybody's i-th
- *                part of the piece, adds, and sends the sum to all; every byte crosses the
- *                wire 2 (n-1)/n times
- * Ranks of one group may be many to a processor: the number of times all of them must have
- * run matters more than the number of messages.
+ * Every reduction adds in rank order (reduce.h), so the choice of algorithm never changes the result:
+ *   few bytes    every member sends all its data to all others, and each adds for itself: one wait. With
+ *                more than DIRECT_MAX ranks the vectors are exchanged in log2(n) doubling steps
+ *   many bytes   in pieces that fit in the staging memory: member i receives the i-th part of the piece
+ *                from all members, adds, and sends the sum to all; every byte is sent 2 (n-1)/n times
+ * Many ranks of one group may share a processor. The number of times that all of them must have run is therefore
+ * more important than the number of messages.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +16,10 @@
 #include "libcommon/comm/reduce.h"
 
 enum {
-    DIRECT_MAX = 16,                    /* members that send to each other one by one */
-    SMALL_BYTES = 16384,                /* "few", for more than two members */
-    SMALL_PAIR_BYTES = 262144,          /* for two: the same traffic either way, one wait less */
-    BROADCAST_SPLIT_BYTES = 524288,     /* from here on the root does not send it all itself */
+    DIRECT_MAX = 16,                    /* maximum group size for direct exchange */
+    SMALL_BYTES = 16384,                /* limit of "few" for more than two members */
+    SMALL_PAIR_BYTES = 262144,          /* the same for two: equal traffic in both cases, one wait less */
+    BROADCAST_SPLIT_BYTES = 524288,     /* from this size on the root does not send everything itself */
     ALIGN = 64,
 };
 
@@ -30,13 +28,13 @@ static size_t bytes_of(int64_t n, enum dtype t)
     return (size_t)n * (size_t)dtype_size(t);
 }
 
-/* The k-th other member, each starting with its neighbour so that nobody is everybody's first. */
+/* Returns the k-th other member. Each member starts with its neighbour, so no member is first for all. */
 static int other(const struct comm *c, int k)
 {
     return (c->rank + 1 + k) % c->size;
 }
 
-/* Start to send bytes to member `to`, or to receive as many from member `from`. */
+/* Start to send bytes to member `to`, or to receive bytes from member `from`. */
 static int post_send(struct comm *c, struct xfer *x, int to, const void *buf, size_t n_bytes, struct err *e)
 {
     return group_post(c, x, &(struct group_message){ USE_COLLECTIVE, true, to, buf, n_bytes }, e);
@@ -49,7 +47,7 @@ static int post_receive(struct comm *c, struct xfer *x, int from, const void *bu
 
 /* ---- few bytes ---- */
 
-/* slot[r] = member r's b bytes, one by one. */
+/* Gather directly: slot[r] = the b bytes of member r. */
 static int gather_direct(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
 {
     struct xfer *x = c->w->xfer;
@@ -70,8 +68,8 @@ static int gather_direct(struct comm *c, const void *in, size_t b, const void **
 }
 
 /*
- * The same in doubling steps: block j of the staging memory becomes that of member
- * (rank + j) mod n; at distance d we hold d blocks and fetch up to d more.
+ * The same in doubling steps. Block j of the staging memory becomes that of member (rank + j) mod n. At distance d
+ * this member has d blocks and receives up to d more.
  */
 static int gather_doubling(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
 {
@@ -93,7 +91,7 @@ static int gather_doubling(struct comm *c, const void *in, size_t b, const void 
     return 0;
 }
 
-/* slot[r] points at member r's b bytes: in the staging memory, our own maybe at `in`. */
+/* Gather: slot[r] points to the b bytes of member r, in the staging memory or, for this member, possibly at `in`. */
 static int gather_small(struct comm *c, const void *in, size_t b, const void **slot, struct err *e)
 {
     size_t stride = align_up(b, ALIGN);
@@ -110,7 +108,10 @@ static bool is_small(const struct comm *c, size_t b)
 
 /* ---- many bytes ---- */
 
-/* Elements of one member's part, so that all others' fit in the staging memory. */
+/*
+ * Returns the maximum number of elements of one member's part, such that those of all others fit in the staging
+ * memory.
+ */
 static int64_t part_max(const struct comm *c, enum dtype t)
 {
     size_t b = align_down(c->w->staging_bytes / (size_t)(c->size - 1), ALIGN);
@@ -118,7 +119,7 @@ static int64_t part_max(const struct comm *c, enum dtype t)
     return (int64_t)(b / (size_t)dtype_size(t));
 }
 
-/* Per member: pointers and counts of the piece at hand. */
+/* Per member: pointers and counts of the current piece. */
 struct parts {
     const void **slot;
     char **at;
@@ -142,8 +143,8 @@ static void parts_free(struct parts *p)
 }
 
 /*
- * Reduce one part: everybody sends to member r the elements at p->at[r], each of p->n[r]
- * elements; out = the sum of ours. n[r] may be 0.
+ * Reduce one part: every member sends to member r the p->n[r] elements at p->at[r]. out = the sum of this member's
+ * part. n[r] may be 0.
  */
 static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t, enum comm_op op, struct err *e)
 {
@@ -174,7 +175,7 @@ static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t,
     return 0;
 }
 
-/* Everybody gets member r's n[r] elements, at to[r]; our own are there already. */
+/* Every member receives member r's n[r] elements at to[r]. This member's own are already there. */
 static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum dtype t, struct err *e)
 {
     struct xfer *x = c->w->xfer;
@@ -192,7 +193,7 @@ static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum 
     return group_wait_all(c->w, x, posted, e);
 }
 
-/* Cut m elements at `base` into one part for each member. */
+/* Split m elements at `base` into one part per member. */
 static void parts_cut(struct parts *p, const struct comm *c, char *base, int64_t m, enum dtype t)
 {
     for (int r = 0; r < c->size; r++) {
@@ -206,7 +207,7 @@ static void parts_cut(struct parts *p, const struct comm *c, char *base, int64_t
 
 static int all_reduce_large(struct comm *c, const struct comm_data *d, struct parts *p, struct err *e)
 {
-    /* Parts differ by one element, hence the one less. */
+    /* Part sizes differ by up to one element, hence the - 1. */
     int64_t piece = (part_max(c, d->t) - 1) * c->size;
 
     for (int64_t done = 0; done < d->n; done += piece) {
@@ -262,7 +263,7 @@ static int reduce_scatter(struct comm *c, const struct comm_data *d, struct err 
     return rc;
 }
 
-/* Our own part is in `out` already. */
+/* All-gather; this member's part is already in `out`. */
 static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct err *e)
 {
     struct parts p = parts_new(c);
@@ -282,7 +283,10 @@ static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct
 
 /* ---- broadcast ---- */
 
-/* Whoever has it passes it on to the rank half as far away, and so on: log2(n) steps. */
+/*
+ * Broadcast along a binary tree: each member that has the data sends it to the member half as far away, and so on,
+ * in log2(n) steps.
+ */
 static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct err *e)
 {
     int v = (c->rank - root + c->size) % c->size, bit = 1, n = 0;
@@ -300,7 +304,7 @@ static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct 
     return group_wait_all(c->w, x, n, e);
 }
 
-/* The root gives each member a part, and the members give the parts to each other. */
+/* The root sends each member a part, and the members exchange the parts. */
 static int broadcast_split(struct comm *c, char *buf, size_t b, int root, struct parts *p, struct err *e)
 {
     struct xfer *x = c->w->xfer;
@@ -341,7 +345,7 @@ static int broadcast(struct comm *c, char *buf, size_t b, int root, struct err *
     return rc;
 }
 
-/* ---- one of them ---- */
+/* ---- entry points ---- */
 
 const char *collective_name(enum collective_kind kind)
 {
@@ -350,7 +354,7 @@ const char *collective_name(enum collective_kind kind)
     return names[kind];
 }
 
-/* Nothing to tell anybody: the result is the input, or empty. */
+/* Handle calls that need no communication: the result is the input, or empty. */
 static bool alone(const struct comm *c, const struct comm_data *d)
 {
     if (d->n > 0 && c->size > 1)
@@ -395,7 +399,7 @@ int collectives_run(struct comm *c, const char *name, const struct collective *x
 
     if (collectives_check(c, name, x, e) < 0)
         return -1;
-    if (gathers)                        /* what we add to it lies among the others' */
+    if (gathers)                        /* this member's contribution within `out` */
         own.out = (char *)d->out + bytes_of(c->rank * d->n, d->t);
     if (alone(c, &own))
         return 0;
@@ -421,7 +425,7 @@ int collectives_barrier(struct comm *c, struct err *e)
     return group_call_end(c, "barrier", number, rc, &inside, e);
 }
 
-/* ---- values of the host ---- */
+/* ---- host values ---- */
 
 int comm_host_all_reduce(struct comm *c, void *x, int64_t n, enum dtype t, enum comm_op op, struct err *e)
 {

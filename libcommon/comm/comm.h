@@ -1,40 +1,38 @@
 /*
- * comm.h - the ranks of one training job: who they are, and what they tell each other
+ * comm.h - communication between the ranks of one training job
  *
- * comm_world_open() finds out how this process was started (alone, mpirun, srun,
- * torchrun's variables: launch.h), joins the others and starts the monitor (watch.h).
- * A struct comm is a group of ranks with collectives and point-to-point messages; groups
- * are independent of each other, so their messages never mix.
+ * comm_world_open() finds out how this process was started (alone, mpirun, srun, torchrun's variables: launch.h),
+ * connects it to the other ranks and starts the monitor (watch.h). A struct comm is a group of ranks with
+ * collectives and point-to-point messages. Groups are independent of each other, so their messages never mix.
  *
- * Buffers and streams. Where a call takes a stream, buffers are memory of the device that
- * the world computes on, and the call is complete in that stream's order. On the CPU the
- * stream is NULL and everything is complete when the call returns; a GPU world only
- * enqueues. comm_host_*() take host memory, no stream, and are always complete on return:
- * they are for the few values that the program itself decides on.
+ * Buffers and streams. If a call has a stream parameter, its buffers are memory of the device that the world
+ * computes on, and the call is complete in the order of that stream. On the CPU the stream is NULL and everything
+ * is complete when the call returns; a GPU world only queues work. comm_host_*() use host memory and no stream, and
+ * are always complete on return. They are meant for the few values that the program itself makes decisions with.
  *
- * The contract of a reduction: the result has the same bits on every rank of the group,
- * and depends on nothing but the inputs, the number of elements, and the group's size and
- * order: not on timing, threads, transport or memory addresses. On the CPU element i is
- *     ((x_0[i] + x_1[i]) + x_2[i]) + ...     in group order, whatever n is;
- * F32 and F64 are added in their own precision; BF16 and F16 are added in fp32 and rounded once, to nearest even
- * (in F16 a sum may be infinite then); integers wrap. MAX: a NaN in any input makes the element NaN.
- * On a GPU NCCL adds, in an order of its own: still the same bits on every rank, and on every run of
- * the same program on the same machines, but another group, n, topology or version of NCCL may give others;
- * BF16 and F16 are rounded after each addition; reduce_scatter is not all_reduce's part bit for bit, and
- * MAX may lose a NaN; memory that is shared (comm_share) is summed as on the CPU. What must not depend on the
- * topology goes through comm_host_all_reduce().
+ * The contract of a reduction: the result has the same bits on every rank of the group. It depends only on the
+ * inputs, the number of elements, and the group's size and order, not on timing, threads, transport or memory
+ * addresses. On the CPU element i is
+ *     ((x_0[i] + x_1[i]) + x_2[i]) + ...     in group order, for any n;
+ * F32 and F64 are added in their own precision; BF16 and F16 are added in fp32 and rounded once, to nearest even (a
+ * sum in F16 may become infinite); integers wrap. MAX: a NaN in any input makes the element NaN. On a GPU NCCL
+ * adds, in an order of its own. The result still has the same bits on every rank, and in every run of the same
+ * program on the same machines, but a different group, n, topology or version of NCCL may give different bits. BF16
+ * and F16 are rounded after each addition; reduce_scatter is not bit for bit a part of all_reduce; and MAX may lose
+ * a NaN. Shared memory (comm_share) is summed as on the CPU. Values that must not depend on the topology must use
+ * comm_host_all_reduce().
  *
- * Every member calls the same collectives of a group in the same order with the same n,
- * dtype, op and root. n = 0 and groups of one are fine, and cost nothing (a group of one
- * copies when in and out differ). Element counts are of `dtype` and may pass 2^31.
+ * Every member calls the same collectives of a group in the same order with the same n, dtype, op and root. n = 0
+ * and groups of one are allowed, and cost nothing (a group of one copies if in and out differ). Element counts are
+ * in units of `dtype` and may exceed 2^31.
  *
- * Errors: 0, or -1 with *e filled; the message says which call of which group and, where
- * it is known, whose fault ("rank 3 closed its connection"). After a -1 from anything but
- * comm_world_open() and comm_create() no rank can know what the others hold: call
- * comm_abort(). A peer that never comes does not make a call fail: watch.h ends the job.
+ * Functions return 0, or -1 with *e filled. The message names the call and the group and, if known, the rank at
+ * fault ("rank 3 closed its connection"). After a -1 from anything but comm_world_open() and comm_create() the
+ * state of the other ranks is unknown: call comm_abort(). A peer that never makes its call does not make a call
+ * fail: watch.h ends the job.
  *
- * Threads: one thread, the one that opened the world, makes all calls, except
- * comm_abort() and the plain readers, which any thread may use.
+ * All calls must be made by the one thread that opened the world, except comm_abort() and the simple accessors,
+ * which any thread may call.
  */
 #ifndef SHARDKIT_COMM_COMM_H
 #define SHARDKIT_COMM_COMM_H
@@ -55,37 +53,44 @@ struct comm_world;
 struct comm;
 
 enum comm_transport {
-    COMM_AUTO,                  /* MPI under mpirun and srun where it is built in, else TCP */
+    COMM_AUTO,                  /* MPI under mpirun and srun if it is built in, else TCP */
     COMM_MPI,
-    COMM_TCP,                   /* own sockets; rank 0 listens at MASTER_ADDR:MASTER_PORT */
+    COMM_TCP,                   /* own sockets; rank 0 listens on MASTER_ADDR:MASTER_PORT */
 };
 
-/* All zero is a good choice. */
+/* All members may be zero, which selects the defaults. */
 struct comm_options {
     enum comm_transport transport;
-    double join_timeout_s;      /* TCP: how long the ranks wait for each other; 0 = 300 */
-    double hang_timeout_s;      /* see watch_timeout(); 0 = 600, negative = for ever */
-    double stall_notice_s;      /* a call that lasts so long is told (watch.h); 0 = 60, negative = never */
-    /* Prints one line (no newline in it) of the monitor; any thread. NULL: standard error. */
+    double join_timeout_s;      /* TCP: how long ranks wait for each other at start; 0 = 300 */
+    double hang_timeout_s;      /* see watch_timeout(); 0 = 600, negative = no limit */
+    double stall_notice_s;      /* a longer call is reported (watch.h); 0 = 60, negative = never */
+    /* Prints one line of the monitor, given without a newline. Called by any thread. NULL: standard error. */
     void (*say)(void *arg, const char *line);
-    /* The job is being ended: last chance to note it in a file. Runs in the monitor's thread, on every
-     * rank that is still there; the process ends after it, or after 3 s. */
+    /*
+     * The job is being ended: last opportunity to record it in a file. Called in the monitor's thread, on every
+     * rank that is still alive. The process ends after it returns, or after 3 s.
+     */
     void (*on_abort)(void *arg, const struct watch_end *end);
-    /* After it, on rank 0 when the other ranks have left or been ended: for what may take its time, 3 s again, such as
-     * syncing what on_abort has written. The monitor's thread. May be NULL; not without on_abort. */
+    /*
+     * Called after on_abort, on rank 0, when the other ranks have left or been killed. For slow work, again up to 3
+     * s, such as syncing what on_abort has written. Called in the monitor's thread. May be NULL; requires on_abort.
+     */
     void (*on_left)(void *arg);
-    /* The last thing before the process ends: after both, or from within one, in a signal's handler, where its 3 s are
-     * over. Only what is safe there. May be NULL. */
+    /*
+     * Called last before the process ends: after both callbacks, or in a signal handler that interrupts one whose 3
+     * s are over. Must be async-signal-safe. May be NULL.
+     */
     void (*on_leave)(void);
     struct watch_statuses statuses;
     /*
-     * The job stands still since a while: `text` says who waits and for whom; NULL: it goes on again. In a
-     * thread of its own, on rank 0; on other ranks where rank 0 does not answer.
+     * The job has made no progress for some time: `text` describes which rank waits and for which rank; NULL: the
+     * job continues. Called in a thread of its own, on rank 0; if rank 0 does not answer, on other ranks.
      */
     void (*on_stall)(void *arg, const char *text);
     /*
-     * For who notes where time goes: in the rank's own thread. A call of `group`, or (outside) a wait for what is no
-     * rank, of the file `group` or NULL, begins; NULL: it is over. A phase as watch_phase() is told it. NULL: nobody.
+     * For time measurements, called in the rank's own thread. on_call: a call of `group` begins, or (outside) a
+     * wait for something that is not a rank, on the file `group` or NULL; call NULL: it ended. on_phase: the
+     * arguments of watch_phase(). May be NULL.
      */
     void (*on_call)(void *arg, const char *call, const char *group, bool outside);
     void (*on_phase)(void *arg, const char *phase, int micro_batch);
@@ -95,85 +100,86 @@ struct comm_options {
 struct comm_place {
     int rank, size;             /* in the world */
     int local_rank, local_size; /* among the ranks of this host */
-    int node, n_nodes;          /* hosts, numbered by their lowest rank */
+    int node, n_nodes;          /* index of the host, numbered by their lowest rank; number of hosts */
     long pid;
-    const char *host;           /* as long as the world */
-    bool crowded;               /* more ranks than processors on this host: waiting sleeps, never spins */
+    const char *host;           /* valid as long as the world */
+    bool crowded;               /* more ranks than processors on this host: waits sleep instead of spinning */
 };
 
 /*
- * Join the job. One call a process, before any thread that communicates; fills *world.
+ * Join the job. May be called once per process, before any thread that communicates. Sets *world. Returns -1 with
  *   ERR_USAGE  the launcher started N tasks but the world that can be reached has another
  *              size, its variables contradict each other, or a transport is not built in
- *   ERR_SYS    a rank did not come, or the network refused
- * On -1 nothing is left behind; only this rank knows, so exit with status 1.
+ *   ERR_SYS    a rank did not connect, or the network refused a connection
+ * After -1 nothing has to be freed. Only this rank has detected the failure, so the program should exit with status
+ * 1.
  */
 MUST_CHECK int comm_world_open(const struct comm_options *o, struct comm_world **world, struct err *e);
 /*
- * The orderly end: waits for every rank to come here too, says goodbye, ends the monitor
- * and the transport. Groups must be closed before. NULL is fine. A rank that ends
- * otherwise ends the whole job with it.
+ * Close the world in an orderly way: wait until every rank has made this call, end the monitor and the transport.
+ * Groups must have been closed before. NULL is allowed. If a rank ends in any other way, the whole job ends with
+ * it.
  */
 void comm_world_close(struct comm_world *w);
 
 const struct comm_place *comm_place(const struct comm_world *w);            /* of this process */
 const struct comm_place *comm_place_of(const struct comm_world *w, int rank);
-struct comm *comm_world_group(struct comm_world *w);    /* all ranks, "world"; goes with the world */
-struct watch *comm_watch(struct comm_world *w);         /* for watch_phase() and friends; goes with the world */
+struct comm *comm_world_group(struct comm_world *w);    /* all ranks, named "world"; freed with the world */
+struct watch *comm_watch(struct comm_world *w);         /* for watch_phase() and related calls; freed with the world */
 
 /*
- * End the whole job because of a failure of this rank. Every process exits with `status` (that of a lost rank where
- * this rank has lost another) after rank 0 has printed "rank 3 (host h, pid p) failed: REASON". Does not return.
- * Any thread; not from a signal handler. NULL world: prints and exits.
+ * End the whole job because of a failure of this rank. Every process exits with `status` (with that for a lost rank
+ * if this rank has lost another) after rank 0 has printed "rank 3 (host h, pid p) failed: REASON". Does not return.
+ * May be called from any thread, but not from a signal handler. NULL world: prints the reason and exits.
  */
 _Noreturn void comm_abort(struct comm_world *w, int status, const char *reason);
 
 
 /*
- * From here on buffers of calls that take a stream lie on the device of `net`, in all groups;
- * NULL: in host memory again. Every rank calls it, with no group open but the world's. A
- * device is left when its groups are closed, before the kernels are.
+ * From now on buffers of calls with a stream are in memory of the device of `net`, in all groups; NULL: in host
+ * memory again. Every rank must call it, with no group open except the world's. The device remains in use until its
+ * groups are closed, which must happen before the kernels are closed.
  */
 void comm_use_device(struct comm_world *w, const struct dev_net *net);
 
 /*
- * Seconds that this rank has waited for others so far: on the CPU in calls (copying and adding count too);
- * on a GPU the host in calls that are complete on return, and, from comm_time_waits() on, the device's own
- * streams in collectives and in comm_wait(), as far as a comm_sync() has passed. Measuring costs a
- * pair of events a call. comm_time_waits() does nothing without a device, and ends with it.
+ * Returns the seconds that this rank has waited for others so far. On the CPU this is the time in calls (including
+ * copying and adding). On a GPU it is the time of the host in calls that are complete on return and, from
+ * comm_time_waits() on, the time of the device's own streams in collectives and in comm_wait(), as far as a
+ * comm_sync() has completed them. The measurement costs a pair of events per call. comm_time_waits() has no effect
+ * without a device, and ends when the device changes.
  */
 void comm_time_waits(struct comm_world *w);
 double comm_seconds_waiting(const struct comm_world *w);
 
 /*
- * What this rank computes on, "GPU-53a7.. at 0000:1b:00.0": from now on behind host and pid wherever a
- * message names it, on every rank. Every rank calls it, once; "" says nothing.
+ * Set the description of this rank's device, such as "GPU-53a7.. at 0000:1b:00.0". From now on messages on all
+ * ranks print it after host and pid. Every rank must call it, once; "" sets nothing.
  */
 MUST_CHECK int comm_name_device(struct comm_world *w, const char *text, struct err *e);
-/* What a rank said there, as long as the world; NULL: nothing. */
+/* Returns what a rank passed to it, valid as long as the world; NULL: nothing. */
 const char *comm_device_name(const struct comm_world *w, int rank);
 
 /* ---- groups ---- */
 
 /*
- * The group of `ranks` (n of them, world numbers, each once, in group order); every
- * member calls this with the same list and name, nobody else does. Two groups that share
- * members are made in the same order by all of them. name ("tp") is for messages and is
- * copied. NULL and *e when the members' lists differ.
+ * Create the group of `ranks` (n of them, world numbers, without duplicates, in group order). Every member must
+ * call this with the same list and name; no other rank may. Members that share two groups must create them in the
+ * same order. name ("tp") is for messages and is copied. Returns NULL with *e filled if the members' lists differ.
  */
 MUST_CHECK struct comm *comm_create(struct comm_world *w, const char *name,
                                     const int *ranks, int n, struct err *e);
-/* NULL is fine; no waiting but, with a device, for the members to close it too. */
+/* NULL is allowed. Does not wait, except with a device, for the other members to close it too. */
 void comm_close(struct comm *c);
-int comm_rank(const struct comm *c);        /* 0 .. size-1 */
+int comm_rank(const struct comm *c);        /* 0 .. size - 1 */
 int comm_size(const struct comm *c);
 int comm_world_rank(const struct comm *c, int rank);    /* of a member */
 
 /* ---- collectives ---- */
 
-enum comm_op { COMM_SUM, COMM_MAX };        /* on F64 F32 BF16 F16 I64 I32 U8 */
+enum comm_op { COMM_SUM, COMM_MAX };        /* for F64 F32 BF16 F16 I64 I32 U8 */
 
-/* What a call moves: n elements are read at `in`, come to `out`, or both, as each call says. */
+/* The data of a call: n elements are read from `in`, written to `out`, or both, as each call specifies. */
 struct comm_data {
     const void *in;
     void *out;
@@ -182,32 +188,31 @@ struct comm_data {
     enum comm_op op;            /* of reductions */
 };
 
-/* out[n] = op over the members' in[n]; in == out is in place, otherwise they do not overlap. */
+/* out[n] = op over the members' in[n]. in == out is allowed; otherwise they must not overlap. */
 MUST_CHECK int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
- * Member r gets out[n] = part r, of n elements, of what all_reduce of in[size*n] would be
- * (bit for bit). In place when out == in + comm_rank*n elements; the other parts of `in`
- * are then as they were.
+ * Member r receives out[n] = part r, of n elements, of what all_reduce of in[size*n] would give (bit for bit). It
+ * is in place if out == in + comm_rank*n elements; the other parts of `in` are then unchanged.
  */
 MUST_CHECK int comm_reduce_scatter(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
-/* out[size*n] = the members' in[n] one after the other. In place when in == out + comm_rank*n. */
+/* out[size*n] = the members' in[n], concatenated. It is in place if in == out + comm_rank*n. */
 MUST_CHECK int comm_all_gather(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
-/* out[n] = the root's; `in` is not looked at. */
+/* out[n] = that of the root; `in` is ignored. */
 MUST_CHECK int comm_broadcast(struct comm *c, const struct comm_data *d, int root, struct dev_stream *s, struct err *e);
-/* Nobody leaves before everybody has come; on a GPU the host waits for `s` first. */
+/* No member returns before all have made the call. On a GPU the host first waits for `s`. */
 MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e);
 
 /*
- * The host waits for all that is queued in `s`, and hears of what has failed on the device or
- * between devices; nothing is said to the other members. watch.h sees this wait, which it does not see
- * inside dev_ops.stream_sync(), and tells a hang by the last call that was queued. Without a device: 0 at once.
+ * Make the host wait for all work queued in `s`, and report failures of the device or between devices. Does not
+ * communicate with the other members. watch.h monitors this wait (unlike one inside dev_ops.stream_sync()), and
+ * reports a hang with the last call that was queued. Without a device it returns 0 at once.
  */
 MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
 
 /*
- * The same beside the caller's stream, as messages travel: a call begins after what was queued in `s`
- * before its start, and its result is there for what is queued after comm_wait(*req). Those of a
- * group are done in the order of their starts. Without a device they are done on return (*req NULL).
+ * The same collectives outside of the caller's stream, like messages. A call begins after the work that was queued
+ * in `s` before its start. Its result is available to work queued after comm_wait(*req). Those of one group are
+ * executed in the order of their starts. Without a device they are complete on return (*req NULL).
  */
 struct comm_req;
 MUST_CHECK int comm_all_reduce_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
@@ -217,14 +222,15 @@ MUST_CHECK int comm_reduce_scatter_start(struct comm *c, const struct comm_data 
 MUST_CHECK int comm_all_gather_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
                                      struct comm_req **req, struct err *e);
 /*
- * Where devices of one host can reach each other's memory, started collectives of fp32 and bf16 sums, and gathers,
- * on buffers in [base, base + bytes) go by that: beside computing without taking anything from it, and with the CPU's
- * order and rounding of sums. All members call it with memory of the device's alloc(), laid out alike, and the
- * same sizes, before any start; it lasts as long as the group, and is not freed before. room: bytes of device memory
- * for each member's part of a sum on its way; larger ones go in pieces. Costs comm_share_bytes().
+ * Enable shared memory, if devices of one host can access each other's memory. Started collectives that sum fp32 or
+ * bf16, or gather, then use it for buffers in [base, base + bytes). They run concurrently with computation without
+ * using its resources, and with the CPU's order and rounding of sums. All members must call it with memory of the
+ * device's alloc(), with the same layout and sizes, before any start. The memory must not be freed before the group
+ * is closed. room: bytes of device memory for each member's part of a sum in transit; larger parts are sent in
+ * pieces. Uses comm_share_bytes() of device memory.
  */
 MUST_CHECK int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e);
-/* Device memory that it takes at most, of a group of `size`: large groups share nothing. */
+/* Returns the maximum device memory that it uses for a group of `size` members. Large groups share nothing. */
 static inline uint64_t comm_share_bytes(int size, uint64_t room)
 {
     return size > 1 && size <= DEV_NET_SHARERS ? (uint64_t)size * room : 0;
@@ -233,39 +239,37 @@ static inline uint64_t comm_share_bytes(int size, uint64_t room)
 /* ---- point to point ---- */
 
 /*
- * A message on its way. From start to comm_wait() the buffer belongs to it: a send's may
- * be read, a receive's not even that. Starting never blocks and takes no copy. Messages
- * between two members of a group arrive in the order they were started, and a receive
- * takes the next one, which must have its length exactly.
+ * A message in transit. From its start until comm_wait() the buffer must not be changed (for a send) or accessed at
+ * all (for a receive). Starting never blocks and copies nothing. Messages between two members of a group arrive in
+ * the order in which they were started. A receive gets the next one, which must have exactly its length.
  *
- * There is no deadlock as long as each message's two sides are started before either side
- * waits for something that comes after it; waiting for a send may take until its
- * receive is started. On a GPU messages travel beside the caller's stream: each begins
- * after what was queued in `s` before its start, and what is queued after comm_wait() comes after it.
- * There the first start between two members waits for the other's first one with it, so
- * first starts must not wait in a circle.
+ * There is no deadlock as long as both sides of each message are started before either side waits for something
+ * that comes after it. Waiting for a send may block until its receive is started. On a GPU messages travel outside
+ * of the caller's stream: each begins after the work that was queued in `s` before its start, and work queued after
+ * comm_wait() runs after it. On a GPU the first start between two members waits for the other's first start with
+ * it, so first starts must not wait in a cycle.
  */
 
-/* in[n] to member `to`. */
+/* Start to send in[n] to member `to`. */
 MUST_CHECK int comm_send_start(struct comm *c, const struct comm_data *d, int to, struct dev_stream *s,
                                struct comm_req **req, struct err *e);
-/* out[n] from member `from`. */
+/* Start to receive out[n] from member `from`. */
 MUST_CHECK int comm_recv_start(struct comm *c, const struct comm_data *d, int from, struct dev_stream *s,
                                struct comm_req **req, struct err *e);
-/* Complete *req (on a GPU: in the order of `s`), free it and set it to NULL. NULL in *req is fine. */
+/* Complete *req (on a GPU: in the order of `s`), free it and set it to NULL. *req may be NULL. */
 MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e);
 
 /* ---- small values in host memory; complete on return ---- */
 
-#define COMM_HOST_MAX 65536     /* bytes of one comm_host_send() */
+#define COMM_HOST_MAX 65536     /* maximum size of one comm_host_send() in bytes */
 
 /*
- * Takes a copy and never waits for the receiver. What does not go out at once goes on in later waits of this rank: in
- * calls that are complete on return, and in comm_sync(), but not in other waits for a device. Who may stand there for
- * a rank that still receives has to be told first that all has come.
+ * Copies the data and never waits for the receiver. What cannot be sent at once is sent during later waits of this
+ * rank: in calls that are complete on return, and in comm_sync(), but not in other waits for a device. Before a
+ * rank enters such a wait for a rank that still receives, it must have been notified that everything has arrived.
  */
 MUST_CHECK int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e);
-/* Host messages are a sequence of their own between two members, apart from comm_send_start's. */
+/* Host messages between two members form a separate sequence from those of comm_send_start(). */
 MUST_CHECK int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct err *e);
 MUST_CHECK int comm_host_all_reduce(struct comm *c, void *x, int64_t n, enum dtype t,
                                     enum comm_op op, struct err *e);

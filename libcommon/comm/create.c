@@ -1,5 +1,5 @@
 /*
- * create.c - a group out of ranks, agreed upon by its members, and its end
+ * create.c - create a group that its members agree on, and close it
  */
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "libcommon/base/hash.h"
 #include "libcommon/comm/comm_impl.h"
 
-/* What members tell the first of them, and what it answers. */
+/* The message from the members to the first member, and its answer. */
 struct proposal {
     uint64_t list_hash;
-    uint32_t id;                /* the lowest that this rank has not used; the answer: agreed, or 0 */
-    int32_t differs;            /* the answer's: the member whose list is another; else -1 */
+    uint32_t id;                /* the lowest id unused by this rank; in the answer: the agreed id, or 0 */
+    int32_t differs;            /* in the answer: a member whose list differs; else -1 */
 };
 
 static uint64_t hash_list(const char *name, const int *ranks, int n)
@@ -26,7 +26,7 @@ static int exchange(struct comm_world *w, int peer, bool is_send, struct proposa
     return w->t->start(w->t, &x, e) < 0 ? -1 : group_wait_all(w, &x, 1, e);
 }
 
-/* The first member hears all, takes the highest id, and answers. */
+/* As the first member, receive all proposals, choose the highest id, and answer. */
 static int agree_as_first(struct comm *c, struct proposal *own, struct err *e)
 {
     struct proposal p;
@@ -67,7 +67,7 @@ static int agree(struct comm *c, struct err *e)
     return 0;
 }
 
-/* Our place in the list, or -1 with *e when the list is no list of ranks. */
+/* Returns this rank's position in the list, or -1 with *e filled if it is not a valid list of ranks. */
 static int check_list(const struct comm_world *w, const char *name, const int *ranks, int n, struct err *e)
 {
     int own = -1, me = w->launch.rank;

@@ -1,16 +1,15 @@
 /*
- * device.c - collectives and messages of buffers that lie on GPUs
+ * device.c - collectives and messages for buffers on GPUs
  *
- * Each group has a link (dev_net.h) for its collectives in the caller's stream, and one with a
- * stream of its own for those that are started beside it. Messages have, for each pair of members
- * that talk, a link and a stream for each direction: a send stands in its stream until the receiver
- * has come, so with one stream for both, or one link, whose calls are done in order, two stages
- * that send to each other would wait for ever.
- * Events tie those streams to the caller's: a message starts after what the caller has queued
- * before it, and comm_wait() makes what comes later wait for the message.
+ * Each group has one link (dev_net.h) for its collectives in the caller's stream, and one with a stream of its own
+ * for started collectives. For messages, each pair of members that communicates has one link and one stream per
+ * direction. A send blocks its stream until the receiver has made its call. With one stream for both directions, or
+ * one link, whose calls are executed in order, two stages that send to each other would therefore wait forever.
+ * Events connect these streams with the caller's: a message starts after the work that the caller has queued before
+ * it, and comm_wait() makes later work wait for the message.
  *
- * Links are made when they are first needed, with ids that travel over the host. On one host memory
- * may be shared besides (dev_net.h, offer): links then carry only what does not fit there.
+ * Links are created when they are first needed, with ids that are sent through the host. On one host memory may be
+ * shared in addition (dev_net.h, offer). Links then carry only what the shared memory cannot.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +20,13 @@
 #include "libcommon/comm/socket.h"
 
 /*
- * Multiprocessors that calls beside the caller's stream may take from what is computed there. A message
- * goes to one neighbour: 4 carry 64 MiB, a stage boundary of a 7B model, in less than a millisecond.
+ * Number of multiprocessors that calls outside of the caller's stream may take away from computation. A message
+ * goes to one neighbour: 4 transfer 64 MiB, a stage boundary of a 7B model, in less than a millisecond.
  */
 enum { MESSAGE_SMS = 4, SIDE_SMS = 16 };
 
 struct comm_peer {
-    struct lane out, in;        /* the directions of what two members send each other */
+    struct lane out, in;        /* the two directions between two members */
 };
 
 void comm_use_device(struct comm_world *w, const struct dev_net *net)
@@ -49,7 +48,7 @@ static struct dev_link *open_link(struct comm *c, const char *id, int rank, int 
     return group_call_end(c, "opening a link", 0, l ? 0 : -1, &inside, e) < 0 ? NULL : l;
 }
 
-/* A link of all members. */
+/* Open a link of all members. */
 static struct dev_link *group_link(struct comm *c, int sms, struct err *e)
 {
     char id[DEV_NET_ID] = {0};
@@ -61,7 +60,7 @@ static struct dev_link *group_link(struct comm *c, int sms, struct err *e)
     return open_link(c, id, c->rank, c->size, sms, e);
 }
 
-/* Tell the other member of a pair something, and hear the same of it. */
+/* Exchange data with the other member of a pair. */
 static int swap(struct comm *c, int other, const void *mine, void *theirs, size_t n_bytes, struct err *e)
 {
     struct err inside = {0};
@@ -77,7 +76,7 @@ static int swap(struct comm *c, int other, const void *mine, void *theirs, size_
     return group_call_end(c, "opening a link", 0, rc, &inside, e);
 }
 
-/* One direction: a link, its stream, and, where it can be, room at the receiver for messages of n_bytes. */
+/* Open one direction: a link, its stream and, if possible, shared memory at the receiver for messages of n_bytes. */
 static int open_lane(struct comm *c, struct lane *l, int other, bool out, uint64_t n_bytes, struct err *e)
 {
     const struct dev_net *net = c->w->net;
@@ -119,7 +118,7 @@ static struct comm_peer *need_peer(struct comm *c, int other, uint64_t n_bytes, 
     p = &c->peer[other];
     if (p->in.link && p->out.link)
         return p;
-    /* First upwards, then downwards: both must open in the same order. */
+    /* First upwards, then downwards: both members must open the lanes in the same order. */
     if (open_lane(c, low ? &p->out : &p->in, other, low, n_bytes, e) < 0 ||
         open_lane(c, low ? &p->in : &p->out, other, !low, n_bytes, e) < 0)
         return NULL;
@@ -152,7 +151,7 @@ static void close_all(struct comm *c, const struct dev_net *net)
     c->link = NULL;
 }
 
-/* What was queued is waited for, and the other members may be. */
+/* Close a group's links. Waits for queued work, and possibly for the other members. */
 void device_close(struct comm *c)
 {
     if (!c->w->net || !(c->peer || c->side.link || c->link))
@@ -164,14 +163,20 @@ void device_close(struct comm *c)
 
 /* ---- collectives ---- */
 
-/* The first call of a link connects its members, so even queueing may have to wait. */
+/*
+ * Begin a call that is queued on the device. The first call of a link connects its members, so even queueing may
+ * have to wait.
+ */
 static void begin(struct comm *c, const char *name, uint64_t number)
 {
     group_call_begin(c, name, number);
     c->w->last = (struct last_call){ name, c->name, number, c->w->watch->in_calls_ns };
 }
 
-/* Queueing is no waiting: what a full queue takes is the device's time, and stall.c's business. */
+/*
+ * End such a call. Queueing does not count as waiting: time spent on a full queue is the device's, and stall.c
+ * measures it.
+ */
 static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
 {
     const struct last_call *q = &c->w->last;
@@ -181,7 +186,7 @@ static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
     return rc;
 }
 
-/* Bytes that d puts into `out` when there is nobody else. */
+/* Returns the number of bytes that d contributes to `out`. */
 static uint64_t bytes_of(const struct comm_data *d) { return (uint64_t)d->n * (uint64_t)dtype_size(d->t); }
 
 static int queue(const struct dev_net *net, struct dev_link *l, const struct collective *x, struct dev_stream *s,
@@ -197,7 +202,7 @@ static int queue(const struct dev_net *net, struct dev_link *l, const struct col
     }
 }
 
-/* A group of one, and n = 0: nothing to tell anybody. */
+/* Handle a group of one, and n = 0, which need no communication. */
 static bool alone(const struct comm *c, const struct comm_data *d, struct dev_stream *s)
 {
     if (d->n > 0 && c->size > 1)
@@ -242,7 +247,7 @@ static int need_side(struct comm *c, struct err *e)
     return 0;
 }
 
-/* One member that cannot keeps all from it: everybody must go the same way. */
+/* A single member that cannot share disables sharing for all, because all must use the same method. */
 int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e)
 {
     const struct dev_net *net = c->w->net;
@@ -330,8 +335,8 @@ void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s)
 enum { SPIN_US = 200, NAP_US = 20, CHECK_EVERY = 256 };
 
 /*
- * Host messages that nobody waits for go on leaving meanwhile: the rank that the device stands for may wait for one of
- * them before it queues its part.
+ * Continue to send pending host messages meanwhile: the rank that the device waits for may need one of them before
+ * it queues its part.
  */
 static int move_loose(struct comm_world *w, struct err *e)
 {
@@ -357,7 +362,7 @@ int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
     v = w->net->dev->event_new();
     w->net->dev->event_record(v, s);
     since = clock_ns();
-    /* A hang is told by the last call that was queued. The time counts as computing, which it mostly is. */
+    /* A hang is reported with the last call that was queued. The time counts as computation, which it mostly is. */
     in_calls = w->watch->in_calls_ns;
     watch_enter(w->watch, q->name ? q->name : "waiting for the GPU", q->name ? q->group : c->name, q->number);
     for (int i = 0; rc == 0 && !w->net->dev->event_done(v); i++) {

@@ -1,12 +1,12 @@
 /*
- * group.c - what every call of a group needs: its frame, its messages, and waiting for them
+ * group.c - common parts of all calls of a group: start and end, messages, and waiting for them
  */
 #include "libcommon/comm/comm_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a call's frame ---- */
+/* ---- start and end of a call ---- */
 
 void group_call_begin(struct comm *c, const char *name, uint64_t number)
 {
@@ -38,7 +38,10 @@ int group_post(struct comm *c, struct xfer *x, const struct group_message *m, st
     return t->start(t, x, e);
 }
 
-/* How many are under way; *first: the rank of the first, a receive rather than a send. */
+/*
+ * Returns the number of unfinished messages: of receives or, if there are none, of sends. *first is the peer of the
+ * first of these.
+ */
 static int count_waiting(const struct xfer *x, int n, int *first)
 {
     int n_receives = 0, n_sends = 0, from = -1, to = -1;
@@ -73,7 +76,7 @@ int group_wait_all(struct comm_world *w, const struct xfer *x, int n, struct err
     return 0;
 }
 
-/* ---- sends that nobody waits for ---- */
+/* ---- host sends in progress ---- */
 
 bool group_is_done(const struct comm_req *q)
 {

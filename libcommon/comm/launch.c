@@ -1,5 +1,5 @@
 /*
- * launch.c - the variables that mpirun, torchrun and srun leave behind
+ * launch.c - the environment variables of mpirun, torchrun and srun
  */
 #include "libcommon/comm/launch.h"
 
@@ -19,7 +19,10 @@ const char *launch_name(enum launch_kind kind)
     return names[kind];
 }
 
-/* The variable's number; 0 when it is there, 1 when it is not (*out untouched), -1 when it is no number. */
+/*
+ * Get the number in a variable. Returns 0 if it is set, 1 if it is not set (*out unchanged), -1 if it is not a
+ * number.
+ */
 static int env_int(const char *name, int max, int *out, struct err *e)
 {
     const char *s = getenv(name);
@@ -45,7 +48,7 @@ static bool env_has(const char *name)
     return s && *s;
 }
 
-/* Rank and size from two variables that must both be there. */
+/* Get rank and size from two variables, which must both be set. */
 static int take(struct launch *l, enum launch_kind kind, const char *rank, const char *size,
                 const char *local, struct err *e)
 {
@@ -89,7 +92,7 @@ bool launch_first_host(const char *list, char *host, int room)
     return n > 0;
 }
 
-/* Slurm names no rendezvous: rank 0 runs on the step's first host, the port follows the job's number. */
+/* Slurm provides no rendezvous: rank 0 runs on the step's first host, and the port is derived from the job id. */
 static int slurm_master(struct launch *l, struct err *e)
 {
     const char *list = getenv("SLURM_STEP_NODELIST");
@@ -106,7 +109,10 @@ static int slurm_master(struct launch *l, struct err *e)
     return 0;
 }
 
-/* A run's name alone does not tell jobs apart ("none" is torchrun's default), the port alone not yesterday's. */
+/*
+ * A run's name alone does not distinguish jobs ("none" is torchrun's default), and the port alone not from an
+ * earlier job.
+ */
 static uint64_t job_of(const struct launch *l)
 {
     const char *run = getenv("TORCHELASTIC_RUN_ID");
@@ -160,7 +166,10 @@ int launch_find(struct launch *l, struct err *e)
         return -1;
     if (rc < 0)
         return -1;
-    /* Half of torchrun's variables is a broken script; as a world of one it would train N times over. */
+    /*
+     * An incomplete set of torchrun's variables indicates a broken script. As worlds of one rank it would train N
+     * times in parallel.
+     */
     if (world > 1) {
         err_usage(e, "environment: WORLD_SIZE=%d is set but RANK is not", world);
         return -1;

@@ -1,15 +1,15 @@
 /*
- * launch.h - who started this process, and as which of how many
+ * launch.h - determine the launcher of this process, its rank and the number of ranks
  *
- * Reads environment variables only, so it costs nothing and needs no MPI. What is looked
- * at, first match wins:
- *   torchrun     TORCHELASTIC_RUN_ID, then as below: it runs inside mpirun or srun.
- *                TORCHELASTIC_USE_AGENT_STORE=True: MASTER_PORT is not free
+ * Reads only environment variables, so it costs nothing and needs no MPI. It checks the following; the first match
+ * wins:
+ *   torchrun     TORCHELASTIC_RUN_ID, then as for "variables": it runs inside mpirun or srun.
+ *                TORCHELASTIC_USE_AGENT_STORE=True: MASTER_PORT is in use
  *   mpirun       OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI)
  *   variables    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
- *   srun         SLURM_STEP_NUM_TASKS > 1, SLURM_PROCID, SLURM_LOCALID. A batch script has
- *                SLURM_NTASKS and SLURM_PROCID too, but it is one process: only the step counts
- *   mpirun       PMI_RANK, PMI_SIZE (MPICH and its children)
+ *   srun         SLURM_STEP_NUM_TASKS > 1, SLURM_PROCID, SLURM_LOCALID. A batch script also has
+ *                SLURM_NTASKS and SLURM_PROCID, but it is one process: only the step counts
+ *   mpirun       PMI_RANK, PMI_SIZE (MPICH and derivatives)
  *   alone        none of these
  */
 #ifndef SHARDKIT_COMM_LAUNCH_H
@@ -24,20 +24,21 @@ enum launch_kind { LAUNCH_ALONE, LAUNCH_MPIRUN, LAUNCH_TORCHRUN, LAUNCH_SRUN };
 
 struct launch {
     enum launch_kind kind;
-    const char *size_name;      /* the variable that gave the size, for messages; NULL when alone */
+    const char *size_name;      /* the variable that contained the size, for messages; NULL if alone */
     int rank, size;
-    int local_rank, local_size; /* on this host; -1: not said */
-    bool pmi;                   /* an MPI library can find its peers (PMIx or PMI is there) */
-    char master[256];           /* host that rank 0 runs on; "" = not said */
-    int port;                   /* where rank 0 listens; 0 = not said */
-    bool port_taken;            /* torchrun's own store listens there: rank 0 takes a port beside it */
-    uint64_t job;               /* tells this job's ranks from another's that come to the same port */
+    int local_rank, local_size; /* on this host; -1: unknown */
+    bool pmi;                   /* an MPI library can find its peers (PMIx or PMI is present) */
+    char master[256];           /* host that rank 0 runs on; "" = unknown */
+    int port;                   /* port that rank 0 listens on; 0 = unknown */
+    bool port_taken;            /* torchrun's own store listens there: rank 0 uses a nearby port */
+    uint64_t job;               /* distinguishes this job's ranks from those of another job that connect to the same
+                                   port */
 };
 
-/* ERR_USAGE when the variables contradict each other or are no numbers. */
+/* Fails with ERR_USAGE if the variables contradict each other or are not numbers. */
 MUST_CHECK int launch_find(struct launch *l, struct err *e);
-const char *launch_name(enum launch_kind kind);     /* "mpirun" */
-/* The first host of a Slurm list: "r[1-4]n[02,05],x" -> "r1n02". False when it does not fit. */
+const char *launch_name(enum launch_kind kind);     /* e.g. "mpirun" */
+/* Get the first host of a Slurm list: "r[1-4]n[02,05],x" -> "r1n02". Returns false if it does not fit. */
 MUST_CHECK bool launch_first_host(const char *list, char *host, int room);
 
 #endif

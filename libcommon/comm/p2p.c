@@ -1,5 +1,5 @@
 /*
- * p2p.c - messages between two members: stage boundaries, and small values of the host
+ * p2p.c - messages between two members: stage boundaries, and small host values
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,13 +39,13 @@ static struct comm_req *start(struct comm *c, const char *name, uint64_t number,
         rc = group_post(c, &q->x[i], &part, &inside);
     }
     if (group_call_end(c, name, number, rc, &inside, e) < 0) {
-        /* Parts may be under way: their memory stays. */
+        /* Parts may be in transit, so their memory is not freed. */
         return NULL;
     }
     return q;
 }
 
-/* The same of device memory. */
+/* The same for device memory. */
 static struct comm_req *start_device(struct comm *c, const char *name, const struct group_message *m,
                                      struct dev_stream *s, struct err *e)
 {
@@ -104,7 +104,7 @@ int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-/* ---- small values of the host ---- */
+/* ---- small host values ---- */
 
 int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e)
 {

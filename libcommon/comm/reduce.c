@@ -1,9 +1,9 @@
 /*
  * reduce.c - sums and maxima in rank order
  *
- * Elements go through a block that fits in the first-level cache: each rank's values are
- * added to it one rank after the other, then it is rounded and stored. So every input is
- * read once and `out` may be one of them.
+ * Elements are processed in blocks that fit in the first-level cache. The values of each rank are added to the
+ * block one rank after the other; then it is rounded and stored. Every input is thus read once, and `out` may be
+ * one of them.
  */
 #include "libcommon/comm/reduce.h"
 
@@ -11,14 +11,14 @@
 
 enum { BLOCK = 1024 };
 
-/* gcc's -O2 leaves loops of unknown length alone; these are what the time goes into. */
+/* gcc's -O2 does not vectorise loops of unknown length; most of the time is spent in these. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define VECTOR __attribute__((optimize("O3")))
 #else
 #define VECTOR
 #endif
 
-/* The accumulator's type, and how an element gets in and out of it. */
+/* Conversion of an element to and from the accumulator's type. */
 static inline float widen(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;
@@ -38,7 +38,10 @@ static inline uint16_t narrow(float f)
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
-/* The two of fp16. Infinity and NaN keep their exponent; subnormals come by themselves, as a product of fp32. */
+/*
+ * The same for fp16. Infinity and NaN keep their exponent. Subnormals result from the fp32 product without special
+ * handling.
+ */
 static inline float widen16(uint16_t x)
 {
     uint32_t u = (uint32_t)(x & 0x7fff) << 13, special = u >= 0x0f800000 ? 0x7f800000 : 0, sign = x >> 15;
@@ -52,7 +55,7 @@ static inline float widen16(uint16_t x)
     return f;
 }
 
-/* f32_to_f16() without a branch: each of the three cases is computed. */
+/* f32_to_f16() without a branch: all three cases are computed. */
 static inline uint16_t narrow16(float f)
 {
     uint32_t u, sign, small, normal, special;
@@ -62,7 +65,7 @@ static inline uint16_t narrow16(float f)
     sign = u >> 16 & 0x8000;
     u &= 0x7fffffff;
     memcpy(&a, &u, sizeof a);
-    a += 0.5f;                          /* the last bit of 0.5 is worth 2^-24, as that of a subnormal */
+    a += 0.5f;                          /* the last bit of 0.5 has the value 2^-24, like that of a subnormal */
     memcpy(&small, &a, sizeof small);
     small -= 0x3f000000;
     normal = (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13;
@@ -72,7 +75,7 @@ static inline uint16_t narrow16(float f)
 
 #define AS_IS(x) (x)
 #define ADD(a, x) ((a) + (x))
-/* A NaN on either side stays: a > comparison alone would drop one. */
+/* A NaN on either side is kept; a > comparison alone would lose one. */
 #define MAX_FLOAT(a, x) ((x) > (a) || (x) != (x) ? (x) : (a))
 #define MAX_INT(a, x) ((x) > (a) ? (x) : (a))
 
@@ -102,7 +105,7 @@ DEFINE_REDUCE(sum_f64, double, double, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_f32, float, float, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_bf16, uint16_t, float, widen, narrow, ADD)
 DEFINE_REDUCE(sum_f16, uint16_t, float, widen16, narrow16, ADD)
-/* Unsigned, because there overflow is defined to wrap. */
+/* Unsigned, because unsigned overflow is defined to wrap. */
 DEFINE_REDUCE(sum_i64, uint64_t, uint64_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_i32, uint32_t, uint32_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_u8, uint8_t, uint32_t, AS_IS, AS_IS, ADD)

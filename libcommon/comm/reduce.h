@@ -1,8 +1,8 @@
 /*
- * reduce.h - add or compare the same elements of several ranks, in rank order
+ * reduce.h - sum or maximum of the same elements of several ranks, in rank order
  *
- * The arithmetic of comm.h's contract, and nothing else. Each element is computed alone,
- * so the result does not depend on how a vector is cut into pieces.
+ * Implements only the arithmetic of comm.h's contract. Each element is computed separately, so the result does not
+ * depend on how a vector is split.
  */
 #ifndef SHARDKIT_COMM_REDUCE_H
 #define SHARDKIT_COMM_REDUCE_H
@@ -15,8 +15,8 @@
 
 bool reduce_can(enum dtype t);      /* F64 F32 BF16 F16 I64 I32 U8 */
 /*
- * out[i] = in[0][i] op in[1][i] op ... for i < n. `out` may be one of the inputs.
- * Pointers need the alignment of the type.
+ * out[i] = in[0][i] op in[1][i] op ... for i < n. `out` may be one of the inputs. Pointers must be aligned for the
+ * type.
  */
 void reduce_ranks(void *out, const void *const *in, int n_ranks, int64_t n, enum dtype t, enum comm_op op);
 

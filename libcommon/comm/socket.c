@@ -1,5 +1,5 @@
 /*
- * socket.c - connecting and accepting with a deadline, and whole buffers one way or the other
+ * socket.c - connect and accept with a deadline, and transfer whole buffers
  */
 #include "libcommon/comm/socket.h"
 
@@ -17,11 +17,11 @@
 
 static void set_option(int fd, int level, int name, int value)
 {
-    /* Each of these makes a connection better; none is needed for it to work. */
+    /* Each of these options improves a connection; none is required. */
     (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* What every connection between ranks has; a dead machine is told after 10 + 4 * 5 s. */
+/* Set the options of all connections between ranks. A dead machine is detected after 10 + 4 * 5 s. */
 static void set_up(int fd)
 {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -107,7 +107,10 @@ static int begin_connect(const struct sockaddr_in *to, int64_t deadline_ns)
     return -1;
 }
 
-/* On loopback a port that nobody listens on can be given to the very socket that asks for it. */
+/*
+ * Returns true if the socket is connected to itself. On loopback, the port of a connection to an unused port can be
+ * assigned to the connecting socket itself.
+ */
 static bool is_self(int fd)
 {
     struct sockaddr_in a, b;

@@ -1,8 +1,8 @@
 /*
- * socket.h - TCP connections between ranks: make them, and move whole buffers
+ * socket.h - TCP connections between ranks: connect, accept, and transfer whole buffers
  *
- * IPv4. Every descriptor is close-on-exec and without Nagle's delay; keep-alive finds a
- * dead machine within about 30 s. Threads: these functions keep no state.
+ * IPv4 only. Every descriptor is close-on-exec and without Nagle's delay. Keep-alive detects a dead machine within
+ * about 30 s. These functions keep no state, so any thread may call them.
  */
 #ifndef SHARDKIT_COMM_SOCKET_H
 #define SHARDKIT_COMM_SOCKET_H
@@ -15,20 +15,23 @@
 #include "libcommon/base/err.h"
 
 
-/* Listen on `port` of every address (0: any free port, stored in *port). -1 and *e. */
+/* Listen on `port` of every address (0: any free port, stored in *port). Returns -1 with *e filled on failure. */
 MUST_CHECK int socket_listen(int *port, int backlog, struct err *e);
-/* The IPv4 address of a host name, without a port. -1 and *e. */
+/* Get the IPv4 address of a host name without a port. Returns -1 with *e filled on failure. */
 MUST_CHECK int socket_resolve(const char *host, struct in_addr *a, struct err *e);
-/* Connect before `deadline_ns`, one attempt; -1 with errno. */
+/* Connect before `deadline_ns`, with a single attempt. Returns -1 with errno. */
 MUST_CHECK int socket_try(struct in_addr a, int port, int64_t deadline_ns);
 /*
- * Connect before `deadline_ns`; tries again while nobody listens there yet. -1 with errno
- * set and nothing said: the caller knows whom it wanted.
+ * Connect before `deadline_ns`, retrying while the port is not open yet. Returns -1 with errno set and no message,
+ * because the caller can describe the peer.
  */
 MUST_CHECK int socket_connect(struct in_addr a, int port, int64_t deadline_ns);
-/* Accept a connection before `deadline_ns`; -1 with errno (ETIMEDOUT when nobody came). */
+/* Accept a connection before `deadline_ns`. Returns -1 with errno (ETIMEDOUT if none arrived). */
 MUST_CHECK int socket_accept(int listener, int64_t deadline_ns);
-/* All n bytes, before `deadline_ns`; false when the other side closed, failed or was too slow. */
+/*
+ * Transfer all n bytes before `deadline_ns`. Returns false if the other side closed the connection, failed or was
+ * too slow.
+ */
 MUST_CHECK bool socket_read(int fd, void *buf, size_t n, int64_t deadline_ns);
 MUST_CHECK bool socket_write(int fd, const void *buf, size_t n, int64_t deadline_ns);
 bool socket_is_loopback(struct in_addr a);

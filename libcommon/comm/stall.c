@@ -1,20 +1,20 @@
 /*
- * stall.c - how long a device's streams stand still for other ranks
+ * stall.c - measure how long a device's streams wait for other ranks
  *
- * Calls only queue, so the host cannot tell computing from waiting. Two timers around each place
- * where the caller's stream may stand (a collective in it, comm_wait()) can: they cost the device a
- * time stamp each, and are read at comm_sync(), when they have long passed. What does not
- * fit between two comm_sync() is not measured.
+ * Calls only queue work, so the host cannot distinguish computing from waiting. Two timers around each place where
+ * the caller's stream may wait (a collective in it, comm_wait()) make that possible. They cost the device one time
+ * stamp each, and are read in comm_sync(), when they have completed long ago. Waits in excess of STALLS between two
+ * comm_sync() are not measured.
  */
 #include <stdlib.h>
 
 #include "libcommon/comm/comm_impl.h"
 
-enum { STALLS = 4096 };         /* a step of 96 micro-batches over 10 blocks of TP > 1 */
+enum { STALLS = 4096 };         /* a step of 96 micro-batches over 10 blocks with TP > 1 */
 
 struct stalls {
-    double seconds;             /* of those that were read */
-    int n, n_made;              /* under way; with timers */
+    double seconds;             /* sum of those that were read */
+    int n, n_made;              /* number in use; number with timers */
     struct {
         struct dev_event *from, *to;
         bool ended;
@@ -58,7 +58,7 @@ void stall_end(struct comm_world *w, int i, struct dev_stream *s)
     w->stalls->at[i].ended = true;
 }
 
-/* Read those that have passed; the others keep their place at the front. */
+/* Read those that have completed; move the others to the front. */
 void stall_read(struct comm_world *w)
 {
     struct stalls *t = w->stalls;
@@ -71,7 +71,7 @@ void stall_read(struct comm_world *w)
             t->seconds += w->net->dev->seconds_between(from, to);
             continue;
         }
-        /* Timers are made once, so they change places. */
+        /* Timers are created only once, so they are swapped. */
         t->at[i].from = t->at[kept].from;
         t->at[i].to = t->at[kept].to;
         t->at[kept].from = from;

@@ -1,5 +1,5 @@
 /*
- * tcp_join.c - rank 0 collects everybody's address, and each pair of ranks gets its connection
+ * tcp_join.c - rank 0 collects the addresses of all ranks, and each pair of ranks is connected
  */
 #include "libcommon/comm/tcp_join.h"
 
@@ -18,7 +18,7 @@
 #include "libcommon/comm/socket.h"
 
 /*
- * All numbers little-endian; addresses as the network has them.
+ * All numbers are little-endian; addresses are in network byte order.
  *   here    u64 magic, u64 job
  *   hello   u64 magic, u32 rank, u32 size, u32 port, u32 address
  *   table   u64 magic, u64 token, then for each rank: u32 address, u32 port
@@ -26,18 +26,21 @@
  */
 enum { HERE_BYTES = 16, HELLO_BYTES = 24, TABLE_HEAD = 16, TABLE_ROW = 8, GREET_BYTES = 12 };
 #define MAGIC UINT64_C(0x314e494a4b444853)      /* "SHDKJIN1" */
-/* Whoever connects has this long to say a few bytes: a port scanner must not hold up the start. */
+/* Time limit for the first bytes of a connection: a port scanner must not block the start. */
 #define HELLO_NS (2 * INT64_C(1000000000))
-/* And rank 0, which may be hearing such a scanner, this long; a host that drops packets costs as much a port. */
+/*
+ * Time limit for rank 0's first bytes, because it may be handling such a scanner. A host that drops packets costs
+ * the same per port.
+ */
 #define HERE_NS (3 * INT64_C(1000000000))
-#define ROUND_NS INT64_C(50000000)      /* between two rounds through the ports */
+#define ROUND_NS INT64_C(50000000)      /* pause between two rounds through the ports */
 
 struct join {
     const struct launch *l;
     int64_t deadline_ns;
     double timeout_s;
     int listener, port;
-    struct in_addr master;      /* as this rank resolved it */
+    struct in_addr master;      /* as resolved by this rank */
     uint8_t *table;
     int *fd;
 };
@@ -49,7 +52,7 @@ static int64_t soon(const struct join *j, int64_t ns)
     return until < j->deadline_ns ? until : j->deadline_ns;
 }
 
-/* The i-th port that rank 0 may listen at, 0 when there are no more. */
+/* Returns the i-th port that rank 0 may listen on, or 0 if there are no more. */
 static int port_at(const struct launch *l, int i)
 {
     if (!l->port_taken)
@@ -68,7 +71,7 @@ static void name_root(const struct launch *l, char *text, size_t room)
         snprintf(text, room, "%s:%d", l->master, l->port);
 }
 
-/* "ranks 3 5 6 and 12 more" that have no connection yet. */
+/* Format the ranks without a connection: "ranks 3 5 6 and 12 more". */
 static void name_missing(const struct join *j, char *text, size_t room)
 {
     int shown = 0, missing = 0;
@@ -96,7 +99,7 @@ static void say_nobody_came(const struct join *j, struct err *e)
              j->timeout_s, j->port, missing);
 }
 
-/* One caller at rank 0: 0 when it is one of us, 1 when it is a stranger, -1 when the job cannot be. */
+/* Handle one connection to rank 0. Returns 0 if it is a rank of this job, 1 if not, -1 if the job cannot start. */
 static int hear_hello(struct join *j, int fd, struct err *e)
 {
     uint8_t here[HERE_BYTES], hello[HELLO_BYTES];
@@ -160,7 +163,10 @@ static int join_as_root(struct join *j, struct err *e)
     return 0;
 }
 
-/* A connection to this job's rank 0 at `port`, or -1; *stranger: something else answers there. */
+/*
+ * Returns a connection to this job's rank 0 at `port`, or -1. *stranger is set to the port if another program
+ * answers there.
+ */
 static int try_root(struct join *j, int port, int *stranger)
 {
     uint8_t here[HERE_BYTES];
@@ -201,7 +207,7 @@ static int find_root(struct join *j, struct err *e)
     return -1;
 }
 
-/* Say hello to rank 0 and hear the table. */
+/* Send the hello to rank 0 and receive the table. */
 static int meet_root(struct join *j, struct err *e)
 {
     uint8_t hello[HELLO_BYTES];
@@ -236,7 +242,7 @@ static int greet(struct join *j, int r, struct err *e)
     struct in_addr a;
 
     memcpy(&a, j->table + TABLE_HEAD + r * TABLE_ROW, 4);
-    /* Rank r sits beside rank 0 and came in by loopback: reach it where rank 0 is. */
+    /* Rank r is on the host of rank 0 and connected by loopback: use the address of rank 0. */
     if (socket_is_loopback(a))
         a = j->master;
     j->fd[r] = socket_connect(a, (int)get_le32(j->table + TABLE_HEAD + r * TABLE_ROW + 4), j->deadline_ns);
@@ -276,7 +282,7 @@ static int meet_others(struct join *j, struct err *e)
     return 0;
 }
 
-/* Rank 0: at the first of its ports that is free. */
+/* Make rank 0 listen on the first of its ports that is free. */
 static int listen_as_root(struct join *j, struct err *e)
 {
     char where[300];

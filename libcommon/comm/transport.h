@@ -1,10 +1,9 @@
 /*
- * transport.h - bytes between the ranks; what the CPU's collectives are written over
+ * transport.h - transfer bytes between the ranks; the basis of the CPU's collectives
  *
- * A message goes from one rank to another on a channel. On one channel between two ranks
- * messages arrive in the order they were started, and the receive started first takes the
- * first one; channels do not wait for each other. Starting never blocks.
- * Threads: one at a time.
+ * A message is sent from one rank to another on a channel. On one channel between two ranks messages arrive in the
+ * order in which they were started, and the receive that was started first gets the first one. Channels do not wait
+ * for each other. Starting never blocks. Only one thread at a time may use a transport.
  */
 #ifndef SHARDKIT_COMM_TRANSPORT_H
 #define SHARDKIT_COMM_TRANSPORT_H
@@ -16,33 +15,33 @@
 
 #include "libcommon/base/err.h"
 
-#define XFER_MAX ((size_t)1 << 30)      /* bytes of one message; MPI counts in int */
+#define XFER_MAX ((size_t)1 << 30)      /* maximum size of one message in bytes; MPI counts in int */
 
-/* One message on its way; the caller's memory, which stays where it is until `done`. */
+/* One message in transit. The caller owns the memory, which must not move until `done`. */
 struct xfer {
     void *buf;
-    size_t n;                   /* bytes; at most XFER_MAX */
-    int peer;                   /* rank in the world, never our own */
+    size_t n;                   /* size in bytes; at most XFER_MAX */
+    int peer;                   /* rank in the world, never this rank itself */
     uint32_t channel;
     bool is_send;
     bool done;
-    /* The transport's own. */
+    /* Used by the transport. */
     size_t moved;
     struct xfer *next;
 };
 
 struct transport {
-    const char *name;           /* "mpi" */
+    const char *name;           /* e.g. "mpi" */
     int rank, size;
-    bool crowded;               /* ranks share processors: sleep early; the caller may change it */
-    atomic_int lost;            /* a rank whose connection broke, or -1; any thread may read */
+    bool crowded;               /* ranks share processors, so sleep early; the caller may change it */
+    atomic_int lost;            /* a rank whose connection broke, or -1; any thread may read it */
     int (*start)(struct transport *t, struct xfer *x, struct err *e);
     /*
-     * Move what can be moved now. With `idle` there is nothing else to do: return when
-     * something has moved, or a little later.
+     * Transfer what can be transferred now. `idle` means that the caller has nothing else to do: return when
+     * something was transferred, or a little later.
      */
     int (*progress)(struct transport *t, bool idle, struct err *e);
-    /* Ends the transport and frees *t; in an orderly end every rank comes here. */
+    /* Ends the transport and frees *t. In an orderly end every rank makes this call. */
     void (*close)(struct transport *t, bool orderly);
 };
 
@@ -53,7 +52,7 @@ struct transport {
 #endif
 
 struct launch;
-/* Both fill *t, or return -1 with *e. The MPI world's size is checked against the launcher's. */
+/* Set *t, or return -1 with *e filled. The MPI world's size is checked against the launcher's. */
 MUST_CHECK int transport_mpi_open(const struct launch *l, struct transport **t, struct err *e);
 MUST_CHECK int transport_tcp_open(const struct launch *l, double timeout_s, struct transport **t, struct err *e);
 

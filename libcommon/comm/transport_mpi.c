@@ -1,8 +1,8 @@
 /*
  * transport_mpi.c - messages through MPI; the channel is the tag
  *
- * Waiting is done here and not in MPI_Wait: Open MPI spins there, which with more ranks
- * than processors takes the processor from the rank that everybody waits for.
+ * Waiting is implemented here instead of using MPI_Wait. Open MPI spins there, which, with more ranks than
+ * processors, takes the processor away from the rank that all others wait for.
  */
 #ifdef HAVE_MPI
 #include <mpi.h>
@@ -24,8 +24,8 @@
 #ifdef HAVE_MPI
 
 enum {
-    SPIN_NS = 100000,           /* look this long before the first nap */
-    CROWDED_TRIES = 4,          /* with shared processors: yield this often before it */
+    SPIN_NS = 100000,           /* how long to poll before the first nap */
+    CROWDED_TRIES = 4,          /* with shared processors: number of yields before it */
     NAP_MIN_NS = 10000, NAP_MAX_NS = 200000,
 };
 
@@ -33,11 +33,11 @@ struct mpi {
     struct transport t;
     MPI_Comm comm;
     int tag_max;
-    /* Messages on their way; index i of each belongs together. */
+    /* Messages in transit. Elements with the same index belong together. */
     int n, cap;
     MPI_Request *request;
     struct xfer **xfer;
-    int *ready;                 /* MPI_Testsome's answer */
+    int *ready;                 /* results of MPI_Testsome */
     MPI_Status *status;
 };
 
@@ -77,7 +77,7 @@ static int start(struct transport *t, struct xfer *x, struct err *e)
     return 0;
 }
 
-/* A receive that MPI calls complete must also have its length. */
+/* Check a receive that MPI reports as complete: it must also have the right length. */
 static int check_done(struct xfer *x, MPI_Status *status, int code, struct err *e)
 {
     char place[32];
@@ -100,7 +100,7 @@ static int check_done(struct xfer *x, MPI_Status *status, int code, struct err *
     return 0;
 }
 
-/* Ask MPI once; *moved counts what it completed. */
+/* Call MPI once. *moved is the number of messages that it completed. */
 static int test(struct mpi *m, int *moved, struct err *e)
 {
     int n = 0, rc = MPI_Testsome(m->n, m->request, &n, m->ready, m->status), kept = 0;
@@ -114,7 +114,7 @@ static int test(struct mpi *m, int *moved, struct err *e)
         if (check_done(m->xfer[m->ready[i]], &m->status[i],
                        rc == MPI_SUCCESS ? MPI_SUCCESS : m->status[i].MPI_ERROR, e) < 0)
             return -1;
-    /* Order is kept: the oldest is what a caller most likely waits for. */
+    /* The order is kept: callers most likely wait for the oldest message. */
     for (int i = 0; i < m->n; i++) {
         if (m->request[i] == MPI_REQUEST_NULL)
             continue;
@@ -126,7 +126,7 @@ static int test(struct mpi *m, int *moved, struct err *e)
     return 0;
 }
 
-/* When the next try may come: at once at first, then after longer and longer naps. */
+/* Wait before the next attempt: not at all at first, then with increasing naps. */
 static void idle_wait(struct mpi *m, int tries, int64_t since_ns, long *nap_ns)
 {
     if (m->t.crowded ? tries < CROWDED_TRIES : clock_ns() - since_ns < SPIN_NS) {
@@ -160,7 +160,7 @@ static void mpi_close(struct transport *t, bool orderly)
 {
     struct mpi *m = (struct mpi *)t;
 
-    /* Finalize waits for all ranks: only where all of them come. */
+    /* MPI_Finalize waits for all ranks, so call it only if all of them do. */
     if (orderly) {
         MPI_Comm_free(&m->comm);
         MPI_Finalize();
@@ -191,7 +191,7 @@ int transport_mpi_open(const struct launch *l, struct transport **t, struct err 
     struct mpi *m;
     int given, rank, size, found = 0, *tag_max = NULL, rc;
 
-    /* MPI's own waits (start and end) must yield where ranks share processors. */
+    /* MPI's own waits (at start and end) must yield if ranks share processors. */
     if (l->local_size > processors_allowed())
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
@@ -213,7 +213,7 @@ int transport_mpi_open(const struct launch *l, struct transport **t, struct err 
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     MPI_Comm_get_attr(m->comm, MPI_TAG_UB, (void *)&tag_max, &found);
     m->tag_max = found ? *tag_max : 32767;
-    /* Naps of 10 us are meant: the kernel's habit is to lengthen them by 50. */
+    /* Naps must really take 10 us: by default the kernel lengthens them by 50. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     *t = &m->t;
     return 0;

@@ -1,12 +1,12 @@
 /*
  * transport_tcp.c - one TCP connection between any two ranks
  *
- * A message on the wire: u32 channel, u32 magic, u64 bytes, then the bytes.
+ * A message on the wire: u32 channel, u32 magic, u64 bytes, then the data.
  *
- * What comes in goes straight into the receive that waits for it. A message nobody waits
- * for yet stays in the kernel, which slows its sender down, so memory stays bounded. Only
- * when a receive of another channel waits behind it on the same connection is it taken
- * off and kept aside: otherwise two ranks could wait for each other's next message.
+ * Received data is stored directly in the buffer of the receive that waits for it. A message without a matching
+ * receive stays in the kernel, which slows its sender down, so memory is bounded. It is read and kept in memory
+ * only if a receive of another channel waits behind it on the same connection; otherwise two ranks could wait for
+ * each other's next message.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,13 +26,13 @@
 
 enum {
     HEAD_BYTES = 16,
-    IN_BYTES = 16384,           /* read ahead of a peer: small messages come many at a time */
-    SPIN_NS = 50000,            /* look this long before sleeping in poll() */
+    IN_BYTES = 16384,           /* read-ahead per peer: many small messages arrive at a time */
+    SPIN_NS = 50000,            /* how long to poll before sleeping in poll() */
     SLEEP_MS = 100,
 };
 #define MAGIC 0x6b647273u
 
-/* A message that came before its receive. */
+/* A message that arrived before its receive. */
 struct early {
     struct early *next;
     uint32_t channel;
@@ -42,15 +42,15 @@ struct early {
 
 struct peer {
     int fd;
-    /* Going out, oldest first. */
+    /* Outgoing messages, oldest first. */
     struct xfer *out, **out_end;
-    /* Receives without their message, oldest first, all channels. */
+    /* Receives that wait for a message, oldest first, of all channels. */
     struct xfer *want, **want_end;
     struct early *early, **early_end;
-    /* Bytes read and not yet looked at. */
+    /* Bytes that were read but not parsed. */
     uint8_t *in;
     size_t in_at, in_end;
-    /* The message that is coming in now: whose it is, where its next byte goes. */
+    /* The incoming message: its receive, and where its next byte is stored. */
     struct xfer *into;
     struct early *into_early;
     char *body;
@@ -59,7 +59,7 @@ struct peer {
 
 struct tcp {
     struct transport t;
-    struct peer *peer;          /* [size]; our own is unused */
+    struct peer *peer;          /* [size]; that of this rank is unused */
     struct pollfd *poll;        /* [size] */
     int *polled;                /* [size]: the peer of each poll entry */
 };
@@ -90,7 +90,7 @@ static int check_length(int r, size_t got, size_t want, struct err *e)
     return -1;
 }
 
-/* ---- out ---- */
+/* ---- sending ---- */
 
 static int flush(struct tcp *tcp, int r, struct err *e)
 {
@@ -126,9 +126,9 @@ static int flush(struct tcp *tcp, int r, struct err *e)
     return 0;
 }
 
-/* ---- in ---- */
+/* ---- receiving ---- */
 
-/* Take the oldest receive of a channel off the list. */
+/* Remove and return the oldest receive of a channel. */
 static struct xfer *take_want(struct peer *p, uint32_t channel)
 {
     for (struct xfer **at = &p->want; *at; at = &(*at)->next) {
@@ -154,8 +154,8 @@ static void body_done(struct peer *p)
 }
 
 /*
- * A header is at the front of what was read: find where its body goes. 0 when found, 1
- * when the message has to stay where it is, because nothing is wanted.
+ * Parse the header at the start of the read-ahead buffer, and find where its body belongs. Returns 0 if found, 1 if
+ * the message must stay in the buffer because no receive is waiting.
  */
 static int begin_message(struct tcp *tcp, int r, struct err *e)
 {
@@ -199,7 +199,7 @@ static void body_moved(struct peer *p, size_t k)
         body_done(p);
 }
 
-/* Hand out what was read ahead. */
+/* Distribute the data in the read-ahead buffer. */
 static int feed(struct tcp *tcp, int r, struct err *e)
 {
     struct peer *p = &tcp->peer[r];
@@ -261,12 +261,12 @@ static int read_some(struct tcp *tcp, int r, struct err *e)
         if (feed(tcp, r, e) < 0)
             return -1;
         if ((size_t)k < room)
-            return 0;           /* the kernel had no more; asking again would only cost a call */
+            return 0;           /* the kernel has no more data; another call would be wasted */
     }
     return 0;
 }
 
-/* A receive whose message is already kept aside, whole or in part. */
+/* Complete a receive whose message has been kept in memory, in whole or in part. */
 static int take_early(struct tcp *tcp, struct xfer *x, bool *taken, struct err *e)
 {
     struct peer *p = &tcp->peer[x->peer];
@@ -339,7 +339,7 @@ static int fill_poll(struct tcp *tcp)
     return n;
 }
 
-/* Look once, or with `idle` for a moment without sleeping and then asleep. */
+/* Poll once or, with `idle`, poll for a moment without sleeping, and then sleep in poll(). */
 static int wait_ready(struct tcp *tcp, int n, bool idle)
 {
     int64_t until = clock_ns() + SPIN_NS;
@@ -375,7 +375,7 @@ static void tcp_close(struct transport *t, bool orderly)
 {
     struct tcp *tcp = (struct tcp *)t;
 
-    (void)orderly;              /* both sides of a connection end alike: nothing is left in it */
+    (void)orderly;              /* both sides of a connection end in the same way: no data is left in it */
     for (int r = 0; r < t->size; r++) {
         struct peer *p = &tcp->peer[r];
 

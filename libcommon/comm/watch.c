@@ -1,5 +1,5 @@
 /*
- * watch.c - the monitor's life: its thread, signals, and the ways to its end
+ * watch.c - start and end of the monitor: its thread and signals
  */
 #include "libcommon/comm/watch.h"
 
@@ -19,7 +19,7 @@
 
 enum { ABORT_WAIT_S = 8 };
 
-/* ---- the monitor's life ---- */
+/* ---- start of the monitor ---- */
 
 static void fill_status(int *status)
 {
@@ -52,14 +52,14 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
 
 static void wake(struct watch *w, char letter)
 {
-    /* A full pipe means that the monitor has plenty to wake up for. */
+    /* A full pipe means that the monitor will wake up anyway. */
     if (write(w->wake[1], &letter, 1) < 0)
         return;
 }
 
 /* ---- SIGTERM ---- */
 
-/* The watch that the handler wakes; one world a process. */
+/* The watch that the handler wakes; there is one world per process. */
 static struct watch *_Atomic terminated;
 
 static void on_term(int sig)
@@ -68,7 +68,7 @@ static void on_term(int sig)
     int before = errno;
 
     (void)sig;
-    /* Should the monitor hang: an alarm that nobody catches. */
+    /* In case the monitor hangs: an alarm without a handler ends the process. */
     alarm(LAST_WORDS_S);
     if (w)
         wake(w, WAKE_TERM);
@@ -104,7 +104,7 @@ int watch_run(struct watch *w, struct err *e)
         err_sys(e, "monitor", "cannot make a pipe");
         return -1;
     }
-    /* Signals belong to the program's own threads. */
+    /* Signals are handled by the program's own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&w->thread, NULL, w->rank == 0 ? watch_root_main : watch_rank_main, w);
@@ -121,7 +121,7 @@ int watch_run(struct watch *w, struct err *e)
 
 void watch_dump(struct watch *w)
 {
-    int before = errno;         /* a signal handler must leave it alone */
+    int before = errno;         /* a signal handler must preserve errno */
 
     wake(w, WAKE_DUMP);
     errno = before;
@@ -174,7 +174,7 @@ void watch_abort(struct watch *w, int status, const char *reason, int lost)
     pthread_mutex_unlock(&w->lock);
     if (w->running)
         wake(w, WAKE_FAIL);
-    /* The monitor ends the process; if it cannot, we do. */
+    /* The monitor ends the process. If it cannot, this thread does. */
     while (w->running && clock_ns() < until)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     _exit(w->status);

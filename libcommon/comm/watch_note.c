@@ -1,5 +1,5 @@
 /*
- * watch_note.c - what this rank does, noted by its thread and put into words by its monitor
+ * watch_note.c - the activity of this rank, recorded by its thread and converted to text by its monitor
  */
 #include <signal.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "libcommon/comm/watch.h"
 #include "libcommon/comm/watch_impl.h"
 
-/* ---- notes ---- */
+/* ---- the activity record ---- */
 
 static void note_begin(struct note *n)
 {
@@ -41,7 +41,7 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
         w->o.on_phase(w->o.arg, phase, micro_batch);
 }
 
-/* What a wait is for: a rank, or something else, which may or may not take its time. */
+/* What a wait is for: a rank, or something else, with or without a time limit. */
 enum wait { WAIT_RANK, WAIT_OUTSIDE, WAIT_LONG };
 
 static void enter(struct watch *w, const char *call, const char *group, uint64_t number, enum wait wait)
@@ -95,7 +95,10 @@ void watch_leave(struct watch *w)
     leave(w);
 }
 
-/* Nobody holds this rank up, so the time is its own: a straggler may well be one that reads slowly. */
+/*
+ * Not counted as time in calls, because no other rank causes this wait: a straggler may well be a rank that reads
+ * slowly.
+ */
 void watch_outside_end(struct watch *w)
 {
     leave(w);
@@ -112,7 +115,7 @@ void watch_waits_for(struct watch *w, int rank, int how_many)
     PUT(w->note.n_waiting, how_many);
 }
 
-/* What one look at the note saw. */
+/* A consistent copy of the record. */
 struct seen {
     const char *phase, *call, *group;
     int64_t iteration, since_ns;
@@ -127,7 +130,7 @@ static struct seen look(struct note *n)
     unsigned before;
     int tries = 0;
 
-    /* A rank that crashed may never end its note. */
+    /* Limited, because a rank that crashed may never finish an update. */
     do {
         before = atomic_load(&n->version);
         s = (struct seen){
@@ -161,7 +164,10 @@ static void add_phase(char *text, const struct seen *s)
         add(text, " of iteration %lld", (long long)s->iteration);
 }
 
-/* "has waited 61 s in all_reduce #1234 of group tp for rank 2", "has waited 61 s for sample 7 of data/text" */
+/*
+ * Formats "has waited 61 s in all_reduce #1234 of group tp for rank 2", "has waited 61 s for sample 7 of
+ * data/text".
+ */
 static void add_wait(char *text, const struct seen *s, long long seconds)
 {
     add(text, "has waited %lld s %s %s", seconds, s->outside ? "for" : "in", s->call);
@@ -204,7 +210,7 @@ void watch_activity(struct watch *w, struct watch_doing *r)
     }
 }
 
-/* When it began to be held up; 0: it is not. */
+/* Returns the time since when the rank may be blocked; 0: it is not. */
 static int64_t held_since(const struct seen *s)
 {
     return s->call || (s->queues && s->micro_batch >= 0) ? s->since_ns : 0;
@@ -245,7 +251,7 @@ void watch_timeout(struct watch *w, double seconds)
     atomic_store(&w->timeout_ns, seconds > 0 ? (int64_t)(seconds * 1e9) : 0);
 }
 
-/* ---- words ---- */
+/* ---- output ---- */
 
 void watch_say(struct watch *w, const char *fmt, ...)
 {
@@ -262,7 +268,10 @@ void watch_say(struct watch *w, const char *fmt, ...)
     }
     n = n < (int)sizeof line - 1 ? n : (int)sizeof line - 2;
     line[n++] = '\n';
-    /* One write, so that lines of several ranks do not mix; stdio's lock may be held by a stuck thread. */
+    /*
+     * A single write keeps lines of several ranks separate. stdio is avoided because a stuck thread may hold its
+     * lock.
+     */
     if (write(STDERR_FILENO, line, (size_t)n) < 0)
         return;
 }
@@ -308,7 +317,7 @@ void watch_tell_stall(struct watch *w, const char *text)
     free(s);
 }
 
-/* What the alarm's handler goes by; one world a process. */
+/* Used by the alarm's handler; there is one world per process. */
 static volatile sig_atomic_t status_in_the_end;
 static void (*volatile at_leave)(void);
 
@@ -326,7 +335,7 @@ void watch_last_words(struct watch *w, const struct watch_end *end)
 
     if (!w->o.on_abort)
         return;
-    /* Whatever the callback hangs in, the process ends. */
+    /* The process must end even if the callback hangs. */
     status_in_the_end = end->status;
     at_leave = w->o.on_leave;
     signal(SIGALRM, on_alarm);

@@ -1,8 +1,8 @@
 /*
  * watch_rank.c - the monitor thread of ranks 1 and up
  *
- * Reports to rank 0 what its own rank suffers from, and does what rank 0 says. When rank
- * 0 does not answer any more, it ends the process by itself.
+ * Reports problems of its own rank to rank 0, and executes rank 0's commands. If rank 0 no longer answers, it ends
+ * the process by itself.
  */
 #include <poll.h>
 #include <string.h>
@@ -13,22 +13,22 @@
 #include "libcommon/comm/watch_impl.h"
 
 enum {
-    LOOK_MS = 250,              /* how often the own note is looked at */
-    ANSWER_S = 5,               /* rank 0 has this long to end the job once told why */
-    HANG_ANSWER_S = 10,         /* and this long to collect what all ranks do */
+    LOOK_MS = 250,              /* interval at which the rank's own record is checked */
+    ANSWER_S = 5,               /* time for rank 0 to end the job after a report */
+    HANG_ANSWER_S = 10,         /* time for rank 0 to collect the activity of all ranks */
     GOODBYE_S = 15,
 };
 
 struct rank {
     struct watch *w;
-    int64_t deadline;           /* act alone then; 0 = nothing is due */
-    char alone[WIRE_TEXT];      /* what to say then; "" = the orderly end, just go */
+    int64_t deadline;           /* when to act alone; 0 = no deadline */
+    char alone[WIRE_TEXT];      /* message to print then; "" = orderly end, print nothing */
     int alone_status;           /* ... and the exit status */
     bool closing;
-    int64_t told;               /* of watch_stall_news() */
-    int64_t heard_until;        /* rank 0 should have heard of it by then; 0 = it has */
-    bool said_alone;            /* ... and has not: this rank said it */
-    int64_t die_at;             /* SIGTERM has come; 0 = not */
+    int64_t told;               /* for watch_stall_news() */
+    int64_t heard_until;        /* rank 0 should have acknowledged by then; 0 = it has */
+    bool said_alone;            /* ... it has not, and this rank has reported the stall */
+    int64_t die_at;             /* when to end because of SIGTERM; 0 = no SIGTERM */
 };
 
 _Noreturn static void leave(struct rank *m, int status, int culprit, const char *reason)
@@ -52,7 +52,10 @@ static void tell(struct rank *m, enum wire_kind kind, int a, int b, const char *
               text);
 }
 
-/* One rank of each host speaks, so that a large job does not say it a thousand times. */
+/*
+ * Returns true if this rank reports for its host. Only one rank per host does, so that a large job does not print a
+ * message a thousand times.
+ */
 static bool speaks_for_host(const struct watch *w)
 {
     const struct comm_place *p = &w->place[w->rank];
@@ -143,7 +146,7 @@ static void check_own_call(struct rank *m)
     expect_answer(m, HANG_ANSWER_S, m->w->o.statuses.hang, r.text);
 }
 
-/* Rank 0 does not hear of it: it may well be the one that the others wait for. */
+/* Report a stall without rank 0, which does not answer and may well be the rank that the others wait for. */
 static void say_alone(struct rank *m)
 {
     char who[300], root[300], line[WIRE_TEXT + 700];

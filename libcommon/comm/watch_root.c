@@ -1,5 +1,5 @@
 /*
- * watch_root.c - the monitor thread of rank 0: it hears of every trouble and ends the job
+ * watch_root.c - the monitor thread of rank 0: receives all reports and ends the job
  */
 #include <errno.h>
 #include <poll.h>
@@ -14,45 +14,47 @@
 #include "libcommon/comm/watch_impl.h"
 
 enum {
-    LOOK_MS = 250,              /* how often the own note is looked at */
-    DRAIN_S = 2,                /* the others have this long to leave before they are killed */
+    LOOK_MS = 250,              /* interval at which the rank's own record is checked */
+    DRAIN_S = 2,                /* time for the other ranks to leave before they are killed */
     GOODBYE_S = 10,
     NAME = 300, LINE = 2 * (WIRE_TEXT + NAME) + 16,
 };
 #define TERM_ENDED "died: SIGTERM ended it; ending the job"
-#define ASK_NS (2 * SECOND)     /* how long the ranks have to say what they do */
+#define ASK_NS (2 * SECOND)     /* time for the ranks to report their activity */
 
 struct root {
     struct watch *w;
-    /* Asking all ranks what they do. */
+    /* State of asking all ranks for their activity. */
     bool asking;
-    bool table;                 /* it was asked for */
+    bool table;                 /* the table was requested */
     bool hanging;               /* the job ends after the table */
-    int hung;                   /* the rank that said so first */
-    /* The job stands still, so far without an end. */
+    int hung;                   /* the rank that reported it first */
+    /* The job makes no progress, but has not been ended. */
     bool stalled, stall_said, may_last;
-    bool line_stands;           /* a line of this stall, or of the one that it followed, is in status.json */
-    int waits, culprit;         /* the rank that said so first, and whom its line named; -1: none */
-    int64_t stalled_ns;         /* when it did */
-    int64_t told;               /* of watch_stall_news() */
+    bool line_stands;           /* status.json contains a line of this stall, or of the previous one */
+    int waits, culprit;         /* the rank that reported it first, and the rank that the line named; -1: none */
+    int64_t stalled_ns;         /* time of that report */
+    int64_t told;               /* for watch_stall_news() */
     int64_t ask_until;
     struct watch_doing *answer; /* [size] */
-    /* A failure that may be another's consequence; 0 = none. */
+    /* A failure that may be the consequence of another one; 0 = none. */
     int64_t grace_until;
     struct watch_end second;
     char second_hand[LINE];
-    /* The job ends as soon as all have said what they do. */
+    /* The job ends as soon as all ranks have reported their activity. */
     bool ending;
     struct watch_end end;
-    char line[LINE];            /* its reason */
-    bool term;                  /* SIGTERM has come to this rank */
+    char line[LINE];            /* the reason */
+    bool term;                  /* this rank received SIGTERM */
     int64_t close_until;        /* 0 = not closing */
 };
 
 /* ---- ending the job ---- */
 
-/* Wait until the others have left. Their exit closes the connections; ours must not close first:
- * what they sent and we have not read would make the kernel reset them, and lose the reason. */
+/*
+ * Wait until the others have left. Their exit closes the connections. This side must not close them first: unread
+ * data from the others would make the kernel reset the connections, and the reason would be lost.
+ */
 static void drain(struct watch *w, int64_t until)
 {
     for (;;) {
@@ -74,7 +76,7 @@ static void drain(struct watch *w, int64_t until)
     }
 }
 
-/* Tell everybody, and go. */
+/* Notify all ranks, and exit. */
 _Noreturn static void end_job(struct root *m)
 {
     const struct wire end = { .token = m->w->token, .kind = WIRE_ABORT, .a = m->end.status, .b = m->end.rank };
@@ -86,7 +88,7 @@ _Noreturn static void end_job(struct root *m)
         conn_send(&w->conn[r], &end, m->line);
     watch_last_words(w, &m->end);
     drain(w, clock_ns() + DRAIN_S * SECOND);
-    /* A stopped process hears nothing. Its connection is still open, so its pid is still its own. */
+    /* A stopped process does not react to messages. Its connection is still open, so its pid still belongs to it. */
     for (int r = 1; r < w->size; r++)
         if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0] && !(m->end.signal && r == m->end.rank))
             kill((pid_t)w->place[r].pid, SIGKILL);
@@ -96,7 +98,7 @@ _Noreturn static void end_job(struct root *m)
     _exit(m->end.status);
 }
 
-/* ---- what is everybody doing? ---- */
+/* ---- asking all ranks for their activity ---- */
 
 static void ask(struct root *m, int64_t ns)
 {
@@ -112,7 +114,10 @@ static void ask(struct root *m, int64_t ns)
     watch_activity(w, &m->answer[0]);
 }
 
-/* Says `line` now, and ends the job in a moment. The first cause counts: what else is heard came of it. */
+/*
+ * Print `line` now, and end the job in a moment. Only the first cause counts, because later reports are its
+ * consequences.
+ */
 static void end_with(struct root *m, struct watch_end end, const char *line)
 {
     if (m->ending)
@@ -121,7 +126,7 @@ static void end_with(struct root *m, struct watch_end end, const char *line)
     m->end = end;
     snprintf(m->line, sizeof m->line, "%s", line);
     watch_say(m->w, "%s", line);
-    /* Asked anew: a table under way may be too old. */
+    /* Ask again: the answers to an earlier request may be outdated. */
     m->asking = false;
     ask(m, GRACE_NS);
 }
@@ -149,10 +154,13 @@ static void hangs(struct root *m, int rank)
     ask(m, ASK_NS);
 }
 
-/* may_last: the job is not ended for it. */
+/* may_last: the stall does not end the job. */
 static void stall_begins(struct root *m, int rank, bool may_last)
 {
-    /* Who was named and waits itself was not the last in the chain, or has gone on since: look again. */
+    /*
+     * If the rank that was named now waits itself, it was not the last in the chain, or it has continued since:
+     * start again.
+     */
     if (m->stalled && !(m->stall_said && rank == m->culprit))
         return;
     m->stalled = true;
@@ -188,7 +196,10 @@ static const char *doing(const struct root *m, int rank)
     return m->answer[rank].known ? m->answer[rank].text : "does not answer: it is stopped, or its host is";
 }
 
-/* A GPU does not say for whom it waits. The one rank that is in no call, or does not answer, is who; else -1. */
+/*
+ * Returns the one rank that is in no call or does not answer, or -1 if there is not exactly one. Used for GPUs,
+ * where a call does not show which rank it waits for.
+ */
 static int find_outsider(const struct root *m)
 {
     int found = -1;
@@ -203,7 +214,7 @@ static int find_outsider(const struct root *m)
     return found;
 }
 
-/* From the rank that waits to the one at the end of the chain that does not; or -1 for a circle. */
+/* Follow the chain of waits from a rank. Returns the rank at its end, which does not wait, or -1 for a cycle. */
 static int find_culprit(const struct root *m, int rank)
 {
     for (int steps = 0; steps <= m->w->size; steps++) {
@@ -228,7 +239,7 @@ static void print_table(struct root *m)
     }
 }
 
-/* Who waits, and who is at the end of the chain; the latter, or -1. */
+/* Describe which rank waits, and which is at the end of the chain. Returns the latter, or -1. */
 static int tell_wait(struct root *m, int rank, char *line, size_t room)
 {
     int culprit = find_culprit(m, rank);
@@ -239,7 +250,7 @@ static int tell_wait(struct root *m, int rank, char *line, size_t room)
         watch_name(m->w, culprit, who, sizeof who);
         snprintf(line, room, "%s %s; %s %s", waits, doing(m, rank), who, doing(m, culprit));
     } else if (culprit >= 0) {
-        /* What it waits for is no rank. */
+        /* It waits for something that is not a rank. */
         snprintf(line, room, "%s %s", waits, doing(m, rank));
     } else {
         snprintf(line, room, "%s %s; no rank is found that the others wait for", waits, doing(m, rank));
@@ -273,7 +284,7 @@ static void finish_asking(struct root *m)
 {
     if (!m->asking || (!all_answered(m) && clock_ns() < m->ask_until))
         return;
-    /* Whoever was asleep and is awake again, this rank perhaps, needs a moment to show it. */
+    /* Ranks that were suspended and have resumed, perhaps including this one, need a moment to make progress. */
     if (m->stalled && !m->stall_said && !m->hanging && !m->ending && clock_ns() < m->stalled_ns + GRACE_NS)
         return;
     m->asking = false;
@@ -290,7 +301,10 @@ static void finish_asking(struct root *m)
 
 /* ---- messages ---- */
 
-/* What may be another's consequence: ends the job in a moment, unless the cause is heard of. */
+/*
+ * Record a failure that may be the consequence of another one. It ends the job in a moment, unless the cause is
+ * reported before.
+ */
 static void second_hand(struct root *m, int rank, int culprit, const char *what)
 {
     char who[NAME];
@@ -303,7 +317,7 @@ static void second_hand(struct root *m, int rank, int culprit, const char *what)
     m->grace_until = clock_ns() + GRACE_NS;
 }
 
-/* lost: the rank that this one has lost, or -1. */
+/* lost: the rank whose loss made this one fail, or -1. */
 static void failed(struct root *m, int rank, int lost, int status, const char *reason)
 {
     char what[WIRE_TEXT + 16];
@@ -424,7 +438,7 @@ static void check_own_call(struct root *m)
         hangs(m, 0);
 }
 
-/* Everybody has said goodbye, or has had time enough to. */
+/* Returns true when all ranks have sent a goodbye, or their time for it is over. */
 static bool may_close(struct root *m)
 {
     struct watch *w = m->w;

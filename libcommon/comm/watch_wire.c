@@ -1,8 +1,8 @@
 /*
- * watch_wire.c - how the monitors get connected, and their messages
+ * watch_wire.c - connections between the monitors, and their messages
  *
- * Messages have one fixed size and are rare. Connections are made while the ranks start,
- * with the transport already there to hand out where rank 0 listens.
+ * Messages have one fixed size and are rare. Connections are made while the ranks start. The transport already
+ * exists and is used to distribute the address on which rank 0 listens.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,7 +27,7 @@ void conn_send(struct conn *c, const struct wire *head, const char *text)
         return;
     if (text)
         snprintf(m.text, sizeof m.text, "%s", text);
-    /* A peer that is gone shows up when we read from it. */
+    /* If the peer has gone, the next read from it detects that. */
     (void)send(c->fd, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -63,7 +63,7 @@ void conn_close(struct conn *c)
     c->fd = -1;
 }
 
-/* Every IPv4 address of this host that another host might reach. */
+/* Add every IPv4 address of this host that another host might reach. */
 static void own_addresses(struct watch_offer *offer)
 {
     struct ifaddrs *list;
@@ -100,7 +100,7 @@ int watch_offer(struct watch *w, struct watch_offer *offer, struct err *e)
     return fd;
 }
 
-/* The rank that a new connection belongs to, or -1 for a stranger. */
+/* Returns the rank that a new connection belongs to, or -1 if it is not from this job. */
 static int hear_hello(struct watch *w, int fd, int64_t deadline)
 {
     struct wire m;
@@ -137,7 +137,7 @@ int watch_accept(struct watch *w, int listener, struct err *e)
     return 0;
 }
 
-/* On rank 0's host by loopback, else by whichever of its addresses answers. */
+/* Connect to rank 0: by loopback on the same host, else through the first of its addresses that answers. */
 static int reach_root(struct watch *w, const struct watch_offer *offer)
 {
     int64_t deadline = clock_ns() + JOIN_S * SECOND;

@@ -1,5 +1,5 @@
 /*
- * world.c - join the job: launcher, transport, who sits where, monitor
+ * world.c - open and close the world: launcher, transport, locations of the ranks, monitor
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -12,18 +12,18 @@
 
 enum { HOST_BYTES = 64, DEVICE_BYTES = 128, STAGING_BYTES = 2 << 20, STAGING_PER_RANK = 4096, JOIN_S = 300 };
 
-/* What each rank tells all others about itself. */
+/* The data that each rank sends to all others. */
 struct card {
     char host[HOST_BYTES];
-    uint64_t node;              /* equal on one host only */
-    uint64_t pid_space;         /* equal where pids mean the same processes */
+    uint64_t node;              /* equal for ranks on the same host only */
+    uint64_t pid_space;         /* equal if pids refer to the same processes */
     int64_t pid;
-    int32_t local_rank;         /* the launcher's word, or -1 */
+    int32_t local_rank;         /* from the launcher, or -1 */
     int32_t pad;
     cpu_set_t processors;
 };
 
-/* A few bytes of /proc that tell machines apart; empty where there is none. */
+/* Get the boot id, which distinguishes machines; empty if there is none. */
 static void boot_id(char *text, size_t room)
 {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -57,7 +57,7 @@ static void fill_card(struct card *k, const struct launch *l)
         CPU_ZERO(&k->processors);
 }
 
-/* ---- who sits where ---- */
+/* ---- locations of the ranks ---- */
 
 static int node_of(const struct card *cards, int r, const struct comm_place *place, int *n_nodes)
 {
@@ -67,7 +67,10 @@ static int node_of(const struct card *cards, int r, const struct comm_place *pla
     return (*n_nodes)++;
 }
 
-/* Ranks of one host, what the launcher says of them, and the processors they may use together. */
+/*
+ * Set the local ranks and sizes of one host, using the launcher's local ranks if all are known, and check whether
+ * the ranks have enough processors.
+ */
 static void place_node(struct comm_world *w, const struct card *cards, int node, int size)
 {
     cpu_set_t all;
@@ -146,7 +149,10 @@ static int open_transport(struct comm_world *w, struct err *e)
         : transport_tcp_open(l, w->o.join_timeout_s > 0 ? w->o.join_timeout_s : JOIN_S, &w->t, e);
 }
 
-/* Rank 0 hands out where its monitor listens, over the transport; from here on no rank can die unnoticed. */
+/*
+ * Connect the monitors. Rank 0 broadcasts the address of its monitor over the transport. From here on the death of
+ * any rank is detected.
+ */
 static int start_watch(struct comm_world *w, struct err *e)
 {
     struct watch_offer offer = {0};
@@ -202,7 +208,7 @@ static struct comm_world *world_new(const struct comm_options *o, const struct l
     }
     for (int r = 0; r < l->size; r++)
         ranks[r] = r;
-    /* Id 0 is the setup channel's. */
+    /* Id 0 is used for the setup channel. */
     w->all = group_new(w, "world", ranks, l->size, l->rank, 1);
     w->next_id = 2;
     free(ranks);
@@ -249,9 +255,9 @@ const char *comm_device_name(const struct comm_world *w, int rank)
     return atomic_load(&w->watch->device[rank]);
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
-/* All sends are out and all ranks are here. */
+/* Wait until all sends have completed and all ranks are here. */
 static int last_meeting(struct comm_world *w, struct err *e)
 {
     int rc;
