@@ -1,5 +1,5 @@
 /*
- * deepspeed.c - open a Megatron-DeepSpeed tag: the phases, and files opened in parallel
+ * deepspeed.c - open a Megatron-DeepSpeed tag: run the phases, and open files in parallel
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* ---- many files at once ---- */
 
-/* Who reads the files of one kind. */
+/* The functions that read the files of one kind. */
 struct ds_reading {
     struct ds *d;
     ds_read_fn *read;
@@ -33,7 +33,7 @@ static void renumber_file(void *ctx, int file, int base)
     x->renumber(x->d, file, base);
 }
 
-/* renumber NULL: the handles stay in s->file[].pt. */
+/* Read many files in parallel. With renumber NULL, the handles stay open in s->file[].pt. */
 static void each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber)
 {
     struct ds_reading x = { d, fn, renumber };
@@ -54,7 +54,7 @@ static void keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn)
 
 /* ---- phases ---- */
 
-/* Degrees stand in any mp_rank file; the first that opens will do. What is wrong with the others is said later. */
+/* Open the first readable mp_rank file. Any of them contains the degrees. Errors in the others are reported later. */
 static const struct source_file *open_first(struct ds *d, struct err *e)
 {
     for (int i = 0; i < d->n_files; i++) {
@@ -75,7 +75,7 @@ static const struct source_file *open_first(struct ds *d, struct err *e)
     return NULL;
 }
 
-/* The summary needs one rank of each stage; everything else needs all. */
+/* Read the mp_rank files. The summary needs one rank of each stage; everything else needs all. */
 static void read_stages(struct ds *d)
 {
     int n = d->topo.tp * d->topo.pp, *file = xmalloc((size_t)n * sizeof *file);
@@ -99,7 +99,7 @@ static void read_shards(struct ds *d)
 
     if (d->o->no_optimizer)
         return;
-    /* What all share: run state keeps its handle. */
+    /* The lead shard's handle is kept, because the run state uses it. */
     keep_files(d, d->zero_file + lead, 1, ds_read_shard);
     if (!d->o->no_tensors) {
         each_file(d, d->zero_file, lead, ds_read_shard, ds_renumber_shard);

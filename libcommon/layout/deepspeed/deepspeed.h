@@ -66,7 +66,7 @@
 #include "libcommon/layout/layout.h"
 #include "libcommon/model/merge_patterns.h"
 
-/* Parameters' names become folder names and HDF5 paths, so they are short and plain. */
+/* Parameter names become folder names and HDF5 paths, so their length and characters are restricted. */
 enum { DS_NAME_MAX = 200 };
 
 /* ---- tables ---- */
@@ -74,27 +74,27 @@ enum { DS_NAME_MAX = 200 };
 /* The three flat states of a shard, in this order. */
 enum { DS_FP32, DS_AVG, DS_AVG_SQ, DS_STATES };
 
-/* One (pp, tp): an mp_rank file. */
+/* One (pp, tp): the content of an mp_rank file. */
 struct ds_rank_stage {
     struct ds_stage st;
     bool ok;                    /* param_shapes was read */
-    bool bad;                   /* ... but differs from the stage's other ranks: not usable */
+    bool bad;                   /* ... but differs from the other ranks of the stage, so it is not usable */
 };
 
 struct ds_run {
-    int record;                 /* -1: not usable */
-    uint64_t at;                /* bytes from the record's start */
+    int record;                 /* -1 if not usable */
+    uint64_t at;                /* byte offset from the start of the record */
     int64_t n_elems;
 };
-/* One (pp, tp, dp): a zero file. */
+/* One (pp, tp, dp): the content of a zero file. */
 struct ds_shard {
-    struct ds_run (*run)[DS_STATES];    /* [groups of the stage]; NULL: the shard is not usable */
+    struct ds_run (*run)[DS_STATES];    /* [groups of the stage]; NULL if the shard is not usable */
     bool zero_stage_1;
 };
 
-/* A layer file's tensors, in its own order. */
+/* One tensor of a layer file. Tensors are in the file's order. */
 struct ds_tensor {
-    const char *name;           /* the parameter's: "3.input_layernorm.weight"; belongs to the index */
+    const char *name;           /* name of the parameter: "3.input_layernorm.weight"; owned by the index */
     struct pt_tensor t;
 };
 struct ds_layer {
@@ -103,7 +103,7 @@ struct ds_layer {
     struct ds_tensor *tensor;
 };
 
-/* Values that every file of one save shares, compared as text; deepspeed_marks.c says where they stand. */
+/* Values that all files of one save share, compared as text; deepspeed_marks.c lists where they are stored. */
 enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + 32 };
 
 struct ds {
@@ -112,28 +112,28 @@ struct ds {
     struct report *r;
     struct topology topo;
     int n_files;
-    struct ds_name *name;       /* [n_files], beside s->file */
-    char *(*mark)[DS_MARKS];    /* [n_files]; NULL: the file does not say */
-    bool bf16_prefix, joined;   /* how zero files are spelled here */
+    struct ds_name *name;       /* [n_files], parallel to s->file */
+    char *(*mark)[DS_MARKS];    /* [n_files]; NULL if the file does not have the value */
+    bool bf16_prefix, joined;   /* spelling of the zero files' names in this folder */
     int n_missing;
-    bool too_many;              /* records; the open fails */
+    bool too_many;              /* too many records: the open fails */
     int n_layers;
     int *layer_no;              /* distinct layer numbers, ascending */
-    int *mp_file;               /* [mp] -> file, -1 missing */
+    int *mp_file;               /* [mp] -> file, -1 if missing */
     int *zero_file;             /* [mp * DP + dp] */
     int *layer_file;            /* [i * TP + tp], i in layer_no */
     struct ds_rank_stage *stage;        /* [mp] */
-    const struct ds_stage **ref;        /* [pp]: the stage table the others are compared with; NULL: none */
-    struct ds_index index;      /* every parameter of every stage's ref */
+    const struct ds_stage **ref;        /* [pp]: the stage table that the other ranks are compared with; NULL if none */
+    struct ds_index index;      /* every parameter in ref of every stage */
     struct ds_shard *shard;     /* [mp * DP + dp] */
     struct ds_layer *layer;     /* [i * TP + tp] */
 };
 
-/* What a phase's function gets: one file, its handle, a report of its own. */
+/* Arguments of a phase's function: one file, its handle, and a separate report. */
 struct ds_job {
     struct ds *d;
-    int file;                   /* in s->file */
-    struct files *files;        /* in which pt's records are numbered */
+    int file;                   /* index in s->file */
+    struct files *files;        /* numbers the records of pt */
     struct pt *pt;
     const char *path;           /* for findings */
     struct report *r;
@@ -143,34 +143,34 @@ typedef void ds_renumber_fn(struct ds *d, int file, int base);
 
 /* ---- deepspeed_files.c ---- */
 
-/* Fill s->file and d->name from the listing; -1 for layouts that are refused by name. */
+/* Fill s->file and d->name from the listing. Returns -1 for layouts that are rejected because of their file names. */
 MUST_CHECK int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e);
-/* Settle the degrees from names and the first mp_rank file that opened; -1 as above. */
+/* Determine the degrees from the names and the first mp_rank file that could be opened. Returns -1 on error. */
 MUST_CHECK int ds_degrees(struct ds *d, const struct source_file *first, struct err *e);
-/* What an mp_rank file says about degrees against what was settled. */
+/* Compare the degrees in an mp_rank file with those of the checkpoint. */
 void ds_check_degrees(const struct ds_job *j);
-/* Put every file into the grid; report what is missing, extra or twice. */
+/* Put every file into the grid; report missing, extra and duplicate files. */
 void ds_grid(struct ds *d);
-/* "layer_03-model_01-model_states.pt" and friends, into buf. */
+/* Write "layer_03-model_01-model_states.pt" and similar names into buf. Return buf. */
 const char *ds_layer_name(int layer, int tp, char buf[96]);
 const char *ds_mp_name(int mp, char buf[96]);
 const char *ds_zero_name(const struct ds *d, int mp, int dp, char buf[96]);
-/* Report a missing file; the first few by name, then only their number by ds_missing_rest(). */
+/* Report a missing file. The first ones are reported by name, the others as a number by ds_missing_rest(). */
 void ds_missing(struct ds *d, const char *name);
 void ds_missing_rest(struct ds *d);
-/* The mp_rank file of the lowest rank that could be opened; there is one once degrees are settled. */
+/* Return the mp_rank file of the lowest rank that could be opened. There is one once ds_degrees() has succeeded. */
 const struct source_file *ds_first_mp(const struct ds *d);
-/* Shorter than its peers: a copy cut short, seen without opening it. */
+/* Report files that are shorter than their peers, for example truncated copies, without opening them. */
 void ds_check_sizes(struct ds *d);
 
 /* ---- deepspeed_stages.c ---- */
 
 ds_read_fn ds_read_stage;
-/* Compare the ranks of each stage, choose d->ref, and index what they list. */
+/* Compare the ranks of each stage, choose d->ref, and index the listed parameters. */
 void ds_check_stages(struct ds *d);
-/* True when every stage's parameters are known: only then is an unknown name wrong. */
+/* Returns true if every stage's parameters are known. Only then can an unknown name be reported as wrong. */
 bool ds_all_stages(const struct ds *d);
-/* "32,16", for messages, into buf. */
+/* Format a shape as "32,16" for messages, into buf. Returns buf. */
 const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128]);
 
 /* ---- deepspeed_layers.c, deepspeed_shards.c ---- */
@@ -180,39 +180,39 @@ ds_renumber_fn ds_renumber_layer, ds_renumber_shard;
 
 /* ---- deepspeed_params.c ---- */
 
-/* Layers the stages list but the folder lacks, and the other way round. */
+/* Report layers that the stages list but the folder lacks, and the reverse. */
 void ds_check_layers(struct ds *d);
-/* s->param with its tensor maps. */
+/* Fill s->param, including the tensor maps. */
 void ds_make_params(struct ds *d);
 
 /* ---- deepspeed_identity.c ---- */
 
-/* How severe it is that files are not of one save: the user may have accepted it. */
+/* Return the severity of finding files of different saves. It is lower if the user has accepted this. */
 enum severity ds_mismatch(const struct ds *d);
-/* args.rank of the mp_rank files against their names. */
+/* Compare args.rank of the mp_rank files with their names. */
 void ds_check_ranks(struct ds *d);
 
 /* ---- deepspeed_marks.c ---- */
 
-/* The marks of an mp_rank or zero file, and (mp_rank) its own idea of the degrees. */
+/* Read the marks of an mp_rank or zero file. */
 void ds_read_marks(const struct ds_job *j);
 void ds_check_marks(struct ds *d);
 /*
- * A value as text, equal for equal values: an int and the float of it are. NULL: nothing, or no plain value.
- * Caller frees.
+ * Return a value as text; equal values, including an int and the equal float, give the same text. Returns NULL if
+ * there is no value. Caller frees.
  */
 char *ds_mark_text(const struct pk *v);
 
 /* ---- deepspeed_state.c ---- */
 
-/* Adam's step and rate of a shard as text into the marks; checks that its groups agree. */
+/* Store Adam's step and rate of a shard as marks, and check that its groups agree. */
 void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
 /*
- * In d->zero_file: the first shard of the first stage that has all optimizer groups; its settings are all that
- * there are.
+ * Return the index in d->zero_file of the first shard of the first stage that has all optimizer groups, so that its
+ * settings are complete.
  */
 int ds_lead_shard(const struct ds *d);
-/* s->run and s->config, and what they must agree with. */
+/* Fill s->run and s->config, and check what they must agree with. */
 void ds_run_state(struct ds *d);
 
 #endif

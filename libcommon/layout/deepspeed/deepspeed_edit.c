@@ -1,8 +1,8 @@
 /*
- * deepspeed_edit.c - KEY=VALUE against the present value: its key, its owner, its type
+ * deepspeed_edit.c - check KEY=VALUE against the present value: key, owner and type
  *
- * An edit is read once, against mp_rank_00: its key is found, a key that something else owns is
- * refused, and the JSON becomes a value of the present one's type. Then each file is given a copy.
+ * An edit is read once, against mp_rank_00: its key is found, a key that something else determines is refused, and
+ * the JSON becomes a value of the present value's type. Each file then receives a copy.
  */
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 
@@ -14,12 +14,12 @@
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/layout/tree_edit.h"
 
-/* ---- whose it is ---- */
+/* ---- keys that cannot be edited ---- */
 
 #define BY_TENSORS "it is what the tensors are"
 #define BY_RANKS   "it follows from --target-tp, --target-pp and --target-dp"
 
-/* Keys, with all below them, that no edit may touch. */
+/* Keys that no edit may change, including everything below them. */
 static const struct {
     const char *key, *why;
 } owned[] = {
@@ -77,7 +77,10 @@ static bool has_position_table(const struct source *s)
     return false;
 }
 
-/* A table of positions is there or not, and has its rows. */
+/*
+ * Return the reason why the value is impossible, or NULL. A position table is either present or not, with a fixed
+ * number of rows.
+ */
 static const char *positions_owner(const struct source *s, const char *path, const struct pk *value)
 {
     bool table = has_position_table(s), absolute;
@@ -97,7 +100,7 @@ static const char *positions_owner(const struct source *s, const char *path, con
 
 /* ---- messages ---- */
 
-/* As it was given. */
+/* Return the name of the option that was given. */
 static const char *option(const struct ds_set *set)
 {
     return set->any_type ? "--set-type" : "--set";
@@ -137,7 +140,7 @@ static int refuse_value(const struct ds_set *set, const char *key, const struct 
     return -1;
 }
 
-/* The path from the file's root, "args.lr" for "lr". In the target's arena. */
+/* Return the path from the file's root, e.g. "args.lr" for "lr", in the target's arena. */
 static const char *settle_path(const struct ds_target *t, struct pk *root, const char *key)
 {
     bool of_args = !str_starts(key, "args.") && tree_find(pk_get(root, "args"), key, NULL);

@@ -1,5 +1,5 @@
 /*
- * deepspeed_file.c - where storages lie in a file, and the container around them
+ * deepspeed_file.c - the offsets of storages in a file, and the container around them
  */
 #include "libcommon/layout/deepspeed/deepspeed_file.h"
 
@@ -10,7 +10,7 @@
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
-/* As torch names the archive inside: the file's name without its extension. */
+/* Return the name that torch gives the archive inside: the file's name without its extension. Caller frees. */
 static char *prefix_of(const char *name)
 {
     return str_fmt("%.*s", (int)(strlen(name) - strlen(".pt")), name);

@@ -1,13 +1,13 @@
 /*
- * deepspeed_files.c - from file names to the (pp, tp, dp) grid
+ * deepspeed_files.c - build the (pp, tp, dp) grid from file names
  *
  *   layer_<layer>-model_<tp>-model_states.pt              weights; converters write "_model_states"
  *   mp_rank_<mp>_model_states.pt                          mp = pp * TP + tp
  *   [bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt "pp" is the parameter partition: dp
  *
- * Numbers are padded to two digits and grow wider, so they are compared as integers.
- * The degrees come from the saved run where it does not contradict itself, because a
- * folder that lost all files of its last ranks looks complete; else from the names.
+ * Numbers are padded to two digits and can be wider, so they are compared as integers. The degrees are read from the
+ * saved run if it does not contradict itself, because a folder that lost all files of its last ranks looks complete.
+ * Otherwise they are derived from the names.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static void add_file(struct ds *d, const struct archive_member *m, struct ds_nam
     d->name[s->n_files++] = n;
 }
 
-/* Which spelling of zero files is this folder's own? */
+/* Determine how this folder spells the names of zero files. */
 static void settle_prefix(struct ds *d)
 {
     int n[2] = {0}, n_joined = 0;
@@ -86,7 +86,7 @@ static void settle_prefix(struct ds *d)
                    n[0], n[1]);
 }
 
-/* What our tools wrote beside the trainer's files: in the list, but behind those with ranks. */
+/* Add a file that our tools wrote next to the trainer's files. Such files follow those with ranks in the list. */
 static void add_ours(struct source *s, const struct archive_member *m)
 {
     s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", m->name), .file = m->file,
@@ -122,7 +122,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
 
 /* ---- degrees ---- */
 
-/* 0: not said. */
+/* 0: not recorded. */
 struct degrees {
     int64_t tp, pp, mp, dp, args_dp;
 };
@@ -134,7 +134,10 @@ static int64_t said_int(const struct pk *v, const char *key)
     return pk_as_int(pk_get(v, key), &i) && i > 0 && i < DS_RANK_MAX ? i : 0;
 }
 
-/* What an mp_rank file says. Sequence-parallel ranks count as data-parallel ones (docs/formats.md, section 4.2). */
+/*
+ * Return the degrees in an mp_rank file. Sequence-parallel ranks count as data-parallel ones (docs/formats.md,
+ * section 4.2).
+ */
 static struct degrees said_degrees(const struct pk *root)
 {
     const struct pk *args = pk_get(root, "args");
@@ -175,7 +178,7 @@ static bool has_kind(const struct ds *d, enum ds_kind kind)
     return false;
 }
 
-/* Layouts told apart only by what an mp_rank file holds. */
+/* Refuse layouts that can be distinguished only by the content of an mp_rank file. */
 static int refuse_content(const struct ds *d, const struct source_file *first, struct err *e)
 {
     const struct pk *root = pt_root(first->pt);
@@ -196,7 +199,7 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
 
     if (refuse_content(d, first, e) < 0)
         return -1;
-    /* The run's own word, unless args and DeepSpeed's counts contradict each other. */
+    /* Use the run's own values, unless args and DeepSpeed's counts contradict each other. */
     if (said.tp && said.mp && said.mp % said.tp == 0 && (!said.pp || said.pp * said.tp == said.mp)) {
         g.tp = said.tp;
         g.mp = said.mp;
@@ -212,7 +215,7 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
                  (long long)g.mp, (long long)g.tp);
         return -1;
     }
-    /* Far more ranks than files is damage, and the tables below are as large as the grid. */
+    /* Far more ranks than files indicates damage. The tables below are as large as the grid. */
     if (g.mp * g.dp > 4096 + 64 * (int64_t)d->n_files || g.mp * g.dp > DS_RANK_MAX ||
         d->n_files * g.tp > 4 * (int64_t)DS_RANK_MAX) {
         err_data(e, d->s->path, ERR_NO_BYTE, "%lld model-parallel x %lld data-parallel ranks, but only %d files",
@@ -294,7 +297,7 @@ static int cmp_int(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The distinct layer numbers, ascending. */
+/* Collect the distinct layer numbers, ascending. */
 static void collect_layers(struct ds *d)
 {
     int n = 0;
@@ -360,7 +363,7 @@ void ds_grid(struct ds *d)
         if (d->layer_file[i] < 0)
             ds_missing(d, ds_layer_name(d->layer_no[i / t.tp], i % t.tp, buf));
     if (d->o->no_optimizer || !has_kind(d, DS_ZERO))
-        return;         /* none at all is said once, by ds_run_state() */
+        return;         /* if there are none at all, ds_run_state() reports it once */
     for (int i = 0; i < n_mp * t.dp; i++)
         if (d->zero_file[i] < 0)
             ds_missing(d, ds_zero_name(d, i / t.dp, i % t.dp, buf));
@@ -368,7 +371,10 @@ void ds_grid(struct ds *d)
 
 /* ---- sizes ---- */
 
-/* Files of one layer, or of one stage's shards, hold the same tensors: only pickles differ. */
+/*
+ * Returns true for files of one layer, or of one stage's shards: they hold the same tensors, and only their pickles
+ * differ.
+ */
 static bool are_peers(const struct ds *d, int a, int b)
 {
     const struct ds_name *x = &d->name[a], *y = &d->name[b];
@@ -392,7 +398,7 @@ static int peer_order(const void *a, const void *b, void *ctx)
 
 void ds_check_sizes(struct ds *d)
 {
-    const uint64_t slack = 64 << 10;    /* mappings and names in the pickle */
+    const uint64_t slack = 64 << 10;    /* for mappings and names in the pickle */
     int *order = xmalloc((size_t)d->n_files * sizeof *order);
     const struct files *f = d->s->files;
 
@@ -419,7 +425,7 @@ void ds_check_sizes(struct ds *d)
     free(order);
 }
 
-/* ---- found again ---- */
+/* ---- looking up files ---- */
 
 const struct source_file *ds_first_mp(const struct ds *d)
 {

@@ -1,5 +1,5 @@
 /*
- * deepspeed_fresh.c - the trees of a checkpoint that nobody has saved
+ * deepspeed_fresh.c - make the trees of a checkpoint that no trainer has saved
  */
 #include "libcommon/layout/deepspeed/deepspeed_fresh.h"
 
@@ -27,7 +27,10 @@ static struct pk *tuple_of(struct arena *a, struct pk *x, struct pk *y)
 
 /* ---- the mp_rank file ---- */
 
-/* The decaying ones, in two halves by their number where there are three groups; then the others. */
+/*
+ * List the parameters in groups: the decaying ones, in two halves by count if there are three groups, then the
+ * others.
+ */
 static struct pk *param_shapes(const struct source *s, struct arena *a, int n_groups)
 {
     struct ds_group group[GROUPS] = {{0}};
@@ -40,7 +43,7 @@ static struct pk *param_shapes(const struct source *s, struct arena *a, int n_gr
         n_decay += s->param[i].ndim == 2;
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
-        /* LayerNorms and biases, which do not decay, are vectors. */
+        /* Parameters that do not decay (LayerNorms and biases) are vectors. */
         struct ds_group *g = &group[p->ndim != 2 ? n_groups - 1 : n_groups == GROUPS && place >= n_decay / 2];
 
         g->slice[g->n] = (struct ds_slice){ .name = p->name, .ndim = p->ndim };
@@ -64,7 +67,7 @@ static struct pk *schedule(struct arena *a)
     return d;
 }
 
-/* In the genuine order: DeepSpeed's keys, then the trainer's. */
+/* Make the root with the keys in the original order: DeepSpeed's keys, then the trainer's. */
 static struct pk *mp_root(const struct source *s, struct arena *a, const struct ds_fresh *f)
 {
     static const char *const head[] = { "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
@@ -131,7 +134,7 @@ int ds_fresh_mp(struct source *s, struct arena *a, const struct ds_fresh *f, str
 
 /* ---- the optimizer ---- */
 
-/* torch's AdamW, which is what a genuine run without apex has; each save has the true settings. */
+/* Make a group of torch's AdamW, which an original run without apex uses. Each save sets the actual settings. */
 static struct pk *adamw(struct arena *a, int g)
 {
     struct pk *d = pk_dict(a), *ids = pk_list(a);
@@ -154,7 +157,10 @@ struct pk *ds_fresh_zero_stage_1(struct arena *a)
     return pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), tuple_of(a, pk_int(a, 1), NULL));
 }
 
-/* What no tree can be without is made with each shard: states, masters, paddings, counts, mappings. */
+/*
+ * Make the optimizer's tree. The parts that every tree needs are made with each shard: states, masters, paddings,
+ * counts, mappings.
+ */
 static struct pk *optimizer(struct arena *a, bool zero_stage_1)
 {
     static const char *const lists[] = { "single_partition_of_fp32_groups", "group_paddings", "partition_count" };
@@ -193,7 +199,7 @@ static void make_optimizer(struct source *s, bool zero_stage_1)
     s->zero_stage_1 = zero_stage_1;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole source ---- */
 
 struct source *ds_fresh_source(const struct param *param, int n_params, const struct ds_fresh *f, struct arena *a,
                                bool zero_stage_1, struct err *e)

@@ -1,10 +1,10 @@
 /*
- * deepspeed_identity.c - is each file the one that its name says?
+ * deepspeed_identity.c - check that each file is the one that its name indicates
  *
- * The name inside the archive tells (ds_name_check()): tensor rank 2's shard under the name of
- * rank 3 still says 2. DeepSpeed before 0.7 saved shards through open files ("archive"), which
- * says nothing, and so do names that no rank has. mp_rank files say in args.rank, too, whose
- * they are. deepspeed_state.c compares what files say of the save.
+ * The name inside the archive shows this (ds_name_check()): if tensor rank 2's shard is renamed to rank 3, the inner
+ * name still has 2. DeepSpeed before 0.7 saved shards through open files, whose inner name ("archive") gives no
+ * information, and neither do names that no rank has. mp_rank files also record their rank in args.rank.
+ * deepspeed_state.c compares the values that identify the save.
  */
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ enum severity ds_mismatch(const struct ds *d)
 
 /* ---- args.rank ---- */
 
-/* Global rank of the process that wrote mp_rank file mp: that of data-parallel rank 0. */
+/* Return the global rank of the process that wrote mp_rank file mp: that of data-parallel rank 0. */
 static int64_t rank_of_mp(struct topology t, int mp)
 {
     return (int64_t)(mp / t.tp) * t.dp * t.tp + mp % t.tp;
@@ -32,8 +32,8 @@ static bool said_rank(const struct ds *d, int mp, int64_t *rank)
 }
 
 /*
- * Converters of other people may leave whatever rank the arguments had. So the numbers
- * count only where every file has one that some file of this grid has, and not all the same.
+ * Returns true if args.rank can be relied on. Third-party converters may leave any rank in the arguments. So the
+ * numbers count only if each of them belongs to some file of this grid, and they are not all the same.
  */
 static bool ranks_are_kept(const struct ds *d)
 {

@@ -1,4 +1,6 @@
-/* deepspeed_info.c - keys by which DeepSpeed's own tools read what we write */
+/*
+ * deepspeed_info.c - write the keys that DeepSpeed's own tools need to read our output
+ */
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
 
 #include <ctype.h>
@@ -12,8 +14,9 @@ static const char block_key[] = "universal_checkpoint_info";
 /* ---- the block of merge patterns ---- */
 
 /*
- * "3.mlp.dense_4h_to_h.bias" -> "\d+\.mlp\.dense_4h_to_h\.bias": the same for every layer. Matched from the start,
- * not to the end; no parameter's name begins with another's.
+ * Return the pattern for a parameter, the same for every layer: "3.mlp.dense_4h_to_h.bias" ->
+ * "\d+\.mlp\.dense_4h_to_h\.bias". It is matched from the start, not to the end; no parameter's name begins with
+ * another's.
  */
 static char *pattern_of(struct arena *a, const char *name)
 {
@@ -54,7 +57,10 @@ static void add_pattern(struct arena *a, struct pk *list, const char *name)
         pk_add(a, list, pk_str(a, pattern));
 }
 
-/* Every list is there, empty or not; one without a match would stop the converter, so each comes from a parameter. */
+/*
+ * Make the block. Every list is present, even if empty. A pattern without a match would stop the converter, so each
+ * pattern is made from a parameter.
+ */
 static struct pk *make_block(const struct ds_target *t, struct arena *a)
 {
     struct pk *vocabulary = pk_list(a), *pipeline = pk_list(a), *replicated = pk_list(a), *row = pk_list(a);
@@ -77,14 +83,14 @@ static struct pk *make_block(const struct ds_target *t, struct arena *a)
     pk_set_str(a, d, "vocabulary_parameter_patterns", vocabulary);
     pk_set_str(a, d, "pipeline_replicated_parameter_patterns", pipeline);
     pk_set_str(a, d, "tp_replicated_parameter_patterns", replicated);
-    /* Copies that we write agree: nothing is left to average. */
+    /* The copies that we write agree, so nothing needs averaging. */
     pk_set_str(a, d, "parameter_to_average_patterns", pk_list(a));
     pk_set_str(a, d, "parameter_with_row_parallelism_patterns", row);
     pk_set_str(a, d, "parameter_with_2_sub_params_cat_dim_0", halves);
     return d;
 }
 
-/* Does DeepSpeed's converter get the target's parameters right by this block? */
+/* Returns true if DeepSpeed's converter handles the target's parameters correctly with this block. */
 static bool block_fits(const struct ds_target *t, const struct pk *block)
 {
     const char **name = xmalloc((size_t)t->n_params * sizeof *name + 1);
@@ -108,7 +114,9 @@ static bool block_fits(const struct ds_target *t, const struct pk *block)
 
 static void renew_block(const struct ds_target *t, struct arena *a, struct pk *root)
 {
-    /* These two say which rank holds what, and no pattern does: a converter that knows them believes them. */
+    /*
+     * These two record which rank holds what, which no pattern does, and converters that support them rely on them.
+     */
     static const char *const degrees[] = { "affine_map", "sub_param_shard_widths" };
     struct pk *block = pk_get(root, block_key);
 
@@ -122,7 +130,7 @@ static void renew_block(const struct ds_target *t, struct arena *a, struct pk *r
         pk_remove(block, degrees[i]);
 }
 
-/* ---- the other two ---- */
+/* ---- the other two keys ---- */
 
 static void renew_dimensions(const struct ds_target *t, struct arena *a, struct pk *root)
 {

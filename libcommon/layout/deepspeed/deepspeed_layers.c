@@ -1,7 +1,7 @@
 /*
- * deepspeed_layers.c - the tables inside layer files: bf16 weights by module-relative names
+ * deepspeed_layers.c - read the tables in layer files: bf16 weights under module-relative names
  *
- * The order of their keys is the module's own; parameters are listed in that order.
+ * The order of the keys is the module's own; parameters are listed in that order.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,9 @@
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
-/* Layer files name tensors relative to their module: "3.<key>", or the tied embedding's. */
+/*
+ * Find the parameter of a layer file's tensor. Names are relative to the module: "3.<key>", or the tied embedding's.
+ */
 static const struct ds_entry *layer_entry(const struct ds *d, int layer, const char *key)
 {
     char name[DS_NAME_MAX + 64];
@@ -25,7 +27,10 @@ static const struct ds_entry *layer_entry(const struct ds *d, int layer, const c
 
 static void unknown_key(const struct ds_job *j, const char *key)
 {
-    /* Rotary tables are buffers, recomputed by the model and never trained; so are Transformer Engine's settings. */
+    /*
+     * Rotary tables are buffers, which the model recomputes and never trains. The same holds for Transformer Engine's
+     * settings.
+     */
     if (str_ends(key, "inv_freq") || str_ends(key, "_extra_state"))
         report_add(j->r, SEV_NOTE, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is a buffer: passed over", key);
     else if (ds_all_stages(j->d))

@@ -1,9 +1,9 @@
 /*
- * deepspeed_marks.c - what all files of a save share
+ * deepspeed_marks.c - compare the values that all files of a save share
  *
- * A folder can hold two saves: one interrupted while it overwrote an older one under the
- * same name. Iteration, step and versions are therefore read from every file and must be
- * the same everywhere; the value most files have is taken as the right one.
+ * A folder can hold two saves: one that was interrupted while it overwrote an older one under the same name.
+ * Iteration, step and versions are therefore read from every file and must be the same everywhere. The value that
+ * most files have is assumed to be the right one.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
-/* What mp_rank files say, and zero files some of it: the key, or args' or a schedule's. */
+/* Keys in mp_rank files, some of them also in zero files: at the top level, in args or in a schedule. */
 static const struct {
     const char *dict, *key;
 } shared[DS_MARKS - DS_SHARED] = {
@@ -27,7 +27,7 @@ static const struct {
     { "lr_scheduler", "max_lr" }, { "lr_scheduler", "num_steps" }, { "lr_scheduler", "num_tokens" },
 };
 
-/* "iteration", "args.seed", into buf. */
+/* Write the mark's name, "iteration" or "args.seed", into buf. Returns buf or a constant. */
 static const char *mark_word(int m, char buf[64])
 {
     if (m < DS_SHARED)
@@ -73,7 +73,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(((const struct marked *)a)->text, ((const struct marked *)b)->text);
 }
 
-/* The text that most entries have; sorts them. */
+/* Return the text that most entries have. Sorts the entries. */
 static const char *most_common(struct marked *v, int n)
 {
     const char *best = NULL;
@@ -91,13 +91,19 @@ static const char *most_common(struct marked *v, int n)
     return best;
 }
 
-/* A mark of every mp_rank file, or of none: only the shards have some of them and others not. */
+/*
+ * Returns true if the file lacks a mark that other mp_rank files have. Shards are not considered, because they have
+ * only some of the marks.
+ */
 static bool lacks(const struct ds *d, int m, int file, int n_mp)
 {
     return m >= DS_SHARED && n_mp > 0 && d->name[file].kind == DS_MP && !d->mark[file][m] && d->s->file[file].pt;
 }
 
-/* One mark in all files that have it. A file's first difference is enough: another save differs in many. */
+/*
+ * Compare one mark in all files that have it. Only the first difference of a file is reported: a file of another save
+ * differs in many.
+ */
 static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
 {
     const char *usual;

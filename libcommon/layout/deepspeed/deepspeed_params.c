@@ -1,10 +1,10 @@
 /*
- * deepspeed_params.c - from stage tables to the parameter list and its tensor maps
+ * deepspeed_params.c - make the parameter list and its tensor maps from the stage tables
  *
- * A parameter's place in the flat group follows from param_shapes; cutting it at every
- * multiple of the partition length gives its fragments, one extent in each data-parallel
- * rank it touches. The fragments of one tensor rank are a slice of the tensor map, and
- * the merge rule says how slices make the whole (docs/formats.md, section 4.7):
+ * The position of a parameter in the flat group follows from param_shapes. Cutting it at every multiple of the
+ * partition length gives its fragments: one extent in each data-parallel rank that holds a part. The fragments of one
+ * tensor rank are a slice of the tensor map, and the merge rule defines how slices form the whole (docs/formats.md,
+ * section 4.7):
  *
  *   flat group of tp 0   [.. E ..|.. qkv ..|...]      [.. E ..|.. qkv ..|...]   of tp 1
  *   dp ranks             |--- dp 0 ---|--- dp 1 ---|
@@ -23,12 +23,12 @@
 
 static const enum state flat_state[DS_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-/* What is known of a parameter while the list is made. */
+/* Data about a parameter while the list is made. */
 struct draft {
     const struct ds_entry *owner, *tied;        /* tied: NULL or the last stage's entry */
     int layer;                                  /* -1: an embedding without a number */
     int position;                               /* in its layer file */
-    const struct pt_tensor **bf16;              /* [TP], NULL where a layer file lacks it; NULL: all do */
+    const struct pt_tensor **bf16;              /* [TP], NULL elements for layer files that lack it; NULL if all do */
 };
 
 /* ---- layers ---- */
@@ -40,7 +40,10 @@ static int cmp_int(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The layer numbers that the stages' names imply, ascending; the tied embedding comes before them. */
+/*
+ * Compute the layer numbers that the stages' names imply, ascending. The tied embedding comes before them. Returns
+ * their number.
+ */
 static int expected_layers(const struct ds *d, int *out)
 {
     int n = 0, k = 0;
@@ -58,7 +61,7 @@ static int expected_layers(const struct ds *d, int *out)
 
         for (int i = 0; i < n; i++)
             lowest = out[i] < lowest ? out[i] : lowest;
-        /* Its number is not in its name: the lowest file's, or 1, the embedding's, when that one is missing. */
+        /* The number is not in its name. It is that of the lowest file, or 1 if the embedding's file is missing. */
         out[n++] = d->n_layers && d->layer_no[0] < lowest ? d->layer_no[0] : 1;
     }
     qsort(out, (size_t)n, sizeof *out, cmp_int);
@@ -93,7 +96,7 @@ void ds_check_layers(struct ds *d)
 
 /* ---- the list ---- */
 
-/* One draft per name; more than one entry is right for tied embeddings only. */
+/* Make one draft per name. Only tied embeddings may have more than one entry. */
 static int make_drafts(struct ds *d, struct draft *out)
 {
     int n = 0;
@@ -128,7 +131,7 @@ static int by_owner_name(const void *key, const void *draft)
     return strcmp(key, ((const struct draft *)draft)->owner->name);
 }
 
-/* Hand the layer files' tensors to their parameters, and learn the order inside a layer. */
+/* Assign the layer files' tensors to their parameters, and record the order inside each layer. */
 static void place_tensors(struct ds *d, struct draft *p, int n)
 {
     int tp_n = d->topo.tp;
@@ -167,8 +170,8 @@ static int by_place(const void *a, const void *b)
 /* ---- rules and shapes ---- */
 
 /*
- * How slices make parameters: by the patterns that the checkpoint has (every mp_rank file has the same), else by the
- * table of names, else, where that lacks a name, by the family that has them all. Both NULL: by the table.
+ * How slices form parameters: by the patterns that the checkpoint has (the same in every mp_rank file), else by the
+ * table of names, else, if a name is not in it, by the family that has all names. Both NULL: by the table.
  */
 struct ds_rules {
     struct merge_patterns *patterns;
@@ -195,8 +198,8 @@ static void find_rules(struct ds *d, const struct draft *p, int n, struct ds_rul
 }
 
 /*
- * GPT-NeoX adds its row-parallel biases' parts where attention and MLP are added before the sum over ranks
- * (gpt_j_residual); else each rank has a copy.
+ * GPT-NeoX sums its row-parallel biases over the ranks if attention and MLP are added before that sum
+ * (gpt_j_residual). Otherwise each rank has a copy, and this returns true.
  */
 static bool has_copies(const struct ds *d)
 {
@@ -216,7 +219,7 @@ static enum merge_rule family_rule_of(const struct ds *d, const struct family *f
     return rule == MERGE_SUM && has_copies(d) ? MERGE_REPLICATED : rule;
 }
 
-/* The first linear layer of an MLP, in which a gated one has gate and up. */
+/* Returns true for the first linear layer of an MLP. In a gated MLP it contains gate and up. */
 static bool is_up(const char *name)
 {
     static const char *const others[] = { "mlp.linear1.weight", "mlp.linear1.bias", "mlp.fc1_weight", "mlp.fc1_bias" };
@@ -245,7 +248,7 @@ static enum merge_rule rule_of(struct ds *d, const struct ds_rules *rules, const
 
 /* ---- tensor maps ---- */
 
-/* Slices of one state, tp ascending, before the merge rule orders them. */
+/* Make a map with the slices of one state, tp ascending; the merge rule orders them later. */
 static struct tmap *new_map(struct ds *d, enum dtype dtype)
 {
     struct tmap *m = arena_alloc(d->s->arena, sizeof *m);
@@ -256,7 +259,7 @@ static struct tmap *new_map(struct ds *d, enum dtype dtype)
     return m;
 }
 
-/* The ranks [*first, *last] that hold a part of the slice. */
+/* Compute the data-parallel ranks [*first, *last] that hold a part of the slice. */
 static void dp_range(const struct ds *d, const struct ds_entry *en, int *first, int *last)
 {
     int64_t partition = d->ref[en->pp]->group[en->group].partition;
@@ -273,7 +276,7 @@ static const struct ds_run *run_of(const struct ds *d, const struct ds_entry *en
     return run && run->record >= 0 ? run : NULL;
 }
 
-/* Does every shard that holds a part of this state exist? Asked before any memory is spent. */
+/* Returns true if every shard that holds a part of this state is usable. Tested before any memory is allocated. */
 static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state)
 {
     int first, last;
@@ -286,7 +289,7 @@ static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state
     return true;
 }
 
-/* One tensor rank's fragments over dp. */
+/* Describe one tensor rank's fragments over dp. */
 static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int state, struct tmap_slice *out)
 {
     const struct ds_slice *s = en->slice;
@@ -301,7 +304,7 @@ static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int stat
         const struct ds_run *run = run_of(d, en, tp, dp, state);
         int64_t start, skip, n = zero_fragment(s->first, s->n_elems, partition, dp, &start, &skip);
 
-        assert(start + n <= run->n_elems);      /* check_lengths() saw to it */
+        assert(start + n <= run->n_elems);      /* check_lengths() guarantees it */
         out->extent[dp - first] = (struct extent){
             .record = run->record, .at = run->at + (uint64_t)start * sizeof(float),
             .len = (uint64_t)n * sizeof(float),
@@ -322,7 +325,7 @@ static struct tmap *flat_map(struct ds *d, const struct param *p, const struct d
     return m;
 }
 
-/* A layer file that was read but lacks the tensor: the others said why they have none. */
+/* Report a layer file that was read but lacks the tensor. For other files the reason has already been reported. */
 static void missing_tensor(struct ds *d, const struct draft *p, int tp)
 {
     int no = p->layer >= 0 ? p->layer : d->layer_no[0];
@@ -334,7 +337,7 @@ static void missing_tensor(struct ds *d, const struct draft *p, int tp)
                    ERR_NO_BYTE, p->owner->name, "has no usable tensor here");
 }
 
-/* Is there a tensor of one dtype on every tensor rank? */
+/* Returns true if every tensor rank has a tensor and all have the same dtype. */
 static bool bf16_usable(struct ds *d, const struct draft *dr)
 {
     bool whole = true;
@@ -355,7 +358,7 @@ static bool bf16_usable(struct ds *d, const struct draft *dr)
     return whole;
 }
 
-/* The dtype is the file's: runs without --bf16 keep fp32 or fp16 weights. */
+/* The dtype is that of the file: runs without --bf16 keep fp32 or fp16 weights. */
 static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct draft *dr)
 {
     struct tmap *m;

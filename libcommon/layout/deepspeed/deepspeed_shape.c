@@ -1,5 +1,5 @@
 /*
- * deepspeed_shape.c - param_shapes into stages and back, and what stages say together
+ * deepspeed_shape.c - convert param_shapes to stages and back, and derive the structure that all stages form
  */
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 
@@ -12,12 +12,12 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/model/zero.h"
 
-/* Elements in a slice or a group: 4 TiB of masters in one rank; times any degree it fits 64 bits. */
+/* Limit of elements in a slice or a group: 4 TiB of masters in one rank. Multiplied by any degree it fits 64 bits. */
 static const int64_t elems_max = (int64_t)1 << 40;
 
 /* ---- a stage ---- */
 
-/* Who reads, for findings. */
+/* Arguments of the readers, for findings. */
 struct reading {
     const char *path;
     struct report *r;
@@ -98,7 +98,7 @@ bool ds_stage_read(struct ds_stage *st, const struct pk *param_shapes, int dp, c
 
     *st = (struct ds_stage){0};
     item = pk_items(param_shapes, &n);
-    if (!item && pk_pairs(param_shapes, &n_pairs)) {    /* one group, not in a list */
+    if (!item && pk_pairs(param_shapes, &n_pairs)) {    /* a single group, not in a list */
         item = &alone;
         n = 1;
     }
@@ -198,7 +198,7 @@ int ds_layer_of(const char *name)
     return n > INT_MAX ? INT_MAX : (int)n;
 }
 
-/* "17.weight" against "17.mlp.x": only the final LayerNorm's parameters have no module name. */
+/* Returns true for "17.weight" but not "17.mlp.x": only the final LayerNorm's parameters have no module name. */
 static bool is_final(const char *name)
 {
     return ds_layer_of(name) >= 0 && strchr(name, '.') == strrchr(name, '.');
@@ -231,15 +231,16 @@ static int read_stage(struct ds_shape *x, const struct source *s, int pp, struct
     return ok ? 0 : -1;
 }
 
-/* Do a group's parameters decay? LayerNorms and biases, which do not, are vectors. */
+/* Returns true if the group's parameters decay. Those that do not (LayerNorms and biases) are vectors. */
 static bool group_decays(const struct ds_group *g)
 {
     return g->n && g->slice[0].ndim > 1;
 }
 
 /*
- * Which of the run's groups a stage's group g is. A stage without parameters for a group leaves it out, as one
- * with the head alone: its only decaying parameter is half of one rounded down, so the first half has none.
+ * Return the number in the whole run of a stage's group g. A stage omits groups without parameters. For example, a
+ * stage with only the head has one decaying parameter: half of one, rounded down, is none, so the first half is
+ * omitted.
  */
 static int whole_group(const struct ds_shape *x, const struct ds_stage *st, int g)
 {
@@ -288,7 +289,10 @@ int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e)
     return 0;
 }
 
-/* The numbers that names begin with: those of blocks from lowest to highest. */
+/*
+ * Find the lowest and highest number of the blocks, and the final LayerNorm's number, from the numbers at the start
+ * of the names.
+ */
 static void find_numbers(struct ds_shape *x, int *lowest, int *highest)
 {
     *lowest = INT_MAX;
@@ -309,7 +313,10 @@ static void find_numbers(struct ds_shape *x, int *lowest, int *highest)
     }
 }
 
-/* The first stage that lists a parameter of each block, -1: none. [highest - lowest + 1], caller frees */
+/*
+ * Return the first stage that lists a parameter of each block, or -1. The array has [highest - lowest + 1] elements;
+ * caller frees.
+ */
 static int *find_owners(const struct ds_shape *x, int lowest, int highest)
 {
     const size_t n = (size_t)(highest - lowest + 1);
@@ -325,7 +332,7 @@ static int *find_owners(const struct ds_shape *x, int lowest, int highest)
     return owner;
 }
 
-/* Numbers of the layers and of the final LayerNorm; layers must be consecutive, stage after stage. */
+/* Find the numbers of the layers and of the final LayerNorm. Layers must be consecutive from stage to stage. */
 int ds_shape_find_layers(struct ds_shape *x, const struct source *s, struct err *e)
 {
     int last = 0, lowest, highest, *owner, rc = -1;

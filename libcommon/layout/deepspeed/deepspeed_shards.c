@@ -1,10 +1,9 @@
 /*
- * deepspeed_shards.c - the tables inside zero files
+ * deepspeed_shards.c - read the tables in zero files
  *
- * Per group a shard holds one flat fp32 tensor and two moments of it. The tensors' places
- * are kept, the handle is not: thousands of shards fit in a few megabytes. What the shard
- * says of itself (`param_slice_mappings`, paddings, counts) follows from param_shapes, so
- * it is not needed but compared.
+ * For each group a shard holds one flat fp32 tensor and its two moments. The tensors' offsets are kept, but not the
+ * handle, so that thousands of shards fit in a few megabytes. The shard's description of itself
+ * (`param_slice_mappings`, paddings, counts) follows from param_shapes, so it is not needed, but it is compared.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 
 static const char *const state_words[DS_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
 
-/* A shard being read, and where it stands. */
+/* A shard being read, and its position. */
 struct shard_job {
     const struct ds_job *j;
     const struct pk *opt;               /* optimizer_state_dict */
@@ -25,7 +24,7 @@ struct shard_job {
     int dp;
 };
 
-/* Padding elements at the end of rank dp's partition; all of a partition may be padding. */
+/* Return the number of padding elements at the end of rank dp's partition. A whole partition may be padding. */
 static int64_t rank_padding(const struct ds_group *g, int dp)
 {
     int64_t over = ((int64_t)dp + 1) * g->partition - g->sum;
@@ -54,8 +53,8 @@ static struct ds_run flat_run(const struct shard_job *k, const struct pk *v, int
 }
 
 /*
- * BF16_Optimizer keeps whole partitions. ZeRO-1/2 may leave the padding out, of the
- * masters always and of the moments in the elastic form; the fragments fit either way.
+ * Check the lengths of a group. BF16_Optimizer keeps whole partitions. ZeRO-1/2 may omit the padding: always in the
+ * masters, and in the moments in the elastic form. The fragments fit in either case.
  */
 static bool check_lengths(const struct shard_job *k, int g)
 {
@@ -103,7 +102,9 @@ static void read_runs(const struct shard_job *k, struct pk **fp32, int g)
             run[s].record = -1;
 }
 
-/* One entry a group, or an ERROR; NULL when the key is absent or the count wrong. */
+/*
+ * Return a list with one entry per group. Returns NULL, with a finding, if the key is absent or the count is wrong.
+ */
 static struct pk **group_list(const struct shard_job *k, const char *key, enum severity absent, const char *then)
 {
     const struct ds_job *j = k->j;
@@ -125,7 +126,7 @@ static struct pk **group_list(const struct shard_job *k, const char *key, enum s
 static void check_paddings(const struct shard_job *k)
 {
     const struct ds_job *j = k->j;
-    /* DeepSpeed <= 0.6.7 spelled it the other way round. */
+    /* DeepSpeed <= 0.6.7 used the other spelling. */
     const char *key = pk_get(k->opt, "groups_padding") ? "groups_padding" : "group_paddings";
     struct pk **item = group_list(k, key, SEV_NOTE, ": padding follows from param_shapes");
     int last = j->d->topo.dp - 1;
@@ -163,7 +164,10 @@ static void check_counts(const struct shard_job *k)
     }
 }
 
-/* One group's recorded fragments against the rule (docs/formats.md, section 4.6); the first difference is enough. */
+/*
+ * Compare one group's recorded fragments with the rule (docs/formats.md, section 4.6). Only the first difference is
+ * reported.
+ */
 static void check_mapping(const struct shard_job *k, const struct pk *mapping, int g)
 {
     const struct ds_job *j = k->j;
@@ -209,9 +213,9 @@ static void check_mappings(const struct shard_job *k)
         check_mapping(k, item[g], g);
 }
 
-/* ---- who owns a state ---- */
+/* ---- owners of the states ---- */
 
-/* The only number in a group's `params`: its flat tensor's. -1: it names none, or several. */
+/* Return the only number in a group's `params`, that of its flat tensor, or -1 if there is none or several. */
 static int64_t state_id(const struct pk *group)
 {
     uint32_t n = 0;
@@ -221,7 +225,7 @@ static int64_t state_id(const struct pk *group)
     return item && n == 1 && pk_as_int(item[0], &id) && id >= 0 ? id : -1;
 }
 
-/* Is the state's key a group's number? */
+/* Returns true if the state's key is the number of a group. */
 static bool is_claimed(struct pk **group, uint32_t n, const struct pk *key)
 {
     int64_t id;
@@ -232,7 +236,10 @@ static bool is_claimed(struct pk **group, uint32_t n, const struct pk *key)
     return false;
 }
 
-/* Every state belongs to one group, every group has its own: two that name the same would share its moments. */
+/*
+ * Check that every state belongs to one group and every group has its own. Two groups that name the same state would
+ * share its moments.
+ */
 static void check_owners(const struct shard_job *k)
 {
     const struct ds_job *j = k->j;
@@ -242,7 +249,7 @@ static void check_owners(const struct shard_job *k)
     struct pk **state = pk_pairs(pk_get(base, "state"), &n_states);
 
     if (!group || !state)
-        return;                 /* the elastic form: a list in the groups' order */
+        return;                 /* the elastic form: a list in the order of the groups */
     if ((int64_t)n != k->ref->n_groups)
         report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
                    "%d groups in param_shapes, %u in param_groups", k->ref->n_groups, n);
@@ -306,7 +313,7 @@ void ds_read_shard(const struct ds_job *j)
         return;
     ds_read_step(j, k.opt);
     if (!k.ref || d->stage[n->mp].bad)
-        return;                 /* said already: nothing tells what the shard holds */
+        return;                 /* already reported: the content of the shard cannot be determined */
     fp32 = group_list(&k, "single_partition_of_fp32_groups", SEV_ERROR, "");
     if (!fp32)
         return;

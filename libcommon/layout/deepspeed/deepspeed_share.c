@@ -1,5 +1,5 @@
 /*
- * deepspeed_share.c - which bytes of a process's memory go where, as plain data
+ * deepspeed_share.c - compute which bytes of a process's memory go to which file, as plain data
  */
 #include "libcommon/layout/deepspeed/deepspeed_share_impl.h"
 
@@ -10,14 +10,14 @@
 
 /* ---- files ---- */
 
-/* A share that is being made. */
+/* A share under construction. */
 struct share_making {
     const struct ds_target *t;
     const struct ds_share_of *of;
     struct ds_share *s;
     int cap_files, cap_pieces;
-    int *layer_file;            /* [t->n_params]: the file of its layer, -1: not written here */
-    int first_shard;            /* that of dp 0 */
+    int *layer_file;            /* [t->n_params]: the file of its layer, -1 if this stage does not write it */
+    int first_shard;            /* index of the shard of dp 0 */
     struct err *e;
 };
 
@@ -30,7 +30,7 @@ static struct ds_share_file *add_file(struct share_making *m, const char *name)
     return &s->file[s->n_files++];
 }
 
-/* A layer file with its tree; headers of layer files are written by the data-parallel ranks in turn. */
+/* Add a layer file with its tree. The data-parallel ranks write the headers of layer files in rotation. */
 static int add_layer(struct share_making *m, int layer)
 {
     char buf[96];
@@ -43,7 +43,10 @@ static int add_layer(struct share_making *m, int layer)
     return i;
 }
 
-/* The layers of the stage; the last stage's copies of the embedding are in the first one's files. */
+/*
+ * Add the layers of the stage. The last stage's copies of the embedding are not added: the first stage's files hold
+ * the embedding.
+ */
 static void add_layers(struct share_making *m)
 {
     const struct ds_stage *st = &m->t->stage[m->of->pp];
@@ -68,7 +71,10 @@ static void set_text(struct arena *a, struct pk *dict, const char *key, const ch
         pk_set_str(a, dict, key, pk_str(a, text));
 }
 
-/* Where padding begins: parameters fill a flat storage up to there, and zeros since the file was made the rest. */
+/*
+ * Find where padding begins. Parameters fill a flat storage up to that point; the rest has been zeros since the file
+ * was created.
+ */
 static void find_padding(const struct share_making *m, struct ds_share_file *f)
 {
     for (int k = 0; k < f->tree.n; k++) {
@@ -140,7 +146,7 @@ static void add_weights(struct share_making *m, int held)
                                          .len = (uint64_t)h->n * size });
 }
 
-/* A run may reach over several data-parallel ranks' partitions. */
+/* Add the pieces of a run in the shards. A run may extend over the partitions of several data-parallel ranks. */
 static void add_flat(struct share_making *m, int held, int group, const struct ds_slice *p)
 {
     const struct ds_held *h = &m->of->held[held];
@@ -225,9 +231,9 @@ void ds_share_free(struct ds_share *s)
     free(s);
 }
 
-/* ---- as bytes ---- */
+/* ---- serialisation ---- */
 
-/* What is no array, then for each file its own part, then pieces and trees. */
+/* The format: the fixed fields, then for each file its own fields, then pieces and trees. */
 struct share_packed_file {
     int layer, owner, n_storages;
     uint64_t name_len;
@@ -265,7 +271,7 @@ struct share_cursor {
     const char *p, *end;
 };
 
-/* The next n bytes into `to`; false: there are no more. */
+/* Copy the next n bytes into `to`. Returns false if fewer are left. */
 static bool take(struct share_cursor *c, void *to, size_t n)
 {
     if ((size_t)(c->end - c->p) < n)

@@ -1,5 +1,5 @@
 /*
- * deepspeed_share_sink.c - one save of a share: pieces into files, then headers around them
+ * deepspeed_share_sink.c - one save of a share: write the pieces into files, then the headers around them
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ struct share_saving {
     struct ds_file *file;       /* [s->n_files] */
 };
 
-/* ---- trees as this save has them ---- */
+/* ---- trees with the values of this save ---- */
 
 static void renew(struct arena *a, struct pk *d, const char *key, struct pk *v)
 {
@@ -104,7 +104,10 @@ static void lay_out(struct share_saving *w)
     }
 }
 
-/* A run of the memory is a tensor of its own, whose every byte is wanted. */
+/*
+ * Add a plan item for a piece. The run of the memory is described as a separate tensor, all of whose bytes are
+ * written.
+ */
 static void add_item(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
 {
     struct share_saving *w = k->priv;
@@ -124,7 +127,7 @@ static void add_item(struct sink *k, struct plan *plan, int record, const struct
                                          .user = (void *)p }, f->dst, f->at[p->storage] + p->at);
 }
 
-/* In a ring a piece is cut where it goes on in another window. */
+/* Add the items of a piece. In a ring, the piece is cut at the windows' borders. */
 static void add_piece(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
 {
     struct share_saving *w = k->priv;
@@ -147,7 +150,10 @@ static void add_piece(struct sink *k, struct plan *plan, int record, const struc
     }
 }
 
-/* Any process may come first to a file: each makes it, none cuts it. */
+/*
+ * Create the files with their lengths. Any process may be the first to open a file, so each creates it, and none
+ * truncates it.
+ */
 static int reserve(const struct sink *k, struct err *e)
 {
     const struct share_saving *w = k->priv;
@@ -184,7 +190,7 @@ static int prepare(struct sink *k, const struct source *none, const char *dir, s
     return reserve(k, e);
 }
 
-/* ---- the others ---- */
+/* ---- communication with the other processes ---- */
 
 static int sync_files(const struct sink *k, struct err *e)
 {
@@ -206,7 +212,9 @@ static int sync_files(const struct sink *k, struct err *e)
     return rc;
 }
 
-/* CRC parts of every storage that this process has a piece of; the last line says that all are there. */
+/*
+ * Send the CRC parts of every storage that this process has written to. The last line marks the message as complete.
+ */
 static int tell_sums(const struct share_saving *w, struct plan *plan, struct err *e)
 {
     struct strbuf sb = {0};
@@ -263,7 +271,7 @@ static void add_zeros(struct crc_sum *sum, uint64_t total, uint64_t from)
     }
 }
 
-/* Padding is zeros since the file was made. */
+/* Check that the sums are complete. Padding has been zeros since the file was created. */
 static int close_sums(const struct ds_file *f, struct err *e)
 {
     for (int k = 0; k < f->n; k++) {

@@ -1,9 +1,9 @@
 /*
- * deepspeed_sink.c - write layer_*, mp_rank_* and zero files of another topology
+ * deepspeed_sink.c - write the layer_*, mp_rank_* and zero files of another topology
  *
- * Phases: lay every file out and add its items to the plan; the executor fills storages;
- * at the end each storage's CRC is summed up from its items, headers are written around
- * them, and the small mp_rank files follow. A shard without its directory is unfinished.
+ * Phases: lay out every file and add its items to the plan; the executor fills the storages; at the end the CRC of
+ * each storage is combined from its items, headers are written around the storages, and the small mp_rank files
+ * follow. A shard without a directory is unfinished.
  */
 #include "libcommon/layout/deepspeed/deepspeed_sink.h"
 
@@ -55,7 +55,7 @@ static void list_shards(struct dss *w)
             }
 }
 
-/* The tree of a file: the same every time. */
+/* Make the tree of a file. The result is the same at every call. */
 static void make_tree(const struct dss *w, const struct ds_file *f, struct ds_tree *x)
 {
     if (f->layer >= 0)
@@ -124,9 +124,9 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     return 0;
 }
 
-/* ---- when items are done ---- */
+/* ---- finished items ---- */
 
-/* What passed by of a row-parallel slice goes into the journal with the item. */
+/* Store the CRC share of a row-parallel slice in the plan item, so that the journal records it. */
 static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
     const struct ds_target *t = ((const struct dss *)k->priv)->t;
@@ -153,7 +153,7 @@ static void sum_storages(struct dss *w, struct plan *plan)
     }
 }
 
-/* What is durable is settled with the folder, when it is published. */
+/* The file is not synced here: the whole folder is synced when it is published. */
 static int seal(struct sink *k, const struct ds_file *f, struct err *e)
 {
     struct ds_tree x;
@@ -194,7 +194,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
 
 /* ---- digests ---- */
 
-/* What of the tensor the item is, as its share of the merged tensor's CRC. */
+/* Add the item's contribution to the merged tensor's CRC. */
 static void add_share(const struct dss_item *it, const struct plan_item *pi, struct sink_tensor *t)
 {
     uint64_t len = plan_out_bytes(pi, pi->len);

@@ -1,21 +1,20 @@
 /*
- * deepspeed_sink_plan.c - which bytes of the source fill which place of a shard
+ * deepspeed_sink_plan.c - determine which bytes of the source fill each part of a shard
  *
  * A tensor rank's slice of a parameter, in its own row-major order, is
  *   column-parallel   a range of the merged tensor
- *   vocabulary        the same, and zeros behind the source's last row
+ *   vocabulary        the same, with zeros after the source's last row
  *   row-parallel      some columns of every row: see below
  *   GLU halves        two ranges
  *   replicated        all of it
- * A shard holds a run of such slices one after the other, cut where its partition begins
- * and ends, and zeros where the group's padding is.
+ * A shard holds a run of such slices one after the other, cut where its partition begins and ends, and zeros for the
+ * group's padding.
  *
- * Row-parallel slices, S of them in the source and T in the target, are cut at the same
- * columns gcd(S, T) - 1 times. Between two such cuts lies a group of columns: whole slices of
- * both sides, so its rows are contiguous runs of source and target. Where a group is one slice
- * of the target, the slice is the group's map. Where it is several, their shards are cut at
- * the same rows, so each run of rows is read once and dealt out to all their files; the
- * rows that a partition's border cuts in two are few, and copied part by part.
+ * Row-parallel slices, S of them in the source and T in the target, are cut at the same columns gcd(S, T) - 1 times.
+ * The columns between two such cuts form a group, which consists of whole slices of both sides, so its rows are
+ * contiguous runs of source and target. If a group is one slice of the target, the slice is the group's map. If it is
+ * several, their shards are cut at the same rows, so each run of rows is read once and distributed to all their
+ * files. The few rows that a partition's border cuts in two are copied part by part.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,7 @@
 #include "libcommon/model/zero.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Bytes [at, at+len) of a slice come from `map` at `from`; all in elements of the map. */
+/* Elements [at, at + n) of a slice come from element `from` of `map`. */
 struct sink_piece {
     const struct tmap *map;
     int64_t at, from, n;
@@ -36,17 +35,17 @@ struct slice {
     const struct ds_tparam *p;
     enum state state;
     enum plan_op op;
-    uint64_t size;                      /* bytes of an element in the source, */
-    uint64_t out;                       /* and in the target */
+    uint64_t size;                      /* size of an element in the source, in bytes */
+    uint64_t out;                       /* size of an element in the target */
     int tp;
-    int n_deal;                         /* row-parallel: slices of the target in a group of columns; else 1 */
-    bool by_columns;                    /* some columns of the merged tensor ... */
+    int n_deal;                         /* row-parallel: number of the target's slices in a group of columns; else 1 */
+    bool by_columns;                    /* only some columns of the merged tensor ... */
     int64_t column_at, n_columns;       /* ... these */
     int n;
     struct sink_piece piece[PIECES_MAX];
 };
 
-/* Where the files are laid out. */
+/* The destination: a storage of a file that is laid out. */
 struct filling {
     struct sink *k;
     struct plan *plan;
@@ -64,7 +63,7 @@ static void add_piece(struct slice *s, const struct tmap *map, int64_t from, int
         s->piece[s->n++] = (struct sink_piece){ .map = map, .at = at, .from = from, .n = n, .logical = logical };
 }
 
-/* At least len bytes of zeros; one map serves all that it is long enough for. */
+/* Return a map of at least len bytes of zeros. One map is shared by all users that it is long enough for. */
 static const struct tmap *zeros(struct dss *w, uint64_t len)
 {
     if (!w->zero_map || w->zero_map->len < len)
@@ -78,7 +77,7 @@ static int gcd(int a, int b)
     return b ? gcd(b, a % b) : a;
 }
 
-/* Slices of equal width that the rows of a row-parallel map are made of. */
+/* Return the number of slices of equal width that make up the rows of a row-parallel map. */
 static int slices_of(const struct tmap *m)
 {
     if (m->op != TMAP_INTERLEAVE)
@@ -89,7 +88,7 @@ static int slices_of(const struct tmap *m)
     return m->n_slices;
 }
 
-/* The columns of the group that the slice is in; shards cut the same slices, so a map is made once. */
+/* Return the map of the columns of the slice's group. Shards cut the same slices, so each map is made once. */
 static const struct tmap *group_map(struct dss *w, const struct slice *s, const struct tmap *m)
 {
     const struct ds_tparam *p = s->p;
@@ -103,7 +102,7 @@ static const struct tmap *group_map(struct dss *w, const struct slice *s, const 
     return w->columns[i];
 }
 
-/* The columns that the slice, or the group it is dealt out of, has in the merged tensor. */
+/* Set the columns that the slice, or the group that contains it, has in the merged tensor. */
 static void find_columns(const struct dss *w, struct slice *s, int n_groups)
 {
     s->n_deal = w->t->topo.tp / n_groups;
@@ -122,13 +121,13 @@ static void cut_vocab(struct dss *w, struct slice *s, const struct tmap *m, int6
         add_piece(s, zeros(w, (uint64_t)(n - from_source) * s->size), 0, n - from_source, first + from_source);
 }
 
-/* Lay the slice out from the map of the merged tensor. */
+/* Describe the slice as pieces of the map of the merged tensor. */
 static void cut_slice(struct dss *w, struct slice *s, const struct tmap *m)
 {
     int64_t n = s->p->slice_elems, half = n / 2, total = n * w->t->topo.tp;
 
     switch (s->p->from->merge) {
-    case MERGE_REPLICATED: case MERGE_SUM:              /* a sum has one rank: ds_target_new() sees to it */
+    case MERGE_REPLICATED: case MERGE_SUM:              /* a sum has one rank: ds_target_new() guarantees it */
         add_piece(s, m, 0, n, 0);
         break;
     case MERGE_VOCAB:
@@ -148,12 +147,12 @@ static void cut_slice(struct dss *w, struct slice *s, const struct tmap *m)
     }
 }
 
-/* All zeros, in the places the merge rule gives them. */
+/* Describe a slice of zeros, at the positions that the merge rule gives. */
 static void cut_zeros(struct dss *w, struct slice *s)
 {
     struct tmap m = { .len = (uint64_t)s->p->slice_elems * (uint64_t)w->t->topo.tp * s->size };
 
-    /* A merged tensor of zeros, cut like any other but read from the one map of zeros. */
+    /* Cut a merged tensor of zeros like any other, but read it from the shared map of zeros. */
     if (s->p->from->merge == MERGE_CAT1) {
         find_columns(w, s, w->t->topo.tp);
         add_piece(s, NULL, 0, s->p->slice_elems, 0);
@@ -171,7 +170,10 @@ static bool is_moment(enum state st)
     return st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
 }
 
-/* The last stage's own position table, where the source has one; NULL with zero moments where it has not. */
+/*
+ * Return the last stage's own position table if the source has one. If it has none, returns NULL for the moments,
+ * which become zero.
+ */
 static const struct tmap *untrained_table(const struct slice *s)
 {
     const struct tmap *tied = s->p->from->tied[s->state];
@@ -190,7 +192,7 @@ static struct slice make_slice(struct dss *w, int param, enum state st, int tp, 
         m = NULL;
     if (st == STATE_BF16 && !m)
         m = s.p->from->state[STATE_FP32];
-    /* Masters of an imported model are what its weights are. */
+    /* Masters of an imported model are converted from its weights. */
     if (m)
         s.op = (enum plan_op)plan_op_of(m->dtype, st == STATE_BF16 ? w->t->weights : DTYPE_F32);
     s.size = (uint64_t)dtype_size(m ? m->dtype : DTYPE_F32);
@@ -215,7 +217,7 @@ static struct dss_item *new_item(struct dss *w, const struct ds_file *f, int sto
     return it;
 }
 
-/* The item's place in the merged tensor is still to be told. */
+/* Make an item of a slice. The caller sets its position in the merged tensor. */
 static struct dss_item *slice_item(const struct filling *x, const struct slice *s, uint64_t at, bool tied_copy)
 {
     struct dss *w = x->k->priv;
@@ -233,7 +235,7 @@ static struct dss_item *slice_item(const struct filling *x, const struct slice *
     return it;
 }
 
-/* n elements of the map from `from` on: what the item is made of. */
+/* Return the range of n elements of the map, from element `from` on, that fills the item. */
 static struct plan_range item_range(const struct filling *x, const struct slice *s, const struct tmap *map,
                                     int64_t from, int64_t n, struct dss_item *it)
 {
@@ -241,7 +243,7 @@ static struct plan_range item_range(const struct filling *x, const struct slice 
                                 .policy = x->k->o.replicas, .name = s->p->from->name, .user = it };
 }
 
-/* They go to the item's place in the storage. */
+/* Add a plan item that copies n elements of the map to the item's position in the storage. */
 static void plan_copy(const struct filling *x, const struct slice *s, const struct tmap *map, int64_t from, int64_t n,
                       struct dss_item *it)
 {
@@ -251,9 +253,9 @@ static void plan_copy(const struct filling *x, const struct slice *s, const stru
     plan_item(x->plan, i)->op = s->op;
 }
 
-/* ---- row-parallel slices that are dealt out of a group ---- */
+/* ---- row-parallel slices that are distributed from a group ---- */
 
-/* n elements of one row, from element `skip` of the slices on, to every slice of the group. */
+/* Copy n elements of one row, from element `skip` of the slices on, to every slice of the group. */
 static void deal_part_of_row(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
 {
     int64_t width = s->p->slice[1], row = skip / width, column = skip % width;
@@ -268,7 +270,7 @@ static void deal_part_of_row(const struct filling *x, const struct slice *s, int
     }
 }
 
-/* Rows [row, end) to every slice of the group, in one item. */
+/* Copy rows [row, end) to every slice of the group, in one item. */
 static void deal_rows(const struct filling *x, const struct slice *s, int64_t row, int64_t end, uint64_t at)
 {
     struct plan_out *out = xcalloc((size_t)s->n_deal, sizeof *out);
@@ -288,7 +290,7 @@ static void deal_rows(const struct filling *x, const struct slice *s, int64_t ro
     free(out);
 }
 
-/* Elements [skip, skip+n) of each of the group's slices; told once, for the first of them. */
+/* Plan elements [skip, skip+n) of each of the group's slices. Done once, for the first slice of the group. */
 static void plan_dealt(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
 {
     int64_t width = s->p->slice[1], end = skip + n, first = (skip + width - 1) / width, last = end / width;
@@ -303,7 +305,7 @@ static void plan_dealt(const struct filling *x, const struct slice *s, int64_t s
         deal_part_of_row(x, s, last * width, end - last * width, at + (uint64_t)(last * width - skip) * s->out);
 }
 
-/* Elements [skip, skip+n) of a slice to byte `at` of the storage. */
+/* Plan the copy of elements [skip, skip+n) of a slice to byte `at` of the storage. */
 static void plan_range(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at,
                        bool tied_copy)
 {
@@ -332,7 +334,7 @@ static void plan_weights(const struct filling *x, const struct ds_storage *st)
     plan_range(x, &s, 0, s.p->slice_elems, 0, false);
 }
 
-/* One flat partition: the fragments of its parameters, and zeros to its end. */
+/* Plan one flat partition: the fragments of its parameters, and zeros up to its end. */
 static void plan_flat(const struct filling *x, const struct ds_storage *st)
 {
     struct dss *w = x->k->priv;
@@ -353,7 +355,7 @@ static void plan_flat(const struct filling *x, const struct ds_storage *st)
     if (filled < st->len) {
         struct dss_item *it = new_item(w, x->f, x->storage, filled);
 
-        it->pub.repeated = true;        /* of nothing: no tensor counts it */
+        it->pub.repeated = true;        /* padding: not counted in any tensor */
         plan_add(x->plan, &(struct plan_range){ .map = zeros(w, st->len - filled), .len = st->len - filled,
                                                 .policy = REPLICAS_FIRST, .name = "padding", .user = it },
                  x->f->dst, x->f->at[x->storage] + filled);
@@ -375,9 +377,8 @@ void dss_plan_file(struct sink *k, struct ds_file *f, struct plan *plan)
 /* ---- digests ---- */
 
 /*
- * Rows of some columns stand apart in the merged tensor. Their ends are a whole merged row
- * from each other, so their sum goes by Horner's rule; the last one, where a chunk ends
- * inside it, is put in its place alone.
+ * The rows of some columns are not adjacent in the merged tensor. Their ends are one whole merged row apart, so their
+ * sum is computed by Horner's rule. If a chunk ends inside a row, the last part is added separately.
  */
 void dss_look(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes, uint64_t len)
 {

@@ -1,8 +1,8 @@
 /*
- * deepspeed_stages.c - what each pipeline stage holds: the tables inside mp_rank files, compared
+ * deepspeed_stages.c - the parameters of each pipeline stage: read the tables in mp_rank files and compare them
  *
- * All tensor ranks of a stage list the same; the first that is readable speaks for the
- * stage, and an index of all stages' names serves every later question.
+ * All tensor ranks of a stage list the same parameters. The first readable rank represents the stage, and an index of
+ * all stages' names serves all later look-ups.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ void ds_read_stage(const struct ds_job *j)
     st->ok = ds_stage_read(&st->st, pk_get(pt_root(j->pt), "param_shapes"), j->d->topo.dp, j->path, j->r);
 }
 
-/* ---- stages against each other ---- */
+/* ---- comparing the ranks of a stage ---- */
 
 static bool same_shape(const struct ds_slice *a, const struct ds_slice *b)
 {
@@ -37,7 +37,7 @@ const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128])
     return buf;
 }
 
-/* The first thing in which tensor rank b differs from rank a of the same stage. */
+/* Report the first difference of tensor rank b from rank a of the same stage. Returns true if there is none. */
 static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
 {
     const struct ds_stage *a = &d->stage[topo_mp(d->topo, pp, tp_a)].st, *b = &d->stage[topo_mp(d->topo, pp, tp_b)].st;

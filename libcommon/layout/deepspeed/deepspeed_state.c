@@ -19,7 +19,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
     struct adam_step first = adam_find_step(&a, 0, j->r);
     const struct pk *group = adam_list_at(pk_get(adam_base(opt), "param_groups"), 0);
 
-    /* A group with a factor of its own may have another rate than the first group of other stages. */
+    /* A group with its own factor may have another rate than the first group of other stages. */
     if (!pk_get(group, "lr_mult"))
         j->d->mark[j->file][DS_RATE] = ds_mark_text(pk_get(group, "lr"));
     if (!first.found)
@@ -75,7 +75,7 @@ static void read_optimizer(struct ds *d)
     run->optimizer_pt = f->pt;
     run->param_groups = pk_get(pk_get(run->optimizer, "base_optimizer_state"), "param_groups");
     s->zero_stage_1 = d->shard[lead].zero_stage_1;
-    told = report_new();                /* ds_read_step() has reported it already */
+    told = report_new();                /* discarded: ds_read_step() has already reported its findings */
     step = adam_find_step(&(struct adam_file){ s->files, f->pt, files_name(s->files, f->file), run->optimizer }, 0,
                           told);
     report_free(told);
@@ -84,7 +84,7 @@ static void read_optimizer(struct ds *d)
     run->step_is_tensor = step.is_tensor;
 }
 
-/* Padded rows: by args, by checkpoint_info and by the table's own shape. */
+/* Compare the number of padded rows in args, in checkpoint_info and in the table's own shape. */
 static void check_vocab(struct ds *d, const char *path, const struct pk *root)
 {
     struct model_config *c = &d->s->config;
@@ -118,7 +118,7 @@ static void check_version(struct ds *d, const char *path, const struct pk *root)
                    "checkpoint_version %g stores QKV differently; not supported", version);
 }
 
-/* Weights without optimizer shards: asked for (--no-save-optim), or lost? */
+/* Report missing optimizer shards: a warning if they were not saved (--no-save-optim), otherwise an error. */
 static void check_optimizer_there(struct ds *d, const char *path)
 {
     char buf[96];

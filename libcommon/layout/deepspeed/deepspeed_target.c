@@ -1,10 +1,9 @@
 /*
- * deepspeed_target.c - from a wish to the shape of a sharded checkpoint
+ * deepspeed_target.c - compute the shape of a sharded checkpoint from a request
  *
- * The source's own param_shapes tell its conventions: which layers a stage has, how many
- * optimizer groups there are, which parameters decay, and their order. The order the rule
- * (docs/formats.md, section 4.4) gives for the source's own topology must be the one its files have; only then
- * does the same rule lay out the target.
+ * The source's own param_shapes show its conventions: the layers of each stage, the number of optimizer groups, which
+ * parameters decay, and their order. The order that the rule (docs/formats.md, section 4.4) gives for the source's
+ * own topology must be the one in its files; only then is the same rule used to lay out the target.
  */
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
@@ -19,9 +18,12 @@
 
 enum { DEGREE_MAX = 1 << 16 };
 
-/* ---- what the source's ranks list ---- */
+/* ---- the parameters that the source's ranks list ---- */
 
-/* An output head of its own, or an embedding that is one stage's alone: the last stage's copies are not made so. */
+/*
+ * Refuse a separate output head, or an embedding that belongs to one stage alone: the last stage's copies are not
+ * made for these.
+ */
 static int refuse_untied(const struct source *s, const struct ds_shape *o, struct err *e)
 {
     for (int i = 0; i < o->index.n; i++) {
@@ -112,7 +114,10 @@ static void renumber(struct ds_target *t, struct ds_tparam *p, int layer)
     p->key = strchr(p->name, '.') + 1;
 }
 
-/* Instead of the source's blocks those of the list, numbered as they come; the final LayerNorm moves along. */
+/*
+ * Replace the source's blocks by those of the list, numbered in that order. The final LayerNorm's number moves
+ * accordingly.
+ */
 static void pick_layers(struct ds_target *t, const int *picked, int n)
 {
     const int end = t->first_layer + t->n_layers, final_norm = t->final_norm - t->n_layers + n;
@@ -221,7 +226,7 @@ static int settle_vocab(struct ds_target *t, const struct ds_request *q, struct 
     return 0;
 }
 
-/* The part of each parameter that one tensor rank gets. */
+/* Compute the part of each parameter that one tensor rank holds. */
 static int settle_slices(struct ds_target *t, struct err *e)
 {
     int64_t heads = t->src->config.n_heads;
@@ -270,7 +275,7 @@ static int given_stages(struct ds_target *t, const struct ds_request *q, int *la
         sum += layers[i] = q->stages[i];
         last = layers[i] ? i : last;
     }
-    /* A last stage without layers has the head alone: so DeepSpeed cuts by type:transformer|embedding. */
+    /* A last stage without layers has only the head: DeepSpeed splits this way for type:transformer|embedding. */
     t->norm_stage = q->norm_last ? q->n_stages - 1 : last;
     if (q->n_stages != t->topo.pp)
         err_usage(e, "%d stages given for PP %d", q->n_stages, t->topo.pp);
@@ -281,7 +286,10 @@ static int given_stages(struct ds_target *t, const struct ds_request *q, int *la
     return -1;
 }
 
-/* Elements that one tensor rank trains in a spec; the embedding's LayerNorm is not counted (pipeline.h). */
+/*
+ * Return the number of elements that one tensor rank trains in a spec. The embedding's LayerNorm is not counted
+ * (pipeline.h).
+ */
 static int64_t spec_elems(const struct ds_target *t, int layer)
 {
     int64_t n = 0;
@@ -339,7 +347,7 @@ static int settle_stages(struct ds_target *t, const struct ds_shape *o, const st
 
 /* ---- groups ---- */
 
-/* What a stage holds: which parameters, as a test. */
+/* The parameters that a stage holds, as ranges for holds(). */
 struct holdings {
     int pp, n_stages;
     int first, end;                     /* its layers, by number */
@@ -372,7 +380,10 @@ static void add_slice(const struct ds_target *t, struct ds_group *g, const struc
     g->sum += s->n_elems;
 }
 
-/* The groups of one stage: the decay list, cut in two halves by count where there are three, and the others. */
+/*
+ * Fill the groups of one stage: the decaying parameters, split into two halves by count if there are three groups,
+ * and the others.
+ */
 static void fill_stage(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_group *group)
 {
     struct ds_tparam **list = xmalloc((size_t)t->n_params * sizeof *list);
@@ -396,7 +407,7 @@ static void fill_stage(const struct ds_target *t, const struct holdings *h, int 
     free(list);
 }
 
-/* What stage pp of the source lists for group `rule`; one without parameters for none. */
+/* Return the group `rule` that stage pp of the source lists; without parameters if it lists none. */
 static struct ds_group listed(const struct ds_shape *o, int pp, int rule)
 {
     for (int g = 0; g < o->stage[pp].n_groups; g++)
@@ -421,7 +432,7 @@ static int check_group(const struct ds_target *t, const struct ds_group *want, c
     return 0;
 }
 
-/* The rule for the source's own stages and groups must give what its files have. */
+/* Check that the rule, applied to the source's own stages and groups, gives what its files have. */
 static int check_rule(const struct ds_target *t, const struct ds_shape *o, struct err *e)
 {
     int first = t->first_layer;
@@ -444,7 +455,7 @@ static int check_rule(const struct ds_target *t, const struct ds_shape *o, struc
     return 0;
 }
 
-/* The groups that have parameters, without gaps: a stage's optimizer numbers them so. */
+/* Remove groups without parameters, as a stage's optimizer numbers its groups without gaps. */
 static void close_gaps(const struct ds_target *t, struct ds_stage *st)
 {
     for (int g = 0; g < t->n_groups; g++) {
@@ -511,11 +522,11 @@ static void weights_dtype(struct ds_target *t, const struct ds_request *q)
                : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
 }
 
-/* GPUs of a node, as the source's (rank, local_rank) pairs have it; 8 when they leave it open. */
+/* Find the number of GPUs per node from the source's (rank, local_rank) pairs; 8 if they are consistent with it. */
 static void settle_nodes(struct ds_target *t)
 {
     bool eight = true, plain = true;
-    int64_t apart = 0;                  /* a multiple of a node's GPUs */
+    int64_t apart = 0;                  /* a multiple of the GPUs per node */
 
     for (int mp = 0; mp < t->src->topo.pp * t->src->topo.tp; mp++) {
         const struct source_file *f = ds_mp_file(t->src, mp / t->src->topo.tp, mp % t->src->topo.tp);

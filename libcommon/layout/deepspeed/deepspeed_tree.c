@@ -1,5 +1,5 @@
 /*
- * deepspeed_tree.c - what each file of a target says, made out of the source's own trees
+ * deepspeed_tree.c - make the tree of each file of a target from the source's own trees
  */
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 
@@ -15,7 +15,7 @@
 #include "libcommon/model/schedule_lr.h"
 #include "libcommon/model/zero.h"
 
-/* The same, for a key that not every version writes. */
+/* Set an integer only if the key exists, for keys that not every version writes. */
 static void renew_int(struct arena *a, struct pk *dict, const char *key, int64_t v)
 {
     if (dict && pk_get(dict, key))
@@ -67,13 +67,13 @@ void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *x)
 /* A shard under construction. */
 struct shard {
     const struct ds_target *t;
-    const struct ds_group *group;      /* of its stage */
+    const struct ds_group *group;      /* groups of its stage */
     int n_groups;
     int dp;
     struct ds_tree *x;
 };
 
-/* F - S, recorded on the last data-parallel rank alone. */
+/* Return the padding F - S, which is recorded on the last data-parallel rank only. */
 static int64_t padding(const struct shard *k, int g)
 {
     int64_t sum = k->group[g].sum;
@@ -81,7 +81,7 @@ static int64_t padding(const struct shard *k, int g)
     return k->dp == k->t->topo.dp - 1 ? zero_flat_elems(sum, k->t->topo.dp) - sum : 0;
 }
 
-/* Masters of ZeRO-1 are saved without their padding. */
+/* Make a flat tensor. Masters of ZeRO-1 are saved without their padding. */
 static struct pk *flat_tensor(struct shard *k, int g, enum state st)
 {
     int64_t n = k->group[g].partition;
@@ -93,7 +93,7 @@ static struct pk *flat_tensor(struct shard *k, int g, enum state st)
     return add_tensor(k->x, storage, DTYPE_F32, 1, &n, st == STATE_FP32);
 }
 
-/* The source's group that group g of the target is like: decaying ones share their settings. */
+/* Return the source's group whose settings group g of the target uses. All decaying groups share their settings. */
 static int group_like(const struct ds_target *t, int g)
 {
     uint32_t n = 0;
@@ -104,7 +104,7 @@ static int group_like(const struct ds_target *t, int g)
     return from == t->n_groups ? g : g == t->n_groups - 1 ? from - 1 : 0;
 }
 
-/* The counter as the source keeps it: torch's tensor, or an int. ds_tree_set_step() has its value. */
+/* Return a counter in the source's form: a torch tensor, or an int. ds_tree_set_step() sets the value. */
 static struct pk *step_value(struct shard *k, const struct pk *was)
 {
     const struct run_state *r = &k->t->src->run;
@@ -118,7 +118,7 @@ static struct pk *step_value(struct shard *k, const struct pk *was)
     return add_tensor(k->x, st, DTYPE_F32, 0, NULL, false);
 }
 
-/* state[g] in the source's order of keys; a universal source has step and moments elsewhere. */
+/* Make state[g] with the source's order of keys. A universal source stores step and moments elsewhere. */
 static struct pk *adam_state(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
@@ -144,7 +144,7 @@ static struct pk *adam_state(struct shard *k, int g)
     return d;
 }
 
-/* One param_groups entry: settings of the source's, and the number of its one parameter, the flat buffer. */
+/* Make one param_groups entry: the source's settings, and the number of its only parameter, the flat buffer. */
 static struct pk *param_group(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
@@ -166,7 +166,7 @@ static struct pk *base_optimizer_state(struct shard *k)
     uint32_t n = 0;
 
     pair = pk_pairs(was, &n);
-    /* State first, as torch's state_dict(): its tensors get the lowest numbers. */
+    /* State first, as in torch's state_dict(): its tensors have the lowest numbers. */
     for (int g = 0; g < k->n_groups; g++)
         pk_set(a, state, pk_int(a, g), adam_state(k, g));
     for (int g = 0; g < k->n_groups; g++)
@@ -178,7 +178,10 @@ static struct pk *base_optimizer_state(struct shard *k)
     return d;
 }
 
-/* The class of slice mappings' entries: as in the source, or by its DeepSpeed version; false: none are written. */
+/*
+ * Find the class of the slice mappings' entries: as in the source, or by its DeepSpeed version. Returns false if none
+ * are written.
+ */
 static bool mapping_class(const struct ds_target *t, const char **module)
 {
     const struct pk *was = pk_get(t->opt, "param_slice_mappings");
@@ -222,7 +225,7 @@ static struct pk *slice_mapping(struct shard *k, const char *module, int g)
     return d;
 }
 
-/* Keys of the elastic form, which says otherwise than a plain one where state and counter are. */
+/* Returns true for keys of the elastic form, which mark that state and counter are stored differently. */
 static bool is_elastic(const char *key)
 {
     return strcmp(key, "base_optimizer_state_step") == 0 || strcmp(key, "elastic_checkpoint") == 0;
@@ -242,8 +245,8 @@ static enum tree_part part_of(const char *key)
 }
 
 /*
- * ZeRO-1 since DeepSpeed 0.19 lists what stands between parameters: nothing, or the slice mappings would not be the
- * rule's.
+ * ZeRO-1 since DeepSpeed 0.19 lists the padding between parameters. Here it is always 0; otherwise the slice mappings
+ * would not follow the rule.
  */
 static struct pk *alignment(struct shard *k, int g)
 {
@@ -272,7 +275,7 @@ static struct pk *make_part(struct shard *k, enum tree_part part)
     return list;
 }
 
-/* The universal form dropped three keys; they stood after clip_grad, and last. */
+/* The universal form drops three keys. They are put back: two after clip_grad, and one at the end. */
 static struct pk *optimizer_state_dict(struct shard *k)
 {
     struct arena *a = k->x->arena;
@@ -324,13 +327,15 @@ void ds_tree_set_step(struct ds_tree *x, int64_t step)
     for (int i = 0; i < x->n; i++)
         if (x->storage[i].fill == DS_FILL_BYTES)
             memcpy(x->storage[i].bytes, &number, sizeof number);
-    /* apex counts in the groups; DeepSpeed's own optimizer keeps a constant 0 there beside the real one. */
+    /*
+     * apex counts in the groups; DeepSpeed's own optimizer keeps a constant 0 there in addition to the real counter.
+     */
     group = pk_items(pk_get(base, "param_groups"), &n);
     for (uint32_t g = 0; !in_state && step >= 0 && g < n; g++)
         renew_int(x->arena, group[g], "step", step);
 }
 
-/* A value that stands beside optimizer_state_dict. */
+/* Copy a value that is stored next to optimizer_state_dict. */
 static struct pk *around_state(const struct shard *k, const char *key, const struct pk *v)
 {
     return strcmp(key, "ds_config") == 0 ? ds_info_config(k->x->arena, v, k->t->src->run.args)
@@ -347,7 +352,7 @@ static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree
 
     x->root = pk_dict(x->arena);
     if (!pk_get(was, "optimizer_state_dict")) {
-        /* A universal source: what stands around the state is in the mp_rank files too. */
+        /* For a universal source, the values around the state are in the mp_rank files as well. */
         pk_set_str(x->arena, x->root, "optimizer_state_dict", optimizer_state_dict(&k));
         for (int i = 0; mp && i < 2; i++) {
             const char *key = i ? "ds_version" : "ds_config";
@@ -366,7 +371,7 @@ static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree
     }
 }
 
-/* Tensor ranks differ in values only. */
+/* The trees of tensor ranks are the same; only the values differ. */
 void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *x)
 {
     tree_begin(x);
@@ -374,9 +379,9 @@ void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *x)
     ds_tree_set_step(x, t->opt_step);
 }
 
-/* ---- what of it can be written ---- */
+/* ---- check that the optimizer can be written ---- */
 
-/* Asked for each node of a copy. */
+/* Called for each node of a copy. */
 static struct pk *find_storage(void *ctx, const struct pk *v)
 {
     bool *found = ctx;
@@ -396,7 +401,7 @@ static bool only_str_keys(const struct pk *dict)
     return true;
 }
 
-/* A value that is copied as it is: it must hold no tensor, whose storage would be lost. */
+/* Returns true if a value that is copied unchanged holds no tensor, whose storage would be lost. */
 static bool is_plain(const struct pk *v)
 {
     struct arena *a = arena_new(0);
@@ -444,7 +449,7 @@ static int check_optimizer(const struct source *s, struct err *e)
                  "reads them, and what it makes can be reshaped");
         return -1;
     }
-    /* A universal form may lack them: they are made up then. */
+    /* A universal form may lack them; they are made up in that case. */
     if (!(universal && !item) && (universal ? n != 2 && n != 3 : (int)n != r->n_groups)) {
         err_data(e, path, ERR_NO_BYTE, "%u param_groups for %d optimizer groups", n, r->n_groups);
         return -1;
@@ -470,7 +475,7 @@ static int check_optimizer(const struct source *s, struct err *e)
 
 /* ---- made-up optimizer settings ---- */
 
-/* An argument of the run, or a default. */
+/* Return an argument of the run, or a default. */
 static struct pk *from_args(const struct ds_target *t, const char *key, double otherwise)
 {
     const struct pk *v = pk_get(t->src->run.args, key);
@@ -478,7 +483,10 @@ static struct pk *from_args(const struct ds_target *t, const char *key, double o
     return v && !pk_is_none(v) && is_plain(v) ? pk_copy(t->arena, v) : pk_float(t->arena, otherwise);
 }
 
-/* The rate that the schedule had come to, which the next step is taken with; without a schedule the highest one. */
+/*
+ * Return the learning rate that the schedule has reached, which the next step uses. Without a schedule, returns the
+ * highest rate.
+ */
 static struct pk *rate_now(const struct ds_target *t)
 {
     const struct source_file *mp = ds_mp_file(t->src, 0, 0);
@@ -511,7 +519,7 @@ static struct pk *made_group(const struct ds_target *t, int g)
     return d;
 }
 
-/* DeepSpeed before 0.13.2 began with an empty step: its counter is one ahead of the iteration. */
+/* DeepSpeed before 0.13.2 began with an empty step, so its counter is one ahead of the iteration. */
 static int64_t likely_step(const struct ds_target *t)
 {
     const struct run_state *r = &t->src->run;
@@ -522,7 +530,10 @@ static int64_t likely_step(const struct ds_target *t)
     return r->iteration < 0 ? 0 : (t->iteration >= 0 ? t->iteration : r->iteration) + !new;
 }
 
-/* Without a loss scaler where it is ZeRO stage 1's: DeepSpeed, as `train`, goes on with a fresh one then. */
+/*
+ * Make up the optimizer's tree. For ZeRO stage 1 it has no loss scaler: DeepSpeed and `train` then continue with a
+ * new one.
+ */
 static void make_optimizer(struct ds_target *t, struct report *notes)
 {
     struct arena *a = t->arena;
@@ -565,7 +576,7 @@ int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e)
 
 /* ---- mp_rank files ---- */
 
-/* Sequence-parallel ranks of Microsoft's fork hold shards like data-parallel ones: DP counts both. */
+/* Sequence-parallel ranks of Microsoft's fork hold shards like data-parallel ranks, so DP counts both. */
 static void renew_data_degree(const struct ds_target *t, struct arena *a, struct pk *args)
 {
     int64_t sp = 1;
@@ -588,7 +599,7 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
     renew_data_degree(t, a, args);
     renew_int(a, args, "tensor_model_parallel_size", t->topo.tp);
     renew_int(a, args, "pipeline_model_parallel_size", t->topo.pp);
-    /* Names of other forks for the same. */
+    /* Names that other forks use for the same values. */
     if (pk_as_int(pk_get(args, "model_parallel_size"), &other))
         pk_set_int(a, args, "model_parallel_size", t->topo.tp);
     if (pk_as_int(pk_get(args, "transformer_pipeline_model_parallel_size"), &other))
@@ -602,7 +613,7 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
         pk_set_str(a, args, "no_save_optim", pk_bool(a, true));
 }
 
-/* Global rank 0 alone lists tied aliases; a file made after its image must not. */
+/* Only global rank 0 lists tied aliases. Files of other ranks that are made from its image must not. */
 static struct pk *shared_params(const struct ds_target *t, struct arena *a, int pp, int tp)
 {
     const struct source_file *f = ds_mp_file(t->src, 0, 0);

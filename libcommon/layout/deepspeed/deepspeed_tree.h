@@ -1,25 +1,25 @@
 /*
  * deepspeed_tree.h - the pickled trees of a sharded checkpoint's files
  *
- * For the room only, but for ds_tree_mp(), which a trainer's own mp_rank file begins as. Trees are the source's own
- * with the changed parts put in: what we do not know is carried along. A tree and the sizes of its storages are made
- * when the file is laid out and again when its headers are written; both times the same.
+ * Internal, except for ds_tree_mp(), with which a trainer's own mp_rank file begins. Trees are copies of the source's
+ * trees with the changed parts replaced, so unknown values are preserved. A tree and the sizes of its storages are
+ * made twice, when the file is laid out and when its headers are written; both results are the same.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_TREE_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_TREE_H
 
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
-/* What a storage is filled with. */
+/* The data that fill a storage. */
 enum ds_fill { DS_FILL_FLAT, DS_FILL_WEIGHTS, DS_FILL_BYTES };
 struct ds_storage {
     enum ds_fill fill;
-    int param;                          /* WEIGHTS: in target->param */
+    int param;                          /* WEIGHTS: index in target->param */
     int group;                          /* FLAT */
     enum state state;
     uint64_t len;                       /* bytes */
-    uint64_t filled;                    /* FLAT, of a share: those that parameters fill; zeros follow */
-    unsigned char bytes[8];             /* BYTES: all of it */
+    uint64_t filled;                    /* FLAT, in a share: bytes filled by parameters; zeros follow */
+    unsigned char bytes[8];             /* BYTES: the whole content */
 };
 struct ds_tree {
     struct arena *arena;
@@ -31,16 +31,19 @@ struct ds_tree {
 void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *out);
 void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *out);
 void ds_tree_free(struct ds_tree *x);
-/* Adam's counter into the tree of a shard, wherever this one has it. */
+/* Set Adam's counter in the tree of a shard, in whichever place this tree has it. */
 void ds_tree_set_step(struct ds_tree *x, int64_t step);
 /*
- * What an mp_rank file says; its tensors (random states) are those of *from, the source's file that it is made of.
- * NULL: the source lacks it.
+ * Return the tree of an mp_rank file. Its tensors (random states) are those of *from, the source's file that it is
+ * made from. Returns NULL if the source lacks that file.
  */
 MUST_CHECK struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp,
                                  const struct source_file **from, struct err *e);
 
-/* Fill t->opt and its kin from the source, or make them up and say so. -1: not in a form that we can write again. */
+/*
+ * Set t->opt and the fields that belong to it from the source, or make them up and add a note. Returns -1 if the
+ * source's form cannot be written again.
+ */
 MUST_CHECK int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e);
 
 #endif
