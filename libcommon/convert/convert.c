@@ -151,10 +151,10 @@ struct conversion {
     struct plan *plan;
     struct journal *journal;
     int *tied_item;                     /* per parameter and universal state: number of the plan item that reads the
-                                         * tied copy, or -1 */
+                                           tied copy, or -1 */
     bool has_files;                     /* the destination files exist with their final lengths */
     bool *finished;                     /* per item: its data are on disk, written by this run, an earlier one or
-                                         * another part */
+                                           another part */
     struct report *found;               /* findings about the values that were converted */
 };
 
@@ -371,7 +371,7 @@ static void check_tied_state(struct conversion *r, const struct param *p, enum s
                              .len = len };
     struct stats_opts so = { .threads = r->o->threads, .mem_bytes = r->o->mem_bytes, .replicas = REPLICAS_FIRST,
                              .stopped = r->o->stopped, .report = report_new() };       /* the CRCs have already been
-                                                                                        * compared */
+                                                                                          compared */
     const struct verdict_of of = { .s = r->src, .param = p->name, .what = state_name(st), .map = p->state[st],
                                    .severity = mismatch(r) };
     struct err e = {0};

@@ -1,5 +1,5 @@
 /*
- * journal.h - the record of which plan items are on disk, for --resume and for several processes
+ * journal.h - the record of plan items that are on disk, for --resume and for several processes
  *
  * A conversion keeps OUT.part.job/ next to OUT.part/. It holds one journal per process, with one line per finished
  * item. A line is appended only after the item's bytes were synced. It carries the CRCs that the item contributes, so

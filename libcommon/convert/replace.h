@@ -2,8 +2,8 @@
  * replace.h - check what a run may remove: folders that hold a checkpoint's files and nothing else
  *
  * --force replaces a tag, a universal form, a model folder of Transformers, or an empty folder. Folders are
- * recognized by their entries, each of which is compared with the one table in replace.c. If there is an unknown file
- * or folder, a symbolic link, or a mount point, the whole folder is kept. Files with common names (a README) count as
+ * recognized by their entries, which are all compared with the one table in replace.c. If there is an unknown file or
+ * folder, a symbolic link, or a mount point, the whole folder is kept. Files with common names (a README) count as
  * ours if manifest.json lists them and they are unchanged since they were written.
  */
 #ifndef SHARDKIT_CONVERT_REPLACE_H

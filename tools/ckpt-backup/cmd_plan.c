@@ -154,7 +154,7 @@ static int n_newer(const struct survey *s, int place, int64_t step)
 
 /*
  * A place lets a step go because it holds newer ones. Read those newer backups again, as many of the newest as
- * keep-last requires. Returns -1 if fewer than that are sound.
+ * keep-last requires. Returns -1 if one of them is not sound, or if there are fewer than that.
  */
 static int read_newer(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {

@@ -25,7 +25,7 @@ static bool is_same(const struct reshape_job *j, const struct source *s)
 
 /*
  * Returns true if an option asks for more than other ranks. If the result has the form of IN, all entries are kept,
- * so --drop-optimizer is refused as well.
+ * so options that omit the optimizer are refused as well.
  */
 static bool asks_too_much(const struct reshape_job *j, const struct source *s)
 {
@@ -37,7 +37,10 @@ static bool asks_too_much(const struct reshape_job *j, const struct source *s)
            q->step >= 0 || j->like || j->cli.certificate;
 }
 
-/* Returns true if the folder's name is one that Megatron-LM derives from the number in its pointer file. */
+/*
+ * Returns true if Megatron-LM can find the folder by the content of its pointer file, which is a number
+ * ("iter_0000005") or "release".
+ */
 static bool has_number(const char *out)
 {
     char *base = path_base(out);

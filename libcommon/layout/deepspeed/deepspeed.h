@@ -1,28 +1,28 @@
 /*
- * deepspeed.h - reading a Megatron-DeepSpeed tag: what the deepspeed_*.c files share
+ * deepspeed.h - read a Megatron-DeepSpeed tag: declarations shared by the deepspeed_*.c files
  *
- * layout.h is the door; this header is for the room only. The order of phases:
- *   deepspeed_files.c   names -> ranks; the (pp, tp, dp) grid; what is missing or extra
- *   deepspeed_stages.c  mp_rank files -> a stage each (deepspeed_shape.h), compared
+ * Other folders use layout.h; this header is internal. The phases, in order:
+ *   deepspeed_files.c   names -> ranks; the (pp, tp, dp) grid; missing and extra files
+ *   deepspeed_stages.c  mp_rank files -> one stage each (deepspeed_shape.h), compared
  *   deepspeed_layers.c  layer files -> bf16 tensors
  *   deepspeed_shards.c  zero files -> one flat run per group and state, checked against
  *                       the partition rule
  *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
  *   deepspeed_marks.c   values that all files of a save must share
  *   deepspeed_state.c   run state, configuration
- *   ../ds_names.c       what a name says, against what the file says it is
- *   deepspeed_identity.c  the rank that arguments say, against the name
+ *   ../ds_names.c       compares a file's name with the name inside the file
+ *   deepspeed_identity.c  compares the rank in the arguments with the name
  *
- * Files are opened by many threads (pt_files.h), each into a slot of its own. The parameter
- * list and the tensor maps are made by one.
+ * Many threads open files (pt_files.h), and each file has a separate slot for its results. One thread makes the
+ * parameter list and the tensor maps.
  *
- * Codes of findings (E error, W warning, N note; those of other rooms: docs/formats.md, section 9):
- *   missing_file E          a member of the grid, or a layer, is not there
- *   extra_file E/W          a number outside the grid; a layer no stage knows; W: a .pt file
- *                           whose name means nothing here
+ * Codes of findings (E error, W warning, N note; those of other folders: docs/formats.md, section 9):
+ *   missing_file E          a member of the grid, or a layer, is missing
+ *   extra_file E/W          a number outside the grid; a layer that no stage lists; W: a .pt file
+ *                           whose name has no meaning here
  *   duplicate_file E        two files of one rank ("mp_rank_0_", "mp_rank_00_")
  *   short_file E            empty, or far shorter than its peers (only when tables are not read)
- *   degrees E               mp_world_size, dp_world_size, partition_count or args say otherwise
+ *   degrees E               mp_world_size, dp_world_size, partition_count or args differ from the degrees
  *   two_prefixes E          both zero_pp_rank_* and bf16_zero_pp_rank_*
  *   mixed_saves E*          iteration, versions, arguments, schedules or the optimizer's step and
  *                           rate differ between files
@@ -30,7 +30,7 @@
  *   unreadable E            the file cannot be opened, or its container or pickle is damaged
  *   crc E                   the optimizer's step (the only tensor read here) fails its checksum
  *   class E, opaque W       see pt_check_classes()
- *   key E/W/N               a key is absent or not what it should be; N: it can be recomputed
+ *   key E/W/N               a key is absent or has a wrong value; N: it can be recomputed
  *   no_optimizer W          saved with --no-save-optim: weights only
  *   groups E                group counts differ between param_shapes, fp32, state, mappings; a
  *                           state that two groups claim, or none
@@ -49,13 +49,13 @@
  *   unknown_key E/N         a layer-file tensor that param_shapes does not list; N: a buffer
  *   missing_key E           a parameter without its tensor in the layer file
  *   vocab E                 padded rows disagree with args, or V < V0
- *   heads E                 heads that the tensor degree does not divide
+ *   heads E                 the number of heads is not divisible by the tensor degree
  *   checkpoint_version E/W  QKV order not supported; W: not recorded, 3.0 assumed
  *   pattern, universal_info E/W  see merge_patterns_new()
  *   merge_rule W            no rule for a name: concatenated on dim 0
- *   optimizer E             not Adam: moments missing, or states besides them
- * E*: a warning with source_opts.accept_mismatch. `overlap` is open.c's, for all layouts.
- * What compares values belongs to verify.
+ *   optimizer E             not Adam: moments missing, or additional states
+ * E*: a warning with source_opts.accept_mismatch. open.c reports `overlap`, for all layouts. Values are compared by
+ * verify, not here.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_H

@@ -105,7 +105,7 @@ struct ds_target {
     const struct pk *opt, *param_groups;        /* shared by all shards; made up if the source has none */
     bool step_in_state, step_is_tensor;
     bool bf16_prefix, joined;           /* spelling of zero files' names */
-    bool no_tensors;                    /* from the request */
+    bool no_tensors;                    /* the source's tensors are not used (ds_request) */
     enum dtype weights;
     int64_t iteration, opt_step;        /* -1: unchanged */
     int local_ranks;                    /* GPUs per node; 0: local_rank equals the rank */

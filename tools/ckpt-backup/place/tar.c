@@ -93,8 +93,8 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     }
 out:
     /*
-     * On free, libarchive would write zeros for the member's bytes, which are written elsewhere. The refusal above
-     * prevents this. archive_write_fail() would prevent it as well, but leaks memory.
+     * On free, libarchive would write zeros for the member's bytes, which are written elsewhere. With `into` NULL,
+     * collect() refuses them. archive_write_fail() would prevent it as well, but leaks memory.
      */
     c.into = NULL;
     archive_write_free(a);

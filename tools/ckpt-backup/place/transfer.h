@@ -38,7 +38,7 @@ struct transfer_opts {
     const char *job;            /* folder of the journal, for resuming after a kill; NULL: no journal */
     const char *folder;         /* folder that holds the destinations; used with `job` */
     struct report *report;      /* wrong CRCs and short files become findings and the rest is read; NULL: they end the
-                                 * transfer */
+                                   transfer */
 };
 
 /*

@@ -259,7 +259,7 @@ int verdict_sum(const struct place_opts *o, struct receipt *rec, const char *fol
     int rc = run_verify(o, rec, folder, folder, &known, e);
 
     if (rc == 0)                        /* if a stored CRC is wrong, the CRCs from verify are the stored ones, so all
-                                         * bytes are read again */
+                                           bytes are read again */
         rc = sum_parts(o, part, rec->n_files, rec->unsound ? NULL : &known, e);
     for (int i = 0; i < rec->n_files && rc == 0; i++)
         rec->file[i].crc = part[i].sum.acc;

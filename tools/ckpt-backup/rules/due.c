@@ -39,7 +39,7 @@ static enum backup_form picked_form(const struct rules_place *p, int64_t step)
     struct rules_pick named = p->keep.pick;
 
     named.every = 0;                    /* keep-every concerns only what the place already holds; `keep 31200` also
-                                         * requests the step */
+                                           requests the step */
     if (rules_picks(&p->full, step) || rules_picks(&named, step))
         return p->full_form;
     return rules_picks(&p->weights, step) ? FORM_WEIGHTS : (enum backup_form)FORM_NONE;
@@ -211,7 +211,7 @@ static void forget_in_run(struct making *m)
 
     if (st->latest < 0)
         return;                         /* the newest step may be half written, and the one before it may be the last
-                                         * good one */
+                                           good one */
     finished.step = xcalloc((size_t)st->n_steps + 1, sizeof *finished.step);
     /* A step that is still being written does not count as one of the newest. */
     for (int i = 0; i < st->n_steps && is_finished(st, st->step[i]); i++)

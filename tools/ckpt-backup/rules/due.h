@@ -41,7 +41,7 @@ enum due_verb {
     DUE_COPY,              /* copy the run's `step` to `place` as `form` */
     DUE_FORGET,            /* `step` in `place` (DUE_RUN: in the run's folder) may be removed */
     DUE_WAIT,              /* may be removed once place `for_place` has verified it, or, if that is its own place,
-                            * newer steps */
+                              newer steps */
 };
 enum { DUE_RUN = -1 };
 
