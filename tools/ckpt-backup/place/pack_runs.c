@@ -1,5 +1,5 @@
 /*
- * pack_runs.c - turn tensor maps into runs of numbers and predictions
+ * pack_runs.c - convert tensor maps to runs of numbers and predictions
  *
  * A parameter's map lists, slice by slice, the extents of files that hold it. Slice k of the weights and slice k of
  * the masters hold the same elements, so walking both in parallel shows which bytes were rounded to which. Bytes that

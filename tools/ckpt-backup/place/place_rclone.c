@@ -4,7 +4,7 @@
  * Renaming on a remote is not dependable, so files are written under their final names, and only the receipt makes
  * them a backup: it is written last, after everything was downloaded again and compared. Until then
  * .ckpt-backup/NAME.job records that the files in NAME are unfinished and ours. The next run resumes: rclone skips
- * files that are there with the right size, and files that turn out to be wrong are sent again. far_cargo.h describes
+ * files that are there with the right size, and files that prove to be wrong are sent again. far_cargo.h describes
  * how each form is transported.
  */
 #include <stdlib.h>

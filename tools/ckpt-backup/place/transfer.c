@@ -1,5 +1,5 @@
 /*
- * transfer.c - turn runs into a plan: extents of records whose CRCs are known, in pieces that a journal can record
+ * transfer.c - convert runs to a plan: extents of records whose CRCs are known, in pieces that a journal can record
  */
 #include "tools/ckpt-backup/place/transfer.h"
 
