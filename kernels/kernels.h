@@ -67,8 +67,8 @@ struct kernel_linear {
     const void *w;                      /* T [n, k] */
     const void *bias;                   /* T [n], or NULL */
     void *y;                            /* T [m, n] */
-    void *pre;                          /* linear_gelu: T [m, n], the input of the GELU; NULL if no gradient is
-                                           needed */
+    /* For linear_gelu: T [m, n], the input of the GELU; NULL if no gradient is needed. */
+    void *pre;
 };
 struct kernel_linear_dx {
     int64_t m, n, k;
@@ -115,8 +115,8 @@ struct kernel_residual_norm {
     const void *residual;               /* T [m, h] */
     struct kernel_dropout drop;
     void *z;                            /* T [m, h]; may be `residual` or `a` */
-    struct kernel_layernorm norm;       /* defines m and h for all members; its x is ignored, the input is z. gamma
-                                           NULL: compute only z */
+    /* Defines m and h for all members; its x is ignored, the input is z. gamma NULL: compute only z. */
+    struct kernel_layernorm norm;
 };
 /* Gradient of that dropout: da = dz * mask / (1 - p). */
 struct kernel_dropout_back {

@@ -65,8 +65,8 @@
 #define GEMM_ROWS  (2 * PANEL_LCM)
 #define GEMM_A     (GEMM_ROWS * 256)    /* maximum number of slots of a strip's panels of A */
 #define GEMM_COLS  1024                 /* maximum number of columns of a block */
-#define GEMM_NEAR  (1 << 18)            /* slots of B that are used during one cut of the sum: half of the
-                                           second-level cache */
+/* Slots of B that are used during one cut of the sum: half of the second-level cache. */
+#define GEMM_NEAR  (1 << 18)
 #define GEMM_BLOCK (4 << 20)            /* slots of B's block, unless a sum is longer than GEMM_BLOCK / PANEL_B */
 #define GEMM_LD    (GEMM_COLS + 32)     /* floats per row of the sums: not a power of two, for the caches */
 

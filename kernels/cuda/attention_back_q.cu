@@ -22,8 +22,8 @@ template <int HD> struct back_q_shape {
     static const int groups = 2, queries = 64 * groups;
     static const int keys = 64;
     static const int stages = HD == 128 ? 3 : 4;
-    static const int blocks = HD == 128 ? 1 : 2;        /* Philox blocks computed at a time, limited by the
-                                                           registers that are left */
+    /* Philox blocks computed at a time, limited by the registers that are left. */
+    static const int blocks = HD == 128 ? 1 : 2;
 };
 
 template <int HD, typename T> struct back_q_room {
@@ -170,8 +170,8 @@ stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const 
         for (int i = 0; i < 4; i++)
             stat.dot[i % 2] = add_products<T>(o[i], d_o[k][i], stat.dot[i % 2]);
     }
-    tma_fence();                        /* for the later return of the tiles; placed here, because a later fence
-                                           would wait for what follows */
+    /* For the later return of the tiles; placed here, because a later fence would wait for what follows. */
+    tma_fence();
     #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t at = (int64_t)p.row * w.s + min(row + 8 * r, w.s - 1);

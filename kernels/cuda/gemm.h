@@ -11,8 +11,8 @@
 
 enum gemm_finish {
     GEMM_PLAIN,                         /* add bias unless NULL */
-    GEMM_GELU,                          /* pre = sum + bias, unless pre is NULL; y = gelu(sum + bias); only for
-                                           cuBLASLt */
+    /* pre = sum + bias, unless pre is NULL; y = gelu(sum + bias). For cuBLASLt only. */
+    GEMM_GELU,
     GEMM_SLOPE,                         /* y = sum * gelu'(pre) */
 };
 
@@ -20,8 +20,8 @@ struct cuda_gemm {
     int64_t m, n, k;
     const void *a, *b;
     bool a_across, b_across;
-    enum dtype in, out;                 /* dtype of the operands; dtype of y, pre and bias: fp32 or that of the
-                                           operands */
+    /* The dtype of the operands; the dtype of y, pre and bias: fp32 or that of the operands. */
+    enum dtype in, out;
     void *y, *pre;
     const void *bias;                   /* [n] */
     bool add;                           /* y += */

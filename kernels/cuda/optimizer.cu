@@ -338,8 +338,8 @@ struct digest_buffers {
     int n;
 };
 
-#define DIGEST_LOADS (SUM_CHUNK * 2 / (SUM_THREADS * 16))   /* 16 bytes per thread each: a chunk of elements of 16
-                                                               bits */
+/* 16 bytes per thread each: a chunk of elements of 16 bits. */
+#define DIGEST_LOADS (SUM_CHUNK * 2 / (SUM_THREADS * 16))
 
 /*
  * Returns the digest of the block's words at p. The first of them is number `word` of the run. All loads are issued

@@ -31,8 +31,8 @@ struct launch {
     char master[256];           /* host that rank 0 runs on; "" = unknown */
     int port;                   /* port that rank 0 listens on; 0 = unknown */
     bool port_taken;            /* torchrun's own store listens there: rank 0 uses a nearby port */
-    uint64_t job;               /* distinguishes this job's ranks from those of another job that connect to the same
-                                   port */
+    /* Distinguishes this job's ranks from those of another job that connect to the same port. */
+    uint64_t job;
 };
 
 /* Fails with ERR_USAGE if the variables contradict each other or are not numbers. */

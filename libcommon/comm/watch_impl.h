@@ -167,7 +167,7 @@ void watch_tell_stall(struct watch *w, const char *text);
 _Noreturn void watch_leave_job(struct watch *w, const struct watch_end *end);
 /* The same without the exit. */
 void watch_last_words(struct watch *w, const struct watch_end *end);
-void watch_all_left(struct watch *w);   /* call on_left, for at most 3 s more, then on_leave; after
-                                           watch_last_words() */
+/* Call on_left, for at most 3 s more, then on_leave; after watch_last_words(). */
+void watch_all_left(struct watch *w);
 
 #endif

@@ -62,8 +62,8 @@ struct plan {
     bool no_gaps;               /* bytes that no item reads stay unread */
     struct record_state *record;
     int n_records;
-    struct claim *claim;        /* all claims until the end of plan_close(); then only those of records with bytes
-                                   that are read twice */
+    /* All claims until the end of plan_close(); then only those of records with bytes that are read twice. */
+    struct claim *claim;
     int n_claims, cap_claims;
     struct gap *gap;
 };

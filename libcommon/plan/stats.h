@@ -84,8 +84,8 @@ struct stats_job {
 
 struct stats_opts {
     int threads;                /* >= 1 */
-    uint64_t mem_bytes;         /* size of the executor's pool; chunks that wait for their twins use up to the same
-                                   amount again; 0 = 96 MiB */
+    /* Size of the executor's pool; chunks that wait for their twins use up to the same amount again; 0 = 96 MiB. */
+    uint64_t mem_bytes;
     enum replica_policy replicas;
     bool (*stopped)(void);      /* may be NULL */
     const char *what;           /* prefix of the progress line; NULL: no progress line */

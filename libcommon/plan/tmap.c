@@ -301,8 +301,8 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
         for (int k = 0; k < n; k++) {
             const double x = dtype_value(dtype, (const char *)part[k] + at);
 
-            wide += x;                  /* for numbers of 24 bits or fewer, rounding this sum to their type equals
-                                           rounding the exact sum */
+            /* For numbers of 24 bits or fewer, rounding this sum to their type equals rounding the exact sum. */
+            wide += x;
             if (dtype == DTYPE_F64) {
                 memcpy(sum, &wide, sizeof wide);
                 continue;
