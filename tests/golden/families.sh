@@ -6,8 +6,29 @@
 # tensor rank and on two, its keys are the model's own and no others, logits are Transformers'; and back the tensors are
 # the same to the bit. Needs a Python with torch, megatron-core and transformers (tests/lib/python.sh); skipped without.
 # CASES=PATTERN picks families.
+#
+# Before that, 28 families' models that were trained under FSDP2 and under ZeRO-3: each export has the names, shapes and
+# bytes of what the model's own save_pretrained writes, and from_pretrained loads it without missing, unexpected or
+# mismatched keys (families/saved_check.py; FAMILIES="llama gpt2" picks). Needs a Python with torch, safetensors and
+# transformers 5, of ZeRO with deepspeed, too; left out without, and where QUICK=1.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
-need_python 'torch, megatron.core, transformers' "torch, megatron-core and transformers"
+saved() { "$python" -W ignore tests/golden/families/saved_check.py "$@"; }
+python=
+quick || python=$(python_with 'torch.distributed.fsdp, safetensors, transformers.conversion_mapping')
+for form in ${python:+fsdp zero}; do
+    [ $form != zero ] || "$python" -c 'import deepspeed' >/dev/null 2>&1 || continue
+    check "$form: models" saved make "$W/$form" $form
+    mkdir -p "$W/$form-out"
+    while read -r family; do
+        check "$form: $family" reshape -q --to hf --verify --config "$W/$form/$family/hf/config.json" \
+            "$W/$form/$family/ckpt" "$W/$form-out/$family"
+    done <"$W/$form/families"
+    check "$form: names, bytes, from_pretrained" saved check "$W/$form" "$W/$form-out"
+    grep -e 'tensors under' -e WRONG "$W/log" | sed "s/^/$form: /"
+done
+saved=$python python=$(python_with 'torch, megatron.core, transformers')
+[ -n "$python$saved" ] || skip "no Python with torch, transformers, megatron-core or safetensors here"
+[ -n "$python" ] || { echo "no Python with megatron-core here: its part is skipped"; finish; }
 in=$PWD/tests/data/torchdist/gpt/iter_0000005
 cat >"$W/config.json" <<'EOF'
 {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 60, "hidden_size": 16,
