@@ -4,9 +4,12 @@
 #include "libcommon/layout/adam_state.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
 
 /* Entry of a dict whose key is the integer n. */
 static const struct pk *get_int(const struct pk *dict, int64_t n)
@@ -99,6 +102,85 @@ struct adam_step adam_find_step(const struct adam_file *a, int g, struct report 
         s.found = false;
     }
     return s;
+}
+
+bool adam_is_due(const struct pk *settings)
+{
+    uint32_t n = 0;
+    double eps = 0;
+
+    return pk_items(pk_get(settings, "betas"), &n) && n == 2 && pk_as_double(pk_get(settings, "eps"), &eps) && eps > 0;
+}
+
+/* ---- settings ---- */
+
+static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);
+
+/* A list's items and a dict's values, by their places and keys. */
+static bool add_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(v, &n), **pair = item ? NULL : pk_pairs(v, &n);
+
+    for (uint32_t i = 0; (item || pair) && i < n; i++) {
+        const char *key = pair ? pk_as_str(pair[2 * i]) : NULL;
+        char *below = key ? str_fmt("%s.%s", name, key) : str_fmt("%s.%u", name, i);
+
+        /* Which parameters a group has are numbers that follow from the files' layout. */
+        if (!key || strcmp(key, "params") != 0)
+            add_settings(a, below, pair ? pair[2 * i + 1] : item[i], out);
+        free(below);
+    }
+    return item || pair;
+}
+
+static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
+{
+    struct report *ignored = report_new();
+    struct pt_tensor t;
+    double x;
+
+    if (pt_tensor(a->pt, v, &t)) {              /* a rate that is kept as a tensor, of a captured step */
+        if (t.n_elems == 1 && tensor_number(a, &t, ignored, &x) == 0)
+            strbuf_addf(out, "%s %.17g\n", name, x);
+    } else if (!add_members(a, name, v, out)) {
+        strbuf_addf(out, "%s ", name);
+        pk_text(v, out);
+        strbuf_addf(out, "\n");
+    }
+    report_free(ignored);
+}
+
+char *adam_settings(const struct adam_file *a)
+{
+    static const char *const keys[] = { "zero_stage", "loss_scaler", "dynamic_loss_scale", "clip_grad",
+                                        "param_alignment_paddings", "base_optimizer_state_step", "ds_version" };
+    struct strbuf out = {0};
+    const struct pk *groups = pk_get(adam_base(a->opt), "param_groups");
+
+    if (groups)
+        add_settings(a, "param_groups", groups, &out);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (pk_get(a->opt, keys[i]))
+            add_settings(a, keys[i], pk_get(a->opt, keys[i]), &out);
+    strbuf_add(&out, "", 1);
+    return out.buf;
+}
+
+bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160])
+{
+    while (*x || *y) {
+        const size_t n = strcspn(x, "\n"), m = strcspn(y, "\n");
+
+        if (n != m || memcmp(x, y, n) != 0) {
+            snprintf(a, 160, "%.*s", (int)n, x);
+            snprintf(b, 160, "%.*s", (int)m, y);
+            return true;
+        }
+        x += n + (x[n] == '\n');
+        y += m + (y[m] == '\n');
+    }
+    return false;
 }
 
 void adam_check(const struct adam_file *a, int g, struct report *r)

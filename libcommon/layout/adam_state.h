@@ -12,6 +12,8 @@
 #ifndef SHARDKIT_LAYOUT_ADAM_STATE_H
 #define SHARDKIT_LAYOUT_ADAM_STATE_H
 
+#include <stdbool.h>
+
 #include "libcommon/base/report.h"
 #include "libcommon/format/pt.h"
 
@@ -38,5 +40,18 @@ struct adam_step {
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r);
 /* Adam keeps two moments and a counter; anything more, an ERROR, would be lost without a word. */
 void adam_check(const struct adam_file *a, int g, struct report *r);
+/* Do these settings of a group ask for both moments? Those of Adam and its kin have two betas and an epsilon. */
+bool adam_is_due(const struct pk *settings);
+
+/*
+ * What the file says of the optimizer that all ranks of a save share: a line per setting of its groups, of the loss
+ * scale and of clipping ("param_groups.0.lr 0.001"). Caller frees.
+ */
+char *adam_settings(const struct adam_file *a);
+/*
+ * The first line on which two such texts differ, or the end of a list of lines: false where there is none. The two
+ * lines, "" for none, into a and b.
+ */
+bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 
 #endif

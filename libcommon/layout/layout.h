@@ -94,6 +94,7 @@ struct run_state {
     const struct pk *optimizer;         /* optimizer_state_dict of shard (pp 0, dp 0, tp 0), or of optimizer_state.pt */
     const struct pk *param_groups;      /* list of dicts, or NULL */
     struct pt *optimizer_pt;            /* the file both live in */
+    const char *more_states;            /* names of states that no Adam has, which are values; NULL: there are none */
 };
 
 struct dcp_table;

@@ -187,6 +187,16 @@ static void read_megatron(const struct source *s, struct arena *a, struct optim_
     }
 }
 
+int optim_groups_adam_alone(const struct source *s, struct err *e)
+{
+    if (!s->run.more_states)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "its optimizer keeps %s, which only files of this number of ranks hold: masters "
+             "alone go to another form (export-hf --dtype fp32), or weights (reshape --weights-only)",
+             s->run.more_states);
+    return -1;
+}
+
 int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
     *out = (struct optim_groups){0};

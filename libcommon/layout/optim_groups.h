@@ -26,6 +26,11 @@ struct optim_groups {
     struct optim_group *group;
 };
 
+/*
+ * Does the optimizer keep nothing but masters and Adam's moments, which is all that the other forms hold of it?
+ * ERR_DATA names what else there is, and what can be had without it.
+ */
+MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
 /* Tables are the arena's. ERR_DATA: the source's own contradict each other, or it. */
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /* A WARNING where OPTIM_GROUPS_BY_RULE made more than one group: it may not have been the run's rule. */

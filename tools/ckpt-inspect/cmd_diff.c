@@ -14,7 +14,7 @@
 
 static bool differs(const struct diff *d, const struct diff_pair *p)
 {
-    return !p->b || p->unlike || d->job[p->job].diff.n_differ > 0;
+    return !p->b || p->unlike || (p->rounded ? p->diff.n_differ : d->job[p->job].diff.n_differ) > 0;
 }
 
 static int count_differing(const struct diff *d)
@@ -26,6 +26,15 @@ static int count_differing(const struct diff *d)
     return n;
 }
 
+static int count_compared(const struct diff *d)
+{
+    int n = d->n_jobs;
+
+    for (int i = 0; i < d->n; i++)
+        n += d->pair[i].rounded;
+    return n;
+}
+
 enum diff_verdict { EQUAL, DIFFERENT, UNKNOWN };
 
 /* Equal is what was compared and found so: not nothing, not what is damaged, and nothing that was not read. */
@@ -33,13 +42,13 @@ static enum diff_verdict verdict_of(const struct diff *d)
 {
     if (count_differing(d) > 0 || diff_state_n(&d->state) > 0)
         return DIFFERENT;
-    return d->n_unread > 0 || d->damaged || d->n_jobs == 0 ? UNKNOWN : EQUAL;
+    return d->n_unread > 0 || d->damaged || count_compared(d) == 0 ? UNKNOWN : EQUAL;
 }
 
 /* Tensors of either side whose values were not looked at, whatever the reason. */
 static int count_not_compared(const struct diff *d)
 {
-    int n = d->n_unread + d->n_values_a + d->n_values_b;
+    int n = d->n_unread + d->n_values_a + d->n_values_b + d->n_forms_a + d->n_forms_b;
 
     for (int i = 0; i < d->n; i++)
         n += d->pair[i].unlike && strcmp(d->pair[i].unlike, "pieces") == 0;
@@ -47,6 +56,9 @@ static int count_not_compared(const struct diff *d)
         n += d->a->tensor[i].state >= 0 && !d->state_in_b[d->a->tensor[i].state];
     for (int i = 0; i < d->b->n; i++)
         n += d->b->tensor[i].state >= 0 && !d->state_in_a[d->b->tensor[i].state];
+    for (int i = 0; i < d->n; i++)
+        if (d->pair[i].rounded)
+            n -= !d->state_in_b[d->pair[i].a->state] + !d->state_in_a[d->pair[i].b->state];
     return n;
 }
 
@@ -63,6 +75,11 @@ static json_t *pair_json(const struct diff *d, const struct diff_pair *p)
         json_object_set_new(o, "b_shape", out_shape(p->b->shape, p->b->ndim));
         json_object_set_new(o, "a_dtype", json_string(dtype_name(t->dtype)));
         json_object_set_new(o, "b_dtype", json_string(dtype_name(p->b->dtype)));
+    }
+    if (p->rounded) {
+        json_object_set_new(o, "n", json_integer((json_int_t)p->diff.n));
+        json_object_set_new(o, "n_differ", json_integer((json_int_t)p->diff.n_differ));
+        json_object_set_new(o, "rounded", json_true());
     }
     if (sd) {
         json_object_set_new(o, "n", json_integer((json_int_t)sd->n));
@@ -170,6 +187,8 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
         printf("\n    %s %s in the first, %s %s in the second\n", dtype_name(p->a->dtype),
                out_shape_text(p->a->shape, p->a->ndim, a), dtype_name(p->b->dtype),
                out_shape_text(p->b->shape, p->b->ndim, b));
+    else if (p->rounded)
+        printf("\n    %" PRIu64 " of %" PRIu64 " elements differ once fp32 is rounded\n", p->diff.n_differ, p->diff.n);
     else
         print_values(&d->job[p->job].diff, p->a->dtype);
     free(label);
@@ -185,15 +204,23 @@ static bool has_model(const struct diff *d)
 static void print_notes(const struct diff *d)
 {
     bool vocab_told = false;
+    const int n_rounded = count_compared(d) - d->n_jobs;
 
     for (int i = 0; i < d->n_unread; i++)
         printf("note: %s is not compared: %s\n", d->unread[i]->name, d->unread[i]->why);
     if (has_model(d))
         printf("note: a model of Transformers holds weights alone, nothing else is compared\n");
+    if (n_rounded)
+        printf("note: %d tensors are 16-bit weights on one side and fp32 on the other: compared as rounded\n",
+               n_rounded);
     for (int st = 0; st < STATE_N; st++)
-        if (d->state_in_a[st] != d->state_in_b[st])
+        if (d->state_in_a[st] != d->state_in_b[st] &&
+            !(n_rounded && n_rounded == count_compared(d) && st <= STATE_FP32))
             printf("note: %s is only in the %s, not compared\n", state_name((enum state)st),
                    d->state_in_a[st] ? "first" : "second");
+    if (d->n_forms_a || d->n_forms_b)
+        printf("note: %d weights next to their masters are only in the first, %d only in the second:\n"
+               "      not compared, the other form keeps one of the two\n", d->n_forms_a, d->n_forms_b);
     if (d->n_values_a || d->n_values_b)
         printf("note: %d tensors beside the parameters are only in the first, %d only in the second:\n"
                "      not compared, the layouts differ\n", d->n_values_a, d->n_values_b);
@@ -260,7 +287,7 @@ static void print_verdict(const struct diff *d)
     if (total)
         printf("%d differ%s%s%s\n", total, total == 1 ? "s" : "", !state ? "" : ", and so ",
                !state ? "" : d->a->source ? "does the state of the run" : "do other values");
-    else if (d->n_jobs == 0)
+    else if (count_compared(d) == 0)
         printf("nothing in common%s%s%s\n", state ? ", and " : "", state ? other : "",
                !state ? "" : d->a->source ? " differs" : " differ");
     else if (state)
@@ -322,7 +349,7 @@ static int compare(struct inspect *in, struct diff *d, struct report *r, struct 
         diff_state(d->a->source, d->b->source, &d->state);
     else if (d->a->pt && d->b->pt && !in->tensors_only)
         diff_values(d->a, d->b, &d->state);
-    if (stats_run(d->job, d->n_jobs, &so, e) < 0)
+    if (stats_run(d->job, d->n_jobs, &so, e) < 0 || diff_rounded(d, &so, e) < 0)
         return -1;
     check_digests(d, r);
     return 0;

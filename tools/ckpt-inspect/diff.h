@@ -15,6 +15,8 @@ struct diff_pair {
     const struct view_tensor *a, *b;    /* b NULL: only in A */
     const char *unlike;                 /* why values were not compared, or NULL */
     bool fewer_rows;                    /* padded vocabularies differ: the common rows were compared */
+    bool rounded;                       /* 16-bit weights of one side, fp32 of the other: compared as they round */
+    struct stats_diff diff;             /* ... and the result */
     int job;                            /* -1: not compared */
 };
 
@@ -35,14 +37,17 @@ struct diff {
     const struct view_tensor **only_b;
     int n_unread;
     const struct view_unread **unread;  /* what either side bears and does not read: not compared */
+    int n_forms_a, n_forms_b;           /* states that the other form has no place for: not compared */
     int n_values_a, n_values_b;         /* tensors beside the parameters that a layout has its own of: not compared */
     bool state_in_a[STATE_N], state_in_b[STATE_N];
     struct diff_state state;            /* all NULL with --tensors-only; of single files `run` alone, their values */
     bool damaged;                       /* an open or a checksum failed: nothing is known to be equal */
 };
 
-/* Fill pair, job and only_b; the job's results are still to come. */
+/* Fill pair, job and only_b; the job's results are still to come, and those of rounded pairs. */
 void diff_pair(struct diff *d);
+/* Compare the rounded pairs; `so` as for the jobs. */
+MUST_CHECK int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e);
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out);
 /* The plain values of two single .pt files, into out->run. */
 void diff_values(const struct view *a, const struct view *b, struct diff_state *out);

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/check/mismatch.h"
+#include "libcommon/layout/buffers.h"
 #include "tools/ckpt-inspect/diff.h"
 
 struct key {
@@ -89,12 +91,29 @@ static bool common_rows(const struct view_tensor *a, const struct view_tensor *b
     return memcmp(a->shape + 1, b->shape + 1, (size_t)(a->ndim - 1) * sizeof *a->shape) == 0;
 }
 
+static bool forms_differ(const struct diff *d)
+{
+    const struct source *a = d->a->source, *b = d->b->source;
+
+    return a && b && (a->kind != b->kind || a->zero_stage != b->zero_stage);
+}
+
+static bool can_round(const struct view_tensor *a, const struct view_tensor *b)
+{
+    return a->map && b->map && a->param && b->param &&
+           (a->dtype == DTYPE_F32 ? mismatch_can_compare(b->map, a->map)
+                                  : b->dtype == DTYPE_F32 && mismatch_can_compare(a->map, b->map));
+}
+
 static void pair_up(struct diff *d, struct diff_pair *p)
 {
     const struct view_tensor *a = p->a, *b = p->b;
     bool same_shape = a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 
     p->fewer_rows = !same_shape && common_rows(a, b);
+    p->rounded = a->dtype != b->dtype && same_shape && forms_differ(d) && can_round(a, b);
+    if (p->rounded)
+        return;
     if (a->dtype != b->dtype)
         p->unlike = "dtype";
     else if (!same_shape && !p->fewer_rows)
@@ -108,6 +127,87 @@ static void pair_up(struct diff *d, struct diff_pair *p)
         .a = a->map, .a_files = d->a->files, .b = b->map, .b_files = d->b->files,
         .len = min_u64(a->map->len, b->map->len), .name = a->name,
     };
+}
+
+/*
+ * ---- what one form keeps otherwise than the other ----
+ *
+ * ZeRO-3, universal forms and torch.distributed keep a trained parameter as its master alone, others its 16-bit weights
+ * next to it. Frozen parameters have weights alone, which a universal form widens. A model folder and a folder of
+ * torch.distributed have buffers among the weights, ZeRO apart from them.
+ */
+
+/* A tensor of these keys: NAME and a state, or a value's; NULL: none. */
+static struct key *find_key(struct key *k, int n, char *text)
+{
+    struct key want = { text, NULL, false };
+    struct key *found = n ? bsearch(&want, k, (size_t)n, sizeof *k, key_cmp) : NULL;
+
+    free(text);
+    return found;
+}
+
+/* The key of t's parameter in another state. */
+static char *key_of_state(const struct view *v, const struct view_tensor *t, int first, enum state st)
+{
+    struct view_tensor other = *t;
+
+    other.state = (int)st;
+    return key_text(v, &other, first);
+}
+
+static bool is_weights(const struct view_tensor *t)
+{
+    return t->param && (t->state == STATE_BF16 || t->state == STATE_FP32);
+}
+
+/* One side of the comparison, its keys sorted. */
+struct side {
+    const struct view *v;
+    int first;                          /* layer */
+    struct key *k;
+    char *prefix;                       /* of the names of buffers */
+};
+
+static struct side side_of(const struct view *v, int first)
+{
+    return (struct side){ v, first, sorted_keys(v, first), v->source ? buffers_prefix(v->source) : NULL };
+}
+
+static void side_free(struct side *s)
+{
+    keys_free(s->k, s->v->n_all);
+    free(s->prefix);
+}
+
+/*
+ * What the other side has in place of a tensor: the weights as a master, or the master as weights; a buffer among the
+ * weights, or the other way.
+ */
+static struct key *find_otherwise(const struct side *mine, const struct view_tensor *t, const struct side *others)
+{
+    struct key *k = others->k;
+    const int n = others->v->n_all;
+    const char *name = t->name;
+    const enum state other = t->state == STATE_BF16 ? STATE_FP32 : STATE_BF16;
+    struct key *found;
+
+    if (is_weights(t)) {
+        found = find_key(k, n, key_of_state(mine->v, t, mine->first, other));
+        return found || t->param->state[STATE_EXP_AVG] ? found
+                                                       : find_key(k, n, str_fmt("value %s%s", others->prefix, name));
+    }
+    if (t->param)
+        return NULL;
+    name += str_starts(name, mine->prefix) ? strlen(mine->prefix) : 0;
+    found = find_key(k, n, str_fmt("%s fp32", name));
+    return found ? found : find_key(k, n, str_fmt("%s bf16", name));
+}
+
+/* Does v's parameter have both weights and a master? Then the one that the other form has as well is compared. */
+static bool has_both(const struct view_tensor *t)
+{
+    return t->param && t->param->state[STATE_BF16] && t->param->state[STATE_FP32];
 }
 
 /* A state that one side lacks altogether (bf16 in a universal form) is no difference; --param has no say in that. */
@@ -126,9 +226,7 @@ static bool held_by_both(const struct diff *d, const struct view_tensor *t)
 /* What is no parameter's has another name and place in another layout: to lack it is no difference there. */
 static bool is_apart(const struct diff *d, const struct view_tensor *t)
 {
-    const struct source *a = d->a->source, *b = d->b->source;
-
-    return a && b && !t->param && (a->kind != b->kind || a->zero_stage != b->zero_stage);
+    return forms_differ(d) && !t->param;
 }
 
 static int by_path(const void *a, const void *b)
@@ -158,8 +256,8 @@ static void list_unread(struct diff *d)
 void diff_pair(struct diff *d)
 {
     int first = has_plain_names(d) ? PLAIN_NAMES : first_layer(d->a);
-    struct key *a = sorted_keys(d->a, first);
-    struct key *b = sorted_keys(d->b, first == PLAIN_NAMES ? first : first_layer(d->b));
+    struct side a = side_of(d->a, first), b = side_of(d->b, first == PLAIN_NAMES ? first : first_layer(d->b));
+    struct key *found;
 
     list_unread(d);
     find_states(d->a, d->state_in_a);
@@ -168,31 +266,100 @@ void diff_pair(struct diff *d)
     d->job = xcalloc((size_t)d->a->n_all + 1, sizeof *d->job);
     d->only_b = xcalloc((size_t)d->b->n_all + 1, sizeof *d->only_b);
     for (int i = 0; i < d->a->n_all; i++) {
-        struct key want = { key_text(d->a, &d->a->tensor[i], first), NULL, false };
-        struct key *found = bsearch(&want, b, (size_t)d->b->n_all, sizeof *b, key_cmp);
         struct diff_pair *p = &d->pair[d->n];
 
-        free(want.text);
-        if (!held_by_both(d, &d->a->tensor[i]))
+        found = find_key(b.k, d->b->n_all, key_text(d->a, &d->a->tensor[i], first));
+        p->a = &d->a->tensor[i];
+        p->job = -1;
+        p->rounded = false;
+        if (!found && forms_differ(d)) {
+            found = find_otherwise(&a, p->a, &b);
+            if (found && (has_both(p->a) || has_both(found->tensor))) {
+                d->n_forms_a += held_by_both(d, p->a);
+                continue;
+            }
+            p->rounded = found && is_weights(p->a) && is_weights(found->tensor) && can_round(p->a, found->tensor);
+        }
+        if (!found && !held_by_both(d, p->a))
             continue;
-        if (!found && is_apart(d, &d->a->tensor[i])) {
+        if (!found && is_apart(d, p->a)) {
             d->n_values_a++;
             continue;
         }
         d->n++;
-        p->a = &d->a->tensor[i];
-        p->job = -1;
         if (!found)
             continue;
         found->used = true;
         p->b = found->tensor;
-        pair_up(d, p);
+        if (!p->rounded)
+            pair_up(d, p);
     }
     for (int i = 0; i < d->b->n_all; i++)
-        if (!b[i].used && is_apart(d, b[i].tensor))
+        if (!b.k[i].used && forms_differ(d) && (found = find_otherwise(&b, b.k[i].tensor, &a)) &&
+            (has_both(b.k[i].tensor) || has_both(found->tensor)))
+            d->n_forms_b += held_by_both(d, b.k[i].tensor);
+        else if (!b.k[i].used && is_apart(d, b.k[i].tensor))
             d->n_values_b++;
-        else if (!b[i].used && held_by_both(d, b[i].tensor))
-            d->only_b[d->n_only_b++] = b[i].tensor;
-    keys_free(a, d->a->n_all);
-    keys_free(b, d->b->n_all);
+        else if (!b.k[i].used && held_by_both(d, b.k[i].tensor))
+            d->only_b[d->n_only_b++] = b.k[i].tensor;
+    side_free(&a);
+    side_free(&b);
+}
+
+/* One pair, a block at a time. */
+static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err *e)
+{
+    enum { N = 1 << 16 };
+    const bool a_wide = p->a->dtype == DTYPE_F32;
+    const struct view_tensor *w = a_wide ? p->b : p->a, *m = a_wide ? p->a : p->b;
+    struct files *w_files = a_wide ? d->b->files : d->a->files, *m_files = a_wide ? d->a->files : d->b->files;
+    const uint64_t size = (uint64_t)dtype_size(w->dtype), elems = w->map->len / size;
+    uint32_t *weights = xmalloc(N * sizeof *weights), *masters = xmalloc(N * sizeof *masters);
+    int rc = 0;
+
+    p->diff = (struct stats_diff){ .n = elems };
+    for (uint64_t at = 0; at < elems && rc == 0; at += N) {
+        const uint64_t n = min_u64(N, elems - at);
+        struct mismatch_count c = {0};
+
+        if (tmap_read(w->map, w_files, (struct tmap_range){ 0, at * size, n * size }, weights, e) < 0 ||
+            tmap_read(m->map, m_files, (struct tmap_range){ 0, at * 4, n * 4 }, masters, e) < 0) {
+            rc = -1;
+        } else {
+            mismatch_compare(&c, w->dtype, weights, masters, n);
+            if (c.n_differ && p->diff.n_differ == 0)
+                p->diff.first = at;
+            p->diff.n_differ += c.n_differ;
+        }
+    }
+    free(weights);
+    free(masters);
+    return rc;
+}
+
+/* The checksums of what one side of the rounded pairs is read from. */
+static int check_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
+{
+    struct stats_job *job = xcalloc((size_t)d->n + 1, sizeof *job);
+    int n = 0, rc;
+
+    for (int i = 0; i < d->n; i++)
+        if (d->pair[i].rounded) {
+            const struct tmap *m = of_a ? d->pair[i].a->map : d->pair[i].b->map;
+
+            job[n++] = (struct stats_job){ .a = m, .a_files = of_a ? d->a->files : d->b->files, .len = m->len };
+        }
+    rc = n ? stats_run(job, n, so, e) : 0;
+    free(job);
+    return rc;
+}
+
+int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e)
+{
+    if (check_records(d, true, so, e) < 0 || check_records(d, false, so, e) < 0)
+        return -1;
+    for (int i = 0; i < d->n; i++)
+        if (d->pair[i].rounded && compare_rounded(d, &d->pair[i], e) < 0)
+            return -1;
+    return 0;
 }

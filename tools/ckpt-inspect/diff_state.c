@@ -30,6 +30,7 @@ static const struct {
     { "args.no_save_optim", BY_LAYOUT }, { "args.load", BY_LAYOUT }, { "args.save", BY_LAYOUT },
     { "args.tensorboard_dir", BY_LAYOUT }, { "checkpoint_info.padded_vocab_size", BY_LAYOUT },
     { "universal_checkpoint_info", BY_LAYOUT }, { "ds_version", BY_LAYOUT },
+    { "ds_config.zero_optimization.stage", BY_LAYOUT },
     { "module", ELSEWHERE }, { "optimizer", ELSEWHERE }, { "param_shapes", ELSEWHERE }, { "shared_params", ELSEWHERE },
     { "buffer_names", ELSEWHERE }, { "frozen_param_shapes", ELSEWHERE }, { "frozen_param_fragments", ELSEWHERE },
     { "sparse_tensor_module_names", ELSEWHERE }, { "csr_tensor_module_names", ELSEWHERE },
@@ -258,14 +259,6 @@ static void compare_groups(struct diff_walk *w, const struct pk *a, const struct
     }
 }
 
-/* The first mp_rank file: whoever resumes reads run state and arguments from it. */
-static const struct pt *mp_file(const struct source *s)
-{
-    for (int i = 0; i < s->n_files; i++)
-        if (str_starts(s->file[i].name, "mp_rank_") && s->file[i].pt)
-            return s->file[i].pt;
-    return NULL;
-}
 
 /* Both files' roots: arguments and schedules have sections of their own. */
 static void compare_roots(struct diff_walk *w, const struct pk *a, const struct pk *b)
@@ -283,9 +276,32 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
             w->b->run.param_groups ? json_string("there") : NULL);
     w->a_pt = w->a->run.optimizer_pt;
     w->b_pt = w->b->run.optimizer_pt;
-    for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++)
-        compare(w, w->out->run, of_optimizer[i], (struct both){ pk_get(w->a->run.optimizer, of_optimizer[i]),
-                                                                pk_get(w->b->run.optimizer, of_optimizer[i]) }, 0);
+    for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++) {
+        struct both v = { pk_get(w->a->run.optimizer, of_optimizer[i]), pk_get(w->b->run.optimizer, of_optimizer[i]) };
+
+        /* ZeRO-3 does not save what it clips at, and converters keep no scaler that does not scale. */
+        compare(w, (v.a && v.b) || w->a->zero_stage == w->b->zero_stage ? w->out->run : w->out->by_layout,
+                of_optimizer[i], v, 0);
+    }
+}
+
+/* The first mp_rank file (ZeRO-3: rank 0's model_states): a run that resumes reads run state and arguments from it. */
+static const struct pt *mp_file(const struct source *s)
+{
+    for (int i = 0; i < s->n_files; i++) {
+        const char *name = s->file[i].name;
+
+        if (s->file[i].pt &&
+            (str_starts(name, "mp_rank_") || (str_starts(name, "zero_pp_rank_") && str_ends(name, "_model_states.pt"))))
+            return s->file[i].pt;
+    }
+    return NULL;
+}
+
+/* Is a value one of those files' keys, which compare_roots() compares where both sides have such a file? */
+static bool is_of_root(const struct diff_walk *w, const struct source *s, const struct source_value *v)
+{
+    return mp_file(w->a) && mp_file(w->b) && v->pt == mp_file(s);
 }
 
 /* Plain values by their names: a layout's own alone are compared with another's. */
@@ -300,13 +316,13 @@ static void compare_values(struct diff_walk *w)
 
         w->a_pt = v->pt;
         w->b_pt = found ? hit.value->pt : NULL;
-        if (v->tree && (found || same_kind))
+        if (v->tree && (found || same_kind) && !is_of_root(w, w->a, v))
             compare(w, w->out->run, v->name, (struct both){ v->tree, found ? hit.value->tree : NULL }, 0);
     }
     for (int i = 0; same_kind && i < w->b->n_values; i++) {
         const struct source_value *v = &w->b->value[i];
 
-        if (v->tree && !(source_find(w->a, v->name, &hit) && hit.value && !hit.value->map))
+        if (v->tree && !is_of_root(w, w->b, v) && !(source_find(w->a, v->name, &hit) && hit.value && !hit.value->map))
             compare(w, w->out->run, v->name, (struct both){ NULL, v->tree }, 0);
     }
 }

@@ -211,9 +211,14 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
     struct optim_groups groups;
     struct strbuf made_up = {0};
 
-    if (!source_has_moments(t->src))
+    if (!source_has_moments(t->src)) {
+        if (t->src->run.more_states)
+            report_add(notes, SEV_WARNING, "left_out", t->src->path, ERR_NO_BYTE, NULL,
+                       "the optimizer's states are left out, as torch.distributed's form is made of Adam's alone: %s",
+                       t->src->run.more_states);
         return 0;
-    if (optim_groups_read(t->src, t->arena, &groups, e) < 0)
+    }
+    if (optim_groups_adam_alone(t->src, e) < 0 || optim_groups_read(t->src, t->arena, &groups, e) < 0)
         return -1;
     optim_groups_tell_rule(t->src, &groups, notes);
     for (int g = 0; g < groups.n && groups.group[g].options; g++)

@@ -351,6 +351,8 @@ static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct
     struct optim_groups g = {0};
     const bool moments = source_has_moments(s);
 
+    if (moments && optim_groups_adam_alone(s, e) < 0)
+        return -1;
     if (moments && optim_groups_read(s, t->arena, &g, e) < 0)
         return -1;
     if (moments && (g.n == 0 || !g.group[0].options))

@@ -9,6 +9,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/adam_state.h"
+#include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/zero/zero_target.h"
 
 const enum state universal_states[UNIVERSAL_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
@@ -226,6 +227,17 @@ static bool has_state(const struct source *s, const struct param *p, enum state 
 
 int universal_check_states(const struct source *s, struct err *e)
 {
+    bool trained = false;
+
+    if (optim_groups_adam_alone(s, e) < 0)
+        return -1;
+    for (int i = 0; i < s->n_params; i++)
+        trained |= universal_is_trained(s, &s->param[i]);
+    if (!trained) {
+        err_data(e, s->path, ERR_NO_BYTE, "has weights alone: a universal form is made of masters and moments; start "
+                 "from a checkpoint that has its optimizer states");
+        return -1;
+    }
     for (int i = 0; i < s->n_params; i++)
         for (int j = 0; universal_is_trained(s, &s->param[i]) && j < UNIVERSAL_STATES; j++) {
             if (has_state(s, &s->param[i], universal_states[j]))

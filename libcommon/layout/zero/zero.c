@@ -82,6 +82,15 @@ static bool read_shards(struct zero *z)
     return true;
 }
 
+/* What a run without ZeRO computes with: the type of its parameters. */
+static enum dtype weights_of_module(const struct zero *z)
+{
+    for (int i = 0; i < z->n_tensors; i++)
+        if (!z->tensor[i].buffer && dtype_is_float(z->tensor[i].t.dtype))
+            return z->tensor[i].t.dtype;
+    return DTYPE_F32;
+}
+
 static int open_tag(struct zero *z, struct err *e)
 {
     struct source_file *first = first_model(z, e);
@@ -94,11 +103,6 @@ static int open_tag(struct zero *z, struct err *e)
     z->path = files_name(z->s->files, first->file);
     if (of_the_pipeline(z, z->root))
         return 1;
-    if (!z->has_optimizer && z->stage != 3 && pk_pairs(pk_get(z->root, "optimizer"), &(uint32_t){0})) {
-        err_data(e, z->path, ERR_NO_BYTE, "holds the optimizer state itself, and there are no zero_pp_rank_* files: "
-                 "a run without ZeRO is not supported");
-        return -1;
-    }
     if (zero_files_ranks(z, e) < 0)
         return -1;
     z->s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = z->world };
@@ -118,8 +122,8 @@ static int open_tag(struct zero *z, struct err *e)
     if (z->stage == 0)
         pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &said);
     z->s->zero_stage = z->stage ? z->stage : said == 2 ? 2 : 1;
-    z->s->weights = zero_shape_weights(&z->shape, first->pt);
     zero_params_make(z);
+    z->s->weights = z->without_zero ? weights_of_module(z) : zero_shape_weights(&z->shape, first->pt);
     if (z->o->no_tensors)
         return 0;
     zero_values_make(z, first->pt);
@@ -136,6 +140,10 @@ static int open_rank(struct zero *z, const struct source_listing *l, struct err 
     for (int k = 0; z->rank && k < z->world; k++) {
         free(z->rank[k].run);
         free(z->rank[k].frozen);
+        free(z->rank[k].settings);
+        for (int i = 0; i < z->rank[k].n_more; i++)
+            free(z->rank[k].more[i].name);
+        free(z->rank[k].more);
     }
     return rc;
 }

@@ -19,12 +19,13 @@
  *   duplicate_file E      two files of one rank
  *   two_prefixes E        both zero_pp_rank_* and bf16_zero_pp_rank_* of optimizer states
  *   degrees E             dp_world_size or partition_count say otherwise
- *   mixed_saves E*        step counters or shapes differ between files
+ *   mixed_saves E*, W, N  counters, settings, schedules or shapes differ between files; W: the optimizer counts other
+ *                         steps than the engine; N: what the caller saved differs
  *   other_rank E*         saved as another file
  *   unreadable E, class E, opaque W    as for the deepspeed layout
  *   key E/N               a key is absent or not what it should be
  *   no_optimizer W        no optim_states files: weights only
- *   no_moments E/W        ZeRO-3: masters alone; E: on some ranks
+ *   no_moments E/W        masters alone; E: on some ranks
  *   groups E              group counts differ between param_shapes, masters and states
  *   partition E           a vector's length does not fit the rule
  *   padding E             recorded padding is not what the rule gives
@@ -33,7 +34,8 @@
  *   pattern, universal_info, merge_rule E/W   merge rules of tensor ranks
  *   missing_key E         a parameter that `module` does not hold
  *   twice E               a name that two groups list
- *   optimizer E           not Adam: moments missing, or states besides them
+ *   optimizer E/N         a moment is missing that the group's settings ask for; N: other states than Adam's, which are
+ *                         values
  *   crc E                 the optimizer's step (the only tensor read here) fails its checksum
  * E*: a warning with source_opts.accept_mismatch. `overlap` is open.c's, for all layouts.
  */
@@ -56,12 +58,21 @@ struct zero_run {
     int64_t n_elems;
     enum dtype dtype;
 };
+/* A tensor of the optimizer's state that is no moment of Adam's: momentum_buffer of SGD and Muon, a quantised state. */
+struct zero_more {
+    int group;
+    char *name;                 /* its keys below the group's state, joined by dots */
+    struct pt_tensor t;
+};
 /* One data-parallel rank. */
 struct zero_rank {
     struct zero_run (*run)[ZERO_STATES];        /* [groups]; NULL: its optimizer file is not usable */
     struct zero_run *frozen;    /* [n_frozen] ZeRO-3: its pieces; NULL: not usable */
     double step;                /* the optimizer's counter; -1: unknown */
-    bool no_moments;            /* ZeRO-3: masters alone */
+    bool no_moments;            /* masters alone */
+    char *settings;             /* adam_settings(); NULL: its optimizer file is not usable */
+    int n_more;
+    struct zero_more *more;
 };
 
 /* A tensor of rank 0's `module`. */
@@ -84,6 +95,7 @@ struct zero {
     int *optim_file;            /* [world] -> s->file; -1 missing */
     int *model_file;            /* [world]; up to ZeRO-2 all but the first are -1 */
     bool has_optimizer;         /* there are optim_states files, and they are wanted */
+    bool without_zero;          /* a run without ZeRO, which has no groups of flat vectors: weights alone are read */
     bool too_many;
     const struct pk *root;      /* of rank 0's model_states */
     const char *path;           /* its name, for findings */

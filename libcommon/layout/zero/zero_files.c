@@ -119,7 +119,9 @@ static void find_missing(struct zero *z)
                    told - MISSING_NAMED);
     if (!z->has_optimizer)
         report_add(z->r, SEV_WARNING, "no_optimizer", z->s->path, ERR_NO_BYTE, NULL,
-                   "no optimizer states here: weights only");
+                   pk_pairs(pk_get(z->root, "optimizer"), &(uint32_t){0})
+                       ? "a run without ZeRO: its optimizer's states, masters among them, are not read: weights only"
+                       : "no optimizer states here: weights only");
 }
 
 static void place(struct zero *z, int i)

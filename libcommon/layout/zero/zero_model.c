@@ -103,7 +103,12 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
 {
     struct names *names;
 
-    if (!zero_shape_read(&z->shape, z->s->arena, pk_get(z->root, "param_shapes"), z->path, z->r) || !read_frozen(z))
+    z->without_zero = !z->has_optimizer && z->stage != 3 && pk_is_none(pk_get(z->root, "param_shapes"));
+    if (z->without_zero)
+        zero_shape_index(&z->shape, z->s->arena);
+    else if (!zero_shape_read(&z->shape, z->s->arena, pk_get(z->root, "param_shapes"), z->path, z->r))
+        return false;
+    if (!read_frozen(z))
         return false;
     names = read_module(z, pt);
     read_buffers(z, names);
@@ -132,14 +137,50 @@ static bool same_tree(const struct pk *a, const struct pk *b)
     return same;
 }
 
+/* What the engine saves on every rank is the same everywhere. */
+static const char *const engine_keys[] = {
+    "param_shapes", "frozen_param_shapes", "buffer_names", "global_steps", "global_samples",
+    "skipped_steps", "lr_scheduler", "dp_world_size", "mp_world_size", "ds_config", "ds_version", NULL,
+};
+/* What is a rank's own, or nobody compares. */
+static const char *const own_keys[] = {
+    "module", "frozen_param_fragments", "shared_params", "optimizer", "data_sampler", "random_ltd",
+    "sparse_tensor_module_names", "csr_tensor_module_names", NULL,
+};
+
+static bool is_in(const char *key, const char *const *list)
+{
+    for (; *list; list++)
+        if (strcmp(key, *list) == 0)
+            return true;
+    return false;
+}
+
+static bool is_plain(const struct pk *v)
+{
+    double x;
+
+    return v && (pk_as_str(v) || pk_as_double(v, &x));
+}
+
 static void compare(const struct zero *z, const struct pt_files_job *j)
 {
-    static const char *const key[] = { "param_shapes", "frozen_param_shapes", "global_steps", "ds_version" };
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(pt_root(j->pt), &n);
 
-    for (int i = 0; i < 4; i++)
-        if (!same_tree(pk_get(z->root, key[i]), pk_get(pt_root(j->pt), key[i])))
+    for (const char *const *key = engine_keys; *key; key++)
+        if (!same_tree(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
             report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
-                       "%s differs from that of rank 0", key[i]);
+                       "%s differs from that of rank 0: the files are not of one save", *key);
+    /* client_state may be a rank's own: its loss, a generator's state. */
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (key && !is_in(key, engine_keys) && !is_in(key, own_keys) && is_plain(pair[2 * i + 1]) &&
+            !same_tree(pk_get(z->root, key), pair[2 * i + 1]))
+            report_add(j->r, SEV_NOTE, "mixed_saves", j->path, ERR_NO_BYTE, NULL,
+                       "%s, which the caller saved, differs from that of rank 0", key);
+    }
 }
 
 /* A rank's piece of a frozen parameter is as long as everybody's. */

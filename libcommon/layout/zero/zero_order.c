@@ -104,12 +104,40 @@ static int take_whole(const struct source *s, struct zero_shape *x, struct err *
     return 0;
 }
 
+/* A run without ZeRO lists no groups: of its weights alone all are one. */
+static void all_in_one(const struct source *s, struct arena *a, struct zero_shape *out)
+{
+    struct zero_group *g = arena_alloc(a, sizeof *g);
+
+    *g = zero_order_new_group(a, s->n_params);
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        struct zero_slot *slot = &g->slot[g->n];
+
+        if (p->shared_with)
+            continue;
+        *slot = (struct zero_slot){ .name = p->name, .ndim = p->ndim, .n_elems = 1 };
+        for (int d = 0; d < p->ndim; d++) {
+            slot->shape[d] = p->shape[d];
+            slot->n_elems *= p->shape[d];
+        }
+        g->n++;
+    }
+    *out = (struct zero_shape){ .n_groups = 1, .group = g };
+    zero_shape_index(out, a);
+}
+
 int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e)
 {
     const struct pk *root = pt_root(zero_order_root(s));
     struct report *told = report_new();
     int rc = 0;
 
+    if (!s->run.optimizer && s->zero_stage < 3 && pk_is_none(pk_get(root, "param_shapes"))) {
+        report_free(told);
+        all_in_one(s, a, out);
+        return 0;
+    }
     if (!zero_shape_read(out, a, pk_get(root, "param_shapes"), s->path, told))
         rc = report_first_error(told, e);
     report_free(told);

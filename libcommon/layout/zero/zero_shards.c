@@ -110,30 +110,85 @@ static bool fits(const struct zero_shard *k, const struct zero_run *run, int g, 
     return false;
 }
 
-/* ZeRO-3's weights may stand without moments: its state is empty then, or not there, as zero_to_fp32.py has it. */
+/*
+ * An optimizer that never stepped has no states, and ZeRO-3's weights may stand without them: the state is empty then,
+ * or not there, as zero_to_fp32.py has it.
+ */
 static bool has_no_moments(const struct zero_shard *k)
 {
-    const struct pk *state = pk_get(pk_get(k->opt, "optimizer_state_dict"), "state");
+    const struct pk *base = adam_base(k->opt), *state = pk_get(base, "state");
     uint32_t n = 0;
 
+    if (pk_items(base, &n))             /* elastic */
+        return n == 0;
     pk_pairs(state, &n);
-    return k->z->stage == 3 && n == 0;
+    return n == 0 && (base || k->z->stage == 3);
 }
 
-/* ZeRO-3 does not step a sub-group without gradients, and an optimizer that never stepped has no moments at all. */
+/* The settings of a vector's group; ZeRO-3 has several vectors of one. NULL: the elastic form, which has none. */
+static const struct pk *settings_of(const struct zero_shard *k, int g)
+{
+    const struct pk *groups = pk_get(adam_base(k->opt), "param_groups");
+    uint32_t n = 0, m;
+    struct pk **group = pk_items(groups, &n), **id;
+    int64_t at;
+
+    for (uint32_t i = 0; group && k->z->stage == 3 && i < n; i++) {
+        id = pk_items(pk_get(group[i], "params"), &m);
+        for (uint32_t j = 0; id && j < m; j++)
+            if (pk_as_int(id[j], &at) && at == g)
+                return group[i];
+    }
+    return adam_list_at(groups, g);
+}
+
+/* Tensors of a group's state, as deep as they lie, but for Adam's own. */
+static void read_more(const struct zero_shard *k, int g, const struct pk *dict, const char *above)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(dict, &n);
+    struct zero_rank *rank = k->rank;
+    size_t cap = (size_t)rank->n_more;
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+        char *name = key ? str_fmt("%s%s", above, key) : NULL;
+        struct pt_tensor t;
+
+        if (!name || strcmp(name, "exp_avg") == 0 || strcmp(name, "exp_avg_sq") == 0 || strcmp(name, "step") == 0) {
+            free(name);
+        } else if (pt_tensor(k->j->pt, pair[2 * i + 1], &t)) {
+            ARRAY_ROOM(rank->more, cap, (size_t)rank->n_more + 1);
+            rank->more[rank->n_more++] = (struct zero_more){ g, name, t };
+        } else {
+            char *below = str_fmt("%s.", name);
+
+            read_more(k, g, pair[2 * i + 1], below);
+            cap = (size_t)rank->n_more;
+            free(below);
+            free(name);
+        }
+    }
+}
+
+/*
+ * Adam's moments are due where the group's settings ask for them and its state has nothing else. Other optimizers have
+ * one of them or none. ZeRO-3 does not step a sub-group without gradients.
+ */
 static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
 {
     static const char *const words[ZERO_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
-    const struct pk *state = adam_group_state(k->opt, g);
-    const struct adam_file a = { k->j->files, k->j->pt, k->j->path, k->opt };
+    const struct pk *state = adam_group_state(k->opt, g), *settings = settings_of(k, g);
+    const int before = k->rank->n_more;
     struct zero_run *run = k->rank->run[g];
-    bool ok = true;
+    bool ok = true, due;
 
     run[ZERO_FP32] = flat_run(k, fp32, g, words[ZERO_FP32]);
+    read_more(k, g, state, "");
+    due = !k->rank->no_moments && k->rank->n_more == before && (!settings || adam_is_due(settings));
     for (int s = ZERO_AVG; s < ZERO_STATES; s++)
-        run[s] = k->rank->no_moments ? (struct zero_run){ .record = -1 }
-                                     : flat_run(k, pk_get(state, words[s]), g, words[s]);
-    adam_check(&a, g, k->j->r);
+        run[s] = due || pk_get(state, words[s]) ? flat_run(k, pk_get(state, words[s]), g, words[s])
+                                                : (struct zero_run){ .record = -1 };
     for (int s = 0; s < ZERO_STATES; s++)
         ok &= fits(k, &run[s], g, words[s]);
     for (int s = 0; s < ZERO_STATES && !ok; s++)
@@ -264,6 +319,7 @@ void zero_shards_rank(const struct pt_files_job *j)
     if (!masters)
         return;
     read_step(&k);
+    k.rank->settings = adam_settings(&(struct adam_file){ j->files, j->pt, j->path, k.opt });
     k.rank->no_moments = has_no_moments(&k);
     k.rank->run = xcalloc((size_t)z->shape.n_groups, sizeof *k.rank->run);
     for (int g = 0; g < z->shape.n_groups; g++)
@@ -282,4 +338,6 @@ void zero_shards_renumber(void *ctx, int file, int base)
         for (int s = 0; s < ZERO_STATES; s++)
             if (rank->run[g][s].record >= 0)
                 rank->run[g][s].record += base;
+    for (int i = 0; i < rank->n_more; i++)
+        rank->more[i].t.record += base;
 }

@@ -205,7 +205,9 @@ static int list_tensors(const struct zero_writer *w, struct sink_tensor *t, int 
             continue;
         number[i] = n;
         t[n] = (struct sink_tensor){ .name = p->name, .param = i / STATE_N, .state = st, .ndim = p->ndim,
-                                     .dtype = st == STATE_BF16 ? w->t->weights : DTYPE_F32 };
+                                     .dtype = st == STATE_BF16 ? w->t->weights
+                                              : trained ? zero_target_vector(w->t, zero_target_group(w->t, p), st)
+                                                        : DTYPE_F32 };
         memcpy(t[n].shape, p->shape, sizeof t[n].shape);
         t[n].len = (uint64_t)dtype_size(t[n].dtype);
         for (int d = 0; d < p->ndim; d++)

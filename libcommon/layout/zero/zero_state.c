@@ -1,6 +1,8 @@
 /*
  * zero_state.c - run state out of rank 0's files
  */
+#include <string.h>
+
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/zero/zero.h"
 
@@ -32,6 +34,93 @@ static void compare_steps(struct zero *z)
                        "optimizer step %.0f, rank 0 has %.0f", z->rank[r].step, first);
 }
 
+static const char *optim_path(const struct zero *z, int rank)
+{
+    return files_name(z->s->files, z->s->file[z->optim_file[rank]].file);
+}
+
+/* Rates, betas, the loss scale: the same on all ranks of a save. */
+static void compare_settings(struct zero *z)
+{
+    const char *first = z->rank[0].settings;
+    char mine[160], firsts[160];
+
+    for (int r = 1; first && r < z->world; r++)
+        if (z->rank[r].settings && adam_settings_differ(z->rank[r].settings, first, mine, firsts))
+            report_add(z->r, zero_mismatch(z), "mixed_saves", optim_path(z, r), ERR_NO_BYTE, NULL,
+                       "the optimizer's %s, rank 0 has %s: the files are not of one save", *mine ? mine : "setting is "
+                       "not there", *firsts ? firsts : "none");
+}
+
+/*
+ * Each step of the engine that was not skipped is one of the optimizer; older releases begin with one more. A counter
+ * that is another's is that of another save, or of an optimizer that began later than the engine.
+ */
+static void compare_with_engine(struct zero *z)
+{
+    int64_t steps, skipped = 0, own = z->s->run.opt_step;
+
+    if (own < 0 || !pk_as_int(pk_get(z->root, "global_steps"), &steps))
+        return;
+    pk_as_int(pk_get(z->root, "skipped_steps"), &skipped);
+    if (own != steps - skipped && own != steps - skipped + 1)
+        report_add(z->r, SEV_WARNING, "mixed_saves", z->path, ERR_NO_BYTE, NULL,
+                   "says %lld steps, %lld of them skipped, the optimizer's files %lld: they are of two saves, or the "
+                   "optimizer began at another step", (long long)steps, (long long)skipped, (long long)own);
+}
+
+/* Does a rank have a moment of a group? */
+static bool has_moment(const struct zero *z, int r, int g, int s)
+{
+    return z->rank[r].run && z->rank[r].run[g][s].record >= 0;
+}
+
+/* Of one group all ranks have a moment, or none has. */
+static void compare_groups(struct zero *z)
+{
+    for (int g = 0; g < z->shape.n_groups; g++)
+        for (int s = ZERO_AVG; s < ZERO_STATES; s++)
+            for (int r = 1; z->rank[0].run && r < z->world; r++)
+                if (z->rank[r].run && !z->rank[0].no_moments && !z->rank[r].no_moments &&
+                    has_moment(z, r, g, s) != has_moment(z, 0, g, s)) {
+                    report_add(z->r, SEV_ERROR, "no_moments", optim_path(z, has_moment(z, 0, g, s) ? r : 0),
+                               ERR_NO_BYTE, NULL, "group %d has no %s, another rank's file does", g,
+                               state_name(zero_states[s]));
+                    break;
+                }
+}
+
+/* Names of rank 0's states that are not Adam's, each once; NULL: it has none. */
+static const char *more_states(struct zero *z)
+{
+    struct strbuf names = {0};
+    const struct zero_rank *rank = &z->rank[0];
+    const char *all = NULL;
+
+    for (int i = 0; i < rank->n_more; i++) {
+        bool met = false;
+
+        for (int k = 0; k < i; k++)
+            met |= strcmp(rank->more[k].name, rank->more[i].name) == 0;
+        if (!met)
+            strbuf_addf(&names, "%s%s", names.len ? ", " : "", rank->more[i].name);
+    }
+    if (names.len)
+        all = arena_strndup(z->s->arena, names.buf, names.len);
+    strbuf_free(&names);
+    return all;
+}
+
+/* Other optimizers than Adam: their masters are read, their states are values. */
+static void tell_more(struct zero *z)
+{
+    z->s->run.more_states = more_states(z);
+    if (z->s->run.more_states)
+        report_add(z->r, SEV_NOTE, "optimizer", z->s->path, ERR_NO_BYTE, NULL,
+                   "the optimizer keeps %s, which Adam does not: values of each rank (ckpt-inspect ls -v)",
+                   z->s->run.more_states);
+}
+
 /* They are there on all ranks that were read, or on none. */
 static void compare_moments(struct zero *z)
 {
@@ -39,7 +128,7 @@ static void compare_moments(struct zero *z)
 
     for (int r = 0; r < z->world; r++)
         if (z->rank[r].run)
-            *(z->rank[r].no_moments ? &without : &with) = r;
+            *(z->rank[r].no_moments && z->rank[r].n_more == 0 ? &without : &with) = r;
     if (without >= 0 && with >= 0)
         report_add(z->r, SEV_ERROR, "no_moments",
                    files_name(z->s->files, z->s->file[z->optim_file[without]].file), ERR_NO_BYTE, NULL,
@@ -56,6 +145,10 @@ void zero_state_read(struct zero *z, const struct pt *model, const struct source
     if (!optim || !optim->pt)
         return;
     read_optimizer(z, optim);
+    tell_more(z);
     compare_steps(z);
+    compare_settings(z);
+    compare_with_engine(z);
     compare_moments(z);
+    compare_groups(z);
 }

@@ -8,6 +8,7 @@
 
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/ds_names.h"
+#include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/zero/zero_order.h"
 
@@ -135,11 +136,16 @@ static int settle_groups(struct zero_target *t, int stage, int world, struct err
 
 /* ---- what there is to be made of ---- */
 
-bool zero_target_trains(const struct zero_target *t, const struct param *p)
+int zero_target_group(const struct zero_target *t, const struct param *p)
 {
     const struct zero_slot *slot;
 
-    return zero_shape_find(&t->shape, p->name, &slot) >= 0;
+    return zero_shape_find(&t->shape, p->name, &slot);
+}
+
+bool zero_target_trains(const struct zero_target *t, const struct param *p)
+{
+    return zero_target_group(t, p) >= 0;
 }
 
 const char *zero_target_holder(const struct zero_target *t, const char *name)
@@ -172,6 +178,22 @@ const struct tmap *zero_target_state(const struct param *p, enum state st, int *
 
     *op = m ? plan_op_of(m->dtype, DTYPE_F32) : -1;
     return m;
+}
+
+enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st)
+{
+    const struct zero_group *group = &t->shape.group[g];
+    enum dtype type = DTYPE_N;
+
+    for (int i = 0; i < group->n && !t->src->zero_root; i++) {
+        const struct param *p = source_param(t->src, group->slot[i].name);
+        const struct tmap *m = p ? p->state[st] : NULL;
+
+        if (!m || (m->dtype != DTYPE_BF16 && m->dtype != DTYPE_F16) || (type != DTYPE_N && m->dtype != type))
+            return DTYPE_F32;
+        type = m->dtype;
+    }
+    return type == DTYPE_N ? DTYPE_F32 : type;
 }
 
 const struct tmap *zero_target_weights(const struct zero_target *t, const struct param *p)
@@ -242,6 +264,8 @@ static int settle_form(struct zero_target *t, int stage, struct report *notes, s
     }
     if (t->weights_only)
         return 0;
+    if (optim_groups_adam_alone(t->src, e) < 0)
+        return -1;
     t->elastic = !t->param_groups && stage < 3;
     t->whole = was == 0 && stage < 3 && pk_get(t->opt, "single_partition_of_fp32_groups");
     if (!t->param_groups && stage == 3) {

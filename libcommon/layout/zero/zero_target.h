@@ -51,12 +51,19 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
 void zero_target_free(struct zero_target *t);           /* NULL is fine */
 /* Trained: the optimizer has it. */
 bool zero_target_trains(const struct zero_target *t, const struct param *p);
+/* Its group in the target's shape; -1: it is not trained. */
+int zero_target_group(const struct zero_target *t, const struct param *p);
 
 /*
  * A trained parameter's master or moment, and the conversion that makes it fp32 (-1: none); without masters those of
  * the weights. NULL: not there.
  */
 const struct tmap *zero_target_state(const struct param *p, enum state st, int *op);
+/*
+ * The type of the vectors of a state in group g of the target's shape: fp32; of a run that keeps that state in 16 bits
+ * its own, as its engine does not widen what it loads.
+ */
+enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st);
 /*
  * What a parameter's weights are made of: those there are, if they are of the type that the run computes with; else the
  * masters, which are more. NULL: not there.

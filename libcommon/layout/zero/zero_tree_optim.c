@@ -23,7 +23,9 @@ static struct pk *vector(struct optim *k, int g, enum state st)
     const struct zero_shape *x = &k->t->shape;
     bool lean = k->t->elastic || (st == STATE_FP32 && !k->t->whole);
     int64_t n = lean ? zero_lean(x, g, k->rank) : x->group[g].part, at, skip;
-    int storage = zero_tree_storage(k->x, (uint64_t)n * sizeof(float));
+    const enum dtype type = zero_target_vector(k->t, g, st);
+    const uint64_t out_size = (uint64_t)dtype_size(type);
+    int storage = zero_tree_storage(k->x, (uint64_t)n * out_size);
 
     for (int i = 0; i < x->group[g].n; i++) {
         const struct zero_slot *s = &x->group[g].slot[i];
@@ -35,11 +37,12 @@ static struct pk *vector(struct optim *k, int g, enum state st)
 
         if (elems > 0)
             zero_tree_fill(k->x, &(struct zero_fill){
-                .storage = storage, .at = (uint64_t)at * sizeof(float), .map = m, .op = (enum plan_op)op,
+                .storage = storage, .at = (uint64_t)at * out_size, .map = m,
+                .op = m->dtype == type ? PLAN_COPY : (enum plan_op)op,
                 .from = (uint64_t)skip * size, .len = (uint64_t)elems * size, .param = (int)(p - k->t->src->param),
                 .state = st });
     }
-    return zero_tree_vector(k->x, storage, DTYPE_F32, n, st == STATE_FP32);
+    return zero_tree_vector(k->x, storage, type, n, st == STATE_FP32);
 }
 
 static struct pk *masters(struct optim *k)

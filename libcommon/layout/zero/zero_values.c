@@ -114,6 +114,10 @@ static void add_optimizer(struct zero *z, const struct pt *pt)
     add_dict(z, "optimizer.", opt, pt, sharded);
     if (z->s->run.param_groups)
         add_tree(z, "optimizer.param_groups", z->s->run.param_groups, pt);
+    for (int r = 0; r < z->world; r++)
+        for (int i = 0; i < z->rank[r].n_more; i++)
+            add_tensor(z, arena_fmt(z->s->arena, "optimizer.state.%d.%s.rank%d", z->rank[r].more[i].group,
+                                    z->rank[r].more[i].name, r), &z->rank[r].more[i].t, false);
     for (int g = 0; g < z->shape.n_groups; g++) {
         step = pk_get(adam_group_state(opt, g), "step");
         /* Sub-groups follow from the number of ranks: of each group the first one's. */
@@ -129,11 +133,14 @@ void zero_values_make(struct zero *z, const struct pt *model)
         "dp_world_size", "mp_world_size", "checkpoint_parallel_dimensions", NULL,
     };
     uint32_t n_model = 0, n_module = 0, n_opt = 0;
+    size_t n_more = 0;
 
     pk_pairs(z->root, &n_model);
     pk_pairs(pk_get(z->root, "module"), &n_module);
     pk_pairs(z->s->run.optimizer, &n_opt);
-    z->s->value = arena_alloc(z->s->arena, (n_model + n_module + n_opt + (size_t)z->shape.n_groups + 2) *
+    for (int r = 0; r < z->world; r++)
+        n_more += (size_t)z->rank[r].n_more;
+    z->s->value = arena_alloc(z->s->arena, (n_model + n_module + n_opt + n_more + (size_t)z->shape.n_groups + 2) *
                                                sizeof *z->s->value);
     add_module(z, model);
     add_dict(z, "", z->root, model, tables);
