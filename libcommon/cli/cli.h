@@ -39,7 +39,7 @@ int cli_take_part(void *cli, const char *value, struct err *e);         /* parse
 struct cli {
     const char *tool;
     const char *model;          /* --model; NULL if not given */
-    bool json, quiet, force, dry_run, verify, resume, accept_mismatch, set_latest;
+    bool json, quiet, force, dry_run, verify, resume, accept_mismatch, skip_unreadable, set_latest;
     const char *certificate;            /* where to write a certificate (certificate.h), or NULL */
     int verbose;
     int threads;                        /* >= 1 after cli_start() */

@@ -108,6 +108,8 @@ const struct option_row cli_rows_convert[] = {
       "and srun when all tasks take part; auto: they must, 0/1: this one does all", .take = cli_take_part },
     { "accept-mismatch", .help = "only warn where files of IN look like those of different saves or ranks",
       FIELD(accept_mismatch) },
+    { "skip-unreadable", .help = "leave out tensors of IN that cannot be read (sparse, of a type without whole bytes); "
+      "the result says how many", FIELD(skip_unreadable) },
     CLI_ROW_MODEL(struct cli, model, 0),
     {0},
 };

@@ -485,6 +485,7 @@ static int publish(struct conversion *r, struct err *e)
         return -1;
     report_drift(r);
     r->res->n_drifted += r->sink->n_drifted;
+    r->res->n_unread = r->src->n_unread;
     if (check_tied(r, e) < 0)
         return -1;
     warn_found(r);

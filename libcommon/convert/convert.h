@@ -43,6 +43,7 @@ struct convert_result {
     uint64_t read_bytes, write_bytes;   /* tensor bytes moved by this run */
     double wall_s;                      /* from planning to publishing */
     int n_items, n_resumed;             /* plan items; those done by an earlier run */
+    int n_unread;                       /* tensors of the source that were left out (source_opts.skip_unreadable) */
     int n_drifted;                      /* parameter states whose replicas disagreed */
     bool published;                     /* false: other parts are still working */
     int part, n_parts;                  /* the part that this process did; 0 of 1 if it worked alone */

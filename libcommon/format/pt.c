@@ -602,13 +602,50 @@ void pt_check_classes(const struct pt *pt, const char *file_name, struct report 
     const struct zip_entry *x = find_record(pt, "data.pkl");
 
     check_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
-    for (uint32_t i = 0; i < pt->tree.n_acts; i++) {
-        const struct pt_call c = pt_kind_call(pt->tree.act[i]);
+}
 
-        if (c.args && pt_kind_flaw(&c))
-            report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, pt->tree.act[i]), NULL, "%s",
-                       pt_kind_flaw(&c));
+void pt_check_unread(const struct pt *pt, const char *file_name, struct report *r)
+{
+    for (uint32_t i = 0; i < pt->tree.n_acts; i++) {
+        const struct pk *v = pt->tree.act[i];
+        struct strbuf what = {0};
+
+        /* Of others the class is a finding: pt_check_classes(). */
+        if ((pt_kind_call(v).args || pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2")) &&
+            pt_unread(pt, v, &what))
+            report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "is not read: %s", what.buf);
+        strbuf_free(&what);
     }
+}
+
+enum { UNREAD_VISITS = 1 << 20, UNREAD_DEPTH = 64 };
+
+static bool find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what, int depth, int *left)
+{
+    struct pt_tensor t;
+    struct pk **item;
+    uint32_t n = 0;
+    bool pairs;
+
+    if (!v || depth > UNREAD_DEPTH || --*left < 0 || pt_tensor(pt, v, &t))
+        return false;
+    item = pk_pairs(v, &n);
+    pairs = item != NULL;
+    if (!item)
+        item = pk_items(v, &n);
+    if (!item || n == 0)
+        return pt_unread(pt, v, what);
+    for (uint32_t i = 0; i < n; i++)
+        if (find_unread(pt, item[pairs ? 2 * i + 1 : i], what, depth + 1, left))
+            return true;
+    return false;
+}
+
+bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what)
+{
+    int left = UNREAD_VISITS;
+
+    return find_unread(pt, v, what, 0, &left);
 }
 
 void pt_check_tree(const struct pk_tree *tree, const char *file_name, struct report *r)

@@ -72,13 +72,16 @@ bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
  * after .to_dense()". Arrays of NumPy's are plain values.
  */
 bool pt_unread(const struct pt *pt, const struct pk *v, struct strbuf *what);
+/* The first such value in v, or in the containers that v holds. */
+bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what);
 /*
  * Refuse classes that are not on the allow-list: ERROR "class" for a callable that could
  * act when loaded (os, subprocess, builtins ...), WARNING "opaque" for a plain object of
- * a training stack (megatron, deepspeed, torch, apex, numpy ...): it is carried along. ERROR "unread": a view that
- * pt_tensor() does not take.
+ * a training stack (megatron, deepspeed, torch, apex, numpy ...): it is carried along.
  */
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
+/* ERROR "unread" for each view and typed tensor that pt_tensor() does not take. */
+void pt_check_unread(const struct pt *pt, const char *file_name, struct report *r);
 /* The same for a pickle that is a file of its own. */
 void pt_check_tree(const struct pk_tree *tree, const char *file_name, struct report *r);
 /* Read every record and compare its CRC; for files without big tensors. */

@@ -97,6 +97,12 @@ struct run_state {
     const char *more_states;            /* names of states that no Adam has, which are values; NULL: there are none */
 };
 
+/* A tensor or value of the files that cannot be read here, and that the source does not have. */
+struct source_unread {
+    const char *name;           /* as the files spell it */
+    const char *why;            /* "a sparse tensor: save it after .to_dense()" */
+};
+
 struct dcp_table;
 struct source {
     enum layout_kind kind;
@@ -126,6 +132,8 @@ struct source {
     struct source_value *value; /* in the order of the files' tables */
     int n_stacks;
     struct source_stack *stack;
+    int n_unread, cap_unread;
+    struct source_unread *unread;
     int n_held;
     struct pt **held;           /* handles of containers inside files that trees need; closed with the source */
     bool weights_only;          /* opened with no_optimizer */
@@ -143,9 +151,19 @@ struct source_opts {
     bool piped;                 /* "-" is a tar archive on standard input */
     bool hf;                    /* a model of Transformers may be opened, too: weights alone (hf_files_source.c) */
     bool accept_mismatch;       /* files of different saves or ranks are a warning, not an ERROR */
+    bool skip_unreadable;       /* what cannot be read is left out with a warning; else it is an ERROR "unread" */
     const char *model;          /* LAYOUT_DCP: prefix of the model's tensors, where there are several; NULL: find it */
     int threads;                /* for opening files; 0 = 16 */
 };
+
+/* Where something unreadable lies, for the message: a file and a byte, or NULL and ERR_NO_BYTE. */
+struct source_spot {
+    const char *file;
+    uint64_t at;
+};
+/* Record that `name` is not read, and report it as `o` wants. Copies the strings. */
+void source_add_unread(struct source *s, const struct source_opts *o, struct report *r, struct source_spot spot,
+                       const char *name, const char *why);
 
 /*
  * Open `path`: a tag folder of any layout and name, a folder with `latest` (or only

@@ -61,6 +61,7 @@ static void open_apart(const struct pt_files *o, int file, bool now, struct brou
         report_add_err(b->r, "unreadable", &e);
     if (!b->in_order && j.pt) {
         pt_check_classes(j.pt, j.path, b->r);
+        pt_check_unread(j.pt, j.path, b->r);
         o->read(&j);
         take_records(b, f);
     }
@@ -81,6 +82,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
         return;
     }
     pt_check_classes(j.pt, j.path, o->r);
+    pt_check_unread(j.pt, j.path, o->r);
     o->read(&j);
     sf->pt = keep ? j.pt : NULL;
     if (!keep)

@@ -37,7 +37,18 @@ void source_close(struct source *s)
         pt_close(s->held[i]);
     files_free(s->files);
     arena_free(s->arena);
+    free(s->unread);
     free(s);
+}
+
+void source_add_unread(struct source *s, const struct source_opts *o, struct report *r, struct source_spot spot,
+                       const char *name, const char *why)
+{
+    ARRAY_ROOM(s->unread, s->cap_unread, s->n_unread + 1);
+    s->unread[s->n_unread++] = (struct source_unread){ .name = arena_fmt(s->arena, "%s", name),
+                                                       .why = arena_fmt(s->arena, "%s", why) };
+    report_add(r, o->skip_unreadable ? SEV_WARNING : SEV_ERROR, "unread", spot.file, spot.at, name, "%s: %s",
+               o->skip_unreadable ? "is left out" : "is not read", why);
 }
 
 bool source_is_foreign(const struct source *s)

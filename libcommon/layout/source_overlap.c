@@ -4,7 +4,7 @@
  * Places of tensors come from pickles and indices, which may say what they like: two
  * optimizer groups that name the same moments look whole, each by itself. So all extents
  * of all tensors are put in the order in which they lie in their files, and each must end
- * before the next begins. Tables only, no bytes are read.
+ * before the next begins, but in pickled models. Tables only, no bytes are read.
  */
 #include "libcommon/layout/source_overlap.h"
 
@@ -27,6 +27,12 @@ struct claims {
     struct overlap_claim *v;
 };
 
+/* A pickled model may name one storage by several views, which torch keeps: all of them are what the file says. */
+static bool may_share(const struct source *s, int file)
+{
+    return s->kind == LAYOUT_HF && str_ends(files_name(s->files, file), ".bin");
+}
+
 static void add_map(struct claims *c, const struct source *s, const struct tmap *m, const char *name, const char *state)
 {
     for (int k = 0; m && k < m->n_slices; k++)
@@ -34,7 +40,7 @@ static void add_map(struct claims *c, const struct source *s, const struct tmap 
             const struct extent *x = &m->slice[k].extent[i];
             const struct record *rec = files_record(s->files, x->record);
 
-            if (x->len == 0)
+            if (x->len == 0 || may_share(s, rec->file))
                 continue;
             ARRAY_ROOM(c->v, c->cap, c->n + 1);
             c->v[c->n++] = (struct overlap_claim){ rec->file, rec->at + x->at, rec->at + x->at + x->len, name, state };

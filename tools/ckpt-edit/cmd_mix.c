@@ -66,7 +66,8 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 
 /* ---- doing ---- */
 
-static int open_others(const struct ckptedit *j, struct edit_mix *m, struct err *e)
+/* `s`: the first folder, which is open. What it does not read would be taken from it unseen. */
+static int open_others(const struct ckptedit *j, const struct source *s, struct edit_mix *m, struct err *e)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
                               .model = j->cli.model, .hf = true };
@@ -75,6 +76,10 @@ static int open_others(const struct ckptedit *j, struct edit_mix *m, struct err 
         m->part[i + 1].s = source_open(j->arg[i], &so, NULL, e);
         if (!m->part[i + 1].s || convert_cli_listed(&j->cli, m->part[i + 1].s, e) < 0)
             return -1;
+        if (s->n_unread > 0) {
+            err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", s->unread[0].name, s->unread[0].why);
+            return -1;
+        }
     }
     return 0;
 }
@@ -94,7 +99,7 @@ static int mix(struct ckptedit *j, struct source *s, struct edit *x, struct edit
     int64_t bytes;
     int fd = -1;
 
-    if (open_others(j, m, e) < 0)
+    if (open_others(j, s, m, e) < 0)
         return -1;
     bytes = edit_mix_bytes(s, m, e);    /* what does not fit is said before room is taken */
     if (bytes < 0)

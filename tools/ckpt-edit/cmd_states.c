@@ -47,7 +47,7 @@ static int cast_states(struct edit *x, const struct cast_type *type, struct err 
         for (int st = 0; st < STATE_N; st++) {
             const struct tmap *m = to->tensor[i].map[st];
 
-            if (!m || !dtype_is_float(m->dtype))
+            if (!m || !dtype_is_weight(m->dtype))
                 continue;               /* masks and numbers of positions stay what they are */
             to->tensor[i].dtype[st] = type->dtype;
             if (m->dtype != type->dtype && plan_op_of(m->dtype, type->dtype) < 0)

@@ -245,16 +245,26 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
     return rc;
 }
 
+/* The files of a model folder that hold what is not read are shared whole, or edit_hf.c refuses to make them again. */
+static int check_unread(const struct source *s, struct err *e)
+{
+    if (s->kind == LAYOUT_HF || s->n_unread == 0)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s: no edit would keep it", s->unread[0].name,
+             s->unread[0].why);
+    return -1;
+}
+
 int run_change(struct ckptedit *j, ckptedit_change *change)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
-                              .model = j->cli.model, .hf = true };
+                              .model = j->cli.model, .hf = true, .skip_unreadable = true };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s && convert_cli_check(&j->cli, s, false, r, &e) == 0)
+    if (s && check_unread(s, &e) == 0 && convert_cli_check(&j->cli, s, false, r, &e) == 0)
         rc = change_held(j, s, change, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

@@ -265,9 +265,14 @@ static void list_params(const struct inspect *in, const struct view *v)
         else
             print_param(in, v, &v->tensor[i], n, &w);
     }
+    for (int i = 0; i < v->n_unread && !in->cli.json; i++)
+        printf("%-*s %-*s %5s %5s  %s\n", w.shape, "?", w.rule, "-", "-", "-", v->unread[i].name);
     if (in->cli.json) {
         json_t *o = json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path),
                               "layout", layout_name(v->source->kind), "parameters", a);
+
+        if (v->n_unread)
+            json_object_set_new(o, "unread", unread_json(v));
 
         if (in->cli.verbose && (v->n_all > v->n || v->n_plain))
             json_object_set_new(o, "values", values_json(v));

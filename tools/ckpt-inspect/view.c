@@ -75,7 +75,16 @@ static void add_value(struct view *v, const struct source_value *x, int *cap)
 
 static void list_values(struct view *v, const struct inspect *in)
 {
-    int cap = v->n, cap_plain = 0;
+    int cap = v->n, cap_plain = 0, cap_unread = 0;
+
+    for (int i = 0; i < v->source->n_unread; i++) {
+        const struct source_unread *u = &v->source->unread[i];
+
+        if (!wanted(in, u->name))
+            continue;
+        ARRAY_ROOM(v->unread, cap_unread, v->n_unread + 1);
+        v->unread[v->n_unread++] = (struct view_unread){ .name = u->name, .why = u->why };
+    }
 
     v->n_known = v->n;
     for (int i = 0; in->state < 0 && i < v->source->n_values; i++) {

@@ -60,6 +60,8 @@ static int warn_or_fail(const struct cli *cli, const struct report *r, struct er
         snprintf(e->msg + len, sizeof e->msg - len, "; " REPLICAS_NEXT_STEP);
     else if (mismatch_is(first))
         snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch goes on all the same");
+    else if (strcmp(first->code, "unread") == 0)
+        snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
     return -1;
@@ -95,8 +97,10 @@ void convert_cli_say(const struct cli *given, const char *out, const char *what,
 {
     uint64_t moved = r->read_bytes + r->write_bytes;
     struct cli cli = *given;
-    char a[16];
+    char a[16], left[48] = "";
 
+    if (r->n_unread)
+        snprintf(left, sizeof left, ", %d unreadable left out", r->n_unread);
     cli.part = r->part;                 /* a task that works alone reports for all of them */
     cli.n_parts = r->n_parts;
     if (r->complete)
@@ -104,18 +108,18 @@ void convert_cli_say(const struct cli *given, const char *out, const char *what,
     else if (!r->published)
         cli_say(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
     else
-        cli_say(&cli, "%s: %s, %s moved in %.2f s (%.2f GB/s)%s", out, what, bytes_text(moved, a), r->wall_s,
+        cli_say(&cli, "%s: %s%s, %s moved in %.2f s (%.2f GB/s)%s", out, what, left, bytes_text(moved, a), r->wall_s,
                 (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
                 r->n_drifted ? CONVERT_DRIFTED : "");
 }
 
 void convert_cli_add(json_t *o, const struct convert_result *r)
 {
-    json_t *more = json_pack("{s:b, s:b, s:b, s:I, s:I, s:f, s:i, s:i, s:i}", "published", r->published, "complete",
-                             r->published || r->complete, "stood_already", r->complete,
+    json_t *more = json_pack("{s:b, s:b, s:b, s:I, s:I, s:f, s:i, s:i, s:i, s:i}", "published", r->published,
+                             "complete", r->published || r->complete, "stood_already", r->complete,
                              "read_bytes", (json_int_t)r->read_bytes, "write_bytes", (json_int_t)r->write_bytes,
                              "wall_s", r->wall_s, "items", r->n_items, "items_resumed", r->n_resumed,
-                             "tensors_drifted", r->n_drifted);
+                             "tensors_drifted", r->n_drifted, "unreadable_left_out", r->n_unread);
 
     json_object_update(o, more);
     json_decref(more);

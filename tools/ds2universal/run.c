@@ -77,6 +77,7 @@ static int run(struct ds2universal_job *j, struct source *s, struct err *e)
 int job_run(struct ds2universal_job *j)
 {
     struct source_opts so = { .accept_mismatch = j->cli.accept_mismatch,
+                              .skip_unreadable = j->cli.skip_unreadable,
                               .model = j->cli.model };
     struct report *r = report_new();
     struct err e = {0};

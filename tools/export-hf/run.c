@@ -218,6 +218,7 @@ static struct source *open_input(struct export_job *j, const char *in, struct re
 {
     struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
                               .accept_mismatch = j->cli.accept_mismatch,
+                              .skip_unreadable = j->cli.skip_unreadable,
                               .model = j->cli.model };
     struct source *s = source_open(in, &so, *r, e);
 

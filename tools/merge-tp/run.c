@@ -136,6 +136,7 @@ static int check_and_merge(struct merge_job *j, struct source *s, struct err *e)
 int job_run(struct merge_job *j)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
+                              .skip_unreadable = j->cli.skip_unreadable,
                               .model = j->cli.model,
                               .no_optimizer = j->weights_only };
     struct report *r = report_new();

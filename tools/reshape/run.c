@@ -48,6 +48,7 @@ static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
 int job_run(struct reshape_job *j)
 {
     struct source_opts so = { .no_optimizer = j->weights_only, .hf = j->to, .accept_mismatch = j->cli.accept_mismatch,
+                              .skip_unreadable = j->cli.skip_unreadable,
                               .model = j->cli.model };
     struct source_opts summary = { .no_tensors = j->to == 0 || j->to >= RESHAPE_TO_DCP };    /* ZeRO also needs the
                                                                                                 tensors of the model */

@@ -7,6 +7,7 @@
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,10 +91,12 @@ static int take_place(struct dcp_reader *rd, const struct pk *index, const struc
     const struct pk *offset = field(index, "offset"), *transform = field(info, "transform_descriptors");
     int64_t at, len, where[TENSOR_MAX_DIM];
     int ndim = pk_is_none(offset) ? 0 : read_size(offset, where), i;
+    uint32_t n_offsets = 0;
+    const bool too_many = ndim < 0 && pk_items(offset, &n_offsets) && n_offsets > TENSOR_MAX_DIM;
     char *key;
     bool twice;
 
-    if (!pk_is_class(index, METADATA, "MetadataIndex") || !name || ndim < 0)
+    if (!pk_is_class(index, METADATA, "MetadataIndex") || !name || (ndim < 0 && !too_many))
         return odd(rd, index, "storage_data has a key that is no MetadataIndex of a name and offsets");
     if (!is_plain_name(file) || !pk_as_int(field(info, "offset"), &at) || !pk_as_int(field(info, "length"), &len) ||
         at < 0 || len < 0) {
@@ -117,11 +120,12 @@ static int take_place(struct dcp_reader *rd, const struct pk *index, const struc
         strbuf_free(&text);
         rd->transformed = true;
     }
-    key = place_key(name, where, ndim);
-    twice = names_find(rd->place_of, key) >= 0;
+    /* Of more dimensions than an entry has here: it finds its places by name. */
+    key = place_key(name, where, too_many ? 0 : ndim);
+    twice = !too_many && names_find(rd->place_of, key) >= 0;
     if (twice)
         report_add(rd->r, SEV_ERROR, "place", rd->path, index->at, name, "one chunk of it has two places");
-    else
+    else if (!too_many)
         names_add(rd->place_of, arena_strndup(rd->a, key, strlen(key)), rd->n_places);
     free(key);
     /* A transformed item keeps no place: nobody can read it by accident. */
@@ -222,15 +226,60 @@ static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struc
     return true;
 }
 
+/* It is not read, and the others are. */
+static void leave_out(struct dcp_reader *rd, const struct dcp_entry *en, const char *what, const char *which)
+{
+    rd->out->unread[rd->out->n_unread++] = (struct dcp_unread){
+        .name = en->name, .why = arena_fmt(rd->a, "%s %s", what, which), .said_at = en->said_at,
+    };
+}
+
+/* The places of what was left out, by name. */
+static void place_unread(struct dcp_reader *rd)
+{
+    struct names *number = names_new(rd->a);
+
+    for (int i = 0; i < rd->out->n_unread; i++)
+        names_add(number, rd->out->unread[i].name, i);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < rd->n_places; i++) {
+            const int at = rd->used[i] ? -1 : names_find(number, rd->place_name[i]);
+            struct dcp_unread *u = at < 0 ? NULL : &rd->out->unread[at];
+
+            if (!u)
+                continue;
+            if (pass == 1) {
+                if (!u->place)
+                    u->place = arena_alloc(rd->a, (size_t)u->n_places * sizeof *u->place);
+                u->place[--u->n_places] = rd->place[i];
+            } else {
+                u->n_places++;
+            }
+        }
+    for (int i = 0; i < rd->n_places; i++) {
+        const int at = rd->used[i] ? -1 : names_find(number, rd->place_name[i]);
+
+        if (at >= 0) {
+            rd->used[i] = true;
+            rd->out->unread[at].n_places++;
+        }
+    }
+}
+
 static bool read_tensor(struct dcp_reader *rd, struct dcp_entry *en, const struct pk *v)
 {
     const struct pk *dtype = dtype_of(field(v, "properties"));
+    uint32_t n_dims = 0;
+    char name[256];
 
     if (!pickle_dtype(dtype, &en->dtype)) {
-        char name[256];
-
-        report_add(rd->r, SEV_ERROR, "dtype", rd->path, v->at, en->name, "is of type %s, which is not known here",
-                   pk_class(dtype, name, sizeof name) ? name : "(none)");
+        leave_out(rd, en, "a tensor of a type that is not known here,",
+                  pk_class(dtype, name, sizeof name) ? name : "(none)");
+        return false;
+    }
+    if (pk_items(field(v, "size"), &n_dims) && n_dims > TENSOR_MAX_DIM) {
+        snprintf(name, sizeof name, "%u dimensions, at most " TENSOR_MAX_DIM_TEXT " are supported", n_dims);
+        leave_out(rd, en, "a tensor of", name);
         return false;
     }
     en->ndim = read_size(field(v, "size"), en->shape);
@@ -297,7 +346,10 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
         en->n_chunks = 1;
         find_place(rd, en, en->chunk);
     } else {
-        return odd(rd, v, "state_dict_metadata has an entry that is neither a tensor nor a value");
+        char class[256];
+
+        leave_out(rd, en, "an entry of class", pk_class(v, class, sizeof class) ? class : "(none)");
+        return 0;
     }
     read_path(rd, en);
     return 1;
@@ -330,6 +382,7 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
     if (!pair)
         return odd(rd, root, "has no dict state_dict_metadata: no .metadata of torch.distributed.checkpoint");
     out->entry = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *out->entry);
+    out->unread = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *out->unread);
     list_paths(rd, field(root, "planner_data"));
     for (uint32_t i = 0; i < n; i++) {
         int taken = take_entry(rd, pair[2 * i], pair[2 * i + 1], &out->entry[out->n]);
@@ -395,6 +448,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
     if (read_places(&rd, field(tree.root, "storage_data")) < 0 || read_entries(&rd, tree.root, out) < 0)
         goto out;
     read_whole_shapes(&rd, field(tree.root, "mcore_data"), out);
+    place_unread(&rd);
     tell_unused(&rd);
     rc = 0;
 out:

@@ -59,9 +59,19 @@ struct dcp_entry {
     int planned;                /* of its pair in planner_data, which has the program's order; -1: it is not there */
 };
 
+/* An entry that is not read: of a type, shape or class that is not known here. Its bytes have their places. */
+struct dcp_unread {
+    const char *name, *why;
+    uint64_t said_at;
+    int n_places;
+    struct dcp_place *place;
+};
+
 struct dcp_table {
     int n;
     struct dcp_entry *entry;    /* in the file's order */
+    int n_unread;
+    struct dcp_unread *unread;
     const char *version;        /* "1.0.0"; "" where it says none */
     int n_files;
     const char **file;          /* in which anything lies, whether its entry could be read or not; each once */
@@ -75,10 +85,10 @@ struct dcp_pickle {
 };
 
 /*
- * Parse it. Memory is the arena's. What makes single entries useless are findings and
- * the entry is left out; -1 and ERR_DATA with the byte when the file as a whole cannot be read. Codes:
+ * Parse it. Memory is the arena's. Entries that are not known here go to out->unread, which the caller reports. What
+ * else makes single entries useless are findings and the entry is left out; -1 and ERR_DATA with the byte when the
+ * file as a whole cannot be read. Codes:
  *   class E, opaque W   see pt_check_classes()
- *   dtype E             a tensor of a type that is not known here
  *   shape E             sizes that are none, or that no memory could hold
  *   transform E         an item's bytes were transformed on their way (compressed, encrypted)
  *   place E             a chunk or value without a place, or with two

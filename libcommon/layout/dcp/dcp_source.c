@@ -28,6 +28,7 @@ struct dcp_item {
     int home, file;             /* the file that it lies in, and itself as a file; -1: not to be had */
     struct tile_chunk *tile;    /* of a tensor: where its bytes are noted */
     struct pt *pt;
+    bool unread;                /* its entry is not read: it is not opened */
 };
 
 struct dcp_opening {
@@ -149,12 +150,32 @@ static void list_files(struct dcp_opening *x)
     free(named);
 }
 
+/* Items of an entry that is not read have their places, and are not opened. */
+static void list_unread(struct dcp_opening *x, const struct dcp_unread *u)
+{
+    struct dcp_entry *en = arena_alloc(x->s->arena, sizeof *en);
+    struct dcp_chunk *chunk = arena_alloc(x->s->arena, ((size_t)u->n_places + 1) * sizeof *chunk);
+
+    *en = (struct dcp_entry){ .name = u->name, .said_at = u->said_at };
+    source_add_unread(x->s, x->o, x->r, (struct source_spot){ x->path, u->said_at }, u->name, u->why);
+    for (int i = 0; i < u->n_places; i++) {
+        const int at = u->place[i].file ? names_find(x->listed, u->place[i].file) : -1;
+
+        chunk[i].place = u->place[i];
+        if (u->place[i].file)
+            x->item[x->n_items++] = (struct dcp_item){ .en = en, .chunk = &chunk[i], .unread = true,
+                                                       .home = at < 0 ? -1 : x->l->member[at].file, .file = -1 };
+    }
+}
+
 static void list_items(struct dcp_opening *x)
 {
     size_t n = 0;
 
     for (int i = 0; i < x->table.n; i++)
         n += (size_t)x->table.entry[i].n_chunks;
+    for (int i = 0; i < x->table.n_unread; i++)
+        n += (size_t)x->table.unread[i].n_places;
     x->item = xcalloc(n + 1, sizeof *x->item);
     x->tile = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->tile);
     x->n_good = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->n_good);
@@ -172,6 +193,8 @@ static void list_items(struct dcp_opening *x)
                                                            .home = at < 0 ? -1 : x->l->member[at].file, .file = -1 };
         }
     }
+    for (int i = 0; i < x->table.n_unread; i++)
+        list_unread(x, &x->table.unread[i]);
     qsort(x->item, (size_t)x->n_items, sizeof *x->item, item_cmp);
     tell_missing(x);
     list_files(x);
@@ -265,11 +288,29 @@ static int wrong_item(const struct dcp_opening *x, const struct dcp_item *it, co
     return -1;
 }
 
+/* What an item holds is not read: its entry is left out, once. */
+static int leave_out(struct dcp_opening *x, const struct dcp_item *it, struct strbuf *what)
+{
+    struct source *s = x->s;
+    bool known = false;
+
+    for (int i = 0; i < s->n_unread && !known; i++)
+        known = strcmp(s->unread[i].name, it->en->name) == 0;
+    if (!known)
+        source_add_unread(s, x->o, x->r, (struct source_spot){ files_name(s->files, it->file), ERR_NO_BYTE },
+                          it->en->name, what->buf);
+    strbuf_free(what);
+    return -1;
+}
+
 static int take_chunk(struct dcp_opening *x, const struct dcp_item *it)
 {
     const struct dcp_entry *en = it->en;
+    struct strbuf what = {0};
     struct pt_tensor t;
 
+    if (pt_unread(it->pt, pt_root(it->pt), &what))
+        return leave_out(x, it, &what);
     if (!pt_tensor(it->pt, pt_root(it->pt), &t))
         return wrong_item(x, it, "its item holds no plain tensor");
     if (t.dtype != en->dtype)
@@ -299,8 +340,14 @@ static bool holds_tensors(const struct pt *pt)
 static void take_value(struct dcp_opening *x, struct dcp_item *it)
 {
     struct source *s = x->s;
-    struct source_value *v = &s->value[s->n_values++];
+    struct source_value *v = &s->value[s->n_values];
+    struct strbuf what = {0};
 
+    if (pt_find_unread(it->pt, pt_root(it->pt), &what)) {
+        leave_out(x, it, &what);
+        return;
+    }
+    s->n_values++;
     *v = (struct source_value){ .name = it->en->name };
     if (!holds_tensors(it->pt)) {
         v->tree = pk_copy(s->arena, pt_root(it->pt));
@@ -329,7 +376,7 @@ static struct pt *open_item(const struct dcp_opening *x, const struct dcp_item *
     struct pt *pt;
 
     /* Of a summary one tensor tells who wrote the containers. */
-    if (it->file < 0 || (it->en->is_tensor && x->o->no_tensors && it != x->item))
+    if (it->unread || it->file < 0 || (it->en->is_tensor && x->o->no_tensors && it != x->item))
         return NULL;
     pt = pt_open(x->s->files, it->file, &e);
     if (!pt)
@@ -549,6 +596,20 @@ static void take_tensors(struct dcp_opening *x)
     }
 }
 
+/* Entries whose items turned out to be unreadable: whoever writes the table again has none of them. */
+static void drop_unread(struct dcp_opening *x)
+{
+    struct names *unread = names_new(x->s->arena);
+    int n = 0;
+
+    for (int i = 0; i < x->s->n_unread; i++)
+        names_add(unread, x->s->unread[i].name, i);
+    for (int i = 0; i < x->table.n; i++)
+        if (names_find(unread, x->table.entry[i].name) < 0)
+            x->table.entry[n++] = x->table.entry[i];
+    x->table.n = n;
+}
+
 /* ---- the state of the run ---- */
 
 /* Under one of these names trainers keep the number of steps done. */
@@ -593,6 +654,8 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     memcpy((struct dcp_table *)s->dcp, &x.table, sizeof x.table);
     find_iteration(s);
     dcp_groups_read(&naming, r);
+    drop_unread(&x);
+    memcpy((struct dcp_table *)s->dcp, &x.table, sizeof x.table);
     return o->no_tensors ? 0 : manifest_load(s, o->no_optimizer, r, e);
 }
 

@@ -23,10 +23,15 @@ struct mixed {
 
 /* ---- what is mixed ---- */
 
+static bool is_weights(enum state st)
+{
+    return st == STATE_BF16 || st == STATE_FP32;
+}
+
 static bool is_mixed(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st)
 {
     return p->state[st] && dtype_is_float(p->state[st]->dtype) &&
-           (st == STATE_BF16 || st == STATE_FP32 || m->moments) && !edit_second_name(s, p, st);
+           (is_weights(st) || m->moments) && !edit_second_name(s, p, st);
 }
 
 static void add_shape(struct strbuf *b, const struct param *p)
@@ -74,6 +79,66 @@ static int check_names(const struct source *s, const struct source *t, struct er
         if (!source_param(s, t->param[i].name)) {
             err_usage(e, "%s: has no %s, which is in %s", s->path, t->param[i].name, t->path);
             return -1;
+        }
+    return 0;
+}
+
+/* Do two tensors hold the same bytes? 1, 0; -1: they cannot be read. */
+static int same_bytes(const struct tmap *a, struct files *a_files, const struct tmap *b, struct files *b_files,
+                      struct err *e)
+{
+    enum { BLOCK = 1 << 20 };
+    struct reader *ra, *rb;
+    uint8_t *buf;
+    int same = a->len == b->len && a->dtype == b->dtype;
+
+    if (!same)
+        return 0;
+    ra = reader_new(a, a_files, REPLICAS_FIRST);
+    rb = reader_new(b, b_files, REPLICAS_FIRST);
+    buf = xmalloc(2 * BLOCK);
+    for (uint64_t at = 0, n; at < a->len && same == 1; at += n) {
+        n = min_u64(BLOCK, a->len - at);
+        if (reader_read(ra, at, n, buf, e) < 0 || reader_read(rb, at, n, buf + BLOCK, e) < 0)
+            same = -1;
+        else if (memcmp(buf, buf + BLOCK, n) != 0)
+            same = 0;
+    }
+    reader_free(ra);
+    reader_free(rb);
+    free(buf);
+    return same;
+}
+
+/* Weights of types that no mean is taken of must be the same everywhere: OUT has those of the first folder. */
+static int check_kept(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st,
+                      struct err *e)
+{
+    const struct tmap *a = p->state[st];
+
+    for (int k = 1; k < m->n; k++) {
+        const struct source *t = m->part[k].s;
+        const struct param *q = source_param(t, p->name);
+        const int same = q && q->state[st] ? same_bytes(a, s->files, q->state[st], t->files, e) : 0;
+
+        if (same == 0)
+            err_usage(e, "%s is %s, of which no mean is taken, and differs between %s and %s", p->name,
+                      dtype_name(a->dtype), s->path, t->path);
+        if (same <= 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int check_all_kept(const struct source *s, const struct edit_mix *m, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++) {
+            const struct tmap *map = s->param[i].state[st];
+
+            if (map && is_weights((enum state)st) && !dtype_is_float(map->dtype) &&
+                check_kept(s, m, &s->param[i], (enum state)st, e) < 0)
+                return -1;
         }
     return 0;
 }
@@ -228,9 +293,9 @@ int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e
 {
     struct mixed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
     int n = list_mixed(s, m, list, e);
-    int64_t bytes = n;
+    int64_t bytes = n >= 0 && check_all_kept(s, m, e) < 0 ? -1 : n;
 
-    if (n > 0)
+    if (bytes > 0)
         bytes = (int64_t)(list[n - 1].at + list[n - 1].p->state[list[n - 1].to]->len);
     free(list);
     return bytes;

@@ -9,7 +9,7 @@
  *   missing_param E, shape E   not what a config.json of BLOOM or GPT-2 means
  *   config N, E       a config.json that we do not know, or none; E: it is no JSON, or claims another model
  *                     (hf_claims.h; a warning with accept_mismatch)
- *   dtype W           a tensor that is not read
+ *   unread E          a tensor that is not read; W with source_opts.skip_unreadable
  *   extra_file W      weights that no index names
  *   no_crc W          safetensors keep no checksums and no manifest tells any
  */
@@ -73,19 +73,19 @@ static bool is_vocabulary(const char *name)
 }
 
 /* 0 when it is one that a source cannot hold. */
-static int take_tensor(struct source *s, struct param *p, const struct hf_stored *t, struct report *r)
+static int take_tensor(struct source *s, struct param *p, const struct hf_stored *t, const struct source_opts *o,
+                       struct report *r)
 {
     enum state st = t->dtype == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
 
     if (t->dtype == DTYPE_N) {
-        report_add(r, SEV_WARNING, "dtype", NULL, ERR_NO_BYTE, t->full,
-                   "of a type or shape that is not known here: not read");
+        source_add_unread(s, o, r, (struct source_spot){ s->path, ERR_NO_BYTE }, t->full, t->why);
         return 0;
     }
     *p = (struct param){ .name = t->full, .ndim = t->ndim, .stage = -1, .group = -1,
                          .merge = is_vocabulary(t->full) ? MERGE_VOCAB : MERGE_REPLICATED };
     memcpy(p->shape, t->shape, sizeof p->shape);
-    p->state[st] = hf_map_of(s, t->dtype, t->x);
+    p->state[st] = t->map ? t->map : hf_map_of(s, t->dtype, t->x);
     return 1;
 }
 
@@ -162,6 +162,11 @@ static int by_place(const void *a, const void *b)
     return x->head != y->head ? x->head - y->head : x->param - y->param;
 }
 
+static bool same_shape(const struct param *p, const struct param *q)
+{
+    return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
+}
+
 /*
  * A pickled file may hold one storage under two names, as torch.save writes a head that is the embedding: then it is
  * the embedding's, whichever of the two comes first.
@@ -176,14 +181,14 @@ static void note_shared(struct source *s)
         const struct extent *x = m->slice->extent;
         const struct record *rec = files_record(s->files, x->record);
 
-        if (x->len > 0 && str_ends(files_name(s->files, rec->file), ".bin"))
+        if (m->slice->n_extents == 1 && x->len > 0 && str_ends(files_name(s->files, rec->file), ".bin"))
             t[n++] = (struct placed){ rec, rec->at + x->at, x->len, m->dtype, i, hf_is_head(s->param[i].name) };
     }
     if (n)
         qsort(t, (size_t)n, sizeof *t, by_place);
     for (int i = 1, first = 0; i < n; i++) {
         if (t[i].rec->file == t[first].rec->file && t[i].at == t[first].at && t[i].len == t[first].len &&
-            t[i].dtype == t[first].dtype)
+            t[i].dtype == t[first].dtype && same_shape(&s->param[t[i].param], &s->param[t[first].param]))
             s->param[t[i].param].shared_with = s->param[t[first].param].name;
         else
             first = i;
@@ -250,7 +255,7 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
         qsort(f.tensor, (size_t)f.n, sizeof *f.tensor, by_full_name);
     s->param = arena_alloc(s->arena, ((size_t)f.n + 1) * sizeof *s->param);
     for (int i = 0; i < f.n; i++)
-        s->n_params += take_tensor(s, &s->param[s->n_params], &f.tensor[i], r);
+        s->n_params += take_tensor(s, &s->param[s->n_params], &f.tensor[i], o, r);
     note_shared(s);
     check_claims(s, known, o, r);
     note_checksums(s, r);

@@ -118,6 +118,10 @@ static int check_types(const struct fusion *x)
 
     if (!dtype_is_float(t))
         return refuse(x, first->name, "is of no floating-point type");
+    for (int i = 0; i < x->n && x->s->kind == LAYOUT_HF; i++)
+        if (x->member[i].from->state[state_of(x->member[i].from)]->slice->n_extents > 1)
+            return refuse(x, x->member[i].from->name, "does not lie in order: export-hf writes a folder in which it "
+                          "does");
     for (int i = 1; i < x->n; i++) {
         const struct param *p = x->member[i].from;
         const enum dtype other = p->state[state_of(p)]->dtype;

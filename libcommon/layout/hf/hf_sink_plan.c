@@ -208,9 +208,9 @@ static enum dtype named_dtype(const struct hf_target *t, const struct param *p, 
     for (int i = 0; i < t->src->n_values; i++)
         if (t->src->value[i].buffer && strcmp(t->src->value[i].name, p->name) == 0)
             return m->dtype;
-    if (m->dtype == DTYPE_F64 || dtype_is_complex(m->dtype))
-        return DTYPE_N;
-    return plan_op_of(m->dtype, t->q.config.dtype) < 0 ? m->dtype : t->q.config.dtype;
+    if (m->dtype == t->q.config.dtype || plan_op_of(m->dtype, t->q.config.dtype) >= 0)
+        return t->q.config.dtype;
+    return dtype_is_weight(m->dtype) || dtype_is_complex(m->dtype) ? DTYPE_N : m->dtype;
 }
 
 static int take_named(struct hf_target *t, int param, struct err *e)

@@ -41,7 +41,7 @@ static int check_head(struct opening *x)
     if (!head)
         return 0;
     head->used = true;
-    if (!table || table->x.len != head->x.len || table->dtype != head->dtype) {
+    if (!table || table->map || head->map || table->x.len != head->x.len || table->dtype != head->dtype) {
         err_data(x->e, x->s->path, ERR_NO_BYTE,
                  PARAM_HEAD " is not like the embedding: Megatron's head is the embedding");
         return -1;
@@ -77,7 +77,14 @@ static int check_tensor(struct opening *x, const struct param_row *r, const stru
     }
     for (int d = 0; d < t->ndim && d < TENSOR_MAX_DIM; d++)
         strbuf_addf(&got, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
-    if (!right)
+    if (t->why) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: is not read: %s", t->name, t->why);
+        right = false;
+    } else if (t->map) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: does not lie in order: export-hf without --import writes "
+                 "a folder in which it does", t->name);
+        right = false;
+    } else if (!right)
         err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: shape [%s] where config.json means [%s]", t->name,
                  got.buf ? got.buf : "", want.buf);
     else if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32) {

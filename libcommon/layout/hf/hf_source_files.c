@@ -13,8 +13,10 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/tile.h"
 
-enum { FILES_MAX = 100000 };
+/* RUNS_MAX bounds the memory for views that are not contiguous (100 MB). */
+enum { FILES_MAX = 100000, RUNS_MAX = 1 << 22 };
 #define INDEX_MAX ((uint64_t)256 << 20)
 
 static const char prefix[] = "transformer.";
@@ -93,7 +95,11 @@ static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum 
     t = &f->tensor[f->n++];
     *t = (struct hf_stored){ .name = base_name(f, name), .full = arena_fmt(f->s->arena, "%s", name),
                              .dtype = ndim > TENSOR_MAX_DIM ? DTYPE_N : dtype, .ndim = ndim };
-    memcpy(t->shape, shape, (size_t)(ndim < TENSOR_MAX_DIM ? ndim : TENSOR_MAX_DIM) * sizeof *shape);
+    if (ndim > TENSOR_MAX_DIM)
+        t->why = arena_fmt(f->s->arena, "a tensor of %d dimensions, at most " TENSOR_MAX_DIM_TEXT " are supported",
+                           ndim);
+    if (ndim)
+        memcpy(t->shape, shape, (size_t)(ndim < TENSOR_MAX_DIM ? ndim : TENSOR_MAX_DIM) * sizeof *shape);
     return t;
 }
 
@@ -117,10 +123,48 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
         const struct safetensors_tensor *from = safetensors_tensor(st, i);
         struct hf_stored *t = add_tensor(f, from->name, from->dtype, from->ndim, from->shape);
 
+        if (from->dtype == DTYPE_N && !t->why)
+            t->why = arena_fmt(f->s->arena, "a tensor of type %s whose rows are no whole bytes", from->spelling);
         t->x = (struct extent){ add_record(f, file, from), 0, from->len };
     }
     safetensors_close(st);
     return st ? 0 : -1;
+}
+
+/* A view in row-major order, an extent for each run of its elements. */
+static void take_view(struct hf_folder *f, struct hf_stored *t, const struct pt_tensor *from)
+{
+    struct tmap *m = hf_map_of(f->s, from->dtype, (struct extent){ from->record, from->at, pt_tensor_bytes(from) });
+
+    m->slice->extent = tile_runs(f->s->arena, from, RUNS_MAX - f->n_runs, &m->slice->n_extents);
+    t->x.len = m->len;
+    if (m->slice->extent) {
+        f->n_runs += m->slice->n_extents;
+        t->map = m;
+    } else {
+        t->dtype = DTYPE_N;
+        t->why = "a view in too many pieces: save it after .contiguous()";
+    }
+}
+
+/* One pair of the pickled dict. */
+static void take_value(struct hf_folder *f, const struct pt *pt, const char *name, const struct pk *v)
+{
+    struct strbuf why = {0};
+    struct pt_tensor from;
+    struct hf_stored *t;
+
+    if (!pt_tensor(pt, v, &from)) {
+        t = add_tensor(f, name, DTYPE_N, 0, NULL);
+        t->why = arena_fmt(f->s->arena, "%s", pt_unread(pt, v, &why) ? why.buf : "no tensor, but another value");
+        strbuf_free(&why);
+        return;
+    }
+    t = add_tensor(f, name, from.dtype, from.ndim, from.shape);
+    if (from.contiguous)
+        t->x = (struct extent){ from.record, from.at, pt_tensor_bytes(&from) };
+    else
+        take_view(f, t, &from);
 }
 
 static int read_bin(struct hf_folder *f, int file, struct err *e)
@@ -134,17 +178,13 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
         err_data(e, pt_path(pt), ERR_NO_BYTE, "holds no dict of tensors");
     for (uint32_t i = 0; i < n && rc == 0; i++) {
         const char *name = pk_as_str(pair[2 * i]);
-        struct pt_tensor from;
-        struct hf_stored *t;
 
-        if (!name || !pt_tensor(pt, pair[2 * i + 1], &from) || !from.contiguous) {
-            err_data(e, pt_path(pt), ERR_NO_BYTE, "%.100s is no contiguous tensor",
-                     name ? name : "a key that is no string");
-            rc = -1;
+        if (name) {
+            take_value(f, pt, name, pair[2 * i + 1]);
             continue;
         }
-        t = add_tensor(f, name, from.dtype, from.ndim, from.shape);
-        t->x = (struct extent){ from.record, from.at, (uint64_t)from.n_elems * (uint64_t)dtype_size(from.dtype) };
+        err_data(e, pt_path(pt), ERR_NO_BYTE, "a key of its dict is no string, as the name of a parameter is");
+        rc = -1;
     }
     pt_close(pt);                       /* records stay in the files */
     return rc;

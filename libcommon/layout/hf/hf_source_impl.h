@@ -14,10 +14,12 @@
 struct hf_stored {
     const char *name;                   /* without "transformer." */
     const char *full;                   /* as it is written */
-    enum dtype dtype;                   /* DTYPE_N: one that we have no name for */
+    enum dtype dtype;                   /* DTYPE_N: it is not read, and `why` says so */
+    const char *why;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
-    struct extent x;
+    struct extent x;                    /* its bytes; of a view that is not contiguous their number alone */
+    struct tmap *map;                   /* of such a view; else NULL */
     bool used;
 };
 
@@ -25,6 +27,7 @@ struct hf_folder {
     struct source *s;
     const struct source_listing *l;     /* its files, in s->files already; NULL: they are looked for in s->path */
     json_t *crcs;                       /* what a manifest says of its tensors, to check as they pass by, or NULL */
+    int64_t n_runs;                     /* of views that are not contiguous, together */
     int n, cap;
     struct hf_stored *tensor;           /* by name, once hf_folder_read() is done; the caller frees it */
 };

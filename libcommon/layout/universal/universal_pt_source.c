@@ -163,10 +163,12 @@ static struct pt *open_file(struct opened *u, int i)
     struct err e = {0};
     struct pt *pt = pt_open(u->s->files, u->s->file[i].file, &e);
 
-    if (!pt)
-        report_add_err(u->r, "unreadable", &e);
-    else
+    if (pt) {
         pt_check_classes(pt, path_of(u->s, i), u->r);
+        pt_check_unread(pt, path_of(u->s, i), u->r);
+    } else {
+        report_add_err(u->r, "unreadable", &e);
+    }
     return pt;
 }
 

@@ -44,6 +44,7 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
         return z;
     }
     pt_check_classes(f->pt, files_name(s->files, f->file), r);
+    pt_check_unread(f->pt, files_name(s->files, f->file), r);
     root = pt_root(f->pt);
     if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
         z.tp = (int)tp;

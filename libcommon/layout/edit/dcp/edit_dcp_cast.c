@@ -86,12 +86,27 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
     return 0;
 }
 
+/* Weights that could only stay what they are would be half a cast. */
+static int check_castable(const struct source *s, enum dtype to, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++) {
+        const struct tmap *m = s->param[i].state[weights_of(&s->param[i])];
+
+        if (!m || !dtype_is_weight(m->dtype) || m->dtype == to || plan_op_of(m->dtype, to) >= 0)
+            continue;
+        err_usage(e, "cast: %s is %s, which is not made %s here", s->param[i].name, dtype_name(m->dtype),
+                  dtype_name(to));
+        return -1;
+    }
+    return 0;
+}
+
 int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e)
 {
     const struct dcp_table *t = x->s->dcp;
     bool *cast = arena_alloc(x->arena, (size_t)x->s->n_params + 1);
 
-    if (edit_entries_begin(x, e) < 0)
+    if (check_castable(x->s, to, e) < 0 || edit_entries_begin(x, e) < 0)
         return -1;
     for (int i = 0; i < t->n; i++)
         if (is_cast(x, i, to))
