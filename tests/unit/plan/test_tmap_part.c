@@ -54,6 +54,7 @@ static void add_slice(struct rig *r, struct tmap *m, uint64_t len)
     }
 }
 
+/* A map of bytes with two slices. Bytes are not added up: loops over op leave out TMAP_SUM, which follows TMAP_REPLICAS. */
 static struct tmap *make(struct rig *r, enum tmap_op op)
 {
     struct tmap *m = arena_alloc(r->arena, sizeof *m);
@@ -113,7 +114,7 @@ static void test_one(void **state)
     struct rig r;
 
     (void)state;
-    for (enum tmap_op op = TMAP_CONCAT; op <= TMAP_BOXES; op++)
+    for (enum tmap_op op = TMAP_CONCAT; op <= TMAP_BOXES; op += op == TMAP_REPLICAS ? 2 : 1)
         for (int round = 0; round < 20; round++) {
             rig_open(&r);
             struct tmap *m = make(&r, op);
@@ -137,7 +138,7 @@ static void test_many(void **state)
     struct rig r;
 
     (void)state;
-    for (enum tmap_op op = TMAP_CONCAT; op <= TMAP_BOXES; op++) {
+    for (enum tmap_op op = TMAP_CONCAT; op <= TMAP_BOXES; op += op == TMAP_REPLICAS ? 2 : 1) {
         struct tmap_part part[ROWS];
 
         rig_open(&r);
