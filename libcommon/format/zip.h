@@ -56,6 +56,13 @@ MUST_CHECK int zip_check_container(const struct zip *z, struct files *f, int fil
                                    struct report *r, struct err *e);
 
 /*
+ * Find in a zip whose directory is damaged or cut off the payload that the record `like` of a like file is: at the same
+ * place, after a local header with the same name (but for the prefix), and with the CRC that the file itself says.
+ * Reads the payload. true: *out is it, its name is like's.
+ */
+bool zip_find_payload(struct files *f, int file, const struct record *like, struct record *out);
+
+/*
  * Our writer's layout (docs/formats.md, section 3.2): records stored in the order given, payloads
  * aligned to 64 bytes, those of 64 KiB and more to 4096, real CRCs and sizes in both
  * headers, no descriptors, zip64 fields exactly where a 32-bit one would overflow.

@@ -150,6 +150,11 @@ struct source_opts {
     bool no_optimizer;          /* do not open optimizer shards (bf16 only) */
     bool piped;                 /* "-" is a tar archive on standard input */
     bool hf;                    /* a model of Transformers may be opened, too: weights alone (hf_files_source.c) */
+    /*
+     * Files that are lost or cannot be read are warnings, and their bytes holes: extents of records of files without
+     * bytes, so that reading one is ERR_DATA. mp_rank files are made again from another rank's (LAYOUT_DEEPSPEED).
+     */
+    bool holes;
     bool accept_mismatch;       /* files of different saves or ranks are a warning, not an ERROR */
     bool skip_unreadable;       /* what cannot be read is left out with a warning; else it is an ERROR "unread" */
     const char *model;          /* LAYOUT_DCP: prefix of the model's tensors, where there are several; NULL: find it */

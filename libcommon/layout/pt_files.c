@@ -42,6 +42,16 @@ static void take_records(struct brought *b, const struct files *f)
     }
 }
 
+/* A file that cannot be opened; clears the err. */
+static void add_unreadable(const struct pt_files *o, struct report *r, struct err *e)
+{
+    if (o->holes)
+        report_add(r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+    else
+        report_add_err(r, "unreadable", e);
+    err_clear(e);
+}
+
 /* One file by a worker; not now: only to have its tables read from the disk. */
 static void open_apart(const struct pt_files *o, int file, bool now, struct brought *b)
 {
@@ -58,7 +68,7 @@ static void open_apart(const struct pt_files *o, int file, bool now, struct brou
     /* Compressed records were unpacked into a spool that would go with this table. */
     b->in_order |= files_count(f) > 1;
     if (!b->in_order && !j.pt)
-        report_add_err(b->r, "unreadable", &e);
+        add_unreadable(o, b->r, &e);
     if (!b->in_order && j.pt) {
         pt_check_classes(j.pt, j.path, b->r);
         pt_check_unread(j.pt, j.path, b->r);
@@ -78,7 +88,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
 
     j.pt = sf->pt ? sf->pt : pt_open(o->s->files, sf->file, &e);
     if (!j.pt) {
-        report_add_err(o->r, "unreadable", &e);
+        add_unreadable(o, o->r, &e);
         return;
     }
     pt_check_classes(j.pt, j.path, o->r);

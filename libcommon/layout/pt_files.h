@@ -30,6 +30,7 @@ struct pt_files {
     void (*read)(const struct pt_files_job *j);
     /* Adds `base` to the numbers of the records that read() kept of the file; in order, by one thread. */
     void (*renumber)(void *ctx, int file, int base);
+    bool holes;                 /* a file that cannot be opened is a warning */
     bool too_many;              /* set: more records than any checkpoint has; the caller's open fails */
 };
 

@@ -38,7 +38,8 @@ static void each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_r
 {
     struct ds_reading x = { d, fn, renumber };
     struct pt_files o = { .s = d->s, .r = d->r, .threads = d->o->threads, .ctx = &x, .read = read_file,
-                          .renumber = renumber_file };
+                          .renumber = renumber_file,
+                          .holes = d->o->holes || (fn == ds_read_stage && ds_stands_in(d)) };
 
     if (renumber)
         pt_files_each(&o, file, n);
@@ -75,8 +76,20 @@ static const struct source_file *open_first(struct ds *d, struct err *e)
     return NULL;
 }
 
+/* Return the mp_rank file of another tag of the run, which has the same degrees, if none of this tag opens. */
+static const struct source_file *lost_first(struct ds *d, struct err *e)
+{
+    struct source_file *f = arena_alloc(d->s->arena, sizeof *f);
+
+    *f = (struct source_file){ .pt = ds_lost_first(d) };
+    if (!f->pt)
+        return NULL;
+    err_clear(e);
+    return f;
+}
+
 /* Read the mp_rank files. The summary needs one rank of each stage; everything else needs all. */
-static void read_stages(struct ds *d)
+static int read_stages(struct ds *d, struct err *e)
 {
     int n = d->topo.tp * d->topo.pp, *file = xmalloc((size_t)n * sizeof *file);
 
@@ -89,22 +102,31 @@ static void read_stages(struct ds *d)
     keep_files(d, file, n, ds_read_stage);
     free(file);
     ds_check_ranks(d);
+    if (ds_stands_in(d))
+        ds_find_stages(d);
     ds_check_stages(d);
     ds_check_layers(d);
+    return ds_stands_in(d) ? ds_stand_in(d, e) : 0;
 }
 
 static void read_shards(struct ds *d)
 {
-    int n = d->topo.tp * d->topo.pp * d->topo.dp, lead = ds_lead_shard(d);
+    int n = d->topo.tp * d->topo.pp * d->topo.dp, *rest;
 
     if (d->o->no_optimizer)
         return;
-    /* The lead shard's handle is kept, because the run state uses it. */
-    keep_files(d, d->zero_file + lead, 1, ds_read_shard);
-    if (!d->o->no_tensors) {
-        each_file(d, d->zero_file, lead, ds_read_shard, ds_renumber_shard);
-        each_file(d, d->zero_file + lead + 1, n - lead - 1, ds_read_shard, ds_renumber_shard);
+    rest = xmalloc((size_t)n * sizeof *rest);
+    memcpy(rest, d->zero_file, (size_t)n * sizeof *rest);
+    /* The lead shard's handle is kept, because the run state uses it. The next shard leads if it cannot be read. */
+    for (d->lead = ds_lead_shard(d, -1); d->lead >= 0; d->lead = ds_lead_shard(d, d->lead)) {
+        keep_files(d, d->zero_file + d->lead, 1, ds_read_shard);
+        rest[d->lead] = -1;
+        if (d->s->file[d->zero_file[d->lead]].pt)
+            break;
     }
+    if (!d->o->no_tensors)
+        each_file(d, rest, n, ds_read_shard, ds_renumber_shard);
+    free(rest);
 }
 
 static void find_tied(struct ds *d)
@@ -132,12 +154,15 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
     if (ds_files_read(d, l, e) < 0)
         return -1;
     first = open_first(d, e);
+    if (!first && ds_stands_in(d))
+        first = lost_first(d, e);
     if (!first || ds_degrees(d, first, e) < 0)
         return -1;
     d->s->topo = d->topo;
     ds_grid(d);
     allocate(d);
-    read_stages(d);
+    if (read_stages(d, e) < 0)
+        return -1;
     ds_missing_rest(d);
     find_tied(d);
     if (d->o->no_tensors)
@@ -145,6 +170,8 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
     else
         each_file(d, d->layer_file, d->n_layers * d->topo.tp, ds_read_layer, ds_renumber_layer);
     read_shards(d);
+    if (d->o->holes)
+        ds_recover(d);
     if (d->too_many) {
         err_data(e, d->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
                  PT_FILES_RECORDS_MAX);
@@ -182,12 +209,13 @@ static void tables_free(struct ds *d)
     free(d->mp_file);
     free(d->zero_file);
     free(d->layer_file);
+    free(d->hole);
 }
 
 int deepspeed_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                           struct report *r, struct err *e)
 {
-    struct ds d = { .s = s, .o = o, .r = r };
+    struct ds d = { .s = s, .o = o, .r = r, .lead = -1 };
     int rc;
 
     s->kind = LAYOUT_DEEPSPEED;

@@ -11,6 +11,7 @@
  *   deepspeed_marks.c   values that all files of a save must share
  *   deepspeed_state.c   run state, configuration
  *   ../ds_names.c       compares a file's name with the name inside the file
+ *   deepspeed_lost.c    replaces lost files, for callers that can continue without them
  *   deepspeed_identity.c  compares the rank in the arguments with the name
  *
  * Many threads open files (pt_files.h), and each file has a separate slot for its results. One thread makes the
@@ -54,6 +55,7 @@
  *   pattern, universal_info E/W  see merge_patterns_new()
  *   merge_rule W            no rule for a name: concatenated on dim 0
  *   optimizer E             not Adam: moments missing, or additional states
+ *   stand_in W              a file is lost, and deepspeed_lost.c replaces it
  * E*: a warning with source_opts.accept_mismatch. open.c reports `overlap`, for all layouts. Values are compared by
  * verify, not here.
  */
@@ -127,6 +129,9 @@ struct ds {
     struct ds_index index;      /* every parameter in ref of every stage */
     struct ds_shard *shard;     /* [mp * DP + dp] */
     struct ds_layer *layer;     /* [i * TP + tp] */
+    int lead;                   /* index in zero_file of the shard with the run's optimizer settings; -1 if none */
+    int n_holes, cap_holes;
+    struct ds_hole *hole;
 };
 
 /* Arguments of a phase's function: one file, its handle, and a separate report. */
@@ -178,6 +183,26 @@ const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128]);
 ds_read_fn ds_read_layer, ds_read_shard;
 ds_renumber_fn ds_renumber_layer, ds_renumber_shard;
 
+/* ---- deepspeed_lost.c ---- */
+
+/* Return true if the caller can continue without mp_rank files. */
+static inline bool ds_stands_in(const struct ds *d)
+{
+    return !d->o->no_tensors && (d->o->holes || d->o->no_optimizer);
+}
+/* Return the severity of a lost shard or layer file. */
+static inline enum severity ds_lost(const struct ds *d) { return d->o->holes ? SEV_WARNING : SEV_ERROR; }
+/* Return mp_rank_00 of another tag of the run, or NULL. */
+struct pt *ds_lost_first(struct ds *d);
+/* Find the shapes of stages that no mp_rank file describes. */
+void ds_find_stages(struct ds *d);
+/* Make replacements of lost mp_rank files. Needs d->ref. */
+MUST_CHECK int ds_stand_in(struct ds *d, struct err *e);
+/* Find the records that can be read in shards and layer files with damaged containers. */
+void ds_recover(struct ds *d);
+/* Return an extent for `len` lost bytes of the file `name`. */
+struct extent ds_hole(struct ds *d, const char *name, uint64_t len);
+
 /* ---- deepspeed_params.c ---- */
 
 /* Report layers that the stages list but the folder lacks, and the reverse. */
@@ -208,10 +233,10 @@ char *ds_mark_text(const struct pk *v);
 /* Store Adam's step and rate of a shard as marks, and check that its groups agree. */
 void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
 /*
- * Return the index in d->zero_file of the first shard of the first stage that has all optimizer groups, so that its
- * settings are complete.
+ * Return the index in d->zero_file of the first existing shard after `last` (-1: from the beginning) of a stage that
+ * has all optimizer groups, so that its settings are complete. -1 if there are no more.
  */
-int ds_lead_shard(const struct ds *d);
+int ds_lead_shard(const struct ds *d, int last);
 /* Fill s->run and s->config, and check what they must agree with. */
 void ds_run_state(struct ds *d);
 

@@ -253,14 +253,14 @@ void ds_check_degrees(const struct ds_job *j)
 void ds_missing(struct ds *d, const char *name)
 {
     if (d->n_missing++ < MISSING_NAMED)
-        report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
+        report_add(d->r, ds_lost(d), "missing_file", d->s->path, ERR_NO_BYTE, NULL,
                    "missing %s (expected PP=%d, TP=%d, DP=%d)", name, d->topo.pp, d->topo.tp, d->topo.dp);
 }
 
 void ds_missing_rest(struct ds *d)
 {
     if (d->n_missing > MISSING_NAMED)
-        report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
+        report_add(d->r, ds_lost(d), "missing_file", d->s->path, ERR_NO_BYTE, NULL,
                    "%d more files are missing", d->n_missing - MISSING_NAMED);
 }
 
@@ -356,7 +356,7 @@ void ds_grid(struct ds *d)
     d->layer_file = new_slots((int64_t)d->n_layers * t.tp);
     for (int i = 0; i < d->n_files; i++)
         place(d, i);
-    for (int i = 0; i < n_mp; i++)
+    for (int i = 0; i < n_mp && !ds_stands_in(d); i++)          /* else ds_stand_in() reports them */
         if (d->mp_file[i] < 0)
             ds_missing(d, ds_mp_name(i, buf));
     for (int i = 0; i < d->n_layers * t.tp; i++)
@@ -429,8 +429,8 @@ void ds_check_sizes(struct ds *d)
 
 const struct source_file *ds_first_mp(const struct ds *d)
 {
-    for (int i = 0; i < d->n_files; i++)
-        if (d->name[i].kind == DS_MP && d->s->file[i].pt)
+    for (int i = 0; i < d->s->n_files; i++)
+        if (d->s->file[i].pt && ds_name_parse(d->s->file[i].name).kind == DS_MP)
             return &d->s->file[i];
     return NULL;
 }

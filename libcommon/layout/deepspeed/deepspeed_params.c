@@ -40,6 +40,19 @@ static int cmp_int(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Return the tied embedding's layer, which is not in its name: the lowest file's, or 1 if that file is missing. */
+static int embedding_layer(const struct ds *d)
+{
+    int lowest = INT_MAX;
+
+    for (int i = 0; i < d->index.n; i++) {
+        int layer = ds_layer_of(d->index.entry[i].name);
+
+        lowest = layer >= 0 && layer < lowest ? layer : lowest;
+    }
+    return d->n_layers && d->layer_no[0] < lowest ? d->layer_no[0] : 1;
+}
+
 /*
  * Compute the layer numbers that the stages' names imply, ascending. The tied embedding comes before them. Returns
  * their number.
@@ -56,14 +69,8 @@ static int expected_layers(const struct ds *d, int *out)
             out[n++] = layer;
         tied |= layer < 0;
     }
-    if (tied) {
-        int lowest = INT_MAX;
-
-        for (int i = 0; i < n; i++)
-            lowest = out[i] < lowest ? out[i] : lowest;
-        /* The number is not in its name. It is that of the lowest file, or 1 if the embedding's file is missing. */
-        out[n++] = d->n_layers && d->layer_no[0] < lowest ? d->layer_no[0] : 1;
-    }
+    if (tied)
+        out[n++] = embedding_layer(d);
     qsort(out, (size_t)n, sizeof *out, cmp_int);
     for (int i = 0; i < n; i++)
         if (i == 0 || out[i] != out[k - 1])
@@ -276,11 +283,16 @@ static const struct ds_run *run_of(const struct ds *d, const struct ds_entry *en
     return run && run->record >= 0 ? run : NULL;
 }
 
-/* Returns true if every shard that holds a part of this state is usable. Tested before any memory is allocated. */
+/*
+ * Returns true if every shard that holds a part of this state is usable, or may be a hole. Tested before any memory is
+ * allocated. There is no state if no shard can be read, because the optimizer's settings are unknown then.
+ */
 static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state)
 {
     int first, last;
 
+    if (d->o->holes)
+        return d->lead >= 0;
     dp_range(d, en, &first, &last);
     for (int tp = 0; tp < d->topo.tp; tp++)
         for (int dp = first; dp <= last; dp++)
@@ -303,7 +315,13 @@ static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int stat
     for (int dp = first; dp <= last; dp++) {
         const struct ds_run *run = run_of(d, en, tp, dp, state);
         int64_t start, skip, n = zero_fragment(s->first, s->n_elems, partition, dp, &start, &skip);
+        char buf[96];
 
+        if (!run) {
+            out->extent[dp - first] = ds_hole(d, ds_zero_name(d, topo_mp(d->topo, en->pp, tp), dp, buf),
+                                              (uint64_t)n * sizeof(float));
+            continue;
+        }
         assert(start + n <= run->n_elems);      /* check_lengths() guarantees it */
         out->extent[dp - first] = (struct extent){
             .record = run->record, .at = run->at + (uint64_t)start * sizeof(float),
@@ -328,7 +346,7 @@ static struct tmap *flat_map(struct ds *d, const struct param *p, const struct d
 /* Report a layer file that was read but lacks the tensor. For other files the reason has already been reported. */
 static void missing_tensor(struct ds *d, const struct draft *p, int tp)
 {
-    int no = p->layer >= 0 ? p->layer : d->layer_no[0];
+    int no = p->layer >= 0 ? p->layer : embedding_layer(d);
     const int *hit = bsearch(&no, d->layer_no, (size_t)d->n_layers, sizeof no, cmp_int);
     int i = hit ? (int)(hit - d->layer_no) * d->topo.tp + tp : -1;
 
@@ -337,7 +355,19 @@ static void missing_tensor(struct ds *d, const struct draft *p, int tp)
                    ERR_NO_BYTE, p->owner->name, "has no usable tensor here");
 }
 
-/* Returns true if every tensor rank has a tensor and all have the same dtype. */
+/* Return some weights of this parameter, or of any parameter if all of this one's are lost. NULL if there are none. */
+static const struct pt_tensor *some_weights(const struct ds *d, const struct draft *dr)
+{
+    for (int tp = 0; tp < d->topo.tp; tp++)
+        if (dr->bf16 && dr->bf16[tp])
+            return dr->bf16[tp];
+    for (int i = 0; i < d->n_layers * d->topo.tp; i++)
+        if (d->layer[i].n)
+            return &d->layer[i].tensor[0].t;
+    return NULL;
+}
+
+/* Returns true if every tensor rank has a tensor or may have a hole, and all have the same dtype. */
 static bool bf16_usable(struct ds *d, const struct draft *dr)
 {
     bool whole = true;
@@ -348,7 +378,7 @@ static bool bf16_usable(struct ds *d, const struct draft *dr)
         if (!t) {
             if (d->n_layers)
                 missing_tensor(d, dr, tp);
-            whole = false;
+            whole = d->o->holes && some_weights(d, dr);
         } else if (dr->bf16[0] && t->dtype != dr->bf16[0]->dtype) {
             report_add(d->r, SEV_ERROR, "dtype", d->s->path, ERR_NO_BYTE, dr->owner->name, "%s on tp 0, %s on tp %d",
                        dtype_name(dr->bf16[0]->dtype), dtype_name(t->dtype), tp);
@@ -361,19 +391,22 @@ static bool bf16_usable(struct ds *d, const struct draft *dr)
 /* The dtype is that of the file: runs without --bf16 keep fp32 or fp16 weights. */
 static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct draft *dr)
 {
+    const enum dtype dtype = bf16_usable(d, dr) ? some_weights(d, dr)->dtype : DTYPE_N;
     struct tmap *m;
+    char buf[96];
 
-    if (!bf16_usable(d, dr))
+    if (dtype == DTYPE_N)
         return NULL;
-    m = new_map(d, dr->bf16[0]->dtype);
+    m = new_map(d, dtype);
     for (int tp = 0; tp < d->topo.tp; tp++) {
-        const struct pt_tensor *t = dr->bf16[tp];
+        const struct pt_tensor *t = dr->bf16 ? dr->bf16[tp] : NULL;
         struct tmap_slice *s = &m->slice[tp];
 
-        s->len = (uint64_t)t->n_elems * (uint64_t)dtype_size(t->dtype);
+        s->len = (uint64_t)dr->owner->slice->n_elems * (uint64_t)dtype_size(dtype);
         s->n_extents = 1;
         s->extent = arena_alloc(d->s->arena, sizeof *s->extent);
-        *s->extent = (struct extent){ t->record, t->at, s->len };
+        *s->extent = t ? (struct extent){ t->record, t->at, s->len }
+                       : ds_hole(d, ds_layer_name(dr->layer >= 0 ? dr->layer : embedding_layer(d), tp, buf), s->len);
     }
     merge_map(d->s->arena, p, false, m);
     return m;

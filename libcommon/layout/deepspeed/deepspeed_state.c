@@ -45,24 +45,25 @@ static int64_t int_or(const struct pk *v, int64_t otherwise)
     return v && pk_as_int(v, &i) ? i : otherwise;
 }
 
-int ds_lead_shard(const struct ds *d)
+int ds_lead_shard(const struct ds *d, int last)
 {
-    int lead = 0, most = 0;
+    const int of_stage = d->topo.tp * d->topo.dp;
+    int most = 0;
 
     for (int pp = 0; pp < d->topo.pp; pp++)
-        if (d->ref[pp] && d->ref[pp]->n_groups > most) {
+        if (d->ref[pp] && d->ref[pp]->n_groups > most)
             most = d->ref[pp]->n_groups;
-            lead = pp;
-        }
-    return topo_mp(d->topo, lead, 0) * d->topo.dp;
+    for (int i = last + 1; i < d->topo.pp * of_stage; i++)
+        if (d->zero_file[i] >= 0 && d->ref[i / of_stage] && d->ref[i / of_stage]->n_groups == most)
+            return i;
+    return -1;
 }
 
 static void read_optimizer(struct ds *d)
 {
     struct source *s = d->s;
     struct run_state *run = &s->run;
-    int lead = ds_lead_shard(d);
-    const struct source_file *f = d->zero_file[lead] >= 0 ? &s->file[d->zero_file[lead]] : NULL;
+    const struct source_file *f = d->lead >= 0 ? &s->file[d->zero_file[d->lead]] : NULL;
     struct report *told;
     struct adam_step step;
 
@@ -74,7 +75,7 @@ static void read_optimizer(struct ds *d)
     run->optimizer = pk_get(pt_root(f->pt), "optimizer_state_dict");
     run->optimizer_pt = f->pt;
     run->param_groups = pk_get(pk_get(run->optimizer, "base_optimizer_state"), "param_groups");
-    s->zero_stage_1 = d->shard[lead].zero_stage_1;
+    s->zero_stage_1 = d->shard[d->lead].zero_stage_1;
     told = report_new();                /* discarded: ds_read_step() has already reported its findings */
     step = adam_find_step(&(struct adam_file){ s->files, f->pt, files_name(s->files, f->file), run->optimizer }, 0,
                           told);

@@ -11,7 +11,6 @@
  *   checkpoint_carry.c  what saves carry over from the loaded checkpoint, or begin with
  *   checkpoint_mp.c     the mp_rank file: once, and at each save
  *   checkpoint_args.c   the arguments in it
- *   checkpoint_rng.c    random states created from the seed
  *   checkpoint_save.c   the trainer's side of a save
  *   checkpoint_area.c   the layout of the state in the staging area
  *   checkpoint_copy.c   copy the state there during the passes
@@ -77,12 +76,6 @@ void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoi
 void checkpoint_args_of_model(struct arena *a, struct pk *d, const struct model_config *m);
 /* Set all arguments of the run, including those. */
 void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoint_saver_opts *o);
-
-/* ---- checkpoint_rng.c ---- */
-
-/* Set all five kinds of states, as rank (pp, tp) has them after seeding. */
-void checkpoint_rng_set(struct arena *a, struct pk *dict, int64_t seed, int pp, int tp);
-void checkpoint_rng_remove(struct pk *dict);
 
 /* ---- the staging area ---- */
 

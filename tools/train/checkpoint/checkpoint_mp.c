@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/rng_states.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 #include "tools/train/options/deepspeed_json.h"
 
@@ -25,9 +26,9 @@ static void renew_own(struct arena *a, struct pk *root, const struct checkpoint_
     if (o->ds_version)
         pk_set_str(a, root, "ds_version", pk_str(a, o->ds_version));
     if (o->no_rng)
-        checkpoint_rng_remove(root);
+        rng_states_remove(root);
     else if (o->fresh_rng || !pk_get(root, "torch_rng_state"))
-        checkpoint_rng_set(a, root, o->seed, o->stage->pp, o->stage->tp);
+        rng_states_set(a, root, &(struct rng_states){ .seed = o->seed, .pp = o->stage->pp, .tp = o->stage->tp });
 }
 
 int checkpoint_mp_make(const struct ds_target *t, const struct checkpoint_saver_opts *o, uint8_t **bytes,

@@ -1,17 +1,17 @@
 /*
- * checkpoint_rng.c - random states that a Python trainer would have right after seeding
+ * rng_states.c - random states that a Python trainer has right after seeding
  *
- * This trainer's own random numbers need no state (they are a function of seed, iteration and place), but the
- * original one refuses a checkpoint without states. If no states were loaded that could be carried over, rank (pp,
- * tp) gets those that Megatron's seeding produces (docs/training.md 6.6):
+ * Rank (pp, tp) gets what Megatron's seeding gives it (docs/training.md, section 6.6):
  *   Python, numpy, torch on the CPU, default CUDA    seed + 100 pp
  *   model-parallel-rng                               seed + 100 pp + 2718 + tp
  * All but CUDA's (a Philox key and an offset) are the same MT19937 in three formats.
  */
+#include "libcommon/layout/rng_states.h"
+
 #include <string.h>
 
+#include "libcommon/format/pt.h"
 #include "libcommon/model/mt19937.h"
-#include "tools/train/checkpoint/checkpoint_impl.h"
 
 enum { MT_WORDS = 624, TORCH_STATE = 5056, CUDA_STATE = 16, TRACKER_OFFSET = 2718, STAGE_STEP = 100 };
 
@@ -133,20 +133,21 @@ static struct pk *cuda_state(struct arena *a, uint64_t seed)
     return pt_new_filled(a, &(struct pt_new){ .dtype = DTYPE_U8, .ndim = 1, .shape = &n }, b);
 }
 
-void checkpoint_rng_set(struct arena *a, struct pk *dict, int64_t seed, int pp, int tp)
+void rng_states_set(struct arena *a, struct pk *dict, const struct rng_states *of)
 {
-    uint64_t mine = (uint64_t)(seed + STAGE_STEP * pp);
+    struct pk *(*const device_state)(struct arena *, uint64_t) = of->no_gpu ? torch_state : cuda_state;
+    const uint64_t mine = (uint64_t)(of->seed + STAGE_STEP * of->pp);
     struct pk *tracker = pk_dict(a);
 
-    pk_set_str(a, tracker, "model-parallel-rng", cuda_state(a, mine + TRACKER_OFFSET + (uint64_t)tp));
+    pk_set_str(a, tracker, "model-parallel-rng", device_state(a, mine + TRACKER_OFFSET + (uint64_t)of->tp));
     pk_set_str(a, dict, keys[0], python_state(a, mine));
     pk_set_str(a, dict, keys[1], numpy_state(a, mine));
     pk_set_str(a, dict, keys[2], torch_state(a, mine));
-    pk_set_str(a, dict, keys[3], cuda_state(a, mine));
+    pk_set_str(a, dict, keys[3], device_state(a, mine));
     pk_set_str(a, dict, keys[4], tracker);
 }
 
-void checkpoint_rng_remove(struct pk *dict)
+void rng_states_remove(struct pk *dict)
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         pk_remove(dict, keys[i]);
