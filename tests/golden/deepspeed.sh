@@ -5,7 +5,7 @@
 # and torch (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh && . tests/lib/train.sh
 need_python 'torch, deepspeed.checkpoint.ds_to_universal' "deepspeed and torch"
-script=$PWD/tests/golden/deepspeed_check.py bloom=$PWD/tests/data/bloom-tp2pp2dp2/global_step20
+script=$PWD/tests/golden/forms/deepspeed_check.py bloom=$PWD/tests/data/bloom-tp2pp2dp2/global_step20
 gpt2=$PWD/tests/data/gpt2-tp2pp2dp1/global_step20
 
 # same NAME FOLDER TP PP DP: both converters make the same of FOLDER; DeepSpeed counts these degrees.

@@ -22,26 +22,32 @@ struct ckptedit {
     const char *init;           /* "normal:0.02" */
     double decay;
     int64_t step, samples, tokens;      /* -1: not said */
+    const char *from;           /* another checkpoint, for salvage; or NULL */
+    bool allow_lost;
+    bool holes;                 /* the command goes on with an IN that has lost files */
+    struct strbuf log;          /* what salvage has made, for the result */
     struct strbuf shape;        /* what the result depends on beside IN: the command line's words */
 };
 
 /* Marks of the commands. */
 enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CMD_ROLLBACK = 32, CMD_COMMIT = 64,
        CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512, CMD_CAST = 1024, CMD_RENAME = 2048, CMD_LAYERS = 4096,
-       CMD_VOCAB = 8192, CMD_THIN = 16384 };
+       CMD_VOCAB = 8192, CMD_THIN = 16384, CMD_SALVAGE = 32768 };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
-       CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN };
+       CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN |
+       CMD_SALVAGE };
 /* IN stands before the command's other arguments, not behind them. */
 enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA };
 
 /* 0, or -1 after saying on stderr what is wrong. */
 int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
 
-/* ---- cmd_change.c, cmd_put.c, cmd_mix.c, cmd_retag.c, cmd_states.c, cmd_vocab.c: -1 with *e filled ---- */
+/* ---- cmd_change.c, cmd_put.c, cmd_mix.c, cmd_retag.c, cmd_salvage.c, cmd_states.c, cmd_vocab.c: -1, *e filled ---- */
 
 typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
 ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_thin;
+ckptedit_change change_salvage;
 /* Make the list the result's, as the layout has it; it is the edit's in any case. */
 struct edit_states;
 MUST_CHECK int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to,

@@ -25,6 +25,7 @@ static const struct edit_command {
     { { "layers", CMD_LAYERS, 2, 2, "layers needs 'keep' or 'drop', a LIST, IN and OUT" }, change_layers, NULL },
     { { "vocab", CMD_VOCAB, 0, 0, "vocab needs --tokens, IN and OUT" }, change_vocab, NULL },
     { { "thin", CMD_THIN, 0, 0, "thin needs IN and OUT" }, change_thin, NULL },
+    { { "salvage", CMD_SALVAGE, 0, 0, "salvage needs IN and OUT" }, change_salvage, NULL },
     { { "latest", CMD_LATEST, 2, 2, "latest needs a DIR and a TAG" }, NULL, cmd_latest },
     { { "rollback", CMD_ROLLBACK, 1, 1, "rollback needs the folder that was edited in place" }, NULL, cmd_rollback },
     { { "commit", CMD_COMMIT, 1, 1, "commit needs the folder that was edited in place" }, NULL, cmd_commit },
@@ -48,6 +49,7 @@ static void find_folders(struct ckptedit *j, unsigned mark)
         strbuf_addf(&j->shape, "%s\n", j->arg[i]);
     strbuf_addf(&j->shape, "%s\n%s\n%.17g\n%d", j->weights ? j->weights : "", j->init ? j->init : "",
                 j->decay, j->moments);
+    strbuf_addf(&j->shape, "\n%s\n%d", j->from ? j->from : "", j->allow_lost);
     strbuf_addf(&j->shape, "\n%lld %lld %lld %d", (long long)j->step, (long long)j->samples, (long long)j->tokens,
                 j->hard_links);
 }
@@ -73,6 +75,7 @@ static int work(struct ckptedit *j)
     if (!cmd->change)
         return cli_done(&j->cli, cmd->run(j));
     find_folders(j, is.mark);
+    j->holes = is.mark == CMD_SALVAGE;
     rc = run_change(j, cmd->change);
     if (j->in_place)
         free((char *)j->out);
@@ -88,6 +91,7 @@ int main(int argc, char **argv)
     rc = ckptedit_parse(&j, argc, argv) < 0 ? EXIT_USAGE : work(&j);
     strbuf_free(&j.shape);
     free(j.place);
+    strbuf_free(&j.log);
     free(j.words.word);
     return rc;
 }

@@ -30,6 +30,10 @@ static const struct option_row rows[] = {
     { "hard-links", .help = "files that stay are hard links to IN's: no room is needed, and a write into one of "
       "OUT changes IN (default: shared blocks where the file system has reflinks, else copies)", FIELD(hard_links),
       .marks = CMD_CHANGES },
+    { "from", .arg = "DIR", .help = "another checkpoint of the run, for optimizer states that are lost (salvage)",
+      FIELD(from), .marks = CMD_SALVAGE },
+    { "allow-lost", .help = "zeros in place of weights that nothing has (salvage)", FIELD(allow_lost),
+      .marks = CMD_SALVAGE },
     { "force", 'f', .help = "replace OUT", FIELD(cli.force), .marks = CMD_CHANGES },
     { "resume", .help = "finish what a killed run began", FIELD(cli.resume),
       .marks = CMD_CHANGES },
@@ -74,6 +78,9 @@ static const char head[] =
     "  vocab --tokens N           rows of embedding and head added or left behind\n"
     "                             (rename, layers, vocab: not universal forms of ZeRO)\n"
     "  thin                       cut off what no tensor uses of storages, no entry of files\n"
+    "  salvage                    what is lost or damaged, from what is left: mp_rank files from\n"
+    "                             another rank's, weights from masters, masters from weights,\n"
+    "                             moments from --from DIR or 0\n"
     "  latest DIR TAG             let DIR/latest name the complete checkpoint DIR/TAG\n"
     "  rollback IN                undo the last edit in place\n"
     "  commit IN                  give up IN.before-edit\n";
@@ -88,7 +95,8 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
     };
     const struct option_table table = {
         "ckpt-edit", head, tail, groups, j,
-        "put zero set drop average ema retag cast rename layers vocab thin latest rollback commit", operands, &j->words,
+        "put zero set drop average ema retag cast rename layers vocab thin salvage latest rollback commit", operands,
+        &j->words,
         .given = cli_words_given,
     };
 

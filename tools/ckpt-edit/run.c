@@ -255,16 +255,24 @@ static int check_unread(const struct source *s, struct err *e)
     return -1;
 }
 
+/* What is lost is a warning there; whether values are of one save is not asked of damaged ones. */
+static int check_holes(const struct ckptedit *j, const struct report *r, struct err *e)
+{
+    cli_warn_findings(&j->cli, r);
+    return report_first_error(r, e);
+}
+
 int run_change(struct ckptedit *j, ckptedit_change *change)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
-                              .model = j->cli.model, .hf = true, .skip_unreadable = true };
+                              .model = j->cli.model, .hf = true, .skip_unreadable = true, .holes = j->holes };
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(j->in, &so, r, &e);
     int rc = -1;
 
-    if (s && check_unread(s, &e) == 0 && convert_cli_check(&j->cli, s, false, r, &e) == 0)
+    if (s && check_unread(s, &e) == 0 &&
+        (so.holes ? check_holes(j, r, &e) : convert_cli_check(&j->cli, s, false, r, &e)) == 0)
         rc = change_held(j, s, change, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

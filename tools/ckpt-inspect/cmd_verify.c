@@ -2,12 +2,25 @@
  * cmd_verify.c - is the checkpoint whole and undamaged? The work is libcommon/check/verify.h's.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "libcommon/base/progress.h"
+#include "libcommon/check/damage.h"
 #include "libcommon/check/verify.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-static void print_text(const struct inspect *in, const struct report *r, const struct verify_stats *st)
+/* Where something is lost or damaged: the command that lists what is left of a checkpoint. */
+static void print_way(const char *path, const struct report *r)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (damage_is_loss(report_get(r, i))) {
+            printf("ckpt-inspect damage %s lists what is left\n", path);
+            return;
+        }
+}
+
+static void print_text(const struct inspect *in, const char *path, const struct report *r,
+                       const struct verify_stats *st)
 {
     int errors = report_count(r, SEV_ERROR), warnings = report_count(r, SEV_WARNING);
     char size[16];
@@ -22,6 +35,8 @@ static void print_text(const struct inspect *in, const struct report *r, const s
         printf("%d warning%s\n", warnings, warnings == 1 ? "" : "s");
     else
         printf("sound\n");
+    if (st->layout && strcmp(st->layout, layout_name(LAYOUT_DEEPSPEED)) == 0 && strcmp(path, "-") != 0)
+        print_way(path, r);
 }
 
 static void print_json(const char *path, bool sound, const struct report *r, const struct verify_stats *st)
@@ -53,7 +68,7 @@ static int verify_one(struct inspect *in, const char *path)
         if (in->cli.json)
             print_json(path, sound, r, &st);
         else
-            print_text(in, r, &st);
+            print_text(in, path, r, &st);
     }
     report_free(r);
     return rc;

@@ -40,7 +40,7 @@ struct inspect {
 /* Marks of the tool's own options: the commands that take them. */
 enum {
     CMD_LS = 1, CMD_CAT = 2, CMD_ARGS = 4, CMD_STATS = 8, CMD_VERIFY = 16, CMD_REPLICAS = 32, CMD_DIFF = 64,
-    CMD_SUMMARY = 128,
+    CMD_SUMMARY = 128, CMD_DAMAGE = 256,
 };
 
 /* 0, or -1 after saying on stderr what is wrong. */
@@ -54,6 +54,7 @@ int cmd_cat(struct inspect *in);
 int cmd_args(struct inspect *in);
 int cmd_stats(struct inspect *in);
 int cmd_verify(struct inspect *in);
+int cmd_damage(struct inspect *in);
 int cmd_replicas(struct inspect *in);
 int cmd_diff(struct inspect *in);
 

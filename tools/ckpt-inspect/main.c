@@ -18,6 +18,7 @@ static const struct inspect_command {
     { { "args", CMD_ARGS, 1, 1 << 20, "args needs a PATH" }, cmd_args },
     { { "stats", CMD_STATS, 1, 1, "stats needs one PATH" }, cmd_stats },
     { { "verify", CMD_VERIFY, 1, 1 << 20, "verify needs a PATH" }, cmd_verify },
+    { { "damage", CMD_DAMAGE, 1, 1, "damage needs one PATH" }, cmd_damage },
     { { "replicas", CMD_REPLICAS, 1, 1, "replicas needs one PATH" }, cmd_replicas },
     { { "diff", CMD_DIFF, 2, 2, "diff needs two PATHs" }, cmd_diff },
     { { "summary", CMD_SUMMARY, 1, 1 << 20, "no PATH given" }, cmd_summary },

@@ -50,6 +50,7 @@ static const char head[] =
     "  args PATH [NAME...]    the saved training arguments\n"
     "  stats PATH             norm, min, max, mean, NaN, infinities and zeros\n"
     "  verify PATH...         every file, rank, checksum and value\n"
+    "  damage PATH            what is lost or corrupt, and what can be had all the same\n"
     "  replicas PATH          are the tensor-parallel copies in sync?\n"
     "  diff A B               compare two checkpoints of any topology and layout\n";
 static const char tail[] =
@@ -62,7 +63,7 @@ int inspect_parse(struct inspect *in, int argc, char **argv)
         { "Options", rows, NULL, 0 }, { NULL, cli_rows, &in->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "ckpt-inspect", head, tail, groups, in, "ls cat args stats verify replicas diff", operands, &in->words,
+        "ckpt-inspect", head, tail, groups, in, "ls cat args stats verify damage replicas diff", operands, &in->words,
         .given = cli_words_given,
     };
 

@@ -9,6 +9,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
+#include "libcommon/check/damage.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
 #include "libcommon/convert/rehearsal.h"
@@ -46,7 +47,7 @@ static const struct finding *first_error(const struct report *r)
 }
 
 /* Print the warnings. If there is an error, returns -1 with the first one, and names the option that accepts it. */
-static int warn_or_fail(const struct cli *cli, const struct report *r, struct err *e)
+static int warn_or_fail(const struct cli *cli, const struct source *s, const struct report *r, struct err *e)
 {
     const struct finding *first;
     size_t len;
@@ -64,7 +65,42 @@ static int warn_or_fail(const struct cli *cli, const struct report *r, struct er
         snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
+    else if (s->kind == LAYOUT_DEEPSPEED && damage_is_loss(first))
+        snprintf(e->msg + len, sizeof e->msg - len, "; ckpt-inspect damage lists what is left");
     return -1;
+}
+
+/* Does another file stand in for this one? The finding that says so begins with its name. */
+static bool stood_in(const struct report *r, const char *path)
+{
+    char *name = path_base(path);
+    const size_t len = strlen(name);
+    bool yes = false;
+
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+
+        yes |= strcmp(f->code, "stand_in") == 0 && strncmp(f->text, name, len) == 0 &&
+               (f->text[len] == ' ' || f->text[len] == ':');
+    }
+    free(name);
+    return yes;
+}
+
+/* The manifest's files, but for those that are known to be lost and not needed. */
+static int check_listed(struct source *s, struct report *r, struct err *e)
+{
+    struct report *found = report_new();
+    int rc = verify_listed(s, found, e);
+
+    for (int i = 0; i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+
+        if (!f->file || !stood_in(r, f->file))
+            report_add(r, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    report_free(found);
+    return rc;
 }
 
 int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struct report *r, struct err *e)
@@ -73,11 +109,11 @@ int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struc
 
     if (!cli->accept_mismatch)
         manifest_give_crcs(s);
-    if (!first_error(r) && verify_listed(s, r, e) < 0)
+    if (!first_error(r) && check_listed(s, r, e) < 0)
         return -1;
     if (!first_error(r))
         mismatch_sample(s, &o, r);
-    return warn_or_fail(cli, r, e);
+    return warn_or_fail(cli, s, r, e);
 }
 
 int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e)
@@ -88,7 +124,7 @@ int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e)
     s->accept_mismatch = cli->accept_mismatch;
     if (!cli->accept_mismatch)
         manifest_give_crcs(s);
-    rc = verify_listed(s, r, e) < 0 ? -1 : warn_or_fail(cli, r, e);
+    rc = verify_listed(s, r, e) < 0 ? -1 : warn_or_fail(cli, s, r, e);
     report_free(r);
     return rc;
 }

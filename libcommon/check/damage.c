@@ -1,0 +1,284 @@
+/*
+ * damage.c - every record's CRC, then the tensors that lie in bad ones
+ */
+#include "libcommon/check/damage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/plan/tmap.h"
+
+enum { AT_A_TIME = 1 << 20 };
+
+/* ---- maps ---- */
+
+typedef void damage_each(void *ctx, const struct tmap *m);
+
+/* Every map of the source's tensors. */
+static void each_map(const struct source *s, damage_each *fn, void *ctx)
+{
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        for (int st = 0; st < STATE_N; st++) {
+            if (p->state[st])
+                fn(ctx, p->state[st]);
+            if (p->tied[st])
+                fn(ctx, p->tied[st]);
+        }
+        if (p->copy)
+            fn(ctx, p->copy);
+    }
+    for (int i = 0; i < s->n_values; i++)
+        if (s->value[i].map)
+            fn(ctx, s->value[i].map);
+}
+
+static void mark_used(void *ctx, const struct tmap *m)
+{
+    bool *used = ctx;
+
+    for (int k = 0; k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++)
+            used[m->slice[k].extent[i].record] = true;
+}
+
+/* Has the map pieces in bad records? *record is the first one; NULL: not asked for. */
+static bool damage_hits(const struct damage *d, const struct tmap *m, int *record)
+{
+    for (int k = 0; k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++) {
+            const struct extent *x = &m->slice[k].extent[i];
+
+            if (x->len == 0 || x->record >= d->n_records || d->why[x->record] == DAMAGE_NONE)
+                continue;
+            if (record)
+                *record = x->record;
+            return true;
+        }
+    return false;
+}
+
+uint64_t damage_elems(const struct damage *d, const struct tmap *m)
+{
+    uint64_t n = 0;
+
+    for (int k = 0; k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++) {
+            const struct extent *x = &m->slice[k].extent[i];
+
+            n += x->record < d->n_records && d->why[x->record] != DAMAGE_NONE ? x->len : 0;
+        }
+    return n / (uint64_t)dtype_size(m->dtype);
+}
+
+/* ---- records ---- */
+
+static enum damage_why check_record(struct files *f, const struct record *rec, uint8_t *buf)
+{
+    const uint64_t size = files_size(f, rec->file);
+    struct err e = {0};
+    uint32_t crc = 0;
+
+    if (size == 0 && rec->len)
+        return DAMAGE_LOST;
+    if (rec->at > size || rec->len > size - rec->at)
+        return DAMAGE_CUT;
+    for (uint64_t at = 0; at < rec->len; at += AT_A_TIME) {
+        const size_t n = (size_t)min_u64(AT_A_TIME, rec->len - at);
+
+        if (files_read(f, rec->file, rec->at + at, buf, n, &e) < 0) {
+            err_clear(&e);
+            return DAMAGE_UNREAD;
+        }
+        crc = crc_bytes(crc, buf, n);
+    }
+    return rec->has_crc && crc != rec->crc ? DAMAGE_CORRUPT : DAMAGE_NONE;
+}
+
+static int check_records(struct damage *d, const bool *used, const struct damage_opts *o, struct err *e)
+{
+    struct files *f = d->s->files;
+    bool stop = false;
+
+    #pragma omp parallel num_threads(o->threads > 0 ? o->threads : 1)
+    {
+        uint8_t *buf = xmalloc(AT_A_TIME);
+
+        #pragma omp for schedule(dynamic)
+        for (int i = 0; i < d->n_records; i++) {
+            if (!used[i])
+                continue;
+            if (o->stopped && o->stopped()) {
+                #pragma omp atomic write
+                stop = true;
+            } else {
+                d->why[i] = check_record(f, files_record(f, i), buf);
+            }
+        }
+        free(buf);
+    }
+    for (int i = 0; i < d->n_records; i++) {
+        d->n_bad += d->why[i] != DAMAGE_NONE;
+        d->n_unchecked += used[i] && !files_record(f, i)->has_crc && d->why[i] == DAMAGE_NONE;
+    }
+    if (stop)
+        err_stop(e);
+    return stop ? -1 : 0;
+}
+
+/* ---- a range, as far as it can be read ---- */
+
+struct masked {
+    const struct damage *d;
+    uint64_t size;              /* bytes of an element */
+    uint8_t *buf, *piece;
+    size_t cap;
+    bool *lost;
+    struct err *e;
+};
+
+static int take_piece(void *ctx, const struct tmap_piece *p)
+{
+    struct masked *g = ctx;
+    const bool bad = p->src.record < g->d->n_records && g->d->why[p->src.record] != DAMAGE_NONE;
+
+    if (!bad) {
+        if (g->cap < p->src.len) {
+            free(g->piece);
+            g->piece = xmalloc(p->src.len);
+            g->cap = p->src.len;
+        }
+        if (files_read_extent(g->d->s->files, &p->src, g->piece, g->e) < 0)
+            return -1;
+    }
+    for (uint64_t i = 0; i < p->n; i++) {
+        const uint64_t at = p->dst + i * p->stride;
+
+        if (!bad)
+            memcpy(g->buf + at, g->piece + i * p->run, p->run);
+        else
+            memset(g->lost + at / g->size, 1, (at + p->run - 1) / g->size - at / g->size + 1);
+    }
+    return 0;
+}
+
+int damage_read(const struct damage *d, const struct tmap *m, const struct damage_range *r, void *buf, bool *lost,
+                struct err *e)
+{
+    struct masked g = { .d = d, .size = (uint64_t)dtype_size(m->dtype), .buf = buf, .lost = lost, .e = e };
+    int rc;
+
+    memset(lost, 0, r->n * sizeof *lost);
+    rc = tmap_gather(m, r->from * g.size, r->n * g.size, r->slice, take_piece, &g);
+    free(g.piece);
+    return rc;
+}
+
+/* ---- tensors ---- */
+
+/* Has the tensor its digest, bad records or not? Only where every one of its bytes can be read. */
+static bool is_proved(const struct damage *d, const struct param *p, enum state st)
+{
+    const struct tmap *m = p->state[st];
+    const uint64_t size = (uint64_t)dtype_size(m->dtype);
+    uint8_t *buf;
+    uint32_t crc = 0;
+    bool ok = p->has_digest[st];
+
+    for (int k = 0; k < m->n_slices && ok; k++)
+        for (int i = 0; i < m->slice[k].n_extents && ok; i++)
+            ok = d->why[m->slice[k].extent[i].record] == DAMAGE_NONE ||
+                 d->why[m->slice[k].extent[i].record] == DAMAGE_CORRUPT;
+    if (!ok)
+        return false;
+    buf = xmalloc(AT_A_TIME * size);
+    for (uint64_t at = 0; at < m->len && ok; at += AT_A_TIME * size) {
+        struct err ignored = {0};
+        const struct tmap_range r = { 0, at, min_u64(AT_A_TIME * size, m->len - at) };
+
+        ok = tmap_read(m, d->s->files, r, buf, &ignored) == 0;
+        crc = crc_bytes(crc, buf, ok ? r.len : 0);
+    }
+    free(buf);
+    /* The digest is of one copy: others of the same tensor may be bad. */
+    return ok && m->op != TMAP_REPLICAS && crc == p->digest[st];
+}
+
+static void list_states(struct damage *d)
+{
+    const struct source *s = d->s;
+
+    d->state = xcalloc((size_t)s->n_params * STATE_N * 2 + 1, sizeof *d->state);
+    d->value = xcalloc((size_t)s->n_values + 1, sizeof *d->value);
+    for (int i = 0; i < s->n_params; i++)
+        for (int k = 0; k < STATE_N * 2; k++) {
+            const struct param *p = &s->param[i];
+            const enum state st = (enum state)(k / 2);
+            const struct tmap *m = k % 2 ? p->tied[st] : p->state[st];
+            int record;
+
+            if (!m || p->shared_with || !damage_hits(d, m, &record))
+                continue;
+            d->state[d->n++] = (struct damage_state){ .param = i, .state = st, .last_stage = k % 2, .record = record,
+                                                      .proved = k % 2 == 0 && is_proved(d, p, st) };
+        }
+    for (int i = 0; i < s->n_values; i++)
+        if (s->value[i].map && damage_hits(d, s->value[i].map, NULL))
+            d->value[d->n_values++] = i;
+}
+
+int damage_find(struct source *s, const struct damage_opts *o, struct damage *out, struct err *e)
+{
+    bool *used = xcalloc((size_t)files_n_records(s->files) + 1, sizeof *used);
+    int rc;
+
+    *out = (struct damage){ .s = s, .n_records = files_n_records(s->files) };
+    out->why = xcalloc((size_t)out->n_records + 1, sizeof *out->why);
+    each_map(s, mark_used, used);
+    rc = check_records(out, used, o, e);
+    if (rc == 0)
+        list_states(out);
+    else
+        damage_free(out);
+    free(used);
+    return rc;
+}
+
+void damage_free(struct damage *d)
+{
+    free(d->why);
+    free(d->state);
+    free(d->value);
+    memset(d, 0, sizeof *d);
+}
+
+bool damage_is_loss(const struct finding *f)
+{
+    static const char *const codes[] = { "missing_file", "unreadable", "crc", "read", "short_file" };
+
+    for (size_t i = 0; f->severity == SEV_ERROR && i < sizeof codes / sizeof *codes; i++)
+        if (strcmp(f->code, codes[i]) == 0)
+            return true;
+    return false;
+}
+
+char *damage_text(const struct damage *d, int record)
+{
+    const struct record *rec = files_record(d->s->files, record);
+
+    switch (d->why[record]) {
+    case DAMAGE_LOST:
+        return xstrdup("is lost: the file is missing, or its container cannot be read");
+    case DAMAGE_CUT:
+        return str_fmt("ends before its record %s does", rec->name);
+    case DAMAGE_UNREAD:
+        return str_fmt("record %s cannot be read from the disk", rec->name);
+    case DAMAGE_CORRUPT:
+        return str_fmt("record %s is corrupt: it does not have its checksum", rec->name);
+    case DAMAGE_NONE:
+        break;
+    }
+    return xstrdup("is sound");
+}

@@ -1,0 +1,533 @@
+/*
+ * salvage.c - parameter by parameter, some elements of all states at a time
+ */
+#include "libcommon/check/salvage.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/text.h"
+
+enum { CHUNK_ELEMS = 1 << 16 };
+
+static const char *const words[SALVAGE_N] = { "kept", "copied", "rounded", "taken", "widened", "zeroed", "absent" };
+
+const char *salvage_word(enum salvage_origin o)
+{
+    return words[o];
+}
+
+/* ---- which states ---- */
+
+/* What is made of one parameter. */
+struct salvage_param {
+    int param;
+    bool make[STATE_N];                 /* this state gets new values */
+    int record[STATE_N];                /* the first bad one, -1: none */
+    bool proved[STATE_N];               /* ... which are the ones it has */
+    bool drop_tied[STATE_N];            /* the last stage's copy is bad: the first one's takes its place ... */
+    int tied_record[STATE_N];
+    uint64_t at[STATE_N];               /* in the spool */
+};
+
+/* The last stage's position table of a gpt2 model is neither tied nor trained. */
+static bool is_tied(const struct param *p)
+{
+    return !param_ends(p->name, ROLE_POSITION);
+}
+
+/* By parameter, in the order of the damage; *bytes is the room for all. Caller frees. */
+static struct salvage_param *list_params(const struct damage *d, int *n, uint64_t *bytes)
+{
+    struct salvage_param *list = xcalloc((size_t)d->n + 1, sizeof *list);
+
+    *n = 0;
+    for (int i = 0; i < d->n; i++) {
+        const struct damage_state *x = &d->state[i];
+        const struct param *p = &d->s->param[x->param];
+        struct salvage_param *to = *n && list[*n - 1].param == x->param ? &list[*n - 1] : &list[(*n)++];
+
+        if (i == 0 || d->state[i - 1].param != x->param) {
+            to->param = x->param;
+            memset(to->record, -1, sizeof to->record);
+        }
+        if (x->last_stage) {
+            to->drop_tied[x->state] = true;
+            to->tied_record[x->state] = x->record;
+            continue;
+        }
+        to->make[x->state] = true;
+        to->record[x->state] = x->record;
+        to->proved[x->state] = x->proved;
+        if (x->state == STATE_EXP_AVG_SQ && p->state[STATE_EXP_AVG] && !x->proved)
+            to->make[STATE_EXP_AVG] = true;
+    }
+    *bytes = 0;
+    for (int i = 0; i < *n; i++)
+        for (int st = 0; st < STATE_N; st++)
+            if (list[i].make[st]) {
+                list[i].at[st] = *bytes;
+                *bytes += align_up(d->s->param[list[i].param].state[st]->len, 4096);
+            }
+    return list;
+}
+
+uint64_t salvage_bytes(const struct damage *d)
+{
+    uint64_t bytes;
+    int n;
+
+    free(list_params(d, &n, &bytes));
+    return bytes;
+}
+
+/* ---- some elements ---- */
+
+/* One parameter at work. */
+struct work {
+    const struct damage *d;
+    const struct salvage_opts *o;
+    const struct salvage_param *sp;
+    const struct param *p, *from;       /* from: the other checkpoint's, or NULL */
+    uint8_t *buf[STATE_N], *other;      /* [CHUNK_ELEMS] elements */
+    bool *lost[STATE_N], *lost_other;
+    uint8_t *origin[STATE_N];           /* enum salvage_origin */
+    uint32_t crc[STATE_N];
+    struct salvage_state *to[STATE_N];
+};
+
+static uint64_t elem(const struct tmap *m)
+{
+    return (uint64_t)dtype_size(m->dtype);
+}
+
+/* Elements of `to` that are lost, from what is not lost of `other`. */
+static void fill_from(struct work *w, enum state st, uint64_t n, enum salvage_origin how)
+{
+    const uint64_t size = elem(w->p->state[st]);
+
+    for (uint64_t i = 0; i < n; i++)
+        if (w->lost[st][i] && !w->lost_other[i]) {
+            memcpy(w->buf[st] + i * size, w->other + i * size, size);
+            w->lost[st][i] = false;
+            w->origin[st][i] = (uint8_t)how;
+        }
+}
+
+static bool any_lost(const bool *lost, uint64_t n)
+{
+    return memchr(lost, true, n) != NULL;
+}
+
+/* One state: what can be read of it, then of its copies. */
+static int read_state(struct work *w, enum state st, uint64_t from, uint64_t n, struct err *e)
+{
+    const struct tmap *m = w->p->state[st], *tied = w->p->tied[st];
+    const bool replicas = m->op == TMAP_REPLICAS;
+    struct damage_range r = { .slice = replicas ? 0 : -1, .from = from, .n = n };
+
+    memset(w->origin[st], SALVAGE_KEPT, n);
+    memset(w->buf[st], 0, n * elem(m));
+    if (w->sp->proved[st]) {
+        const struct tmap_range bytes = { 0, from * elem(m), n * elem(m) };
+
+        memset(w->lost[st], 0, n);
+        return tmap_read(m, w->d->s->files, bytes, w->buf[st], e);
+    }
+    if (damage_read(w->d, m, &r, w->buf[st], w->lost[st], e) < 0)
+        return -1;
+    for (r.slice = 1; replicas && r.slice < m->n_slices; r.slice++) {
+        if (damage_read(w->d, m, &r, w->other, w->lost_other, e) < 0)
+            return -1;
+        fill_from(w, st, n, SALVAGE_COPIED);
+        for (uint64_t i = 0; i < n; i++)
+            if (w->lost_other[i] && !w->lost[st][i])
+                w->origin[st][i] = SALVAGE_COPIED;      /* it is this rank's that is lost */
+    }
+    for (r.slice = 0; tied && is_tied(w->p) && any_lost(w->lost[st], n) &&
+                      r.slice < (tied->op == TMAP_REPLICAS ? tied->n_slices : 1); r.slice++) {
+        const struct damage_range t = { .slice = tied->op == TMAP_REPLICAS ? r.slice : -1, .from = from, .n = n };
+
+        if (damage_read(w->d, tied, &t, w->other, w->lost_other, e) < 0)
+            return -1;
+        fill_from(w, st, n, SALVAGE_COPIED);
+    }
+    return 0;
+}
+
+/* The other checkpoint's state into `other`, of its own type. false: it has none. */
+static int read_from(struct work *w, enum state st, const struct damage_range *at, bool *has, struct err *e)
+{
+    const struct tmap *m = w->from ? w->from->state[st] : NULL;
+    const struct damage_range r = { .slice = m && m->op == TMAP_REPLICAS ? 0 : -1, .from = at->from, .n = at->n };
+
+    *has = m && m->dtype == w->p->state[st]->dtype;
+    return *has ? damage_read(w->o->from_damage, m, &r, w->other, w->lost_other, e) : 0;
+}
+
+static double value_of(const struct work *w, enum state st, const uint8_t *buf, uint64_t i)
+{
+    const enum dtype t = w->p->state[st]->dtype;
+
+    return dtype_value(t, buf + i * (uint64_t)dtype_size(t));
+}
+
+static void put(struct work *w, enum state st, uint64_t i, double v, enum salvage_origin how)
+{
+    const enum dtype t = w->p->state[st]->dtype;
+
+    dtype_put(t, v, w->buf[st] + i * (uint64_t)dtype_size(t));
+    w->lost[st][i] = false;
+    w->origin[st][i] = (uint8_t)how;
+}
+
+/* Weights of masters, rounded. */
+static void round_weights(struct work *w, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (w->lost[STATE_BF16][i] && !w->lost[STATE_FP32][i])
+            put(w, STATE_BF16, i, value_of(w, STATE_FP32, w->buf[STATE_FP32], i), SALVAGE_ROUNDED);
+}
+
+/* Does the other checkpoint's master i round to the weight that is there? */
+static bool fits_weight(const struct work *w, uint64_t i)
+{
+    const enum dtype t = w->p->state[STATE_BF16]->dtype;
+    uint8_t rounded[16];
+
+    dtype_put(t, value_of(w, STATE_FP32, w->other, i), rounded);
+    return memcmp(rounded, w->buf[STATE_BF16] + i * (uint64_t)dtype_size(t), (size_t)dtype_size(t)) == 0;
+}
+
+static int fill_masters(struct work *w, const struct damage_range *at, struct err *e)
+{
+    const bool weights = w->p->state[STATE_BF16] != NULL;
+    bool has;
+
+    if (!any_lost(w->lost[STATE_FP32], at->n))
+        return 0;
+    if (read_from(w, STATE_FP32, at, &has, e) < 0)
+        return -1;
+    for (uint64_t i = 0; has && i < at->n; i++)
+        if (w->lost[STATE_FP32][i] && !w->lost_other[i] &&
+            (!weights || w->lost[STATE_BF16][i] || fits_weight(w, i)))
+            put(w, STATE_FP32, i, value_of(w, STATE_FP32, w->other, i), SALVAGE_TAKEN);
+    for (uint64_t i = 0; weights && i < at->n; i++)
+        if (w->lost[STATE_FP32][i] && !w->lost[STATE_BF16][i])
+            put(w, STATE_FP32, i, value_of(w, STATE_BF16, w->buf[STATE_BF16], i),
+                w->p->state[STATE_BF16]->dtype == DTYPE_F32 ? SALVAGE_COPIED : SALVAGE_WIDENED);
+    return 0;
+}
+
+static int take_state(struct work *w, enum state st, const struct damage_range *at, struct err *e)
+{
+    bool has;
+
+    if (!any_lost(w->lost[st], at->n))
+        return 0;
+    if (read_from(w, st, at, &has, e) < 0)
+        return -1;
+    if (has)
+        fill_from(w, st, at->n, SALVAGE_TAKEN);
+    return 0;
+}
+
+/* exp_avg goes where exp_avg_sq goes. */
+static int fill_moments(struct work *w, const struct damage_range *at, struct err *e)
+{
+    bool *const *lost = w->lost;
+
+    if (lost[STATE_EXP_AVG] && lost[STATE_EXP_AVG_SQ])
+        for (uint64_t i = 0; i < at->n; i++)
+            lost[STATE_EXP_AVG][i] |= lost[STATE_EXP_AVG_SQ][i];
+    for (int st = STATE_EXP_AVG; st <= STATE_EXP_AVG_SQ; st++) {
+        if (!lost[st])
+            continue;
+        if (take_state(w, (enum state)st, at, e) < 0)
+            return -1;
+        for (uint64_t i = 0; i < at->n; i++)
+            if (lost[st][i])
+                put(w, (enum state)st, i, 0, SALVAGE_ZEROED);
+    }
+    /* One taken and the other not: both are 0. */
+    for (uint64_t i = 0; lost[STATE_EXP_AVG] && lost[STATE_EXP_AVG_SQ] && i < at->n; i++)
+        if (w->origin[STATE_EXP_AVG_SQ][i] == SALVAGE_ZEROED && w->origin[STATE_EXP_AVG][i] != SALVAGE_ZEROED)
+            put(w, STATE_EXP_AVG, i, 0, SALVAGE_ZEROED);
+    return 0;
+}
+
+static int fill_chunk(struct work *w, const struct damage_range *at, struct err *e)
+{
+    for (int st = 0; st < STATE_N; st++)
+        if (w->buf[st] && read_state(w, (enum state)st, at->from, at->n, e) < 0)
+            return -1;
+    if (w->buf[STATE_BF16] && w->buf[STATE_FP32])
+        round_weights(w, at->n);
+    if (w->buf[STATE_FP32] && fill_masters(w, at, e) < 0)
+        return -1;
+    if (w->buf[STATE_BF16] && w->buf[STATE_FP32])
+        round_weights(w, at->n);                        /* of masters that were taken */
+    if (w->buf[STATE_BF16] && take_state(w, STATE_BF16, at, e) < 0)
+        return -1;
+    return fill_moments(w, at, e);
+}
+
+/* ---- a parameter ---- */
+
+/* Is this state needed: made, or what another one is made of? */
+static bool is_needed(const struct salvage_param *sp, const struct param *p, int st)
+{
+    const bool weights = sp->make[STATE_BF16] || sp->make[STATE_FP32];
+
+    return p->state[st] && (sp->make[st] || (weights && st <= STATE_FP32) ||
+                            (sp->make[STATE_EXP_AVG_SQ] && st == STATE_EXP_AVG));
+}
+
+static void work_begin(struct work *w)
+{
+    w->other = xmalloc(CHUNK_ELEMS * 16);
+    w->lost_other = xmalloc(CHUNK_ELEMS);
+    for (int st = 0; st < STATE_N; st++) {
+        if (!is_needed(w->sp, w->p, st))
+            continue;
+        w->buf[st] = xmalloc(CHUNK_ELEMS * elem(w->p->state[st]));
+        w->lost[st] = xmalloc(CHUNK_ELEMS);
+        w->origin[st] = xmalloc(CHUNK_ELEMS);
+    }
+}
+
+static void work_end(struct work *w)
+{
+    free(w->other);
+    free(w->lost_other);
+    for (int st = 0; st < STATE_N; st++) {
+        free(w->buf[st]);
+        free(w->lost[st]);
+        free(w->origin[st]);
+    }
+}
+
+static int keep_chunk(struct work *w, int st, const struct damage_range *at, struct err *e)
+{
+    const uint64_t size = elem(w->p->state[st]), len = at->n * size;
+
+    for (uint64_t i = 0; i < at->n; i++)
+        w->to[st]->n[w->lost[st][i] ? SALVAGE_ABSENT : w->origin[st][i]]++;
+    w->crc[st] = crc_bytes(w->crc[st], w->buf[st], len);
+    if (w->o->spool < 0 || write_all_at(w->o->spool, w->buf[st], len, w->sp->at[st] + at->from * size) == 0)
+        return 0;
+    err_sys(e, "the spool file next to the result", "cannot write %llu bytes", (unsigned long long)len);
+    return -1;
+}
+
+static int fill_param(struct work *w, struct err *e)
+{
+    uint64_t n_elems = 0;
+    int rc = 0;
+
+    for (int st = 0; st < STATE_N; st++)
+        if (w->sp->make[st])
+            n_elems = w->p->state[st]->len / elem(w->p->state[st]);
+    for (uint64_t from = 0; from < n_elems && rc == 0; from += CHUNK_ELEMS) {
+        const struct damage_range at = { .from = from, .n = min_u64(CHUNK_ELEMS, n_elems - from) };
+
+        if (w->o->stopped && w->o->stopped()) {
+            err_stop(e);
+            return -1;
+        }
+        rc = fill_chunk(w, &at, e);
+        for (int st = 0; st < STATE_N && rc == 0; st++)
+            if (w->sp->make[st])
+                rc = keep_chunk(w, st, &at, e);
+    }
+    return rc;
+}
+
+/* ---- all of them ---- */
+
+static struct tmap *spooled_map(struct source *s, int file, uint64_t at, uint32_t crc, const struct tmap *was)
+{
+    struct tmap *m = arena_alloc(s->arena, sizeof *m);
+    struct tmap_slice *slice = arena_alloc(s->arena, sizeof *slice);
+    struct extent *x = arena_alloc(s->arena, sizeof *x);
+    const struct record r = { .file = file, .at = at, .len = was->len, .has_crc = true, .crc = crc,
+                              .name = "salvaged" };
+
+    *x = (struct extent){ files_add_record(s->files, &r), 0, was->len };
+    *slice = (struct tmap_slice){ .len = was->len, .n_extents = 1, .extent = x };
+    *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = was->dtype, .len = was->len, .n_slices = 1, .slice = slice };
+    return m;
+}
+
+static bool same_shape(const struct param *p, const struct param *q)
+{
+    return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
+}
+
+/* Each parameter's results are its own, so they may be made side by side. */
+static int fill_one(const struct damage *d, const struct salvage_opts *o, const struct salvage_param *sp,
+                    struct salvage_state *to, uint32_t *crc, struct err *e)
+{
+    struct work w = { .d = d, .o = o, .sp = sp, .p = &d->s->param[sp->param] };
+    const struct param *q = o->from ? source_param(o->from, w.p->name) : NULL;
+    int rc;
+
+    w.from = q && same_shape(w.p, q) ? q : NULL;
+    for (int st = 0; st < STATE_N; st++) {
+        to[st] = (struct salvage_state){ .param = sp->param, .state = (enum state)st, .record = sp->record[st] };
+        w.to[st] = &to[st];
+    }
+    work_begin(&w);
+    rc = fill_param(&w, e);
+    memcpy(crc, w.crc, sizeof w.crc);
+    work_end(&w);
+    return rc;
+}
+
+/* A parameter and the other names of its tensors. */
+static void install_state(struct source *s, struct param *p, enum state st, struct tmap *to)
+{
+    struct tmap *was = p->state[st];
+
+    for (int i = 0; i < s->n_params; i++)
+        if (&s->param[i] != p && s->param[i].state[st] &&
+            (s->param[i].state[st] == was ||
+             (s->param[i].shared_with && strcmp(s->param[i].shared_with, p->name) == 0)))
+            s->param[i].state[st] = to;
+    p->state[st] = to;
+}
+
+static void install(struct source *s, const struct salvage_param *sp, const uint32_t *crc, int file)
+{
+    struct param *p = &s->param[sp->param];
+
+    for (int st = 0; st < STATE_N; st++) {
+        if (sp->make[st]) {
+            p->has_digest[st] = p->has_digest[st] && p->digest[st] == crc[st];
+            install_state(s, p, (enum state)st, spooled_map(s, file, sp->at[st], crc[st], p->state[st]));
+        }
+        if (sp->drop_tied[st] || sp->make[st])
+            p->tied[st] = NULL;
+        if (sp->make[STATE_FP32])
+            p->copy = NULL;
+    }
+}
+
+/* What is to be reported. */
+static void keep(struct salvage *out, const struct damage *d, const struct salvage_param *sp,
+                 const struct salvage_state *state, const uint32_t *crc)
+{
+    const struct param *p = &d->s->param[sp->param];
+
+    out->n_params++;
+    for (int st = 0; st < STATE_N; st++) {
+        uint64_t changed = 0;
+
+        if (sp->drop_tied[st]) {
+            struct salvage_state *tied = &out->state[out->n++];
+
+            *tied = (struct salvage_state){ .param = sp->param, .state = (enum state)st, .last_stage = true,
+                                            .record = sp->tied_record[st] };
+            tied->n[SALVAGE_COPIED] = damage_elems(d, p->tied[st]);
+            tied->n[SALVAGE_KEPT] = p->tied[st]->len / elem(p->tied[st]) - tied->n[SALVAGE_COPIED];
+            out->n_elems[SALVAGE_COPIED] += tied->n[SALVAGE_COPIED];
+        }
+        if (!sp->make[st])
+            continue;
+        out->state[out->n] = state[st];
+        out->state[out->n].proved = p->has_digest[st] && p->digest[st] == crc[st];
+        for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++) {
+            out->n_elems[k] += state[st].n[k];
+            changed += state[st].n[k];
+        }
+        out->n += changed || sp->record[st] >= 0;
+    }
+}
+
+int salvage_run(struct source *s, const struct damage *d, const struct salvage_opts *o, struct salvage *out,
+                struct err *e)
+{
+    uint64_t bytes;
+    int n, rc = 0, file;
+    struct salvage_param *list = list_params(d, &n, &bytes);
+    struct salvage_state (*state)[STATE_N] = xcalloc((size_t)n + 1, sizeof *state);
+    uint32_t (*crc)[STATE_N] = xcalloc((size_t)n + 1, sizeof *crc);
+    struct err *each = xcalloc((size_t)n + 1, sizeof *each);
+
+    *out = (struct salvage){ .state = xcalloc((size_t)n * STATE_N * 2 + 1, sizeof *out->state) };
+    if (o->from)
+        source_param(o->from, "");      /* the table of names is made before threads ask */
+    #pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : 1)
+    for (int i = 0; i < n; i++)
+        if (fill_one(d, o, &list[i], state[i], crc[i], &each[i]) < 0) {
+            #pragma omp atomic write
+            rc = -1;
+        }
+    for (int i = 0; i < n; i++) {
+        if (rc < 0 && e->kind == ERR_NONE && each[i].kind != ERR_NONE)
+            *e = each[i];
+        if (rc == 0)
+            keep(out, d, &list[i], state[i], crc[i]);
+    }
+    file = o->spool >= 0 ? files_add_fd(s->files, o->spool, bytes, "salvaged values") : -1;
+    for (int i = 0; i < n && rc == 0 && file >= 0; i++)
+        install(s, &list[i], crc[i], file);
+    if (rc < 0)
+        salvage_free(out);
+    free(list);
+    free(state);
+    free(crc);
+    free(each);
+    return rc;
+}
+
+void salvage_free(struct salvage *x)
+{
+    free(x->state);
+    memset(x, 0, sizeof *x);
+}
+
+/* ---- the journal ---- */
+
+static void put_line(struct strbuf *out, json_t *o)
+{
+    char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+
+    strbuf_addf(out, "%s\n", s ? s : "{}");
+    free(s);
+    json_decref(o);
+}
+
+static json_t *state_json(const struct source *s, const struct salvage_state *x)
+{
+    const struct param *p = &s->param[x->param];
+    uint64_t n_elems = 0;
+    json_t *o, *base;
+    char *file = NULL;
+
+    for (int k = 0; k < SALVAGE_N; k++)
+        n_elems += x->n[k];
+    if (x->record >= 0)
+        file = path_base(files_name(s->files, files_record(s->files, x->record)->file));
+    base = file ? text_json(file) : json_null();
+    o = json_pack("{s:o, s:b, s:s, s:o, s:I, s:b}", "parameter", text_json(p->name), "last_stage", (int)x->last_stage,
+                  "state", state_name(x->state), "file", base, "elements", (json_int_t)n_elems, "as_listed",
+                  (int)x->proved);
+    for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
+        if (x->n[k])
+            json_object_set_new(o, words[k], json_integer((json_int_t)x->n[k]));
+    free(file);
+    return o;
+}
+
+void salvage_log(const struct source *s, const struct salvage *x, const struct source *from, struct strbuf *out)
+{
+    put_line(out, json_pack("{s:s, s:i, s:o, s:I, s:o, s:I, s:i, s:i}", "format", "shardkit-salvage", "version", 1,
+        "tag", text_json(s->tag), "iteration", (json_int_t)s->run.iteration, "from",
+        from ? text_json(from->tag) : json_null(), "from_iteration", (json_int_t)(from ? from->run.iteration : -1),
+        "parameters", x->n_params, "states", x->n));
+    for (int i = 0; i < x->n; i++)
+        put_line(out, state_json(s, &x->state[i]));
+}

@@ -1,0 +1,141 @@
+/*
+ * cmd_salvage.c - salvage: what is lost of a checkpoint, made again from what is left of it
+ *
+ * Mixed files of two saves, unknown classes and the like are refused, as everywhere; what is lost or damaged is not.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "libcommon/check/salvage.h"
+#include "libcommon/layout/edit/edit_pipeline.h"
+#include "libcommon/layout/edit/edit_zero.h"
+#include "tools/ckpt-edit/ckptedit.h"
+
+/* ---- the other checkpoint ---- */
+
+/* Open, with what is damaged of it in *d. */
+static struct source *open_from(const struct ckptedit *j, struct damage *d, struct err *e)
+{
+    const struct source_opts so = { .threads = j->cli.threads, .hf = true, .holes = true };
+    const struct damage_opts o = { .threads = j->cli.threads, .stopped = cli_stopped };
+    struct report *r = report_new();
+    struct source *s = source_open(j->from, &so, r, e);
+
+    if (s && (report_first_error(r, e) < 0 || damage_find(s, &o, d, e) < 0)) {
+        source_close(s);
+        s = NULL;
+    }
+    report_free(r);
+    return s;
+}
+
+/* ---- what was found ---- */
+
+static void say_states(const struct ckptedit *j, const struct source *s, const struct salvage *x)
+{
+    static const char *const means[SALVAGE_N] = {
+        [SALVAGE_COPIED] = "elements from copies", [SALVAGE_ROUNDED] = "weights from their masters, rounded",
+        [SALVAGE_TAKEN] = "elements from the other checkpoint",
+        [SALVAGE_WIDENED] = "masters from their weights, an approximation", [SALVAGE_ZEROED] = "moments set to 0",
+        [SALVAGE_ABSENT] = "elements that nothing has set to 0",
+    };
+
+    if (x->n == 0) {
+        cli_say(&j->cli, "%s: no tensor is damaged", s->path);
+        return;
+    }
+    cli_say(&j->cli, "%s: %d damaged parameter%s", s->path, x->n_params, x->n_params == 1 ? "" : "s");
+    for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
+        if (x->n_elems[k])
+            cli_say(&j->cli, "%" PRIu64 " %s", x->n_elems[k], means[k]);
+}
+
+/* What cannot be had is refused by name. */
+static int check_absent(const struct ckptedit *j, const struct source *s, const struct damage *d,
+                        const struct salvage *x, struct err *e)
+{
+    for (int i = 0; i < d->n_values; i++) {
+        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it", s->value[d->value[i]].name);
+        return -1;
+    }
+    for (int i = 0; i < x->n && !j->allow_lost; i++) {
+        const struct salvage_state *st = &x->state[i];
+
+        if (st->n[SALVAGE_ABSENT] == 0)
+            continue;
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %" PRIu64 " elements of %s are in no other file; --from DIR "
+                 "takes them from another checkpoint, --allow-lost sets them to 0", s->param[st->param].name,
+                 st->n[SALVAGE_ABSENT], state_name(st->state));
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- the result ---- */
+
+static int write_result(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    struct report *notes = report_new();
+    int rc = -1;
+
+    if (edit_is_pipeline(s)) {
+        rc = edit_pipeline(x, &(struct edit_model){ .log = &j->log }, notes, e);
+    } else if (s->kind == LAYOUT_ZERO) {
+        struct edit_states *to = edit_states_new(x, "salvage", e);
+
+        rc = to ? edit_zero(x, to, notes, e) : -1;
+    } else {
+        err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, layout_name(s->kind));
+    }
+    cli_warn_findings(&j->cli, notes);
+    report_free(notes);
+    return rc;
+}
+
+static int fill(struct ckptedit *j, struct source *s, const struct damage *d, struct salvage_opts *o, struct salvage *x,
+                struct err *e)
+{
+    int rc = salvage_run(s, d, o, x, e);
+
+    if (rc == 0 && check_absent(j, s, d, x, e) < 0)
+        rc = -1;
+    if (rc < 0 || j->cli.dry_run || d->n == 0)
+        return rc;
+    salvage_free(x);
+    o->spool = ckptedit_spool(j, salvage_bytes(d), e);
+    return o->spool < 0 ? -1 : salvage_run(s, d, o, x, e);
+}
+
+static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct salvage_opts *o, struct err *e)
+{
+    const struct damage_opts find = { .threads = j->cli.threads, .stopped = cli_stopped };
+    struct salvage found = {0};
+    struct damage d = {0};
+    int rc = damage_find(s, &find, &d, e);
+
+    if (rc == 0)
+        rc = fill(j, s, &d, o, &found, e);
+    if (rc == 0) {
+        say_states(j, s, &found);
+        salvage_log(s, &found, o->from, &j->log);
+        rc = write_result(j, s, x, e);
+    }
+    salvage_free(&found);
+    damage_free(&d);
+    return rc;
+}
+
+int change_salvage(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    struct damage from = {0};
+    struct salvage_opts o = { .spool = -1, .threads = j->cli.threads, .stopped = cli_stopped, .from_damage = &from };
+    struct source *other = j->from ? open_from(j, &from, e) : NULL;
+    int rc = -1;
+
+    o.from = other;
+    if (!j->from || other)
+        rc = salvage(j, s, x, &o, e);
+    damage_free(&from);
+    source_close(other);
+    return rc;
+}

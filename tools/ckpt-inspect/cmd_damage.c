@@ -1,0 +1,220 @@
+/*
+ * cmd_damage.c - which parameters and states are damaged, by which file, and what can be had of them
+ *
+ * The checkpoint is opened with holes, so that what is lost hides nothing else. Nothing is written; what salvage would
+ * make of each state is worked out as ckpt-edit salvage does it, without another checkpoint.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/text.h"
+#include "libcommon/check/salvage.h"
+#include "tools/ckpt-inspect/inspect.h"
+
+/* All that is to be printed. */
+struct damaged {
+    const struct source *s;
+    const struct report *r;             /* of the open */
+    struct damage d;
+    struct salvage x;
+    int n_weights;                      /* parameters whose weights are damaged */
+    int n_intact;                       /* parameters without any damage */
+    bool lost_files;                    /* the open reported something */
+};
+
+/* ---- what it comes to ---- */
+
+static bool is_hit(const struct damage *d, int param, int st)
+{
+    for (int i = 0; i < d->n; i++)
+        if (d->state[i].param == param && !d->state[i].proved && (st < 0 || (int)d->state[i].state == st))
+            return true;
+    return false;
+}
+
+static void count(struct damaged *x)
+{
+    for (int i = 0; i < x->s->n_params; i++) {
+        const struct param *p = &x->s->param[i];
+        const int weights = p->state[STATE_BF16] ? STATE_BF16 : STATE_FP32;
+
+        x->n_weights += is_hit(&x->d, i, weights);
+        x->n_intact += !is_hit(&x->d, i, -1);
+    }
+    for (int i = 0; i < report_n(x->r); i++)
+        x->lost_files |= report_get(x->r, i)->severity == SEV_ERROR ||
+                         strcmp(report_get(x->r, i)->code, "missing_file") == 0 ||
+                         strcmp(report_get(x->r, i)->code, "unreadable") == 0 ||
+                         strcmp(report_get(x->r, i)->code, "stand_in") == 0;
+}
+
+static bool is_damaged(const struct damaged *x)
+{
+    return x->d.n || x->d.n_values || x->lost_files;
+}
+
+/* "widened 16384, zeroed 3": where elements would come from. */
+static void origins(const struct salvage_state *st, struct strbuf *out)
+{
+    for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
+        if (st->n[k])
+            strbuf_addf(out, "%s%s %" PRIu64, out->len ? ", " : "", salvage_word((enum salvage_origin)k), st->n[k]);
+    if (out->len == 0)
+        strbuf_addf(out, "nothing is lost: it has the listed digest");
+}
+
+static uint64_t elements(const struct salvage_state *st)
+{
+    uint64_t n = 0;
+
+    for (int k = 0; k < SALVAGE_N; k++)
+        n += st->n[k];
+    return n;
+}
+
+/* ---- text ---- */
+
+static void print_records(const struct damaged *x)
+{
+    for (int i = 0; i < x->d.n_records; i++) {
+        char *why;
+
+        if (x->d.why[i] == DAMAGE_NONE)
+            continue;
+        why = damage_text(&x->d, i);
+        printf("%s: %s\n", files_name(x->s->files, files_record(x->s->files, i)->file), why);
+        free(why);
+    }
+}
+
+static void print_state(const struct damaged *x, const struct salvage_state *st)
+{
+    struct strbuf from = {0};
+    const char *file = st->record >= 0 ? files_name(x->s->files, files_record(x->s->files, st->record)->file) : "";
+    char *base = path_base(file);
+
+    origins(st, &from);
+    printf("%s%s %s: %" PRIu64 " of %" PRIu64 " elements: %s%s%s\n", x->s->param[st->param].name,
+           st->last_stage ? " (last stage)" : "", state_name(st->state), elements(st) - st->n[SALVAGE_KEPT],
+           elements(st), from.buf, *file ? "; " : "; goes with exp_avg_sq", base);
+    strbuf_free(&from);
+    free(base);
+}
+
+static void print_ways(const struct damaged *x)
+{
+    const char *path = x->s->path;
+    const uint64_t absent = x->x.n_elems[SALVAGE_ABSENT];
+
+    printf("%d of %d parameters are whole in every state\n", x->n_intact, x->s->n_params);
+    if (x->d.n_unchecked)
+        printf("%d records have no checksum: damage in them is not seen here\n", x->d.n_unchecked);
+    if (!is_damaged(x)) {
+        printf("no tensor is damaged; ckpt-inspect verify reads the other bytes, and compares values\n");
+        return;
+    }
+    if (x->n_weights == 0)
+        printf("weights: all are whole: export-hf %s OUT, or reshape or merge-tp with --weights-only\n", path);
+    else
+        printf("weights: those of %d parameter%s are damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
+    if (absent)
+        printf("training: %" PRIu64 " elements are in no file: ckpt-edit salvage --from DIR %s OUT\n", absent, path);
+    else
+        printf("training: ckpt-edit salvage %s OUT%s\n", path,
+               x->x.n_elems[SALVAGE_ZEROED] ? "; --from DIR has an older checkpoint's moments instead of zeros" : "");
+}
+
+static void print_text(const struct inspect *in, const struct damaged *x)
+{
+    if (in->cli.quiet)
+        return;
+    for (int i = 0; i < report_n(x->r); i++) {
+        char *text = finding_text(report_get(x->r, i));
+
+        if (report_get(x->r, i)->severity >= (in->cli.verbose ? SEV_NOTE : SEV_WARNING))
+            puts(text);
+        free(text);
+    }
+    print_records(x);
+    for (int i = 0; i < x->x.n; i++)
+        print_state(x, &x->x.state[i]);
+    for (int i = 0; i < x->d.n_values; i++)
+        printf("%s: damaged\n", x->s->value[x->d.value[i]].name);
+    print_ways(x);
+}
+
+/* ---- JSON ---- */
+
+static json_t *records_json(const struct damaged *x)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < x->d.n_records; i++) {
+        char *why = x->d.why[i] == DAMAGE_NONE ? NULL : damage_text(&x->d, i);
+
+        if (why)
+            json_array_append_new(list, json_pack("{s:o, s:o}", "file",
+                out_text(files_name(x->s->files, files_record(x->s->files, i)->file)), "why", out_text(why)));
+        free(why);
+    }
+    return list;
+}
+
+static json_t *state_json(const struct damaged *x, const struct salvage_state *st)
+{
+    json_t *o = json_pack("{s:o, s:s, s:b, s:o, s:I, s:I}", "parameter", out_text(x->s->param[st->param].name),
+        "state", state_name(st->state), "last_stage", (int)st->last_stage, "file",
+        st->record >= 0 ? out_text(files_name(x->s->files, files_record(x->s->files, st->record)->file)) : json_null(),
+        "elements", (json_int_t)elements(st), "lost", (json_int_t)(elements(st) - st->n[SALVAGE_KEPT]));
+
+    for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
+        json_object_set_new(o, salvage_word((enum salvage_origin)k), json_integer((json_int_t)st->n[k]));
+    return o;
+}
+
+static void print_json(const struct damaged *x)
+{
+    json_t *states = json_array(), *values = json_array();
+
+    for (int i = 0; i < x->x.n; i++)
+        json_array_append_new(states, state_json(x, &x->x.state[i]));
+    for (int i = 0; i < x->d.n_values; i++)
+        json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
+    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o, s:o}", "path", out_text(x->s->path),
+        "layout", layout_name(x->s->kind), "damaged", (int)is_damaged(x), "parameters", x->s->n_params,
+        "parameters_whole", x->n_intact, "weights_damaged", x->n_weights, "records_unchecked", x->d.n_unchecked,
+        "salvageable", (int)(x->x.n_elems[SALVAGE_ABSENT] == 0 && x->d.n_values == 0),
+        "findings", out_findings(x->r), "records", records_json(x), "states", states, "values", values));
+}
+
+/* ---- the command ---- */
+
+int cmd_damage(struct inspect *in)
+{
+    const struct source_opts so = { .threads = in->cli.threads, .hf = true, .holes = true };
+    const struct damage_opts o = { .threads = in->cli.threads, .stopped = cli_stopped };
+    const struct salvage_opts dry = { .spool = -1, .threads = in->cli.threads, .stopped = cli_stopped };
+    struct report *r = report_new();
+    struct err e = {0};
+    struct source *s = source_open(in->arg[0], &so, r, &e);
+    struct damaged x = { .s = s, .r = r };
+    int rc = EXIT_BAD;
+
+    if (!s || damage_find(s, &o, &x.d, &e) < 0 || salvage_run(s, &x.d, &dry, &x.x, &e) < 0) {
+        rc = cli_fail(&in->cli, &e);
+    } else {
+        count(&x);
+        rc = is_damaged(&x) ? EXIT_BAD : EXIT_OK;
+        if (in->cli.json)
+            print_json(&x);
+        else
+            print_text(in, &x);
+    }
+    salvage_free(&x.x);
+    damage_free(&x.d);
+    source_close(s);
+    report_free(r);
+    return rc;
+}
