@@ -16,7 +16,7 @@
 
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/rng_states.h"
+#include "libcommon/model/rng_states.h"
 
 /* ---- holes ---- */
 

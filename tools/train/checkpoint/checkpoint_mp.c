@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
-#include "libcommon/layout/rng_states.h"
+#include "libcommon/model/rng_states.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 #include "tools/train/options/deepspeed_json.h"
 

@@ -4,8 +4,8 @@
  * Five keys of an mp_rank file: random_rng_state, np_rng_state, torch_rng_state, cuda_rng_state and
  * rng_tracker_states (docs/training.md, section 6.6). What is set lies in the arena.
  */
-#ifndef SHARDKIT_LAYOUT_RNG_STATES_H
-#define SHARDKIT_LAYOUT_RNG_STATES_H
+#ifndef SHARDKIT_MODEL_RNG_STATES_H
+#define SHARDKIT_MODEL_RNG_STATES_H
 
 #include "libcommon/base/mem.h"
 #include "libcommon/format/pickle/pickle.h"

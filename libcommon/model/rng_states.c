@@ -6,7 +6,7 @@
  *   model-parallel-rng                               seed + 100 pp + 2718 + tp
  * All but CUDA's (a Philox key and an offset) are the same MT19937 in three formats.
  */
-#include "libcommon/layout/rng_states.h"
+#include "libcommon/model/rng_states.h"
 
 #include <string.h>
 
