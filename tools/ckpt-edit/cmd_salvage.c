@@ -78,8 +78,8 @@ static int write_result(struct ckptedit *j, struct source *s, struct edit *x, st
     struct report *notes = report_new();
     int rc = -1;
 
-    if (edit_is_pipeline(s)) {
-        rc = edit_pipeline(x, &(struct edit_model){ .log = &j->log }, notes, e);
+    if (s->kind == LAYOUT_DEEPSPEED) {
+        rc = edit_pipeline(x, &(struct edit_model){0}, notes, e);
     } else if (s->kind == LAYOUT_ZERO) {
         struct edit_states *to = edit_states_new(x, "salvage", e);
 
@@ -87,6 +87,8 @@ static int write_result(struct ckptedit *j, struct source *s, struct edit *x, st
     } else {
         err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, layout_name(s->kind));
     }
+    if (rc == 0)
+        edit_log(x, &j->log);
     cli_warn_findings(&j->cli, notes);
     report_free(notes);
     return rc;

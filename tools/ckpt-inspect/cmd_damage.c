@@ -103,23 +103,45 @@ static void print_state(const struct damaged *x, const struct salvage_state *st)
     free(base);
 }
 
+/* Could all of it be opened? Otherwise the errors name what is not counted. */
+static bool is_complete(const struct damaged *x)
+{
+    return report_count(x->r, SEV_ERROR) == 0 && x->s->n_unread == 0;
+}
+
+/* Layouts that ckpt-edit salvage writes again. */
+static bool can_salvage(const struct damaged *x)
+{
+    return is_complete(x) && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO) && x->d.n_values == 0;
+}
+
 static void print_ways(const struct damaged *x)
 {
     const char *path = x->s->path;
     const uint64_t absent = x->x.n_elems[SALVAGE_ABSENT];
 
-    printf("%d of %d parameters are whole in every state\n", x->n_intact, x->s->n_params);
+    printf("%d of %d parameters%s are whole in every state\n", x->n_intact, x->s->n_params,
+           is_complete(x) ? "" : " that could be opened");
+    if (!is_complete(x)) {
+        printf("not all of it could be opened: what the errors name is not counted, and no tool uses the rest\n");
+        return;
+    }
     if (x->d.n_unchecked)
         printf("%d records have no checksum: damage in them is not seen here\n", x->d.n_unchecked);
     if (!is_damaged(x)) {
         printf("no tensor is damaged; ckpt-inspect verify reads the other bytes, and compares values\n");
         return;
     }
-    if (x->n_weights == 0)
+    if (x->n_weights == 0 && x->s->kind == LAYOUT_DEEPSPEED)
         printf("weights: all are whole: export-hf %s OUT, or reshape or merge-tp with --weights-only\n", path);
+    else if (x->n_weights == 0)
+        printf("weights: all are whole: export-hf %s OUT\n", path);
     else
         printf("weights: those of %d parameter%s are damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
-    if (absent)
+    if (!can_salvage(x))
+        printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
+               layout_name(x->s->kind));
+    else if (absent)
         printf("training: %" PRIu64 " elements are in no file: ckpt-edit salvage --from DIR %s OUT\n", absent, path);
     else
         printf("training: ckpt-edit salvage %s OUT%s\n", path,
@@ -182,10 +204,11 @@ static void print_json(const struct damaged *x)
         json_array_append_new(states, state_json(x, &x->x.state[i]));
     for (int i = 0; i < x->d.n_values; i++)
         json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
-    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o, s:o}", "path", out_text(x->s->path),
-        "layout", layout_name(x->s->kind), "damaged", (int)is_damaged(x), "parameters", x->s->n_params,
+    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o}",
+        "path", out_text(x->s->path), "layout", layout_name(x->s->kind), "damaged", (int)is_damaged(x),
+        "parameters", x->s->n_params,
         "parameters_whole", x->n_intact, "weights_damaged", x->n_weights, "records_unchecked", x->d.n_unchecked,
-        "salvageable", (int)(x->x.n_elems[SALVAGE_ABSENT] == 0 && x->d.n_values == 0),
+        "complete", (int)is_complete(x), "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0),
         "findings", out_findings(x->r), "records", records_json(x), "states", states, "values", values));
 }
 

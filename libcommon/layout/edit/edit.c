@@ -359,6 +359,14 @@ const char *edit_anew(const struct edit *x)
     return x->anew ? x->anew->what : NULL;
 }
 
+void edit_log(struct edit *x, const struct strbuf *log)
+{
+    if (x->anew && x->anew->ds)
+        x->anew->ds->repair_log = log;
+    if (x->anew && x->anew->zero)
+        x->anew->zero->repair_log = log;
+}
+
 struct source *edit_source(struct edit *x)
 {
     return x->anew ? x->anew->src : x->s;

@@ -85,6 +85,8 @@ bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, 
  * above of files does not hold: "TP 2, PP 2, DP 2, 34 parameters". NULL: file by file.
  */
 const char *edit_anew(const struct edit *x);
+/* Write `log`, which outlives the edit, as repair.jsonl of a result of 3D shards or ZeRO that is written anew. */
+void edit_log(struct edit *x, const struct strbuf *log);
 /* What the sink is to be run on: the source, or, of what is written anew, the source as it is to be. x's. */
 struct source *edit_source(struct edit *x);
 /*

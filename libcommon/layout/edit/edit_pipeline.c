@@ -185,8 +185,6 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
         to->config.n_layers = m->n_picked;
     q.vocab = r.padded;
     t = ds_target_new(to, &q, universal ? untold : notes, e);
-    if (t)
-        t->repair_log = m->log;
     rc = !t ? -1 : universal ? edit_universal(x, to, t, e) : make_shards(x, to, t);
     if (universal)
         ds_target_free(t);

@@ -20,7 +20,6 @@ struct edit_model {                     /* what it becomes */
     struct edit_rows *rows;             /* of the vocabulary; NULL: as they are */
     bool cast;                          /* 3D shards: weights of type `weights`, bf16 or fp16 */
     enum dtype weights;
-    const struct strbuf *log;           /* becomes repair.jsonl of the result; outlives the edit; or NULL */
 };
 /* How many blocks there are. -1: ERR_DATA, what lists them cannot be read. */
 MUST_CHECK int edit_pipeline_layers(struct edit *x, struct err *e);
