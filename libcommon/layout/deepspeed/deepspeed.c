@@ -196,7 +196,7 @@ static void tables_free(struct ds *d)
     for (int i = 0; d->layer && i < d->n_layers * d->topo.tp; i++)
         free(d->layer[i].tensor);
     for (int i = 0; d->mark && i < d->n_files; i++)
-        for (int m = 0; m < DS_MARKS; m++)
+        for (int m = 0; m < DS_TEXTS; m++)
             free(d->mark[i][m]);
     free(d->stage);
     free(d->ref);

@@ -106,7 +106,7 @@ struct ds_layer {
 };
 
 /* Values that all files of one save share, compared as text; deepspeed_marks.c lists where they are stored. */
-enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + 32 };
+enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + 32, DS_SETTINGS = DS_MARKS, DS_TEXTS };
 
 struct ds {
     struct source *s;
@@ -115,7 +115,7 @@ struct ds {
     struct topology topo;
     int n_files;
     struct ds_name *name;       /* [n_files], parallel to s->file */
-    char *(*mark)[DS_MARKS];    /* [n_files]; NULL if the file does not have the value */
+    char *(*mark)[DS_TEXTS];    /* [n_files]; NULL if the file does not have the value */
     bool bf16_prefix, joined;   /* spelling of the zero files' names in this folder */
     int n_missing;
     bool too_many;              /* too many records: the open fails */

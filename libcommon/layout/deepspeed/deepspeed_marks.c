@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /* Keys in mp_rank files, some of them also in zero files: at the top level, in args or in a schedule. */
@@ -126,6 +127,28 @@ static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
     }
 }
 
+/* Ranks of one pipeline stage have the same groups, so the optimizer's settings in all of their files are the same. */
+static void check_settings(struct ds *d, bool *said)
+{
+    char mine[160], firsts[160];
+
+    for (int pp = 0; pp < d->topo.pp; pp++) {
+        const char *first = NULL;
+
+        for (int i = 0; i < d->n_files; i++) {
+            const char *text = d->s->file[i].pp == pp ? d->mark[i][DS_SETTINGS] : NULL;
+
+            first = first ? first : text;
+            if (said[i] || !text || !adam_settings_differ(text, first, mine, firsts))
+                continue;
+            report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE,
+                       NULL, "the optimizer's %s, another rank of its stage has %s: the checkpoint mixes two saves",
+                       *mine ? mine : "setting is not there", *firsts ? firsts : "none");
+            said[i] = true;
+        }
+    }
+}
+
 void ds_check_marks(struct ds *d)
 {
     struct marked *v = xmalloc((size_t)d->n_files * sizeof *v);
@@ -135,6 +158,7 @@ void ds_check_marks(struct ds *d)
         check_mark(d, m, v, said);
     for (int m = 0; m < DS_SHARED; m++)
         check_mark(d, m, v, said);
+    check_settings(d, said);
     free(said);
     free(v);
 }

@@ -22,6 +22,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
     /* A group with its own factor may have another rate than the first group of other stages. */
     if (!pk_get(group, "lr_mult"))
         j->d->mark[j->file][DS_RATE] = ds_mark_text(pk_get(group, "lr"));
+    j->d->mark[j->file][DS_SETTINGS] = adam_settings(&a);
     if (!first.found)
         return;
     j->d->mark[j->file][DS_STEP] = str_fmt("%.0f", first.value);

@@ -10,7 +10,7 @@
  *   config N, E       a config.json that we do not know, or none; E: it is no JSON, or claims another model
  *                     (hf_claims.h; a warning with accept_mismatch)
  *   unread E          a tensor that is not read; W with source_opts.skip_unreadable
- *   extra_file W      weights that no index names
+ *   extra_file W/N    a shard that no index names; N: weights of another form, which are not read
  *   no_crc W          safetensors keep no checksums and no manifest tells any
  */
 #include <stdlib.h>
@@ -131,6 +131,23 @@ static bool is_weights(const char *name)
            (str_ends(name, ".safetensors") || (str_starts(name, "pytorch_model") && str_ends(name, ".bin")));
 }
 
+/*
+ * A shard of the model's own naming, which no index names, is left from another save. Weights of other names belong to
+ * the folder: the hub keeps the same model as .safetensors and .bin, in variants (model.fp16.safetensors), as Mistral's
+ * consolidated.safetensors and with adapters.
+ */
+static bool is_own_name(const struct hf_folder *f, const char *name)
+{
+    const bool bin = str_ends(name, ".bin");
+    const char *rest = name + strlen(bin ? "pytorch_model" : "model");
+
+    for (int i = 0; i < f->s->n_files; i++)
+        if (f->s->file[i].cls == FILE_WEIGHTS && str_ends(f->s->file[i].name, ".bin") == bin)
+            return str_starts(name, bin ? "pytorch_model" : "model") && (*rest == '.' ? !strchr(rest + 1, '.')
+                                                                                       : *rest == '-');
+    return false;
+}
+
 /* Configuration and tokenizer belong to the folder, and whatever people put beside a model but more weights. */
 static int take_others(struct hf_folder *f, struct report *r, struct err *e)
 {
@@ -140,8 +157,10 @@ static int take_others(struct hf_folder *f, struct report *r, struct err *e)
         if (source_file(f->s, m->name))
             continue;
         if (is_weights(m->name))
-            report_add(r, SEV_WARNING, "extra_file", files_name(f->s->files, m->file), ERR_NO_BYTE, NULL,
-                       "holds weights that are none of this model's: no index names it");
+            report_add(r, is_own_name(f, m->name) ? SEV_WARNING : SEV_NOTE, "extra_file",
+                       files_name(f->s->files, m->file), ERR_NO_BYTE, NULL, is_own_name(f, m->name)
+                           ? "holds weights that are none of this model's: no index names it"
+                           : "holds weights in another form or of another part: not read");
         else if (hf_folder_add(f, m->name, FILE_OTHER, e) < 0)
             return -1;
     }
