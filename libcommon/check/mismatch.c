@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/check/copies.h"
 #include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/verdict.h"
 #include "libcommon/plan/tmap.h"
@@ -546,6 +547,7 @@ static void sample_all(const struct source *s, const struct mismatch_opts *o, st
         tell_buffers(s, o, r);
         tell_tied(s, o, r);
     }
+    copies_check(s, o, r);
     free(most);
     free(v);
 }

@@ -53,7 +53,7 @@ struct param {
     int stage;                  /* pipeline stage that owns it; -1 where unknown */
     int group;                  /* optimizer group on that stage; -1 where unknown */
     struct tmap *state[STATE_N];        /* NULL: this checkpoint does not hold it */
-    struct tmap *copy;          /* fp32 weights that stand beside masters, and are the same: to be compared; or NULL */
+    struct tmap *copy;          /* weights that stand next to masters and are those, rounded: to be compared; or NULL */
     struct tmap *tied[STATE_N];         /* the last stage's copy of a tied parameter, or NULL */
     uint32_t digest[STATE_N];           /* CRC-32 of the logical bytes, where a manifest told */
     bool has_digest[STATE_N];

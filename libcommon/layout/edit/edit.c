@@ -11,6 +11,8 @@
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/manifest.h"
+#include "libcommon/plan/elements.h"
+#include "libcommon/plan/plan.h"
 
 static struct edit_file *add_file(struct edit *x, const char *name, int file)
 {
@@ -307,6 +309,56 @@ bool edit_second_name(const struct source *s, const struct param *p, enum state 
     return first && p->state[st] && first->state[st] && p->state[st]->len == first->state[st]->len;
 }
 
+/* Room for new values that no file has: an unlinked one in $TMPDIR. Its number among the source's files, or -1. */
+static int add_spool(struct edit *x, int *fd, uint64_t size, struct err *e)
+{
+    const char *dir = getenv("TMPDIR");
+
+    *fd = file_spool(dir ? dir : "/tmp", size, e);
+    return *fd < 0 ? -1 : files_add_fd(x->s->files, *fd, size, "rounded values");
+}
+
+/* The weights next to a master, where they are of another type: its new values, as they round. */
+static int change_rounded(struct edit *x, const struct tmap *copy, const struct edit_from *from, struct err *e)
+{
+    enum { SOME = 1 << 14 };
+    const uint64_t size = (uint64_t)dtype_size(copy->dtype), elems = copy->len / size;
+    struct edit_from to = { .x.len = copy->len, .zero = from->zero };
+    uint32_t *values;
+    int fd, file, rc = 0;
+
+    if (from->zero)
+        return change_map(x, copy, &to, e);
+    file = add_spool(x, &fd, copy->len, e);
+    if (file < 0)
+        return -1;
+    values = xmalloc(SOME * sizeof *values);
+    for (uint64_t at = 0; at < elems && rc == 0; at += SOME) {
+        const uint64_t n = min_u64(SOME, elems - at);
+        const struct extent part = { from->x.record, from->x.at + 4 * at, 4 * n };
+        struct elements_loss loss = {0};
+
+        rc = files_read_extent(x->s->files, &part, values, e);
+        elements_convert((enum plan_op)plan_op_of(DTYPE_F32, copy->dtype), values, n, &loss);
+        if (rc == 0 && write_all_at(fd, values, n * size, at * size) < 0) {
+            err_sys(e, "a file in $TMPDIR", "cannot write");
+            rc = -1;
+        }
+    }
+    free(values);
+    to.x.record = files_add_record(x->s->files, &(struct record){ .file = file, .len = copy->len,
+                                                                  .name = "rounded values" });
+    return rc < 0 ? -1 : change_map(x, copy, &to, e);
+}
+
+/* Of ZeRO in fp32 a run's weights are the masters again; a universal form has copies of the run's weights. */
+static int change_copy(struct edit *x, const struct param *p, const struct edit_from *from, struct err *e)
+{
+    if (!p->copy)
+        return 0;
+    return p->copy->dtype == DTYPE_F32 ? change_map(x, p->copy, from, e) : change_rounded(x, p->copy, from, e);
+}
+
 /* A universal form of ZeRO has a tied weight's names in folders of their own. */
 static int change_names(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
                         struct err *e)
@@ -321,7 +373,7 @@ static int change_names(struct edit *x, const struct param *p, enum state st, co
                                          : !q->shared_with || strcmp(q->shared_with, first) != 0 ||
                                            !edit_second_name(x->s, q, st)))
             continue;
-        if (change_map(x, q->state[st], from, e) < 0)
+        if (change_map(x, q->state[st], from, e) < 0 || (st == STATE_FP32 && change_copy(x, q, from, e) < 0))
             return -1;
         note_digest(x, q, st, from->crc);
     }
@@ -334,7 +386,7 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
     const struct param *all = same_bytes(p, holder, st) ? holder : p;
 
     if (change_map(x, p->state[st], from, e) < 0 || (all->tied[st] && change_map(x, all->tied[st], from, e) < 0) ||
-        (st == STATE_FP32 && all->copy && change_map(x, all->copy, from, e) < 0) ||
+        (st == STATE_FP32 && change_copy(x, all, from, e) < 0) ||
         change_fragment(x, p, st, from, e) < 0 || change_names(x, p, st, from, e) < 0)
         return -1;
     note_digest(x, p, st, from->crc);

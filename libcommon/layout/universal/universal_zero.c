@@ -124,6 +124,34 @@ static void find_shared(const struct universal_zero *z, struct source *s)
     }
 }
 
+/*
+ * ZeRO-1/2's model_states were copied with the weights, which no loader of a universal form reads: they are compared
+ * with the masters, of one tensor rank.
+ */
+static void find_weights(const struct universal_zero *z, struct source *s)
+{
+    const struct pt *pt = s->file[z->file].pt;
+    const struct pk *module = pk_get(pt_root(pt), "module");
+    struct pt_tensor t;
+
+    for (int i = 0; z->tp == 1 && s->zero_stage < 3 && i < s->n_params; i++) {
+        struct param *p = &s->param[i];
+        struct tmap *m;
+
+        if (p->shared_with || !p->state[STATE_FP32] || !pt_tensor(pt, pk_get(module, p->name), &t) || !t.contiguous ||
+            !dtype_is_float(t.dtype) || t.dtype == DTYPE_F64 || t.ndim != p->ndim ||
+            memcmp(t.shape, p->shape, (size_t)t.ndim * sizeof *t.shape) != 0)
+            continue;
+        m = arena_alloc(s->arena, sizeof *m);
+        *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = t.dtype, .len = pt_tensor_bytes(&t), .n_slices = 1 };
+        m->slice = arena_alloc(s->arena, sizeof *m->slice);
+        *m->slice = (struct tmap_slice){ .len = m->len, .n_extents = m->len > 0 };
+        m->slice->extent = arena_alloc(s->arena, sizeof *m->slice->extent);
+        *m->slice->extent = (struct extent){ t.record, t.at, m->len };
+        p->copy = m;
+    }
+}
+
 void universal_zero_settle(const struct universal_zero *z, struct source *s)
 {
     const struct pk *names = pk_get(pt_root(s->file[z->file].pt), "buffer_names");
@@ -144,4 +172,5 @@ void universal_zero_settle(const struct universal_zero *z, struct source *s)
     }
     s->n_params = n;
     find_shared(z, s);
+    find_weights(z, s);
 }

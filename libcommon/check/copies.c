@@ -1,0 +1,248 @@
+/*
+ * copies.c - pieces of a parameter and flat vectors that are equal
+ *
+ * Pieces are compared by a CRC of their first and last values, as the sample of mismatch.c takes them; vectors, each a
+ * record of its own, by the CRC that their file has of them.
+ */
+#include "libcommon/check/copies.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/plan/tmap.h"
+
+enum { SAMPLE = 4096, FEWEST = 64, DISTINCT = 16, THREADS_DEFAULT = 16 };
+
+struct equal_piece {
+    struct extent x;
+    uint32_t crc;
+    uint64_t len;
+};
+
+/* ---- values that may be equal ---- */
+
+/* Are there so many different elements that two runs of them are not equal by chance? */
+static bool varies(const uint8_t *b, uint64_t n, uint64_t size)
+{
+    const uint8_t *met[DISTINCT];
+    int n_met = 0;
+
+    for (uint64_t i = 0; i < n && n_met < DISTINCT; i++) {
+        bool known = false;
+
+        for (int k = 0; k < n_met && !known; k++)
+            known = memcmp(met[k], b + i * size, size) == 0;
+        if (!known)
+            met[n_met++] = b + i * size;
+    }
+    return n_met == DISTINCT;
+}
+
+/* Rows that are all the same: those of tokens that were added and share a mean. */
+static bool rows_repeat(const uint8_t *b, uint64_t n, uint64_t size, uint64_t row)
+{
+    return row > 1 && (n <= row || memcmp(b, b + row * size, (n - row) * size) == 0);
+}
+
+/*
+ * The piece's first and last values in *out. False: it is too short, cannot be read, or may be equal to another.
+ * `row`: elements of a row of the tensor, 1 of a vector.
+ */
+static bool read_piece(const struct source *s, const struct extent *x, uint64_t size, uint64_t row,
+                       struct equal_piece *out)
+{
+    const uint64_t n = x->len / size < SAMPLE ? x->len / size : SAMPLE;
+    uint8_t first[SAMPLE * 8], last[SAMPLE * 8];
+    struct extent a = { x->record, x->at, n * size }, b = { x->record, x->at + x->len - n * size, n * size };
+    struct err e = {0};
+
+    if (n < FEWEST || size > 8 || files_read_extent(s->files, &a, first, &e) < 0 ||
+        files_read_extent(s->files, &b, last, &e) < 0 || !varies(first, n, size) || rows_repeat(first, n, size, row))
+        return false;
+    *out = (struct equal_piece){ *x, crc_bytes(crc_bytes(0, first, n * size), last, n * size), x->len };
+    return true;
+}
+
+static int by_content(const void *a, const void *b)
+{
+    const struct equal_piece *x = a, *y = b;
+
+    if (x->len != y->len)
+        return x->len < y->len ? -1 : 1;
+    if (x->crc != y->crc)
+        return x->crc < y->crc ? -1 : 1;
+    if (x->x.record != y->x.record)
+        return x->x.record < y->x.record ? -1 : 1;
+    return x->x.at < y->x.at ? -1 : x->x.at > y->x.at;
+}
+
+static void sort_pieces(struct equal_piece *p, int n)
+{
+    if (n > 1)
+        qsort(p, (size_t)n, sizeof *p, by_content);
+}
+
+/* From number i on the first two that are equal and lie in different files, or in records of one; NULL: none. */
+static const struct equal_piece *next_pair(const struct source *s, const struct equal_piece *p, int i, int n,
+                                           bool files)
+{
+    for (; i + 1 < n; i++)
+        if (p[i].len == p[i + 1].len && p[i].crc == p[i + 1].crc && p[i].x.record != p[i + 1].x.record &&
+            (!files || files_record(s->files, p[i].x.record)->file != files_record(s->files, p[i + 1].x.record)->file))
+            return &p[i];
+    return NULL;
+}
+
+/* ---- what it says ---- */
+
+static const char *file_of(const struct source *s, int record)
+{
+    return files_name(s->files, files_record(s->files, record)->file);
+}
+
+static enum severity severity_of(const struct mismatch_opts *o, int st, enum severity of_weights)
+{
+    return st < STATE_EXP_AVG ? of_weights : o->accept ? SEV_WARNING : SEV_ERROR;
+}
+
+/* ---- pieces of a parameter ---- */
+
+static bool has_pieces(const struct tmap *m)
+{
+    int n = 0;
+
+    for (int k = 0; m && m->op != TMAP_REPLICAS && k < m->n_slices; k++)
+        n += m->slice[k].n_extents;
+    return n > 1;
+}
+
+static bool find_pair(const struct source *s, const struct param *p, int st, struct equal_piece pair[2])
+{
+    const struct tmap *m = p->state[st];
+    const uint64_t size = (uint64_t)dtype_size(m->dtype), row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
+    const struct equal_piece *found;
+    struct equal_piece *piece = NULL;
+    size_t cap = 0;
+    int n = 0;
+
+    for (int k = 0; k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++) {
+            ARRAY_ROOM(piece, cap, (size_t)n + 1);
+            n += size && read_piece(s, &m->slice[k].extent[i], size, row, &piece[n]);
+        }
+    sort_pieces(piece, n);
+    found = next_pair(s, piece, 0, n, false);
+    if (found)
+        memcpy(pair, found, 2 * sizeof *pair);
+    free(piece);
+    return found;
+}
+
+/* The first state of each parameter that has such pieces. */
+static void check_pieces(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    struct equal_piece (*pair)[2] = xcalloc((size_t)s->n_params + 1, sizeof *pair);
+    int *state = xcalloc((size_t)s->n_params + 1, sizeof *state);
+    bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
+
+#pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : THREADS_DEFAULT)
+    for (int i = 0; i < s->n_params; i++) {
+        state[i] = -1;
+        /* Moments first: what is found there is an error. */
+        for (int st = STATE_N - 1; st >= 0 && state[i] < 0; st--)
+            if (!s->param[i].shared_with && has_pieces(s->param[i].state[st]) &&
+                find_pair(s, &s->param[i], st, pair[i]))
+                state[i] = st;
+    }
+    for (int i = 0; i < s->n_params; i++) {
+        const struct extent *a = &pair[i][0].x, *b = &pair[i][1].x;
+        const int file = state[i] < 0 ? 0 : files_record(s->files, b->record)->file;
+
+        if (state[i] < 0 || told[file])
+            continue;
+        told[file] = true;
+        report_add(r, severity_of(o, state[i], SEV_NOTE), "other_rank", files_name(s->files, file),
+                   files_record(s->files, b->record)->at + b->at, s->param[i].name,
+                   "%s: a piece is the same as another rank's in %s: one rank's data is in two places",
+                   state_name((enum state)state[i]), file_of(s, a->record));
+    }
+    free(told);
+    free(state);
+    free(pair);
+}
+
+/* ---- flat vectors ---- */
+
+/* Is a file a data-parallel rank's next to that one? */
+static bool is_of(const struct source *s, int file, const struct source_file *of)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].file == file)
+            return s->file[i].pp == of->pp && s->file[i].tp == of->tp;
+    return false;
+}
+
+/* The records of a state that hold the pieces of more than one parameter, in files of one pipeline and tensor rank. */
+static int flat_records(const struct source *s, int st, const struct source_file *of, struct equal_piece *out)
+{
+    const int most = files_n_records(s->files);
+    int *users = xcalloc((size_t)most + 1, sizeof *users), n = 0;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct tmap *m = s->param[i].shared_with ? NULL : s->param[i].state[st];
+
+        if (!m || (m->op == TMAP_REPLICAS && m->n_slices > 1))
+            continue;
+        for (int k = 0; k < m->n_slices; k++)
+            for (int j = 0; j < m->slice[k].n_extents; j++)
+                users[m->slice[k].extent[j].record]++;
+    }
+    for (int i = 0; i < most; i++) {
+        const struct record *rec = files_record(s->files, i);
+
+        if (users[i] > 1 && rec->has_crc && is_of(s, rec->file, of))
+            out[n++] = (struct equal_piece){ { i, 0, rec->len }, rec->crc, rec->len };
+    }
+    free(users);
+    return n;
+}
+
+/* Vectors of two ranks that are equal by their CRC and whose values vary; of one rank repeated layers are equal. */
+static void check_vectors_of(const struct source *s, const struct source_file *of, const struct mismatch_opts *o,
+                             struct report *r)
+{
+    struct equal_piece *piece = xcalloc((size_t)files_n_records(s->files) + 1, sizeof *piece), values;
+
+    for (int st = STATE_FP32; st < STATE_N; st++) {
+        const int n = flat_records(s, st, of, piece);
+        const struct equal_piece *p;
+
+        sort_pieces(piece, n);
+        p = next_pair(s, piece, 0, n, true);
+        while (p && !read_piece(s, &p->x, sizeof(float), 1, &values))
+            p = next_pair(s, piece, (int)(p - piece) + 1, n, true);
+        if (p)
+            report_add(r, severity_of(o, st, SEV_WARNING), "other_rank", file_of(s, p[1].x.record), ERR_NO_BYTE, NULL,
+                       "%s: the vector of record %s is the same as another rank's in %s: one rank's data is in two "
+                       "places", state_name((enum state)st), files_record(s->files, p[1].x.record)->name,
+                       file_of(s, p[0].x.record));
+    }
+    free(piece);
+}
+
+static void check_vectors(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].cls == FILE_OPTIMIZER && s->file[i].dp == 0)
+            check_vectors_of(s, &s->file[i], o, r);
+}
+
+void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    if (s->kind == LAYOUT_DCP || (s->kind == LAYOUT_ZERO && s->topo.tp <= 1))
+        check_pieces(s, o, r);
+    if (s->kind == LAYOUT_ZERO || s->kind == LAYOUT_DEEPSPEED)
+        check_vectors(s, o, r);
+}
