@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/names.h"
 
 /* ---- tables whose entries never move, so readers need no lock ---- */
 
@@ -85,6 +86,10 @@ struct files {
     int last_disk;                      /* windows of one tar are added consecutively */
     int *open, n_open, cap_open;        /* disks with an open descriptor, except spool files */
     int next_idle;                      /* where the next search for an idle descriptor starts */
+    struct arena *arena;
+    struct names *names;                /* of records: numbers in name[] */
+    const char **name;
+    int n_names, cap_names;
 };
 
 /* A plan may use thousands of files, so the soft limit is raised to the hard limit. */
@@ -111,6 +116,8 @@ struct files *files_new(void)
     f->file.item_size = sizeof(struct file);
     f->record.item_size = sizeof(struct record);
     f->last_disk = -1;
+    f->arena = arena_new(0);
+    f->names = names_new(f->arena);
     return f;
 }
 
@@ -129,9 +136,9 @@ void files_free(struct files *f)
     }
     for (int i = 0; i < f->file.n; i++)
         free(((struct file *)table_at(&f->file, i))->name);
-    for (int i = 0; i < f->record.n; i++)
-        free((char *)((struct record *)table_at(&f->record, i))->name);
+    arena_free(f->arena);
     free(f->open);
+    free(f->name);
     table_free(&f->disk);
     table_free(&f->file);
     table_free(&f->record);
@@ -255,6 +262,18 @@ int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const 
     return i;
 }
 
+void files_point_item(struct files *f, int item, int file, uint64_t at, uint64_t size, const char *name)
+{
+    const struct file *home = table_at(&f->file, file);
+    struct file *x = table_at(&f->file, item);
+
+    free(x->name);
+    *x = (struct file){ .name = xstrdup(name), .disk = home->disk, .base = home->base + at, .size = size,
+                        .mem = home->mem ? (const char *)home->mem + at : NULL, .home = file, .home_at = at };
+    if (x->disk >= 0)
+        ((struct disk *)table_at(&f->disk, x->disk))->has_items = true;
+}
+
 /*
  * Add an entry for the same path on disk, to be opened separately. The descriptor of a spool file, which has no
  * name, is duplicated.
@@ -271,6 +290,20 @@ static int join_disk(struct files *f, const struct disk *d, struct err *e)
         }
     }
     return add_disk(f, d->path, fd, d->mtime_ns);
+}
+
+/* Names of records are few, "data/0" and the like: each is kept once. Under the lock. */
+static const char *record_name(struct files *f, const char *name)
+{
+    int i = names_find(f->names, name);
+
+    if (i < 0) {
+        i = f->n_names++;
+        ARRAY_ROOM(f->name, f->cap_names, f->n_names);
+        f->name[i] = arena_strndup(f->arena, name, strlen(name));
+        names_add(f->names, f->name[i], i);
+    }
+    return f->name[i];
 }
 
 int files_join(struct files *f, const struct files *other, struct err *e)
@@ -296,7 +329,7 @@ int files_join(struct files *f, const struct files *other, struct err *e)
         struct record x = *(const struct record *)table_at(&other->record, i);
 
         x.file += file;
-        x.name = xstrdup(x.name);
+        x.name = record_name(f, x.name);
         table_add(&f->record, &x);
     }
     pthread_mutex_unlock(&f->lock);
@@ -516,8 +549,8 @@ int files_add_record(struct files *f, const struct record *record)
     struct record r = *record;
     int i;
 
-    r.name = xstrdup(record->name);
     pthread_mutex_lock(&f->lock);
+    r.name = record_name(f, record->name);
     i = table_add(&f->record, &r);
     pthread_mutex_unlock(&f->lock);
     return i;

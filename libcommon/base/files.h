@@ -56,6 +56,11 @@ int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const 
  */
 int files_add_item(struct files *f, int file, uint64_t at, uint64_t size, const char *name);
 /*
+ * Make an item another range of any file. Nothing reads the previous range any more, and no other thread uses the
+ * table.
+ */
+void files_point_item(struct files *f, int item, int file, uint64_t at, uint64_t size, const char *name);
+/*
  * Returns the file that contains an item, and adds the item's offset to *at. For any other file, returns the file
  * itself.
  */

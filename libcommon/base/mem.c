@@ -248,6 +248,26 @@ void *arena_alloc(struct arena *a, size_t n)
     return p;
 }
 
+struct arena_mark arena_mark(const struct arena *a)
+{
+    return (struct arena_mark){ a->block, a->block ? a->block->used : 0, a->used };
+}
+
+void arena_release(struct arena *a, struct arena_mark to)
+{
+    while (a->block && a->block != to.block) {
+        struct arena_block *b = a->block;
+
+        a->block = b->next;
+        free(b);
+    }
+    if (a->block) {
+        memset(a->block->bytes + to.used, 0, a->block->used - to.used);
+        a->block->used = to.used;
+    }
+    a->used = to.all;
+}
+
 char *arena_strndup(struct arena *a, const char *s, size_t n)
 {
     char *p = n < SIZE_MAX ? arena_alloc(a, n + 1) : NULL;

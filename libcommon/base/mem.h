@@ -60,6 +60,13 @@ void arena_free(struct arena *a);                   /* NULL is allowed */
  */
 void *arena_alloc(struct arena *a, size_t n);
 char *arena_strndup(struct arena *a, const char *s, size_t n);  /* returns NULL like arena_alloc() */
+/* The present end of an arena. arena_release() frees everything that was allocated after it. */
+struct arena_mark {
+    const void *block;
+    size_t used, all;
+};
+struct arena_mark arena_mark(const struct arena *a);
+void arena_release(struct arena *a, struct arena_mark to);
 char *arena_fmt(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /*

@@ -58,42 +58,28 @@ static void check_strays(const struct source *s, struct report *r)
     free(known);
 }
 
-/* Has an error about this file been told? Its finding names it, or its sentence begins with it. */
-static bool is_told(const struct report *r, const char *name)
-{
-    for (int i = 0; i < report_n(r); i++) {
-        const struct finding *f = report_get(r, i);
-
-        if (f->severity == SEV_ERROR && (f->file ? strcmp(f->file, name) == 0 : str_starts(f->text, name)))
-            return true;
-    }
-    return false;
-}
-
 static bool is_zip(const struct source *s, int i)
 {
     return str_ends(s->file[i].name, ".pt") || (s->kind == LAYOUT_HF && str_ends(s->file[i].name, ".bin"));
 }
 
 /*
- * The directories of all .pt files, and of items inside files: openers close what they have read. One whose
- * directory is damaged stays NULL; the opener has told of it as a rule. *n is their number.
+ * The directories of all .pt files: openers close what they have read. One whose directory is damaged stays NULL; the
+ * opener has told of it as a rule. *n is their number.
  */
 static struct scan_zip *open_zips(struct source *s, bool weights_only, int *n, struct report *r)
 {
-    struct scan_zip *zip = xcalloc((size_t)s->n_files + (size_t)s->n_items + 1, sizeof *zip);
+    struct scan_zip *zip = xcalloc((size_t)s->n_files + 1, sizeof *zip);
 
     *n = 0;
     for (int i = 0; i < s->n_files; i++)
         if (is_zip(s, i) && !(weights_only && s->file[i].cls == FILE_OPTIMIZER))
             zip[(*n)++].file = s->file[i].file;
-    for (int i = 0; i < s->n_items; i++)
-        zip[(*n)++].file = s->item[i];
     for (int i = 0; i < *n; i++) {
         struct err e = {0};
 
         zip[i].zip = zip_open(s->files, zip[i].file, &e);
-        if (!zip[i].zip && !is_told(r, files_name(s->files, zip[i].file)))
+        if (!zip[i].zip && !scan_is_told(r, files_name(s->files, zip[i].file)))
             report_add_err(r, "unreadable", &e);
     }
     return zip;
@@ -135,6 +121,7 @@ static int verify_opened(struct source *s, const struct verify_opts *o, struct r
 
     if (!o->lenient)
         check_containers(s, zip, n, r);
+    scan_items(s, o, r);
     rc = values_check(s, zip, n, o, r, e);
     close_zips(zip, n);
     return rc;

@@ -49,6 +49,18 @@ static struct scan_place *sorted_records(struct files *f, int *n)
     return p;
 }
 
+static void tell_crc(struct files *f, const struct record *rec, uint32_t crc, struct report *r)
+{
+    report_add(r, SEV_ERROR, "crc", files_name(f, rec->file), rec->at, NULL,
+               "record %s is corrupt (crc %08x, expected %08x)", rec->name, crc, rec->crc);
+}
+
+static void tell_bare(const struct source *s, int file, int n, struct report *r)
+{
+    report_add(r, SEV_WARNING, "no_crc", files_name(s->files, file), ERR_NO_BYTE, NULL,
+               "%d records have no checksum stored, damage in them cannot be seen", n);
+}
+
 /* Compressed bytes are checked by unpacking them. */
 static void check_packed(struct source *s, int file, const struct zip_entry *z, struct report *r)
 {
@@ -85,16 +97,107 @@ static void add_entries(struct source *s, const struct scan_list *scan, struct r
                                                              .name = ze->name });
         }
         if (n_bare)
-            report_add(r, SEV_WARNING, "no_crc", files_name(s->files, file), ERR_NO_BYTE, NULL,
-                       "%d records have no checksum stored, damage in them cannot be seen", n_bare);
+            tell_bare(s, file, n_bare, r);
     }
     free(known);
 }
 
-static void tell_crc(struct files *f, const struct record *rec, uint32_t crc, struct report *r)
+/* ---- zips inside files ---- */
+
+bool scan_is_told(const struct report *r, const char *name)
 {
-    report_add(r, SEV_ERROR, "crc", files_name(f, rec->file), rec->at, NULL,
-               "record %s is corrupt (crc %08x, expected %08x)", rec->name, crc, rec->crc);
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+
+        if (f->severity == SEV_ERROR && (f->file ? strcmp(f->file, name) == 0 : str_starts(f->text, name)))
+            return true;
+    }
+    return false;
+}
+
+static void check_entry(struct source *s, int file, const struct zip_entry *z, struct report *r)
+{
+    enum { PART = 1 << 16 };
+    uint64_t at = z->at, home_at = z->at;
+    const int home = files_home(s->files, file, &home_at);
+    uint8_t *buf = xmalloc(PART);
+    struct err e = {0};
+    uint32_t crc = 0;
+
+    for (uint64_t left = z->size; left;) {
+        const uint64_t n = min_u64(left, PART);
+
+        if (files_read(s->files, file, at, buf, n, &e) < 0) {
+            report_add_err(r, "read", &e);
+            free(buf);
+            return;
+        }
+        crc = crc_bytes(crc, buf, n);
+        at += n;
+        left -= n;
+    }
+    if (crc != z->crc)
+        tell_crc(s->files, &(struct record){ .file = home, .at = home_at, .crc = z->crc, .name = z->name }, crc, r);
+    free(buf);
+}
+
+static void check_item(struct source *s, int file, const struct scan_place *known, int n_known, bool lenient,
+                       struct report *r)
+{
+    struct err e = {0};
+    struct zip *z = zip_open(s->files, file, &e);
+    int n_bare = 0;
+
+    if (!z && !scan_is_told(r, files_name(s->files, file)))
+        report_add_err(r, "unreadable", &e);
+    if (z && !lenient && zip_check_container(z, s->files, file, r, &e) < 0)
+        report_add_err(r, "read", &e);
+    for (int k = 0; z && k < zip_n(z); k++) {
+        const struct zip_entry *ze = zip_entry(z, k);
+        struct scan_place want = { .at = ze->at, .len = ze->size };
+
+        want.file = files_home(s->files, file, &want.at);
+        if (ze->size == 0)
+            continue;
+        n_bare += ze->crc == 0;
+        if (ze->method != 0)
+            check_packed(s, file, ze, r);
+        else if (ze->crc != 0 && !bsearch(&want, known, (size_t)n_known, sizeof *known, place_cmp))
+            check_entry(s, file, ze, r);
+    }
+    if (n_bare)
+        tell_bare(s, file, n_bare, r);
+    zip_close(z);
+}
+
+void scan_items(struct source *s, const struct verify_opts *o, struct report *r)
+{
+    enum { BATCH = 512 };
+    struct scan_place *known = NULL;
+    int file[BATCH], n_known = 0;
+
+    if (s->n_items == 0)
+        return;
+    known = sorted_records(s->files, &n_known);
+    memset(file, -1, sizeof file);
+    for (int first = 0; first < s->n_items && !(o->stopped && o->stopped()); first += BATCH) {
+        const int n = s->n_items - first < BATCH ? s->n_items - first : BATCH;
+
+        for (int i = 0; i < n; i++) {
+            const struct source_item *it = &s->item[first + i];
+            char *name = str_fmt("%s+%llu", files_name(s->files, it->file), (unsigned long long)it->at);
+
+            if (file[i] < 0)
+                file[i] = files_add_item(s->files, it->file, it->at, it->len, name);
+            else
+                files_point_item(s->files, file[i], it->file, it->at, it->len, name);
+            free(name);
+        }
+        #pragma omp parallel for num_threads(o->threads < n ? o->threads : n) schedule(dynamic, 8) if (n > 64)
+        for (int i = 0; i < n; i++)
+            check_item(s, file[i], known, n_known, o->lenient, r);
+    }
+    free(known);
 }
 
 /* ---- small sets: whole files in memory ---- */

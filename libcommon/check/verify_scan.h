@@ -31,7 +31,15 @@ int scan_runs(const struct source *s, const struct scan_item *item, int n, struc
 /* Any thread, any order, each byte of each item once; `from` counts from the tensor's start. */
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
 
-/* A zip: a file of the layout, or an item inside one. */
+/* Has an error about this file been reported? Its finding names it, or its sentence begins with it. */
+bool scan_is_told(const struct report *r, const char *name);
+/*
+ * The zips inside files, a batch at a time: their containers (not with `lenient`), and the CRCs of all entries that are
+ * no record of s->files; those are scan_run()'s. Findings "unreadable", "container", "crc", "no_crc", "read".
+ */
+void scan_items(struct source *s, const struct verify_opts *o, struct report *r);
+
+/* A zip: a file of the layout. */
 struct scan_zip {
     int file;
     struct zip *zip;            /* NULL: a damaged one, of which a finding tells */

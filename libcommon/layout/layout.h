@@ -45,6 +45,12 @@ struct source_file {
     int pp, tp, dp, layer;      /* coordinates, -1 where they do not apply */
 };
 
+/* A container of its own inside a file: an item of a .distcp. */
+struct source_item {
+    int file;
+    uint64_t at, len;
+};
+
 struct param {
     const char *name;           /* canonical, as the files spell it: "3.mlp.dense_4h_to_h.weight" */
     int ndim;
@@ -120,14 +126,14 @@ struct source {
     enum dtype weights;         /* of those: what the run computes with */
     int n_files;
     struct source_file *file;   /* every file of the tag that belongs to the layout, natural order */
+    int n_items;
+    struct source_item *item;   /* zips inside files */
     int n_params;
     struct param *param;        /* order: embedding, layers, final LayerNorm; natural order of names inside */
     const struct dcp_table *dcp;        /* LAYOUT_DCP: the entries in their order, for whoever writes them again */
     int n_models;               /* LAYOUT_DCP: prefixes of several models of which any may be the one; else 0 */
     const char **model;
     bool groups_by_settings;    /* LAYOUT_DCP: run.param_groups were made of settings by parameter, not listed */
-    int n_items;
-    int *item;                  /* zips inside files: their numbers in source->files */
     int n_values;
     struct source_value *value; /* in the order of the files' tables */
     int n_stacks;

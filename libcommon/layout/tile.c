@@ -53,7 +53,7 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
     for (int i = 0; i < n; i++) {
         const struct tile_chunk *x = tile[i].chunk;
 
-        for (int k = i + 1; k < n && (x->len[0] == 0 || tile[k].chunk->at[0] < x->at[0] + x->len[0]); k++)
+        for (int k = i + 1; k < n && (tile[i].ndim == 0 || tile[k].chunk->at[0] < x->at[0] + x->len[0]); k++)
             if (share(tile[i].ndim, x, tile[k].chunk)) {
                 flaw->what = TILE_OVERLAP;
                 flaw->chunk = tile[i].number;
@@ -98,7 +98,9 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
 /* Dimensions that a box has whole make one run with the cut one above them. */
 static struct tmap_box *make_box(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c)
 {
-    struct tmap_box *b = arena_alloc(a, sizeof *b);
+    /* As long as its levels, of which there may be a million: no copy of it is made. */
+    struct tmap_box *b = arena_alloc(a, offsetof(struct tmap_box, level) +
+                                            ((size_t)t->ndim + 1) * sizeof *b->level);
     uint64_t row = (uint64_t)dtype_size(t->dtype), inside = 1;  /* row: of the tensor, in one step of the level */
     int d = t->ndim;
 
@@ -177,14 +179,12 @@ static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, u
     return x;
 }
 
-/* The chunk's part of a row, which it has. */
+/* The chunk's part of a row, which it has; its numbers are the chunk's. */
 static struct tile_chunk row_of(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c, int64_t row)
 {
     uint64_t bytes = elements(t->ndim - 1, c->len + 1) * (uint64_t)dtype_size(t->dtype);
-    struct tile_chunk part = {0};
+    struct tile_chunk part = { .at = c->at + 1, .len = c->len + 1 };
 
-    memcpy(part.at, c->at + 1, (size_t)(t->ndim - 1) * sizeof *c->at);
-    memcpy(part.len, c->len + 1, (size_t)(t->ndim - 1) * sizeof *c->len);
     part.extent = cut_extents(a, c, (uint64_t)(row - c->at[0]) * bytes, bytes, &part.n_extents);
     return part;
 }
@@ -200,8 +200,8 @@ struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const
         total += chunk[i].len[0];
     if (total > most || rows > most)
         return NULL;
-    out = arena_alloc(a, ((size_t)total + 1) * sizeof *out);
-    *first = arena_alloc(a, ((size_t)rows + 1) * sizeof **first);
+    out = xcalloc((size_t)total + 1, sizeof *out);
+    *first = xcalloc((size_t)rows + 1, sizeof **first);
     end = xcalloc((size_t)rows + 1, sizeof *end);
     for (int i = 0; i < n; i++)
         for (int64_t r = chunk[i].at[0]; r < chunk[i].at[0] + chunk[i].len[0]; r++)
@@ -252,7 +252,7 @@ struct extent *tile_runs(struct arena *a, const struct pt_tensor *t, int64_t mos
             return NULL;
         n_runs *= t->shape[dims];
     }
-    x = arena_alloc(a, ((size_t)n_runs + 1) * sizeof *x);
+    x = arena_alloc(a, ((size_t)n_runs + !n_runs) * sizeof *x);
     for (int64_t i = 0; i < n_runs; i++)
         x[i] = (struct extent){ t->record, run_place(t, dims, i),
                                 (uint64_t)(t->n_elems / n_runs) * (uint64_t)dtype_size(t->dtype) };

@@ -18,7 +18,7 @@ struct tile_tensor {
 };
 
 struct tile_chunk {
-    int64_t at[TENSOR_MAX_DIM], len[TENSOR_MAX_DIM];
+    const int64_t *at, *len;    /* as many as the tensor has dimensions */
     int n_extents;
     struct extent *extent;      /* its bytes; the map shares them */
 };
@@ -32,7 +32,7 @@ struct extent *tile_runs(struct arena *a, const struct pt_tensor *t, int64_t mos
 /*
  * Of a tensor that tile_map() took: the chunks of each row, as chunks of a tensor with one dimension fewer. Those of
  * row r begin at number (*first)[r] of what is returned and end before (*first)[r + 1]. NULL where there would be more
- * than `most` chunks or rows.
+ * than `most` chunks or rows. Caller frees both; extents are the arena's, numbers those of `chunk`.
  */
 struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
                              int64_t most, int **first);

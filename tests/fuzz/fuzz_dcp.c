@@ -37,20 +37,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct dcp_table t, u;
     struct strbuf sb = {0};
     struct err e = {0};
-    struct dcp_role *role;
+    struct source s = { .arena = a, .path = "fuzz" };
+    struct dcp_naming naming = { .s = &s, .table = &t, .path = "fuzz" };
 
-    if (dcp_metadata_read(a, &(struct dcp_pickle){ "fuzz", bytes, size }, &t, r, &e) < 0) {
+    if (dcp_metadata_read(a, &(struct dcp_pickle){ "fuzz", bytes, size, NULL }, &t, r, &e) < 0) {
         require(e.kind == ERR_DATA);
         goto out;
     }
     for (int i = 0; i < t.n; i++)
         check_entry(&t.entry[i]);
-    role = arena_alloc(a, ((size_t)t.n + 1) * sizeof *role);
-    dcp_names_assign(a, &t, role, "fuzz", r);
+    naming.role = arena_alloc(a, ((size_t)t.n + 1) * sizeof *naming.role);
+    require(dcp_names_assign(&naming, r, &e) == 0);
     if (report_count(r, SEV_ERROR))
         goto out;
     dcp_metadata_write(&t, &sb);
-    require(dcp_metadata_read(a, &(struct dcp_pickle){ "again", sb.buf, sb.len }, &u, again, &e) == 0);
+    require(dcp_metadata_read(a, &(struct dcp_pickle){ "again", sb.buf, sb.len, NULL }, &u, again, &e) == 0);
     require(u.n == t.n && report_count(again, SEV_ERROR) == 0);
 out:
     strbuf_free(&sb);

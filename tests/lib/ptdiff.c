@@ -120,7 +120,7 @@ static void same_value(struct comparison *c, const struct pk *x, const struct pk
     switch (x->type) {
     case PK_NONE:
         break;
-    case PK_BOOL: case PK_INT:
+    case PK_BOOL: case PK_INT: case PK_ROW:
         if (x->i != y->i)
             differ(c, "another number");
         break;

@@ -100,7 +100,7 @@ static bool same(const struct diff_walk *w, const struct pk *a, const struct pk 
     switch (a->type) {
     case PK_NONE:
         return true;
-    case PK_BOOL: case PK_INT:
+    case PK_BOOL: case PK_INT: case PK_ROW:
         return a->i == b->i;
     case PK_FLOAT:
         return memcmp(&a->f, &b->f, sizeof a->f) == 0;

@@ -36,6 +36,7 @@ enum pk_type {
     PK_CALL,                            /* REDUCE: fn(args...) */
     PK_OBJ,                             /* NEWOBJ: cls.__new__(cls, args...) */
     PK_PERSID,                          /* args: a persistent id, here always a storage tuple */
+    PK_ROW,                             /* pickle_parse_table(): an object that was taken, i its number */
 };
 
 struct pk {
@@ -80,7 +81,7 @@ struct pk_tree {
 #define PICKLE_MAX_BYTES  ((size_t)256 << 20)
 #define PICKLE_MAX_DEPTH  200           /* nested values, and marks */
 #define PICKLE_MAX_STACK  (4u << 20)    /* values waiting on the machine's stack */
-#define PICKLE_MAX_MEMO   (16u << 20)   /* highest memo index + 1 */
+#define PICKLE_MAX_MEMO   (64u << 20)   /* highest memo index + 1 */
 #define PICKLE_MAX_ARENA  ((size_t)512 << 20)
 #define PICKLE_MAX_WEIGHT (32u << 20)   /* nodes, and 16 bytes of string each, shared ones counted each time */
 
@@ -91,10 +92,19 @@ struct pk_tree {
 MUST_CHECK int pickle_parse(const void *bytes, size_t len, const char *name,
                             struct pk_tree *out, struct err *e);
 /*
- * The same for a pickle that is a large table by itself, a line for each piece of a checkpoint of thousands of ranks:
- * it may take PICKLE_TABLE_ROOM bytes of memory for each of its own, where that is more.
+ * The same for a pickle that is a large table by itself, a few lines for each piece of a checkpoint of thousands of
+ * ranks: it may have PICKLE_TABLE_ROOM bytes of memory for each of its own, where that is more. Objects of some classes
+ * are shown as soon as they are complete; one that is taken leaves its number in the tree, and its memory is given up.
+ * What is shown has not been checked: only a value that is understood to its last node may be taken.
  */
-MUST_CHECK int pickle_parse_table(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e);
+struct pickle_rows {
+    const char *const (*cls)[2];        /* module and name of each class */
+    int n;
+    int64_t (*take)(void *ctx, int cls, const struct pk *v);    /* its number, or -1: it stays as it is */
+    void *ctx;
+};
+MUST_CHECK int pickle_parse_table(const void *bytes, size_t len, const char *name, const struct pickle_rows *rows,
+                                  struct pk_tree *out, struct err *e);
 #define PICKLE_TABLE_ROOM 48
 void pk_tree_free(struct pk_tree *t);
 /*

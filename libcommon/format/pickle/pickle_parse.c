@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "libcommon/format/pickle/pickle_classes.h"
+#include "libcommon/format/pickle/pickle_memo.h"
 
 enum {
     OP_MARK = '(', OP_STOP = '.', OP_BINFLOAT = 'G', OP_BININT = 'J', OP_BININT1 = 'K',
@@ -42,6 +43,18 @@ enum { PROTOCOL_MAX = 5 };
 /* Longest module or class name; CPython has no limit, real ones stay under 100. */
 enum { MAX_NAME = 500 };
 
+/*
+ * An object that may become a row once its state is set. Its nodes can be given up if nothing else leads to them: it has
+ * stood on the stack all the time, no value made since is asked for again, and none was added to an older one.
+ */
+struct row {
+    struct pk *v;                       /* NULL: none */
+    int cls;
+    uint32_t depth;                     /* its place on the stack */
+    struct arena_mark begin, inside;    /* before it, with its empty arguments; behind it */
+    bool lone;                          /* v itself is not asked for again */
+};
+
 struct machine {
     const uint8_t *p;
     size_t len, at, op_at;              /* next byte; first byte of this opcode */
@@ -53,10 +66,12 @@ struct machine {
     uint32_t n, cap;
     uint32_t mark[PICKLE_MAX_DEPTH];
     uint32_t n_marks;
-    struct pk **memo;
-    uint32_t n_memo;                    /* places in memo */
-    uint32_t n_memoised;                /* filled ones: where MEMOIZE puts the next */
+    struct pickle_memo memo;
     size_t frame_end;
+    const struct pickle_rows *rows;     /* NULL: objects stay */
+    struct row row;
+    struct arena_mark before_tuple;     /* where the last empty tuple was made, and where that ended */
+    size_t after_tuple;
 };
 
 static int __attribute__((format(printf, 3, 0)))
@@ -124,6 +139,20 @@ static int push(struct machine *m, struct pk *v)
     return 0;
 }
 
+/* The stack has become lower: an object that is no longer on it is no row. */
+static void lower(struct machine *m)
+{
+    if (m->n <= m->row.depth)
+        m->row.v = NULL;
+}
+
+/* A value is changed. */
+static void changed(struct machine *m, const struct pk *v)
+{
+    if (m->row.v && v->at <= m->row.v->at && v != m->row.v)
+        m->row.v = NULL;
+}
+
 /* Values below the newest mark are out of reach until it is gone. */
 static uint32_t n_reachable(const struct machine *m)
 {
@@ -136,7 +165,9 @@ static struct pk *pop(struct machine *m)
         damaged(m, "stack underflow");
         return NULL;
     }
-    return m->stack[--m->n];
+    m->n--;
+    lower(m);
+    return m->stack[m->n];
 }
 
 static struct pk *top(struct machine *m)
@@ -167,6 +198,7 @@ static int64_t pop_to_mark(struct machine *m, struct pk ***item)
     *item = m->stack + from;
     from = m->n - from;
     m->n -= from;
+    lower(m);
     return from;
 }
 
@@ -178,26 +210,19 @@ static int memo_put(struct machine *m, uint32_t i)
         return -1;
     if (i >= PICKLE_MAX_MEMO)
         return damaged(m, "memo index %u, at most %u are supported", i, PICKLE_MAX_MEMO);
-    if (i >= m->n_memo) {
-        uint32_t n = i < 1024 ? 1024 : (i + 1) * 2 < PICKLE_MAX_MEMO ? (i + 1) * 2 : PICKLE_MAX_MEMO;
-        struct pk **memo = xcalloc(n, sizeof *memo);    /* untouched pages of a sparse memo cost nothing */
-
-        if (m->n_memo)
-            memcpy(memo, m->memo, m->n_memo * sizeof *memo);
-        free(m->memo);
-        m->memo = memo;
-        m->n_memo = n;
+    if (pickle_memo_put(&m->memo, i, v)) {
+        if (v != m->row.v)
+            m->row.v = NULL;
+        m->row.lone = false;
     }
-    m->n_memoised += !m->memo[i];
-    m->memo[i] = v;
     return 0;
 }
 
 static int memo_get(struct machine *m, uint32_t i)
 {
-    if (i >= m->n_memo || !m->memo[i])
-        return damaged(m, "memo index %u was never stored", i);
-    return push(m, m->memo[i]);
+    struct pk *v = pickle_memo_get(&m->memo, i);
+
+    return v ? push(m, v) : damaged(m, "memo index %u was never stored", i);
 }
 
 /* ---- scalars ---- */
@@ -393,6 +418,13 @@ static int push_tuple(struct machine *m, struct pk **item, uint32_t n)
     return push(m, v);
 }
 
+static int push_empty_tuple(struct machine *m)
+{
+    m->before_tuple = arena_mark(m->a);
+    m->after_tuple = m->at;
+    return push(m, new_node(m, PK_TUPLE));
+}
+
 static int push_marked_tuple(struct machine *m)
 {
     struct pk **item = NULL;
@@ -406,6 +438,7 @@ static int push_small_tuple(struct machine *m, uint32_t n)
     if (n_reachable(m) < n)
         return damaged(m, "stack underflow");
     m->n -= n;
+    lower(m);
     return push_tuple(m, m->stack + m->n, n);
 }
 
@@ -414,6 +447,8 @@ static struct pk *container(struct machine *m, enum pk_type type)
 {
     struct pk *v = top(m);
 
+    if (v)
+        changed(m, v);
     if (!v || v->type == type)
         return v;
     if ((v->type != PK_CALL && v->type != PK_OBJ) || v->state || (v->fill && v->fill->type != type)) {
@@ -459,6 +494,7 @@ static int add_members(struct machine *m, struct pk **item, int64_t n)
 
     if (!v)
         return -1;
+    changed(m, v);
     if (v->type != PK_SET)
         return damaged(m, "adds members to a value that takes none");
     if (room(m, v, v->n, (uint32_t)n) < 0)
@@ -482,10 +518,51 @@ static int add_top(struct machine *m, uint32_t n, int (*add)(struct machine *, s
     if (n_reachable(m) <= n)
         return damaged(m, "stack underflow");
     m->n -= n;
+    lower(m);
     return add(m, m->stack + m->n, n);
 }
 
 /* ---- objects ---- */
+
+static void begin_row(struct machine *m, struct pk *v)
+{
+    const bool bare = v->args->n == 0 && m->after_tuple == m->op_at;
+    int k = 0;
+
+    if (v->fn->type != PK_GLOBAL)
+        return;
+    while (k < m->rows->n && (strcmp(v->fn->module, m->rows->cls[k][0]) != 0 ||
+                              strcmp(v->fn->name, m->rows->cls[k][1]) != 0))
+        k++;
+    if (k == m->rows->n)
+        return;
+    m->row = (struct row){ .v = v, .cls = k, .depth = m->n, .inside = arena_mark(m->a), .lone = bare,
+                           .begin = m->before_tuple };
+}
+
+/* The object on top has its state. */
+static int end_row(struct machine *m)
+{
+    struct row row = m->row;
+    struct pk *v = row.v;
+    const uint64_t at = v->at;
+    int64_t number;
+
+    m->row.v = NULL;
+    number = m->n == row.depth + 1 && !v->fill ? m->rows->take(m->rows->ctx, row.cls, v) : -1;
+    if (number < 0)
+        return 0;
+    v->args = v->state = NULL;
+    arena_release(m->a, row.lone ? row.begin : row.inside);
+    /* Less than a node: nobody reads further than the number. */
+    if (row.lone && !(v = arena_alloc(m->a, offsetof(struct pk, i) + sizeof v->i)))
+        return too_big(m);
+    v->type = PK_ROW;
+    v->at = at;
+    v->i = number;
+    m->stack[row.depth] = v;
+    return 0;
+}
 
 static int push_act(struct machine *m, enum pk_type type)
 {
@@ -503,6 +580,8 @@ static int push_act(struct machine *m, enum pk_type type)
         return -1;
     v->fn = fn;
     v->args = args;
+    if (type == PK_OBJ && m->rows)
+        begin_row(m, v);
     return push(m, v);
 }
 
@@ -578,8 +657,9 @@ static int build(struct machine *m)
         return -1;
     if ((v->type != PK_CALL && v->type != PK_OBJ) || v->state)
         return damaged(m, "sets the state of a value that takes none");
+    changed(m, v);
     v->state = state;
-    return 0;
+    return m->row.v == v ? end_row(m) : 0;
 }
 
 static int proto(struct machine *m)
@@ -643,7 +723,7 @@ static int step_newer(struct machine *m, uint8_t op)
     case OP_FROZENSET:      return push_frozenset(m);
     case OP_NEWOBJ_EX:      return push_newobj_ex(m);
     case OP_STACK_GLOBAL:   return push_stack_global(m);
-    case OP_MEMOIZE:        return memo_put(m, m->n_memoised);
+    case OP_MEMOIZE:        return memo_put(m, m->memo.n_stored);
     case OP_FRAME:          return frame(m);
     case OP_NEXT_BUFFER:
     case OP_READONLY_BUFFER: return damaged(m, "its bytes lie in a buffer outside of it");
@@ -670,7 +750,7 @@ static int step(struct machine *m, uint8_t op)
     case OP_BINSTRING:      return push_str8(m, 4);
     case OP_EMPTY_DICT:     return push(m, new_node(m, PK_DICT));
     case OP_EMPTY_LIST:     return push(m, new_node(m, PK_LIST));
-    case OP_EMPTY_TUPLE:    return push(m, new_node(m, PK_TUPLE));
+    case OP_EMPTY_TUPLE:    return push_empty_tuple(m);
     case OP_TUPLE1:
     case OP_TUPLE2:
     case OP_TUPLE3:         return push_small_tuple(m, op - OP_TUPLE1 + 1u);
@@ -895,39 +975,42 @@ static int finish(struct machine *m, struct pk_tree *t)
     return rc;
 }
 
-static int parse(const void *bytes, size_t len, const char *name, size_t ceiling, struct pk_tree *out,
-                 struct err *e)
+/* The machine has its bytes, and what its memory is limited to. */
+static int parse(struct machine *m, struct pk_tree *out)
 {
-    struct machine m = { .p = bytes, .len = len, .name = name, .e = e, .ceiling = ceiling };
     int rc;
 
     memset(out, 0, sizeof *out);
-    if (len > PICKLE_MAX_BYTES) {
-        err_data(e, name, ERR_NO_BYTE, "the pickle has %zu bytes, at most %zu are supported", len, PICKLE_MAX_BYTES);
+    if (m->len > PICKLE_MAX_BYTES) {
+        err_data(m->e, m->name, ERR_NO_BYTE, "the pickle has %zu bytes, at most %zu are supported", m->len,
+                 PICKLE_MAX_BYTES);
         return -1;
     }
-    m.a = out->arena = arena_new(ceiling);
-    ARRAY_ROOM(m.stack, m.cap, 256);
-    rc = run(&m);
+    m->a = out->arena = arena_new(m->ceiling);
+    ARRAY_ROOM(m->stack, m->cap, 256);
+    pickle_memo_scan(&m->memo, m->p, m->len);
+    rc = run(m);
     if (rc == 0)
-        rc = finish(&m, out);
+        rc = finish(m, out);
     if (rc < 0)
         pk_tree_free(out);
-    free(m.stack);
-    free(m.memo);
+    free(m->stack);
+    pickle_memo_free(&m->memo);
     return rc;
 }
 
 int pickle_parse(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e)
 {
-    return parse(bytes, len, name, PICKLE_MAX_ARENA, out, e);
+    return parse(&(struct machine){ .p = bytes, .len = len, .name = name, .e = e, .ceiling = PICKLE_MAX_ARENA }, out);
 }
 
-int pickle_parse_table(const void *bytes, size_t len, const char *name, struct pk_tree *out, struct err *e)
+int pickle_parse_table(const void *bytes, size_t len, const char *name, const struct pickle_rows *rows,
+                       struct pk_tree *out, struct err *e)
 {
-    size_t room = len > PICKLE_MAX_BYTES ? 0 : len * PICKLE_TABLE_ROOM;
+    const size_t room = len > PICKLE_MAX_BYTES ? 0 : len * PICKLE_TABLE_ROOM;
 
-    return parse(bytes, len, name, room > PICKLE_MAX_ARENA ? room : PICKLE_MAX_ARENA, out, e);
+    return parse(&(struct machine){ .p = bytes, .len = len, .name = name, .e = e, .rows = rows,
+                                    .ceiling = room > PICKLE_MAX_ARENA ? room : PICKLE_MAX_ARENA }, out);
 }
 
 void pk_tree_free(struct pk_tree *t)

@@ -186,6 +186,7 @@ void pk_text(const struct pk *v, struct strbuf *out)
     switch (v->type) {
     case PK_NONE:   strbuf_addf(out, "null"); break;
     case PK_BOOL:   strbuf_addf(out, v->i ? "true" : "false"); break;
+    case PK_ROW:
     case PK_INT:    strbuf_addf(out, "%lld", (long long)v->i); break;
     case PK_BIGINT: text_bigint(out, v); break;
     case PK_FLOAT:  text_float(out, v->f); break;

@@ -241,6 +241,7 @@ static void put(struct pickle_writer *w, const struct pk *v)
     switch (v->type) {
     case PK_NONE:   put_op(w, 'N'); break;
     case PK_BOOL:   put_op(w, v->i ? 0x88 : 0x89); break;
+    case PK_ROW:        /* a tree of rows is not written */
     case PK_INT:    put_int(w, v->i); break;
     case PK_BIGINT: put_bigint(w, v); break;
     case PK_FLOAT:  put_float(w, v->f); break;

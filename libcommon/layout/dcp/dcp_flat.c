@@ -23,11 +23,12 @@ bool dcp_flat_fits(const struct dcp_entry *en)
     return piece == (uint64_t)en->shape[en->n_whole];
 }
 
-static int flat_cmp(const void *a, const void *b)
+static int flat_cmp(const void *a, const void *b, void *ctx)
 {
     const struct tile_chunk *const *x = a, *const *y = b;
+    const int *n_whole = ctx;
 
-    for (int d = 0; d < TENSOR_MAX_DIM; d++)
+    for (int d = 0; d <= *n_whole; d++)
         if ((*x)->at[d] != (*y)->at[d])
             return (*x)->at[d] < (*y)->at[d] ? -1 : 1;
     return 0;
@@ -36,12 +37,14 @@ static int flat_cmp(const void *a, const void *b)
 /* Shares [0, n) of one piece. */
 static struct tile_chunk join(struct arena *a, const struct dcp_entry *en, const struct tile_chunk *const *share, int n)
 {
-    struct tile_chunk c = {0};
+    int64_t *at = arena_alloc(a, (size_t)en->n_whole * sizeof *at);
+    int64_t *len = arena_alloc(a, (size_t)en->n_whole * sizeof *len);
+    struct tile_chunk c = { .at = at, .len = len };
     size_t total = 0;
 
     for (int d = 0; d < en->n_whole; d++) {
-        c.len[d] = en->whole[d] / en->shape[d];
-        c.at[d] = share[0]->at[d] * c.len[d];
+        len[d] = en->whole[d] / en->shape[d];
+        at[d] = share[0]->at[d] * len[d];
     }
     for (int i = 0; i < n; i++)
         total += (size_t)share[i]->n_extents;
@@ -61,7 +64,7 @@ int dcp_flat_unfold(struct arena *a, const struct dcp_entry *en, const struct ti
     for (int i = 0; i < en->n_chunks; i++)
         if (tile[i].len[en->n_whole] > 0)
             share[n++] = &tile[i];
-    qsort(share, (size_t)n, sizeof *share, flat_cmp);
+    qsort_r(share, (size_t)n, sizeof *share, flat_cmp, (void *)&en->n_whole);
     *out = arena_alloc(a, ((size_t)n + 1) * sizeof **out);
     for (int i = 0, k; i < n; i = k) {
         for (k = i + 1; k < n && memcmp(share[k]->at, share[i]->at, bytes) == 0; k++)

@@ -1,16 +1,19 @@
 /*
  * dcp_metadata.c - from the pickle's tree to tables
  *
- * Entries first, in the dict's order; then the places, which a table of names brings together with the chunks they
- * are of ("name|offset,offset").
+ * Chunks, places and their keys, of which there may be millions, become rows of tables while the pickle is parsed; the
+ * tree holds their numbers. Then come the places, which a table of names and offsets brings together with the chunks
+ * they are of, and the entries, in the dict's order.
  */
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/hash.h"
 #include "libcommon/base/names.h"
 #include "libcommon/format/pickle/pickle_classes.h"
 #include "libcommon/format/pt.h"
@@ -18,22 +21,59 @@
 #define METADATA "torch.distributed.checkpoint.metadata"
 #define MEGATRON "megatron.core.dist_checkpointing.strategies.torch"
 
+/* Objects of which there are as many as chunks: read while the pickle is, in tables of their own. */
+enum { ROW_CHUNK, ROW_INDEX, ROW_INFO, ROW_CLASSES };
+static const char *const row_class[ROW_CLASSES][2] = {
+    [ROW_CHUNK] = { METADATA, "ChunkStorageMetadata" }, [ROW_INDEX] = { METADATA, "MetadataIndex" },
+    [ROW_INFO] = { "torch.distributed.checkpoint.filesystem", "_StorageInfo" },
+};
+
+struct box_row {                /* offsets and sizes, end to end */
+    const int64_t *at;
+    int8_t n_at, n_len;
+};
+
+struct index_row {
+    const char *name;           /* rd->name's */
+    const int64_t *at;
+    int n;                      /* -1: more than TENSOR_MAX_DIM; such a place is found by name alone */
+};
+
+struct info_row {
+    int file;                   /* in out->file */
+    uint64_t at, len;
+};
+
+/* One of storage_data. */
+struct pair_row {
+    uint32_t index, info;
+    bool used, transformed;
+};
+
 struct dcp_reader {
-    struct arena *a;
+    struct arena *a, *scratch;  /* for good; until it is read */
     const char *path;
     struct report *r;
     struct err *e;
+    struct dcp_table *out;
+    struct box_row *box;
+    size_t n_boxes, cap_boxes;
+    struct index_row *index;
+    size_t n_indices, cap_indices;
+    struct info_row *info;
+    size_t n_infos, cap_infos;
+    struct names *name, *file;  /* of indices; of out->file */
+    const char **names;         /* as `name` has them */
+    int n_names, cap_names, cap_files;
     struct pk **path_to;        /* planner_data: names and their paths */
     int n_paths;
     struct names *path_of;      /* of a name its number there */
-    struct names *place_of;     /* of "name|offsets" its number in place[] */
-    struct dcp_place *place;
-    const char **place_name;    /* whose each is */
-    bool *used;
-    struct names *file;         /* numbers in out->file */
-    struct dcp_table *out;
+    struct pk **storage;        /* storage_data: keys and values */
+    struct pair_row *pair;
+    int n_pairs;
+    uint32_t *slot;             /* a hash table of pairs: number + 1; 0: free */
+    size_t n_slots;
     struct names *left_out;     /* names of entries that could not be read */
-    int n_places;
     bool transformed;           /* some item is; told once */
 };
 
@@ -53,22 +93,10 @@ static int read_size(const struct pk *v, int64_t out[TENSOR_MAX_DIM])
 
     if (!v || !(item = pk_items(v, &n)) || n > TENSOR_MAX_DIM)
         return -1;
-    memset(out, 0, TENSOR_MAX_DIM * sizeof *out);
     for (uint32_t i = 0; i < n; i++)
         if (item[i]->type != PK_INT || (out[i] = item[i]->i) < 0)
             return -1;
     return (int)n;
-}
-
-/* The key that brings places and chunks together. */
-static char *place_key(const char *name, const int64_t *offset, int n)
-{
-    struct strbuf sb = {0};
-
-    strbuf_addf(&sb, "%s|", name);
-    for (int i = 0; i < n; i++)
-        strbuf_addf(&sb, "%s%" PRId64, i ? "," : "", offset[i]);
-    return sb.buf;
 }
 
 static int odd(const struct dcp_reader *rd, const struct pk *v, const char *what)
@@ -77,7 +105,13 @@ static int odd(const struct dcp_reader *rd, const struct pk *v, const char *what
     return -1;
 }
 
-/* ---- places ---- */
+static const int64_t *keep_numbers(struct arena *a, const int64_t *v, int n)
+{
+    int64_t *kept = arena_alloc(a, ((size_t)n + !n) * sizeof *kept);
+
+    memcpy(kept, v, (size_t)n * sizeof *kept);
+    return kept;
+}
 
 /* A file of the folder itself: nothing that leads out of it. */
 static bool is_plain_name(const char *s)
@@ -85,92 +119,248 @@ static bool is_plain_name(const char *s)
     return s && *s && !strchr(s, '/') && strcmp(s, ".") != 0 && strcmp(s, "..") != 0;
 }
 
-static int take_place(struct dcp_reader *rd, const struct pk *index, const struct pk *info)
-{
-    const char *name = pk_as_str(field(index, "fqn")), *file = pk_as_str(field(info, "relative_path"));
-    const struct pk *offset = field(index, "offset"), *transform = field(info, "transform_descriptors");
-    int64_t at, len, where[TENSOR_MAX_DIM];
-    int ndim = pk_is_none(offset) ? 0 : read_size(offset, where), i;
-    uint32_t n_offsets = 0;
-    const bool too_many = ndim < 0 && pk_items(offset, &n_offsets) && n_offsets > TENSOR_MAX_DIM;
-    char *key;
-    bool twice;
+/* ---- rows ---- */
 
-    if (!pk_is_class(index, METADATA, "MetadataIndex") || !name || (ndim < 0 && !too_many))
-        return odd(rd, index, "storage_data has a key that is no MetadataIndex of a name and offsets");
-    if (!is_plain_name(file) || !pk_as_int(field(info, "offset"), &at) || !pk_as_int(field(info, "length"), &len) ||
-        at < 0 || len < 0) {
-        err_data(rd->e, rd->path, info->at, "the place of %s is no file of the folder with an offset and a length",
-                 name);
+/* Chunks, places and their keys by their fields; -1: it is none. */
+static int64_t read_box(struct dcp_reader *rd, const struct pk *v)
+{
+    int64_t both[2 * TENSOR_MAX_DIM];
+    const int n = read_size(field(v, "offsets"), both), m = n < 0 ? -1 : read_size(field(v, "sizes"), both + n);
+
+    if (m < 0)
         return -1;
+    ARRAY_ROOM(rd->box, rd->cap_boxes, rd->n_boxes + 1);
+    rd->box[rd->n_boxes] = (struct box_row){ keep_numbers(rd->a, both, n + m), (int8_t)n, (int8_t)m };
+    return (int64_t)rd->n_boxes++;
+}
+
+static const char *known_name(struct dcp_reader *rd, const char *name)
+{
+    int i = names_find(rd->name, name);
+
+    if (i < 0) {
+        i = rd->n_names++;
+        ARRAY_ROOM(rd->names, rd->cap_names, rd->n_names);
+        rd->names[i] = arena_strndup(rd->scratch, name, strlen(name));
+        names_add(rd->name, rd->names[i], i);
     }
-    i = names_find(rd->file, file);
+    return rd->names[i];
+}
+
+static int64_t read_index(struct dcp_reader *rd, const struct pk *v)
+{
+    const char *name = pk_as_str(field(v, "fqn"));
+    const struct pk *offset = field(v, "offset");
+    int64_t at[TENSOR_MAX_DIM];
+    const int n = pk_is_none(offset) ? 0 : read_size(offset, at);
+    uint32_t n_offsets = 0;
+
+    if (!name || (n < 0 && !(pk_items(offset, &n_offsets) && n_offsets > TENSOR_MAX_DIM)))
+        return -1;
+    ARRAY_ROOM(rd->index, rd->cap_indices, rd->n_indices + 1);
+    rd->index[rd->n_indices] = (struct index_row){ known_name(rd, name), keep_numbers(rd->scratch, at, n < 0 ? 0 : n),
+                                                   n };
+    return (int64_t)rd->n_indices++;
+}
+
+static int known_file(struct dcp_reader *rd, const char *file)
+{
+    int i = names_find(rd->file, file);
+
     if (i < 0) {
         i = rd->out->n_files++;
+        ARRAY_ROOM(rd->out->file, rd->cap_files, rd->out->n_files);
         rd->out->file[i] = arena_strndup(rd->a, file, strlen(file));
         names_add(rd->file, rd->out->file[i], i);
     }
-    if (!pk_is_none(transform) && !rd->transformed) {
-        struct strbuf text = {0};
+    return i;
+}
 
-        pk_text(transform, &text);
-        report_add(rd->r, SEV_ERROR, "transform", rd->path, info->at, name,
-                   "its bytes in %s went through %s, others' perhaps, too: only items as they are can be read; save "
-                   "without extensions", file, text.buf);
-        strbuf_free(&text);
-        rd->transformed = true;
-    }
-    /* Of more dimensions than an entry has here: it finds its places by name. */
-    key = place_key(name, where, too_many ? 0 : ndim);
-    twice = !too_many && names_find(rd->place_of, key) >= 0;
-    if (twice)
-        report_add(rd->r, SEV_ERROR, "place", rd->path, index->at, name, "one chunk of it has two places");
-    else if (!too_many)
-        names_add(rd->place_of, arena_strndup(rd->a, key, strlen(key)), rd->n_places);
-    free(key);
-    /* A transformed item keeps no place: nobody can read it by accident. */
-    rd->place_name[rd->n_places] = name;
-    rd->used[rd->n_places] = twice || !pk_is_none(transform);
-    rd->place[rd->n_places] = (struct dcp_place){
-        .file = pk_is_none(transform) ? rd->out->file[i] : NULL,
-        .at = (uint64_t)at, .len = (uint64_t)len, .said_at = index->at, .number = rd->n_places,
+static int64_t read_info(struct dcp_reader *rd, const struct pk *v)
+{
+    const char *file = pk_as_str(field(v, "relative_path"));
+    int64_t at, len;
+
+    if (!is_plain_name(file) || !pk_as_int(field(v, "offset"), &at) || !pk_as_int(field(v, "length"), &len) || at < 0 ||
+        len < 0)
+        return -1;
+    ARRAY_ROOM(rd->info, rd->cap_infos, rd->n_infos + 1);
+    rd->info[rd->n_infos] = (struct info_row){ known_file(rd, file), (uint64_t)at, (uint64_t)len };
+    return (int64_t)rd->n_infos++;
+}
+
+/* torch.Size((2, 3)), as its own pickle has it. */
+static bool is_bare_size(const struct pk *v)
+{
+    const struct pk *list = v && v->type == PK_CALL && !v->state && !v->fill && v->fn->type == PK_GLOBAL &&
+                            v->args->n == 1 && strcmp(v->fn->module, "torch") == 0 && strcmp(v->fn->name, "Size") == 0
+                                ? v->args->item[0] : NULL;
+
+    for (uint32_t i = 0; list && list->type == PK_TUPLE && i < list->n; i++)
+        if (list->item[i]->type != PK_INT)
+            return false;
+    return list && list->type == PK_TUPLE;
+}
+
+/* Is each field of the object, n in all, one that its class has, and of plain data to the last node? */
+static bool is_bare(const struct pk *v, int cls)
+{
+    static const struct { const char *key; int kind; } fields[ROW_CLASSES][5] = {
+        [ROW_CHUNK] = { { "offsets", 's' }, { "sizes", 's' } },
+        [ROW_INDEX] = { { "fqn", 't' }, { "offset", 'S' }, { "index", 'N' } },
+        [ROW_INFO] = { { "relative_path", 't' }, { "offset", 'n' }, { "length", 'n' }, { "transform_descriptors", '0' } },
     };
-    rd->n_places++;
+    unsigned seen = 0;
+
+    if (v->args->n || v->fill || !v->state || v->state->type != PK_DICT)
+        return false;
+    for (uint32_t i = 0; i < v->state->n; i++) {
+        const struct pk *key = v->state->item[2 * i], *x = v->state->item[2 * i + 1];
+        int k = 0;
+
+        while (fields[cls][k].key && !(key->type == PK_STR && strcmp(key->str, fields[cls][k].key) == 0))
+            k++;
+        switch (fields[cls][k].key && !(seen & 1u << k) ? fields[cls][k].kind : 0) {
+        case 's': if (!is_bare_size(x)) return false; break;
+        case 'S': if (x->type != PK_NONE && !is_bare_size(x)) return false; break;
+        case 't': if (x->type != PK_STR || strlen(x->str) != x->len) return false; break;
+        case 'n': if (x->type != PK_INT) return false; break;
+        case 'N': if (x->type != PK_NONE && x->type != PK_INT) return false; break;
+        case '0': if (x->type != PK_NONE) return false; break;
+        default: return false;
+        }
+        seen |= 1u << k;
+    }
+    return true;
+}
+
+/* A number says of which class the row is, too. */
+static int64_t take_row(void *ctx, int cls, const struct pk *v)
+{
+    struct dcp_reader *rd = ctx;
+    int64_t i = -1;
+
+    if (is_bare(v, cls))
+        i = cls == ROW_CHUNK ? read_box(rd, v) : cls == ROW_INDEX ? read_index(rd, v) : read_info(rd, v);
+    return i < 0 ? -1 : i * ROW_CLASSES + cls;
+}
+
+static int64_t row_of(struct dcp_reader *rd, const struct pk *v, int cls)
+{
+    if (v->type == PK_ROW)
+        return v->i % ROW_CLASSES == cls ? v->i / ROW_CLASSES : -1;
+    return cls == ROW_CHUNK ? read_box(rd, v) : cls == ROW_INDEX ? read_index(rd, v) : read_info(rd, v);
+}
+
+/* ---- places ---- */
+
+static size_t place_hash(const struct dcp_reader *rd, const char *name, const int64_t *at, int n)
+{
+    uint64_t h = hash_bytes(HASH_START, &name, sizeof name);
+
+    h = hash_bytes(h, at, (size_t)n * sizeof *at);
+    return (size_t)(h ^ h >> 32) & (rd->n_slots - 1);
+}
+
+/* The pair of a name (of rd->name) and offsets, or the free slot where it goes. */
+static uint32_t *find_pair(const struct dcp_reader *rd, const char *name, const int64_t *at, int n)
+{
+    size_t i = place_hash(rd, name, at, n);
+
+    for (; rd->slot[i]; i = (i + 1) & (rd->n_slots - 1)) {
+        const struct index_row *x = &rd->index[rd->pair[rd->slot[i] - 1].index];
+
+        if (x->name == name && x->n == n && memcmp(x->at, at, (size_t)n * sizeof *at) == 0)
+            break;
+    }
+    return &rd->slot[i];
+}
+
+static void tell_transformed(struct dcp_reader *rd, const struct pk *info, const char *name, const char *file)
+{
+    struct strbuf text = {0};
+
+    pk_text(field(info, "transform_descriptors"), &text);
+    report_add(rd->r, SEV_ERROR, "transform", rd->path, info->at, name,
+               "its bytes in %s went through %s, others' perhaps, too: only items as they are can be read; save "
+               "without extensions", file, text.buf);
+    strbuf_free(&text);
+    rd->transformed = true;
+}
+
+static int take_place(struct dcp_reader *rd, int i)
+{
+    const struct pk *key = rd->storage[2 * i], *v = rd->storage[2 * i + 1];
+    const bool is_index = key->type == PK_ROW || pk_is_class(key, METADATA, "MetadataIndex");
+    const int64_t index = is_index ? row_of(rd, key, ROW_INDEX) : -1, info = index < 0 ? -1 : row_of(rd, v, ROW_INFO);
+    const struct index_row *x = index < 0 ? NULL : &rd->index[index];
+    struct pair_row *pair = &rd->pair[i];
+    uint32_t *slot;
+
+    if (!x)
+        return odd(rd, key, "storage_data has a key that is no MetadataIndex of a name and offsets");
+    if (info < 0) {
+        err_data(rd->e, rd->path, v->at, "the place of %s is no file of the folder with an offset and a length",
+                 x->name);
+        return -1;
+    }
+    /* A transformed item keeps no place: nobody can read it by accident. */
+    *pair = (struct pair_row){ (uint32_t)index, (uint32_t)info, false,
+                               !pk_is_none(field(v, "transform_descriptors")) };
+    if (pair->transformed && !rd->transformed)
+        tell_transformed(rd, v, x->name, rd->out->file[rd->info[info].file]);
+    if (x->n < 0) {
+        pair->used = pair->transformed;
+        return 0;
+    }
+    slot = find_pair(rd, x->name, x->at, x->n);
+    pair->used = *slot != 0 || pair->transformed;
+    if (*slot)
+        report_add(rd->r, SEV_ERROR, "place", rd->path, key->at, x->name, "one chunk of it has two places");
+    else
+        *slot = (uint32_t)i + 1;
     return 0;
 }
 
 static int read_places(struct dcp_reader *rd, const struct pk *storage)
 {
     uint32_t n = 0;
-    struct pk **pair = storage && storage->type == PK_DICT ? pk_pairs(storage, &n) : NULL;
 
-    if (!pair)
+    rd->storage = storage && storage->type == PK_DICT ? pk_pairs(storage, &n) : NULL;
+    if (!rd->storage)
         return odd(rd, storage, "has no dict storage_data: no .metadata of torch.distributed.checkpoint");
-    rd->file = names_new(rd->a);
-    rd->out->file = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *rd->out->file);
-    rd->place = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *rd->place);
-    rd->used = arena_alloc(rd->a, (size_t)n + 1);
-    rd->place_name = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *rd->place_name);
-    for (uint32_t i = 0; i < n; i++)
-        if (take_place(rd, pair[2 * i], pair[2 * i + 1]) < 0)
+    rd->n_pairs = (int)n;
+    rd->pair = xcalloc((size_t)n + 1, sizeof *rd->pair);
+    for (rd->n_slots = 64; rd->n_slots < 2 * (size_t)n; rd->n_slots *= 2)
+        ;
+    rd->slot = xcalloc(rd->n_slots, sizeof *rd->slot);
+    for (int i = 0; i < rd->n_pairs; i++)
+        if (take_place(rd, i) < 0)
             return -1;
     return 0;
 }
 
-/* The place of a chunk, which is its alone. */
-static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, struct dcp_chunk *c)
+static struct dcp_place place_at(const struct dcp_reader *rd, int i)
 {
-    char *key = place_key(en->name, c->at, en->is_tensor ? en->ndim : 0);
-    int i = names_find(rd->place_of, key);
+    const struct info_row *info = &rd->info[rd->pair[i].info];
 
-    free(key);
-    if (i >= 0 && !rd->used[i]) {
-        rd->used[i] = true;
-        c->place = rd->place[i];
-    } else if (i < 0) {
+    return (struct dcp_place){ .file = rd->pair[i].transformed ? NULL : rd->out->file[info->file], .at = info->at,
+                               .len = info->len, .said_at = rd->storage[2 * i]->at, .number = i };
+}
+
+/* The place of a chunk, which is its alone. `name` is the entry's in rd->name; NULL: no place has it. */
+static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, const char *name, struct dcp_chunk *c)
+{
+    const int i = name ? (int)*find_pair(rd, name, c->at, en->is_tensor ? en->ndim : 0) - 1 : -1;
+    struct pair_row *pair = i < 0 ? NULL : &rd->pair[i];
+
+    if (!pair) {
         report_add(rd->r, SEV_ERROR, "place", rd->path, en->said_at, en->name,
                    "storage_data has no place for %s of it", en->is_tensor ? "a chunk" : "the value");
-    } else if (rd->place[i].file) {
+    } else if (!pair->used) {
+        pair->used = true;
+        c->place = place_at(rd, i);
+    } else if (!pair->transformed) {
         report_add(rd->r, SEV_ERROR, "place", rd->path, en->said_at, en->name, "two chunks of it begin at one place");
     }
 }
@@ -178,10 +368,13 @@ static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, struct
 /* Bytes of an entry that was left out are its own; a finding says what is wrong with it. */
 static void tell_unused(const struct dcp_reader *rd)
 {
-    for (int i = 0; i < rd->n_places; i++)
-        if (!rd->used[i] && names_find(rd->left_out, rd->place_name[i]) < 0)
-            report_add(rd->r, SEV_WARNING, "unused_item", rd->path, rd->place[i].said_at, NULL,
-                       "%" PRIu64 " bytes of %s belong to no chunk", rd->place[i].len, rd->place[i].file);
+    for (int i = 0; i < rd->n_pairs; i++) {
+        const struct info_row *info = &rd->info[rd->pair[i].info];
+
+        if (!rd->pair[i].used && names_find(rd->left_out, rd->index[rd->pair[i].index].name) < 0)
+            report_add(rd->r, SEV_WARNING, "unused_item", rd->path, rd->storage[2 * i]->at, NULL,
+                       "%" PRIu64 " bytes of %s belong to no chunk", info->len, rd->out->file[info->file]);
+    }
 }
 
 /* ---- entries ---- */
@@ -209,6 +402,7 @@ static bool measure(const struct dcp_entry *en)
 
 static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struct pk *list)
 {
+    const int named = names_find(rd->name, en->name);
     uint32_t n = 0;
     struct pk **item = list && list->type == PK_LIST ? pk_items(list, &n) : NULL;
 
@@ -216,12 +410,14 @@ static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struc
         return false;
     en->chunk = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *en->chunk);
     for (uint32_t i = 0; i < n; i++) {
+        const int64_t row = row_of(rd, item[i], ROW_CHUNK);
+        const struct box_row *box = row < 0 ? NULL : &rd->box[row];
         struct dcp_chunk *c = &en->chunk[en->n_chunks++];
 
-        if (read_size(field(item[i], "offsets"), c->at) != en->ndim ||
-            read_size(field(item[i], "sizes"), c->len) != en->ndim)
+        if (!box || box->n_at != en->ndim || box->n_len != en->ndim)
             return false;
-        find_place(rd, en, c);
+        *c = (struct dcp_chunk){ box->at, box->at + box->n_at, { .number = -1 } };
+        find_place(rd, en, named < 0 ? NULL : rd->names[named], c);
     }
     return true;
 }
@@ -237,33 +433,26 @@ static void leave_out(struct dcp_reader *rd, const struct dcp_entry *en, const c
 /* The places of what was left out, by name. */
 static void place_unread(struct dcp_reader *rd)
 {
-    struct names *number = names_new(rd->a);
+    struct names *number = names_new(rd->scratch);
 
     for (int i = 0; i < rd->out->n_unread; i++)
         names_add(number, rd->out->unread[i].name, i);
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < rd->n_places; i++) {
-            const int at = rd->used[i] ? -1 : names_find(number, rd->place_name[i]);
+    for (int pass = 0; pass < 2 && rd->out->n_unread; pass++)
+        for (int i = 0; i < rd->n_pairs; i++) {
+            const int at = rd->pair[i].used ? -1 : names_find(number, rd->index[rd->pair[i].index].name);
             struct dcp_unread *u = at < 0 ? NULL : &rd->out->unread[at];
 
-            if (!u)
-                continue;
-            if (pass == 1) {
-                if (!u->place)
-                    u->place = arena_alloc(rd->a, (size_t)u->n_places * sizeof *u->place);
-                u->place[--u->n_places] = rd->place[i];
-            } else {
+            if (u && pass == 0) {
                 u->n_places++;
+            } else if (u) {
+                if (!u->place) {
+                    u->place = arena_alloc(rd->a, (size_t)u->n_places * sizeof *u->place);
+                    u->n_places = 0;
+                }
+                u->place[u->n_places++] = place_at(rd, i);
+                rd->pair[i].used = true;
             }
         }
-    for (int i = 0; i < rd->n_places; i++) {
-        const int at = rd->used[i] ? -1 : names_find(number, rd->place_name[i]);
-
-        if (at >= 0) {
-            rd->used[i] = true;
-            rd->out->unread[at].n_places++;
-        }
-    }
 }
 
 static bool read_tensor(struct dcp_reader *rd, struct dcp_entry *en, const struct pk *v)
@@ -342,9 +531,12 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
             return 0;
         }
     } else if (pk_is_class(v, METADATA, "BytesStorageMetadata")) {
+        const int named = names_find(rd->name, en->name);
+
         en->chunk = arena_alloc(rd->a, sizeof *en->chunk);
+        en->chunk->place.number = -1;
         en->n_chunks = 1;
-        find_place(rd, en, en->chunk);
+        find_place(rd, en, named < 0 ? NULL : rd->names[named], en->chunk);
     } else {
         char class[256];
 
@@ -425,18 +617,41 @@ static bool is_metadata(const struct pk *root)
     return pk_is_class(root, METADATA, "Metadata") || pk_is_class(root, MEGATRON, "MCoreMetadata");
 }
 
+/* Once parsed: the tables that are read while the pickle is have what they need. */
+static void reader_free(struct dcp_reader *rd)
+{
+    const char **file = rd->out->file;
+
+    rd->out->file = arena_alloc(rd->a, ((size_t)rd->out->n_files + 1) * sizeof *file);
+    if (file)
+        memcpy(rd->out->file, file, (size_t)rd->out->n_files * sizeof *file);
+    free(file);
+    free(rd->box);
+    free(rd->index);
+    free(rd->info);
+    free(rd->names);
+    free(rd->pair);
+    free(rd->slot);
+    arena_free(rd->scratch);
+}
+
 int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_table *out, struct report *r,
                       struct err *e)
 {
-    struct dcp_reader rd = { .a = a, .path = p->path, .r = r, .e = e, .place_of = names_new(a),
-                             .left_out = names_new(a), .out = out };
-    struct pk_tree tree;
+    struct dcp_reader rd = { .a = a, .scratch = arena_new(0), .path = p->path, .r = r, .e = e, .out = out };
+    const struct pickle_rows rows = { row_class, ROW_CLASSES, take_row, &rd };
+    struct pk_tree tree = {0};
     const char *version;
-    int rc = -1;
+    int rc = -1, parsed;
 
     *out = (struct dcp_table){ .version = "" };
-    if (pickle_parse_table(p->bytes, p->len, p->path, &tree, e) < 0)
-        return -1;
+    rd.name = names_new(rd.scratch);
+    rd.file = names_new(rd.scratch);
+    rd.left_out = names_new(rd.scratch);
+    parsed = pickle_parse_table(p->bytes, p->len, p->path, &rows, &tree, e);
+    free(p->owned);
+    if (parsed < 0)
+        goto out;
     pt_check_tree(&tree, p->path, r);
     if (!is_metadata(tree.root)) {
         odd(&rd, tree.root, "no Metadata object: no .metadata of torch.distributed.checkpoint");
@@ -452,6 +667,11 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
     tell_unused(&rd);
     rc = 0;
 out:
-    pk_tree_free(&tree);
+    if (parsed == 0)
+        pk_tree_free(&tree);
+    reader_free(&rd);
+#ifdef __GLIBC__
+    malloc_trim(0);             /* what was read is small beside what was needed for it */
+#endif
     return rc;
 }

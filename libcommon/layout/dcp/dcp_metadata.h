@@ -21,8 +21,9 @@ struct dcp_place {
     int moved_from;             /* to be written, number -1: the pair that says so, and whose place it had, from 1 on */
 };
 
+/* There may be a million: numbers are as many as the tensor has dimensions. */
 struct dcp_chunk {
-    int64_t at[TENSOR_MAX_DIM], len[TENSOR_MAX_DIM];
+    const int64_t *at, *len;
     struct dcp_place place;
 };
 
@@ -82,6 +83,7 @@ struct dcp_pickle {
     const char *path;           /* for messages */
     const void *bytes;
     size_t len;
+    void *owned;                /* the bytes, where they are to be freed as soon as they are parsed; else NULL */
 };
 
 /*

@@ -449,6 +449,11 @@ static void find_own(struct naming *nm, const char *prefix)
             n->own[n->n_own++] = nm->opt.one[k].key;
 }
 
+static const char *unwrap_if(const struct naming *nm, const char *name)
+{
+    return nm->n->unwrapped ? unwrap_name(nm->a, name) : name;
+}
+
 static int settle(struct naming *nm, struct err *e)
 {
     const char *prefix = nm->n->model ? chosen(nm, e) : nm->n_models == 1 ? nm->model[0].prefix : "";
@@ -464,6 +469,8 @@ static int settle(struct naming *nm, struct err *e)
     for (int i = 0; i < nm->t->n; i++)
         if (nm->t->entry[i].kind == DCP_ENTRY_OTHER)
             names_add(entry, nm->name[i], i);
+    for (int i = 0; i < nm->n->s->n_unread; i++)        /* they are there; a finding says what is wrong with them */
+        names_add(entry, unwrap_if(nm, nm->n->s->unread[i].name), i);
     dcp_optimizers_check(&nm->opt, nm->n, &(struct dcp_model_names){ prefix, entry }, nm->r);
     return 0;
 }

@@ -68,14 +68,14 @@ static bool guess_text(struct arena *a, struct dcp_entry *en, const char *text, 
     const char *state = find_key(text, "state"), *group = find_key(text, "param_groups");
     const char *at = state && group ? (state < group ? state : group) : state ? state : group, *rest, *dot;
 
-    if (!at || (en->n_path && at != text))
+    if (!at || (before && at != text))
         return false;
     rest = strchr(at, '.') + 1;
     dot = strrchr(rest, '.');
     if (!dot)
         return false;
     en->kind = at == state ? DCP_ENTRY_STATE : DCP_ENTRY_OPTION;
-    en->optimizer = en->n_path ? before : arena_strndup(a, text, (size_t)(at - text));
+    en->optimizer = before ? before : arena_strndup(a, text, (size_t)(at - text));
     en->of = at == state ? NULL : arena_strndup(a, rest, (size_t)(dot - rest));
     en->what = at == state ? rest : dot + 1;
     return true;
@@ -83,7 +83,7 @@ static bool guess_text(struct arena *a, struct dcp_entry *en, const char *text, 
 
 static bool guess(struct arena *a, struct dcp_entry *en)
 {
-    if (en->n_path == 0)
+    if (en->n_path <= 1)                /* a dict that its program has flattened by itself */
         return guess_text(a, en, en->name, NULL);
     for (int k = 0; k + 2 < en->n_path; k++) {
         const bool state = strcmp(en->path[k], "state") == 0;

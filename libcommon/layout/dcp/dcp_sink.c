@@ -310,14 +310,16 @@ static void make_table(const struct dcp_writer *w, struct arena *a, struct dcp_t
     for (int i = 0; i < w->n; i++) {
         const struct dcp_piece *p = &w->piece[i];
         struct dcp_entry *en = &t->entry[p->entry];
+        int64_t *box = arena_alloc(a, 2 * TENSOR_MAX_DIM * sizeof *box);
         struct dcp_chunk *c;
         char *name = file_of(p);
 
         if (en->n_chunks == 0)
             en->chunk = arena_alloc(a, (size_t)w->ranks * pieces_of(w->t, p->entry) * sizeof *en->chunk);
         c = &en->chunk[en->n_chunks++];
-        box_of(w, p, c->at, c->len);
-        c->place = (struct dcp_place){ .file = arena_fmt(a, "%s", name), .at = p->at, .len = p->size };
+        box_of(w, p, box, box + TENSOR_MAX_DIM);
+        *c = (struct dcp_chunk){ box, box + TENSOR_MAX_DIM,
+                                 { .file = arena_fmt(a, "%s", name), .at = p->at, .len = p->size } };
         free(name);
     }
 }

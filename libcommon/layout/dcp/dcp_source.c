@@ -21,15 +21,20 @@ enum { MAX_RUNS = 1 << 20 };
 /* Rows of a stack, and their chunks: each is a parameter's layer. */
 enum { MAX_ROW_CHUNKS = 1 << 22 };
 
-/* One chunk or value, and what was found there. */
+/* One chunk or value. */
 struct dcp_item {
-    const struct dcp_entry *en;
-    const struct dcp_chunk *chunk;
-    int home, file;             /* the file that it lies in, and itself as a file; -1: not to be had */
-    struct tile_chunk *tile;    /* of a tensor: where its bytes are noted */
-    struct pt *pt;
-    bool unread;                /* its entry is not read: it is not opened */
+    int entry, chunk;           /* entry -1 - u: a place of table.unread[u], which is not opened */
+    int home;                   /* the file that it lies in; -1: it is not there */
+    bool usable;                /* it lies in the file, on no other item */
 };
+
+/* Where the bytes of a chunk lie; NULL: nothing of use was found. */
+struct found {
+    struct extent *extent;
+    int n_extents;
+};
+
+enum { BATCH = 512 };           /* items that are open at a time */
 
 struct dcp_opening {
     struct source *s;
@@ -42,8 +47,12 @@ struct dcp_opening {
     struct names *listed;       /* names of the listing: their numbers */
     struct dcp_item *item;      /* by file and place */
     int n_items;
-    struct tile_chunk **tile;   /* of each entry, those of its chunks; in the end those of its shape */
-    int *n_tiles;
+    struct found *found;        /* of all chunks; those of an entry from first[] of it on */
+    size_t *first;
+    struct tile_chunk **flat;   /* of each entry that was flattened the chunks of its shape, n_flat of them */
+    int *n_flat;
+    int file[BATCH];            /* the open items, as files */
+    struct pt *pt[BATCH];
     uint64_t unused;            /* bytes of items that no entry names */
     int *n_good;                /* how many of the chunks were found; -1: they are of no use */
 };
@@ -100,21 +109,38 @@ static int read_metadata(struct dcp_opening *x, struct err *e)
     }
     bytes = xmalloc(size + 1);
     if (files_read(f, file, 0, bytes, size, e) == 0)
-        rc = dcp_metadata_read(x->s->arena, &(struct dcp_pickle){ x->path, bytes, size }, &x->table, x->r, e);
-    free(bytes);
+        rc = dcp_metadata_read(x->s->arena, &(struct dcp_pickle){ x->path, bytes, size, bytes }, &x->table, x->r, e);
+    else
+        free(bytes);
     dcp_add_file(x->s, DCP_METADATA, file, NULL);
     return rc;
 }
 
 /* ---- items ---- */
 
-static int item_cmp(const void *a, const void *b)
+static const struct dcp_chunk *chunk_of(const struct dcp_opening *x, const struct dcp_item *it)
 {
-    const struct dcp_item *x = a, *y = b;
+    return &x->table.entry[it->entry].chunk[it->chunk];
+}
 
-    if (x->home != y->home)
-        return x->home < y->home ? -1 : 1;
-    return x->chunk->place.at < y->chunk->place.at ? -1 : x->chunk->place.at > y->chunk->place.at;
+static const struct dcp_place *place_of(const struct dcp_opening *x, const struct dcp_item *it)
+{
+    return it->entry < 0 ? &x->table.unread[-1 - it->entry].place[it->chunk] : &chunk_of(x, it)->place;
+}
+
+static const char *name_of(const struct dcp_opening *x, const struct dcp_item *it)
+{
+    return it->entry < 0 ? x->table.unread[-1 - it->entry].name : x->table.entry[it->entry].name;
+}
+
+static int item_cmp(const void *a, const void *b, void *ctx)
+{
+    const struct dcp_item *p = a, *q = b;
+    const uint64_t at = place_of(ctx, p)->at, other = place_of(ctx, q)->at;
+
+    if (p->home != q->home)
+        return p->home < q->home ? -1 : 1;
+    return at < other ? -1 : at > other;
 }
 
 /* Files that are named and not there, once each. */
@@ -123,12 +149,13 @@ static void tell_missing(const struct dcp_opening *x)
     struct names *told = names_new(x->s->arena);
 
     for (int i = 0; i < x->n_items; i++) {
-        const char *name = x->item[i].chunk->place.file;
+        const struct dcp_place *place = place_of(x, &x->item[i]);
+        const char *name = place->file;
 
         if (x->item[i].home >= 0 || names_find(told, name) >= 0)
             continue;
         names_add(told, name, i);
-        report_add(x->r, SEV_ERROR, "missing_file", x->path, x->item[i].chunk->place.said_at, NULL,
+        report_add(x->r, SEV_ERROR, "missing_file", x->path, place->said_at, NULL,
                    "names file %s, which is not there", name);
     }
 }
@@ -151,53 +178,61 @@ static void list_files(struct dcp_opening *x)
 }
 
 /* Items of an entry that is not read have their places, and are not opened. */
-static void list_unread(struct dcp_opening *x, const struct dcp_unread *u)
+static void list_unread(struct dcp_opening *x, int u)
 {
-    struct dcp_entry *en = arena_alloc(x->s->arena, sizeof *en);
-    struct dcp_chunk *chunk = arena_alloc(x->s->arena, ((size_t)u->n_places + 1) * sizeof *chunk);
+    const struct dcp_unread *unread = &x->table.unread[u];
 
-    *en = (struct dcp_entry){ .name = u->name, .said_at = u->said_at };
-    source_add_unread(x->s, x->o, x->r, (struct source_spot){ x->path, u->said_at }, u->name, u->why);
-    for (int i = 0; i < u->n_places; i++) {
-        const int at = u->place[i].file ? names_find(x->listed, u->place[i].file) : -1;
+    source_add_unread(x->s, x->o, x->r, (struct source_spot){ x->path, unread->said_at }, unread->name, unread->why);
+    for (int i = 0; i < unread->n_places; i++) {
+        const int at = unread->place[i].file ? names_find(x->listed, unread->place[i].file) : -1;
 
-        chunk[i].place = u->place[i];
-        if (u->place[i].file)
-            x->item[x->n_items++] = (struct dcp_item){ .en = en, .chunk = &chunk[i], .unread = true,
-                                                       .home = at < 0 ? -1 : x->l->member[at].file, .file = -1 };
+        if (unread->place[i].file)
+            x->item[x->n_items++] = (struct dcp_item){ -1 - u, i, at < 0 ? -1 : x->l->member[at].file, false };
     }
 }
 
 static void list_items(struct dcp_opening *x)
 {
+    const size_t n_entries = (size_t)x->table.n + 1;
     size_t n = 0;
 
-    for (int i = 0; i < x->table.n; i++)
+    x->first = xcalloc(n_entries, sizeof *x->first);
+    x->flat = xcalloc(n_entries, sizeof *x->flat);
+    x->n_flat = xcalloc(n_entries, sizeof *x->n_flat);
+    x->n_good = xcalloc(n_entries, sizeof *x->n_good);
+    for (int i = 0; i < x->table.n; i++) {
+        x->first[i] = n;
         n += (size_t)x->table.entry[i].n_chunks;
+    }
+    x->found = xcalloc(n + 1, sizeof *x->found);
     for (int i = 0; i < x->table.n_unread; i++)
         n += (size_t)x->table.unread[i].n_places;
     x->item = xcalloc(n + 1, sizeof *x->item);
-    x->tile = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->tile);
-    x->n_good = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->n_good);
-    x->n_tiles = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->n_tiles);
     for (int i = 0; i < x->table.n; i++) {
         const struct dcp_entry *en = &x->table.entry[i];
 
-        x->n_tiles[i] = en->n_chunks;
-        x->tile[i] = arena_alloc(x->s->arena, ((size_t)en->n_chunks + 1) * sizeof **x->tile);
         for (int k = 0; k < en->n_chunks; k++) {
             int at = en->chunk[k].place.file ? names_find(x->listed, en->chunk[k].place.file) : -1;
 
             if (en->chunk[k].place.file)
-                x->item[x->n_items++] = (struct dcp_item){ .en = en, .chunk = &en->chunk[k], .tile = &x->tile[i][k],
-                                                           .home = at < 0 ? -1 : x->l->member[at].file, .file = -1 };
+                x->item[x->n_items++] = (struct dcp_item){ i, k, at < 0 ? -1 : x->l->member[at].file, false };
         }
     }
     for (int i = 0; i < x->table.n_unread; i++)
-        list_unread(x, &x->table.unread[i]);
-    qsort(x->item, (size_t)x->n_items, sizeof *x->item, item_cmp);
+        list_unread(x, i);
+    qsort_r(x->item, (size_t)x->n_items, sizeof *x->item, item_cmp, x);
     tell_missing(x);
     list_files(x);
+}
+
+static void opening_free(struct dcp_opening *x)
+{
+    free(x->item);
+    free(x->found);
+    free(x->first);
+    free(x->flat);
+    free(x->n_flat);
+    free(x->n_good);
 }
 
 /* Do the bytes begin and end as archives do, with a header and the end of a directory? */
@@ -225,14 +260,14 @@ static void tell_gap(struct dcp_opening *x, int home, uint64_t at, uint64_t end)
 static bool is_shared(struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i], *before = it - 1;
-    const uint64_t at = it->chunk->place.at;
+    const uint64_t at = place_of(x, it)->at;
 
-    if (i == 0 || before->home != it->home || before->chunk->place.at != at)
+    if (i == 0 || before->home != it->home || place_of(x, before)->at != at)
         return false;
-    if (i == 1 || before[-1].home != it->home || before[-1].chunk->place.at != at)
-        report_add(x->r, SEV_ERROR, "shared_item", files_name(x->s->files, it->home), at, it->en->name,
+    if (i == 1 || before[-1].home != it->home || place_of(x, &before[-1])->at != at)
+        report_add(x->r, SEV_ERROR, "shared_item", files_name(x->s->files, it->home), at, name_of(x, it),
                    "its item begins where that of %s does, as SerializationFormat.SAFETENSORS has it: only TORCH_SAVE "
-                   "can be read; save in that", before->en->name);
+                   "can be read; save in that", name_of(x, before));
     return true;
 }
 
@@ -245,15 +280,14 @@ static void place_items(struct dcp_opening *x)
     x->s->item = arena_alloc(x->s->arena, ((size_t)x->n_items + 1) * sizeof *x->s->item);
     for (int i = 0; i < x->n_items; i++) {
         struct dcp_item *it = &x->item[i];
-        const struct dcp_place *p = &it->chunk->place;
-        char *name;
+        const struct dcp_place *p = place_of(x, it);
 
         if (it->home < 0)
             continue;
         if (i && x->item[i - 1].home != it->home)
             end = 0;
         if (p->at > files_size(f, it->home) || p->len > files_size(f, it->home) - p->at) {
-            report_add(x->r, SEV_ERROR, "cut_short", files_name(f, it->home), p->at, it->en->name,
+            report_add(x->r, SEV_ERROR, "cut_short", files_name(f, it->home), p->at, name_of(x, it),
                        "its item should have %" PRIu64 " bytes here, the file ends at %" PRIu64, p->len,
                        files_size(f, it->home));
             continue;
@@ -261,16 +295,14 @@ static void place_items(struct dcp_opening *x)
         if (is_shared(x, i))
             continue;
         if (p->at < end) {
-            report_add(x->r, SEV_ERROR, "overlap", files_name(f, it->home), p->at, it->en->name,
+            report_add(x->r, SEV_ERROR, "overlap", files_name(f, it->home), p->at, name_of(x, it),
                        "its item begins inside the one before, which ends at byte %" PRIu64, end);
             continue;
         }
         tell_gap(x, it->home, end, p->at);
         end = p->at + p->len;
-        name = str_fmt("%s+%" PRIu64, files_name(f, it->home), p->at);
-        it->file = files_add_item(f, it->home, p->at, p->len, name);
-        x->s->item[x->s->n_items++] = it->file;
-        free(name);
+        it->usable = true;
+        x->s->item[x->s->n_items++] = (struct source_item){ it->home, p->at, p->len };
         if (i + 1 == x->n_items || x->item[i + 1].home != it->home)
             tell_gap(x, it->home, end, files_size(f, it->home));
     }
@@ -282,47 +314,51 @@ static void place_items(struct dcp_opening *x)
 
 /* ---- what items hold ---- */
 
-static int wrong_item(const struct dcp_opening *x, const struct dcp_item *it, const char *what)
+/* Item i is open in the place i % BATCH. */
+static int wrong_item(const struct dcp_opening *x, int i, const char *what)
 {
-    report_add(x->r, SEV_ERROR, "item", files_name(x->s->files, it->file), ERR_NO_BYTE, it->en->name, "%s", what);
+    report_add(x->r, SEV_ERROR, "item", files_name(x->s->files, x->file[i % BATCH]), ERR_NO_BYTE,
+               name_of(x, &x->item[i]), "%s", what);
     return -1;
 }
 
 /* What an item holds is not read: its entry is left out, once. */
-static int leave_out(struct dcp_opening *x, const struct dcp_item *it, struct strbuf *what)
+static int leave_out(struct dcp_opening *x, int i, struct strbuf *what)
 {
+    const char *name = name_of(x, &x->item[i]);
     struct source *s = x->s;
     bool known = false;
 
-    for (int i = 0; i < s->n_unread && !known; i++)
-        known = strcmp(s->unread[i].name, it->en->name) == 0;
+    for (int k = 0; k < s->n_unread && !known; k++)
+        known = strcmp(s->unread[k].name, name) == 0;
     if (!known)
-        source_add_unread(s, x->o, x->r, (struct source_spot){ files_name(s->files, it->file), ERR_NO_BYTE },
-                          it->en->name, what->buf);
+        source_add_unread(s, x->o, x->r, (struct source_spot){ files_name(s->files, x->file[i % BATCH]), ERR_NO_BYTE },
+                          name, what->buf);
     strbuf_free(what);
     return -1;
 }
 
-static int take_chunk(struct dcp_opening *x, const struct dcp_item *it)
+static int take_chunk(struct dcp_opening *x, int i)
 {
-    const struct dcp_entry *en = it->en;
+    const struct dcp_item *it = &x->item[i];
+    const struct dcp_entry *en = &x->table.entry[it->entry];
+    const struct pt *pt = x->pt[i % BATCH];
+    struct found *found = &x->found[x->first[it->entry] + (size_t)it->chunk];
     struct strbuf what = {0};
     struct pt_tensor t;
 
-    if (pt_unread(it->pt, pt_root(it->pt), &what))
-        return leave_out(x, it, &what);
-    if (!pt_tensor(it->pt, pt_root(it->pt), &t))
-        return wrong_item(x, it, "its item holds no plain tensor");
+    if (pt_unread(pt, pt_root(pt), &what))
+        return leave_out(x, i, &what);
+    if (!pt_tensor(pt, pt_root(pt), &t))
+        return wrong_item(x, i, "its item holds no plain tensor");
     if (t.dtype != en->dtype)
-        return wrong_item(x, it, "its item holds a tensor of another type than " DCP_METADATA " says");
-    if (t.ndim != en->ndim || memcmp(t.shape, it->chunk->len, (size_t)en->ndim * sizeof *t.shape) != 0)
-        return wrong_item(x, it, "its item holds a tensor of another shape than " DCP_METADATA " says");
-    memcpy(it->tile->at, it->chunk->at, sizeof it->tile->at);
-    memcpy(it->tile->len, it->chunk->len, sizeof it->tile->len);
-    it->tile->extent = tile_runs(x->s->arena, &t, MAX_RUNS, &it->tile->n_extents);
-    if (!it->tile->extent)
-        return wrong_item(x, it, "its item holds a tensor in too many pieces");
-    x->n_good[en - x->table.entry]++;
+        return wrong_item(x, i, "its item holds a tensor of another type than " DCP_METADATA " says");
+    if (t.ndim != en->ndim || memcmp(t.shape, chunk_of(x, it)->len, (size_t)en->ndim * sizeof *t.shape) != 0)
+        return wrong_item(x, i, "its item holds a tensor of another shape than " DCP_METADATA " says");
+    found->extent = tile_runs(x->s->arena, &t, MAX_RUNS, &found->n_extents);
+    if (!found->extent)
+        return wrong_item(x, i, "its item holds a tensor in too many pieces");
+    x->n_good[it->entry]++;
     return 0;
 }
 
@@ -336,72 +372,94 @@ static bool holds_tensors(const struct pt *pt)
     return false;
 }
 
-/* A tree with tensors inside needs its handle; others are copied. */
-static void take_value(struct dcp_opening *x, struct dcp_item *it)
+/* A tree with tensors inside needs its handle, and that the item stays a file; others are copied. */
+static void take_value(struct dcp_opening *x, int i)
 {
     struct source *s = x->s;
     struct source_value *v = &s->value[s->n_values];
+    struct pt **pt = &x->pt[i % BATCH];
     struct strbuf what = {0};
 
-    if (pt_find_unread(it->pt, pt_root(it->pt), &what)) {
-        leave_out(x, it, &what);
+    if (pt_find_unread(*pt, pt_root(*pt), &what)) {
+        leave_out(x, i, &what);
         return;
     }
     s->n_values++;
-    *v = (struct source_value){ .name = it->en->name };
-    if (!holds_tensors(it->pt)) {
-        v->tree = pk_copy(s->arena, pt_root(it->pt));
+    *v = (struct source_value){ .name = name_of(x, &x->item[i]) };
+    if (!holds_tensors(*pt)) {
+        v->tree = pk_copy(s->arena, pt_root(*pt));
         return;
     }
-    v->tree = pt_root(it->pt);
-    v->pt = it->pt;
-    s->held[s->n_held++] = it->pt;
-    it->pt = NULL;
+    v->tree = pt_root(*pt);
+    v->pt = *pt;
+    s->held[s->n_held++] = *pt;
+    *pt = NULL;
+    x->file[i % BATCH] = -1;
 }
 
-static void take_item(struct dcp_opening *x, struct dcp_item *it)
+static void take_item(struct dcp_opening *x, int i)
 {
     if (!*x->s->run.torch_dialect)
-        snprintf(x->s->run.torch_dialect, sizeof x->s->run.torch_dialect, "%s", pt_dialect(it->pt));
-    if (!it->en->is_tensor)
-        take_value(x, it);
-    else if (take_chunk(x, it) < 0)
-        it->tile->extent = NULL;
-    pt_close(it->pt);
+        snprintf(x->s->run.torch_dialect, sizeof x->s->run.torch_dialect, "%s", pt_dialect(x->pt[i % BATCH]));
+    if (!x->table.entry[x->item[i].entry].is_tensor)
+        take_value(x, i);
+    else if (take_chunk(x, i) < 0)
+        x->found[x->first[x->item[i].entry] + (size_t)x->item[i].chunk].extent = NULL;
+    pt_close(x->pt[i % BATCH]);
 }
 
-static struct pt *open_item(const struct dcp_opening *x, const struct dcp_item *it)
+/* Of a summary one tensor tells who wrote the containers. */
+static bool is_opened(const struct dcp_opening *x, int i)
+{
+    return x->item[i].usable && x->item[i].entry >= 0 && (i == 0 || !x->o->no_tensors || !x->table.entry[x->item[i].entry].is_tensor);
+}
+
+/* Let the place of item i be it. */
+static void point_item(struct dcp_opening *x, int i)
+{
+    const struct dcp_item *it = &x->item[i];
+    const struct dcp_place *p = place_of(x, it);
+    char *name = str_fmt("%s+%" PRIu64, files_name(x->s->files, it->home), p->at);
+    int *file = &x->file[i % BATCH];
+
+    if (*file < 0)
+        *file = files_add_item(x->s->files, it->home, p->at, p->len, name);
+    else
+        files_point_item(x->s->files, *file, it->home, p->at, p->len, name);
+    free(name);
+}
+
+static struct pt *open_item(const struct dcp_opening *x, int i)
 {
     struct err e = {0};
-    struct pt *pt;
+    struct pt *pt = pt_open(x->s->files, x->file[i % BATCH], &e);
 
-    /* Of a summary one tensor tells who wrote the containers. */
-    if (it->unread || it->file < 0 || (it->en->is_tensor && x->o->no_tensors && it != x->item))
-        return NULL;
-    pt = pt_open(x->s->files, it->file, &e);
     if (!pt)
         report_add_err(x->r, "unreadable", &e);
     else
-        pt_check_classes(pt, files_name(x->s->files, it->file), x->r);
+        pt_check_classes(pt, files_name(x->s->files, x->file[i % BATCH]), x->r);
     return pt;
 }
 
 static void open_items(struct dcp_opening *x)
 {
-    enum { BATCH = 512 };
     int threads = x->o->threads ? x->o->threads : 16;
 
     x->s->value = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->s->value);
     x->s->held = arena_alloc(x->s->arena, ((size_t)x->table.n + 1) * sizeof *x->s->held);
+    memset(x->file, -1, sizeof x->file);
     for (int first = 0; first < x->n_items; first += BATCH) {
         int n = x->n_items - first < BATCH ? x->n_items - first : BATCH;
 
+        for (int i = first; i < first + n; i++)
+            if (is_opened(x, i))
+                point_item(x, i);
         #pragma omp parallel for num_threads(threads < n ? threads : n) schedule(dynamic) if (x->n_items > 64)
         for (int i = first; i < first + n; i++)
-            x->item[i].pt = open_item(x, &x->item[i]);
+            x->pt[i % BATCH] = is_opened(x, i) ? open_item(x, i) : NULL;
         for (int i = first; i < first + n; i++)
-            if (x->item[i].pt)
-                take_item(x, &x->item[i]);
+            if (x->pt[i % BATCH])
+                take_item(x, i);
     }
 }
 
@@ -423,8 +481,27 @@ static void tell_flaw(const struct dcp_opening *x, const struct dcp_entry *en, c
                    c->place.at, en->chunk[flaw->other].place.file, en->chunk[flaw->other].place.at);
 }
 
+/* The chunks of an entry, in its shape, and how many; *made: the caller frees them. */
+static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, bool *made)
+{
+    const struct dcp_entry *en = &x->table.entry[i];
+    struct tile_chunk *tile = x->flat[i];
+
+    *made = !tile;
+    *n = tile ? x->n_flat[i] : en->n_chunks;
+    if (tile)
+        return tile;
+    tile = xcalloc((size_t)en->n_chunks + 1, sizeof *tile);
+    for (int k = 0; k < en->n_chunks; k++) {
+        const struct found *found = &x->found[x->first[i] + (size_t)k];
+
+        tile[k] = (struct tile_chunk){ en->chunk[k].at, en->chunk[k].len, found->n_extents, found->extent };
+    }
+    return tile;
+}
+
 /* NULL: a finding says why, or no tensors were asked for. */
-static struct tmap *make_map(const struct dcp_opening *x, int i)
+static struct tmap *make_map(const struct dcp_opening *x, int i, const struct tile_chunk *tile, int n)
 {
     const struct dcp_entry *en = &x->table.entry[i];
     struct tile_flaw flaw = {0};
@@ -432,33 +509,37 @@ static struct tmap *make_map(const struct dcp_opening *x, int i)
 
     if (x->n_good[i] < en->n_chunks || x->o->no_tensors)
         return NULL;
-    m = tile_map(x->s->arena, &(struct tile_tensor){ en->dtype, en->ndim, en->shape }, x->tile[i], x->n_tiles[i],
-                 &flaw);
+    m = tile_map(x->s->arena, &(struct tile_tensor){ en->dtype, en->ndim, en->shape }, tile, n, &flaw);
     if (!m)
         tell_flaw(x, en, &flaw);
     return m;
 }
 
-/* Entries that stand for another shape take it; what their chunks say is looked at in the shape that they have. */
+/* Entries that stand for another shape take it; what their chunks say is checked in the shape that they have. */
 static void unfold(struct dcp_opening *x)
 {
     for (int i = 0; i < x->table.n; i++) {
         struct dcp_entry *en = &x->table.entry[i];
-        bool fits = en->n_whole && dcp_flat_fits(en);
+        bool fits = en->n_whole && dcp_flat_fits(en), made = false;
+        struct tile_chunk *tile = NULL;
+        int n;
 
         if (!en->n_whole)
             continue;
         if (!fits)
             report_add(x->r, SEV_ERROR, "shape", x->path, en->said_at, en->name,
                        "was flattened, and its pieces do not give the shape that they stand for");
-        if (!fits || !make_map(x, i))
+        else
+            tile = tiles_of(x, i, &n, &made);
+        if (!fits || !make_map(x, i, tile, n))
             x->n_good[i] = -1;
         else
-            x->n_tiles[i] = dcp_flat_unfold(x->s->arena, en, x->tile[i], &x->tile[i]);
+            x->n_flat[i] = dcp_flat_unfold(x->s->arena, en, tile, &x->flat[i]);
         if (fits) {
             en->ndim = en->n_whole;
             memcpy(en->shape, en->whole, sizeof en->shape);
         }
+        free(tile);
     }
 }
 
@@ -542,7 +623,7 @@ static void set_state(struct param *p, enum state st, struct tmap *m, const char
 }
 
 /* The stack itself, and each row as a state of its parameter. */
-static void take_stack(struct dcp_opening *x, int entry, struct tmap *m)
+static void take_stack(struct dcp_opening *x, int entry, struct tmap *m, const struct tile_chunk *tile, int n_tiles)
 {
     const struct dcp_entry *en = &x->table.entry[entry];
     const struct dcp_role *r = &x->role[entry];
@@ -551,9 +632,8 @@ static void take_stack(struct dcp_opening *x, int entry, struct tmap *m)
     struct source *s = x->s;
     struct source_stack *k = &s->stack[s->n_stacks++];
     struct tile_flaw flaw;
-    int *first, number_at = r->number_at + (int)(strlen(en->name) - strlen(r->param));
-    struct tile_chunk *c = m ? tile_rows(s->arena, &whole, x->tile[entry], x->n_tiles[entry], MAX_ROW_CHUNKS, &first)
-                             : NULL;
+    int *first = NULL, number_at = r->number_at + (int)(strlen(en->name) - strlen(r->param));
+    struct tile_chunk *c = m ? tile_rows(s->arena, &whole, tile, n_tiles, MAX_ROW_CHUNKS, &first) : NULL;
     int *number = c ? arena_alloc(s->arena, (size_t)en->shape[0] * sizeof *number) : NULL;
 
     *k = (struct source_stack){ { .name = en->name, .map = m, .ndim = en->ndim }, r->state, number };
@@ -568,6 +648,8 @@ static void take_stack(struct dcp_opening *x, int entry, struct tmap *m)
         set_state(p, r->state, tile_map(s->arena, &row, c + first[i], first[i + 1] - first[i], &flaw),
                   row_name(x, en->name, number_at, i));
     }
+    free(c);
+    free(first);
 }
 
 static void take_tensors(struct dcp_opening *x)
@@ -579,12 +661,19 @@ static void take_tensors(struct dcp_opening *x)
     for (int i = 0; i < x->table.n; i++) {
         const struct dcp_entry *en = &x->table.entry[i];
         const struct dcp_role *r = &x->role[i];
-        struct tmap *m = en->is_tensor ? make_map(x, i) : NULL;
+        struct tile_chunk *tile;
+        bool made;
+        struct tmap *m;
+        int n;
 
-        if (!en->is_tensor || (x->o->no_optimizer && r->param && r->state > STATE_FP32))
+        if (!en->is_tensor)
             continue;
-        if (r->param && r->stack) {
-            take_stack(x, i, m);
+        tile = tiles_of(x, i, &n, &made);
+        m = make_map(x, i, tile, n);
+        if (x->o->no_optimizer && r->param && r->state > STATE_FP32) {
+            /* its flaws are known, and it is left out */
+        } else if (r->param && r->stack) {
+            take_stack(x, i, m, tile, n);
         } else if (r->param) {
             set_state(param_of(x, r->param, en->ndim, en->shape), r->state, m, en->name);
         } else if (m) {
@@ -593,6 +682,8 @@ static void take_tensors(struct dcp_opening *x)
             *v = (struct source_value){ .name = en->name, .map = m, .ndim = en->ndim };
             memcpy(v->shape, en->shape, sizeof v->shape);
         }
+        if (made)
+            free(tile);
     }
 }
 
@@ -630,7 +721,7 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
 {
     struct dcp_opening x = { .s = s, .l = l, .o = o, .r = r, .listed = names_new(s->arena) };
     struct dcp_naming naming = { .s = s, .table = &x.table, .model = o->model, .no_optimizer = o->no_optimizer };
-    int manifest = dcp_listed(l, MANIFEST_NAME);
+    int manifest = dcp_listed(l, MANIFEST_NAME), rc;
 
     s->kind = LAYOUT_DCP;
     s->file = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *s->file);
@@ -644,12 +735,14 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     place_items(&x);
     open_items(&x);
     unfold(&x);
-    free(x.item);
     x.role = naming.role = arena_alloc(s->arena, ((size_t)x.table.n + 1) * sizeof *x.role);
     naming.path = x.path;
-    if (assign(&naming, r, e) < 0)
+    rc = assign(&naming, r, e);
+    if (rc == 0)
+        take_tensors(&x);
+    opening_free(&x);
+    if (rc < 0)
         return -1;
-    take_tensors(&x);
     s->dcp = arena_alloc(s->arena, sizeof *s->dcp);
     memcpy((struct dcp_table *)s->dcp, &x.table, sizeof x.table);
     find_iteration(s);

@@ -278,7 +278,7 @@ int dcp_metadata_rewrite(const struct dcp_pickle *was, const struct dcp_change *
     struct rewriting w = { .a = arena_new(0) };
     struct pk_tree tree;
     uint32_t n_entries = 0;
-    int rc = pickle_parse_table(was->bytes, was->len, was->path, &tree, e);
+    int rc = pickle_parse_table(was->bytes, was->len, was->path, NULL, &tree, e);
 
     if (rc == 0 && !find_tables(&w, tree.root, &n_entries)) {
         err_data(e, was->path, ERR_NO_BYTE, "has not the tables it had a moment ago");

@@ -155,11 +155,13 @@ int edit_items_seal(const struct edit *x, const struct edit_file *f, const char 
     if (rc < 0)
         err_sys(e, path, "cannot open");
     for (int i = 0; i < x->s->n_items && rc == 0; i++) {
-        struct edit_item it = { .fd = fd, .path = path, .files = x->s->files, .was = f->file,
-                           .size = files_size(x->s->files, x->s->item[i]) };
+        const struct source_item *item = &x->s->item[i];
+        struct edit_item it = { .fd = fd, .path = path, .files = x->s->files, .was = f->file, .size = item->len };
+        const bool here = strcmp(files_path(x->s->files, item->file, &it.base), of) == 0;
 
-        if (strcmp(files_path(x->s->files, x->s->item[i], &it.base), of) == 0 && touched(f, it.base, it.size))
-            rc = seal_item(x, f, &it, x->s->item[i], e);
+        it.base += item->at;
+        if (here && touched(f, it.base, it.size))
+            rc = seal_item(x, f, &it, files_add_item(x->s->files, item->file, item->at, item->len, path), e);
         *delta ^= it.delta;
     }
     if (fd >= 0)

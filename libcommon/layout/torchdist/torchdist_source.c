@@ -114,14 +114,15 @@ static bool take_tensor(struct flattening *w, const char *name, const struct pk 
 {
     struct source_value x = { .name = name };
     struct tile_flaw flaw;
-    struct tile_chunk c = {0};
+    static const int64_t begin[TENSOR_MAX_DIM];
+    struct tile_chunk c = { .at = begin };
     struct pt_tensor t;
 
     if (!pt_tensor(w->pt, v, &t))
         return false;
     x.ndim = t.ndim;
     memcpy(x.shape, t.shape, sizeof x.shape);
-    memcpy(c.len, t.shape, sizeof c.len);
+    c.len = t.shape;
     c.extent = tile_runs(w->s->arena, &t, MAX_RUNS, &c.n_extents);
     x.map = c.extent ? tile_map(w->s->arena, &(struct tile_tensor){ t.dtype, t.ndim, x.shape }, &c, 1, &flaw) : NULL;
     if (x.map)

@@ -34,10 +34,13 @@ static void add_state(struct made *m, enum state st, enum cut cut)
         struct tile_chunk *c = &chunk[k];
         char *to = m->bytes[st][k];
         struct record record;
+        int64_t *at = arena_alloc(m->s.arena, 2 * sizeof *at), *len = arena_alloc(m->s.arena, 2 * sizeof *len);
 
-        *c = (struct tile_chunk){ .len = { ROWS, COLUMNS }, .n_extents = 1 };
-        c->len[cut] /= PIECES;
-        c->at[cut] = k * c->len[cut];
+        len[0] = ROWS;
+        len[1] = COLUMNS;
+        len[cut] /= PIECES;
+        at[cut] = k * len[cut];
+        *c = (struct tile_chunk){ .at = at, .len = len, .n_extents = 1 };
         for (int64_t i = c->at[0]; i < c->at[0] + c->len[0]; i++)
             for (int64_t j = c->at[1]; j < c->at[1] + c->len[1]; j++, to += size) {
                 const uint16_t half = f32_to_bf16(m->flat[st][i][j]);

@@ -156,7 +156,7 @@ static void test_damage(void **state)
     parse_text(P("}U\3a\0bK\1s."), "{\"a\\u0000b\": 1}");   /* a token's number, say */
     expect_error(P("}U\1aNsU\1aNs."), "t: at byte 6: damaged pickle: a key stands twice in one dict");
     expect_error(P("h\5."), "t: at byte 0: damaged pickle: memo index 5 was never stored");
-    expect_error(P("Nr\377\377\377\377."), "t: at byte 1: damaged pickle: memo index 4294967295, at most 16777216 are supported");
+    expect_error(P("Nr\377\377\377\377."), "t: at byte 1: damaged pickle: memo index 4294967295, at most 67108864 are supported");
     expect_error(P("q\0."), "t: at byte 0: damaged pickle: stack underflow");
     expect_error(P("X\377\377\377\377a."), "t: at byte 0: damaged pickle: ends inside an operand of 4294967295 bytes");
     expect_error(P("\x8b\377\377\377\377a."), "t: at byte 0: damaged pickle: ends inside an operand of 4294967295 bytes");
@@ -522,11 +522,123 @@ static void test_many_keys(void **state)
     arena_free(a);
 }
 
+/* ---- tables: objects that leave a number ---- */
+
+struct taken {
+    int64_t n, sum;
+    int refuse;                         /* every so many are not taken */
+};
+
+static int64_t take_row(void *ctx, int cls, const struct pk *v)
+{
+    struct taken *t = ctx;
+    int64_t x = 0;
+
+    assert_int_equal(cls, 0);
+    if (t->refuse && ++t->refuse % 3 == 0)
+        return -1;
+    assert_true(pk_as_int(v->state->item[1], &x) || v->state->item[1]->type == PK_LIST);
+    t->sum += x;
+    return t->n++;
+}
+
+static void parse_rows(const void *bytes, size_t len, struct taken *t, struct pk_tree *tree)
+{
+    static const char *const cls[1][2] = { { "m", "R" } };
+    const struct pickle_rows rows = { cls, 1, take_row, t };
+    struct err e = {0};
+
+    if (pickle_parse_table(bytes, len, "t", &rows, tree, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+/* R of a state {a: ...}. */
+#define ROW_BEGIN "cm\nR\n)\x81"
+#define ROW ROW_BEGIN "}U\1aK\5sb"
+
+/* A row goes with all that only it leads to; what something else leads to stays, and so does the object then. */
+static void test_rows(void **state)
+{
+    static const struct { const char *what, *bytes; size_t len; const char *text; } cases[] = {
+#define CASE(what, bytes, text) { what, bytes, sizeof(bytes) - 1, text }
+        CASE("two", "\x80\2](" ROW ROW "e.", "[0, 1]"),
+        CASE("twice in the tree", "\x80\2(" ROW_BEGIN "q\1}U\1aK\5sbh\1t.", "[0, 0]"),
+        CASE("arguments asked for again", "\x80\2(cm\nR\n)q\2\x81}U\1aK\5sbh\2t.", "[0, []]"),
+        CASE("a part asked for again", "\x80\2](" ROW_BEGIN "}U\1a]q\1K\7asbh\1e.", "[\"<m.R>\", [7]]"),
+        CASE("off the stack and back", "\x80\2](" ROW_BEGIN "q\1K\x09\x86h\1}U\1aK\5sbe.",
+             "[[\"<m.R>\", 9], \"<m.R>\"]"),
+        CASE("into an older list", "\x80\2(]q\0" ROW_BEGIN "}U\1ah\0K\7asbt.", "[[7], \"<m.R>\"]"),
+        CASE("into an older dict", "\x80\2(}q\0" ROW_BEGIN "}U\1ah\0U\1b]ssbt.", "[{\"b\": []}, \"<m.R>\"]"),
+        CASE("an older object's state", "\x80\2(cm\nS\n)\x81q\0" ROW_BEGIN "}U\1ah\0]bsbt.", "[\"<m.S>\", \"<m.R>\"]"),
+        CASE("without a state", "\x80\2](" ROW_BEGIN ROW "e.", "[\"<m.R>\", 0]"),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct taken t = {0};
+        struct strbuf text = {0};
+        struct pk_tree tree;
+
+        parse_rows(cases[i].bytes, cases[i].len, &t, &tree);
+        pk_text(tree.root, &text);
+        if (strcmp(text.buf, cases[i].text) != 0)
+            fail_msg("%s: %s, expected %s", cases[i].what, text.buf, cases[i].text);
+        strbuf_free(&text);
+        pk_tree_free(&tree);
+    }
+}
+
+/* So many that blocks of memory come and go; some stay as they are. */
+static void test_many_rows(void **state)
+{
+    enum { N = 60000 };
+    struct strbuf sb = {0};
+    struct taken t = { .refuse = 1 };
+    struct pk_tree tree;
+    int64_t sum = 0, row = 0, x;
+
+    (void)state;
+    strbuf_add(&sb, "\x80\2](", 4);
+    for (int i = 0; i < N; i++) {
+        const uint8_t low = (uint8_t)i, high = (uint8_t)(i >> 8);
+
+        strbuf_add(&sb, ROW_BEGIN "}(U\1aM", sizeof ROW_BEGIN - 1 + 6);
+        strbuf_add(&sb, &low, 1);
+        strbuf_add(&sb, &high, 1);
+        strbuf_addf(&sb, "U\1bX%c%c", 0, i % 2 ? 9 : 3);
+        strbuf_add(&sb, "\0\0", 2);
+        for (int k = 0; k < (i % 2 ? 9 : 3) * 256; k++)
+            strbuf_add(&sb, "x", 1);
+        strbuf_add(&sb, "ub", 2);
+    }
+    strbuf_add(&sb, "e.", 2);
+    parse_rows(sb.buf, sb.len, &t, &tree);
+    assert_int_equal(tree.root->n, N);
+    for (int i = 0; i < N; i++) {
+        const struct pk *v = tree.root->item[i];
+
+        if (v->type == PK_ROW) {
+            assert_int_equal(v->i, row++);
+            sum += i;
+            continue;
+        }
+        assert_true(v->type == PK_OBJ && pk_as_int(v->state->item[1], &x) && x == i);
+        assert_int_equal(v->state->item[3]->len, (i % 2 ? 9 : 3) * 256);
+    }
+    assert_int_equal(row, t.n);
+    assert_int_equal(sum, t.sum);
+    assert_true(row == N / 3 * 2);
+    pk_tree_free(&tree);
+    strbuf_free(&sb);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_many_keys),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_many_rows),
         cmocka_unit_test(test_newer_protocols),
         cmocka_unit_test(test_newer_damage),
         cmocka_unit_test(test_damage),

@@ -18,6 +18,7 @@ struct made {
     int64_t shape[TENSOR_MAX_DIM];
     struct tile_tensor tensor;
     struct tile_chunk chunk[MAX_CHUNKS];
+    int64_t at[MAX_CHUNKS][TENSOR_MAX_DIM], len[MAX_CHUNKS][TENSOR_MAX_DIM];
     struct extent extent[MAX_CHUNKS][2];
     uint32_t bytes[MAX_CHUNKS][MAX_ELEMS];
     int n, n_elems;
@@ -33,7 +34,6 @@ static int below(int n)
 /* Cut the box anywhere, again and again; now and then a side of it is empty. */
 static void cut(struct made *m, const int64_t *at, const int64_t *len, int depth)
 {
-    struct tile_chunk *c = &m->chunk[m->n];
     int d = below(m->tensor.ndim);
 
     if (depth > 0 && m->tensor.ndim > 0 && m->n < MAX_CHUNKS / 2) {
@@ -50,8 +50,9 @@ static void cut(struct made *m, const int64_t *at, const int64_t *len, int depth
         cut(m, behind, second, depth - 1);
         return;
     }
-    memcpy(c->at, at, sizeof c->at);
-    memcpy(c->len, len, sizeof c->len);
+    memcpy(m->at[m->n], at, sizeof m->at[m->n]);
+    memcpy(m->len[m->n], len, sizeof m->len[m->n]);
+    m->chunk[m->n] = (struct tile_chunk){ .at = m->at[m->n], .len = m->len[m->n] };
     m->n++;
 }
 
@@ -193,7 +194,7 @@ static void test_rows(void **state)
         struct tile_chunk *c;
         struct tile_flaw flaw;
         struct err e = {0};
-        int *first, n;
+        int *first = NULL, *none = NULL, n;
 
         make(&m, round);
         row = (struct tile_tensor){ m.tensor.dtype, m.tensor.ndim - 1, m.shape + 1 };
@@ -210,7 +211,9 @@ static void test_rows(void **state)
                     fail_msg("round %d: row %d, element %d is %u", round, r, i, out[i]);
         }
         if (c)
-            assert_null(tile_rows(m.arena, &m.tensor, m.chunk, m.n, m.shape[0] - 1, &first));
+            assert_null(tile_rows(m.arena, &m.tensor, m.chunk, m.n, m.shape[0] - 1, &none));
+        free(c);
+        free(first);
         end(&m);
     }
 }
@@ -247,8 +250,9 @@ static void test_flaws(void **state)
 {
     static const int64_t shape[2] = { 4, 6 };
     struct tile_tensor t = { DTYPE_F32, 2, shape };
-    struct tile_chunk c[3] = { { .at = {0, 0}, .len = {4, 3} }, { .at = {0, 3}, .len = {2, 3} },
-                               { .at = {2, 3}, .len = {2, 3} } };
+    int64_t at[3][2] = { { 0, 0 }, { 0, 3 }, { 2, 3 } }, len[3][2] = { { 4, 3 }, { 2, 3 }, { 2, 3 } };
+    struct tile_chunk c[3] = { { .at = at[0], .len = len[0] }, { .at = at[1], .len = len[1] },
+                               { .at = at[2], .len = len[2] } };
     struct arena *a = arena_new(0);
     struct tile_flaw flaw = {0};
 
@@ -257,17 +261,18 @@ static void test_flaws(void **state)
     assert_null(tile_map(a, &t, c, 2, &flaw));
     assert_int_equal(flaw.what, TILE_GAP);
     assert_int_equal(flaw.n_missing, 6);
-    c[2].at[0] = 1;
+    at[2][0] = 1;
     assert_null(tile_map(a, &t, c, 3, &flaw));
     assert_int_equal(flaw.what, TILE_OVERLAP);
     assert_int_equal(flaw.chunk + flaw.other, 3);
-    c[2].at[0] = 3;
+    at[2][0] = 3;
     assert_null(tile_map(a, &t, c, 3, &flaw));
     assert_int_equal(flaw.what, TILE_OUTSIDE);
     assert_int_equal(flaw.chunk, 2);
     /* An empty one may stand at the very end, and is none of these. */
-    c[2] = (struct tile_chunk){ .at = {2, 3}, .len = {2, 3} };
-    c[1] = (struct tile_chunk){ .at = {4, 0}, .len = {0, 6} };
+    at[2][0] = 2;
+    memcpy(at[1], (int64_t[]){ 4, 0 }, sizeof at[1]);
+    memcpy(len[1], (int64_t[]){ 0, 6 }, sizeof len[1]);
     assert_null(tile_map(a, &t, c, 3, &flaw));
     assert_int_equal(flaw.what, TILE_GAP);
     arena_free(a);
@@ -279,7 +284,7 @@ static void test_small(void **state)
     static const int64_t none[1] = { 0 };
     struct tile_tensor number = { DTYPE_F32, 0, none }, empty = { DTYPE_F32, 1, none };
     struct extent x = { .len = 4 };
-    struct tile_chunk c[2] = { { .n_extents = 1, .extent = &x }, { .n_extents = 1, .extent = &x } };
+    struct tile_chunk c[2] = { { none, none, 1, &x }, { none, none, 1, &x } };
     struct arena *a = arena_new(0);
     struct tile_flaw flaw = {0};
     struct tmap *m;

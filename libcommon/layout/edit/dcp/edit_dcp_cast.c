@@ -62,8 +62,9 @@ static void note_cast(void *ctx, struct edit *x, const struct dcp_part *part)
 static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to, struct err *e)
 {
     const struct dcp_part *part = &x->entries->of->part[n->was];
-    struct dcp_chunk *c = &n->en.chunk[k], inner = *c;
+    struct dcp_chunk *c = &n->en.chunk[k];
     const int below = part->row ? 1 : 0;
+    const struct dcp_chunk inner = { .at = c->at + below, .len = c->len + below };
     const struct param *p;
     const struct tmap *m;
 
@@ -77,8 +78,6 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
         err_usage(e, "cast: %s is %s, which is not made %s here", n->en.name, dtype_name(m->dtype), dtype_name(to));
         return -1;
     }
-    memmove(inner.at, c->at + below, sizeof c->at - (size_t)below * sizeof *c->at);
-    memmove(inner.len, c->len + below, sizeof c->len - (size_t)below * sizeof *c->len);
     c->place.number = -1;
     n->bytes[k] = (struct edit_bytes){ .map = edit_box(x->arena, m, p->ndim, p->shape, &inner), .dtype = to,
                                        .tensor = (int)(p - x->s->param), .state = weights_as(to),

@@ -53,12 +53,10 @@ const struct tmap *edit_entry_box(struct edit *x, int was, const struct dcp_chun
 {
     const struct dcp_entry *en = &x->s->dcp->entry[was];
     const struct dcp_part *part = &x->entries->of->part[was];
-    struct dcp_chunk inner = {0};
+    const struct dcp_chunk inner = { .at = c->at + 1, .len = c->len + 1 };
 
     if (!part->row)
         return edit_box(x->arena, part->map, en->ndim, en->shape, c);
-    memcpy(inner.at, c->at + 1, sizeof c->at - sizeof *c->at);
-    memcpy(inner.len, c->len + 1, sizeof c->len - sizeof *c->len);
     return edit_box(x->arena, part->row[c->at[0]].map, en->ndim - 1, en->shape + 1, &inner);
 }
 
@@ -83,15 +81,12 @@ void edit_entry_see(struct edit *x, const struct edit_entry *n, const struct dcp
 {
     struct edit_entries *es = x->entries;
     struct edit_seen *s;
-    struct dcp_chunk *box = arena_alloc(x->arena, sizeof *box);
-
     ARRAY_ROOM(es->seen, es->cap_seen, es->n_seen + 1);
     s = &es->seen[es->n_seen++];
-    *box = *c;
-    *s = (struct edit_seen){ .name = n->en.name, .ndim = n->en.ndim, .shape = box->len,
+    *s = (struct edit_seen){ .name = n->en.name, .ndim = n->en.ndim, .shape = c->len,
                              .bytes = arena_alloc(x->arena, sizeof *s->bytes) };
     *s->bytes = *b;
-    s->bytes->at = box->at;
+    s->bytes->at = c->at;
 }
 
 void edit_entry_copy(struct edit *x, struct edit_entry *n)
@@ -260,7 +255,7 @@ static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
         retold[i] = es->entry[i].retold;
     }
     if (rc == 0)
-        rc = dcp_metadata_rewrite(&(struct dcp_pickle){ files_name(x->s->files, f->file), bytes, size },
+        rc = dcp_metadata_rewrite(&(struct dcp_pickle){ files_name(x->s->files, f->file), bytes, size, NULL },
                                   &(struct dcp_change){ &t, retold }, &made->head, e);
     made->size = made->head.len;
     add_seen(x, made);

@@ -39,12 +39,22 @@ static bool has_other_rows(const struct edit_new *t, const struct param *p)
     return false;
 }
 
+/* Rows [from, to) of the tensor, without a place. */
+static struct dcp_chunk rows_of(struct arena *a, const struct edit_new *t, int64_t from, int64_t to)
+{
+    int64_t *at = arena_alloc(a, TENSOR_MAX_DIM * sizeof *at), *len = arena_alloc(a, TENSOR_MAX_DIM * sizeof *len);
+
+    memcpy(len, t->shape, TENSOR_MAX_DIM * sizeof *len);
+    at[0] = from;
+    len[0] = to - from;
+    return (struct dcp_chunk){ at, len, { .number = -1 } };
+}
+
 /* Chunks of rows that stay are where they are; all behind them is one new chunk, of m. */
 static void set_rows(struct relisting *w, struct edit_entry *n, const struct tmap *m, struct edit_bytes b)
 {
     const struct edit_new *t = &w->list->tensor[b.tensor];
     const struct dcp_chunk *c = n->en.chunk;
-    struct dcp_chunk rest = { .place.number = -1 };
     const int n_were = n->en.n_chunks;
     int64_t end = t->kept, before;
     int kept = 0;
@@ -60,16 +70,16 @@ static void set_rows(struct relisting *w, struct edit_entry *n, const struct tma
         if (c[i].len[0] > 0 && c[i].at[0] + c[i].len[0] <= end)     /* one without elements begins where others do */
             n->en.chunk[kept++] = c[i];
     memcpy(n->en.shape, t->shape, sizeof n->en.shape);
-    memcpy(rest.len, t->shape, sizeof rest.len);
     b.dtype = m->dtype;
     if (end > 0 && w->x->s->param[t->param].has_digest[b.state]) {
-        rest.len[0] = end;
-        b.map = edit_box(w->x->arena, m, t->ndim, t->shape, &rest);
-        edit_entry_see(w->x, n, &rest, &b);
+        const struct dcp_chunk stay = rows_of(w->x->arena, t, 0, end);
+
+        b.map = edit_box(w->x->arena, m, t->ndim, t->shape, &stay);
+        edit_entry_see(w->x, n, &stay, &b);
     }
     if (end < t->shape[0]) {
-        rest.at[0] = end;
-        rest.len[0] = t->shape[0] - end;
+        const struct dcp_chunk rest = rows_of(w->x->arena, t, end, t->shape[0]);
+
         n->en.chunk[kept] = rest;
         b.map = edit_box(w->x->arena, m, t->ndim, t->shape, &rest);
         b.at = n->en.chunk[kept].at;

@@ -113,6 +113,16 @@ static int restack(struct relisting *w, const struct dcp_entry *en, const struct
     return 0;
 }
 
+/* Where chunk c begins if it is one of row r. */
+static const int64_t *in_row(struct arena *a, const struct dcp_entry *en, int c, int64_t r)
+{
+    int64_t *at = arena_alloc(a, (size_t)en->ndim * sizeof *at);
+
+    memcpy(at, en->chunk[c].at, (size_t)en->ndim * sizeof *at);
+    at[0] = r;
+    return at;
+}
+
 /* The chunks of the new rows; of a row that is there twice, the second's are new bytes. */
 static int move_rows(struct relisting *w, struct edit_entry *n, const struct restack *to, struct err *e)
 {
@@ -132,7 +142,7 @@ static int move_rows(struct relisting *w, struct edit_entry *n, const struct res
             if (was->chunk[c].at[0] != to->from[r])
                 continue;
             n->en.chunk[at] = was->chunk[c];
-            n->en.chunk[at].at[0] = r;
+            n->en.chunk[at].at = in_row(w->x->arena, was, c, r);
             n->bytes[at] = (struct edit_bytes){ .tensor = -1, .dtype = was->dtype };
             if (taken[c]) {
                 n->en.chunk[at].place.number = -1;

@@ -1,0 +1,36 @@
+#!/bin/sh
+# dcp_growth.sh - what a folder of torch.distributed.checkpoint in very many pieces takes of memory and time
+#
+# A chunk is a line of .metadata, an archive in a file and a few tables: 600 bytes of memory at most, in every command
+# that opens it. A plain value is compared with no others: 8 times as many take no more than 16 times as long.
+# tests/bench/bench_dcp.sh measures larger sets.
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
+few=10000 many=40000
+for n in $few $many; do
+    check "$n chunks are made" "$TBIN/bench/mkdcp" chunks $n "$W/c$n"
+done
+# bytes COMMAND: of memory for each chunk more
+bytes() {
+    for n in $few $many; do
+        "$TBIN/bench/measure" "$W/times" ckpt-inspect "$@" -j 2 "$W/c$n" >"$W/said" 2>&1 || echo "$*: $(cat "$W/said")" >&2
+    done
+    tail -n 2 "$W/times" | awk -v n=$((many - few)) '{ b[NR] = $4 } END { printf "%d\n", (b[2] - b[1]) / n }'
+}
+for command in ls verify; do
+    per=$(bytes $command)
+    echo "$command: $per bytes a chunk"
+    check "$command takes at most 600 bytes a chunk, not $per" [ "$per" -le 600 ]
+done
+check "all is sound" grep -q . "$W/said"
+check "verify of $many chunks" ckpt-inspect verify --strict "$W/c$many"
+
+for n in 2000 16000; do
+    check "$n values are made" "$TBIN/bench/mkdcp" values $n "$W/v$n"
+    check "zero2 of $n values" "$TBIN/bench/measure" "$W/values" reshape -q --to zero2 --ranks 1 "$W/v$n" "$W/z$n"
+done
+awk '{ user[NR] = $2 } END { printf "zero2: %s s, %s s\n", user[1], user[2]; exit !(user[2] < 16 * user[1] + 0.2) }' \
+    "$W/values" >"$W/growth"
+slow=$?
+cat "$W/growth"
+check "8 times the values, at most 16 times the time: $(cat "$W/growth")" [ $slow -eq 0 ]
+finish
