@@ -41,7 +41,7 @@ for row in "$@"; do
         --split 100,0,0 --data-path "$work/data" --log-interval 1 --grad-reduce-dtype fp32 --init-method-std 0.01 \
         ${TRAIN_OPTIONS:-} >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; exit 1; }
     grep "kernel_times:" "$work/log" >&2 || true
-    "$python" tests/bench/roofline.py "$out/$row.csv" --hidden $h --layers $L --heads $n --vocab $V --batch $b >"$out/$row.md"
+    "$python" tests/bench/peers/roofline.py "$out/$row.csv" --hidden $h --layers $L --heads $n --vocab $V --batch $b >"$out/$row.md"
     echo "$row, samples a second with the recording: $(samples_per_s "$work/log" 5 | median)"
     cat "$out/$row.md"
     tail -n 1 "$out/$row.kernels"

@@ -251,7 +251,7 @@ clean
 
 # ---- calls that fail ----
 
-if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 BADIO_URING=0"
     for fault in pwrite:2+:28 pwrite:9+:5 pwrite:20+:122 fsync:1+:5 fsync:3+:28 fallocate:2+:28 rename:1:28 rename:2:5 rename:3:30; do
         check_exit "$fault" 1 "error: $W/store" $shim BADIO=$fault ckpt-backup copy -q "$src" "$W/store"

@@ -7,7 +7,7 @@ in=$W/in/global_step7
 for form in pt hdf5 virtual; do ds2universal -q --format $form "$in" "$W/ref-$form"; done
 
 # ---- every way of doing I/O gives the same bytes ----
-if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0"
     for form in pt hdf5; do
         check "$form without io_uring" $shim BADIO_URING=0 ds2universal -q --format $form "$in" "$W/o1"

@@ -66,7 +66,7 @@ kill_edit hdf5 "$W/hdf5" layers keep 1,0,0
 kill_edit deepspeed "$W/in/global_step20" zero '*'
 
 # A commit that is killed has removed some of what was: nobody gets that back as the checkpoint.
-if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     # Killed at each rename: the edit that is made and not in its place has two ways on, and both are named.
     n_made=0
     for at in 1 2 3 4 5 6 7 8; do

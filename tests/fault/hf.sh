@@ -40,7 +40,7 @@ kills_of pickled gpt2/global_step7 --format bin --per-layer
 kills_of import hf --import --target-tp 2 --target-pp 2 --target-dp 2
 check "import: sound" ckpt-inspect verify -q "$W/ref-import"
 
-if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0"
     for off in BADIO_URING=0 BADIO_DIRECT=0; do
         check "$off: export" $shim $off export-hf -q --dtype fp32 "$W/gpt2/global_step7" "$W/o1"

@@ -2,7 +2,7 @@
 # next_step.sh - what a converter that could not finish says: the option that helps, and it does
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 
-if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     echo "no shared-object compiler: stops at chosen calls are not tested"
     finish
 fi

@@ -6,7 +6,7 @@
 # moment in which OUT has no name.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 
-if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     echo "no shared-object compiler: kills at chosen calls are not tested"
     finish
 fi

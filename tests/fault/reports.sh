@@ -102,7 +102,7 @@ dumps() {           # NAME MS
 }
 dumps dump 0
 slow=$W/badio.so
-if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/badio.c -ldl 2>"$W/log"; then
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/shim/badio.c -ldl 2>"$W/log"; then
     dumps slowly 1600
     # ... nor is anything else lost there.
     export LD_PRELOAD="$slow" BADIO_SLOW=4000

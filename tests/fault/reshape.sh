@@ -14,7 +14,7 @@ command_of() { case $1 in grow) echo "reshape -q --target-tp 4 --target-dp 3" ;;
 for kind in $kinds; do check "$kind: sound" $(command_of $kind) "$tag" "$W/ref-$kind"; done
 
 # ---- every way of doing I/O gives the same bytes; a call that fails leaves no OUT, and --resume finishes ----
-if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0"
     for kind in $kinds; do
         cmd=$(command_of $kind)

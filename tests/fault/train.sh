@@ -65,7 +65,7 @@ while [ $i -lt "$kills" ]; do
     rm -f "$W/switch"
     how=$(printf 'all\none\nterm\nusr1\nswitch\ndisk\n' | sed -n "$((i % 6 + 1))p")
     if [ "$how" = disk ] && [ ! -e "$W/badio.so" ] &&
-       ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl 2>/dev/null; then
+       ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl 2>/dev/null; then
         how=all
     fi
     before=$(cat "$dir/latest" 2>/dev/null)

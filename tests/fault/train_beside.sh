@@ -11,7 +11,7 @@ SMALL="--backend cpu --threads 1 --bf16 --num-layers 1 --hidden-size 32 --num-at
 # The interposed library must get in front of a sanitizer's.
 ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
 export ASAN_OPTIONS
-if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl; then
+if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     echo "no shared-object compiler: slow disks are not tested"
     finish
 fi

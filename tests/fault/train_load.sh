@@ -79,7 +79,7 @@ one() {         # SETTINGS: of rank 2
 }
 tools=$BIN
 BIN=$tools one "export LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 BADIO=pread:3+:5 BADIO_LEAST=65536 BADIO_URING=0"
-${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/badio.c -ldl || skip "no shim"
+${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl || skip "no shim"
 BIN=$W/bin
 ended "rank 2: .*cannot read .*Input/output error" "a rank's disk fails" "$W/dp1"
 # It sees other files.

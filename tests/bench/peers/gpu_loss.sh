@@ -18,7 +18,7 @@ set -eu
 export LC_ALL=C
 [ $# -ge 1 ] || { echo "usage: gpu_loss.sh DATA [FOLDER]" >&2; exit 2; }
 data=$(realpath "$1.bin") data=${data%.bin}
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 . tests/bench/lib.sh
 out=${2:-build/loss}
 python=${PYTHON:-python3}
