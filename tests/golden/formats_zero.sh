@@ -77,7 +77,13 @@ for f in tests/data/zero/* ${FORMATS:+"$FORMATS"/zero*}; do
     check "$b: and back" reshape -q --target-dp "$(ls "$f"/ckpt/global_step*/*_00_optim_states.pt | wc -l)" "$W/many" "$W/back"
     check "$b: the same files" diff -r --exclude=manifest.json "$W/ours" "$W/back"
     check "$b: from the universal form" reshape -q --verify "$W/universal_of_many" "$W/from"
-    check "$b: on $many again" ckpt-inspect diff "$W/many" "$W/from"
+    # The universal form holds states as fp32, so that bf16 states come back wider, of the same values.
+    if [ "$b" = zero2-bf16-states ]; then
+        check "$b: universal of $many again" ds2universal -q "$W/from" "$W/universal_of_from"
+        check "$b: on $many again" ckpt-inspect diff "$W/universal" "$W/universal_of_from"
+    else
+        check "$b: on $many again" ckpt-inspect diff "$W/many" "$W/from"
+    fi
     for to in zero2 zero3; do
         case $b in *elastic*) continue ;; esac
         check "$b: as $to" reshape -q --verify --to $to --target-dp 3 "$f/ckpt" "$W/$to"

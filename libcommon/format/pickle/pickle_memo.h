@@ -1,8 +1,8 @@
 /*
  * pickle_memo.h - which values of a pickle are asked for again
  *
- * Python's pickler numbers nearly every value and reads few of them again. One pass over the opcodes finds these, so that
- * the machine keeps no others: a table of a million rows numbers twenty million values.
+ * Python's pickler numbers nearly every value and reads few of them again. One pass over the opcodes finds these, so
+ * that the machine keeps no others: a table of a million rows numbers twenty million values.
  */
 #ifndef SHARDKIT_FORMAT_PICKLE_MEMO_H
 #define SHARDKIT_FORMAT_PICKLE_MEMO_H

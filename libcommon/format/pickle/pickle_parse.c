@@ -44,10 +44,10 @@ enum { PROTOCOL_MAX = 5 };
 enum { MAX_NAME = 500 };
 
 /*
- * An object that may become a row once its state is set. Its nodes can be given up if nothing else leads to them: it has
- * stood on the stack all the time, no value made since is asked for again, and none was added to an older one.
+ * An object that may become a row once its state is set. Its nodes can be given up if nothing else leads to them: it
+ * has stood on the stack all the time, no value made since is asked for again, and none was added to an older one.
  */
-struct row {
+struct open_row {
     struct pk *v;                       /* NULL: none */
     int cls;
     uint32_t depth;                     /* its place on the stack */
@@ -69,7 +69,7 @@ struct machine {
     struct pickle_memo memo;
     size_t frame_end;
     const struct pickle_rows *rows;     /* NULL: objects stay */
-    struct row row;
+    struct open_row row;
     struct arena_mark before_tuple;     /* where the last empty tuple was made, and where that ended */
     size_t after_tuple;
 };
@@ -536,14 +536,14 @@ static void begin_row(struct machine *m, struct pk *v)
         k++;
     if (k == m->rows->n)
         return;
-    m->row = (struct row){ .v = v, .cls = k, .depth = m->n, .inside = arena_mark(m->a), .lone = bare,
+    m->row = (struct open_row){ .v = v, .cls = k, .depth = m->n, .inside = arena_mark(m->a), .lone = bare,
                            .begin = m->before_tuple };
 }
 
 /* The object on top has its state. */
 static int end_row(struct machine *m)
 {
-    struct row row = m->row;
+    struct open_row row = m->row;
     struct pk *v = row.v;
     const uint64_t at = v->at;
     int64_t number;

@@ -208,7 +208,9 @@ static bool is_bare(const struct pk *v, int cls)
     static const struct { const char *key; int kind; } fields[ROW_CLASSES][5] = {
         [ROW_CHUNK] = { { "offsets", 's' }, { "sizes", 's' } },
         [ROW_INDEX] = { { "fqn", 't' }, { "offset", 'S' }, { "index", 'N' } },
-        [ROW_INFO] = { { "relative_path", 't' }, { "offset", 'n' }, { "length", 'n' }, { "transform_descriptors", '0' } },
+        [ROW_INFO] = {
+            { "relative_path", 't' }, { "offset", 'n' }, { "length", 'n' }, { "transform_descriptors", '0' }
+        },
     };
     unsigned seen = 0;
 

@@ -29,7 +29,7 @@ struct dcp_item {
 };
 
 /* Where the bytes of a chunk lie; NULL: nothing of use was found. */
-struct found {
+struct chunk_extents {
     struct extent *extent;
     int n_extents;
 };
@@ -47,7 +47,7 @@ struct dcp_opening {
     struct names *listed;       /* names of the listing: their numbers */
     struct dcp_item *item;      /* by file and place */
     int n_items;
-    struct found *found;        /* of all chunks; those of an entry from first[] of it on */
+    struct chunk_extents *found;        /* of all chunks; those of an entry from first[] of it on */
     size_t *first;
     struct tile_chunk **flat;   /* of each entry that was flattened the chunks of its shape, n_flat of them */
     int *n_flat;
@@ -343,7 +343,7 @@ static int take_chunk(struct dcp_opening *x, int i)
     const struct dcp_item *it = &x->item[i];
     const struct dcp_entry *en = &x->table.entry[it->entry];
     const struct pt *pt = x->pt[i % BATCH];
-    struct found *found = &x->found[x->first[it->entry] + (size_t)it->chunk];
+    struct chunk_extents *found = &x->found[x->first[it->entry] + (size_t)it->chunk];
     struct strbuf what = {0};
     struct pt_tensor t;
 
@@ -411,7 +411,9 @@ static void take_item(struct dcp_opening *x, int i)
 /* Of a summary one tensor tells who wrote the containers. */
 static bool is_opened(const struct dcp_opening *x, int i)
 {
-    return x->item[i].usable && x->item[i].entry >= 0 && (i == 0 || !x->o->no_tensors || !x->table.entry[x->item[i].entry].is_tensor);
+    const struct dcp_item *it = &x->item[i];
+
+    return it->usable && it->entry >= 0 && (i == 0 || !x->o->no_tensors || !x->table.entry[it->entry].is_tensor);
 }
 
 /* Let the place of item i be it. */
@@ -493,7 +495,7 @@ static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, b
         return tile;
     tile = xcalloc((size_t)en->n_chunks + 1, sizeof *tile);
     for (int k = 0; k < en->n_chunks; k++) {
-        const struct found *found = &x->found[x->first[i] + (size_t)k];
+        const struct chunk_extents *found = &x->found[x->first[i] + (size_t)k];
 
         tile[k] = (struct tile_chunk){ en->chunk[k].at, en->chunk[k].len, found->n_extents, found->extent };
     }

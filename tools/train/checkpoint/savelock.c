@@ -33,7 +33,7 @@ struct holder {
 };
 
 /* A lock file as it was read. */
-struct found {
+struct lock_file {
     struct holder who;
     struct timespec touched;
 };
@@ -132,7 +132,7 @@ static void understand(const char *text, size_t n, struct holder *h)
  * Read the lock. The file is opened each time, because that is when NFS asks its server. Returns 1, 0 if there is
  * none, or -1 if it cannot be read.
  */
-static int read_lock(const char *path, struct found *f)
+static int read_lock(const char *path, struct lock_file *f)
 {
     char text[LOCK_MAX];
     struct stat st;
@@ -149,7 +149,7 @@ static int read_lock(const char *path, struct found *f)
     return rc;
 }
 
-static bool same_lock(const struct found *a, const struct found *b)
+static bool same_lock(const struct lock_file *a, const struct lock_file *b)
 {
     return !strcmp(a->who.nonce, b->who.nonce) && a->touched.tv_sec == b->touched.tv_sec &&
            a->touched.tv_nsec == b->touched.tv_nsec;
@@ -228,7 +228,7 @@ static double fs_now(const struct savelock *l)
     return (double)st.st_mtim.tv_sec;
 }
 
-static void describe(const struct savelock *l, const struct found *f, struct strbuf *sb)
+static void describe(const struct savelock *l, const struct lock_file *f, struct strbuf *sb)
 {
     const struct holder *h = &f->who;
     const time_t since = (time_t)h->since_s;
@@ -252,14 +252,14 @@ static void describe(const struct savelock *l, const struct found *f, struct str
  * file system that hung for a minute no process could update anything. Returns 1 if the holder has ended, 0 if it is
  * alive or the lock has been replaced, -1 if a stop was requested.
  */
-static int watch_holder(const struct savelock *l, const struct found *was, struct err *e)
+static int watch_holder(const struct savelock *l, const struct lock_file *was, struct err *e)
 {
     const bool restarted = same_text(l->self.host, was->who.host) && !same_text(l->self.boot_id, was->who.boot_id);
     const double limit = restarted ? (double)was->who.stale_s / 4 : (double)was->who.stale_s;
     const double least = limit < (double)was->who.stale_s / 4 ? limit : (double)was->who.stale_s / 4;
     const double begin = clock_s();
     struct strbuf sb = {0};
-    struct found is;
+    struct lock_file is;
 
     describe(l, was, &sb);
     strbuf_addf(&sb, ": waiting for %.0f s at most to see whether it lives", limit);
@@ -282,10 +282,10 @@ static int watch_holder(const struct savelock *l, const struct found *was, struc
 }
 
 /* Move the stale lock away and remove it. If the file turns out to be another process's new lock, it is put back. */
-static void remove_stale(const struct savelock *l, const struct found *stale)
+static void remove_stale(const struct savelock *l, const struct lock_file *stale)
 {
     char *aside = str_fmt("%s.stale", l->mine);
-    struct found moved;
+    struct lock_file moved;
 
     if (rename(l->path, aside) == 0) {
         if (read_lock(aside, &moved) == 1 && strcmp(moved.who.nonce, stale->who.nonce) &&
@@ -296,7 +296,7 @@ static void remove_stale(const struct savelock *l, const struct found *stale)
     free(aside);
 }
 
-static int refuse(const struct savelock *l, const struct found *f, struct err *e)
+static int refuse(const struct savelock *l, const struct lock_file *f, struct err *e)
 {
     struct strbuf sb = {0};
 
@@ -310,7 +310,7 @@ static int refuse(const struct savelock *l, const struct found *f, struct err *e
 /* Handle an existing lock. Returns 0 or 1 to try again, -1 if its holder is alive. */
 static int settle(const struct savelock *l, struct err *e)
 {
-    struct found f, is;
+    struct lock_file f, is;
     enum life life;
     int rc = read_lock(l->path, &f);
 
@@ -351,7 +351,7 @@ static int acquire(const struct savelock *l, struct err *e)
 
 bool savelock_held(const struct savelock *l, struct err *e)
 {
-    struct found f;
+    struct lock_file f;
     struct strbuf sb = {0};
     int rc = read_lock(l->path, &f);
 
@@ -372,7 +372,7 @@ bool savelock_held(const struct savelock *l, struct err *e)
 static bool beat(struct savelock *l, struct err *e)
 {
     struct err ignored = {0};
-    struct found f;
+    struct lock_file f;
 
     if (!savelock_held(l, e))
         return false;
@@ -455,7 +455,7 @@ struct savelock *savelock_take(const struct savelock_opts *o, struct err *e)
 
 void savelock_drop(struct savelock *l)
 {
-    struct found f;
+    struct lock_file f;
 
     if (!l)
         return;
