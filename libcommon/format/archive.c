@@ -1,7 +1,7 @@
 /*
- * archive.c - two uses of libarchive: listing a tar, and unpacking what a zip holds compressed
+ * archive.c - two uses of libarchive: list a tar, and decompress the compressed records of a zip
  *
- * Only the formats and filters named here are switched on; none of them runs another program.
+ * Only the formats and filters named in this file are enabled. None of them runs another program.
  */
 #include "libcommon/format/archive.h"
 
@@ -31,10 +31,11 @@ const char archive_stdin[] = "standard input";
 struct spool {
     int fd;
     const char *dir;
-    uint64_t size, room;                /* bytes written; bytes that may still be, as of the last look */
+    /* bytes written; bytes that may still be written according to the last check of the free space */
+    uint64_t size, room;
 };
 
-/* An open file without a name: it vanishes with the last descriptor, however we end. */
+/* Open a temporary file without a name. The kernel frees it with its last descriptor, however the process ends. */
 static int spool_open(struct spool *s, struct err *e)
 {
     char *path;
@@ -45,7 +46,7 @@ static int spool_open(struct spool *s, struct err *e)
     s->fd = open(s->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (s->fd >= 0)
         return 0;
-    path = path_join(s->dir, "shardkit-XXXXXX");        /* NFS and others know no O_TMPFILE */
+    path = path_join(s->dir, "shardkit-XXXXXX");        /* NFS and some other file systems do not support O_TMPFILE */
     s->fd = mkostemp(path, O_CLOEXEC);
     if (s->fd < 0)
         err_sys(e, path, "cannot create a temporary file");
@@ -55,7 +56,10 @@ static int spool_open(struct spool *s, struct err *e)
     return s->fd < 0 ? -1 : 0;
 }
 
-/* Look at the free space once a GiB or so, not for every block. */
+/*
+ * Reserve n bytes of the spool's file system. The free space is queried about once per GiB, not for every block.
+ * Returns -1 with ENOSPC if the space does not suffice.
+ */
 static int spool_room(struct spool *s, uint64_t n, struct err *e)
 {
     struct statvfs v;
@@ -92,13 +96,16 @@ static int spool_write(struct spool *s, const void *p, size_t n, struct err *e)
     return 0;
 }
 
-/* Bytes that came into the spool. */
+/* Size and CRC of the bytes that spool_entry() wrote. */
 struct spooled {
     uint64_t size;
     uint32_t crc;
 };
 
-/* The rest of the current entry, w->size bytes at most, into the spool. */
+/*
+ * Copy the rest of the current entry to the spool. Returns -1 if the entry is longer than w->size bytes or cannot
+ * be decompressed.
+ */
 static int spool_entry(struct spool *s, struct archive *a, const char *path, const struct archive_want *w,
                        struct spooled *got, struct err *e)
 {
@@ -128,7 +135,7 @@ out:
     return rc;
 }
 
-/* As stored: in a C locale the plain accessor knows ASCII only. */
+/* Return the name as it is stored. In a C locale the plain accessor supports ASCII only. */
 static const char *entry_name(struct archive_entry *x)
 {
     const char *name = archive_entry_pathname_utf8(x);
@@ -174,11 +181,11 @@ struct lister {
     const char *path;
     struct err *e;
     struct archive *a;
-    int whole;                          /* number of the archive itself in the files */
+    int whole;                          /* number of the archive itself in struct files */
     bool packed;
     struct spool spool;
     struct archive_member *member;
-    uint64_t *at, *size;                /* of each member, in the archive or the spool */
+    uint64_t *at, *size;                /* offset and size of each member in the archive or the spool */
     int n, cap, cap_at, cap_size;
 };
 
@@ -186,12 +193,15 @@ static int bad_tar(struct lister *l, const char *what)
 {
     int64_t at = archive_read_header_position(l->a);
 
-    /* Where the bytes run out it has gone back by more than it came. */
+    /*
+     * When the archive is truncated, libarchive steps back by more bytes than it read, and the position is
+     * negative.
+     */
     err_data(l->e, l->path, at < 0 ? ERR_NO_BYTE : (uint64_t)at, "damaged archive: %s", what);
     return -1;
 }
 
-/* Names end up joined to a folder's name, so they must stay inside it. */
+/* Check that a member name stays inside a folder, because callers join it to the folder's name. */
 static int check_member_name(struct lister *l, const char *name)
 {
     const char *p = name;
@@ -217,7 +227,10 @@ static void add_member(struct lister *l, const char *name, uint64_t at, uint64_t
     l->size[l->n++] = size;
 }
 
-/* Plain tar: libarchive stands behind the last member, whose padded bytes end just there. */
+/*
+ * Compute the offset of the last member of a plain tar. At this point libarchive is positioned after that member,
+ * so the member's padded bytes end exactly there.
+ */
 static int place_last(struct lister *l)
 {
     uint64_t end = (uint64_t)archive_read_header_position(l->a), size = l->size[l->n - 1];
@@ -227,7 +240,7 @@ static int place_last(struct lister *l)
     if (padded < size || end < padded + TAR_BLOCK)
         return bad_tar(l, "a member longer than the archive");
     l->at[l->n - 1] = end - padded;
-    /* Its own header must stand right before its bytes, or we misunderstood the archive. */
+    /* The member's own header must be located directly before its bytes. If it is not, the archive was misread. */
     if (files_read(l->f, l->whole, end - padded - TAR_BLOCK, head, sizeof head, l->e) < 0)
         return -1;
     if (!tar_checksum_ok(head) || !strchr("07", head[156] ? head[156] : '0'))
@@ -236,8 +249,9 @@ static int place_last(struct lister *l)
 }
 
 /*
- * libarchive hands a name out up to its first NUL. The extended header of pax, which stands first, may have more of it:
- * records of "LENGTH path=NAME\n". Of a tar that is read in place it is there to be looked at.
+ * Refuse a member name with a NUL. libarchive returns a name only up to its first NUL. The extended pax header,
+ * which precedes the member's header, may hold more of it in a record "LENGTH path=NAME\n". A tar that is read in
+ * place gives access to this header.
  */
 static int check_pax_name(struct lister *l)
 {
@@ -258,7 +272,7 @@ static int check_pax_name(struct lister *l)
         uint64_t len = strtoull(p, &key, 10);
 
         if (len == 0 || len > (uint64_t)(text + size - p) || len < (uint64_t)(key - p))
-            break;                      /* libarchive has reported it */
+            break;                      /* libarchive has already reported this damage */
         if (str_starts(key, " path=") && memchr(p, '\0', len))
             rc = bad_tar(l, "a member name with a NUL");
         p += len;
@@ -298,7 +312,7 @@ static int list_entries(struct lister *l)
 
     for (;;) {
         rc = archive_read_next_header(l->a, &x);
-        if (rc < ARCHIVE_WARN)          /* a warning is a name that the locale cannot spell */
+        if (rc < ARCHIVE_WARN)          /* a warning means that the locale cannot represent a name */
             return bad_tar(l, archive_error_string(l->a));
         if (!l->packed && l->n > before && place_last(l) < 0)
             return -1;
@@ -337,7 +351,7 @@ static int check_duplicates(struct lister *l)
     return rc;
 }
 
-/* Every member becomes a part of the tar, or of the spool file that holds them all. */
+/* Register every member as a part of the tar, or of the spool file that holds all members. */
 static void number_members(struct lister *l)
 {
     int in = l->whole;
@@ -365,7 +379,10 @@ static struct archive *new_reader(void)
     return a;
 }
 
-/* What comes through a pipe is there once: its members go to the spool as they pass. */
+/*
+ * Open the archive. A pipe can be read only once, so the members of a piped archive are copied to the spool as
+ * they arrive.
+ */
 static int open_input(struct lister *l)
 {
     bool piped = l->path == archive_stdin;
@@ -427,10 +444,13 @@ void archive_list_free(struct archive_member *m, int n)
 
 /* ---- compressed records of a zip ---- */
 
-/* Deflate cannot do better than 1032 to 1. */
+/* Deflate cannot compress better than 1032 to 1. */
 enum { MAX_RATIO = 1100 };
 
-/* libarchive reads the zip through these, so that it may lie in memory or in a tar. */
+/*
+ * Context of the callbacks through which libarchive reads the zip. With them the zip may also be in memory or
+ * inside a tar.
+ */
 struct archive_stream {
     struct files *f;
     int file;
@@ -471,7 +491,7 @@ static int by_want_cmp(const void *pa, const void *pb)
     return strcmp((*(struct archive_want *const *)pa)->name, (*(struct archive_want *const *)pb)->name);
 }
 
-/* One wanted record into the spool, checked. */
+/* Decompress one wanted record into the spool and check its size and CRC. */
 static int unpack_one(struct spool *s, struct archive *a, const char *path, struct archive_want *w, struct err *e)
 {
     struct spooled got;
@@ -487,12 +507,12 @@ static int unpack_one(struct spool *s, struct archive *a, const char *path, stru
     return 0;
 }
 
-/* Walk the zip once. */
+/* Decompress all wanted records in one pass over the zip. by_name: sorted by name. */
 static int unpack_all(struct spool *s, struct archive *a, const char *path, struct archive_want **by_name, int n,
                       struct err *e)
 {
     struct archive_entry *x;
-    int rc, left = n;           /* wanted, and not yet met */
+    int rc, left = n;           /* wanted records not found so far */
 
     while (left && (rc = archive_read_next_header(a, &x)) >= ARCHIVE_WARN && rc != ARCHIVE_EOF) {
         struct archive_want key = { .name = entry_name(x) }, *k = &key, **hit;

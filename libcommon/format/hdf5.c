@@ -1,11 +1,11 @@
 /*
- * hdf5.c - the few things asked of the HDF5 library
+ * hdf5.c - the subset of the HDF5 library that this project uses
  *
- * Property lists, and why:
+ * The properties it sets, and why:
  *   libver latest       object headers with checksums, compact groups, few seeks
- *   alignment 4096      O_DIRECT fits every dataset that is worth it
- *   metadata block 64K  tables of many small objects lie together, not between tensors
- *   early, never fill   the place is known at once and nothing is written twice
+ *   alignment 4096      every large dataset can be written with O_DIRECT
+ *   metadata block 64K  the tables of many small objects are stored together, not between tensors
+ *   early, never fill   the location is known at once and nothing is written twice
  *   no times            the same input gives the same file
  *   no file locking     NFS and Lustre often refuse flock(); files appear by rename anyway
  */
@@ -33,7 +33,7 @@
 
 struct stack_top {
     char text[256];
-    int sys;                            /* errno, where the library tells one */
+    int sys;                            /* errno, if the library reports one */
 };
 
 static herr_t look_at_frame(unsigned n, const H5E_error2_t *frame, void *ctx)
@@ -48,7 +48,7 @@ static herr_t look_at_frame(unsigned n, const H5E_error2_t *frame, void *ctx)
     return 0;
 }
 
-/* The innermost frame of the library's error stack says what happened. */
+/* Fill *e from the library's error stack. Its innermost frame describes the failure. */
 static void err_h5(struct err *e, const char *path, const char *what)
 {
     struct stack_top top = { .text = "no reason given" };
@@ -63,9 +63,9 @@ static void err_h5(struct err *e, const char *path, const char *what)
 }
 
 /*
- * Before the first use. The library prints its error stack by default; our caller prints.
- * And at exit it would flush files once more, which crashes when the disk was full; we
- * close what we open.
+ * Initialize the library before its first use. By default it prints its error stack; here the caller prints. By
+ * default it also flushes files again at exit, which crashes when the disk was full; here every opened object is
+ * closed explicitly.
  */
 static void start_library(void)
 {
@@ -98,8 +98,8 @@ static hid_t access_list(bool write)
 struct h5_out {
     char *path;
     hid_t file;
-    hid_t group_list, bare_list;        /* creation properties; of datasets before their storage is said */
-    struct h5_run *tensor;              /* places of the datasets, to be left out of the seal */
+    hid_t group_list, bare_list;        /* creation properties of groups; of datasets whose storage is not yet set */
+    struct h5_run *tensor;              /* locations of the datasets, which the seal excludes */
     int n_tensors, tensor_cap;
     struct err err;
 };
@@ -128,7 +128,7 @@ struct h5_out *h5_create(const char *path)
     H5Pset_obj_track_times(create, false);
     H5Pset_obj_track_times(h->group_list, false);
     H5Pset_obj_track_times(h->bare_list, false);
-    /* The root has dozens of attributes; beyond 8 they would move into a heap and an index. */
+    /* The root has dozens of attributes. Without this, more than 8 of them would move into a heap and an index. */
     H5Pset_attr_phase_change(create, 1000, 0);
     H5Pset_fill_time(h->bare_list, H5D_FILL_TIME_NEVER);
     h->file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
@@ -203,7 +203,7 @@ static int64_t make_dataset(struct h5_out *h, const struct h5_new *d, hid_t type
     return id;
 }
 
-/* Note where a new dataset's bytes lie. */
+/* Record the location of a new dataset's bytes. */
 static void note_place(struct h5_out *h, int64_t id)
 {
     uint64_t len = H5Dget_storage_size(id);
@@ -256,7 +256,7 @@ int64_t h5_new_external(struct h5_out *h, const struct h5_new *d, const struct h
     return id;
 }
 
-/* Columns [at, at + width) of the space are all of dataset `source`. */
+/* Map columns [at, at + width) of the space to the whole dataset `source`. */
 static void map_column(struct h5_out *h, hid_t list, hid_t space, const char *source, int64_t at, int64_t width)
 {
     hsize_t start[H5_MAX_DIM] = { 0 }, count[H5_MAX_DIM];
@@ -266,7 +266,7 @@ static void map_column(struct h5_out *h, hid_t list, hid_t space, const char *so
     start[1] = (hsize_t)at;
     count[1] = (hsize_t)width;
     part_space = H5Screate_simple(ndim, count, NULL);
-    /* "." is the file itself, whatever it is called by then. */
+    /* "." means the file itself, even after it is renamed. */
     if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
         H5Pset_virtual(list, space, ".", source, part_space) < 0)
         fail(h, "cannot map a column");
@@ -299,7 +299,7 @@ void h5_done(struct h5_out *h, int64_t object)
         fail(h, "cannot close an object");
 }
 
-/* d: of one dimension. */
+/* Write a column. d must have one dimension. */
 static void put_column(struct h5_out *h, const struct h5_new *d, hid_t type, hid_t mem_type, const void *v)
 {
     int64_t id;
@@ -369,7 +369,7 @@ static void set_attribute(struct h5_out *h, int64_t object, const char *name, hi
     H5Sclose(space);
 }
 
-/* Fixed length: a variable one would lie in a heap that has no checksum. */
+/* The string has a fixed length, because a string of variable length would be stored in a heap without a checksum. */
 void h5_set_str(struct h5_out *h, int64_t object, const char *name, const char *v)
 {
     hid_t type = string_type(strlen(v) + 1, H5T_STR_NULLTERM);
@@ -405,7 +405,10 @@ static int bad(const struct h5_in *h, const char *object, struct err *e, const c
     return -1;
 }
 
-/* What must hold before the library may see the file. Older superblocks are never ours. */
+/*
+ * Check the file before the library opens it: magic, superblock, size and seal. This project never writes
+ * superblocks older than version 2.
+ */
 static int check_outside(struct h5_in *h, struct err *e)
 {
     static const uint8_t magic[8] = { 0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n' };
@@ -689,7 +692,7 @@ int h5_look(struct h5_in *h, const char *path, struct arena *a, struct h5_datase
     return rc;
 }
 
-/* A one-dimensional dataset. */
+/* An open one-dimensional dataset. */
 struct column {
     const char *path;
     hid_t id;
@@ -715,7 +718,7 @@ static int open_column(struct h5_in *h, const char *path, struct column *c, stru
     return -1;
 }
 
-/* Cells of fixed-length text become NUL-terminated strings. */
+/* Read a column of fixed-length text as NUL-terminated strings. */
 static int read_strings(struct h5_in *h, const struct column *c, struct arena *a, const char ***v, struct err *e)
 {
     hid_t type = H5Dget_type(c->id);
@@ -726,7 +729,10 @@ static int read_strings(struct h5_in *h, const struct column *c, struct arena *a
 
     if (type >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0)
         width = H5Tget_size(type);
-    /* The table lies in the file, so it cannot be longer; n and width are then small enough to multiply. */
+    /*
+     * The table is part of the file, so it cannot be longer than the file. This bound also keeps n * width from
+     * overflowing.
+     */
     if (width == 0 || width > MAX_NAME || n * width > h->size) {
         bad(h, c->path, e, "not a column of short strings");
         goto out;
@@ -788,7 +794,7 @@ int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v
     return rc;
 }
 
-/* Open a scalar attribute of class `cls`; its type into *type. */
+/* Open a scalar attribute of class `cls` and return its type in *type. Returns -1 if there is none. */
 static hid_t open_attribute(struct h5_in *h, const char *object, const char *name, H5T_class_t cls,
                             hid_t *type)
 {

@@ -1,20 +1,21 @@
 /*
- * hdf5.h - the few things asked of the HDF5 library
+ * hdf5.h - the subset of the HDF5 library that this project uses
  *
- * Writing makes tables only: groups, attributes, and datasets that say where bytes lie.
- * A dataset is contiguous and allocated at once, so its bytes are a run of the file that
- * anyone may fill after h5_finish(); or it is external (runs of other files); or it is
- * virtual (external datasets side by side). Reading answers with such places too, and
- * never touches tensor bytes.
+ * The writer makes tables only: groups, attributes, and datasets that give the location of bytes. A dataset has
+ * one of three kinds of storage. A contiguous dataset is allocated at once, so its bytes are one run of the
+ * file, which any program may fill after h5_finish(). An external dataset consists of runs of other files. A
+ * virtual dataset joins external datasets along dimension 1. The reader returns the same locations and never
+ * reads tensor bytes.
  *
- * Writing is sticky: after the first failure every further call does nothing, and
- * h5_finish() tells what went wrong. Objects are numbers; H5_TOP is the root group.
+ * Errors of the writer are sticky: after the first failure every further call does nothing, and h5_finish()
+ * returns the error. Objects are numbers; H5_TOP is the root group.
  *
- * HDF5 1.10 trusts what has no checksum. So what we write keeps to metadata that has
- * (superblock 3, version-2 object headers, fixed-length strings), and for the heaps that
- * have not, the file ends with a seal (hdf5_seal.h) that is checked before the library
- * sees the file. Hence only files made here can be opened.
- * Threads: the library has one global state; one thread at a time in the whole process.
+ * HDF5 1.10 does not validate data that has no checksum. Therefore the writer uses only metadata with checksums
+ * (superblock 3, version-2 object headers, fixed-length strings). The heaps have no checksum; for them the file
+ * ends with a seal (hdf5_seal.h), which is checked before the library opens the file. As a consequence, only
+ * files made here can be opened.
+ *
+ * Threads: the library has one global state, so only one thread of the process may use it at a time.
  */
 #ifndef SHARDKIT_FORMAT_HDF5_H
 #define SHARDKIT_FORMAT_HDF5_H
@@ -28,12 +29,12 @@
 
 #define H5_MAX_DIM TENSOR_MAX_DIM
 #define H5_TOP 0
-/* Datasets of this many bytes begin at a multiple of it; smaller ones lie anywhere. */
+/* Datasets of at least this many bytes begin at a multiple of it. Smaller ones may begin anywhere. */
 #define H5_ALIGN 4096
-/* An external file list is one object header message of 64 KiB at most: 24 bytes a run. */
+/* An external file list is one object header message of at most 64 KiB, and each run needs 24 bytes of it. */
 #define H5_MAX_SEGMENTS 2700
 
-/* A run of another file; path is relative to the folder of the .h5 or absolute. */
+/* A run of bytes of another file. The path is absolute or relative to the folder of the .h5 file. */
 struct h5_segment {
     const char *path;
     uint64_t at, len;           /* bytes */
@@ -42,33 +43,48 @@ struct h5_segment {
 /* ---- writing ---- */
 
 struct h5_out;
-/* Make `path`, replacing it. Never NULL: a failure shows at h5_finish(). */
+/* Create the file `path`, replacing an existing one. Never returns NULL; a failure is reported by h5_finish(). */
 struct h5_out *h5_create(const char *path);
-/* Write the tables, seal, close and free; nothing is synced. -1 when this or any call before it failed. */
+/*
+ * Write the tables, add the seal, close the file and free h. Nothing is synced to disk. Returns -1 if this call or
+ * any earlier call failed.
+ */
 MUST_CHECK int h5_finish(struct h5_out *h, struct err *e);
-void h5_abandon(struct h5_out *h);              /* close and free without success; NULL is fine */
+void h5_abandon(struct h5_out *h);              /* close and free without sealing; accepts NULL */
 
-/* A dataset that is to be: in which group, called what, of which shape. */
+/* Description of a new dataset: its group, its name and its shape. */
 struct h5_new {
     int64_t in;
     const char *name;
     int ndim;
     const int64_t *shape;
 };
-/* New objects inside group `in`; -1 after a failure. Each wants an h5_done(). */
+/*
+ * Create an object inside group `in`. These functions return -1 after a failure. The caller closes every object
+ * with h5_done().
+ */
 int64_t h5_new_group(struct h5_out *h, int64_t in, const char *name);
-/* Little-endian f32 elements, contiguous, allocated, never filled by the library. */
+/*
+ * Create a contiguous dataset of little-endian f32 elements. Its space is allocated at once and never filled by
+ * the library.
+ */
 int64_t h5_new_dataset(struct h5_out *h, const struct h5_new *d);
-/* Its bytes are the n segments end to end; n <= H5_MAX_SEGMENTS. */
+/* Create a dataset whose bytes are the n segments, one after the other. n must be at most H5_MAX_SEGMENTS. */
 int64_t h5_new_external(struct h5_out *h, const struct h5_new *d, const struct h5_segment *segment, int n);
-/* Dimension 1 is cut into n columns; column i is all of dataset source[i] of this file, width[i] wide. */
+/*
+ * Create a virtual dataset whose dimension 1 is cut into n columns. Column i, width[i] elements wide, is the whole
+ * dataset source[i] of this file.
+ */
 int64_t h5_new_columns(struct h5_out *h, const struct h5_new *d, const char *const *source, const int64_t *width,
                        int n);
 void h5_done(struct h5_out *h, int64_t object);
-/* A one-dimensional table column, written at once. */
+/* Write a one-dimensional table column at once. */
 void h5_put_strings(struct h5_out *h, int64_t in, const char *name, const char *const *v, int n);
 void h5_put_u64s(struct h5_out *h, int64_t in, const char *name, const uint64_t *v, int n);
-/* `name` in the root group stands for the root group of another file, path relative to this one. */
+/*
+ * Create an external link: `name` in the root group refers to the root group of another file, whose path is
+ * relative to this file.
+ */
 void h5_put_link(struct h5_out *h, const char *name, const char *file);
 
 void h5_set_str(struct h5_out *h, int64_t object, const char *name, const char *v);
@@ -79,20 +95,23 @@ void h5_set_double(struct h5_out *h, int64_t object, const char *name, double v)
 
 struct h5_in;
 /*
- * Open read-only. NULL and *e:
- *   ERR_SYS   it cannot be read
- *   ERR_DATA  no HDF5 file, cut short, a superblock older than version 2, no seal (not
- *             ours), or damaged
+ * Open a file read-only. On failure, returns NULL and sets *e:
+ *   ERR_SYS   the file cannot be read
+ *   ERR_DATA  it is not an HDF5 file, is truncated, has a superblock older than version 2,
+ *             has no seal (another program made it), or is damaged
  */
 MUST_CHECK struct h5_in *h5_open(const char *path, struct err *e);
-void h5_close(struct h5_in *h);                 /* NULL is fine */
+void h5_close(struct h5_in *h);                 /* accepts NULL */
 const char *h5_path(const struct h5_in *h);
 
-/* Names in a group, dot names left out, in the order of strcmp. Returns their number or -1. */
+/* List the names in a group in strcmp() order, without names that begin with a dot. Returns their number, or -1. */
 MUST_CHECK int h5_list(struct h5_in *h, const char *group, struct arena *a, const char ***names,
                        struct err *e);
 bool h5_has(struct h5_in *h, const char *path);
-/* The file behind an external link of the root group into buf, which must fit; false: it is none. */
+/*
+ * Copy the file name of an external link of the root group into buf. Returns false if there is no such link or buf
+ * is too small.
+ */
 bool h5_link_file(struct h5_in *h, const char *name, char *buf, size_t size);
 
 enum h5_storage { H5_CONTIGUOUS, H5_EXTERNAL, H5_COLUMNS };
@@ -100,23 +119,29 @@ struct h5_dataset {
     enum h5_storage storage;
     int ndim;                           /* 1 .. H5_MAX_DIM */
     int64_t shape[H5_MAX_DIM];
-    uint64_t len;                       /* bytes: the product of the shape times 4 */
-    uint64_t at;                        /* CONTIGUOUS: first byte; inside the file */
-    int n_segments;                     /* EXTERNAL: their lengths add up to len */
+    uint64_t len;                       /* bytes: the product of the shape, times 4 */
+    uint64_t at;                        /* H5_CONTIGUOUS: offset of the first byte; all bytes are inside the file */
+    int n_segments;                     /* H5_EXTERNAL: number of segments; their lengths add up to len */
     struct h5_segment *segment;
-    int n_columns;                      /* COLUMNS: datasets of this file, left to right */
+    int n_columns;                      /* H5_COLUMNS: number of datasets of this file, left to right */
     const char **column;
 };
-/* Look at an f32 dataset; tables go to the arena. -1 and ERR_DATA when it is not of our kinds. */
+/*
+ * Describe an f32 dataset. Tables are allocated in the arena. Returns -1 with ERR_DATA if its storage is none of
+ * the kinds above.
+ */
 MUST_CHECK int h5_look(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d,
                        struct err *e);
 
-/* Columns of a table; they go to the arena. Return the length, or -1. */
+/* Read a column of a table into the arena. These functions return its length, or -1. */
 MUST_CHECK int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const char ***v,
                               struct err *e);
 MUST_CHECK int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v, struct err *e);
 
-/* Attributes; false when there is none of that name and type (or the string does not fit). */
+/*
+ * Read an attribute. These functions return false if there is none of that name and type, or if the string does
+ * not fit.
+ */
 bool h5_get_str(struct h5_in *h, const char *object, const char *name, char *buf, size_t size);
 bool h5_get_int(struct h5_in *h, const char *object, const char *name, int64_t *v);
 bool h5_get_double(struct h5_in *h, const char *object, const char *name, double *v);

@@ -1,5 +1,5 @@
 /*
- * hdf5_seal.c - the bytes between tensors, their CRC, and where it is kept
+ * hdf5_seal.c - compute, write and check the seal: the bytes between tensors and their CRC
  */
 #include "libcommon/format/hdf5_seal.h"
 
@@ -26,7 +26,7 @@ static int read_all_at(int fd, void *buf, size_t n, uint64_t at)
         if (got < 0 && errno == EINTR)
             continue;
         if (got == 0)
-            errno = EIO;                /* it had these bytes a moment ago */
+            errno = EIO;                /* the file had these bytes when its size was read */
         if (got <= 0)
             return -1;
         done += (size_t)got;
@@ -34,7 +34,7 @@ static int read_all_at(int fd, void *buf, size_t n, uint64_t at)
     return 0;
 }
 
-/* CRC of the runs' bytes, one after the other. */
+/* Compute the CRC of the runs' bytes, one after the other. */
 static int crc_of_runs(int fd, const struct h5_run *run, int n, uint32_t *crc)
 {
     char *buf = xmalloc(CHUNK);
@@ -59,7 +59,7 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* What lies in [0, end) besides the tensors, into gap[n + 1]. Returns the number. */
+/* Store the parts of [0, end) that no tensor covers in gap, which has room for n + 1. Returns their number. */
 static int gaps_between(struct h5_run *tensor, int n, uint64_t end, struct h5_run *gap)
 {
     uint64_t at = 0;
@@ -132,7 +132,7 @@ static int damaged(const char *path, uint64_t at, struct err *e, const char *wha
     return -1;
 }
 
-/* Runs in order, inside the HDF5 part. */
+/* Returns true if the runs are in order, do not overlap, and end inside the HDF5 part. */
 static bool runs_sound(const struct h5_run *run, int n, uint64_t end)
 {
     uint64_t at = 0;
@@ -153,7 +153,7 @@ int h5_seal_check(int fd, const char *path, uint64_t size, uint64_t end, struct 
     uint32_t crc;
     int rc = -1;
 
-    /* 4 GiB of runs is more than any index has; it also keeps n an int. */
+    /* No index has 4 GiB of runs. This limit also keeps n within an int. */
     if (end > size || len < TAIL_SIZE || len > UINT32_MAX || (len - TAIL_SIZE) % RUN_SIZE != 0)
         return damaged(path, end, e, "no seal behind the HDF5 data");
     seal = xmalloc(len);

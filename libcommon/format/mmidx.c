@@ -1,5 +1,5 @@
 /*
- * mmidx.c - a .idx is checked completely when it is opened; a writer makes both files
+ * mmidx.c - read and write indexed datasets: full check of a .idx when it is opened, and a writer of both files
  */
 #include "libcommon/format/mmidx.h"
 
@@ -25,7 +25,10 @@ struct mmidx {
     enum mmidx_type type;
     int item;                           /* bytes of one token */
     int64_t n, n_doc_entries, tokens;
-    /* Where the tables begin in the .idx; they are not aligned, so they are read by get_le. */
+    /*
+     * Offsets of the tables in the .idx. The tables are not aligned, so they are read with get_le32() and
+     * get_le64().
+     */
     uint64_t at_len, at_place, at_docs;
 };
 
@@ -36,7 +39,7 @@ static const struct { const char *name; int size; } types[] = {
     [MMIDX_I32] = { "i32", 4 }, [MMIDX_I64] = { "i64", 8 }, [MMIDX_U16] = { "u16", 2 },
 };
 
-/* Bytes of one token; 0 for a code that is none. */
+/* Return the bytes of one token, or 0 if the type code is not valid. */
 static int type_size(enum mmidx_type t)
 {
     return (size_t)t < sizeof types / sizeof *types ? types[t].size : 0;
@@ -67,7 +70,7 @@ static int cut_short(const struct mmidx *m, uint64_t need, struct err *e)
     return -1;
 }
 
-/* The code at byte `at` becomes the type. */
+/* Set the type from the code, which was read at byte `at`. */
 static int take_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
 {
     m->item = code < 256 ? type_size((enum mmidx_type)code) : 0;
@@ -80,7 +83,7 @@ static int take_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
     return 0;
 }
 
-/* N and D, bounded so that sums of table sizes cannot overflow; each entry takes 8 bytes or more. */
+/* Read N and D. They are bounded so that sums of table sizes cannot overflow: each entry needs 8 bytes or more. */
 static int take_counts(struct mmidx *m, uint64_t at_n, uint64_t at_d, struct err *e)
 {
     uint64_t n = get_le64(m->idx.p + at_n), d = get_le64(m->idx.p + at_d);
@@ -118,7 +121,7 @@ static int read_mmap_header(struct mmidx *m, struct err *e)
     m->at_place = m->at_len + 4 * n;
     m->at_docs = m->at_place + 8 * n;
     need = m->at_docs + 8 * (uint64_t)m->n_doc_entries;
-    /* Newer writers of mixed text and images append one mode byte a sequence. */
+    /* Newer writers of mixed text and images append one mode byte per sequence. */
     if (m->idx.size < need)
         return cut_short(m, need, e);
     if (m->idx.size != need && m->idx.size != need + n) {
@@ -171,7 +174,7 @@ static uint64_t len_at(const struct mmidx *m, int64_t seq)
     return m->form == MMIDX_MMAP ? m->at_len + 4 * (uint64_t)seq : m->at_len + 8 * (uint64_t)seq;
 }
 
-/* Bits of the file: a negative length shows as a huge one. */
+/* Return the stored length as unsigned bits, so that a negative length becomes a huge one. */
 static uint64_t raw_len(const struct mmidx *m, int64_t seq)
 {
     const uint8_t *p = m->idx.p + len_at(m, seq);
@@ -179,7 +182,10 @@ static uint64_t raw_len(const struct mmidx *m, int64_t seq)
     return m->form == MMIDX_MMAP ? (uint64_t)(int64_t)(int32_t)get_le32(p) : get_le64(p);
 }
 
-/* Places must be the running sum of lengths (of bytes, or of elements in the legacy form). */
+/*
+ * Check that the stored positions are the running sum of the lengths (in bytes, or in elements in the legacy
+ * form), and that the sequences fill the .bin exactly. Sets m->tokens.
+ */
 static int check_sequences(struct mmidx *m, struct err *e)
 {
     uint64_t unit = m->form == MMIDX_MMAP ? (uint64_t)m->item : 1, room = m->bin.size / (uint64_t)m->item;
@@ -197,7 +203,7 @@ static int check_sequences(struct mmidx *m, struct err *e)
                      (long long)i, (long long)raw_len(m, i), INT32_MAX);
             return -1;
         }
-        /* Stopping here also keeps the sums far from overflow. */
+        /* This check also keeps the sums far from overflow. */
         if (raw_len(m, i) > room - (uint64_t)m->tokens) {
             err_data(e, m->idx.path, len_at(m, i), "sequence %lld ends at byte %llu, %s has %llu bytes",
                      (long long)i, (unsigned long long)(((uint64_t)m->tokens + raw_len(m, i)) * (uint64_t)m->item),
@@ -215,8 +221,8 @@ static int check_sequences(struct mmidx *m, struct err *e)
 }
 
 /*
- * Not for the legacy form: the reference's own merging of such files stored wrong document
- * entries, and nobody reads them.
+ * Check the document entries. Those of the legacy form are not checked: the reference implementation stored wrong
+ * entries when it merged such files, and no program reads them.
  */
 static int check_documents(const struct mmidx *m, struct err *e)
 {
@@ -305,7 +311,7 @@ int64_t mmidx_len(const struct mmidx *m, int64_t seq)
     return (int64_t)raw_len(m, seq);
 }
 
-/* The tokens of a sequence that has some. */
+/* Return the address of a sequence's tokens. The sequence must not be empty. */
 static const uint8_t *sequence_bytes(const struct mmidx *m, int64_t seq)
 {
     uint64_t place = get_le64(m->idx.p + m->at_place + 8 * (uint64_t)seq);
@@ -336,13 +342,13 @@ void mmidx_read(const struct mmidx *m, int64_t seq, int64_t first, int64_t n, in
 
 enum { BUF_BYTES = 1 << 20 };
 
-/* A file under its temporary name. */
+/* An output file under its temporary name. */
 struct mmidx_out {
     char *path, *tmp;
     int fd;                             /* -1: not created, or closed */
     uint8_t *buf;
     size_t used;
-    uint64_t done;                      /* bytes handed to the system */
+    uint64_t done;                      /* bytes already written to the file descriptor */
 };
 
 struct mmidx_writer {
@@ -350,7 +356,7 @@ struct mmidx_writer {
     char *prefix;
     enum mmidx_form form;
     enum mmidx_type type;
-    int64_t min, max;                   /* what a token may be */
+    int64_t min, max;                   /* valid range of a token */
     int32_t *len;
     int64_t *doc;
     int64_t n, n_docs, cap, cap_docs;
@@ -389,7 +395,7 @@ static int out_flush(struct mmidx_out *o, struct err *e)
     return 0;
 }
 
-/* Room for n <= 8 bytes. */
+/* Make room for n bytes in the buffer; n must be at most 8. */
 static int out_room(struct mmidx_out *o, size_t n, struct err *e)
 {
     return o->used + n > BUF_BYTES ? out_flush(o, e) : 0;
@@ -424,7 +430,7 @@ static int out_sync(struct mmidx_out *o, struct err *e)
     return 0;
 }
 
-/* Without the name it was made for, the file goes. */
+/* Close the file and free o. Removes the temporary file unless `keep` is set. */
 static void out_close(struct mmidx_out *o, bool keep)
 {
     if (o->fd >= 0) {
@@ -502,7 +508,7 @@ void mmidx_end_document(struct mmidx_writer *w)
     w->doc[w->n_docs++] = w->n;
 }
 
-/* Bytes of any number. */
+/* Write n bytes; n may exceed the buffer. */
 static int out_bytes(struct mmidx_out *o, const uint8_t *p, size_t n, struct err *e)
 {
     while (n) {
@@ -523,7 +529,7 @@ struct mmidx_appending {
     const struct mmidx *m;
 };
 
-/* For mapped_use(). */
+/* Append everything; called through mapped_use(). */
 static int append_all(void *arg, struct err *e)
 {
     const struct mmidx_appending *a = arg;
@@ -619,8 +625,8 @@ static int put_documents(const struct mmidx_writer *w, struct mmidx_out *o, stru
 }
 
 /*
- * Both files are on disk under temporary names. The old index goes first: a new .bin must
- * never stand beside an old .idx.
+ * Give both files, which are on disk under temporary names, their final names. The old index is removed first, so
+ * that a new .bin is never paired with an old .idx.
  */
 static int publish(struct mmidx_out *bin, struct mmidx_out *idx, struct err *e)
 {

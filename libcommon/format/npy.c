@@ -1,5 +1,5 @@
 /*
- * npy.c - headers as NumPy writes them, and the arrays behind them
+ * npy.c - read and write the headers of NumPy, and map or save the arrays after them
  */
 #include "libcommon/format/npy.h"
 
@@ -12,9 +12,9 @@
 
 #include "libcommon/base/files.h"
 
-enum { FIXED = 10, ALIGN = 64 };                /* magic, version, u16 length; data's alignment */
+enum { FIXED = 10, ALIGN = 64 };                /* bytes of magic, version and u16 length; alignment of the data */
 
-/* '<c8' and so on, as NumPy's dtype strings spell them. */
+/* Type strings in NumPy's spelling, such as '<c8'. */
 static const char *const descr[DTYPE_N] = {
     [DTYPE_F64] = "<f8", [DTYPE_F32] = "<f4", [DTYPE_F16] = "<f2", [DTYPE_BF16] = "<u2",
     [DTYPE_I64] = "<i8", [DTYPE_I32] = "<i4", [DTYPE_I16] = "<i2", [DTYPE_I8] = "|i1",
@@ -22,7 +22,7 @@ static const char *const descr[DTYPE_N] = {
     [DTYPE_U16] = "<u2", [DTYPE_U32] = "<u4", [DTYPE_U64] = "<u8",
 };
 
-/* Types that NumPy lacks are declared as the unsigned numbers of their size. */
+/* Return the type string. Types that NumPy lacks are declared as unsigned numbers of the same size. */
 static const char *descr_of(enum dtype t)
 {
     int size = dtype_size(t);
@@ -30,14 +30,14 @@ static const char *descr_of(enum dtype t)
     return descr[t] ? descr[t] : size == 1 ? "|u1" : size == 2 ? "<u2" : "<u4";
 }
 
-/* Everything before the data, for a type string and a shape. */
+/* Append everything before the data, for a type string and a shape. */
 static void put_header(struct strbuf *out, const char *type, int ndim, const int64_t *shape)
 {
     struct strbuf dict = {0};
     uint8_t len[2];
 
     strbuf_addf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", type);
-    for (int i = 0; i < ndim; i++)              /* a tuple of one needs its comma */
+    for (int i = 0; i < ndim; i++)              /* a tuple with one element needs a comma */
         strbuf_addf(&dict, "%lld%s", (long long)shape[i], i < ndim - 1 ? ", " : ndim == 1 ? "," : "");
     strbuf_addf(&dict, "), }");
     while ((FIXED + dict.len + 1) % ALIGN)
@@ -67,7 +67,10 @@ static int bad(const struct npy *a, uint64_t at, struct err *e, const char *what
     return -1;
 }
 
-/* The dictionary is Python source; these are the only words NumPy puts into it. */
+/*
+ * Skip blanks and a word. Returns the text after the word, or NULL if the text differs. The dictionary is Python
+ * source, but NumPy writes only these words into it.
+ */
 static const char *expect(const char *p, const char *word)
 {
     while (*p == ' ')
@@ -75,7 +78,7 @@ static const char *expect(const char *p, const char *word)
     return strncmp(p, word, strlen(word)) == 0 ? p + strlen(word) : NULL;
 }
 
-/* "(12,)" or "(12, 2)" at p into a shape of at most `most` dimensions; the byte behind it, or NULL. */
+/* Parse "(12,)" or "(12, 2)" at p into a shape of at most `most` dimensions. Returns the text after it, or NULL. */
 static const char *take_shape(const char *p, int most, int *ndim, int64_t *shape)
 {
     p = expect(p, "(");
@@ -192,7 +195,7 @@ int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shap
 
 /* ---- any array ---- */
 
-/* {'descr': '<f4', 'fortran_order': False, 'shape': (12, 2), } */
+/* Parse a dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (12, 2), }. */
 static bool take_any(const char *dict, struct npy_array *a)
 {
     const char *p = expect(dict, "{"), *q = NULL;

@@ -1,9 +1,9 @@
 /*
- * pt.c - opening a .pt file
+ * pt.c - open a .pt file
  *
- * Zip directory -> the rules of an archive (prefix, version, byte order) ->
- * storages become records of the files -> data.pkl is parsed -> each storage reference
- * and each view is checked against the records. Nothing later can point outside.
+ * The steps: read the zip directory, check the rules of an archive (prefix, version, byte order), register the
+ * storages as records, parse data.pkl, and check each storage reference and each view against the records. After
+ * that no tensor can refer to bytes outside its storage.
  */
 #include "libcommon/format/pt.h"
 
@@ -18,18 +18,18 @@
 #include "libcommon/format/pt_kind.h"
 #include "libcommon/format/zip_bytes.h"
 
-/* What surrounds the tensors (version, byteorder, code of extensions) is small. */
+/* The records other than tensors (version, byteorder, code of extensions) are small. */
 #define MAX_SMALL_RECORD ((uint64_t)1 << 20)
 
-/* Of all files together; a checkpoint of BLOOM-176B has about 10,000. */
+/* Limit for all files together. A checkpoint of BLOOM-176B has about 10,000 records. */
 enum { MAX_RECORDS = 4 << 20 };
 
-/* Where an entry's unpacked bytes lie, and what the pickle said of it. */
+/* Location of an entry's uncompressed bytes, and the type that the pickle gives it. */
 struct pt_place {
     int file;
     uint64_t at;
-    int record;                         /* a storage's record in the files, else -1 */
-    bool typed;                         /* some tensor named it: dtype is set */
+    int record;                         /* number of a storage's record in struct files, else -1 */
+    bool typed;                         /* a typed reference names this storage: dtype is set */
     enum dtype dtype;
 };
 
@@ -39,9 +39,9 @@ struct pt {
     struct zip *zip;
     struct pk_tree tree;
     char *prefix;
-    struct pt_place *place;             /* of each zip entry */
-    int *storage, n_storages;           /* records */
-    bool retold;                        /* the tree is another one than the file's */
+    struct pt_place *place;             /* one for each zip entry */
+    int *storage, n_storages;           /* record numbers */
+    bool retold;                        /* the tree is not the one of the file */
 };
 
 struct pt_opener {
@@ -62,7 +62,7 @@ static int entry_index(const struct pt *pt, const struct zip_entry *x)
     return (int)(x - zip_entry(pt->zip, 0));
 }
 
-/* The entry of record `name` ("data/3"), or NULL. */
+/* Return the entry of record `name` ("data/3"), or NULL. */
 static const struct zip_entry *find_record(const struct pt *pt, const char *name)
 {
     char *full = str_fmt("%s/%s", pt->prefix, name);
@@ -72,7 +72,7 @@ static const struct zip_entry *find_record(const struct pt *pt, const char *name
     return x;
 }
 
-/* "data/3" of "prefix/data/3". */
+/* Return the name of a record without the prefix: "data/3" of "prefix/data/3". */
 static const char *record_name(const struct pt *pt, const struct zip_entry *x)
 {
     return x->name + strlen(pt->prefix) + 1;
@@ -87,7 +87,10 @@ static bool is_storage(const char *name)
 
 /* ---- records ---- */
 
-/* Compressed records go to a spool file, all in one pass; stored ones stay in place. */
+/*
+ * Determine the location of every record. Compressed records are decompressed into a spool file in one pass;
+ * stored records remain in place.
+ */
 static int place_records(struct pt_opener *o)
 {
     struct pt *pt = o->pt;
@@ -121,13 +124,16 @@ static int bad_crc(const struct pt *pt, const struct zip_entry *x, uint32_t foun
     return -1;
 }
 
-/* torch can be told to store no CRCs: then all are 0. */
+/* torch can be configured to store no CRCs. In that case all of them are 0. */
 static bool has_crc(const struct zip_entry *x)
 {
     return x->crc != 0 || x->size == 0;
 }
 
-/* A whole record in malloc'd memory with a NUL behind it, CRC checked. NULL on failure. */
+/*
+ * Read a whole record and check its CRC. Returns malloc'd memory with an additional NUL at the end, or NULL on
+ * failure.
+ */
 static char *read_record(struct pt_opener *o, const struct zip_entry *x, uint64_t max)
 {
     const struct pt_place *p = &o->pt->place[entry_index(o->pt, x)];
@@ -180,7 +186,10 @@ static int check_prefix(struct pt_opener *o)
     return 0;
 }
 
-/* Text of a small record without the line's end, or NULL with *e filled or no such record. */
+/*
+ * Return the text of a small record without its final newline. Returns NULL if there is no such record, or if it
+ * cannot be read, which also sets *e.
+ */
 static char *read_word(struct pt_opener *o, const char *name)
 {
     const struct zip_entry *x = find_record(o->pt, name);
@@ -229,7 +238,7 @@ static int check_byteorder(struct pt_opener *o)
     return rc;
 }
 
-/* Storages become records; anything else small is read once here, for its CRC. */
+/* Register storages and other large entries as records. Other small records are read once here to check their CRC. */
 static int add_records(struct pt_opener *o)
 {
     struct pt *pt = o->pt;
@@ -282,7 +291,10 @@ static int read_pickle(struct pt_opener *o)
 
 /* ---- storages and views ---- */
 
-/* The byte in the file (or in the pickle, when that is compressed) that a node came from. */
+/*
+ * Return the offset in the file of the byte from which a node was parsed, or its offset in the pickle if the
+ * pickle is compressed.
+ */
 static uint64_t file_byte(const struct pt *pt, const struct pk *v)
 {
     const struct zip_entry *x = find_record(pt, "data.pkl");
@@ -290,15 +302,15 @@ static uint64_t file_byte(const struct pt *pt, const struct pk *v)
     return x->method == 0 ? x->at + v->at : v->at;
 }
 
-/* What ('storage', torch.FloatStorage, '3', 'cpu', 64) says. */
+/* The contents of a storage reference such as ('storage', torch.FloatStorage, '3', 'cpu', 64). */
 struct persid {
     const struct zip_entry *entry;
     enum dtype dtype;
     bool raw;                           /* an UntypedStorage, whose elements are bytes */
-    int64_t n;                          /* elements */
+    int64_t n;                          /* number of elements */
 };
 
-/* -1 when the tuple is something else. */
+/* Parse a storage reference. Returns -1 if the tuple has another form or its record is missing. */
 static int read_persid(const struct pt *pt, const struct pk *v, struct persid *s, struct err *e)
 {
     const struct pk *id = v->args;
@@ -347,7 +359,7 @@ static int check_persid(struct pt_opener *o, const struct pk *v)
     return 0;
 }
 
-/* Sizes or strides: n numbers >= 0. */
+/* Parse sizes or strides. Returns false unless they are at most PT_MAX_DIM numbers >= 0. */
 static bool read_dims(const struct pk *v, int *n, int64_t *out)
 {
     uint32_t count;
@@ -364,7 +376,10 @@ static bool read_dims(const struct pk *v, int *n, int64_t *out)
     return true;
 }
 
-/* Elements of the view, and the last storage element it touches plus one. false: overflow. */
+/*
+ * Compute the number of elements of the view and whether it is contiguous. *reach becomes the last storage element
+ * it uses, plus one. Returns false on overflow.
+ */
 static bool measure(struct pt_tensor *t, uint64_t offset, uint64_t *reach)
 {
     uint64_t n = 1, step, row = 1;
@@ -399,7 +414,7 @@ static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reac
     return -1;
 }
 
-/* A call of no flaw. */
+/* Fill *t from v, which must be a call without flaw (see pt_kind_flaw()). */
 static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
     const struct pt_call c = pt_kind_call(v);
@@ -436,7 +451,7 @@ odd:
     return -1;
 }
 
-/* One that is to be read: a view of a storage, and no other values than it holds. */
+/* Returns true if v is a call that can be read: a view of a storage with exactly the stored values. */
 static bool is_tensor_call(const struct pk *v)
 {
     const struct pt_call c = pt_kind_call(v);
@@ -449,7 +464,7 @@ bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
     struct err e = {0};
 
     v = pt_kind_unwrap(v);
-    /* Every call of this file was checked at open; a foreign node fails here. */
+    /* All calls of this file were checked at open. A node of another file fails here. */
     return is_tensor_call(v) && read_tensor(pt, v, t, &e) == 0;
 }
 
@@ -564,8 +579,8 @@ static bool in_list(const char *const *list, const char *word, size_t n)
 }
 
 /*
- * What an opaque node could do if Python loaded it. Making a plain object of the training
- * stack is what these files are for; a function, and any class from elsewhere, may do anything.
+ * Returns true if loading an opaque node in Python would only create a plain object of the training stack, which
+ * these files exist to hold. A function, and any class from elsewhere, could do anything.
  */
 static bool is_plain(const struct pk *v)
 {
@@ -579,7 +594,7 @@ static bool is_plain(const struct pk *v)
     return v->type != PK_CALL || pickle_getattr_class(v) || isupper((unsigned char)*cls->name);
 }
 
-/* `base`: where the pickle begins in the file. */
+/* base: offset of the pickle in the file. */
 static void check_classes(const struct pk_tree *tree, const char *file_name, uint64_t base, struct report *r)
 {
     for (uint32_t i = 0; i < tree->n_opaque; i++) {
@@ -610,7 +625,7 @@ void pt_check_unread(const struct pt *pt, const char *file_name, struct report *
         const struct pk *v = pt->tree.act[i];
         struct strbuf what = {0};
 
-        /* Of others the class is a finding: pt_check_classes(). */
+        /* For other values pt_check_classes() already reports the class. */
         if ((pt_kind_call(v).args || pk_is_class(v, "torch._tensor", "_rebuild_from_type_v2")) &&
             pt_unread(pt, v, &what))
             report_add(r, SEV_ERROR, "unread", file_name, file_byte(pt, v), NULL, "is not read: %s", what.buf);

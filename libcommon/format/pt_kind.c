@@ -1,5 +1,5 @@
 /*
- * pt_kind.c - kinds of tensors in pickles, by the functions that make them (torch/_utils.py, torch/_tensor.py)
+ * pt_kind.c - classify tensors in pickles by the functions that make them (torch/_utils.py, torch/_tensor.py)
  */
 #include "libcommon/format/pt_kind.h"
 
@@ -13,7 +13,7 @@ static bool is_call(const struct pk *v, const char *module, const char *name)
     return v && v->type == PK_CALL && pk_is_class(v, module, name);
 }
 
-/* The function or class that an object comes from, a global; or NULL. */
+/* Return the global that names the function or class of an object, or NULL. */
 static const struct pk *global_of(const struct pk *v)
 {
     const struct pk *g = v && (v->type == PK_CALL || v->type == PK_OBJ) ? v->fn : NULL;
@@ -46,7 +46,7 @@ struct pt_call pt_kind_call(const struct pk *v)
     return (struct pt_call){ NULL, 0, 0 };
 }
 
-/* torch gives {"conj": True} and {"neg": True}. */
+/* Return the flaw that the metadata causes, or NULL. torch writes {"conj": True} and {"neg": True}. */
 static const char *flaw_of_metadata(const struct pk *m)
 {
     if (pk_is_none(m) || (m->type == PK_DICT && m->n == 0))
@@ -74,14 +74,20 @@ static bool is_dtensor_class(const struct pk *g)
     return g && g->type == PK_GLOBAL && strcmp(g->name, "DTensor") == 0 && str_starts(g->module, "torch.distributed.");
 }
 
-/* _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (class, dtype, size, ...), attributes) */
+/*
+ * Returns true for _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (class, dtype, size, ...),
+ * attributes).
+ */
 static bool is_dtensor(const struct pk *v)
 {
     return is_call(v, "torch._tensor", "_rebuild_from_type_v2") && v->args->n == 4 && is_dtensor_class(arg(v, 1)) &&
            arg(v, 2)->type == PK_TUPLE && arg(v, 2)->n > 2;
 }
 
-/* An attribute, in a dict or in the pair of dicts that objects with slots are kept as; an object's as well. */
+/*
+ * Return an attribute from the state of an object, or NULL. The state is a dict, or a pair of dicts for an object
+ * with slots. An object may be passed instead of its state.
+ */
 static const struct pk *attribute(const struct pk *state, const char *key)
 {
     const struct pk *found = NULL;
@@ -96,7 +102,10 @@ static const struct pk *attribute(const struct pk *state, const char *key)
     return found;
 }
 
-/* Cut, or the same everywhere; of partial sums a rank has but one part, in the whole's shape. */
+/*
+ * Returns true if every placement is Shard or Replicate. With a Partial placement a rank holds only one summand,
+ * in the shape of the whole tensor.
+ */
 static bool has_no_partial(const struct pk *spec)
 {
     const struct pk *placements = attribute(spec, "placements"), *g;
@@ -127,7 +136,7 @@ static const struct pk *local_of(const struct pk *v)
     return attribute(arg(v, 3), "_local_tensor");
 }
 
-/* The local tensor of a DTensor that is all of it; or NULL. */
+/* Return the local tensor of a DTensor if it is the whole tensor, else NULL. */
 static const struct pk *whole_dtensor(const struct pk *v)
 {
     const struct pk *local = local_of(v);
@@ -139,7 +148,7 @@ static const struct pk *whole_dtensor(const struct pk *v)
 
 /* ---- wrappers ---- */
 
-/* The type of a call's tensor; DTYPE_N: none that is known. */
+/* Return the type of a call's tensor, or DTYPE_N if it is unknown. */
 static enum dtype dtype_of(const struct pt_call *c)
 {
     const struct pk *storage = c->args && c->args->n ? c->args->item[0] : NULL;
@@ -152,7 +161,10 @@ static enum dtype dtype_of(const struct pt_call *c)
     return !raw || (c->args->n > 6 && pickle_dtype(c->args->item[6], &t)) ? t : DTYPE_N;
 }
 
-/* _rebuild_device_tensor_from_cpu_tensor(tensor, dtype, device, requires_grad): the tensor, if it has that type. */
+/*
+ * Parse _rebuild_device_tensor_from_cpu_tensor(tensor, dtype, device, requires_grad). Returns the tensor if it has
+ * that dtype, else NULL.
+ */
 static const struct pk *from_cpu_tensor(const struct pk *v)
 {
     struct pt_call c;
@@ -175,9 +187,9 @@ const struct pk *pt_kind_unwrap(const struct pk *v)
     return in ? in : v;
 }
 
-/* ---- what is not read ---- */
+/* ---- tensors that are not read ---- */
 
-/* Functions of torch._utils that make something else than a view of one storage. */
+/* Functions of torch._utils that make something other than a view of one storage. */
 static const struct { const char *name, *what; } makers[] = {
     { "_rebuild_sparse_tensor", "a sparse tensor: save it after .to_dense()" },
     { "_rebuild_sparse_csr_tensor", "a sparse tensor: save it after .to_dense()" },
@@ -199,7 +211,7 @@ static void add_size(struct strbuf *sb, const struct pk *size)
         strbuf_addf(sb, "[?]");
 }
 
-/* "one rank's slice [2, 4] of a DTensor [4, 4]" */
+/* Append a description such as "one rank's part [2, 4] of a DTensor [4, 4]: ...". */
 static void name_dtensor(const struct pk *v, struct strbuf *what)
 {
     const struct pk *local = local_of(v);
@@ -250,7 +262,10 @@ static bool name_of_call(const struct pk *v, struct strbuf *what)
 
 enum { HOLDS_VISITS = 1 << 16, HOLDS_DEPTH = 100 };
 
-/* Is there a storage anywhere below? Of a tree too large to look through that is taken to be so. */
+/*
+ * Returns true if v contains a storage at any depth. Also returns true for a tree that is too large to search
+ * completely.
+ */
 static bool holds_storage(const struct pk *v, int depth, int *left)
 {
     uint32_t n;

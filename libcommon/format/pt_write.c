@@ -1,8 +1,8 @@
 /*
- * pt_write.c - writing a .pt file
+ * pt_write.c - write a .pt file
  *
- * A tree and the sizes of its storages decide every byte but the payloads and
- * their CRCs. Records stand in torch's order: data.pkl, data/0 .., version.
+ * A tree and the sizes of its storages determine every byte except the payloads and their CRCs. The records are
+ * in torch's order: data.pkl, data/0 .., version.
  */
 #include "libcommon/format/pt.h"
 
@@ -14,9 +14,9 @@
 
 static const char version[] = "3\n";
 
-/* ---- tensors of a tree to be written ---- */
+/* ---- tensors of a tree that is to be written ---- */
 
-/* An empty OrderedDict: where torch keeps backward hooks. */
+/* Return an empty OrderedDict, which is torch's value for no backward hooks. */
 static struct pk *no_hooks(struct arena *a)
 {
     return pk_call(a, pk_global(a, "collections", "OrderedDict"), pk_tuple(a));
@@ -26,7 +26,8 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
 {
     struct pk *id = pk_tuple(a), *ref = pk_call(a, NULL, id), *args = pk_tuple(a);
     struct pk *size = pk_tuple(a), *stride = pk_tuple(a);
-    const char *typed = pickle_storage_class(t->dtype);         /* NULL: of bytes, and the tensor has the type */
+    /* NULL: the storage has bytes, and the tensor has the type */
+    const char *typed = pickle_storage_class(t->dtype);
     int64_t step[PT_MAX_DIM], row = 1;
 
     for (int i = t->ndim - 1; i >= 0; i--) {
@@ -54,7 +55,10 @@ struct pk *pt_new_tensor(struct arena *a, const struct pt_new *t)
     return pk_call(a, pk_global(a, "torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3"), args);
 }
 
-/* The name of its storage; bytes in place of a string are the storage itself. */
+/*
+ * Return the address of the name of a tensor's storage. A PK_BYTES value in place of the name is the contents of
+ * the storage itself.
+ */
 static struct pk **storage_name(const struct pk *tensor)
 {
     return &tensor->args->item[0]->args->item[2];
@@ -87,7 +91,7 @@ struct pk *pt_new_filled(struct arena *a, const struct pt_new *t, const void *el
     return v;
 }
 
-/* Is v one of those? Its bytes. */
+/* Return the bytes of a tensor made by pt_new_filled(), or NULL if v is not one. */
 static const struct pk *filled_with(const struct pk *v)
 {
     const struct pk *id;
@@ -173,7 +177,7 @@ void pt_image_set_crc(struct pt_image *im, int storage, uint32_t crc)
     im->record[1 + storage].crc = crc;
 }
 
-/* The container's runs, with the two payloads that are ours behind their headers. */
+/* Return the container's runs, with the payloads of data.pkl and version after their headers. */
 int pt_image_runs(struct pt_image *im, const struct zip_run **runs)
 {
     const struct zip_run *header;
@@ -194,9 +198,9 @@ int pt_image_runs(struct pt_image *im, const struct zip_run **runs)
 
 /* ---- a whole small file in memory ---- */
 
-/* One tensor of the new file: all of its own storage. */
+/* One tensor of the new file. It fills a storage of its own. */
 struct packed {
-    const struct pk *filled;            /* its elements; NULL: they are those of: */
+    const struct pk *filled;            /* the elements; NULL: they are read from `from` */
     struct pt_tensor from;
     uint64_t bytes;
 };
@@ -206,7 +210,7 @@ struct builder {
     struct arena *arena;
     struct packed *tensor;
     int n, cap;
-    const struct pk *stray;             /* a storage that is named outside any tensor we understand */
+    const struct pk *stray;             /* a storage reference outside any tensor that can be read */
 };
 
 static struct packed *add_packed(struct builder *b)
@@ -227,7 +231,10 @@ static struct pk *pack_filled(struct builder *b, const struct pk *v, const struc
     return made;
 }
 
-/* Asked for every node while the tree is copied: a view of the old file becomes a tight tensor. */
+/*
+ * Called for every node while the tree is copied. Returns the replacement: a contiguous tensor for a view of the
+ * old file. Returns NULL to copy the node unchanged.
+ */
 static struct pk *pack(void *ctx, const struct pk *v)
 {
     struct builder *b = ctx;
@@ -239,7 +246,7 @@ static struct pk *pack(void *ctx, const struct pk *v)
         return pack_filled(b, v, filled);
     if (v->type == PK_PERSID)
         b->stray = v;
-    /* A Parameter is copied as it is; the tensor inside it comes along by itself. */
+    /* A Parameter is copied unchanged. The tensor inside it is replaced when the copy reaches it. */
     if (v->type != PK_CALL || pk_is_class(v, "torch._utils", "_rebuild_parameter") ||
         pk_is_class(v, "torch._utils", "_rebuild_parameter_with_state") || !b->pt || !pt_tensor(b->pt, v, &t))
         return NULL;
@@ -251,7 +258,7 @@ static struct pk *pack(void *ctx, const struct pk *v)
                                                      .requires_grad = t.requires_grad });
 }
 
-/* Row-major copy of a view with any strides: an odometer over the index. */
+/* Copy a view with any strides in row-major order. The index counts like an odometer. */
 static void gather(const struct pt_tensor *t, const uint8_t *storage, uint8_t *out)
 {
     size_t size = (size_t)dtype_size(t->dtype);
@@ -276,7 +283,7 @@ static void gather(const struct pt_tensor *t, const uint8_t *storage, uint8_t *o
     }
 }
 
-/* A storage's bytes, CRC checked; malloc'd. NULL on failure. */
+/* Read a storage's bytes and check their CRC. Returns malloc'd memory, or NULL on failure. */
 static uint8_t *read_storage(struct files *f, int record, struct err *e)
 {
     const struct record *r = files_record(f, record);
@@ -324,7 +331,7 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
     return 0;
 }
 
-/* "Small": a caller with more has a plan and an executor. */
+/* Limit of pt_build(). A caller with more data uses a plan and an executor. */
 #define MAX_BUILD ((uint64_t)1 << 30)
 
 static int check_packed(const struct builder *b, struct files *f, struct err *e)
@@ -341,7 +348,7 @@ static int check_packed(const struct builder *b, struct files *f, struct err *e)
 
         if (!r)
             continue;
-        /* Strides of 0 let a few bytes claim to be a huge tensor. */
+        /* With strides of 0, a view of a few bytes can have the size of a huge tensor. */
         if (b->tensor[i].from.n_elems > (int64_t)MAX_BUILD || r->len > MAX_BUILD ||
             (total += b->tensor[i].bytes) > MAX_BUILD) {
             err_data(e, files_name(f, r->file), r->at, "tensors of more than %llu bytes in a file that should be small",

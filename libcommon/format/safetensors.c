@@ -1,10 +1,9 @@
 /*
  * safetensors.c - read the header of a .safetensors file
  *
- * The JSON is parsed here and not by a library: its numbers are unsigned 64-bit, a
- * message should name the byte, and a header of 100 MB must not become a tree of 2 GB.
- * Order of the checks: the length before anything is allocated, UTF-8, JSON, then every
- * tensor in the order of its place.
+ * The JSON is parsed here instead of by a library for three reasons: its numbers are unsigned 64-bit, an error
+ * message should give the byte offset, and a header of 100 MB must not become a tree of 2 GB. The checks run in
+ * this order: the length before any allocation, UTF-8, JSON, then every tensor in the order of its offset.
  */
 #include "libcommon/format/safetensors.h"
 
@@ -36,17 +35,17 @@ struct meta {
 
 struct safetensors_entry {
     struct safetensors_tensor pub;
-    int64_t *shape;                     /* pub.shape */
-    uint64_t begin, end;                /* offsets in the data, as written */
-    uint64_t said;                      /* byte of the header where it begins, for messages */
-    int bits;                           /* of an element */
+    int64_t *shape;                     /* same array as pub.shape, writable */
+    uint64_t begin, end;                /* offsets in the data as the header gives them */
+    uint64_t said;                      /* offset in the header where the entry begins, for messages */
+    int bits;                           /* bits of one element */
 };
 
 struct safetensors {
     struct arena *arena;
     uint64_t header_bytes;
     int n, cap;
-    struct safetensors_entry *entry;    /* by place */
+    struct safetensors_entry *entry;    /* sorted by offset */
     struct safetensors_entry **by_name;
     struct meta *meta;
     bool has_meta;
@@ -79,7 +78,7 @@ static void skip_blanks(struct scan *s)
         s->at++;
 }
 
-/* The next character that is no blank must be c. */
+/* Skip blanks and the character c. Fails if another character follows. */
 static int expect(struct scan *s, char c)
 {
     char what[] = "header: expected ' '";
@@ -93,7 +92,7 @@ static int expect(struct scan *s, char c)
     return fail(s, s->at, what);
 }
 
-/* After an item of an object or array: 1 when another follows, 0 at `close`. */
+/* Continue after an item of an object or array. Returns 1 if another item follows, 0 after `close`, or -1. */
 static int more(struct scan *s, char close)
 {
     skip_blanks(s);
@@ -104,7 +103,7 @@ static int more(struct scan *s, char close)
     return expect(s, close);
 }
 
-/* Is the object or array just opened empty? Then it is closed here. */
+/* Returns true if the object or array just opened is empty, and then also skips its end. */
 static bool ends_at_once(struct scan *s, char close)
 {
     skip_blanks(s);
@@ -130,7 +129,7 @@ static int hex4(const struct scan *s, uint64_t at, uint32_t *v)
     return 0;
 }
 
-/* What follows a backslash, as UTF-8 at *to. */
+/* Decode the escape after a backslash and append it to *to as UTF-8. */
 static int unescape(struct scan *s, char **to)
 {
     static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
@@ -157,7 +156,10 @@ static int unescape(struct scan *s, char **to)
     return 0;
 }
 
-/* A string, unescaped, in the arena. NULL: the arena is full, or no string. */
+/*
+ * Parse a string and return it unescaped in the arena. Returns NULL if the arena is full or there is no valid
+ * string.
+ */
 static const char *string(struct scan *s)
 {
     uint64_t begin, end;
@@ -172,7 +174,7 @@ static const char *string(struct scan *s)
         fail(s, begin, "header: a string without an end");
         return NULL;
     }
-    /* No escape is shorter than what it spells. */
+    /* No escape is shorter than the text it encodes. */
     text = to = arena_alloc(s->st->arena, end - begin + 1);
     if (!text) {
         fail(s, begin, "header: too large");
@@ -209,7 +211,7 @@ static int number(struct scan *s, uint64_t *v)
     return 0;
 }
 
-/* A number or word of a value that nobody looks at. */
+/* Skip a number or word whose value is not used. */
 static int skip_scalar(struct scan *s)
 {
     static const char *const words[] = { "null", "true", "false" };
@@ -271,7 +273,8 @@ static int read_meta(struct scan *s)
             return fail(s, s->at, "header: too large");
         if (!(m->key = string(s)) || expect(s, ':') < 0 || !(m->value = string(s)))
             return -1;
-        m->next = s->st->meta;          /* looked up from the front: the last of a repeated key counts */
+        /* safetensors_meta() searches from the front, so the last of a repeated key applies */
+        m->next = s->st->meta;
         s->st->meta = m;
     } while ((rc = more(s, '}')) > 0);
     return rc;
@@ -390,7 +393,7 @@ static int read_header(struct scan *s)
     return s->at == s->n ? 0 : fail(s, s->at, "header: something behind its end");
 }
 
-/* ---- what it says ---- */
+/* ---- checks of the contents ---- */
 
 static int by_place(const void *a, const void *b)
 {
@@ -411,7 +414,7 @@ static int bad_tensor(const struct scan *s, const struct safetensors_entry *t, c
     return -1;
 }
 
-/* Bytes of all elements. */
+/* Compute the number of bytes of all elements. */
 static int tensor_bytes(const struct scan *s, const struct safetensors_entry *t, uint64_t *len)
 {
     uint64_t n = 1, bits = 0;
@@ -427,7 +430,10 @@ static int tensor_bytes(const struct scan *s, const struct safetensors_entry *t,
     return 0;
 }
 
-/* Numbers of 4 bits lie in pairs: the last dimension counts bytes from here on, as torch has it. */
+/*
+ * Convert a shape of 4-bit numbers, two of which share a byte: from here on the last dimension counts bytes, as in
+ * torch.
+ */
 static void count_pairs(struct safetensors_entry *t)
 {
     int64_t *last = t->pub.ndim ? &t->shape[t->pub.ndim - 1] : NULL;
@@ -464,7 +470,7 @@ static int check_places(struct scan *s, uint64_t file_size)
         t->pub.len = len;
         at = t->end;
     }
-    /* No overflow: what is compared is what is left. */
+    /* This comparison cannot overflow: check_length() ensured that data <= file_size. */
     if (at == file_size - data)
         return 0;
     err_data(s->e, s->path, data, "the tensors need %llu bytes, the file has %llu: %s", (unsigned long long)at,
@@ -526,7 +532,10 @@ struct safetensors *safetensors_open(struct files *f, int file, struct err *e)
         return NULL;
     st = xcalloc(1, sizeof *st);
     st->header_bytes = n;
-    /* Strings are no longer than they stand there, nor are tables much longer than what they describe. */
+    /*
+     * A string is never longer than its text in the header, and tables are not much longer than the text that they
+     * describe.
+     */
     st->arena = arena_new(16 * n + (1 << 16));
     text = xmalloc(n + 1);
     s.st = st;

@@ -1,14 +1,15 @@
 /*
- * safetensors.h - find the tensors of a .safetensors file, and lay such a file out
+ * safetensors.h - find the tensors of a .safetensors file, and lay out such a file
  *
  *   u64 N, little-endian | N bytes of JSON, padded with blanks | data to the end of the file
  *
- * The JSON names every tensor with its dtype, its shape and its place in the data; the
- * optional key __metadata__ holds strings. Tensors fill the data without gap or overlap,
- * so reading the header is enough to know every byte. Accepted is what the reference
- * accepts, less what no writer makes: duplicate, empty or NUL-bearing names, blanks before
- * the '{', tensors as arrays, more than SAFETENSORS_MAX_DIM dimensions.
- * Threads: an open file never changes; opening adds nothing to the files.
+ * The JSON gives the dtype, the shape and the location in the data of every tensor, by name. The optional key
+ * __metadata__ holds strings. The tensors fill the data without gap or overlap, so the header alone determines
+ * the use of every byte. The parser accepts what the reference implementation accepts, except for forms that no
+ * writer produces: duplicate or empty names, names with a NUL, blanks before the '{', tensors as arrays, more
+ * than SAFETENSORS_MAX_DIM dimensions.
+ *
+ * Threads: an open file never changes. Opening one adds nothing to struct files.
  */
 #ifndef SHARDKIT_FORMAT_SAFETENSORS_H
 #define SHARDKIT_FORMAT_SAFETENSORS_H
@@ -18,48 +19,52 @@
 #include "libcommon/base/mem.h"
 
 enum { SAFETENSORS_MAX_DIM = 16 };
-#define SAFETENSORS_MAX_HEADER 100000000u       /* the reference's limit; the hub's is 25000000 */
+#define SAFETENSORS_MAX_HEADER 100000000u       /* limit of the reference implementation; the hub's limit is 25000000 */
 
 struct safetensors_tensor {
-    const char *name;                   /* UTF-8; belongs to the file */
-    const char *spelling;               /* of the dtype: "BF16" */
-    enum dtype dtype;                   /* DTYPE_N of F6_*, and of F4 with an odd last dimension: torch has no such */
-    int ndim;                           /* of F4 the shape in bytes, as torch has it: the last dimension is halved */
-    const int64_t *shape;               /* elements, outermost first */
-    uint64_t at;                        /* first byte, from the start of the file */
+    const char *name;                   /* UTF-8; valid until safetensors_close() */
+    const char *spelling;               /* name of the dtype in the file: "BF16" */
+    /* DTYPE_N for F6_* and for F4 with an odd last dimension or none, which torch lacks */
+    enum dtype dtype;
+    int ndim;                           /* the shape of F4 is in bytes, as in torch: the last dimension is halved */
+    const int64_t *shape;               /* in elements, outermost first */
+    uint64_t at;                        /* offset of the first byte from the start of the file */
     uint64_t len;                       /* bytes */
 };
 
 struct safetensors;
 /*
- * Open file number `file`. NULL and *e: ERR_SYS when it cannot be read, ERR_DATA with the
- * byte when the header is none or contradicts itself or the file's length. Memory: at most
- * some times the header.
+ * Open file number `file`. Returns NULL with ERR_SYS if it cannot be read, or with ERR_DATA and the offset if it
+ * has no valid header, or if the header contradicts itself or the length of the file. Memory: at most a small
+ * multiple of the header's size.
  */
 MUST_CHECK struct safetensors *safetensors_open(struct files *f, int file, struct err *e);
-void safetensors_close(struct safetensors *st);                 /* NULL is fine */
+void safetensors_close(struct safetensors *st);                 /* accepts NULL */
 int safetensors_n(const struct safetensors *st);
-const struct safetensors_tensor *safetensors_tensor(const struct safetensors *st, int i);  /* by offset */
-const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);  /* NULL: none */
-const char *safetensors_meta(const struct safetensors *st, const char *key);    /* NULL: none */
+/* Return tensor i, in the order of the offsets. */
+const struct safetensors_tensor *safetensors_tensor(const struct safetensors *st, int i);
+/* Return the tensor with this name, or NULL. */
+const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
+const char *safetensors_meta(const struct safetensors *st, const char *key);    /* NULL if there is none */
 uint64_t safetensors_header_bytes(const struct safetensors *st);                /* N */
 
 /* ---- writing ---- */
 
 struct safetensors_out {
     const char *name;                   /* UTF-8 */
-    enum dtype dtype;                   /* one that safetensors_has() */
+    enum dtype dtype;                   /* must satisfy safetensors_has() */
     int ndim;
     const int64_t *shape;
-    uint64_t at, len;                   /* filled in: place in the file, bytes */
+    uint64_t at, len;                   /* output: offset in the file; number of bytes */
 };
-/* Do safetensors have that type? They lack C128, C32, the quantized types and BITS*. */
+/* Returns true if the format has that type. It lacks C128, C32, the quantized types and BITS*. */
 bool safetensors_has(enum dtype t);
 /*
- * Place n tensors as the reference does (by dtype, then by name, without gaps) and append
- * everything before the data to *header, with {"format":"pt"} as metadata, without which
- * Transformers 4 does not load. Same tensors in any order: same bytes. *size is the file's
- * length. ERR_DATA when two have one name or the header passes the reference's limit.
+ * Sort and place n tensors as the reference implementation does (by dtype, then by name, without gaps), and append
+ * everything before the data to *header. The metadata is {"format":"pt"}, because Transformers 4 does not load a
+ * file without it. The result does not depend on the order of the tensors in t. *size becomes the length of the
+ * file. Fails with ERR_DATA if two tensors have the same name, a type is not supported, or the header exceeds the
+ * reference's limit.
  */
 MUST_CHECK int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header,
                                   uint64_t *size, struct err *e);

@@ -1,5 +1,5 @@
 /*
- * safetensors_write.c - everything of a .safetensors file but the data
+ * safetensors_write.c - write everything of a .safetensors file except the data
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { LENGTH_BYTES = 8, ALIGN = 8 };
 
-/* In the reference's order: the last ones come first in a file. */
+/* The order of the reference implementation. Tensors of the last types come first in a file. */
 static const struct { enum dtype dtype; const char *name; } types[] = {
     { DTYPE_BOOL, "BOOL" }, { DTYPE_F4X2, "F4" }, { DTYPE_U8, "U8" }, { DTYPE_I8, "I8" },
     { DTYPE_F8_E5M2, "F8_E5M2" }, { DTYPE_F8_E4M3, "F8_E4M3" }, { DTYPE_F8_E8M0, "F8_E8M0" },
@@ -18,7 +18,7 @@ static const struct { enum dtype dtype; const char *name; } types[] = {
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 
-/* N_TYPES: safetensors have no such type. */
+/* Return the index in types[], or N_TYPES if the format lacks the type. */
 static int type_number(enum dtype dtype)
 {
     int i = 0;
@@ -33,7 +33,7 @@ bool safetensors_has(enum dtype t)
     return type_number(t) < N_TYPES;
 }
 
-/* Then names, as bytes. */
+/* Order by type, then by the bytes of the name. */
 static int by_file_order(const void *a, const void *b)
 {
     const struct safetensors_out *x = a, *y = b;
@@ -42,7 +42,7 @@ static int by_file_order(const void *a, const void *b)
     return d ? d : strcmp(x->name, y->name);
 }
 
-/* Escapes as the reference's writer has them. */
+/* Append a JSON string with the escapes that the reference's writer uses. */
 static void put_string(struct strbuf *sb, const char *s)
 {
     static const char plain[] = "\b\f\n\r\t", letter[] = "bfnrt";
@@ -67,7 +67,7 @@ static void put_tensor(struct strbuf *sb, const struct safetensors_out *t)
 {
     put_string(sb, t->name);
     strbuf_addf(sb, ":{\"dtype\":\"%s\",\"shape\":[", types[type_number(t->dtype)].name);
-    for (int i = 0; i < t->ndim; i++)           /* of F4 numbers are counted, two of which are a byte */
+    for (int i = 0; i < t->ndim; i++)           /* F4 counts 4-bit numbers, two per byte */
         strbuf_addf(sb, "%s%lld", i ? "," : "",
                     (long long)t->shape[i] * (t->dtype == DTYPE_F4X2 && i == t->ndim - 1 ? 2 : 1));
     strbuf_addf(sb, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + t->len));

@@ -1,8 +1,8 @@
 /*
- * stream.c - plain files by read(), gzip through zlib, the other packings through libarchive
+ * stream.c - read plain files with read(), gzip with zlib, and the other formats with libarchive
  *
- * libarchive's gzip reader checks neither length nor CRC, so gzip has zlib here. Its other filters are
- * fed from the same buffer that the first bytes were looked at in: standard input cannot be read twice.
+ * libarchive's gzip reader checks neither length nor CRC, so gzip uses zlib. The other filters of libarchive
+ * read from the buffer in which the format was detected, because standard input cannot be read twice.
  */
 #include "libcommon/format/stream.h"
 
@@ -22,31 +22,32 @@ enum { BUFFER = 256 << 10, MAGIC = 10 };
 
 struct packing {
     const char *name;
-    size_t at, n;                       /* where the magic is */
+    size_t at, n;                       /* offset and length of the magic */
     const char *magic;
     int (*filter)(struct archive *);    /* NULL: zlib */
-    const char *refused;                /* the program to unpack it with; NULL: read here */
+    const char *refused;                /* program that decompresses a refused format; NULL: supported here */
 };
 
 struct stream {
-    const char *path;                   /* as messages name it */
+    const char *path;                   /* name in messages */
     char *copy;
     int fd;
     bool (*stopped)(void);
     const struct packing *packing;      /* NULL: none */
-    uint8_t *in;                        /* [BUFFER], of the file */
-    size_t at, len;                     /* what of it is not used up: in[at..len) */
+    uint8_t *in;                        /* [BUFFER], bytes of the file */
+    size_t at, len;                     /* the unused bytes are in[at..len) */
     bool file_end, ended;
     uint64_t taken;
-    struct err *e;                      /* of the call under way: libarchive's callbacks have no other way */
+    /* error of the current call, for libarchive's callbacks, which have no other access to it */
+    struct err *e;
     z_stream z;
-    bool z_open, z_between;             /* z_between: a member has ended, the next has not begun */
+    bool z_open, z_between;             /* z_between: a member has ended and the next one has not begun */
     struct archive *a;
 };
 
 /* ---- the file ---- */
 
-/* More bytes behind in[0..len). 0 at the file's end, -1 on failure. */
+/* Read more bytes to the end of in[0..len). Returns 1, 0 at the end of the file, or -1 on failure. */
 static int read_more(struct stream *s, struct err *e)
 {
     ssize_t n;
@@ -68,7 +69,7 @@ static int read_more(struct stream *s, struct err *e)
     return n > 0;
 }
 
-/* Fill in[] anew once it is used up: 1 there is some, 0 the file's end, -1. */
+/* Refill in[] once all of it is used. Returns 1 if there are bytes, 0 at the end of the file, or -1. */
 static int refill(struct stream *s, struct err *e)
 {
     if (s->at < s->len)
@@ -79,7 +80,7 @@ static int refill(struct stream *s, struct err *e)
     return read_more(s, e);
 }
 
-/* The first bytes of a pipe may come one at a time. */
+/* Read enough bytes to detect the format. A pipe may deliver the first bytes one at a time. */
 static int look(struct stream *s, struct err *e)
 {
     while (s->len < MAGIC && !s->file_end)
@@ -106,7 +107,10 @@ static int open_gzip(struct stream *s, struct err *e)
     return 0;
 }
 
-/* Behind a member: another one, zeros that fill up a block, or the end. 1: go on. */
+/*
+ * Continue after a member: skip zeros that pad a block, then start the next member. Returns 1 if there is one, 0
+ * at the end, or -1.
+ */
 static int next_member(struct stream *s, struct err *e)
 {
     int more;
@@ -162,7 +166,10 @@ static la_ssize_t feed(struct archive *a, void *ctx, const void **buf)
     return more ? (la_ssize_t)n : 0;
 }
 
-/* libarchive failed; who was at fault? */
+/*
+ * Complete *e after a failure of libarchive: keep the error of read_more() if there is one, else report damage.
+ * Returns -1.
+ */
 static int archive_fault(struct stream *s, struct err *e)
 {
     if (e->kind == ERR_NONE) {
@@ -188,10 +195,10 @@ static int open_filter(struct stream *s, int (*filter)(struct archive *), struct
         return archive_fault(s, e);
     switch (archive_read_next_header(s->a, &entry)) {
     case ARCHIVE_OK: break;
-    case ARCHIVE_EOF: s->ended = true; break;           /* a compressed nothing */
+    case ARCHIVE_EOF: s->ended = true; break;           /* the compressed data is empty */
     default: return archive_fault(s, e);
     }
-    /* What is too short for its filter is handed through as it is. */
+    /* libarchive passes input that is too short for its filter through unchanged. Report it as damaged. */
     if (archive_filter_code(s->a, 0) == ARCHIVE_FILTER_NONE)
         return damaged(s, 0, s->packing->name, e);
     return 0;
@@ -212,7 +219,10 @@ static const struct packing packings[] = {
     { "gzip", 0, 2, "\x1f\x8b", NULL, NULL },
     { "zstd", 0, 4, "\x28\xb5\x2f\xfd", archive_read_support_filter_zstd, NULL },
     { "xz", 0, 6, "\xfd" "7zXZ\0", archive_read_support_filter_xz, NULL },
-    /* libarchive takes what it cannot read behind a piece of bzip2, a damaged second piece too, for the end. */
+    /*
+     * bzip2 is refused because libarchive treats unreadable data after a bzip2 piece as the end, even if that data
+     * is a damaged second piece.
+     */
     { "bzip2", 4, 6, "1AY&SY", NULL, "bzcat" },
     { "lz4", 0, 4, "\x04\x22\x4d\x18", NULL, "lz4 -dc" },
     { "zip", 0, 4, "PK\3\4", NULL, "unzip -p" },

@@ -1,11 +1,14 @@
 /*
- * stream.h - the bytes of a file from first to last, unpacked where it is compressed
+ * stream.h - read a file from first byte to last, decompressing it if it is compressed
  *
- * What a file is, its first bytes say, not its name: gzip (RFC 1952), Zstandard (RFC 8878), xz. Other
- * packings are refused by name; all else is read as it is. Several compressed pieces behind each other
- * are one text, as for their own programs. A file that was cut short or whose checksum fails is an
- * error, not an end (Zstandard may be written without one; zstd(1) adds it).
- * Memory: 256 KiB and what the format's window asks for (up to 128 MiB of Zstandard --ultra).
+ * The first bytes of a file select its format, not its name: gzip (RFC 1952), Zstandard (RFC 8878) or xz. Other
+ * compressed formats are refused with an error that names them. Any other file is read unchanged. Several
+ * compressed pieces in sequence form one text, as they do for gzip(1), zstd(1) and xz(1). A truncated file or a
+ * wrong checksum is an error, not an end of file. (Zstandard data may be written without a checksum; zstd(1)
+ * adds one.)
+ *
+ * Memory: 256 KiB plus the window of the format (up to 128 MiB for zstd --ultra).
+ *
  * Threads: one at a time.
  */
 #ifndef SHARDKIT_FORMAT_STREAM_H
@@ -19,16 +22,20 @@
 
 struct stream;
 /*
- * Open `path`; "-" is standard input. stopped() (may be NULL) is asked when a signal came while a read
- * waited. NULL: ERR_SYS when it cannot be opened or read, ERR_DATA when its beginning is damaged.
+ * Open `path`; "-" means standard input. stopped(), which may be NULL, is called before every read(), also before
+ * the retry of an interrupted one. If it returns true, the operation fails with ERR_STOP. Returns NULL with ERR_SYS
+ * if the file cannot be opened or read, or with ERR_DATA if its beginning is damaged or its format is refused.
  */
 MUST_CHECK struct stream *stream_open(const char *path, bool (*stopped)(void), struct err *e);
-void stream_close(struct stream *s);            /* NULL is fine */
-/* The next bytes, at most n; 0 is the end. -1: ERR_SYS, ERR_STOP, or ERR_DATA with the place in the compressed file. */
+void stream_close(struct stream *s);            /* accepts NULL */
+/*
+ * Read at most n bytes of the text. Returns their number, 0 at the end, or -1 with ERR_SYS, ERR_STOP, or ERR_DATA
+ * with the offset in the compressed file.
+ */
 MUST_CHECK ssize_t stream_read(struct stream *s, void *buf, size_t n, struct err *e);
-/* Bytes of the file (compressed, if it is) that were taken so far. */
+/* Return the number of bytes read from the file so far (compressed bytes, if the file is compressed). */
 uint64_t stream_taken(const struct stream *s);
-/* "gzip", "zstd", "xz", or NULL: as it is. */
+/* Return "gzip", "zstd" or "xz", or NULL if the file is not compressed. */
 const char *stream_packing(const struct stream *s);
 
 #endif

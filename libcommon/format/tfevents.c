@@ -1,5 +1,5 @@
 /*
- * tfevents.c - the protocol buffers of TensorBoard, as far as events need them
+ * tfevents.c - the part of TensorBoard's Protocol Buffers that event files need
  *
  * Messages, with their field numbers:
  *   Event             1 wall_time double, 2 step int64, 3 file_version string, 5 summary
@@ -28,12 +28,13 @@
 struct tfevents {
     char *path;
     int fd;
-    int64_t queue, waiting;             /* events */
-    double wait_s, since_s;             /* that the first of them may wait; when it came */
-    pthread_mutex_t lock;               /* of all but path, fd and these limits */
-    struct strbuf buf;                  /* their records */
-    struct strbuf event, summary, value;        /* of the event being built */
-    struct err lost;                    /* why events were dropped */
+    int64_t queue, waiting;             /* numbers of events */
+    /* longest wait of the first waiting event, in seconds; time when it was added */
+    double wait_s, since_s;
+    pthread_mutex_t lock;               /* protects all but path, fd, queue and wait_s */
+    struct strbuf buf;                  /* records of the waiting events */
+    struct strbuf event, summary, value;        /* parts of the event under construction */
+    struct err lost;                    /* first error that caused a loss of events */
 };
 
 /* ---- checksums ---- */
@@ -126,7 +127,7 @@ static int write_out(struct tfevents *t, struct err *e)
             continue;
         if (k <= 0) {
             err_sys(e, t->path, "cannot write %zu bytes", t->buf.len);
-            /* Half a record would make all that follow unreadable. */
+            /* Remove a partial record, which would make all later records unreadable. */
             if (start >= 0 && ftruncate(t->fd, start) < 0)
                 err_sys(e, t->path, "cannot truncate");
             break;
@@ -138,7 +139,10 @@ static int write_out(struct tfevents *t, struct err *e)
     return e->kind ? -1 : 0;
 }
 
-/* Frame t->event as a record. */
+/*
+ * Append t->event to the buffer as a record. Writes the buffer if it is full or its first event has waited too
+ * long.
+ */
 static void add_record(struct tfevents *t)
 {
     unsigned char head[12], tail[4];
@@ -165,7 +169,7 @@ static void begin_event(struct tfevents *t)
     put_double(&t->event, 1, clock_wall_s());
 }
 
-/* An event with the one value in t->value. */
+/* Add an event that holds the one value in t->value. */
 static void add_value(struct tfevents *t, int64_t step)
 {
     put_int(&t->event, 2, step);
@@ -176,7 +180,7 @@ static void add_value(struct tfevents *t, int64_t step)
 
 /* ---- the file ---- */
 
-/* A name that sorts by time and that no other writer of this job has. */
+/* Return a file name that sorts by time and that no other writer of this job uses. The caller frees it. */
 static char *new_path(const char *dir)
 {
     static int serial;

@@ -1,7 +1,7 @@
 /*
- * tfevents_read.c - records are framed and summed; of their protocol buffers only scalars are looked at
+ * tfevents_read.c - check the frame and checksums of each record, and decode its scalars only
  *
- * Field numbers are those of tfevents.c. Unknown fields are stepped over, as Protocol Buffers ask for.
+ * Field numbers are those of tfevents.c. Unknown fields are skipped, as Protocol Buffers require.
  */
 #include "libcommon/format/tfevents_read.h"
 
@@ -13,7 +13,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/tfevents.h"
 
-/* A message, or what is left of it. */
+/* A message, or the undecoded rest of one. */
 struct tfevents_bytes {
     const uint8_t *p;
     uint64_t n;
@@ -22,7 +22,7 @@ struct tfevents_bytes {
 struct tfevents_field {
     uint64_t number;
     int wire;
-    uint64_t word;              /* a varint, or the bits of a fixed number */
+    uint64_t word;              /* value of a varint, or bits of a fixed-size number */
     struct tfevents_bytes bytes;
 };
 
@@ -57,7 +57,7 @@ static bool take_bytes(struct tfevents_bytes *b, uint64_t n, struct tfevents_byt
     return true;
 }
 
-/* The next field; false: the message is damaged. */
+/* Decode the next field. Returns false if the message is damaged. */
 static bool take_field(struct tfevents_bytes *b, struct tfevents_field *f)
 {
     uint64_t key;
@@ -75,7 +75,7 @@ static bool take_field(struct tfevents_bytes *b, struct tfevents_field *f)
     }
 }
 
-/* Summary.Value */
+/* Decode a Summary.Value and pass it to `each` if it is a scalar and recent enough. */
 static bool give_value(const struct tfevents_job *job, struct tfevents_bytes b, struct tfevents_value *v)
 {
     bool has_value = false;
@@ -100,7 +100,7 @@ static bool give_value(const struct tfevents_job *job, struct tfevents_bytes b, 
     return true;
 }
 
-/* Event, whose summaries may stand before its time. */
+/* Decode an Event. Two passes are needed, because its summaries may precede its time and step. */
 static bool give_event(const struct tfevents_job *job, struct tfevents_bytes event)
 {
     struct tfevents_value v = { .wall_s = 0 };
@@ -141,7 +141,7 @@ static int read_all(void *arg, struct err *e)
             return -1;
         }
         if (n > m->size - at - 12 || m->size - at - 12 - n < 4)
-            break;                      /* the last one, being written */
+            break;                      /* the writer has not finished the last record */
         if (get_le32(p + 12 + n) != tfevents_mask(tfevents_crc32c(p + 12, n)) ||
             !give_event(job, (struct tfevents_bytes){ p + 12, n })) {
             err_data(e, m->path, at, "a record of %llu bytes is damaged", (unsigned long long)n);

@@ -1,9 +1,9 @@
 /*
- * zip.c - opening a zip file
+ * zip.c - open a zip file
  *
- * The end record is found in the file's tail, the directory is parsed, and each
- * local header is looked at, because only it says where its payload begins. Checked
- * completely here, so that nobody has to doubt a zip_entry afterwards.
+ * The end record is searched in the tail of the file, then the directory is parsed. Each local header is read
+ * too, because only the local header determines where its payload begins. All checks are made here, so that
+ * users of a zip_entry need none.
  */
 #include "libcommon/format/zip.h"
 
@@ -14,10 +14,10 @@
 #include "libcommon/format/zip_bytes.h"
 
 enum {
-    NEAR = 4 << 10,             /* an end record, and the directory of a few tensors */
-    TAIL = 66 << 10,            /* an end record and the longest comment */
+    NEAR = 4 << 10,             /* size of an end record and the directory of a few tensors */
+    TAIL = 66 << 10,            /* size of an end record and the longest comment */
     WINDOW = 32 << 10,
-    HEADER_ABOUT = 512,         /* a record that is small, with its header */
+    HEADER_ABOUT = 512,         /* typical size of a small record with its header */
     MAX_ENTRIES = 1 << 18,
 };
 #define MAX_DIRECTORY ((uint64_t)64 << 20)
@@ -29,14 +29,14 @@ struct zip_opener {
     const char *path;
     uint64_t size;
     struct err *e;
-    uint8_t *tail, *window;     /* parts of the file already here */
+    uint8_t *tail, *window;     /* parts of the file that are already in memory */
     uint64_t tail_at, tail_len, window_at, window_len;
-    uint64_t end_at;            /* where the directory must have ended */
+    uint64_t end_at;            /* latest possible end of the directory */
     uint64_t dir_at, dir_size, n;
     struct zip *z;
 };
 
-/* ---- what it is, when it is no zip ---- */
+/* ---- identification of files that are not a zip ---- */
 
 static const char *what_else(const uint8_t *p, uint64_t n)
 {
@@ -78,8 +78,8 @@ static int check_head(struct zip_opener *o)
 /* ---- reading ---- */
 
 /*
- * Bytes [at, at+n) of the file, n <= WINDOW: from the tail or the window when they are
- * there, else by reading the window anew with up to `ahead` bytes. NULL on failure.
+ * Return bytes [at, at + n) of the file; n must be at most WINDOW. They come from the tail or the window if these
+ * hold them. Otherwise the window is read again from `at`, with up to `ahead` bytes. Returns NULL on failure.
  */
 static const uint8_t *peek(struct zip_opener *o, uint64_t at, uint64_t n, uint64_t ahead)
 {
@@ -110,13 +110,16 @@ static int no_end(struct zip_opener *o)
     return -1;
 }
 
-/* A 32-bit field and its 64-bit twin must agree, unless the small one says "look there". */
+/*
+ * Returns true if a 32-bit field agrees with its 64-bit counterpart. A 32-bit field of all ones defers to the
+ * counterpart.
+ */
 static bool twins(uint64_t small, uint64_t all_ones, uint64_t big)
 {
     return small == big || small == all_ones;
 }
 
-/* The zip64 end record, when there is a locator right before the end record at `at`. */
+/* Read the zip64 end record, if a locator is stored directly before the end record at `at`. */
 static int read_end64(struct zip_opener *o, uint64_t at)
 {
     const uint8_t *p = peek(o, at - ZIP_LOCATOR_LEN, ZIP_LOCATOR_LEN, 0);
@@ -146,7 +149,10 @@ static int read_end64(struct zip_opener *o, uint64_t at)
     return 0;
 }
 
-/* Read the last `len` bytes; the end record in them, NULL: there is none, or *rc is -1. */
+/*
+ * Read the last `len` bytes and return the end record in them. Returns NULL if there is none, or if reading
+ * failed, which sets *rc to -1.
+ */
 static const uint8_t *end_in_tail(struct zip_opener *o, uint64_t len, int *rc)
 {
     o->tail_len = min_u64(len, o->size);
@@ -161,7 +167,10 @@ static const uint8_t *end_in_tail(struct zip_opener *o, uint64_t len, int *rc)
 static int read_end(struct zip_opener *o)
 {
     int rc;
-    /* An item of a .distcp is often no larger than the longest tail: all of them would be read twice. */
+    /*
+     * Try a short tail first. A .distcp item is often no larger than the longest tail, so a read of TAIL bytes
+     * would read all of its bytes twice.
+     */
     const uint8_t *p = end_in_tail(o, NEAR, &rc);
     uint64_t at;
 
@@ -197,7 +206,7 @@ static int read_end(struct zip_opener *o)
 
 /* ---- the directory ---- */
 
-/* The zip64 field: 64-bit twins of those numbers that are all ones, in this order. */
+/* Parse the extra fields. The zip64 field holds 64-bit values for those fields that are all ones, in this order. */
 static int widen(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *extra, uint16_t len)
 {
     uint64_t *wide[3] = { &x->size, &x->packed_size, &x->header_at };
@@ -230,7 +239,7 @@ static int check_name(struct zip_opener *o, uint64_t at, const uint8_t *name, ui
     return len ? 0 : contradiction(o, at, "a record without a name");
 }
 
-/* One central entry at p, `left` bytes before the directory's end. Returns its length, 0 on failure. */
+/* Parse one central entry at p, `left` bytes before the directory's end. Returns its length, or 0 on failure. */
 static uint64_t read_entry(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *p, uint64_t left)
 {
     uint16_t nlen, xlen, clen;
@@ -306,7 +315,7 @@ out:
     return rc;
 }
 
-/* ---- order, names, places ---- */
+/* ---- order, names, offsets ---- */
 
 static int by_name_cmp(const void *a, const void *b, void *zip)
 {
@@ -353,7 +362,7 @@ static int sort_entries(struct zip_opener *o)
     return 0;
 }
 
-/* Find where a payload begins; everything up to `limit` may be this record's. */
+/* Find where a payload begins. The record must end at or before `limit`. */
 static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit)
 {
     size_t nlen = strlen(x->name);
@@ -365,7 +374,7 @@ static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit
                  x->name, (unsigned long long)x->header_at, (unsigned long long)limit);
         return -1;
     }
-    /* Neighbours come along when they are near; a big record costs one small read. */
+    /* Headers of neighboring small records are read together. A big record costs one small read. */
     p = peek(o, x->header_at, min_u64(need, WINDOW), limit - x->header_at < ahead ? ahead : 0);
     if (!p)
         return -1;

@@ -1,5 +1,5 @@
 /*
- * zip_bytes.c - headers, descriptors and end records, byte by byte, in each writer's habit
+ * zip_bytes.c - generate headers, descriptors and end records, byte by byte, in the form of each writer
  */
 #include "libcommon/format/zip_bytes.h"
 
@@ -8,7 +8,7 @@
 enum {
     FLAG_DESCRIPTOR = 0x0008, FLAG_UTF8 = 0x0800,
     VERSION_PLAIN = 20, VERSION_ZIP64 = 45,
-    MADE_BY_UNIX_30 = 0x031e,   /* miniz's habit, for the zip64 end record only */
+    MADE_BY_UNIX_30 = 0x031e,   /* as miniz writes it, in the zip64 end record only */
     ALIGN = 64, ALIGN_BIG = 4096, BIG = 64 << 10,
 };
 
@@ -46,12 +46,12 @@ static void add64(struct strbuf *sb, uint64_t v)
     strbuf_add(sb, b, sizeof b);
 }
 
-/* Bytes of zip64 numbers in the local extra field, without its 4-byte head. */
+/* Return the number of bytes of zip64 values in the local extra field, without the field's 4-byte head. */
 static uint16_t local64_len(enum zip_dialect d, const struct zip_item *it)
 {
     uint16_t n = is_wide(it->size) ? 16 : 0;
 
-    /* miniz repeats the header's own offset there; nobody needs it. */
+    /* miniz repeats the header's own offset in this field, although no reader needs it. */
     return d == ZIP_TORCH && is_wide(it->header_at) ? n + 8 : n;
 }
 

@@ -1,7 +1,7 @@
 /*
- * zip_bytes.h - the container bytes that a writer puts around payloads
+ * zip_bytes.h - generate the container bytes that a writer puts around payloads
  *
- * One generator for two uses: zip_layout.c writes with it, zip_check.c compares with it.
+ * One generator has two uses: zip_layout.c writes with it, and zip_check.c compares a file with it.
  *
  *   [local header 30][name][zip64 field][FB filler]  payload  [descriptor]  ...
  *   [central entry 46][name][zip64 field] ...  [zip64 end 56][locator 20]  [end 22]
@@ -15,7 +15,7 @@ enum {
     ZIP_LOCAL = 0x04034b50, ZIP_CENTRAL = 0x02014b50, ZIP_DESCRIPTOR = 0x08074b50,
     ZIP_END = 0x06054b50, ZIP_END64 = 0x06064b50, ZIP_LOCATOR = 0x07064b50,
     ZIP_LOCAL_LEN = 30, ZIP_CENTRAL_LEN = 46, ZIP_END_LEN = 22, ZIP_END64_LEN = 56, ZIP_LOCATOR_LEN = 20,
-    ZIP_OUR_DATE = 0x0021,      /* 1 January 1980; the month 0 that torch writes troubles some tools */
+    ZIP_OUR_DATE = 0x0021,      /* 1 January 1980; some tools reject the month 0 that torch writes */
 };
 
 struct zip_item {
@@ -24,20 +24,20 @@ struct zip_item {
     uint32_t crc;
 };
 
-/* Each appends to sb. The payload follows the last byte of the local header's extra field. */
+/* Each function appends to sb. The payload follows the last byte of the local header's extra field. */
 void zip_put_local(struct strbuf *sb, enum zip_dialect d, const struct zip_item *it);
 void zip_put_descriptor(struct strbuf *sb, enum zip_dialect d, const struct zip_item *it);
 void zip_put_central(struct strbuf *sb, enum zip_dialect d, const struct zip_item *it);
 void zip_put_end(struct strbuf *sb, enum zip_dialect d, uint64_t n, uint64_t dir_at, uint64_t dir_size);
 
-/* The inside of an open zip, for zip_check.c. */
+/* The representation of an open zip, shared with zip_check.c. */
 struct zip {
     struct arena *arena;
     struct zip_entry *entry;
     int n;
-    int *by_name, *by_place;    /* entry numbers, sorted */
+    int *by_name, *by_place;    /* entry numbers, sorted by name and by header_at */
     uint32_t dir_crc;
-    uint8_t first[ZIP_LOCAL_LEN];       /* the first local header: who wrote this file */
+    uint8_t first[ZIP_LOCAL_LEN];       /* the first local header, from which zip_writer() recognizes the writer */
 };
 
 #endif

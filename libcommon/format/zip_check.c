@@ -1,10 +1,9 @@
 /*
- * zip_check.c - every container byte against what its writer would have put there
+ * zip_check.c - compare every container byte with the one that the writer would have put there
  *
- * Nobody reads the copies in local headers, the filler, times and descriptors, so damage
- * there would go unseen. Here the container is generated anew from the directory, as
- * each known writer would have written it, and compared byte by byte: the region between
- * two payloads at a time, then everything behind the last one.
+ * Readers ignore the copies in local headers, the filler, times and descriptors, so damage there would remain
+ * undetected. This file generates the container again from the directory, in the form of each known writer, and
+ * compares it byte by byte: first each region between two payloads, then everything after the last payload.
  */
 #include "libcommon/format/zip.h"
 
@@ -13,13 +12,13 @@
 
 #include "libcommon/format/zip_bytes.h"
 
-enum { MAX_FINDINGS = 16 };     /* a foreign writer differs everywhere: say so a few times */
+enum { MAX_FINDINGS = 16 };     /* a foreign writer differs everywhere, so only this many differences are reported */
 
 struct checker {
     struct files *f;
     int file;
     enum zip_dialect d;
-    struct report *r;           /* NULL: only count */
+    struct report *r;           /* NULL: count differences only */
     struct err *e;
     int n_differ;
     struct strbuf want;
@@ -27,7 +26,10 @@ struct checker {
     size_t found_cap;
 };
 
-/* The parts of a region, in order; the first `n` bytes are called `what` of record `name`. */
+/*
+ * A part of a region, for messages. The parts are in order. Each one ends at offset `end` of the region and is
+ * called `what` of record `name`.
+ */
 struct zip_part {
     uint64_t end;
     const char *what, *name;
@@ -65,7 +67,7 @@ static void tell_length(struct checker *c, uint64_t at, uint64_t len, const stru
                    (unsigned long long)c->want.len, writer_name(c->d), (unsigned long long)len);
 }
 
-/* The file's bytes [at, at+len) against c->want; the first difference is told. */
+/* Compare the file's bytes [at, at + len) with c->want and report the first difference. */
 static int compare(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
 {
     uint64_t n = min_u64(len, c->want.len);
@@ -88,7 +90,7 @@ static struct zip_item item_of(const struct zip_entry *x, uint64_t header_at)
     return (struct zip_item){ .name = x->name, .size = x->size, .crc = x->crc, .header_at = header_at };
 }
 
-/* From the end of the payload before (prev, or the file's start) to x's payload. */
+/* Check the region from the end of the previous payload (of prev, or the start of the file) to x's payload. */
 static int check_local(struct checker *c, const struct zip_item *prev, struct zip_item *it,
                        const struct zip_entry *x, uint64_t from)
 {
@@ -106,7 +108,7 @@ static int check_local(struct checker *c, const struct zip_item *prev, struct zi
     return compare(c, from, x->at - from, part);
 }
 
-/* Behind the last payload: descriptor, directory, end records. */
+/* Check the region after the last payload: descriptor, directory, end records. */
 static int check_end(struct checker *c, const struct zip_item *item, int n, uint64_t from)
 {
     struct zip_part part[3] = { {0, "data descriptor of record ", item[n - 1].name},
@@ -123,7 +125,7 @@ static int check_end(struct checker *c, const struct zip_item *item, int n, uint
     return compare(c, from, files_size(c->f, c->file) - from, part);
 }
 
-/* The whole file as one writer would have written it. */
+/* Compare the whole file with the form that one writer would have produced. */
 static int check_as(const struct zip *z, struct checker *c)
 {
     struct zip_item *item = xcalloc((size_t)z->n, sizeof *item);
@@ -149,7 +151,7 @@ int zip_check_container(const struct zip *z, struct files *f, int file, struct r
     enum zip_dialect best = ZIP_TORCH;
     int rc, fewest;
 
-    /* One flipped bit must not make us believe in the other writer: count both. */
+    /* Count the differences for both writers, so that one flipped bit cannot select the wrong writer. */
     c.d = ZIP_TORCH;
     rc = check_as(z, &c);
     fewest = c.n_differ;

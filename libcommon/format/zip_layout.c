@@ -1,5 +1,5 @@
 /*
- * zip_layout.c - where our writer puts records, and the bytes around them
+ * zip_layout.c - compute where this project's writer puts records, and the bytes around them
  */
 #include "libcommon/format/zip.h"
 
@@ -8,11 +8,11 @@
 #include "libcommon/format/zip_bytes.h"
 
 struct zip_layout {
-    struct zip_out *record;             /* the caller's */
+    struct zip_out *record;             /* the caller's array */
     int n;
     uint64_t *header_at;
     uint64_t dir_at, dir_size, size;
-    struct strbuf bytes;                /* of all runs, end to end */
+    struct strbuf bytes;                /* bytes of all runs, one after the other */
     struct zip_run *run;
 };
 
@@ -23,7 +23,7 @@ static struct zip_item item_of(const struct zip_layout *l, int i)
     return (struct zip_item){ .name = r->name, .size = r->size, .header_at = l->header_at[i], .crc = r->crc };
 }
 
-/* Lengths do not depend on CRCs, so placing is building with the lengths noted. */
+/* Place the records. The headers are built once to measure them, because their lengths do not depend on the CRCs. */
 struct zip_layout *zip_layout_new(struct zip_out *records, int n)
 {
     struct zip_layout *l = xcalloc(1, sizeof *l);
@@ -97,7 +97,7 @@ int zip_layout_runs(struct zip_layout *l, const struct zip_run **runs)
         }
         l->run[i].len = l->bytes.len - before;
     }
-    /* The buffer moved while it grew; addresses are known only now. */
+    /* The buffer moved while it grew, so the addresses are final only now. */
     for (int i = 0; i <= l->n; i++) {
         l->run[i].bytes = (const uint8_t *)l->bytes.buf + used;
         used += l->run[i].len;

@@ -1,8 +1,10 @@
 /*
- * zip_payload.c - a record of a zip whose directory is lost, by the place that a like file has it in
+ * zip_payload.c - find a record of a zip whose directory is lost, at the offset of the same record in a similar
+ * file
  *
- * Writers lay out equal records equally, so the files of two ranks have theirs in the same places. There must be a
- * local header of that name, and a CRC (in the header, or in the descriptor after the payload) that the payload has.
+ * Writers lay out equal records equally, so the files of two ranks have such records at the same offsets. The
+ * function requires a local header with the record's name, and a CRC (in the header, or in the descriptor after
+ * the payload) that the payload matches.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +14,10 @@
 
 enum { HEADER_MAX = 16 << 10, AT_A_TIME = 1 << 20, HAS_DESCRIPTOR = 8 };
 
-/* The local header that ends where the payload begins, in the n bytes before it; NULL: none of that name. */
+/*
+ * Find the local header that ends where the payload begins, in the n bytes before the payload. Returns NULL if
+ * there is none with that name.
+ */
 static const uint8_t *header_of(const uint8_t *p, size_t n, const char *name)
 {
     const size_t len = strlen(name);
@@ -32,7 +37,7 @@ static const uint8_t *header_of(const uint8_t *p, size_t n, const char *name)
     return NULL;
 }
 
-/* The CRC that the file itself says of the payload at `at`. */
+/* Read the CRC that the file stores for the payload at like->at. Returns false if there is none. */
 static bool said_crc(struct files *f, int file, const struct record *like, uint32_t *crc)
 {
     const size_t before = (size_t)min_u64(HEADER_MAX, like->at);

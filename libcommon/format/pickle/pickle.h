@@ -1,19 +1,19 @@
 /*
- * pickle.h - a pickle machine that only knows data
+ * pickle.h - parse pickles into trees of data, without executing them
  *
- * Runs the stream of a data.pkl (protocol <= 5, the opcodes that hold data) into a
- * tree and never executes or imports anything: a GLOBAL is a name, a REDUCE or NEWOBJ is
- * a node that holds callable and arguments as data, a BUILD hangs its state on the node.
- * So any tree can be written back (pickle_write), classes we do not know included.
+ * The parser runs the stream of a data.pkl (protocol <= 5, the opcodes that hold data) and builds a tree. It
+ * never executes or imports anything: a GLOBAL becomes a name, a REDUCE or NEWOBJ becomes a node that holds
+ * callable and arguments as data, and a BUILD attaches its state to the node. Therefore pickle_write() can write
+ * any tree, even one with unknown classes.
  *
- * What a callable means is decided by a compile-time allow-list. A node whose class is
- * not on it has `opaque` set, is listed in the tree, and yields nothing but its name;
- * callers refuse it where its value matters.
+ * A compile-time allow-list defines the meaning of callables. A node whose class is not on the list has `opaque`
+ * set, is listed in the tree, and provides only its name. Callers refuse it where they need its value.
  *
- * Bounded: pickle bytes, nesting, memo, nodes and string lengths have limits (below); the
- * tree is in one arena with a ceiling. The graph is a DAG through the memo; a cycle is
- * refused, and so is a string or int key that stands twice in one dict.
- * Threads: a tree never changes once parsed.
+ * Pickle bytes, nesting, memo, nodes and string lengths have limits (below), and the tree is in one arena with a
+ * ceiling. Through the memo the graph is a DAG. A cycle is refused, and so is a string or int key that appears
+ * twice in one dict.
+ *
+ * Threads: a parsed tree never changes.
  */
 #ifndef SHARDKIT_FORMAT_PICKLE_H
 #define SHARDKIT_FORMAT_PICKLE_H
@@ -26,41 +26,41 @@
 #include "libcommon/base/mem.h"
 
 enum pk_type {
-    PK_NONE, PK_BOOL, PK_INT,           /* i: also bool */
+    PK_NONE, PK_BOOL, PK_INT,           /* i; a bool too */
     PK_BIGINT,                          /* str, len: two's complement, little-endian, > 8 bytes */
     PK_FLOAT,
-    PK_STR, PK_BYTES,                   /* str, len; str is NUL-terminated as well */
+    PK_STR, PK_BYTES,                   /* str, len; str also ends with a NUL */
     PK_LIST, PK_TUPLE, PK_SET,          /* item[n] */
     PK_DICT,                            /* item[2n]: key, value, in insertion order */
     PK_GLOBAL,                          /* module, name */
     PK_CALL,                            /* REDUCE: fn(args...) */
     PK_OBJ,                             /* NEWOBJ: cls.__new__(cls, args...) */
     PK_PERSID,                          /* args: a persistent id, here always a storage tuple */
-    PK_ROW,                             /* pickle_parse_table(): an object that was taken, i its number */
+    PK_ROW,                             /* pickle_parse_table(): an object that take() accepted; i is its number */
 };
 
 struct pk {
     enum pk_type type;
     bool opaque;                        /* its class is not on the allow-list */
-    uint8_t mark, height;               /* the parser's: state of its last walk, levels below */
-    uint32_t n;                         /* items; pairs for a dict */
-    uint32_t cap;                       /* for builders: pointers that fit into item */
-    uint32_t weight;                    /* the parser's: nodes below, shared ones counted each time */
-    uint64_t at;                        /* byte in the pickle where it was made, for messages */
+    uint8_t mark, height;               /* for the parser: state of its walk; number of levels below */
+    uint32_t n;                         /* number of items; of pairs for a dict */
+    uint32_t cap;                       /* for builders: number of pointers that fit into item */
+    uint32_t weight;                    /* for the parser: number of nodes below, shared ones counted each time */
+    uint64_t at;                        /* offset in the pickle of the opcode that made it, for messages */
     union {
         int64_t i;
         double f;
         struct { const char *str; uint64_t len; };
         struct {
             struct pk **item;           /* LIST TUPLE SET DICT */
-            struct pk_index *index;     /* DICT: of its string keys, made by pk_set() once there are many; or NULL */
+            struct pk_index *index;     /* DICT: index of its string keys, made by pk_set() for many keys; or NULL */
         };
         struct { const char *module, *name; };
         struct {
             struct pk *fn;              /* CALL: callable; OBJ: class; PERSID: NULL */
-            struct pk *args;            /* tuple (PERSID: the id) */
-            struct pk *state;           /* BUILD's operand or NULL */
-            struct pk *fill;            /* PK_LIST of APPENDS, PK_DICT of SETITEMS on the object, or NULL */
+            struct pk *args;            /* a tuple (PERSID: the id) */
+            struct pk *state;           /* operand of BUILD, or NULL */
+            struct pk *fill;            /* for an object: PK_LIST of APPENDS or PK_DICT of SETITEMS, or NULL */
         };
     };
 };
@@ -75,32 +75,34 @@ struct pk_tree {
 };
 
 /*
- * Limits of a stream. The last one stops a bomb of nested, shared lists: it bounds what
- * any walk that follows every pointer can meet, and no tree without sharing reaches it.
+ * Limits of a stream. The last one refuses a bomb of nested, shared lists. It bounds the number of nodes that a
+ * walk over all pointers can visit. No tree without sharing reaches it.
  */
 #define PICKLE_MAX_BYTES  ((size_t)256 << 20)
-#define PICKLE_MAX_DEPTH  200           /* nested values, and marks */
+#define PICKLE_MAX_DEPTH  200           /* nested values; also the number of marks */
 #define PICKLE_MAX_STACK  (4u << 20)    /* values waiting on the machine's stack */
 #define PICKLE_MAX_MEMO   (64u << 20)   /* highest memo index + 1 */
 #define PICKLE_MAX_ARENA  ((size_t)512 << 20)
-#define PICKLE_MAX_WEIGHT (32u << 20)   /* nodes, and 16 bytes of string each, shared ones counted each time */
+#define PICKLE_MAX_WEIGHT (32u << 20)   /* nodes, plus one per 16 bytes of string; shared ones counted each time */
 
 /*
- * Parse. `name` is for messages ("/x/y.pt: data.pkl"). Returns 0 and the tree (free with
- * pk_tree_free), or -1 and ERR_DATA with the byte inside the pickle.
+ * Parse a pickle. `name` is used in messages ("/x/y.pt: data.pkl"). Returns 0 and the tree, which the caller frees
+ * with pk_tree_free(), or -1 with ERR_DATA and the offset inside the pickle.
  */
 MUST_CHECK int pickle_parse(const void *bytes, size_t len, const char *name,
                             struct pk_tree *out, struct err *e);
 /*
- * The same for a pickle that is a large table by itself, a few lines for each piece of a checkpoint of thousands of
- * ranks: it may have PICKLE_TABLE_ROOM bytes of memory for each of its own, where that is more. Objects of some classes
- * are shown as soon as they are complete; one that is taken leaves its number in the tree, and its memory is given up.
- * What is shown has not been checked: only a value that is understood to its last node may be taken.
+ * Parse a pickle that is one large table: a few lines for each piece of a checkpoint of thousands of ranks. Its
+ * memory limit is PICKLE_TABLE_ROOM bytes per byte of the pickle, if that is more than the usual limit. Every
+ * complete object of the given classes is passed to take(). If take() accepts the object, the tree stores its
+ * number (PK_ROW) and its memory is released. The object has not been checked at that time, so take() must accept
+ * only a value that it understands down to the last node.
  */
 struct pickle_rows {
     const char *const (*cls)[2];        /* module and name of each class */
     int n;
-    int64_t (*take)(void *ctx, int cls, const struct pk *v);    /* its number, or -1: it stays as it is */
+    /* Returns the object's number, or -1 to keep the object. */
+    int64_t (*take)(void *ctx, int cls, const struct pk *v);
     void *ctx;
 };
 MUST_CHECK int pickle_parse_table(const void *bytes, size_t len, const char *name, const struct pickle_rows *rows,
@@ -108,42 +110,59 @@ MUST_CHECK int pickle_parse_table(const void *bytes, size_t len, const char *nam
 #define PICKLE_TABLE_ROOM 48
 void pk_tree_free(struct pk_tree *t);
 /*
- * The tree as a protocol-2 pickle that torch's weights-only unpickler takes; memoises shared nodes, and strings only
- * where that saves bytes.
+ * Append the tree to out as a protocol-2 pickle that torch's weights-only unpickler accepts. Shared nodes are
+ * memoized; strings only where that saves bytes.
  */
 void pickle_write(const struct pk *root, struct strbuf *out);
 
-/* Looking. NULL or false when the value is not what is asked for; v may be NULL. */
-/* dict, OrderedDict or a Namespace-like object's state: value for a string key. */
+/*
+ * Readers. These functions return NULL or false if the value has another form. v may be NULL, except in
+ * pk_is_plain().
+ */
+/*
+ * Return the value for a string key of a dict, of an OrderedDict, or of the state of an object such as a
+ * Namespace.
+ */
 struct pk *pk_get(const struct pk *v, const char *key);
-/* The pairs of a dict, an OrderedDict (CALL with fill), or an object's state; sets *n. item[2i], item[2i+1]. */
+/*
+ * Return the pairs item[2i], item[2i+1] of a dict, an OrderedDict (CALL with fill) or an object's state, and their
+ * number in *n.
+ */
 struct pk **pk_pairs(const struct pk *v, uint32_t *n);
-/* The items of a list, tuple, set, deque, torch.Size. */
+/* Return the items of a list, tuple, set, frozenset, deque or torch.Size, and their number in *n. */
 struct pk **pk_items(const struct pk *v, uint32_t *n);
-bool pk_as_int(const struct pk *v, int64_t *out);       /* also a bool, a numpy integer scalar */
-bool pk_as_double(const struct pk *v, double *out);     /* also an int */
-const char *pk_as_str(const struct pk *v);              /* NULL, too, of text with a NUL in it: it is no name */
-bool pk_is_none(const struct pk *v);                    /* NULL counts as none */
-/* Text, numbers, None, and lists, tuples and dicts of them: what any loader takes. */
+bool pk_as_int(const struct pk *v, int64_t *out);       /* accepts a bool and a NumPy integer scalar too */
+bool pk_as_double(const struct pk *v, double *out);     /* accepts an int too */
+/* Return the text of a string, or NULL. Text that contains a NUL gives NULL too, because it is not a valid name. */
+const char *pk_as_str(const struct pk *v);
+bool pk_is_none(const struct pk *v);                    /* true also for NULL */
+/* Returns true for text, numbers, None, and lists, tuples and dicts of these, which any loader accepts. */
 bool pk_is_plain(const struct pk *v);
-/* "megatron.enums.PositionEmbeddingType" for OBJ, CALL and GLOBAL, into buf; NULL otherwise. */
+/*
+ * Write the class of an OBJ, CALL or GLOBAL to buf ("megatron.enums.PositionEmbeddingType") and return buf.
+ * Returns NULL for other values.
+ */
 const char *pk_class(const struct pk *v, char *buf, size_t size);
 bool pk_is_class(const struct pk *v, const char *module, const char *name);
 /*
- * An enum member in either spelling: getattr(cls, 'alibi') returns the name; cls(3) returns
- * NULL and sets *value. Anything else: NULL and *value = INT64_MIN.
+ * Parse an enum member in either of its two forms. For getattr(cls, 'alibi') this returns the member's name. For
+ * cls(3) it returns NULL and sets *value to 3. For any other value it returns NULL and sets *value to INT64_MIN.
+ * value may be NULL.
  */
 const char *pk_enum(const struct pk *v, int64_t *value);
 /*
- * A value as one line of JSON: sequences as arrays, dicts and object states as objects,
- * what JSON lacks as strings ("tensor f32 [4, 2]", "torch.bfloat16", "PositionEmbeddingType.alibi",
- * "NaN", "<os.system>" for an opaque value).
+ * Append a value as one line of JSON. Sequences become arrays, dicts and object states become objects. Values that
+ * JSON lacks become strings ("tensor f32 [4, 2]", "torch.bfloat16", "PositionEmbeddingType.alibi", "NaN",
+ * "<os.system>" for an opaque value).
  */
 void pk_text(const struct pk *v, struct strbuf *out);
-/* Where `node` hangs below root, as "optimizer.state.0.exp_avg"; false when it does not. For messages. */
+/*
+ * Append the path from root to `node`, such as "optimizer.state.0.exp_avg", for messages. Returns false if `node`
+ * is not below root.
+ */
 bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out);
 
-/* Making. All memory from the arena (no ceiling), so these cannot fail. */
+/* Constructors. All memory comes from the arena, which must have no ceiling, so these functions cannot fail. */
 struct pk *pk_none(struct arena *a);
 struct pk *pk_bool(struct arena *a, bool v);
 struct pk *pk_int(struct arena *a, int64_t v);
@@ -161,8 +180,11 @@ void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v);    
 void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v);
 void pk_set_int(struct arena *a, struct pk *dict, const char *key, int64_t v);
 bool pk_remove(struct pk *dict, const char *key);
-struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep, sharing kept inside */
-/* The same, but first asks swap(ctx, node) for each node; what is not NULL takes its place. */
+struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep copy; nodes shared inside v remain shared */
+/*
+ * Copy as pk_copy() does, but call swap(ctx, node) for each node first. If it returns a node, that node is used
+ * instead of a copy.
+ */
 struct pk *pk_copy_swap(struct arena *a, const struct pk *v,
                         struct pk *(*swap)(void *ctx, const struct pk *node), void *ctx);
 

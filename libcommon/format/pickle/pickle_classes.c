@@ -1,5 +1,5 @@
 /*
- * pickle_classes.c - the allow-list itself
+ * pickle_classes.c - the allow-list and its queries
  */
 #include "libcommon/format/pickle/pickle_classes.h"
 
@@ -10,7 +10,7 @@ struct pickle_known {
     unsigned uses;
 };
 
-/* docs/formats.md, section 3.3. Sorted by use, not by name: it is short and read by people. */
+/* See docs/formats.md, section 3.3. Sorted by use, not by name, because the list is short and people read it. */
 static const struct pickle_known known[] = {
     {"torch._utils", "_rebuild_tensor", USE_CALL},
     {"torch._utils", "_rebuild_tensor_v2", USE_CALL | USE_VALUE},
@@ -61,7 +61,7 @@ static const struct pickle_known known[] = {
     {"pathlib", "PosixPath", USE_CALL},
 };
 
-/* By dtype: "torch." + name is the storage's class; NULL: torch keeps those in an UntypedStorage. */
+/* Storage classes by dtype; the full name is "torch." + name. NULL: torch keeps this dtype in an UntypedStorage. */
 static const char *const storages[DTYPE_N] = {
     [DTYPE_F64] = "DoubleStorage", [DTYPE_F32] = "FloatStorage", [DTYPE_F16] = "HalfStorage",
     [DTYPE_BF16] = "BFloat16Storage", [DTYPE_I64] = "LongStorage", [DTYPE_I32] = "IntStorage",
@@ -142,7 +142,10 @@ const struct pk *pickle_getattr_class(const struct pk *v)
     return cls->type == PK_GLOBAL && v->args->item[1]->type == PK_STR ? cls : NULL;
 }
 
-/* A call with arguments its class never has means something we do not know. */
+/*
+ * Returns true if a call of a listed class is permitted. A call with arguments that its class never has is
+ * refused, because its meaning is unknown.
+ */
 static bool known_call(const struct pk *v)
 {
     unsigned uses = pickle_uses(v->fn);

@@ -1,7 +1,7 @@
 /*
- * pickle_classes.h - the allow-list: what a global's name means to us
+ * pickle_classes.h - the allow-list: the meaning of a global's name
  *
- * Only names; nothing is ever imported. Shared by the parser and the readers of trees.
+ * The list holds names only; nothing is ever imported. The parser and the readers of trees share it.
  */
 #ifndef SHARDKIT_FORMAT_PICKLE_CLASSES_H
 #define SHARDKIT_FORMAT_PICKLE_CLASSES_H
@@ -9,25 +9,31 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/format/pickle/pickle.h"
 
-enum pickle_use {               /* how a known global may stand in a tree */
+enum pickle_use {               /* how a known global may be used in a tree */
     USE_VALUE = 1,              /* by itself: torch.bfloat16, a class */
     USE_CALL = 2,               /* REDUCE */
     USE_OBJ = 4,                /* NEWOBJ, then BUILD with its fields */
     USE_ENUM = 8,               /* cls(value) or getattr(cls, 'member') */
 };
 
-/* The uses of a global, 0 when it is not on the list (or no global). */
+/* Return the permitted uses of a global, or 0 if it is not on the list or is not a global. */
 unsigned pickle_uses(const struct pk *global);
-/* Is this finished node a class, object or call outside the list? */
+/* Returns true if a finished node is a class, object or call that the list does not permit. */
 bool pickle_is_opaque(const struct pk *v);
-/* "__builtin__" and "builtins" name one module, in a file's Python 2 and Python 3 spelling. */
+/*
+ * Returns true if the global is the builtin `name`. The module is "__builtin__" in Python 2 and "builtins" in
+ * Python 3.
+ */
 bool pickle_is_builtin(const struct pk *global, const char *name);
-/* getattr(class, 'member'): the class, else NULL. */
+/* Return the class in a call getattr(class, 'member'), or NULL for any other value. */
 const struct pk *pickle_getattr_class(const struct pk *v);
-/* torch.FloatStorage and so on: its dtype; *raw: UntypedStorage, which counts bytes. */
+/*
+ * Get the dtype of a storage class such as torch.FloatStorage. For UntypedStorage, whose elements are bytes, sets
+ * *raw. Returns false if the global is not a storage class.
+ */
 bool pickle_storage_dtype(const struct pk *global, enum dtype *dtype, bool *raw);
 const char *pickle_storage_class(enum dtype dtype);     /* "FloatStorage"; NULL: UntypedStorage */
-/* torch.bfloat16 and so on. */
+/* Get the dtype named by a global such as torch.bfloat16. Returns false if it names none. */
 bool pickle_dtype(const struct pk *global, enum dtype *dtype);
 
 #endif

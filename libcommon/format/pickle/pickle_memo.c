@@ -1,12 +1,15 @@
 /*
- * pickle_memo.c - opcodes are skipped by their operands; GETs set bits
+ * pickle_memo.c - scan the opcodes of a pickle: skip operands and mark the numbers that GET opcodes read
  */
 #include "libcommon/format/pickle/pickle_memo.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of an operand: so many, or as a number of that many bytes says. */
+/*
+ * Kinds of operands. A plain number is the operand's length in bytes. COUNTED | n means that a number of n bytes
+ * precedes the operand and gives its length.
+ */
 enum { COUNTED = 16, LINES = 32, END = 64 };
 
 static uint8_t operand_of(uint8_t op)
@@ -35,7 +38,7 @@ static uint8_t operand_of(uint8_t op)
     }
 }
 
-/* The bytes of an operand, n of them are left; SIZE_MAX: it does not end. */
+/* Return the length of an operand, of which at most n bytes are available, or SIZE_MAX if it is incomplete. */
 static size_t operand_len(uint8_t kind, const uint8_t *p, size_t n)
 {
     const size_t width = kind & 15;
@@ -58,7 +61,7 @@ static size_t operand_len(uint8_t kind, const uint8_t *p, size_t n)
 
 typedef void memo_fn(struct pickle_memo *o, uint8_t op, uint32_t i);
 
-/* Show each opcode of the memo. MEMOIZE has no number. */
+/* Call fn for each memo opcode with its number, which is 0 for MEMOIZE. */
 static void each(struct pickle_memo *o, const uint8_t *p, size_t len, memo_fn *fn)
 {
     for (size_t at = 0; at < len;) {
@@ -75,7 +78,7 @@ static void each(struct pickle_memo *o, const uint8_t *p, size_t len, memo_fn *f
     }
 }
 
-/* n: one behind the highest number, MEMOIZE's counted in n_stored. */
+/* Set o->n to one more than the highest number that a PUT stores, and count the MEMOIZE opcodes in n_stored. */
 static void count(struct pickle_memo *o, uint8_t op, uint32_t i)
 {
     if (op == 0x94)
@@ -97,7 +100,10 @@ void pickle_memo_scan(struct pickle_memo *o, const uint8_t *p, size_t len)
 
     *o = (struct pickle_memo){0};
     each(o, p, len, count);
-    /* MEMOIZE goes on from as many as are stored: at most from all that PUT has. */
+    /*
+     * MEMOIZE uses the count of stored values as its number. PUT opcodes store at most n of them, so the sum is an
+     * upper bound.
+     */
     o->n = o->n + o->n_stored < PICKLE_MAX_MEMO ? o->n + o->n_stored : PICKLE_MAX_MEMO;
     o->n_stored = 0;
     words = (size_t)o->n / 64 + 1;

@@ -1,15 +1,15 @@
 /*
- * pickle_parse.c - the machine that makes a tree of a pickle
+ * pickle_parse.c - the machine that builds a tree from a pickle
  *
- * A pickle is a program for a stack machine; here every opcode makes or
- * joins nodes of a tree and none looks anything up:
+ * A pickle is a program for a stack machine. Here every opcode creates or joins nodes of a tree, and none
+ * resolves a name:
  *
- *   stack   values waiting to be consumed; a mark is a remembered stack height
- *   memo    index -> node, so one node can hang in several places
+ *   stack   values that wait to be consumed; a mark is a saved stack height
+ *   memo    index -> node, so that one node can have several parents
  *   (, x.., t/u/e   everything above the newest mark becomes a tuple / pairs / items
  *
- * Phases: run() builds the tree; settle() walks it once, refuses cycles, depth and
- * bombs, decides what is opaque, and lists what callers look for.
+ * There are two phases. run() builds the tree. settle() walks it once, refuses cycles, excessive depth and
+ * bombs, finds the opaque nodes, and makes the lists in struct pk_tree.
  */
 #include "libcommon/base/text.h"
 #include "libcommon/format/pickle/pickle.h"
@@ -40,37 +40,39 @@ enum {
 
 enum { PROTOCOL_MAX = 5 };
 
-/* Longest module or class name; CPython has no limit, real ones stay under 100. */
+/* Longest module or class name. CPython has no limit; real names have fewer than 100 letters. */
 enum { MAX_NAME = 500 };
 
 /*
- * An object that may become a row once its state is set. Its nodes can be given up if nothing else leads to them: it
- * has stood on the stack all the time, no value made since is asked for again, and none was added to an older one.
+ * An object that may become a row once its state is set. Its nodes can be released if nothing else refers to them.
+ * This holds if the object has been on the stack all the time, no value made since is read again from the memo,
+ * and nothing was added to an older value.
  */
 struct open_row {
     struct pk *v;                       /* NULL: none */
     int cls;
-    uint32_t depth;                     /* its place on the stack */
-    struct arena_mark begin, inside;    /* before it, with its empty arguments; behind it */
-    bool lone;                          /* v itself is not asked for again */
+    uint32_t depth;                     /* its index on the stack */
+    struct arena_mark begin, inside;    /* arena marks: before v and its empty arguments; after v */
+    /* v has empty arguments and is not read again, so that v itself can be released */
+    bool lone;
 };
 
 struct machine {
     const uint8_t *p;
-    size_t len, at, op_at;              /* next byte; first byte of this opcode */
+    size_t len, at, op_at;              /* offset of the next byte; offset of the current opcode */
     const char *name;
     struct err *e;
     struct arena *a;
-    size_t ceiling;                     /* of it */
+    size_t ceiling;                     /* memory limit of the arena */
     struct pk **stack;
     uint32_t n, cap;
     uint32_t mark[PICKLE_MAX_DEPTH];
     uint32_t n_marks;
     struct pickle_memo memo;
     size_t frame_end;
-    const struct pickle_rows *rows;     /* NULL: objects stay */
+    const struct pickle_rows *rows;     /* NULL: no object becomes a row */
     struct open_row row;
-    struct arena_mark before_tuple;     /* where the last empty tuple was made, and where that ended */
+    struct arena_mark before_tuple;     /* arena mark before the last empty tuple, and stream offset after its opcode */
     size_t after_tuple;
 };
 
@@ -84,7 +86,7 @@ damaged_at(struct machine *m, uint64_t at, const char *fmt, va_list ap)
     return -1;
 }
 
-/* Always -1. The byte is where the current opcode begins. */
+/* Report damage at the offset of the current opcode. Returns -1. */
 static int PRINTF_LIKE(2, 3) damaged(struct machine *m, const char *fmt, ...)
 {
     va_list ap;
@@ -100,7 +102,7 @@ static int too_big(struct machine *m)
     return damaged(m, "needs more than %zu MiB of memory", m->ceiling >> 20);
 }
 
-/* The next n bytes of the stream, or NULL at its end. */
+/* Return the next n bytes of the stream, or NULL if fewer are left. */
 static const uint8_t *take(struct machine *m, uint64_t n)
 {
     const uint8_t *p = m->p + m->at;
@@ -139,21 +141,24 @@ static int push(struct machine *m, struct pk *v)
     return 0;
 }
 
-/* The stack has become lower: an object that is no longer on it is no row. */
+/* Must be called after the stack became lower: an object that is no longer on it cannot become a row. */
 static void lower(struct machine *m)
 {
     if (m->n <= m->row.depth)
         m->row.v = NULL;
 }
 
-/* A value is changed. */
+/*
+ * Must be called before a value changes. A value older than the open row may then refer to the row's nodes, so the
+ * object cannot become a row.
+ */
 static void changed(struct machine *m, const struct pk *v)
 {
     if (m->row.v && v->at <= m->row.v->at && v != m->row.v)
         m->row.v = NULL;
 }
 
-/* Values below the newest mark are out of reach until it is gone. */
+/* Return the number of accessible values. Those below the newest mark are inaccessible until the mark is removed. */
 static uint32_t n_reachable(const struct machine *m)
 {
     return m->n - (m->n_marks ? m->mark[m->n_marks - 1] : 0);
@@ -187,7 +192,10 @@ static int put_mark(struct machine *m)
     return 0;
 }
 
-/* The values above the newest mark, popped: valid until the next push. -1: no mark. */
+/*
+ * Pop the values above the newest mark. *item is valid until the next push. Returns their number, or -1 if there
+ * is no mark.
+ */
 static int64_t pop_to_mark(struct machine *m, struct pk ***item)
 {
     uint32_t from;
@@ -245,7 +253,7 @@ static int push_float(struct machine *m)
 
     if (!v)
         return -1;
-    for (int i = 0; i < 8; i++)         /* the one big-endian number of the format */
+    for (int i = 0; i < 8; i++)         /* the only big-endian number of the format */
         bits = bits << 8 | p[i];
     memcpy(&v->f, &bits, sizeof v->f);
     return push(m, v);
@@ -262,7 +270,7 @@ static int push_string(struct machine *m, enum pk_type type, const uint8_t *p, u
     return v->str ? push(m, v) : too_big(m);
 }
 
-/* Two's complement, little-endian, any length; what fits becomes a plain int. */
+/* Push an integer in two's complement, little-endian, of any length. It becomes a PK_INT if it fits. */
 static int push_long(struct machine *m, uint64_t n)
 {
     const uint8_t *p = take(m, n);
@@ -271,7 +279,7 @@ static int push_long(struct machine *m, uint64_t n)
     if (!p)
         return -1;
     while (n > 1 && (p[n - 1] == 0 || p[n - 1] == 0xff) && (p[n - 1] ^ p[n - 2]) < 0x80)
-        n--;                            /* a byte that only repeats the sign */
+        n--;                            /* drop a byte that only repeats the sign */
     if (n > 8)
         return push_string(m, PK_BIGINT, p, n);
     for (uint64_t i = 0; i < n; i++)
@@ -283,7 +291,7 @@ static int push_long(struct machine *m, uint64_t n)
 
 static bool is_utf8(const uint8_t *p, uint64_t n) { return utf8_check_python((const char *)p, n) == n; }
 
-/* What a length of 1, 4 or 8 bytes announces. */
+/* Read a length of 1, 4 or 8 bytes and return the bytes that it announces. */
 static const uint8_t *take_counted(struct machine *m, int len_bytes, uint64_t *len)
 {
     const uint8_t *p = take(m, (uint64_t)len_bytes);
@@ -314,7 +322,7 @@ static int push_bytes(struct machine *m, int len_bytes)
     return p ? push_string(m, PK_BYTES, p, len) : -1;
 }
 
-/* Python 2's str: text when it can be, else bytes. */
+/* Push a str of Python 2: as text if it is valid UTF-8, else as bytes. */
 static int push_str8(struct machine *m, int len_bytes)
 {
     uint64_t len;
@@ -323,7 +331,7 @@ static int push_str8(struct machine *m, int len_bytes)
     return p ? push_string(m, is_utf8(p, len) ? PK_STR : PK_BYTES, p, len) : -1;
 }
 
-/* Letters of a module or name: printable ASCII, so that it can go into a message. */
+/* Return the length of a module or name at p. Only printable ASCII counts, so that it can be part of a message. */
 static size_t word_len(const uint8_t *p, size_t room)
 {
     size_t n = 0;
@@ -338,7 +346,7 @@ static int no_word(struct machine *m)
     return damaged(m, "a global whose module or name is no plain word of at most %d letters", MAX_NAME);
 }
 
-/* One line of GLOBAL. */
+/* Read one line of a GLOBAL. */
 static char *take_line(struct machine *m)
 {
     const uint8_t *p = m->p + m->at;
@@ -370,7 +378,7 @@ static bool is_word(const struct pk *v)
     return v->type == PK_STR && v->len > 0 && v->len <= MAX_NAME && word_len((const uint8_t *)v->str, v->len) == v->len;
 }
 
-/* Protocol 4: module and name are strings on the stack. */
+/* Push a global of protocol 4, whose module and name are strings on the stack. */
 static int push_stack_global(struct machine *m)
 {
     struct pk *name = pop(m), *module = name ? pop(m) : NULL, *v = module ? new_node(m, PK_GLOBAL) : NULL;
@@ -386,7 +394,7 @@ static int push_stack_global(struct machine *m)
 
 /* ---- containers ---- */
 
-/* Room for `more` pointers behind the first `n`. */
+/* Make room for `more` pointers after the first `n`. */
 static int room(struct machine *m, struct pk *v, uint32_t n, uint32_t more)
 {
     uint64_t want = (uint64_t)n + more;
@@ -442,7 +450,7 @@ static int push_small_tuple(struct machine *m, uint32_t n)
     return push_tuple(m, m->stack + m->n, n);
 }
 
-/* What items of this kind are added to: the top itself, or the fill of an object. */
+/* Return the container that receives items of this kind: the top value itself, or the fill of an object. */
 static struct pk *container(struct machine *m, enum pk_type type)
 {
     struct pk *v = top(m);
@@ -540,7 +548,10 @@ static void begin_row(struct machine *m, struct pk *v)
                            .begin = m->before_tuple };
 }
 
-/* The object on top has its state. */
+/*
+ * Finish the open row: its object, on top of the stack, has received its state. If take() accepts the object, a
+ * PK_ROW node replaces it.
+ */
 static int end_row(struct machine *m)
 {
     struct open_row row = m->row;
@@ -554,7 +565,7 @@ static int end_row(struct machine *m)
         return 0;
     v->args = v->state = NULL;
     arena_release(m->a, row.lone ? row.begin : row.inside);
-    /* Less than a node: nobody reads further than the number. */
+    /* This allocates less than a full node, because only the number of a row is ever read. */
     if (row.lone && !(v = arena_alloc(m->a, offsetof(struct pk, i) + sizeof v->i)))
         return too_big(m);
     v->type = PK_ROW;
@@ -572,7 +583,7 @@ static int push_act(struct machine *m, enum pk_type type)
         return -1;
     if (args->type != PK_TUPLE)
         return damaged(m, "arguments that are no tuple");
-    /* A nested class is pickled as getattr(outer, 'inner'), so a call may stand here too. */
+    /* A nested class is pickled as getattr(outer, 'inner'), so fn may also be a call. */
     if (fn && fn->type != PK_GLOBAL && fn->type != PK_CALL)
         return damaged(m, "calls something that is no global");
     v = new_node(m, type);
@@ -585,7 +596,7 @@ static int push_act(struct machine *m, enum pk_type type)
     return push(m, v);
 }
 
-/* What protocol 2 writes as a call, and so do we: NAME(arg). */
+/* Push the call NAME(arg), which is how protocol 2 and pickle_write() represent this value. */
 static int push_builtin(struct machine *m, const char *name, struct pk *arg)
 {
     struct pk *fn = arg ? new_node(m, PK_GLOBAL) : NULL, *args = fn ? new_node(m, PK_TUPLE) : NULL;
@@ -621,7 +632,7 @@ static int push_bytearray(struct machine *m)
     return push_bytes(m, 8) < 0 ? -1 : push_builtin(m, "bytearray", pop(m));
 }
 
-/* cls.__new__(cls, *args, **kwargs); of the classes we read none has keyword arguments. */
+/* Push cls.__new__(cls, *args, **kwargs). None of the supported classes has keyword arguments. */
 static int push_newobj_ex(struct machine *m)
 {
     struct pk *named = pop(m);
@@ -633,7 +644,10 @@ static int push_newobj_ex(struct machine *m)
     return push_act(m, PK_OBJ);
 }
 
-/* A frame is a hint how much to read at once; one that does not fit its surroundings is damage. */
+/*
+ * Check a frame. A frame is only a hint how much to read at once, but one that does not fit its surroundings is
+ * damage.
+ */
 static int frame(struct machine *m)
 {
     const uint8_t *p = take(m, 8);
@@ -708,7 +722,7 @@ static int run_int(struct machine *m, uint8_t op)
     }
 }
 
-/* What came after protocol 2. */
+/* Run an opcode that was added after protocol 2. */
 static int step_newer(struct machine *m, uint8_t op)
 {
     switch (op) {
@@ -801,7 +815,7 @@ struct lists {
     uint32_t n_opaque, cap_opaque, n_acts, cap_acts;
 };
 
-/* Always -1. The byte is where the node was made. */
+/* Report damage at the offset where the node was made. Returns -1. */
 static int PRINTF_LIKE(3, 4) refused(struct lists *l, const struct pk *v, const char *fmt, ...)
 {
     va_list ap;
@@ -825,13 +839,19 @@ static int key_cmp(const void *pa, const void *pb)
     return memcmp(a->str, b->str, a->len);
 }
 
-/* A key of these may be any text (a token of a vocabulary); of others it names a tensor or a part of the state. */
+/*
+ * Returns true for scalar values. The key of a scalar may be any text, such as a token of a vocabulary. The key of
+ * another value is the name of a tensor or of a part of the state.
+ */
 static bool is_scalar(const struct pk *v)
 {
     return v->type <= PK_BYTES;
 }
 
-/* Python would keep the second value without a word; no writer makes such a dict. */
+/*
+ * Refuse duplicate and invalid keys. Python would silently keep the second value of a duplicate key, and no writer
+ * makes such a dict.
+ */
 static int check_keys(struct lists *l, const struct pk *dict)
 {
     struct pk **key = xmalloc((dict->n + 1) * sizeof *key);
@@ -859,7 +879,7 @@ static int check_keys(struct lists *l, const struct pk *dict)
 
 static int settle(struct lists *l, struct pk *v, int depth, bool called);
 
-/* Settle a child and add what it weighs and how high it is to its parent. */
+/* Walk a child and add its weight and height to its parent. */
 static int settle_child(struct lists *l, struct pk *v, struct pk *child, int depth, bool called)
 {
     if (!child)
@@ -906,7 +926,7 @@ static void list_node(struct lists *l, struct pk *v, bool called)
         ARRAY_ROOM(l->act, l->cap_acts, l->n_acts + 1);
         l->act[l->n_acts++] = v;
     }
-    /* A class that is called is judged with the call. */
+    /* A called class is checked together with the call. */
     if (!called && pickle_is_opaque(v)) {
         v->opaque = true;
         ARRAY_ROOM(l->opaque, l->cap_opaque, l->n_opaque + 1);
@@ -916,7 +936,7 @@ static void list_node(struct lists *l, struct pk *v, bool called)
 
 static int settle(struct lists *l, struct pk *v, int depth, bool called)
 {
-    /* A global may be called in one place and stand as a value in another. */
+    /* A global may be called in one place and be a value in another. */
     if (v->mark == DONE && v->type == PK_GLOBAL && !called && !v->opaque)
         list_node(l, v, false);
     if (v->mark == DONE)
@@ -943,7 +963,7 @@ static int at_cmp(const void *pa, const void *pb)
     return a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* Move a list into the arena, in stream order. */
+/* Copy a list into the arena and sort it by stream order. */
 static int keep_list(struct machine *m, const struct pk **list, uint32_t n, const struct pk ***out)
 {
     const struct pk **kept = arena_alloc(m->a, (n + 1) * sizeof *kept);
@@ -975,7 +995,7 @@ static int finish(struct machine *m, struct pk_tree *t)
     return rc;
 }
 
-/* The machine has its bytes, and what its memory is limited to. */
+/* Run the machine. The caller has set its bytes, name, error, rows and memory limit. */
 static int parse(struct machine *m, struct pk_tree *out)
 {
     int rc;

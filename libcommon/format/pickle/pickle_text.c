@@ -1,5 +1,5 @@
 /*
- * pickle_text.c - a tree as JSON text: what `args` prints, and what messages quote
+ * pickle_text.c - format a tree as JSON text, for `args` and for messages
  */
 #include "libcommon/format/pickle/pickle.h"
 
@@ -10,7 +10,7 @@
 
 #include "libcommon/format/pickle/pickle_classes.h"
 
-/* Longer integers are not written out: the conversion takes quadratic time. */
+/* Longer integers are not printed in decimal, because the conversion needs quadratic time. */
 enum { MAX_DIGITS_BYTES = 64 };
 
 static void text_string(struct strbuf *out, const char *s, uint64_t len)
@@ -27,7 +27,7 @@ static void text_string(struct strbuf *out, const char *s, uint64_t len)
             strbuf_add(out, "\\t", 2);
         else if (c < ' ' || c == 0x7f)
             strbuf_addf(out, "\\u%04x", c);
-        /* A lone surrogate (ED A0..BF xx) is no UTF-8 for anyone but Python. */
+        /* Only Python accepts a lone surrogate (ED A0..BF xx) as UTF-8, so it is printed as an escape. */
         else if (c == 0xed && (uint8_t)s[i + 1] >= 0xa0) {
             strbuf_addf(out, "\\u%04x", 0xd000 | ((uint8_t)s[i + 1] & 0x3f) << 6 | ((uint8_t)s[i + 2] & 0x3f));
             i += 2;
@@ -37,7 +37,7 @@ static void text_string(struct strbuf *out, const char *s, uint64_t len)
     strbuf_add(out, "\"", 1);
 }
 
-/* The shortest decimal that reads back as the same double, always with a point or exponent. */
+/* Append the shortest decimal that parses as the same double, always with a point or an exponent. */
 static void text_float(struct strbuf *out, double f)
 {
     char buf[40];
@@ -54,7 +54,7 @@ static void text_float(struct strbuf *out, double f)
     strbuf_addf(out, "%s%s", buf, strpbrk(buf, ".e") ? "" : ".0");
 }
 
-/* Divide by ten until nothing is left. */
+/* Append a big integer in decimal by repeated division by ten. */
 static void text_bigint(struct strbuf *out, const struct pk *v)
 {
     uint8_t mag[MAX_DIGITS_BYTES];
@@ -98,7 +98,7 @@ static void text_items(struct strbuf *out, struct pk **item, uint32_t n)
     strbuf_add(out, "]", 1);
 }
 
-/* JSON keys are strings: any other key is its own text in quotes. */
+/* Append pairs as a JSON object. JSON keys are strings, so any other key becomes its own text in quotes. */
 static void text_pairs(struct strbuf *out, struct pk **item, uint32_t n)
 {
     strbuf_add(out, "{", 1);
@@ -122,7 +122,10 @@ static void text_pairs(struct strbuf *out, struct pk **item, uint32_t n)
     strbuf_add(out, "}", 1);
 }
 
-/* "tensor f32 [4, 2]", from the call's arguments alone. */
+/*
+ * Append "tensor f32 [4, 2]", derived from the call's arguments alone. Returns false if they do not describe a
+ * tensor.
+ */
 static bool text_tensor(struct strbuf *out, const struct pk *args)
 {
     const struct pk *storage = args->type == PK_TUPLE && args->n >= 4 ? args->item[0] : NULL;

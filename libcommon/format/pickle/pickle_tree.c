@@ -1,5 +1,5 @@
 /*
- * pickle_tree.c - reading a tree, making one, copying one
+ * pickle_tree.c - read, construct and copy trees
  */
 #include "libcommon/format/pickle/pickle.h"
 
@@ -11,7 +11,7 @@
 #include "libcommon/format/pickle/pickle_classes.h"
 #include "libcommon/format/pickle/pickle_map.h"
 
-/* ---- looking ---- */
+/* ---- reading ---- */
 
 const char *pk_class(const struct pk *v, char *buf, size_t size)
 {
@@ -52,7 +52,7 @@ const char *pk_as_str(const struct pk *v)
     return v && v->type == PK_STR && strlen(v->str) == v->len ? v->str : NULL;
 }
 
-/* What an empty container answers: there, and nothing in it. */
+/* Returned as the items of an empty container, to distinguish it from a value that is not a container. */
 static struct pk *nothing[1];
 
 static struct pk **pairs_of(const struct pk *dict, uint32_t *n)
@@ -80,13 +80,13 @@ static bool is_key(const struct pk *k, const char *key, size_t len)
     return k->type == PK_STR && k->len == len && memcmp(k->str, key, len) == 0;
 }
 
-/* Pairs by their keys, of dicts to which many are added: the first n of them. */
+/* Index of a dict's first n pairs by their keys, for dicts that receive many pairs. */
 struct pk_index {
     struct names *pair;
     uint32_t n;
 };
 
-/* The dict behind a value that pk_pairs() takes; NULL: it has none yet. */
+/* Return the dict that holds the pairs of a value which pk_pairs() accepts, or NULL if it has none yet. */
 static struct pk *dict_of(const struct pk *v)
 {
     if (v->type == PK_DICT)
@@ -110,7 +110,7 @@ struct pk *pk_get(const struct pk *v, const char *key)
     return NULL;
 }
 
-/* The list or tuple that a call was given, or its fill. */
+/* Return the list or tuple that is the only argument of a call, or the fill of a deque. */
 static const struct pk *call_items(const struct pk *v)
 {
     const struct pk *arg = v->args->n == 1 ? v->args->item[0] : NULL;
@@ -146,8 +146,8 @@ struct pk **pk_items(const struct pk *v, uint32_t *n)
 /* ---- numbers, NumPy's scalars included ---- */
 
 /*
- * Up to 8 bytes, little-endian: an opcode's own, or _codecs.encode(text, 'latin1'). Their number, 0 for
- * anything else.
+ * Get up to 8 bytes, little-endian, from a bytes value or from _codecs.encode(text, 'latin1'). Returns their
+ * number, or 0 for any other value.
  */
 static uint64_t short_bytes(const struct pk *raw, uint64_t *bits)
 {
@@ -171,7 +171,10 @@ static uint64_t short_bytes(const struct pk *raw, uint64_t *bits)
     return n;
 }
 
-/* numpy.core.multiarray.scalar(dtype, bytes): up to 8 raw bytes and the type's letters ("f8"). */
+/*
+ * Parse numpy.core.multiarray.scalar(dtype, bytes). Sets *bits to its bytes, at most 8, and returns the type
+ * string ("f8"), or NULL.
+ */
 static const char *numpy_scalar(const struct pk *v, uint64_t *bits)
 {
     const struct pk *dtype, *order;
@@ -248,27 +251,28 @@ const char *pk_enum(const struct pk *v, int64_t *value)
     *value = INT64_MIN;
     if (pickle_getattr_class(v))
         return pk_as_str(v->args->item[1]);
-    /* An enum class we do not know looks like any class called with one int. */
+    /* An unknown enum class cannot be distinguished from any other class that is called with one int. */
     if (v && v->type == PK_CALL && v->args->n == 1 && v->args->item[0]->type == PK_INT &&
         (v->opaque || (pickle_uses(v->fn) & USE_ENUM)))
         *value = v->args->item[0]->i;
     return NULL;
 }
 
-/* ---- places ---- */
+/* ---- paths ---- */
 
 static void add_step(struct strbuf *out, const struct pk *key, uint32_t i)
 {
     if (out->len)
         strbuf_add(out, ".", 1);
     if (key && key->type == PK_STR)
-        for (uint64_t k = 0; k < key->len; k++)         /* a message must not steer a terminal */
+        /* a message must not contain control characters for the terminal */
+        for (uint64_t k = 0; k < key->len; k++)
             strbuf_add(out, (uint8_t)key->str[k] < ' ' || key->str[k] == 0x7f ? "?" : &key->str[k], 1);
     else
         strbuf_addf(out, "%lld", key && key->type == PK_INT ? (long long)key->i : (long long)i);
 }
 
-/* Depth first; a tree's weight bounds the time. */
+/* Search depth first. The limit on the weight of a tree bounds the time. */
 bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out)
 {
     bool dict = root && (root->type == PK_DICT || pk_is_class(root, "collections", "OrderedDict") ||
@@ -289,7 +293,7 @@ bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out)
     return false;
 }
 
-/* ---- making ---- */
+/* ---- constructing ---- */
 
 static struct pk *make(struct arena *a, enum pk_type type)
 {
@@ -388,7 +392,7 @@ struct pk *pk_object(struct arena *a, const char *module, const char *name, stru
     return v;
 }
 
-/* Pointer number `used` of v->item is about to be written. */
+/* Make room for `more` (1 or 2) pointers after the first `used` of v->item. */
 static void grow(struct arena *a, struct pk *v, uint32_t used, uint32_t more)
 {
     struct pk **item;
@@ -408,7 +412,7 @@ void pk_add(struct arena *a, struct pk *v, struct pk *x)
     v->item[v->n++] = x;
 }
 
-/* The dict that pairs of v live in. */
+/* Returns true if the keys are equal ints or equal strings. */
 static bool same_key(const struct pk *a, const struct pk *b)
 {
     if (a->type == PK_INT && b->type == PK_INT)
@@ -426,7 +430,7 @@ static void index_next(struct pk *d)
     d->index->n++;
 }
 
-/* A pair whose key is new. */
+/* Append a pair whose key is new. */
 static void append(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
 {
     struct pk *d = dict_of(dict);
@@ -441,7 +445,10 @@ static void append(struct arena *a, struct pk *dict, struct pk *key, struct pk *
         index_next(d);
 }
 
-/* The pair with this key by the index, which is brought up to date; -1: none; -2: only a comparison with all says. */
+/*
+ * Find the pair with this key in the index, after adding missing pairs to the index. Returns its number, -1 if
+ * there is none, or -2 if only a comparison with all pairs can decide.
+ */
 static int64_t find_indexed(struct arena *a, struct pk *d, const struct pk *key)
 {
     enum { MANY = 32 };
@@ -560,7 +567,7 @@ static struct pk *copy(struct copier *c, const struct pk *v)
         *to = *v;
         copy_inside(c, to, v);
     }
-    pickle_map_get(&c->map, v)->copy = to;      /* asked again: the map may have grown */
+    pickle_map_get(&c->map, v)->copy = to;      /* looked up again, because the map may have grown */
     return to;
 }
 

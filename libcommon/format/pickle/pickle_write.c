@@ -1,9 +1,9 @@
 /*
- * pickle_write.c - a tree as a pickle, in two walks
+ * pickle_write.c - write a tree as a pickle, in two walks
  *
- * The first counts how often each node is met, the second writes. A node met
- * again is a BINGET, so what was shared stays shared; numbers are simply repeated, and
- * strings and globals only where the PUT and GETs cost less than the repetition.
+ * The first walk counts how often each node is reached, the second one writes. A node that is reached again
+ * becomes a BINGET, so that shared nodes remain shared. Numbers are simply repeated. Strings and globals are
+ * repeated unless PUT and GETs need fewer bytes than the repetition.
  */
 #include "libcommon/format/pickle/pickle.h"
 
@@ -17,7 +17,7 @@ struct pickle_writer {
     uint32_t n_memo;
 };
 
-/* As many as CPython puts between a mark and its SETITEMS, so no reader's stack grows far. */
+/* The number of items that CPython writes between a mark and its SETITEMS, so that no reader's stack grows much. */
 enum { BATCH = 1000 };
 
 static bool is_scalar(const struct pk *v)
@@ -85,7 +85,7 @@ static void put_int(struct pickle_writer *w, int64_t v)
     } else {
         put_le64(b + 2, (uint64_t)v);
         while ((int64_t)((uint64_t)v << (72 - 8 * n)) >> (72 - 8 * n) == v)
-            n--;                        /* as long as one byte less still says it */
+            n--;                        /* while one byte less still represents the value */
         b[1] = n;
         strbuf_add(w->out, b, 2u + n);
     }
@@ -122,7 +122,7 @@ static void put_global(struct pickle_writer *w, const char *module, const char *
     strbuf_addf(w->out, "c%s\n%s\n", module, name);
 }
 
-/* bytes in protocol 2: _codecs.encode(text, 'latin1'). */
+/* Write bytes in the form of protocol 2: _codecs.encode(text, 'latin1'). */
 static void put_bytes(struct pickle_writer *w, const struct pk *v)
 {
     struct strbuf text = {0};
@@ -143,7 +143,7 @@ static void put_bytes(struct pickle_writer *w, const struct pk *v)
     strbuf_free(&text);
 }
 
-/* Would a PUT here and GETs later be shorter than writing it `refs` times? */
+/* Returns true if a PUT here and GETs later are shorter than writing v `refs` times. */
 static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
 {
     uint64_t cost = next < 256 ? 2 : 5, len;
@@ -155,7 +155,7 @@ static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
     else if (v->type == PK_GLOBAL)
         len = 3 + strlen(v->module) + strlen(v->name);
     else
-        return true;                    /* identity matters: two lists or one */
+        return true;                    /* identity matters: one shared list differs from two equal lists */
     return cost * refs < len * (refs - 1);
 }
 
@@ -177,7 +177,10 @@ static void remember(struct pickle_writer *w, const struct pk *v)
 
 static void put(struct pickle_writer *w, const struct pk *v);
 
-/* `n` pointers in batches of `unit` each: one alone goes by `one`, more between a mark and `many`. */
+/*
+ * Write the items of v, each of `unit` pointers, in batches of at most BATCH. A batch of one item ends with opcode
+ * `one`. A larger batch is written between a mark and opcode `many`.
+ */
 static void put_batches(struct pickle_writer *w, const struct pk *v, uint32_t unit, uint8_t one, uint8_t many)
 {
     for (uint32_t i = 0; i < v->n;) {
@@ -209,7 +212,7 @@ static void put_tuple(struct pickle_writer *w, const struct pk *v)
     put_op(w, v->n == 0 ? ')' : v->n > 3 ? 't' : (uint8_t)(0x84 + v->n));
 }
 
-/* No opcode of protocol 2 makes a set: set([...]). */
+/* Write a set as set([...]), because protocol 2 has no opcode for sets. */
 static void put_set(struct pickle_writer *w, const struct pk *v)
 {
     put_global(w, "__builtin__", "set");
@@ -241,7 +244,7 @@ static void put(struct pickle_writer *w, const struct pk *v)
     switch (v->type) {
     case PK_NONE:   put_op(w, 'N'); break;
     case PK_BOOL:   put_op(w, v->i ? 0x88 : 0x89); break;
-    case PK_ROW:        /* a tree of rows is not written */
+    case PK_ROW:        /* a tree with rows is never written */
     case PK_INT:    put_int(w, v->i); break;
     case PK_BIGINT: put_bigint(w, v); break;
     case PK_FLOAT:  put_float(w, v->f); break;
