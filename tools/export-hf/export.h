@@ -17,41 +17,42 @@ struct export_job {
     struct cli cli;
     const char *in, *out;
     bool import, all_steps;
-    struct strbuf shape;                /* the options that shape the output, as text */
+    struct strbuf shape;                /* the options that affect the output, as text */
 
-    int dtype;                          /* of the weights; -1: not given */
+    int dtype;                          /* dtype of the weights; -1: not given */
 
     /* export */
     int arch;                           /* -1: not given */
     struct hf_request hf;
     bool strip_vocab;
-    int64_t vocab_tokens;               /* 0: the checkpoint knows */
+    int64_t vocab_tokens;               /* 0: use the number in the checkpoint */
     const char *tokenizer;
-    json_t *config;                     /* of --config KEY=JSON, or NULL */
-    json_t *config_file;                /* of --config FILE, or NULL */
+    json_t *config;                     /* from --config KEY=JSON, or NULL */
+    json_t *config_file;                /* from --config FILE, or NULL */
     const char *config_path;
-    const char *rules;                  /* of --rules: a family's name or a file; NULL: by config_file's model_type */
+    /* from --rules: a family's name or a file; NULL: the family follows from config_file's model_type */
+    const char *rules;
 
     /* import */
     struct ds_options target;
     bool repeat_last;
 };
 
-/* 0, or -1 after saying what is wrong. */
+/* Parse the command line. Returns 0, or -1 after an error message. */
 int job_parse(struct export_job *j, int argc, char **argv);
-/* Do it, or print the plan with --dry-run. Return the exit status. */
+/* Do the job, or print its plan with --dry-run. These functions return the exit status. */
 int job_export(struct export_job *j);
 int job_export_all(struct export_job *j);
 int job_import(struct export_job *j);
 
 /* ---- talk.c ---- */
 
-/* What an export would write. */
+/* Print what an export would write. */
 void talk_plan(const struct export_job *j, const char *out, const struct hf_target *t, const struct report *notes,
                const struct rehearsal *r);
 void talk_result(const struct export_job *j, const char *out, const struct hf_target *t,
                  const struct convert_result *r);
-/* What an import would write. */
+/* Print what an import would write. */
 void talk_import_plan(const struct export_job *j, const struct ds_target *t, const struct report *notes,
                       const struct rehearsal *r);
 

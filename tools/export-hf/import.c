@@ -1,5 +1,5 @@
 /*
- * import.c - from Transformers to a sharded checkpoint
+ * import.c - from a Transformers folder to a sharded checkpoint
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,13 +26,16 @@ static int print_plan(struct export_job *j, const struct ds_target *t, struct so
     return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
-/* Said before a spool file is filled, rather than after. */
+/*
+ * Returns true with *e set if OUT already exists and may not be replaced. This check precedes the filling of a
+ * spool file.
+ */
 static bool stands_already(const struct export_job *j, struct err *e)
 {
     return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
-/* Rows of the embedding: what was asked for, or as Megatron pads. */
+/* Return the number of rows of the embedding: the requested number, or `rows` padded as Megatron pads. */
 static int64_t padded_rows(const struct export_job *j, int64_t rows)
 {
     int64_t unit = DIVISIBLE_BY * (int64_t)(j->target.q.topo.tp ? j->target.q.topo.tp : 1);
@@ -40,7 +43,7 @@ static int64_t padded_rows(const struct export_job *j, int64_t rows)
     return j->target.q.vocab ? j->target.q.vocab : (rows + unit - 1) / unit * unit;
 }
 
-/* config.json alone, for the rows that the source will have. */
+/* Read the number of vocabulary rows from config.json alone. */
 static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
 {
     char *path = path_join(j->in, "config.json"), *text;
@@ -58,7 +61,10 @@ static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
     return rc;
 }
 
-/* What a target says of any source without an optimizer or random states is said here by one note. */
+/*
+ * Copy the findings without those that any source without optimizer or random states causes. One note of the
+ * source ("fresh") covers them.
+ */
 static struct report *told(const struct report *from)
 {
     struct report *to = report_new();
@@ -110,7 +116,7 @@ int job_import(struct export_job *j)
     int64_t rows = 0;
     int rc = -1;
 
-    j->cli.replicas = REPLICAS_FIRST;   /* there are none */
+    j->cli.replicas = REPLICAS_FIRST;   /* a Transformers folder has no replicas */
     if (!stands_already(j, &e) && read_rows(j, &rows, &e) == 0) {
         j->target.q.vocab = padded_rows(j, rows);
         o.repeat_to = j->repeat_last ? j->target.q.vocab : 0;

@@ -1,5 +1,5 @@
 /*
- * export-hf - a checkpoint for Hugging Face Transformers, and back
+ * export-hf - convert a checkpoint for Hugging Face Transformers, and back
  */
 #include "libcommon/base/mem.h"
 #include "tools/export-hf/export.h"

@@ -1,5 +1,5 @@
 /*
- * options.c - what export-hf can be asked
+ * options.c - the options of export-hf
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,10 @@
 #include "tools/export-hf/export.h"
 
 #define FIELD(f) OPTION_FIELD(struct export_job, f)
-/* Marks: the output depends on it; it goes without, or only with, --import. */
+/*
+ * Marks of options: SHAPES if the output depends on it, EXPORTS if it excludes --import, IMPORTS if it requires
+ * --import.
+ */
 enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
 
 static int refuse(struct err *e, const char *what)
@@ -18,7 +21,7 @@ static int refuse(struct err *e, const char *what)
     return -1;
 }
 
-/* The number of a word in a list that NULL ends, or -1. */
+/* Return the index of a word in a NULL-terminated list, or -1. */
 static int word_of(const char *arg, const char *const *words)
 {
     for (int i = 0; words[i]; i++)
@@ -40,7 +43,10 @@ static int take_dtype(void *into, const char *arg, struct err *e)
     return 0;
 }
 
-/* "5GB" counts in thousands, as in Transformers; "5G" in 1024s, as everywhere here. */
+/*
+ * Parse a shard size. "5GB" uses powers of 1000, as in Transformers; "5G" uses powers of 1024, as in all other
+ * options.
+ */
 static int take_shard(void *into, const char *arg, struct err *e)
 {
     struct export_job *j = into;
@@ -65,7 +71,7 @@ static int take_shard(void *into, const char *arg, struct err *e)
     return 0;
 }
 
-/* A model's own config.json, where no table knows the model. */
+/* Read a model's own config.json, for a model that is in no table. */
 static int take_config_file(struct export_job *j, const char *path, struct err *e)
 {
     json_error_t why;
@@ -167,7 +173,7 @@ static int usage(struct export_job *j, const char *what)
     return -1;
 }
 
-/* The marks of all options that were given. */
+/* The marks of all options that were given, combined. */
 struct export_given {
     struct export_job *job;
     unsigned marks;
@@ -179,7 +185,7 @@ static void note_given(void *ctx, const struct option_given *o)
     struct export_given *g = ctx;
 
     g->marks |= marks;
-    /* What the output depends on beside IN: a resumed run must have been asked for the same. */
+    /* The output depends on this option and IN. A resumed run must have the same options. */
     if (marks & SHAPES)
         strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
 }

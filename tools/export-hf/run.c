@@ -1,5 +1,5 @@
 /*
- * run.c - out to Transformers: one tag, or all of a run
+ * run.c - export to Transformers: one tag, or all tags of a run
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static int write_out(struct export_job *j, const char *out, struct source *s, co
     struct convert_result res;
     int rc;
 
-    o.verify = NULL;                    /* the sink does it */
+    o.verify = NULL;                    /* the sink verifies the output */
     rc = convert_run(s, k, &o, &res, e);
     if (rc == 0)
         talk_result(j, out, t, &res);
@@ -43,7 +43,7 @@ static int print_plan(struct export_job *j, const char *out, struct source *s, c
     return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
-/* The dtype that the trainer kept its weights in. */
+/* Return the dtype in which the trainer kept its weights. */
 static enum dtype weights_dtype(const struct source *s)
 {
     const struct pk *v = pk_get(s->run.args, "params_dtype");
@@ -67,8 +67,9 @@ static int settle_rows(struct export_job *j, const struct source *s, struct err 
 }
 
 /*
- * The family whose names in shards the checkpoint has: that of --rules, or one that config.json names. Without one, its
- * names stay, which are to be the family's in Transformers. -1: *e says why.
+ * Find the family whose shard names the checkpoint has: the one of --rules, or the one that config.json names.
+ * Without a family (*f is NULL) the names remain unchanged and must be those of the model in Transformers. Returns
+ * -1 with *e set on failure.
  */
 static int find_family(const struct export_job *j, struct source *s, struct family **f, struct report *notes,
                        struct err *e)
@@ -95,7 +96,7 @@ static int find_family(const struct export_job *j, struct source *s, struct fami
     return named < 0 ? -1 : 0;
 }
 
-/* Parameters get Transformers' names, by the rules of their family, if it is one. */
+/* Rename the parameters to Transformers' names by the rules of their family, if there is one. */
 static int translate(struct export_job *j, struct source *s, struct report *notes, struct err *e)
 {
     struct family *f;
@@ -116,7 +117,7 @@ static int translate(struct export_job *j, struct source *s, struct report *note
     return rc;
 }
 
-/* A folder of Transformers goes out with the config.json that it has, unless another one is given. */
+/* Use the config.json of the source if it is a Transformers folder and no other one is given. */
 static int own_config(struct export_job *j, const struct source *s, struct err *e)
 {
     if (s->kind == LAYOUT_HF && !j->config_file)
@@ -137,8 +138,8 @@ static int check_named(const struct export_job *j, struct source *s, struct err 
 }
 
 /*
- * Names and claims of the model that config.json describes. A folder of Transformers keeps its names, those that
- * translate() gave are the saved ones.
+ * Adapt the names to the model that config.json describes, and check its claims. A Transformers folder keeps its
+ * names. Names from translate() are already the saved ones.
  */
 static int fit_config(const struct export_job *j, struct source *s, struct report *notes, struct err *e)
 {
@@ -182,7 +183,10 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
         return -1;
     if (j->hf.named && j->config_file && fit_config(j, s, notes, e) < 0)
         return -1;
-    /* Of ZeRO weights are those of 16 bits, or masters rounded to them; elsewhere what there is. */
+    /*
+     * With ZeRO the weights are the 16-bit ones, or masters rounded to 16 bits. Other layouts are written with the
+     * dtypes they have.
+     */
     j->hf.as_is = j->hf.named && j->dtype < 0 && !s->zero_stage;
     j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : weights_dtype(s);
     if (j->tokenizer) {
@@ -204,7 +208,7 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     return rc;
 }
 
-/* ZeRO-3 keeps weights nowhere but in masters. */
+/* Returns true if every parameter has weights in the source. With ZeRO-3 only the masters hold the weights. */
 static bool has_weights(const struct source *s)
 {
     for (int i = 0; s->zero_stage == 3 && i < s->n_params; i++)
@@ -213,7 +217,7 @@ static bool has_weights(const struct source *s)
     return true;
 }
 
-/* The optimizer shards, far the larger part, are opened only where masters are wanted. */
+/* Open the input. The optimizer shards, by far the larger part, are opened only if masters are needed. */
 static struct source *open_input(struct export_job *j, const char *in, struct report **r, struct err *e)
 {
     struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
@@ -261,7 +265,10 @@ static int by_name(const void *a, const void *b)
     return str_natural_cmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* A tag as the trainer names it; what a conversion put beside it is the same step again. */
+/*
+ * Returns true for a tag folder with the trainer's naming. A folder that a conversion put next to it holds the
+ * same step again.
+ */
 static bool is_tag(const char *dir, const char *name)
 {
     char *path;
@@ -300,7 +307,7 @@ static int list_tags(const char *dir, char ***tags, struct err *e)
     return n;
 }
 
-/* One bad tag hides no other; the worst status counts. */
+/* A failed tag does not stop the others. The exit status is the worst of all tags. */
 int job_export_all(struct export_job *j)
 {
     char **tags = NULL;

@@ -1,5 +1,5 @@
 /*
- * talk.c - what is printed of an export and of an import, as text and as JSON
+ * talk.c - print the plan and the result of an export or import, as text and as JSON
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,10 @@ static const char *arch_of(const struct hf_target *t)
     return t->q.named ? "as named" : hf_arch_name(t->q.config.arch);
 }
 
-/* config.json as it will be; of a model that no table knows what was given, or nothing. Caller frees. */
+/*
+ * Return the text of the future config.json. For a model that is in no table this is the given configuration, or
+ * an empty object. The caller frees the text.
+ */
 static char *config_text(const struct hf_target *t)
 {
     json_t *own = hf_target_config(t);
