@@ -1,8 +1,8 @@
 /*
- * ckptedit.h - what the commands of ckpt-edit share
+ * ckptedit.h - declarations shared by the commands of ckpt-edit
  *
- * A command that changes a checkpoint says what changes (cmd_change.c) to a struct edit; run.c opens IN, writes OUT
- * through it, or with --in-place puts the result where IN was (swap.h).
+ * A command that changes a checkpoint describes the changes (cmd_change.c and others) in a struct edit. run.c
+ * opens IN, writes OUT through it, or with --in-place exchanges the result with IN (swap.h).
  */
 #ifndef SHARDKIT_CKPT_EDIT_H
 #define SHARDKIT_CKPT_EDIT_H
@@ -13,52 +13,55 @@
 struct ckptedit {
     struct cli cli;
     struct cli_words words;
-    const char **arg;           /* what follows the command, without IN and OUT */
+    const char **arg;           /* arguments after the command, without IN and OUT */
     int n_args;
-    const char *in, *out;       /* out: the folder that is made, with --in-place swap_before(in) */
-    char *place;                /* with --in-place, rollback, commit: swap_folder() of what was given */
+    const char *in, *out;       /* out: the folder that is made; with --in-place this is swap_before(in) */
+    char *place;                /* for --in-place, rollback and commit: swap_folder() of the given folder */
     bool in_place, any_type, moments, hard_links;
     const char *weights;        /* "0.5,0.3,0.2" */
     const char *init;           /* "normal:0.02" */
     double decay;
-    int64_t step, samples, tokens;      /* -1: not said */
+    int64_t step, samples, tokens;      /* -1: not given */
     const char *from;           /* another checkpoint, for salvage; or NULL */
     bool allow_lost;
-    bool holes;                 /* the command goes on with an IN that has lost files */
-    struct strbuf log;          /* what salvage has made, for the result */
-    struct strbuf shape;        /* what the result depends on beside IN: the command line's words */
+    bool holes;                 /* the command accepts an IN with lost files */
+    struct strbuf log;          /* log of what salvage made, stored in the result */
+    struct strbuf shape;        /* words of the command line on which the result depends, apart from IN */
 };
 
-/* Marks of the commands. */
+/* One bit per command. */
 enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CMD_ROLLBACK = 32, CMD_COMMIT = 64,
        CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512, CMD_CAST = 1024, CMD_RENAME = 2048, CMD_LAYERS = 4096,
        CMD_VOCAB = 8192, CMD_THIN = 16384, CMD_SALVAGE = 32768 };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
        CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN |
        CMD_SALVAGE };
-/* IN stands before the command's other arguments, not behind them. */
+/* For these commands IN precedes the other arguments instead of following them. */
 enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA };
 
-/* 0, or -1 after saying on stderr what is wrong. */
+/* Parse the command line. Returns 0, or -1 after an error message on stderr. */
 int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
 
-/* ---- cmd_change.c, cmd_put.c, cmd_mix.c, cmd_retag.c, cmd_salvage.c, cmd_states.c, cmd_vocab.c: -1, *e filled ---- */
+/* ---- cmd_*.c, the commands that change a checkpoint: return 0, or -1 with *e set ---- */
 
 typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
 ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_thin;
 ckptedit_change change_salvage;
-/* Make the list the result's, as the layout has it; it is the edit's in any case. */
+/*
+ * Make the list the tensors of the result, in the way that the layout needs. The edit owns the list afterwards,
+ * even on failure.
+ */
 struct edit_states;
 MUST_CHECK int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to,
                             struct err *e);
-/* Without the tensors whose names match one of the command's words, of a model folder or torch.distributed's. */
+/* Remove the tensors whose names match one of the command's arguments. */
 MUST_CHECK int drop_tensors(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 
-/* ---- run.c, cmd_place.c: the exit status ---- */
+/* ---- run.c, cmd_place.c: return the exit status ---- */
 
 int run_change(struct ckptedit *j, ckptedit_change *change);
-/* A file without a name for new values, on OUT's disk (file_spool()). */
+/* Create an unnamed file for new values on the disk of OUT. Returns its descriptor, or -1; see file_spool(). */
 MUST_CHECK int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e);
 int cmd_latest(struct ckptedit *j);
 int cmd_rollback(struct ckptedit *j);

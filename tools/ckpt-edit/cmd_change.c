@@ -1,5 +1,5 @@
 /*
- * cmd_change.c - set, zero, drop: what changes
+ * cmd_change.c - the changes of set, zero and drop
  */
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -13,7 +13,10 @@
 
 /* ---- set ---- */
 
-/* "lr" for "args.lr", as ckpt-inspect args prints it. In the edit's arena. */
+/*
+ * Resolve a key: "lr" means "args.lr", as ckpt-inspect args prints it. Returns a string in the edit's arena, or
+ * NULL if there is no such key.
+ */
 static const char *settle_path(struct edit *x, const struct pk *root, const char *key)
 {
     if (tree_find(root, key, NULL))
@@ -21,7 +24,10 @@ static const char *settle_path(struct edit *x, const struct pk *root, const char
     return tree_find(pk_get(root, "args"), key, NULL) ? arena_fmt(edit_arena(x), "args.%s", key) : NULL;
 }
 
-/* What is set: the word of the command line, the key as it is there, and what it is now. */
+/*
+ * The target of set: the argument of the command line, the resolved key, the file or folder that holds it, and the
+ * present value.
+ */
 struct set_place {
     const char *text, *path, *where;
     const struct pk *was;
@@ -41,7 +47,7 @@ static struct pk *new_value(const struct ckptedit *j, struct edit *x, struct set
     return NULL;
 }
 
-/* In one file: 1 when it has the key. */
+/* Set the value in one file. Returns 1 if the file has the key, 0 if not, or -1. */
 static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file, const char *text, struct err *e)
 {
     const char *eq = strchr(text, '='), *path;
@@ -64,7 +70,7 @@ static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file
     return 1;
 }
 
-/* An entry of DCP that is pickled, in whose name all keys are. */
+/* Set the value of a pickled entry of a DCP folder. The whole key is the name of one entry. */
 static int set_entry(const struct ckptedit *j, const struct source *s, struct edit *x, const char *text, struct err *e)
 {
     const char *key = arena_strndup(edit_arena(x), text, (size_t)(strchr(text, '=') - text));
@@ -81,7 +87,7 @@ static int set_entry(const struct ckptedit *j, const struct source *s, struct ed
     return 1;
 }
 
-/* How many places had the key; -1. */
+/* Set the value everywhere. Returns the number of places that have the key, or -1. */
 static int set_all(struct ckptedit *j, struct source *s, struct edit *x, const char *text, struct err *e)
 {
     int n = 0;
@@ -128,7 +134,7 @@ static int zero_state(struct edit *x, struct param *p, enum state st, struct err
     return edit_tensor(x, p, st, &from, e);
 }
 
-/* "3.mlp.*:exp_avg" -> the pattern, and the state or -1. */
+/* Split "3.mlp.*:exp_avg" into the pattern and the state, which is -1 if none is given. */
 static int split_name(struct edit *x, const char *word, const char **name, int *state, struct err *e)
 {
     const char *colon = strrchr(word, ':');
@@ -144,7 +150,7 @@ static int split_name(struct edit *x, const char *word, const char **name, int *
     return *state < 0 ? -1 : 0;
 }
 
-/* Says why nothing is there to be set to 0. */
+/* Set *e to the reason why zero found nothing. */
 static void miss(const struct source *s, const char *word, const char *pattern, int state, struct err *e)
 {
     bool named = false;
@@ -187,7 +193,10 @@ int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err
 
 /* ---- drop ---- */
 
-/* ZeRO-3's masters are all the weights there are: its files stay, with an optimizer that has not stepped yet. */
+/*
+ * Drop the moments of ZeRO-3. Its masters are the only weights, so its files remain, with an optimizer that has
+ * not stepped yet.
+ */
 static int drop_moments(struct source *s, struct edit *x, struct err *e)
 {
     int n = 0;
@@ -212,7 +221,10 @@ static int drop_moments(struct source *s, struct edit *x, struct err *e)
     return n == 0 ? -1 : 0;
 }
 
-/* Of a universal form the masters are all there is. */
+/*
+ * Check that the weights do not depend on the optimizer's files. In a universal form the masters are the only
+ * values.
+ */
 static int check_weights(const struct source *s, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -242,7 +254,7 @@ static int drop_optimizer(struct source *s, struct edit *x, struct err *e)
             edit_drop(x, i);
             n++;
         } else if (tree_find(edit_root(x, i, e), "args.no_save_optim", NULL)) {
-            root = edit_tree(x, i, e);  /* a trainer that loads it must not look for it */
+            root = edit_tree(x, i, e);  /* a trainer that loads it must not search for the optimizer */
             if (!root)
                 return -1;
             tree_put(edit_arena(x), root, "args.no_save_optim", pk_bool(edit_arena(x), true));
@@ -252,7 +264,7 @@ static int drop_optimizer(struct source *s, struct edit *x, struct err *e)
     }
     for (int i = 0; i < s->n_params; i++)
         for (int st = STATE_FP32; st < STATE_N; st++)
-            s->param[i].has_digest[st] = false;         /* the manifest tells of them no more */
+            s->param[i].has_digest[st] = false;         /* the manifest no longer lists them */
     if (n == 0)
         err_usage(e, "drop optimizer: %s has no files of an optimizer's", s->path);
     return n == 0 ? -1 : 0;
@@ -283,7 +295,7 @@ static int drop_rng(struct source *s, struct edit *x, struct err *e)
     return n == 0 ? -1 : 0;
 }
 
-/* Entries of torch.distributed's form, and Megatron-core's. */
+/* Drop entries of a torch.distributed or Megatron-core folder. */
 static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     for (int i = 0; i < j->n_args; i++)
@@ -301,7 +313,10 @@ static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, st
     return drop_tensors(j, s, x, e);
 }
 
-/* Parameters of a universal form alone, where they stand at no place that others are counted from. */
+/*
+ * Drop parameters. Only universal forms permit this, because there no other value is located relative to a
+ * parameter.
+ */
 static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     if (s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5)
@@ -315,7 +330,7 @@ int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err
 {
     int n = 0;
 
-    if (s->kind == LAYOUT_HF)           /* it has neither of the two */
+    if (s->kind == LAYOUT_HF)           /* a model folder has neither optimizer nor random states */
         return drop_tensors(j, s, x, e);
     if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
         return drop_entries(j, s, x, e);

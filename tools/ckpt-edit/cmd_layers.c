@@ -1,5 +1,5 @@
 /*
- * cmd_layers.c - layers: which there are, and in which order
+ * cmd_layers.c - the command layers: select the layers and their order
  */
 #include <ctype.h>
 #include <inttypes.h>
@@ -10,7 +10,10 @@
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-/* "model.layers.17.mlp.weight": where the first number that is a part by itself stands; NULL: there is none. */
+/*
+ * Find the layer number in a name like "model.layers.17.mlp.weight". Returns the position of the first part that
+ * is a number, or NULL.
+ */
 static const char *number_in(const char *name, int64_t *number)
 {
     for (const char *p = name, *end; *p; p = end + (*end == '.')) {
@@ -23,7 +26,7 @@ static const char *number_in(const char *name, int64_t *number)
     return NULL;
 }
 
-/* How many layers there are, or -1: they are not one row from 0 on under one name. */
+/* Return the number of layers, or -1 if they are not one series from 0 on with one common prefix. */
 static int64_t count_layers(const struct edit_states *to, const char *path, struct err *e)
 {
     const char *first = NULL, *of = NULL;
@@ -57,7 +60,7 @@ static int64_t count_layers(const struct edit_states *to, const char *path, stru
     return e->kind == ERR_NONE ? most + 1 : -1;
 }
 
-/* "0-3,7,7": caller frees; NULL: it is none. */
+/* Parse a list such as "0-3,7,7". The caller frees it. Returns NULL if the text is not a valid list. */
 static int64_t *read_list(const char *text, int64_t n_layers, int *n, struct err *e)
 {
     int64_t *list = NULL;
@@ -88,7 +91,7 @@ static int64_t *read_list(const char *text, int64_t n_layers, int *n, struct err
     }
 }
 
-/* Those that are not on the list. */
+/* Return the layers that are not on the list. */
 static int64_t *others(const int64_t *list, int n, int64_t n_layers, int *n_others)
 {
     int64_t *rest = xcalloc((size_t)n_layers + 1, sizeof *rest);
@@ -105,7 +108,10 @@ static int64_t *others(const int64_t *list, int n, int64_t n_layers, int *n_othe
     return rest;
 }
 
-/* Those that the result has, in its order; caller frees. NULL: the words are no list, or nothing would be left. */
+/*
+ * Return the layers of the result, in its order. The caller frees the list. Returns NULL if the argument is not a
+ * valid list, or if no layer would be left.
+ */
 static int64_t *layers_wanted(struct ckptedit *j, int64_t n_layers, int *n, struct err *e)
 {
     int64_t *list = read_list(j->arg[1], n_layers, n, e), *rest;
@@ -122,7 +128,7 @@ static int64_t *layers_wanted(struct ckptedit *j, int64_t n_layers, int *n, stru
     return NULL;
 }
 
-/* Layer i of the result is layer list[i] of the source. */
+/* Replace the layers: layer i of the result is layer list[i] of the source. */
 static void pick_layers(struct edit *x, struct edit_states *to, const int64_t *list, int n)
 {
     const int was = to->n;
@@ -150,7 +156,7 @@ static void pick_layers(struct edit *x, struct edit_states *to, const int64_t *l
     to->n = kept;
 }
 
-/* What config.json, or Megatron-core's common.pt, says of their number, and of each. */
+/* Update the number of layers, and the type of each layer, in config.json or in Megatron-core's common.pt. */
 static int note_layers(struct edit *x, struct edit_states *to, const int64_t *list, int n, int64_t n_layers,
                        struct err *e)
 {
@@ -182,7 +188,7 @@ static int note_layers(struct edit *x, struct edit_states *to, const int64_t *li
     return e->kind == ERR_NONE ? edit_core_layers(x, n_layers, n, e) : -1;
 }
 
-/* Of a list of tensors, by the numbers in their names. */
+/* Select layers in a list of tensors, by the numbers in their names. */
 static int layers_of_states(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     struct edit_states *to = edit_states_new(x, "layers", e);

@@ -1,5 +1,5 @@
 /*
- * cmd_mix.c - average, ema: tensors that become the mean of those of several checkpoints
+ * cmd_mix.c - the commands average and ema: tensors become the mean of those of several checkpoints
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/common/convert_cli.h"
 
-/* ---- the folders' parts ---- */
+/* ---- weights of the folders ---- */
 
-/* "0.5,0.3,0.2": one each, 1 together. */
+/* Parse "0.5,0.3,0.2": one weight per folder, with a sum of 1. */
 static int read_weights(const char *text, struct edit_mix *m, struct err *e)
 {
     const char *p = text;
@@ -41,7 +41,7 @@ static int read_weights(const char *text, struct edit_mix *m, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* All parts with the same weight, unless there are others. */
+/* Give all folders the same weight, unless --weights is given. */
 static int set_average(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 {
     m->divide = j->weights ? 1 : m->n;
@@ -64,9 +64,12 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
     return 0;
 }
 
-/* ---- doing ---- */
+/* ---- the commands ---- */
 
-/* `s`: the first folder, which is open. What it does not read would be taken from it unseen. */
+/*
+ * Open the other folders. s is the first one, which is already open. Fails if s has parameters that are not read:
+ * the result would contain them unmixed, without a warning.
+ */
 static int open_others(const struct ckptedit *j, const struct source *s, struct edit_mix *m, struct err *e)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
@@ -84,7 +87,7 @@ static int open_others(const struct ckptedit *j, const struct source *s, struct 
     return 0;
 }
 
-/* What is not mixed and yet goes on with what is. */
+/* Print that the moments are not mixed, if there are any. They would be used together with the mixed weights. */
 static void warn_moments(const struct ckptedit *j, const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -101,7 +104,7 @@ static int mix(struct ckptedit *j, struct source *s, struct edit *x, struct edit
 
     if (open_others(j, s, m, e) < 0)
         return -1;
-    bytes = edit_mix_bytes(s, m, e);    /* what does not fit is said before room is taken */
+    bytes = edit_mix_bytes(s, m, e);    /* this reports a misfit before disk space is allocated */
     if (bytes < 0)
         return -1;
     if (!j->cli.dry_run && (fd = ckptedit_spool(j, (uint64_t)bytes, e)) < 0)

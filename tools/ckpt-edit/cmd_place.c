@@ -1,5 +1,5 @@
 /*
- * cmd_place.c - which checkpoint a name stands for: latest, rollback, commit
+ * cmd_place.c - the commands latest, rollback and commit: change which checkpoint a name refers to
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/ckpt-edit/swap.h"
 
-/* A tag that cannot be opened whole is not one to start from. */
+/* Check that a tag can be opened completely, because a run will start from it. */
 static int check_tag(struct ckptedit *j, const char *path, struct err *e)
 {
     struct source_opts so = { .no_optimizer = false, .threads = j->cli.threads };
@@ -73,7 +73,10 @@ static int commit(struct ckptedit *j, const char *in, struct err *e)
     return 0;
 }
 
-/* With the folder held: an edit that is at work would have its note or its result taken away. */
+/*
+ * Run rollback or commit while holding the lock of the folder. Without the lock they could remove the note or the
+ * result of an edit that is still running.
+ */
 static int settle(struct ckptedit *j, int (*what)(struct ckptedit *j, const char *in, struct err *e))
 {
     struct err e = {0};

@@ -1,7 +1,8 @@
 /*
- * cmd_put.c - put: a tensor's elements from a .npy file
+ * cmd_put.c - the command put: replace a tensor's elements by those of a .npy file
  *
- * One array of fp32 is put into masters as it is and into 16-bit weights rounded, as the optimizer would do it.
+ * One fp32 array serves both kinds of tensors: masters receive its values unchanged, 16-bit weights receive them
+ * rounded as the optimizer would round them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ enum { AT_A_TIME = 1 << 16 };           /* elements */
 
 /* ---- the array as a record ---- */
 
-/* The array, among the source's files. */
+/* The array, registered as a record of the source's files. */
 struct array { int record; enum dtype dtype; };
 
 static void round_some(const float *in, uint16_t *out, int n, enum dtype to)
@@ -25,7 +26,10 @@ static void round_some(const float *in, uint16_t *out, int n, enum dtype to)
         out[i] = to == DTYPE_F16 ? f32_to_f16(in[i]) : f32_to_bf16(in[i]);
 }
 
-/* The CRC of the elements, and where there is a spool `out` their rounded forms there. */
+/*
+ * Compute the CRC of the elements. If `out` is a spool (>= 0), write the rounded elements there and compute their
+ * CRC instead.
+ */
 static int pass_over(struct source *s, const struct record *rec, enum dtype to, int out, uint32_t *crc, struct err *e)
 {
     static float buf[AT_A_TIME];
@@ -48,7 +52,7 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
     return 0;
 }
 
-/* A spool that holds the rounded elements; its record, or -1. */
+/* Create a spool with the rounded elements. Returns its record, or -1. */
 static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dtype to, uint32_t *crc, struct err *e)
 {
     const struct record *rec = files_record(s->files, a.record);

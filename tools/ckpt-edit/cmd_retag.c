@@ -1,8 +1,9 @@
 /*
- * cmd_retag.c - retag: which step a checkpoint claims to be of, with all that counts along
+ * cmd_retag.c - the command retag: change the step that a checkpoint claims, and all related counters
  *
- * Counters lie in the files of every rank's arguments alone, so the tensors' and the optimizer's files are shared.
- * Those of torch.distributed's folders are entries among the tensors, those of Megatron-core's lie in common.pt.
+ * In shards, the counters are stored only in the files with each rank's arguments, so the files of the tensors
+ * and of the optimizer are shared. In folders of torch.distributed they are entries among the tensors, in those
+ * of Megatron-core they are in common.pt.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@ enum counted { STEPS, SAMPLES, TOKENS };
 static const struct counter {
     const char *path;
     enum counted what;
-    bool moves;                         /* by what the run's own counter moves: it may have begun elsewhere */
+    /* it changes by the same difference as the run's own counter, because it may have begun at another value */
+    bool moves;
 } counters[] = {
     { "iteration", STEPS, false },
     { "global_steps", STEPS, false },
@@ -34,7 +36,7 @@ static const struct counter {
 };
 enum { N_COUNTERS = sizeof counters / sizeof *counters };
 
-/* What it becomes; -1: it stays. */
+/* Return the new value of a counter, or -1 if it remains unchanged. */
 static int64_t new_value(const struct ckptedit *j, const struct source *s, const struct counter *c, int64_t was)
 {
     const int64_t want = c->what == STEPS ? j->step : c->what == SAMPLES ? j->samples : j->tokens;
@@ -45,7 +47,7 @@ static int64_t new_value(const struct ckptedit *j, const struct source *s, const
     return run < 0 || was + want - run < 0 ? -1 : was + want - run;
 }
 
-/* In one file; *found is told of each kind of counter that it has. */
+/* Change the counters of one file. Sets found[] for each kind of counter that the file has. */
 static int retag_file(const struct ckptedit *j, const struct source *s, struct edit *x, int file, bool *found,
                       struct err *e)
 {
@@ -78,7 +80,7 @@ static int retag_files(const struct ckptedit *j, const struct source *s, struct 
     return 0;
 }
 
-/* As retag_file(), of the entries; "step" is what programs call it that keep one number. */
+/* Do the same as retag_file() for DCP entries. Programs that keep a single number call it "step". */
 static int retag_entries(const struct ckptedit *j, const struct source *s, struct edit *x, bool *found, struct err *e)
 {
     static const struct counter step = { "step", STEPS, false };
@@ -99,7 +101,10 @@ static int retag_entries(const struct ckptedit *j, const struct source *s, struc
     return edit_dcp_end(x, e);
 }
 
-/* A folder's name is what people and `latest` know a step by; a DCP folder may be called like anything. */
+/*
+ * Warn if the folder's name does not match the step. People and `latest` identify a step by the name. A DCP folder
+ * may have any name.
+ */
 static void look_at_name(struct ckptedit *j, const struct source *s)
 {
     char *base = path_base(j->in_place ? j->in : j->out), want[64];

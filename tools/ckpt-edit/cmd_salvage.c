@@ -1,7 +1,8 @@
 /*
- * cmd_salvage.c - salvage: what is lost of a checkpoint, made again from what is left of it
+ * cmd_salvage.c - the command salvage: restore lost parts of a checkpoint from what is left
  *
- * Mixed files of two saves, unknown classes and the like are refused, as everywhere; what is lost or damaged is not.
+ * Files of two different saves, unknown classes and the like are refused, as by all commands. Lost or damaged
+ * data is not.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 
 /* ---- the other checkpoint ---- */
 
-/* Open, with what is damaged of it in *d. */
+/* Open the other checkpoint and record its damage in *d. */
 static struct source *open_from(const struct ckptedit *j, struct damage *d, struct err *e)
 {
     const struct source_opts so = { .threads = j->cli.threads, .hf = true, .holes = true };
@@ -29,7 +30,7 @@ static struct source *open_from(const struct ckptedit *j, struct damage *d, stru
     return s;
 }
 
-/* ---- what was found ---- */
+/* ---- findings ---- */
 
 static void say_states(const struct ckptedit *j, const struct source *s, const struct salvage *x)
 {
@@ -50,7 +51,7 @@ static void say_states(const struct ckptedit *j, const struct source *s, const s
             cli_say(&j->cli, "%" PRIu64 " %s", x->n_elems[k], means[k]);
 }
 
-/* What cannot be had is refused by name. */
+/* Refuse values and elements that cannot be restored, by name. */
 static int check_absent(const struct ckptedit *j, const struct source *s, const struct damage *d,
                         const struct salvage *x, struct err *e)
 {

@@ -1,5 +1,5 @@
 /*
- * cmd_states.c - cast, rename, drop PATTERN: changes of the list of tensors; thin
+ * cmd_states.c - the commands cast, rename, drop PATTERN and thin, most of which change the list of tensors
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fnmatch.h>
@@ -14,7 +14,7 @@
 #include "libcommon/layout/edit/edit_zero.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-/* ---- the list, as the layout has it ---- */
+/* ---- apply the list to the layout ---- */
 
 int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, struct edit_states *to, struct err *e)
 {
@@ -48,7 +48,7 @@ static int cast_states(struct edit *x, const struct cast_type *type, struct err 
             const struct tmap *m = to->tensor[i].map[st];
 
             if (!m || !dtype_is_weight(m->dtype))
-                continue;               /* masks and numbers of positions stay what they are */
+                continue;               /* masks and position numbers keep their type */
             to->tensor[i].dtype[st] = type->dtype;
             if (m->dtype != type->dtype && plan_op_of(m->dtype, type->dtype) < 0)
                 err_usage(e, "cast: %s is %s, which is not made %s here", to->tensor[i].name, dtype_name(m->dtype),
@@ -59,7 +59,7 @@ static int cast_states(struct edit *x, const struct cast_type *type, struct err 
         return -1;
     }
     config = edit_hf_config(x, e);
-    /* Transformers 5 writes `dtype`, those before it `torch_dtype`; there may be both. */
+    /* Transformers 5 writes `dtype`, earlier versions write `torch_dtype`. Both may be present. */
     to->config = json_object();
     if (json_object_get(config, "dtype"))
         json_object_set_new(to->config, "dtype", json_string(type->torch));
@@ -121,7 +121,10 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
 
 /* ---- rename ---- */
 
-/* The name by the rule, in the edit's arena; NULL: it does not match, or *e says what is wrong. */
+/*
+ * Apply the rule to a name. Returns the new name in the edit's arena, or NULL if the name does not match or on an
+ * error, which sets *e.
+ */
 static const char *renamed(struct edit *x, const pcre2_code *rule, const char *name, const char *by, struct err *e)
 {
     PCRE2_UCHAR out[4096], why[128];
@@ -185,7 +188,7 @@ int change_rename(struct ckptedit *j, struct source *s, struct edit *x, struct e
     return -1;
 }
 
-/* ---- drop PATTERN, of a model folder and of torch.distributed's ---- */
+/* ---- drop PATTERN ---- */
 
 int drop_tensors(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {

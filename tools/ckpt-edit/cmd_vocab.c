@@ -1,5 +1,5 @@
 /*
- * cmd_vocab.c - vocab: embedding and head with more or fewer rows
+ * cmd_vocab.c - the command vocab: give embedding and head more or fewer rows
  */
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-/* "mean", "zero", "normal:0.02" */
+/* Parse "mean", "zero" or "normal:0.02". */
 static int read_init(const char *text, struct edit_rows *q, struct err *e)
 {
     const char *number = text && str_starts(text, "normal:") ? text + strlen("normal:") : NULL;
@@ -32,7 +32,10 @@ static int read_init(const char *text, struct edit_rows *q, struct err *e)
     return -1;
 }
 
-/* A row a token: tables at either end of the model, under the names that Transformers' families have for them. */
+/*
+ * Returns true if the tensor has one row per token: a table at either end of the model, under one of the names
+ * that families of Transformers use.
+ */
 static bool is_vocabulary(const struct edit_new *t, int64_t rows)
 {
     static const char *const names[] = { "word_embeddings.weight", "wte.weight", "embed_tokens.weight",
@@ -48,14 +51,14 @@ static bool is_vocabulary(const struct edit_new *t, int64_t rows)
     return false;
 }
 
-/* The tokens there are, or -1. */
+/* Return the number of tokens, or -1. */
 static int64_t tokens_of(struct source *s, struct edit *x, const struct edit_states *to, struct err *e)
 {
     json_t *config;
     const json_t *v;
     int64_t n;
 
-    /* Without a configuration that counts them, the first table's rows. */
+    /* Without a configuration that gives the number, use the rows of the first table. */
     for (int i = 0; s->kind != LAYOUT_HF && i < to->n; i++)
         if (is_vocabulary(&to->tensor[i], to->tensor[i].shape[0]))
             return to->tensor[i].shape[0];
@@ -69,7 +72,7 @@ static int64_t tokens_of(struct source *s, struct edit *x, const struct edit_sta
     return n < 1 ? -1 : n;
 }
 
-/* Of tensors that share their bytes, the one that has them for all. */
+/* Return the index of the parameter that holds the bytes of parameter i, which may share them. */
 static int holder_of(const struct source *s, int i)
 {
     const char *name = s->param[i].shared_with;
@@ -77,7 +80,10 @@ static int holder_of(const struct source *s, int i)
     return name ? (int)(source_param(s, name) - s->param) : i;
 }
 
-/* Which tensors have a row a token: the vocabulary, and what shares its bytes under whatever name. Caller frees. */
+/*
+ * Find the tensors with one row per token: the vocabulary, and tensors with any name that share its bytes. The
+ * caller frees the array, which has one element per tensor.
+ */
 static bool *find_rows(const struct source *s, const struct edit_states *to, int64_t was, struct err *e)
 {
     bool *has = xcalloc((size_t)to->n + 1, sizeof *has);
@@ -101,7 +107,10 @@ static bool *find_rows(const struct source *s, const struct edit_states *to, int
     return NULL;
 }
 
-/* A bias of [1, tokens], say: what it is of is not known here. */
+/*
+ * Print the other tensors that have a dimension of this size, such as a bias of [1, tokens]. Their meaning is
+ * unknown here.
+ */
 static void warn_others(const struct ckptedit *j, const struct edit_states *to, const bool *has, int64_t was)
 {
     for (int i = 0; i < to->n; i++)
@@ -118,11 +127,11 @@ static int set_rows(struct source *s, struct edit *x, struct edit_states *to, co
     for (int i = 0; i < to->n; i++)
         if (has[i] && holder_of(s, i) == i && edit_rows_set(x, &to->tensor[i], q, e) < 0)
             return -1;
-    for (int i = 0; i < to->n; i++)     /* a tied head goes on being the embedding */
+    for (int i = 0; i < to->n; i++)     /* a tied head remains identical to the embedding */
         if (has[i] && holder_of(s, i) != i) {
             const struct edit_new *first = &to->tensor[holder_of(s, i)];
 
-            for (int st = 0; st < STATE_N; st++)    /* a universal form has the weights alone of it */
+            for (int st = 0; st < STATE_N; st++)    /* a universal form has only the weights of it */
                 if (to->tensor[i].map[st])
                     to->tensor[i].map[st] = first->map[st];
             to->tensor[i].shape[0] = first->shape[0];
@@ -130,7 +139,7 @@ static int set_rows(struct source *s, struct edit *x, struct edit_states *to, co
     return 0;
 }
 
-/* Room for the bytes of new rows, unless nothing is written. */
+/* Allocate a spool file for the new rows, unless there are none or nothing is written. */
 static int open_spool(const struct ckptedit *j, struct source *s, struct edit_rows *q, uint64_t bytes, struct err *e)
 {
     if (bytes == 0 || j->cli.dry_run)
@@ -183,7 +192,7 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
     struct edit_rows q = { .tokens = j->tokens, .rows = j->tokens, .fd = -1, .file = -1, .zeros = -1 };
     struct edit_states *to;
 
-    if (j->tokens < 1 || j->tokens > INT32_MAX) {        /* of more, bytes might not be counted in 64 bits */
+    if (j->tokens < 1 || j->tokens > INT32_MAX) {        /* with more rows, byte counts might exceed 64 bits */
         err_usage(e, "vocab needs --tokens N, from 1 to %d", INT32_MAX);
         return -1;
     }

@@ -1,5 +1,5 @@
 /*
- * ckpt-edit - surgery on checkpoints
+ * ckpt-edit - change checkpoints without a framework
  */
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 enum { MANY = 1 << 16 };
 
 static const struct edit_command {
-    struct cli_command is;              /* numbers of arguments: without IN and OUT */
+    struct cli_command is;              /* numbers of arguments exclude IN and OUT */
     ckptedit_change *change;
     int (*run)(struct ckptedit *j);
 } commands[] = {
@@ -32,7 +32,10 @@ static const struct edit_command {
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-/* The last words are IN and OUT, or the first and the last; what else there is is the command's. */
+/*
+ * Determine IN and OUT. They are the last two words, or the first and the last one. All other words are arguments
+ * of the command.
+ */
 static void find_folders(struct ckptedit *j, unsigned mark)
 {
     const int n = j->words.n, n_folders = j->in_place ? 1 : 2;

@@ -1,5 +1,5 @@
 /*
- * options.c - what ckpt-edit can be asked, and by which of its commands
+ * options.c - the options of ckpt-edit, and which commands accept them
  */
 #include "tools/ckpt-edit/ckptedit.h"
 

@@ -1,5 +1,5 @@
 /*
- * run.c - IN is opened, the command says what changes, OUT is written; in place, the two change names
+ * run.c - open IN, let the command describe the changes, write OUT; with --in-place, exchange the two names
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "tools/ckpt-edit/swap.h"
 #include "tools/common/convert_cli.h"
 
-/* ---- saying ---- */
+/* ---- output ---- */
 
 static json_t *sum_json(const struct edit_sum *sum)
 {
@@ -23,7 +23,7 @@ static json_t *sum_json(const struct edit_sum *sum)
                      "copied", sum->n_copied, "copied_bytes", (json_int_t)sum->copied_bytes);
 }
 
-/* What becomes of the files that stay: ", 12 copied". */
+/* Append how the unchanged files were transferred: ", 12 copied". */
 static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *with)
 {
     if (sum->n_reflinks)
@@ -34,7 +34,7 @@ static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *
         strbuf_addf(sb, ", %d copied", sum->n_copied);
 }
 
-/* Each file that does not stay as it is. */
+/* Print each file that does not remain unchanged. */
 static void print_plan(const struct ckptedit *j, const struct edit *x, const struct edit_sum *sum)
 {
     const char *name, *what;
@@ -85,7 +85,7 @@ static void tell(const struct ckptedit *j, const struct edit_sum *sum, const str
     strbuf_free(&what);
 }
 
-/* What all of it is told as, where it is written anew. */
+/* Return the job for the messages about a result that is written completely. The caller releases its facts. */
 static struct convert_cli_job anew_job(struct ckptedit *j, struct edit *x)
 {
     return (struct convert_cli_job){ .cli = &j->cli, .src = edit_source(x), .out = j->in_place ? j->in : j->out,
@@ -112,7 +112,7 @@ static void tell_anew(struct ckptedit *j, struct edit *x, const struct convert_r
     json_decref(job.facts);
 }
 
-/* ---- doing ---- */
+/* ---- work ---- */
 
 int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e)
 {
@@ -141,7 +141,7 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, struc
     }
     if (j->in_place && swap_exchange(j->in, e) < 0)
         return -1;
-    edit_count(x, &sum);                /* as it was done */
+    edit_count(x, &sum);                /* the counts now describe what was done */
     if (edit_anew(x))
         tell_anew(j, x, &res);
     else
@@ -149,7 +149,10 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, struc
     return 0;
 }
 
-/* What is not done on a layout as such, and what does it then. NULL: it is, or the command itself says more. */
+/*
+ * Return why a command is not possible on a layout, with an alternative if there is one. Returns NULL if it is
+ * possible, or if the command itself reports more details.
+ */
 static const char *refusal(const struct source *s, const char *verb)
 {
     if (s->kind == LAYOUT_UNIVERSAL_HDF5 && strcmp(verb, "thin") == 0)
@@ -189,13 +192,16 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
     return rc;
 }
 
-/* Said before work is done for it, rather than after. */
+/* Returns true with *e set if OUT already exists and may not be replaced. This check precedes any work. */
 static bool stands_already(const struct ckptedit *j, struct err *e)
 {
     return !j->in_place && !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
-/* IN with a name that a folder can be exchanged by: the tag, not the folder with `latest`. *made: finish_edit(). */
+/*
+ * Check that the folder can be exchanged by its name: IN must be the tag, not the folder with `latest`, and there
+ * must be no previous edit. Sets *made if finish_edit() can complete the edit of a killed run.
+ */
 static int check_place(struct ckptedit *j, struct source *s, bool *made, struct err *e)
 {
     enum swap_state state;
@@ -218,12 +224,12 @@ static int check_place(struct ckptedit *j, struct source *s, bool *made, struct 
     return -1;
 }
 
-/* A run was killed after its edit was complete and before the exchange. */
+/* Complete an edit whose run was killed after the edit was complete and before the exchange. */
 static int finish_edit(struct ckptedit *j, struct err *e)
 {
     const struct staging_opts so = { .resume = true, .n_parts = 1 };
     struct staging st;
-    int rc = staging_open(&st, j->out, j->shape.buf, &so, e);   /* clears the notes of its making away */
+    int rc = staging_open(&st, j->out, j->shape.buf, &so, e);   /* removes the working files of the edit */
 
     staging_close(&st);
     if (rc < 0 || swap_exchange(j->in, e) < 0)
@@ -245,7 +251,10 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
     return rc;
 }
 
-/* The files of a model folder that hold what is not read are shared whole, or edit_hf.c refuses to make them again. */
+/*
+ * Refuse a source with parameters that are not read. In a model folder the files with such parameters are shared
+ * as a whole, or edit_hf.c refuses to write them again.
+ */
 static int check_unread(const struct source *s, struct err *e)
 {
     if (s->kind == LAYOUT_HF || s->n_unread == 0)
@@ -255,7 +264,10 @@ static int check_unread(const struct source *s, struct err *e)
     return -1;
 }
 
-/* What is lost is a warning there; whether values are of one save is not asked of damaged ones. */
+/*
+ * Check the findings about a damaged IN. Lost files are only warnings here. Whether the values come from one save
+ * is not checked.
+ */
 static int check_holes(const struct ckptedit *j, const struct report *r, struct err *e)
 {
     cli_warn_findings(&j->cli, r);

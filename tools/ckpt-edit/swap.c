@@ -1,5 +1,5 @@
 /*
- * swap.c - one exchange of names, and a note that tells the two folders apart
+ * swap.c - exchange two names, and keep a note that distinguishes the two folders
  */
 #include "tools/ckpt-edit/swap.h"
 
@@ -69,7 +69,7 @@ int swap_hold(const char *in, struct err *e)
     return fd;
 }
 
-/* Takes `o`. */
+/* Write the note. Releases `o`. */
 static int write_note(const char *path, json_t *o, struct err *e)
 {
     char *text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -80,7 +80,7 @@ static int write_note(const char *path, json_t *o, struct err *e)
     return rc;
 }
 
-/* NULL: there is none, or it is none of ours. */
+/* Return the note, or NULL if there is none or it is not valid. */
 static json_t *read_note(const char *path)
 {
     struct err ignored = {0};
@@ -120,7 +120,7 @@ void swap_unnote(const char *in)
     free(before);
 }
 
-/* Is it the folder that the note says was edited? */
+/* Returns true if `dir` is the folder that the note identifies as the edited one. */
 static bool is_old(const char *dir, json_int_t folder)
 {
     struct stat st;
