@@ -1,5 +1,5 @@
 /*
- * cmd_args.c - the training arguments saved in a checkpoint, sorted by name
+ * cmd_args.c - print the training arguments saved in a checkpoint, sorted by name
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int pair_cmp(const void *a, const void *b)
     return strcmp(((const struct args_pair *)a)->name, ((const struct args_pair *)b)->name);
 }
 
-/* The string-keyed pairs of a Namespace, sorted. Caller frees. */
+/* Return the string-keyed pairs of a Namespace, sorted by key. The caller frees the array. */
 static struct args_pair *sorted_pairs(const struct pk *args, int *n)
 {
     uint32_t n_items;
@@ -42,7 +42,7 @@ static bool asked_for(const struct inspect *in, const char *name)
     return in->n_args == 1;
 }
 
-/* Names asked for that the checkpoint does not have are told on stderr. */
+/* Report requested names that the checkpoint does not have on stderr. Returns EXIT_BAD if there are any. */
 static int tell_missing(const struct inspect *in, const struct args_pair *p, int n)
 {
     const char **names = xcalloc((size_t)n + 1, sizeof *names);

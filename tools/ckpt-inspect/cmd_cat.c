@@ -1,9 +1,8 @@
 /*
- * cmd_cat.c - one tensor or a slice of it, in a fixed amount of memory
+ * cmd_cat.c - print one tensor or a slice of it, in a fixed amount of memory
  *
- * A slice is a sequence of runs that lie in the tensor in ascending order. They are read
- * through a window that moves forward, so that a slice of many short runs does not
- * become as many reads.
+ * A slice is a sequence of runs at ascending offsets of the tensor. They are read through a window that moves
+ * forward, so that a slice of many short runs does not need as many reads.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +24,7 @@
 
 enum { WINDOW_MAX = 1 << 20, WINDOW_SHORT_RUNS = 64 << 10 };
 
-/* ---- which tensor ---- */
+/* ---- selection of the tensor ---- */
 
 static int not_there(const struct view *v, const char *name, struct err *e)
 {
@@ -40,7 +39,10 @@ static int not_there(const struct view *v, const char *name, struct err *e)
     return -1;
 }
 
-/* Where no state is asked for: what the files call so; the master, which says most; or what there is. */
+/*
+ * Choose a state if none is given: the one that the files store under this name; else the master, which is the
+ * most precise one; else any other.
+ */
 static int any_state(const struct view *v, const char *name)
 {
     const struct param *p = v->source ? source_param(v->source, name) : NULL;
@@ -51,7 +53,10 @@ static int any_state(const struct view *v, const char *name)
     return i;
 }
 
-/* By any of the names that source_find() knows; -1: none. */
+/*
+ * Find a tensor by any name that source_find() accepts. Returns its index, or -1. A plain value is returned in
+ * *plain.
+ */
 static int find_in_source(const struct inspect *in, const struct view *v, const char *name,
                           const struct source_value **plain)
 {
@@ -70,7 +75,7 @@ static int find_in_source(const struct inspect *in, const struct view *v, const 
     return any_state(v, hit.param->name);
 }
 
-/* A tensor's number, or -1 with *plain, or -1 with *e. */
+/* Find a tensor. Returns its index, or -1 with *plain set for a plain value, or -1 with *e set. */
 static int find_tensor(const struct inspect *in, const struct view *v, const char *name,
                        const struct source_value **plain, struct err *e)
 {
@@ -98,15 +103,15 @@ static int find_tensor(const struct inspect *in, const struct view *v, const cha
     return i;
 }
 
-/* ---- where it goes ---- */
+/* ---- output file ---- */
 
 struct cat_out {
     FILE *f;
-    char *tmp;                  /* NULL: written in place */
+    char *tmp;                  /* NULL: written directly */
     const char *path;
 };
 
-/* Is it one of the checkpoint's own files? */
+/* Returns true if the file is one of the checkpoint's own files. */
 static bool is_input(const struct view *v, const struct stat *st)
 {
     bool same = false;
@@ -120,7 +125,7 @@ static bool is_input(const struct view *v, const struct stat *st)
     return same;
 }
 
-/* A regular file appears whole or not at all; a pipe or device is written as it is. */
+/* Open the output. A regular file appears completely or not at all; a pipe or device is written directly. */
 static int out_open(struct cat_out *o, const struct inspect *in, const struct view *v, struct err *e)
 {
     struct stat st, link;
@@ -152,7 +157,10 @@ static int out_open(struct cat_out *o, const struct inspect *in, const struct vi
     return -1;
 }
 
-/* Keep what was written when rc is 0, else leave no trace. */
+/*
+ * Close the output. If rc is 0 it gets its final name, else the temporary file is removed. Returns rc, or -1 on
+ * failure.
+ */
 static int out_close(struct cat_out *o, int rc, struct err *e)
 {
     if (o->path && o->f) {
@@ -172,15 +180,15 @@ static int out_close(struct cat_out *o, int rc, struct err *e)
     return rc;
 }
 
-/* ---- how it looks ---- */
+/* ---- formatting ---- */
 
 struct printer {
     FILE *f;
     enum cat_format format;
     bool json;
     enum dtype dtype;
-    int64_t row;                /* text: values on a line */
-    int64_t n;                  /* values printed */
+    int64_t row;                /* text: number of values per line */
+    int64_t n;                  /* number of values printed so far */
 };
 
 static void print_float(const struct printer *p, double v)
@@ -188,7 +196,7 @@ static void print_float(const struct printer *p, double v)
     if (p->json && !isfinite(v))
         fputs("null", p->f);
     else
-        /* 9 digits bring every 32-bit float back, 17 every 64-bit one. */
+        /* 9 digits reproduce every 32-bit float, 17 every 64-bit one. */
         fprintf(p->f, p->dtype == DTYPE_F64 || p->dtype == DTYPE_C128 ? "%.17g" : "%.9g", v);
 }
 
@@ -198,7 +206,7 @@ static void print_value(const struct printer *p, const uint8_t *b)
     uint64_t u;
     int64_t i;
 
-    /* Whole numbers of 64 bits: a double would lose digits. */
+    /* 64-bit integers are printed without conversion to double, which would lose digits. */
     if (p->dtype == DTYPE_I64) {
         memcpy(&i, b, sizeof i);
         fprintf(p->f, "%" PRId64, i);
@@ -214,7 +222,7 @@ static void print_value(const struct printer *p, const uint8_t *b)
     } else if (dtype_is_weight(p->dtype)) {
         print_float(p, dtype_value(p->dtype, b));
     } else {
-        fprintf(p->f, "%.0f", dtype_value(p->dtype, b));        /* a whole number of at most 32 bits */
+        fprintf(p->f, "%.0f", dtype_value(p->dtype, b));        /* an integer of at most 32 bits */
     }
 }
 
@@ -251,7 +259,7 @@ static void print_head(const struct printer *p, const struct view *v, const stru
             "dtype", dtype_name(t->dtype), "shape", out_shape(s->out_shape, s->out_ndim));
         char *text = json_dumps(o, JSON_COMPACT);
 
-        /* The values are too many for a tree in memory: they are put before the closing brace. */
+        /* The values are too many for a tree in memory, so they are printed before the closing brace. */
         fprintf(p->f, "%.*s,\"values\":[", (int)strlen(text) - 1, text);
         free(text);
         json_decref(o);
@@ -262,12 +270,12 @@ static void print_head(const struct printer *p, const struct view *v, const stru
 
 struct window {
     struct reader *reader;
-    uint64_t end;               /* of the tensor */
+    uint64_t end;               /* length of the tensor in bytes */
     uint8_t *buf;
-    uint64_t from, len;         /* bytes of the tensor in buf */
+    uint64_t from, len;         /* bytes of the tensor in buf: offset and length */
 };
 
-/* Make the window begin at `at` unless it holds [at, at + need) already. */
+/* Make the window begin at `at` with `ahead` bytes, unless it already holds [at, at + need). */
 static int window_move(struct window *w, uint64_t at, uint64_t need, uint64_t ahead, struct err *e)
 {
     if (at >= w->from && at + need <= w->from + w->len)
@@ -316,7 +324,7 @@ static int cat_values(const struct inspect *in, const struct view *v, const stru
     return rc;
 }
 
-/* JSON says itself that something went wrong. */
+/* Print the end of the JSON text, which includes the error if there was one. */
 static void print_tail(const struct printer *p, const struct err *e)
 {
     json_t *text = e->kind == ERR_NONE ? NULL : out_text(e->msg);

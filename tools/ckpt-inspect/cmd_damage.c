@@ -1,8 +1,10 @@
 /*
- * cmd_damage.c - which parameters and states are damaged, by which file, and what can be had of them
+ * cmd_damage.c - list the damaged parameters and states, the file that causes each damage, and what can be
+ * restored
  *
- * The checkpoint is opened with holes, so that what is lost hides nothing else. Nothing is written; what salvage would
- * make of each state is worked out as ckpt-edit salvage does it, without another checkpoint.
+ * The checkpoint is opened with holes allowed, so that a lost file does not prevent the examination of the rest.
+ * Nothing is written. The result that salvage would give for each state is computed as in ckpt-edit salvage
+ * without another checkpoint.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,18 +15,18 @@
 #include "libcommon/check/salvage.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* All that is to be printed. */
+/* Everything that is printed. */
 struct damaged {
     const struct source *s;
-    const struct report *r;             /* of the open */
+    const struct report *r;             /* findings of the open */
     struct damage d;
     struct salvage x;
-    int n_weights;                      /* parameters whose weights are damaged */
-    int n_intact;                       /* parameters without any damage */
-    bool lost_files;                    /* the open reported something */
+    int n_weights;                      /* number of parameters with damaged weights */
+    int n_intact;                       /* number of parameters without any damage */
+    bool lost_files;                    /* the open reported lost or unreadable files */
 };
 
-/* ---- what it comes to ---- */
+/* ---- evaluation ---- */
 
 static bool is_hit(const struct damage *d, int param, int st)
 {
@@ -55,7 +57,7 @@ static bool is_damaged(const struct damaged *x)
     return x->d.n || x->d.n_values || x->lost_files;
 }
 
-/* "widened 16384, zeroed 3": where elements would come from. */
+/* Append where the elements would come from: "widened 16384, zeroed 3". */
 static void origins(const struct salvage_state *st, struct strbuf *out)
 {
     for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
@@ -103,13 +105,13 @@ static void print_state(const struct damaged *x, const struct salvage_state *st)
     free(base);
 }
 
-/* Could all of it be opened? Otherwise the errors name what is not counted. */
+/* Returns true if everything could be opened. Otherwise the errors name what is not counted. */
 static bool is_complete(const struct damaged *x)
 {
     return report_count(x->r, SEV_ERROR) == 0 && x->s->n_unread == 0;
 }
 
-/* Layouts that ckpt-edit salvage writes again. */
+/* Returns true if ckpt-edit salvage can write this checkpoint again. */
 static bool can_salvage(const struct damaged *x)
 {
     return is_complete(x) && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO) && x->d.n_values == 0;

@@ -1,5 +1,5 @@
 /*
- * cmd_diff.c - compare two checkpoints, whatever their topologies and layouts
+ * cmd_diff.c - compare two checkpoints of any topology and layout
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "libcommon/base/text.h"
 #include "tools/ckpt-inspect/diff.h"
 
-/* ---- the outcome ---- */
+/* ---- the verdict ---- */
 
 static bool differs(const struct diff *d, const struct diff_pair *p)
 {
@@ -37,7 +37,10 @@ static int count_compared(const struct diff *d)
 
 enum diff_verdict { EQUAL, DIFFERENT, UNKNOWN };
 
-/* Equal is what was compared and found so: not nothing, not what is damaged, and nothing that was not read. */
+/*
+ * EQUAL requires that values were compared and no difference was found. If nothing was compared, or anything is
+ * damaged or not read, the verdict is UNKNOWN.
+ */
 static enum diff_verdict verdict_of(const struct diff *d)
 {
     if (count_differing(d) > 0 || diff_state_n(&d->state) > 0)
@@ -45,7 +48,7 @@ static enum diff_verdict verdict_of(const struct diff *d)
     return d->n_unread > 0 || d->damaged || count_compared(d) == 0 ? UNKNOWN : EQUAL;
 }
 
-/* Tensors of either side whose values were not looked at, whatever the reason. */
+/* Return the number of tensors of either side whose values were not compared, for any reason. */
 static int count_not_compared(const struct diff *d)
 {
     int n = d->n_unread + d->n_values_a + d->n_values_b + d->n_forms_a + d->n_forms_b;
@@ -87,7 +90,10 @@ static json_t *pair_json(const struct diff *d, const struct diff_pair *p)
         json_object_set_new(o, "first_index", json_integer((json_int_t)sd->first));
         json_object_set_new(o, "n_not_finite", json_integer((json_int_t)sd->n_not_finite));
         json_object_set_new(o, "max_ulps", out_ulps(sd->max_ulps));
-        /* Over the finite ones; of none, and of bits that are no numbers, there is no largest. */
+        /*
+         * These cover finite differences only. They are undefined if there are none, or if the bits are not
+         * numbers.
+         */
         const bool any = sd->n_not_finite < sd->n_differ && dtype_is_number(t->dtype);
 
         json_object_set_new(o, "max_abs", any ? out_real(sd->max_abs) : json_null());
@@ -164,7 +170,7 @@ static void print_values(const struct stats_diff *sd, enum dtype t)
            sd->first);
     if (!dtype_is_number(t))
         return;
-    /* A distance to an infinity is none; those that have one are told apart. */
+    /* A difference from a NaN or an infinity has no size, so such elements are counted separately. */
     if (sd->n_not_finite)
         printf("    %" PRIu64 " of them by a NaN or an infinity\n", sd->n_not_finite);
     if (sd->n_not_finite && sd->n_not_finite < sd->n_differ)
@@ -194,13 +200,16 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
     free(label);
 }
 
-/* A model of Transformers is weights alone: whatever else its source has is made up. */
+/*
+ * Returns true if one side is a Transformers model. Such a model has only weights; everything else in its source
+ * is derived.
+ */
 static bool has_model(const struct diff *d)
 {
     return (d->a->source && d->a->source->kind == LAYOUT_HF) || (d->b->source && d->b->source->kind == LAYOUT_HF);
 }
 
-/* What was left out of the comparison, so that "equal" is never read as more than it says. */
+/* Print what was left out of the comparison, so that "equal" is not understood as more than it means. */
 static void print_notes(const struct diff *d)
 {
     bool vocab_told = false;
@@ -235,7 +244,7 @@ static void print_notes(const struct diff *d)
     }
 }
 
-/* A side of {key, a, b} for people. */
+/* Format one side of {key, a, b} for the text output. The caller frees the text. */
 static char *side_text(const json_t *v)
 {
     char *text;
@@ -258,7 +267,7 @@ static void print_section(const char *title, const json_t *list)
     json_array_foreach(list, i, o) {
         char *a = side_text(json_object_get(o, "a")), *b = side_text(json_object_get(o, "b"));
 
-        if (strcmp(a, b) == 0)          /* the bytes of a generator, which no text shows */
+        if (strcmp(a, b) == 0)          /* for example the bytes of a random generator, which the text does not show */
             printf("  %s: differs\n", json_string_value(json_object_get(o, "key")));
         else
             printf("  %s: %s in the first, %s in the second\n", json_string_value(json_object_get(o, "key")), a, b);
@@ -320,7 +329,7 @@ static void print_text(const struct inspect *in, const struct diff *d)
     print_verdict(d);
 }
 
-/* Whole tensors against their manifest's digests. */
+/* Compare the CRCs of completely read tensors with the digests of their manifests. */
 static void check_digests(const struct diff *d, struct report *r)
 {
     for (int i = 0; i < d->n; i++) {
@@ -335,7 +344,7 @@ static void check_digests(const struct diff *d, struct report *r)
     }
 }
 
-/* Damage found in the bytes goes to `r`. */
+/* Make all comparisons. Damage found in the bytes is added to `r`. */
 static int compare(struct inspect *in, struct diff *d, struct report *r, struct err *e)
 {
     struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,

@@ -1,5 +1,5 @@
 /*
- * cmd_ls.c - every parameter, and with -v where its pieces lie, and what else there is
+ * cmd_ls.c - list every parameter, and with -v the location of its pieces and all other values
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static json_t *pieces_json(const struct view *v, const struct tmap *m)
     return a;
 }
 
-/* A file's name inside the checkpoint: that is known by its path. */
+/* Return a file's name inside the checkpoint, or its full name if it is located elsewhere. */
 static const char *short_name(const struct view *v, const char *name)
 {
     size_t n = v->source ? strlen(v->source->path) : 0;
@@ -48,7 +48,7 @@ static void print_pieces(const struct view *v, const struct tmap *m, const char 
         }
 }
 
-/* ---- a checkpoint: one line a parameter, its states together ---- */
+/* ---- a checkpoint: one line per parameter, with all its states ---- */
 
 static void print_states(const struct view_tensor *t, int n)
 {
@@ -56,7 +56,7 @@ static void print_states(const struct view_tensor *t, int n)
         printf("%s%s:%s", i ? " " : "", state_name((enum state)t[i].state), dtype_name(t[i].dtype));
 }
 
-/* Tensors i .. i+n-1 are the states of one parameter. */
+/* Return the number of states of the parameter at tensor i; they are tensors i .. i+n-1. */
 static int states_at(const struct view *v, int i)
 {
     int n = 1;
@@ -66,7 +66,7 @@ static int states_at(const struct view *v, int i)
     return n;
 }
 
-/* Does every parameter have the states of the first, in the same dtypes? */
+/* Returns true if every parameter has the states of the first one, in the same dtypes. */
 static bool same_states(const struct view *v)
 {
     int n = v->n ? states_at(v, 0) : 0;
@@ -86,13 +86,17 @@ static const char *or_dash(const char *text)
     return text ? text : "-";
 }
 
-/* Columns as wide as this checkpoint needs; names, of any length, stand last. */
+/* Column widths for this checkpoint. Names, which have any length, are in the last column. */
 struct widths {
     int shape, rule;
-    bool states;                        /* behind each name: they are not the same everywhere */
+    /* print the states after each name, because they are not the same for all parameters */
+    bool states;
 };
 
-/* How tensor-parallel slices merge, where there can be some: NULL of a model whose layout knows none. */
+/*
+ * Return the rule for merging tensor-parallel slices, or NULL for a model without such slices whose layout defines
+ * no rules.
+ */
 static const char *rule_of(const struct view *v, const struct param *p)
 {
     const struct source *s = v->source;
@@ -174,7 +178,7 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
         "shared_with", p->shared_with ? out_text(p->shared_with) : NULL, "states", states);
 }
 
-/* ---- with -v: what is no parameter's, and tensors of the files that are several ---- */
+/* ---- with -v: tensors that are not parameters, plain values, and stacked tensors ---- */
 
 static void print_values(const struct view *v)
 {
@@ -219,7 +223,7 @@ static json_t *tensor_json(const struct view *v, const struct view_tensor *t, bo
     return o;
 }
 
-/* What stands above as an error, for scripts. */
+/* List the tensors that are not read, for scripts. The text output reports them as errors. */
 static json_t *unread_json(const struct view *v)
 {
     json_t *a = json_array();
@@ -288,7 +292,7 @@ static void list_params(const struct inspect *in, const struct view *v)
     }
 }
 
-/* ---- one file: one line a tensor ---- */
+/* ---- one file: one line per tensor ---- */
 
 static void list_tensors(const struct inspect *in, const struct view *v)
 {

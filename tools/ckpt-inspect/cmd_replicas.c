@@ -1,5 +1,5 @@
 /*
- * cmd_replicas.c - are the tensor-parallel copies of replicated parameters in sync?
+ * cmd_replicas.c - check whether the tensor-parallel copies of replicated parameters are in sync
  */
 #include <stdio.h>
 
@@ -7,7 +7,7 @@
 #include "libcommon/check/replicas_report.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* `damaged`: not all could be opened, so nothing is known to be in sync. */
+/* damaged: not everything could be opened, so that it cannot be established that the copies are in sync. */
 static void print_text(const struct inspect *in, const struct source *s, const struct replicas *r, bool damaged)
 {
     struct strbuf sb = {0};

@@ -1,5 +1,5 @@
 /*
- * cmd_stats.c - what the values of every parameter and state look like
+ * cmd_stats.c - print statistics of the values of every parameter and state
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-inspect/view.h"
 
-/* A line for the tensor's name, one for each of its states. */
+/* Print a line for the tensor's name, unless same_name is set, and a line for one of its states. */
 static void print_row(const struct view_tensor *t, const struct stats *s, bool same_name)
 {
     bool any = stats_n_finite(s) > 0;
@@ -54,7 +54,10 @@ static void print_all(const struct inspect *in, const struct view *v, const stru
         json_decref(a);
 }
 
-/* Findings about the bytes go to `r`. 0 and the results in job[v->n], or -1. */
+/*
+ * Compute the statistics. Returns 0 with the results in job[v->n], or -1. Findings about the bytes are added to
+ * `r`.
+ */
 static int run(const struct inspect *in, const struct view *v, struct stats_job *job, struct report *r, struct err *e)
 {
     struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,

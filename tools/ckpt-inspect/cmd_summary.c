@@ -1,5 +1,5 @@
 /*
- * cmd_summary.c - what a checkpoint is, from names and tables alone
+ * cmd_summary.c - summarize a checkpoint from names and tables alone
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { N_CLASSES = 3 };
 
 struct sizes {
     int n[N_CLASSES + 1];
-    uint64_t bytes[N_CLASSES + 1];      /* the last is the total */
+    uint64_t bytes[N_CLASSES + 1];      /* the last element is the total */
 };
 
 static struct sizes sizes_of(const struct source *s)
@@ -34,7 +34,7 @@ static struct sizes sizes_of(const struct source *s)
     return z;
 }
 
-/* ---- a checkpoint, for people ---- */
+/* ---- a checkpoint, as text ---- */
 
 static void say_count(const char *what, int64_t n)
 {
@@ -44,13 +44,16 @@ static void say_count(const char *what, int64_t n)
         printf("%" PRId64 " %s", n, what);
 }
 
-/* What a configuration multiplies out to; where there is none, what the weights have. */
+/*
+ * Return the number of parameters that the configuration implies or, without a configuration, that the weights
+ * have.
+ */
 static int64_t count_params(const struct source *s)
 {
     int64_t n = source_is_foreign(s) ? 0 : model_n_params(&s->config);
 
     for (int i = 0; source_is_foreign(s) && i < s->n_params; i++) {
-        /* Of a universal form the summary knows names alone. */
+        /* For a universal form the summary reads names only. */
         int64_t elems = s->param[i].shared_with || s->kind == LAYOUT_UNIVERSAL_PT ? 0 : 1;
 
         for (int d = 0; d < s->param[i].ndim; d++)
@@ -142,7 +145,7 @@ static void print_source(const struct source *s, const struct report *r)
     out_findings_text(r, SEV_WARNING);
 }
 
-/* ---- the same as JSON ---- */
+/* ---- a checkpoint, as JSON ---- */
 
 static json_t *model_json(const struct model_config *c)
 {
@@ -259,7 +262,7 @@ int cmd_summary(struct inspect *in)
     for (int i = 0; i < in->n_args; i++) {
         int one = view_is_file(in->arg[i]) ? summarise_file(in, in->arg[i]) : summarise_source(in, in->arg[i]);
 
-        rc = one > rc ? one : rc;               /* one bad path hides no other */
+        rc = one > rc ? one : rc;               /* one bad path does not hide the others */
     }
     return rc;
 }

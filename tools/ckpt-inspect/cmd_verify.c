@@ -1,5 +1,5 @@
 /*
- * cmd_verify.c - is the checkpoint whole and undamaged? The work is libcommon/check/verify.h's.
+ * cmd_verify.c - check that a checkpoint is complete and undamaged; libcommon/check/verify.h does the work
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "libcommon/check/verify.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* Where something is lost or damaged: the command that lists what is left of a checkpoint. */
+/* If anything is lost or damaged, print the command that lists what is left of the checkpoint. */
 static void print_way(const char *path, const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)

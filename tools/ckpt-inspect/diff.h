@@ -1,30 +1,31 @@
 /*
- * diff.h - two checkpoints beside each other: which tensors belong together, and what else differs
+ * diff.h - compare two checkpoints: pair their tensors, and find other differences
  *
- *   diff_pair.c     pairs of tensors, by what they are and not by how they are called
+ *   diff_pair.c     pairs of tensors, by what they are and not by their names
  *   diff_state.c    the state of the run, arguments and schedules
- *   cmd_diff.c      the comparison and what is said of it
+ *   cmd_diff.c      the comparison and its output
  */
 #ifndef SHARDKIT_CKPT_INSPECT_DIFF_H
 #define SHARDKIT_CKPT_INSPECT_DIFF_H
 
 #include "tools/ckpt-inspect/view.h"
 
-/* What became of one tensor of A. */
+/* The comparison of one tensor of A. */
 struct diff_pair {
-    const struct view_tensor *a, *b;    /* b NULL: only in A */
-    const char *unlike;                 /* why values were not compared, or NULL */
-    bool fewer_rows;                    /* padded vocabularies differ: the common rows were compared */
-    bool rounded;                       /* 16-bit weights of one side, fp32 of the other: compared as they round */
-    struct stats_diff diff;             /* ... and the result */
-    int job;                            /* -1: not compared */
+    const struct view_tensor *a, *b;    /* b NULL: the tensor is only in A */
+    /* reason why the values were not compared ("dtype", "shape", "pieces"), or NULL */
+    const char *unlike;
+    bool fewer_rows;                    /* the padded vocabularies differ; the common rows were compared */
+    bool rounded;                       /* one side has 16-bit weights, the other fp32; compared after rounding */
+    struct stats_diff diff;             /* result of the comparison after rounding */
+    int job;                            /* index of the job that compares the values; -1: none */
 };
 
-/* What differs beside the tensors: lists of {key, a, b}; a side that lacks the key has no a or b. */
+/* Differences other than in tensors: lists of {key, a, b}. A side that lacks the key has no a or b. */
 struct diff_state {
     json_t *run, *arguments, *schedules;
-    json_t *by_layout;                  /* follows from topologies, layouts and places: no difference */
-    const char *unknown;                /* why arguments and schedules could not be compared, or NULL */
+    json_t *by_layout;                  /* follows from topology, layout or location; does not count as a difference */
+    const char *unknown;                /* reason why arguments and schedules could not be compared, or NULL */
 };
 
 struct diff {
@@ -36,22 +37,24 @@ struct diff {
     int n_only_b;
     const struct view_tensor **only_b;
     int n_unread;
-    const struct view_unread **unread;  /* what either side bears and does not read: not compared */
-    int n_forms_a, n_forms_b;           /* states that the other form has no place for: not compared */
-    int n_values_a, n_values_b;         /* tensors beside the parameters that a layout has its own of: not compared */
+    const struct view_unread **unread;  /* tensors of either side that are not read and hence not compared */
+    int n_forms_a, n_forms_b;           /* numbers of states that the other form does not store; not compared */
+    /* numbers of tensors other than parameters that only this layout has; not compared */
+    int n_values_a, n_values_b;
     bool state_in_a[STATE_N], state_in_b[STATE_N];
-    struct diff_state state;            /* all NULL with --tensors-only; of single files `run` alone, their values */
-    bool damaged;                       /* an open or a checksum failed: nothing is known to be equal */
+    /* lists are NULL with --tensors-only; for single files only `run` is set, and holds their values */
+    struct diff_state state;
+    bool damaged;                       /* opening or a checksum failed, so that equality cannot be established */
 };
 
-/* Fill pair, job and only_b; the job's results are still to come, and those of rounded pairs. */
+/* Fill pair, job and only_b. The results of the jobs and of the rounded pairs are computed later. */
 void diff_pair(struct diff *d);
-/* Compare the rounded pairs; `so` as for the jobs. */
+/* Compare the rounded pairs. `so` holds the options that the jobs use too. */
 MUST_CHECK int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e);
 void diff_state(const struct source *a, const struct source *b, struct diff_state *out);
-/* The plain values of two single .pt files, into out->run. */
+/* Compare the plain values of two single .pt files and put the differences into out->run. */
 void diff_values(const struct view *a, const struct view *b, struct diff_state *out);
-/* How many of run, arguments and schedules differ. */
+/* Return the number of differences in run, arguments and schedules. */
 int diff_state_n(const struct diff_state *s);
 void diff_state_free(struct diff_state *s);
 

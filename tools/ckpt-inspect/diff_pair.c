@@ -1,5 +1,5 @@
 /*
- * diff_pair.c - which tensor of the one checkpoint is which of the other
+ * diff_pair.c - find for each tensor of one checkpoint the corresponding tensor of the other
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,10 @@ static int key_cmp(const void *a, const void *b)
     return strcmp(((const struct key *)a)->text, ((const struct key *)b)->text);
 }
 
-/* Numbers of layers differ between forks (docs/formats.md, section 4.1), so they are counted from the first one. */
+/*
+ * Return the number of the first layer, or -1. Layer numbers differ between forks (docs/formats.md, section 4.1),
+ * so layers are counted from the first one.
+ */
 static int first_layer(const struct view *v)
 {
     int first = -1;
@@ -36,7 +39,7 @@ static int first_layer(const struct view *v)
     return first;
 }
 
-/* In place of a first layer: numbers in names are no pipeline's. */
+/* Used in place of a first layer if numbers in names are not pipeline layers. */
 enum { PLAIN_NAMES = -2 };
 
 static bool has_plain_names(const struct diff *d)
@@ -53,7 +56,7 @@ static char *key_text(const struct view *v, const struct view_tensor *t, int fir
         return xstrdup(t->path ? t->path : t->name);
     if (!t->param)
         return str_fmt("value %s", t->name);
-    /* Models of Transformers are written with the prefix and without. */
+    /* Transformers models are written with or without this prefix. */
     if (str_starts(t->name, "transformer."))
         return str_fmt("%s %s", t->name + strlen("transformer."), state_name((enum state)t->state));
     if (first == PLAIN_NAMES)
@@ -83,7 +86,7 @@ static void keys_free(struct key *k, int n)
     free(k);
 }
 
-/* Same trailing dimensions, and a vocabulary whose padding may differ. */
+/* Returns true if only the number of rows differs and the tensors are vocabularies, whose padding may differ. */
 static bool common_rows(const struct view_tensor *a, const struct view_tensor *b)
 {
     if (!a->param || a->param->merge != MERGE_VOCAB || a->ndim != b->ndim || a->ndim < 1)
@@ -130,14 +133,14 @@ static void pair_up(struct diff *d, struct diff_pair *p)
 }
 
 /*
- * ---- what one form keeps otherwise than the other ----
+ * ---- forms that store a tensor differently ----
  *
- * ZeRO-3, universal forms and torch.distributed keep a trained parameter as its master alone, others its 16-bit weights
- * next to it. Frozen parameters have weights alone, which a universal form widens. A model folder and a folder of
- * torch.distributed have buffers among the weights, ZeRO apart from them.
+ * ZeRO-3, universal forms and torch.distributed store a trained parameter as its master alone; other forms store
+ * 16-bit weights next to it. Frozen parameters have only weights, which a universal form widens. A model folder
+ * and a folder of torch.distributed store buffers among the weights; ZeRO stores them separately.
  */
 
-/* A tensor of these keys: NAME and a state, or a value's; NULL: none. */
+/* Find a key, which is NAME and a state, or the key of a value. Frees text. Returns NULL if there is none. */
 static struct key *find_key(struct key *k, int n, char *text)
 {
     struct key want = { text, NULL, false };
@@ -147,7 +150,7 @@ static struct key *find_key(struct key *k, int n, char *text)
     return found;
 }
 
-/* The key of t's parameter in another state. */
+/* Return the key of t's parameter in another state. The caller frees it. */
 static char *key_of_state(const struct view *v, const struct view_tensor *t, int first, enum state st)
 {
     struct view_tensor other = *t;
@@ -161,12 +164,12 @@ static bool is_weights(const struct view_tensor *t)
     return t->param && (t->state == STATE_BF16 || t->state == STATE_FP32);
 }
 
-/* One side of the comparison, its keys sorted. */
+/* One side of the comparison, with its keys sorted. */
 struct side {
     const struct view *v;
-    int first;                          /* layer */
+    int first;                          /* number of the first layer */
     struct key *k;
-    char *prefix;                       /* of the names of buffers */
+    char *prefix;                       /* prefix of the names of buffers */
 };
 
 static struct side side_of(const struct view *v, int first)
@@ -181,8 +184,8 @@ static void side_free(struct side *s)
 }
 
 /*
- * What the other side has in place of a tensor: the weights as a master, or the master as weights; a buffer among the
- * weights, or the other way.
+ * Find what the other side stores in place of a tensor: a master for weights or weights for a master, a buffer
+ * among the weights or the reverse. Returns NULL if there is nothing.
  */
 static struct key *find_otherwise(const struct side *mine, const struct view_tensor *t, const struct side *others)
 {
@@ -204,13 +207,19 @@ static struct key *find_otherwise(const struct side *mine, const struct view_ten
     return found ? found : find_key(k, n, str_fmt("%s bf16", name));
 }
 
-/* Does v's parameter have both weights and a master? Then the one that the other form has as well is compared. */
+/*
+ * Returns true if the parameter has both weights and a master. Then only the one that the other form stores too is
+ * compared.
+ */
 static bool has_both(const struct view_tensor *t)
 {
     return t->param && t->param->state[STATE_BF16] && t->param->state[STATE_FP32];
 }
 
-/* A state that one side lacks altogether (bf16 in a universal form) is no difference; --param has no say in that. */
+/*
+ * Record the states that one side has. A state that a side lacks entirely (bf16 in a universal form) is not a
+ * difference. --param has no influence on this.
+ */
 static void find_states(const struct view *v, bool held[STATE_N])
 {
     for (int i = 0; v->source && i < v->source->n_params; i++)
@@ -223,7 +232,10 @@ static bool held_by_both(const struct diff *d, const struct view_tensor *t)
     return t->state < 0 || (d->state_in_a[t->state] && d->state_in_b[t->state]);
 }
 
-/* What is no parameter's has another name and place in another layout: to lack it is no difference there. */
+/*
+ * Returns true if the forms differ and the tensor is not a parameter. Such tensors have other names and locations
+ * in other layouts, so a missing one is not a difference.
+ */
 static bool is_apart(const struct diff *d, const struct view_tensor *t)
 {
     return forms_differ(d) && !t->param;
@@ -236,7 +248,7 @@ static int by_path(const void *a, const void *b)
     return strcmp(x->path ? x->path : x->name, y->path ? y->path : y->name);
 }
 
-/* What either side did not read: one of each name. */
+/* List the tensors that either side did not read, each name once. */
 static void list_unread(struct diff *d)
 {
     int n = 0;
@@ -306,7 +318,7 @@ void diff_pair(struct diff *d)
     side_free(&b);
 }
 
-/* One pair, a block at a time. */
+/* Compare one pair, one block at a time. */
 static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err *e)
 {
     enum { N = 1 << 16 };
@@ -337,7 +349,7 @@ static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err
     return rc;
 }
 
-/* The checksums of what one side of the rounded pairs is read from. */
+/* Check the checksums of the records from which one side of the rounded pairs is read. */
 static int check_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
 {
     struct stats_job *job = xcalloc((size_t)d->n + 1, sizeof *job);

@@ -1,9 +1,9 @@
 /*
- * diff_state.c - what differs beside the tensors: the state of the run, arguments, schedules
+ * diff_state.c - find differences other than in tensors: the state of the run, arguments, schedules
  *
- * The trees of both sides' first mp_rank files are walked key by key. What a topology decides
- * (ranks, sizes of groups, generators of rank 0) counts only when the topologies are the same;
- * what a layout, a writer or a place decides is said and never counts.
+ * The trees of the first mp_rank files of both sides are compared key by key. Keys that depend on the topology
+ * (ranks, sizes of groups, generators of rank 0) count only if the topologies are the same. Keys that depend on
+ * the layout, the writer or the location are reported and never count.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,7 +15,10 @@
 
 enum weight { COUNTS, BY_TOPOLOGY, BY_LAYOUT, ELSEWHERE };
 
-/* Keys, with all below them; the others count. ELSEWHERE: tensors, their tables, and what is compared as a number. */
+/*
+ * Weights of keys and of all keys below them. Other keys count. ELSEWHERE: tensors, their tables, and values that
+ * compare_run() compares as numbers.
+ */
 static const struct {
     const char *key;
     enum weight weight;
@@ -57,11 +60,11 @@ struct diff_walk {
     bool same_topology;
 };
 
-/* ---- are two values the same? ---- */
+/* ---- equality of two values ---- */
 
 static bool same_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
 {
-    enum { MOST = 1 << 20 };            /* a generator's state has a few KB */
+    enum { MOST = 1 << 20 };            /* the state of a generator has a few KB */
     uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
     struct extent in_a = { x->record, x->at, len }, in_b = { y->record, y->at, len };
     struct err e = {0};
@@ -88,7 +91,7 @@ static bool same_items(const struct diff_walk *w, struct pk *const *a, struct pk
     return true;
 }
 
-/* Bit for bit, types included: 3 and 3.0 are not the same argument. */
+/* Returns true if two values are equal bit for bit, including types: 3 and 3.0 are not the same argument. */
 static bool same(const struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     struct pt_tensor x, y;
@@ -119,7 +122,7 @@ static bool same(const struct diff_walk *w, const struct pk *a, const struct pk 
            same(w, a->fill, b->fill);
 }
 
-/* ---- telling ---- */
+/* ---- output ---- */
 
 static void add(json_t *list, const char *key, json_t *a, json_t *b)
 {
@@ -133,7 +136,10 @@ static void add(json_t *list, const char *key, json_t *a, json_t *b)
     json_array_append_new(list, o);
 }
 
-/* The list that `path` belongs into: `counted`, the one that is only said, or none. */
+/*
+ * Return the list for differences at `path`: `counted`, the list of differences that do not count, or NULL for
+ * none.
+ */
 static json_t *list_for(const struct diff_walk *w, const char *path, json_t *counted)
 {
     switch (weight_of(path)) {
@@ -145,7 +151,7 @@ static json_t *list_for(const struct diff_walk *w, const char *path, json_t *cou
     return NULL;
 }
 
-/* Pairs whose keys are strings: a dict or the state of an object. */
+/* Return the pairs of a dict or of an object's state if all keys are strings, else NULL. */
 static struct pk **string_pairs(const struct pk *v, uint32_t *n)
 {
     struct pk **pair = v && !pk_is_none(v) ? pk_pairs(v, n) : NULL;
@@ -158,7 +164,7 @@ static struct pk **string_pairs(const struct pk *v, uint32_t *n)
 
 enum { MAX_DEPTH = 8 };
 
-/* The values of one key; NULL on the side that lacks it. */
+/* The two values of one key. The value is NULL on a side that lacks the key. */
 struct both {
     const struct pk *a, *b;
 };
@@ -170,14 +176,14 @@ static void compare_below(struct diff_walk *w, json_t *counted, const char *path
 {
     char *below = *path ? str_fmt("%s.%s", path, key) : xstrdup(key);
     bool apart = !*path && (strcmp(key, "args") == 0 || strcmp(key, "lr_scheduler") == 0);
-    bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* of a rank's tensors */
+    bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* indices of one rank's tensors */
 
     if (!apart && !numbers)
         compare(w, counted, below, v, depth + 1);
     free(below);
 }
 
-/* Two dicts: the keys of the first, then those that the second alone has. */
+/* Compare two dicts: the keys of the first one, then those that only the second one has. */
 static void compare_dicts(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth)
 {
     uint32_t n_a = 0, n_b = 0;
@@ -210,14 +216,14 @@ static void compare(struct diff_walk *w, json_t *counted, const char *path, stru
     if (!list || (!v.a && !v.b) || (v.a && v.b && same(w, v.a, v.b)))
         return;
     if (strcmp(path, "ds_config") == 0 && !dicts)
-        list = w->out->by_layout;       /* a path on one side, what stood there on the other */
+        list = w->out->by_layout;       /* one side may hold the path of the file, the other its contents */
     if (dicts && depth < MAX_DEPTH)
         compare_dicts(w, counted, path, v, depth);
     else
         add(list, path, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
 }
 
-/* ---- what is compared ---- */
+/* ---- the comparisons ---- */
 
 static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
 {
@@ -225,7 +231,7 @@ static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
         add(out, key, json_integer(a), json_integer(b));
 }
 
-/* What every layout can tell, as far as both do. */
+/* Compare the numbers that every layout can provide, if both sides provide them. */
 static void compare_run(json_t *out, const struct source *x, const struct source *y)
 {
     compare_int(out, "iteration", x->run.iteration, y->run.iteration);
@@ -243,7 +249,10 @@ static void compare_run(json_t *out, const struct source *x, const struct source
         add(out, "position", out_text(x->config.position), out_text(y->config.position));
 }
 
-/* Groups' settings; how many there are follows from the stages a topology makes. */
+/*
+ * Compare the settings of the groups. The number of groups follows from the pipeline stages of a topology, so it
+ * does not count; if it differs, only the first groups are compared.
+ */
 static void compare_groups(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     uint32_t n_a = 0, n_b = 0;
@@ -260,7 +269,7 @@ static void compare_groups(struct diff_walk *w, const struct pk *a, const struct
 }
 
 
-/* Both files' roots: arguments and schedules have sections of their own. */
+/* Compare the roots of both files. Arguments and schedules have lists of their own. */
 static void compare_roots(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
@@ -279,13 +288,16 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
     for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++) {
         struct both v = { pk_get(w->a->run.optimizer, of_optimizer[i]), pk_get(w->b->run.optimizer, of_optimizer[i]) };
 
-        /* ZeRO-3 does not save what it clips at, and converters keep no scaler that does not scale. */
+        /* ZeRO-3 does not save the clipping threshold, and converters drop a scaler that does not scale. */
         compare(w, (v.a && v.b) || w->a->zero_stage == w->b->zero_stage ? w->out->run : w->out->by_layout,
                 of_optimizer[i], v, 0);
     }
 }
 
-/* The first mp_rank file (ZeRO-3: rank 0's model_states): a run that resumes reads run state and arguments from it. */
+/*
+ * Return the first mp_rank file (ZeRO-3: rank 0's model_states), or NULL. A run that resumes reads its state and
+ * arguments from it.
+ */
 static const struct pt *mp_file(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++) {
@@ -298,13 +310,19 @@ static const struct pt *mp_file(const struct source *s)
     return NULL;
 }
 
-/* Is a value one of those files' keys, which compare_roots() compares where both sides have such a file? */
+/*
+ * Returns true if the value is a key of those files and both sides have such a file. Then compare_roots() compares
+ * it.
+ */
 static bool is_of_root(const struct diff_walk *w, const struct source *s, const struct source_value *v)
 {
     return mp_file(w->a) && mp_file(w->b) && v->pt == mp_file(s);
 }
 
-/* Plain values by their names: a layout's own alone are compared with another's. */
+/*
+ * Compare plain values by their names. A value that only one side has counts only if both sides have the same
+ * layout.
+ */
 static void compare_values(struct diff_walk *w)
 {
     bool same_kind = w->a->kind == w->b->kind;
@@ -342,7 +360,7 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     w.a_pt = mp_file(a);
     w.b_pt = mp_file(b);
     if (!w.a_pt && !w.b_pt && a->n_values && b->n_values)
-        return;                         /* what they say of the run are the values */
+        return;                         /* the values are all that these layouts record about the run */
     if (!w.a_pt || !w.b_pt)
         out->unknown = w.b_pt ? "the first has no arguments and schedules"
                      : w.a_pt ? "the second has no arguments and schedules" : "neither has arguments and schedules";

@@ -1,8 +1,8 @@
 /*
- * inspect.h - what the sub-commands of ckpt-inspect share
+ * inspect.h - declarations shared by the sub-commands of ckpt-inspect
  *
- * A sub-command is a function that takes the parsed command line and returns the exit
- * status: EXIT_OK, EXIT_BAD when it found or met something wrong, EXIT_USAGE.
+ * A sub-command is a function that receives the parsed command line and returns the exit status: EXIT_OK,
+ * EXIT_BAD if it found a problem or failed, or EXIT_USAGE.
  */
 #ifndef SHARDKIT_CKPT_INSPECT_H
 #define SHARDKIT_CKPT_INSPECT_H
@@ -22,7 +22,7 @@ enum cat_format { CAT_TEXT, CAT_NPY, CAT_RAW };
 struct inspect {
     struct cli cli;
     struct cli_words words;
-    const char **arg;           /* those that follow the sub-command */
+    const char **arg;           /* arguments after the sub-command */
     int n_args;
     int state;                  /* --state, -1: all */
     const char *glob;           /* --param, NULL: all */
@@ -37,13 +37,13 @@ struct inspect {
 
 /* ---- options.c ---- */
 
-/* Marks of the tool's own options: the commands that take them. */
+/* Marks of the tool's own options: one bit per command that accepts the option. */
 enum {
     CMD_LS = 1, CMD_CAT = 2, CMD_ARGS = 4, CMD_STATS = 8, CMD_VERIFY = 16, CMD_REPLICAS = 32, CMD_DIFF = 64,
     CMD_SUMMARY = 128, CMD_DAMAGE = 256,
 };
 
-/* 0, or -1 after saying on stderr what is wrong. */
+/* Parse the command line. Returns 0, or -1 after an error message on stderr. */
 int inspect_parse(struct inspect *in, int argc, char **argv);
 
 /* ---- cmd_*.c ---- */
@@ -60,20 +60,23 @@ int cmd_diff(struct inspect *in);
 
 /* ---- out.c: printing ---- */
 
-void out_json(json_t *o);                               /* one line on stdout; takes the reference */
-json_t *out_text(const char *s);                        /* bytes that are no UTF-8 become \xHH; NULL: null */
-json_t *out_int_or_null(int64_t v);                     /* negative is unknown: null */
-json_t *out_real(double v);                             /* null for NaN and infinity */
-json_t *out_ulps(uint64_t ulps);                        /* null for STATS_NO_ULPS */
+void out_json(json_t *o);                               /* print o as one line on stdout and release it */
+json_t *out_text(const char *s);                        /* bytes that are not UTF-8 become \xHH; NULL becomes null */
+json_t *out_int_or_null(int64_t v);                     /* a negative value means unknown and becomes null */
+json_t *out_real(double v);                             /* NaN and infinity become null */
+json_t *out_ulps(uint64_t ulps);                        /* STATS_NO_ULPS becomes null */
 const char *out_ulps_text(uint64_t ulps, char buf[32]); /* "3 ulps"; "NaN" for STATS_NO_ULPS */
 json_t *out_shape(const int64_t *shape, int ndim);
 const char *out_shape_text(const int64_t *shape, int ndim, char buf[160]);      /* "[512, 64]" */
 json_t *out_findings(const struct report *r);
-/* Findings from `least` upwards, one a line on stdout: "error: FILE: at byte N: ...". */
+/* Print findings of severity `least` or higher on stdout, one per line: "error: FILE: at byte N: ...". */
 void out_findings_text(const struct report *r, enum severity least);
-/* Errors of an open that went on, on stderr (warnings too with -v); EXIT_BAD when there were errors. */
+/*
+ * Print the errors that did not make opening fail on stderr (with -v other findings too). Returns EXIT_BAD if
+ * there were errors, else EXIT_OK.
+ */
 int out_open_findings(const struct inspect *in, const struct report *r);
-/* A pickled value with its own JSON type; what JSON lacks becomes text. */
+/* Convert a pickled value to its own JSON type, or to text if JSON lacks the type. */
 json_t *out_pickled(const struct pk *v);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * ckpt-inspect - look into a checkpoint, verify it, compare it
+ * ckpt-inspect - inspect, verify and compare checkpoints
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,10 @@ static const struct inspect_command {
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-/* A first word that names a command is one (a folder of that name is ./ls); otherwise it is a path. */
+/*
+ * Return the command that the first word names, or summary for any other word. A folder named like a command must
+ * be given as ./ls.
+ */
 static const struct inspect_command *find_command(const char *word)
 {
     for (int i = 0; word && i < N_COMMANDS; i++)
@@ -34,7 +37,7 @@ static const struct inspect_command *find_command(const char *word)
     return &commands[N_COMMANDS - 1];
 }
 
-/* The command that a first word was meant to be, when it is no path either; or NULL. */
+/* Return the command that a first word was probably meant to be, if it is neither a command nor a path; else NULL. */
 static const char *misspelt(const char *word)
 {
     const char *names[N_COMMANDS];
@@ -44,7 +47,7 @@ static const char *misspelt(const char *word)
     return word && !strchr(word, '/') && access(word, F_OK) < 0 ? parse_nearest(word, names, N_COMMANDS) : NULL;
 }
 
-/* Looking twice at one PATH tells nothing new: each is kept once. */
+/* Remove repeated PATHs, which would give the same result again, with a warning. */
 static void drop_repeated(struct inspect *in, const struct inspect_command *cmd)
 {
     int n = 0;
@@ -64,7 +67,7 @@ static void drop_repeated(struct inspect *in, const struct inspect_command *cmd)
     in->n_args = n;
 }
 
-/* Which command, and has it what it needs? The exit status. */
+/* Select the command, check its arguments and run it. Returns the exit status. */
 static int look(struct inspect *in)
 {
     const char *first = in->words.n ? in->words.word[0] : NULL;

@@ -1,5 +1,5 @@
 /*
- * options.c - what ckpt-inspect can be asked, and by which of its commands
+ * options.c - the options of ckpt-inspect, and which commands accept them
  */
 #include "tools/ckpt-inspect/inspect.h"
 

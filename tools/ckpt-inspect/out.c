@@ -1,5 +1,5 @@
 /*
- * out.c - text and JSON that several sub-commands print
+ * out.c - print text and JSON that several sub-commands share
  */
 #include <inttypes.h>
 #include <math.h>
@@ -112,7 +112,7 @@ int out_open_findings(const struct inspect *in, const struct report *r)
 
 /* ---- pickled values ---- */
 
-/* A shared node may stand in many places, so a small pickle can describe a huge tree. */
+/* A shared node can have many parents, so a small pickle can describe a huge tree. */
 enum { PICKLED_MAX_NODES = 1 << 16, PICKLED_MAX_DEPTH = 32 };
 
 static json_t *as_text(const struct pk *v)
@@ -121,7 +121,7 @@ static json_t *as_text(const struct pk *v)
     json_t *o;
 
     pk_text(v, &sb);
-    /* Enum members and tensors come as quoted strings. */
+    /* pk_text() formats enum members and tensors as quoted strings. */
     o = sb.buf ? json_loads(sb.buf, JSON_DECODE_ANY, NULL) : NULL;
     if (!json_is_string(o)) {
         json_decref(o);

@@ -1,5 +1,5 @@
 /*
- * slice.c - a slice is parsed, and its elements are found in the tensor
+ * slice.c - parse a slice and compute the positions of its elements in the tensor
  */
 #include "tools/ckpt-inspect/slice.h"
 
@@ -15,7 +15,7 @@ static int bad(const char *text, struct err *e)
     return -1;
 }
 
-/* The number in [*p, end) or `absent` when there is none. */
+/* Parse the number in [p, end). An empty text gives `absent`. */
 static int number(const char *p, const char *end, int64_t absent, int64_t *out)
 {
     char digits[24];
@@ -36,7 +36,7 @@ static int64_t clamp(int64_t v, int64_t n)
     return v < 0 ? 0 : v > n ? n : v;
 }
 
-/* One part between commas, for dimension d. */
+/* Parse one part between commas, for dimension d. */
 static int parse_part(struct view_slice *s, int d, const char *p, const char *end, const char *text, struct err *e)
 {
     int64_t n = s->shape[d], start, stop, step;
@@ -71,7 +71,7 @@ static int parse_part(struct view_slice *s, int d, const char *p, const char *en
     return 0;
 }
 
-/* Trailing dimensions that are taken whole, and the range before them, make one run. */
+/* Compute the runs. Trailing dimensions that are selected completely, and the range before them, form one run. */
 static void find_runs(struct view_slice *s)
 {
     int d = s->ndim;

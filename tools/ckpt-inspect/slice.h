@@ -7,23 +7,24 @@
 #include "libcommon/format/pt.h"
 
 struct view_slice {
-    int ndim;                           /* of the tensor */
+    int ndim;                           /* number of dimensions of the tensor */
     int64_t shape[PT_MAX_DIM];
     int64_t start[PT_MAX_DIM], count[PT_MAX_DIM], step[PT_MAX_DIM];
-    int out_ndim;                       /* dimensions given as one index fall away */
+    int out_ndim;                       /* dimensions of the result; one given as a single index is dropped */
     int64_t out_shape[PT_MAX_DIM];
     int64_t n_elems;
-    int64_t run;                        /* elements next to each other in the tensor: the slice is runs of this many */
-    int outer;                          /* dimensions that step from run to run */
+    /* elements that are adjacent in the tensor; the slice consists of runs of this length */
+    int64_t run;
+    int outer;                          /* number of leading dimensions whose indices change from run to run */
 };
 
 /*
- * Parse `text` (NULL: everything) for a tensor of this shape. Ranges are cut to the
- * tensor as NumPy does; steps are 1 or more. ERR_USAGE: not a slice, an index outside
- * the tensor, more indices than dimensions.
+ * Parse `text` (NULL: the whole tensor) for a tensor of this shape. Ranges are clipped to the tensor as NumPy
+ * does. Steps must be 1 or more. Fails with ERR_USAGE for text that is not a slice, for an index outside the
+ * tensor, and for more indices than dimensions.
  */
 MUST_CHECK int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t *shape, struct err *e);
-/* First element of run number i, i < n_elems / run, in the tensor. */
+/* Return the index in the tensor of the first element of run i; i must be less than n_elems / run. */
 int64_t slice_run_at(const struct view_slice *s, int64_t i);
 
 #endif

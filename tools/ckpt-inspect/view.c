@@ -1,5 +1,5 @@
 /*
- * view.c - a folder, a .pt or an .h5 file as the same list
+ * view.c - present a folder, a .pt file or an .h5 file as the same list
  */
 #include "tools/ckpt-inspect/view.h"
 
@@ -16,8 +16,10 @@
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/tile.h"
 
-/* Shared nodes make a pickle's paths many more than its bytes; no real file has this many.
- * MAX_RUNS bounds the memory for tensors that are not contiguous (100 MB). */
+/*
+ * With shared nodes a pickle can have many more paths than bytes; no real file has this many. MAX_RUNS bounds the
+ * memory for tensors that are not contiguous (100 MB).
+ */
 enum { MAX_VISITS = 1 << 20, MAX_DEPTH = 64, MAX_RUNS = 1 << 22 };
 
 static bool wanted(const struct inspect *in, const char *name)
@@ -60,7 +62,7 @@ static void list_source(struct view *v, const struct inspect *in)
     }
 }
 
-/* One that is no parameter's, behind all there are. */
+/* Append a tensor that is not a parameter after all listed ones. */
 static void add_value(struct view *v, const struct source_value *x, int *cap)
 {
     struct view_tensor *t;
@@ -115,13 +117,16 @@ struct view_walk {
     bool too_many;
 };
 
-/* Where the walk is: keys joined by dots, for people, and the same as JSON. */
+/* The position of the walk: the keys joined by dots, for messages, and the same as JSON. */
 struct view_place {
     const char *name, *path;
     int depth;
 };
 
-/* A map of the tensor in row-major order: one extent for each contiguous run; NULL: too many of them. */
+/*
+ * Return a map of the tensor in row-major order, with one extent per contiguous run. Returns NULL if there are too
+ * many runs.
+ */
 static const struct tmap *map_of(struct view *v, const struct pt_tensor *t)
 {
     struct tmap *m = arena_alloc(v->arena, sizeof *m);
@@ -210,7 +215,10 @@ static void walk_below(struct view_walk *w, const struct pk *v, const struct vie
     strbuf_free(&path);
 }
 
-/* Tensors, what bears one and is not read, and plain values: nothing of the tree is passed over. */
+/*
+ * List tensors, values that contain a tensor and are not read, and plain values, so that no part of the tree is
+ * skipped.
+ */
 static void walk(struct view_walk *w, const struct pk *v, const struct view_place *at)
 {
     struct strbuf why = {0};
@@ -314,7 +322,7 @@ bool view_is_file(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && !str_ends(path, "index.h5") && !archive_is_tar(path);
 }
 
-/* index.h5 stands for the folder it is in. */
+/* Open a checkpoint. index.h5 means the folder that contains it. */
 static struct source *open_source(const char *path, const struct inspect *in, struct report *r, struct err *e)
 {
     struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16,
@@ -358,7 +366,10 @@ static bool is_model(const struct view *v)
     return v->source && v->source->kind == LAYOUT_HF;
 }
 
-/* Masters that an import would make of weights are none. */
+/*
+ * Undo the derivation of masters from weights that hf_source_open() makes for an import: tensors that are not fp32
+ * are weights here, and fp32 tensors remain masters.
+ */
 static void forget_made_up(struct source *s)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -400,8 +411,8 @@ static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e
 }
 
 /*
- * A model of no family that is trained here, next to a folder of it: its parameters get the names that the folder has.
- * What cannot be named so keeps its names, and differs.
+ * Give the parameters of a checkpoint whose model is of another family the names that its model folder has, to
+ * compare the two. Parameters that cannot be named in this way keep their names and differ.
  */
 static void as_saved(const struct inspect *in, struct view *v, const struct view *model)
 {
@@ -433,7 +444,7 @@ int view_match(const struct inspect *in, struct view *a, struct view *b, struct 
         as_saved(in, a, b);
     if (foreign_b && is_model(a))
         as_saved(in, b, a);
-    /* Of a model that we do not know, names are the same in both. */
+    /* For a model of an unknown family both sides already have the same names. */
     if (foreign_a || foreign_b)
         return 0;
     if (is_model(a) && b->source && !is_model(b))
