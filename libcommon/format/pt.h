@@ -66,8 +66,8 @@ struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root);
 bool pt_is_retold(const struct pt *pt);
 /*
  * Fill *t if v is a tensor of this file, and return true. Parameters are tensors, and so are DTensors that this
- * file holds as a whole. A view whose values differ from the stored ones
- * (conjugate and negative bits), or with too many dimensions, is not a tensor in this sense.
+ * file holds as a whole. Returns false for a view whose values differ from the stored ones (conjugate and negative
+ * bits) or that has too many dimensions.
  */
 bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t);
 /*

@@ -15,7 +15,7 @@ enum {
     ZIP_LOCAL = 0x04034b50, ZIP_CENTRAL = 0x02014b50, ZIP_DESCRIPTOR = 0x08074b50,
     ZIP_END = 0x06054b50, ZIP_END64 = 0x06064b50, ZIP_LOCATOR = 0x07064b50,
     ZIP_LOCAL_LEN = 30, ZIP_CENTRAL_LEN = 46, ZIP_END_LEN = 22, ZIP_END64_LEN = 56, ZIP_LOCATOR_LEN = 20,
-    ZIP_OUR_DATE = 0x0021,      /* 1 January 1980; some tools reject the month 0 that torch writes */
+    ZIP_OUR_DATE = 0x0021,      /* 1 January 1980; the month 0 that torch writes causes problems in some tools */
 };
 
 struct zip_item {

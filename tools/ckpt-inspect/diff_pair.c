@@ -140,7 +140,7 @@ static void pair_up(struct diff *d, struct diff_pair *p)
  * and a folder of torch.distributed store buffers among the weights; ZeRO stores them separately.
  */
 
-/* Find a key, which is NAME and a state, or the key of a value. Frees text. Returns NULL if there is none. */
+/* Find a key: NAME and a state, or that of a value. Frees `text`. Returns NULL if no tensor has the key. */
 static struct key *find_key(struct key *k, int n, char *text)
 {
     struct key want = { text, NULL, false };

@@ -33,7 +33,7 @@ struct view_unread {
 
 struct view {
     char *path;
-    struct source *source;      /* NULL for a single file */
+    struct source *source;      /* NULL if the view is a single file */
     struct pt *pt;              /* the single file, if it is a .pt; else NULL */
     struct files *files;        /* of the source, or of the single file */
     struct arena *arena;        /* holds the names and maps of a single file */
