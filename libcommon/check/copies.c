@@ -118,7 +118,11 @@ static bool has_pieces(const struct tmap *m)
     return n > 1;
 }
 
-static bool find_pair(const struct source *s, const struct param *p, int st, struct equal_piece pair[2])
+/*
+ * Find two pieces of a state that are equal. Returns the number of pieces that were compared, 0 if none are equal;
+ * *n_compared, which may be NULL, is the number in either case.
+ */
+static int find_pair(const struct source *s, const struct param *p, int st, struct equal_piece pair[2], int *n_compared)
 {
     const struct tmap *m = p->state[st];
     const uint64_t size = (uint64_t)dtype_size(m->dtype), row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
@@ -137,40 +141,70 @@ static bool find_pair(const struct source *s, const struct param *p, int st, str
     if (found)
         memcpy(pair, found, 2 * sizeof *pair);
     free(piece);
-    return found;
+    if (n_compared)
+        *n_compared = n;
+    return found ? n : 0;
 }
 
-/* The first state of each parameter that has such pieces. */
+/*
+ * What the pieces of one parameter show. Tensor-parallel ranks that drew the same initial values keep slices that are
+ * equal in weights and moments for ever, so equal pieces of both are no proof that a rank's file is another's.
+ */
+struct piece_finding {
+    int state;                  /* the state of the pair, moments before weights; -1: no pieces are equal */
+    bool comparable;            /* there are at least two pieces that could have been equal */
+    bool weights_differ;        /* the pair is of moments, and the weights have no equal pieces */
+    struct equal_piece pair[2];
+};
+
+static struct piece_finding inspect_pieces(const struct source *s, const struct param *p)
+{
+    struct piece_finding f = { .state = -1 };
+    struct equal_piece of_weights[2];
+    int n;
+
+    if (p->shared_with)
+        return f;
+    for (int st = STATE_N - 1; st >= 0 && f.state < 0; st--)
+        if (has_pieces(p->state[st])) {
+            f.state = find_pair(s, p, st, f.pair, &n) ? st : -1;
+            f.comparable |= n > 1;
+        }
+    if (f.state >= STATE_EXP_AVG) {
+        f.weights_differ = true;
+        for (int st = 0; st < STATE_EXP_AVG; st++)
+            if (has_pieces(p->state[st]) && find_pair(s, p, st, of_weights, NULL))
+                f.weights_differ = false;
+    }
+    return f;
+}
+
+/* Report equal pieces, once per file: where moments are equal and weights are not, or all that can be equal is. */
 static void check_pieces(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
-    struct equal_piece (*pair)[2] = xcalloc((size_t)s->n_params + 1, sizeof *pair);
-    int *state = xcalloc((size_t)s->n_params + 1, sizeof *state);
-    bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
+    struct piece_finding *found = xcalloc((size_t)s->n_params + 1, sizeof *found);
+    bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported), all = true;
 
 #pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : THREADS_DEFAULT)
+    for (int i = 0; i < s->n_params; i++)
+        found[i] = inspect_pieces(s, &s->param[i]);
+    for (int i = 0; i < s->n_params; i++)
+        all &= !found[i].comparable || found[i].state >= 0;
     for (int i = 0; i < s->n_params; i++) {
-        state[i] = -1;
-        /* Moments first: what is found there is an error. */
-        for (int st = STATE_N - 1; st >= 0 && state[i] < 0; st--)
-            if (!s->param[i].shared_with && has_pieces(s->param[i].state[st]) &&
-                find_pair(s, &s->param[i], st, pair[i]))
-                state[i] = st;
-    }
-    for (int i = 0; i < s->n_params; i++) {
-        const struct extent *a = &pair[i][0].x, *b = &pair[i][1].x;
-        const int file = state[i] < 0 ? 0 : files_record(s->files, b->record)->file;
+        const struct piece_finding *f = &found[i];
+        const struct extent *a = &f->pair[0].x, *b = &f->pair[1].x;
+        const int file = f->state < 0 ? 0 : files_record(s->files, b->record)->file;
 
-        if (state[i] < 0 || told[file])
+        if (f->state < 0 || reported[file] || (f->state >= STATE_EXP_AVG && !f->weights_differ && !all))
             continue;
-        told[file] = true;
-        report_add(r, severity_of(o, state[i], SEV_NOTE), "other_rank", files_name(s->files, file),
+        reported[file] = true;
+        report_add(r, severity_of(o, f->state, SEV_NOTE), "other_rank", files_name(s->files, file),
                    files_record(s->files, b->record)->at + b->at, s->param[i].name,
                    "%s: a piece is the same as another rank's in %s: one rank's data is in two places",
-                   state_name((enum state)state[i]), file_of(s, a->record));
+                   state_name((enum state)f->state), file_of(s, a->record));
     }
-    free(told);
-    free(state);
-    free(pair);
+    free(reported);
+    free(found);
 }
 
 /* ---- flat vectors ---- */

@@ -222,15 +222,17 @@ static int drop_moments(struct source *s, struct edit *x, struct err *e)
 }
 
 /*
- * Check that the weights do not depend on the optimizer's files. In a universal form the masters are the only
- * values.
+ * Refuse to drop the optimizer where masters are the only weights. A universal form made of ZeRO keeps 16-bit weights in
+ * its model_states files too, but its masters are what its readers load.
  */
 static int check_weights(const struct source *s, struct err *e)
 {
+    const bool universal = s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5;
+
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
 
-        if (p->state[STATE_BF16] || p->copy || p->shared_with || !p->state[STATE_EXP_AVG])
+        if ((!universal && (p->state[STATE_BF16] || p->copy)) || p->shared_with || !p->state[STATE_EXP_AVG])
             continue;
         err_usage(e, "drop optimizer: %s has the values of %s in the optimizer's files alone; export-hf writes "
                   "weights without the rest", s->path, p->name);

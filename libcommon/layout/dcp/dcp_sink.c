@@ -68,13 +68,18 @@ static const int64_t *shape_of(const struct dcp_writer *w, const struct dcp_piec
     return en->shape + (p->layer >= 0);
 }
 
-/* One row of ranks' share: rows [row, row + rows). Columns are dealt out where the mesh's second dimension divides. */
+/*
+ * Add the pieces of rows [row, row + rows), the share of one row of ranks. Columns are distributed where the mesh's
+ * second dimension divides them. Copies that are compared as they are read, and parts that are added up, keep their
+ * rows whole: the executor distributes columns of plain maps alone.
+ */
 static void add_rows(struct dcp_writer *w, const struct dcp_piece *of, int64_t row, int64_t rows, int first_rank)
 {
     int ndim;
     const int64_t *shape = shape_of(w, of, &ndim);
     const uint64_t bytes = of->part->map->len / (uint64_t)shape[0];
-    const int n = ndim > 1 && shape[1] > 0 && shape[1] % w->mesh.columns == 0 ? w->mesh.columns : 1;
+    const bool divides = ndim > 1 && shape[1] > 0 && shape[1] % w->mesh.columns == 0;
+    const int n = divides && !tmap_overlays(of->part->map) ? w->mesh.columns : 1;
 
     for (int c = 0; c < n; c++) {
         struct dcp_piece *p = add_piece(w, of, first_rank + c);
