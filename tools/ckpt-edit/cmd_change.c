@@ -222,8 +222,8 @@ static int drop_moments(struct source *s, struct edit *x, struct err *e)
 }
 
 /*
- * Refuse to drop the optimizer where masters are the only weights. A universal form made of ZeRO keeps 16-bit weights in
- * its model_states files too, but its masters are what its readers load.
+ * Refuse to drop the optimizer where masters are the only weights. A universal form made of ZeRO keeps 16-bit weights
+ * in its model_states files too, but its masters are what its readers load.
  */
 static int check_weights(const struct source *s, struct err *e)
 {
