@@ -154,6 +154,13 @@ static int read_state(struct work *w, enum state st, uint64_t from, uint64_t n, 
             return -1;
         fill_from(w, st, n, SALVAGE_COPIED);
     }
+    if (st == STATE_FP32 && w->p->copy && w->p->copy->dtype == m->dtype && any_lost(w->lost[st], n)) {
+        const struct damage_range t = { .slice = w->p->copy->op == TMAP_REPLICAS ? 0 : -1, .from = from, .n = n };
+
+        if (damage_read(w->d, w->p->copy, &t, w->other, w->lost_other, e) < 0)
+            return -1;
+        fill_from(w, st, n, SALVAGE_COPIED);
+    }
     return 0;
 }
 

@@ -3,7 +3,10 @@
  */
 #include "libcommon/layout/pt_files.h"
 
+#include <dirent.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 enum { THREADS_DEFAULT = 16 };          /* more than cores: they wait for the disk */
 
@@ -159,4 +162,104 @@ void pt_files_keep(struct pt_files *o, const int *file, int n)
         report_free(b[i].r);
     }
     free(b);
+}
+
+/* ---- holes ---- */
+
+/* The bytes of one lost file. */
+struct pt_hole {
+    const char *name;
+    int record;
+    uint64_t end;               /* assigned so far */
+};
+
+/* Longer than any file. */
+static const uint64_t hole_len = (uint64_t)1 << 56;
+
+struct extent pt_hole(struct pt_holes *h, struct source *s, const char *name, uint64_t len)
+{
+    struct pt_hole *to = NULL;
+    struct extent x;
+
+    for (int i = h->n - 1; i >= 0 && !to; i--)
+        to = strcmp(h->hole[i].name, name) == 0 ? &h->hole[i] : NULL;
+    if (!to) {
+        char *path = path_join(s->path, name);
+
+        ARRAY_ROOM(h->hole, h->cap, h->n + 1);
+        to = &h->hole[h->n++];
+        *to = (struct pt_hole){ .name = arena_fmt(s->arena, "%s", name) };
+        to->record = files_add_record(s->files, &(struct record){
+            .file = files_add_mem(s->files, "", 0, path), .len = hole_len, .name = "(lost)" });
+        free(path);
+    }
+    x = (struct extent){ to->record, to->end, len };
+    to->end += len;
+    return x;
+}
+
+void pt_holes_free(struct pt_holes *h)
+{
+    free(h->hole);
+    *h = (struct pt_holes){0};
+}
+
+/* ---- other tags of the run ---- */
+
+static int by_number(const void *a, const void *b)
+{
+    return str_natural_cmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Paths of the folders next to the tag, in the order of their numbers; caller frees each. */
+static char **siblings(const struct source *s, int *n)
+{
+    char *parent = path_parent(s->path), **list = NULL;
+    DIR *dir = opendir(parent);
+    struct dirent *ent;
+    struct stat st;
+    int cap = 0;
+
+    *n = 0;
+    while (dir && (ent = readdir(dir))) {
+        char *path = path_join(parent, ent->d_name);
+
+        if (ent->d_name[0] == '.' || strcmp(ent->d_name, s->tag) == 0 || stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) {
+            free(path);
+            continue;
+        }
+        ARRAY_ROOM(list, cap, *n + 1);
+        list[(*n)++] = path;
+    }
+    if (dir)
+        closedir(dir);
+    free(parent);
+    if (*n)
+        qsort(list, (size_t)*n, sizeof *list, by_number);
+    return list;
+}
+
+struct pt *pt_sibling(struct source *s, const char *name, int *file)
+{
+    struct stat st;
+    struct pt *found = NULL;
+    char **dir;
+    int n;
+
+    if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode))
+        return NULL;
+    dir = siblings(s, &n);
+    for (int i = n - 1; i >= 0; i--) {
+        char *path = found ? NULL : path_join(dir[i], name);
+        struct err ignored = {0};
+        int at = path && stat(path, &st) == 0 ? files_add_path(s->files, path, &ignored) : -1;
+
+        found = at >= 0 ? pt_open(s->files, at, &ignored) : found;
+        if (found && at >= 0 && file)
+            *file = at;
+        free(path);
+        free(dir[i]);
+    }
+    free(dir);
+    return found;
 }

@@ -41,4 +41,19 @@ void pt_files_each(struct pt_files *o, const int *file, int n);
 /* The same for files whose handles stay in source->file[].pt: read ahead by many threads, read() in order by one. */
 void pt_files_keep(struct pt_files *o, const int *file, int n);
 
+/*
+ * Bytes that are lost, as extents of records of files without bytes (source_opts.holes): one such file per lost file,
+ * and no two extents overlap.
+ */
+struct pt_holes {
+    int n, cap;
+    struct pt_hole *hole;
+};
+/* The next `len` lost bytes of the source's file `name`. */
+struct extent pt_hole(struct pt_holes *h, struct source *s, const char *name, uint64_t len);
+void pt_holes_free(struct pt_holes *h);
+
+/* The file `name` of the newest other tag in the same folder that has one which opens; NULL: none. Caller closes it. */
+struct pt *pt_sibling(struct source *s, const char *name, int *file);
+
 #endif

@@ -24,6 +24,7 @@ struct damaged {
     int n_weights;                      /* number of parameters with damaged weights */
     int n_intact;                       /* number of parameters without any damage */
     bool lost_files;                    /* the open reported lost or unreadable files */
+    bool no_optimizer;                  /* no file of optimizer states is there */
 };
 
 /* ---- evaluation ---- */
@@ -50,11 +51,13 @@ static void count(struct damaged *x)
                          strcmp(report_get(x->r, i)->code, "missing_file") == 0 ||
                          strcmp(report_get(x->r, i)->code, "unreadable") == 0 ||
                          strcmp(report_get(x->r, i)->code, "stand_in") == 0;
+    for (int i = 0; i < report_n(x->r); i++)
+        x->no_optimizer |= strcmp(report_get(x->r, i)->code, "no_optimizer") == 0;
 }
 
 static bool is_damaged(const struct damaged *x)
 {
-    return x->d.n || x->d.n_values || x->lost_files;
+    return x->d.n || x->d.n_values || x->lost_files || x->no_optimizer;
 }
 
 /* Append where the elements would come from: "widened 16384, zeroed 3". */
@@ -114,7 +117,8 @@ static bool is_complete(const struct damaged *x)
 /* Returns true if ckpt-edit salvage can write this checkpoint again. */
 static bool can_salvage(const struct damaged *x)
 {
-    return is_complete(x) && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO) && x->d.n_values == 0;
+    return is_complete(x) && !x->no_optimizer && x->d.n_values == 0 &&
+           (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO);
 }
 
 static void print_ways(const struct damaged *x)
@@ -140,7 +144,9 @@ static void print_ways(const struct damaged *x)
         printf("weights: all are whole: export-hf %s OUT\n", path);
     else
         printf("weights: those of %d parameter%s are damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
-    if (!can_salvage(x))
+    if (x->no_optimizer)
+        printf("training: no file has masters or moments: it begins from these weights, or from another checkpoint\n");
+    else if (!can_salvage(x))
         printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
                layout_name(x->s->kind));
     else if (absent)

@@ -209,7 +209,7 @@ static void tables_free(struct ds *d)
     free(d->mp_file);
     free(d->zero_file);
     free(d->layer_file);
-    free(d->hole);
+    pt_holes_free(&d->holes);
 }
 
 int deepspeed_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,

@@ -66,6 +66,7 @@
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/layout.h"
+#include "libcommon/layout/pt_files.h"
 #include "libcommon/model/merge_patterns.h"
 
 /* Parameter names become folder names and HDF5 paths, so their length and characters are restricted. */
@@ -130,8 +131,7 @@ struct ds {
     struct ds_shard *shard;     /* [mp * DP + dp] */
     struct ds_layer *layer;     /* [i * TP + tp] */
     int lead;                   /* index in zero_file of the shard with the run's optimizer settings; -1 if none */
-    int n_holes, cap_holes;
-    struct ds_hole *hole;
+    struct pt_holes holes;
 };
 
 /* Arguments of a phase's function: one file, its handle, and a separate report. */

@@ -9,47 +9,16 @@
  *   shards, layers  A record whose container is damaged is looked for where the files of the other tensor ranks have
  *                   it; its CRC must be right. What is not found is a hole: an extent of a file without bytes.
  */
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/model/rng_states.h"
 
-/* ---- holes ---- */
-
-/* The bytes of one file that is lost. */
-struct ds_hole {
-    const char *name;
-    int record;
-    uint64_t end;               /* what is given out so far: holes do not overlap */
-};
-
-/* Longer than all that a file can hold. */
-static const uint64_t hole_len = (uint64_t)1 << 56;
-
 struct extent ds_hole(struct ds *d, const char *name, uint64_t len)
 {
-    struct ds_hole *h = NULL;
-    struct extent x;
-
-    for (int i = d->n_holes - 1; i >= 0 && !h; i--)
-        h = strcmp(d->hole[i].name, name) == 0 ? &d->hole[i] : NULL;
-    if (!h) {
-        char *path = path_join(d->s->path, name);
-
-        ARRAY_ROOM(d->hole, d->cap_holes, d->n_holes + 1);
-        h = &d->hole[d->n_holes++];
-        *h = (struct ds_hole){ .name = arena_fmt(d->s->arena, "%s", name) };
-        h->record = files_add_record(d->s->files, &(struct record){
-            .file = files_add_mem(d->s->files, "", 0, path), .len = hole_len, .name = "(lost)" });
-        free(path);
-    }
-    x = (struct extent){ h->record, h->end, len };
-    h->end += len;
-    return x;
+    return pt_hole(&d->holes, d->s, name, len);
 }
 
 /* ---- records of a damaged container ---- */
@@ -118,40 +87,6 @@ void ds_recover(struct ds *d)
 
 /* ---- other tags of the run ---- */
 
-static int by_number(const void *a, const void *b)
-{
-    return str_natural_cmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Paths of the folders next to the tag, in the order of their numbers; caller frees each. */
-static char **siblings(const struct ds *d, int *n)
-{
-    char *parent = path_parent(d->s->path), **list = NULL;
-    DIR *dir = opendir(parent);
-    struct dirent *ent;
-    struct stat st;
-    int cap = 0;
-
-    *n = 0;
-    while (dir && (ent = readdir(dir))) {
-        char *path = path_join(parent, ent->d_name);
-
-        if (ent->d_name[0] == '.' || strcmp(ent->d_name, d->s->tag) == 0 || stat(path, &st) < 0 ||
-            !S_ISDIR(st.st_mode)) {
-            free(path);
-            continue;
-        }
-        ARRAY_ROOM(list, cap, *n + 1);
-        list[(*n)++] = path;
-    }
-    if (dir)
-        closedir(dir);
-    free(parent);
-    if (*n)
-        qsort(list, (size_t)*n, sizeof *list, by_number);
-    return list;
-}
-
 /* Trees point into it: it is closed with the source. */
 static void hold(struct source *s, struct pt *pt)
 {
@@ -164,30 +99,14 @@ static void hold(struct source *s, struct pt *pt)
     s->n_held++;
 }
 
-/* The same rank's file of the newest other tag that has one of this topology; open, and closed with the source. */
+/* The same rank's file of the newest other tag that has one; open, and closed with the source. */
 static struct pt *sibling_mp(struct ds *d, int mp)
 {
-    struct source *s = d->s;
-    struct stat st;
-    struct pt *found = NULL;
-    char **dir, buf[96];
-    int n;
+    char buf[96];
+    struct pt *found = pt_sibling(d->s, ds_mp_name(mp, buf), NULL);
 
-    if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode))
-        return NULL;
-    dir = siblings(d, &n);
-    for (int i = n - 1; i >= 0; i--) {
-        char *path = found ? NULL : path_join(dir[i], ds_mp_name(mp, buf));
-        struct err ignored = {0};
-        int file = path && stat(path, &st) == 0 ? files_add_path(s->files, path, &ignored) : -1;
-
-        found = file >= 0 ? pt_open(s->files, file, &ignored) : found;
-        free(path);
-        free(dir[i]);
-    }
-    free(dir);
     if (found)
-        hold(s, found);
+        hold(d->s, found);
     return found;
 }
 

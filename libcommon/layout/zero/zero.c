@@ -8,23 +8,67 @@
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/zero/zero.h"
 
-/* Rank 0's model_states, or those of the lowest rank there are. */
-static struct source_file *first_model(struct zero *z, struct err *e)
+/*
+ * With holes: model_states of another tag of the run stand in for those that are lost. Shapes, buffers and frozen
+ * parameters are theirs; of trained weights nothing is.
+ */
+static struct source_file *other_tags_model(struct zero *z)
+{
+    char *name = arena_fmt(z->s->arena, "mp_rank_%02d_model_states.pt", z->tp);
+    int file;
+    struct pt *pt = pt_sibling(z->s, name, &file);
+
+    if (!pt) {
+        name = zero_model_name(z, 0);
+        pt = pt_sibling(z->s, name, &file);
+        z->stage = pt ? 3 : z->stage;
+    }
+    if (!pt)
+        return NULL;
+    report_add(z->r, SEV_WARNING, "stand_in", z->s->path, ERR_NO_BYTE, NULL,
+               "%s is lost: shapes, buffers, counters and frozen parameters are those of %s", name, pt_path(pt));
+    z->lost_model = name;
+    z->s->file[z->s->n_files] = (struct source_file){ .name = name, .file = file, .pt = pt, .cls = FILE_WEIGHTS,
+                                                      .pp = -1, .tp = z->tp, .dp = -1, .layer = -1 };
+    return &z->s->file[z->s->n_files++];
+}
+
+/* The lowest rank above `dp` that has model_states; NULL: none. */
+static struct source_file *next_model(struct zero *z, int dp)
 {
     struct source_file *first = NULL;
 
     for (int i = 0; i < z->n_files; i++) {
         bool model = z->name[i].kind == DS_MP || z->name[i].kind == DS_ZERO3;
 
-        if (model && (!first || z->s->file[i].dp < first->dp))
+        if (model && z->s->file[i].dp > dp && (!first || z->s->file[i].dp < first->dp))
             first = &z->s->file[i];
     }
-    if (!first)
+    return first;
+}
+
+/* Rank 0's model_states, or those of the lowest rank there are; with holes, of those that can be read. */
+static struct source_file *first_model(struct zero *z, struct err *e)
+{
+    struct source_file *first = next_model(z, -2);
+
+    if (!first && (!z->o->holes || z->o->no_tensors || !(first = other_tags_model(z)))) {
         err_data(e, z->s->path, ERR_NO_BYTE, "no *mp_rank_%02d_model_states.pt file here: which parameters there are "
-                 "is unknown", z->tp);
-    else
-        first->pt = pt_open(z->s->files, first->file, e);
-    return first && first->pt ? first : NULL;
+                 "is unknown%s", z->tp, z->o->holes ? ", and no other tag of the run is next to it" : "");
+        return NULL;
+    }
+    while (first && !first->pt && !(first->pt = pt_open(z->s->files, first->file, e))) {
+        struct source_file *next = z->o->holes ? next_model(z, first->dp) : NULL;
+
+        if (!next && z->o->holes)
+            next = other_tags_model(z);
+        if (!next)
+            return NULL;
+        report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+        err_clear(e);
+        first = next;
+    }
+    return first;
 }
 
 /*
@@ -40,45 +84,71 @@ static bool of_the_pipeline(const struct zero *z, const struct pk *root)
 
 static struct pt_files reading(struct zero *z)
 {
-    return (struct pt_files){ .s = z->s, .r = z->r, .threads = z->o->threads, .ctx = z };
+    return (struct pt_files){ .s = z->s, .r = z->r, .threads = z->o->threads, .ctx = z, .holes = z->o->holes };
 }
 
 static void read_models(struct zero *z)
 {
     struct pt_files o = reading(z);
+    int first = 0;
 
+    /* Ranks below the one whose file is open have none, or one that cannot be read, which is reported. */
+    while (first < z->world - 1 && (z->model_file[first] < 0 || !z->s->file[z->model_file[first]].pt))
+        first++;
+    if (z->lost_model)
+        return;
     o.read = zero_model_rank;
     o.renumber = zero_model_renumber;
-    pt_files_keep(&o, z->model_file, 1);
+    pt_files_keep(&o, z->model_file + first, 1);
     if (z->stage == 3 && !z->o->no_tensors)
-        pt_files_each(&o, z->model_file + 1, z->world - 1);
+        pt_files_each(&o, z->model_file + first + 1, z->world - first - 1);
     z->too_many |= o.too_many;
 }
 
-/* Rank 0 of the optimizer tells how vectors are cut; without it there is nothing to cut. */
+/* Rank 0's optimizer file; with holes, the first one that opens. NULL: none, which is reported. */
+static struct source_file *open_lead(struct zero *z)
+{
+    for (z->lead = 0; z->lead < z->world; z->lead++) {
+        const int i = z->optim_file[z->lead];
+        struct source_file *f = i < 0 ? NULL : &z->s->file[i];
+        struct err e = {0};
+
+        if (f && (f->pt = pt_open(z->s->files, f->file, &e)))
+            return f;
+        if (f && !z->o->holes)
+            report_add_err(z->r, "unreadable", &e);
+        else if (f)
+            report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e.msg);
+        err_clear(&e);
+        if (!z->o->holes)
+            break;
+    }
+    z->lead = 0;
+    if (z->o->holes)
+        report_add(z->r, SEV_ERROR, "unreadable", z->s->path, ERR_NO_BYTE, NULL,
+                   "no file of optimizer states can be read: masters and moments are all lost");
+    return NULL;
+}
+
+/* The optimizer's file says how vectors are cut; without it there is nothing to cut. */
 static bool read_shards(struct zero *z)
 {
     struct pt_files o = reading(z);
-    int lead = z->optim_file[0];
-    struct source_file *f = lead < 0 ? NULL : &z->s->file[lead];
-    struct err e = {0};
+    struct source_file *f = open_lead(z);
 
     if (!f)
         return false;
-    f->pt = pt_open(z->s->files, f->file, &e);
-    if (!f->pt) {
-        report_add_err(z->r, "unreadable", &e);
-        return false;
-    }
     if (!zero_shards_lead(z, f->pt, files_name(z->s->files, f->file)))
         return false;
     zero_shape_place(&z->shape, z->stage, z->world);
     o.read = zero_shards_rank;
     o.renumber = zero_shards_renumber;
-    pt_files_keep(&o, z->optim_file, 1);
+    pt_files_keep(&o, z->optim_file + z->lead, 1);
     if (!z->o->no_tensors)
-        pt_files_each(&o, z->optim_file + 1, z->world - 1);
+        pt_files_each(&o, z->optim_file + z->lead + 1, z->world - z->lead - 1);
     z->too_many |= o.too_many;
+    if (z->o->holes)
+        zero_shards_recover(z);
     return true;
 }
 
@@ -111,8 +181,8 @@ static int open_tag(struct zero *z, struct err *e)
         read_models(z);
     if (known && z->has_optimizer && !z->o->no_optimizer)
         known = read_shards(z);
-    zero_state_read(z, first->pt, known && z->has_optimizer && z->optim_file[0] >= 0
-                                      ? &z->s->file[z->optim_file[0]] : NULL);
+    zero_state_read(z, first->pt, known && z->has_optimizer && z->optim_file[z->lead] >= 0
+                                      ? &z->s->file[z->optim_file[z->lead]] : NULL);
     if (z->too_many) {
         err_data(e, z->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
                  PT_FILES_RECORDS_MAX);
@@ -145,6 +215,7 @@ static int open_rank(struct zero *z, const struct source_listing *l, struct err 
             free(z->rank[k].more[i].name);
         free(z->rank[k].more);
     }
+    pt_holes_free(&z->holes);
     return rc;
 }
 

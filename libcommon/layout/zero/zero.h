@@ -97,6 +97,9 @@ struct zero {
     bool has_optimizer;         /* there are optim_states files, and they are wanted */
     bool without_zero;          /* a run without ZeRO, which has no groups of flat vectors: weights alone are read */
     bool too_many;
+    int lead;                   /* the rank whose optimizer file is read first: 0, but for lost ones */
+    const char *lost_model;     /* the lost model_states, for which another tag's stand in: its weights are holes */
+    struct pt_holes holes;
     const struct pk *root;      /* of rank 0's model_states */
     const char *path;           /* its name, for findings */
     struct zero_shape shape;
@@ -108,6 +111,8 @@ struct zero {
 };
 
 enum severity zero_mismatch(const struct zero *z);
+/* Of what is lost: a warning where holes are allowed. */
+static inline enum severity zero_lost(const struct zero *z) { return z->o->holes ? SEV_WARNING : SEV_ERROR; }
 
 /* ---- zero_files.c ---- */
 
@@ -115,6 +120,9 @@ enum severity zero_mismatch(const struct zero *z);
 MUST_CHECK int zero_files_read(struct zero *z, const struct source_listing *l, struct err *e);
 /* Settle the number of ranks from names and what rank 0 says; put every file to its rank. -1: absurd. */
 MUST_CHECK int zero_files_ranks(struct zero *z, struct err *e);
+/* The name of a rank's file of optimizer states, or of ZeRO-3's model_states; in the source's arena. */
+char *zero_optim_name(const struct zero *z, int r);
+char *zero_model_name(const struct zero *z, int r);
 
 /* ---- zero_model.c ---- */
 
@@ -130,6 +138,8 @@ void zero_model_renumber(void *ctx, int file, int base);
 bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path);
 void zero_shards_rank(const struct pt_files_job *j);
 void zero_shards_renumber(void *ctx, int file, int base);
+/* Records of damaged optimizer files, found where the lead's has them (source_opts.holes). */
+void zero_shards_recover(struct zero *z);
 
 /* ---- zero_params.c ---- */
 

@@ -7,7 +7,6 @@
  *
  * All of one tensor rank: mp_rank_01 and so on are read likewise, each for itself.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +63,7 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 {
     struct source *s = z->s;
 
-    s->file = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *s->file);
+    s->file = arena_alloc(s->arena, ((size_t)l->n + 2) * sizeof *s->file);
     z->name = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *z->name);
     for (int i = 0; i < l->n; i++) {
         const char *name = l->member[i].name;
@@ -97,25 +96,32 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 static void missing(struct zero *z, int *told, const char *name)
 {
     if (++*told <= MISSING_NAMED)
-        report_add(z->r, SEV_ERROR, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%s is missing", name);
+        report_add(z->r, zero_lost(z), "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%s is missing", name);
+}
+
+char *zero_optim_name(const struct zero *z, int r)
+{
+    return arena_fmt(z->s->arena, "%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", z->bf16_prefix ? "bf16_" : "", r,
+                     z->tp);
+}
+
+char *zero_model_name(const struct zero *z, int r)
+{
+    return arena_fmt(z->s->arena, "zero_pp_rank_%d_mp_rank_%02d_model_states.pt", r, z->tp);
 }
 
 static void find_missing(struct zero *z)
 {
-    char name[96];
     int told = 0;
 
     for (int r = 0; r < z->world; r++) {
-        snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", z->bf16_prefix ? "bf16_" : "", r,
-                 z->tp);
         if (z->optim_file[r] < 0 && z->has_optimizer)
-            missing(z, &told, name);
-        snprintf(name, sizeof name, "zero_pp_rank_%d_mp_rank_%02d_model_states.pt", r, z->tp);
+            missing(z, &told, zero_optim_name(z, r));
         if (z->model_file[r] < 0 && z->stage == 3)
-            missing(z, &told, name);
+            missing(z, &told, zero_model_name(z, r));
     }
     if (told > MISSING_NAMED)
-        report_add(z->r, SEV_ERROR, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
+        report_add(z->r, zero_lost(z), "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
                    told - MISSING_NAMED);
     if (!z->has_optimizer)
         report_add(z->r, SEV_WARNING, "no_optimizer", z->s->path, ERR_NO_BYTE, NULL,

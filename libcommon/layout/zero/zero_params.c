@@ -61,9 +61,24 @@ static void ranks_of(const struct zero *z, const struct zero_place *p, int *firs
     *last = (int)((p->slot->first + p->slot->n_elems - 1) / part);
 }
 
+static void add_hole(struct zero *z, struct tmap *m, const char *name, int64_t n)
+{
+    m->slice->extent[m->slice->n_extents++] =
+        pt_hole(&z->holes, z->s, name, (uint64_t)n * (uint64_t)dtype_size(m->dtype));
+}
+
+/* With holes, the lead's run of a group's state, which a lost rank had as well; NULL: it is none's. */
+static const struct zero_run *lead_run(const struct zero *z, int group, int state)
+{
+    const struct zero_rank *lead = &z->rank[z->lead];
+
+    return z->o->holes && lead->run && lead->run[group][state].record >= 0 ? &lead->run[group][state] : NULL;
+}
+
 /* One flat state over all ranks; NULL: a rank that holds a part of it is not usable, which was told. */
 static struct tmap *flat_map(struct zero *z, const struct zero_place *p, int state)
 {
+    const struct zero_run *lead = lead_run(z, p->group, state);
     struct tmap *m = NULL;
     int first, last;
     int64_t at, skip;
@@ -75,6 +90,12 @@ static struct tmap *flat_map(struct zero *z, const struct zero_place *p, int sta
 
         if (n == 0 && p->slot->n_elems > 0)
             continue;
+        if (lead && (!run || run->record < 0)) {
+            m = m ? m : new_map(z, lead->dtype, p->slot->n_elems, last - first + 1);
+            if (n > 0)
+                add_hole(z, m, z->optim_file[r] >= 0 ? z->s->file[z->optim_file[r]].name : zero_optim_name(z, r), n);
+            continue;
+        }
         if (!run || run->record < 0)
             return NULL;
         if (!m)
@@ -110,10 +131,30 @@ static struct tmap *whole_map(struct zero *z, const struct zero_tensor *t)
     return zero_tensor_map(z, t->name, &t->t);
 }
 
+/* A trained tensor of a model_states file that is lost. */
+static struct tmap *lost_map(struct zero *z, const struct zero_tensor *t)
+{
+    struct tmap *m = new_map(z, t->t.dtype, t->t.n_elems, 1);
+
+    if (t->t.n_elems > 0)
+        add_hole(z, m, z->lost_model, t->t.n_elems);
+    return m;
+}
+
+/* The type of some rank's piece; DTYPE_N: no rank has one. */
+static enum dtype type_of_frozen(const struct zero *z, int i)
+{
+    for (int r = 0; r < z->world; r++)
+        if (z->rank[r].frozen && z->rank[r].frozen[i].record >= 0)
+            return z->rank[r].frozen[i].dtype;
+    return DTYPE_N;
+}
+
 /* The pieces of a frozen parameter over all ranks. */
 static struct tmap *frozen_map(struct zero *z, int i)
 {
     const struct zero_slot *s = &z->frozen[i];
+    const enum dtype type = type_of_frozen(z, i);
     int64_t c = zero_piece_elems(s->n_elems, z->world);
     struct tmap *m = NULL;
 
@@ -121,6 +162,13 @@ static struct tmap *frozen_map(struct zero *z, int i)
         const struct zero_run *run = z->rank[r].frozen ? &z->rank[r].frozen[i] : NULL;
         int64_t left = s->n_elems - r * c;
 
+        if (!run && z->o->holes && type != DTYPE_N) {
+            m = m ? m : new_map(z, type, s->n_elems, z->world);
+            if (left > 0)
+                add_hole(z, m, z->model_file[r] >= 0 ? z->s->file[z->model_file[r]].name : zero_model_name(z, r),
+                         left < c ? left : c);
+            continue;
+        }
         if (!run || run->record < 0 || (m && run->dtype != m->dtype))
             return NULL;
         if (!m)
@@ -179,6 +227,8 @@ static void make_trained(struct zero *z, const struct zero_place *place, const s
     else if (!same_shape(place->slot, &t->t))
         report_add(z->r, SEV_ERROR, "shape", z->path, ERR_NO_BYTE, p->name,
                    "its tensor in `module` has another shape than param_shapes");
+    else if (z->lost_model)
+        put_weights(p, lost_map(z, t));
     else
         put_weights(p, whole_map(z, t));
 }
@@ -196,8 +246,9 @@ static void make_frozen(struct zero *z, int i, const struct zero_tensor *t)
         put_weights(p, whole_map(z, t));
     if (p->state[STATE_BF16] || p->state[STATE_FP32])
         return;
-    report_add(z->r, SEV_WARNING, "missing_key", z->path, ERR_NO_BYTE, p->name,
-               "a frozen parameter without its values (exclude_frozen_parameters?)");
+    report_add(z->r, z->lost_model ? SEV_ERROR : SEV_WARNING, "missing_key", z->path, ERR_NO_BYTE, p->name,
+               z->lost_model ? "a frozen parameter whose pieces are lost with the model_states files"
+                             : "a frozen parameter without its values (exclude_frozen_parameters?)");
 }
 
 /* A second name: its weights are its holder's. */

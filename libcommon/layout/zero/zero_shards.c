@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/format/zip.h"
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/zero/zero.h"
 
@@ -327,6 +328,33 @@ void zero_shards_rank(const struct pt_files_job *j)
     check_count(&k);
     check_paddings(&k);
     check_mappings(&k);
+}
+
+/* The lead's records as rank r's file has them: a sound one each, or -1. */
+static void recover_rank(struct zero *z, int r)
+{
+    const struct zero_rank *lead = &z->rank[z->lead];
+    struct zero_rank *to = &z->rank[r];
+
+    to->run = xcalloc((size_t)z->shape.n_groups, sizeof *to->run);
+    for (int g = 0; g < z->shape.n_groups; g++)
+        for (int s = 0; s < ZERO_STATES; s++) {
+            const int like = lead->run[g][s].record;
+            struct record found;
+
+            to->run[g][s] = lead->run[g][s];
+            if (like >= 0)
+                to->run[g][s].record = zip_find_payload(z->s->files, z->s->file[z->optim_file[r]].file,
+                                                        files_record(z->s->files, like), &found)
+                                           ? files_add_record(z->s->files, &found) : -1;
+        }
+}
+
+void zero_shards_recover(struct zero *z)
+{
+    for (int r = 0; r < z->world && z->rank[z->lead].run; r++)
+        if (z->optim_file[r] >= 0 && !z->rank[r].run)
+            recover_rank(z, r);
 }
 
 void zero_shards_renumber(void *ctx, int file, int base)

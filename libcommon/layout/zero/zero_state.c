@@ -25,9 +25,9 @@ static void read_optimizer(struct zero *z, const struct source_file *f)
 /* One save, one counter. */
 static void compare_steps(struct zero *z)
 {
-    const double first = z->rank[0].step;
+    const double first = z->rank[z->lead].step;
 
-    for (int r = 1; r < z->world; r++)
+    for (int r = z->lead + 1; r < z->world; r++)
         if (z->rank[r].step >= 0 && first >= 0 && z->rank[r].step != first)
             report_add(z->r, zero_mismatch(z), "mixed_saves",
                        files_name(z->s->files, z->s->file[z->optim_file[r]].file), ERR_NO_BYTE, NULL,
@@ -42,10 +42,10 @@ static const char *optim_path(const struct zero *z, int rank)
 /* Rates, betas, the loss scale: the same on all ranks of a save. */
 static void compare_settings(struct zero *z)
 {
-    const char *first = z->rank[0].settings;
+    const char *first = z->rank[z->lead].settings;
     char mine[160], firsts[160];
 
-    for (int r = 1; first && r < z->world; r++)
+    for (int r = z->lead + 1; first && r < z->world; r++)
         if (z->rank[r].settings && adam_settings_differ(z->rank[r].settings, first, mine, firsts))
             report_add(z->r, zero_mismatch(z), "mixed_saves", optim_path(z, r), ERR_NO_BYTE, NULL,
                        "the optimizer's %s, rank 0 has %s: the files are not of one save", *mine ? mine : "setting is "
@@ -80,10 +80,10 @@ static void compare_groups(struct zero *z)
 {
     for (int g = 0; g < z->shape.n_groups; g++)
         for (int s = ZERO_AVG; s < ZERO_STATES; s++)
-            for (int r = 1; z->rank[0].run && r < z->world; r++)
-                if (z->rank[r].run && !z->rank[0].no_moments && !z->rank[r].no_moments &&
-                    has_moment(z, r, g, s) != has_moment(z, 0, g, s)) {
-                    report_add(z->r, SEV_ERROR, "no_moments", optim_path(z, has_moment(z, 0, g, s) ? r : 0),
+            for (int r = z->lead + 1; z->rank[z->lead].run && r < z->world; r++)
+                if (z->rank[r].settings && !z->rank[z->lead].no_moments && !z->rank[r].no_moments &&
+                    has_moment(z, r, g, s) != has_moment(z, z->lead, g, s)) {
+                    report_add(z->r, SEV_ERROR, "no_moments", optim_path(z, has_moment(z, z->lead, g, s) ? r : z->lead),
                                ERR_NO_BYTE, NULL, "group %d has no %s, another rank's file does", g,
                                state_name(zero_states[s]));
                     break;
@@ -94,7 +94,7 @@ static void compare_groups(struct zero *z)
 static const char *more_states(struct zero *z)
 {
     struct strbuf names = {0};
-    const struct zero_rank *rank = &z->rank[0];
+    const struct zero_rank *rank = &z->rank[z->lead];
     const char *all = NULL;
 
     for (int i = 0; i < rank->n_more; i++) {
@@ -127,7 +127,7 @@ static void compare_moments(struct zero *z)
     int without = -1, with = -1;
 
     for (int r = 0; r < z->world; r++)
-        if (z->rank[r].run)
+        if (z->rank[r].settings)
             *(z->rank[r].no_moments && z->rank[r].n_more == 0 ? &without : &with) = r;
     if (without >= 0 && with >= 0)
         report_add(z->r, SEV_ERROR, "no_moments",
