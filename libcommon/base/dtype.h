@@ -25,8 +25,8 @@ enum dtype {
 };
 
 /* Maximum number of dimensions of a tensor, in every struct that stores a shape. */
-#define TENSOR_MAX_DIM 8
-#define TENSOR_MAX_DIM_TEXT "8"               /* for messages */
+#define TENSOR_MAX_DIM 16
+#define TENSOR_MAX_DIM_TEXT "16"              /* for messages */
 
 int dtype_size(enum dtype t);               /* size of one element in bytes */
 const char *dtype_name(enum dtype t);       /* short lower-case names as in safetensors: "bf16", "f32" */

@@ -576,7 +576,7 @@ static int look_at_shape(struct h5_in *h, const char *path, hid_t id, struct h5_
     }
     d->ndim = H5Sget_simple_extent_ndims(space);
     if (d->ndim < 1 || d->ndim > H5_MAX_DIM || H5Sget_simple_extent_dims(space, dims, NULL) != d->ndim) {
-        bad(h, path, e, "a dataset of 1 to 8 dimensions was expected");
+        bad(h, path, e, "a dataset of 1 to " TENSOR_MAX_DIM_TEXT " dimensions was expected");
         goto out;
     }
     d->len = 4;

@@ -594,6 +594,11 @@ static bool is_plain(const struct pk *v)
     return v->type != PK_CALL || pickle_getattr_class(v) || isupper((unsigned char)*cls->name);
 }
 
+bool pt_refuses_class(const struct pk *v)
+{
+    return v->opaque && !is_plain(v);
+}
+
 /* base: offset of the pickle in the file. */
 static void check_classes(const struct pk_tree *tree, const char *file_name, uint64_t base, struct report *r)
 {

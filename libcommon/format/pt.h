@@ -85,6 +85,8 @@ bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r);
 /* Report ERROR "unread" for each view and each tensor of a class of its own that pt_tensor() does not read. */
 void pt_check_unread(const struct pt *pt, const char *file_name, struct report *r);
+/* Returns true if pt_check_classes() reports an ERROR for the opaque node. */
+bool pt_refuses_class(const struct pk *v);
 /* Do the same as pt_check_classes() for a pickle that is a file of its own. */
 void pt_check_tree(const struct pk_tree *tree, const char *file_name, struct report *r);
 /* Read every record and compare its CRC. Use this only for files without big tensors. */

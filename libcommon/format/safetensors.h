@@ -18,7 +18,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-enum { SAFETENSORS_MAX_DIM = 16 };
+enum { SAFETENSORS_MAX_DIM = 64 };              /* limit of torch */
 #define SAFETENSORS_MAX_HEADER 100000000u       /* limit of the reference implementation; the hub's limit is 25000000 */
 
 struct safetensors_tensor {

@@ -182,7 +182,7 @@ static void print_values(const struct stats_diff *sd, enum dtype t)
 
 static void print_pair(const struct diff *d, const struct diff_pair *p)
 {
-    char *label = view_label(p->a), a[160], b[160];
+    char *label = view_label(p->a), a[OUT_SHAPE_TEXT], b[OUT_SHAPE_TEXT];
 
     printf("%s", label);
     if (!p->b)

@@ -107,7 +107,7 @@ static const char *rule_of(const struct view *v, const struct param *p)
 static struct widths find_widths(const struct view *v)
 {
     struct widths w = { .shape = 5, .rule = 5, .states = !same_states(v) };
-    char shape[160];
+    char shape[OUT_SHAPE_TEXT];
 
     for (int i = 0; i < v->n; i++) {
         const struct param *p = v->tensor[i].param;
@@ -132,7 +132,7 @@ static void print_param(const struct inspect *in, const struct view *v, const st
                         const struct widths *w)
 {
     const struct param *p = t->param;
-    char shape[160], stage[16] = "-", group[16] = "-";
+    char shape[OUT_SHAPE_TEXT], stage[16] = "-", group[16] = "-";
 
     if (p->stage >= 0)
         snprintf(stage, sizeof stage, "%d", p->stage);
@@ -182,7 +182,7 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
 
 static void print_values(const struct view *v)
 {
-    char shape[160];
+    char shape[OUT_SHAPE_TEXT];
 
     if (v->n_all > v->n || v->n_plain)
         printf("beside the parameters\n");
@@ -203,7 +203,7 @@ static void print_values(const struct view *v)
 
 static void print_stacks(const struct view *v)
 {
-    char shape[160];
+    char shape[OUT_SHAPE_TEXT];
 
     if (v->n_known > v->n_all)
         printf("stacked in the files\n");
@@ -297,7 +297,7 @@ static void list_params(const struct inspect *in, const struct view *v)
 static void list_tensors(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
-    char shape[160];
+    char shape[OUT_SHAPE_TEXT];
     int width = 0, types = 5;
 
     for (int i = 0; i < v->n; i++) {

@@ -56,13 +56,13 @@ json_t *out_shape(const int64_t *shape, int ndim)
     return a;
 }
 
-const char *out_shape_text(const int64_t *shape, int ndim, char buf[160])
+const char *out_shape_text(const int64_t *shape, int ndim, char buf[OUT_SHAPE_TEXT])
 {
-    int len = snprintf(buf, 160, "[");
+    int len = snprintf(buf, OUT_SHAPE_TEXT, "[");
 
     for (int i = 0; i < ndim; i++)
-        len += snprintf(buf + len, (size_t)(160 - len), "%s%" PRId64, i ? ", " : "", shape[i]);
-    snprintf(buf + len, (size_t)(160 - len), "]");
+        len += snprintf(buf + len, (size_t)(OUT_SHAPE_TEXT - len), "%s%" PRId64, i ? ", " : "", shape[i]);
+    snprintf(buf + len, (size_t)(OUT_SHAPE_TEXT - len), "]");
     return buf;
 }
 

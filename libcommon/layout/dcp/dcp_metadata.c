@@ -74,6 +74,9 @@ struct dcp_reader {
     uint32_t *slot;             /* a hash table of pairs: number + 1; 0: free */
     size_t n_slots;
     struct names *left_out;     /* names of entries that could not be read */
+    const struct pk **refused;  /* nodes of refused classes inside entries */
+    size_t n_refused, cap_refused;
+    const struct pk **refused_in;       /* the first one of each pair of state_dict_metadata; NULL: there are none */
     bool transformed;           /* some item is; told once */
 };
 
@@ -272,7 +275,7 @@ static uint32_t *find_pair(const struct dcp_reader *rd, const char *name, const 
     for (; rd->slot[i]; i = (i + 1) & (rd->n_slots - 1)) {
         const struct index_row *x = &rd->index[rd->pair[rd->slot[i] - 1].index];
 
-        if (x->name == name && x->n == n && memcmp(x->at, at, (size_t)n * sizeof *at) == 0)
+        if (x->name == name && x->n == n && (n <= 0 || memcmp(x->at, at, (size_t)n * sizeof *at) == 0))
             break;
     }
     return &rd->slot[i];
@@ -519,13 +522,82 @@ static void read_path(struct dcp_reader *rd, struct dcp_entry *en)
     en->n_path = (int)n;
 }
 
-static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct pk *v, struct dcp_entry *en)
+/*
+ * The first node of a refused class in v, or NULL; all of them are added to those that belong to an entry. The parser
+ * has bounded what such a walk can meet.
+ */
+static const struct pk *find_refused(struct dcp_reader *rd, const struct pk *v)
+{
+    const struct pk *found = NULL;
+    const bool is_call = v && (v->type == PK_CALL || v->type == PK_OBJ || v->type == PK_PERSID);
+    const struct pk *part[] = { is_call ? v->fn : NULL, is_call ? v->args : NULL, is_call ? v->state : NULL,
+                                is_call ? v->fill : NULL };
+    const bool has_items = v && (v->type == PK_LIST || v->type == PK_TUPLE || v->type == PK_SET || v->type == PK_DICT);
+
+    if (v && pt_refuses_class(v)) {
+        ARRAY_ROOM(rd->refused, rd->cap_refused, rd->n_refused + 1);
+        rd->refused[rd->n_refused++] = v;
+        found = v;
+    }
+    for (int i = 0; i < 4; i++) {
+        const struct pk *in = part[i] ? find_refused(rd, part[i]) : NULL;
+
+        found = found ? found : in;
+    }
+    for (uint32_t i = 0; has_items && i < (v->type == PK_DICT ? 2 * v->n : v->n); i++) {
+        const struct pk *in = find_refused(rd, v->item[i]);
+
+        found = found ? found : in;
+    }
+    return found;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const struct pk *x = *(const struct pk *const *)a, *y = *(const struct pk *const *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Report classes that are not known here. Entries that hold a refused one are to be left out instead. */
+static void check_classes(struct dcp_reader *rd, const struct pk_tree *tree)
+{
+    const struct pk *dict = field(tree->root, "state_dict_metadata");
+    struct pk_tree rest = *tree;
+    uint32_t n = 0, n_refused = 0;
+    struct pk **pair = dict && dict->type == PK_DICT ? pk_pairs(dict, &n) : NULL;
+
+    for (uint32_t i = 0; i < tree->n_opaque; i++)
+        n_refused += pt_refuses_class(tree->opaque[i]);
+    if (n_refused) {
+        rd->refused_in = arena_alloc(rd->scratch, ((size_t)n + 1) * sizeof *rd->refused_in);
+        for (uint32_t i = 0; i < n; i++)
+            rd->refused_in[i] = find_refused(rd, pair[2 * i + 1]);
+        qsort(rd->refused, rd->n_refused, sizeof *rd->refused, by_address);
+        rest.opaque = arena_alloc(rd->scratch, ((size_t)tree->n_opaque + 1) * sizeof *rest.opaque);
+        rest.n_opaque = 0;
+        for (uint32_t i = 0; i < tree->n_opaque; i++)
+            if (!rd->n_refused ||
+                !bsearch(&tree->opaque[i], rd->refused, rd->n_refused, sizeof *rd->refused, by_address))
+                rest.opaque[rest.n_opaque++] = tree->opaque[i];
+    }
+    pt_check_tree(&rest, rd->path, rd->r);
+}
+
+static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct pk *v, const struct pk *refused,
+                      struct dcp_entry *en)
 {
     const char *name = pk_as_str(key);
+    char class[256];
 
     if (!name || !*name || strlen(name) != key->len)
         return odd(rd, key, "state_dict_metadata has a key that is no name");
     *en = (struct dcp_entry){ .name = arena_strndup(rd->a, name, strlen(name)), .said_at = v->at, .planned = -1 };
+    if (refused) {
+        leave_out(rd, en, "an entry that holds class", pk_class(refused, class, sizeof class) ? class : "(none)");
+        names_add(rd->left_out, en->name, 0);
+        return 0;
+    }
     if (pk_is_class(v, METADATA, "TensorStorageMetadata")) {
         en->is_tensor = true;
         if (!read_tensor(rd, en, v)) {
@@ -540,8 +612,6 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
         en->n_chunks = 1;
         find_place(rd, en, named < 0 ? NULL : rd->names[named], en->chunk);
     } else {
-        char class[256];
-
         leave_out(rd, en, "an entry of class", pk_class(v, class, sizeof class) ? class : "(none)");
         return 0;
     }
@@ -579,7 +649,8 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
     out->unread = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *out->unread);
     list_paths(rd, field(root, "planner_data"));
     for (uint32_t i = 0; i < n; i++) {
-        int taken = take_entry(rd, pair[2 * i], pair[2 * i + 1], &out->entry[out->n]);
+        int taken = take_entry(rd, pair[2 * i], pair[2 * i + 1], rd->refused_in ? rd->refused_in[i] : NULL,
+                               &out->entry[out->n]);
 
         if (taken < 0)
             return -1;
@@ -634,6 +705,7 @@ static void reader_free(struct dcp_reader *rd)
     free(rd->names);
     free(rd->pair);
     free(rd->slot);
+    free(rd->refused);
     arena_free(rd->scratch);
 }
 
@@ -654,7 +726,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
     free(p->owned);
     if (parsed < 0)
         goto out;
-    pt_check_tree(&tree, p->path, r);
+    check_classes(&rd, &tree);
     if (!is_metadata(tree.root)) {
         odd(&rd, tree.root, "no Metadata object: no .metadata of torch.distributed.checkpoint");
         goto out;

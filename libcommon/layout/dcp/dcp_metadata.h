@@ -90,7 +90,7 @@ struct dcp_pickle {
  * Parse it. Memory is the arena's. Entries that are not known here go to out->unread, which the caller reports. What
  * else makes single entries useless are findings and the entry is left out; -1 and ERR_DATA with the byte when the
  * file as a whole cannot be read. Codes:
- *   class E, opaque W   see pt_check_classes()
+ *   class E, opaque W   see pt_check_classes(); an entry that holds a refused class is in out->unread instead
  *   shape E             sizes that are none, or that no memory could hold
  *   transform E         an item's bytes were transformed on their way (compressed, encrypted)
  *   place E             a chunk or value without a place, or with two

@@ -32,7 +32,7 @@ bool universal_hdf5_has_model(const struct source *s);
 /* Run state and model, by the first of its mp_rank files; what that does not say of the model stays. */
 void universal_hdf5_run(struct source *s);
 /*
- * Refuse, by name, what an index cannot hold: more than 8 dimensions, names that are paths, and what is not made fp32;
+ * Refuse, by name, what an index cannot hold: more than 16 dimensions, names that are paths, and what is not made fp32;
  * as_is: what is not fp32, or not there.
  */
 MUST_CHECK int universal_hdf5_check(const struct source *s, bool as_is, struct err *e);
