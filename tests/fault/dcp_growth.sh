@@ -5,15 +5,15 @@
 # that opens it. A plain value is compared with no others: 8 times as many take no more than 16 times as long.
 # tests/bench/bench_dcp.sh measures larger sets.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
-few=10000 many=50000
+few=20000 many=100000
 for n in $few $many; do
     check "$n chunks are made" "$TBIN/bench/mkdcp" chunks $n "$W/c$n"
 done
-# bytes COMMAND: print the memory that each further chunk takes. Of three runs the smallest counts, since the kernel may
+# bytes COMMAND: print the memory that each further chunk takes. Of two runs the smallest counts, since the kernel may
 # give a process huge pages that it uses in part.
 bytes() {
     : >"$W/times"
-    for run in 1 2 3; do
+    for run in 1 2; do
         for n in $few $many; do
             "$TBIN/bench/measure" "$W/times" ckpt-inspect "$@" -j 2 "$W/c$n" >"$W/said" 2>&1 ||
                 echo "$*: run $run: $(cat "$W/said")" >&2
