@@ -1,8 +1,9 @@
 /*
- * hf_canonical.c - parameters of any layout find their places in a GPT
+ * hf_canonical.c - map parameters of any layout to the canonical places of a GPT
  *
- * Every name leads to a place, (block, role); places are filled once and none stays empty. Then each parameter is what
- * the files have under its name, rows in Megatron's order.
+ * Every parameter name is mapped to a place (block, role). Each place is filled at most once, and every place that
+ * the architecture has must be filled. Each canonical parameter then gets the tensor maps of the file parameter in
+ * its place, with the rows in Megatron's order.
  */
 #include "libcommon/layout/hf/hf_canonical.h"
 
@@ -15,30 +16,34 @@
 #include "libcommon/model/family.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Numbers of layer files as the trainer of today has them; two layers lie behind the last block. */
+/*
+ * Numbers of layer files as the current trainer writes them. The first block is layer FIRST_LAYER. NORM_GAP numbers
+ * between the last block and the final norm belong to layers without parameters.
+ */
 enum { FIRST_LAYER = 3, NORM_GAP = 1 };
 
-/* Where a name leads to. */
+/* The place that a parameter name maps to. */
 struct canon_place {
-    const struct family_rule *rule;     /* NULL: the name is canonical */
-    const struct param_row *row;        /* NULL: the head */
-    int layer;                          /* the number in the name; -1: none */
+    const struct family_rule *rule;     /* NULL if the name is canonical */
+    const struct param_row *row;        /* NULL for the head */
+    int layer;                          /* the number in the name; -1 if there is none */
     bool in_shards, stacked;
 };
 
 struct canon {
     struct source *s;
     enum hf_arch arch;
-    struct family *f;           /* NULL: names are canonical */
+    struct family *f;           /* NULL if the names are canonical */
     struct hf_canonical *out;
     struct err *e;
-    int n_blocks, lowest;       /* of layers; the lowest number in names */
-    struct param **slot;        /* [(n_blocks + 1) * ROLE_N]: the files' parameter, those of no block last */
-    struct canon_place *place;        /* beside s->param */
-    bool *skip;                 /* beside s->param: a buffer, the head */
+    int n_blocks, lowest;       /* number of blocks; the lowest block number in the names */
+    /* [(n_blocks + 1) * ROLE_N]: the parameter in the files; parameters outside all blocks are last */
+    struct param **slot;
+    struct canon_place *place;        /* parallel to s->param */
+    bool *skip;                 /* parallel to s->param: true for a buffer and for the head */
     int n_made;
     struct param *made;
-    bool *turned;               /* beside made */
+    bool *turned;               /* parallel to made: the matrix is stored as [in, out] */
 };
 
 static int refuse(const struct canon *c, const char *param, const char *why)
@@ -47,7 +52,7 @@ static int refuse(const struct canon *c, const char *param, const char *why)
     return -1;
 }
 
-/* ---- which family ---- */
+/* ---- choose the family ---- */
 
 static bool is_canonical(const struct source *s)
 {
@@ -69,7 +74,10 @@ static int count_hits(const struct source *s, const struct family *f)
     return n;
 }
 
-/* The one that has most of the names; of both GPT-2, whose are all that Megatron-core has. -1: no rules can be read. */
+/*
+ * Choose the family whose rules match the most names. GPT-2 wins a tie, because it has all names that Megatron-core
+ * uses. Returns -1 if no family's rules can be read.
+ */
 static int choose_family(struct canon *c)
 {
     int most = -1;
@@ -90,7 +98,7 @@ static int choose_family(struct canon *c)
     return c->f ? 0 : -1;
 }
 
-/* A name of neither family: whose it is, where that is known. */
+/* Refuse a name that belongs to neither trainable family. The error names the family that has it, if one is known. */
 static int refuse_stranger(const struct canon *c, const char *name)
 {
     struct err ignored = {0};
@@ -117,7 +125,7 @@ static bool is_head(const struct family_rule *r)
     return r->merge == MERGE_VOCAB && hf_is_head(r->part[0]);
 }
 
-/* The table's row of what a rule is about. */
+/* Returns the row of the parameter table that a rule describes. */
 static const struct param_row *row_of(const struct canon *c, const struct family_rule *r)
 {
     int layer;
@@ -204,7 +212,7 @@ static int fill_slots(struct canon *c)
     return 0;
 }
 
-/* What the files would call it. Caller frees. */
+/* Returns the name that the files should have for this place. The caller frees it. */
 static char *expected_name(const struct canon *c, const struct param_row *r, int block)
 {
     if (c->f && !c->place[0].in_shards)
@@ -250,7 +258,10 @@ static int check_types(const struct canon *c, const struct param *p)
     return 0;
 }
 
-/* config.json, where the folder has one of a family's: what it computes otherwise must not go unseen. */
+/*
+ * Check config.json if the folder has one, and read the number of heads and epsilon from it. A model that computes
+ * differently from the trainer must be refused, not trained silently.
+ */
 static int check_config(const struct canon *c, int64_t *heads)
 {
     const struct source_file *f = c->s->kind == LAYOUT_HF ? source_file(c->s, "config.json") : NULL;
@@ -299,7 +310,9 @@ static void read_sizes(struct canon *c, int64_t heads)
 
 /* ---- the parameters ---- */
 
-/* Runs of rows in another order: `part` has room for all of them. */
+/*
+ * Returns m with its rows transposed from (kind, head) to (head, kind). `part` must have room for 3 * heads entries.
+ */
 static struct tmap *reorder(const struct canon *c, const struct tmap *m, struct tmap_part *part)
 {
     const int64_t n = c->out->heads;
@@ -310,7 +323,7 @@ static struct tmap *reorder(const struct canon *c, const struct tmap *m, struct 
     return tmap_parts(c->s->arena, part, 3 * (int)n);
 }
 
-/* Rows by (kind, head, lane), as GPT-2's vectors have them, to (head, kind, lane). */
+/* Reorder rows from (kind, head, lane), the order of GPT-2's vectors, to (head, kind, lane). */
 static int restore_rows(const struct canon *c, struct param *p, const char *name)
 {
     const int64_t n = c->out->heads;
@@ -331,7 +344,10 @@ static int restore_rows(const struct canon *c, struct param *p, const char *name
     return 0;
 }
 
-/* Of what the files have; *turned: it is a matrix of [in, out]. */
+/*
+ * Make the canonical parameter *to from the file parameter in its place. *turned is set if the matrix is stored as
+ * [in, out].
+ */
 static int make_param(const struct canon *c, const struct param_row *row, int block, struct param *to, bool *turned)
 {
     const struct param *from = *slot_of(c, block, row->role);
@@ -352,7 +368,7 @@ static int make_param(const struct canon *c, const struct param_row *row, int bl
         return -1;
     if (from->ndim != row->ndim)
         return refuse(c, from->name, row->ndim == 2 ? "is no matrix" : "is no vector");
-    if (!to->state[STATE_FP32])         /* weights without masters are these, widened */
+    if (!to->state[STATE_FP32])         /* without fp32 masters the weights serve as masters, widened */
         to->state[STATE_FP32] = to->state[STATE_BF16];
     *turned = other && hf_is_turned(c->arch, row);
     if (*turned) {
@@ -362,7 +378,10 @@ static int make_param(const struct canon *c, const struct param_row *row, int bl
     return other && row->hf[c->arch].change == HF_QKV_ROWS ? restore_rows(c, to, from->name) : 0;
 }
 
-/* A table that is only another name of the head's tensors has states of its own nowhere. */
+/*
+ * Resolve the head and the embedding table. A table that only shares the tensors of the head has no states of its
+ * own, so it gets the states of the head.
+ */
 static void settle_head(struct canon *c)
 {
     struct param **table = slot_of(c, -1, ROLE_WORD);
@@ -405,13 +424,13 @@ static int make_all(struct canon *c)
         return -1;
     s->param = c->made;
     s->n_params = c->n_made;
-    s->n_stacks = 0;                    /* their rows are numbers of the parameters there were */
+    s->n_stacks = 0;                    /* stacks index the previous parameters */
     s->names = arena_alloc(s->arena, sizeof *s->names);
     c->out->turned = c->turned;
     return 0;
 }
 
-/* ---- the door ---- */
+/* ---- public functions ---- */
 
 bool hf_canonical_needed(const struct source *s)
 {

@@ -1,12 +1,13 @@
 /*
  * hf_canonical.h - a source of any layout under the canonical names of a GPT
  *
- * Who trains wants BLOOM's and GPT-2's parameters by the names of model/params.h, whatever the files call them: a
- * folder of Transformers, FSDP2's or ZeRO's files of such a model, Megatron-core's keys, or what was made of a
- * checkpoint of ours and has its names still. By the family's rules (model/family.h) names are found, rows of query,
- * key and value put in order, and nothing may be missing or left over. All in tensor maps, moments as well as weights:
- * Adam's are element by element, so they go with theirs. Matrices kept as [in, out] have canonical shapes, and maps as
- * they lie: whoever reads them turns them round.
+ * The trainer needs the parameters of BLOOM and GPT-2 under the names of model/params.h, whatever names the files
+ * use. The files may be a folder of Transformers, FSDP2 or ZeRO files of such a model, Megatron-core files, or files
+ * made from one of our checkpoints that kept its names. The family's rules (model/family.h) map the names and
+ * reorder the rows of query, key and value. No parameter may be missing or left over. All changes are made in tensor
+ * maps, for moments as well as for weights: Adam's moments are element by element, so they are reordered with their
+ * weights. Matrices stored as [in, out] get canonical shapes, but their maps keep the stored order, so the reader
+ * must transpose them.
  */
 #ifndef SHARDKIT_LAYOUT_HF_CANONICAL_H
 #define SHARDKIT_LAYOUT_HF_CANONICAL_H
@@ -14,25 +15,29 @@
 #include "libcommon/layout/layout.h"
 
 struct hf_canonical {
-    const char *names;          /* whose the files' names are: "Transformers", "Megatron-core", "the pipeline engine" */
-    const bool *turned;         /* of each parameter: the map is of [in, out]; the source's arena */
-    int64_t heads;              /* of attention; 0: neither was it said nor do the files say */
-    double epsilon;             /* of LayerNorms; 0: it does not say */
-    /* A head that is there under a name of its own: it must be the embedding. NULL: there is none. */
+    const char *names;  /* convention of the files' names: "Transformers", "Megatron-core", "the pipeline engine" */
+    const bool *turned;         /* per parameter: the map is stored as [in, out]; in the source's arena */
+    int64_t heads;              /* attention heads; 0 if neither the caller nor the files give the number */
+    double epsilon;             /* epsilon of the LayerNorms; 0 if the files do not give it */
+    /* A head stored under a name of its own, which must equal the embedding `table`. NULL if there is none. */
     const struct param *head, *table;
-    int n_buffers;              /* masks that Transformers makes anew: left out */
+    int n_buffers;              /* masks that are left out, because Transformers creates them when it loads a model */
 };
 
-/* Has the source to be brought to them first? */
+/* Returns true if the source must be converted with hf_canonical_make() before it is trained. */
 bool hf_canonical_needed(const struct source *s);
 /*
- * Replace s->param and fill in s->config, as far as shapes and config.json tell. `heads` is what the caller has been
- * told, 0: nothing. ERR_DATA: a parameter of no such family, one that is missing or there twice, layers that could not
- * be told apart, a type that is no fp32, bf16 or fp16, a config.json of a model that is computed otherwise. ERR_USAGE:
- * heads have to be known and are not.
+ * Replace s->param with the canonical parameters and fill in s->config, as far as the shapes and config.json define
+ * it. `heads` is the number that the user gave, or 0 for none. Returns -1 with ERR_DATA if a parameter is of no such
+ * family, is missing or exists twice, if the layers are stacked in one tensor and cannot be separated, if a type is
+ * not fp32, bf16 or fp16, or if config.json describes a model with a different computation. Returns -1 with
+ * ERR_USAGE if the number of heads is needed and unknown.
  */
 MUST_CHECK int hf_canonical_make(struct source *s, int64_t heads, struct hf_canonical *out, struct err *e);
-/* Is the head the embedding, byte by byte? Reads both, where there is one. ERR_DATA: it is not. */
+/*
+ * Check that the head equals the embedding byte by byte. Reads both, if there is a head. Returns -1 with ERR_DATA if
+ * they differ.
+ */
 MUST_CHECK int hf_canonical_check_head(const struct source *s, const struct hf_canonical *c, struct err *e);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * hf_claims.c - layers, vocabulary, hidden size and the tied head of config.json
+ * hf_claims.c - check layers, vocabulary, hidden size and the tied head against config.json
  */
 #include "libcommon/layout/hf/hf_claims.h"
 
@@ -18,7 +18,10 @@ struct hf_claims {
     struct report *r;
 };
 
-/* A whole number under one of its names, ended by NULL; -1: there is none. */
+/*
+ * Returns the integer stored under the first of the names in `key` that has one. `key` ends with NULL. Returns -1 if
+ * none has.
+ */
 static int64_t number_of(const json_t *config, const char *const *key)
 {
     for (; *key; key++) {
@@ -33,8 +36,8 @@ static int64_t number_of(const json_t *config, const char *const *key)
 /* ---- layers ---- */
 
 /*
- * The number of a layer in a name: behind the first word "layers", "h", "blocks", "block" or "layer". The length of
- * what stands before goes to *before. -1: the name has none.
+ * Returns the number of a layer in a name: the number after the first word "layers", "h", "blocks", "block" or
+ * "layer". *before receives the length of the text before the number. Returns -1 if the name has no such number.
  */
 static int layer_of(const char *name, size_t *before)
 {
@@ -63,7 +66,10 @@ static int cmp_int(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Models of two stacks of layers (an encoder and a decoder) claim more than one number: they are not checked. */
+/*
+ * Check the layer numbers. Models with two stacks of layers (an encoder and a decoder) claim more than one number
+ * and are not checked.
+ */
 static void check_layers(const struct hf_claims *c)
 {
     static const char *const keys[] = { "num_hidden_layers", "n_layer", "n_layers", "num_layers", NULL };
@@ -117,7 +123,10 @@ static bool is_table(const char *name)
     return false;
 }
 
-/* Models whose embedding has a width of its own name it. */
+/*
+ * Returns the width of the embedding. Models whose embedding differs from the hidden size have a key of its own for
+ * it.
+ */
 static int64_t width_of(const json_t *config)
 {
     static const char *const own[] = { "word_embed_proj_dim", "embedding_size", "embedding_dim", "emb_dim",
@@ -146,7 +155,10 @@ static const struct tmap *values_of(const struct param *p)
     return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
 }
 
-/* Samples at the beginning, in the middle and at the end. What cannot be read is reported by whichever reads it. */
+/*
+ * Compare samples at the beginning, in the middle and at the end. A sample that cannot be read counts as equal,
+ * because the code that reads the whole tensor reports it.
+ */
 static bool differ(const struct source *s, const struct tmap *a, const struct tmap *b)
 {
     enum { SAMPLE = 65536 };
@@ -167,7 +179,7 @@ static bool differ(const struct source *s, const struct tmap *a, const struct tm
     return found;
 }
 
-/* Does every model of this type have a head of its own, if config.json does not tie it? */
+/* Returns true if every model of this type has a separate head unless config.json ties it to the embedding. */
 static bool is_known(const struct hf_claims *c)
 {
     const char *model = json_string_value(json_object_get(c->config, "model_type"));

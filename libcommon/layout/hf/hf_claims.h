@@ -1,5 +1,5 @@
 /*
- * hf_claims.h - what config.json claims of a model of Transformers, against its tensors
+ * hf_claims.h - compare the claims of config.json with the tensors of a Transformers model
  */
 #ifndef SHARDKIT_LAYOUT_HF_CLAIMS_H
 #define SHARDKIT_LAYOUT_HF_CLAIMS_H
@@ -9,13 +9,15 @@
 #include "libcommon/layout/layout.h"
 
 /*
- * Findings "config" of `severity` for the parameters of s, which have the names of a folder of Transformers:
- *   layers      their numbers are 0 .. num_hidden_layers - 1 (and num_nextn_predict_layers more)
- *   vocabulary  rows of the embedding and of the head are vocab_size
- *   hidden size columns of both
- *   tied head   tie_word_embeddings true: a head that is there is the embedding; false: a known family has one
- *   empty       a tensor without elements
- * A claim that config.json does not make, or makes of several models (text_config), is not checked. Of a tied head
+ * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers
+ * folder:
+ *   layers      the numbers must be 0 .. num_hidden_layers - 1 (and num_nextn_predict_layers more)
+ *   vocabulary  the embedding and the head must have vocab_size rows
+ *   hidden size the embedding and the head must have that many columns
+ *   tied head   if tie_word_embeddings is true, a stored head must equal the embedding; if it is false, a model of a
+ *               known family must have a head
+ *   empty       no tensor may be without elements
+ * A claim that config.json does not make, or makes for several models (text_config), is not checked. For a tied head
  * three samples are compared. Without `sizes` only the head is checked.
  */
 void hf_check_claims(const struct source *s, const json_t *config, bool sizes, enum severity severity,

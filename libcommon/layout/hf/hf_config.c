@@ -1,5 +1,5 @@
 /*
- * hf_config.c - the architectures we know, and config.json read
+ * hf_config.c - the supported architectures, and the reader of config.json
  */
 #include "libcommon/layout/hf/hf_config.h"
 
@@ -29,16 +29,16 @@ static int64_t arg_int(const struct source *s, const char *key, int64_t otherwis
     return pk_as_int(pk_get(s->run.args, key), &v) ? v : otherwise;
 }
 
-/* What is being settled, and how a contradiction is told. */
+/* State of one check, and how contradictions are reported. */
 struct hf_check {
     const struct source *s;
-    bool insists;                       /* the user named the architecture: contradictions are warnings */
+    bool insists;                       /* the user named the architecture: contradictions are only warnings */
     struct report *r;
     struct err *e;
     bool refused;
 };
 
-/* Transformers has no such thing: `key` is the argument, `why` the rest of the sentence. */
+/* Report that Transformers cannot express argument `key`; `why` completes the message. */
 static void refuse(struct hf_check *k, const char *key, const char *why)
 {
     struct strbuf value = {0};
@@ -64,7 +64,7 @@ static void warn(struct hf_check *k, const char *text)
 
 /* ---- the architectures ---- */
 
-/* What neither architecture has. */
+/* Refuse what neither architecture supports. */
 static void check_common(struct hf_check *k, const struct hf_config *c)
 {
     const struct source *s = k->s;
@@ -117,7 +117,7 @@ static void check_gpt2(struct hf_check *k, const struct hf_config *c)
         refuse(k, "apply_residual_connection_post_layernorm", "GPT-2 takes the residual before its LayerNorms");
 }
 
-/* The function inside the MLP, by what was fused. */
+/* Returns the name of the MLP's activation function, derived from the fusion arguments. */
 static const char *activation(const struct source *s)
 {
     if (arg_flag(s, "onnx_safe", false))
@@ -127,7 +127,7 @@ static const char *activation(const struct source *s)
     return arg_flag(s, "openai_gelu", false) ? "gelu_new" : "gelu";
 }
 
-/* Ids when no tokenizer is at hand: the end of a document is the last token of GPT-2's vocabularies. */
+/* Set the token ids without a tokenizer. The end of a document is the last token of GPT-2's vocabularies. */
 static void default_tokens(const struct source *s, struct hf_config *c)
 {
     static const int64_t of_bloom[HF_TOKENS] = { [HF_BOS] = 1, [HF_EOS] = 2, [HF_PAD] = 3, [HF_UNK] = 0 };
@@ -230,7 +230,7 @@ static int refuse_flag(const struct hf_reading *x, const char *key, bool bad, co
 
 static int read_activation(const struct hf_reading *x, struct hf_config *c)
 {
-    /* Transformers' names of the three forms Megatron has. */
+    /* Transformers' names for the three forms of GELU that Megatron has. */
     static const char *const names[][2] = {
         { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" },
         { "gelu", "gelu" },
@@ -258,7 +258,7 @@ static void read_tokens(const struct hf_reading *x, struct hf_config *c)
     }
 }
 
-/* Transformers 5 writes `dtype`, all before it `torch_dtype`. */
+/* Read the weights' type. Transformers 5 writes `dtype`, all earlier releases write `torch_dtype`. */
 static enum dtype read_dtype(const struct hf_reading *x)
 {
     static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };

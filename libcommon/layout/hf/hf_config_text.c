@@ -1,8 +1,8 @@
 /*
- * hf_config_text.c - config.json and generation_config.json as Transformers writes them
+ * hf_config_text.c - write config.json and generation_config.json as Transformers does
  *
- * Keys are sorted by code point and reals are the shortest text that reads back the same:
- * Transformers 5 wants a real where it expects one, so 0 is written 0.0.
+ * Keys are sorted by code point. A real is the shortest text that reads back as the same value. Transformers 5
+ * requires a real where it expects one, so 0 is written as 0.0.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static int by_key(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* repr() of Python: shortest digits, an exponent below 1e-4 and from 1e16 on. */
+/* Append v as repr() of Python prints it: shortest digits, an exponent below 1e-4 and from 1e16 on. */
 static void put_real(struct strbuf *sb, double v)
 {
     char text[40];
@@ -136,7 +136,7 @@ static json_t *bloom(const struct hf_config *c)
                           "apply_residual_connection_post_layernorm", (int)c->post_layernorm_residual,
                           "model_type", "bloom", "slow_but_exact", 0, "use_cache", 1);
 
-    /* As all published ones say, whatever they were trained with. */
+    /* all published models have 0 here, whatever they were trained with */
     set_real(o, "attention_dropout", 0);
     set_real(o, "hidden_dropout", 0);
     set_int(o, "hidden_size", c->hidden);

@@ -1,9 +1,8 @@
 /*
- * hf_config_tokenizer.c - pass a tokenizer's files through, and read the ids they name
+ * hf_config_tokenizer.c - copy a tokenizer's files, and read the token ids in them
  *
- * Files are copied as they are. Of tokenizer_config.json, special_tokens_map.json,
- * tokenizer.json, vocab.json and added_tokens.json we read which tokens are special and
- * what ids there are.
+ * Files are copied unchanged. tokenizer_config.json, special_tokens_map.json, tokenizer.json, vocab.json and
+ * added_tokens.json are parsed for the special tokens and their ids.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 
 #define FILE_MAX ((uint64_t)1 << 30)
 
-/* The first three make a tokenizer; a README or licence alone does not. */
+/* Any of the first three files identifies a tokenizer; a README or licence alone does not. */
 static const char *const known[] = {
     "tokenizer.json", "vocab.json", "tokenizer.model", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "LICENSE", "README.md",
@@ -39,7 +38,7 @@ static void add_file(struct hf_tokenizer *t, const char *from, const char *to)
     t->file[t->n++].to = xstrdup(to);
 }
 
-/* A trainer's vocabulary and merges, under whatever names it knew them. */
+/* Add a trainer's vocabulary or merges file under its standard name; args[key] gives the original name. */
 static void add_renamed(struct hf_tokenizer *t, const struct pk *args, const char *key, const char *to)
 {
     const char *path = pk_as_str(pk_get(args, key));
@@ -50,7 +49,7 @@ static void add_renamed(struct hf_tokenizer *t, const struct pk *args, const cha
     free(base);
 }
 
-/* NULL with *e untouched: the tokenizer has no such file. */
+/* Returns NULL without setting *e if the tokenizer has no such file. */
 static json_t *load(const struct hf_tokenizer *t, const char *to, struct err *e)
 {
     for (int i = 0; i < t->n; i++) {
@@ -130,7 +129,7 @@ static int64_t largest_id(const struct vocabulary *v)
     return most;
 }
 
-/* "bos_token": "<s>", or an object with its content. */
+/* Read the special tokens of a map. A value is either a string ("bos_token": "<s>") or an object with a "content". */
 static void take_tokens(struct hf_tokenizer *t, const struct vocabulary *v, const json_t *map)
 {
     static const char *const keys[HF_TOKENS] = { "bos_token", "eos_token", "pad_token", "unk_token" };
@@ -163,7 +162,7 @@ static void read_ids(struct hf_tokenizer *t, struct err *e)
     json_decref(v.added);
 }
 
-/* ---- the door ---- */
+/* ---- public functions ---- */
 
 int hf_tokenizer_open(struct hf_tokenizer *t, const char *dir, const struct pk *args, struct err *e)
 {

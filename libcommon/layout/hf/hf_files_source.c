@@ -1,17 +1,17 @@
 /*
- * hf_files_source.c - a folder of Transformers as its files have it
+ * hf_files_source.c - open a Transformers folder with its tensors unchanged
  *
- * For looking and verifying: the tensors under their own names and in their own shapes, one
- * state each (fp32 when they are, else the weights' bf16, whatever their type), for any
- * architecture. hf_source.c, for importing, makes a Megatron checkpoint of the same folder.
+ * This source is for inspection and verification. It has the tensors of any architecture under their own names and
+ * in their own shapes. Each has one state: fp32 if the tensor is fp32, otherwise the weights' state bf16, whatever
+ * its type. hf_source.c, which is for importing, makes a Megatron checkpoint from the same folder.
  *
  * Findings made here:
- *   missing_param E, shape E   not what a config.json of BLOOM or GPT-2 means
- *   config N, E       a config.json that we do not know, or none; E: it is no JSON, or claims another model
- *                     (hf_claims.h; a warning with accept_mismatch)
+ *   missing_param E, shape E   differs from what a BLOOM or GPT-2 config.json requires
+ *   config N, E       N: config.json is absent or of an unsupported model; E: it is not JSON, or its claims differ
+ *                     from the tensors (hf_claims.h; a warning with accept_mismatch)
  *   unread E          a tensor that is not read; W with source_opts.skip_unreadable
- *   extra_file W/N    a shard that no index names; N: weights of another form, which are not read
- *   no_crc W          safetensors keep no checksums and no manifest tells any
+ *   extra_file W/N    a shard that no index names; N: weights in another form, which are not read
+ *   no_crc W          safetensors have no checksums and there is no manifest with any
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,10 @@ static void take_config(struct source *s, const struct hf_config *c)
     strcpy(s->config.position, c->arch == HF_BLOOM ? "alibi" : "absolute");
 }
 
-/* Another architecture's is nothing bad; what is no JSON at all is damaged. */
+/*
+ * Severity of a config.json that was not understood. Another architecture is not an error; text that is not JSON is
+ * damage.
+ */
 static enum severity unread(const char *text, size_t len)
 {
     json_t *o = json_loadb(text, len, 0, NULL);
@@ -42,7 +45,7 @@ static enum severity unread(const char *text, size_t len)
     return s;
 }
 
-/* What config.json says, where it is one that we know; the tensors are read without. */
+/* Read config.json. *known is set if its model is supported. Otherwise the tensors are still read, without checks. */
 static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, struct report *r, struct err *e)
 {
     int file = hf_folder_has(f, "config.json") ? hf_folder_add(f, "config.json", FILE_OTHER, e) : -1;
@@ -66,13 +69,13 @@ static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, st
     return rc;
 }
 
-/* The rows of the vocabulary, of which an export may leave the padding behind. */
+/* Returns true for a tensor with one row per token. An export may leave out its padding rows. */
 static bool is_vocabulary(const char *name)
 {
     return str_ends(name, "word_embeddings.weight") || str_ends(name, "wte.weight") || str_ends(name, "lm_head.weight");
 }
 
-/* 0 when it is one that a source cannot hold. */
+/* Fill in *p from t. Returns 1, or 0 if a source cannot hold the tensor, which is then reported as unread. */
 static int take_tensor(struct source *s, struct param *p, const struct hf_stored *t, const struct source_opts *o,
                        struct report *r)
 {
@@ -104,7 +107,10 @@ static void expect_tensor(struct hf_folder *f, const struct param_row *row, cons
     free(name);
 }
 
-/* All that the model has. No more layers than tensors: a number from a file does not decide how long we look. */
+/*
+ * Check that every tensor of the model exists. More layers than tensors are refused first, so that a number from a
+ * file does not decide how long the loop runs.
+ */
 static void expect_all(struct hf_folder *f, const struct hf_config *c, struct report *r)
 {
     if (c->n_layers > f->n) {
@@ -132,9 +138,9 @@ static bool is_weights(const char *name)
 }
 
 /*
- * A shard of the model's own naming, which no index names, is left from another save. Weights of other names belong to
- * the folder: the hub keeps the same model as .safetensors and .bin, in variants (model.fp16.safetensors), as Mistral's
- * consolidated.safetensors and with adapters.
+ * Returns true if an extra file is named like the model's own shards. No index names it, so it is left from another
+ * save. Weights with other names belong to the folder: the hub stores the same model as .safetensors and .bin, in
+ * variants (model.fp16.safetensors), as Mistral's consolidated.safetensors and with adapters.
  */
 static bool is_own_name(const struct hf_folder *f, const char *name)
 {
@@ -148,7 +154,7 @@ static bool is_own_name(const struct hf_folder *f, const char *name)
     return false;
 }
 
-/* Configuration and tokenizer belong to the folder, and whatever people put beside a model but more weights. */
+/* Add the remaining files to the source: configuration, tokenizer and any other file, but report further weights. */
 static int take_others(struct hf_folder *f, struct report *r, struct err *e)
 {
     for (int i = 0; i < f->l->n; i++) {
@@ -167,7 +173,7 @@ static int take_others(struct hf_folder *f, struct report *r, struct err *e)
     return 0;
 }
 
-/* A tensor, for whoever looks for others at its place. */
+/* A tensor with its location in the files, to find others at the same location. */
 struct placed { const struct record *rec; uint64_t at, len; enum dtype dtype; int param; bool head; };
 
 static int by_place(const void *a, const void *b)
@@ -187,8 +193,8 @@ static bool same_shape(const struct param *p, const struct param *q)
 }
 
 /*
- * A pickled file may hold one storage under two names, as torch.save writes a head that is the embedding: then it is
- * the embedding's, whichever of the two comes first.
+ * Mark tensors that share one storage. A pickled file may hold one storage under two names, as torch.save writes a
+ * head that is the embedding. The storage then belongs to the embedding, whichever of the two names comes first.
  */
 static void note_shared(struct source *s)
 {
@@ -215,7 +221,7 @@ static void note_shared(struct source *s)
     free(t);
 }
 
-/* Checksums of any kind? A .bin has its zip's. */
+/* Warn if the folder has no checksums. A .bin has the checksums of its zip archive. */
 static void note_checksums(const struct source *s, struct report *r)
 {
     if (source_file(s, MANIFEST_NAME))
@@ -230,8 +236,8 @@ static void note_checksums(const struct source *s, struct report *r)
 }
 
 /*
- * What an export says of its tensors is looked at by whoever reads them, as a record's CRC. A manifest that is damaged
- * is told of by manifest_load().
+ * Load the CRCs that an export's manifest has for its tensors. They are checked when the tensors are read, like the
+ * CRC of a record. manifest_load() reports a damaged manifest.
  */
 static int take_crcs(struct hf_folder *f, struct err *e)
 {
@@ -245,7 +251,7 @@ static int take_crcs(struct hf_folder *f, struct err *e)
     return 0;
 }
 
-/* What config.json claims of the tensors; of a known model expect_all() has checked sizes. */
+/* Compare config.json's claims with the tensors. Sizes of a supported model were already checked by expect_all(). */
 static void check_claims(const struct source *s, bool known, const struct source_opts *o, struct report *r)
 {
     struct err told = {0};

@@ -1,5 +1,5 @@
 /*
- * hf_names.c - Transformers' names of parameters, from the table's column
+ * hf_names.c - Transformers' names of parameters, from the parameter table
  */
 #include "libcommon/layout/hf/hf_names.h"
 

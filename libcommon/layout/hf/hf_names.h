@@ -1,9 +1,8 @@
 /*
- * hf_names.h - what Hugging Face Transformers calls Megatron's parameters, and how it keeps them
+ * hf_names.h - names and storage order of Megatron's parameters in Hugging Face Transformers
  *
- * Two architectures: BLOOM has Megatron's own arrangement; GPT-2 keeps the four weights of
- * a block as [in, out] and orders the rows of query, key and value by kind first. The table itself is in
- * model/params.c.
+ * There are two architectures. BLOOM has Megatron's own arrangement. GPT-2 stores the four weights of a block as
+ * [in, out] and orders the rows of query, key and value by kind first. The table itself is in model/params.c.
  */
 #ifndef SHARDKIT_LAYOUT_HF_NAMES_H
 #define SHARDKIT_LAYOUT_HF_NAMES_H
@@ -13,27 +12,31 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/model/params.h"
 
-const char *hf_arch_name(enum hf_arch a);       /* "bloom", "gpt2": model_type */
-int hf_arch_by_name(const char *name);          /* -1: none */
+const char *hf_arch_name(enum hf_arch a);       /* the model_type: "bloom", "gpt2" */
+int hf_arch_by_name(const char *name);          /* -1 if unknown */
 
 /*
- * A parameter's row by Megatron's name ("tied_modules.embed.word_embeddings.weight",
- * "3.input_layernorm.weight", "8.weight"), and its layer number (-1 for the embedding);
- * NULL: the architecture has no such parameter.
+ * Returns a parameter's row by Megatron's name ("tied_modules.embed.word_embeddings.weight",
+ * "3.input_layernorm.weight", "8.weight"), and its layer number in *layer (-1 for the embedding). Returns NULL if
+ * the architecture has no such parameter.
  */
 const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer);
-/* A matrix that the architecture keeps as [in, out]. */
+/* Returns true for a matrix that the architecture stores as [in, out]. */
 bool hf_is_turned(enum hf_arch a, const struct param_row *r);
 /*
- * Is it the matrix before the logits, by any family's name for it? Tied, it is the embedding's second name, which
- * Transformers leaves out and makes again; without the embedding it would make a new one up.
+ * Returns true if the name is that of the matrix before the logits, in any family. If the head is tied it is a
+ * second name of the embedding, which Transformers leaves out and creates again when it loads. Without the embedding
+ * Transformers would initialize it with random values.
  */
 bool hf_is_head(const char *name);
-/* A mask or a table of frequencies that older releases saved beside the parameters: made anew at every start. */
+/*
+ * Returns true for a mask or a table of frequencies that older releases saved with the parameters. Transformers
+ * computes these again at every start.
+ */
 bool hf_is_buffer(const char *name);
-/* "transformer.h.3.ln_1.weight"; block counts from 0. Caller frees. */
+/* Returns a name such as "transformer.h.3.ln_1.weight"; block counts from 0. The caller frees it. */
 char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix);
-/* Megatron's name for layer file `layer`. Caller frees. */
+/* Returns Megatron's name of a parameter in layer file `layer`. The caller frees it. */
 char *hf_param_name(const struct param_row *r, int layer);
 
 #endif

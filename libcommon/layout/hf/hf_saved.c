@@ -1,8 +1,8 @@
 /*
- * hf_saved.c - the table of names that Transformers changes when it saves, and tied weights
+ * hf_saved.c - names that Transformers changes when it saves a model, and tied weights
  *
- * The rows are those of transformers/conversion_mapping.py (5.23) for models of text. A model_type that is in no row
- * has one set of names.
+ * The rows are those of transformers/conversion_mapping.py (5.23) for text models. A model whose model_type is in no
+ * row has the same names in memory and on disk.
  */
 #include "libcommon/layout/hf/hf_saved.h"
 
@@ -15,16 +15,16 @@
 
 enum { MOST_PARTS = 2, MODELS_MAX = 24 };
 
-/* The end of a name in memory, and what stands in its place on disk; '#' is an expert's number. */
+/* The end of a name in memory, and its replacement on disk; '#' is replaced by the expert's number. */
 struct saved_name {
     const char *memory;
-    int n;                              /* parts of equal numbers of rows: gate, up */
+    int n;                              /* parts with equal numbers of rows: gate, up */
     const char *disk[MOST_PARTS];
 };
 
 struct saved_family {
-    const char *model[MODELS_MAX];      /* values of model_type, NULL at the end */
-    const struct saved_name *name;      /* memory NULL at the end */
+    const char *model[MODELS_MAX];      /* values of model_type, ended by NULL */
+    const struct saved_name *name;      /* ended by a row with memory NULL */
 };
 
 static const struct saved_name neox[] = {
@@ -80,7 +80,10 @@ static const struct saved_family families[] = {
     { { "granitemoe", "granitemoeshared", "granitemoehybrid" }, granite_moe },
 };
 
-/* Second names of tied weights, by their ends; first: what stands in its place, NULL: the embedding. */
+/*
+ * Second names of tied weights, by their ends. `first` is the end of the name they are tied to; NULL for the
+ * embedding.
+ */
 static const struct tied_name { const char *second, *first; } tied_names[] = {
     { "lm_head.weight", NULL }, { "embed_out.weight", NULL }, { "output_layer.weight", NULL },
     { "generator_lm_head.weight", NULL }, { "vocab_projector.weight", NULL },
@@ -91,7 +94,7 @@ static const struct tied_name { const char *second, *first; } tied_names[] = {
 
 struct saving {
     struct source *s;
-    const struct saved_name *name;      /* NULL: the model has one set of names */
+    const struct saved_name *name;      /* NULL if the names in memory and on disk are the same */
     struct param *to;
     int n, cap;
     int n_renamed, n_left_out;
@@ -115,7 +118,10 @@ static const struct saved_name *names_of(const char *model)
     return NULL;
 }
 
-/* Whole words: "lm_head.weight" is the end of that and of "model.lm_head.weight", not of "old_lm_head.weight". */
+/*
+ * Returns true if `name` ends with `end` at a word boundary: "lm_head.weight" and "model.lm_head.weight" end with
+ * "lm_head.weight", "old_lm_head.weight" does not.
+ */
 static bool ends_in(const char *name, const char *end)
 {
     const size_t n = strlen(name), k = strlen(end);
@@ -153,7 +159,7 @@ static struct tmap *part_of(struct saving *x, const struct tmap *m, uint64_t i, 
     return m ? tmap_parts(x->s->arena, &(struct tmap_part){ m, m->len / n * i, m->len / n }, 1) : NULL;
 }
 
-/* Experts of a layer, [experts, parts * rows, columns]: a tensor for each expert and part. */
+/* Split the experts of a layer, [experts, parts * rows, columns], into one tensor per expert and part. */
 static int add_experts(struct saving *x, const struct param *p, const struct saved_name *r)
 {
     if (p->ndim != 3 || p->shape[1] % r->n)
@@ -201,7 +207,7 @@ static const struct tied_name *tied_name_of(const char *name)
     return found;
 }
 
-/* The parameter that `p` is a second name of; NULL: none is there. */
+/* Returns the parameter that `p` is a second name of, or NULL if there is none. */
 static const struct param *first_of(const struct saving *x, const struct param *p, const struct tied_name *t)
 {
     for (int i = 0; i < x->s->n_params; i++) {
@@ -220,7 +226,7 @@ static const struct tmap *values_of(const struct param *p)
     return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
 }
 
-/* Is `p` left out? 1, 0; -1: refused. */
+/* Returns 1 if `p` must be left out as a second name, 0 if not, and -1 if it is refused. */
 static int is_second(const struct saving *x, const struct param *p)
 {
     const struct tied_name *t = tied_name_of(p->name);
@@ -239,7 +245,7 @@ static int is_second(const struct saving *x, const struct param *p)
     return same;
 }
 
-/* ---- all of them ---- */
+/* ---- conversion of all parameters ---- */
 
 static int add_saved(struct saving *x, const struct param *p, bool tied)
 {
@@ -268,7 +274,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A folder that has both sets of names. */
+/* Refuse a folder that has a parameter under both its names. */
 static int check_twice(const struct saving *x)
 {
     const char **name = xmalloc(((size_t)x->n + 1) * sizeof *name);
@@ -304,7 +310,7 @@ int hf_saved_names(struct source *s, const json_t *config, bool tied, struct rep
         s->param = arena_alloc(s->arena, ((size_t)x.n + 1) * sizeof *s->param);
         memcpy(s->param, x.to, (size_t)x.n * sizeof *s->param);
         s->n_params = x.n;
-        s->n_stacks = 0;                /* their rows are numbers of the parameters there were */
+        s->n_stacks = 0;                /* stacks index the previous parameters */
         s->names = arena_alloc(s->arena, sizeof *s->names);
     }
     if (rc == 0 && x.n_renamed)

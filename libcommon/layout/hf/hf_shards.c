@@ -1,5 +1,5 @@
 /*
- * hf_shards.c - Transformers' parameters, put together into those of shards
+ * hf_shards.c - combine Transformers' parameters into the parameters of shards
  */
 #include "libcommon/layout/hf/hf_shards.h"
 
@@ -9,12 +9,12 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* One parameter of Transformers, and what it is a part of. */
+/* One parameter of Transformers, and its part in a parameter of the shards. */
 struct fusion_part {
     struct param *from;
     const struct family_rule *rule;
-    int part, layer;            /* layer -1: of none */
-    int place;                  /* in the model: -1 before the layers, 0 in one, 1 behind them */
+    int part, layer;            /* layer is -1 outside all layers */
+    int place;                  /* place in the model: -1 before the layers, 0 in a layer, 1 after them */
 };
 
 struct fusion {
@@ -26,7 +26,7 @@ struct fusion {
     struct err *e;
     int n;
     struct fusion_part *member;
-    int n_buffers;              /* left out */
+    int n_buffers;              /* buffers that are left out */
 };
 
 static int refuse(const struct fusion *x, const char *param, const char *why)
@@ -40,7 +40,7 @@ static enum state state_of(const struct param *p)
     return p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
 }
 
-/* ---- which parameters ---- */
+/* ---- select the parameters ---- */
 
 static int add_member(struct fusion *x, struct param *p)
 {
@@ -67,7 +67,7 @@ static int add_member(struct fusion *x, struct param *p)
     return 0;
 }
 
-/* The model's order; parts of one parameter stand side by side. */
+/* Order of the model; parts of one parameter are adjacent. */
 static int by_place(const void *a, const void *b)
 {
     const struct fusion_part *x = a, *y = b;
@@ -79,7 +79,7 @@ static int by_place(const void *a, const void *b)
     return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
 }
 
-/* A rule that has one part of one layer has all parts of all layers. */
+/* Check that a rule which matches one part of one layer matches all parts of all layers. */
 static int check_rule(const struct fusion *x, const struct family_rule *r)
 {
     const int n = (family_place(x->f, r) == 0 ? (int)x->z->layers : 1) * r->n_parts;
@@ -110,7 +110,10 @@ static int check_members(const struct fusion *x)
     return 0;
 }
 
-/* Megatron's weights are of one type. */
+/*
+ * Check that all tensors have one floating-point type, because Megatron's weights have one type, and that each is
+ * stored in order.
+ */
 static int check_types(const struct fusion *x)
 {
     const struct param *first = x->member[0].from;
@@ -147,7 +150,7 @@ static struct extent *extent_of(const struct param *p)
     return p->state[state_of(p)]->slice->extent;
 }
 
-/* Is a head that is there the embedding? 1, 0; -1: config.json says so, and it is not. */
+/* Returns 1 if a stored head is the embedding, 0 if it is separate, and -1 if config.json ties it but it differs. */
 static int is_tied(const struct fusion *x, const struct param *head, const struct param *table)
 {
     int same;
@@ -197,7 +200,10 @@ static int settle_head(struct fusion *x)
 
 /* ---- bytes ---- */
 
-/* What a manifest says of a whole tensor is looked at where it is read, whatever it becomes a part of. */
+/*
+ * Attach the manifest's CRC of a whole tensor to its record, so that it is checked when the record is read, whatever
+ * parameter the tensor becomes a part of.
+ */
 static void check_records(const struct fusion *x)
 {
     for (int i = 0; i < x->n; i++) {
@@ -224,7 +230,7 @@ static struct hf_stored stored_as(const struct param *p)
     return t;
 }
 
-/* Those kept as [in, out] are matrices of [out, in] from then on; a dry run has zeros in their place. */
+/* Transpose the matrices that are stored as [in, out] to [out, in]. A dry run replaces them with zeros. */
 static int turn_matrices(struct fusion *x)
 {
     struct hf_stored *from = xcalloc((size_t)x->n + 1, sizeof *from);
@@ -244,7 +250,7 @@ static int turn_matrices(struct fusion *x)
         n++;
         p->shape[0] = from[n - 1].shape[1];
         p->shape[1] = from[n - 1].shape[0];
-        memset(p->has_digest, 0, sizeof p->has_digest);     /* it goes by the order of its numbers */
+        memset(p->has_digest, 0, sizeof p->has_digest);     /* the digest depends on the order of the elements */
         if (!x->o->spool_dir)
             *map = tmap_slice_zeros(x->s->arena, x->s->files, &zeros, (*map)->dtype, (*map)->len);
     }
@@ -257,10 +263,10 @@ static int turn_matrices(struct fusion *x)
 
 /* ---- rows ---- */
 
-/* Rows [at, at + n) of part `of`. */
+/* Rows [at, at + n) of part number `of`. */
 struct fusion_rows { int of; int64_t at, n; };
 
-/* By (group, kind, lane): of each group its queries, its key, its value. */
+/* Order the rows by (group, kind, lane): for each group its queries, then its key, then its value. */
 static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
 {
     const struct hf_sizes *z = x->z;
@@ -282,7 +288,10 @@ static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct 
     return n;
 }
 
-/* Which rows of its parts make it, in their order; row has room for all groups three times. -1: shapes do not fit. */
+/*
+ * Choose the rows of the parts that make up a parameter, in order. `row` must have room for 3 * groups entries.
+ * Returns the number of entries, or -1 if the shapes do not fit.
+ */
 static int choose_rows(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
 {
     const struct param *first = m->from;
@@ -321,7 +330,7 @@ static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, co
     return to;
 }
 
-/* The parameter whose parts begin at m. */
+/* Make the parameter whose parts begin at m. */
 static int make_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
 {
     struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups, sizeof *row);

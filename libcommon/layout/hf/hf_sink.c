@@ -1,9 +1,9 @@
 /*
- * hf_sink.c - fill the files of a model folder
+ * hf_sink.c - write the files of a model folder
  *
- * A tensor is one plan item, or, where it is transposed and its rows are wide, one for each
- * block of columns: those become consecutive rows of the result. Headers are written at the
- * end, so a file without one is unfinished; a .bin needs the CRCs anyway.
+ * A tensor is one plan item. A transposed tensor with wide rows is one item for each block of columns; each block
+ * becomes consecutive rows of the result. Headers are written at the end, so a file without one is unfinished. A
+ * .bin needs the CRCs for its header anyway.
  */
 #include "libcommon/layout/hf/hf_sink.h"
 
@@ -18,16 +18,16 @@
 
 struct hf_item {
     struct sink_item pub;
-    int tensor;                         /* of the target */
+    int tensor;                         /* index in the target */
 };
 
 struct hfs {
     const struct hf_target *t;
-    struct arena *arena;                /* column maps and items */
-    int *dst;                           /* of each file */
+    struct arena *arena;                /* holds column maps and items */
+    int *dst;                           /* destination of each file in the plan */
 };
 
-/* ---- before ---- */
+/* ---- before the plan runs ---- */
 
 static uint64_t estimate(const struct sink *k, const struct source *s)
 {
@@ -61,7 +61,7 @@ static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap 
     return pi;
 }
 
-/* Columns [c, c+n) of the parameter, for every block of them, become rows of the tensor. */
+/* For each block of columns [c, c+n) of the parameter, add an item that writes them as rows of the tensor. */
 static void plan_transposed(struct sink *k, int tensor, struct plan *plan)
 {
     struct hfs *w = k->priv;
@@ -121,7 +121,7 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
     return -1;
 }
 
-/* ---- after ---- */
+/* ---- after the plan has run ---- */
 
 static uint32_t *tensor_crcs(const struct hf_target *t, struct plan *plan)
 {
@@ -205,11 +205,11 @@ static void tell_flushed(const struct sink *k, struct plan *plan)
     free(text);
 }
 
-/* ---- reading back ---- */
+/* ---- verification ---- */
 
 enum { CHUNK = 1 << 20 };
 
-/* buf: CHUNK bytes. */
+/* Read a written tensor and check its CRC. buf must have CHUNK bytes. */
 static int check_tensor(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf, struct err *e)
 {
     uint32_t got = 0;
@@ -227,7 +227,7 @@ static int check_tensor(struct files *f, int file, const struct hf_tensor *x, ui
     return -1;
 }
 
-/* The header as a stranger reads it. */
+/* Read the header with the ordinary reader, and check that it lists what was written. */
 static int check_header(struct files *f, int file, const struct hf_target *t, int number, struct err *e)
 {
     struct safetensors *st = safetensors_open(f, file, e);
@@ -307,7 +307,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
     return rc;
 }
 
-/* ---- digests: of the tensors as they stand there, under their names there ---- */
+/* ---- digests of the tensors as written, under their written names ---- */
 
 static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
@@ -356,6 +356,6 @@ struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
     k->ops = &ops;
     k->o = *o;
     k->priv = w;
-    k->no_optimizer = true;             /* tied copies of masters are not compared: what is written may be rounded */
+    k->no_optimizer = true;  /* tied copies of masters are not compared: the written values may be rounded */
     return k;
 }

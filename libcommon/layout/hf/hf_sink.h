@@ -4,11 +4,10 @@
  *   config.json, generation_config.json
  *   model.safetensors, or model-0000i-of-0000n.safetensors and model.safetensors.index.json
  *   (pytorch_model*.bin in the pickled format)
- *   tokenizer files, as they are
+ *   tokenizer files, unchanged
  *
- * hf_target_new() finds every tensor of the architecture in the source, decides from which
- * state it is made and which file it goes to; it refuses what does not fit before anything
- * is written. hf_sink() then writes it.
+ * hf_target_new() finds every tensor of the architecture in the source, chooses the state that it is made from and
+ * assigns it to a file. It refuses what does not fit before anything is written. hf_sink() then writes the folder.
  */
 #ifndef SHARDKIT_LAYOUT_HF_SINK_H
 #define SHARDKIT_LAYOUT_HF_SINK_H
@@ -19,41 +18,41 @@
 enum hf_format { HF_SAFETENSORS, HF_BIN };
 
 struct hf_request {
-    struct hf_config config;            /* of hf_config_of(), dtype filled in; vocab is filled in here */
+    struct hf_config config;            /* from hf_config_of(), with dtype filled in; hf_target_new() fills in vocab */
     enum hf_format format;
     bool bare_names;                    /* without "transformer." */
-    bool per_layer;                     /* one file a layer, as the published BLOOM has them */
-    uint64_t max_shard_bytes;           /* else: of a file; one larger tensor has a file of its own */
-    int64_t vocab;                      /* rows of the embedding to keep; 0: all */
-    bool lossy;                         /* fp16: write infinities where numbers do not fit */
-    bool verify;                        /* read everything back before it is published */
-    bool named;                         /* any model: tensors as they are, under their names; of config dtype counts */
-    const bool *turned;                 /* named: of each parameter, kept as [in, out]; NULL: none is */
-    bool as_is;                         /* named: each of the dtype that it has */
-    const json_t *config_json;          /* named: config.json, before overrides; NULL: none is written */
-    const json_t *override;             /* keys of config.json, or NULL; outlives the target */
-    const struct hf_tokenizer *tokenizer;       /* or NULL; outlives the target */
+    bool per_layer;                     /* one file per layer, like the published BLOOM */
+    uint64_t max_shard_bytes;           /* otherwise: limit of a file; a larger tensor gets a file of its own */
+    int64_t vocab;                      /* rows of the embedding to keep; 0 for all */
+    bool lossy;                         /* fp16: write infinity for values that are out of range */
+    bool verify;                        /* read everything back before the folder is published */
+    bool named;  /* any model: tensors keep their names and shapes; only config.dtype is used from config */
+    const bool *turned;                 /* named: per parameter, true if stored as [in, out]; NULL if none is */
+    bool as_is;                         /* named: each tensor keeps its dtype */
+    const json_t *config_json;          /* named: config.json before overrides; NULL if none is written */
+    const json_t *override;             /* keys that override config.json, or NULL; must outlive the target */
+    const struct hf_tokenizer *tokenizer;       /* or NULL; must outlive the target */
 };
 
 /* One tensor of the result. */
 struct hf_tensor {
     const char *name;
-    const struct param_row *row;        /* NULL: of a model that no table knows */
-    bool turned;                        /* kept as [in, out]: rows of the map are columns */
-    int param;                          /* in the source */
-    enum state state;                   /* what it is made of */
-    const struct tmap *map;             /* of that state, rows in their new order */
+    const struct param_row *row;        /* NULL for a model without a parameter table */
+    bool turned;                        /* stored as [in, out]: rows of the map are columns */
+    int param;                          /* index in the source */
+    enum state state;                   /* the state that it is made from */
+    const struct tmap *map;             /* map of that state, rows in their new order */
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
     enum dtype dtype;                   /* as written */
     uint64_t len;                       /* bytes */
     int file;
-    uint64_t at;                        /* in the file */
+    uint64_t at;                        /* offset in the file */
 };
 
 struct hf_file {
     char *name;
-    int n;                              /* tensors */
+    int n;                              /* number of tensors */
     uint64_t size;                      /* bytes */
 };
 
@@ -69,21 +68,22 @@ struct hf_target {
 };
 
 /*
- * ERR_DATA: a parameter is missing, unknown or of another shape; ERR_USAGE: a request that
- * cannot be. What is worth knowing (which state is read ...) goes to `notes`.
+ * Returns a target, or NULL with ERR_DATA if a parameter is missing, unknown or has a wrong shape, or with ERR_USAGE
+ * if the request cannot be fulfilled. Information such as which state is read is added to `notes`.
  */
 MUST_CHECK struct hf_target *hf_target_new(const struct source *s, const struct hf_request *q, struct report *notes,
                                            struct err *e);
-void hf_target_free(struct hf_target *t);       /* NULL is fine */
+void hf_target_free(struct hf_target *t);       /* t may be NULL */
 /*
- * Of a named model: config.json as it is written, the overrides in it, its dtype (torch_dtype, where that is the key)
- * that of most bytes. NULL: none is written. For json_decref().
+ * Returns the config.json of a named model as it is written, including overrides. Its dtype (or torch_dtype, if that
+ * is the key) is the type that most bytes have. Returns NULL if none is written. The caller releases it with
+ * json_decref().
  */
 MUST_CHECK json_t *hf_target_config(const struct hf_target *t);
-/* "model.safetensors.index.json"; NULL when there is one file only. */
+/* Returns a name such as "model.safetensors.index.json", or NULL if there is only one file. */
 const char *hf_index_name(const struct hf_target *t);
 
-/* The sink; `t` must outlive it. */
+/* Returns the sink; `t` must outlive it. */
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t);
 
 #endif

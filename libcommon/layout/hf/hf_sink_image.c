@@ -1,5 +1,5 @@
 /*
- * hf_sink_image.c - a safetensors header, or the zip of a .bin, laid out before the tensors come
+ * hf_sink_image.c - lay out a safetensors header, or the zip of a .bin, before the tensors are written
  */
 #include "libcommon/layout/hf/hf_sink_image.h"
 
@@ -12,7 +12,7 @@
 struct hf_image {
     const struct hf_target *t;
     int n;
-    int *tensor;                        /* the file's, numbers in the target; .bin: storage i is tensor[i] */
+    int *tensor;  /* the file's tensors, as indices in the target; in a .bin, storage i is tensor[i] */
     uint64_t *at;
     uint64_t size;
     struct strbuf header;               /* safetensors */
@@ -41,7 +41,7 @@ static int lay_safetensors(struct hf_image *im, struct err *e)
                                            .shape = t->shape };
     }
     rc = safetensors_layout(out, im->n, im->t->src->path, &im->header, &im->size, e);
-    /* Sorted now; names are pointers to the tensors' own. */
+    /* out[] is sorted now; its names point to the tensors' own names. */
     for (int i = 0; i < im->n && rc == 0; i++)
         for (int k = 0; k < im->n; k++)
             if (im->t->tensor[im->tensor[k]].name == out[i].name)
@@ -50,7 +50,7 @@ static int lay_safetensors(struct hf_image *im, struct err *e)
     return rc;
 }
 
-/* A dict of tensors, one storage each: what weights-only loading takes. */
+/* Lay out a dict of tensors with one storage each, which weights-only loading accepts. */
 static void lay_bin(struct hf_image *im)
 {
     struct arena *a = arena_new(0);

@@ -1,5 +1,5 @@
 /*
- * hf_sink_plan.c - from a source to the tensors and files of a model folder
+ * hf_sink_plan.c - map a source to the tensors and files of a model folder
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 
 struct layers {
     int n;
-    int *number;                        /* of block k, ascending */
-    int final;                          /* of the last LayerNorm; -1: none */
+    int *number;                        /* layer number of block k, ascending */
+    int final;                          /* layer number of the last LayerNorm; -1 if there is none */
 };
 
 static int by_number(const void *a, const void *b)
@@ -23,7 +23,10 @@ static int by_number(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Blocks count from 0 by the rank of their numbers, which begin at 2 or 3; the last LayerNorm leaves a gap or none. */
+/*
+ * Find the layers. A block's index is the rank of its number; numbers begin at 2 or 3. The number of the last
+ * LayerNorm may or may not follow the last block directly.
+ */
 static int find_layers(const struct hf_target *t, struct layers *l, struct err *e)
 {
     const struct source *s = t->src;
@@ -59,8 +62,8 @@ static int find_layers(const struct hf_target *t, struct layers *l, struct err *
 /* ---- tensors ---- */
 
 /*
- * The reference's converter merges a position table, which every rank has whole, as if it
- * were cut; and with several stages what it writes is the last stage's untrained copy.
+ * Returns true for a position table that a converter has damaged. The reference's converter merges a position table,
+ * which every rank has whole, as if it were split. With several stages it writes the last stage's untrained copy.
  */
 static bool is_bad_table(const struct source *s, const struct param_row *r, const struct param *p)
 {
@@ -75,7 +78,7 @@ static bool is_bad_table(const struct source *s, const struct param_row *r, cons
 
 static int check_shape(const struct hf_target *t, const struct param_row *r, const struct param *p, struct err *e)
 {
-    /* Some universal forms hold no padding rows of the vocabulary. */
+    /* The vocabulary is not checked: some universal forms hold no padding rows. */
     const struct param_dims dims = { p->shape[0], t->q.config.positions, t->q.config.hidden, t->q.config.ffn };
     struct strbuf shape = {0};
     bool right = p->ndim == r->ndim;
@@ -99,7 +102,10 @@ static int check_shape(const struct hf_target *t, const struct param_row *r, con
     return -1;
 }
 
-/* Weights as they are where they have the dtype; else masters, rounded once; else weights, converted. */
+/*
+ * Choose the state to write: weights that already have the dtype, otherwise masters (rounded once), otherwise
+ * weights, converted.
+ */
 static const struct tmap *choose_state(const struct hf_target *t, const struct param *p, enum state *st)
 {
     const struct tmap *weights = p->state[STATE_BF16];
@@ -108,7 +114,7 @@ static const struct tmap *choose_state(const struct hf_target *t, const struct p
     return p->state[*st];
 }
 
-/* Rows by (head, kind, lane) to (kind, head, lane). */
+/* Reorder rows from (head, kind, lane) to (kind, head, lane). */
 static const struct tmap *reorder_rows(const struct hf_target *t, const struct tmap *m)
 {
     int64_t n = t->q.config.n_heads;
@@ -198,8 +204,8 @@ static int take_tensors(struct hf_target *t, struct err *e)
 /* ---- a model of any family ---- */
 
 /*
- * A buffer keeps its type, as `module` has it; so do whole numbers and truth values. DTYPE_N: of numbers that would
- * have to become another type, and cannot.
+ * Returns the type to write. A buffer keeps its type, as it does in `module`, and so do integers and booleans.
+ * Returns DTYPE_N for numbers that would have to be converted but cannot be.
  */
 static enum dtype named_dtype(const struct hf_target *t, const struct param *p, const struct tmap *m)
 {
@@ -244,8 +250,8 @@ static int take_named(struct hf_target *t, int param, struct err *e)
 }
 
 /*
- * A head that is the embedding is left out, as Transformers does: the configuration ties them. Of others nobody knows
- * which name a model wants: it gets all of them.
+ * Add all parameters. A head that is the embedding is left out, as in Transformers, because the configuration ties
+ * them. For other shared weights the expected name is unknown, so all names are written.
  */
 static int take_all(struct hf_target *t, struct report *notes, struct err *e)
 {
@@ -270,7 +276,7 @@ static int take_all(struct hf_target *t, struct report *notes, struct err *e)
 
 /* ---- files ---- */
 
-/* Each tensor's file, numbered in the order in which files are closed. */
+/* Assign each tensor to a file by size. Files are numbered in the order in which they are closed. */
 static void share_by_size(struct hf_target *t)
 {
     uint64_t open_bytes = 0;
@@ -281,7 +287,7 @@ static void share_by_size(struct hf_target *t)
         uint64_t len = end ? 0 : t->tensor[i].len;
 
         if (!end && len > t->q.max_shard_bytes) {
-            t->tensor[i].file = t->n_files++;   /* its number comes before that of the file still open */
+            t->tensor[i].file = t->n_files++;   /* gets the number before that of the file still open */
             continue;
         }
         if (n_open && (end || open_bytes + len > t->q.max_shard_bytes)) {
@@ -379,7 +385,7 @@ static int settle_vocab(struct hf_target *t, struct report *notes, struct err *e
 
 /* ---- config.json ---- */
 
-/* The type of most bytes, of those that a model computes in; DTYPE_N: there is none. */
+/* Returns the type with the most bytes among those that a model computes in, or DTYPE_N if there is none. */
 static enum dtype dtype_of_most(const struct hf_target *t)
 {
     static const enum dtype types[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
@@ -399,7 +405,10 @@ static enum dtype dtype_of_most(const struct hf_target *t)
     return most;
 }
 
-/* Quantised weights are of other types than what they are computed in. */
+/*
+ * Set the dtype in config.json. Quantized weights are skipped, because they are stored in other types than they are
+ * computed in.
+ */
 static void set_dtype(const struct hf_target *t, json_t *config)
 {
     const char *key = json_object_get(config, "dtype") ? "dtype" : "torch_dtype";

@@ -1,5 +1,5 @@
 /*
- * hf_source.c - the folder's tensors become parameters, and nothing of it stays unused
+ * hf_source.c - convert all tensors of a folder to parameters; none may be left over
  */
 #include "libcommon/layout/hf/hf_source.h"
 
@@ -11,7 +11,7 @@
 #include "libcommon/plan/tmap_permute.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Megatron's numbers of layer files, as its trainer of today has them; a target may number anew. */
+/* Megatron's numbers of layer files, as the current trainer writes them. A target may renumber them. */
 enum { FIRST_LAYER = 3, NORM_GAP = 1 };
 
 struct opening {
@@ -21,17 +21,17 @@ struct opening {
     struct hf_folder folder;
     struct report *r;
     struct err *e;
-    struct hf_matrix *matrix;           /* to be turned round */
+    struct hf_matrix *matrix;           /* matrices to transpose */
     const struct param_row **matrix_row;
     struct param **matrix_param;
     int n_matrices;
-    int zeros;                          /* record of zeros, for a dry run; -1 not made yet */
-    bool stored;                        /* all tensors are of the weights' type, x->c.dtype */
+    int zeros;                          /* record of zeros, for a dry run; -1 until it is made */
+    bool stored;                        /* all tensors have the weights' type, c.dtype */
 };
 
 /* ---- names ---- */
 
-/* The head is the embedding; where it is written all the same it must be equal. */
+/* Check a stored head. Megatron's head is the embedding, so a head that is written must equal it. */
 static int check_head(struct opening *x)
 {
     struct hf_stored *head = hf_folder_find(&x->folder, PARAM_HEAD);
@@ -98,7 +98,7 @@ static int check_tensor(struct opening *x, const struct param_row *r, const stru
 
 /* ---- parameters ---- */
 
-/* Rows by (kind, head, lane) back to (head, kind, lane). */
+/* Reorder rows from (kind, head, lane) back to (head, kind, lane). */
 static struct tmap *restore_rows(struct opening *x, const struct tmap *m)
 {
     int64_t n = x->c.n_heads;
@@ -110,7 +110,10 @@ static struct tmap *restore_rows(struct opening *x, const struct tmap *m)
     return to;
 }
 
-/* Masters are what the files hold; where all is of the weights' type that is the weights, too. */
+/*
+ * The masters are the tensors of the files. If all tensors have the weights' type, the same tensor is the weights
+ * too.
+ */
 static void set_states(struct opening *x, struct param *p, struct tmap *m)
 {
     p->state[STATE_FP32] = m;
@@ -163,7 +166,7 @@ static int take_place(struct opening *x, enum param_place place, int block, int 
     return 0;
 }
 
-/* Name all that have no place: one at a time would be a long evening. */
+/* Refuse tensors that have no place, naming all of them in one error. */
 static int check_unused(struct opening *x)
 {
     struct strbuf names = {0};
@@ -187,7 +190,7 @@ static bool all_of(const struct opening *x, enum dtype dtype)
     return true;
 }
 
-/* What the tensors are counts for more than what config.json says of them. */
+/* Choose the weights' type. The types of the tensors override the type in config.json. */
 static void settle_weights(struct opening *x)
 {
     const bool half = all_of(x, DTYPE_F16) || (x->c.dtype == DTYPE_F16 && !all_of(x, DTYPE_BF16));
@@ -201,7 +204,7 @@ static int take_params(struct opening *x)
     int final = FIRST_LAYER + (int)x->c.n_layers + NORM_GAP;
     size_t most;
 
-    /* No more layers than tensors: a number from a file must not decide how much memory we take. */
+    /* No more layers than tensors: a number from a file must not decide how much memory is allocated. */
     if (x->c.n_layers > x->folder.n) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors",
                  (long long)x->c.n_layers, x->folder.n);
@@ -247,7 +250,7 @@ static int turn_matrices(struct opening *x)
     return 0;
 }
 
-/* ---- the door ---- */
+/* ---- public functions ---- */
 
 static int read_config(struct opening *x)
 {
@@ -264,7 +267,7 @@ static int read_config(struct opening *x)
     return rc;
 }
 
-/* What an export of ours says of its own tensors. */
+/* Load the CRCs from the manifest of one of our exports. */
 static int read_manifest(struct opening *x)
 {
     if (!hf_folder_has(&x->folder, MANIFEST_NAME))

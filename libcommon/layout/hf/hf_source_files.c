@@ -1,9 +1,8 @@
 /*
- * hf_source_files.c - the tensors of a model folder
+ * hf_source_files.c - read the tensors of a model folder
  *
- * Looked for as Transformers does: model.safetensors, its index, pytorch_model.bin, its
- * index; the first that is there counts. An index must name what its files hold, no more
- * and no less.
+ * The files are searched for as in Transformers: model.safetensors, its index, pytorch_model.bin, its index. The
+ * first that exists is used. An index must list exactly the tensors that its files hold.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,7 @@ enum { FILES_MAX = 100000, RUNS_MAX = 1 << 22 };
 
 static const char prefix[] = "transformer.";
 
-/* Its number in s->files, or -1 when it is not listed. */
+/* Returns the number of a listed file in s->files, or -1 if it is not listed. */
 static int listed_file(const struct hf_folder *f, const char *name)
 {
     for (int i = 0; i < f->l->n; i++)
@@ -69,7 +68,7 @@ int hf_folder_add(struct hf_folder *f, const char *name, enum file_class cls, st
 
     if (file < 0)
         return -1;
-    /* The arena keeps old tables: folders have few files. */
+    /* The arena keeps the old tables, which is acceptable because folders have few files. */
     grown = arena_alloc(s->arena, ((size_t)s->n_files + 1) * sizeof *grown);
     if (s->n_files)
         memcpy(grown, s->file, (size_t)s->n_files * sizeof *grown);
@@ -103,7 +102,7 @@ static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum 
     return t;
 }
 
-/* Safetensors keep no checksums, but the manifest of an export does. */
+/* Add a record for a tensor. Safetensors have no checksums, but the manifest of an export has. */
 static int add_record(struct hf_folder *f, int file, const struct safetensors_tensor *from)
 {
     const json_t *crc = json_object_get(f->crcs, from->name);
@@ -131,7 +130,7 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
     return st ? 0 : -1;
 }
 
-/* A view in row-major order, an extent for each run of its elements. */
+/* Store a view in row-major order, with one extent for each run of its elements. */
 static void take_view(struct hf_folder *f, struct hf_stored *t, const struct pt_tensor *from)
 {
     struct tmap *m = hf_map_of(f->s, from->dtype, (struct extent){ from->record, from->at, pt_tensor_bytes(from) });
@@ -147,7 +146,7 @@ static void take_view(struct hf_folder *f, struct hf_stored *t, const struct pt_
     }
 }
 
-/* One pair of the pickled dict. */
+/* Add one pair of the pickled dict as a tensor. */
 static void take_value(struct hf_folder *f, const struct pt *pt, const char *name, const struct pk *v)
 {
     struct strbuf why = {0};
@@ -186,7 +185,7 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
         err_data(e, pt_path(pt), ERR_NO_BYTE, "a key of its dict is no string, as the name of a parameter is");
         rc = -1;
     }
-    pt_close(pt);                       /* records stay in the files */
+    pt_close(pt);                       /* the records stay in s->files */
     return rc;
 }
 
@@ -212,7 +211,10 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The distinct files that weight_map names: bare names of the index's own kind, of `a`; caller frees *names. */
+/*
+ * Collect the distinct files that weight_map names in *names. They must be base names with the index's extension.
+ * The strings are allocated from `a`; the caller frees *names. Returns their number, or -1.
+ */
 static int files_of_index(struct arena *a, const json_t *map, const char *path, const char *extension, char ***names,
                           struct err *e)
 {
@@ -239,7 +241,7 @@ static int files_of_index(struct arena *a, const json_t *map, const char *path, 
     return n;
 }
 
-/* Tensors that came from file `name`, from number `first` on, must be those of the map. */
+/* Check that the tensors read from file `name`, from index `first` on, are those that the map assigns to it. */
 static int check_listed(const struct hf_folder *f, int first, const json_t *map, const char *path, const char *name,
                         struct err *e)
 {

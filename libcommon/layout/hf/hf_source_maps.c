@@ -1,5 +1,5 @@
 /*
- * hf_source_maps.c - tensors of the folder as maps, and their bytes beside each other
+ * hf_source_maps.c - make maps of a folder's tensors, and compare tensors
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /*
- * hf_source_spool.c - matrices turned round, in a file that has no name
+ * hf_source_spool.c - transpose matrices into a file without a name
  *
- * A plan of its own reads each matrix once and writes its transpose. The file lives as long
- * as the source: its descriptor is all there is of it.
+ * A separate plan reads each matrix once and writes its transpose. The file exists as long as the source, which
+ * holds its descriptor.
  */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 
 enum { ALIGN = 4096 };
 
-/* The items of one matrix, in blocks of columns as wide as the executor takes them. */
+/* Add the items of one matrix, in blocks of columns as wide as the executor accepts. */
 static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored *t, const struct tmap *m, uint64_t at)
 {
     uint64_t elem = (uint64_t)dtype_size(t->dtype), rows = (uint64_t)t->shape[0], cols = (uint64_t)t->shape[1];
@@ -40,7 +40,7 @@ static int run(struct plan *p, const struct hf_source_opts *o, struct err *e)
     return rc < 0 ? -1 : plan_check_records(p, e);
 }
 
-/* Of what the plan wrote to bytes [at, at+len) of the file. */
+/* Returns the CRC of what the plan wrote to bytes [at, at+len) of the file. */
 static uint32_t crc_between(struct plan *p, uint64_t at, uint64_t len)
 {
     uint32_t crc = 0;

@@ -1,8 +1,8 @@
 /*
- * hf_source_state.c - what a trainer would have written beside an imported model's weights
+ * hf_source_state.c - create the state that a trainer would have written with an imported model's weights
  *
- * An mp_rank file of iteration 0 (deepspeed_fresh.h) with the arguments that a trainer compares or a tool asks for. The
- * rest of the arguments comes from the command line that continues the training.
+ * The state is an mp_rank file of iteration 0 (deepspeed_fresh.h) with the arguments that a trainer compares or a
+ * tool reads. The other arguments come from the command line that continues the training.
  */
 #include <string.h>
 
@@ -29,7 +29,7 @@ static struct pk *tuple_of_one(struct arena *a, struct pk *v)
 
 /* ---- arguments ---- */
 
-/* Megatron's PositionEmbeddingType, as every Python pickles an enum member: by value. */
+/* Megatron's PositionEmbeddingType, pickled like any enum member of Python: by value. */
 static struct pk *position_type(struct arena *a, enum hf_arch arch)
 {
     enum { ABSOLUTE = 2, ALIBI = 3 };
@@ -106,7 +106,7 @@ static void topology_args(struct arena *a, struct pk *d)
     set_real(a, d, "gigaflos_no_embeds", 0);
 }
 
-/* Not Megatron's: what an export says again when no tokenizer tells. */
+/* Not an argument of Megatron: an export writes these ids again if no tokenizer gives them. */
 static struct pk *token_ids(struct arena *a, const struct hf_config *c)
 {
     struct pk *list = pk_list(a);

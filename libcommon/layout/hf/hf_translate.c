@@ -1,5 +1,5 @@
 /*
- * hf_translate.c - parameters of shards, taken apart into Transformers'
+ * hf_translate.c - split the parameters of shards into those of Transformers
  */
 #include "libcommon/layout/hf/hf_translate.h"
 
@@ -9,16 +9,16 @@
 #include "libcommon/layout/unwrap.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* A block has some dozens of parameters, a layer's number comes from a name: what a model may have of both. */
+/* Limit of a model's layers. A layer's number comes from a name in the file, so it must be bounded. */
 enum { LAYERS_MAX = 1 << 16 };
 
-/* One of Transformers' parameters, and what it is made of. */
+/* One parameter of Transformers, and the parameter that it is made from. */
 struct piece {
     const struct param *from;
     const struct family_rule *rule;
-    int part, layer;            /* layer: counts blocks from 0; -1: of none */
-    bool stacked;               /* one of the layers of `from` */
-    int place;                  /* in the model: -1 before the blocks, 0 in one, 1 behind them */
+    int part, layer;            /* layer counts blocks from 0; -1 outside all blocks */
+    bool stacked;               /* `from` holds all layers, and this is one of them */
+    int place;                  /* place in the model: -1 before the blocks, 0 in a block, 1 after them */
 };
 
 struct translation {
@@ -27,10 +27,10 @@ struct translation {
     const struct hf_sizes *z;
     struct err *e;
     int n_layers;
-    int *number;                /* of block k, ascending; NULL: layers are stacked */
+    int *number;                /* layer number of block k, ascending; NULL if layers are stacked */
     int n, cap;
     struct piece *piece;
-    int64_t n_padding;          /* rows of vocabulary left behind */
+    int64_t n_padding;          /* rows of vocabulary left out */
 };
 
 /* ---- config.json ---- */
@@ -81,7 +81,7 @@ int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, st
     return -1;
 }
 
-/* ---- which parameters ---- */
+/* ---- select the parameters ---- */
 
 bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h)
 {
@@ -98,7 +98,7 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
     const char *in = NULL, *other = NULL;
     struct family_hit h;
 
-    for (int i = 0; i < s->n_params; i++)       /* of a tied weight the first name decides */
+    for (int i = 0; i < s->n_params; i++)       /* the first name of a tied weight decides */
         if (!s->param[i].shared_with)
             *(family_find(f, s->param[i].name, &h) && h.in_shards ? &in : &other) = s->param[i].name;
     if (!in || !other)
@@ -109,7 +109,10 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
     return -1;
 }
 
-/* What stands before the names that the family knows: of the first parameter with such; in the arena. NULL: none. */
+/*
+ * Returns the prefix that hides the names of the family, from the first parameter that has one. The text is in the
+ * source's arena. Returns NULL if there is none.
+ */
 static const char *strange_prefix(const struct source *s, const struct family *f)
 {
     struct family_hit h;
@@ -187,7 +190,10 @@ static int by_number(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Blocks count from 0 by the rank of their numbers, or are as many as are stacked. */
+/*
+ * Find the number of layers. A block's index is the rank of its layer number; stacked layers are counted by the size
+ * of the stack.
+ */
 static int find_layers(struct translation *t)
 {
     int n = 0, *number = arena_alloc(t->s->arena, ((size_t)t->s->n_params + 1) * sizeof *number);
@@ -242,7 +248,7 @@ static void add_pieces(struct translation *t, struct piece x)
     }
 }
 
-/* The model's order: what the file has before its first block, blocks, what comes behind. */
+/* Order of the model: parameters before the first block, blocks, parameters after them. */
 static int by_place(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
@@ -254,7 +260,7 @@ static int by_place(const void *a, const void *b)
     return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
 }
 
-/* Sorted: two of one name stand side by side. */
+/* Check for duplicates; the pieces are sorted, so two with one name are adjacent. */
 static int check_twice(const struct translation *t)
 {
     for (int i = 1; i < t->n; i++) {
@@ -269,12 +275,12 @@ static int check_twice(const struct translation *t)
     return 0;
 }
 
-/* A rule that one block has a parameter of, every block has one of. */
+/* Check that a rule which matches a parameter of one block matches one in every block. */
 static int check_blocks(const struct translation *t)
 {
     for (int i = 0; i < family_n(t->f); i++) {
         const struct family_rule *r = family_at(t->f, i);
-        int next = 0;           /* the block due */
+        int next = 0;           /* the next block to find */
 
         bool met = false;
 
@@ -307,12 +313,12 @@ static int find_pieces(struct translation *t)
     return check_twice(t) < 0 ? -1 : check_blocks(t);
 }
 
-/* ---- their elements ---- */
+/* ---- elements ---- */
 
 /* Rows [at, at + n) of the trainer's parameter. */
 struct rows { int64_t at, n; };
 
-/* The rows of query, key or value (kind 0, 1, 2) in those of all groups. */
+/* Append the rows of query, key or value (kind 0, 1, 2) of all groups. */
 static void add_kind(const struct translation *t, int kind, struct rows *row, int *n)
 {
     int64_t q = t->z->heads / t->z->groups, lanes = t->z->lanes;
@@ -339,7 +345,10 @@ static struct tmap *cut_rows(struct translation *t, const struct piece *x, const
     return (struct tmap *)m;
 }
 
-/* Which rows make it, in their order; row has room for all groups three times. -1: its shape does not fit. */
+/*
+ * Choose the rows that make up a piece, in order. `row` must have room for 3 * groups entries. Returns the number of
+ * entries, or -1 if the shape does not fit.
+ */
 static int choose_rows(struct translation *t, const struct piece *x, struct rows *row)
 {
     const struct hf_sizes *z = t->z;
@@ -391,7 +400,7 @@ static int make_param(struct translation *t, const struct piece *x, struct param
         to->tied[i] = from->tied[i] ? cut_rows(t, x, from->tied[i], row, n) : NULL;
         to->has_digest[i] = false;
     }
-    if (x->rule->turned)                        /* a digest goes by the order of its numbers */
+    if (x->rule->turned)                        /* the digest depends on the order of the elements */
         memset(to->has_digest, 0, sizeof to->has_digest);
     free(row);
     return n < 0 ? -1 : 0;

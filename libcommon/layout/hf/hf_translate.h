@@ -1,9 +1,9 @@
 /*
- * hf_translate.h - a source under the names that Transformers has for its family
+ * hf_translate.h - convert a source to the names that Transformers has for its family
  *
- * By the family's rules (model/family.h) a trainer's parameters become Transformers': layers stacked on an axis are
- * taken apart, fused queries, keys and values, and gates, are cut, rows put in order, padding of the vocabulary left
- * behind. All in tensor maps: no byte moves before a plan runs.
+ * The family's rules (model/family.h) convert a trainer's parameters to those of Transformers. Layers stacked on an
+ * axis are separated, fused queries, keys and values and gates are split, rows are reordered, and the padding of the
+ * vocabulary is left out. All changes are made in tensor maps; no bytes are moved before a plan runs.
  */
 #ifndef SHARDKIT_LAYOUT_HF_TRANSLATE_H
 #define SHARDKIT_LAYOUT_HF_TRANSLATE_H
@@ -13,37 +13,41 @@
 #include "libcommon/layout/layout.h"
 #include "libcommon/model/family.h"
 
-/* What a config.json says of the model. */
+/* Sizes of the model, from config.json. */
 struct hf_sizes {
-    int64_t layers, heads, groups, lanes;       /* groups: of keys and values; lanes: a head's */
+    int64_t layers, heads, groups, lanes;       /* groups: of keys and values; lanes: per head */
     int64_t vocab;
-    int tied;                                   /* the head is the embedding: 1, 0; -1: it does not say */
+    int tied;                                   /* 1 if the head is the embedding, 0 if not, -1 if not given */
 };
-/* Of a source that is such a folder its config.json; NULL without *e: there is none, or no JSON. For json_decref(). */
+/*
+ * Returns the config.json of a source of LAYOUT_HF. Returns NULL without setting *e if there is none or it is not
+ * JSON. The caller releases it with json_decref().
+ */
 MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);
-/* ERR_DATA: a number that is needed is not there or absurd; `path` is what messages call it. */
+/* Read the sizes. Returns -1 with ERR_DATA if a required number is missing or out of range; errors name `path`. */
 MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e);
 
 /*
- * Whose a name is: as it stands, or, of Transformers', behind the word that a model without a head saves none of
- * ("wte.weight" for "transformer.wte.weight").
+ * Find the rule of a name. The name is tried unchanged, and then after the leading word that a model without a head
+ * does not save ("wte.weight" for "transformer.wte.weight").
  */
 bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h);
 /*
- * Are the source's parameters under the family's names in shards? 1: all of them; 0: none. -1: some are, ERR_DATA names
- * one of either kind.
+ * Returns 1 if all parameters of the source have the family's names in shards, 0 if none has, and -1 with ERR_DATA
+ * if only some have; the error names one of either kind.
  */
 MUST_CHECK int hf_is_in_shards(const struct source *s, const struct family *f, struct err *e);
 /*
- * Does the family know a name of the source's? Keys that wrappers of a module have put into names are left out, where
- * it knows more of them then; a warning says so. -1 and ERR_DATA: it knows none; the message names the rename that
- * mends it.
+ * Check that the family has at least one of the source's names. Keys that wrappers of a module added to names are
+ * removed if the family then has more of them; a warning reports that. Returns -1 with ERR_DATA if it has none; the
+ * error gives the rename command that corrects the names.
  */
 MUST_CHECK int hf_know_names(struct source *s, const struct family *f, struct report *notes, struct err *e);
 /*
- * Replace s->param. Which of the new parameters Transformers keeps as [in, out], while their shapes and maps are as
- * before: an array in the source's arena. NULL and ERR_DATA: a parameter that no rule has, or two, a layer without
- * one, sizes that do not fit. The padding left behind is a note.
+ * Replace s->param. Returns an array in the source's arena: which of the new parameters Transformers stores as [in,
+ * out]. Their shapes and maps are not transposed. Returns NULL with ERR_DATA if a parameter has no rule or two
+ * parameters map to one name, if a layer lacks a parameter, or if sizes do not fit. A note reports padding that is
+ * left out.
  */
 MUST_CHECK const bool *hf_translate(struct source *s, const struct family *f, const struct hf_sizes *z,
                                     struct report *notes, struct err *e);
