@@ -1,12 +1,13 @@
 /*
- * torchdist.h - Megatron-core's dist_checkpointing, "torch_dist" (docs/formats.md, section 13)
+ * torchdist.h - Megatron-core's dist_checkpointing format, "torch_dist" (docs/formats.md, section 13)
  *
- * Tensors lie in a folder of torch.distributed.checkpoint (dcp/dcp.h) under keys that are no paths, everything else in
- * common.pt. A parameter is a key; layers of one kind, stacked on a leading axis, are parameters each. Codes of
- * findings, besides dcp's:
- *   key E         common.pt is not what it should be
- *   optimizer E   a distributed optimizer whose form belongs to one number of ranks: its states are no parameters'
- *   stack N       layers that could not be told apart: they are shown as one tensor
+ * Tensors are stored in a folder of torch.distributed.checkpoint (dcp/dcp.h) under keys that are not paths.
+ * Everything else is stored in common.pt. Each key is a parameter. Layers of one kind that are stacked on a leading
+ * axis are one parameter per layer. Codes of findings, in addition to those of dcp:
+ *   key E         common.pt is nested too deeply or has too many values
+ *   optimizer E   a distributed optimizer saved in a form that depends on the number of ranks: its states cannot be
+ *                 assigned to parameters
+ *   stack N       layers that cannot be separated: they are shown as one tensor
  */
 #ifndef SHARDKIT_LAYOUT_TORCHDIST_H
 #define SHARDKIT_LAYOUT_TORCHDIST_H
@@ -16,9 +17,9 @@
 #define TORCHDIST_COMMON "common.pt"
 #define TORCHDIST_CONFIG "metadata.json"
 
-/* A name that only such a folder has. */
+/* Returns true for the name of a file that only such a folder has. */
 bool torchdist_marks(const char *name);
-/* A folder of torch.distributed.checkpoint that Megatron-core wrote. */
+/* Returns true if Megatron-core wrote the folder of torch.distributed.checkpoint. */
 bool torchdist_fits(const struct source_listing *l);
 int torchdist_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                           struct report *r, struct err *e);

@@ -1,5 +1,5 @@
 /*
- * torchdist_names.c - keys are looked at once for what they are, and by their beginnings for the stacks they are of
+ * torchdist_names.c - classify keys by the state they hold, and find stacks of layers by common prefixes
  */
 #include "libcommon/layout/torchdist/torchdist_names.h"
 
@@ -12,8 +12,9 @@
 /* ---- states ---- */
 
 /*
- * "optimizer.state.<what>.<key>", behind "chained_<n>." where there are several optimizers. A master is fp32_param of
- * Megatron's plain mixed precision and of fully_sharded_model_space, param of fully_reshardable.
+ * Returns the parameter's key in "optimizer.state.<what>.<key>", which follows "chained_<n>." if there are several
+ * optimizers, and sets *st. Returns NULL for other names. A master is fp32_param in Megatron's plain mixed precision
+ * and in fully_sharded_model_space, and param in fully_reshardable.
  */
 static const char *optimizer_key(const char *name, enum state *st)
 {
@@ -35,7 +36,10 @@ static const char *optimizer_key(const char *name, enum state *st)
     return NULL;
 }
 
-/* Buckets of a distributed optimizer hold parameters end to end, cut for one number of ranks. */
+/*
+ * Returns true for a bucket of a distributed optimizer. Buckets hold parameters end to end, split for one number of
+ * ranks.
+ */
 static bool is_bucket(const char *name)
 {
     return strstr(name, "optimizer.distributed.dp_group_idx_") != NULL;
@@ -53,10 +57,10 @@ struct stacking {
     struct arena *a;
     const struct dcp_table *t;
     struct dcp_role *role;
-    struct names *group;        /* "decoder.layers": its number, from 1 on */
+    struct names *group;        /* number of a prefix such as "decoder.layers", counted from 1 */
     int n_groups;
-    int *first;                 /* of each group its first entry */
-    int *odd;                   /* of each group an entry that does not go with it; -1: none */
+    int *first;                 /* first entry of each group */
+    int *odd;                   /* per group, an entry that does not match the others; -1 if all match */
 };
 
 int torchdist_number_place(const char *key)
@@ -83,7 +87,10 @@ static int group_of(struct stacking *k, const char *key, int len, int entry)
     return g;
 }
 
-/* One more weight. A layer is a chunk at least; layers of one kind are as many for each key. */
+/*
+ * Add a weight to its stack. Each layer has at least one chunk, and all keys of a stack have the same number of
+ * layers.
+ */
 static void add_to_stack(struct stacking *k, int i)
 {
     const struct dcp_entry *en = &k->t->entry[i], *first;
@@ -105,7 +112,7 @@ static void add_to_stack(struct stacking *k, int i)
     }
 }
 
-/* A stack that is none keeps its keys. */
+/* Report groups that are not uniform stacks; their entries keep their keys. */
 static void settle_stacks(const struct stacking *k, const char *path, struct report *r)
 {
     for (int g = 1; g <= k->n_groups; g++)
@@ -118,14 +125,14 @@ static void settle_stacks(const struct stacking *k, const char *path, struct rep
             k->role[i].stack = 0;
 }
 
-/* ---- all of it ---- */
+/* ---- assignment of roles ---- */
 
 static bool same_shape(const struct dcp_entry *x, const struct dcp_entry *y)
 {
     return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
 }
 
-/* ---- what other entries name and is not there ---- */
+/* ---- missing entries that other entries refer to ---- */
 
 static void tell_lost(const struct dcp_naming *n, int entry, const char *name, struct report *r)
 {
@@ -133,7 +140,10 @@ static void tell_lost(const struct dcp_naming *n, int entry, const char *name, s
                "%s is there, and no tensor of that name", n->table->entry[entry].name);
 }
 
-/* "decoder.layers.mlp.linear_fc1" of "....linear_fc1._extra_state/shard_0_2": a module that has a weight; NULL. */
+/*
+ * Returns "decoder.layers.mlp.linear_fc1" for "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2", the name of a
+ * linear module, which must have a weight. Returns NULL for other keys.
+ */
 static const char *module_of(struct arena *a, const char *key)
 {
     const char *end = strstr(key, "._extra_state/"), *last = end;
@@ -143,7 +153,10 @@ static const char *module_of(struct arena *a, const char *key)
     return last && str_starts(last, "linear_") ? arena_strndup(a, key, (size_t)(end - key)) : NULL;
 }
 
-/* Linear modules save an object each beside their weights. */
+/*
+ * Report linear modules without a weight. Linear modules save an object for each module in addition to their
+ * weights.
+ */
 static void check_modules(const struct dcp_naming *n, struct report *r)
 {
     struct arena *a = arena_new(0);
@@ -166,7 +179,10 @@ static void check_modules(const struct dcp_naming *n, struct report *r)
     arena_free(a);
 }
 
-/* One of two states of a parameter, where most have both. held[w]: the states that weight w has, a bit each. */
+/*
+ * Report parameters that have only one of two states, if most parameters have both. held[w] has one bit per state of
+ * weight w.
+ */
 static void check_halves(const struct dcp_naming *n, const unsigned *held, struct report *r)
 {
     static const enum state pair[][2] = { { STATE_EXP_AVG, STATE_EXP_AVG_SQ }, { STATE_EXP_AVG, STATE_FP32 },
@@ -225,7 +241,7 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
             tell_lost(n, i, key, r);
         if (w >= 0)
             held[w] |= 1u << st;
-        /* Of another shape, or masters of fp32 weights: a value. */
+        /* An entry of another shape, or a master of an fp32 weight, stays a value. */
         if (w < 0 || role[w].state == st || !same_shape(&t->entry[w], &t->entry[i]))
             continue;
         role[i] = role[w];
@@ -237,9 +253,12 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
     return 0;
 }
 
-/* ---- forms of a distributed optimizer ---- */
+/* ---- forms of the distributed optimizer ---- */
 
-/* What common.pt calls the form, of the one optimizer or of any of several. */
+/*
+ * Returns the form recorded in common.pt, for the only optimizer or any of several, if ranks cannot be changed in
+ * it. Returns NULL otherwise.
+ */
 static const char *told_form(const struct source *s)
 {
     static const char key[] = "param_state_sharding_type";

@@ -1,5 +1,5 @@
 /*
- * torchdist_source.c - metadata.json says what it is, .metadata holds the tensors, common.pt the rest
+ * torchdist_source.c - open a folder: metadata.json identifies it, .metadata lists tensors, common.pt holds the rest
  */
 #include "libcommon/layout/torchdist/torchdist.h"
 
@@ -14,7 +14,10 @@
 #include "libcommon/layout/tile.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
 
-/* Values of common.pt, flattened; a pickle may share nodes and so describe many more than it has bytes. */
+/*
+ * Limits of the values of common.pt after flattening. A pickle can share nodes and so describe many more values than
+ * it has bytes.
+ */
 enum { MAX_VALUES = 1 << 16, MAX_DEPTH = 16, MAX_RUNS = 1 << 16 };
 
 bool torchdist_marks(const char *name)
@@ -29,7 +32,7 @@ bool torchdist_fits(const struct source_listing *l)
 
 /* ---- metadata.json ---- */
 
-/* A backend and its version; what is not there has the value that Megatron-core gives it. */
+/* Check the name and version of a backend. Missing values default to Megatron-core's defaults. */
 static bool is_backend(const json_t *o, const char *which, const char *want, const char *preset, struct strbuf *found)
 {
     char *key = str_fmt("%s_version", which);
@@ -130,7 +133,7 @@ static bool take_tensor(struct flattening *w, const char *name, const struct pk 
     return x.map != NULL;
 }
 
-/* Dicts are walked, and lists that hold some; everything else is one value. */
+/* Returns true if v is flattened further: dicts, and lists that begin with a dict. Everything else is one value. */
 static bool is_walked(const struct pk *v, uint32_t *n)
 {
     struct pk **item;
@@ -171,7 +174,10 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
     }
 }
 
-/* Adam's counter, of all parameters, as Megatron's plain optimizers keep it; or of a group, as its distributed one. */
+/*
+ * Read Adam's step counter: one for all parameters, as in Megatron's plain optimizers, or one per group, as in its
+ * distributed optimizer.
+ */
 static void find_step(struct source *s)
 {
     struct source_hit hit;
@@ -186,12 +192,13 @@ static void find_step(struct source *s)
         s->run.step_in_state = s->run.step_is_tensor = true;
     } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree &&
                pk_as_double(hit.value->tree, &of_group) && of_group >= 0 && of_group < 1e15 &&
-               of_group == (double)(int64_t)of_group) {     /* a float where torch's AdamW is the optimizer inside */
+               /* the step is a float if the inner optimizer is torch's AdamW */
+               of_group == (double)(int64_t)of_group) {
         s->run.opt_step = (int64_t)of_group;
     }
 }
 
-/* What it says of the run; a family and its arguments are not read from it. */
+/* Read the run state. The model family and its arguments are not read from common.pt. */
 static void read_run(struct source *s, const struct pt *pt)
 {
     const struct pk *inner;

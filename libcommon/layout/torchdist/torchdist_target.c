@@ -1,5 +1,6 @@
 /*
- * torchdist_target.c - entries as they are, or states by Megatron-core's keys; and what common.pt says
+ * torchdist_target.c - copy the entries of such a folder, or map other states to Megatron-core's keys; make
+ * common.pt
  */
 #include "libcommon/layout/torchdist/torchdist_target.h"
 
@@ -15,7 +16,7 @@ static const char flattened_form[] = "fully_sharded_model_space", whole_form[] =
 
 /* ---- the two files ---- */
 
-/* common.pt of a tree; the tensors in it are those of pt. */
+/* Add common.pt, built from the tree `root`, and metadata.json. The tensors in the tree are those of `pt`. */
 static int add_files(struct dcp_target *t, const struct pk *root, const struct pt *pt, struct err *e)
 {
     static const char config[] = "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
@@ -34,7 +35,7 @@ static int add_files(struct dcp_target *t, const struct pk *root, const struct p
     return 0;
 }
 
-/* ---- of such a folder ---- */
+/* ---- target for a source of the same layout ---- */
 
 static struct pk *swap_form(void *ctx, const struct pk *v)
 {
@@ -43,7 +44,10 @@ static struct pk *swap_form(void *ctx, const struct pk *v)
     return s && strcmp(s, flattened_form) == 0 ? pk_str(ctx, whole_form) : NULL;
 }
 
-/* Flattened states come out in their shapes, which is another form: its keys and its name are due. */
+/*
+ * Flattened states are written in their full shapes, which is another form of the optimizer. Rename the keys of its
+ * masters accordingly. Returns true if there were any such states.
+ */
 static bool rename_flattened(struct dcp_target *t)
 {
     static const char was[] = "optimizer.state.fp32_param.";
@@ -84,14 +88,14 @@ static struct dcp_target *target_same(const struct source *s, struct report *not
     return t;
 }
 
-/* ---- of others ---- */
+/* ---- target for other layouts ---- */
 
-/* Parameters of one key: a stack's layers, or one. */
+/* The parameters of one key: the layers of a stack, or a single parameter. */
 struct torchdist_key {
     const char *name;                   /* "decoder.layers.mlp.linear_fc1.weight" */
-    int number_at;                      /* where layers have their number; 0: it is no layer */
-    int prefix;                         /* of those: number of "decoder.layers" */
-    int n, cap, *param;                 /* by layer; -1: none met */
+    int number_at;                      /* position of the layer number; 0 if it is not a layer */
+    int prefix;                         /* for layers: number of the prefix "decoder.layers" */
+    int n, cap, *param;                 /* index by layer; -1 if the layer has none */
 };
 
 struct torchdist_keys {
@@ -101,7 +105,7 @@ struct torchdist_keys {
     int n, cap, n_prefixes;
     struct torchdist_key *key;
     struct names *known, *prefix;
-    bool *uneven;                       /* of each prefix */
+    bool *uneven;                       /* per prefix: the layers cannot be stacked */
 };
 
 static struct torchdist_key *key_of(struct torchdist_keys *ks, const char *name, int number_at)
@@ -127,7 +131,10 @@ static struct torchdist_key *key_of(struct torchdist_keys *ks, const char *name,
     return k;
 }
 
-/* Under "decoder.layers.3.mlp.weight" the key without the number, at layer 3. Two of one key would be one. */
+/*
+ * Add a parameter to its key. "decoder.layers.3.mlp.weight" is layer 3 of the key without the number. Two parameters
+ * of the same key and layer are refused.
+ */
 static int add_param(struct torchdist_keys *ks, int param, struct err *e)
 {
     enum { LAYERS_MAX = 1 << 16 };
@@ -164,7 +171,10 @@ static bool alike(const struct param *a, const struct param *b)
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
 
-/* Every key of a prefix has as many layers, all of one kind: else each keeps its number. */
+/*
+ * Find prefixes whose keys differ in the number of layers, or whose layers differ in kind. Their layers are not
+ * stacked; each keeps its number.
+ */
 static void find_uneven(struct torchdist_keys *ks)
 {
     int *depth = arena_alloc(ks->t->arena, ((size_t)ks->n_prefixes + 1) * sizeof *depth);
@@ -211,7 +221,7 @@ static void add_entry(struct torchdist_keys *ks, const struct torchdist_key *k, 
     }
 }
 
-/* Its weights under the key, then what an optimizer keeps of them. */
+/* Add the weights under the key, followed by the optimizer's states. */
 static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
 {
     const struct param *p = one ? one : &ks->s->param[k->param[0]];
@@ -220,7 +230,7 @@ static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k,
     if (!rounded && !p->state[STATE_FP32])
         return;
     add_entry(ks, k, one, rounded ? STATE_BF16 : STATE_FP32, "");
-    if (one && one->shared_with) {              /* a tied weight's second name: the optimizer has the first alone */
+    if (one && one->shared_with) {  /* a tied weight's second name: the optimizer has states only for the first */
         ks->t->part[ks->t->table.n - 1].again = true;
         return;
     }
@@ -235,8 +245,9 @@ static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k,
 }
 
 /*
- * Megatron-core's own linear modules, which tensor ranks cut, save an object with nothing in it beside their weight, as
- * Transformer Engine's do with numbers of fp8 in it: a list of what the rank gave. Its loader asks for each.
+ * Add the object of a module. Megatron-core's own linear modules, which are split over tensor ranks, save an object
+ * without contents in addition to their weight. Those of Transformer Engine save fp8 data in it. The object is a
+ * list of what each rank contributed. Megatron-core's loader requires one for each module.
  */
 static void add_object(struct torchdist_keys *ks, const char *key, int layer, int n_layers)
 {
@@ -259,7 +270,7 @@ static bool has_object(const struct param *p)
     return module && p->ndim == 2 && strcmp(end, ".weight") == 0 && str_starts(module, "linear_");
 }
 
-/* Of a stack an object for each layer, of layers with numbers one for each key. */
+/* Add one object for each layer of a stack, or one for each key if the layers are numbered. */
 static void add_objects(struct torchdist_keys *ks, const struct torchdist_key *k)
 {
     const bool stacked = !ks->uneven[k->prefix];
@@ -293,7 +304,7 @@ static void add_entries(struct torchdist_keys *ks)
     }
 }
 
-/* By these Megatron-core finds its own groups again; other programs do not have them. */
+/* Add the settings by which Megatron-core identifies its groups. Groups of other programs do not have them. */
 static void add_identifiers(struct arena *a, struct pk *options)
 {
     double decay = 0;
@@ -307,7 +318,10 @@ static void add_identifiers(struct arena *a, struct pk *options)
     pk_set_str(a, options, "is_decoupled_lr", pk_bool(a, false));
 }
 
-/* Settings by group, without the parameters, and one counter for all, or in each group. */
+/*
+ * Returns the settings per group, without the parameters, and the step: one for all parameters, or one in each
+ * group.
+ */
 static struct pk *optimizer_of(const struct dcp_target *t, enum torchdist_optimizer how, const struct optim_groups *g)
 {
     struct arena *a = t->arena;

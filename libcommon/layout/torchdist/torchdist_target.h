@@ -1,23 +1,25 @@
 /*
- * torchdist_target.h - what a folder of Megatron-core's torch_dist will hold
+ * torchdist_target.h - the contents of a Megatron-core torch_dist folder to be written
  *
- * Of such a folder: its entries, objects and common.pt as they are. Of another source whose parameters are called as
- * Megatron-core calls them: weights, Adam's states, and a common.pt of iteration and optimizer settings; layers that
- * are alike are stacked. dcp_sink() writes it: a target of it is one of dcp's with two more files.
+ * For a source of this layout: its entries, objects and common.pt unchanged. For another source whose parameters
+ * have Megatron-core's names: weights, Adam's states, and a common.pt with the iteration and the optimizer settings.
+ * Layers of the same kind are stacked. dcp_sink() writes the target, which is a dcp target with two more files.
  */
 #ifndef SHARDKIT_LAYOUT_TORCHDIST_TARGET_H
 #define SHARDKIT_LAYOUT_TORCHDIST_TARGET_H
 
 #include "libcommon/layout/dcp/dcp_target.h"
 
-/* How a folder that is made of another layout keeps Adam's states, as loaders of Megatron-core ask for them. */
+/*
+ * How Adam's states are stored in a folder that is made from another layout, to match the loaders of Megatron-core.
+ */
 enum torchdist_optimizer {
-    TORCHDIST_PLAIN,            /* its optimizers without cuts: masters of 16-bit weights, one step of all */
-    TORCHDIST_DISTRIBUTED,      /* its distributed one, "fully_reshardable": masters of all weights, steps of groups */
+    TORCHDIST_PLAIN,            /* optimizers that are not split: masters of 16-bit weights, one step for all */
+    TORCHDIST_DISTRIBUTED,  /* distributed optimizer, "fully_reshardable": masters of all weights, a step per group */
 };
 /*
- * ERR_DATA: an entry cannot be read whole, or names are not Megatron-core's. What is lost or made up goes to notes.
- * For dcp_target_free().
+ * Returns a target, or NULL with ERR_DATA if an entry cannot be read whole or if names are not Megatron-core's.
+ * `notes` lists what is lost or derived. The caller releases the target with dcp_target_free().
  */
 struct dcp_target *torchdist_target_new(const struct source *s, enum torchdist_optimizer how, struct report *notes,
                                         struct err *e);

@@ -1,5 +1,5 @@
 /*
- * universal.c - the small files that every universal form has, and whether they are all there
+ * universal.c - the small files that every universal form has, and checks that all files are present
  */
 #include "libcommon/layout/universal/universal.h"
 
@@ -28,7 +28,7 @@ uint64_t universal_shape(const struct source *s, const struct param *p, enum voc
     return len;
 }
 
-/* Per-rank entries, which live on as per-parameter files. */
+/* Returns true for a per-rank entry, whose data is stored in per-parameter files instead. */
 static bool is_sharded_key(const char *key)
 {
     return strcmp(key, "base_optimizer_state") == 0 || strcmp(key, "param_slice_mappings") == 0 ||
@@ -37,8 +37,8 @@ static bool is_sharded_key(const char *key)
 }
 
 /*
- * ZeRO-3's loader asks for a counter in the state of sub-group 0, and for settings under the same key. The stock
- * converter leaves rank 0's vectors there, too, which nobody reads.
+ * Returns the optimizer_state_dict that ZeRO-3's loader needs: a counter in the state of sub-group 0, and the
+ * settings under the same key. The stock converter also leaves rank 0's vectors there, which no loader reads.
  */
 static struct pk *zero3_state(struct arena *a, const struct source *s)
 {
@@ -59,7 +59,7 @@ static struct pk *zero3_state(struct arena *a, const struct source *s)
     return d;
 }
 
-/* The elastic form has no settings: a dict without any a group leaves a loader's own. */
+/* Returns n empty dicts. The elastic form has no settings; with an empty dict per group a loader keeps its own. */
 static struct pk *empty_groups(struct arena *a, int n)
 {
     struct pk *list = pk_list(a);
@@ -94,7 +94,7 @@ int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *s
     return rc;
 }
 
-/* A whole .pt with at most one tiny storage, in memory. */
+/* Write a complete .pt with at most one small storage into memory. The caller frees *out. */
 static void image_bytes(struct pt_image *im, const void *storage, uint64_t storage_size, uint8_t **out, uint64_t *size)
 {
     const struct zip_run *run;
@@ -139,7 +139,7 @@ static bool is_mp_rank(const struct source_file *f)
            str_ends(f->name, "_model_states.pt");
 }
 
-/* Those of a layout that keeps no handles are opened for it. */
+/* Check the records of a file. A layout that keeps no handles has f->pt NULL; the file is then opened here. */
 static int check_file(const struct source *s, const struct source_file *f, struct err *e)
 {
     struct pt *pt = f->pt ? f->pt : pt_open(s->files, f->file, e);
@@ -150,7 +150,10 @@ static int check_file(const struct source *s, const struct source_file *f, struc
     return rc;
 }
 
-/* The file as it is, every record against its CRC; or with the tree that it was told to have. */
+/*
+ * Copy a file unchanged after a check of every record's CRC. If its tree was replaced (pt_is_retold()), write it
+ * again with the new tree.
+ */
 static int copy_file(const struct source *s, const struct source_file *f, const char *path, struct err *e)
 {
     uint8_t *bytes = NULL;
@@ -183,7 +186,7 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
     return rc;
 }
 
-/* ---- is it all there? ---- */
+/* ---- checks for completeness ---- */
 
 bool universal_is_trained(const struct source *s, const struct param *p)
 {
@@ -199,7 +202,7 @@ struct universal_state universal_state_of(const struct source *s, const struct p
     if (universal_is_trained(s, p)) {
         u.map = zero_target_state(p, st, &u.op);
         u.len = universal_shape(s, p, vocab, shape);
-        if (u.op > PLAN_COPY)           /* 16 bits each */
+        if (u.op > PLAN_COPY)           /* bytes of 16-bit elements */
             u.len /= 2;
         return u;
     }
@@ -217,7 +220,10 @@ struct universal_state universal_state_of(const struct source *s, const struct p
     return u;
 }
 
-/* Weights make masters where there is an engine that computes so; the pipeline's has both. */
+/*
+ * Returns true if the state exists or, under ZeRO, can be made: weights can serve as masters there. The pipeline
+ * engine stores both.
+ */
 static bool has_state(const struct source *s, const struct param *p, enum state st)
 {
     int op;
@@ -250,7 +256,7 @@ int universal_check_states(const struct source *s, struct err *e)
     return 0;
 }
 
-/* The parameters of one mp_rank file that the form lacks; `told` has those of the files before it. */
+/* Report parameters of one mp_rank file that the form lacks. `told` holds the names reported for earlier files. */
 static void check_rank(const struct source *s, const struct source_file *f, struct names *told, struct report *r)
 {
     uint32_t n_groups = 0, n;

@@ -1,13 +1,13 @@
 /*
  * universal_hdf5.c - write index.h5 with the tensors inside
  *
- * 1. prepare: the library makes every group, attribute and dataset, each dataset with its
- *    place in the file, and closes the file.
- * 2. The places become destinations of plan items; the executor fills them in parallel,
- *    past the library.
- * 3. finish: the small files beside the index.
- * index.h5 gets its name when its tables are complete, so another process, or a later
- * run that resumes, finds all of them or none and takes the places from the file itself.
+ * 1. prepare: the library creates every group, attribute and dataset, allocates space for each
+ *    dataset, and closes the file.
+ * 2. The offsets of the datasets become destinations of plan items. The executor fills them in
+ *    parallel without the library.
+ * 3. finish: writes the small files next to the index.
+ * index.h5 gets its final name when its tables are complete. Another process, or a later run that resumes, therefore
+ * finds either all tables or none, and reads the offsets from the file itself.
  */
 #include "libcommon/layout/universal/universal_hdf5.h"
 
@@ -19,9 +19,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- what both forms share ---- */
+/* ---- shared by both HDF5 forms ---- */
 
-/* Names are links of one group: no paths, none of our dot names, no '%' (virtual datasets expand it). */
+/*
+ * Returns true if `name` can be a link of one group: not a path, none of our names with a leading dot, and no '%',
+ * which virtual datasets expand.
+ */
 bool universal_hdf5_is_name(const char *name)
 {
     return name[0] && name[0] != '.' && !strchr(name, '/') && !strchr(name, '%');
@@ -108,7 +111,7 @@ static void put_run(struct h5_out *h, const struct run_state *r)
     h5_set_int(h, H5_TOP, "optimizer_step_in_state", r->step_in_state);
     h5_set_int(h, H5_TOP, "optimizer_step_is_tensor", r->step_is_tensor);
     h5_set_int(h, H5_TOP, "optimizer_n_groups", r->n_groups);
-    /* For people; programs read zero/optimizer_state.pt. An attribute holds 64 KiB at most. */
+    /* For human readers; programs read zero/optimizer_state.pt. An attribute holds at most 64 KiB. */
     if (r->param_groups)
         pk_text(r->param_groups, &groups);
     if (groups.len > 0 && groups.len < 32768)
@@ -168,7 +171,10 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
     }
 }
 
-/* Not every file system can reserve room; those that can say now when there is none. */
+/*
+ * Allocate disk space for the file. File systems that cannot reserve space are accepted; others report a full disk
+ * now.
+ */
 static int reserve(const struct sink *k, int fd, const char *path, struct err *e)
 {
     struct stat st;
@@ -256,7 +262,7 @@ static int reserve_path(const struct sink *k, const char *path, struct err *e)
     return rc;
 }
 
-/* In place: nobody looks for it before the index has its name. */
+/* Create the parameter's file under its final name. No reader opens it before the index has its name. */
 static int make_param_file(const struct sink *k, const struct param *p, const char *path, struct err *e)
 {
     struct h5_out *h = h5_create(path);
@@ -269,7 +275,7 @@ static int make_param_file(const struct sink *k, const struct param *p, const ch
     return h5_finish(h, e) < 0 ? -1 : reserve_path(k, path, e);
 }
 
-/* "zero/<parameter>.h5" with --split, else the index; inside the folder. */
+/* Returns the file's path inside the folder: "zero/<parameter>.h5" with --split, otherwise the index. */
 static char *data_file(const struct sink *k, const struct param *p)
 {
     return k->o.split ? str_fmt("zero/%s.h5", p->name) : xstrdup(INDEX_NAME);
@@ -318,16 +324,16 @@ static int make_index(const struct sink *k, const char *path, struct err *e)
     return rc;
 }
 
-/* ---- 2. places ---- */
+/* ---- 2. destinations ---- */
 
 struct hdf5_sink {
     struct sink_item **item;
-    char **name;                        /* of the items, for messages */
+    char **name;                        /* names of the items, for messages */
     int n, cap, name_cap;
     struct arena *arena;
 };
 
-/* The dataset must be the one this source would make: a resumed folder may be another's. */
+/* Check that the dataset has the shape that this source requires: a resumed folder may be from another conversion. */
 static int check_place(const struct h5_in *h, const struct h5_dataset *d, const struct param *p,
                        const int64_t *shape, enum state st, struct err *e)
 {
@@ -339,7 +345,7 @@ static int check_place(const struct h5_in *h, const struct h5_dataset *d, const 
     return -1;
 }
 
-/* The state's bytes go to its dataset. */
+/* Add a plan item that writes the state to its dataset. */
 static void add_item(struct sink *k, struct plan *plan, int param, enum state st, int dst, const struct h5_dataset *d)
 {
     const struct param *p = &k->src->param[param];
@@ -434,7 +440,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 static int item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     (void)k, (void)it, (void)e;
-    return 0;                           /* nothing stands around a dataset */
+    return 0;                           /* a dataset has no surrounding bytes to write */
 }
 
 static void close_sink(struct sink *k)

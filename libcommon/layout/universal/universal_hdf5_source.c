@@ -1,26 +1,26 @@
 /*
- * universal_hdf5_source.c - read an index.h5, with the tensors inside or pointing into shards
+ * universal_hdf5_source.c - read an index.h5 that contains the tensors or points into shards
  *
- * 1. The root's attributes say which form it is, and the run state and model.
- * 2. The files beside it: zero/optimizer_state.pt, the mp_rank files, zero/<parameter>.h5.
- * 3. Virtual form: every shard is found again, its size and directory CRC compared, and
- *    its directory kept, so that runs of the file become runs of records with a CRC.
- * 4. Parameters: each dataset's place becomes a tensor map. No tensor byte is read.
+ * 1. The root's attributes define the form, the run state and the model.
+ * 2. The other files are opened: zero/optimizer_state.pt, the mp_rank files, zero/<parameter>.h5.
+ * 3. Virtual form: every shard is located, its size and directory CRC are compared, and its
+ *    directory is kept, so that ranges of the file become ranges of records with a CRC.
+ * 4. Parameters: the location of each dataset becomes a tensor map. No tensor byte is read.
  *
- * HDF5 1.10 is not made for damaged files, so each .h5 is checked against its seal before
- * the library sees it (hdf5_seal.h), little is asked, and every place it tells is checked
- * against the file it should lie in.
+ * HDF5 1.10 does not handle damaged files safely. Each .h5 is therefore checked against its seal before the library
+ * opens it (hdf5_seal.h), few library functions are used, and every location that the library returns is checked
+ * against the size of the file.
  *
  * Codes of findings (E error, W warning):
- *   hdf5 E            the index, or an object in it, is damaged or not what we write
- *   key E             an attribute is absent or makes no sense
- *   missing_file E    an mp_rank file, optimizer_state.pt or a parameter's .h5 is not there
- *   extra_file W      a file that belongs to nothing
- *   missing_param E   fewer parameters than the index says or the mp_rank files list; no_params E: none
- *   shape E           states of one parameter differ in shape, or slices do not make it up
+ *   hdf5 E            the index, or an object in it, is damaged or differs from what we write
+ *   key E             an attribute is absent or invalid
+ *   missing_file E    an mp_rank file, optimizer_state.pt or a parameter's .h5 is absent
+ *   extra_file W      a file that does not belong to the form
+ *   missing_param E   fewer parameters than the index states or the mp_rank files list; no_params E: none
+ *   shape E           states of one parameter differ in shape, or slices do not add up to it
  *   unreadable E      a .pt file cannot be opened; class E, opaque W: see pt_check_classes()
- *   shard_missing E   a file that data lies in is not there, or is no checkpoint file
- *   shard_changed E   its size or directory CRC is not the one noted
+ *   shard_missing E   a file with data is absent, or is not a checkpoint file
+ *   shard_changed E   its size or directory CRC differs from the recorded one
  *   shard_range E     data outside the records of its file
  */
 #include "libcommon/layout/universal/universal_hdf5.h"
@@ -39,32 +39,32 @@
 
 enum { OPEN_THREADS = 16 };
 
-/* A file that external data lies in. */
+/* A file that holds external data. */
 struct hdf5_shard {
-    const char *path;           /* as the index spells it */
-    uint64_t at, size;          /* the part of it: all, or a member of a tar */
+    const char *path;           /* as spelled in the index */
+    uint64_t at, size;          /* the part of the file that is used: all of it, or a member of a tar */
     uint32_t directory_crc;
-    int file;                   /* -1: not usable; told already */
+    int file;                   /* -1 if unusable; already reported */
     struct zip *zip;
-    const struct zip_entry **entry;     /* stored ones, by place */
-    int *record;                /* [n_entries]; -1: not asked for yet */
+    const struct zip_entry **entry;     /* stored (uncompressed) entries, sorted by offset */
+    int *record;                /* [n_entries]; -1 if not yet created */
     int n_entries;
 };
 
 struct hdf5_reader {
     struct source *s;
     const struct source_listing *l;
-    struct names *member;       /* its files' numbers */
+    struct names *member;       /* maps the names of the folder's files to their numbers */
     const struct source_opts *o;
     struct report *r;
     struct h5_in *index;
     int index_file;
     bool split;
-    struct hdf5_shard *shard;   /* by path, then place */
+    struct hdf5_shard *shard;   /* sorted by path, then offset */
     int n_shards;
 };
 
-/* The number of the file that is called so, -1: none. */
+/* Returns the number of the file with this name, or -1 if there is none. */
 static int find_member(const struct hdf5_reader *rd, const char *name)
 {
     return names_find(rd->member, name);
@@ -184,7 +184,7 @@ static void read_root(struct hdf5_reader *rd)
     read_model(rd);
 }
 
-/* ---- 2. the files beside it ---- */
+/* ---- 2. the other files ---- */
 
 static struct pt *open_pt(struct hdf5_reader *rd, int file)
 {
@@ -247,7 +247,10 @@ bool universal_hdf5_has_model(const struct source *s)
     return has;
 }
 
-/* The arguments know more than the index's attributes, which are there for other readers. */
+/*
+ * Read the run state. The training arguments contain more than the index's attributes, which exist for other
+ * readers.
+ */
 void universal_hdf5_run(struct source *s)
 {
     struct model_config noted = s->config;
@@ -260,7 +263,7 @@ void universal_hdf5_run(struct source *s)
         }
     if (s->config.n_layers == 0 || s->config.hidden == 0)
         s->config = noted;
-    /* V0 may have been told by a user; padded rows are what the tensors have. */
+    /* V0 may have been given by a user; the padded rows are those of the tensors. */
     if (s->config.vocab_tokens == 0)
         s->config.vocab_tokens = noted.vocab_tokens;
 }
@@ -309,7 +312,7 @@ static void index_entries(struct hdf5_shard *sh)
     qsort(sh->entry, (size_t)sh->n_entries, sizeof *sh->entry, by_place);
 }
 
-/* Any thread. */
+/* Open a shard. May run in any thread. */
 static void open_shard(struct hdf5_reader *rd, struct hdf5_shard *sh)
 {
     struct files *f = rd->s->files;
@@ -401,13 +404,13 @@ static void close_shards(struct hdf5_reader *rd)
     free(rd->shard);
 }
 
-/* The shard that holds byte `at` of `path`, or NULL. */
+/* Returns the shard that holds byte `at` of `path`, or NULL. */
 static struct hdf5_shard *find_shard(const struct hdf5_reader *rd, const char *path, uint64_t at)
 {
     int lo = 0, hi = rd->n_shards;
     struct hdf5_shard key = { .path = path, .at = at };
 
-    while (lo < hi) {                   /* the first shard that begins behind `at` */
+    while (lo < hi) {                   /* find the first shard that begins after `at` */
         int mid = lo + (hi - lo) / 2;
 
         if (shard_cmp(&rd->shard[mid], &key) <= 0)
@@ -423,7 +426,9 @@ static struct hdf5_shard *find_shard(const struct hdf5_reader *rd, const char *p
     return &rd->shard[lo];
 }
 
-/* Bytes [at, at+len) of a shard as a run of one of its records. */
+/*
+ * Convert bytes [at, at+len) of a shard to a range of one of its records. Returns false if no record contains them.
+ */
 static bool find_record(const struct hdf5_reader *rd, struct hdf5_shard *sh, uint64_t at, uint64_t len,
                         struct extent *x)
 {
@@ -453,7 +458,7 @@ static bool find_record(const struct hdf5_reader *rd, struct hdf5_shard *sh, uin
 
 /* ---- 4. parameters ---- */
 
-/* Where one parameter's datasets are. */
+/* The location of one parameter's datasets. */
 struct home {
     struct h5_in *h;
     int file;
@@ -497,7 +502,7 @@ static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const stru
         struct hdf5_shard *sh = find_shard(rd, seg->path, seg->at);
 
         if (sh && sh->file < 0)
-            return false;               /* told already */
+            return false;               /* already reported */
         if (!sh || !find_record(rd, sh, seg->at - sh->at, seg->len, &sl->extent[i])) {
             report_add(rd->r, SEV_ERROR, "shard_range", seg->path, seg->at, at->p->name,
                        "%llu bytes of %s are not inside a record of a listed shard",
@@ -508,7 +513,7 @@ static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const stru
     return true;
 }
 
-/* A dataset that is not made of columns. */
+/* Returns the map of a dataset that is not made of columns. */
 static struct tmap *whole_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *d,
                               const char *name)
 {
@@ -517,7 +522,7 @@ static struct tmap *whole_map(struct hdf5_reader *rd, const struct home *at, con
     return fill_slice(rd, at, d, name, &m->slice[0]) ? m : NULL;
 }
 
-/* One column: like the whole but for dimension 1. */
+/* Returns true if a column's shape equals the whole shape in all dimensions except dimension 1. */
 static bool column_fits(const struct h5_dataset *d, const struct h5_dataset *whole)
 {
     if (d->storage == H5_COLUMNS || d->ndim != whole->ndim || d->len == 0)
@@ -565,7 +570,7 @@ static struct tmap *column_map(struct hdf5_reader *rd, const struct home *at, co
     return NULL;
 }
 
-/* A frozen parameter, a buffer or a tied weight's second name has no moments. */
+/* Returns true if the parameter has moments. A frozen parameter, a buffer or a tied weight's second name has none. */
 static bool is_trained(const struct home *at)
 {
     int64_t v;
@@ -636,7 +641,7 @@ static void read_param(struct hdf5_reader *rd, const struct home *at)
     read_states(rd, at);
 }
 
-/* --split: the index only says where; the file must be the one that a parameter of this name has. */
+/* Read a parameter with --split. The index only has a link, which must lead to the file named after the parameter. */
 static void read_linked(struct hdf5_reader *rd, struct home *at)
 {
     char *want = str_fmt("zero/%s.h5", at->p->name), file[512] = "", *path;
@@ -662,7 +667,7 @@ static void read_linked(struct hdf5_reader *rd, struct home *at)
     free(want);
 }
 
-/* Without tensors: is what the parameter is made of there, by name? */
+/* Without tensors: check by name that the states of the parameter exist. */
 static void look_for_states(struct hdf5_reader *rd, const struct home *at)
 {
     char *linked = str_fmt("zero/%s.h5", at->p->name);
@@ -679,7 +684,7 @@ static void look_for_states(struct hdf5_reader *rd, const struct home *at)
     free(linked);
 }
 
-/* Embedding first, then layers by number; natural order inside. */
+/* Order: embedding first, then layers by number, in natural order within a layer. */
 static int param_cmp(const void *a, const void *b)
 {
     const char *x = ((const struct param *)a)->name, *y = ((const struct param *)b)->name;

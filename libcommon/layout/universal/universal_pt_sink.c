@@ -1,15 +1,16 @@
 /*
  * universal_pt_sink.c - write zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt
  *
- * One file a parameter and state, each a dict as both readers want it (docs/formats.md, section 5.2):
- *   cat_dim                            when TP slices were concatenated
- *   vocab_divisibility_padding_tensor  vocabulary, rows kept: bigscience's loader
+ * There is one file per parameter and state. Each holds a dict that both readers accept (docs/formats.md, section
+ * 5.2):
+ *   cat_dim                            if TP slices were concatenated
+ *   vocab_divisibility_padding_tensor  vocabulary with its rows kept: bigscience's loader
  *   vocab_tensor True                  vocabulary: DeepSpeed >= 0.12.3
  *   param                              the merged tensor
- * Of ZeRO-3 a parameter's file is the bare tensor, flat, as its loader wants it. What the optimizer does not know
- * (frozen, a tied weight's second name, a buffer) has fp32.pt alone, made of weights where there is no master.
- * The payload is a plan item straight into the file; the container's own bytes follow
- * when its CRC is known, so a file without its directory is an unfinished one.
+ * For ZeRO-3 a parameter's file is the bare tensor, flattened, as its loader requires. A tensor without optimizer
+ * states (frozen, a tied weight's second name, a buffer) has only fp32.pt, made from the weights if there is no
+ * master. The payload is a plan item that writes directly into the file. The container's own bytes are written when
+ * its CRC is known, so a file without a directory is unfinished.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -25,19 +26,28 @@ static const float *zero_row(int64_t n)
     return xcalloc((size_t)n, sizeof(float));
 }
 
-/* The reference stores the last row, or zeros when no row is padding. */
+/*
+ * Returns true if the padding tensor is a row of zeros. The reference stores the last row, or zeros if no row is
+ * padding.
+ */
 static bool padding_is_zero_row(const struct source *s, const struct param *p)
 {
     return s->config.vocab_tokens == p->shape[0];
 }
 
-/* A stripped form has none, whether there were rows to strip or not: its readers pad by themselves. */
+/*
+ * Returns true if the file has a padding tensor. A stripped form has none, even if no rows were stripped: its
+ * readers add the padding themselves.
+ */
 static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
 {
     return p->merge == MERGE_VOCAB && p->ndim == 2 && vocab == VOCAB_KEEP;
 }
 
-/* requires_grad as the reference's: a row of the master is a view of it, zeros are new. */
+/*
+ * Returns the padding tensor, with requires_grad as in the reference: a row of the master is a view of it, zeros are
+ * a new tensor.
+ */
 static struct pk *padding_tensor(struct arena *a, const struct source *s, const struct param *p, enum state st)
 {
     int64_t rows = p->shape[0], h = p->shape[1];
@@ -55,7 +65,10 @@ static int cat_dim(enum merge_rule m)
     return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
 }
 
-/* The file's container for one parameter and state: deterministic, so made again when the CRC is known. */
+/*
+ * Returns the container of one parameter and state. It is deterministic, so it can be created a second time when the
+ * CRC is known.
+ */
 static struct pt_image *make_image(const struct sink *k, const struct param *p, enum state st)
 {
     const struct source *s = k->src;
@@ -149,7 +162,10 @@ static void add_state(struct sink *k, int i, enum state st, struct plan *plan)
     free(path);
 }
 
-/* They become folders, whatever file they were read in: none may lead out of the form. */
+/*
+ * Check the parameters' names. They become names of folders, whatever file they were read from, and none may lead
+ * out of the form.
+ */
 static int check_names(const struct source *s, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -181,7 +197,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     return 0;
 }
 
-/* ---- the bytes around a payload ---- */
+/* ---- the bytes around the payload ---- */
 
 static int write_zero_row(int fd, struct pt_image *im, const struct param *p)
 {
@@ -225,7 +241,7 @@ out:
     return rc;
 }
 
-/* ---- what is not tensor data ---- */
+/* ---- files other than tensors ---- */
 
 static int write_small(const char *dir, const char *name, const void *bytes, uint64_t size, struct err *e)
 {
@@ -241,7 +257,7 @@ static int write_step(const struct sink *k, const struct param *p, const void *b
     char *path = str_fmt("%s/zero/%s/step.pt", k->dir, p->name);
     int rc = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 
-    /* Not file_replace(): hundreds of tiny files, published together with their folder. */
+    /* file_replace() is not used: these are hundreds of small files, published together with their folder. */
     if (fd < 0 || write_all_at(fd, bytes, size, 0) < 0) {
         err_sys(e, path, "cannot write");
         rc = -1;
@@ -258,7 +274,7 @@ static int write_steps(struct sink *k, struct err *e)
     uint64_t size;
     int rc = 0;
 
-    /* ZeRO-3's loader takes the counter from optimizer_state.pt. */
+    /* ZeRO-3's loader reads the counter from optimizer_state.pt. */
     if (k->src->zero_stage == 3)
         return 0;
     universal_step(k->src, &bytes, &size);

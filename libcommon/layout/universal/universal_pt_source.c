@@ -1,15 +1,16 @@
 /*
  * universal_pt_source.c - read zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt
  *
- * Written by ds2universal or by any ds_to_universal.py (docs/formats.md, section 5). Codes of findings:
+ * These files are written by ds2universal or by any ds_to_universal.py (docs/formats.md, section 5). Codes of
+ * findings:
  *   unreadable E      a file cannot be opened, or its container or pickle is damaged
  *   class E, opaque W see pt_check_classes()
  *   state_missing E   a parameter without one of its three states
  *   no_params E, missing_param E   no parameters, or fewer than the mp_rank files list
  *   key E             a state file without a usable `param`
- *   shape E           states of one parameter differ, or a shape that its name contradicts
- *   merge_rule W      cat_dim contradicts what the parameter's name says
- *   extra_file W      a file no loader knows; in a parameter's folder loaders stumble over it
+ *   shape E           states of one parameter differ, or a shape contradicts the parameter's name
+ *   merge_rule W      cat_dim contradicts the parameter's name
+ *   extra_file W      a file that no loader uses; in a parameter's folder loaders fail on it
  *   no_optimizer_state W  zero/optimizer_state.pt is absent (the 2022 converter wrote none)
  *   no_run_state W    no mp_rank files
  *   step E            step.pt files disagree
@@ -31,8 +32,8 @@ struct opened {
     struct source *s;
     const struct source_opts *o;
     struct report *r;
-    int *param_of;              /* [n_files]: index of the parameter whose folder holds the file, -1 none */
-    struct universal_zero zero; /* file -1: of the pipeline engine */
+    int *param_of;              /* [n_files]: index of the parameter whose folder holds the file; -1 if none */
+    struct universal_zero zero; /* file is -1 if the form is of the pipeline engine */
 };
 
 static const char *path_of(const struct source *s, int i)
@@ -42,7 +43,7 @@ static const char *path_of(const struct source *s, int i)
 
 /* ---- names ---- */
 
-/* "zero/<parameter>/<rest>": the parameter's length, or 0. */
+/* Returns the length of the parameter's name in "zero/<parameter>/<rest>" and sets *rest, or returns 0. */
 static size_t param_part(const char *name, const char **rest)
 {
     const char *p = name + 5, *slash;
@@ -75,7 +76,7 @@ static bool is_known(const char *name)
            strcmp(name, MANIFEST_NAME) == 0;
 }
 
-/* Run state lives in it: its handle stays. */
+/* Returns true for a file with run state; its handle is kept open. */
 static bool is_kept(const char *name)
 {
     return is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0;
@@ -89,7 +90,7 @@ static int by_place(const void *a, const void *b)
     return tx != ty ? (tx ? -1 : 1) : str_natural_cmp(x->name, y->name);
 }
 
-/* The folders under zero/, each once. The listing is sorted, so equal names are neighbours. */
+/* List the folders under zero/, each once. The listing is sorted, so equal names are adjacent. */
 static void list_params(struct opened *u)
 {
     struct source *s = u->s;
@@ -285,7 +286,7 @@ static void take_file(struct opened *u, int i, struct pt *pt)
     pt_close(pt);
 }
 
-/* Tables are read by many threads and taken in by one, a batch at a time. */
+/* Open the files. Many threads parse their tables, a batch at a time; one thread stores the results. */
 static void open_files(struct opened *u)
 {
     enum { BATCH = 512 };
@@ -336,7 +337,7 @@ static void check_shape(struct opened *u, const struct param *p)
                    (long long)p->shape[0], (long long)want);
 }
 
-/* 0 when there is none. */
+/* Returns the size of a state's file, or 0 if there is none. */
 static uint64_t state_file_size(const struct source *s, const struct param *p, enum state st)
 {
     char *name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
@@ -346,10 +347,13 @@ static uint64_t state_file_size(const struct source *s, const struct param *p, e
     return f ? files_size(s->files, f->file) : 0;
 }
 
-/* The state was read; where no tensors are: its file is there, and not far shorter than the other states'. */
+/*
+ * Returns true if the state was read. If tensors are not read, returns true if its file exists and is not much
+ * shorter than those of the other states.
+ */
 static bool has_state(const struct opened *u, const struct param *p, enum state st)
 {
-    const uint64_t slack = 64 << 10;    /* what a pickle may hold beside the tensor */
+    const uint64_t slack = 64 << 10;    /* bytes that a pickle may hold in addition to the tensor */
     uint64_t size, most = 0;
 
     if (!u->o->no_tensors)
@@ -360,7 +364,7 @@ static bool has_state(const struct opened *u, const struct param *p, enum state 
     return size > 0 && size + slack >= most;
 }
 
-/* What was not trained has fp32.pt alone. */
+/* Returns true if the state must exist. A parameter that was not trained has only fp32.pt. */
 static bool is_due(const struct opened *u, const struct param *p, enum state st)
 {
     const struct zero_slot *slot;

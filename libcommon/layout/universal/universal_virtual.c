@@ -1,19 +1,17 @@
 /*
  * universal_virtual.c - write an index.h5 whose datasets point into the shards
  *
- * A merged tensor is, read in row-major order, a list of runs of the shard files:
- *   concatenated on dim 0   one external dataset over the runs of slice 0, slice 1, ...
+ * A merged tensor, read in row-major order, is a list of ranges of the shard files:
+ *   concatenated on dim 0   one external dataset over the ranges of slice 0, slice 1, ...
  *   concatenated on dim 1   each slice is an external helper dataset under /.slices, and
- *                           a virtual dataset puts them side by side
- *   replicated              rank 0's runs when all copies are bit-equal; else the copies
- *                           are combined by the policy into bytes of the index
- * So nothing tensor-sized is copied or planned. All that is read are the replicas
- * (300 MB of a 176B checkpoint) and the directories of the shards, whose CRCs are noted
- * so that a shard changed later is noticed. Replicas that disagree end up in the index,
- * so the records they come from are read and checked first.
+ *                           a virtual dataset places them next to each other
+ *   replicated              rank 0's ranges if all copies are bit-equal; otherwise the policy
+ *                           combines the copies into bytes of the index
+ * So nothing of the size of a tensor is copied or planned. Only the replicas (300 MB of a 176B checkpoint) and the
+ * directories of the shards are read. The CRCs of the directories are recorded to detect shards that are changed
+ * later. Replicas that differ are written to the index, so the records they come from are read and checked first.
  *
- * Paths are relative to the folder. It is written beside its final place, so they stay
- * right when it gets its name.
+ * Paths are relative to the folder. It is written next to its final location, so they stay valid when it is renamed.
  */
 #include "libcommon/layout/universal/universal_hdf5.h"
 
@@ -28,28 +26,28 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
 
-/* Small reads all over the shards: more of them under way than there are cores. */
+/* The reads are small and spread over the shards, so more of them run at once than there are cores. */
 enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COPIES = 256 };
 
 struct virtual_shard {
     bool used;
     char *path;                 /* relative to the folder */
-    uint64_t base, size;        /* of a member inside its tar */
+    uint64_t base, size;        /* offset of a member inside its tar; size */
     uint32_t directory_crc;
 };
 
 struct replica_set {
     int param;
     enum state state;
-    uint64_t n_differ;          /* elements */
+    uint64_t n_differ;          /* number of elements that differ */
 };
 
 struct virtual_sink {
     struct virtual_shard *shard; /* [files_count] */
     int n_shards;
-    struct replica_set *set;    /* every replicated state */
+    struct replica_set *set;    /* all replicated states */
     int n_sets, set_cap;
-    struct h5_segment *segment; /* scratch */
+    struct h5_segment *segment; /* scratch space */
     int n_segments, segment_cap;
 };
 
@@ -87,7 +85,7 @@ static int directory_crc(const struct source *s, int file, uint32_t *crc, struct
     return 0;
 }
 
-/* `path` as OUT's files name it. In a rehearsal there is no OUT.part beside OUT to start from. */
+/* Returns `path` relative to the output folder. A rehearsal has no OUT.part next to OUT to start from. */
 static char *path_from_out(const struct sink *k, const char *path, struct err *e)
 {
     char *dir, *rest, *up, *full;
@@ -153,7 +151,7 @@ static void add_replica_set(struct virtual_sink *w, int param, enum state st)
     w->set[w->n_sets++] = (struct replica_set){ .param = param, .state = st };
 }
 
-/* Every file that will be pointed at, and every replicated state. */
+/* Collect every file that the index will point to, and every replicated state. */
 static int survey(struct sink *k, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -187,7 +185,7 @@ static const struct tmap *set_map(const struct sink *k, const struct replica_set
     return k->src->param[r->param].state[r->state];
 }
 
-/* Read bytes [at, at+n) of every copy, COMPARE_CHUNK bytes apart, into buf. */
+/* Read bytes [at, at+n) of every copy into buf, one copy every COMPARE_CHUNK bytes. */
 static int read_copies(const struct sink *k, const struct tmap *m, uint64_t at, uint64_t n, char *buf, struct err *e)
 {
     for (int i = 0; i < m->n_slices; i++)
@@ -196,7 +194,7 @@ static int read_copies(const struct sink *k, const struct tmap *m, uint64_t at, 
     return 0;
 }
 
-/* Calls fn for each stretch of the copies. */
+/* Function called for each chunk of the copies. */
 typedef int chunk_fn(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e);
 
 static int each_chunk(const struct sink *k, const struct tmap *m, chunk_fn *fn, void *ctx, struct err *e)
@@ -238,7 +236,7 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     (void)at, (void)e;
     for (int i = 1; i < c->map->n_slices; i++)
         if (memcmp(copy[0], copy[i], n) != 0) {
-            /* With this policy the copies are counted, never combined. */
+            /* With this policy the copies are only compared, not combined. */
             c->set->n_differ += replicas_combine(copy, c->map->n_slices, n, c->map->dtype,
                                                  REPLICAS_FAIL, NULL);
             break;
@@ -246,7 +244,7 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     return 0;
 }
 
-/* Call fn for i < n on many threads; the first error is kept. */
+/* Call fn for all i < n on many threads. The first error is kept. */
 static int each_parallel(struct sink *k, int n, int (*fn)(struct sink *k, int i, struct err *e), struct err *e)
 {
     int rc = 0;
@@ -309,7 +307,10 @@ static int check_record(struct sink *k, int record, struct err *e)
     return rc;
 }
 
-/* Copies that disagree may be damage rather than drift: that must not reach the index. */
+/*
+ * Check the records of copies that differ. The difference may be damage rather than drift, and damage must not reach
+ * the index.
+ */
 static int check_set(struct sink *k, int i, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -331,7 +332,7 @@ static int compare_replicas(struct sink *k, struct err *e)
     struct virtual_sink *w = k->priv;
 
     if (k->o.replicas == REPLICAS_FIRST)
-        return 0;                       /* whatever the others hold */
+        return 0;                       /* the first copy is used, whatever the others hold */
     if (each_parallel(k, w->n_sets, compare_set, e) < 0)
         return -1;
     return each_parallel(k, w->n_sets, check_set, e);
@@ -384,7 +385,7 @@ static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h
     return rc;
 }
 
-/* The combined bytes of copies that disagree, into the places the library gave them. */
+/* Write the combined bytes of copies that differ to the offsets that the library allocated. */
 static int fill_differing(struct sink *k, const char *path, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -412,10 +413,10 @@ out:
 
 /* ---- tables ---- */
 
-/* One state of a parameter on its way into the index. */
+/* One state of a parameter that is being added to the index. */
 struct placing {
     struct h5_out *h;
-    int64_t in, slices;         /* the parameter's group, and that of its helper datasets */
+    int64_t in, slices;         /* the parameter's group, and the group of its helper datasets */
     struct sink *sink;
     const struct param *p;
     enum state st;
@@ -438,7 +439,7 @@ static void add_segment(struct virtual_sink *w, const char *path, uint64_t at, u
     w->segment[w->n_segments++] = (struct h5_segment){ path, at, len };
 }
 
-/* The runs of slices [first, end), cut off after `len` bytes. */
+/* Collect the ranges of slices [first, end), truncated after `len` bytes. */
 static int collect_segments(const struct placing *p, int first, int end, uint64_t len, struct err *e)
 {
     const struct sink *k = p->sink;
@@ -480,7 +481,7 @@ static int put_external(const struct placing *x, struct err *e)
     return 0;
 }
 
-/* The helper datasets of one row-parallel state, `width[]` wide in dimension 1, into a group. */
+/* Create the helper datasets of one row-parallel state in `group`; slice i is width[i] wide in dimension 1. */
 static int put_slices(const struct placing *x, int64_t group, const int64_t *width, struct err *e)
 {
     const struct virtual_sink *w = x->sink->priv;
@@ -501,7 +502,7 @@ static int put_slices(const struct placing *x, int64_t group, const int64_t *wid
     return 0;
 }
 
-/* How many columns each slice brings. */
+/* Compute the number of columns of each slice. */
 static int slice_widths(const struct sink *k, const struct param *p, const struct tmap *m, int64_t *width,
                         struct err *e)
 {
@@ -617,7 +618,7 @@ static int by_path(const void *a, const void *b)
     return c ? c : x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* One row a shard, in an order that does not depend on how the folder was listed. */
+/* Write one row per shard, in an order that does not depend on how the folder was listed. */
 static void put_shards(struct h5_out *h, const struct sink *k)
 {
     const struct virtual_sink *w = k->priv;
@@ -669,7 +670,7 @@ static int make_index(struct sink *k, const char *path, struct err *e)
     return -1;
 }
 
-/* Copies that were combined into the index: the driver sees no plan item that tells of them. */
+/* Report copies that were combined into the index. The driver has no plan item that would report them. */
 static void tell_drift(struct sink *k)
 {
     const struct virtual_sink *w = k->priv;
@@ -701,7 +702,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
         err_data(e, s->path, ERR_NO_BYTE, "its tensors lie in archives inside of files, whose checks an index cannot "
                  "carry; another form can be made");
     else if (k->o.part != 0)
-        rc = 0;                         /* a second's work: not worth dividing */
+        rc = 0;                         /* takes about a second, so it is not divided */
     else if (universal_hdf5_check(s, true, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
              make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
         rc = universal_hdf5_publish(k, part, path, e);

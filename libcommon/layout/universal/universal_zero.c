@@ -1,5 +1,5 @@
 /*
- * universal_zero.c - which parameters were trained, and what shapes they have
+ * universal_zero.c - find which parameters were trained, and their shapes
  */
 #include "libcommon/layout/universal/universal_zero.h"
 
@@ -9,7 +9,7 @@
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/run_state.h"
 
-/* The lowest rank's. */
+/* Returns the model_states file of the lowest rank, or -1. */
 static int find_model(const struct source *s)
 {
     int best = -1, best_rank = 0;
@@ -48,7 +48,7 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     root = pt_root(f->pt);
     if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
         z.tp = (int)tp;
-    /* The pipeline engine's has no weights: they are in layer files. */
+    /* The pipeline engine's file has no weights: they are in layer files. */
     if (!pk_pairs(pk_get(root, "module"), &n) ||
         !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
         z.file = -1;
@@ -111,7 +111,9 @@ static bool is_buffer(const struct pk *names, const char *name)
     return false;
 }
 
-/* A tied weight's second name has a folder of its own, with what the first one's holds. */
+/*
+ * Mark second names of tied weights. Each has a folder of its own, with the same contents as that of the first name.
+ */
 static void find_shared(const struct universal_zero *z, struct source *s)
 {
     const struct pk *shared = pk_get(pt_root(s->file[z->file].pt), "shared_params");
@@ -125,8 +127,8 @@ static void find_shared(const struct universal_zero *z, struct source *s)
 }
 
 /*
- * ZeRO-1/2's model_states were copied with the weights, which no loader of a universal form reads: they are compared
- * with the masters, of one tensor rank.
+ * Use the weights in ZeRO-1/2's model_states as copies. They were copied with the file, but no loader of a universal
+ * form reads them. They are compared with the masters if there is only one tensor rank.
  */
 static void find_weights(const struct universal_zero *z, struct source *s)
 {

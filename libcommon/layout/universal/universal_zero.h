@@ -1,8 +1,9 @@
 /*
- * universal_zero.h - a universal form that was made of ZeRO without the pipeline engine
+ * universal_zero.h - a universal form made from ZeRO without the pipeline engine
  *
- * Its model_states files hold the model themselves, and param_shapes names what was trained: three states each, those
- * of ZeRO-3 flat, without a shape. Everything else (frozen, a tied weight's second name, buffers) has fp32.pt alone.
+ * Its model_states files hold the model itself, and param_shapes lists the trained parameters. Each has three
+ * states; those of ZeRO-3 are flat, without a shape. All others (frozen, a tied weight's second name, buffers) have
+ * only fp32.pt.
  */
 #ifndef SHARDKIT_LAYOUT_UNIVERSAL_ZERO_H
 #define SHARDKIT_LAYOUT_UNIVERSAL_ZERO_H
@@ -11,23 +12,23 @@
 #include "libcommon/layout/zero/zero_shape.h"
 
 struct universal_zero {
-    int file;                   /* rank 0's model_states in s->file, open; -1: made of something else */
-    int tp;                     /* tensor ranks: with more than one its param_shapes are those of slices */
+    int file;                   /* index in s->file of rank 0's model_states, open; -1 for other forms */
+    int tp;                     /* tensor ranks; with more than one, param_shapes are those of slices */
     struct zero_shape shape;
 };
-/* Looks for it among s->file; findings about it go to r. */
+/* Find the model_states file in s->file. Findings about it are added to r. */
 struct universal_zero universal_zero_open(struct source *s, struct report *r);
 /*
- * Settle what a file's tensor is: with a bare one the shape of param_shapes is put into *t. The group, -1: not trained.
- * -2: it cannot be that parameter's, which is told.
+ * Match a file's tensor with its parameter. A flat tensor *t gets the shape from param_shapes. Returns the optimizer
+ * group, -1 if the parameter is not trained, or -2 if the tensor cannot be that parameter's, which is reported.
  */
 int universal_zero_take(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
                         struct report *r);
-/* Stage, counter and number of ranks, once optimizer_state.pt was read. */
+/* Set stage, counter and number of ranks. optimizer_state.pt must have been read. */
 void universal_zero_state(const struct universal_zero *z, struct source *s, struct report *r);
 /*
- * Buffers of the model become values, and a tied weight's second name another name of the first, as they are in the
- * checkpoint that it was made of. The last act of an open.
+ * Convert buffers of the model to values, and a tied weight's second name to another name of the first, as in the
+ * original checkpoint. Call it as the last step of an open.
  */
 void universal_zero_settle(const struct universal_zero *z, struct source *s);
 
