@@ -1,5 +1,5 @@
 /*
- * edit.c - what is to change: trees, bytes of tensors, whole files
+ * edit.c - collect the changes: trees, bytes of tensors, whole files
  */
 #include <dirent.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static struct edit_file *find_name(const struct edit *x, const char *name)
     return NULL;
 }
 
-/* By its number among the source's files. */
+/* Find a file by its number among the source's files. */
 struct edit_file *edit_find_file(const struct edit *x, int file)
 {
     for (int i = 0; i < x->n_files; i++)
@@ -54,7 +54,7 @@ struct edit_file *edit_find_file(const struct edit *x, int file)
     return NULL;
 }
 
-/* ---- the folder's files: the layout's, and what lies beside them ---- */
+/* ---- the folder's files: those of the layout, and all others ---- */
 
 static int add_others(struct edit *x, const char *prefix, struct err *e)
 {
@@ -153,7 +153,7 @@ static bool is_pt(const struct edit_file *f)
     return str_ends(f->name, ".pt") || str_ends(f->name, ".bin");
 }
 
-/* A .pt must be open to be written again. */
+/* Open a .pt, which is required before it can be written again. */
 int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e)
 {
     const struct zip *z;
@@ -263,7 +263,7 @@ static void note_digest(struct edit *x, struct param *p, enum state st, uint32_t
     p->has_digest[st] = false;
 }
 
-/* Have the two one place for their state's bytes? q may be NULL. */
+/* Returns true if p and q are different parameters whose state begins at the same bytes. q may be NULL. */
 static bool same_bytes(const struct param *p, const struct param *q, enum state st)
 {
     const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
@@ -276,7 +276,10 @@ static bool same_bytes(const struct param *p, const struct param *q, enum state 
     return p != q && x->record == y->record && x->at == y->at;
 }
 
-/* ZeRO-2 lists what is frozen beside its weights, of a run on GPUs with bytes of its own. */
+/*
+ * Change the copies in frozen_param_fragments. ZeRO stages 1 and 2 list frozen parameters there in addition to their
+ * weights; in a run on GPUs these have bytes of their own.
+ */
 static int change_fragment(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
                            struct err *e)
 {
@@ -309,7 +312,10 @@ bool edit_second_name(const struct source *s, const struct param *p, enum state 
     return first && p->state[st] && first->state[st] && p->state[st]->len == first->state[st]->len;
 }
 
-/* Room for new values that no file has: an unlinked one in $TMPDIR. Its number among the source's files, or -1. */
+/*
+ * Create an unlinked file in $TMPDIR for new values that no file has. Returns its number among the source's files,
+ * or -1.
+ */
 static int add_spool(struct edit *x, int *fd, uint64_t size, struct err *e)
 {
     const char *dir = getenv("TMPDIR");
@@ -318,7 +324,7 @@ static int add_spool(struct edit *x, int *fd, uint64_t size, struct err *e)
     return *fd < 0 ? -1 : files_add_fd(x->s->files, *fd, size, "rounded values");
 }
 
-/* The weights next to a master, where they are of another type: its new values, as they round. */
+/* Change weights that are stored in another type than their master: round the master's new values to that type. */
 static int change_rounded(struct edit *x, const struct tmap *copy, const struct edit_from *from, struct err *e)
 {
     enum { SOME = 1 << 14 };
@@ -351,7 +357,10 @@ static int change_rounded(struct edit *x, const struct tmap *copy, const struct 
     return rc < 0 ? -1 : change_map(x, copy, &to, e);
 }
 
-/* Of ZeRO in fp32 a run's weights are the masters again; a universal form has copies of the run's weights. */
+/*
+ * Change the second copy of a master: in ZeRO with fp32 weights, the weights of the run; in a universal form, the
+ * copy of the run's weights.
+ */
 static int change_copy(struct edit *x, const struct param *p, const struct edit_from *from, struct err *e)
 {
     if (!p->copy)
@@ -359,7 +368,7 @@ static int change_copy(struct edit *x, const struct param *p, const struct edit_
     return p->copy->dtype == DTYPE_F32 ? change_map(x, p->copy, from, e) : change_rounded(x, p->copy, from, e);
 }
 
-/* A universal form of ZeRO has a tied weight's names in folders of their own. */
+/* Change the other names of a tied weight. A universal form of ZeRO stores each name in a folder of its own. */
 static int change_names(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
                         struct err *e)
 {
@@ -396,9 +405,9 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
     return 0;
 }
 
-/* ---- what it comes to ---- */
+/* ---- summary ---- */
 
-/* The manifest is made anew. */
+/* Returns what happens to a file. The manifest is handled by the caller, because it is always written again. */
 static const char *what_becomes(const struct edit_file *f)
 {
     if (f->drop || !*f->was)

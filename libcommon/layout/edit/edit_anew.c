@@ -1,5 +1,5 @@
 /*
- * edit_anew.c - another sink's work, and what lies beside it
+ * edit_anew.c - run another layout's sink, and share the files that do not belong to the layout
  */
 #include "libcommon/layout/edit/edit_anew.h"
 
@@ -9,14 +9,17 @@
 #include "libcommon/layout/edit/edit_share.h"
 #include "libcommon/layout/manifest.h"
 
-/* The sink's own functions but for the end of its work; in the edit's arena. */
+/* The functions of the other sink, with finish() replaced. Allocated in the edit's arena. */
 struct anew_ops {
-    struct sink_ops ops;                /* first: the sink has a pointer to it */
+    struct sink_ops ops;                /* must be first: the sink points to it */
     const struct sink_ops *inner;
     struct edit *x;
 };
 
-/* The layout's files are those that the source knows as its own; one of HDF5 lists what else there is, too. */
+/*
+ * Returns true for a file that does not belong to the layout. The source lists the layout's files; one of HDF5 lists
+ * all other files too.
+ */
 static bool is_beside(const struct edit *x, const struct edit_file *f)
 {
     const struct source_file *own = source_file(x->s, f->name);

@@ -1,9 +1,9 @@
 /*
- * edit_anew.h - a result that is written anew as a whole, by its layout's own writer
+ * edit_anew.h - a result that the layout's own writer writes as a whole
  *
- * For the room only. Where the tensors of many parameters lie in one vector, nothing of a file stays where it was: the
- * source as it is to be (edit_source.h) goes through the sink that writes the layout for reshape. What lies beside the
- * layout's files is shared, as with any edit.
+ * Internal to this folder. If the tensors of many parameters are stored in one vector, an edit changes the position
+ * of everything in a file. The changed copy of the source (edit_source.h) is then written by the sink that reshape
+ * uses for the layout. Files that do not belong to the layout are shared, as in any edit.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_ANEW_H
 #define SHARDKIT_LAYOUT_EDIT_ANEW_H
@@ -13,13 +13,13 @@
 #include "libcommon/layout/zero/zero_target.h"
 
 struct edit_anew {
-    struct source *src;                 /* as it is to be */
-    const char *what;                   /* in words: "TP 2, PP 2, DP 2, 34 parameters" */
-    struct ds_target *ds;               /* one of these, the edit's; the other is NULL */
+    struct source *src;                 /* changed copy of the source */
+    const char *what;                   /* description: "TP 2, PP 2, DP 2, 34 parameters" */
+    struct ds_target *ds;               /* one of these two, owned by the edit; the other is NULL */
     struct zero_target *zero;
-    bool hdf5, hdf5_split;              /* the source is all there is to say of a universal form in HDF5 */
+    bool hdf5, hdf5_split;              /* a universal form in HDF5, which needs no target */
 };
 struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x);
-void edit_anew_free(struct edit_anew *n);               /* NULL is fine */
+void edit_anew_free(struct edit_anew *n);               /* n may be NULL */
 
 #endif

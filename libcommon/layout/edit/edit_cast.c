@@ -1,5 +1,5 @@
 /*
- * edit_cast.c - flags, and an optimizer's keys
+ * edit_cast.c - change type flags, and the keys of an optimizer
  */
 #include "libcommon/layout/edit/edit_cast.h"
 
@@ -63,7 +63,7 @@ static double number_of(const struct pk *block, const char *key, double otherwis
     return pk_as_double(pk_get(block, key), &v) ? v : otherwise;
 }
 
-/* As DeepSpeed makes a new one. */
+/* Returns the loss scaler that DeepSpeed creates for a new run. */
 static struct loss_scale fresh_scale(const struct pk *config)
 {
     const struct pk *block = pk_get(config, "fp16");
@@ -79,14 +79,17 @@ static struct loss_scale fresh_scale(const struct pk *config)
     return s;
 }
 
-/* What only the optimizer of fp16 has. */
+/* Returns true for a key that only the optimizer of fp16 has. */
 static bool is_of_fp16(const char *key)
 {
     return strcmp(key, "loss_scaler") == 0 || strcmp(key, "dynamic_loss_scale") == 0 || strcmp(key, "overflow") == 0 ||
            strcmp(key, "zero_stage") == 0;
 }
 
-/* In DeepSpeed's order: the scaler first, the stage behind the masters. A universal form has none of those. */
+/*
+ * The keys are in DeepSpeed's order: the scaler first, the stage after the masters. A universal form has no masters
+ * here.
+ */
 struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to)
 {
     const char *before = pk_get(opt, "single_partition_of_fp32_groups") ? "single_partition_of_fp32_groups"

@@ -1,8 +1,8 @@
 /*
- * edit_cast.h - what trees of DeepSpeed say of the type that a run computes with
+ * edit_cast.h - change the computing type in the trees of a DeepSpeed checkpoint
  *
- * For the room only. fp16 is ZeRO stage 1 with a loss scaler, bf16 of the pipeline engine BF16_Optimizer, which has
- * neither (docs/formats.md, section 4.5).
+ * Internal to this folder. fp16 is ZeRO stage 1 with a loss scaler. bf16 of the pipeline engine is BF16_Optimizer,
+ * which has neither (docs/formats.md, section 4.5).
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_CAST_H
 #define SHARDKIT_LAYOUT_EDIT_CAST_H
@@ -10,18 +10,19 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/format/pickle/pickle.h"
 
-/* DeepSpeed's configuration, where it is a dict: which of the two is switched on; of fp32 neither. */
+/* Enable one of the two types in DeepSpeed's configuration, if it is a dict; for fp32 disable both. */
 void edit_cast_config(struct arena *a, struct pk *config, enum dtype to);
-/* A model_states tree of the pipeline engine: its arguments and configurations. */
+/* Change the arguments and configurations in a model_states tree of the pipeline engine. */
 void edit_cast_model(struct arena *a, struct pk *root, enum dtype to);
 /*
- * An optimizer_state_dict of the pipeline engine in the other form: to fp16 with a scaler that begins as a new run's
- * does by `config` (NULL: by DeepSpeed's defaults), to bf16 without.
+ * Returns an optimizer_state_dict of the pipeline engine converted to the other type. For fp16 it has a loss scaler
+ * that starts as in a new run with `config` (NULL: with DeepSpeed's defaults), for bf16 it has none.
  */
 struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to);
 /*
- * An optimizer_state_dict of ZeRO without pipeline for another type: a scaler that begins as a new run's does by
- * `config`, of bf16 and fp32 the fixed scale of 1. That of BF16_Optimizer becomes stage 1's.
+ * Returns an optimizer_state_dict of ZeRO without pipeline converted to another type. For fp16 its scaler starts as
+ * in a new run with `config`; for bf16 and fp32 it is the fixed scale of 1. The state of BF16_Optimizer is converted
+ * to that of stage 1.
  */
 struct pk *edit_cast_zero(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to);
 

@@ -1,5 +1,5 @@
 /*
- * edit_chunks.c - archives of chunks: planned, surrounded, summed up
+ * edit_chunks.c - archives of chunks: plan them, write their containers, sum up their digests
  */
 #include "libcommon/layout/edit/edit_chunks.h"
 
@@ -16,7 +16,7 @@ uint64_t edit_new_bytes(const struct edit_new *t, enum state st)
     return t->map[st]->len / (uint64_t)dtype_size(t->map[st]->dtype) * (uint64_t)dtype_size(t->dtype[st]);
 }
 
-/* Made when it is needed: there may be very many. */
+/* Returns the container of a chunk. It is created when needed, because there may be very many. */
 static struct pt_image *image_of(const struct edit_chunk *c)
 {
     const uint64_t bytes = bytes_of(c->of);
@@ -82,7 +82,8 @@ struct edit_runs edit_runs_of(uint64_t elem, int ndim, const int64_t *shape, con
     r.stride[ndim] = elem;
     for (int d = ndim - 1; d >= 0; d--)
         r.stride[d] = r.stride[d + 1] * (uint64_t)shape[d];
-    while (r.outer > 0 && len[r.outer - 1] == shape[r.outer - 1])       /* whole inside: one run */
+    /* the dimension is fully covered, so the run extends over it */
+    while (r.outer > 0 && len[r.outer - 1] == shape[r.outer - 1])
         r.outer--;
     r.outer = r.outer > 0 ? r.outer - 1 : 0;
     for (int d = 0; d < ndim; d++)

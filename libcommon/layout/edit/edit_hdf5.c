@@ -1,9 +1,10 @@
 /*
- * edit_hdf5.c - a universal form in HDF5 whose tables change
+ * edit_hdf5.c - edit a universal form in HDF5 whose tables change
  *
- * Elements of tensors change where they lie, as in any file that holds them bare: the seal of an .h5 leaves them out.
- * Names, shapes and what the index says of the run are tables, which HDF5's library alone writes: where trees of the
- * .pt files beside it or the list of tensors change, the form is made anew of the source as it is to be.
+ * Elements of tensors are changed in place, as in any file with uncompressed tensors, because the seal of an .h5
+ * does not cover them. Names, shapes and the index's attributes of the run are tables, which only the HDF5 library
+ * writes. If trees of the .pt files or the list of tensors change, the form is therefore written again from the
+ * changed copy of the source.
  */
 #include <string.h>
 
@@ -12,7 +13,9 @@
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
-/* A file of the source with the tree that it is to have; the optimizer's is what the run state points to. */
+/*
+ * Give file i of the copy its changed tree. If it is the optimizer's file, the run state is updated to point to it.
+ */
 static void retell(struct edit *x, struct source *to, int i)
 {
     const struct edit_file *f = edit_find_file(x, x->s->file[i].file);

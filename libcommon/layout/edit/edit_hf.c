@@ -1,8 +1,8 @@
 /*
- * edit_hf.c - a list of tensors as the files of a model folder of Transformers
+ * edit_hf.c - write a list of tensors as the files of a Transformers model folder
  *
- * A file of weights none of whose tensors changes is shared. Any other is made anew, under its name and of its kind;
- * then index and config.json follow. Tensors that share their bytes in a .bin go on doing so.
+ * A file of weights is shared if none of its tensors changes. Otherwise it is written again with its name and kind,
+ * and index and config.json are updated. Tensors that share their bytes in a .bin still share them in the result.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +14,14 @@
 
 enum { TEXT_MAX = 1 << 28 };
 
-/* ---- which tensors a file has ---- */
+/* ---- the tensors of a file ---- */
 
 static enum state state_of(const struct edit_new *t)
 {
     return t->map[STATE_FP32] ? STATE_FP32 : STATE_BF16;
 }
 
-/* Of the source's files' table. */
+/* Returns the number of the file that holds a parameter, in the table of the source's files. */
 static int file_of(const struct edit *x, int param)
 {
     const struct param *p = &x->s->param[param];
@@ -30,7 +30,10 @@ static int file_of(const struct edit *x, int param)
     return files_record(x->s->files, m->slice[0].extent[0].record)->file;
 }
 
-/* Those of the list that go into the file, in its order; caller frees. *same: they are just what is there. */
+/*
+ * Returns the tensors of the list that are stored in the file, in the list's order; the caller frees the array.
+ * *same is set if they are exactly the tensors that the file has now.
+ */
 static const struct edit_new **tensors_of(const struct edit *x, const struct edit_states *to, int file, int *n,
                                           bool *same)
 {
@@ -50,7 +53,7 @@ static const struct edit_new **tensors_of(const struct edit *x, const struct edi
     return t;
 }
 
-/* Or -1. */
+/* Returns the number of tensors in the file, or -1. */
 static int n_stored(struct edit *x, struct edit_file *f, struct err *e)
 {
     struct safetensors *st;
@@ -69,7 +72,7 @@ static int n_stored(struct edit *x, struct edit_file *f, struct err *e)
     return has;
 }
 
-/* What the source could not read would be lost without a word. */
+/* Refuse a file with tensors that the source could not read, because they would be lost silently. */
 static int check_all_read(struct edit *x, struct edit_file *f, struct err *e)
 {
     int has = n_stored(x, f, e), there = 0;
@@ -97,7 +100,7 @@ static int make_safetensors(struct edit *x, struct edit_file *f, const struct ed
     rc = safetensors_layout(out, n, f->name, &made->head, &made->size, e);
     made->part = arena_alloc(x->arena, ((size_t)n + 1) * sizeof *made->part);
     for (int i = 0; i < n && rc == 0; i++)
-        for (int k = 0; k < n; k++)     /* the layout has sorted them */
+        for (int k = 0; k < n; k++)     /* safetensors_layout() has sorted out[] */
             if (out[k].name == t[i]->name)
                 made->part[made->n++] = (struct edit_part){ .of = t[i], .state = state_of(t[i]), .at = out[k].at,
                                                             .same_as = -1 };
@@ -119,7 +122,7 @@ static bool same_bytes(const struct edit_new *a, const struct edit_new *b)
            m->slice->extent->at == o->slice->extent->at;
 }
 
-/* Storages are numbered as they come. */
+/* Add a tensor to the tree. New storages are numbered in the order of the tensors. */
 static void add_bin_tensor(struct edit *x, struct pk *root, struct edit_made *made, const struct edit_new *t,
                            uint64_t *bytes)
 {
@@ -163,9 +166,9 @@ static int make_bin(struct edit *x, struct edit_file *f, const struct edit_new *
     return rc;
 }
 
-/* ---- what goes with them ---- */
+/* ---- index and configuration ---- */
 
-/* The JSON of a file of the folder; *f NULL: there is none. */
+/* Returns the JSON of a file of the folder. *f is NULL if there is no such file. */
 static json_t *read_json(struct edit *x, const char *name, struct edit_file **f, struct err *e)
 {
     const struct source_file *file = source_file(x->s, name);
@@ -193,7 +196,7 @@ json_t *edit_hf_config(struct edit *x, struct err *e)
     return read_json(x, "config.json", &ignored, e);
 }
 
-/* `o` instead of what the file says, where that is something else. */
+/* Replace the JSON of a file with `o`, if it differs. */
 static void write_json(struct edit *x, struct edit_file *f, const json_t *was, const json_t *o)
 {
     struct edit_made *made;
@@ -208,7 +211,10 @@ static void write_json(struct edit *x, struct edit_file *f, const json_t *was, c
     free(text);
 }
 
-/* Lines of tensors that are not known here, which stay where they are; *total: the bytes that they have of it. */
+/*
+ * Keep index entries of tensors that the source does not contain, which stay in their files. *total is reduced to
+ * the bytes of these tensors.
+ */
 static void keep_unknown(const struct edit *x, json_t *map, json_t *was, json_int_t *total)
 {
     const char *name;
@@ -272,7 +278,10 @@ static int write_config(struct edit *x, const struct edit_states *to, struct err
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* A folder may have weights of both kinds, of which those of one are the source's. */
+/*
+ * Returns true if the source has weights of this kind. A folder may have files of both kinds, of which the source
+ * uses one.
+ */
 static bool has_weights(const struct edit *x, const char *end)
 {
     for (int i = 0; i < x->s->n_files; i++)

@@ -1,8 +1,8 @@
 /*
- * edit_items.c - a changed .distcp: each item is a zip of its own, whose directory has a CRC of each record
+ * edit_items.c - update CRCs in a changed .distcp, whose items are zips with a directory of CRCs
  *
- * Records that changed are read back from the new file; their CRC goes into the item's central directory, and into the
- * local header or the descriptor behind the payload where the writer kept it there, too.
+ * Records that changed are read back from the new file. Their CRC is written to the item's central directory, and to
+ * the local header or the descriptor after the payload if the original writer stored it there as well.
  */
 #include "libcommon/layout/edit/edit_items.h"
 
@@ -20,12 +20,12 @@ enum { HAS_DESCRIPTOR = 8, DESCRIPTOR_CRC = 4 };
 struct edit_item {
     int fd;
     const char *path;
-    uint64_t base, size;        /* in the file */
-    uint8_t *dir;               /* what lies behind the last payload: the directory, and the end records */
-    uint64_t dir_at, dir_len;   /* in the item */
-    struct files *files;        /* the source's, and the file there, for what stood in a CRC's place */
+    uint64_t base, size;        /* offset in the file; size */
+    uint8_t *dir;               /* the bytes after the last payload: the directory and the end records */
+    uint64_t dir_at, dir_len;   /* offset in the item */
+    struct files *files;        /* the source's files; `was` is the original file, for the bytes that a CRC replaces */
     int was;
-    uint32_t delta;             /* by so much the CRC of the file changes */
+    uint32_t delta;             /* accumulated change of the file's CRC */
 };
 
 static uint32_t get16(const uint8_t *p)
@@ -44,7 +44,7 @@ static int put_crc(struct edit_item *it, uint64_t at, uint32_t crc, struct err *
     const uint64_t place = it->base + at;
     uint8_t old[4];
 
-    /* The source's: in the new file a run that was killed may have been here. */
+    /* Read the old bytes from the source: in the new file a killed run may already have replaced them. */
     if (files_read(it->files, it->was, place, old, sizeof old, e) < 0)
         return -1;
     it->delta ^= crc_shift(crc_bytes(0, old, sizeof old) ^ crc_bytes(0, b, sizeof b),
@@ -79,7 +79,10 @@ static int new_crc(const struct edit_item *it, const struct zip_entry *en, uint3
     return rc;
 }
 
-/* The CRC's place in the directory, which zip_open() found sound in the source; 0: none. */
+/*
+ * Returns the offset of the CRC in the directory, which zip_open() has validated in the source. Returns 0 if the
+ * name is not found.
+ */
 static uint64_t dir_place(const struct edit_item *it, const char *name)
 {
     const size_t len = strlen(name);
@@ -114,7 +117,7 @@ static int seal_record(struct edit_item *it, const struct zip_entry *en, struct 
     return put_crc(it, place, crc, e);
 }
 
-/* Does any change lie in bytes [at, at + len) of the file? */
+/* Returns true if a change overlaps bytes [at, at + len) of the file. */
 static bool touched(const struct edit_file *f, uint64_t at, uint64_t len)
 {
     for (int i = 0; i < f->n_runs; i++)

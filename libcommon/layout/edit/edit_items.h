@@ -1,5 +1,5 @@
 /*
- * edit_items.h - CRCs of the archives inside a .distcp whose tensors have changed; for the room only
+ * edit_items.h - update the CRCs of the archives inside a .distcp whose tensors changed; internal to this folder
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_ITEMS_H
 #define SHARDKIT_LAYOUT_EDIT_ITEMS_H
@@ -7,9 +7,9 @@
 #include "libcommon/layout/edit/edit_impl.h"
 
 /*
- * `path` is the file as it was written, its tensors in place: say the CRCs of those that changed wherever an item's
- * container says them. The same when it is done twice. *delta is what the CRC of the file as it was written is to be
- * XORed with.
+ * Write the CRCs of changed tensors wherever an item's container stores them. `path` is the new file with its
+ * tensors in place. The call may be repeated with the same result. The CRC of the file as written must be XORed with
+ * *delta.
  */
 MUST_CHECK int edit_items_seal(const struct edit *x, const struct edit_file *f, const char *path, uint32_t *delta,
                                struct err *e);

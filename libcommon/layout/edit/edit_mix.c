@@ -1,5 +1,5 @@
 /*
- * edit_mix.c - a list of what is mixed, then each of it through a spool, several at a time
+ * edit_mix.c - list the states to mix, and compute each of them into a spool, several in parallel
  */
 #include "libcommon/layout/edit/edit_mix.h"
 
@@ -12,16 +12,16 @@
 
 enum { AT_A_TIME = 1 << 16 };           /* elements */
 
-/* One state of one parameter: where its new elements come from and go to. */
+/* One state of one parameter, with the source and the destination of its new elements. */
 struct mixed {
     struct param *p;
     enum state to;
-    enum state from;                    /* the state that is summed: of weights where there are masters, these */
-    uint64_t at;                        /* in the spool */
+    enum state from;                    /* the state that is summed; for weights with masters, the masters */
+    uint64_t at;                        /* offset in the spool */
     uint32_t crc;
 };
 
-/* ---- what is mixed ---- */
+/* ---- the list of states ---- */
 
 static bool is_weights(enum state st)
 {
@@ -54,7 +54,7 @@ static int refuse_shape(const struct param *p, const struct source *s, const str
     return -1;
 }
 
-/* Has checkpoint `t` what is wanted of this parameter of `s`? */
+/* Check that checkpoint `t` has the parameter of `s` with the same shape and the required state. */
 static int check_pair(const struct source *s, const struct mixed *k, const struct source *t, struct err *e)
 {
     const struct param *p = k->p, *q = source_param(t, p->name);
@@ -72,7 +72,7 @@ static int check_pair(const struct source *s, const struct mixed *k, const struc
     return 0;
 }
 
-/* What only another one has would be lost without a word. */
+/* Refuse parameters that only the other checkpoint has, because they would be lost silently. */
 static int check_names(const struct source *s, const struct source *t, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++)
@@ -83,7 +83,7 @@ static int check_names(const struct source *s, const struct source *t, struct er
     return 0;
 }
 
-/* Do two tensors hold the same bytes? 1, 0; -1: they cannot be read. */
+/* Returns 1 if two tensors hold the same bytes, 0 if not, -1 if they cannot be read. */
 static int same_bytes(const struct tmap *a, struct files *a_files, const struct tmap *b, struct files *b_files,
                       struct err *e)
 {
@@ -110,7 +110,7 @@ static int same_bytes(const struct tmap *a, struct files *a_files, const struct 
     return same;
 }
 
-/* Weights of types that no mean is taken of must be the same everywhere: OUT has those of the first folder. */
+/* Check that weights of types that are not averaged are the same in all checkpoints. OUT has those of the first. */
 static int check_kept(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st,
                       struct err *e)
 {
@@ -143,7 +143,7 @@ static int check_all_kept(const struct source *s, const struct edit_mix *m, stru
     return 0;
 }
 
-/* The list, in the order of the parameters; -1: something does not fit. */
+/* Fill the list in the order of the parameters. Returns its length, or -1 if the checkpoints do not match. */
 static int list_mixed(struct source *s, const struct edit_mix *m, struct mixed *list, struct err *e)
 {
     uint64_t at = 0;
@@ -171,9 +171,9 @@ static int list_mixed(struct source *s, const struct edit_mix *m, struct mixed *
 
 /* ---- the sum ---- */
 
-/* One tensor's readers and buffers. */
+/* The readers and buffers of one tensor. */
 struct bench {
-    struct reader **reader;             /* of each checkpoint */
+    struct reader **reader;             /* one per checkpoint */
     double sum[AT_A_TIME];
     uint8_t bytes[AT_A_TIME * sizeof(double)];
 };
@@ -186,7 +186,7 @@ static void add_some(double *sum, const void *bytes, uint64_t n, enum dtype t, c
         sum[i] = part->keep * sum[i] + part->add * dtype_value(t, (const uint8_t *)bytes + i * (uint64_t)size);
 }
 
-/* To the bytes that are kept: by way of fp32, whatever they are. */
+/* Round the sums to the target type, always by way of fp32. */
 static void round_some(const double *sum, double divide, uint64_t n, enum dtype t, void *bytes)
 {
     for (uint64_t i = 0; i < n; i++)
@@ -208,7 +208,7 @@ static int mix_some(const struct edit_mix *m, const struct mixed *k, struct benc
     return 0;
 }
 
-/* All elements of one, to its place in the spool. */
+/* Compute all elements of one state and write them to the spool. */
 static int mix_one(const struct edit_mix *m, struct mixed *k, int fd, struct err *e)
 {
     const enum dtype to = k->p->state[k->to]->dtype;
@@ -243,7 +243,7 @@ static int mix_one(const struct edit_mix *m, struct mixed *k, int fd, struct err
     return rc;
 }
 
-/* All of them; of several errors that of the first in the list. */
+/* Compute all states. If several fail, the error of the first in the list is returned. */
 static int mix_all(const struct edit_mix *m, struct mixed *list, int n, int fd, struct err *e)
 {
     struct err *each = xcalloc((size_t)n + 1, sizeof *each);
@@ -270,7 +270,7 @@ static int mix_all(const struct edit_mix *m, struct mixed *list, int n, int fd, 
     return rc;
 }
 
-/* ---- the change ---- */
+/* ---- apply the changes ---- */
 
 static int change_all(struct edit *x, struct source *s, const struct mixed *list, int n, int file, struct err *e)
 {

@@ -1,36 +1,38 @@
 /*
- * edit_mix.h - tensors that become a weighted sum of those of several checkpoints
+ * edit_mix.h - replace tensors with a weighted sum of those of several checkpoints
  *
- * The checkpoints may have any layout and topology: what counts is that parameters have the same names and shapes. The
- * sum is taken in fp64, checkpoint by checkpoint in their order, and rounded once, to fp32; weights of 16 bits are the
- * new masters rounded, as an optimizer would do it, where the edited checkpoint has masters. Memory: some MB a thread.
+ * The checkpoints may have any layout and topology; only the names and shapes of their parameters must match. The
+ * sum is computed in fp64, checkpoint by checkpoint in their order, and rounded once, to fp32. Weights of 16 bits
+ * are rounded from the new masters, as an optimizer does, if the edited checkpoint has masters. Memory: some MB per
+ * thread.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_MIX_H
 #define SHARDKIT_LAYOUT_EDIT_MIX_H
 
 #include "libcommon/layout/edit/edit.h"
 
-/* A checkpoint's part of it: sum = keep * sum + add * value, from 0 on. */
+/* A checkpoint's contribution: sum = keep * sum + add * value, starting from 0. */
 struct edit_mix_part {
-    struct source *s;           /* the first one is the edited one */
+    struct source *s;           /* the first one is the edited checkpoint */
     double keep, add;
 };
 struct edit_mix {
     int n;
     struct edit_mix_part *part;
-    double divide;              /* by this in the end */
-    bool moments;               /* mix exp_avg and exp_avg_sq, too; else they stay */
+    double divide;              /* divisor of the final sum */
+    bool moments;               /* also mix exp_avg and exp_avg_sq; otherwise they stay unchanged */
     int threads;
-    bool (*stopped)(void);      /* NULL: never */
+    bool (*stopped)(void);      /* NULL if it cannot be stopped */
 };
 /*
- * Bytes of the spool that edit_mix() wants, -1: ERR_USAGE names a parameter that one of them lacks, or has in another
- * shape. Tensors of whole numbers stay as they are.
+ * Returns the size of the spool that edit_mix() needs, in bytes. Returns -1 with ERR_USAGE if a checkpoint lacks a
+ * parameter or has it in another shape; the error names it. Integer tensors stay unchanged.
  */
 MUST_CHECK int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e);
 /*
- * With `fd` >= 0, a file of that size that becomes the source's, the values are computed there; with -1 (a dry run)
- * zeros stand for them. Errors as above, and ERR_DATA, ERR_SYS: a checkpoint cannot be read, or the spool not written.
+ * Replace the tensors. `fd` is the spool file, which then belongs to the source, or -1 for a dry run, in which the
+ * new values are zeros. Errors are those of edit_mix_bytes(), and ERR_DATA or ERR_SYS if a checkpoint cannot be read
+ * or the spool cannot be written.
  */
 MUST_CHECK int edit_mix(struct edit *x, struct source *s, const struct edit_mix *m, int fd, struct err *e);
 

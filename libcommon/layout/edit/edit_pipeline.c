@@ -1,5 +1,5 @@
 /*
- * edit_pipeline.c - the source as it is to be, and the shape that the engine gives it
+ * edit_pipeline.c - change a copy of the source, and derive the shape that the engine gives it
  */
 #include "libcommon/layout/edit/edit_pipeline.h"
 
@@ -13,7 +13,7 @@
 #include "libcommon/layout/tree_edit.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
-/* Parameters are whole, and files say nothing of how they are cut. */
+/* Returns true if parameters are stored whole, so that no file depends on how they are split. */
 static bool is_universal(const struct source *s)
 {
     return s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5;
@@ -50,7 +50,7 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
         if (s->param[i].merge != MERGE_VOCAB)
             continue;
         n++;
-        /* A universal form may be without: its readers pad by themselves. */
+        /* A universal form may have no padding rows: its readers add them. */
         if (s->kind == LAYOUT_UNIVERSAL_PT && edit_universal_padded(x, &s->param[i], &pads, e) < 0)
             return -1;
         if (s->kind == LAYOUT_UNIVERSAL_HDF5)
@@ -87,11 +87,11 @@ static int set_rows(struct edit *x, struct source *to, struct edit_rows *q, stru
 
 struct retelling {
     const struct edit_model *m;
-    int n_layers;                       /* there were */
-    int64_t padded;                     /* rows of the vocabulary in memory */
+    int n_layers;                       /* number of layers in the source */
+    int64_t padded;                     /* rows of the vocabulary in memory, with padding */
 };
 
-/* Keys that not every version writes. */
+/* Replace an integer only if it exists: not every version writes these keys. */
 static void put_int(struct arena *a, struct pk *root, const char *path, int64_t v)
 {
     int64_t was;
@@ -100,7 +100,7 @@ static void put_int(struct arena *a, struct pk *root, const char *path, int64_t 
         tree_put(a, root, path, pk_int(a, v));
 }
 
-/* Sizes that follow from stages and slices are the target's to say. */
+/* Update the arguments. Sizes that follow from stages and slices are set by the target. */
 static void retell(void *ctx, struct arena *a, struct pk *root)
 {
     static const char *const layers[] = { "args.num_layers", "args.encoder_num_layers" };
@@ -124,7 +124,10 @@ static void retell(void *ctx, struct arena *a, struct pk *root)
 
 /* ---- the type ---- */
 
-/* Weights are made of the masters anew, where there are some, rather than of weights that were rounded already. */
+/*
+ * Change the type of the weights. They are made again from the masters if there are any, rather than from weights
+ * that were already rounded.
+ */
 static void cast(struct edit *x, struct source *to, const struct edit_model *m, struct report *notes)
 {
     const struct pk *args = to->run.args, *config = pk_get(args, "deepspeed_configuration");
@@ -141,7 +144,7 @@ static void cast(struct edit *x, struct source *to, const struct edit_model *m, 
                : "bf16: the loss scaler is left behind");
 }
 
-/* ---- all of it ---- */
+/* ---- public functions ---- */
 
 static int make_shards(struct edit *x, struct source *to, struct ds_target *t)
 {
@@ -152,7 +155,7 @@ static int make_shards(struct edit *x, struct source *to, struct ds_target *t)
     return 0;
 }
 
-/* What can be said before work is done for it. */
+/* Refuse what can be refused before any work is done. */
 static int check(const struct source *s, const struct edit_model *m, struct err *e)
 {
     if (m->picked && m->n_picked < s->topo.pp)
@@ -172,7 +175,7 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
                            .padded = m->rows ? edit_rows_padded(x->s->run.args, x->s->topo.tp, m->rows->tokens) : 0 };
     struct ds_request q = { .step = -1, .picked = m->picked, .n_picked = m->n_picked, .cast = m->cast,
                             .weights = m->weights, .no_optimizer = !universal && !x->s->run.optimizer };
-    struct report *untold = report_new();               /* of a universal form, whose optimizer is not written here */
+    struct report *untold = report_new();  /* notes on a universal form's optimizer, which is not written here */
     struct ds_target *t;
     int rc = -1;
 

@@ -1,5 +1,5 @@
 /*
- * edit_rows.c - new rows are computed into a spool, and stand behind the old ones in the tensor's map
+ * edit_rows.c - compute new rows into a spool, and append them to the old ones in the tensor's map
  */
 #include "libcommon/layout/edit/edit_rows.h"
 
@@ -40,9 +40,9 @@ uint64_t edit_rows_bytes(const struct edit_new *t, const struct edit_rows *q)
     return bytes;
 }
 
-/* ---- what a row holds ---- */
+/* ---- contents of new rows ---- */
 
-/* The sum of all tokens' rows, in their order, in fp64, by their number: one row of n elements. */
+/* Compute the mean of the rows of all tokens: one row of n elements, summed in order in fp64. */
 static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, double *mean, uint64_t n, struct err *e)
 {
     const int size = dtype_size(m->dtype);
@@ -62,7 +62,7 @@ static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, do
     return rc;
 }
 
-/* splitmix64: a number decides the next, whatever else is drawn. */
+/* splitmix64. The sequence depends only on the state, not on other random numbers. */
 static uint64_t draw(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -72,7 +72,7 @@ static uint64_t draw(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Box and Muller's: of two even numbers in (0, 1]. */
+/* Box-Muller transform of two uniform numbers in (0, 1]. */
 static double normal(uint64_t *state, double std)
 {
     const double a = (double)((draw(state) >> 11) + 1) / 9007199254740992.0;
@@ -109,7 +109,7 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
 
 /* ---- the map ---- */
 
-/* What was written for a tensor; in a dry run nothing will be read, and any bytes do. */
+/* Returns a map of the rows written for a tensor. In a dry run nothing is read, and the map is zeros. */
 static const struct tmap *written_rows(struct edit *x, enum dtype dtype, uint64_t len, struct edit_rows *q)
 {
     struct tmap *m = arena_alloc(x->arena, sizeof *m);
@@ -126,18 +126,18 @@ static const struct tmap *written_rows(struct edit *x, enum dtype dtype, uint64_
     return m;
 }
 
-/* Rows under construction: those up to `end` are there. */
+/* A map under construction; rows up to `end` are complete. */
 struct growing {
     struct edit *x;
     struct edit_rows *q;
     const struct tmap *was;
-    uint64_t row;                       /* bytes */
+    uint64_t row;                       /* size of a row in bytes */
     int64_t end;
     int n;
     struct tmap_part part[5];
 };
 
-/* Up to row `to`: the old tensor's same rows, new ones, or zeros. */
+/* Extend the map to row `to` with the same rows of the old tensor, new rows, or zeros. */
 enum rows_of { ROWS_OLD, ROWS_NEW, ROWS_ZERO };
 static void add_to(struct growing *g, int64_t to, enum rows_of of)
 {
@@ -160,7 +160,10 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Tokens that stay, new ones, then padding: what was some before stays, other rows are zeros. */
+/*
+ * Returns the new map: tokens that stay, new tokens, then padding. Rows that were padding before are kept, others
+ * are zeros.
+ */
 static const struct tmap *new_map(struct edit *x, const struct tmap *m, int64_t rows_was, uint64_t row,
                                   struct edit_rows *q)
 {

@@ -1,9 +1,9 @@
 /*
- * edit_share.c - reflinks, and hard links where they are asked for
+ * edit_share.c - reflinks, and hard links on request
  *
- * A reflink is a file of its own that shares blocks until one of the two is written to. A hard link is the same file
- * under another name: a program that writes into OUT changes IN. So a hard link is made only when the caller asked for
- * it, and without reflinks the bytes are copied.
+ * A reflink is a separate file that shares blocks until one of the two is written to. A hard link is the same file
+ * under another name, so a program that writes into OUT changes IN. Hard links are therefore made only on request,
+ * and without reflinks the bytes are copied.
  */
 #include "libcommon/layout/edit/edit_share.h"
 
@@ -19,14 +19,17 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/manifest.h"
 
-/* Errors of a file system or of a pair of file systems that cannot share; everything else is a failure. */
+/*
+ * Returns true for an error that means the file system, or the pair of file systems, cannot share. Any other error
+ * is a failure.
+ */
 static bool is_refusal(int error)
 {
     return error == EXDEV || error == EPERM || error == EMLINK || error == EOPNOTSUPP || error == EINVAL ||
            error == ENOTTY || error == ENOSYS || error == EBADF || error == ETXTBSY;
 }
 
-/* errno on -1. A file that was there keeps its bytes when the file system refuses. */
+/* Returns -1 with errno set on error. An existing file keeps its bytes if the file system refuses. */
 static int clone_file(const char *from, const char *to)
 {
     int in = open(from, O_RDONLY | O_CLOEXEC), rc = -1, error;
@@ -48,7 +51,10 @@ static int clone_file(const char *from, const char *to)
     return rc;
 }
 
-/* errno on -1. A symbolic link is followed: the link itself would lead elsewhere from there. */
+/*
+ * Returns -1 with errno set on error. A symbolic link is followed, because the link itself could lead elsewhere from
+ * the new folder.
+ */
 static int link_file(const char *from, const char *to)
 {
     int rc = linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW);
@@ -112,9 +118,12 @@ int edit_share_or_copy(struct edit *x, const struct edit_file *f, const char *di
     return rc < 0 ? -1 : 0;
 }
 
-/* ---- what the file system of the result can do ---- */
+/* ---- capabilities of the result's file system ---- */
 
-/* Does FICLONE work from this file to a file in `dir` or its nearest ancestor? Nothing with a name is left. */
+/*
+ * Returns true if FICLONE works from this file to a file in `dir` or its nearest existing ancestor. The test file
+ * has no name.
+ */
 static bool can_clone(const char *from, const char *dir)
 {
     struct err ignored = {0};
@@ -128,7 +137,7 @@ static bool can_clone(const char *from, const char *dir)
     return can;
 }
 
-/* Source files by the device that they lie on: folders of links may lead to several. */
+/* Result for a device. Files of the source may be on several devices, because folders may contain links. */
 struct device {
     dev_t dev;
     bool can;

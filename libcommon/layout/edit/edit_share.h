@@ -1,7 +1,7 @@
 /*
- * edit_share.h - a file of the source that stays as it is, in the folder of the result
+ * edit_share.h - put an unchanged file of the source into the folder of the result
  *
- * For the room only.
+ * Internal to this folder.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_SHARE_H
 #define SHARDKIT_LAYOUT_EDIT_SHARE_H
@@ -9,15 +9,15 @@
 #include "libcommon/layout/edit/edit_impl.h"
 
 /*
- * 1: `to` has the file's bytes, by a reflink or as a hard link; 0: the file system refuses that, and they have to be
- * copied. A copy that an earlier run began at `to` stays.
+ * Returns 1 if `to` now has the file's bytes by a reflink or hard link, and 0 if the file system refuses, so that
+ * they must be copied. A copy that an earlier run began at `to` is kept.
  */
 MUST_CHECK int edit_share(const struct files *f, int file, enum edit_way way, const char *to, struct err *e);
-/* The folder that it is to lie in. */
+/* Make the parent folder of `path`. */
 MUST_CHECK int edit_make_parent(const char *path, struct err *e);
 /*
- * A file that is none of the layout's as `name` in `dir`, shared or copied. Folders are made. rehearsal: a hole of its
- * size.
+ * Share or copy a file that does not belong to the layout to its name in `dir`. Folders are made as needed. In a
+ * rehearsal a hole of its size is written.
  */
 MUST_CHECK int edit_share_or_copy(struct edit *x, const struct edit_file *f, const char *dir, bool rehearsal,
                                   struct err *e);

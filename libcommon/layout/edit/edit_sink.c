@@ -1,9 +1,9 @@
 /*
- * edit_sink.c - the new folder: changed files from their records and what takes their place, the others shared
+ * edit_sink.c - write the new folder: changed files from their records and the changes; the others are shared
  *
- * A changed .pt keeps its records in their order, in our container; a changed file of another kind keeps every byte
- * but the ones that changed. Both are items of a plan, so each byte is hashed on its way and the source's records are
- * checked.
+ * A changed .pt keeps its records in their order, in our container. A changed file of another kind keeps every byte
+ * except those that changed. Both are items of a plan, so each byte is hashed as it is written and the source's
+ * records are checked.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -23,11 +23,11 @@
 struct written {
     struct edit_file *f;
     int dst;
-    struct strbuf pickle;               /* the new tree, where it has one */
-    int tree;                           /* the record of data.pkl; -1: none, or as it was */
+    struct strbuf pickle;               /* the new tree, if it has one */
+    int tree;                           /* index of the record data.pkl; -1 if it is unchanged */
     int n;
-    struct zip_out *record;             /* of a .pt; NULL: bare bytes */
-    int *item;                          /* of each record, -1: none; of bare bytes one */
+    struct zip_out *record;             /* records of a .pt; NULL for bare bytes */
+    int *item;                          /* plan item of each record, -1 if none; one item for bare bytes */
     struct zip_layout *layout;
 };
 
@@ -37,7 +37,7 @@ struct editing {
     int n;
     struct written *file;
     int zeros;
-    json_t *known;                      /* the source's manifest: its files, or NULL */
+    json_t *known;                      /* the files in the source's manifest, or NULL */
 };
 
 /* ---- bytes from several places ---- */
@@ -57,7 +57,7 @@ static void add_zeros(struct editing *w, struct plan *p, struct tmap_slice *s, i
         add_extent(s, cap, m->slice->extent[i]);
 }
 
-/* Bytes [at, at + len) of the file, of which `record` is the place, with what takes the place of some. */
+/* Returns a map of the bytes of `record` with the file's changes applied. */
 static const struct tmap *patched(struct editing *w, struct plan *p, const struct edit_file *f, int record)
 {
     const struct record *rec = files_record(plan_files(p), record);
@@ -97,7 +97,10 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Two changes of one place: the same one twice is one (a tied weight that is one storage). */
+/*
+ * Sort the changes and remove duplicates. The same change may occur twice (a tied weight that is one storage). Two
+ * different changes of the same bytes are refused.
+ */
 static int settle_runs(struct edit *x, struct edit_file *f, struct err *e)
 {
     int n = 0;
@@ -122,7 +125,7 @@ static int settle_runs(struct edit *x, struct edit_file *f, struct err *e)
 
 /* ---- the plan ---- */
 
-/* What remains of record i of a .pt. */
+/* Returns the part of record i of a .pt that is kept. */
 static struct edit_cut kept_of(const struct edit_file *f, int i, uint64_t size)
 {
     for (int k = 0; k < f->n_cuts; k++)
@@ -131,7 +134,7 @@ static struct edit_cut kept_of(const struct edit_file *f, int i, uint64_t size)
     return (struct edit_cut){ .entry = i, .len = size };
 }
 
-/* Those that remain, with data.pkl in its new form; entry[] of the zip. */
+/* List the kept records, with data.pkl in its new form. entry[] receives their indices in the zip. */
 static void list_records(struct written *o, int *entry)
 {
     const struct zip *z = pt_zip(o->f->pt);
@@ -156,7 +159,7 @@ static void list_records(struct written *o, int *entry)
     o->layout = zip_layout_new(o->record, o->n);
 }
 
-/* A .pt: its records. */
+/* Plan a .pt: its records. */
 static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, const char *path)
 {
     const struct zip *z = pt_zip(o->f->pt);
@@ -184,7 +187,7 @@ static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, con
     free(entry);
 }
 
-/* Any other file: all its bytes. */
+/* Plan any other changed or copied file: all its bytes. */
 static void lay_out_bytes(struct editing *w, struct written *o, struct plan *p, const char *path)
 {
     struct record rec = { .file = o->f->file, .len = files_size(plan_files(p), o->f->file), .name = o->f->name };
@@ -196,7 +199,7 @@ static void lay_out_bytes(struct editing *w, struct written *o, struct plan *p, 
                                                  .name = o->f->name }, o->dst, 0);
 }
 
-/* A file made anew: one item a tensor. */
+/* Plan a file that is made new: one item per tensor. */
 static void lay_out_made(struct editing *w, struct written *o, struct plan *p, const char *path)
 {
     struct edit_made *made = o->f->made;
@@ -225,12 +228,13 @@ static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, str
     struct editing *w = k->priv;
     char *path = path_join(k->dir, f->name);
     struct written *o = &w->file[w->n];
-    int rc = f->drop || strcmp(f->name, MANIFEST_NAME) == 0 ? 1 : edit_make_parent(path, e);    /* 1: no more to do */
+    /* 1 if nothing remains to be done */
+    int rc = f->drop || strcmp(f->name, MANIFEST_NAME) == 0 ? 1 : edit_make_parent(path, e);
 
     if (rc == 0 && !edit_changes(f) && !k->o.rehearsal) {
         rc = edit_share(w->x->s->files, f->file, f->way, path, e);
         f->way = rc == 0 ? EDIT_COPY : f->way;
-        if (rc == 0 && files_size(w->x->s->files, f->file) == 0)        /* a plan makes no file without bytes */
+        if (rc == 0 && files_size(w->x->s->files, f->file) == 0)        /* a plan creates no files without bytes */
             rc = files_copy(w->x->s->files, f->file, path, e) < 0 ? -1 : 1;
     }
     if (rc == 0 && settle_runs(w->x, f, e) < 0)
@@ -262,7 +266,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     return 0;
 }
 
-/* ---- the end ---- */
+/* ---- finish ---- */
 
 static int write_around(const struct written *o, struct plan *p, struct err *e)
 {
@@ -285,7 +289,7 @@ static int write_around(const struct written *o, struct plan *p, struct err *e)
     return rc;
 }
 
-/* To the CRC of nothing but zeros each part adds what it makes different. */
+/* Compute the CRCs of storages. Each part is added as its difference to the CRC of a storage of zeros. */
 static void sum_storages(const struct edit_made *made, struct plan *p)
 {
     const int n = pt_image_storages(made->image);
@@ -338,14 +342,17 @@ static void look(struct sink *k, const struct plan_item *it, uint64_t from, cons
         edit_chunk_look(si->priv, ((struct editing *)k->priv)->x->states, from, bytes, len);
 }
 
-/* What an element became that fp16 cannot hold is no rounding. Said here: a run that goes on has no counts. */
+/*
+ * Refuse values that fp16 cannot hold, which is not a matter of rounding. It is checked here because a resumed run
+ * has no counts.
+ */
 static int item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     const struct sink_item *si = it->user;
     const uint64_t n = it->n_overflow;
 
     if (si->priv)
-        it->share.acc = ((struct edit_chunk *)si->priv)->sum.acc;       /* into the journal */
+        it->share.acc = ((struct edit_chunk *)si->priv)->sum.acc;       /* saved in the journal */
     if (n)
         err_data(e, k->src->path, ERR_NO_BYTE,
                  "%s: %llu values are beyond 65504, the largest of fp16: bf16 or fp32 hold them", it->name,
@@ -353,7 +360,7 @@ static int item_done(struct sink *k, struct plan_item *it, struct err *e)
     return n ? -1 : 0;
 }
 
-/* Bytes that went by, of files that are copied, against the source's manifest. */
+/* Check the bytes of copied files against the source's manifest. */
 static int check_copies(const struct editing *w, struct plan *p, struct err *e)
 {
     for (int i = 0; i < w->n && !w->x->place.accept_mismatch; i++) {
@@ -417,8 +424,8 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
 /* ---- the manifest ---- */
 
 /*
- * A file that stays as it is has the CRC that the source's manifest lists under its old name. A dropped file keeps its
- * name in the table, and another one may have that name in the result.
+ * Get the CRC of an unchanged file, which the source's manifest lists under its old name. A dropped file keeps its
+ * name in the table, and another file of the result may have that name.
  */
 static bool known_crc(const struct sink *k, const char *name, uint64_t size, uint32_t *crc)
 {
@@ -431,7 +438,7 @@ static bool known_crc(const struct sink *k, const char *name, uint64_t size, uin
     return f && !edit_changes(f) && manifest_listed(w->known, f->was, size, crc);
 }
 
-/* The model's buffers are no parameters, and none of them is changed. */
+/* Add the model's buffers. They are not parameters, and an edit does not change them. */
 static int add_buffers(const struct source *s, struct sink_tensor *t)
 {
     int n = 0;
@@ -449,7 +456,7 @@ static int add_buffers(const struct source *s, struct sink_tensor *t)
     return n;
 }
 
-/* The item that wrote a state of the result, or NULL: it lies in a file that is shared. */
+/* Returns the plan item that wrote a state of the result, or NULL if it is in a shared file. */
 static const struct plan_item *item_of(const struct editing *w, struct plan *p, const struct edit_new *of,
                                        enum state st)
 {
@@ -463,7 +470,7 @@ static const struct plan_item *item_of(const struct editing *w, struct plan *p, 
     return NULL;
 }
 
-/* What chunks of new files add up to, by tensor and state of the list; caller frees. */
+/* Returns the digests of chunks in new files, by tensor and state of the list. The caller frees the array. */
 static struct edit_chunk_sum *chunk_sums(const struct editing *w, struct plan *p)
 {
     const struct edit_states *to = w->x->states;
@@ -475,7 +482,10 @@ static struct edit_chunk_sum *chunk_sums(const struct editing *w, struct plan *p
     return sum;
 }
 
-/* With a list of its own: what was written has the digest that went by, what is shared the source's. */
+/*
+ * List the tensors of an edit with a list of its own. Written states have the digest computed on the way, shared
+ * ones that of the source.
+ */
 static int new_tensors(const struct editing *w, struct plan *p, struct sink_tensor *t)
 {
     const struct edit_states *to = w->x->states;
@@ -493,7 +503,7 @@ static int new_tensors(const struct editing *w, struct plan *p, struct sink_tens
 
         if (!item && !whole && !as_it_was)
             continue;
-        /* A model folder has one state each, called after its type. */
+        /* A model folder has one state per tensor, named after its type. */
         t[n] = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
                                      .state = w->x->s->kind != LAYOUT_HF ? st
                                               : of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
@@ -546,11 +556,11 @@ static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
     struct editing *w = xcalloc(1, sizeof *w);
 
     *w = (struct editing){ .x = x, .arena = arena_new(0), .zeros = -1, .known = manifest_files(x->s) };
-    k->ops = x->entries && x->states ? &looking : &ops;         /* chunks of tensors add up to their digests */
+    k->ops = x->entries && x->states ? &looking : &ops;         /* chunks are combined into digests of tensors */
     k->o = *o;
     k->src = x->s;
     k->priv = w;
-    k->no_optimizer = true;             /* tied copies are changed with the first, not compared */
+    k->no_optimizer = true;             /* tied copies are changed with the first one, not compared */
     k->no_manifest = !w->known;
     if (!x->place.hard_links)
         k->room_advice = "--hard-links shares the files that stay instead of copying them, and a write into one of "

@@ -1,5 +1,5 @@
 /*
- * edit_source.c - tables copied, trees told anew
+ * edit_source.c - copy a source's tables, and replace its trees
  */
 #include "libcommon/layout/edit/edit_source.h"
 

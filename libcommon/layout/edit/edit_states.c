@@ -1,5 +1,5 @@
 /*
- * edit_states.c - the list of tensors: made of a source, and checked
+ * edit_states.c - create the list of tensors from a source, and check it
  */
 #include "libcommon/layout/edit/edit_states.h"
 
@@ -50,7 +50,7 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
 
 struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from)
 {
-    const struct edit_new t = *from;    /* it may lie in the table that moves */
+    const struct edit_new t = *from;    /* `from` may be in the table that is reallocated */
 
     ARRAY_ROOM(to->tensor, to->cap, to->n + 1);
     to->tensor[to->n] = t;
@@ -94,7 +94,10 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A new name has to be one that safetensors and an index in JSON can hold, and that means a tensor there. */
+/*
+ * Returns the first new name that is not valid, or NULL. Safetensors and a JSON index must be able to hold a name,
+ * and must not give it another meaning.
+ */
 static const char *odd_name(const struct edit *x, const struct edit_states *to)
 {
     for (int i = 0; i < to->n; i++) {

@@ -1,8 +1,9 @@
 /*
- * edit_thin.c - records of .pt files that are larger than what their tensors use of them, or that none uses any more
+ * edit_thin.c - cut off the parts of records in .pt files that no tensor uses
  *
- * torch.save writes a tensor's whole storage, though it may be a view of a small part. What no tensor reaches is cut
- * off at both ends of a storage, and the pickle says so; tensors that share a storage go on sharing it.
+ * torch.save writes a tensor's whole storage, even if the tensor is a view of a small part. The parts at both ends
+ * of a storage that no tensor reaches are cut off, and the pickle is changed accordingly. Tensors that share a
+ * storage still share it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +11,12 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_impl.h"
 
-/* A storage: what of it is used. */
+/* The used part of a storage. */
 struct used {
-    uint64_t from, end;                 /* bytes; from > end: nothing yet */
-    bool whole;                         /* leave it: used other than by plain tensors, or by those of several types */
+    uint64_t from, end;                 /* bytes; from > end if nothing was found yet */
+    bool whole;  /* do not cut: used other than by plain tensors, or by tensors of several types */
     enum dtype dtype;
-    struct pk *id;                      /* its new name */
+    struct pk *id;                      /* its new persistent id */
 };
 struct thinning {
     struct arena *arena;
@@ -24,7 +25,10 @@ struct thinning {
     struct used *used;                  /* [zip_n()] */
 };
 
-/* Of a storage's name, ("storage", class, key, place, elements), the zip's entry; -1: none. */
+/*
+ * Returns the zip's entry of a storage key, or -1. The key is the third element of a persistent id: ("storage",
+ * class, key, location, elements).
+ */
 static int entry_of_key(const struct pt *pt, const char *key)
 {
     char *name = key ? str_fmt("%s/data/%s", pt_prefix(pt), key) : NULL;
@@ -43,7 +47,10 @@ static int entry_of(const struct pt *pt, const struct pk *persid)
     return args && args->n == 5 ? entry_of_key(pt, pk_as_str(args->item[2])) : -1;
 }
 
-/* The storage's node of a call that makes a plain tensor, which *t is then; or NULL. */
+/*
+ * Returns the persistent id of the storage if v is a call that makes a plain tensor, which is stored in *t. Returns
+ * NULL otherwise.
+ */
 static struct pk *storage_of(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
 {
     if (v->type != PK_CALL || !v->args || v->args->n < 4 || v->args->item[0]->type != PK_PERSID || !pt_tensor(pt, v, t))
@@ -69,7 +76,10 @@ static void use(struct used *u, const struct pt_tensor *t)
         u->end = t->at + reach * size;
 }
 
-/* On a way through the tree that does not go into plain tensors: which storages are met? */
+/*
+ * Callback: mark storages that are reached other than through a plain tensor as used whole. Plain tensors are not
+ * descended into.
+ */
 static struct pk *find_bare(void *ctx, const struct pk *v)
 {
     const struct thinning *h = ctx;
@@ -81,7 +91,7 @@ static struct pk *find_bare(void *ctx, const struct pk *v)
     return storage_of(h->pt, v, &t) ? (struct pk *)v : NULL;
 }
 
-/* What each storage is used of. */
+/* Find the used part of each storage. */
 static void look(struct thinning *h)
 {
     const struct pk_tree *tree = pt_tree(h->pt);
@@ -97,7 +107,7 @@ static void look(struct thinning *h)
         if (entry >= 0)
             use(&h->used[entry], &t);
     }
-    /* A storage that stands by itself, or that something unknown names, is used as a whole. */
+    /* A storage that is not part of a tensor, or that an unknown object refers to, is used as a whole. */
     arena = arena_new(0);
     pk_copy_swap(arena, pt_root(h->pt), find_bare, h);
     arena_free(arena);
@@ -110,7 +120,7 @@ static bool is_cut(const struct thinning *h, int entry)
     return u && !u->whole && u->from <= u->end && u->end - u->from < zip_entry(pt_zip(h->pt), entry)->size;
 }
 
-/* Copies with the storage's new length, and the tensor's place in it. */
+/* Callback: returns a copy of a tensor with the storage's new length and the tensor's offset in it. */
 static struct pk *swap(void *ctx, const struct pk *v)
 {
     struct thinning *h = ctx;
@@ -170,9 +180,9 @@ int edit_thin(struct edit *x, uint64_t *saved, struct err *e)
     return 0;
 }
 
-/* ---- records that go ---- */
+/* ---- drop unused records ---- */
 
-/* On a way through a new tree: which storages does it name? */
+/* Callback: mark the storages that a new tree refers to. */
 static struct pk *find_named(void *ctx, const struct pk *v)
 {
     const struct thinning *h = ctx;

@@ -1,5 +1,5 @@
 /*
- * edit_universal.c - folders of parameters change their names, and model_states files say so
+ * edit_universal.c - rename folders of parameters, and update model_states files accordingly
  */
 #include "libcommon/layout/edit/edit_universal.h"
 
@@ -37,7 +37,7 @@ int edit_universal_padded(struct edit *x, const struct param *p, bool *padded, s
     return 0;
 }
 
-/* ---- files made anew ---- */
+/* ---- files that are made new ---- */
 
 static struct edit_new *zero_row(struct edit *x, const struct edit_new *of, enum state st)
 {
@@ -73,7 +73,7 @@ static int make_state(struct edit *x, struct edit_file *f, const struct edit_pla
 
 /* ---- folders ---- */
 
-/* "zero/NAME/rest": the parameter; NULL: none. */
+/* Returns the parameter of "zero/NAME/rest" and sets *rest. Returns NULL if there is none. */
 static const struct param *param_of(const struct edit *x, const char *file, const char **rest)
 {
     const char *slash = str_starts(file, "zero/") ? strchr(file + 5, '/') : NULL;
@@ -103,12 +103,12 @@ static int state_of(const char *rest)
 
 /* A file of a parameter's folder. */
 struct folder_file {
-    int file;                           /* in x->file */
-    const char *rest;                   /* its name there */
-    bool again;                         /* it has its place in one folder already */
+    int file;                           /* index in x->file */
+    const char *rest;                   /* its name in the folder */
+    bool again;                         /* it was already placed in one folder */
 };
 
-/* It comes to lie in the folder of t: the first time it moves, then it is there twice. */
+/* Place the file in the folder of t. The first time it is moved; after that it is duplicated. */
 static int place_file(struct edit *x, const struct folder_file *w, const struct edit_placing *to,
                       const struct edit_new *t, struct err *e)
 {
@@ -163,7 +163,7 @@ int edit_universal_check(const struct edit *x, const struct edit_states *list, s
     return edit_states_check(x, list, e);
 }
 
-/* ---- what the engine's files say ---- */
+/* ---- the engine's files ---- */
 
 static int retell(struct edit *x, struct pt *pt, struct pk *root, struct err *e)
 {
@@ -188,7 +188,10 @@ static int retell_models(struct edit *x, const struct ds_target *t, struct err *
     return 0;
 }
 
-/* What the source's manifest says of bytes that are made anew under the same name is not to be found in the result. */
+/*
+ * Remove the manifest's digests of states that are made new under the same name, because they do not apply to the
+ * result.
+ */
 static void forget_digests(struct edit *x, const struct edit_new *n)
 {
     struct param *p = &x->s->param[n->param];
@@ -233,9 +236,9 @@ int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struc
     return retell(x, x->s->run.optimizer_pt, (struct pk *)to->run.optimizer, e);
 }
 
-/* ---- names, and which there are ---- */
+/* ---- renamed and dropped parameters ---- */
 
-/* An exact pattern for a name: none of the family's fits what it is called now. */
+/* Returns a pattern that matches exactly this name. The family's patterns do not match a renamed parameter. */
 static struct pk *pattern_of(struct arena *a, const char *name)
 {
     struct strbuf sb = {0};
@@ -248,7 +251,7 @@ static struct pk *pattern_of(struct arena *a, const char *name)
     return v;
 }
 
-/* The block's lists, by the rules that the parameters were merged by. */
+/* Replace the block's lists of patterns, by the rules with which the parameters were merged. */
 static void rename_patterns(const struct edit *x, const struct edit_states *list, struct pk *block)
 {
     static const struct { const char *key; enum merge_rule rule; } lists[] = {
@@ -267,7 +270,7 @@ static void rename_patterns(const struct edit *x, const struct edit_states *list
     }
 }
 
-/* Who reads the lists looks for what they name alone. */
+/* Update param_shapes. Readers of these lists require every parameter that they name. */
 static void list_shapes(const struct edit *x, const struct edit_states *list, struct pk *root)
 {
     uint32_t n_groups = 0, n = 0;

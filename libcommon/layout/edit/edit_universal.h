@@ -1,8 +1,9 @@
 /*
- * edit_universal.h - a universal form in .pt files with other parameters
+ * edit_universal.h - change the parameters of a universal form in .pt files
  *
- * For the room only. A parameter has a folder of its own, and no file says its name: what gets another name, or stands
- * for two, is shared; files are made anew where rows of the vocabulary change.
+ * Internal to this folder. Each parameter has a folder of its own, and no file contains its name. Files of a
+ * parameter that is renamed or duplicated are therefore shared. Files are written again only if rows of the
+ * vocabulary change.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_UNIVERSAL_H
 #define SHARDKIT_LAYOUT_EDIT_UNIVERSAL_H
@@ -11,31 +12,41 @@
 #include "libcommon/layout/edit/edit_states.h"
 #include "libcommon/layout/zero/zero_target.h"
 
-/* A list, and the source as it is to be: its parameters are the list's, one by one, or numbered as the source's. */
+/*
+ * A list and the changed source. With `listed` the source's parameters are those of the list, in the same order;
+ * otherwise they are numbered as in the original source.
+ */
 struct edit_placing {
     const struct edit_states *list;
     const struct source *src;
     bool listed;
 };
-/* Folders of parameters that the list leaves out go, others get its names and states. ERR_DATA: edit_states_apply(). */
+/*
+ * Drop the folders of parameters that are not in the list, and give the others the list's names and states. Returns
+ * -1 with ERR_DATA as edit_states_apply() does.
+ */
 MUST_CHECK int edit_universal_place(struct edit *x, const struct edit_placing *to, struct err *e);
-/* Names are those of folders, and each is one parameter's. ERR_USAGE */
+/* Check that all names are valid for folders and distinct. Returns -1 with ERR_USAGE if not. */
 MUST_CHECK int edit_universal_check(const struct edit *x, const struct edit_states *list, struct err *e);
-/* Does the parameter's file keep padding rows, and a row to pad with? ERR_DATA: it cannot be opened. */
+/*
+ * Set *padded if the parameter's file stores padding rows and a padding row. Returns -1 with ERR_DATA if it cannot
+ * be opened.
+ */
 MUST_CHECK int edit_universal_padded(struct edit *x, const struct param *p, bool *padded, struct err *e);
 /*
- * `to` is the source as it is to be, `t` what the engine makes of it, for the model_states files. ERR_USAGE, ERR_DATA
- * as edit_states_apply().
+ * Edit a universal form of the pipeline engine. `to` is the changed source, `t` is the engine's target made from it,
+ * for the model_states files. Returns -1 with ERR_USAGE or ERR_DATA as edit_states_apply() does.
  */
 MUST_CHECK int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struct err *e);
 /*
- * Of one of the pipeline engine: other names, and fewer parameters; model_states files say so, too. The list becomes
- * the edit's in any case.
+ * Rename or drop parameters of a universal form of the pipeline engine. model_states files are updated. The edit
+ * owns the list afterwards, even on error.
  */
 MUST_CHECK int edit_universal_list(struct edit *x, struct edit_states *list, struct err *e);
 /*
- * Of one of ZeRO without pipeline (edit_universal_zero.c): `to` has the parameters of x->states, one by one, `t` is
- * made of it and may be freed then. ERR_DATA, too: a model_states file is of no rank, or cannot be made anew.
+ * Edit a universal form of ZeRO without pipeline (edit_universal_zero.c). `to` has the parameters of x->states in
+ * the same order. `t` is made from `to` and may be freed afterwards. Also returns -1 with ERR_DATA if a model_states
+ * file does not belong to a rank or cannot be written again.
  */
 MUST_CHECK int edit_universal_zero(struct edit *x, const struct source *to, const struct zero_target *t,
                                    struct err *e);

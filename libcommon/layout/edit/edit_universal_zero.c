@@ -1,9 +1,9 @@
 /*
- * edit_universal_zero.c - a universal form of ZeRO without pipeline with other parameters, or of another type
+ * edit_universal_zero.c - change the parameters or the type of a universal form of ZeRO without pipeline
  *
- * Parameters have folders of their own, as in any universal form; beside them the model itself lies in model_states,
- * which become what an engine of the same ranks would save (zero_target.h). The optimizer's common state gets the sizes
- * and sub-groups that follow.
+ * Parameters have folders of their own, as in any universal form. In addition the model itself is stored in
+ * model_states, which are written as an engine with the same ranks would save them (zero_target.h). The sizes and
+ * sub-groups in the optimizer's common state are updated.
  */
 #include "libcommon/layout/edit/edit_universal.h"
 
@@ -18,7 +18,7 @@
 
 /* ---- model_states ---- */
 
-/* What a range of a storage is filled with, as a tensor of no list. */
+/* Returns the contents of a range of a storage, as a tensor that is in no list. */
 static const struct edit_new *filling(struct edit *x, const struct source *to, const struct zero_target *t,
                                       const struct zero_fill *fill)
 {
@@ -79,7 +79,7 @@ static int make_models(struct edit *x, const struct source *to, const struct zer
 
 /* ---- the optimizer's common state ---- */
 
-/* Settings of the optimizer's groups with the numbers of their sub-groups, as those are cut now. */
+/* Returns the settings of the optimizer's groups with the numbers of their new sub-groups. */
 static struct pk *new_groups(struct edit *x, const struct zero_target *t)
 {
     struct pk *groups = pk_copy(x->arena, t->param_groups), **item;
@@ -97,8 +97,10 @@ static struct pk *new_groups(struct edit *x, const struct zero_target *t)
     return groups;
 }
 
-/* ZeRO-3 has a state for each sub-group, of which the counter is left; it is the same in all. The stock converter left
- * rank 0's vectors there, too, which nobody reads. */
+/*
+ * Returns the state of a ZeRO-3 optimizer: for each sub-group only the counter, which is the same in all. The stock
+ * converter also leaves rank 0's vectors there, which no reader uses.
+ */
 static struct pk *new_state(struct edit *x, const struct zero_target *t)
 {
     struct pk *state = pk_dict(x->arena);
@@ -114,7 +116,7 @@ static struct pk *new_state(struct edit *x, const struct zero_target *t)
     return state;
 }
 
-/* Other sizes than the source's: then vectors are cut elsewhere. */
+/* Returns true if sizes differ from the source's, so that vectors are partitioned differently. */
 static bool has_other_sizes(const struct edit *x)
 {
     bool other = x->states->n != x->s->n_params;
@@ -128,7 +130,7 @@ static bool has_other_sizes(const struct edit *x)
     return other;
 }
 
-/* Rank 0's, which the form keeps though its reader works them out. */
+/* Update rank 0's sizes, which the form stores although its reader computes them. */
 static void retell_sizes(struct edit *x, const struct zero_target *t, struct pk *root)
 {
     static const char *const keys[] = { "group_paddings", "param_alignment_paddings", "partition_count" };

@@ -1,5 +1,5 @@
 /*
- * edit_zero.c - the optimizer's order with other parameters in it, and the trees that say so
+ * edit_zero.c - put other parameters into the optimizer's order, and update the trees
  */
 #include "libcommon/layout/edit/edit_zero.h"
 
@@ -13,9 +13,9 @@
 #include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/zero/zero_order.h"
 
-/* ---- a row of names with others in their place ---- */
+/* ---- replace the names in a sequence ---- */
 
-/* One that stands for the name `old` of the row. */
+/* An entry of the list that replaces the name at index `old` of the sequence. */
 struct successor { const struct edit_new *t; int old, layer_at; };
 
 static int by_place(const void *a, const void *b)
@@ -30,7 +30,10 @@ static int by_place(const void *a, const void *b)
     return (x->old > y->old) - (x->old < y->old);
 }
 
-/* All that stand for n names, layer by layer from where the first of a layer stood; *count, caller frees. */
+/*
+ * Returns all entries that replace n names. Entries of picked layers are sorted by layer, from the index of the
+ * first one. *count receives their number; the caller frees the array.
+ */
 static struct successor *successors(const struct edit *x, const struct edit_states *list, const char *const *name,
                                     int n, int *count)
 {
@@ -80,7 +83,10 @@ static void new_group(const struct edit *x, const struct edit_states *list, stru
     free(name);
 }
 
-/* In the order in which a file of such a run has them, where they are read from. */
+/*
+ * Read the groups in the source's order and replace their names. Round-robin groups are redistributed in the order
+ * in which a file of such a run stores them.
+ */
 static int new_shapes(struct edit *x, const struct edit_states *list, const struct pk *root, struct zero_shape *shape,
                       struct err *e)
 {
@@ -98,7 +104,7 @@ static int new_shapes(struct edit *x, const struct edit_states *list, const stru
     return 0;
 }
 
-/* ZeRO-3: each of the optimizer's groups as one sub-group, which the target cuts anew. */
+/* ZeRO-3: make each of the optimizer's groups one sub-group, which the target divides again. */
 static void new_param_groups(struct edit *x, struct source *to)
 {
     struct pk *groups = pk_copy(x->arena, to->run.param_groups), **item;
@@ -116,7 +122,7 @@ static void new_param_groups(struct edit *x, struct source *to)
 
 /* ---- trees ---- */
 
-/* A dict by parameters' names, with the new ones; what is under other keys stays, and stands in front. */
+/* Returns a dict by parameter names with the new names. Items under other keys are kept and come first. */
 static struct pk *renamed(const struct edit *x, const struct edit_states *list, const struct pk *was)
 {
     struct pk *d = pk_ordered_dict(x->arena), **pair;
@@ -156,7 +162,7 @@ static struct pk *new_shared(const struct edit *x, const struct edit_states *lis
     return d;
 }
 
-/* `type`: what the run is to compute with; DTYPE_N: as it does. */
+/* Update the tree of the model_states file. `type` is the new computing type, or DTYPE_N to keep it. */
 static int retell(struct edit *x, struct source *to, const struct edit_states *list, enum dtype type, struct err *e)
 {
     struct pt *pt = zero_order_root(x->s);
@@ -179,9 +185,12 @@ static int retell(struct edit *x, struct source *to, const struct edit_states *l
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- public functions ---- */
 
-/* What else has a layer's number would go on saying the old one. */
+/*
+ * Refuse what cannot be edited. Buffers with a number in their name are refused if layers change, because they would
+ * keep the old number.
+ */
 static int check(const struct edit *x, const struct edit_states *list, struct err *e)
 {
     bool layers = false;

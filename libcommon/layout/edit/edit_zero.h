@@ -1,9 +1,9 @@
 /*
- * edit_zero.h - a checkpoint of ZeRO without pipeline with other parameters: names, layers, rows
+ * edit_zero.h - change the parameters of a checkpoint of ZeRO without pipeline: names, layers, rows
  *
- * For the three stages, of one tensor rank. Its vectors hold parameters end to end, so all of it is written anew, as
- * for reshape: every state follows its parameter, and the optimizer's groups keep their order, in which layers stand as
- * the list numbers them.
+ * Supports the three stages with one tensor rank. The vectors hold parameters end to end, so the checkpoint is
+ * written again as a whole, as by reshape. Every state follows its parameter. The optimizer's groups keep their
+ * order, with layers in the order in which the list numbers them.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_ZERO_H
 #define SHARDKIT_LAYOUT_EDIT_ZERO_H
@@ -11,14 +11,15 @@
 #include "libcommon/layout/edit/edit_states.h"
 
 /*
- * The list becomes the result's; it is the edit's in any case. Notes: what is made up. ERR_USAGE: a parameter that
- * cannot be renumbered, or tensor ranks; ERR_DATA: the source's tables contradict each other.
+ * Make the list the result's. The edit owns it afterwards, even on error. `notes` lists what is derived. Returns -1
+ * with ERR_USAGE if a parameter cannot be renumbered or there are several tensor ranks, or with ERR_DATA if the
+ * source's tables contradict each other.
  */
 MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e);
 /*
- * The same with the list as it is, and weights of another type, made of the masters where there are some; ds_config,
- * files' names and the loss scaler go with it. Of ZeRO-3, which has masters alone, a warning that their range was not
- * looked at. ERR_USAGE, too: it is of that type.
+ * Like edit_zero(), with an unchanged list and weights of another type, made from the masters if there are any.
+ * ds_config, file names and the loss scaler are changed accordingly. For ZeRO-3, which has only masters, a warning
+ * reports that their range was not checked. Also returns -1 with ERR_USAGE if the checkpoint already has that type.
  */
 MUST_CHECK int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes,
                               struct err *e);
