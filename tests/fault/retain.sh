@@ -28,7 +28,7 @@ while [ $i -lt "${KILLS:-6}" ]; do
     sleep "$(printf '0.%d' $((5 + $(random 5))))"; sleep "$(printf '0.%02d' "$(random 100)")"
     pkill -KILL -P $job; sleep 0.5
     wait $job 2>/dev/null
-    [ ! -e "$W/run/latest" ] || check "kill $i: what latest names is sound" ckpt-inspect verify -q --strict "$W/run"
+    [ ! -e "$W/run/latest" ] || check "kill $i: what latest names is sound" ckpt-inspect verify -q --strict "$W/run/$(cat "$W/run/latest")"
     i=$((i + 1))
 done
 before=$(cat "$W/run/latest")

@@ -92,7 +92,7 @@ while [ $i -lt "$kills" ]; do
     # It may have ended before it was struck.
     if [ $want = bad ] && [ $status -eq 0 ] && [ "$(cat "$dir/latest" 2>/dev/null)" != "$last" ]; then fail "$text: exit status 0"; fi
     if [ -e "$dir/latest" ]; then
-        check "$text: what latest names is sound" ckpt-inspect verify -q --strict "$dir"
+        check "$text: what latest names is sound" ckpt-inspect verify -q --strict "$dir/$(cat "$dir/latest")"
     fi
     if [ "$(cat "$dir/latest" 2>/dev/null)" = "$last" ]; then
         check "$text: the end has the same bits" ckpt-inspect diff -q "$dir" "$W/truth"
