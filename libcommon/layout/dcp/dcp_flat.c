@@ -1,5 +1,5 @@
 /*
- * dcp_flat.c - shares of a piece, put end to end, are that piece row-major
+ * dcp_flat.c - join the shares of a piece, which end to end are the piece in row-major order
  */
 #include "libcommon/layout/dcp/dcp_flat.h"
 
@@ -34,7 +34,7 @@ static int flat_cmp(const void *a, const void *b, void *ctx)
     return 0;
 }
 
-/* Shares [0, n) of one piece. */
+/* Join shares [0, n) of one piece. */
 static struct tile_chunk join(struct arena *a, const struct dcp_entry *en, const struct tile_chunk *const *share, int n)
 {
     int64_t *at = arena_alloc(a, (size_t)en->n_whole * sizeof *at);

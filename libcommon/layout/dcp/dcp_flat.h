@@ -1,9 +1,9 @@
 /*
- * dcp_flat.h - tensors that were cut along each dimension, and whose pieces were flattened before ranks shared them
+ * dcp_flat.h - tensors that were split along each dimension, whose pieces were flattened and shared among ranks
  *
- * Megatron-core up to 0.15 keeps the states of its distributed optimizer so ("fully_sharded_model_space"): of a tensor
- * [X, Y] whose pieces are [x, y] the folder holds one of [X / x, Y / y, x * y]. In one piece's elements a rank's share
- * may begin and end anywhere.
+ * Megatron-core up to 0.15 stores the states of its distributed optimizer in this form
+ * ("fully_sharded_model_space"). For a tensor [X, Y] with pieces [x, y] the folder holds a tensor [X / x, Y / y, x *
+ * y]. A rank's share of a piece may begin and end at any element.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_FLAT_H
 #define SHARDKIT_LAYOUT_DCP_FLAT_H
@@ -11,9 +11,12 @@
 #include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/tile.h"
 
-/* Do the entry's shape and chunks give the shape that it says it stands for? */
+/* Returns true if the entry's shape and chunks match the original shape recorded for it. */
 bool dcp_flat_fits(const struct dcp_entry *en);
-/* Chunks of that shape, a piece each, of the entry's own, which tile_map() took. Returns how many, in the arena. */
+/*
+ * Convert the entry's chunks, which tile_map() has accepted, to chunks of the original shape, one per piece. *out is
+ * allocated in the arena. Returns their number.
+ */
 int dcp_flat_unfold(struct arena *a, const struct dcp_entry *en, const struct tile_chunk *tile,
                     struct tile_chunk **out);
 

@@ -1,5 +1,5 @@
 /*
- * dcp_groups.c - options are gathered under a key each, "0" or a parameter's name
+ * dcp_groups.c - collect the options of optimizers by key, which is "0" or a parameter's name
  */
 #include "libcommon/layout/dcp/dcp_groups.h"
 
@@ -20,7 +20,7 @@ struct gathering {
     struct pk **options;
 };
 
-/* Is the entry of an optimizer of the model? */
+/* Returns true if the entry belongs to an optimizer of the model. */
 static bool is_own(const struct dcp_naming *n, const struct dcp_entry *en)
 {
     for (int i = 0; en->kind != DCP_ENTRY_OTHER && i < n->n_own; i++)
@@ -31,7 +31,10 @@ static bool is_own(const struct dcp_naming *n, const struct dcp_entry *en)
 
 /* ---- options ---- */
 
-/* A setting that the optimizer kept as a tensor of one number ("lr" of a captured step); NULL: it is none. */
+/*
+ * Returns a setting that the optimizer stores as a tensor of one number ("lr" of a captured step), or NULL if the
+ * tensor is not one number.
+ */
 static struct pk *number_of(struct gathering *d, const struct tmap *m)
 {
     struct err e = {0};
@@ -43,7 +46,10 @@ static struct pk *number_of(struct gathering *d, const struct tmap *m)
     return pk_float(d->a, dtype_value(m->dtype, bytes));
 }
 
-/* Of one optimizer of several its groups are apart from the others'. */
+/*
+ * Returns the key of an entry's group. If there are several optimizers the key includes the optimizer, to keep their
+ * groups apart.
+ */
 static const char *key_of(struct gathering *d, const struct dcp_entry *en)
 {
     return d->n->n_own == 1 ? en->of : arena_fmt(d->a, "%s%s", en->optimizer, en->of);
@@ -77,7 +83,7 @@ static void take_option(struct gathering *d, const struct dcp_entry *en)
 
 /* ---- groups ---- */
 
-/* The source's name of what a group lists: a name, or a number. */
+/* Returns the source's name of a parameter that a group lists by name or by number. */
 static const char *listed_name(const struct gathering *d, const struct pk *v)
 {
     const char *name = pk_as_str(v);
@@ -116,7 +122,7 @@ static bool take_list(struct gathering *d, struct pk *groups, const char *optimi
     return true;
 }
 
-/* Groups 0, 1, ... with lists of their parameters; entries stand in any order. */
+/* Read groups 0, 1, ... that list their parameters. The entries may be in any order. */
 static void take_lists(struct gathering *d, struct pk *groups)
 {
     for (int k = 0; k < d->n->n_own; k++)
@@ -124,7 +130,7 @@ static void take_lists(struct gathering *d, struct pk *groups)
             ;
 }
 
-/* Parameters of the same settings, in the order of the model's. */
+/* Group parameters that have the same settings, in the order of the model's parameters. */
 static void take_settings(struct gathering *d, struct pk *groups)
 {
     struct names *known = names_new(d->a), *key = names_new(d->a);
@@ -161,7 +167,7 @@ static bool is_number(enum dtype t)
     return dtype_is_float(t) || t == DTYPE_I64 || t == DTYPE_I32;
 }
 
-/* Of an entry, where it is a number; else -1. */
+/* Returns the step in an entry, or -1 if it is not a number. */
 static int64_t step_of(const struct source *s, const struct dcp_entry *en)
 {
     struct source_hit hit;

@@ -1,9 +1,9 @@
 /*
- * dcp_metadata.c - from the pickle's tree to tables
+ * dcp_metadata.c - convert the pickle's tree to tables
  *
- * Chunks, places and their keys, of which there may be millions, become rows of tables while the pickle is parsed; the
- * tree holds their numbers. Then come the places, which a table of names and offsets brings together with the chunks
- * they are of, and the entries, in the dict's order.
+ * There may be millions of chunks, places and their keys. They become rows of tables while the pickle is parsed, and
+ * the tree holds only their numbers. After parsing, places are matched with their chunks by a table of names and
+ * offsets, and the entries are read in the dict's order.
  */
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
@@ -21,7 +21,7 @@
 #define METADATA "torch.distributed.checkpoint.metadata"
 #define MEGATRON "megatron.core.dist_checkpointing.strategies.torch"
 
-/* Objects of which there are as many as chunks: read while the pickle is, in tables of their own. */
+/* Objects of which there are as many as chunks. They are read during parsing, into tables of their own. */
 enum { ROW_CHUNK, ROW_INDEX, ROW_INFO, ROW_CLASSES };
 static const char *const row_class[ROW_CLASSES][2] = {
     [ROW_CHUNK] = { METADATA, "ChunkStorageMetadata" }, [ROW_INDEX] = { METADATA, "MetadataIndex" },
@@ -34,24 +34,24 @@ struct box_row {                /* offsets and sizes, end to end */
 };
 
 struct index_row {
-    const char *name;           /* rd->name's */
+    const char *name;           /* pointer from rd->names */
     const int64_t *at;
-    int n;                      /* -1: more than TENSOR_MAX_DIM; such a place is found by name alone */
+    int n;                      /* -1 if more than TENSOR_MAX_DIM; such a place is found by name only */
 };
 
 struct info_row {
-    int file;                   /* in out->file */
+    int file;                   /* index in out->file */
     uint64_t at, len;
 };
 
-/* One of storage_data. */
+/* One pair of storage_data. */
 struct pair_row {
     uint32_t index, info;
     bool used, transformed;
 };
 
 struct dcp_reader {
-    struct arena *a, *scratch;  /* for good; until it is read */
+    struct arena *a, *scratch;  /* permanent; freed after reading */
     const char *path;
     struct report *r;
     struct err *e;
@@ -62,33 +62,34 @@ struct dcp_reader {
     size_t n_indices, cap_indices;
     struct info_row *info;
     size_t n_infos, cap_infos;
-    struct names *name, *file;  /* of indices; of out->file */
-    const char **names;         /* as `name` has them */
+    struct names *name, *file;  /* names in indices; names in out->file */
+    const char **names;         /* the strings, by their numbers in `name` */
     int n_names, cap_names, cap_files;
     struct pk **path_to;        /* planner_data: names and their paths */
     int n_paths;
-    struct names *path_of;      /* of a name its number there */
+    struct names *path_of;      /* maps a name to its number in path_to */
     struct pk **storage;        /* storage_data: keys and values */
     struct pair_row *pair;
     int n_pairs;
-    uint32_t *slot;             /* a hash table of pairs: number + 1; 0: free */
+    uint32_t *slot;             /* hash table of pairs: number + 1; 0 if free */
     size_t n_slots;
     struct names *left_out;     /* names of entries that could not be read */
     const struct pk **refused;  /* nodes of refused classes inside entries */
     size_t n_refused, cap_refused;
-    const struct pk **refused_in;       /* the first one of each pair of state_dict_metadata; NULL: there are none */
-    bool transformed;           /* some item is; told once */
+    /* the first such node of each pair of state_dict_metadata; NULL if there are none */
+    const struct pk **refused_in;
+    bool transformed;           /* an item is transformed; reported once */
 };
 
-/* ---- small things ---- */
+/* ---- helpers ---- */
 
-/* A field of an object whose state is a dict. */
+/* Returns a field of an object whose state is a dict. */
 static const struct pk *field(const struct pk *v, const char *key)
 {
     return v && v->type == PK_OBJ ? pk_get(v, key) : NULL;
 }
 
-/* torch.Size of at most TENSOR_MAX_DIM numbers from 0 on; -1: something else. */
+/* Read a torch.Size of at most TENSOR_MAX_DIM numbers, none negative. Returns the number of dimensions, or -1. */
 static int read_size(const struct pk *v, int64_t out[TENSOR_MAX_DIM])
 {
     struct pk **item;
@@ -116,7 +117,7 @@ static const int64_t *keep_numbers(struct arena *a, const int64_t *v, int n)
     return kept;
 }
 
-/* A file of the folder itself: nothing that leads out of it. */
+/* Returns true for the name of a file in the folder itself, which cannot lead out of it. */
 static bool is_plain_name(const char *s)
 {
     return s && *s && !strchr(s, '/') && strcmp(s, ".") != 0 && strcmp(s, "..") != 0;
@@ -124,7 +125,10 @@ static bool is_plain_name(const char *s)
 
 /* ---- rows ---- */
 
-/* Chunks, places and their keys by their fields; -1: it is none. */
+/*
+ * Add a chunk, a place or its key to its table. Each function returns the row's number, or -1 if the object is not
+ * valid.
+ */
 static int64_t read_box(struct dcp_reader *rd, const struct pk *v)
 {
     int64_t both[2 * TENSOR_MAX_DIM];
@@ -192,7 +196,7 @@ static int64_t read_info(struct dcp_reader *rd, const struct pk *v)
     return (int64_t)rd->n_infos++;
 }
 
-/* torch.Size((2, 3)), as its own pickle has it. */
+/* Returns true for torch.Size((2, 3)), as torch pickles it. */
 static bool is_bare_size(const struct pk *v)
 {
     const struct pk *list = v && v->type == PK_CALL && !v->state && !v->fill && v->fn->type == PK_GLOBAL &&
@@ -205,7 +209,7 @@ static bool is_bare_size(const struct pk *v)
     return list && list->type == PK_TUPLE;
 }
 
-/* Is each field of the object, n in all, one that its class has, and of plain data to the last node? */
+/* Returns true if the object has only fields of its class, each at most once, with plain data throughout. */
 static bool is_bare(const struct pk *v, int cls)
 {
     static const struct { const char *key; int kind; } fields[ROW_CLASSES][5] = {
@@ -239,7 +243,7 @@ static bool is_bare(const struct pk *v, int cls)
     return true;
 }
 
-/* A number says of which class the row is, too. */
+/* Returns the number of a new row; it includes the row's class. Returns -1 if the object must stay in the tree. */
 static int64_t take_row(void *ctx, int cls, const struct pk *v)
 {
     struct dcp_reader *rd = ctx;
@@ -267,7 +271,7 @@ static size_t place_hash(const struct dcp_reader *rd, const char *name, const in
     return (size_t)(h ^ h >> 32) & (rd->n_slots - 1);
 }
 
-/* The pair of a name (of rd->name) and offsets, or the free slot where it goes. */
+/* Returns the slot of the pair with this name (from rd->names) and these offsets, or the free slot for it. */
 static uint32_t *find_pair(const struct dcp_reader *rd, const char *name, const int64_t *at, int n)
 {
     size_t i = place_hash(rd, name, at, n);
@@ -309,7 +313,7 @@ static int take_place(struct dcp_reader *rd, int i)
                  x->name);
         return -1;
     }
-    /* A transformed item keeps no place: nobody can read it by accident. */
+    /* A transformed item gets no place, so that it cannot be read by accident. */
     *pair = (struct pair_row){ (uint32_t)index, (uint32_t)info, false,
                                !pk_is_none(field(v, "transform_descriptors")) };
     if (pair->transformed && !rd->transformed)
@@ -353,7 +357,10 @@ static struct dcp_place place_at(const struct dcp_reader *rd, int i)
                                .len = info->len, .said_at = rd->storage[2 * i]->at, .number = i };
 }
 
-/* The place of a chunk, which is its alone. `name` is the entry's in rd->name; NULL: no place has it. */
+/*
+ * Find the place of a chunk and mark it as used. `name` is the entry's in rd->names, or NULL if no place has that
+ * name.
+ */
 static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, const char *name, struct dcp_chunk *c)
 {
     const int i = name ? (int)*find_pair(rd, name, c->at, en->is_tensor ? en->ndim : 0) - 1 : -1;
@@ -370,7 +377,10 @@ static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, const 
     }
 }
 
-/* Bytes of an entry that was left out are its own; a finding says what is wrong with it. */
+/*
+ * Report places that no chunk uses. Places of entries that were left out are excluded, because a finding reports
+ * these entries.
+ */
 static void tell_unused(const struct dcp_reader *rd)
 {
     for (int i = 0; i < rd->n_pairs; i++) {
@@ -384,7 +394,7 @@ static void tell_unused(const struct dcp_reader *rd)
 
 /* ---- entries ---- */
 
-/* dtype is the first of the tuple that TensorProperties pickles itself as. */
+/* Returns the dtype, which is the first item of the tuple that TensorProperties is pickled as. */
 static const struct pk *dtype_of(const struct pk *properties)
 {
     uint32_t n = 0;
@@ -394,7 +404,7 @@ static const struct pk *dtype_of(const struct pk *properties)
     return item && n >= 1 ? item[0] : NULL;
 }
 
-/* Bytes of the whole, which must be a number. */
+/* Returns true if the tensor's size in bytes does not overflow. */
 static bool measure(const struct dcp_entry *en)
 {
     uint64_t bytes = (uint64_t)dtype_size(en->dtype);
@@ -427,7 +437,7 @@ static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struc
     return true;
 }
 
-/* It is not read, and the others are. */
+/* Add the entry to those that are not read; the others still are. */
 static void leave_out(struct dcp_reader *rd, const struct dcp_entry *en, const char *what, const char *which)
 {
     rd->out->unread[rd->out->n_unread++] = (struct dcp_unread){
@@ -435,7 +445,7 @@ static void leave_out(struct dcp_reader *rd, const struct dcp_entry *en, const c
     };
 }
 
-/* The places of what was left out, by name. */
+/* Find the places of entries that were left out, by name. */
 static void place_unread(struct dcp_reader *rd)
 {
     struct names *number = names_new(rd->scratch);
@@ -523,8 +533,8 @@ static void read_path(struct dcp_reader *rd, struct dcp_entry *en)
 }
 
 /*
- * The first node of a refused class in v, or NULL; all of them are added to those that belong to an entry. The parser
- * has bounded what such a walk can meet.
+ * Returns the first node of a refused class in v, or NULL. All such nodes are added to rd->refused. The parser has
+ * bounded the size of such a walk.
  */
 static const struct pk *find_refused(struct dcp_reader *rd, const struct pk *v)
 {
@@ -559,7 +569,7 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Report classes that are not known here. Entries that hold a refused one are to be left out instead. */
+/* Report unsupported classes. Entries that contain a refused class are excluded, because they will be left out. */
 static void check_classes(struct dcp_reader *rd, const struct pk_tree *tree)
 {
     const struct pk *dict = field(tree->root, "state_dict_metadata");
@@ -619,7 +629,10 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
     return 1;
 }
 
-/* The program saved them: what planner_data names and state_dict_metadata lacks was lost since then. */
+/*
+ * Report names in planner_data without an entry in state_dict_metadata. The program saved them, so they were lost
+ * later.
+ */
 static void tell_lost(const struct dcp_reader *rd, struct pk *const *pair, uint32_t n)
 {
     struct names *known = names_new(rd->a);
@@ -661,7 +674,7 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
     return 0;
 }
 
-/* Megatron-core's "mcore_data": shapes that flattened tensors stand for. */
+/* Read Megatron-core's "mcore_data": the original shapes of flattened tensors. */
 static void read_whole_shapes(struct dcp_reader *rd, const struct pk *mcore, struct dcp_table *out)
 {
     struct names *number = names_new(rd->a);
@@ -690,7 +703,7 @@ static bool is_metadata(const struct pk *root)
     return pk_is_class(root, METADATA, "Metadata") || pk_is_class(root, MEGATRON, "MCoreMetadata");
 }
 
-/* Once parsed: the tables that are read while the pickle is have what they need. */
+/* Free what is only needed for parsing; out->file moves to the arena. */
 static void reader_free(struct dcp_reader *rd)
 {
     const char **file = rd->out->file;
@@ -745,7 +758,7 @@ out:
         pk_tree_free(&tree);
     reader_free(&rd);
 #ifdef __GLIBC__
-    malloc_trim(0);             /* what was read is small beside what was needed for it */
+    malloc_trim(0);             /* the result is small compared to the memory used for parsing */
 #endif
     return rc;
 }

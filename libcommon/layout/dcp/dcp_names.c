@@ -1,8 +1,8 @@
 /*
- * dcp_names.c - optimizer entries give the parameters' names, and those the prefix of the weights
+ * dcp_names.c - find the model's weights by the parameter names in its optimizer's entries
  *
- * Entries are classified; each optimizer's names are listed, from its states and from its groups; prefixes that lead
- * from these names to tensors are models; with the one that is meant, weights and moments get their roles.
+ * Entries are classified first. The names of each optimizer are listed from its states and its groups. A prefix that
+ * leads from these names to tensors is a model. Once one model is chosen, weights and moments get their roles.
  */
 #include "libcommon/layout/dcp/dcp_names.h"
 
@@ -14,7 +14,7 @@
 #include "libcommon/layout/dcp/dcp_optimizer.h"
 #include "libcommon/layout/unwrap.h"
 
-/* A tensor's names that an optimizer has stand behind this prefix, so many of them. */
+/* A prefix, and how many of an optimizer's names have a tensor with this prefix. */
 struct candidate {
     const char *prefix;
     int n;
@@ -26,8 +26,8 @@ struct naming {
     struct dcp_table *t;
     struct report *r;
     struct dcp_optimizers opt;
-    const char **name;          /* of each entry, without wrappers' keys where these are left out */
-    struct names *weight;       /* entries that are no optimizer's, by that name */
+    const char **name;          /* per entry, without wrappers' keys if these are removed */
+    struct names *weight;       /* entries that do not belong to an optimizer, by that name */
     int n_models;
     struct candidate *model;
 };
@@ -59,7 +59,10 @@ static int add_candidate(struct candidate **list, int *n, int *cap, const char *
     return (*n)++;
 }
 
-/* Prefixes that lead from the optimizer's names to tensors of their shape. Returns the most names that one leads to. */
+/*
+ * List the prefixes that lead from the optimizer's names to tensors of the same shape. Returns the largest number of
+ * names for one prefix.
+ */
 static int count_prefixes(struct naming *nm, const struct dcp_optimizer *o, struct candidate **list, int *n)
 {
     struct arena *scratch = arena_new(0);
@@ -101,7 +104,7 @@ static void add_model(struct naming *nm, int *cap, const char *prefix)
     add_candidate(&nm->model, &nm->n_models, cap, prefix);
 }
 
-/* Where more than half as many names are as behind the best prefix is a model, too. */
+/* List the models. A prefix is a model if it leads to more than half as many tensors as the best prefix. */
 static void find_models(struct naming *nm)
 {
     int cap = 0;
@@ -132,7 +135,7 @@ static int names_found(struct naming *nm)
     return found;
 }
 
-/* Leave wrappers' keys out of all names, if more of the optimizers' names lead to tensors then. */
+/* Remove wrappers' keys from all names, if more of the optimizers' names lead to tensors then. */
 static void try_unwrapped(struct naming *nm)
 {
     const struct dcp_optimizers opt = nm->opt;
@@ -160,9 +163,12 @@ static void try_unwrapped(struct naming *nm)
                "have: they are left out");
 }
 
-/* ---- without names of an optimizer: the keys below which tensors are ---- */
+/* ---- without an optimizer's names: the keys that contain tensors ---- */
 
-/* "app.model." of ("app", "model", "norm.weight"); NULL: the caller's keys are not known, or there is one alone. */
+/*
+ * Returns "app.model." for ("app", "model", "norm.weight"). Returns NULL if the program's keys are not known, or if
+ * there is only one.
+ */
 static const char *parent_key(struct naming *nm, const struct dcp_entry *en)
 {
     struct strbuf sb = {0};
@@ -176,7 +182,10 @@ static const char *parent_key(struct naming *nm, const struct dcp_entry *en)
     return key;
 }
 
-/* Keys with tensors of a dimension or more; *top: there are such without a key. */
+/*
+ * List the keys that contain tensors with at least one dimension. *top is set if there are such tensors without a
+ * key.
+ */
 static void list_keys(struct naming *nm, bool *top)
 {
     int cap = 0;
@@ -193,7 +202,7 @@ static void list_keys(struct naming *nm, bool *top)
     }
 }
 
-/* Has a tensor the same name below two of the keys, or below one and without any? */
+/* Returns true if a tensor has the same name below two of the keys, or below one key and without any. */
 static bool names_repeat(struct naming *nm)
 {
     struct names *known = names_new(nm->a);
@@ -211,7 +220,7 @@ static bool names_repeat(struct naming *nm)
     return twice;
 }
 
-/* The longest key that all of them begin with. */
+/* Returns the longest key that all of them begin with. */
 static const char *common_parent(struct naming *nm)
 {
     size_t len = strlen(nm->model[0].prefix);
@@ -229,8 +238,8 @@ static const char *common_parent(struct naming *nm)
 }
 
 /*
- * Several keys are several models, but where they are parts of what lies below one key. Tensors without a key beside
- * one that has others keep their whole names, all of them.
+ * Several keys are several models, unless they are parts of one key. If there is one key and also tensors without a
+ * key, all tensors keep their whole names.
  */
 static void find_models_by_keys(struct naming *nm)
 {
@@ -266,7 +275,7 @@ static int planned_cmp(const void *a, const void *b)
     return x->number - y->number;
 }
 
-/* Weights behind the prefix, in the program's order. Caller frees. */
+/* Returns the weights with the prefix, in the program's order. The caller frees the array. */
 static const struct dcp_entry **weights_of(const struct naming *nm, const char *prefix, int *n)
 {
     const struct dcp_entry **list = xcalloc((size_t)nm->t->n + 1, sizeof *list);
@@ -279,7 +288,7 @@ static const struct dcp_entry **weights_of(const struct naming *nm, const char *
     return list;
 }
 
-/* Are parameter number i's states of the shape of weight i, for all of them? */
+/* Returns true if for every i the states of parameter number i have the shape of weight i. */
 static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
     int n;
@@ -321,7 +330,7 @@ static void name_numbers(struct naming *nm, struct dcp_optimizer *o, const char 
                o->key, name[0]);
 }
 
-/* Of the models those that the numbered optimizer fits stay. */
+/* Keep only the models that match the optimizer with numbered parameters, if any does. */
 static void settle_numbers(struct naming *nm)
 {
     struct dcp_optimizer *o = NULL;
@@ -350,9 +359,9 @@ static void settle_numbers(struct naming *nm)
                    "lie there; save with get_optimizer_state_dict, which names them", o->key);
 }
 
-/* ---- the one that is meant ---- */
+/* ---- choice of the model ---- */
 
-/* What the user has chosen, with its last dot; NULL: nothing begins so. */
+/* Returns the prefix that the user chose, with a dot at its end. Returns NULL if no tensor begins with it. */
 static const char *chosen(struct naming *nm, struct err *e)
 {
     const char *given = nm->n->model;
@@ -400,7 +409,7 @@ static void assign_weights(const struct naming *nm, const char *prefix)
     }
 }
 
-/* Moments of the weights' shape are states; everything else an optimizer keeps is a value. */
+/* Give moments of the weights' shape their roles. All other states of an optimizer are values. */
 static void assign_moments(const struct naming *nm)
 {
     bool *taken[2];
@@ -428,7 +437,7 @@ static void assign_moments(const struct naming *nm)
         free(taken[k]);
 }
 
-/* Which optimizers have the model's names, and no other one of the same names? */
+/* Find the optimizers with the model's names. If several have the same names, at most one of them is chosen. */
 static void find_own(struct naming *nm, const char *prefix)
 {
     struct dcp_naming *n = nm->n;
@@ -469,7 +478,7 @@ static int settle(struct naming *nm, struct err *e)
     for (int i = 0; i < nm->t->n; i++)
         if (nm->t->entry[i].kind == DCP_ENTRY_OTHER)
             names_add(entry, nm->name[i], i);
-    for (int i = 0; i < nm->n->s->n_unread; i++)        /* they are there; a finding says what is wrong with them */
+    for (int i = 0; i < nm->n->s->n_unread; i++)        /* they exist; a finding reports why they are not read */
         names_add(entry, unwrap_if(nm, nm->n->s->unread[i].name), i);
     dcp_optimizers_check(&nm->opt, nm->n, &(struct dcp_model_names){ prefix, entry }, nm->r);
     return 0;

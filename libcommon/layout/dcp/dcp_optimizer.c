@@ -1,5 +1,5 @@
 /*
- * dcp_optimizer.c - entries below "state" and "param_groups", with the keys of planner_data or by the text alone
+ * dcp_optimizer.c - entries below "state" and "param_groups", found by the keys of planner_data or by their names
  */
 #include "libcommon/layout/dcp/dcp_optimizer.h"
 
@@ -12,7 +12,10 @@
 
 #define QUANTISED "__bnb_optimizer_quant_state__"
 
-/* What optimizers keep of a parameter, as torch, bitsandbytes and Megatron call it. */
+/*
+ * States of a parameter in optimizers, under the names of torch, bitsandbytes and Megatron. `whole`: it has the
+ * parameter's shape.
+ */
 enum kept {
     KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_STEP, KEPT_MAX_SQ, KEPT_MOMENTUM, KEPT_SUM, KEPT_ROW, KEPT_COL, KEPT_VARIANCE,
     KEPT_SQUARE, KEPT_STATE1, KEPT_STATE2, KEPT_QMAP1, KEPT_QMAP2, KEPT_ABSMAX1, KEPT_ABSMAX2, KEPT_N,
@@ -26,7 +29,7 @@ static const struct { const char *name; bool whole; } kept[KEPT_N] = {
     [KEPT_QMAP2] = { "qmap2", false }, [KEPT_ABSMAX1] = { "absmax1", false }, [KEPT_ABSMAX2] = { "absmax2", false },
 };
 
-/* By its last key; KEPT_N: another thing. */
+/* Returns the kind of a state by its last key, or KEPT_N if it is another one. */
 static enum kept kept_of(const char *what)
 {
     const char *dot = strrchr(what, '.');
@@ -37,7 +40,7 @@ static enum kept kept_of(const char *what)
     return (enum kept)k;
 }
 
-/* ---- whose an entry may be ---- */
+/* ---- possible optimizer entries ---- */
 
 static const char *join(struct arena *a, const struct dcp_entry *en, int from, int to, const char *end)
 {
@@ -51,7 +54,10 @@ static const char *join(struct arena *a, const struct dcp_entry *en, int from, i
     return text;
 }
 
-/* The text from the key `word` on, where it is a whole key and something follows; NULL. */
+/*
+ * Returns the text from the key `word` on, if it is a whole key that is followed by another one. Returns NULL if
+ * not.
+ */
 static const char *find_key(const char *text, const char *word)
 {
     const size_t n = strlen(word);
@@ -62,7 +68,10 @@ static const char *find_key(const char *text, const char *word)
     return NULL;
 }
 
-/* "state.<fqn>.<what>" or "param_groups.<fqn>.<option>" as one text: of a state `of` is still to be found. */
+/*
+ * Parse "state.<fqn>.<what>" or "param_groups.<fqn>.<option>" as one text. For a state, `of` is determined later, by
+ * split_state().
+ */
 static bool guess_text(struct arena *a, struct dcp_entry *en, const char *text, const char *before)
 {
     const char *state = find_key(text, "state"), *group = find_key(text, "param_groups");
@@ -83,7 +92,7 @@ static bool guess_text(struct arena *a, struct dcp_entry *en, const char *text, 
 
 static bool guess(struct arena *a, struct dcp_entry *en)
 {
-    if (en->n_path <= 1)                /* a dict that its program has flattened by itself */
+    if (en->n_path <= 1)                /* a dict that its program has flattened itself */
         return guess_text(a, en, en->name, NULL);
     for (int k = 0; k + 2 < en->n_path; k++) {
         const bool state = strcmp(en->path[k], "state") == 0;
@@ -99,14 +108,14 @@ static bool guess(struct arena *a, struct dcp_entry *en)
     return guess_text(a, en, en->path[en->n_path - 1], join(a, en, 0, en->n_path - 1, "."));
 }
 
-/* ---- which of them are optimizers ---- */
+/* ---- selection of the optimizers ---- */
 
 struct optimizer_reading {
     struct dcp_optimizers *o;
     struct dcp_naming *n;
     struct arena *a;
-    struct names *value;        /* of n->s->value */
-    int *n_options, *n_kept;    /* of each optimizer */
+    struct names *value;        /* maps names to indices in n->s->value */
+    int *n_options, *n_kept;    /* per optimizer */
 };
 
 static void forget(struct dcp_entry *en)
@@ -115,7 +124,7 @@ static void forget(struct dcp_entry *en)
     en->optimizer = en->of = en->what = NULL;
 }
 
-/* What speaks for each key: settings of groups, and what only optimizers keep. */
+/* Count the evidence for each key: settings of groups, and states that only optimizers have. */
 static void collect(struct optimizer_reading *rd)
 {
     struct dcp_table *t = rd->n->table;
@@ -146,7 +155,7 @@ static void collect(struct optimizer_reading *rd)
     }
 }
 
-/* Keys that nothing speaks for are the model's: their entries are what they were. */
+/* Drop keys without evidence. They belong to the model, and their entries become ordinary again. */
 static void drop_others(struct optimizer_reading *rd)
 {
     struct dcp_optimizer *all = rd->o->one;
@@ -176,7 +185,7 @@ struct dcp_optimizer *dcp_optimizers_find(const struct dcp_optimizers *o, const 
     return k < 0 ? NULL : &o->one[k];
 }
 
-/* ---- their names ---- */
+/* ---- names of parameters ---- */
 
 static bool is_number(const char *s)
 {
@@ -204,7 +213,7 @@ static const struct pk *value_of(const struct optimizer_reading *rd, const struc
     return i < 0 ? NULL : rd->n->s->value[i].tree;
 }
 
-/* A group's list, by names or numbers. */
+/* Add the names or numbers that a group lists. */
 static void add_list(struct optimizer_reading *rd, struct dcp_optimizer *o, const struct pk *list)
 {
     uint32_t n = 0;
@@ -222,7 +231,10 @@ static void add_list(struct optimizer_reading *rd, struct dcp_optimizer *o, cons
     o->n_groups += item != NULL;
 }
 
-/* Names that entries of one text end in, the longest that is known first; else by what is kept. */
+/*
+ * Split "<fqn>.<what>". The parameter's name is the longest known name at the start of the text. If there is none,
+ * it ends before the key for quantized states, or else before the last key.
+ */
 static void split_state(struct optimizer_reading *rd, const struct dcp_optimizer *o, struct dcp_entry *en)
 {
     const char *text = en->what, *end = strstr(text, "." QUANTISED ".");
@@ -312,7 +324,7 @@ void dcp_optimizers_read(struct dcp_optimizers *o, struct dcp_naming *n)
     free(rd.n_kept);
 }
 
-/* ---- other names ---- */
+/* ---- renaming ---- */
 
 static void set_names(struct dcp_optimizer *o, struct arena *a, const char **name)
 {
@@ -354,7 +366,7 @@ void dcp_optimizer_rename(struct dcp_optimizer *o, struct arena *a, const char *
     set_names(o, a, list);
 }
 
-/* ---- of several the model's ---- */
+/* ---- choice among several optimizers ---- */
 
 static bool have_common(const struct dcp_optimizer *x, const struct dcp_optimizer *y)
 {
@@ -364,7 +376,10 @@ static bool have_common(const struct dcp_optimizer *x, const struct dcp_optimize
     return false;
 }
 
-/* "policy." and "optim.policy." or "policy_optim.": is the last key of the prefix in the optimizer's? */
+/*
+ * Returns true if the last key of the prefix is part of the optimizer's key: "policy." and "optim.policy." or
+ * "policy_optim.".
+ */
 static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
 {
     const size_t len = strlen(prefix);
@@ -380,7 +395,10 @@ static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
     return yes;
 }
 
-/* The one of two that stays: by the names that it has, then by what it is called; NULL: nothing says. */
+/*
+ * Returns the optimizer of the two that belongs to the prefix: the one whose key contains it, otherwise the one
+ * whose names all have weights. Returns NULL if neither test decides.
+ */
 static struct dcp_optimizer *better(struct dcp_optimizer *x, struct dcp_optimizer *y, const char *prefix)
 {
     const bool all_x = x->n_found == x->n, all_y = y->n_found == y->n;
@@ -408,7 +426,7 @@ void dcp_optimizers_choose(struct dcp_optimizers *o, const struct dcp_naming *n,
         }
 }
 
-/* ---- what is not there ---- */
+/* ---- missing entries ---- */
 
 static void tell_names(const struct dcp_optimizer *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                        struct report *r)
@@ -424,7 +442,7 @@ static void tell_names(const struct dcp_optimizer *o, const struct dcp_naming *n
     }
 }
 
-/* The second stands with the first, in optimizers that have both. */
+/* Pairs of states: an optimizer that has both for most parameters must have the second wherever it has the first. */
 static const enum kept together[][2] = {
     { KEPT_EXP_AVG, KEPT_EXP_AVG_SQ }, { KEPT_EXP_AVG_SQ, KEPT_EXP_AVG }, { KEPT_EXP_AVG, KEPT_STEP },
     { KEPT_EXP_AVG_SQ, KEPT_STEP }, { KEPT_ROW, KEPT_COL }, { KEPT_COL, KEPT_ROW }, { KEPT_ROW, KEPT_STEP },
@@ -449,12 +467,12 @@ static unsigned *states_of(const struct dcp_optimizer *o, const struct dcp_table
     return has;
 }
 
-/* A state of a parameter without the one that stands with it in most of its group. */
+/* Report a state of a parameter without its partner, if most parameters of the group have both. */
 static void tell_halves(const struct dcp_optimizer *o, const struct dcp_naming *n, struct report *r)
 {
     const size_t bytes = ((size_t)o->n_groups + 1) * sizeof(int);
     unsigned *has = states_of(o, n->table);
-    int *both = xmalloc(bytes), *one = xmalloc(bytes);          /* by group + 1 */
+    int *both = xmalloc(bytes), *one = xmalloc(bytes);          /* indexed by group + 1 */
 
     for (size_t p = 0; p < sizeof together / sizeof *together; p++) {
         const unsigned a = 1u << together[p][0], b = 1u << together[p][1];

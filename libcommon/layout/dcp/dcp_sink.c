@@ -1,8 +1,8 @@
 /*
- * dcp_sink.c - items are laid out file by file, tensors filled by the plan, values and .metadata written at the end
+ * dcp_sink.c - lay out the items file by file; the plan writes tensors; values and .metadata are written at the end
  *
- * Every item is an archive of its own, so its container is written as soon as its one tensor is there; an item without
- * its directory is an unfinished one, and a folder without .metadata an unfinished checkpoint.
+ * Every item is an archive of its own, so its container is written as soon as its tensor is complete. An item
+ * without a directory is unfinished, and so is a checkpoint without .metadata.
  */
 #include "libcommon/layout/dcp/dcp_sink.h"
 
@@ -20,17 +20,17 @@
 
 /* One item of the result. */
 struct dcp_piece {
-    struct sink_item pub;               /* of a plan item: the first of the pieces that it fills */
-    int n_pieces;                       /* ... so many: the columns that its rows are dealt out to */
-    int entry;                          /* in the target */
-    const struct dcp_part *part;        /* of it, or of a row of it */
-    int64_t layer;                      /* that row; -1: of none */
+    struct sink_item pub;               /* of the plan item, in the first of the pieces that it writes */
+    int n_pieces;  /* ... number of these pieces: the columns that its rows are distributed to; 0 in the others */
+    int entry;                          /* index in the target */
+    const struct dcp_part *part;        /* of the entry, or of a row of it */
+    int64_t layer;                      /* index of that row; -1 if none */
     int rank;
     uint64_t at, size;                  /* in the rank's file */
-    bool cut;                           /* of a tensor: it is this box of it, else all */
+    bool cut;                           /* it is the box below of the tensor; otherwise the whole tensor */
     int64_t row, rows, column, columns;
-    uint64_t from, len;                 /* bytes of the tensor: its rows, whole; of itself */
-    struct crc_sum sum;                 /* of rows that are dealt out: what passed by, as it lies in the tensor */
+    uint64_t from, len;                 /* bytes: offset of its complete rows in the tensor; size of the piece */
+    struct crc_sum sum;  /* if rows are distributed: digest of the bytes seen, by position in the tensor */
     uint8_t *bytes;                     /* a value's archive */
 };
 
@@ -40,12 +40,12 @@ struct dcp_writer {
     int ranks;
     struct dcp_piece *piece;
     int n, cap;
-    uint64_t *end;                      /* of each rank's file */
+    uint64_t *end;                      /* end of each rank's file */
 };
 
-/* ---- what there will be ---- */
+/* ---- layout ---- */
 
-/* `of` says whose: entry, part and layer. */
+/* Add a piece. `of` provides entry, part and layer. */
 static struct dcp_piece *add_piece(struct dcp_writer *w, const struct dcp_piece *of, int rank)
 {
     ARRAY_ROOM(w->piece, w->cap, w->n + 1);
@@ -59,7 +59,7 @@ static const struct dcp_entry *entry_of(const struct dcp_writer *w, const struct
     return &w->t->table.entry[p->entry];
 }
 
-/* The shape of what is cut: the entry's, or that of a row of it. */
+/* Returns the shape of the tensor that is split: the entry's, or that of a row of it. */
 static const int64_t *shape_of(const struct dcp_writer *w, const struct dcp_piece *p, int *ndim)
 {
     const struct dcp_entry *en = entry_of(w, p);
@@ -69,9 +69,9 @@ static const int64_t *shape_of(const struct dcp_writer *w, const struct dcp_piec
 }
 
 /*
- * Add the pieces of rows [row, row + rows), the share of one row of ranks. Columns are distributed where the mesh's
- * second dimension divides them. Copies that are compared as they are read, and parts that are added up, keep their
- * rows whole: the executor distributes columns of plain maps alone.
+ * Add the pieces of rows [row, row + rows), the share of one row of ranks. Columns are distributed if the mesh's
+ * second dimension divides them. Copies that are compared while they are read, and parts that are summed, keep their
+ * rows whole: the executor can distribute columns only for plain maps.
  */
 static void add_rows(struct dcp_writer *w, const struct dcp_piece *of, int64_t row, int64_t rows, int first_rank)
 {
@@ -95,7 +95,9 @@ static void add_rows(struct dcp_writer *w, const struct dcp_piece *of, int64_t r
     }
 }
 
-/* Parameters' states are cut, what has no rows and everything else lies whole with one rank. */
+/*
+ * Split the states of parameters. A tensor without rows, or that is not a parameter's, is stored whole by one rank.
+ */
 static void add_one(struct dcp_writer *w, const struct dcp_piece *of)
 {
     int ndim;
@@ -161,7 +163,7 @@ static struct pt_image *make_image(const struct dcp_writer *w, const struct dcp_
 
 static int list_pieces(struct dcp_writer *w, const struct source *s, struct err *e)
 {
-    for (int pass = 0; pass < 2; pass++)        /* values first, as torch has them */
+    for (int pass = 0; pass < 2; pass++)        /* values first, as torch does */
         for (int i = 0; i < w->t->table.n; i++) {
             const struct dcp_part *part = &w->t->part[i];
             struct dcp_piece *p;
@@ -191,7 +193,7 @@ static char *file_of(const struct dcp_piece *p)
     return str_fmt("__%d_0.distcp", p->rank);
 }
 
-/* The item of a piece and of those beside it, which have the same rows. */
+/* Add the plan item of a piece and of the following ones, which have the same rows. */
 static void add_item(const struct sink *k, struct dcp_piece *p, struct plan *plan, const int *dst)
 {
     const struct dcp_writer *w = k->priv;
@@ -201,7 +203,7 @@ static void add_item(const struct sink *k, struct dcp_piece *p, struct plan *pla
 
     p->pub.param = p->part->param ? (int)(p->part->param - w->t->src->param) : 0;
     p->pub.state = p->part->state;
-    p->pub.repeated = !p->part->param || p->part->again;        /* no parameter's: drift is none of its concerns */
+    p->pub.repeated = !p->part->param || p->part->again;        /* not a parameter's, so drift does not apply to it */
     p->pub.priv = p;
     for (int c = 0; c < p->n_pieces; c++) {
         struct pt_image *im = make_image(w, &p[c]);
@@ -237,7 +239,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     return rc;
 }
 
-/* Tensors that an entry is to the sink. */
+/* Returns the number of tensors that the sink stores for an entry. */
 static uint64_t pieces_of(const struct dcp_target *t, int entry)
 {
     return t->part[entry].row ? (uint64_t)t->table.entry[entry].shape[0] : 1;
@@ -252,13 +254,13 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
     for (int i = 0; i < w->t->table.n; i++) {
         const struct tmap *m = w->t->part[i].map;
 
-        /* A container round each item, and some lines of .metadata. */
+        /* A container around each item, and some lines of .metadata. */
         bytes += 4096 + (m ? m->len + (uint64_t)w->ranks * pieces_of(w->t, i) * 2048 : 0);
     }
     return bytes;
 }
 
-/* ---- what surrounds the tensors ---- */
+/* ---- the bytes around the tensors ---- */
 
 static int write_item(const struct sink *k, const struct dcp_piece *p, uint32_t crc, struct err *e)
 {
@@ -298,13 +300,13 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
     const struct dcp_piece *p = ((const struct sink_item *)pi->user)->priv;
     int rc = 0;
 
-    pi->share.acc = p->sum.acc;         /* into the journal */
+    pi->share.acc = p->sum.acc;         /* saved in the journal */
     for (int c = 0; c < p->n_pieces && rc == 0; c++)
         rc = write_item(k, &p[c], pi->n_outs ? pi->out[c].crc.acc : pi->crc.acc, e);
     return rc;
 }
 
-/* The target's table with its chunks; pieces of an entry stand one behind the other. */
+/* Make the target's table with its chunks. The pieces of an entry are in order. */
 static void make_table(const struct dcp_writer *w, struct arena *a, struct dcp_table *t)
 {
     *t = w->t->table;
@@ -364,7 +366,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
     return rc;
 }
 
-/* As it will be read: doubles are no weights of 16 bits there, whatever the source calls them. */
+/* Returns the tensor as it will be read: a double is not a weight of 16 bits there, whatever the source calls it. */
 static struct sink_tensor told_as(const struct sink *k, const struct dcp_part *p, int ndim, const int64_t *shape)
 {
     const enum state st = p->state == STATE_BF16 && p->map->dtype == DTYPE_F64 ? STATE_FP32 : p->state;
@@ -375,7 +377,7 @@ static struct sink_tensor told_as(const struct sink *k, const struct dcp_part *p
     return t;
 }
 
-/* States of parameters, each summed up from its rows. */
+/* List the states of parameters. The digest of each is combined from its rows. */
 static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
     const struct dcp_writer *w = k->priv;

@@ -1,8 +1,9 @@
 /*
- * dcp_source.c - a folder of torch.distributed.checkpoint as a source
+ * dcp_source.c - open a folder of torch.distributed.checkpoint as a source
  *
- * .metadata -> items, each a torch.save archive inside a file -> tensors as tiles, values as trees -> parameters by
- * their names. Items are opened by many threads and taken in by one, a batch at a time.
+ * .metadata lists items, each a torch.save archive inside a file. Items give tensors as tiles, and values as trees.
+ * Tensors become parameters by their names. Many threads open the items, a batch at a time; one thread stores the
+ * results.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,45 +17,45 @@
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/tile.h"
 
-/* A strided chunk is an extent for every contiguous run; no trainer writes one of very many. */
+/* Limit for strided chunks, which are one extent per contiguous run. No trainer writes one with very many. */
 enum { MAX_RUNS = 1 << 20 };
-/* Rows of a stack, and their chunks: each is a parameter's layer. */
+/* Limit for the chunks of a stack's rows, each of which is a parameter's layer. */
 enum { MAX_ROW_CHUNKS = 1 << 22 };
 
 /* One chunk or value. */
 struct dcp_item {
     int entry, chunk;           /* entry -1 - u: a place of table.unread[u], which is not opened */
-    int home;                   /* the file that it lies in; -1: it is not there */
-    bool usable;                /* it lies in the file, on no other item */
+    int home;                   /* the file that holds it; -1 if missing */
+    bool usable;                /* it is inside the file and overlaps no other item */
 };
 
-/* Where the bytes of a chunk lie; NULL: nothing of use was found. */
+/* The location of a chunk's bytes; NULL if it is not usable. */
 struct chunk_extents {
     struct extent *extent;
     int n_extents;
 };
 
-enum { BATCH = 512 };           /* items that are open at a time */
+enum { BATCH = 512 };           /* number of items that are open at a time */
 
 struct dcp_opening {
     struct source *s;
     const struct source_listing *l;
     const struct source_opts *o;
     struct report *r;
-    const char *path;           /* of .metadata */
+    const char *path;           /* path of .metadata */
     struct dcp_table table;
     struct dcp_role *role;
-    struct names *listed;       /* names of the listing: their numbers */
-    struct dcp_item *item;      /* by file and place */
+    struct names *listed;       /* maps names of the listing to their indices */
+    struct dcp_item *item;      /* sorted by file and offset */
     int n_items;
-    struct chunk_extents *found;        /* of all chunks; those of an entry from first[] of it on */
+    struct chunk_extents *found;        /* of all chunks; those of entry i start at first[i] */
     size_t *first;
-    struct tile_chunk **flat;   /* of each entry that was flattened the chunks of its shape, n_flat of them */
+    struct tile_chunk **flat;   /* per flattened entry, n_flat chunks of its original shape */
     int *n_flat;
     int file[BATCH];            /* the open items, as files */
     struct pt *pt[BATCH];
     uint64_t unused;            /* bytes of items that no entry names */
-    int *n_good;                /* how many of the chunks were found; -1: they are of no use */
+    int *n_good;                /* per entry, number of usable chunks; -1 if the entry is not usable */
 };
 
 bool dcp_marks(const char *name)
@@ -72,7 +73,7 @@ int dcp_listed(const struct source_listing *l, const char *name)
 
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt)
 {
-    /* Room for every file of the listing, and a few of other layouts, was made at the start. */
+    /* The array was allocated for every file of the listing, and a few of other layouts. */
     s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .pt = pt,
                                                   .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
 }
@@ -143,7 +144,7 @@ static int item_cmp(const void *a, const void *b, void *ctx)
     return at < other ? -1 : at > other;
 }
 
-/* Files that are named and not there, once each. */
+/* Report files that are named but missing, once each. */
 static void tell_missing(const struct dcp_opening *x)
 {
     struct names *told = names_new(x->s->arena);
@@ -160,7 +161,7 @@ static void tell_missing(const struct dcp_opening *x)
     }
 }
 
-/* In the listing's order. */
+/* List the files in the listing's order. */
 static void list_files(struct dcp_opening *x)
 {
     bool *named = xcalloc((size_t)x->l->n + 1, sizeof *named);
@@ -177,7 +178,7 @@ static void list_files(struct dcp_opening *x)
     free(named);
 }
 
-/* Items of an entry that is not read have their places, and are not opened. */
+/* List the items of an entry that is not read. Their places are known, but they are not opened. */
 static void list_unread(struct dcp_opening *x, int u)
 {
     const struct dcp_unread *unread = &x->table.unread[u];
@@ -235,7 +236,7 @@ static void opening_free(struct dcp_opening *x)
     free(x->n_good);
 }
 
-/* Do the bytes begin and end as archives do, with a header and the end of a directory? */
+/* Returns true if the bytes begin and end like an archive, with a header and an end of directory. */
 static bool are_archives(const struct dcp_opening *x, int home, uint64_t at, uint64_t len)
 {
     enum { HEADER = 4, END = 22 };
@@ -256,7 +257,10 @@ static void tell_gap(struct dcp_opening *x, int home, uint64_t at, uint64_t end)
                    "%" PRIu64 " bytes here are no item's", end - at);
 }
 
-/* SerializationFormat.SAFETENSORS: one safetensors file of all tensors, where every item begins. Told once a file. */
+/*
+ * Returns true if the item begins where the previous one does. SerializationFormat.SAFETENSORS stores all tensors in
+ * one safetensors file, at which every item begins. Reported once per file.
+ */
 static bool is_shared(struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i], *before = it - 1;
@@ -271,7 +275,7 @@ static bool is_shared(struct dcp_opening *x, int i)
     return true;
 }
 
-/* One item after the other; what lies outside its file, or on another item, is not opened. */
+/* Check the places in order. An item outside its file, or overlapping another item, is not opened. */
 static void place_items(struct dcp_opening *x)
 {
     struct files *f = x->s->files;
@@ -312,9 +316,9 @@ static void place_items(struct dcp_opening *x)
                    x->unused);
 }
 
-/* ---- what items hold ---- */
+/* ---- contents of items ---- */
 
-/* Item i is open in the place i % BATCH. */
+/* Report a wrong item. Item i is open at index i % BATCH. */
 static int wrong_item(const struct dcp_opening *x, int i, const char *what)
 {
     report_add(x->r, SEV_ERROR, "item", files_name(x->s->files, x->file[i % BATCH]), ERR_NO_BYTE,
@@ -322,7 +326,7 @@ static int wrong_item(const struct dcp_opening *x, int i, const char *what)
     return -1;
 }
 
-/* What an item holds is not read: its entry is left out, once. */
+/* Leave out the entry of an item whose contents are not supported. The entry is added only once. */
 static int leave_out(struct dcp_opening *x, int i, struct strbuf *what)
 {
     const char *name = name_of(x, &x->item[i]);
@@ -372,7 +376,9 @@ static bool holds_tensors(const struct pt *pt)
     return false;
 }
 
-/* A tree with tensors inside needs its handle, and that the item stays a file; others are copied. */
+/*
+ * Store a value. If its tree contains tensors, its handle is kept and the item stays a file; other trees are copied.
+ */
 static void take_value(struct dcp_opening *x, int i)
 {
     struct source *s = x->s;
@@ -408,7 +414,10 @@ static void take_item(struct dcp_opening *x, int i)
     pt_close(x->pt[i % BATCH]);
 }
 
-/* Of a summary one tensor tells who wrote the containers. */
+/*
+ * Returns true if the item is to be opened. Without tensors, one tensor is still opened to identify the writer of
+ * the containers.
+ */
 static bool is_opened(const struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i];
@@ -416,7 +425,7 @@ static bool is_opened(const struct dcp_opening *x, int i)
     return it->usable && it->entry >= 0 && (i == 0 || !x->o->no_tensors || !x->table.entry[it->entry].is_tensor);
 }
 
-/* Let the place of item i be it. */
+/* Make the file at index i % BATCH refer to item i. */
 static void point_item(struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i];
@@ -483,7 +492,7 @@ static void tell_flaw(const struct dcp_opening *x, const struct dcp_entry *en, c
                    c->place.at, en->chunk[flaw->other].place.file, en->chunk[flaw->other].place.at);
 }
 
-/* The chunks of an entry, in its shape, and how many; *made: the caller frees them. */
+/* Returns the chunks of an entry in its shape, and their number. *made is set if the caller must free them. */
 static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, bool *made)
 {
     const struct dcp_entry *en = &x->table.entry[i];
@@ -502,7 +511,7 @@ static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, b
     return tile;
 }
 
-/* NULL: a finding says why, or no tensors were asked for. */
+/* Returns NULL if tensors are not requested, or if a finding explains why there is no map. */
 static struct tmap *make_map(const struct dcp_opening *x, int i, const struct tile_chunk *tile, int n)
 {
     const struct dcp_entry *en = &x->table.entry[i];
@@ -517,7 +526,7 @@ static struct tmap *make_map(const struct dcp_opening *x, int i, const struct ti
     return m;
 }
 
-/* Entries that stand for another shape take it; what their chunks say is checked in the shape that they have. */
+/* Give flattened entries their original shape. Their chunks are first checked in the stored shape. */
 static void unfold(struct dcp_opening *x)
 {
     for (int i = 0; i < x->table.n; i++) {
@@ -560,7 +569,7 @@ static struct param *param_of(struct dcp_opening *x, const char *name, int ndim,
     return p;
 }
 
-/* A row's own name: "decoder.layers" "." 3 ".mlp.weight". */
+/* Returns the name of a row: "decoder.layers" "." 3 ".mlp.weight". */
 static const char *row_name(struct dcp_opening *x, const char *name, int at, int64_t row)
 {
     return arena_fmt(x->s->arena, "%.*s.%" PRId64 "%s", at, name, row, name + at);
@@ -571,7 +580,7 @@ static bool is_weight(const struct dcp_role *r)
     return r->param && r->state <= STATE_FP32;
 }
 
-/* All weights of a stack, row by row: the order in which a model has them. next[]: of an entry, its stack's next. */
+/* List all weights of a stack row by row, which is the order of a model. next[] links the entries of a stack. */
 static void list_stack(struct dcp_opening *x, int first, const int *next)
 {
     for (int64_t row = 0; row < x->table.entry[first].shape[0]; row++)
@@ -583,7 +592,7 @@ static void list_stack(struct dcp_opening *x, int first, const int *next)
         }
 }
 
-/* Weights come before their moments in no fixed order: the parameters are made in that of the weights. */
+/* Create the parameters in the order of the weights, because weights and moments are stored in no fixed order. */
 static void list_params(struct dcp_opening *x)
 {
     size_t n = 0, bytes = ((size_t)x->table.n + 1) * sizeof(int);
@@ -624,7 +633,7 @@ static void set_state(struct param *p, enum state st, struct tmap *m, const char
     p->spelled[st] = strcmp(spelled, p->name) != 0 ? spelled : NULL;
 }
 
-/* The stack itself, and each row as a state of its parameter. */
+/* Add the stack itself, and each of its rows as a state of its parameter. */
 static void take_stack(struct dcp_opening *x, int entry, struct tmap *m, const struct tile_chunk *tile, int n_tiles)
 {
     const struct dcp_entry *en = &x->table.entry[entry];
@@ -673,7 +682,7 @@ static void take_tensors(struct dcp_opening *x)
         tile = tiles_of(x, i, &n, &made);
         m = make_map(x, i, tile, n);
         if (x->o->no_optimizer && r->param && r->state > STATE_FP32) {
-            /* its flaws are known, and it is left out */
+            /* its flaws are reported, and it is left out */
         } else if (r->param && r->stack) {
             take_stack(x, i, m, tile, n);
         } else if (r->param) {
@@ -689,7 +698,7 @@ static void take_tensors(struct dcp_opening *x)
     }
 }
 
-/* Entries whose items turned out to be unreadable: whoever writes the table again has none of them. */
+/* Remove entries whose items are not readable from the table, so that a rewritten table does not contain them. */
 static void drop_unread(struct dcp_opening *x)
 {
     struct names *unread = names_new(x->s->arena);
@@ -705,7 +714,7 @@ static void drop_unread(struct dcp_opening *x)
 
 /* ---- the state of the run ---- */
 
-/* Under one of these names trainers keep the number of steps done. */
+/* Read the iteration, which trainers store under one of these names. */
 static void find_iteration(struct source *s)
 {
     static const char *const names[] = { "iteration", "global_step", "global_steps", "step", "train_state.step" };
@@ -716,7 +725,7 @@ static void find_iteration(struct source *s)
             pk_as_int(hit.value->tree, &s->run.iteration);
 }
 
-/* ---- the door ---- */
+/* ---- public functions ---- */
 
 int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
              struct report *r, struct err *e)

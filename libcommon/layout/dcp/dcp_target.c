@@ -1,5 +1,5 @@
 /*
- * dcp_target.c - entries as they are, or of another layout's states by the names FSDP2 gives them
+ * dcp_target.c - copy the entries of such a folder, or make entries of another layout's states under FSDP2's names
  */
 #include "libcommon/layout/dcp/dcp_target.h"
 
@@ -10,7 +10,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/optim_groups.h"
 
-/* ---- of such a folder ---- */
+/* ---- target for a source of the same layout ---- */
 
 static const struct dcp_part *take_rows(struct dcp_target *t, const struct source_stack *k)
 {
@@ -58,15 +58,15 @@ static int take_table(struct dcp_target *t, struct err *e)
     return 0;
 }
 
-/* ---- of others ---- */
+/* ---- target for other layouts ---- */
 
-/* A new entry under its keys; one that is all digits is the place in a list where `index` says so. */
+/* Add an entry under its keys. The key at position `index` is an index in a list. */
 static struct dcp_part *add_entry(struct dcp_target *t, int n_path, const char *const *path, int index)
 {
     struct dcp_entry *en;
     struct strbuf name = {0};
 
-    if ((t->table.n & (t->table.n - 1)) == 0) {         /* room for twice as many at each power of 2 */
+    if ((t->table.n & (t->table.n - 1)) == 0) {         /* double the room at each power of 2 */
         const size_t n = (size_t)t->table.n, room = n ? 2 * n : 1;
         struct dcp_entry *entry = arena_alloc(t->arena, room * sizeof *entry);
         struct dcp_part *part = arena_alloc(t->arena, room * sizeof *part);
@@ -115,11 +115,11 @@ static void add_weights(struct dcp_target *t, const struct param *p)
     part = add_entry(t, 2, path, -1);
     *part = (struct dcp_part){ .map = p->state[st], .state = st, .again = p->shared_with != NULL };
     shape_entry(t, part->map, p->ndim, p->shape);
-    if (dtype_is_weight(part->map->dtype))      /* a float; else a buffer, which lies whole with one rank */
+    if (dtype_is_weight(part->map->dtype))      /* a float; otherwise a buffer, which is stored whole by one rank */
         part->param = p;
 }
 
-/* The one number that all parameters' steps are: a record in memory. */
+/* Returns a map of the step that all parameters share, stored as a record in memory. */
 static struct tmap *step_map(const struct source *s, struct arena *a)
 {
     struct tmap *m = arena_alloc(a, sizeof *m);
@@ -161,7 +161,7 @@ static void add_moments(struct dcp_target *t, const struct param *p, const struc
 
 /* ---- the optimizer's groups ---- */
 
-/* What torch's AdamW asks a checkpoint for, and DeepSpeed's optimizers do not have. */
+/* Returns a default for an option that torch's AdamW requires and DeepSpeed's optimizers do not have. */
 static struct pk *default_of(struct arena *a, const char *option)
 {
     static const char *const off[] = { "amsgrad", "maximize", "capturable", "differentiable" };
@@ -234,9 +234,12 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
     return 0;
 }
 
-/* ---- what is beside them ---- */
+/* ---- values ---- */
 
-/* Dicts are walked as torch's planner walks them; an empty one vanishes. What has no name is noted in `left`. */
+/*
+ * Add a value. Dicts are walked as torch's planner walks them; an empty one disappears. Items without a usable name
+ * are listed in `left`.
+ */
 static void add_value(struct dcp_target *t, int n, const char **path, const struct pk *v, struct strbuf *left)
 {
     enum { DEEPEST = 32 };
@@ -269,7 +272,7 @@ static void add_value(struct dcp_target *t, int n, const char **path, const stru
     }
 }
 
-/* What follows from DeepSpeed's files and its engine, or has become entries already. */
+/* Returns true for values that belong to DeepSpeed's files and engine, or that already became entries. */
 static bool is_engines(const char *name)
 {
     static const char *const names[] = { "ds_config", "ds_version", "optimizer", "data_sampler", "random_ltd",
@@ -292,7 +295,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
         const char *path[] = { v->name };
 
         if (v->buffer)
-            continue;                   /* a parameter of the source by now: source_add_buffers() */
+            continue;                   /* now a parameter of the source: source_add_buffers() */
         if (v->tree && !is_engines(v->name) && !pk_is_none(v->tree) && pk_is_plain(v->tree)) {
             add_value(t, 1, path, v->tree, &left);
             counted = counted || strcmp(v->name, "iteration") == 0;
@@ -311,7 +314,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
     strbuf_free(&left);
 }
 
-/* The caller's own values may be called like anything. */
+/* Refuse duplicate names, because the program's own values may have any name. */
 static int check_names(const struct dcp_target *t, struct err *e)
 {
     struct names *known = names_new(t->arena);

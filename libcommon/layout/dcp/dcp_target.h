@@ -1,10 +1,11 @@
 /*
- * dcp_target.h - what a folder of torch.distributed.checkpoint will hold, of whatever it is made
+ * dcp_target.h - the contents of a torch.distributed.checkpoint folder to be written
  *
- * Of such a folder: its entries as they are. Of any other source the entries that FSDP2 programs save: the model's
- * tensors as model.NAME, Adam's as optim.state.NAME.exp_avg, .exp_avg_sq and .step, the settings of its groups as
- * optim.param_groups.I.OPTION, and the source's plain values under their own names. Weights are the masters where there
- * are some, which loaders round as they need. What has no entry is told before anything is written.
+ * For a source of this layout: its entries unchanged. For any other source, the entries that FSDP2 programs save:
+ * the model's tensors as model.NAME, Adam's states as optim.state.NAME.exp_avg, .exp_avg_sq and .step, the settings
+ * of its groups as optim.param_groups.I.OPTION, and the source's plain values under their own names. Weights are the
+ * masters if there are any; loaders round them as needed. Data without an entry is reported before anything is
+ * written.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_TARGET_H
 #define SHARDKIT_LAYOUT_DCP_TARGET_H
@@ -12,18 +13,18 @@
 #include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/layout.h"
 
-/* What an entry is made of. */
+/* The contents of an entry. */
 struct dcp_part {
-    const struct tmap *map;             /* a tensor's elements; NULL: it is pickled, tree */
-    const struct param *param;          /* whose state it is; NULL: of none */
+    const struct tmap *map;             /* a tensor's elements; NULL if it is the pickled tree */
+    const struct param *param;          /* the parameter whose state it is, or NULL */
     enum state state;
-    bool again;                         /* another name of what a part before it has */
+    bool again;                         /* another name of an earlier part */
     const struct pk *tree;
-    const struct pt *pt;                /* where tensors inside of the tree are found; NULL: it has none */
-    const struct dcp_part *row;         /* of a stack: what each row is, as a tensor of its own; else NULL */
+    const struct pt *pt;                /* file of the tensors inside the tree; NULL if it has none */
+    const struct dcp_part *row;         /* for a stack: each row as a tensor of its own; otherwise NULL */
 };
 
-/* A small file of the folder beside items and .metadata. */
+/* A small file of the folder in addition to items and .metadata. */
 struct dcp_extra {
     const char *name;
     const void *bytes;
@@ -33,21 +34,21 @@ struct dcp_extra {
 struct dcp_target {
     struct arena *arena;
     const struct source *src;
-    struct dcp_table table;             /* chunks are for the sink to make */
-    struct dcp_part *part;              /* beside table.entry */
+    struct dcp_table table;             /* without chunks, which the sink creates */
+    struct dcp_part *part;              /* parallel to table.entry */
     int n_extras;
     struct dcp_extra *extra;
 };
 
 /*
- * ERR_DATA: an entry cannot be read whole, or tables contradict each other. Buffers of another layout's source are to
- * be among its parameters. What is lost or made up goes to notes.
+ * Returns a target, or NULL with ERR_DATA if an entry cannot be read whole or tables contradict each other. Buffers
+ * of a source of another layout must be among its parameters. `notes` lists what is lost or derived.
  */
 struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, struct err *e);
-/* Nothing yet, for who knows other entries. */
+/* Returns an empty target, for layouts that add their own entries. */
 struct dcp_target *dcp_target_empty(const struct source *s);
-/* The entries of a source that is made of such a folder, as they are. */
+/* Returns the entries of a source of this layout, unchanged. */
 struct dcp_target *dcp_target_same(const struct source *s, struct err *e);
-void dcp_target_free(struct dcp_target *t);             /* NULL is fine */
+void dcp_target_free(struct dcp_target *t);             /* t may be NULL */
 
 #endif

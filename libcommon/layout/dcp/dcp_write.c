@@ -1,7 +1,8 @@
 /*
- * dcp_write.c - a Metadata object as a pickle: classes by name, as torch's own unpickler calls them
+ * dcp_write.c - write a Metadata object as a pickle, with classes named as torch's own unpickler requires
  *
- * A changed one keeps the nodes of what stays: nothing of what other releases say there has to be known here.
+ * A changed Metadata keeps the nodes of unchanged parts, so fields of other releases are preserved without being
+ * understood.
  */
 #include "libcommon/layout/dcp/dcp_write.h"
 
@@ -15,7 +16,7 @@
 #define METADATA   "torch.distributed.checkpoint.metadata"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 
-/* A tuple of six in newer releases, whose last, strides, may be left out: older ones know five. */
+/* Newer releases use a tuple of six. Its last item, strides, may be omitted, and older releases accept only five. */
 static struct pk *properties(struct arena *a, enum dtype t)
 {
     struct pk *five = pk_tuple(a), *layout = pk_tuple(a), *format = pk_tuple(a);
@@ -56,7 +57,7 @@ static struct pk *path(struct arena *a, const struct dcp_entry *en)
     return tuple;
 }
 
-/* A dict that will have n pairs, no two keys alike: nothing is looked for. */
+/* Returns a dict with room for n pairs. The keys must be distinct, because add_pair() does not search. */
 static struct pk *new_dict(struct arena *a, size_t n)
 {
     struct pk *d = pk_dict(a);
@@ -124,16 +125,16 @@ void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
     arena_free(a);
 }
 
-/* ---- with something changed ---- */
+/* ---- rewriting with changes ---- */
 
 struct rewriting {
     struct arena *a;
     struct pk **entry, **storage, **path;       /* pairs that were read */
-    struct names *path_of;                      /* planner_data: numbers of pairs by name */
-    bool changed;                               /* some entry is another one now */
+    struct names *path_of;                      /* planner_data: maps names to numbers of pairs */
+    bool changed;                               /* some entry has changed */
 };
 
-/* The object with another value of a field. */
+/* Returns a copy of the object with another value of a field. */
 static struct pk *with_field(struct arena *a, const struct pk *object, const char *key, struct pk *v)
 {
     struct pk *o = arena_alloc(a, sizeof *o), *state = pk_dict(a), **pair;
@@ -148,7 +149,10 @@ static struct pk *with_field(struct arena *a, const struct pk *object, const cha
     return o;
 }
 
-/* Of a tensor, its TensorProperties, of another type where they say so: the first of the tuple that it is kept as. */
+/*
+ * Returns a tensor's TensorProperties with type t, the first item of its tuple. The original is returned if it has
+ * that type already.
+ */
 static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
 {
     struct pk *o, *state, **item;
@@ -169,7 +173,7 @@ static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
     return o;
 }
 
-/* Does the MetadataIndex say just this chunk? */
+/* Returns true if the MetadataIndex refers to exactly this chunk. */
 static bool says_chunk(const struct pk *index, const struct dcp_entry *en, int k)
 {
     const char *name = pk_as_str(pk_get(index, "fqn"));
@@ -185,7 +189,10 @@ static bool says_chunk(const struct pk *index, const struct dcp_entry *en, int k
     return true;
 }
 
-/* Keys go on saying their chunk: of a flattened tensor they know offsets that `en`, in its own shape, does not. */
+/*
+ * Add the places of an entry. Unchanged keys are kept, because those of a flattened tensor have offsets that `en`,
+ * in its original shape, does not have.
+ */
 static void add_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool retold)
 {
     for (int k = 0; k < en->n_chunks; k++) {
@@ -219,7 +226,7 @@ static void add_entry(struct rewriting *w, struct pk *entries, struct pk *planne
         add_pair(planner, key, renamed && en->n_path ? path(w->a, en) : w->path[2 * at + 1]);
 }
 
-/* Megatron-core's shapes by name. */
+/* Returns Megatron-core's shapes under the new names. */
 static struct pk *rekeyed(struct rewriting *w, const struct pk *mcore, const struct dcp_table *t)
 {
     struct pk *d = pk_dict(w->a);
