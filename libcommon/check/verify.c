@@ -9,10 +9,12 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/certificate.h"
+#include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify_values.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layout.h"
+#include "libcommon/layout/manifest.h"
 
 /* Findings about this file with this code. */
 static bool is_told_as(const struct report *r, const char *name, const char *code)
@@ -56,6 +58,14 @@ static void check_strays(const struct source *s, struct report *r)
     free(inside);
     free(stray);
     free(known);
+}
+
+/* An HDF5 form has no checksums of its own, as safetensors. */
+static void check_sums_there(const struct source *s, struct report *r)
+{
+    if (s->kind == LAYOUT_UNIVERSAL_HDF5 && !source_file(s, MANIFEST_NAME))
+        report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
+                   "HDF5 files keep no checksums and there is no manifest: damage inside of tensors cannot be seen");
 }
 
 static bool is_zip(const struct source *s, int i)
@@ -147,9 +157,12 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
         return open_failed(r, e);
     count_files(s, layout_name(s->kind), o->stats);
     check_strays(s, r);
+    check_sums_there(s, r);
     rc = o->certificate ? certificate_expect(s, o->certificate, r, e) : 0;
     if (rc == 0)
         rc = verify_opened(s, o, r, e);
+    if (rc == 0 && !o->certificate && !o->weights_only && report_count(r, SEV_ERROR) == 0)
+        single_copy_report(s, r);
     source_close(s);
     return rc;
 }

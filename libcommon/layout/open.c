@@ -24,6 +24,7 @@
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/layout/other_kinds.h"
+#include "libcommon/layout/run_state.h"
 #include "libcommon/layout/source_overlap.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 
@@ -747,6 +748,8 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
     source_overlap(s, r ? r : own);
+    if (s->kind <= LAYOUT_UNIVERSAL_VIRTUAL && !(o && (o->no_tensors || o->holes)))
+        run_state_check(s, r ? r : own);
     if (own && fail_on_error(own, s->path, e) < 0)
         goto out;
     rc = 0;

@@ -19,5 +19,18 @@ void run_state_read(struct source *s, const struct pt *mp);
  * BF16_Optimizer writes none: 0.
  */
 int64_t run_state_zero_stage(const struct pk *opt);
+/* Values that all mp_rank files of a save share: number k of RUN_SHARED, 0 .. RUN_SHARED - 1. */
+enum { RUN_SHARED = 32 };
+/* The value in one file's tree, or NULL. */
+const struct pk *run_shared_get(const struct pk *root, int k);
+/* Its name, "iteration" or "args.seed", in buf. */
+const char *run_shared_name(int k, char buf[64]);
+/*
+ * Compare what the run state claims with the rest of an open checkpoint in the pipeline engine's form or a universal
+ * form: "config" where tensors are not of the layers, hidden size, heads or MLP that the arguments list,
+ * "mixed_saves" where the mp_rank files of a universal form differ in what they share. ERROR, or WARNING with
+ * accept_mismatch.
+ */
+void run_state_check(const struct source *s, struct report *r);
 
 #endif

@@ -7,6 +7,7 @@
  *   forge twice FILE    two records of one name
  *   forge lie FILE      a directory that claims more bytes than the file has
  *   forge huge FILE     a string that claims 4 GB
+ *   forge mend FILE     correct the CRCs of a .pt or .distcp file whose records were changed in place
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +50,61 @@ static void make_pickle(struct strbuf *sb, const char *kind)
     }
 }
 
+/* Replace the CRC in what surrounds one record: local header, descriptor behind the bytes, central entry. */
+static void mend_record(uint8_t *b, uint64_t size, const struct zip_entry *ent, uint32_t crc)
+{
+    const uint64_t behind = ent->at + ent->packed_size, n = strlen(ent->name);
+
+    if (get_le32(b + ent->header_at + 14) == ent->crc)
+        put_le32(b + ent->header_at + 14, crc);
+    if (behind + 8 <= size && memcmp(b + behind, "PK\7\10", 4) == 0)
+        put_le32(b + behind + 4, crc);
+    for (uint64_t i = behind; i + 46 + n <= size; i++)
+        if (memcmp(b + i, "PK\1\2", 4) == 0 && memcmp(b + i + 46, ent->name, n) == 0 && get_le32(b + i + 16) == ent->crc)
+            put_le32(b + i + 16, crc);
+}
+
+/* One zip in memory. Returns -1 with a message if it is none. */
+static int mend_zip(uint8_t *b, uint64_t size, const char *path, struct err *e)
+{
+    struct files *files = files_new();
+    struct zip *z = zip_open(files, files_add_mem(files, b, size, path), e);
+
+    for (int i = 0; z && i < zip_n(z); i++) {
+        const struct zip_entry *ent = zip_entry(z, i);
+        const uint32_t crc = crc_bytes(0, b + ent->at, ent->packed_size);
+
+        if (crc != ent->crc)
+            mend_record(b, size, ent, crc);
+    }
+    files_free(files);
+    if (!z)
+        return -1;
+    zip_close(z);
+    return 0;
+}
+
+/* A .pt file is one zip; a .distcp file is zips without gaps, each of which ends with an end record of 22 bytes. */
+static int mend(const char *path)
+{
+    struct err e = {0};
+    uint64_t size = 0, from = 0;
+    uint8_t *b = (uint8_t *)file_slurp(path, 1u << 30, &size, &e);
+    int rc = b ? 0 : -1;
+
+    for (uint64_t i = 0; b && rc == 0 && i + 22 <= size; i++)
+        if (memcmp(b + i, "PK\5\6", 4) == 0) {
+            rc = mend_zip(b + from, i + 22 - from, path, &e);
+            from = i + 22;
+        }
+    if (rc == 0)
+        rc = file_replace(path, b, size, &e);
+    if (rc < 0)
+        fprintf(stderr, "forge: %s\n", e.msg);
+    free(b);
+    return rc < 0;
+}
+
 int main(int argc, char **argv)
 {
     struct strbuf pickle = {0};
@@ -62,6 +118,8 @@ int main(int argc, char **argv)
 
     if (argc != 3)
         return 2;
+    if (strcmp(argv[1], "mend") == 0)
+        return mend(argv[2]);
     make_pickle(&pickle, argv[1]);
     rec[0].size = pickle.len;
     rec[0].crc = crc_bytes(0, pickle.buf, pickle.len);

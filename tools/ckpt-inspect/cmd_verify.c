@@ -2,10 +2,12 @@
  * cmd_verify.c - check that a checkpoint is complete and undamaged; libcommon/check/verify.h does the work
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/progress.h"
 #include "libcommon/check/damage.h"
+#include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify.h"
 #include "tools/ckpt-inspect/inspect.h"
 
@@ -19,6 +21,18 @@ static void print_way(const char *path, const struct report *r)
         }
 }
 
+/* What verify could not establish is printed without -v, too. */
+static void print_limit(const struct report *r)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (strcmp(report_get(r, i)->code, NO_MANIFEST) == 0) {
+            char *text = finding_text(report_get(r, i));
+
+            printf("note: %s\n", text);
+            free(text);
+        }
+}
+
 static void print_text(const struct inspect *in, const char *path, const struct report *r,
                        const struct verify_stats *st)
 {
@@ -28,6 +42,8 @@ static void print_text(const struct inspect *in, const char *path, const struct 
     out_findings_text(r, in->cli.verbose ? SEV_NOTE : in->cli.quiet ? SEV_ERROR : SEV_WARNING);
     if (in->cli.quiet)
         return;
+    if (!in->cli.verbose)
+        print_limit(r);
     printf("verified %d file%s, %s: ", st->n_files, st->n_files == 1 ? "" : "s", bytes_text(st->size_bytes, size));
     if (errors)
         printf("%d error%s, ", errors, errors == 1 ? "" : "s");

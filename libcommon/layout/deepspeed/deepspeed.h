@@ -67,6 +67,7 @@
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/layout.h"
 #include "libcommon/layout/pt_files.h"
+#include "libcommon/layout/run_state.h"
 #include "libcommon/model/merge_patterns.h"
 
 /* Parameter names become folder names and HDF5 paths, so their length and characters are restricted. */
@@ -107,7 +108,7 @@ struct ds_layer {
 };
 
 /* Values that all files of one save share, compared as text; deepspeed_marks.c lists where they are stored. */
-enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + 32, DS_SETTINGS = DS_MARKS, DS_TEXTS };
+enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + RUN_SHARED, DS_SETTINGS = DS_MARKS, DS_TEXTS };
 
 struct ds {
     struct source *s;

@@ -12,30 +12,12 @@
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
-/* Keys in mp_rank files, some of them also in zero files: at the top level, in args or in a schedule. */
-static const struct {
-    const char *dict, *key;
-} shared[DS_MARKS - DS_SHARED] = {
-    { NULL, "iteration" }, { NULL, "global_steps" }, { NULL, "ds_version" }, { NULL, "checkpoint_version" },
-    { NULL, "global_samples" }, { NULL, "skipped_steps" }, { NULL, "tokens" },
-    { "args", "consumed_train_samples" }, { "args", "consumed_valid_samples" }, { "args", "seed" },
-    { "args", "num_layers" }, { "args", "hidden_size" }, { "args", "ffn_hidden_size" },
-    { "args", "num_attention_heads" }, { "args", "seq_length" }, { "args", "padded_vocab_size" },
-    { "args", "micro_batch_size" }, { "args", "global_batch_size" }, { "args", "train_samples" },
-    { "args", "train_iters" }, { "args", "lr" }, { "args", "min_lr" }, { "args", "adam_beta1" },
-    { "args", "adam_beta2" }, { "args", "adam_eps" }, { "args", "weight_decay" }, { "args", "clip_grad" },
-    { "args", "init_method_std" }, { "args", "position_embedding_type" },
-    { "lr_scheduler", "max_lr" }, { "lr_scheduler", "num_steps" }, { "lr_scheduler", "num_tokens" },
-};
-
 /* Write the mark's name, "iteration" or "args.seed", into buf. Returns buf or a constant. */
 static const char *mark_word(int m, char buf[64])
 {
     if (m < DS_SHARED)
         return m == DS_STEP ? "optimizer step" : "optimizer learning rate";
-    snprintf(buf, 64, "%s%s%s", shared[m - DS_SHARED].dict ? shared[m - DS_SHARED].dict : "",
-             shared[m - DS_SHARED].dict ? "." : "", shared[m - DS_SHARED].key);
-    return buf;
+    return run_shared_name(m - DS_SHARED, buf);
 }
 
 char *ds_mark_text(const struct pk *v)
@@ -57,11 +39,8 @@ void ds_read_marks(const struct ds_job *j)
 {
     const struct pk *root = pt_root(j->pt);
 
-    for (int m = DS_SHARED; m < DS_MARKS; m++) {
-        const char *dict = shared[m - DS_SHARED].dict;
-
-        j->d->mark[j->file][m] = ds_mark_text(pk_get(dict ? pk_get(root, dict) : root, shared[m - DS_SHARED].key));
-    }
+    for (int m = DS_SHARED; m < DS_MARKS; m++)
+        j->d->mark[j->file][m] = ds_mark_text(run_shared_get(root, m - DS_SHARED));
 }
 
 struct marked {

@@ -1,0 +1,106 @@
+/*
+ * single_copy.c - files whose values are in no other file
+ *
+ * Weights are their rounded masters, so a file of another save is recognised where one of the two is in another file.
+ */
+#include "libcommon/check/single_copy.h"
+
+#include <stdlib.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/check/mismatch.h"
+#include "libcommon/layout/manifest.h"
+#include "libcommon/plan/tmap.h"
+
+/* By number of file: does it hold tensors of parameters, and are some compared with those of another file? */
+struct file_values {
+    bool *holds, *compared;
+};
+
+static int file_of_extent(const struct source *s, const struct extent *x)
+{
+    return files_record(s->files, x->record)->file;
+}
+
+static void mark_map(const struct source *s, const struct tmap *m, bool *mark)
+{
+    for (int k = 0; m && k < m->n_slices; k++)
+        for (int i = 0; i < m->slice[k].n_extents; i++)
+            mark[file_of_extent(s, &m->slice[k].extent[i])] = true;
+}
+
+/* Do both maps consist of the same extents of elements? */
+static bool same_extents(const struct tmap *a, const struct tmap *b)
+{
+    const uint64_t x = (uint64_t)dtype_size(a->dtype), y = (uint64_t)dtype_size(b->dtype);
+    bool same = a->op == b->op && a->n_slices == b->n_slices;
+
+    for (int k = 0; k < a->n_slices && same; k++) {
+        same = a->slice[k].n_extents == b->slice[k].n_extents;
+        for (int i = 0; i < a->slice[k].n_extents && same; i++)
+            same = a->slice[k].extent[i].len / x == b->slice[k].extent[i].len / y;
+    }
+    return same;
+}
+
+/* Weights and masters that are compared: where both of an element lie in one file, that file shows nothing. */
+static void mark_compared(const struct source *s, const struct tmap *weights, const struct tmap *masters, bool *mark)
+{
+    if (!same_extents(weights, masters)) {
+        mark_map(s, weights, mark);
+        mark_map(s, masters, mark);
+        return;
+    }
+    for (int k = 0; k < weights->n_slices; k++)
+        for (int i = 0; i < weights->slice[k].n_extents; i++) {
+            const int a = file_of_extent(s, &weights->slice[k].extent[i]);
+            const int b = file_of_extent(s, &masters->slice[k].extent[i]);
+
+            if (a != b)
+                mark[a] = mark[b] = true;
+        }
+}
+
+static void mark_param(const struct source *s, const struct param *p, const struct file_values *f)
+{
+    const struct tmap *weights = p->state[STATE_BF16] ? p->state[STATE_BF16] : p->copy, *masters = p->state[STATE_FP32];
+
+    for (int st = 0; st < STATE_N; st++)
+        mark_map(s, p->state[st], f->holds);
+    mark_map(s, p->copy, f->holds);
+    if (weights && masters && mismatch_can_compare(weights, masters))
+        mark_compared(s, weights, masters, f->compared);
+}
+
+/* The command that writes a manifest of such a folder. */
+static const char *manifest_writer(const struct source *s)
+{
+    return s->kind == LAYOUT_HF ? "export-hf IN OUT"
+           : s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST ? "reshape --ranks N IN OUT" : "reshape IN OUT";
+}
+
+void single_copy_report(const struct source *s, struct report *r)
+{
+    const size_t n_files = (size_t)files_count(s->files) + 1;
+    /* An index.h5 that points into shards lists them as a manifest does; other index.h5 are next to mp_rank files. */
+    const bool listed = source_file(s, MANIFEST_NAME) || s->kind == LAYOUT_UNIVERSAL_VIRTUAL;
+    struct file_values f = { xcalloc(n_files, sizeof *f.holds), xcalloc(n_files, sizeof *f.compared) };
+    int n = 0, n_single = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        if (!s->param[i].shared_with)
+            mark_param(s, &s->param[i], &f);
+    for (size_t i = 0; i < n_files; i++) {
+        n += f.holds[i];
+        n_single += f.holds[i] && !f.compared[i];
+    }
+    if (listed || !n_single || (n < 2 && s->kind != LAYOUT_UNIVERSAL_HDF5))
+        goto out;
+    report_add(r, SEV_NOTE, NO_MANIFEST, s->path, ERR_NO_BYTE, NULL,
+               "the values of %d of %d files with tensors are in no other file, and there is no " MANIFEST_NAME
+               ": a file of another save with the same shapes and step cannot be recognised; %s writes a manifest",
+               n_single, n, manifest_writer(s));
+out:
+    free(f.holds);
+    free(f.compared);
+}
