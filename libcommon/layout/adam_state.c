@@ -1,5 +1,5 @@
 /*
- * adam_state.c - groups and counters of an optimizer's tree
+ * adam_state.c - read groups and counters from an optimizer's tree
  */
 #include "libcommon/layout/adam_state.h"
 
@@ -11,7 +11,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 
-/* Entry of a dict whose key is the integer n. */
+/* Returns the entry of a dict whose key is the integer n, or NULL. */
 static const struct pk *get_int(const struct pk *dict, int64_t n)
 {
     uint32_t n_pairs = 0;
@@ -45,14 +45,19 @@ const struct pk *adam_group_state(const struct pk *optimizer, int g)
     int64_t id = g;
 
     if (!state)
-        return adam_list_at(base, g);        /* elastic: a list of the groups' dicts */
-    /* torch numbers parameters through all groups; each group has one, the flat buffer. ZeRO-3's have several. */
+        return adam_list_at(base, g);        /* elastic form: a list of the groups' dicts */
+    /*
+     * torch numbers parameters across all groups. Each group has one, the flat buffer; those of ZeRO-3 have several.
+     */
     if (base == pk_get(optimizer, "base_optimizer_state"))
         pk_as_int(adam_list_at(pk_get(adam_list_at(pk_get(base, "param_groups"), g), "params"), 0), &id);
     return get_int(state, id);
 }
 
-/* The number in a one-element tensor, its record's checksum compared; 0, or -1 after telling r. */
+/*
+ * Read the number in a one-element tensor, checking its record's CRC. Returns 0, or -1 after reporting the error to
+ * r.
+ */
 static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, struct report *r, double *out)
 {
     const struct record *rec = files_record(a->files, t->record);
@@ -65,7 +70,10 @@ static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, s
                    "step is a tensor of %lld elements, one expected", (long long)t->n_elems);
         return -1;
     }
-    /* Its storage is the number alone; were it a part of a large one, that is not read for it. */
+    /*
+     * Normally the storage holds only the number. If the number is a part of a large storage, that is not read for
+     * the CRC.
+     */
     if (files_read_extent(a->files, &number, value, &e) < 0 ||
         (rec->len <= sizeof buf && files_read(a->files, rec->file, rec->at, buf, rec->len, &e) < 0)) {
         report_add_err(r, "unreadable", &e);
@@ -116,7 +124,7 @@ bool adam_is_due(const struct pk *settings)
 
 static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);
 
-/* A list's items and a dict's values, by their places and keys. */
+/* Add a list's items and a dict's values, named by their indices and keys. */
 static bool add_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
 {
     uint32_t n = 0;
@@ -126,7 +134,7 @@ static bool add_members(const struct adam_file *a, const char *name, const struc
         const char *key = pair ? pk_as_str(pair[2 * i]) : NULL;
         char *below = key ? str_fmt("%s.%s", name, key) : str_fmt("%s.%u", name, i);
 
-        /* Which parameters a group has are numbers that follow from the files' layout. */
+        /* The numbers of a group's parameters depend on the layout of the files, so they are not settings. */
         if (!key || strcmp(key, "params") != 0)
             add_settings(a, below, pair ? pair[2 * i + 1] : item[i], out);
         free(below);
@@ -140,7 +148,7 @@ static void add_settings(const struct adam_file *a, const char *name, const stru
     struct pt_tensor t;
     double x;
 
-    if (pt_tensor(a->pt, v, &t)) {              /* a rate that is kept as a tensor, of a captured step */
+    if (pt_tensor(a->pt, v, &t)) {              /* a rate stored as a tensor, for a captured step */
         if (t.n_elems == 1 && tensor_number(a, &t, ignored, &x) == 0)
             strbuf_addf(out, "%s %.17g\n", name, x);
     } else if (!add_members(a, name, v, out)) {

@@ -1,13 +1,13 @@
 /*
- * adam_state.h - Adam's state in the tree of an optimizer's file, however DeepSpeed keeps it
+ * adam_state.h - Adam's state in the tree of an optimizer's file, in any form that DeepSpeed writes
  *
- *   base_optimizer_state    {state {id: {...}}, param_groups}, one flat tensor a group; the elastic form is a list of
- *                           the groups' states alone
+ *   base_optimizer_state    {state {id: {...}}, param_groups}, one flat tensor per group; the elastic form is only a
+ *                           list of the groups' states
  *   optimizer_state_dict    ZeRO-3: {state {sub-group: {...}}, param_groups}
  *
- * Where optimizers keep their counter (docs/formats.md, section 4.3): torch's in the state, as a tensor;
- * DeepSpeed's FusedAdam there as an int beside a constant 0 in the group; apex's in the
- * group only; the elastic form in a key of its own.
+ * Optimizers store their counter in different places (docs/formats.md, section 4.3). torch's optimizer stores it in
+ * the state, as a tensor. DeepSpeed's FusedAdam stores it in the state as an int, and a constant 0 in the group.
+ * apex's stores it only in the group. The elastic form has a key of its own.
  */
 #ifndef SHARDKIT_LAYOUT_ADAM_STATE_H
 #define SHARDKIT_LAYOUT_ADAM_STATE_H
@@ -17,7 +17,7 @@
 #include "libcommon/base/report.h"
 #include "libcommon/format/pt.h"
 
-/* An optimizer's file being read. */
+/* An optimizer's file that is being read. */
 struct adam_file {
     struct files *files;                /* in which pt's records are numbered */
     const struct pt *pt;
@@ -25,32 +25,35 @@ struct adam_file {
     const struct pk *opt;               /* its optimizer_state_dict */
 };
 
-/* {state, param_groups} or the list, whichever key it stands under; NULL: none. */
+/* Returns {state, param_groups} or the list, under whichever key it is stored. Returns NULL if there is none. */
 const struct pk *adam_base(const struct pk *opt);
-/* Item i of a list or tuple, or NULL. */
+/* Returns item i of a list or tuple, or NULL. */
 const struct pk *adam_list_at(const struct pk *list, int i);
-/* The state dict of group (ZeRO-3: sub-group) g, or NULL. */
+/* Returns the state dict of group (ZeRO-3: sub-group) g, or NULL. */
 const struct pk *adam_group_state(const struct pk *opt, int g);
 
 struct adam_step {
     bool found, in_state, is_tensor;
     double value;
 };
-/* The counter of group g; an ERROR in the report where what stands there is none. */
+/* Returns the counter of group g. Reports an ERROR if the stored value is not a counter. */
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r);
-/* Adam keeps two moments and a counter; anything more, an ERROR, would be lost without a word. */
+/* Report an ERROR for any state in addition to Adam's two moments and counter, because it would be lost silently. */
 void adam_check(const struct adam_file *a, int g, struct report *r);
-/* Do these settings of a group ask for both moments? Those of Adam and its kin have two betas and an epsilon. */
+/*
+ * Returns true if these settings of a group imply both moments. Settings of Adam and similar optimizers have two
+ * betas and an epsilon.
+ */
 bool adam_is_due(const struct pk *settings);
 
 /*
- * What the file says of the optimizer that all ranks of a save share: a line per setting of its groups, of the loss
- * scale and of clipping ("param_groups.0.lr 0.001"). Caller frees.
+ * Returns the file's settings of the optimizer, which all ranks of a save share: one line per setting of its groups,
+ * of the loss scale and of clipping ("param_groups.0.lr 0.001"). The caller frees the text.
  */
 char *adam_settings(const struct adam_file *a);
 /*
- * The first line on which two such texts differ, or the end of a list of lines: false where there is none. The two
- * lines, "" for none, into a and b.
+ * Find the first line on which two such texts differ; one of them may end earlier. Returns false if there is none.
+ * `a` and `b` receive the two lines, "" for a missing one.
  */
 bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 

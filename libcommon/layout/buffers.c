@@ -1,5 +1,5 @@
 /*
- * buffers.c - the prefix of the weights, and values behind it
+ * buffers.c - find the prefix of the weights, and the values under it
  */
 #include "libcommon/layout/buffers.h"
 

@@ -1,5 +1,5 @@
 /*
- * ds_names.c - names into numbers
+ * ds_names.c - parse names of DeepSpeed's files into numbers
  */
 #include "libcommon/layout/ds_names.h"
 
@@ -55,7 +55,7 @@ static bool parse_zero(const char *s, struct ds_name *n)
     return n->kind == DS_ZERO3 || n->joined || strcmp(s, "_optim_states.pt") == 0;
 }
 
-/* Experts have files of their own: "layer_4_expert_0_mp_rank_00_...", "expp_rank_0_mp_rank_00_...". */
+/* Returns true for an expert's file: "layer_4_expert_0_mp_rank_00_...", "expp_rank_0_mp_rank_00_...". */
 static bool is_expert(const char *s)
 {
     int layer;
@@ -86,12 +86,12 @@ struct ds_name ds_name_parse(const char *name)
     return n;
 }
 
-/* The file that an archive was saved as, when that is one of a checkpoint. */
+/* Get the name under which an archive was saved. Returns true if it is that of a checkpoint file. */
 static bool saved_as(const struct pt *pt, struct ds_name *n, char **name)
 {
     const char *prefix = pt_prefix(pt);
 
-    /* "x.pt.tmp" leaves "x.pt". */
+    /* A file saved as "x.pt.tmp" has the prefix "x.pt". */
     *name = str_fmt("%s%s", prefix, str_ends(prefix, ".pt") ? "" : ".pt");
     *n = ds_name_parse(*name);
     return n->kind == DS_LAYER || n->kind == DS_MP || n->kind == DS_ZERO || n->kind == DS_ZERO3;

@@ -1,5 +1,5 @@
 /*
- * manifest.c - the manifest is made from what a run summed up, read, and held against a folder
+ * manifest.c - write the manifest from the CRCs of a run, read it, and compare it with a folder
  */
 #include "libcommon/layout/manifest.h"
 
@@ -81,7 +81,7 @@ static int list_folder(struct manifest_names *l, const char *dir, struct err *e)
     return 0;
 }
 
-/* ---- CRC of a file, whole or around what plan items filled ---- */
+/* ---- CRC of a file: whole, or combined with the CRCs of plan items ---- */
 
 struct summing {
     struct files *files;
@@ -105,7 +105,7 @@ static int sum_range(struct summing *x, uint64_t at, uint64_t end, struct err *e
     return 0;
 }
 
-/* Bytes that one item put into one file. */
+/* Bytes of one file that one item wrote. */
 struct filled {
     int dst;
     uint64_t at, len;
@@ -121,7 +121,7 @@ static int by_dst_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* What items wrote, sorted by destination and place. */
+/* Returns the runs that items wrote, sorted by destination and offset. */
 static struct filled *sorted_runs(struct plan *p, int *n)
 {
     struct filled *run = NULL;
@@ -149,7 +149,7 @@ struct built {
     struct filled *run;                 /* sorted */
     int n_runs;
     struct arena *arena;
-    struct names *dst;                  /* destination numbers, by name inside the folder */
+    struct names *dst;                  /* numbers of destinations, by name inside the folder */
     char *buf;
 };
 
@@ -160,7 +160,7 @@ static void find_runs(const struct built *b, const char *name, int *first, int *
     *first = *end = 0;
     if (dst < 0)
         return;
-    while (*first < hi) {               /* the first that is not of an earlier destination */
+    while (*first < hi) {               /* find the first run that is not of an earlier destination */
         int mid = *first + (hi - *first) / 2;
 
         if (b->run[mid].dst < dst)
@@ -208,7 +208,7 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
 
 /* ---- writing ---- */
 
-/* Names were checked to be UTF-8 when the source was opened, so packing cannot fail. */
+/* Add a line. Names were checked to be UTF-8 when the source was opened, so packing cannot fail. */
 static void put_line(struct strbuf *sb, json_t *o, bool last)
 {
     char *s = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -263,7 +263,7 @@ static json_t *shape_json(const int64_t *shape, int ndim)
     return a;
 }
 
-/* Sinks of whole tensors: every item that is theirs is one. */
+/* List the tensors of a sink whose items are whole tensors: one per item with a sink_item. */
 static int item_tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
 {
     struct sink_tensor *t = xcalloc((size_t)plan_n(p) + 1, sizeof *t);
@@ -343,7 +343,10 @@ int manifest_write(const struct sink *k, struct plan *p, const char *dir, struct
 
 /* ---- reading ---- */
 
-/* The parsed manifest, its own CRC checked; NULL with a finding, or without one when there is none. */
+/*
+ * Returns the parsed manifest after a check of its own CRC. Returns NULL if there is none, or if it is damaged,
+ * which is reported.
+ */
 static json_t *load_json(const struct source *s, struct report *r, struct err *e)
 {
     static const char tail[] = "\"crc32\":\"";
@@ -363,7 +366,7 @@ static json_t *load_json(const struct source *s, struct report *r, struct err *e
     }
     buf = xcalloc(1, size + 1);
     if (files_read(s->files, f->file, 0, buf, size, e) == 0) {
-        char hex[9], *last = buf + size - (sizeof tail - 1) - 12;     /* xxxxxxxx"\n}\n */
+        char hex[9], *last = buf + size - (sizeof tail - 1) - 12;     /* length of: xxxxxxxx"\n}\n */
 
         snprintf(hex, sizeof hex, "%08x", crc_bytes(0, buf, (size_t)(last - buf)));
         if (memcmp(last, tail, sizeof tail - 1) != 0 || memcmp(last + sizeof tail - 1, hex, 8) != 0 ||
@@ -388,7 +391,10 @@ static bool hex_crc(const json_t *o, uint32_t *crc)
     return *end == '\0';
 }
 
-/* A tensor that is whole records, end to end: its digest follows from theirs before a byte of it is read. */
+/*
+ * Compute the digest of a tensor that consists of whole records end to end from their CRCs, without reading it.
+ * Returns false if it does not.
+ */
 static bool digest_of_records(const struct source *s, const struct tmap *m, uint32_t *digest)
 {
     int n = m->op == TMAP_REPLICAS ? 1 : m->n_slices;
@@ -409,7 +415,10 @@ static bool digest_of_records(const struct source *s, const struct tmap *m, uint
     return at == m->len;
 }
 
-/* An exchanged or foreign file is seen at once; what else is wrong, when its bytes are read. */
+/*
+ * Compare a digest with the CRCs of records. This detects an exchanged file at once; other damage is detected when
+ * the bytes are read.
+ */
 static void check_records(const struct source *s, struct param *p, int st, struct report *r)
 {
     uint32_t digest;
@@ -418,10 +427,10 @@ static void check_records(const struct source *s, struct param *p, int st, struc
         return;
     report_add(r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, p->name, "%s has digest %08x, expected %08x",
                state_name((enum state)st), digest, p->digest[st]);
-    p->has_digest[st] = false;          /* said */
+    p->has_digest[st] = false;          /* already reported */
 }
 
-/* A tensor that is one whole record of a file without checksums: its digest is the record's CRC. */
+/* Set the CRC of a record without one to the digest of a tensor that is exactly this record. */
 static void give_crc(const struct source *s, const struct param *p, int st)
 {
     const struct tmap *m = p->state[st];
@@ -463,7 +472,7 @@ static void take_tensors(struct source *s, const json_t *o, bool weights_only, c
 
     json_array_foreach(list, i, t)
         take_tensor(s, t, weights_only, file, r);
-    if (json_array_size(list) == 0)     /* the virtual form: its bytes are the shards' */
+    if (json_array_size(list) == 0)     /* the virtual form: its bytes are in the shards */
         return;
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
@@ -506,7 +515,7 @@ json_t *manifest_crcs(const struct source *s, struct err *e)
     return crcs;
 }
 
-/* The first run that is not of an earlier file. */
+/* Returns the index of the first run that is not of an earlier file. */
 static int first_run(const struct manifest_run *run, int n_runs, int file)
 {
     int i = 0, hi = n_runs;
@@ -522,7 +531,7 @@ static int first_run(const struct manifest_run *run, int n_runs, int file)
     return i;
 }
 
-/* The CRC of a whole file: known runs, and what lies between them. */
+/* Compute the CRC of a whole file from known runs and the bytes between them. */
 static int sum_file(struct summing *x, const struct manifest_run *run, int n_runs, struct err *e)
 {
     uint64_t size = files_size(x->files, x->file), at = 0;
@@ -543,8 +552,8 @@ struct manifest_known {
 };
 
 /*
- * Of a source without its optimizer: is more of the file unread than headers and pickles? Nothing of it goes anywhere,
- * and to read it would take as long as to convert the optimizer.
+ * For a source without its optimizer: returns true if more of the file is unread than headers and pickles. Such a
+ * file is not used, and reading it would take as long as converting the optimizer.
  */
 static bool is_left_out(const struct source *s, int file, const struct manifest_known *k)
 {
@@ -558,7 +567,7 @@ static bool is_left_out(const struct source *s, int file, const struct manifest_
     return files_size(s->files, file) - known > AROUND_MAX;
 }
 
-/* A member of an archive, whose files all have numbers. */
+/* Find a member of an archive, all of whose files have numbers. */
 static int find_member(const struct source *s, const char *name)
 {
     for (int i = 0; i < files_count(s->files); i++) {
@@ -571,7 +580,10 @@ static int find_member(const struct source *s, const char *name)
     return -1;
 }
 
-/* A file that is none of the layout's, but lay in the folder when the manifest was made: its number, or -1. */
+/*
+ * Returns the number of a file that does not belong to the layout but was in the folder when the manifest was made,
+ * or -1.
+ */
 static int find_beside(struct source *s, const char *name)
 {
     struct err ignored = {0};
@@ -604,7 +616,7 @@ static int check_file(struct source *s, const json_t *t, const struct manifest_k
         return 0;
     }
     x.file = f ? f->file : find_beside(s, name);
-    if (x.file < 0 && s->weights_only)      /* the layout reports what is missing of the weights */
+    if (x.file < 0 && s->weights_only)      /* the layout reports missing weights */
         return 0;
     if (x.file < 0) {
         report_add(r, SEV_ERROR, "file_missing", name, ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
@@ -635,7 +647,10 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
         json_object_set_new(known, json_string_value(json_object_get(t, "name")), json_true());
     for (int k = 0; k < s->n_files; k++) {
         const struct source_file *f = &s->file[k];
-        /* People put notes next to a checkpoint, and a README or a tokenizer next to a model. */
+        /*
+         * Users add notes to a checkpoint, and a README or a tokenizer to a model, so other files only cause a
+         * warning.
+         */
         const enum severity severity = f->cls == FILE_OTHER && !f->pt ? SEV_WARNING : SEV_ERROR;
 
         if (strcmp(f->name, MANIFEST_NAME) != 0 && !json_object_get(known, f->name) &&
@@ -648,7 +663,7 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
 
 int manifest_check(struct source *s, const struct manifest_run *run, int n_runs, struct report *r, struct err *e)
 {
-    struct report *told = report_new();         /* by manifest_load(), when the source was opened */
+    struct report *told = report_new();         /* findings that manifest_load() reported when the source was opened */
     json_t *o = load_json(s, told, e), *t;
     const json_t *list = json_object_get(o, "files");
     struct manifest_known k = { .run = run, .n_runs = n_runs, .buf = xmalloc(READ_CHUNK) };
@@ -666,13 +681,13 @@ int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
     return rc;
 }
 
-/* ---- a folder that is not open ---- */
+/* ---- a folder that is not open as a source ---- */
 
 bool manifest_is_ours(const char *dir)
 {
     char *path = path_join(dir, MANIFEST_NAME), head[64] = "";
     struct stat st;
-    /* To open a pipe would wait for its writer. */
+    /* Opening a pipe would wait for its writer, so only regular files are opened. */
     FILE *f = lstat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
 
     if (f) {
@@ -683,7 +698,7 @@ bool manifest_is_ours(const char *dir)
     return strstr(head, FORMAT) != NULL;
 }
 
-/* The entry of "files" with that name, or NULL; *whole: what json_decref() is for. */
+/* Returns the entry of "files" with that name, or NULL. The caller releases *whole with json_decref(). */
 static const json_t *find_listed(const char *dir, const char *name, json_t **whole)
 {
     char *path = path_join(dir, MANIFEST_NAME), *text;

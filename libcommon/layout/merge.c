@@ -21,7 +21,7 @@ bool merge_shape(struct param *p, int tp, const char *path, struct report *r)
     return true;
 }
 
-/* GLU slices are [gate; up]: all first halves, then all second halves. */
+/* Split slices of a GLU, which are [gate; up], so that all first halves precede all second halves. */
 static void cut_halves(struct arena *a, struct tmap *m)
 {
     struct tmap_slice *whole = m->slice;
@@ -42,7 +42,7 @@ void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap
     m->op = TMAP_CONCAT;
     m->len = m->slice[0].len;
     if (m->n_slices == 1)
-        return;                 /* whatever the rule: one slice is the whole */
+        return;                 /* whatever the rule, one slice is the whole parameter */
     if (p->merge == MERGE_REPLICATED || (p->merge == MERGE_SUM && moments)) {
         m->op = TMAP_REPLICAS;
         return;
@@ -53,7 +53,7 @@ void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap
     }
     m->len *= (uint64_t)m->n_slices;
     if (m->len == 0)
-        return;                 /* no rows, or rows of nothing */
+        return;                 /* no rows, or empty rows */
     if (p->merge == MERGE_CAT1) {
         m->op = TMAP_INTERLEAVE;
         m->row = m->len / (uint64_t)p->shape[0];

@@ -1,15 +1,14 @@
 /*
- * open.c - find out what a path is, and hand it to the layout's opener
+ * open.c - identify a path, and call the opener of its layout
  *
- * A path is a tag folder, a folder whose `latest` (or, when there is none,
- * `latest_universal` or Megatron's `latest_checkpointed_iteration.txt`) names one, or a
- * tar archive of either. What comes out is a listing of the tag's files with numbers in
- * source->files; its names decide the layout.
+ * A path is a tag folder, a folder whose `latest` (or, if there is none, `latest_universal` or Megatron's
+ * `latest_checkpointed_iteration.txt`) names one, or a tar archive of either. The result is a listing of the tag's
+ * files with numbers in source->files. Its names determine the layout.
  *
- * Findings always go to a report. A caller without one asked for all or nothing: its
- * open fails with the first ERROR.
+ * Findings are always added to a report. A caller that passes no report requires a complete checkpoint: its open
+ * fails with the first ERROR.
  *
- * Codes of findings made here: none; each opener lists its own (deepspeed.h).
+ * Codes of findings made here: newer_steps W. Each opener lists its own (deepspeed.h).
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -28,7 +27,7 @@
 #include "libcommon/layout/source_overlap.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 
-/* A listing longer than this is no checkpoint: the largest known has some ten thousand files. */
+/* A longer listing is not a checkpoint: the largest known has some ten thousand files. */
 enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
 
 /* ---- listings ---- */
@@ -57,7 +56,7 @@ static int by_name(const void *a, const void *b)
     return str_natural_cmp(((const struct archive_member *)a)->name, ((const struct archive_member *)b)->name);
 }
 
-/* The folders we are inside of: a symlink back to one of them would never end. */
+/* The folders that contain the current one. A symbolic link back to one of them would cause endless recursion. */
 struct dir_chain {
     const struct dir_chain *up;
     int depth;
@@ -76,8 +75,10 @@ static bool chain_has(const struct dir_chain *c, const struct stat *st)
 static int list_folder(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
                        const struct dir_chain *up, struct err *e);
 
-/* One directory entry. What is neither file nor folder (a dangling link, a pipe) is passed over:
- * if the layout needs it, its name is reported as missing. */
+/*
+ * Add one directory entry. Entries that are neither files nor folders (a dangling link, a pipe) are skipped; if the
+ * layout needs one, its name is reported as missing.
+ */
 static int list_entry(struct open_listing *l, struct files *f, const char *path, const char *name,
                       const struct dir_chain *up, struct err *e)
 {
@@ -120,7 +121,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Names in a folder, sorted: file numbers must not depend on the order a disk keeps them in. */
+/* Read the names in a folder, sorted, because file numbers must not depend on the order on disk. */
 static int read_names(const char *dir, char ***names, int *n, struct err *e)
 {
     DIR *d = opendir(dir);
@@ -179,7 +180,7 @@ static int list_tree(struct open_listing *l, struct files *f, const char *dir, s
     return list_folder(l, f, dir, "", &top, e);
 }
 
-/* ---- what names say ---- */
+/* ---- identification by names ---- */
 
 static bool marks_hdf5(const char *name)
 {
@@ -204,7 +205,7 @@ static bool marks_hf(const char *name)
            strcmp(name, "pytorch_model.bin") == 0 || strcmp(name, "pytorch_model.bin.index.json") == 0;
 }
 
-/* The engine without pipeline writes no layer files. */
+/* Returns true if there are no layer files: the engine without pipeline writes none. */
 static bool lacks_layers(const struct source_listing *l)
 {
     for (int i = 0; i < l->n; i++)
@@ -213,11 +214,11 @@ static bool lacks_layers(const struct source_listing *l)
     return true;
 }
 
-/* The layouts, the surest mark first: a universal folder has mp_rank files, too. */
+/* The layouts, with the most specific mark first: a universal folder has mp_rank files, too. */
 static const struct layout_rule {
-    bool (*marks)(const char *name);    /* a name inside the folder that only this layout has */
-    bool (*fits)(const struct source_listing *l);       /* ... if all names are like this; NULL: however they are */
-    bool tag;                           /* it is a tag of a run; a model may lie beside tags and is none */
+    bool (*marks)(const char *name);    /* true for a name inside the folder that only this layout has */
+    bool (*fits)(const struct source_listing *l);  /* ... and true if all names fit the layout; NULL to accept any */
+    bool tag;                           /* a tag of a run; a model may be stored next to tags and is not one */
     int (*open)(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
                 struct err *e);
 } rules[] = {
@@ -232,7 +233,7 @@ static const struct layout_rule {
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
 
-/* Names that only a tag folder has. */
+/* Returns true for a name that only a tag folder has. */
 static bool marks_tag(const char *name)
 {
     for (int i = 0; i < N_RULES; i++)
@@ -241,7 +242,7 @@ static bool marks_tag(const char *name)
     return false;
 }
 
-/* The folder part of a member's name that makes it a tag's, as a length; -1 when it marks none. */
+/* Returns the length of the folder part of a member's name, if the rest marks a tag. Returns -1 if it does not. */
 static int tag_prefix_len(const char *name, bool (*marks)(const char *name))
 {
     for (const char *s = name;; s++) {
@@ -282,7 +283,10 @@ static bool is_tag_folder(const char *dir)
 static const char *const latest_names[] = { "latest", "latest_universal", LATEST_ITERATION };
 enum { N_LATEST = sizeof latest_names / sizeof *latest_names };
 
-/* Megatron's file has the iteration alone, or "release". Takes `tag`. */
+/*
+ * Returns the folder that the text of a pointer file names. Megatron's file has only the iteration, or "release".
+ * The function frees `tag` or returns it.
+ */
 static char *latest_folder(const char *where, char *tag)
 {
     char *folder;
@@ -294,7 +298,7 @@ static char *latest_folder(const char *where, char *tag)
     return folder;
 }
 
-/* The tag inside a `latest` file: blanks at the ends are dropped, as the reference does. */
+/* Returns the tag in a `latest` file. Leading and trailing blanks are dropped, as in the reference. */
 static char *latest_parse(const char *where, const char *text, uint64_t len, struct err *e)
 {
     const char *a = text, *b = text + len;
@@ -319,7 +323,7 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
     return latest_folder(where, tag);
 }
 
-/* "global_step10, global_step20": the tags inside a folder, or NULL. */
+/* Returns a list of the tags inside a folder, such as "global_step10, global_step20", or NULL. */
 static char *list_tags(const char *dir)
 {
     enum { LISTED = 8 };
@@ -344,7 +348,7 @@ static char *list_tags(const char *dir)
     return tags.buf;
 }
 
-/* What a folder is that no layout here has; NULL: not known. */
+/* Returns a description of a folder that has no supported layout, or NULL if it is not known. */
 static const char *kind_of_folder(const char *dir, bool sure)
 {
     struct err ignored = {0};
@@ -360,7 +364,10 @@ static const char *kind_of_folder(const char *dir, bool sure)
     return kind;
 }
 
-/* The first folder inside that is a model, or of another kind that is known: its name, and what it is. Caller frees. */
+/*
+ * Find the first folder inside that is a model, or of another known kind. Returns its name, which the caller frees,
+ * and sets *kind to its description.
+ */
 static char *find_inside(const char *dir, const char **kind)
 {
     struct err ignored = {0};
@@ -382,7 +389,7 @@ static char *find_inside(const char *dir, const char **kind)
     return found;
 }
 
-/* Report that `dir` is no tag and names none: the tags inside it were meant, or it is something else. */
+/* Report that `dir` is not a tag and names none. The error lists the tags inside it, or describes what it is. */
 static void no_checkpoint(const char *dir, struct err *e)
 {
     char *tags = list_tags(dir), *inside = NULL;
@@ -403,7 +410,7 @@ static void no_checkpoint(const char *dir, struct err *e)
     free(tags);
 }
 
-/* `where`, a pointer file in `dir`, leads to nothing. */
+/* Report that `where`, a pointer file in `dir`, refers to a folder that does not exist. */
 static void no_such_tag(const char *dir, const char *where, const char *tag, const char *path, struct err *e)
 {
     char *tags = list_tags(dir);
@@ -427,7 +434,7 @@ static bool names_latest(const char *dir)
     return yes;
 }
 
-/* Follow the pointer file of a folder: the tag folder's path, or NULL. */
+/* Follow the pointer file of a folder. Returns the tag folder's path, or NULL. */
 static char *latest_follow(const char *dir, struct err *e)
 {
     for (int i = 0; i < N_LATEST; i++) {
@@ -458,7 +465,7 @@ static char *latest_follow(const char *dir, struct err *e)
     return NULL;
 }
 
-/* The last number in a tag's name: where it begins, its digits, or 0. */
+/* Find the last number in a tag's name. Returns its number of digits, or 0; *at receives its position. */
 static int last_number(const char *tag, int *at)
 {
     int end = (int)strlen(tag);
@@ -471,7 +478,7 @@ static int last_number(const char *tag, int *at)
     return end - *at;
 }
 
-/* Is `name` called as `tag` but for a greater number? */
+/* Returns true if `name` differs from `tag` only by a larger number. */
 static bool is_later(const char *name, const char *tag)
 {
     int at, at_name, n = last_number(tag, &at), n_name = last_number(name, &at_name);
@@ -480,7 +487,10 @@ static bool is_later(const char *name, const char *tag)
            strcmp(name + at + n_name, tag + at + n) == 0 && atoll(name + at) > atoll(tag + at);
 }
 
-/* A run that began again in its folder, or that was killed within a save, has steps that `latest` does not name. */
+/*
+ * Warn about tags with a higher step than that in `latest`. They exist if a run was restarted in its folder, or
+ * killed during a save.
+ */
 static void find_newer(const char *dir, const char *tag_path, struct report *r)
 {
     char *tag = path_base(tag_path), *newest = NULL, **names = NULL;
@@ -511,7 +521,7 @@ static void find_newer(const char *dir, const char *tag_path, struct report *r)
 
 /* ---- archives ---- */
 
-/* The member that points at a tag, or NULL; its folder may lie anywhere in the archive. */
+/* Returns the member that is a pointer to a tag, or NULL. It may be in any folder of the archive. */
 static const struct archive_member *member_latest(const struct archive_member *m, int n, int *prefix_len)
 {
     for (int k = 0; k < N_LATEST; k++)
@@ -526,7 +536,7 @@ static const struct archive_member *member_latest(const struct archive_member *m
     return NULL;
 }
 
-/* The only tag folder of the archive ("" when members lie at its top), or NULL. Caller frees. */
+/* Returns the only tag folder of the archive ("" if the members are at its top), or NULL. The caller frees it. */
 static char *archive_only_tag(const char *path, const struct archive_member *m, int n,
                               bool (*marks)(const char *name), struct err *e)
 {
@@ -553,7 +563,7 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
     return found;
 }
 
-/* "ckpt/global_step20/" for the tag that the archive's `latest` names, or else its only one. */
+/* Returns "ckpt/global_step20/" for the tag that the archive's `latest` names, or for its only one. */
 static char *archive_tag_prefix(struct files *f, const char *path, const struct archive_member *m, int n,
                                 struct err *e)
 {
@@ -580,7 +590,7 @@ static char *archive_tag_prefix(struct files *f, const char *path, const struct 
     return prefix;
 }
 
-/* The members below the tag's prefix, by names relative to it. */
+/* List the members below the tag's prefix, with names relative to it. */
 static int list_archive(struct open_listing *l, struct source *s, const char *path, struct err *e)
 {
     struct archive_member *m = NULL;
@@ -614,7 +624,7 @@ out:
 
 /* ---- open and close ---- */
 
-/* "dir///" -> "dir": names below it are built and compared as text. Caller frees. */
+/* Returns "dir" for "dir///", because names below it are built and compared as text. The caller frees it. */
 static char *strip_slashes(const char *path)
 {
     size_t n = strlen(path);
@@ -624,7 +634,7 @@ static char *strip_slashes(const char *path)
     return str_fmt("%.*s", (int)n, path);
 }
 
-/* Settle s->path and s->tag and list the tag's files, sorted. */
+/* Set s->path and s->tag, and list the tag's files, sorted. */
 static int list_path(struct source *s, const char *given, bool piped, struct open_listing *l, struct report *r,
                      struct err *e)
 {
@@ -640,7 +650,7 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         err_sys(e, path, "cannot open");
         goto out;
     } else if (S_ISDIR(st.st_mode)) {
-        /* Beside tags a model may lie that was made of one of them. */
+        /* A model that was made from a tag may be stored next to the tags. */
         tag_path = is_tag_folder(path) || (!names_latest(path) && holds(path, marks_hf)) ? xstrdup(path)
                                                                                          : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
@@ -699,12 +709,12 @@ static int open_layout(struct source *s, const struct source_listing *l, const s
             }
     kind = other_kind_listed(l);
     if (!kind)
-        return deepspeed_source_open(s, l, o, r, e);    /* reports what is not there */
+        return deepspeed_source_open(s, l, o, r, e);    /* reports what is missing */
     err_data(e, s->path, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
     return -1;
 }
 
-/* The first ERROR as the open's failure. */
+/* Returns -1 with the first ERROR of the report in *e, or 0 if there is none. */
 static int fail_on_error(const struct report *r, const char *path, struct err *e)
 {
     for (int i = 0; i < report_n(r); i++) {
@@ -713,7 +723,7 @@ static int fail_on_error(const struct report *r, const char *path, struct err *e
 
         if (f->severity != SEV_ERROR)
             continue;
-        /* A finding made from an err carries its own place. */
+        /* A finding made from an err contains its own location. */
         if (!f->file && str_starts(f->text, path)) {
             e->kind = ERR_DATA;
             strncpy(e->msg, f->text, sizeof e->msg - 1);

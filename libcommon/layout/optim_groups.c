@@ -1,9 +1,9 @@
 /*
- * optim_groups.c - out of ZeRO's tables, the entries of torch.distributed's, the pipeline engine's shards, common.pt
+ * optim_groups.c - groups from ZeRO's tables, torch.distributed's entries, the pipeline engine's shards, common.pt
  *
- * torch.distributed's come from its entries (dcp/dcp_groups.h). The pipeline engine has the groups of each stage, where
- * two may differ in nothing (the decaying parameters in two halves). Megatron-core's torch_dist has settings alone, and
- * by what a group was made: weight decay's factor.
+ * torch.distributed's groups come from its entries (dcp/dcp_groups.h). The pipeline engine has the groups of each
+ * stage, two of which may have the same settings (the decaying parameters in two halves). Megatron-core's torch_dist
+ * has only settings, and the factor of weight decay by which its groups are made.
  */
 #include "libcommon/layout/optim_groups.h"
 
@@ -37,7 +37,7 @@ static int read_zero(const struct source *s, struct arena *a, struct optim_group
 
 /* ---- settings ---- */
 
-/* The group of these settings, a new one if there is none; `known` has their texts. */
+/* Returns the group with these settings, which is created if there is none. `known` holds the settings as texts. */
 static int group_of_settings(const struct source *s, struct arena *a, struct names *known, struct pk *options,
                              struct optim_groups *out)
 {
@@ -56,7 +56,7 @@ static int group_of_settings(const struct source *s, struct arena *a, struct nam
     return g;
 }
 
-/* ---- torch.distributed: dcp_groups.h has gathered them ---- */
+/* ---- torch.distributed: groups are collected by dcp_groups.h ---- */
 
 static int read_dcp(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
@@ -87,7 +87,7 @@ static int read_dcp(const struct source *s, struct arena *a, struct optim_groups
 
 /* ---- the pipeline engine ---- */
 
-/* Settings of the run's groups, without what they say of one stage's flat buffers. */
+/* Returns the settings of the run's groups, without what refers to one stage's flat buffers. */
 static struct pk **run_options(const struct source *s, struct arena *a, uint32_t *n)
 {
     struct pk **group = pk_items(s->run.param_groups, n), **options;
@@ -103,7 +103,7 @@ static struct pk **run_options(const struct source *s, struct arena *a, uint32_t
     return options;
 }
 
-/* A stage's parameters of its group g, in its order. The last stage's copy of an embedding was met before. */
+/* Add a stage's parameters of its group g, in its order. The last stage's copy of an embedding was added before. */
 static void add_stage_group(const struct source *s, const struct ds_group *from, struct names *met,
                             struct optim_group *to)
 {
@@ -117,7 +117,7 @@ static void add_stage_group(const struct source *s, const struct ds_group *from,
     }
 }
 
-/* Those of the run's groups that have the same settings become one: two halves of the decaying parameters, say. */
+/* Combine groups of the run with the same settings, for example two halves of the decaying parameters. */
 static int read_pipeline(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
     struct names *met = names_new(a), *known = names_new(a);
@@ -133,7 +133,7 @@ static int read_pipeline(const struct source *s, struct arena *a, struct optim_g
     out->group = arena_alloc(a, ((size_t)n + 1) * sizeof *out->group);
     out->how = OPTIM_GROUPS_BY_SETTINGS;
     for (int g = 0; rc == 0 && g < (int)n; g++)
-        group_of_settings(s, a, known, options[g], out);        /* in the run's order */
+        group_of_settings(s, a, known, options[g], out);        /* keeps the run's order */
     for (int pp = 0; rc == 0 && n && pp < x.pp; pp++)
         for (int g = 0; g < x.stage[pp].n_groups; g++) {
             const struct ds_group *from = &x.stage[pp].group[g];
@@ -146,7 +146,7 @@ static int read_pipeline(const struct source *s, struct arena *a, struct optim_g
 
 /* ---- Megatron-core ---- */
 
-/* Weight decay's factor, in either spelling; -1: the group has none. */
+/* Returns the factor of weight decay, in either spelling, or -1 if the group has none. */
 static double decay_factor(const struct pk *group)
 {
     const struct pk *v = pk_get(group, "wd_mult");
@@ -162,8 +162,8 @@ static bool are_factors(double a, double b)
 }
 
 /*
- * Who is in a group is nowhere said; what makes the groups by default is: biases and vectors do not decay. Groups that
- * were made by more than that (a rate of their own, experts) are not known.
+ * The files do not list the parameters of a group. The default rule is known: biases and vectors do not decay.
+ * Groups made by other criteria as well (a rate of their own, experts) are not supported.
  */
 static void read_megatron(const struct source *s, struct arena *a, struct optim_groups *out)
 {

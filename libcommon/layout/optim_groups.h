@@ -1,8 +1,8 @@
 /*
- * optim_groups.h - the optimizer's groups by the names of their parameters, whatever a layout makes of them
+ * optim_groups.h - the optimizer's groups by the names of their parameters, for any layout
  *
- * What a writer of another layout needs of an optimizer beside masters and moments: which parameters share settings, in
- * which order the run gave them, and the settings.
+ * A writer of another layout needs more of an optimizer than masters and moments: which parameters share settings,
+ * the order in which the run listed them, and the settings.
  */
 #ifndef SHARDKIT_LAYOUT_OPTIM_GROUPS_H
 #define SHARDKIT_LAYOUT_OPTIM_GROUPS_H
@@ -10,30 +10,33 @@
 #include "libcommon/layout/layout.h"
 
 struct optim_group {
-    const struct pk *options;           /* a dict: lr, betas, ...; what it has under "params" means nothing here */
+    const struct pk *options;           /* a dict: lr, betas, ...; its "params" must be ignored */
     int n;
     const char **param;                 /* names in s->param */
 };
-/* Which parameters share settings is known; the order in a group is the run's where it is listed, else the model's. */
+/* How the groups were determined. The order within a group is the run's if it is listed, else the model's. */
 enum optim_groups_how {
     OPTIM_GROUPS_LISTED,                /* groups list their parameters */
-    OPTIM_GROUPS_BY_SETTINGS,           /* parameters have settings: those of the same ones are a group */
-    OPTIM_GROUPS_BY_RULE,               /* Megatron-core does not say who is in a group: by its standard rule */
+    OPTIM_GROUPS_BY_SETTINGS,  /* settings are stored per parameter; those with the same settings are a group */
+    OPTIM_GROUPS_BY_RULE,  /* Megatron-core does not list the parameters of a group; its standard rule is used */
 };
 struct optim_groups {
-    int n;                              /* 0: the source does not say */
+    int n;                              /* 0 if the source does not define groups */
     enum optim_groups_how how;
     struct optim_group *group;
 };
 
 /*
- * Does the optimizer keep nothing but masters and Adam's moments, which is all that the other forms hold of it?
- * ERR_DATA names what else there is, and what can be had without it.
+ * Check that the optimizer has only masters and Adam's moments, which is all that the other forms hold. Returns -1
+ * with ERR_DATA if there are other states; the error names them, and what can be made without them.
  */
 MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
-/* Tables are the arena's. ERR_DATA: the source's own contradict each other, or it. */
+/*
+ * Read the groups into the arena. Returns -1 with ERR_DATA if the source's tables contradict each other or the
+ * source.
+ */
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
-/* A WARNING where OPTIM_GROUPS_BY_RULE made more than one group: it may not have been the run's rule. */
+/* Report a WARNING if OPTIM_GROUPS_BY_RULE made more than one group, because the run may have used another rule. */
 void optim_groups_tell_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * other_kinds.c - the table of other kinds, the surest mark first
+ * other_kinds.c - the table of other kinds, with the most specific names first
  */
 #include "libcommon/layout/other_kinds.h"
 
@@ -14,13 +14,13 @@ static bool is_adapter(const char *name)
     return strcmp(name, "adapter_config.json") == 0 || str_starts(name, "adapter_model.");
 }
 
-/* model_world_size_2_rank_0.pt */
+/* Returns true for model_world_size_2_rank_0.pt. */
 static bool is_rank_pickle(const char *name)
 {
     return str_starts(name, "model_world_size_") && strstr(name, "_rank_") && str_ends(name, ".pt");
 }
 
-/* mp_rank_00, mp_rank_00_001, mp_rank_00_001_002: folders, or the files in them. */
+/* Returns true for mp_rank_00, mp_rank_00_001, mp_rank_00_001_002: folders, or the files in them. */
 static bool is_legacy_megatron(const char *name)
 {
     if (!str_starts(name, "mp_rank_") || !isdigit((unsigned char)name[8]))
@@ -29,7 +29,7 @@ static bool is_legacy_megatron(const char *name)
     return !*name || strcmp(name, "/model_optim_rng.pt") == 0 || strcmp(name, "/distrib_optim.pt") == 0;
 }
 
-/* shard-00001-model-00001-of-00001.safetensors */
+/* Returns true for shard-00001-model-00001-of-00001.safetensors. */
 static bool is_torch_shard(const char *name)
 {
     return str_starts(name, "shard-") && strstr(name, "-model-") && str_ends(name, ".safetensors");

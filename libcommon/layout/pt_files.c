@@ -1,5 +1,5 @@
 /*
- * pt_files.c - many files at once
+ * pt_files.c - open many files in parallel
  */
 #include "libcommon/layout/pt_files.h"
 
@@ -8,17 +8,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { THREADS_DEFAULT = 16 };          /* more than cores: they wait for the disk */
+enum { THREADS_DEFAULT = 16 };          /* more than cores, because they wait for the disk */
 
-/* What a worker brings back of one file. */
+/* The results of a worker for one file. */
 struct brought {
     struct report *r;
-    struct record *record;              /* names are ours */
+    struct record *record;              /* the names are owned by this struct */
     int n_records;
-    bool in_order;                      /* it must be opened among s->files, by one thread */
+    bool in_order;                      /* the file must be opened in s->files, by one thread */
 };
 
-/* The source's file number `file` as the first of a table of its own; NULL for a spool, or when it is gone. */
+/*
+ * Returns a table of files with the source's file number `file` as its only one. Returns NULL for a spool, or if the
+ * file no longer exists.
+ */
 static struct files *files_apart(struct files *from, int file)
 {
     struct files *f;
@@ -45,7 +48,7 @@ static void take_records(struct brought *b, const struct files *f)
     }
 }
 
-/* A file that cannot be opened; clears the err. */
+/* Report a file that cannot be opened, and clear the err. */
 static void add_unreadable(const struct pt_files *o, struct report *r, struct err *e)
 {
     if (o->holes)
@@ -55,7 +58,7 @@ static void add_unreadable(const struct pt_files *o, struct report *r, struct er
     err_clear(e);
 }
 
-/* One file by a worker; not now: only to have its tables read from the disk. */
+/* Open one file in a worker. Without `now` this only reads its tables from the disk into the cache. */
 static void open_apart(const struct pt_files *o, int file, bool now, struct brought *b)
 {
     const struct source_file *sf = &o->s->file[file];
@@ -68,7 +71,7 @@ static void open_apart(const struct pt_files *o, int file, bool now, struct brou
     if (!f)
         return;
     j.pt = pt_open(f, 0, &e);
-    /* Compressed records were unpacked into a spool that would go with this table. */
+    /* Compressed records were unpacked into a spool, which would be lost with this table. */
     b->in_order |= files_count(f) > 1;
     if (!b->in_order && !j.pt)
         add_unreadable(o, b->r, &e);
@@ -102,7 +105,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
         pt_close(j.pt);
 }
 
-/* A worker's findings and records, after those of the files before it. */
+/* Append a worker's findings and records to those of the files before it. */
 static void join(struct pt_files *o, int file, struct brought *b)
 {
     for (int i = 0; i < report_n(b->r); i++) {
@@ -170,10 +173,10 @@ void pt_files_keep(struct pt_files *o, const int *file, int n)
 struct pt_hole {
     const char *name;
     int record;
-    uint64_t end;               /* assigned so far */
+    uint64_t end;               /* number of bytes assigned so far */
 };
 
-/* Longer than any file. */
+/* Larger than any file. */
 static const uint64_t hole_len = (uint64_t)1 << 56;
 
 struct extent pt_hole(struct pt_holes *h, struct source *s, const char *name, uint64_t len)
@@ -211,7 +214,10 @@ static int by_number(const void *a, const void *b)
     return str_natural_cmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Paths of the folders next to the tag, in the order of their numbers; caller frees each. */
+/*
+ * Returns the paths of the folders next to the tag, in the order of their numbers. The caller frees each, and the
+ * array.
+ */
 static char **siblings(const struct source *s, int *n)
 {
     char *parent = path_parent(s->path), **list = NULL;

@@ -1,10 +1,10 @@
 /*
- * pt_files.h - the .pt files of a checkpoint, opened by many threads, as if by one in order
+ * pt_files.h - open the .pt files of a checkpoint with many threads, with the same result as one by one
  *
- * Opening waits for the disk, not for the processor, so many are opened at once: each among files and findings of its
- * own. Records and findings then join those of the source in the order of the list, so that a record has the same
- * number in every run and on any number of threads: a plan that is resumed, or shared out among processes, depends on
- * that.
+ * Opening waits for the disk, not for the processor, so many files are opened at a time, each with a table of files
+ * and a report of its own. Their records and findings are then appended to those of the source in the order of the
+ * list. A record therefore has the same number in every run and with any number of threads. A plan that is resumed,
+ * or divided among processes, depends on that.
  */
 #ifndef SHARDKIT_LAYOUT_PT_FILES_H
 #define SHARDKIT_LAYOUT_PT_FILES_H
@@ -12,10 +12,10 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layout.h"
 
-/* What the function that reads a file gets: the file, its handle, a report of its own. */
+/* The arguments of the function that reads a file: the file, its handle, a report of its own. */
 struct pt_files_job {
     void *ctx;
-    int file;                   /* in source->file */
+    int file;                   /* index in source->file */
     struct files *files;        /* in which pt's records are numbered */
     struct pt *pt;
     const char *path;           /* for findings */
@@ -24,36 +24,45 @@ struct pt_files_job {
 struct pt_files {
     struct source *s;
     struct report *r;
-    int threads;                /* 0: 16 */
+    int threads;                /* 0 for the default of 16 */
     void *ctx;
-    /* Called for each file that opened, its classes checked already; by any thread for different files. */
+    /*
+     * Called for each file that was opened, after a check of its classes. Different files may be read by different
+     * threads.
+     */
     void (*read)(const struct pt_files_job *j);
-    /* Adds `base` to the numbers of the records that read() kept of the file; in order, by one thread. */
+    /* Adds `base` to the numbers of the records that read() stored for the file. Called in order, by one thread. */
     void (*renumber)(void *ctx, int file, int base);
     bool holes;                 /* a file that cannot be opened is a warning */
-    bool too_many;              /* set: more records than any checkpoint has; the caller's open fails */
+    bool too_many;  /* result: there are more records than any checkpoint has; the caller's open must fail */
 };
 
-enum { PT_FILES_RECORDS_MAX = 4 << 20 };        /* of a whole tag; the largest known has some ten thousand */
+enum { PT_FILES_RECORDS_MAX = 4 << 20 };        /* limit for a whole tag; the largest known has some ten thousand */
 
-/* Open the listed files of the source (negative numbers are passed over), read, close. */
+/* Open the listed files of the source (negative numbers are skipped), call read(), and close them. */
 void pt_files_each(struct pt_files *o, const int *file, int n);
-/* The same for files whose handles stay in source->file[].pt: read ahead by many threads, read() in order by one. */
+/*
+ * The same for files whose handles stay in source->file[].pt. Many threads read ahead; read() is called in order by
+ * one.
+ */
 void pt_files_keep(struct pt_files *o, const int *file, int n);
 
 /*
- * Bytes that are lost, as extents of records of files without bytes (source_opts.holes): one such file per lost file,
+ * Lost bytes as extents of records of files without bytes (source_opts.holes). There is one such file per lost file,
  * and no two extents overlap.
  */
 struct pt_holes {
     int n, cap;
     struct pt_hole *hole;
 };
-/* The next `len` lost bytes of the source's file `name`. */
+/* Returns an extent of the next `len` lost bytes of the source's file `name`. */
 struct extent pt_hole(struct pt_holes *h, struct source *s, const char *name, uint64_t len);
 void pt_holes_free(struct pt_holes *h);
 
-/* The file `name` of the newest other tag in the same folder that has one which opens; NULL: none. Caller closes it. */
+/*
+ * Open the file `name` of the newest other tag in the same folder that has a readable one. Returns NULL if there is
+ * none. The caller closes it.
+ */
 struct pt *pt_sibling(struct source *s, const char *name, int *file);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * run_state.c - the keys of an mp_rank file that people and other writers ask for
+ * run_state.c - read the keys of an mp_rank file that users and other writers need
  */
 #include "libcommon/layout/run_state.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Who wrote the container: torch's payloads are followed by a descriptor, ours by the next record. */
+/* Returns the writer of the container: torch's payloads are followed by a descriptor, ours by the next record. */
 static const char *dialect(const struct pt *pt)
 {
     const struct zip *z = pt_zip(pt);

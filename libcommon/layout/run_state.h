@@ -1,5 +1,5 @@
 /*
- * run_state.h - run state and configuration out of one mp_rank file
+ * run_state.h - read run state and configuration from one mp_rank file
  */
 #ifndef SHARDKIT_LAYOUT_RUN_STATE_H
 #define SHARDKIT_LAYOUT_RUN_STATE_H
@@ -8,15 +8,14 @@
 #include "libcommon/layout/layout.h"
 
 /*
- * Fill what `mp` (an mp_rank_*_model_states.pt kept open by the source) says: iteration,
- * counters, versions, arguments, model configuration, and the topology of its arguments
- * where s->topo is still 0. Values it does not hold stay -1 or 0. Optimizer fields of
- * s->run are not touched.
+ * Fill in what `mp` (an mp_rank_*_model_states.pt that the source keeps open) contains: iteration, counters,
+ * versions, arguments, model configuration, and the topology in its arguments where s->topo is still 0. Values that
+ * it does not contain stay -1 or 0. Optimizer members of s->run are not changed.
  */
 void run_state_read(struct source *s, const struct pt *mp);
 /*
- * The stage that an optimizer_state_dict says, as ZeRO-1/2/3 write it: a number, an enum of it or the enum's member;
- * BF16_Optimizer writes none: 0.
+ * Returns the stage in an optimizer_state_dict of ZeRO-1/2/3: a number, an enum value or the enum's member.
+ * BF16_Optimizer writes none; the result is then 0.
  */
 int64_t run_state_zero_stage(const struct pk *opt);
 /* Values that all mp_rank files of a save share: number k of RUN_SHARED, 0 .. RUN_SHARED - 1. */

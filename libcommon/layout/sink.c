@@ -1,5 +1,5 @@
 /*
- * sink.c - what all sinks do alike
+ * sink.c - code that all sinks share
  */
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include "libcommon/layout/layout.h"
 
 /*
- * Files without room: of a rehearsal, and in memory (tmpfs), where making room is one thread's work for each file and
- * the writers do it side by side.
+ * Create a file without reserving disk space. This is used in a rehearsal, and in memory (tmpfs), where reserving
+ * space takes one thread per file and the writers do it in parallel.
  */
 static int make_hollow(const char *path, uint64_t size, struct err *e)
 {
@@ -25,7 +25,7 @@ static int make_hollow(const char *path, uint64_t size, struct err *e)
 
 int sink_make_files(const struct sink *k, const struct plan *p, struct err *e)
 {
-    enum { MAX_AT_A_TIME = 16 };        /* more gain nothing: a disk's journal, or memory's zones, are shared */
+    enum { MAX_AT_A_TIME = 16 };        /* more do not help: a disk's journal, or memory's zones, are shared */
     int n = k->o.threads < 1 ? 1 : k->o.threads < MAX_AT_A_TIME ? k->o.threads : MAX_AT_A_TIME;
     bool hollow = k->o.rehearsal || (plan_n_dst(p) > 0 && path_in_memory(k->dir));
     _Atomic bool failed = false;

@@ -1,5 +1,5 @@
 /*
- * source.c - an opened checkpoint: its parameters and files by name, and its end
+ * source.c - an opened checkpoint: its parameters and files by name, and its release
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ const char *layout_name(enum layout_kind k)
     return names[k];
 }
 
-/* Tables, names and tensor maps are the arena's; handles and files are closed one by one. */
+/* Tables, names and tensor maps are in the arena; handles and files are closed one by one. */
 void source_close(struct source *s)
 {
     bool closed_optimizer = false;
@@ -100,9 +100,12 @@ void source_add_buffers(struct source *s)
     free(prefix);
 }
 
-/* ---- by name ---- */
+/* ---- search by name ---- */
 
-/* Names that were added since the table was made are added to it; after a sort it is made anew. */
+/*
+ * Find a name. Names that were added since the table was made are added to it. If the array was sorted, the table is
+ * made again.
+ */
 static int look_up(const struct source *s, struct names **t, int n, const char *(*name_at)(const struct source *, int),
                    const char *name)
 {
@@ -184,7 +187,7 @@ int param_named_state(const struct param *p)
     return others ? bare : -1;
 }
 
-/* "NAME:STATE" or "NAME.STATE". */
+/* Find "NAME:STATE" or "NAME.STATE". */
 static bool find_state(const struct source *s, const char *name, struct source_hit *hit)
 {
     const char *end = strrchr(name, ':');

@@ -1,10 +1,9 @@
 /*
- * source_overlap.c - every byte of a checkpoint belongs to one tensor
+ * source_overlap.c - check that every byte of a checkpoint belongs to one tensor
  *
- * Places of tensors come from pickles and indices, which may say what they like: two
- * optimizer groups that name the same moments look whole, each by itself. So all extents
- * of all tensors are put in the order in which they lie in their files, and each must end
- * before the next begins, but in pickled models. Tables only, no bytes are read.
+ * Locations of tensors come from pickles and indices, whose contents are not trusted. Two optimizer groups that
+ * refer to the same moments are each complete. So all extents of all tensors are sorted by file and offset, and each
+ * must end before the next begins, except in pickled models. Only tables are used; no bytes are read.
  */
 #include "libcommon/layout/source_overlap.h"
 
@@ -15,11 +14,11 @@
 
 enum { NAMED = 16 };
 
-/* Bytes [at, end) of a file, and whose they are. */
+/* Bytes [at, end) of a file, and the tensor that they belong to. */
 struct overlap_claim {
     int file;
     uint64_t at, end;
-    const char *name, *state;   /* state NULL: a value beside the parameters */
+    const char *name, *state;   /* state is NULL for a value */
 };
 
 struct claims {
@@ -27,7 +26,10 @@ struct claims {
     struct overlap_claim *v;
 };
 
-/* A pickled model may name one storage by several views, which torch keeps: all of them are what the file says. */
+/*
+ * Returns true for a pickled model, which may refer to one storage by several views. torch preserves them, so all of
+ * them are valid.
+ */
 static bool may_share(const struct source *s, int file)
 {
     return s->kind == LAYOUT_HF && str_ends(files_name(s->files, file), ".bin");
@@ -78,7 +80,7 @@ void source_overlap(const struct source *s, struct report *r)
         add_map(&c, s, s->value[i].map, s->value[i].name, NULL);
     if (c.n)
         qsort(c.v, c.n, sizeof *c.v, by_place);
-    for (size_t i = 1, last = 0; i < c.n; i++) {        /* last: the one that reaches furthest so far */
+    for (size_t i = 1, last = 0; i < c.n; i++) {        /* last: the claim with the highest end so far */
         if (c.v[i].file == c.v[last].file && c.v[i].at < c.v[last].end && n_told++ < NAMED)
             tell(s, &c.v[last], &c.v[i], r);
         if (c.v[i].file != c.v[last].file || c.v[i].end > c.v[last].end)

@@ -1,12 +1,12 @@
 /*
- * source_overlap.h - do two tensors of an opened checkpoint claim the same bytes?
+ * source_overlap.h - check that no two tensors of an opened checkpoint use the same bytes
  */
 #ifndef SHARDKIT_LAYOUT_SOURCE_OVERLAP_H
 #define SHARDKIT_LAYOUT_SOURCE_OVERLAP_H
 
 #include "libcommon/layout/layout.h"
 
-/* ERROR "overlap" for every pair of neighbours in a file that share bytes, the first few by name. */
+/* Report an ERROR "overlap" for every pair of adjacent tensors in a file that share bytes, the first few by name. */
 void source_overlap(const struct source *s, struct report *r);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * tile.c - boxes are put in order, looked through for gaps and overlaps, and become slices
+ * tile.c - sort boxes, check them for gaps and overlaps, and convert them to slices
  */
 #include "libcommon/layout/tile.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A chunk with elements, by its number. */
+/* A chunk with elements, and its number. */
 struct tile_one {
     const struct tile_chunk *chunk;
     int number, ndim;
@@ -47,7 +47,10 @@ static bool share(int ndim, const struct tile_chunk *x, const struct tile_chunk 
     return true;
 }
 
-/* Sorted by their first row, only those that begin above a tile's last row can share elements with it. */
+/*
+ * Returns true if two tiles overlap. They are sorted by their first row, so only tiles that begin before a tile's
+ * end can share elements with it.
+ */
 static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 {
     for (int i = 0; i < n; i++) {
@@ -64,7 +67,7 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
     return false;
 }
 
-/* The tiles in order; -1 with the flaw. */
+/* Sort the tiles. Returns their number, or -1 with the flaw. */
 static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chunk, int n, struct tile_one *tile,
                       struct tile_flaw *flaw)
 {
@@ -84,7 +87,7 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
     qsort(tile, (size_t)n_tiles, sizeof *tile, tile_cmp);
     if (overlap(tile, n_tiles, flaw))
         return -1;
-    /* They share nothing and lie inside: together they are the tensor as soon as they are as many elements. */
+    /* They do not overlap and are inside the tensor, so they cover it if they have as many elements. */
     for (int i = 0; i < n_tiles; i++)
         have += elements(t->ndim, tile[i].chunk->len);
     if (have != all) {
@@ -95,18 +98,18 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
     return n_tiles;
 }
 
-/* Dimensions that a box has whole make one run with the cut one above them. */
+/* Returns the box of a chunk. Dimensions that it covers fully form one run with the next higher one. */
 static struct tmap_box *make_box(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c)
 {
-    /* As long as its levels, of which there may be a million: no copy of it is made. */
+    /* Allocated only as long as its levels, because there may be a million; it must not be copied. */
     struct tmap_box *b = arena_alloc(a, offsetof(struct tmap_box, level) +
                                             ((size_t)t->ndim + 1) * sizeof *b->level);
-    uint64_t row = (uint64_t)dtype_size(t->dtype), inside = 1;  /* row: of the tensor, in one step of the level */
+    uint64_t row = (uint64_t)dtype_size(t->dtype), inside = 1;  /* row: size of one step of the level in the tensor */
     int d = t->ndim;
 
     while (d > 0 && c->len[d - 1] == t->shape[d - 1])
         row *= (uint64_t)t->shape[--d];
-    /* The run: of dimension d - 1 a part, of those below it all. */
+    /* The run: a part of dimension d - 1, and all of the lower ones. */
     b->n = d > 0 ? d : 1;
     b->level[b->n - 1] = (struct tmap_level){ .stride = 1, .len = row };
     if (d > 0) {
@@ -161,7 +164,7 @@ struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct
 
 /* ---- rows ---- */
 
-/* Bytes [from, from + len) of extents laid end to end. */
+/* Returns bytes [from, from + len) of the extents placed end to end. */
 static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, uint64_t from, uint64_t len, int *n)
 {
     struct extent *x = arena_alloc(a, ((size_t)c->n_extents + 1) * sizeof *x);
@@ -179,7 +182,7 @@ static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, u
     return x;
 }
 
-/* The chunk's part of a row, which it has; its numbers are the chunk's. */
+/* Returns the chunk's part of a row, which it must contain. The part shares the chunk's arrays. */
 static struct tile_chunk row_of(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c, int64_t row)
 {
     uint64_t bytes = elements(t->ndim - 1, c->len + 1) * (uint64_t)dtype_size(t->dtype);
@@ -217,7 +220,7 @@ struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const
 
 /* ---- strides ---- */
 
-/* Dimensions from `dim` on are stored row-major without gaps. */
+/* Returns true if dimensions from `dim` on are stored row-major without gaps. */
 static bool tail_contiguous(const struct pt_tensor *t, int dim)
 {
     int64_t want = 1;

@@ -1,5 +1,5 @@
 /*
- * tree_edit.c - a value of a pickled tree by its path, and JSON that takes the present one's type
+ * tree_edit.c - find a value of a pickled tree by its path, and convert JSON to the type of the present value
  */
 #include "libcommon/layout/tree_edit.h"
 
@@ -9,7 +9,7 @@
 
 #include "libcommon/model/config.h"
 
-/* ---- where it is ---- */
+/* ---- search ---- */
 
 struct pk *tree_find(const struct pk *v, const char *path, const struct pk **parent)
 {
@@ -33,7 +33,7 @@ struct pk *tree_find(const struct pk *v, const char *path, const struct pk **par
     }
 }
 
-/* ---- what it becomes ---- */
+/* ---- conversion ---- */
 
 static struct pk *of_any_type(struct arena *a, const json_t *v)
 {
@@ -62,7 +62,9 @@ static struct pk *of_any_type(struct arena *a, const json_t *v)
     return NULL;
 }
 
-/* "PositionEmbeddingType.alibi", "PositionEmbeddingType(3)" or "alibi" -> 3; -1: none of its members. */
+/*
+ * Returns 3 for "PositionEmbeddingType.alibi", "PositionEmbeddingType(3)" or "alibi", and -1 if it is not a member.
+ */
 static int64_t position_by_name(const char *text)
 {
     static const char class[] = "PositionEmbeddingType";
@@ -79,7 +81,7 @@ static int64_t position_by_name(const char *text)
     return -1;
 }
 
-/* Another member of the same enum, pickled as the present one is. NULL: not one we know. */
+/* Returns another member of the same enum, pickled like the present one. Returns NULL if it is not known. */
 static struct pk *enum_member(struct arena *a, const struct pk *was, const char *text)
 {
     struct pk *args = pk_tuple(a);
@@ -107,7 +109,7 @@ static bool is_enum(const struct pk *v)
 
 static struct pk *as_present(struct arena *a, const json_t *v, const struct pk *was);
 
-/* Elements are like the first present one; a list that was empty takes any. */
+/* Convert each element to the type of the first present one. A list that was empty accepts any types. */
 static struct pk *as_sequence(struct arena *a, const json_t *v, const struct pk *was)
 {
     struct pk *made = was->type == PK_TUPLE ? pk_tuple(a) : pk_list(a);
@@ -123,7 +125,7 @@ static struct pk *as_sequence(struct arena *a, const json_t *v, const struct pk 
     return made;
 }
 
-/* The value with the present one's type; NULL: it has another. */
+/* Returns the value with the type of the present one, or NULL if it has another type. */
 static struct pk *as_present(struct arena *a, const json_t *v, const struct pk *was)
 {
     switch (was->type) {
@@ -153,9 +155,9 @@ const char *tree_type_words(const struct pk *was)
     }
 }
 
-/* ---- reading ---- */
+/* ---- parsing ---- */
 
-/* Given what `args` prints, nothing changes, whatever it is. */
+/* Returns true if the text is what `args` prints for the present value. Nothing changes then, whatever its type. */
 static bool is_present_text(const struct pk *was, const char *text)
 {
     struct strbuf now = {0};
@@ -178,7 +180,7 @@ struct pk *tree_read(struct arena *a, const char *text, const struct pk *was, bo
     v = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
     if (v)
         made = any_type ? of_any_type(a, v) : as_present(a, v, was);
-    else if (words && !any_type)        /* without quotes */
+    else if (words && !any_type)        /* text without quotes */
         made = as_present(a, v = json_string(text), was);
     json_decref(v);
     return made;

@@ -1,5 +1,5 @@
 /*
- * unwrap.c - keys of wrappers are left out of a name, key by key
+ * unwrap.c - remove wrappers' keys from a name, key by key
  */
 #include "libcommon/layout/unwrap.h"
 

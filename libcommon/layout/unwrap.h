@@ -1,8 +1,8 @@
 /*
- * unwrap.h - names of parameters without what wrappers of the module put into them
+ * unwrap.h - names of parameters without the keys that wrappers of the module add
  *
- * torch.compile, activation checkpointing and FSDP1 put a key of their own into the names of a module's parameters:
- * "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.", anywhere; DistributedDataParallel puts
+ * torch.compile, activation checkpointing and FSDP1 add a key of their own to the names of a module's parameters, at
+ * any position: "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.". DistributedDataParallel adds
  * "module." before all of them.
  */
 #ifndef SHARDKIT_LAYOUT_UNWRAP_H
@@ -10,7 +10,7 @@
 
 #include "libcommon/base/mem.h"
 
-/* The name without wrappers' keys, in the arena; the name itself where it has none. */
+/* Returns the name without wrappers' keys, in the arena, or the name itself if it has none. */
 const char *unwrap_name(struct arena *a, const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * verdict.c - findings about values
+ * verdict.c - report findings about values
  */
 #include "libcommon/layout/verdict.h"
 
@@ -10,13 +10,13 @@ static unsigned long long elems_of(const struct verdict_of *of)
     return of->n_read ? of->n_read : of->map->len / (size ? size : 1);
 }
 
-/* "values compared" of a sample, "elements" of all. */
+/* Returns "values compared" for a sample, "elements" for all. */
 static const char *unit(const struct verdict_of *of)
 {
     return of->n_read ? "values compared" : "elements";
 }
 
-/* Attention masks are tensors of 0 and -infinity. */
+/* Returns true for an attention mask, which contains only 0 and -infinity. */
 static bool is_mask(const struct verdict_of *of)
 {
     struct stats_job job = { .a = of->map, .a_files = of->s->files, .len = of->map->len };
