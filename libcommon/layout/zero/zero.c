@@ -9,8 +9,8 @@
 #include "libcommon/layout/zero/zero.h"
 
 /*
- * With holes: model_states of another tag of the run stand in for those that are lost. Shapes, buffers and frozen
- * parameters are theirs; of trained weights nothing is.
+ * With holes: use the model_states of another tag of the run in place of lost ones. Shapes, buffers and frozen
+ * parameters are read from it, but not the weights of trained parameters. Returns NULL if there is none.
  */
 static struct source_file *other_tags_model(struct zero *z)
 {
@@ -33,7 +33,7 @@ static struct source_file *other_tags_model(struct zero *z)
     return &z->s->file[z->s->n_files++];
 }
 
-/* The lowest rank above `dp` that has model_states; NULL: none. */
+/* Returns the model_states of the lowest rank above `dp` that has any, or NULL. */
 static struct source_file *next_model(struct zero *z, int dp)
 {
     struct source_file *first = NULL;
@@ -47,7 +47,10 @@ static struct source_file *next_model(struct zero *z, int dp)
     return first;
 }
 
-/* Rank 0's model_states, or those of the lowest rank there are; with holes, of those that can be read. */
+/*
+ * Returns rank 0's model_states, or those of the lowest rank present. With holes, files that cannot be opened are
+ * skipped.
+ */
 static struct source_file *first_model(struct zero *z, struct err *e)
 {
     struct source_file *first = next_model(z, -2);
@@ -72,8 +75,8 @@ static struct source_file *first_model(struct zero *z, struct err *e)
 }
 
 /*
- * The engine with pipeline keeps weights in layer files, and its mp_rank files have none: a folder that lost its layer
- * files is still its.
+ * Returns true if the file is the pipeline engine's. That engine stores weights in layer files, and its mp_rank
+ * files have none. A folder that lost its layer files still belongs to it.
  */
 static bool of_the_pipeline(const struct zero *z, const struct pk *root)
 {
@@ -105,7 +108,10 @@ static void read_models(struct zero *z)
     z->too_many |= o.too_many;
 }
 
-/* Rank 0's optimizer file; with holes, the first one that opens. NULL: none, which is reported. */
+/*
+ * Returns rank 0's optimizer file; with holes, the first one that can be opened. Returns NULL if there is none,
+ * which is reported.
+ */
 static struct source_file *open_lead(struct zero *z)
 {
     for (z->lead = 0; z->lead < z->world; z->lead++) {
@@ -130,7 +136,9 @@ static struct source_file *open_lead(struct zero *z)
     return NULL;
 }
 
-/* The optimizer's file says how vectors are cut; without it there is nothing to cut. */
+/*
+ * Read the optimizer's files. The first one defines how vectors are partitioned; without it the others are not read.
+ */
 static bool read_shards(struct zero *z)
 {
     struct pt_files o = reading(z);
@@ -152,7 +160,7 @@ static bool read_shards(struct zero *z)
     return true;
 }
 
-/* What a run without ZeRO computes with: the type of its parameters. */
+/* Returns the type that a run without ZeRO computes with: the type of its parameters. */
 static enum dtype weights_of_module(const struct zero *z)
 {
     for (int i = 0; i < z->n_tensors; i++)
@@ -188,7 +196,7 @@ static int open_tag(struct zero *z, struct err *e)
                  PT_FILES_RECORDS_MAX);
         return -1;
     }
-    /* Without the optimizer's files the run's configuration is what says it. */
+    /* Without the optimizer's files the stage is read from the run's configuration. */
     if (z->stage == 0)
         pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &said);
     z->s->zero_stage = z->stage ? z->stage : said == 2 ? 2 : 1;
@@ -200,7 +208,7 @@ static int open_tag(struct zero *z, struct err *e)
     return 0;
 }
 
-/* One tensor rank's files; 1: they are the pipeline engine's. */
+/* Open the files of one tensor rank. Returns 1 if they are the pipeline engine's. */
 static int open_rank(struct zero *z, const struct source_listing *l, struct err *e)
 {
     int rc = zero_files_read(z, l, e);
@@ -219,7 +227,7 @@ static int open_rank(struct zero *z, const struct source_listing *l, struct err 
     return rc;
 }
 
-/* As many as the highest number says. */
+/* Returns the number of tensor ranks, which is one more than the highest number in the names. */
 static int count_tensor_ranks(const struct source_listing *l)
 {
     int most = 0;
@@ -232,7 +240,7 @@ static int count_tensor_ranks(const struct source_listing *l)
     return most + 1;
 }
 
-/* The files of all ranks are the source's, which closes them. */
+/* Append a rank's files to the source, which closes them. */
 static void take_files(struct source *s, const struct source *from)
 {
     struct source_file *all = arena_alloc(s->arena, (size_t)(s->n_files + from->n_files + 1) * sizeof *all);
@@ -244,7 +252,7 @@ static void take_files(struct source *s, const struct source *from)
     s->n_files += from->n_files;
 }
 
-/* The other tensor ranks, and all of them as one. */
+/* Open the other tensor ranks, and join all of them. */
 static int join_ranks(struct zero *first, const struct source_listing *l, struct err *e)
 {
     static const struct run_state unknown = { .iteration = -1, .consumed_samples = -1, .consumed_tokens = -1,

@@ -1,5 +1,5 @@
 /*
- * zero_carry.c - values of torch.distributed's entries, of common.pt, of an mp_rank file
+ * zero_carry.c - carry values of torch.distributed's entries, of common.pt or of an mp_rank file
  */
 #include "libcommon/layout/zero/zero_carry.h"
 
@@ -9,10 +9,10 @@
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 
-/* What is carried along, and what is not: the first few names are told. */
+/* State of the copy. The first few names that are left out are reported. */
 struct carrying {
     struct arena *a;
-    struct pk *root;                    /* of the new file */
+    struct pk *root;                    /* root of the new file */
     struct strbuf left;
     int n_left;
 };
@@ -24,7 +24,7 @@ static void leave(struct carrying *c, const char *name)
         strbuf_addf(&c->left, "%s%s", c->left.len ? ", " : "", name);
 }
 
-/* The optimizer's own, of which its tree is made. */
+/* Returns true for the optimizer's own values, from which its tree is made. */
 static bool is_optimizers(const char *name)
 {
     const char *groups = strstr(name, "param_groups."), *state = strstr(name, "state.");
@@ -33,7 +33,7 @@ static bool is_optimizers(const char *name)
            (state && (state == name || state[-1] == '.') && str_ends(name, ".step"));
 }
 
-/* What an engine of DeepSpeed says of itself: the new file has its own. */
+/* Returns true for keys that a DeepSpeed engine writes: the new file has its own. */
 static bool is_engines(const char *name)
 {
     static const char *const names[] = {
@@ -48,7 +48,10 @@ static bool is_engines(const char *name)
     return false;
 }
 
-/* A number that stands there already is the source's; a schedule's values come together again. */
+/*
+ * Copy a value. An existing number is replaced with the source's. Values of a schedule are collected in one dict
+ * again.
+ */
 static bool carry_value(struct carrying *c, const char *name, const struct pk *v)
 {
     static const char schedule[] = "lr_scheduler.";
@@ -68,7 +71,10 @@ static bool carry_value(struct carrying *c, const char *name, const struct pk *v
     return true;
 }
 
-/* The file where a program saved what is beside its tensors: common.pt, an mp_rank file. NULL: entries are values. */
+/*
+ * Returns the file in which a program saved its other values: common.pt, or an mp_rank file. Returns NULL if entries
+ * are values.
+ */
 static const struct pt *values_file(const struct source *s)
 {
     const struct source_file *f = NULL;
@@ -80,7 +86,7 @@ static const struct pt *values_file(const struct source *s)
     return f ? f->pt : NULL;
 }
 
-/* Its dicts stay whole, as the program will ask for them. */
+/* Copy the file's values. Its dicts stay whole, as the program expects them. */
 static void carry_file(struct carrying *c, const struct pt *pt)
 {
     uint32_t n = 0;

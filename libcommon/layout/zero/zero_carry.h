@@ -1,5 +1,5 @@
 /*
- * zero_carry.h - what a program saved beside its tensors, into a model_states file
+ * zero_carry.h - copy the values that a program saved with its tensors into a model_states file
  */
 #ifndef SHARDKIT_LAYOUT_ZERO_CARRY_H
 #define SHARDKIT_LAYOUT_ZERO_CARRY_H
@@ -7,8 +7,8 @@
 #include "libcommon/layout/layout.h"
 
 /*
- * What the caller saved beside model and optimizer becomes its client_state, keys of `root`, which is the new file's
- * tree. Tensors and objects of some class have no place there: a WARNING.
+ * Copy the values that the caller saved with model and optimizer to its client_state, which are keys of `root`, the
+ * new file's tree. Tensors and objects of other classes cannot be stored there and cause a WARNING.
  */
 void zero_carry_values(struct source *s, struct pk *root, struct report *notes);
 

@@ -1,11 +1,12 @@
 /*
- * zero_files.c - from file names to ranks
+ * zero_files.c - assign files to ranks by their names
  *
- *   mp_rank_00_model_states.pt                            ZeRO-1/2: one
- *   zero_pp_rank_<r>_mp_rank_00_model_states.pt           ZeRO-3: one a rank
- *   [bf16_]zero_pp_rank_<r>_mp_rank_00_optim_states.pt    one a rank
+ *   mp_rank_00_model_states.pt                            ZeRO-1/2: one file
+ *   zero_pp_rank_<r>_mp_rank_00_model_states.pt           ZeRO-3: one per rank
+ *   [bf16_]zero_pp_rank_<r>_mp_rank_00_optim_states.pt    one per rank
  *
- * All of one tensor rank: mp_rank_01 and so on are read likewise, each for itself.
+ * These are the files of one tensor rank. Files of mp_rank_01 and so on are read in the same way, each rank by
+ * itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +72,7 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 
         if (refuse(z, name, &n, e) < 0)
             return -1;
-        /* What is no rank's comes with the first. */
+        /* Files of no rank are listed with the first rank. */
         if ((n.mp >= 0 ? n.mp : 0) != z->tp)
             continue;
         if (n.kind != DS_OTHER)
@@ -163,7 +164,7 @@ int zero_files_ranks(struct zero *z, struct err *e)
             named = z->name[i].dp + 1;
     if (!pk_as_int(pk_get(z->root, "dp_world_size"), &said) || said < 1)
         said = named ? named : 1;
-    /* Far more ranks than files is damage, and the tables below are as large as the ranks. */
+    /* Many more ranks than files means damage, and the tables below are as large as the number of ranks. */
     if (said > DS_RANK_MAX || said > 4096 + 64 * (int64_t)z->n_files) {
         err_data(e, z->s->path, ERR_NO_BYTE, "%lld ranks, but only %d files", (long long)said, z->n_files);
         return -1;

@@ -1,5 +1,5 @@
 /*
- * zero_fresh.c - groups and shapes of the source become DeepSpeed's trees
+ * zero_fresh.c - make DeepSpeed's trees from the groups and shapes of a source
  */
 #include "libcommon/layout/zero/zero_fresh.h"
 
@@ -22,7 +22,7 @@ static const struct tmap *weights_of(const struct param *p)
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
 }
 
-/* Integers are a buffer's, and what `like` has as one. Floats come first. */
+/* Returns true for a tensor of integers, and for a buffer of `like`. Types of floats come first in the enum. */
 static bool is_buffer(const struct param *p, const struct source *like)
 {
     const struct tmap *m = weights_of(p);
@@ -30,7 +30,7 @@ static bool is_buffer(const struct param *p, const struct source *like)
     return m && (m->dtype > DTYPE_BF16 || (like && zero_like_buffer(like, p->name)));
 }
 
-/* Buffers of the model are no parameters, where they stand among its weights. */
+/* Move the model's buffers from the parameters to the values. */
 static void split_buffers(struct source *s, const struct source *like)
 {
     struct source_value *value = arena_alloc(s->arena, (size_t)(s->n_values + s->n_params + 1) * sizeof *value);
@@ -51,7 +51,7 @@ static void split_buffers(struct source *s, const struct source *like)
 
         if (!is_buffer(p, like)) {
             s->param[n] = *p;
-            s->param[n++].group = -1;   /* of the new groups none yet */
+            s->param[n++].group = -1;   /* not in a new group yet */
             continue;
         }
         s->value[s->n_values] = (struct source_value){ .name = p->name, .map = weights_of(p), .ndim = p->ndim,
@@ -63,7 +63,10 @@ static void split_buffers(struct source *s, const struct source *like)
     free(prefix);
 }
 
-/* What the run computes with: what all weights are, or fp32, which any of them can be made. */
+/*
+ * Returns the type that the run computes with: the type of all weights, or fp32, to which any of them can be
+ * converted.
+ */
 static enum dtype common_dtype(const struct source *s)
 {
     enum dtype t = DTYPE_N;
@@ -79,7 +82,10 @@ static enum dtype common_dtype(const struct source *s)
     return t == DTYPE_F16 || t == DTYPE_BF16 ? t : DTYPE_F32;
 }
 
-/* Weights alone, and what is found by name, have no order but the model's. */
+/*
+ * Make one group in the order of the model, for weights without an optimizer, and for forms that store parameters by
+ * name.
+ */
 static void one_group(const struct source *s, struct optim_groups *out, enum state due)
 {
     struct optim_group *g = arena_alloc(s->arena, sizeof *g);
@@ -92,8 +98,9 @@ static void one_group(const struct source *s, struct optim_groups *out, enum sta
 }
 
 /*
- * AdamW(model.parameters()) lists frozen parameters, too, and keeps nothing of them: DeepSpeed's groups have those that
- * are trained. A group may become empty and stays, so that numbers of groups do not change.
+ * Remove frozen parameters from the groups. AdamW(model.parameters()) lists them too, without states, whereas
+ * DeepSpeed's groups contain only trained parameters. A group that becomes empty stays, so that the numbers of
+ * groups do not change.
  */
 static void leave_out_frozen(const struct source *s, struct optim_groups *groups, struct report *notes)
 {
@@ -160,7 +167,7 @@ static int read_groups(struct source *s, const struct zero_fresh_request *q, str
     return 0;
 }
 
-/* A form that keeps each parameter by its name is made without these, too. */
+/* Report missing groups and steps. A form that stores each parameter by its name is made without them. */
 static void tell_unsaid(const struct source *s, const struct optim_groups *groups, struct report *notes)
 {
     bool said = false;
@@ -182,7 +189,7 @@ static void tell_unsaid(const struct source *s, const struct optim_groups *group
                    "anew");
 }
 
-/* Moments that no group's settings go with would be lost without a word. */
+/* Refuse moments of a parameter in no group, because they would be lost silently. */
 static int check_groups(const struct source *s, const struct source *like, struct report *notes, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++)
@@ -218,7 +225,10 @@ static struct pk *param_shapes(struct source *s, const struct optim_groups *grou
     return zero_shape_tree(s->arena, &x);
 }
 
-/* Every name, its tensor to be put there by whoever writes it; of `like`, where it is, which may have further ones. */
+/*
+ * Returns a dict of all names. The writer fills in the tensors. With `like` the names are those of `like`, which may
+ * have additional ones.
+ */
 static struct pk *module(struct source *s, const struct source *like, struct pk *buffer_names)
 {
     struct pk *d = pk_ordered_dict(s->arena);
@@ -255,7 +265,7 @@ static struct pk *config(const struct source *s)
     return d;
 }
 
-/* In the genuine order. */
+/* Make the tree with its keys in DeepSpeed's order. */
 static struct pk *model_states(struct source *s, const struct source *like, const struct optim_groups *groups)
 {
     static const char *const empty[] = { "lr_scheduler", "data_sampler", "random_ltd" };
@@ -300,7 +310,7 @@ static struct pk *param_groups(const struct source *s, const struct optim_groups
     return list;
 }
 
-/* The source's scaler goes on; else as DeepSpeed begins. */
+/* Returns the source's loss scaler, or else the one that DeepSpeed starts with. */
 static struct loss_scale scale_of(const struct source *s)
 {
     struct loss_scale scale = s->weights == DTYPE_F16 ? loss_scale_dynamic(65536) : loss_scale_static(1);
@@ -310,7 +320,10 @@ static struct loss_scale scale_of(const struct source *s)
     return scale;
 }
 
-/* Its counter is in the state, where torch's Adam and DeepSpeed's look for it; as `like` has it, if it has one. */
+/*
+ * Decide where the counter is stored: as in `like` if it has one, else in the state, where torch's Adam and
+ * DeepSpeed's read it.
+ */
 static void place_step(struct run_state *run, const struct run_state *like)
 {
     const bool said = like && like->opt_step >= 0;
@@ -342,9 +355,12 @@ static void make_optimizer(struct source *s, const struct source *like, const st
     place_step(&s->run, like ? &like->run : NULL);
 }
 
-/* ---- all of it ---- */
+/* ---- public functions ---- */
 
-/* It is one of ZeRO already; a universal form of the pipeline engine's stays one. */
+/*
+ * Returns true if the source has such trees already, or if it is the pipeline engine's and the target a universal
+ * form.
+ */
 static bool stays(const struct source *s, enum zero_fresh what)
 {
     return s->zero_stage || (what == ZERO_FRESH_NAMES && s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST &&

@@ -1,5 +1,5 @@
 /*
- * zero_like.c - names and shapes are compared, settings put over those of each group
+ * zero_like.c - compare names and shapes, and combine the settings of groups
  */
 #include "libcommon/layout/zero/zero_like.h"
 
@@ -37,7 +37,7 @@ static int bad_shape(const struct source *s, const struct param *p, const struct
     return -1;
 }
 
-/* What the engine has, the source has to have. */
+/* Check that the source has every parameter and buffer of the engine, with the same shape. */
 static int check_all_there(struct source *s, const struct source *like, struct err *e)
 {
     struct source_hit hit;
@@ -61,7 +61,7 @@ static int check_all_there(struct source *s, const struct source *like, struct e
     return 0;
 }
 
-/* What the source has would else be left behind without a word. */
+/* Check that the engine has every parameter of the source, which would otherwise be lost silently. */
 static int check_all_taken(const struct source *s, const struct source *like, struct report *notes, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -81,7 +81,7 @@ static int check_all_taken(const struct source *s, const struct source *like, st
 
 /* ---- settings ---- */
 
-/* Which of the source's groups has each parameter. */
+/* Returns a table of the source's groups by parameter name. */
 static struct names *number_groups(struct arena *a, const struct optim_groups *own)
 {
     struct names *group = names_new(a);
@@ -92,7 +92,10 @@ static struct names *number_groups(struct arena *a, const struct optim_groups *o
     return group;
 }
 
-/* The one group of the source that all of these are of; -1: of several, or of none. */
+/*
+ * Returns the group of the source that contains all of these parameters, or -1 if they are in several groups or in
+ * none.
+ */
 static int group_of_all(const struct names *group, const struct optim_group *g)
 {
     int first = g->n ? names_find(group, g->param[0]) : -1;
@@ -103,7 +106,10 @@ static int group_of_all(const struct names *group, const struct optim_group *g)
     return first;
 }
 
-/* Settings that the engine's optimizer has, with the source's values; a counter among them is the source's. */
+/*
+ * Returns the settings that the engine's optimizer has, with the source's values. A counter among them is set to the
+ * source's step.
+ */
 static struct pk *settings(struct source *s, const struct pk *engines, const struct pk *own)
 {
     struct pk *d = engines ? pk_copy(s->arena, engines) : pk_dict(s->arena);

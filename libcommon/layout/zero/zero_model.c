@@ -1,8 +1,8 @@
 /*
- * zero_model.c - the tables inside model_states files
+ * zero_model.c - read the tables inside model_states files
  *
- * Up to ZeRO-2 there is one, with all weights: views of one storage a group. ZeRO-3 leaves an empty tensor for each
- * parameter, on every rank; what it does hold are buffers, and a piece of each frozen parameter a rank.
+ * Up to ZeRO-2 there is one file, with all weights as views of one storage per group. ZeRO-3 stores an empty tensor
+ * for each parameter, on every rank; its files hold the buffers, and one rank's piece of each frozen parameter.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static void read_buffers(struct zero *z, const struct names *names)
     }
 }
 
-/* Names that share another's tensor; who holds it is a parameter of the groups, or frozen. */
+/* Read the names that share another's tensor. The holder is a parameter of the groups, or frozen. */
 static void read_shared(struct zero *z, const struct names *names)
 {
     uint32_t n = 0;
@@ -75,7 +75,7 @@ static void read_shared(struct zero *z, const struct names *names)
     }
 }
 
-/* The tensors of `module`, in the model's order. What is none (an _extra_state of some layer) is a value. */
+/* Read the tensors of `module`, in the model's order. Other objects (an _extra_state of some layer) are values. */
 static struct names *read_module(struct zero *z, const struct pt *pt)
 {
     struct names *names = names_new(z->s->arena);
@@ -137,12 +137,12 @@ static bool same_tree(const struct pk *a, const struct pk *b)
     return same;
 }
 
-/* What the engine saves on every rank is the same everywhere. */
+/* Keys that the engine saves on every rank, with the same values. */
 static const char *const engine_keys[] = {
     "param_shapes", "frozen_param_shapes", "buffer_names", "global_steps", "global_samples",
     "skipped_steps", "lr_scheduler", "dp_world_size", "mp_world_size", "ds_config", "ds_version", NULL,
 };
-/* What is a rank's own, or nobody compares. */
+/* Keys that differ between ranks, or are not compared. */
 static const char *const own_keys[] = {
     "module", "frozen_param_fragments", "shared_params", "optimizer", "data_sampler", "random_ltd",
     "sparse_tensor_module_names", "csr_tensor_module_names", NULL,
@@ -172,7 +172,7 @@ static void compare(const struct zero *z, const struct pt_files_job *j)
         if (!same_tree(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
             report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "%s differs from that of rank 0: the files are not of one save", *key);
-    /* client_state may be a rank's own: its loss, a generator's state. */
+    /* client_state may differ between ranks: a rank's loss, a generator's state. */
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
@@ -183,7 +183,7 @@ static void compare(const struct zero *z, const struct pt_files_job *j)
     }
 }
 
-/* A rank's piece of a frozen parameter is as long as everybody's. */
+/* Returns a rank's piece of a frozen parameter, which must have the same length on all ranks. */
 static struct zero_run read_piece(const struct zero *z, const struct pt_files_job *j, const struct zero_slot *s,
                                   const struct pk *v)
 {

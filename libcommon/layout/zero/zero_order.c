@@ -1,5 +1,5 @@
 /*
- * zero_order.c - sub-groups joined, dealt parameters gathered
+ * zero_order.c - restore the optimizer's order: join sub-groups, and reverse the round-robin distribution
  */
 #include "libcommon/layout/zero/zero_order.h"
 
@@ -52,7 +52,7 @@ static void append(struct zero_group *g, const struct zero_group *more)
     g->n += more->n;
 }
 
-/* Sub-groups of ZeRO-3 join again: each group of the optimizer lists the numbers of its own, in order. */
+/* Join the sub-groups of ZeRO-3. Each group of the optimizer lists the numbers of its sub-groups, in order. */
 static int join_groups(const struct source *s, struct arena *a, struct zero_shape *x, struct err *e)
 {
     const struct zero_shape from = *x;
@@ -82,7 +82,7 @@ odd:
     return -1;
 }
 
-/* param_shapes of a tensor rank has slices: the source's parameters are whole. */
+/* Replace the shapes of slices in a tensor rank's param_shapes with those of whole parameters. */
 static int take_whole(const struct source *s, struct zero_shape *x, struct err *e)
 {
     for (int g = 0; g < x->n_groups; g++)
@@ -104,7 +104,7 @@ static int take_whole(const struct source *s, struct zero_shape *x, struct err *
     return 0;
 }
 
-/* A run without ZeRO lists no groups: of its weights alone all are one. */
+/* Make one group of all weights, because a run without ZeRO lists no groups. */
 static void all_in_one(const struct source *s, struct arena *a, struct zero_shape *out)
 {
     struct zero_group *g = arena_alloc(a, sizeof *g);

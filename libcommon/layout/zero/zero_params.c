@@ -1,16 +1,16 @@
 /*
- * zero_params.c - from the tables to the parameter list and its tensor maps
+ * zero_params.c - make the parameter list and its tensor maps from the tables
  *
- * A parameter's masters and moments are an extent in each rank that holds a part of it (zero_piece()); padding belongs
- * to no parameter. Weights are a view of rank 0's file up to ZeRO-2; ZeRO-3 keeps those of frozen parameters alone, a
- * piece a rank. The list is in the model's order.
+ * A parameter's masters and moments are one extent in each rank that holds a part of it (zero_piece()); padding
+ * belongs to no parameter. Weights are a view of rank 0's file up to ZeRO-2. ZeRO-3 stores only those of frozen
+ * parameters, one piece per rank. The list is in the model's order.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/layout/zero/zero.h"
 
-/* Where a name of the groups stands. */
+/* The position of a name in the groups. */
 struct zero_place {
     int group;
     const struct zero_slot *slot;
@@ -48,7 +48,7 @@ static void add_extent(struct tmap *m, const struct zero_run *run, int64_t at, i
         (struct extent){ run->record, run->at + (uint64_t)at * size, (uint64_t)n * size };
 }
 
-/* The ranks [*first, *last] that may hold a part of it. */
+/* Compute the ranks [*first, *last] that may hold a part of the parameter. */
 static void ranks_of(const struct zero *z, const struct zero_place *p, int *first, int *last)
 {
     int64_t part = z->shape.group[p->group].part;
@@ -67,7 +67,10 @@ static void add_hole(struct zero *z, struct tmap *m, const char *name, int64_t n
         pt_hole(&z->holes, z->s, name, (uint64_t)n * (uint64_t)dtype_size(m->dtype));
 }
 
-/* With holes, the lead's run of a group's state, which a lost rank had as well; NULL: it is none's. */
+/*
+ * With holes, returns the lead's run of a group's state, which a lost rank had as well. Returns NULL if there is
+ * none.
+ */
 static const struct zero_run *lead_run(const struct zero *z, int group, int state)
 {
     const struct zero_rank *lead = &z->rank[z->lead];
@@ -75,7 +78,10 @@ static const struct zero_run *lead_run(const struct zero *z, int group, int stat
     return z->o->holes && lead->run && lead->run[group][state].record >= 0 ? &lead->run[group][state] : NULL;
 }
 
-/* One flat state over all ranks; NULL: a rank that holds a part of it is not usable, which was told. */
+/*
+ * Returns the map of one flat state over all ranks. Returns NULL if a rank with a part of it is not usable, which
+ * was reported.
+ */
 static struct tmap *flat_map(struct zero *z, const struct zero_place *p, int state)
 {
     const struct zero_run *lead = lead_run(z, p->group, state);
@@ -131,7 +137,7 @@ static struct tmap *whole_map(struct zero *z, const struct zero_tensor *t)
     return zero_tensor_map(z, t->name, &t->t);
 }
 
-/* A trained tensor of a model_states file that is lost. */
+/* Returns the map of a trained tensor in a lost model_states file: a hole. */
 static struct tmap *lost_map(struct zero *z, const struct zero_tensor *t)
 {
     struct tmap *m = new_map(z, t->t.dtype, t->t.n_elems, 1);
@@ -141,7 +147,7 @@ static struct tmap *lost_map(struct zero *z, const struct zero_tensor *t)
     return m;
 }
 
-/* The type of some rank's piece; DTYPE_N: no rank has one. */
+/* Returns the type of any rank's piece, or DTYPE_N if no rank has one. */
 static enum dtype type_of_frozen(const struct zero *z, int i)
 {
     for (int r = 0; r < z->world; r++)
@@ -150,7 +156,7 @@ static enum dtype type_of_frozen(const struct zero *z, int i)
     return DTYPE_N;
 }
 
-/* The pieces of a frozen parameter over all ranks. */
+/* Returns the map of a frozen parameter's pieces over all ranks. */
 static struct tmap *frozen_map(struct zero *z, int i)
 {
     const struct zero_slot *s = &z->frozen[i];
@@ -181,7 +187,7 @@ static struct tmap *frozen_map(struct zero *z, int i)
 
 /* ---- parameters ---- */
 
-/* fp32 weights stand where masters do: the run has no other. */
+/* Store weights as a state. fp32 weights are stored as masters if there are no others. */
 static void put_weights(struct param *p, struct tmap *m)
 {
     if (m && m->dtype != DTYPE_F32)
@@ -209,7 +215,7 @@ static bool same_shape(const struct zero_slot *s, const struct pt_tensor *t)
     return s->ndim == t->ndim && memcmp(s->shape, t->shape, (size_t)s->ndim * sizeof *s->shape) == 0;
 }
 
-/* A parameter that is trained; t is its tensor in `module`, NULL: it has none there. */
+/* Add a trained parameter. t is its tensor in `module`, or NULL if it has none there. */
 static void make_trained(struct zero *z, const struct zero_place *place, const struct zero_tensor *t)
 {
     struct param *p = add_param(z, place->slot->name, place->slot->ndim, place->slot->shape);
@@ -217,7 +223,7 @@ static void make_trained(struct zero *z, const struct zero_place *place, const s
     p->group = place->group;
     if (z->o->no_tensors)
         return;
-    /* No places: rank 0's optimizer file could not tell how vectors are cut. */
+    /* world is 0 if the optimizer's files did not define how vectors are partitioned. */
     for (int s = 0; s < ZERO_STATES && z->shape.world > 0; s++)
         p->state[zero_states[s]] = flat_map(z, place, s);
     if (z->stage == 3)
@@ -251,7 +257,7 @@ static void make_frozen(struct zero *z, int i, const struct zero_tensor *t)
                              : "a frozen parameter without its values (exclude_frozen_parameters?)");
 }
 
-/* A second name: its weights are its holder's. */
+/* Add a second name, whose weights are its holder's. */
 static void make_shared(struct zero *z, const struct zero_tensor *t)
 {
     const struct param *holder = source_param(z->s, t->shared_with);
@@ -275,7 +281,7 @@ static void make_param(struct zero *z, struct zero_tensor *t)
         make_trained(z, &place, t);
     else if (frozen >= 0)
         make_frozen(z, frozen, t);
-    else if (z->stage < 3)              /* frozen in ZeRO-1, which does not list them; or without elements */
+    else if (z->stage < 3)  /* frozen in ZeRO-1, which does not list such parameters; or without elements */
         put_weights(add_param(z, t->name, t->t.ndim, t->t.shape), whole_map(z, t));
     else
         return;
@@ -296,7 +302,7 @@ void zero_params_make(struct zero *z)
         if (!z->tensor[i].buffer && !z->tensor[i].shared_with)
             make_param(z, &z->tensor[i]);
     }
-    /* What `module` lacks: parameters all the same. */
+    /* Names missing in `module` are parameters as well. */
     for (int g = 0; g < z->shape.n_groups; g++)
         for (int i = 0; i < z->shape.group[g].n; i++)
             if (names_find(met, z->shape.group[g].slot[i].name) < 0)

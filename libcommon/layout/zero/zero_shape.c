@@ -1,5 +1,5 @@
 /*
- * zero_shape.c - param_shapes into groups and back, and where their elements lie
+ * zero_shape.c - convert param_shapes to groups and back, and compute the positions of their elements
  */
 #include "libcommon/layout/zero/zero_shape.h"
 
@@ -7,7 +7,7 @@
 
 #include "libcommon/model/zero.h"
 
-/* Elements in a parameter or a group: 4 TiB of masters. */
+/* Limit for the elements of a parameter or a group: 4 TiB of masters. */
 static const int64_t elems_max = (int64_t)1 << 40;
 
 bool zero_is_name(const char *s)
@@ -93,7 +93,7 @@ void zero_shape_index(struct zero_shape *x, struct arena *a)
             names_add(x->index, x->group[g].slot[i].name, n++);
 }
 
-/* No name twice: of equal ones the index has the first alone. */
+/* Check that no name occurs twice. The index has only the first of equal names. */
 static bool check_names(const struct zero_shape *x, const char *path, struct report *r)
 {
     const struct zero_slot *first;
@@ -176,7 +176,7 @@ struct pk *zero_shape_tree(struct arena *a, const struct zero_shape *x)
     return list;
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
 void zero_shape_place(struct zero_shape *x, int stage, int world)
 {

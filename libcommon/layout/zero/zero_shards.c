@@ -1,8 +1,9 @@
 /*
- * zero_shards.c - the tables inside optim_states files
+ * zero_shards.c - read the tables inside optim_states files
  *
- * A rank has one flat fp32 vector and two moments of it for each group. Their places are kept, the handle is not. What
- * the file says of itself (counts, paddings) follows from param_shapes, so it is not needed but compared.
+ * A rank has one flat fp32 vector and two moments of it for each group. Their locations are stored; the handle is
+ * closed. The file's own records of counts and paddings follow from param_shapes, so they are not needed, but are
+ * compared.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 
 const enum state zero_states[ZERO_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-/* A file being read, and where it stands. */
+/* A file that is being read, and its rank. */
 struct zero_shard {
     struct zero *z;
     const struct pt_files_job *j;
@@ -36,7 +37,10 @@ static const struct pk *optimizer_of(const struct pt *pt)
     return opt && !pk_is_none(opt) ? opt : NULL;
 }
 
-/* Elements that fill parameters up, one list a group; absent in older versions: none. */
+/*
+ * Read the number of padding elements per parameter, one list per group. They are absent in older versions, which
+ * have none.
+ */
 static bool read_pads(struct zero *z, const struct pk *opt, const char *path)
 {
     const struct pk *pads = pk_get(opt, "param_alignment_paddings");
@@ -62,7 +66,7 @@ bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path)
     const struct pk *opt = optimizer_of(pt);
     int64_t stage = opt ? run_state_zero_stage(opt) : -1;
 
-    /* BF16_Optimizer, DeepSpeed's choice for some ZeRO-1 runs, keeps the same vectors and names no stage. */
+    /* BF16_Optimizer, DeepSpeed's choice for some ZeRO-1 runs, stores the same vectors and names no stage. */
     if (stage == 0 && pk_get(opt, "single_partition_of_fp32_groups"))
         stage = 1;
     if (stage < 1 || stage > 3 || (stage == 3) != (z->stage == 3)) {
@@ -95,8 +99,8 @@ static struct zero_run flat_run(const struct zero_shard *k, const struct pk *v, 
 }
 
 /*
- * ZeRO-3's vectors are as long as the pieces. Of ZeRO-1/2's the padding at the end may be there or not: of masters it
- * is left out, of moments in the elastic form.
+ * Check the length of a vector. ZeRO-3's vectors are exactly as long as the pieces. In ZeRO-1/2 the padding at the
+ * end may be present or not: it is omitted for masters, and for moments in the elastic form.
  */
 static bool fits(const struct zero_shard *k, const struct zero_run *run, int g, const char *what)
 {
@@ -112,21 +116,24 @@ static bool fits(const struct zero_shard *k, const struct zero_run *run, int g, 
 }
 
 /*
- * An optimizer that never stepped has no states, and ZeRO-3's weights may stand without them: the state is empty then,
- * or not there, as zero_to_fp32.py has it.
+ * Returns true if the file has no moments. An optimizer that never stepped has no states, and ZeRO-3's weights may
+ * be stored without them. The state is then empty, or absent, as zero_to_fp32.py accepts it.
  */
 static bool has_no_moments(const struct zero_shard *k)
 {
     const struct pk *base = adam_base(k->opt), *state = pk_get(base, "state");
     uint32_t n = 0;
 
-    if (pk_items(base, &n))             /* elastic */
+    if (pk_items(base, &n))             /* elastic form */
         return n == 0;
     pk_pairs(state, &n);
     return n == 0 && (base || k->z->stage == 3);
 }
 
-/* The settings of a vector's group; ZeRO-3 has several vectors of one. NULL: the elastic form, which has none. */
+/*
+ * Returns the settings of a vector's group; in ZeRO-3 a group has several vectors. Returns NULL for the elastic
+ * form, which has none.
+ */
 static const struct pk *settings_of(const struct zero_shard *k, int g)
 {
     const struct pk *groups = pk_get(adam_base(k->opt), "param_groups");
@@ -143,7 +150,7 @@ static const struct pk *settings_of(const struct zero_shard *k, int g)
     return adam_list_at(groups, g);
 }
 
-/* Tensors of a group's state, as deep as they lie, but for Adam's own. */
+/* Add the tensors of a group's state at any depth, except Adam's own. */
 static void read_more(const struct zero_shard *k, int g, const struct pk *dict, const char *above)
 {
     uint32_t n = 0;
@@ -173,8 +180,8 @@ static void read_more(const struct zero_shard *k, int g, const struct pk *dict, 
 }
 
 /*
- * Adam's moments are due where the group's settings ask for them and its state has nothing else. Other optimizers have
- * one of them or none. ZeRO-3 does not step a sub-group without gradients.
+ * Read the vectors of a group. Adam's moments are required if the group's settings imply them and its state has
+ * nothing else. Other optimizers have one of them or none. ZeRO-3 does not step a sub-group without gradients.
  */
 static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
 {
@@ -196,7 +203,7 @@ static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
         run[s].record = -1;
 }
 
-/* ---- what the file says of itself ---- */
+/* ---- checks of the file's own records ---- */
 
 static void check_count(const struct zero_shard *k)
 {
@@ -204,7 +211,7 @@ static void check_count(const struct zero_shard *k)
     uint32_t n = 0;
     struct pk **item = pk_items(v, &n);
 
-    /* ZeRO-3 writes one number, the others one a group. */
+    /* ZeRO-3 writes one number, the others one per group. */
     for (uint32_t g = 0; v && g < (item ? n : 1); g++) {
         int64_t count = -1;
 
@@ -226,14 +233,16 @@ static void check_paddings(const struct zero_shard *k)
         int64_t want = group->part - zero_lean(x, g, k->r), said = -1;
         int64_t total = k->r == x->world - 1 ? group->part * x->world - group->need : 0;
 
-        /* Older versions give all of it to the last rank, wherever it falls. */
+        /* Older versions record all of it for the last rank, wherever it is. */
         if (!pk_as_int(adam_list_at(pads, g), &said) || (said != want && said != total))
             report_add(k->j->r, SEV_ERROR, "padding", k->j->path, ERR_NO_BYTE, NULL,
                        "group %d: padding %lld recorded, %lld expected", g, (long long)said, (long long)want);
     }
 }
 
-/* One group's recorded fragments against the order of param_shapes: does it have the same names at the same places? */
+/*
+ * Returns true if one group's recorded fragments have the same names and positions as in the order of param_shapes.
+ */
 static bool same_mapping(const struct zero_shard *k, const struct pk *mapping, int g)
 {
     const struct zero_group *group = &k->z->shape.group[g];
@@ -330,7 +339,7 @@ void zero_shards_rank(const struct pt_files_job *j)
     check_mappings(&k);
 }
 
-/* The lead's records as rank r's file has them: a sound one each, or -1. */
+/* Find the lead's records in rank r's file. Each is valid, or -1. */
 static void recover_rank(struct zero *z, int r)
 {
     const struct zero_rank *lead = &z->rank[z->lead];

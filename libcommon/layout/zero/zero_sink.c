@@ -1,9 +1,9 @@
 /*
  * zero_sink.c - write model_states and optim_states of a target
  *
- * Phases: lay every file out and add its items to the plan, a range of a tensor each; the executor fills storages; at
- * the end each storage's CRC is summed up from its items, padding as the zeros it is, and headers are written around
- * them. Until then a file has no directory, and is no .pt.
+ * Phases: every file is laid out, and its items, each a range of a tensor, are added to the plan. The executor fills
+ * the storages. At the end each storage's CRC is computed from its items, with padding as zeros, and headers are
+ * written around the storages. Until then a file has no directory and is not a valid .pt.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,20 +12,20 @@
 #include "libcommon/layout/deepspeed/deepspeed_file.h"
 #include "libcommon/layout/zero/zero_tree.h"
 
-/* One item: a run of one storage, and where it stands in the tensor. */
+/* One item: a run of one storage, and its position in the tensor. */
 struct zero_item {
     struct sink_item pub;
     int file, storage;
-    uint64_t at;                        /* bytes in the storage */
-    bool counts;                        /* for the tensor's digest: no copy of what another item holds */
-    uint64_t logical_at;                /* its first byte in the tensor, as written */
+    uint64_t at;                        /* offset in the storage, in bytes */
+    bool counts;                        /* included in the tensor's digest, because it is no copy of another item */
+    uint64_t logical_at;                /* offset in the tensor, as written */
 };
 
 struct zero_writer {
     const struct zero_target *t;
-    struct arena *arena;                /* items, too: the plan keeps pointers */
+    struct arena *arena;                /* holds the items as well, because the plan keeps pointers to them */
     int n_files;
-    struct ds_file *file;               /* dp: the rank; layer 0: model_states, -1: optim_states */
+    struct ds_file *file;               /* dp is the rank; layer is 0 for model_states, -1 for optim_states */
 };
 
 /* ---- the files ---- */
@@ -86,7 +86,10 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
 
 /* ---- the plan ---- */
 
-/* Masters and moments are in vectors once; weights of trained parameters in fp32 are those again. */
+/*
+ * Returns true if the item is included in the digest. Masters and moments are stored once in vectors. fp32 weights
+ * of trained parameters are copies of the masters.
+ */
 static bool counts(const struct zero_writer *w, const struct ds_file *f, const struct zero_fill *fill)
 {
     return fill->param >= 0 && (f->layer < 0 || fill->state == STATE_BF16 || w->t->weights_only ||
@@ -150,8 +153,9 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 /* ---- headers ---- */
 
 /*
- * A storage's CRC is the sum of its pieces', each shifted by what follows. Zeros lie wherever nothing was filled in: so
- * to that of nothing but zeros, each item adds what it makes different.
+ * Compute the storages' CRCs. A storage's CRC is the sum of those of its pieces, each shifted by the bytes that
+ * follow it. Bytes that no item fills are zeros, so each item is added as its difference to the CRC of a storage of
+ * zeros.
  */
 static void sum_storages(struct zero_writer *w, struct plan *plan)
 {
@@ -187,7 +191,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
 
 /* ---- digests ---- */
 
-/* The tensors that a reader of the result will find, each once. */
+/* List the tensors that a reader of the result will find, each once. */
 static int list_tensors(const struct zero_writer *w, struct sink_tensor *t, int *number)
 {
     const struct source *s = w->t->src;
@@ -217,7 +221,7 @@ static int list_tensors(const struct zero_writer *w, struct sink_tensor *t, int 
     return n;
 }
 
-/* Second names of weights have what their holders have. */
+/* Add second names of weights, with the digests of their holders. */
 static int list_shared(const struct zero_writer *w, struct sink_tensor *t, int n)
 {
     const struct source *s = w->t->src;

@@ -1,5 +1,5 @@
 /*
- * zero_state.c - run state out of rank 0's files
+ * zero_state.c - read the run state from rank 0's files
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@ static void read_optimizer(struct zero *z, const struct source_file *f)
 {
     struct run_state *run = &z->s->run;
     const struct pk *opt = pk_get(pt_root(f->pt), "optimizer_state_dict");
-    struct report *told = report_new();         /* zero_shards_rank() has reported it already */
+    struct report *told = report_new();         /* already reported by zero_shards_rank() */
     struct adam_step step = adam_find_step(&(struct adam_file){ z->s->files, f->pt, f->name, opt }, 0, told);
 
     report_free(told);
@@ -22,7 +22,7 @@ static void read_optimizer(struct zero *z, const struct source_file *f)
     run->step_is_tensor = step.is_tensor;
 }
 
-/* One save, one counter. */
+/* Check that all files of a save have the same counter. */
 static void compare_steps(struct zero *z)
 {
     const double first = z->rank[z->lead].step;
@@ -39,7 +39,7 @@ static const char *optim_path(const struct zero *z, int rank)
     return files_name(z->s->files, z->s->file[z->optim_file[rank]].file);
 }
 
-/* Rates, betas, the loss scale: the same on all ranks of a save. */
+/* Compare rates, betas and the loss scale, which are the same on all ranks of a save. */
 static void compare_settings(struct zero *z)
 {
     const char *first = z->rank[z->lead].settings;
@@ -53,8 +53,9 @@ static void compare_settings(struct zero *z)
 }
 
 /*
- * Each step of the engine that was not skipped is one of the optimizer; older releases begin with one more. A counter
- * that is another's is that of another save, or of an optimizer that began later than the engine.
+ * Compare the optimizer's counter with the engine's. Each step of the engine that was not skipped is a step of the
+ * optimizer; older releases start with one more. A counter that differs is of another save, or of an optimizer that
+ * started later than the engine.
  */
 static void compare_with_engine(struct zero *z)
 {
@@ -69,13 +70,13 @@ static void compare_with_engine(struct zero *z)
                    "optimizer began at another step", (long long)steps, (long long)skipped, (long long)own);
 }
 
-/* Does a rank have a moment of a group? */
+/* Returns true if a rank has a moment of a group. */
 static bool has_moment(const struct zero *z, int r, int g, int s)
 {
     return z->rank[r].run && z->rank[r].run[g][s].record >= 0;
 }
 
-/* Of one group all ranks have a moment, or none has. */
+/* Check that for each group all ranks have a moment, or none has. */
 static void compare_groups(struct zero *z)
 {
     for (int g = 0; g < z->shape.n_groups; g++)
@@ -90,7 +91,7 @@ static void compare_groups(struct zero *z)
                 }
 }
 
-/* Names of rank 0's states that are not Adam's, each once; NULL: it has none. */
+/* Returns the names of rank 0's states that are not Adam's, each once, or NULL if there are none. */
 static const char *more_states(struct zero *z)
 {
     struct strbuf names = {0};
@@ -111,7 +112,7 @@ static const char *more_states(struct zero *z)
     return all;
 }
 
-/* Other optimizers than Adam: their masters are read, their states are values. */
+/* Report optimizers other than Adam: their masters are read, and their states are values. */
 static void tell_more(struct zero *z)
 {
     z->s->run.more_states = more_states(z);
@@ -121,7 +122,7 @@ static void tell_more(struct zero *z)
                    z->s->run.more_states);
 }
 
-/* They are there on all ranks that were read, or on none. */
+/* Check that all ranks that were read have moments, or none has. */
 static void compare_moments(struct zero *z)
 {
     int without = -1, with = -1;

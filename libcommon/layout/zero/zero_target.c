@@ -1,5 +1,5 @@
 /*
- * zero_target.c - groups, their order and what else follows from the number of ranks
+ * zero_target.c - groups, their order, and everything else that depends on the number of ranks
  */
 #include "libcommon/layout/zero/zero_target.h"
 
@@ -12,7 +12,7 @@
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/zero/zero_order.h"
 
-/* The lowest rank's model_states; optim_states, where they are wanted. */
+/* Find the lowest rank's model_states, and the optim_states if they are requested. */
 static int find_root(struct zero_target *t, struct err *e)
 {
     const struct source *s = t->src;
@@ -36,7 +36,7 @@ static int find_root(struct zero_target *t, struct err *e)
     return -1;
 }
 
-/* ---- what the run's configuration says ---- */
+/* ---- the run's configuration ---- */
 
 static const struct pk *zero_config(const struct zero_target *t)
 {
@@ -64,7 +64,7 @@ static int all_slots(const struct zero_shape *x)
     return n;
 }
 
-/* Each but the last is filled up to 16 bytes of weights. */
+/* Set the padding. Each parameter except the last is padded to 16 bytes of weights. */
 static void fill_up(struct zero_target *t, struct zero_group *g, bool aligned)
 {
     int64_t unit = 16 / dtype_size(t->weights);
@@ -73,7 +73,7 @@ static void fill_up(struct zero_target *t, struct zero_group *g, bool aligned)
         g->slot[i].pad = aligned && i + 1 < g->n ? (unit - g->slot[i].n_elems % unit) % unit : 0;
 }
 
-/* One group as its sub-groups: a new one begins when the pieces of those before fill it. */
+/* Split one group into its sub-groups. A new one begins when the pieces of the previous one reach the limit. */
 static void split_group(struct zero_target *t, const struct zero_group *from, int group, int64_t most, int world)
 {
     struct zero_shape *x = &t->shape;
@@ -113,7 +113,7 @@ static void split_groups(struct zero_target *t, int world)
         split_group(t, &from.group[g], g, most < 1 ? 1 : most > 1e15 ? (int64_t)1e15 : (int64_t)most, world);
 }
 
-/* From the source's order to the optimizer's, and from there to the target's. */
+/* Convert the groups from the source's order to the optimizer's, and from there to the target's. */
 static int settle_groups(struct zero_target *t, int stage, int world, struct err *e)
 {
     if (zero_order_read(t->src, t->arena, &t->shape, e) < 0)
@@ -134,7 +134,7 @@ static int settle_groups(struct zero_target *t, int stage, int world, struct err
     return 0;
 }
 
-/* ---- what there is to be made of ---- */
+/* ---- available states ---- */
 
 int zero_target_group(const struct zero_target *t, const struct param *p)
 {
@@ -153,7 +153,7 @@ const char *zero_target_holder(const struct zero_target *t, const char *name)
     return pk_as_str(pk_get(pk_get(t->root, "shared_params"), name));
 }
 
-/* A tensor that is carried along is copied as it lies. */
+/* Check that carried tensors are contiguous, because their bytes are copied unchanged. */
 static int check_carried(const struct pt *pt, struct err *e)
 {
     const struct pk_tree *tree = pt_tree(pt);
@@ -229,8 +229,8 @@ static int check_states(const struct zero_target *t, struct report *notes, struc
 }
 
 /*
- * What becomes a weight as the run computes with it. Frozen parameters of a universal form are fp32 there, of weights
- * that were less.
+ * Check that weights can be converted to the type that the run computes with. Frozen parameters of a universal form
+ * are fp32, made from weights of a smaller type.
  */
 static int check_weights(const struct zero_target *t, struct report *notes, struct err *e)
 {

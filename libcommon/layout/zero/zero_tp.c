@@ -1,9 +1,9 @@
 /*
- * zero_tp.c - tensor ranks (AutoTP, Megatron-DeepSpeed without pipeline) become one source
+ * zero_tp.c - join tensor ranks (AutoTP, Megatron-DeepSpeed without pipeline) into one source
  *
- * The files of a tensor rank are a checkpoint of their own, whose parameters are slices. Each is opened for itself;
- * then slices of one name are joined by its merge rule: as universal_checkpoint_info says, else as the rules of the
- * first family say that has all names (model/family.h).
+ * The files of a tensor rank are a checkpoint of their own, whose parameters are slices. Each is opened by itself.
+ * Slices of one name are then joined by its merge rule, which comes from universal_checkpoint_info, or else from the
+ * rules of the first family that has all names (model/family.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +15,11 @@
 #include "libcommon/plan/tmap_slice.h"
 
 struct joining {
-    struct source *const *rank;         /* [n]; the first becomes the whole */
+    struct source *const *rank;         /* [n]; the first becomes the joined source */
     int n;
     struct merge_patterns *patterns;    /* or NULL */
     struct family *family;              /* or NULL */
-    const struct merge_parts *parts;    /* of the parameter at hand; NULL: it is not fused */
+    const struct merge_parts *parts;    /* of the current parameter; NULL if it is not fused */
     struct report *r;
 };
 
@@ -39,8 +39,9 @@ static int find_family(struct joining *j, const char *const *name, int n, struct
 }
 
 /*
- * The rule is of the trainer's parameter; under Transformers' names a part of it may be what is cut. *said: a trainer
- * always cuts what it calls so.
+ * Returns the merge rule of a parameter by the family's rules, or -1 if it is not known. The rules describe the
+ * trainer's parameter; under Transformers' names, the slices may be of a part of it. *said is set if the rule is
+ * certain, because a trainer always splits a parameter of this name in this way.
  */
 static int family_rule_of(const struct family *f, const char *name, bool *said)
 {
@@ -80,13 +81,13 @@ static int find_rules(struct joining *j, const struct pk *root, const char *path
 
 /* ---- slices ---- */
 
-/* A state, or behind them the copy of weights. */
+/* Returns the map of a state, or of the copy of the weights if st is STATE_N. */
 static const struct tmap *map_of(const struct param *p, int st)
 {
     return st < STATE_N ? p->state[st] : p->copy;
 }
 
-/* A fused parameter: part by part the pieces of all ranks, by rows. */
+/* Returns the map of a fused parameter: part by part, the pieces of all ranks, by rows. */
 static struct tmap *join_parts(const struct joining *j, const struct param *whole, struct param *const *slice, int st)
 {
     struct tmap_part *part = xcalloc((size_t)j->parts->n * (size_t)j->n, sizeof *part);
@@ -110,7 +111,7 @@ static struct tmap *join_parts(const struct joining *j, const struct param *whol
     return m;
 }
 
-/* The slices of one state; NULL: a rank has none, or of another type (told). */
+/* Join the slices of one state. Returns NULL if a rank has none, or one of another type (reported). */
 static struct tmap *join_maps(const struct joining *j, const struct param *whole, struct param *const *slice, int st)
 {
     struct arena *a = j->rank[0]->arena;
@@ -122,14 +123,14 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
         const struct tmap *one = map_of(slice[t], st), *first = map_of(slice[0], st);
 
         if (!one)
-            return NULL;                /* its file is not usable, which was told */
+            return NULL;                /* its file is not usable, which was reported */
         if (one->dtype != first->dtype) {
             report_add(j->r, SEV_ERROR, "dtype", j->rank[0]->path, ERR_NO_BYTE, whole->name,
                        "%s on tensor rank 0, %s on %d", dtype_name(first->dtype), dtype_name(one->dtype), t);
             return NULL;
         }
         m->dtype = one->dtype;
-        m->slice[t] = *one->slice;      /* without tensor ranks a map is one slice */
+        m->slice[t] = *one->slice;      /* without tensor ranks a map has one slice */
     }
     if (j->parts)
         return join_parts(j, whole, slice, st);
@@ -137,7 +138,7 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
     return m;
 }
 
-/* The slices of a parameter on all ranks; false: told. */
+/* Find the slices of a parameter on all ranks. Returns false after a report if one is missing. */
 static bool find_slices(const struct joining *j, struct param *p, struct param **slice)
 {
     slice[0] = p;
@@ -153,7 +154,10 @@ static bool find_slices(const struct joining *j, struct param *p, struct param *
     return true;
 }
 
-/* Do all slices begin with the same bytes? More than zeros, or they tell nothing. */
+/*
+ * Returns true if all slices begin with the same bytes. If they are all zeros the result is false, because equal
+ * zeros do not identify copies.
+ */
 static bool begin_alike(const struct joining *j, struct param *const *slice)
 {
     enum { BYTES = 4096 };
@@ -173,8 +177,9 @@ static bool begin_alike(const struct joining *j, struct param *const *slice)
 }
 
 /*
- * By the family. AutoTP leaves some parameters whole, as its patterns say; where there are none slices that begin alike
- * are copies of an embedding. Of others nobody can say what they are.
+ * Returns the merge rule by the family, or -1 after a report. AutoTP leaves some parameters whole, as its patterns
+ * define. Without patterns, slices of an embedding that begin with the same bytes are copies. For other parameters
+ * with such slices the rule cannot be determined.
  */
 static int guess_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
@@ -194,7 +199,7 @@ static int guess_rule(const struct joining *j, const struct param *p, struct par
     return -1;
 }
 
-/* Do the parts' rows make each rank's slice? */
+/* Check that the rows of the parts add up to each rank's slice. */
 static bool check_parts(const struct joining *j, const struct param *p, int rule)
 {
     for (int t = 0; j->parts && t < j->n; t++) {
@@ -241,7 +246,7 @@ static void join_param(struct joining *j, struct param *p, struct param **slice)
     *p = whole;
 }
 
-/* Second names of tied weights are their holder's. */
+/* Give second names of tied weights the states of their holders. */
 static void share_again(struct source *s)
 {
     for (int i = 0; i < s->n_params; i++) {

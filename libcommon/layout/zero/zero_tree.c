@@ -1,5 +1,5 @@
 /*
- * zero_tree.c - storages and what fills them; model_states
+ * zero_tree.c - storages and their contents; model_states
  */
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
@@ -61,7 +61,7 @@ struct carrier {
     const struct pt *pt;
 };
 
-/* A tensor gets a storage of its own, as long as it is. */
+/* Replace a tensor with one that has a storage of its own, of its own length. */
 static struct pk *carry_tensor(void *ctx, const struct pk *v)
 {
     struct carrier *c = ctx;
@@ -97,12 +97,12 @@ struct pk *zero_tree_carry(struct zero_tree *x, const struct pk *v, const struct
 
 /* ---- weights ---- */
 
-/* A model_states file under construction. */
+/* A model_states file that is being made. */
 struct model_tree {
     const struct zero_target *t;
     struct zero_tree *x;
     int rank;
-    int *storage;                       /* [groups] of the flat weights; up to ZeRO-2 */
+    int *storage;                       /* [groups] storages of the flat weights; up to ZeRO-2 */
     struct names *frozen;               /* storages of frozen tensors, by name */
 };
 
@@ -130,7 +130,7 @@ static int64_t flat_elems(const struct zero_shape *x, int g)
     return x->group[g].part * x->world;
 }
 
-/* A view of its group's storage. */
+/* Returns a view of its group's storage. */
 static struct pk *trained_view(struct model_tree *k, const struct param *p, bool fill)
 {
     const struct zero_slot *slot;
@@ -162,13 +162,13 @@ static struct pk *frozen_tensor(struct model_tree *k, const struct param *p)
         .storage_elems = (int64_t)(len / (uint64_t)dtype_size(k->t->weights)) });
 }
 
-/* ZeRO-3 leaves nothing of a parameter in `module`. */
+/* Returns an empty tensor, which ZeRO-3 stores in place of a parameter in `module`. */
 static struct pk *empty_tensor(struct model_tree *k)
 {
     return zero_tree_vector(k->x, zero_tree_storage(k->x, 0), k->t->weights, 0, false);
 }
 
-/* A buffer that the source keeps in another file. */
+/* Returns a buffer that the source stores in another file. */
 static struct pk *buffer(struct model_tree *k, const struct source_value *v)
 {
     int storage = zero_tree_storage(k->x, v->map->len);
@@ -179,7 +179,7 @@ static struct pk *buffer(struct model_tree *k, const struct source_value *v)
         .storage_elems = (int64_t)(v->map->len / (uint64_t)dtype_size(v->map->dtype)) });
 }
 
-/* What stands under a name of `module`: a parameter, or a value that is carried along. */
+/* Returns the value under a name of `module`: a parameter, or a value that is carried over. */
 static struct pk *module_value(struct model_tree *k, const char *name, const struct pk *v)
 {
     const char *holder = name ? zero_target_holder(k->t, name) : NULL;
@@ -221,7 +221,7 @@ static bool is_frozen(const struct zero_target *t, const struct param *p)
            (p->state[STATE_BF16] || p->state[STATE_FP32]);
 }
 
-/* This rank's piece: as long on every rank, zeros behind the end. */
+/* Returns this rank's piece. It has the same length on every rank, with zeros after the end of the parameter. */
 static struct pk *frozen_piece(struct model_tree *k, const struct param *p)
 {
     const int64_t size = dtype_size(k->t->weights), n = (int64_t)weights_bytes(k, p) / size;
@@ -242,7 +242,7 @@ static struct pk *make_frozen(struct model_tree *k, bool values)
     struct arena *a = k->x->ds.arena;
     struct pk *d = pk_ordered_dict(a);
 
-    if (t->shape.stage == 1 || t->weights_only)         /* not saved apart; which they are is not known */
+    if (t->shape.stage == 1 || t->weights_only)         /* not stored separately, or not known */
         return pk_none(a);
     for (int i = 0; i < t->src->n_params; i++) {
         const struct param *p = &t->src->param[i];
@@ -267,7 +267,7 @@ struct pk *zero_tree_config(struct zero_tree *x, const struct zero_target *t)
     return config;
 }
 
-/* Tensor ranks of the source are joined: how they cut parameters is no more. */
+/* Remove the description of how tensor ranks split parameters, because the source's tensor ranks were joined. */
 static struct pk *whole_model(const struct model_tree *k, const char *key, const struct pk *v)
 {
     static const char *const keep[] = { "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size" };
@@ -299,7 +299,7 @@ static struct pk *model_value(struct model_tree *k, const char *key, const struc
     if (strcmp(key, "frozen_param_fragments") == 0)
         return make_frozen(k, true);
     if (strcmp(key, "shared_params") == 0 && k->rank > 0)
-        return pk_dict(a);              /* worked out on rank 0 alone */
+        return pk_dict(a);              /* only rank 0 has them */
     if (strcmp(key, "dp_world_size") == 0)
         return pk_int(a, k->t->shape.world);
     if (strcmp(key, "mp_world_size") == 0)

@@ -1,5 +1,5 @@
 /*
- * zero_tree_impl.h - what zero_tree.c has for zero_tree_optim.c
+ * zero_tree_impl.h - functions of zero_tree.c that zero_tree_optim.c uses
  */
 #ifndef SHARDKIT_LAYOUT_ZERO_TREE_IMPL_H
 #define SHARDKIT_LAYOUT_ZERO_TREE_IMPL_H
@@ -8,15 +8,15 @@
 #include "libcommon/layout/zero/zero_tree.h"
 
 void zero_tree_new(struct zero_tree *x, struct arena *keep);
-/* A storage of so many bytes; its number. */
+/* Add a storage of `len` bytes, and return its number. */
 int zero_tree_storage(struct zero_tree *x, uint64_t len);
 void zero_tree_fill(struct zero_tree *x, const struct zero_fill *fill);
-/* A storage of one fp32 number. */
+/* Add a storage of one fp32 number, and return its number. */
 int zero_tree_number(struct zero_tree *x, float v);
 struct pk *zero_tree_vector(struct zero_tree *x, int storage, enum dtype dtype, int64_t n, bool requires_grad);
-/* A copy of a value of the source, tensors of `pt` in storages of their own. */
+/* Returns a copy of a value of the source. Tensors of `pt` get storages of their own. */
 struct pk *zero_tree_carry(struct zero_tree *x, const struct pk *v, const struct pt *pt);
-/* The run's configuration, its stage the target's. */
+/* Returns the run's configuration with the target's stage. */
 struct pk *zero_tree_config(struct zero_tree *x, const struct zero_target *t);
 
 #endif

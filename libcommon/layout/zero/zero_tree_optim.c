@@ -1,5 +1,5 @@
 /*
- * zero_tree_optim.c - optim_states: vectors of a rank, and what is said of them
+ * zero_tree_optim.c - make optim_states: the vectors of a rank, and their description
  */
 #include <stdlib.h>
 #include <string.h>
@@ -7,17 +7,17 @@
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
-/* An optim_states file under construction. */
+/* An optim_states file that is being made. */
 struct optim {
     const struct zero_target *t;
     struct zero_tree *x;
-    struct arena *a;                    /* the tree's */
+    struct arena *a;                    /* the tree's arena */
     int rank;
 };
 
 /* ---- vectors ---- */
 
-/* This rank's vector of a state of group g. */
+/* Returns this rank's vector of a state of group g. */
 static struct pk *vector(struct optim *k, int g, enum state st)
 {
     const struct zero_shape *x = &k->t->shape;
@@ -56,7 +56,7 @@ static struct pk *masters(struct optim *k)
 
 /* ---- Adam's state ---- */
 
-/* The source's first group that the optimizer's group `og` is made of. */
+/* Returns the first group of the source from which the optimizer's group `og` is made. */
 static int first_source_group(const struct zero_target *t, int og)
 {
     uint32_t n;
@@ -66,7 +66,7 @@ static int first_source_group(const struct zero_target *t, int og)
     return t->src->zero_stage == 3 && item && n && pk_as_int(item[0], &id) ? (int)id : og;
 }
 
-/* Everything of the source's state that is no vector (the counter), and the vectors. */
+/* Returns the state of group g: the source's counter, and the vectors. */
 static struct pk *adam_state(struct optim *k, int g)
 {
     const struct pk *was = adam_group_state(k->t->opt, first_source_group(k->t, k->t->group_of[g]));
@@ -85,7 +85,7 @@ static struct pk *adam_state(struct optim *k, int g)
     return d;
 }
 
-/* Settings of the groups, each with the numbers of its states. */
+/* Returns the settings of the groups, each with the numbers of its states. */
 static struct pk *groups(struct optim *k)
 {
     const struct zero_target *t = k->t;
@@ -119,9 +119,9 @@ static struct pk *base_state(struct optim *k)
     return d;
 }
 
-/* ---- what follows from the shape ---- */
+/* ---- values that follow from the shape ---- */
 
-/* In the spelling of the source: a number, or a member of DeepSpeed's enum. */
+/* Returns the stage in the source's form: a number, or a member of DeepSpeed's enum. */
 static struct pk *stage_value(struct optim *k, const struct pk *was)
 {
     struct pk *args = pk_tuple(k->a);
@@ -170,7 +170,10 @@ static struct pk *alignments(struct optim *k)
     return list;
 }
 
-/* Where this rank's fragments lie: as the vectors have them, whatever DeepSpeed would write. */
+/*
+ * Returns the positions of this rank's fragments in its vectors, which may differ from those that DeepSpeed would
+ * write.
+ */
 static struct pk *mappings(struct optim *k)
 {
     const struct zero_shape *x = &k->t->shape;
@@ -197,7 +200,7 @@ static struct pk *mappings(struct optim *k)
 
 /* ---- optimizer_state_dict ---- */
 
-/* ZeRO-3 does not save what it clips at; the others' loader wants it. */
+/* Returns the clipping threshold. ZeRO-3 does not save it, but the loaders of the other stages require it. */
 static struct pk *clip_grad(struct optim *k, const struct pk *was)
 {
     double clip = 0;
@@ -208,7 +211,7 @@ static struct pk *clip_grad(struct optim *k, const struct pk *was)
     return pk_float(k->a, clip);
 }
 
-/* The elastic form's loader wants a counter that its writer leaves out with torch's Adam. */
+/* Returns the counter that the elastic form's loader requires, although its writer omits it with torch's Adam. */
 static struct pk *step_number(struct optim *k)
 {
     return k->t->src->run.opt_step >= 0 ? pk_int(k->a, k->t->src->run.opt_step) : NULL;
@@ -248,11 +251,14 @@ static int part_of(const char *key)
     for (int i = 0; i < P_N; i++)
         if (strcmp(key, keys[i]) == 0)
             return i;
-    /* A universal form has the settings under a key of their own; very old versions spelled paddings so. */
+    /* A universal form has the settings under a separate key. Very old versions named paddings differently. */
     return strcmp(key, "param_groups") == 0 || strcmp(key, "groups_padding") == 0 ? P_N : -1;
 }
 
-/* Does the stage have it? BF16_Optimizer names no stage; what aligns parameters is younger than the rest. */
+/*
+ * Returns true if the stage has this part. BF16_Optimizer names no stage. param_alignment_paddings is newer than the
+ * other parts.
+ */
 static bool has_part(const struct optim *k, enum optim_part p)
 {
     static const enum optim_part of3[] = { P_STAGE, P_SCALER, P_DYNAMIC, P_OVERFLOW, P_COUNTS, P_BASE3, P_MASTERS3 };

@@ -1,9 +1,9 @@
 /*
- * zero_values.c - what rank 0's files hold beside the parameters
+ * zero_values.c - the contents of rank 0's files other than parameters
  *
- * Buffers of the model under their own names, whatever else stands in model_states under its key (the caller's
- * client_state among them), and the optimizer's settings as "optimizer.KEY". Left out is what follows from the number
- * of ranks, so that the same state at another number has the same values.
+ * These are buffers of the model under their own names, all other values of model_states under their keys (including
+ * the caller's client_state), and the optimizer's settings as "optimizer.KEY". Values that follow from the number of
+ * ranks are left out, so that the same state at another number of ranks has the same values.
  */
 #include <string.h>
 
@@ -52,7 +52,7 @@ static void add_tree(struct zero *z, const char *name, const struct pk *tree, co
     v->pt = pt;
 }
 
-/* The pairs of a dict whose keys are not among `not`. */
+/* Add the pairs of a dict whose keys are not listed in `not`. */
 static void add_dict(struct zero *z, const char *prefix, const struct pk *dict, const struct pt *pt,
                      const char *const * not)
 {
@@ -67,7 +67,7 @@ static void add_dict(struct zero *z, const char *prefix, const struct pk *dict, 
     }
 }
 
-/* What `module` holds that is no parameter. */
+/* Add the contents of `module` that are not parameters. */
 static void add_module(struct zero *z, const struct pt *pt)
 {
     uint32_t n = 0;
@@ -85,7 +85,10 @@ static void add_module(struct zero *z, const struct pt *pt)
     }
 }
 
-/* Is it the first state of a group of the optimizer? Its number; without settings each is one. */
+/*
+ * Returns true if the state is the first of a group of the optimizer, and sets *number to the group's number.
+ * Without settings each state is one group.
+ */
 static bool is_first(const struct pk *groups, int state, int *number)
 {
     uint32_t n = 0;
@@ -120,7 +123,7 @@ static void add_optimizer(struct zero *z, const struct pt *pt)
                                     z->rank[r].more[i].name, r), &z->rank[r].more[i].t, false);
     for (int g = 0; g < z->shape.n_groups; g++) {
         step = pk_get(adam_group_state(opt, g), "step");
-        /* Sub-groups follow from the number of ranks: of each group the first one's. */
+        /* Sub-groups depend on the number of ranks, so only the first of each group is used. */
         if (step && is_first(z->s->run.param_groups, g, &number))
             add_tree(z, arena_fmt(z->s->arena, "optimizer.state.%d.step", number), step, pt);
     }
