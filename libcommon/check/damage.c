@@ -225,7 +225,7 @@ static void list_states(struct damage *d)
                                                       .proved = k % 2 == 0 && is_proved(d, p, st) };
         }
     for (int i = 0; i < s->n_values; i++)
-        if (s->value[i].map && damage_hits(d, s->value[i].map, NULL))
+        if (s->value[i].map ? damage_hits(d, s->value[i].map, NULL) : !s->value[i].tree)
             d->value[d->n_values++] = i;
 }
 

@@ -34,7 +34,7 @@ struct damage {
     int n;
     struct damage_state *state; /* by parameter, then state */
     int n_values;
-    int *value;                 /* tensors that are no parameter's (source_value) with pieces in bad records */
+    int *value;                 /* what is no parameter's (source_value): tensors with pieces in bad records, lost values */
 };
 
 struct damage_opts {

@@ -9,6 +9,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/text.h"
+#include "libcommon/layout/pt_files.h"
 
 enum { CHUNK_ELEMS = 1 << 16 };
 
@@ -354,18 +355,25 @@ static int fill_param(struct work *w, struct err *e)
 
 /* ---- all of them ---- */
 
-static struct tmap *spooled_map(struct source *s, int file, uint64_t at, uint32_t crc, const struct tmap *was)
+/* A map of all of a new record, in the type of the map that it replaces. */
+static struct tmap *map_of_record(struct source *s, const struct record *r, const struct tmap *was)
 {
     struct tmap *m = arena_alloc(s->arena, sizeof *m);
     struct tmap_slice *slice = arena_alloc(s->arena, sizeof *slice);
     struct extent *x = arena_alloc(s->arena, sizeof *x);
-    const struct record r = { .file = file, .at = at, .len = was->len, .has_crc = true, .crc = crc,
-                              .name = "salvaged" };
 
-    *x = (struct extent){ files_add_record(s->files, &r), 0, was->len };
+    *x = (struct extent){ files_add_record(s->files, r), 0, was->len };
     *slice = (struct tmap_slice){ .len = was->len, .n_extents = 1, .extent = x };
     *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = was->dtype, .len = was->len, .n_slices = 1, .slice = slice };
     return m;
+}
+
+static struct tmap *spooled_map(struct source *s, int file, uint64_t at, uint32_t crc, const struct tmap *was)
+{
+    const struct record r = { .file = file, .at = at, .len = was->len, .has_crc = true, .crc = crc,
+                              .name = "salvaged" };
+
+    return map_of_record(s, &r, was);
 }
 
 static bool same_shape(const struct param *p, const struct param *q)
@@ -496,6 +504,100 @@ void salvage_free(struct salvage *x)
     memset(x, 0, sizeof *x);
 }
 
+/* ---- values ---- */
+
+static bool is_damaged_value(const struct damage *d, const struct source *s, const struct source_value *v)
+{
+    for (int i = 0; i < d->n_values; i++)
+        if (&s->value[d->value[i]] == v)
+            return true;
+    return false;
+}
+
+static bool same_value(const struct source_value *v, const struct source_value *w)
+{
+    if (!v->map || !w->map)
+        return !v->map && !w->map;
+    return v->map->dtype == w->map->dtype && v->map->len == w->map->len && v->ndim == w->ndim &&
+           (v->ndim == 0 || memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof *v->shape) == 0);
+}
+
+/* An undamaged value to copy: the same name in `from`, or another counter of the source. */
+static const struct source_value *value_source(const struct source *s, const struct damage *d,
+                                               const struct salvage_opts *o, const struct source_value *v,
+                                               const struct source **of)
+{
+    struct source_hit hit;
+
+    *of = s;
+    for (int i = 0; v->map && str_ends(v->name, ".step") && i < s->n_values; i++)
+        if (str_ends(s->value[i].name, ".step") && same_value(v, &s->value[i]) && !is_damaged_value(d, s, &s->value[i]))
+            return &s->value[i];
+    *of = o->from;
+    if (!o->from || !source_find(o->from, v->name, &hit) || !hit.value || hit.param || !same_value(v, hit.value) ||
+        is_damaged_value(o->from_damage, o->from, hit.value))
+        return NULL;
+    return hit.value;
+}
+
+/* A pickled value, its tensors with it, as a file in memory. */
+static int copy_tree(struct source *s, struct source_value *to, const struct source *of, const struct source_value *v,
+                     struct err *e)
+{
+    uint8_t *bytes = NULL, *kept;
+    uint64_t len;
+    struct pt *pt;
+
+    if (pt_build("archive", v->tree, v->pt, of->files, &bytes, &len, e) < 0)
+        return -1;
+    kept = arena_alloc(s->arena, len + 1);
+    memcpy(kept, bytes, len);
+    free(bytes);
+    pt = pt_open(s->files, files_add_mem(s->files, kept, len, "salvaged values"), e);
+    if (!pt)
+        return -1;
+    pt_hold(s, pt);
+    to->pt = pt;
+    to->tree = pt_root(pt);
+    return 0;
+}
+
+static int copy_value(struct source *s, struct source_value *to, const struct source *of, const struct source_value *v,
+                      struct err *e)
+{
+    struct tmap_range all = { 0 };
+    uint8_t *buf;
+    struct record r = { .has_crc = true, .name = "salvaged" };
+
+    if (!v->map)
+        return copy_tree(s, to, of, v, e);
+    all.len = r.len = v->map->len;
+    buf = arena_alloc(s->arena, v->map->len + 1);
+    if (tmap_read(v->map, of->files, all, buf, e) < 0)
+        return -1;
+    r.crc = crc_bytes(0, buf, v->map->len);
+    r.file = files_add_mem(s->files, buf, v->map->len, "salvaged values");
+    to->map = map_of_record(s, &r, v->map);
+    return 0;
+}
+
+int salvage_values(struct source *s, const struct damage *d, const struct salvage_opts *o,
+                   const struct source_value **left, struct err *e)
+{
+    *left = NULL;
+    for (int i = 0; i < d->n_values; i++) {
+        struct source_value *v = &s->value[d->value[i]];
+        const struct source *of;
+        const struct source_value *from = value_source(s, d, o, v, &of);
+
+        if (!from && !*left)
+            *left = v;
+        if (from && copy_value(s, v, of, from, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* ---- the journal ---- */
 
 static void put_line(struct strbuf *out, json_t *o)
@@ -529,12 +631,20 @@ static json_t *state_json(const struct source *s, const struct salvage_state *x)
     return o;
 }
 
-void salvage_log(const struct source *s, const struct salvage *x, const struct source *from, struct strbuf *out)
+void salvage_log(const struct damage *d, const struct salvage *x, const struct source *from, struct strbuf *out)
 {
+    const struct source *s = d->s;
+
     put_line(out, json_pack("{s:s, s:i, s:o, s:I, s:o, s:I, s:i, s:i}", "format", "shardkit-salvage", "version", 1,
         "tag", text_json(s->tag), "iteration", (json_int_t)s->run.iteration, "from",
         from ? text_json(from->tag) : json_null(), "from_iteration", (json_int_t)(from ? from->run.iteration : -1),
         "parameters", x->n_params, "states", x->n));
     for (int i = 0; i < x->n; i++)
         put_line(out, state_json(s, &x->state[i]));
+    for (int i = 0; i < d->n_values; i++) {
+        const char *name = s->value[d->value[i]].name;
+
+        put_line(out, json_pack("{s:o, s:s}", "value", text_json(name), "origin",
+                                words[str_ends(name, ".step") ? SALVAGE_COPIED : SALVAGE_TAKEN]));
+    }
 }

@@ -64,10 +64,17 @@ MUST_CHECK int salvage_run(struct source *s, const struct damage *d, const struc
 void salvage_free(struct salvage *x);
 
 /*
- * The journal of it, JSON lines: one for the run (format, version, tag, iteration, from, from_iteration, parameters,
- * states), then one per state (parameter, last_stage, state, file, elements, as_listed, and how many of each origin).
- * Equal input, equal text.
+ * Fill damaged values (damage.value): counters of steps from the others, which are equal; the rest from `from`, which
+ * may be NULL. The source's values point at copies in memory. *left: a value that nothing has, or NULL. -1: ERR_SYS.
  */
-void salvage_log(const struct source *s, const struct salvage *x, const struct source *from, struct strbuf *out);
+MUST_CHECK int salvage_values(struct source *s, const struct damage *d, const struct salvage_opts *o,
+                              const struct source_value **left, struct err *e);
+
+/*
+ * The journal of it, JSON lines: one for the run (format, version, tag, iteration, from, from_iteration, parameters,
+ * states), then one per state (parameter, last_stage, state, file, elements, as_listed, and how many of each origin),
+ * then one per value that salvage_values() filled (value, origin). Equal input, equal text.
+ */
+void salvage_log(const struct damage *d, const struct salvage *x, const struct source *from, struct strbuf *out);
 
 #endif

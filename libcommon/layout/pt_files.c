@@ -207,6 +207,16 @@ void pt_holes_free(struct pt_holes *h)
     *h = (struct pt_holes){0};
 }
 
+void pt_hold(struct source *s, struct pt *pt)
+{
+    struct pt **held = arena_alloc(s->arena, ((size_t)s->n_held + 1) * sizeof *held);
+
+    if (s->n_held)
+        memcpy(held, s->held, (size_t)s->n_held * sizeof *held);
+    held[s->n_held++] = pt;
+    s->held = held;
+}
+
 /* ---- other tags of the run ---- */
 
 static int by_number(const void *a, const void *b)

@@ -59,6 +59,8 @@ struct pt_holes {
 struct extent pt_hole(struct pt_holes *h, struct source *s, const char *name, uint64_t len);
 void pt_holes_free(struct pt_holes *h);
 
+/* Close pt with the source, because trees refer to it. */
+void pt_hold(struct source *s, struct pt *pt);
 /*
  * Open the file `name` of the newest other tag in the same folder that has a readable one. Returns NULL if there is
  * none. The caller closes it.

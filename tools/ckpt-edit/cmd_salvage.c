@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "libcommon/check/salvage.h"
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "libcommon/layout/edit/edit_zero.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -51,14 +52,34 @@ static void say_states(const struct ckptedit *j, const struct source *s, const s
             cli_say(&j->cli, "%" PRIu64 " %s", x->n_elems[k], means[k]);
 }
 
-/* Refuse values and elements that cannot be restored, by name. */
-static int check_absent(const struct ckptedit *j, const struct source *s, const struct damage *d,
-                        const struct salvage *x, struct err *e)
+/* Fill damaged values; refuse those that cannot be restored, by name. */
+static int fill_values(const struct ckptedit *j, struct source *s, const struct damage *d, const struct salvage_opts *o,
+                       struct err *e)
 {
-    for (int i = 0; i < d->n_values; i++) {
-        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it", s->value[d->value[i]].name);
+    const bool by_entry = s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST;
+    const struct source_value *left;
+
+    /* The values of other layouts lie in pickled trees, which keep their tensors. */
+    if (!by_entry && d->n_values) {
+        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it", s->value[d->value[0]].name);
         return -1;
     }
+    if (salvage_values(s, d, o, &left, e) < 0)
+        return -1;
+    if (left) {
+        err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it%s", left->name,
+                 o->from ? "; neither does --from" : "; --from DIR takes it from another checkpoint");
+        return -1;
+    }
+    for (int i = 0; i < d->n_values; i++)
+        cli_say(&j->cli, "%s: restored from %s", s->value[d->value[i]].name,
+                str_ends(s->value[d->value[i]].name, ".step") ? "another counter of steps" : o->from->path);
+    return 0;
+}
+
+/* Refuse elements that cannot be restored, by name. */
+static int check_absent(const struct ckptedit *j, const struct source *s, const struct salvage *x, struct err *e)
+{
     for (int i = 0; i < x->n && !j->allow_lost; i++) {
         const struct salvage_state *st = &x->state[i];
 
@@ -85,6 +106,8 @@ static int write_result(struct ckptedit *j, struct source *s, struct edit *x, st
         struct edit_states *to = edit_states_new(x, "salvage", e);
 
         rc = to ? edit_zero(x, to, notes, e) : -1;
+    } else if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST) {
+        rc = edit_dcp_rewrite(x, e);
     } else {
         err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, layout_name(s->kind));
     }
@@ -100,7 +123,7 @@ static int fill(struct ckptedit *j, struct source *s, const struct damage *d, st
 {
     int rc = salvage_run(s, d, o, x, e);
 
-    if (rc == 0 && check_absent(j, s, d, x, e) < 0)
+    if (rc == 0 && (check_absent(j, s, x, e) < 0 || fill_values(j, s, d, o, e) < 0))
         rc = -1;
     if (rc < 0 || j->cli.dry_run || d->n == 0)
         return rc;
@@ -120,7 +143,7 @@ static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
         rc = fill(j, s, &d, o, &found, e);
     if (rc == 0) {
         say_states(j, s, &found);
-        salvage_log(s, &found, o->from, &j->log);
+        salvage_log(&d, &found, o->from, &j->log);
         rc = write_result(j, s, x, e);
     }
     salvage_free(&found);

@@ -117,8 +117,10 @@ static bool is_complete(const struct damaged *x)
 /* Returns true if ckpt-edit salvage can write this checkpoint again. */
 static bool can_salvage(const struct damaged *x)
 {
-    return is_complete(x) && !x->no_optimizer && x->d.n_values == 0 &&
-           (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO);
+    const bool by_entry = x->s->kind == LAYOUT_DCP || x->s->kind == LAYOUT_TORCHDIST;
+
+    return is_complete(x) && !x->no_optimizer &&
+           (by_entry || (x->d.n_values == 0 && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO)));
 }
 
 static void print_ways(const struct damaged *x)
@@ -151,6 +153,8 @@ static void print_ways(const struct damaged *x)
                layout_name(x->s->kind));
     else if (absent)
         printf("training: %" PRIu64 " elements are in no file: ckpt-edit salvage --from DIR %s OUT\n", absent, path);
+    else if (x->d.n_values)
+        printf("training: ckpt-edit salvage %s OUT; values other than counters of steps need --from DIR\n", path);
     else
         printf("training: ckpt-edit salvage %s OUT%s\n", path,
                x->x.n_elems[SALVAGE_ZEROED] ? "; --from DIR has an older checkpoint's moments instead of zeros" : "");

@@ -14,7 +14,9 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_flat.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
+#include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/manifest.h"
+#include "libcommon/layout/pt_files.h"
 #include "libcommon/layout/tile.h"
 
 /* Limit for strided chunks, which are one extent per contiguous run. No trainer writes one with very many. */
@@ -27,6 +29,7 @@ struct dcp_item {
     int entry, chunk;           /* entry -1 - u: a place of table.unread[u], which is not opened */
     int home;                   /* the file that holds it; -1 if missing */
     bool usable;                /* it is inside the file and overlaps no other item */
+    bool lost;                  /* its file is missing or ends before it does, or it does not open */
 };
 
 /* The location of a chunk's bytes; NULL if it is not usable. */
@@ -55,6 +58,8 @@ struct dcp_opening {
     int file[BATCH];            /* the open items, as files */
     struct pt *pt[BATCH];
     uint64_t unused;            /* bytes of items that no entry names */
+    struct pt_holes holes;
+    struct report *late;        /* findings about what is lost, until weights are known; NULL: reported at once */
     int *n_good;                /* per entry, number of usable chunks; -1 if the entry is not usable */
 };
 
@@ -144,6 +149,17 @@ static int item_cmp(const void *a, const void *b, void *ctx)
     return at < other ? -1 : at > other;
 }
 
+/* Of what is lost: a warning where holes are asked for. */
+static enum severity lost(const struct dcp_opening *x)
+{
+    return x->o->holes ? SEV_WARNING : SEV_ERROR;
+}
+
+static struct report *lost_report(const struct dcp_opening *x)
+{
+    return x->late ? x->late : x->r;
+}
+
 /* Report files that are named but missing, once each. */
 static void tell_missing(const struct dcp_opening *x)
 {
@@ -156,7 +172,7 @@ static void tell_missing(const struct dcp_opening *x)
         if (x->item[i].home >= 0 || names_find(told, name) >= 0)
             continue;
         names_add(told, name, i);
-        report_add(x->r, SEV_ERROR, "missing_file", x->path, place->said_at, NULL,
+        report_add(lost_report(x), lost(x), "missing_file", x->path, place->said_at, NULL,
                    "names file %s, which is not there", name);
     }
 }
@@ -188,7 +204,7 @@ static void list_unread(struct dcp_opening *x, int u)
         const int at = unread->place[i].file ? names_find(x->listed, unread->place[i].file) : -1;
 
         if (unread->place[i].file)
-            x->item[x->n_items++] = (struct dcp_item){ -1 - u, i, at < 0 ? -1 : x->l->member[at].file, false };
+            x->item[x->n_items++] = (struct dcp_item){ -1 - u, i, at < 0 ? -1 : x->l->member[at].file, false, false };
     }
 }
 
@@ -216,7 +232,7 @@ static void list_items(struct dcp_opening *x)
             int at = en->chunk[k].place.file ? names_find(x->listed, en->chunk[k].place.file) : -1;
 
             if (en->chunk[k].place.file)
-                x->item[x->n_items++] = (struct dcp_item){ i, k, at < 0 ? -1 : x->l->member[at].file, false };
+                x->item[x->n_items++] = (struct dcp_item){ i, k, at < 0 ? -1 : x->l->member[at].file, false, false };
         }
     }
     for (int i = 0; i < x->table.n_unread; i++)
@@ -234,6 +250,7 @@ static void opening_free(struct dcp_opening *x)
     free(x->flat);
     free(x->n_flat);
     free(x->n_good);
+    pt_holes_free(&x->holes);
 }
 
 /* Returns true if the bytes begin and end like an archive, with a header and an end of directory. */
@@ -286,12 +303,14 @@ static void place_items(struct dcp_opening *x)
         struct dcp_item *it = &x->item[i];
         const struct dcp_place *p = place_of(x, it);
 
-        if (it->home < 0)
+        it->lost = it->home < 0;
+        if (it->lost)
             continue;
         if (i && x->item[i - 1].home != it->home)
             end = 0;
         if (p->at > files_size(f, it->home) || p->len > files_size(f, it->home) - p->at) {
-            report_add(x->r, SEV_ERROR, "cut_short", files_name(f, it->home), p->at, name_of(x, it),
+            it->lost = true;
+            report_add(lost_report(x), lost(x), "cut_short", files_name(f, it->home), p->at, name_of(x, it),
                        "its item should have %" PRIu64 " bytes here, the file ends at %" PRIu64, p->len,
                        files_size(f, it->home));
             continue;
@@ -414,6 +433,28 @@ static void take_item(struct dcp_opening *x, int i)
     pt_close(x->pt[i % BATCH]);
 }
 
+/* With holes: an item that is lost or does not open. A chunk is a hole, a value has neither elements nor a tree. */
+static void lose_item(struct dcp_opening *x, int i)
+{
+    struct dcp_item *it = &x->item[i];
+    const struct dcp_entry *en = &x->table.entry[it->entry];
+    uint64_t len = (uint64_t)dtype_size(en->dtype);
+    struct chunk_extents *found;
+
+    it->lost = true;
+    if (!en->is_tensor) {
+        x->s->value[x->s->n_values++] = (struct source_value){ .name = en->name };
+        return;
+    }
+    for (int d = 0; d < en->ndim; d++)
+        len *= (uint64_t)chunk_of(x, it)->len[d];
+    found = &x->found[x->first[it->entry] + (size_t)it->chunk];
+    found->extent = arena_alloc(x->s->arena, sizeof *found->extent);
+    *found->extent = pt_hole(&x->holes, x->s, place_of(x, it)->file, len);
+    found->n_extents = len > 0;
+    x->n_good[it->entry]++;
+}
+
 /*
  * Returns true if the item is to be opened. Without tensors, one tensor is still opened to identify the writer of
  * the containers.
@@ -445,7 +486,9 @@ static struct pt *open_item(const struct dcp_opening *x, int i)
     struct err e = {0};
     struct pt *pt = pt_open(x->s->files, x->file[i % BATCH], &e);
 
-    if (!pt)
+    if (!pt && (x->o->holes || x->late))
+        report_add(lost_report(x), lost(x), "unreadable", NULL, ERR_NO_BYTE, name_of(x, &x->item[i]), "%s", e.msg);
+    else if (!pt)
         report_add_err(x->r, "unreadable", &e);
     else
         pt_check_classes(pt, files_name(x->s->files, x->file[i % BATCH]), x->r);
@@ -471,6 +514,8 @@ static void open_items(struct dcp_opening *x)
         for (int i = first; i < first + n; i++)
             if (x->pt[i % BATCH])
                 take_item(x, i);
+            else if ((x->o->holes || x->late) && x->item[i].entry >= 0 && (x->item[i].lost || is_opened(x, i)))
+                lose_item(x, i);
     }
 }
 
@@ -698,6 +743,30 @@ static void take_tensors(struct dcp_opening *x)
     }
 }
 
+/* Is the item one of a moment, or of an optimizer's settings? */
+static bool is_optimizers(const struct dcp_opening *x, const struct dcp_item *it)
+{
+    const struct dcp_entry *en = it->entry < 0 ? NULL : &x->table.entry[it->entry];
+    const struct dcp_role *r = en ? &x->role[it->entry] : NULL;
+
+    return en && (r->param ? r->state > STATE_FP32 : en->kind != DCP_ENTRY_OTHER);
+}
+
+/* Without the optimizer: what is lost is a warning if nothing of it is needed. */
+static void report_lost(struct dcp_opening *x)
+{
+    bool needed = false;
+
+    for (int i = 0; i < x->n_items; i++)
+        needed |= x->item[i].lost && !is_optimizers(x, &x->item[i]);
+    for (int i = 0; i < report_n(x->late); i++) {
+        const struct finding *f = report_get(x->late, i);
+
+        report_add(x->r, needed ? SEV_ERROR : SEV_WARNING, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    report_free(x->late);
+}
+
 /* Remove entries whose items are not readable from the table, so that a rewritten table does not contain them. */
 static void drop_unread(struct dcp_opening *x)
 {
@@ -740,9 +809,13 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
         names_add(x.listed, l->member[i].name, i);
     if (read_metadata(&x, e) < 0)
         return -1;
+    if (o->no_optimizer && !o->holes && !o->no_tensors)
+        x.late = report_new();
     list_items(&x);
     if (manifest >= 0)
         dcp_add_file(s, MANIFEST_NAME, manifest, NULL);
+    if (dcp_listed(l, DS_REPAIR_LOG_NAME) >= 0)
+        dcp_add_file(s, DS_REPAIR_LOG_NAME, dcp_listed(l, DS_REPAIR_LOG_NAME), NULL);
     place_items(&x);
     open_items(&x);
     unfold(&x);
@@ -751,6 +824,8 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     rc = assign(&naming, r, e);
     if (rc == 0)
         take_tensors(&x);
+    if (x.late)
+        report_lost(&x);
     opening_free(&x);
     if (rc < 0)
         return -1;

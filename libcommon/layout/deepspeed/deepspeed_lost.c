@@ -87,18 +87,6 @@ void ds_recover(struct ds *d)
 
 /* ---- other tags of the run ---- */
 
-/* Trees point into it: it is closed with the source. */
-static void hold(struct source *s, struct pt *pt)
-{
-    struct pt **held = arena_alloc(s->arena, ((size_t)s->n_held + 1) * sizeof *held);
-
-    if (s->n_held)
-        memcpy(held, s->held, (size_t)s->n_held * sizeof *held);
-    held[s->n_held] = pt;
-    s->held = held;
-    s->n_held++;
-}
-
 /* The same rank's file of the newest other tag that has one; open, and closed with the source. */
 static struct pt *sibling_mp(struct ds *d, int mp)
 {
@@ -106,7 +94,7 @@ static struct pt *sibling_mp(struct ds *d, int mp)
     struct pt *found = pt_sibling(d->s, ds_mp_name(mp, buf), NULL);
 
     if (found)
-        hold(d->s, found);
+        pt_hold(d->s, found);
     return found;
 }
 
@@ -413,7 +401,7 @@ static int stand_in(struct ds *d, int mp, struct err *e)
                    "%s is lost: made again from %s, with the random states of a new run", name, like_name);
     free(like_name);
     if (damaged)
-        hold(d->s, damaged);
+        pt_hold(d->s, damaged);
     return put_stand_in(d, mp, like, e);
 }
 

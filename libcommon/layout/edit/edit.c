@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/edit/edit_anew.h"
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
@@ -426,6 +427,13 @@ void edit_log(struct edit *x, const struct strbuf *log)
         x->anew->ds->repair_log = log;
     if (x->anew && x->anew->zero)
         x->anew->zero->repair_log = log;
+    if (!x->anew) {
+        struct edit_file *f = find_name(x, DS_REPAIR_LOG_NAME);
+        struct edit_made *made = edit_make(x, f ? f : edit_add_file(x, DS_REPAIR_LOG_NAME));
+
+        strbuf_add(&made->head, log->buf, log->len);
+        made->size = made->head.len;
+    }
 }
 
 struct source *edit_source(struct edit *x)

@@ -99,9 +99,7 @@ bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, 
  * file by file.
  */
 const char *edit_anew(const struct edit *x);
-/*
- * Write `log`, which must outlive the edit, as repair.jsonl if the result is 3D shards or ZeRO, written as a whole.
- */
+/* Write `log`, which must outlive the edit, as repair.jsonl of the result. Call it after all other changes. */
 void edit_log(struct edit *x, const struct strbuf *log);
 /*
  * Returns the source that the sink must run on: the source itself, or its changed copy if the result is written as a

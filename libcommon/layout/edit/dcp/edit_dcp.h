@@ -25,6 +25,11 @@ MUST_CHECK int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e);
  * parameter's values lie there alone; ERR_DATA as above.
  */
 MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
+/*
+ * Every entry as new bytes of the source's maps, in files of the old names, of which only those are there that the
+ * source has. ERR_DATA as above.
+ */
+MUST_CHECK int edit_dcp_rewrite(struct edit *x, struct err *e);
 /* Is the entry an optimizer's: a parameter's state, or a setting of a group? */
 struct dcp_entry;
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en);

@@ -7,6 +7,7 @@
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/plan/tmap_slice.h"
 
 /* A file of the source. */
 struct thin_file {
@@ -97,4 +98,65 @@ int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e)
             *saved += f->drop ? was : was - (f->made->size < was ? f->made->size : was);
     }
     return rc;
+}
+
+/* ---- all of it ---- */
+
+/* The shape of a flattened entry's pieces. */
+static void flat_piece(const struct dcp_entry *en, int64_t *len)
+{
+    for (int d = 0; d < en->n_whole; d++) {
+        int64_t pieces = 1;
+
+        for (int j = 0; j < en->n_chunks; j++)
+            pieces = en->chunk[j].at[d] >= pieces ? en->chunk[j].at[d] + 1 : pieces;
+        len[d] = en->whole[d] / pieces;
+    }
+}
+
+/* Chunk k of a flattened entry: a range of a piece, which is a box of the tensor (dcp_flat.h). */
+static const struct tmap *flat_range(struct edit *x, int i, int k, const int64_t *len)
+{
+    const struct dcp_entry *en = &x->s->dcp->entry[i];
+    const struct dcp_chunk *c = &en->chunk[k];
+    int64_t at[TENSOR_MAX_DIM];
+    const struct dcp_chunk box = { .at = at, .len = len };
+    const uint64_t size = (uint64_t)dtype_size(en->dtype);
+    struct tmap_part part;
+
+    for (int d = 0; d < en->n_whole; d++)
+        at[d] = c->at[d] * len[d];
+    part = (struct tmap_part){ edit_entry_box(x, i, &box), (uint64_t)c->at[en->n_whole] * size,
+                               (uint64_t)c->len[en->n_whole] * size };
+    return tmap_parts(x->arena, &part, 1);
+}
+
+static void rewrite_entry(struct edit *x, int i)
+{
+    const struct dcp_entry *was = &x->s->dcp->entry[i];
+    struct edit_entry *n = edit_entries_add(x, i);
+    int64_t len[TENSOR_MAX_DIM];
+
+    flat_piece(was, len);
+    if (was->n_whole)
+        edit_entry_room(x, n, was->n_chunks);
+    else
+        edit_entry_copy(x, n);
+    for (int k = 0; k < was->n_chunks; k++) {
+        const struct dcp_place *place = &was->chunk[k].place;
+
+        if (was->n_whole)
+            n->bytes[k] = (struct edit_bytes){ .map = flat_range(x, i, k, len), .dtype = was->dtype, .tensor = -1 };
+        n->en.chunk[k].place = (struct dcp_place){ .number = -1, .moved_from = place->number + 1 };
+        n->bytes[k].file = place->file && source_file(x->s, place->file) ? place->file : NULL;
+    }
+}
+
+int edit_dcp_rewrite(struct edit *x, struct err *e)
+{
+    if (edit_entries_begin(x, e) < 0)
+        return -1;
+    for (int i = 0; i < x->s->dcp->n; i++)
+        rewrite_entry(x, i);
+    return edit_entries_settle(x, e);
 }

@@ -54,10 +54,19 @@ const struct tmap *edit_entry_box(struct edit *x, int was, const struct dcp_chun
     const struct dcp_entry *en = &x->s->dcp->entry[was];
     const struct dcp_part *part = &x->entries->of->part[was];
     const struct dcp_chunk inner = { .at = c->at + 1, .len = c->len + 1 };
+    struct tmap_part *list;
+    const struct tmap *m;
 
-    if (!part->row)
+    if (!part->row || en->shape[0] == 0 || c->len[0] == 0)
         return edit_box(x->arena, part->map, en->ndim, en->shape, c);
-    return edit_box(x->arena, part->row[c->at[0]].map, en->ndim - 1, en->shape + 1, &inner);
+    list = xcalloc((size_t)c->len[0], sizeof *list);
+    for (int64_t r = 0; r < c->len[0]; r++) {
+        m = edit_box(x->arena, part->row[c->at[0] + r].map, en->ndim - 1, en->shape + 1, &inner);
+        list[r] = (struct tmap_part){ m, 0, m->len };
+    }
+    m = c->len[0] == 1 ? list[0].map : tmap_parts(x->arena, list, (int)c->len[0]);
+    free(list);
+    return m;
 }
 
 void edit_entry_room(struct edit *x, struct edit_entry *n, int n_chunks)
@@ -195,8 +204,9 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
         f->cap = 2 * f->cap + 16;
     }
     c = &made->chunk[made->n_chunks++];
-    *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim, .shape = en->chunk[k].len, .of = b,
-                              .at = made->size };
+    /* A flattened one has a dimension more than the shape that it stands for. */
+    *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim + (en->n_whole > 0), .shape = en->chunk[k].len,
+                              .of = b, .at = made->size };
     en->chunk[k].place.at = made->size;
     en->chunk[k].place.len = edit_chunk_size(c);
     made->size += en->chunk[k].place.len;
