@@ -34,7 +34,7 @@ struct damage {
     int n;
     struct damage_state *state; /* by parameter, then state */
     int n_values;
-    int *value;                 /* what is no parameter's (source_value): tensors with pieces in bad records, lost values */
+    int *value;                 /* no parameters: tensors with pieces in bad records, lost values (source_value) */
 };
 
 struct damage_opts {
