@@ -57,7 +57,7 @@ struct param {
     int stage;                  /* pipeline stage that owns it; -1 if unknown */
     int group;                  /* optimizer group on that stage; -1 if unknown */
     struct tmap *state[STATE_N];        /* NULL if the checkpoint does not hold it */
-    /* weights stored next to the masters, of which they are a rounded copy, for comparison; or NULL */
+    /* rounded copy of the masters, stored as weights next to them, for comparison; or NULL */
     struct tmap *copy;
     struct tmap *tied[STATE_N];         /* the last stage's copy of a tied parameter, or NULL */
     uint32_t digest[STATE_N];           /* CRC-32 of the logical bytes, if a manifest lists it */
@@ -99,7 +99,8 @@ struct run_state {
     const struct pk *optimizer;         /* optimizer_state_dict of shard (pp 0, dp 0, tp 0), or of optimizer_state.pt */
     const struct pk *param_groups;      /* list of dicts, or NULL */
     struct pt *optimizer_pt;            /* the file of both */
-    const char *more_states;  /* names of states that are not Adam's, which are values; NULL if there are none */
+    /* names of states that are not Adam's, which are values; NULL if there are none */
+    const char *more_states;
 };
 
 /* A tensor or value of the files that cannot be read. It is not part of the source. */

@@ -217,7 +217,8 @@ static bool lacks_layers(const struct source_listing *l)
 /* The layouts, with the most specific mark first: a universal folder has mp_rank files, too. */
 static const struct layout_rule {
     bool (*marks)(const char *name);    /* true for a name inside the folder that only this layout has */
-    bool (*fits)(const struct source_listing *l);  /* ... and true if all names fit the layout; NULL to accept any */
+    /* ... and true if all names fit the layout; NULL to accept any */
+    bool (*fits)(const struct source_listing *l);
     bool tag;                           /* a tag of a run; a model may be stored next to tags and is not one */
     int (*open)(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
                 struct err *e);

@@ -1,9 +1,9 @@
 /*
  * optim_groups.c - groups from ZeRO's tables, torch.distributed's entries, the pipeline engine's shards, common.pt
  *
- * torch.distributed's groups come from its entries (dcp/dcp_groups.h). The pipeline engine has the groups of each
- * stage, two of which may have the same settings (the decaying parameters in two halves). Megatron-core's torch_dist
- * has only settings, and the factor of weight decay by which its groups are made.
+ * torch.distributed's groups come from its entries (dcp/dcp_groups.h). The pipeline engine has groups on each stage,
+ * and some of the run's groups may have the same settings (the decaying parameters in two halves). Megatron-core's
+ * torch_dist has only settings, and the factor of weight decay by which its groups are made.
  */
 #include "libcommon/layout/optim_groups.h"
 

@@ -17,8 +17,10 @@ struct optim_group {
 /* How the groups were determined. The order within a group is the run's if it is listed, else the model's. */
 enum optim_groups_how {
     OPTIM_GROUPS_LISTED,                /* groups list their parameters */
-    OPTIM_GROUPS_BY_SETTINGS,  /* settings are stored per parameter; those with the same settings are a group */
-    OPTIM_GROUPS_BY_RULE,  /* Megatron-core does not list the parameters of a group; its standard rule is used */
+    /* settings are stored per parameter; those with the same settings are a group */
+    OPTIM_GROUPS_BY_SETTINGS,
+    /* Megatron-core does not list the parameters of a group; its standard rule is used */
+    OPTIM_GROUPS_BY_RULE,
 };
 struct optim_groups {
     int n;                              /* 0 if the source does not define groups */

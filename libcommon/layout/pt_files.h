@@ -34,7 +34,8 @@ struct pt_files {
     /* Adds `base` to the numbers of the records that read() stored for the file. Called in order, by one thread. */
     void (*renumber)(void *ctx, int file, int base);
     bool holes;                 /* a file that cannot be opened is a warning */
-    bool too_many;  /* result: there are more records than any checkpoint has; the caller's open must fail */
+    /* result: there are more records than any checkpoint has; the caller's open must fail */
+    bool too_many;
 };
 
 enum { PT_FILES_RECORDS_MAX = 4 << 20 };        /* limit for a whole tag; the largest known has some ten thousand */

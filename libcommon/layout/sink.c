@@ -7,8 +7,8 @@
 #include "libcommon/layout/layout.h"
 
 /*
- * Create a file without reserving disk space. This is used in a rehearsal, and in memory (tmpfs), where reserving
- * space takes one thread per file and the writers do it in parallel.
+ * Create a file without reserving disk space. This is used in a rehearsal, and on tmpfs, where reserving a file's
+ * space keeps one thread busy and the writers do it in parallel.
  */
 static int make_hollow(const char *path, uint64_t size, struct err *e)
 {

@@ -21,7 +21,7 @@
 #define METADATA "torch.distributed.checkpoint.metadata"
 #define MEGATRON "megatron.core.dist_checkpointing.strategies.torch"
 
-/* Objects of which there are as many as chunks. They are read during parsing, into tables of their own. */
+/* Objects that are as numerous as chunks. They are read during parsing, into tables of their own. */
 enum { ROW_CHUNK, ROW_INDEX, ROW_INFO, ROW_CLASSES };
 static const char *const row_class[ROW_CLASSES][2] = {
     [ROW_CHUNK] = { METADATA, "ChunkStorageMetadata" }, [ROW_INDEX] = { METADATA, "MetadataIndex" },
@@ -51,7 +51,7 @@ struct pair_row {
 };
 
 struct dcp_reader {
-    struct arena *a, *scratch;  /* permanent; freed after reading */
+    struct arena *a, *scratch;  /* a: for the result; scratch: freed after reading */
     const char *path;
     struct report *r;
     struct err *e;
@@ -62,7 +62,7 @@ struct dcp_reader {
     size_t n_indices, cap_indices;
     struct info_row *info;
     size_t n_infos, cap_infos;
-    struct names *name, *file;  /* names in indices; names in out->file */
+    struct names *name, *file;  /* name: numbers of names in indices; file: in out->file */
     const char **names;         /* the strings, by their numbers in `name` */
     int n_names, cap_names, cap_files;
     struct pk **path_to;        /* planner_data: names and their paths */

@@ -19,7 +19,8 @@ struct dcp_place {
     uint64_t at, len;           /* in bytes */
     uint64_t said_at;           /* offset of this record in .metadata, for messages */
     int number;                 /* number of its pair in storage_data; -1 if it was not read */
-    int moved_from;  /* for writing, if number is -1: 1 + the number of the pair whose key it keeps; 0 if none */
+    /* for writing, if number is -1: 1 + the number of the pair whose key it keeps; 0 if none */
+    int moved_from;
 };
 
 /* A chunk. There may be a million, so the arrays are only as long as the tensor has dimensions. */
@@ -39,7 +40,8 @@ struct dcp_entry {
     const char *name;           /* flattened: "optim.state.norm.weight.exp_avg" */
     enum dcp_entry_kind kind;
     const char *optimizer;      /* STATE, OPTION: the keys before "state" and "param_groups": "optim." */
-    const char *of;  /* ... the parameter's name in its module or its number, or the group's: "norm.weight" */
+    /* ... the parameter's name in its module or its number, or the group's: "norm.weight" */
+    const char *of;
     const char *what;           /* ... "exp_avg", "__bnb_optimizer_quant_state__.state1"; "lr" */
     bool is_tensor;             /* otherwise a pickled value */
     enum dtype dtype;

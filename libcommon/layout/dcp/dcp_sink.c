@@ -21,7 +21,8 @@
 /* One item of the result. */
 struct dcp_piece {
     struct sink_item pub;               /* of the plan item, in the first of the pieces that it writes */
-    int n_pieces;  /* ... number of these pieces: the columns that its rows are distributed to; 0 in the others */
+    /* ... number of these pieces: the columns that its rows are distributed to; 0 in the others */
+    int n_pieces;
     int entry;                          /* index in the target */
     const struct dcp_part *part;        /* of the entry, or of a row of it */
     int64_t layer;                      /* index of that row; -1 if none */
@@ -30,7 +31,8 @@ struct dcp_piece {
     bool cut;                           /* it is the box below of the tensor; otherwise the whole tensor */
     int64_t row, rows, column, columns;
     uint64_t from, len;                 /* bytes: offset of its complete rows in the tensor; size of the piece */
-    struct crc_sum sum;  /* if rows are distributed: digest of the bytes seen, by position in the tensor */
+    /* if rows are distributed: digest of the bytes seen, by position in the tensor */
+    struct crc_sum sum;
     uint8_t *bytes;                     /* a value's archive */
 };
 

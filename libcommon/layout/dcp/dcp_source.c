@@ -21,7 +21,7 @@
 
 /* Limit for strided chunks, which are one extent per contiguous run. No trainer writes one with very many. */
 enum { MAX_RUNS = 1 << 20 };
-/* Limit for the chunks of a stack's rows, each of which is a parameter's layer. */
+/* Limit for the chunks of a stack's rows. Each row is a parameter of one layer. */
 enum { MAX_ROW_CHUNKS = 1 << 22 };
 
 /* One chunk or value. */

@@ -74,7 +74,8 @@ MUST_CHECK int edit_settle(struct edit *x, struct err *e);
 /* Location of the result, and what is permitted there. */
 struct edit_place {
     const char *out;
-    bool hard_links;  /* unchanged files become hard links to the source's, where the file system allows it */
+    /* unchanged files become hard links to the source's, where the file system allows it */
+    bool hard_links;
     bool accept_mismatch;       /* unchanged files may differ from the source's manifest */
 };
 /* Check whether the file system of OUT can share the blocks of unchanged files. Call it after edit_settle(). */

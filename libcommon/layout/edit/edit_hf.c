@@ -279,8 +279,8 @@ static int write_config(struct edit *x, const struct edit_states *to, struct err
 }
 
 /*
- * Returns true if the source has weights of this kind. A folder may have files of both kinds, of which the source
- * uses one.
+ * Returns true if the source has weights of this kind. A folder may have files of both kinds, but the source uses
+ * only one.
  */
 static bool has_weights(const struct edit *x, const char *end)
 {

@@ -77,7 +77,8 @@ struct edit {
     struct edit_digest *digest;
     struct edit_states *states;         /* the tensors of the result; NULL for the source's */
     struct edit_entries *entries;       /* the changed entries of a .metadata; NULL if unchanged */
-    struct source *to;  /* changed copy of the source, if states follow from more than a list; or NULL */
+    /* changed copy of the source, if states follow from more than a list; or NULL */
+    struct source *to;
     struct edit_place place;
     struct edit_anew *anew;             /* set if the result is written as a whole; NULL if file by file */
 };

@@ -343,8 +343,8 @@ static void look(struct sink *k, const struct plan_item *it, uint64_t from, cons
 }
 
 /*
- * Refuse values that fp16 cannot hold, which is not a matter of rounding. It is checked here because a resumed run
- * has no counts.
+ * Refuse values that are beyond the range of fp16: infinity is not a rounded value. The count is checked here
+ * because a resumed run does not have it later.
  */
 static int item_done(struct sink *k, struct plan_item *it, struct err *e)
 {

@@ -15,7 +15,8 @@
 #include "libcommon/layout/layout.h"
 
 struct hf_canonical {
-    const char *names;  /* convention of the files' names: "Transformers", "Megatron-core", "the pipeline engine" */
+    /* convention of the files' names: "Transformers", "Megatron-core", "the pipeline engine" */
+    const char *names;
     const bool *turned;         /* per parameter: the map is stored as [in, out]; in the source's arena */
     int64_t heads;              /* attention heads; 0 if neither the caller nor the files give the number */
     double epsilon;             /* epsilon of the LayerNorms; 0 if the files do not give it */

@@ -26,7 +26,8 @@ struct hf_request {
     int64_t vocab;                      /* rows of the embedding to keep; 0 for all */
     bool lossy;                         /* fp16: write infinity for values that are out of range */
     bool verify;                        /* read everything back before the folder is published */
-    bool named;  /* any model: tensors keep their names and shapes; only config.dtype is used from config */
+    /* any model: tensors keep their names and shapes; only config.dtype is used from config */
+    bool named;
     const bool *turned;                 /* named: per parameter, true if stored as [in, out]; NULL if none is */
     bool as_is;                         /* named: each tensor keeps its dtype */
     const json_t *config_json;          /* named: config.json before overrides; NULL if none is written */

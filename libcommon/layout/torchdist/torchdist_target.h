@@ -15,7 +15,8 @@
  */
 enum torchdist_optimizer {
     TORCHDIST_PLAIN,            /* optimizers that are not split: masters of 16-bit weights, one step for all */
-    TORCHDIST_DISTRIBUTED,  /* distributed optimizer, "fully_reshardable": masters of all weights, a step per group */
+    /* distributed optimizer, "fully_reshardable": masters of all weights, a step per group */
+    TORCHDIST_DISTRIBUTED,
 };
 /*
  * Returns a target, or NULL with ERR_DATA if an entry cannot be read whole or if names are not Megatron-core's.

@@ -17,7 +17,7 @@ struct zero_item {
     struct sink_item pub;
     int file, storage;
     uint64_t at;                        /* offset in the storage, in bytes */
-    bool counts;                        /* included in the tensor's digest, because it is no copy of another item */
+    bool counts;                        /* included in the tensor's digest, because it is not a copy of another item */
     uint64_t logical_at;                /* offset in the tensor, as written */
 };
 

@@ -33,7 +33,8 @@ struct zero_target {
     const struct pk *root;              /* the source's model_states of rank 0 */
     struct pt *root_pt;
     bool weights_only;                  /* opt and param_groups are NULL */
-    const struct pk *opt, *param_groups;  /* its optimizer_state_dict; param_groups is NULL in the elastic form */
+    /* its optimizer_state_dict; param_groups is NULL in the elastic form */
+    const struct pk *opt, *param_groups;
     struct pt *opt_pt;
     bool bf16_names;                    /* prefix of the optimizer files */
     bool elastic;                       /* ZeRO-1/2: vectors without padding, no settings */
