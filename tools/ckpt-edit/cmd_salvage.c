@@ -10,6 +10,7 @@
 #include "libcommon/check/salvage.h"
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
+#include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/edit/edit_zero.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -95,7 +96,19 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
 
 /* ---- the result ---- */
 
-static int write_result(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+/* Write the filled states of a universal form as files. */
+static int write_universal(struct source *s, struct edit *x, const struct salvage *found, struct err *e)
+{
+    bool *hit = arena_alloc(edit_arena(x), (size_t)s->n_params * STATE_N + 1);
+    struct edit_states *to = edit_states_new(x, "salvage", e);
+
+    for (int i = 0; i < found->n; i++)
+        hit[found->state[i].param * STATE_N + (int)found->state[i].state] = true;
+    return to ? edit_universal_fill(x, to, hit, e) : -1;
+}
+
+static int write_result(struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
+                        struct err *e)
 {
     struct report *notes = report_new();
     int rc = -1;
@@ -108,6 +121,8 @@ static int write_result(struct ckptedit *j, struct source *s, struct edit *x, st
         rc = to ? edit_zero(x, to, notes, e) : -1;
     } else if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST) {
         rc = edit_dcp_rewrite(x, e);
+    } else if (s->kind == LAYOUT_UNIVERSAL_PT) {
+        rc = write_universal(s, x, found, e);
     } else {
         err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, layout_name(s->kind));
     }
@@ -144,7 +159,7 @@ static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     if (rc == 0) {
         say_states(j, s, &found);
         salvage_log(&d, &found, o->from, &j->log);
-        rc = write_result(j, s, x, e);
+        rc = write_result(j, s, x, &found, e);
     }
     salvage_free(&found);
     damage_free(&d);

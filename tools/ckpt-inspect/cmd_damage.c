@@ -120,7 +120,8 @@ static bool can_salvage(const struct damaged *x)
     const bool by_entry = x->s->kind == LAYOUT_DCP || x->s->kind == LAYOUT_TORCHDIST;
 
     return is_complete(x) && !x->no_optimizer &&
-           (by_entry || (x->d.n_values == 0 && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO)));
+           (by_entry || (x->d.n_values == 0 && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO ||
+                                                x->s->kind == LAYOUT_UNIVERSAL_PT)));
 }
 
 static void print_ways(const struct damaged *x)

@@ -50,17 +50,14 @@ static struct edit_new *zero_row(struct edit *x, const struct edit_new *of, enum
     return row;
 }
 
-static int make_state(struct edit *x, struct edit_file *f, const struct edit_placing *to, const struct edit_new *t,
-                      enum state st, struct err *e)
+/* Let the file hold the state of t. `padded`: it keeps padding rows, and a row to pad with. */
+static void make_image(struct edit *x, struct edit_file *f, const struct edit_placing *to, const struct edit_new *t,
+                       enum state st, bool padded)
 {
     const struct param *p = &to->src->param[to->listed ? t - to->list->tensor : t->param];
-    enum vocab_policy vocab;
-    struct edit_made *made;
+    const enum vocab_policy vocab = padded ? VOCAB_KEEP : VOCAB_STRIP;
+    struct edit_made *made = edit_make(x, f);
 
-    if (edit_open_pt(x, f, e) < 0)
-        return -1;
-    vocab = pk_get(pt_root(f->pt), padding_key) ? VOCAB_KEEP : VOCAB_STRIP;
-    made = edit_make(x, f);
     made->image = universal_pt_image(to->src, p, st, vocab);
     made->size = pt_image_size(made->image);
     made->part = arena_alloc(x->arena, 2 * sizeof *made->part);
@@ -68,6 +65,56 @@ static int make_state(struct edit *x, struct edit_file *f, const struct edit_pla
     if (universal_pt_zero_row(to->src, p, vocab))
         made->part[made->n++] = (struct edit_part){ .of = zero_row(x, t, st), .state = st, .storage = 1,
                                                     .same_as = -1 };
+}
+
+static int make_state(struct edit *x, struct edit_file *f, const struct edit_placing *to, const struct edit_new *t,
+                      enum state st, struct err *e)
+{
+    if (edit_open_pt(x, f, e) < 0)
+        return -1;
+    make_image(x, f, to, t, st, pk_get(pt_root(f->pt), padding_key) != NULL);
+    return 0;
+}
+
+/* Find out from any readable state file of the parameter whether its files keep padding rows. */
+static int any_padded(struct edit *x, const struct param *p, bool *padded, struct err *e)
+{
+    for (int st = 0; st < STATE_N; st++) {
+        char *name = str_fmt("zero/%s/%s.pt", p->name, state_name((enum state)st));
+        const int i = find_file(x, name);
+
+        free(name);
+        err_clear(e);
+        if (i < 0 || edit_open_pt(x, &x->file[i], e) < 0)
+            continue;
+        *padded = pk_get(pt_root(x->file[i].pt), padding_key) != NULL;
+        return 0;
+    }
+    if (e->kind == ERR_NONE)
+        err_data(e, x->s->path, ERR_NO_BYTE, "parameter %s: has no readable state file", p->name);
+    return -1;
+}
+
+int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hit, struct err *e)
+{
+    const struct edit_placing to = { list, x->s, false };
+
+    x->states = list;
+    for (int k = 0; k < list->n; k++)
+        for (int st = 0; st < STATE_N; st++) {
+            const struct edit_new *t = &list->tensor[k];
+            char *name;
+            bool padded;
+            int i;
+
+            if (!hit[t->param * STATE_N + st])
+                continue;
+            if (any_padded(x, &x->s->param[t->param], &padded, e) < 0)
+                return -1;
+            name = arena_fmt(x->arena, "zero/%s/%s.pt", t->name, state_name((enum state)st));
+            i = find_file(x, name);
+            make_image(x, i < 0 ? edit_add_file(x, name) : &x->file[i], &to, t, (enum state)st, padded);
+        }
     return 0;
 }
 

@@ -51,4 +51,10 @@ MUST_CHECK int edit_universal_list(struct edit *x, struct edit_states *list, str
 MUST_CHECK int edit_universal_zero(struct edit *x, const struct source *to, const struct zero_target *t,
                                    struct err *e);
 
+/*
+ * Write states as new files: hit[param * STATE_N + state], of the list, which is the source's own. A file that is not
+ * there is added. The list becomes the edit's in any case. ERR_DATA: a parameter has no readable state file.
+ */
+MUST_CHECK int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hit, struct err *e);
+
 #endif

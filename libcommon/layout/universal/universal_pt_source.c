@@ -24,6 +24,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/manifest.h"
+#include "libcommon/layout/pt_files.h"
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_zero.h"
@@ -34,6 +35,7 @@ struct opened {
     struct report *r;
     int *param_of;              /* [n_files]: index of the parameter whose folder holds the file; -1 if none */
     struct universal_zero zero; /* file is -1 if the form is of the pipeline engine */
+    struct pt_holes holes;
 };
 
 static const char *path_of(const struct source *s, int i)
@@ -73,7 +75,7 @@ static bool is_mp_rank(const char *name)
 static bool is_known(const char *name)
 {
     return is_mp_rank(name) || ds_name_parse(name).kind == DS_ZERO3 || strcmp(name, "zero/optimizer_state.pt") == 0 ||
-           strcmp(name, MANIFEST_NAME) == 0;
+           strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, DS_REPAIR_LOG_NAME) == 0;
 }
 
 /* Returns true for a file with run state; its handle is kept open. */
@@ -159,6 +161,22 @@ static void take_names(struct opened *u, const struct source_listing *l)
 
 /* ---- tensors ---- */
 
+/* Returns the severity of the loss of a state: without the optimizer, no moments are needed. */
+static enum severity lost(const struct opened *u, enum state st)
+{
+    return u->o->holes || (u->o->no_optimizer && st > STATE_FP32) ? SEV_WARNING : SEV_ERROR;
+}
+
+/* Returns the severity of file i being unreadable. */
+static enum severity lost_file(const struct opened *u, int i)
+{
+    const char *rest;
+
+    if (u->param_of[i] < 0 || !param_part(u->s->file[i].name, &rest) || state_of_file(rest) < 0)
+        return SEV_ERROR;
+    return lost(u, (enum state)state_of_file(rest));
+}
+
 static struct pt *open_file(struct opened *u, int i)
 {
     struct err e = {0};
@@ -167,6 +185,8 @@ static struct pt *open_file(struct opened *u, int i)
     if (pt) {
         pt_check_classes(pt, path_of(u->s, i), u->r);
         pt_check_unread(pt, path_of(u->s, i), u->r);
+    } else if (lost_file(u, i) == SEV_WARNING) {
+        report_add(u->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e.msg);
     } else {
         report_add_err(u->r, "unreadable", &e);
     }
@@ -372,14 +392,38 @@ static bool is_due(const struct opened *u, const struct param *p, enum state st)
     return u->zero.file < 0 || st == STATE_FP32 || zero_shape_find(&u->zero.shape, p->name, &slot) >= 0;
 }
 
+/* Make a hole of a state that is missing. Another state says the shape. Returns false if the parameter has none. */
+static bool make_hole(struct opened *u, struct param *p, enum state st)
+{
+    char *name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
+    struct tmap *m = NULL;
+
+    for (int k = 0; k < STATE_N && !m; k++)
+        if (p->state[k]) {
+            struct pt_tensor t = { .dtype = DTYPE_F32, .n_elems = 1 };
+
+            for (int d = 0; d < p->ndim; d++)
+                t.n_elems *= p->shape[d];
+            m = one_extent(u->s->arena, &t);
+            *m->slice->extent = pt_hole(&u->holes, u->s, name, m->len);
+            report_add(u->r, SEV_WARNING, "missing_file", u->s->path, ERR_NO_BYTE, p->name,
+                       "%s is missing or unusable", name);
+        }
+    p->state[st] = m;
+    free(name);
+    return m != NULL;
+}
+
 static void check_params(struct opened *u)
 {
     for (int i = 0; i < u->s->n_params; i++) {
-        const struct param *p = &u->s->param[i];
+        struct param *p = &u->s->param[i];
 
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (is_due(u, p, universal_states[j]) && !has_state(u, p, universal_states[j]))
-                report_add(u->r, SEV_ERROR, "state_missing", u->s->path, ERR_NO_BYTE, p->name,
+            if (is_due(u, p, universal_states[j]) && !has_state(u, p, universal_states[j]) &&
+                (lost(u, universal_states[j]) == SEV_ERROR || u->o->no_tensors ||
+                 !make_hole(u, p, universal_states[j])))
+                report_add(u->r, lost(u, universal_states[j]), "state_missing", u->s->path, ERR_NO_BYTE, p->name,
                            "zero/%s/%s.pt is missing or unusable", p->name, state_name(universal_states[j]));
         if (p->ndim && u->zero.file < 0) {
             check_rule(u, p);
@@ -435,6 +479,7 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     take_run_state(&u);
     find_vocab(s);
     check_params(&u);
+    pt_holes_free(&u.holes);
     universal_check_params(s, r);
     if (!o->no_tensors && manifest_load(s, false, r, e) < 0)
         return -1;
