@@ -180,7 +180,7 @@ void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v);    
 void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v);
 void pk_set_int(struct arena *a, struct pk *dict, const char *key, int64_t v);
 bool pk_remove(struct pk *dict, const char *key);
-struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep copy; nodes shared inside v remain shared */
+struct pk *pk_copy(struct arena *a, const struct pk *v);    /* deep; shared nodes remain shared; None for a NULL v */
 /*
  * Copy as pk_copy() does, but call swap(ctx, node) for each node first. If it returns a node, that node is used
  * instead of a copy.

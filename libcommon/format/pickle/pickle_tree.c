@@ -575,7 +575,11 @@ struct pk *pk_copy_swap(struct arena *a, const struct pk *v,
                         struct pk *(*swap)(void *ctx, const struct pk *node), void *ctx)
 {
     struct copier c = { .a = a, .swap = swap, .ctx = ctx };
-    struct pk *to = copy(&c, v);
+    struct pk *to;
+
+    if (!v)
+        return pk_none(a);
+    to = copy(&c, v);
 
     pickle_map_free(&c.map);
     return to;

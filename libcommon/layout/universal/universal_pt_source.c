@@ -294,6 +294,10 @@ static void take_file(struct opened *u, int i, struct pt *pt)
     const char *name = u->s->file[i].name, *rest;
 
     if (is_kept(name)) {
+        const struct ds_name is = ds_name_parse(name);
+
+        if (is.kind == DS_MP && u->zero.file < 0)
+            ds_name_check(&is, pt, path_of(u->s, i), u->o->accept_mismatch ? SEV_WARNING : SEV_ERROR, u->r);
         u->s->file[i].pt = pt;
         return;
     }
@@ -460,7 +464,7 @@ static void take_run_state(struct opened *u)
         report_add(u->r, SEV_WARNING, "no_run_state", s->path, ERR_NO_BYTE, NULL,
                    "no readable mp_rank_*_model_states.pt: step, arguments and topology are unknown");
     if (u->zero.file >= 0)
-        universal_zero_state(&u->zero, s, u->r);
+        universal_zero_state(&u->zero, s, u->o->holes ? SEV_WARNING : SEV_ERROR, u->r);
     if (!s->run.optimizer)
         report_add(u->r, SEV_WARNING, "no_optimizer_state", s->path, ERR_NO_BYTE, NULL,
                    "zero/optimizer_state.pt is absent: DeepSpeed 0.14.1 and later cannot load this");

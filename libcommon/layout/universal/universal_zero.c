@@ -32,6 +32,7 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     const struct source_file *f = &s->file[z.file];
     struct err e = {0};
     const struct pk *root;
+    struct ds_name is;
     int64_t tp;
     uint32_t n;
 
@@ -43,16 +44,48 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
         z.file = -1;
         return z;
     }
+    is = ds_name_parse(f->name);
+    ds_name_check(&is, f->pt, files_name(s->files, f->file), s->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
     pt_check_classes(f->pt, files_name(s->files, f->file), r);
     pt_check_unread(f->pt, files_name(s->files, f->file), r);
     root = pt_root(f->pt);
     if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
         z.tp = (int)tp;
+    z.pt = f->pt;
     /* The pipeline engine's file has no weights: they are in layer files. */
     if (!pk_pairs(pk_get(root, "module"), &n) ||
         !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
         z.file = -1;
     return z;
+}
+
+/* The shape of a parameter that was not trained, or of a buffer, by the model_states file. false: it has none. */
+static bool untrained_shape(const struct universal_zero *z, const char *name, struct pt_tensor *t)
+{
+    const struct pk *root = pt_root(z->pt);
+
+    return zero_read_dims(pk_get(pk_get(root, "frozen_param_shapes"), name), &t->ndim, t->shape, &t->n_elems) ||
+           (pt_tensor(z->pt, pk_get(pk_get(root, "module"), name), t) && t->n_elems > 0);
+}
+
+static int take_untrained(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
+                          struct report *r)
+{
+    struct pt_tensor is;
+    bool same;
+
+    if (z->tp > 1 || !untrained_shape(z, name, &is))
+        return -1;
+    same = t->ndim == is.ndim && memcmp(t->shape, is.shape, (size_t)t->ndim * sizeof *t->shape) == 0;
+    if (!same && (t->ndim != 1 || t->n_elems != is.n_elems)) {
+        report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name,
+                   "has %d dimensions and %lld elements, the model_states file gives it %d and %lld", t->ndim,
+                   (long long)t->n_elems, is.ndim, (long long)is.n_elems);
+        return -2;
+    }
+    t->ndim = is.ndim;
+    memcpy(t->shape, is.shape, sizeof is.shape);
+    return -1;
 }
 
 int universal_zero_take(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
@@ -63,7 +96,7 @@ int universal_zero_take(const struct universal_zero *z, const char *name, struct
     bool same;
 
     if (group < 0)
-        return -1;
+        return take_untrained(z, name, t, path, r);
     if (z->tp > 1 && t->ndim == slot->ndim)
         return group;                   /* dicts of whole tensors */
     same = t->ndim == slot->ndim && memcmp(t->shape, slot->shape, (size_t)t->ndim * sizeof *t->shape) == 0;
@@ -77,7 +110,21 @@ int universal_zero_take(const struct universal_zero *z, const char *name, struct
     return group;
 }
 
-void universal_zero_state(const struct universal_zero *z, struct source *s, struct report *r)
+/* ZeRO-3 has a model_states file for each rank, ZeRO-1 and 2 one for each tensor rank. */
+static void check_files(const struct universal_zero *z, const struct source *s, enum severity lost, struct report *r)
+{
+    const enum ds_kind kind = ds_name_parse(s->file[z->file].name).kind;
+    const int want = kind == DS_ZERO3 ? s->topo.dp * s->topo.tp : z->tp;
+    int n = 0;
+
+    for (int i = 0; i < s->n_files; i++)
+        n += ds_name_parse(s->file[i].name).kind == kind;
+    if (n < want)
+        report_add(r, lost, "missing_file", s->path, ERR_NO_BYTE, NULL,
+                   "%d model_states files, %s has those of %d ranks", n, s->file[z->file].name, want);
+}
+
+void universal_zero_state(const struct universal_zero *z, struct source *s, enum severity lost, struct report *r)
 {
     const struct source_file *f = &s->file[z->file];
     const struct adam_file a = { s->files, s->run.optimizer_pt, s->path, s->run.optimizer };
@@ -91,6 +138,7 @@ void universal_zero_state(const struct universal_zero *z, struct source *s, stru
     s->run.n_groups = z->shape.n_groups;
     if (pk_as_int(pk_get(pt_root(f->pt), "dp_world_size"), &dp) && dp > 0 && dp <= DS_RANK_MAX)
         s->topo = (struct topology){ .tp = z->tp, .pp = 1, .dp = (int)dp };
+    check_files(z, s, lost, r);
     if (stage == 3 && s->run.optimizer)
         step = adam_find_step(&a, 0, r);
     if (!step.found)

@@ -13,6 +13,7 @@
 
 struct universal_zero {
     int file;                   /* index in s->file of rank 0's model_states, open; -1 for other forms */
+    const struct pt *pt;        /* that file */
     int tp;                     /* tensor ranks; with more than one, param_shapes are those of slices */
     struct zero_shape shape;
 };
@@ -24,8 +25,11 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r);
  */
 int universal_zero_take(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
                         struct report *r);
-/* Set stage, counter and number of ranks. optimizer_state.pt must have been read. */
-void universal_zero_state(const struct universal_zero *z, struct source *s, struct report *r);
+/*
+ * Set stage, counter and number of ranks. optimizer_state.pt must have been read. A missing model_states file is a
+ * finding "missing_file" of severity `lost`.
+ */
+void universal_zero_state(const struct universal_zero *z, struct source *s, enum severity lost, struct report *r);
 /*
  * Convert buffers of the model to values, and a tied weight's second name to another name of the first, as in the
  * original checkpoint. Call it as the last step of an open.

@@ -1,4 +1,4 @@
-#include "tests/lib/mutants/mutate.h"
+#include "tests/lib/mutants/mutate_impl.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -10,17 +10,11 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 
-struct mutation {
-    struct mutate_set *s;
-    const struct mutate_set *other;
-    uint64_t rng;
-    struct strbuf *what;
-};
-
 const char *mutate_name(enum mutate_kind k)
 {
     static const char *const names[MUTATE_KINDS] = { "flip", "cut", "lose", "rank", "save", "directory", "record",
-                                                     "pickle", "values" };
+                                                     "pickle", "values", "json", "name", "type",
+                                                     "payload", "empty" };
 
     return names[k];
 }
@@ -77,7 +71,7 @@ void mutate_free(struct mutate_set *s)
     s->n = 0;
 }
 
-static uint64_t pick(struct mutation *m, uint64_t n)
+uint64_t mutate_pick(struct mutation *m, uint64_t n)
 {
     m->rng ^= m->rng << 13;
     m->rng ^= m->rng >> 7;
@@ -85,8 +79,7 @@ static uint64_t pick(struct mutation *m, uint64_t n)
     return n ? (m->rng >> 11) % n : 0;
 }
 
-/* Bytes that may be written to, `size` of them; what lies behind the old end is zero. */
-static void own(struct mutate_file *f, uint64_t size)
+void mutate_own(struct mutate_file *f, uint64_t size)
 {
     uint8_t *copy = xcalloc(1, size + 1);
 
@@ -96,22 +89,17 @@ static void own(struct mutate_file *f, uint64_t size)
     f->changed = true;
 }
 
-static struct mutate_file *any_file(struct mutation *m)
+struct mutate_file *mutate_any_file(struct mutation *m)
 {
     struct mutate_file *f;
 
     do
-        f = &m->s->file[pick(m, (uint64_t)m->s->n)];
+        f = &m->s->file[mutate_pick(m, (uint64_t)m->s->n)];
     while (f->gone);
     return f;
 }
 
 /* ---- zips ---- */
-
-struct entry {
-    char name[96];
-    uint64_t cd, header, at, size;      /* in the directory; local header; payload */
-};
 
 static bool has_sig(const struct mutate_file *f, uint64_t at, const char *sig)
 {
@@ -119,7 +107,7 @@ static bool has_sig(const struct mutate_file *f, uint64_t at, const char *sig)
 }
 
 /* Those of the zip that begins at `base` and whose directory's end is at `end`. */
-static int zip_entries(const struct mutate_file *f, uint64_t base, uint64_t end, struct entry *e, int max)
+static int zip_entries(const struct mutate_file *f, uint64_t base, uint64_t end, struct mutate_entry *e, int max)
 {
     uint64_t at = base + get_le32(f->bytes + end + 16);
     int n = 0;
@@ -127,9 +115,9 @@ static int zip_entries(const struct mutate_file *f, uint64_t base, uint64_t end,
     for (; n < max && has_sig(f, at, "PK\1\2"); n++) {
         uint16_t len = (uint16_t)(f->bytes[at + 28] | f->bytes[at + 29] << 8);
         uint16_t extra = (uint16_t)(f->bytes[at + 30] | f->bytes[at + 31] << 8);
-        struct entry *x = &e[n];
+        struct mutate_entry *x = &e[n];
 
-        *x = (struct entry){ .cd = at, .header = base + get_le32(f->bytes + at + 42),
+        *x = (struct mutate_entry){ .cd = at, .header = base + get_le32(f->bytes + at + 42),
                              .size = get_le32(f->bytes + at + 24) };
         memcpy(x->name, f->bytes + at + 46, len < sizeof x->name ? len : sizeof x->name - 1);
         if (!has_sig(f, x->header, "PK\3\4"))
@@ -143,16 +131,14 @@ static int zip_entries(const struct mutate_file *f, uint64_t base, uint64_t end,
     return n;
 }
 
-/* One zip behind the other, each an item. */
-static bool holds_items(const struct mutate_file *f) { return str_ends(f->name, ".distcp"); }
+bool mutate_holds_items(const struct mutate_file *f) { return str_ends(f->name, ".distcp"); }
 
-/* The entries by the directories of a file that is still as it was written. */
-static int entries(const struct mutate_file *f, struct entry *e, int max)
+int mutate_entries(const struct mutate_file *f, struct mutate_entry *e, int max)
 {
     uint64_t at = f->size < 22 ? 0 : f->size - 22, base = 0;
     int n = 0;
 
-    if (holds_items(f)) {
+    if (mutate_holds_items(f)) {
         for (uint64_t i = 0; i + 22 <= f->size && n < max; i++)
             if (memcmp(f->bytes + i, "PK\5\6", 4) == 0) {
                 n += zip_entries(f, base, i, e + n, max - n);
@@ -165,7 +151,7 @@ static int entries(const struct mutate_file *f, struct entry *e, int max)
     return at ? zip_entries(f, 0, at, e, max) : 0;
 }
 
-static void put_crc(struct mutate_file *f, const struct entry *x)
+void mutate_put_crc(struct mutate_file *f, const struct mutate_entry *x)
 {
     uint32_t crc = crc_bytes(0, f->bytes + x->at, x->size);
 
@@ -176,12 +162,10 @@ static void put_crc(struct mutate_file *f, const struct entry *x)
         put_le32(f->bytes + x->at + x->size + 4, crc);
 }
 
-static bool is_storage(const struct entry *x)
+bool mutate_is_storage(const struct mutate_entry *x)
 {
     return strstr(x->name, "/data/") != NULL && x->size > 0;
 }
-
-enum { ENTRIES = 128 };
 
 void mutate_put(const char *dir, const struct mutate_file *f)
 {
@@ -195,17 +179,17 @@ void mutate_put(const char *dir, const struct mutate_file *f)
 
 void mutate_each_element(struct mutate_file *f, void (*fn)(const struct mutate_file *f, void *ctx), void *ctx)
 {
-    struct entry e[ENTRIES];
+    struct mutate_entry e[MUTATE_ENTRIES];
 
-    for (int i = 0, n = entries(f, e, ENTRIES); i < n; i++)
-        for (uint64_t at = 0; is_storage(&e[i]) && e[i].size > 4 && at + 4 <= e[i].size; at += 4) {
+    for (int i = 0, n = mutate_entries(f, e, MUTATE_ENTRIES); i < n; i++)
+        for (uint64_t at = 0; mutate_is_storage(&e[i]) && e[i].size > 4 && at + 4 <= e[i].size; at += 4) {
             const uint32_t was = get_le32(f->bytes + e[i].at + at);
 
             put_le32(f->bytes + e[i].at + at, was ^ 0x00ffffff);
-            put_crc(f, &e[i]);
+            mutate_put_crc(f, &e[i]);
             fn(f, ctx);
             put_le32(f->bytes + e[i].at + at, was);
-            put_crc(f, &e[i]);
+            mutate_put_crc(f, &e[i]);
         }
 }
 
@@ -213,29 +197,29 @@ void mutate_each_element(struct mutate_file *f, void (*fn)(const struct mutate_f
 
 static void flip(struct mutation *m)
 {
-    struct mutate_file *f = any_file(m);
-    int n = 1 + (int)pick(m, 4);
+    struct mutate_file *f = mutate_any_file(m);
+    int n = 1 + (int)mutate_pick(m, 4);
 
-    own(f, f->size);
+    mutate_own(f, f->size);
     for (int i = 0; i < n && f->size; i++) {
-        uint64_t at = pick(m, f->size);
+        uint64_t at = mutate_pick(m, f->size);
 
-        f->bytes[at] ^= (uint8_t)(1 << pick(m, 8));
+        f->bytes[at] ^= (uint8_t)(1 << mutate_pick(m, 8));
         strbuf_addf(m->what, "%s byte %llu, ", f->name, (unsigned long long)at);
     }
 }
 
 static void cut(struct mutation *m)
 {
-    struct mutate_file *f = any_file(m);
-    uint64_t at = pick(m, f->size + 1), how = pick(m, 3), was = f->size;
+    struct mutate_file *f = mutate_any_file(m);
+    uint64_t at = mutate_pick(m, f->size + 1), how = mutate_pick(m, 3), was = f->size;
 
     if (how == 2) {
-        own(f, f->size + 1 + pick(m, 300));
+        mutate_own(f, f->size + 1 + mutate_pick(m, 300));
     } else {
-        own(f, at);
+        mutate_own(f, at);
         if (how == 1)
-            own(f, was);
+            mutate_own(f, was);
     }
     strbuf_addf(m->what, "%s from %llu on: %s", f->name, (unsigned long long)at,
                 how == 0 ? "cut" : how == 1 ? "zeroed" : "zeros behind its end");
@@ -243,10 +227,10 @@ static void cut(struct mutation *m)
 
 static void lose(struct mutation *m)
 {
-    struct mutate_file *f = any_file(m), *copy = &m->s->file[m->s->n];
+    struct mutate_file *f = mutate_any_file(m), *copy = &m->s->file[m->s->n];
 
     strbuf_addf(m->what, "%s", f->name);
-    if (pick(m, 2)) {
+    if (mutate_pick(m, 2)) {
         f->gone = true;
         return;
     }
@@ -255,8 +239,8 @@ static void lose(struct mutation *m)
     copy->changed = true;
     copy->name = xstrdup(f->name);
     for (char *c = copy->name; *c && !strchr(f->name, '/'); c++)         /* another rank or layer: one that is there, or none */
-        if (*c >= '0' && *c <= '9' && pick(m, 3) == 0)
-            *c = (char)('0' + pick(m, 10));
+        if (*c >= '0' && *c <= '9' && mutate_pick(m, 3) == 0)
+            *c = (char)('0' + mutate_pick(m, 10));
     for (int i = 0; i < m->s->n; i++)
         if (strcmp(m->s->file[i].name, copy->name) == 0)
             m->s->file[i].gone = true;
@@ -271,8 +255,7 @@ static void take(struct mutate_file *to, const struct mutate_file *from)
     to->changed = true;
 }
 
-/* Could one take the other's place? Shards by how their names begin, universal files by how they end. */
-static bool are_alike(const char *a, const char *b)
+bool mutate_are_alike(const char *a, const char *b)
 {
     const char *x = strrchr(a, '/'), *y = strrchr(b, '/');
 
@@ -281,25 +264,25 @@ static bool are_alike(const char *a, const char *b)
 
 static void rank(struct mutation *m)
 {
-    struct mutate_file *a = any_file(m), *b = any_file(m), was = *a;
+    struct mutate_file *a = mutate_any_file(m), *b = mutate_any_file(m), was = *a;
 
-    for (int i = 0; i < 64 && (a == b || !are_alike(a->name, b->name)); i++)
-        b = any_file(m);
+    for (int i = 0; i < 64 && (a == b || !mutate_are_alike(a->name, b->name)); i++)
+        b = mutate_any_file(m);
     take(a, b);
-    if (pick(m, 2))
+    if (mutate_pick(m, 2))
         take(b, &was);
     strbuf_addf(m->what, "%s over %s%s", b->name, a->name, b->changed ? ", and back" : "");
 }
 
 static void save(struct mutation *m)
 {
-    const char *like = any_file(m)->name;
-    uint64_t how = pick(m, 3);          /* one, some of all kinds, all of a kind */
+    const char *like = mutate_any_file(m)->name;
+    uint64_t how = mutate_pick(m, 3);          /* one, some of all kinds, all of a kind */
 
     for (int i = 0; i < m->s->n; i++) {
         struct mutate_file *f = &m->s->file[i];
 
-        if (how == 0 ? f->name != like : how == 1 ? pick(m, 2) : !are_alike(f->name, like))
+        if (how == 0 ? f->name != like : how == 1 ? mutate_pick(m, 2) : !mutate_are_alike(f->name, like))
             continue;
         for (int k = 0; k < m->other->n; k++)
             if (strcmp(m->other->file[k].name, f->name) == 0) {
@@ -321,30 +304,30 @@ static void swap_bytes(uint8_t *a, uint8_t *b, uint64_t n)
 
 static void directory(struct mutation *m)
 {
-    struct mutate_file *f = any_file(m);
-    struct entry e[ENTRIES];
-    int n = entries(f, e, ENTRIES);
-    uint64_t how = pick(m, 4), at;
+    struct mutate_file *f = mutate_any_file(m);
+    struct mutate_entry e[MUTATE_ENTRIES];
+    int n = mutate_entries(f, e, MUTATE_ENTRIES);
+    uint64_t how = mutate_pick(m, 4), at;
 
     if (n < 2)
         return;
-    own(f, f->size);
-    at = e[0].cd + pick(m, f->size - e[0].cd);
+    mutate_own(f, f->size);
+    at = e[0].cd + mutate_pick(m, f->size - e[0].cd);
     if (how == 0) {
-        f->bytes[at] = (uint8_t)pick(m, 256);
+        f->bytes[at] = (uint8_t)mutate_pick(m, 256);
         strbuf_addf(m->what, "%s byte %llu", f->name, (unsigned long long)at);
     } else if (how == 1) {              /* two entries exchange their places, checksum and size with them or not */
-        const struct entry *x = &e[pick(m, (uint64_t)n)], *y = &e[pick(m, (uint64_t)n)];
+        const struct mutate_entry *x = &e[mutate_pick(m, (uint64_t)n)], *y = &e[mutate_pick(m, (uint64_t)n)];
 
         swap_bytes(f->bytes + x->cd + 42, f->bytes + y->cd + 42, 4);
-        if (pick(m, 2))
+        if (mutate_pick(m, 2))
             swap_bytes(f->bytes + x->cd + 16, f->bytes + y->cd + 16, 12);
         strbuf_addf(m->what, "%s: places of %s and %s", f->name, x->name, y->name);
     } else {                            /* a name, in the directory and perhaps in the local header */
-        const struct entry *x = &e[pick(m, (uint64_t)n)];
-        uint64_t i = pick(m, strlen(x->name));
+        const struct mutate_entry *x = &e[mutate_pick(m, (uint64_t)n)];
+        uint64_t i = mutate_pick(m, strlen(x->name));
 
-        f->bytes[x->cd + 46 + i] = (uint8_t)('0' + pick(m, 10));
+        f->bytes[x->cd + 46 + i] = (uint8_t)('0' + mutate_pick(m, 10));
         if (how == 3)
             f->bytes[x->header + 30 + i] = f->bytes[x->cd + 46 + i];
         strbuf_addf(m->what, "%s: name of %s at %llu", f->name, x->name, (unsigned long long)i);
@@ -354,20 +337,20 @@ static void directory(struct mutation *m)
 static void record(struct mutation *m)
 {
     for (int tries = 0; tries < 100; tries++) {
-        struct mutate_file *f = any_file(m);
-        struct entry e[ENTRIES], *a, *b;
-        int n = entries(f, e, ENTRIES);
+        struct mutate_file *f = mutate_any_file(m);
+        struct mutate_entry e[MUTATE_ENTRIES], *a, *b;
+        int n = mutate_entries(f, e, MUTATE_ENTRIES);
 
         if (n < 2)
             continue;
-        a = &e[pick(m, (uint64_t)n)];
-        b = &e[pick(m, (uint64_t)n)];
-        if (a == b || a->size != b->size || !is_storage(a) || !is_storage(b))
+        a = &e[mutate_pick(m, (uint64_t)n)];
+        b = &e[mutate_pick(m, (uint64_t)n)];
+        if (a == b || a->size != b->size || !mutate_is_storage(a) || !mutate_is_storage(b))
             continue;
-        own(f, f->size);
+        mutate_own(f, f->size);
         swap_bytes(f->bytes + a->at, f->bytes + b->at, a->size);
-        put_crc(f, a);
-        put_crc(f, b);
+        mutate_put_crc(f, a);
+        mutate_put_crc(f, b);
         strbuf_addf(m->what, "%s: %s and %s", f->name, a->name, b->name);
         return;
     }
@@ -376,7 +359,7 @@ static void record(struct mutation *m)
 /* A random place in the pickle where this opcode could stand; len when there is none. */
 static uint64_t find_op(struct mutation *m, const uint8_t *p, uint64_t len, uint8_t op)
 {
-    uint64_t from = pick(m, len);
+    uint64_t from = mutate_pick(m, len);
 
     for (uint64_t i = 0; i + 8 < len; i++)
         if (p[(from + i) % len] == op && (from + i) % len + 8 < len)
@@ -400,7 +383,7 @@ static void keys(struct mutation *m, uint8_t *p, uint64_t len)
     if (n < 2)
         return;
     strbuf_addf(m->what, "keys at %llu and %llu", (unsigned long long)at[0], (unsigned long long)at[1]);
-    if (pick(m, 2))
+    if (mutate_pick(m, 2))
         swap_bytes(p + at[0], p + at[1], 1);
     else
         p[at[0]] = p[at[1]];
@@ -416,26 +399,26 @@ bool mutate_is_bare(const char *name)
 static void bare(struct mutation *m, struct mutate_file *f)
 {
     const uint64_t header = str_ends(f->name, ".safetensors") && f->size > 8 ? 8 + get_le32(f->bytes) : f->size;
-    const uint64_t n = header < f->size ? header : f->size, how = pick(m, 4);
-    uint64_t at = pick(m, n), from, len;
+    const uint64_t n = header < f->size ? header : f->size, how = mutate_pick(m, 4);
+    uint64_t at = mutate_pick(m, n), from, len;
 
     if (n < 16)
         return;
-    own(f, f->size);
+    mutate_own(f, f->size);
     if (how == 0) {
-        f->bytes[at] = (uint8_t)pick(m, 256);
+        f->bytes[at] = (uint8_t)mutate_pick(m, 256);
     } else if (how == 1) {              /* a digit */
         for (uint64_t i = 0; i < n && (f->bytes[at] < '0' || f->bytes[at] > '9'); i++)
             at = (at + 1) % n;
-        f->bytes[at] = (uint8_t)('0' + pick(m, 10));
+        f->bytes[at] = (uint8_t)('0' + mutate_pick(m, 10));
     } else if (how == 2) {              /* a pickle's small number */
-        from = find_op(m, f->bytes, n, pick(m, 2) ? 'K' : 'M');
+        from = find_op(m, f->bytes, n, mutate_pick(m, 2) ? 'K' : 'M');
         at = from < n ? from + 1 : at;
-        f->bytes[at] = (uint8_t)(pick(m, 2) ? pick(m, 4) : pick(m, 256));
+        f->bytes[at] = (uint8_t)(mutate_pick(m, 2) ? mutate_pick(m, 4) : mutate_pick(m, 256));
     } else {                            /* some bytes from elsewhere in it */
-        len = 1 + pick(m, 12);
-        from = pick(m, n - len);
-        at = pick(m, n - len);
+        len = 1 + mutate_pick(m, 12);
+        from = mutate_pick(m, n - len);
+        at = mutate_pick(m, n - len);
         memmove(f->bytes + at, f->bytes + from, len);
     }
     strbuf_addf(m->what, "%s byte %llu (%llu)", f->name, (unsigned long long)at, (unsigned long long)how);
@@ -443,72 +426,74 @@ static void bare(struct mutation *m, struct mutate_file *f)
 
 static void pickle(struct mutation *m)
 {
-    struct mutate_file *f = any_file(m);
-    struct entry e[ENTRIES];
-    int n = entries(f, e, ENTRIES), i = 0;
-    uint64_t how = pick(m, 4), at;
+    struct mutate_file *f = mutate_any_file(m);
+    struct mutate_entry e[MUTATE_ENTRIES];
+    int n = mutate_entries(f, e, MUTATE_ENTRIES), i = 0;
+    uint64_t how = mutate_pick(m, 4), at;
     uint8_t *p;
 
     if (mutate_is_bare(f->name)) {
         bare(m, f);
         return;
     }
-    if (holds_items(f))
-        i = (int)pick(m, (uint64_t)n);
+    if (mutate_holds_items(f))
+        i = (int)mutate_pick(m, (uint64_t)n);
     while (i < n && !str_ends(e[i].name, "/data.pkl"))
         i++;
     if (i >= n)
         return;
-    own(f, f->size);
+    mutate_own(f, f->size);
     p = f->bytes + e[i].at;
     strbuf_addf(m->what, "%s: ", f->name);
     if (how == 0) {
-        at = pick(m, e[i].size);
-        p[at] = (uint8_t)pick(m, 256);
+        at = mutate_pick(m, e[i].size);
+        p[at] = (uint8_t)mutate_pick(m, 256);
         strbuf_addf(m->what, "byte %llu of data.pkl", (unsigned long long)at);
     } else if (how == 1) {
         keys(m, p, e[i].size);
     } else {                            /* a small number */
         at = find_op(m, p, e[i].size, how == 2 ? 'K' : 'M');
         if (at < e[i].size)
-            p[at + 1] = (uint8_t)(pick(m, 2) ? pick(m, 4) : pick(m, 256));
+            p[at + 1] = (uint8_t)(mutate_pick(m, 2) ? mutate_pick(m, 4) : mutate_pick(m, 256));
         strbuf_addf(m->what, "number at %llu of data.pkl", (unsigned long long)at);
     }
-    put_crc(f, &e[i]);
+    mutate_put_crc(f, &e[i]);
 }
 
 static void values(struct mutation *m)
 {
     for (int tries = 0; tries < 100; tries++) {
-        struct mutate_file *f = any_file(m);
-        struct entry e[ENTRIES], *x;
-        int n = entries(f, e, ENTRIES);
+        struct mutate_file *f = mutate_any_file(m);
+        struct mutate_entry e[MUTATE_ENTRIES], *x;
+        int n = mutate_entries(f, e, MUTATE_ENTRIES);
         uint64_t at, len;
 
-        if (n == 0 || !is_storage(x = &e[pick(m, (uint64_t)n)]))
+        if (n == 0 || !mutate_is_storage(x = &e[mutate_pick(m, (uint64_t)n)]))
             continue;
-        own(f, f->size);
-        at = pick(m, x->size);
-        len = 1 + pick(m, pick(m, 2) ? 8 : x->size - at);
+        mutate_own(f, f->size);
+        at = mutate_pick(m, x->size);
+        len = 1 + mutate_pick(m, mutate_pick(m, 2) ? 8 : x->size - at);
         for (uint64_t i = at; i < at + len && i < x->size; i++)
-            f->bytes[x->at + i] = (uint8_t)pick(m, 256);
-        put_crc(f, x);
+            f->bytes[x->at + i] = (uint8_t)mutate_pick(m, 256);
+        mutate_put_crc(f, x);
         strbuf_addf(m->what, "%s: %llu bytes of %s at %llu", f->name, (unsigned long long)len, x->name,
                     (unsigned long long)at);
         return;
     }
 }
 
-enum mutate_kind mutate(struct mutate_set *s, const struct mutate_set *other, uint64_t seed, struct strbuf *what)
+enum mutate_kind mutate(struct mutate_set *s, const struct mutate_set *other, uint64_t seed, int kinds,
+                        struct strbuf *what)
 {
     static void (*const fn[MUTATE_KINDS])(struct mutation *m) = { flip, cut, lose, rank, save, directory, record,
-                                                                  pickle, values };
+                                                                  pickle, values, mutate_json, mutate_name_of,
+                                                                  mutate_type, mutate_payload, mutate_empty };
     struct mutation m = { s, other, seed * 0x9e3779b97f4a7c15ull ^ 0x2545f4914f6cdd1dull, what };
     enum mutate_kind k;
 
     for (int i = 0; i < 8; i++)
-        pick(&m, 0);
-    k = (enum mutate_kind)pick(&m, MUTATE_KINDS);
+        mutate_pick(&m, 0);
+    k = (enum mutate_kind)mutate_pick(&m, (uint64_t)kinds);
     fn[k](&m);
     return k;
 }

@@ -36,8 +36,15 @@ enum mutate_kind {
     MUTATE_RECORD,              /* two records of one size exchanged, checksums repaired */
     MUTATE_PICKLE,              /* a pickle's numbers, storage keys or bytes, checksum repaired; or a bare table's */
     MUTATE_VALUES,              /* some bytes of a tensor's record, checksum repaired */
+    /* Kinds that leave a file well formed. */
+    MUTATE_JSON,                /* a value of JSON or of a safetensors header changed, moved, exchanged, removed */
+    MUTATE_NAME,                /* two strings of a pickle exchanged, or a letter of one changed; checksum repaired */
+    MUTATE_TYPE,                /* an element type of a pickle or header replaced by one whose name is as long */
+    MUTATE_PAYLOAD,             /* some bytes of a tensor of a safetensors file */
+    MUTATE_EMPTY,               /* one file, or all of a kind, without a byte */
     MUTATE_KINDS,
 };
+enum { MUTATE_FIRST_KINDS = MUTATE_JSON };      /* those that exist since the seeds in test_mutants.c were found */
 const char *mutate_name(enum mutate_kind k);
 /* A file that no checksum covers, or whose table none does: .metadata, an index, safetensors. */
 bool mutate_is_bare(const char *name);
@@ -53,7 +60,8 @@ void mutate_put(const char *dir, const struct mutate_file *f);
  * call fn(f, ctx); then all is as it was. f->bytes are the caller's own.
  */
 void mutate_each_element(struct mutate_file *f, void (*fn)(const struct mutate_file *f, void *ctx), void *ctx);
-/* Change *s, a copy of a set, by `seed`; *what says how, for a person. */
-enum mutate_kind mutate(struct mutate_set *s, const struct mutate_set *other, uint64_t seed, struct strbuf *what);
+/* Change *s, a copy of a set, by `seed`, in one of the first `kinds` kinds. *what describes the change. */
+enum mutate_kind mutate(struct mutate_set *s, const struct mutate_set *other, uint64_t seed, int kinds,
+                        struct strbuf *what);
 
 #endif

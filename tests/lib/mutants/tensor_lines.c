@@ -109,3 +109,23 @@ bool tensor_lines_only_names(const char *got, const char *want)
 {
     return every_line(got, want, is_named, NULL);
 }
+
+static bool is_other(const char *line, const char *want, const char *unused)
+{
+    (void)unused;
+    return !strstr(want, line);
+}
+
+int tensor_lines_n_others(const char *got, const char *want)
+{
+    char *copy = xstrdup(got), *save = NULL;
+    int n = 0;
+
+    for (char *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        if (str_ends(line, ","))
+            line[strlen(line) - 1] = '\0';
+        n += is_other(line, want, NULL);
+    }
+    free(copy);
+    return n;
+}

@@ -18,6 +18,8 @@ char *tensor_lines_of(const struct source *s);
 bool tensor_lines_only_states(const char *got, const char *want, bool masters);
 /* ... or of tensors that have no moments in `trained`? */
 bool tensor_lines_only_untrained(const char *got, const char *want, const char *trained);
+/* Number of lines of `got` that `want` does not have. */
+int tensor_lines_n_others(const char *got, const char *want);
 /* Is every line of `got`, but for the tensor's name, one of `want`? */
 bool tensor_lines_only_names(const char *got, const char *want);
 

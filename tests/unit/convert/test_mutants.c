@@ -205,12 +205,12 @@ struct mutant {
     struct strbuf what;
 };
 
-static void make_mutant(struct mutant *m, uint64_t seed)
+static void make_mutant(struct mutant *m, uint64_t seed, int kinds)
 {
     m->set_no = (int)(seed * 7919 % 29);
     m->set_no = m->set_no < SETS ? m->set_no : m->set_no % GOLDEN;      /* the two large ones are rare */
     m->files = set[m->set_no];
-    m->kind = mutate(&m->files, &other[m->set_no], seed, &m->what);
+    m->kind = mutate(&m->files, &other[m->set_no], seed, kinds, &m->what);
 }
 
 static void write_mutant(const struct mutant *m, const char *dir)
@@ -295,7 +295,7 @@ static enum outcome try_mutant(const struct mutant *m, const char *dir, enum for
 }
 
 /* In a child, so that a crash or a hang is one mutant's. */
-static int run_child(uint64_t seed, bool tell)
+static int run_child(uint64_t seed, int kinds, bool tell)
 {
     char *dir = str_fmt("%s/m", scratch);
     enum form form = (enum form)(seed / 3 % FORMS);
@@ -309,7 +309,7 @@ static int run_child(uint64_t seed, bool tell)
     assert_true(pid >= 0);
     if (pid == 0) {
         alarm(CHILD_SECONDS);
-        make_mutant(&m, seed);
+        make_mutant(&m, seed, kinds);
         status = try_mutant(&m, dir, form, tell);
         if (status >= (getenv("MUTANTS_BEYOND") ? BEYOND : WRONG) || tell)
             printf("    mutant %llu, set %d, %s, %s (%s): %s\n", (unsigned long long)seed, m.set_no, form_names[form],
@@ -323,7 +323,7 @@ static int run_child(uint64_t seed, bool tell)
     free(dir);
     if (WIFEXITED(status) && WEXITSTATUS(status) >= REFUSED && WEXITSTATUS(status) < OUTCOMES)
         return WEXITSTATUS(status);
-    make_mutant(&m, seed);
+    make_mutant(&m, seed, kinds);
     printf("    mutant %llu, set %d, %s, %s (%s): CRASH, status %x\n", (unsigned long long)seed, m.set_no,
            form_names[form], mutate_name(m.kind), m.what.buf ? m.what.buf : "nothing", (unsigned)status);
     strbuf_free(&m.what);
@@ -338,12 +338,12 @@ static void mutants(void **state)
 
     (void)state;
     if (one) {
-        run_child(strtoull(one, NULL, 10), true);
+        run_child(strtoull(one, NULL, 10), MUTATE_KINDS, true);
         printf("    kept: %s\n", scratch);
         return;
     }
     for (int i = 0; i < n; i++) {
-        int outcome = run_child(first + (uint64_t)i, false);
+        int outcome = run_child(first + (uint64_t)i, MUTATE_KINDS, false);
 
         bad += outcome < REFUSED || outcome >= WRONG;
         sum[outcome < REFUSED ? WRONG - REFUSED : outcome - REFUSED]++;
@@ -363,7 +363,7 @@ static void found_before(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds && !getenv("MUTANT"); i++)
-        assert_in_range(run_child(seeds[i], false), REFUSED, BEYOND);
+        assert_in_range(run_child(seeds[i], MUTATE_FIRST_KINDS, false), REFUSED, BEYOND);
 }
 
 /* ---- the sets ---- */
