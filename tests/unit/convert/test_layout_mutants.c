@@ -291,8 +291,11 @@ static bool is_beyond(int set_no, enum form form, enum mutate_kind kind, const s
         return tensor_lines_n_others(got, want) <= 1;
     if (layout == KIND_HF || layout == KIND_DCP || layout == KIND_TORCHDIST)
         return forged || kind == MUTATE_RANK || kind == MUTATE_SAVE;
+    /* A norm of the other save rounds to the same weights. Of frozen tensors of ZeRO-3 other files have pieces only. */
     if (layout == KIND_UNIVERSAL && (kind == MUTATE_RANK || kind == MUTATE_SAVE || kind == MUTATE_LOSE))
-        return tensor_lines_only_states(got, want, !sets[set_no].weights);
+        return tensor_lines_only_states(got, want, !sets[set_no].weights || (kind == MUTATE_SAVE &&
+                                                                            tensor_lines_n_others(got, want) <= 1)) ||
+               (!sets[set_no].weights && tensor_lines_only_names(got, want));
     if (!forged)
         return false;
     return (form == FORM_EXPORT && !sets[set_no].weights) ||
