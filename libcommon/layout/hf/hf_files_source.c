@@ -102,7 +102,7 @@ static void expect_tensor(struct hf_folder *f, const struct param_row *row, cons
     hf_stored_shape(row, c, shape);
     if (!t)
         report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name, "is not there, config.json means it");
-    else if (t->ndim != row->ndim || memcmp(t->shape, shape, (size_t)row->ndim * sizeof *shape) != 0)
+    else if (t->dtype != DTYPE_N && (t->ndim != row->ndim || memcmp(t->shape, shape, (size_t)row->ndim * sizeof *shape) != 0))
         report_add(r, SEV_ERROR, "shape", f->s->path, ERR_NO_BYTE, t->full, "has another shape than config.json means");
     free(name);
 }
@@ -265,7 +265,7 @@ static void check_claims(const struct source *s, bool known, const struct source
 int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                          struct report *r, struct err *e)
 {
-    struct hf_folder f = { .s = s, .l = l };
+    struct hf_folder f = { .s = s, .l = l, .lost = o->holes ? r : NULL };
     struct hf_config c;
     bool known = false;
     int rc = -1;

@@ -260,6 +260,19 @@ static int check_listed(const struct hf_folder *f, int first, const json_t *map,
     return 0;
 }
 
+/* Add the tensors of a file that is lost, as the index lists them: nothing of them is read. Clears the err. */
+static void lose_file(struct hf_folder *f, const json_t *map, const char *name, struct err *e)
+{
+    const char *why = arena_fmt(f->s->arena, "its file %s is lost or damaged", name), *key;
+    json_t *v;
+
+    report_add(f->lost, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+    err_clear(e);
+    json_object_foreach((json_t *)map, key, v)
+        if (json_string_value(v) && strcmp(json_string_value(v), name) == 0)
+            add_tensor(f, key, DTYPE_N, 0, NULL)->why = why;
+}
+
 static int read_listed(struct hf_folder *f, const json_t *map, const char *path, const char *extension, struct err *e)
 {
     char **names = NULL;
@@ -268,8 +281,14 @@ static int read_listed(struct hf_folder *f, const json_t *map, const char *path,
     for (int i = 0; i < n; i++) {
         int first = f->n;
 
-        if (rc == 0 && (read_file(f, names[i], e) < 0 || check_listed(f, first, map, path, names[i], e) < 0))
+        if (rc == 0 && read_file(f, names[i], e) < 0) {
+            f->n = first;
+            rc = f->lost ? 0 : -1;
+            if (rc == 0)
+                lose_file(f, map, names[i], e);
+        } else if (rc == 0 && check_listed(f, first, map, path, names[i], e) < 0) {
             rc = -1;
+        }
     }
     free(names);
     if (rc == 0 && (size_t)f->n != json_object_size(map)) {

@@ -26,6 +26,7 @@ struct hf_stored {
 struct hf_folder {
     struct source *s;
     const struct source_listing *l;     /* its files, already in s->files; NULL to search in s->path */
+    struct report *lost;                /* receives files of an index that are lost; NULL: such a file is an error */
     json_t *crcs;                       /* CRCs of the tensors from a manifest, checked as they are read, or NULL */
     int64_t n_runs;                     /* total over all views that are not contiguous */
     int n, cap;
