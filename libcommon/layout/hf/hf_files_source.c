@@ -102,7 +102,8 @@ static void expect_tensor(struct hf_folder *f, const struct param_row *row, cons
     hf_stored_shape(row, c, shape);
     if (!t)
         report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name, "is not there, config.json means it");
-    else if (t->dtype != DTYPE_N && (t->ndim != row->ndim || memcmp(t->shape, shape, (size_t)row->ndim * sizeof *shape) != 0))
+    else if (t->dtype != DTYPE_N &&
+             (t->ndim != row->ndim || memcmp(t->shape, shape, (size_t)row->ndim * sizeof *shape) != 0))
         report_add(r, SEV_ERROR, "shape", f->s->path, ERR_NO_BYTE, t->full, "has another shape than config.json means");
     free(name);
 }
