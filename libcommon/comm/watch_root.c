@@ -22,27 +22,34 @@ enum {
 #define TERM_ENDED "died: SIGTERM ended it; ending the job"
 #define ASK_NS (2 * SECOND)     /* time for the ranks to report their activity */
 
+/* The condition of the job. A state only gives way to a later one, but for a stall, which can end. */
+enum watch_state {
+    JOB_RUNS,
+    JOB_STALLS,                 /* a rank reported that it makes no progress, and all are asked what they do */
+    JOB_STALL_PRINTED,          /* the line that names the rank it waits for is printed; the job waits on */
+    JOB_HANGS,                  /* the job ends as soon as all ranks have reported their activity, with a table of it */
+    JOB_ENDS,                   /* the same without a table; the reason is known */
+};
+
 struct root {
     struct watch *w;
-    /* State of asking all ranks for their activity. */
-    bool asking;
-    bool table;                 /* the table was requested */
-    bool hanging;               /* the job ends after the table */
-    int hung;                   /* the rank that reported it first */
-    /* The job makes no progress, but has not been ended. */
-    bool stalled, stall_said, may_last;
-    bool line_stands;           /* status.json contains a line of this stall, or of the previous one */
-    int waits, culprit;         /* the rank that reported it first, and the rank that the line named; -1: none */
-    int64_t stalled_ns;         /* time of that report */
-    int64_t told;               /* for watch_stall_news() */
-    int64_t ask_until;
+    enum watch_state state;
+    /* Asking all ranks for their activity. */
+    int64_t ask_until;          /* 0: no question is open */
+    bool table_wanted;          /* a table is printed when they have answered */
     struct watch_doing *answer; /* [size] */
+    /* A stall, and a hang: */
+    int first;                  /* the rank that reported it first */
+    int culprit;                /* the rank that the line named; -1: none */
+    bool may_last;              /* the stall does not end the job */
+    bool line_in_status;        /* status.json contains a line of this stall, or of the previous one */
+    int64_t stalled_ns;         /* time of the first report */
+    int64_t told;               /* for watch_stall_news() */
     /* A failure that may be the consequence of another one; 0 = none. */
     int64_t grace_until;
     struct watch_end second;
     char second_hand[LINE];
-    /* The job ends as soon as all ranks have reported their activity. */
-    bool ending;
+    /* The end: */
     struct watch_end end;
     char line[LINE];            /* the reason */
     bool term;                  /* this rank received SIGTERM */
@@ -104,9 +111,8 @@ static void ask(struct root *m, int64_t ns)
 {
     struct watch *w = m->w;
 
-    if (m->asking)
+    if (m->ask_until)
         return;
-    m->asking = true;
     m->ask_until = clock_ns() + ns;
     memset(m->answer, 0, (size_t)w->size * sizeof *m->answer);
     for (int r = 1; r < w->size; r++)
@@ -120,14 +126,14 @@ static void ask(struct root *m, int64_t ns)
  */
 static void end_with(struct root *m, struct watch_end end, const char *line)
 {
-    if (m->ending)
+    if (m->state == JOB_ENDS)
         return;
-    m->ending = true;
+    m->state = JOB_ENDS;
     m->end = end;
     snprintf(m->line, sizeof m->line, "%s", line);
     watch_say(m->w, "%s", line);
     /* Ask again: the answers to an earlier request may be outdated. */
-    m->asking = false;
+    m->ask_until = 0;
     ask(m, GRACE_NS);
 }
 
@@ -142,15 +148,16 @@ static void end_because(struct root *m, int rank, int status, const char *what)
 
 static void ask_table(struct root *m)
 {
-    m->table = true;
+    m->table_wanted = true;
     ask(m, ASK_NS);
 }
 
 static void hangs(struct root *m, int rank)
 {
-    if (!m->hanging)
-        m->hung = rank;
-    m->hanging = true;
+    if (m->state >= JOB_HANGS)
+        return;
+    m->state = JOB_HANGS;
+    m->first = rank;
     ask(m, ASK_NS);
 }
 
@@ -161,24 +168,23 @@ static void stall_begins(struct root *m, int rank, bool may_last)
      * If the rank that was named now waits itself, it was not the last in the chain, or it has continued since:
      * start again.
      */
-    if (m->stalled && !(m->stall_said && rank == m->culprit))
+    if (m->state != JOB_RUNS && !(m->state == JOB_STALL_PRINTED && rank == m->culprit))
         return;
-    m->stalled = true;
-    m->stall_said = false;
+    m->state = JOB_STALLS;
     m->may_last = may_last;
-    m->waits = rank;
+    m->first = rank;
     m->stalled_ns = clock_ns();
     ask(m, ASK_NS);
 }
 
 static void stall_ends(struct root *m, int rank)
 {
-    if (!m->stalled || rank != m->waits)
+    if ((m->state != JOB_STALLS && m->state != JOB_STALL_PRINTED) || rank != m->first)
         return;
-    m->stalled = false;
-    if (!m->line_stands)
+    m->state = JOB_RUNS;
+    if (!m->line_in_status)
         return;
-    m->line_stands = false;
+    m->line_in_status = false;
     watch_say(m->w, "the job goes on, after %lld s more", (long long)((clock_ns() - m->stalled_ns) / SECOND));
     watch_tell_stall(m->w, NULL);
 }
@@ -261,7 +267,7 @@ static int tell_wait(struct root *m, int rank, char *line, size_t room)
 _Noreturn static void end_hang(struct root *m)
 {
     m->end = (struct watch_end){ .status = m->w->o.statuses.hang };
-    m->end.rank = tell_wait(m, m->hung, m->line, sizeof m->line);
+    m->end.rank = tell_wait(m, m->first, m->line, sizeof m->line);
     watch_say(m->w, "%s", m->line);
     print_table(m);
     end_job(m);
@@ -273,30 +279,31 @@ static void say_stall(struct root *m)
     char line[LINE], end[64];
 
     snprintf(end, sizeof end, limit && !m->may_last ? "; the job is ended after %lld s" : "; the job waits on", limit);
-    m->culprit = tell_wait(m, m->waits, line, sizeof line - sizeof end);
+    m->culprit = tell_wait(m, m->first, line, sizeof line - sizeof end);
     strcat(line, end);
     watch_say(m->w, "%s", line);
     watch_tell_stall(m->w, line);
-    m->stall_said = m->line_stands = true;
+    m->state = JOB_STALL_PRINTED;
+    m->line_in_status = true;
 }
 
 static void finish_asking(struct root *m)
 {
-    if (!m->asking || (!all_answered(m) && clock_ns() < m->ask_until))
+    if (!m->ask_until || (!all_answered(m) && clock_ns() < m->ask_until))
         return;
     /* Ranks that were suspended and have resumed, perhaps including this one, need a moment to make progress. */
-    if (m->stalled && !m->stall_said && !m->hanging && !m->ending && clock_ns() < m->stalled_ns + GRACE_NS)
+    if (m->state == JOB_STALLS && clock_ns() < m->stalled_ns + GRACE_NS)
         return;
-    m->asking = false;
-    if (m->ending)
+    m->ask_until = 0;
+    if (m->state == JOB_ENDS)
         end_job(m);
-    if (m->hanging)
+    if (m->state == JOB_HANGS)
         end_hang(m);
-    if (m->stalled && !m->stall_said)
+    if (m->state == JOB_STALLS)
         say_stall(m);
-    if (m->table)
+    if (m->table_wanted)
         print_table(m);
-    m->table = false;
+    m->table_wanted = false;
 }
 
 /* ---- messages ---- */
@@ -443,7 +450,7 @@ static bool may_close(struct root *m)
 {
     struct watch *w = m->w;
 
-    if (!m->close_until || m->asking)
+    if (!m->close_until || m->ask_until)
         return false;
     for (int r = 1; r < w->size; r++)
         if (!w->conn[r].goodbye && clock_ns() < m->close_until)
@@ -455,7 +462,7 @@ static bool may_close(struct root *m)
 
 static int wait_ms(const struct root *m)
 {
-    return m->grace_until || m->asking || m->close_until ? 10 : LOOK_MS;
+    return m->grace_until || m->ask_until || m->close_until ? 10 : LOOK_MS;
 }
 
 void *watch_root_main(void *watch)
