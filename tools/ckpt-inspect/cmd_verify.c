@@ -51,7 +51,7 @@ static void print_text(const struct inspect *in, const char *path, const struct 
         printf("%d warning%s\n", warnings, warnings == 1 ? "" : "s");
     else
         printf("sound\n");
-    if (st->layout && strcmp(st->layout, layout_name(LAYOUT_DEEPSPEED)) == 0 && strcmp(path, "-") != 0)
+    if (damage_has_holes(st->layout) && strcmp(path, "-") != 0)
         print_way(path, r);
 }
 

@@ -65,7 +65,7 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
         snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
-    else if (s->kind == LAYOUT_DEEPSPEED && damage_is_loss(first))
+    else if (damage_has_holes(layout_name(s->kind)) && damage_is_loss(first))
         snprintf(e->msg + len, sizeof e->msg - len, "; ckpt-inspect damage lists what is left");
     return -1;
 }
