@@ -294,6 +294,59 @@ static void list_params(const struct inspect *in, const struct view *v)
 
 /* ---- one file: one line per tensor ---- */
 
+/*
+ * A NumPy array among the plain values: numpy.core.multiarray._reconstruct() with the state (1, shape, type, order,
+ * bytes). Sets *shape and returns the type's letters ("f8"), or NULL for another value.
+ */
+static const char *numpy_array(const struct pk *v, const struct pk **shape)
+{
+    const struct pk *state = v->type == PK_CALL && !v->opaque ? v->state : NULL, *type;
+    char class[64];
+    uint32_t n;
+
+    if (!state || state->type != PK_TUPLE || state->n < 5 || !pk_class(v, class, sizeof class) ||
+        !str_ends(class, "core.multiarray._reconstruct") || !pk_items(state->item[1], &n))
+        return NULL;
+    type = state->item[2];
+    *shape = state->item[1];
+    if (!pk_is_class(type, "numpy", "dtype") || type->type != PK_CALL || type->args->n == 0)
+        return NULL;
+    return pk_as_str(type->args->item[0]);
+}
+
+/* "[2, 3]" */
+static char *numpy_shape(const struct pk *shape)
+{
+    struct strbuf sb = {0};
+    uint32_t n = 0;
+    struct pk **item = pk_items(shape, &n);
+    int64_t dim;
+
+    strbuf_addf(&sb, "[");
+    for (uint32_t i = 0; i < n; i++)
+        strbuf_addf(&sb, "%s%" PRId64, i ? ", " : "", pk_as_int(item[i], &dim) ? dim : -1);
+    strbuf_addf(&sb, "]");
+    return sb.buf;
+}
+
+/* Print a line per array, or add it to `list` unless that is NULL. */
+static void list_arrays(const struct view *v, int width, int types, json_t *list)
+{
+    for (int i = 0; i < v->n_plain; i++) {
+        const char *name = v->plain[i]->name;
+        const struct pk *shape;
+        const char *type = numpy_array(v->plain[i]->tree, &shape);
+        char *text = type ? numpy_shape(shape) : NULL;
+
+        if (text && list)
+            json_array_append_new(list, json_pack("{s:o, s:o, s:o}", "name", out_text(name), "shape",
+                                                  out_pickled(shape), "numpy_type", out_text(type)));
+        else if (text)
+            printf("%-*s  %-*s  %s (a NumPy array)\n", width, text, types, type, name);
+        free(text);
+    }
+}
+
 static void list_tensors(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
@@ -318,10 +371,19 @@ static void list_tensors(const struct inspect *in, const struct view *v)
     }
     for (int i = 0; i < v->n_unread && !in->cli.json; i++)
         printf("%-*s  %-*s  %s\n", width, "?", types, "?", v->unread[i].name);
-    if (in->cli.json)
-        out_json(json_pack("{s:o, s:o, s:o}", "path", out_text(v->path), "tensors", a, "unread", unread_json(v)));
-    else
+    if (in->cli.json) {
+        json_t *o = json_pack("{s:o, s:o, s:o}", "path", out_text(v->path), "tensors", a, "unread", unread_json(v));
+        json_t *arrays = json_array();
+
+        list_arrays(v, 0, 0, arrays);
+        if (json_array_size(arrays))
+            json_object_set(o, "arrays", arrays);
+        json_decref(arrays);
+        out_json(o);
+    } else {
+        list_arrays(v, width, types, NULL);
         json_decref(a);
+    }
 }
 
 int cmd_ls(struct inspect *in)
