@@ -1,9 +1,9 @@
 /*
- * ckptgen.c - the set that a specification describes, and its files
+ * ckptgen.c - build the checkpoint that a specification describes and write its files
  *
- * Phases: list the parameters of the model; cut layers over stages; sort each stage's
- * parameters into optimizer groups in flat-buffer order; then write file after file,
- * each streamed from the formula: nothing tensor-sized is ever in memory.
+ * The generator lists the parameters of the model, divides the layers among the pipeline stages, and sorts each
+ * stage's parameters into optimizer groups in flat-buffer order. It then writes one file after another. Every file
+ * is streamed from the value formula, so no buffer in memory has the size of a tensor.
  */
 #include <math.h>
 #include <omp.h>
@@ -101,7 +101,7 @@ static void add_param(struct ckptgen_set *s, const char *prefix, const char *key
     p->n_elems = cols ? rows * cols : rows;
 }
 
-/* In module order, which is the order of a layer file. */
+/* Add the parameters of one layer in module order, which is also the order of a layer file. */
 static void add_layer(struct ckptgen_set *s, int spec)
 {
     int64_t h = s->g.hidden;
@@ -144,7 +144,8 @@ static void list_params(struct ckptgen_set *s)
     add_param(s, prefix, "bias", MERGE_REPLICATED, g->hidden, 0);
 }
 
-/* A drift that names nothing would make a test pass for the wrong reason. */
+/* Check that each drift names an existing parameter. A drift without effect would make a test pass for the wrong
+ * reason. */
 static int check_drifts(const struct ckptgen_set *s, struct err *e)
 {
     for (int i = 0; i < s->g.n_drift; i++) {
@@ -185,9 +186,10 @@ static int64_t slice_elems(const struct ckptgen_set *s, int param)
 /* ---- stages and groups ---- */
 
 /*
- * Layers per stage. By type: every layer weighs one unit, and with "|embedding" the
- * embedding and the tied head do too; units are dealt out evenly, the larger stages
- * first (DeepSpeed >= 0.12.5). Or the counts themselves, "3,1".
+ * Compute the number of layers per stage. With partition "type:transformer" every layer weighs one unit; with
+ * "type:transformer|embedding" the embedding and the tied head weigh one unit each as well. The units are
+ * distributed evenly, the larger stages first (DeepSpeed >= 0.12.5). A partition can also list the counts
+ * themselves, as in "3,1".
  */
 static int cut_stages(struct ckptgen_set *s, struct err *e)
 {
@@ -235,7 +237,8 @@ static void add_member(struct ckptgen_set *s, struct group *g, int param, bool l
     g->sum += m.numel;
 }
 
-/* The stage's parameters in registration order: the tied embedding comes first on both end stages. */
+/* List the parameters of a stage in registration order. The tied embedding comes first on the first and the last
+ * stage. */
 static int stage_params(const struct ckptgen_set *s, int pp, int *param)
 {
     const struct stage *st = &s->stage[pp];
@@ -328,7 +331,7 @@ uint64_t ckptgen_optimizer_bytes(const struct ckptgen_set *s)
 
 /* ---- elements of a slice ---- */
 
-/* The elements that this copy is meant to have wrong: a bit, or all of them. */
+/* Apply the drift of this copy to its elements: flip bits, or replace the values. */
 static void drift(const struct ckptgen_set *s, const struct member *m, enum state st, int tp,
                   int64_t from, int64_t n, void *out)
 {
@@ -349,10 +352,9 @@ static void drift(const struct ckptgen_set *s, const struct member *m, enum stat
 }
 
 /*
- * fp32 values [from, from + n) of tensor-parallel rank tp's slice, as the member's stage
- * holds it. Only two cases differ from the merged tensor's values: a row-parallel slice
- * jumps from row to row, and the last stage's position table is a tensor of its own that
- * nobody trains.
+ * Compute the fp32 values [from, from + n) of the slice of tensor-parallel rank tp, as the member's stage holds it.
+ * Only two cases differ from the values of the merged tensor: a row-parallel slice jumps from row to row, and the
+ * position table of the last stage is a separate tensor that is never trained.
  */
 static void fill_slice(const struct ckptgen_set *s, const struct member *m, enum state st, int tp,
                        int64_t from, int64_t n, float *out)
@@ -383,7 +385,7 @@ static void fill_slice(const struct ckptgen_set *s, const struct member *m, enum
     drift(s, m, st, tp, from, n, out);
 }
 
-/* Elements [at, at + n) of a group's flat buffer; zeros behind the last parameter. */
+/* Compute elements [at, at + n) of a group's flat buffer. Elements after the last parameter are zero. */
 static void fill_flat(const struct ckptgen_set *s, const struct group *g, enum state st, int tp,
                       int64_t at, int64_t n, float *out)
 {
@@ -404,7 +406,7 @@ static void fill_flat(const struct ckptgen_set *s, const struct group *g, enum s
 
 /* ---- one .pt file ---- */
 
-/* What a storage holds: a run of a flat group, a whole 2-byte slice, or given bytes. */
+/* The contents of a storage: a range of a flat group, a whole 2-byte slice, or given bytes. */
 struct storage {
     enum { FLAT, WEIGHTS, BYTES } what;
     const struct group *group;
@@ -467,7 +469,8 @@ static int stream_storage(const struct pt_file *f, const struct storage *st, str
     return 0;
 }
 
-/* Storages leave torch 1.13 in the order of their keys as strings (0, 1, 10, 2), torch 2 counts. */
+/* Compare storage keys as strings (0, 1, 10, 2). torch 1.13 writes storages in this order; torch 2 writes them in
+ * numeric order. */
 static int lexical(const void *a, const void *b)
 {
     char x[16], y[16];
@@ -525,7 +528,7 @@ static int put_records(const struct pt_file *f, struct torch_zip *z, struct err 
     return 0;
 }
 
-/* Write root and storages as dir/name.pt. The prefix is the name, as when torch saves to a path. */
+/* Write root and its storages to dir/name.pt. The record prefix is the name, as when torch saves to a path. */
 static int write_pt(const struct pt_file *f, const char *dir, const char *name, bool archive, struct err *e)
 {
     char *path = str_fmt("%s/%s.pt", dir, name);
@@ -609,7 +612,7 @@ struct shard {
     const struct ckptgen_set *s;
     struct pt_file f;
     int pp, tp, dp;
-    float step;                 /* the counter as torch Adam keeps it */
+    float step;                 /* the counter in the form of torch Adam */
 };
 
 static int64_t partition(const struct shard *x, int g)
@@ -617,7 +620,7 @@ static int64_t partition(const struct shard *x, int g)
     return zero_partition_elems(x->s->stage[x->pp].group[g].sum, x->s->g.topo.dp);
 }
 
-/* F - S, recorded on the last data-parallel rank only. */
+/* Return the padding F - S of group g. It is recorded on the last data-parallel rank only. */
 static int64_t padding(const struct shard *x, int g)
 {
     int64_t sum = x->s->stage[x->pp].group[g].sum;
@@ -625,7 +628,7 @@ static int64_t padding(const struct shard *x, int g)
     return x->dp == x->s->g.topo.dp - 1 ? zero_flat_elems(sum, x->s->g.topo.dp) - sum : 0;
 }
 
-/* A partition as a tensor of `n` elements (fewer than its storage where padding is cut off). */
+/* Describe a partition as a tensor of `n` elements. n is smaller than the storage where padding is cut off. */
 static struct pk *flat_tensor(struct shard *x, int g, enum state st, int64_t n, bool requires_grad)
 {
     int64_t p = partition(x, g);
@@ -637,7 +640,7 @@ static struct pk *flat_tensor(struct shard *x, int g, enum state st, int64_t n, 
     return new_tensor(&x->f, storage, DTYPE_F32, 1, &n, requires_grad);
 }
 
-/* DeepSpeed before 0.13.2 began with an empty step: the counter is one ahead. */
+/* Return the step counter. DeepSpeed before 0.13.2 began with an empty step, so the counter is one ahead. */
 static int64_t step_count(const struct shard *x) { return x->s->g.iteration + 1; }
 
 static struct pk *adam_state(struct shard *x, int g)
@@ -663,7 +666,7 @@ static struct pk *param_group(struct shard *x, int g)
     struct pk *d = pk_dict(a), *betas = pk_tuple(a), *params = pk_list(a);
     bool torch_adam = x->s->g.step == CKPTGEN_STEP_TENSOR, decay = g < x->s->g.n_groups - 1;
 
-    /* The trainer gives the last group its weight decay of 0 itself, so that key comes first. */
+    /* The trainer itself gives the last group its weight decay of 0, so that key comes first. */
     if (!decay)
         pk_set_str(a, d, "weight_decay", pk_float(a, 0.0));
     pk_set_str(a, d, "lr", pk_float(a, 0.001978063698397256));
@@ -702,7 +705,7 @@ static struct pk *base_optimizer_state(struct shard *x)
     return d;
 }
 
-/* ZeRO-1 saves masters without their padding: a view on the longer storage. */
+/* ZeRO-1 saves masters without their padding: each is a view of the longer storage. */
 static struct pk *fp32_groups(struct shard *x)
 {
     struct pk *list = pk_list(x->f.arena);
@@ -741,7 +744,7 @@ static struct pk *slice_mapping(struct shard *x, int g)
     return d;
 }
 
-/* The keys that only the ZeRO-1 optimizer has, before the others. */
+/* Add the keys that only the ZeRO-1 optimizer has. They precede the others. */
 static void zero1_keys(struct shard *x, struct pk *d)
 {
     struct arena *a = x->f.arena;
@@ -810,7 +813,8 @@ static int write_shard(const struct ckptgen_set *s, const char *dir, int pp, int
 
 /* ---- the whole set ---- */
 
-/* File i of the set: optimizer shards, then layers, then mp_rank files (the large ones first). */
+/* Write file i of the set. Optimizer shards come first, then layers, then mp_rank files, so the large files come
+ * first. */
 static int write_file(const struct ckptgen_set *s, const char *dir, int i, struct err *e)
 {
     const struct topology t = s->g.topo;

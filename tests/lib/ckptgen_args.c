@@ -1,8 +1,8 @@
 /*
- * ckptgen_args.c - what an mp_rank file says: DeepSpeed's keys, then the trainer's
+ * ckptgen_args.c - the contents of an mp_rank file: DeepSpeed's keys, then the trainer's
  *
- * Keys, types and order are those of real files. Arguments without influence on a
- * checkpoint's shape carry the values of a small reference run.
+ * Keys, types and order are those of real files. Arguments without influence on the shape of a checkpoint carry the
+ * values of a small reference run.
  */
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,10 +12,10 @@
 #include "libcommon/format/pt.h"
 #include "tests/lib/ckptgen_impl.h"
 
-#define RNG_BYTES       5056    /* torch's CPU generator state */
+#define RNG_BYTES       5056    /* size of torch's CPU generator state */
 #define RNG_BYTES_SLIM  16
 
-/* name=value as Python writes it; @: filled in by own_args(). */
+/* name=value as Python writes it; own_args() fills in the values marked @. */
 static const char *const args_table[] = {
     "num_layers=@", "hidden_size=@", "ffn_hidden_size=@", "num_attention_heads=@",
     "kv_channels=@", "max_position_embeddings=@", "make_vocab_size_divisible_by=128",
@@ -145,14 +145,14 @@ static struct pk *deepspeed_configuration(const struct ckptgen_set *s, struct ar
     return d;
 }
 
-/* As Python 3.11 pickles an enum member: getattr(cls, 'alibi'). */
+/* Describe an enum member as Python 3.11 pickles it: getattr(cls, 'alibi'). */
 static struct pk *enum_member(struct arena *a, const char *module, const char *cls, const char *name)
 {
     return pk_call(a, pk_global(a, "__builtin__", "getattr"),
                    tuple_of(a, 2, pk_global(a, module, cls), pk_str(a, name)));
 }
 
-/* The arguments that follow from the shape of the set. */
+/* Add the arguments that follow from the shape of the set. */
 static void own_args(const struct ckptgen_set *s, struct arena *a, int pp, int tp, struct pk *d)
 {
     const struct ckptgen *g = &s->g;
@@ -251,7 +251,7 @@ static uint32_t word(const struct ckptgen_set *s, int pp, int tp, uint32_t i)
     float unused[64];
     uint32_t u;
 
-    /* The value formula is as good a source as any; its bits below the exponent are uniform. */
+    /* The value formula serves as the source: its bits below the exponent are uniform. */
     ckptgen_fill(s->g.seed + (uint64_t)(100 * pp + tp), STATE_FP32, true, i, 1, unused);
     memcpy(&u, unused, 4);
     return u * 0x9e3779b9u;
@@ -276,7 +276,7 @@ static struct pk *bytes_of(struct arena *a, const void *p, size_t n)
     return v;
 }
 
-/* ('MT19937', uint32[624], pos, has_gauss, cached), the array as numpy pickles itself. */
+/* Build ('MT19937', uint32[624], pos, has_gauss, cached), with the array as numpy pickles it. */
 static struct pk *numpy_rng(const struct ckptgen_set *s, struct arena *a, int pp)
 {
     int n = s->g.slim ? 4 : 624;
@@ -305,7 +305,7 @@ static struct pk *torch_rng(const struct ckptgen_set *s, struct arena *a, int pp
     blob->len = (uint64_t)n;
     blob->bytes = xcalloc(1, (size_t)n);
     blob->bytes[0] = (uint8_t)(s->g.seed + 100 * (uint64_t)pp);
-    for (int i = 1; i < n / 8; i++)     /* words of 8 bytes, of which torch uses 4 */
+    for (int i = 1; i < n / 8; i++)     /* words of 8 bytes; torch uses 4 bytes of each */
         put_le32(blob->bytes + 8 * i, word(s, pp, tp, (uint32_t)i));
     return pt_new_tensor(a, &(struct pt_new){ .storage = storage, .dtype = DTYPE_U8, .storage_elems = n, .ndim = 1,
                                               .shape = &n });
@@ -319,7 +319,7 @@ static void deepspeed_keys(const struct ckptgen_set *s, struct arena *a, int pp,
     pk_set_str(a, d, "buffer_names", pk_list(a));
     pk_set_str(a, d, "optimizer", pk_none(a));
     pk_set_str(a, d, "param_shapes", param_shapes(s, a, pp));
-    if (!s->g.no_mappings) {            /* they came after DeepSpeed 0.6 */
+    if (!s->g.no_mappings) {            /* added after DeepSpeed 0.6 */
         pk_set_str(a, d, "frozen_param_shapes", pk_none(a));
         pk_set_str(a, d, "shared_params", pk_dict(a));
         pk_set_str(a, d, "frozen_param_fragments", pk_none(a));

@@ -1,9 +1,9 @@
 /*
- * ckptgen_impl.h - what the files of the generator share; tests include ckptgen.h
+ * ckptgen_impl.h - declarations shared by the files of the generator; tests include ckptgen.h instead
  *
  *   ckptgen.c         the set: parameters, stages, groups, and its files
  *   ckptgen_values.c  the formula of the element values
- *   ckptgen_args.c    what mp_rank files say beside tensors: arguments, RNG states
+ *   ckptgen_args.c    the entries of mp_rank files other than tensors: arguments, RNG states
  */
 #ifndef SHARDKIT_TESTS_CKPTGEN_IMPL_H
 #define SHARDKIT_TESTS_CKPTGEN_IMPL_H
@@ -13,7 +13,7 @@
 
 #define MAX_GROUPS 3
 
-/* A parameter as one stage holds it; its elements stand at flat [first, first + numel) of its group. */
+/* A parameter as one stage holds it. Its elements occupy flat [first, first + numel) of its group. */
 struct member {
     int param;
     bool last_copy;             /* the tied copy on the last stage (PP > 1) */
@@ -39,7 +39,7 @@ struct ckptgen_set {
     struct stage *stage;
 };
 
-/* The formula. key: ckptgen_key(). LayerNorm weights lie around 1, all else around 0. */
+/* The value formula. key comes from ckptgen_key(). The values of LayerNorm weights are near 1, all others near 0. */
 uint64_t ckptgen_key(uint64_t seed, const char *param, enum state st, bool untied_copy);
 void ckptgen_fill(uint64_t key, enum state st, bool around_one, int64_t first, int64_t n, float *out);
 bool ckptgen_around_one(const char *param);

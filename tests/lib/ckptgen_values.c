@@ -40,7 +40,7 @@ bool ckptgen_around_one(const char *param)
     return param[strspn(param, "0123456789")] == '.' && strcmp(strchr(param, '.'), ".weight") == 0;
 }
 
-/* Loops over a whole block have a constant length, which is what lets -O2 vectorise them. */
+/* Loops over a whole block have a constant length, so that -O2 can vectorise them. */
 static void hash_block(uint64_t key, int64_t block, uint32_t *out)
 {
     uint32_t base = (uint32_t)mix64(key + (uint64_t)block * 0x9e3779b97f4a7c15u);
@@ -59,7 +59,8 @@ static void fill_block(uint64_t key, enum state st, bool around_one, int64_t blo
     uint32_t h[BLOCK];
 
     hash_block(key, block, h);
-    if (st == STATE_EXP_AVG_SQ) {           /* 2^-20 and up, as Adam's are where exp_avg is 2^-10 (mismatch.c) */
+    if (st == STATE_EXP_AVG_SQ) {           /* 2^-20 and more, as Adam's second moments are where exp_avg is 2^-10
+                                             * (mismatch.c) */
         for (int j = 0; j < BLOCK; j++)
             out[j] = (float)(int32_t)((h[j] >> 8) + (1 << 24)) * 0x1p-44f;
     } else if (st == STATE_EXP_AVG) {       /* +- 2^-10 */
@@ -68,7 +69,8 @@ static void fill_block(uint64_t key, enum state st, bool around_one, int64_t blo
     } else if (around_one) {                /* 1 +- 2^-5 */
         for (int j = 0; j < BLOCK; j++)
             out[j] = 1.0f + (float)((int32_t)h[j] >> 8) * 0x1p-28f;
-    } else {                                /* +- 2^-5, deviation 0.018: an initialisation's 0.02 */
+    } else {                                /* +- 2^-5, standard deviation 0.018: close to an initialisation with
+                                             * 0.02 */
         for (int j = 0; j < BLOCK; j++)
             out[j] = (float)((int32_t)h[j] >> 8) * 0x1p-28f;
     }
@@ -94,7 +96,7 @@ void ckptgen_fill(uint64_t key, enum state st, bool around_one, int64_t first, i
     }
 }
 
-/* Rounds to nearest even. Values here are finite and below 2, so neither overflow nor NaN. */
+/* Convert to fp16, rounding to nearest even. All values are finite and below 2, so no overflow or NaN occurs. */
 static uint16_t half_of(uint32_t u)
 {
     uint32_t sign = u >> 16 & 0x8000, m = u & 0x7fffff, half, rest;
@@ -111,7 +113,7 @@ static uint16_t half_of(uint32_t u)
     half = (uint32_t)exp << 10 | m >> drop;
     rest = m & ((1u << drop) - 1);
     if (rest > 1u << (drop - 1) || (rest == 1u << (drop - 1) && (half & 1)))
-        half++;                                 /* may carry into the exponent, as it should */
+        half++;                                 /* a carry into the exponent is correct */
     return (uint16_t)(sign | half);
 }
 
@@ -136,7 +138,7 @@ void ckptgen_values(const struct ckptgen_set *s, int param, enum state st,
         ckptgen_fill(ckptgen_key(s->g.seed, p->name, st, false), st, one, first, n, out);
         return;
     }
-    /* Weights are the rounded masters. */
+    /* Weights are the rounded master values. */
     tmp = xmalloc((size_t)n * sizeof *tmp + 1);
     ckptgen_fill(ckptgen_key(s->g.seed, p->name, STATE_FP32, false), STATE_FP32, one, first, n, tmp);
     ckptgen_narrow(s->g.zero1, tmp, n, out);

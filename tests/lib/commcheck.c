@@ -18,7 +18,8 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Numbers of many magnitudes, so that the order of additions shows; some that are none. */
+/* Return a number from a wide range of magnitudes, so that a changed order of additions changes the result. Some
+ * are NaN or infinite. */
 static double number(uint64_t seed, int rank, int64_t i)
 {
     uint64_t u = mix(seed * 1000003 + (uint64_t)rank * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)i);
@@ -94,7 +95,7 @@ static void reference(void *out, void *const *in, int n_ranks, int64_t n, enum d
     }
 }
 
-/* Equal bits; of a NaN only that it is one (which one survives a sum is the machine's choice). */
+/* Compare bits. Two NaNs count as equal, because the machine chooses which NaN survives a sum. */
 static int compare(const char *what, enum dtype t, const void *got, const void *want, int64_t n, struct err *e)
 {
     size_t size = (size_t)dtype_size(t);
@@ -112,7 +113,7 @@ static int compare(const char *what, enum dtype t, const void *got, const void *
     return 0;
 }
 
-/* The contract says every bit, NaNs too, is the same on every rank. */
+/* Check that x is the same on every rank. The contract requires every bit to be equal, NaNs included. */
 static int same_everywhere(struct comm *c, const void *x, size_t n_bytes, const char *what, struct err *e)
 {
     uint32_t own = crc_bytes(0, x, n_bytes), all[64];
@@ -133,9 +134,9 @@ struct round {
     struct comm *c;
     enum dtype t;
     int64_t n;
-    size_t bytes;               /* of n elements */
+    size_t bytes;               /* size of n elements */
     uint64_t seed;
-    void *in[64];               /* every member's; in[rank] is ours */
+    void *in[64];               /* the inputs of all members; in[rank] is that of this rank */
 };
 
 static int check_all_reduce(struct round *q, enum comm_op op, struct err *e)
@@ -164,7 +165,7 @@ out:
     return rc;
 }
 
-/* reduce_scatter of the first size * m elements against the reference's part. */
+/* Check reduce_scatter of the first size * m elements against the part of the reference. */
 static int check_reduce_scatter(struct round *q, enum comm_op op, struct err *e)
 {
     int size = comm_size(q->c), rank = comm_rank(q->c);
@@ -181,7 +182,7 @@ static int check_reduce_scatter(struct round *q, enum comm_op op, struct err *e)
     if (comm_reduce_scatter(q->c, &(struct comm_data){ got, got + at, m, q->t, op }, NULL, e) < 0 ||
         compare("reduce_scatter in place", q->t, got + at, want + at, m, e) < 0)
         goto out;
-    /* The other parts are as they were. */
+    /* The other parts must be unchanged. */
     if (memcmp(got, mine, at) != 0 || memcmp(got + at + part, mine + at + part, q->bytes - at - part) != 0) {
         err_data(e, "reduce_scatter in place", ERR_NO_BYTE, "changed parts of others");
         goto out;
@@ -264,7 +265,8 @@ static int check_one(struct comm *c, enum dtype t, int64_t n, uint64_t seed, str
 
 int commcheck_collectives(struct comm *c, enum commcheck_size size, struct err *e)
 {
-    /* Around the block of reduce.c, around "few bytes", not multiples of any group's size. */
+    /* These sizes are around the block size of reduce.c and around "few bytes", and are not multiples of any
+     * group's size. */
     static const int64_t sizes[] = {0, 1, 3, 17, 1025, 4097, 20011};
     size_t n_sizes = size == COMMCHECK_BRIEF ? 5 : 7;
 
@@ -272,7 +274,7 @@ int commcheck_collectives(struct comm *c, enum commcheck_size size, struct err *
         for (size_t t = 0; t < sizeof types / sizeof *types; t++)
             if ((sizes[s] < 5000 || t < 2) && check_one(c, types[t], sizes[s], s * 16 + t, e) < 0)
                 return -1;
-    /* More than one piece of the staging memory, and a broadcast in parts. */
+    /* These sizes need more than one piece of the staging memory, and a broadcast in parts. */
     if (size == COMMCHECK_LARGE &&
         (check_one(c, DTYPE_F32, 1300003, 777, e) < 0 || check_one(c, DTYPE_BF16, 2100001, 778, e) < 0))
         return -1;
@@ -283,7 +285,7 @@ int commcheck_collectives(struct comm *c, enum commcheck_size size, struct err *
 
 enum { DEPTH = 4, MESSAGE_MAX = 900000 };
 
-/* Some empty, some that fit in a socket's buffer, some that do not. */
+/* Return the size of a message. Some are empty, some fit into a socket's buffer, some do not. */
 static size_t message_bytes(int micro)
 {
     return micro % 7 == 3 ? 0 : mix((uint64_t)micro) % (micro % 5 == 0 ? MESSAGE_MAX : 5000);
@@ -297,12 +299,12 @@ static void fill(char *p, size_t n, int stage, int micro, int way)
 
 struct stage {
     struct comm *c;
-    int way;                    /* +1: activations to the next stage, -1: gradients to the one before */
+    int way;                    /* +1: activations to the next stage, -1: gradients to the previous one */
     char *out[DEPTH], *in;
     struct comm_req *sent[DEPTH];
 };
 
-/* One step of one way: take from one side, hand on to the other, up to DEPTH sends under way. */
+/* Run one step in one direction: receive from one side and send to the other, with up to DEPTH sends in progress. */
 static int step(struct stage *g, int micro, struct err *e)
 {
     int rank = comm_rank(g->c), from = rank - g->way, to = rank + g->way, k = micro % DEPTH;
@@ -378,7 +380,7 @@ int commcheck_pipeline(struct comm *c, int n_micro, struct err *e)
 
 /* ---- groups ---- */
 
-/* The world cut both ways: rows of two neighbours and columns across, like TP and DP. */
+/* Divide the world in both directions, into rows of two neighbours and into columns across them, like TP and DP. */
 static int check_groups(struct comm_world *w, struct err *e)
 {
     int size = comm_place(w)->size, rank = comm_place(w)->rank, list[64], n = 0, rc = -1;
@@ -391,7 +393,7 @@ static int check_groups(struct comm_world *w, struct err *e)
     for (int r = rank % 2; r < size; r += 2)
         list[n++] = r;
     column = row ? comm_create(w, "column", list, n, e) : NULL;
-    /* All ranks the other way round: group order is the list's, not the world's. */
+    /* List all ranks in reverse: the order of a group is that of the list, not that of the world. */
     for (int r = 0; r < size; r++)
         list[r] = size - 1 - r;
     back = column ? comm_create(w, "back", list, size, e) : NULL;

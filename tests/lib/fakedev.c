@@ -56,7 +56,7 @@ static struct {
     bool prompt, can_offer, can_share, shares;
 } own;
 
-/* Nobody goes on before all have come. */
+/* Wait until all members have arrived. */
 static void meet(struct dev_link *l)
 {
     struct slot *x = l->slot;
@@ -82,14 +82,14 @@ struct op {
     enum kind kind;
     const void *in;
     void *out;
-    int64_t n;                          /* elements, or bytes of t U8; ms of a delay */
+    int64_t n;                          /* elements, or bytes if t is U8; milliseconds of a delay */
     enum dtype t;
     enum comm_op how;
     int root;
     struct dev_link *link;
     struct dev_event *event;
-    int number;                         /* of the event's records */
-    void (*call)(void *args);           /* its arguments are in `out`, and the operation's */
+    int number;                         /* number among the records of the event */
+    void (*call)(void *args);           /* its arguments are in `out`, as are the operation's */
     struct op *next;
 };
 
@@ -109,7 +109,7 @@ static void event_drop(struct dev_event *v)
         free(v);
 }
 
-/* All members do the same, and of the same length. */
+/* Check that all members call the same operation with the same length. */
 static void agree(const struct op *o)
 {
     struct dev_link *l = o->link;
@@ -127,7 +127,7 @@ static void agree(const struct op *o)
     meet(l);
 }
 
-/* n elements at `from` to all members' sight, if there are any. */
+/* Make n elements at `from` visible to all members of the link, if there is one. */
 static void show(struct dev_link *l, const void *from, size_t n_bytes)
 {
     if (from)
@@ -171,7 +171,7 @@ static void run_link(const struct op *o)
     struct op c = *o;
 
     agree(o);
-    /* In place, parts that are still to be read would be written over. */
+    /* An in-place result would overwrite parts that are still to be read. */
     if (o->kind == REDUCE_SCATTER)
         c.out = result = xmalloc((size_t)o->n * (size_t)dtype_size(o->t) + 1);
     for (int part = 0; part < (o->kind == REDUCE_SCATTER ? o->link->size : 1); part++)

@@ -1,10 +1,10 @@
 /*
- * fakedev.h - a device without hardware: streams that really run beside the host, and links between them
+ * fakedev.h - a device without hardware: streams that run concurrently with the host, and links between them
  *
- * "Device memory" is this process's memory. A stream is a thread that does what is queued in it,
- * one thing after the other; events are as in dev.h. Links work over memory that the ranks
- * share, made before they fork; members stand in their stream until all have come, as
- * with NCCL. Members that call different things of a link end the process with words.
+ * "Device memory" is the memory of this process. A stream is a thread that runs the operations queued in it one
+ * after another; events are as in dev.h. Links work over memory that the ranks share and that is created before
+ * they fork. As with NCCL, a member waits in its stream until all members have arrived. If members call different
+ * operations of a link, the process prints a message and exits.
  */
 #ifndef SHARDKIT_TESTS_FAKEDEV_H
 #define SHARDKIT_TESTS_FAKEDEV_H
@@ -16,29 +16,30 @@
 enum { FAKE_MEMBERS = 8 };
 
 struct fakenet;
-struct fakenet *fakenet_new(void);      /* before the fork; goes with the processes */
-/* The same for processes that did not fork from one: a file, which is made where there is none. */
+struct fakenet *fakenet_new(void);      /* call before the fork; released when the processes exit */
+/* Create the same for processes without a common fork, in a file, which is created if it is missing. */
 struct fakenet *fakenet_at(const char *path);
 /*
- * prompt: what is queued in the NULL stream is done when the call returns, for code that looks
- * at results at once; else that stream is like the others. One a process.
+ * Open the net, at most once per process. If prompt is set, operations queued in the NULL stream are complete when
+ * the call returns, for code that reads results at once. Otherwise that stream is like the others.
  */
 const struct dev_net *fakenet_open(struct fakenet *n, bool prompt);
 extern const struct dev_ops fakedev;
 
-/* Work that takes this long, in a stream. */
+/* Queue work that takes `ms` milliseconds. */
 void fakedev_delay(struct dev_stream *s, int ms);
-/* Work of the caller's own, in a stream; the n bytes at args are copied. */
+/* Queue a call of the caller's function. The n bytes at args are copied. */
 void fakedev_call(struct dev_stream *s, void (*call)(void *args), const void *args, size_t n);
-/* What check() of the device, or of the net, tells once from now on; of this process alone. */
+/* Make check() of the device, or of the net, report `text` once. Affects this process only. */
 void fakedev_fail(const char *text);
 void fakenet_fail(const char *text);
-/* The next call of a link is refused with `text`. */
+/* Make the next call of a link fail with `text`. */
 void fakenet_refuse(const char *text);
-/* Whether offer() and share() of this process say yes (they do not, at first); has share() been undone, or not? */
+/* Set whether offer() and share() of this process succeed (both fail at first), and return whether sharing is
+ * active. */
 void fakenet_can_share(bool offer, bool share);
 bool fakenet_shares(void);
-/* `sms` of the link that was opened last. */
+/* Return `sms` of the link that was opened last. */
 int fakenet_last_sms(void);
 
 #endif

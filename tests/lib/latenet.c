@@ -8,7 +8,7 @@
 
 enum { TWINS_MAX = 8, OPS_MAX = 8192 };
 
-/* A group: who carries what it says, and how much that was. */
+/* A group, the host group that carries its data, and counters of its operations. */
 struct twin {
     const char *name;
     struct comm *host;
@@ -17,7 +17,7 @@ struct twin {
 
 struct dev_link {
     struct twin *twin;
-    int other;                          /* of a link of two */
+    int other;                          /* the other member of a link of two */
 };
 
 struct op {
@@ -27,7 +27,7 @@ struct op {
     void *out;
     int64_t n;                          /* all_gather: bytes */
     enum dtype t;
-    void *was;                          /* `in` when it was started */
+    void *was;                          /* copy of `in` from the time of the start */
 };
 
 struct dev_stream {
@@ -37,7 +37,7 @@ struct dev_stream {
 
 struct dev_event {
     struct dev_stream *s;
-    int upto;                           /* so many operations of s */
+    int upto;                           /* number of operations of s to complete */
 };
 
 static struct twin twins[TWINS_MAX];
@@ -95,7 +95,7 @@ static int carry_out(const struct op *o, struct err *e)
     return rc;
 }
 
-/* The result is not there yet. What it is made of stays, so sums in place show nothing. */
+/* Fill the result with NaN until the operation completes. Its inputs stay intact, so sums in place are not spoiled. */
 static void spoil(const struct op *o)
 {
     const size_t own = (size_t)o->n, at = (size_t)comm_rank(o->twin->host) * own;

@@ -12,11 +12,11 @@ struct memzip_record {
     uint64_t size;
 };
 
-/* The records as our writer lays them out; malloc'd. */
+/* Return the records as libcommon's writer lays them out. The caller frees the result. */
 uint8_t *memzip_make(const struct memzip_record *records, uint64_t *size);
-/* A file of tests/data/pt, malloc'd; fails the test when it is missing. */
+/* Read a file of tests/data/pt. The caller frees the result. Fails the test if the file is missing. */
 uint8_t *memzip_load(const char *name, uint64_t *size);
-/* The same file with a new payload for the record whose name ends in `record`, laid out anew. */
+/* Return the same file with a new payload for the record whose name ends in `record`. All offsets are recomputed. */
 uint8_t *memzip_replace(const uint8_t *bytes, uint64_t size, const char *record, const void *payload,
                         uint64_t payload_size, uint64_t *new_size);
 

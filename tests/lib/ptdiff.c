@@ -88,7 +88,8 @@ static void same_items(struct comparison *c, const struct pk *x, const struct pk
     }
 }
 
-/* An object's state and an OrderedDict's pairs are what a reader sees: no step of their own. */
+/* The state of an object and the pairs of an OrderedDict are visible to a reader directly, so they add no step to
+ * the path. */
 static void same_object(struct comparison *c, const struct pk *x, const struct pk *y)
 {
     if (x->fn)
@@ -160,11 +161,12 @@ static struct side open_side(struct comparison *c, const char *dir)
     return s;
 }
 
-/* What the trainers of 2022 did not write; test_reshape_contents.c looks into it. */
+/* Remove the entries that the trainers of 2022 did not write. test_reshape_contents.c inspects them. */
 static void pass_over_additions(const struct comparison *c)
 {
     static const char *const keys[] = { "universal_checkpoint_info", "ds_config" };
-    struct pk *want = (struct pk *)pt_root(c->a.pt), *got = (struct pk *)pt_root(c->b.pt);      /* ours alone */
+    struct pk *want = (struct pk *)pt_root(c->a.pt), *got = (struct pk *)pt_root(c->b.pt);      /* not shared with
+                                                                                                 * any other tree */
 
     for (int i = 0; i < 2; i++) {
         const struct pk *x = pk_get(want, keys[i]), *y = pk_get(got, keys[i]);

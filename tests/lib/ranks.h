@@ -1,8 +1,8 @@
 /*
- * ranks.h - a job of several processes inside a unit test, without any launcher
+ * ranks.h - run a job of several processes inside a unit test, without a launcher
  *
- * Each rank is a fork with torchrun's variables set, so comm_world_open() meets over TCP
- * on loopback. What the ranks write to standard error is collected in a file.
+ * Each rank is a fork with torchrun's variables set, so comm_world_open() connects over TCP on loopback. A file
+ * collects the standard error of all ranks.
  */
 #ifndef SHARDKIT_TESTS_RANKS_H
 #define SHARDKIT_TESTS_RANKS_H
@@ -16,13 +16,13 @@ enum { RANKS_MAX = 32 };
 struct ranks {
     int size, port;
     pid_t pid[RANKS_MAX];
-    int status[RANKS_MAX];      /* of waitpid; valid after ranks_wait() */
-    double ended_s[RANKS_MAX];  /* after ranks_start() */
+    int status[RANKS_MAX];      /* from waitpid; valid after ranks_wait() */
+    double ended_s[RANKS_MAX];  /* seconds after ranks_start() */
     double start_s;
-    char log[64];               /* the file with standard error of all */
+    char log[64];               /* the file with the standard error of all ranks */
 };
 
-/* In a rank: say what is wrong, with what the struct err `e` there tells, and fail. */
+/* In a rank: if the condition is false, print it with the text of the struct err `e` in scope, and fail. */
 #define EXPECT(what)                                                            \
     do {                                                                        \
         if (!(what)) {                                                          \
@@ -34,16 +34,17 @@ struct ranks {
 /* Run in each rank; the result is its exit status. */
 typedef int rank_fn(int rank, int size, void *arg);
 
-/* Forget every variable that a launcher may have set for this test itself. */
+/* Unset every variable that a launcher may have set for this test process. */
 void ranks_clear_env(void);
 int ranks_free_port(void);
 void ranks_start(struct ranks *j, int size, rank_fn *fn, void *arg);
-/* Until all have ended; after timeout_s the rest is killed and false returned. */
+/* Wait until all ranks have ended. After timeout_s, kill the remaining ones and return false. */
 bool ranks_wait(struct ranks *j, double timeout_s);
-/* Everything that was said; malloc'd. */
+/* Return the standard error of all ranks. The caller frees it. */
 char *ranks_said(const struct ranks *j);
 void ranks_end(struct ranks *j);        /* removes the log */
-/* Start, wait 120 s, expect 0 from everybody; prints what was said and returns false otherwise. */
+/* Start the ranks, wait up to 120 s, and expect exit status 0 from all. On failure, print their output and return
+ * false. */
 bool ranks_run(int size, rank_fn *fn, void *arg);
 double ranks_now_s(void);
 

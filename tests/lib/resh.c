@@ -123,7 +123,7 @@ void resh_same_names(const char *want, const char *got, char ***names, int *n)
     ptdiff_list_free(others, m);
 }
 
-/* The digests of a manifest: equal text for equal tensors. Caller frees. */
+/* Return the digests of a manifest; equal tensors give equal text. The caller frees it. */
 static char *digests(const char *dir)
 {
     char *path = path_join(dir, MANIFEST_NAME), *start, *end, *text;
@@ -182,7 +182,7 @@ char *resh_generate(const struct ckptgen *g, const char *name)
 int resh_make_scratch(void **state)
 {
     (void)state;
-    /* Many small sets, and a sync for each: a disk gains the tests nothing. */
+    /* The tests sync many small sets, and gain nothing from a disk, so use memory where possible. */
     snprintf(scratch, sizeof scratch, "%s/shardkit-reshape-XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     return mkdtemp(scratch) ? 0 : -1;

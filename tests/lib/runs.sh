@@ -18,13 +18,13 @@ sizes() {   # L H N S TP PP MBS GBS
     NHEADS=$3 MICRO_BATCH_SIZE=$7 GLOBAL_BATCH_SIZE=$8
 }
 
-# The optimizer's part: BETA2 LR MIN-LR DECAY-SAMPLES ('': not given) WARMUP-SAMPLES
+# Set the optimizer's options: BETA2 LR MIN-LR DECAY-SAMPLES ('': not given) WARMUP-SAMPLES
 optimizer() {
     OPTIMIZER_ARGS="--optimizer adam --adam-beta1 0.9 --adam-beta2 $1 --adam-eps 1e-8 --lr $2 --min-lr $3
         --lr-decay-style cosine ${4:+--lr-decay-samples $4} --lr-warmup-samples $5 --clip-grad 1.0 --weight-decay 1e-1"
 }
 
-# The model's and the batch's part that all have: START INC SAMPLES of the ramp
+# Set the options of model and batch that all runs share: START INC SAMPLES of the ramp
 model() {
     GPT_ARGS="--num-layers $NLAYERS --hidden-size $NHIDDEN --num-attention-heads $NHEADS --seq-length $SEQ_LEN
         --max-position-embeddings $SEQ_LEN --micro-batch-size $MICRO_BATCH_SIZE --rampup-batch-size $1 $2 $3
@@ -37,7 +37,7 @@ output() {  # LOG-INTERVAL SAVE-INTERVAL EVAL-ITERS
         --log-batch-size-to-tensorboard --log-validation-ppl-to-tensorboard"
 }
 
-# The DeepSpeed part and its JSON: STAGE bf16|fp16
+# Set the DeepSpeed options and write the JSON: STAGE bf16|fp16
 deepspeed() {
     case $2 in
     bf16) precision='"bf16": {"enabled": true}' ;;
@@ -54,14 +54,14 @@ JSON
     DEEPSPEED_ARGS="--deepspeed --deepspeed_config $config_json --zero-stage $1 --deepspeed-activation-checkpointing"
 }
 
-# All of it, in the scripts' order: DATA-OPTIONS MORE
+# Build the whole command in the order of the scripts: DATA-OPTIONS MORE
 command_line() {
     CMD=$(echo "--tensor-model-parallel-size $TP_SIZE --pipeline-model-parallel-size $PP_SIZE $GPT_ARGS $OUTPUT_ARGS
         --save $CHECKPOINT_PATH --load $CHECKPOINT_PATH $1 --data-impl mmap $2 --distributed-backend nccl
         $DEEPSPEED_ARGS" | tr '\n' ' ')
 }
 
-# tr1-13B and tr10-13B: GPT-2, one data file
+# tr1-13B and tr10-13B: GPT-2 with one data file
 tr1() {
     sizes 40 5120 32 2048 2 4 1 1024
     : "${FFN_HIDDEN_SIZE:=20480}" "${TRAIN_SAMPLES:=300_000_000}"
@@ -90,7 +90,7 @@ tr10() {
     command_line "--data-path $DATA_PATH" "--split 900,100,0"
 }
 
-# All of tr11: LR MIN-LR INC SAVE-INTERVAL bf16|fp16 MORE-OPTIONS WORKERS
+# All runs of tr11: LR MIN-LR INC SAVE-INTERVAL bf16|fp16 MORE-OPTIONS WORKERS
 tr11() {
     : "${TRAIN_SAMPLES:=220_000_000}"
     optimizer 0.95 "$1" "$2" 200_000_000 183_105

@@ -1,5 +1,5 @@
 /*
- * scratch.c - made anew for each group, and removed with all that is in it
+ * scratch.c - create the scratch folder of a group of tests, and remove it with its contents
  */
 #include "tests/lib/scratch.h"
 

@@ -23,7 +23,7 @@
 #include "tests/lib/torch_zip.h"
 
 #define BUF_BYTES   (4u << 20)  /* a multiple of 64: payload alignment in file and buffer agree */
-#define BLOCK       4096u       /* what O_DIRECT wants lengths and offsets to be multiples of */
+#define BLOCK       4096u       /* O_DIRECT requires lengths and offsets that are multiples of this */
 #define U32_FULL    0xffffffffu
 #define FLAG_DESCRIPTOR 0x0008
 #define FLAG_UTF8   0x0800
@@ -43,7 +43,7 @@ struct torch_zip {
     uint64_t flushed;           /* bytes of the file before buf */
     struct entry *entry;
     int n, cap;
-    uint64_t left;              /* payload bytes that the open record still lacks */
+    uint64_t left;              /* payload bytes still missing from the open record */
 };
 
 static uint64_t cursor(const struct torch_zip *z) { return z->flushed + z->used; }
@@ -64,15 +64,15 @@ struct torch_zip *torch_zip_create(const char *path, const char *prefix, uint64_
     if (posix_memalign(&buf, BLOCK, BUF_BYTES) != 0)
         abort();
     z->buf = buf;
-    /* A wish: file systems that cannot do it still write the file. */
+    /* Allocation is optional: file systems without fallocate still write the file. */
     if (size_hint > BUF_BYTES && fallocate(z->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)size_hint) < 0)
         errno = 0;
     return z;
 }
 
 /*
- * Write the buffer out. The first full buffer shows that the file is big, and turns
- * O_DIRECT on: a set larger than memory must not push everything else out of it.
+ * Write the buffer to the file. The first full buffer shows that the file is large and turns O_DIRECT on, so that a
+ * set larger than memory does not evict everything else from the page cache.
  */
 static int flush(struct torch_zip *z, struct err *e)
 {
@@ -118,7 +118,7 @@ static bool is_zip64(const struct entry *x)
     return x->size >= U32_FULL || x->header_at >= U32_FULL;
 }
 
-/* The local extra field into out (at most 32 + 64 bytes); returns its length. */
+/* Write the local extra field to out (at most 32 + 64 bytes). Returns its length. */
 static size_t local_extra(const struct entry *x, size_t name_len, uint8_t *out)
 {
     size_t n = 0;
@@ -198,7 +198,7 @@ int torch_zip_end(struct torch_zip *z, struct err *e)
     uint8_t d[24] = { 'P', 'K', 7, 8 };
 
     if (z->left != 0)
-        abort();                /* a test's own mistake: the record is not as long as it said */
+        abort();                /* an error of the test: the record does not have the declared length */
     if (x->size == 0)
         return 0;
     put_le32(d + 4, x->crc);
@@ -219,7 +219,7 @@ int torch_zip_record(struct torch_zip *z, const char *record, const void *bytes,
     return torch_zip_end(z, e);
 }
 
-/* One header of the central directory; its extra field holds only what does not fit in 32 bits. */
+/* Write one header of the central directory. Its extra field holds only the values that do not fit into 32 bits. */
 static int put_directory_entry(struct torch_zip *z, const struct entry *x, struct err *e)
 {
     uint8_t h[46] = { 'P', 'K', 1, 2 }, extra[28];
@@ -258,7 +258,7 @@ static int put_end_records(struct torch_zip *z, uint64_t dir_at, struct err *e)
     uint8_t *loc = t + 56, *end = t + 76;
 
     put_le64(t + 4, 44);
-    put_le16(t + 12, 0x031e);       /* made by: as miniz has it */
+    put_le16(t + 12, 0x031e);       /* "made by", as miniz writes it */
     put_le16(t + 14, 45);
     put_le64(t + 24, z->n);
     put_le64(t + 32, z->n);
@@ -284,7 +284,7 @@ int torch_zip_finish(struct torch_zip *z, struct err *e)
             return -1;
     if (put_end_records(z, dir_at, e) < 0 || flush(z, e) < 0)
         return -1;
-    /* The allocation was a guess; give back what lies behind the end. */
+    /* The allocation was an estimate, so release the space after the end. */
     if (ftruncate(z->fd, (off_t)z->flushed) < 0) {
         err_sys(e, z->path, "cannot set its length");
         return -1;

@@ -1,9 +1,9 @@
-# train.sh - what scripts that run the trainer share; sourced after tests/fault/lib.sh
+# train.sh - functions shared by the scripts that run the trainer; sourced after tests/fault/lib.sh
 #
-# launch N ARGS...: train on N ranks of this machine, one thread each. Under mpirun where there is
-# one and LAUNCH is not "sockets"; else started one by one with torchrun's variables.
+# launch N ARGS...: train on N ranks of this machine with one thread each. Uses mpirun if it exists
+# and LAUNCH is not "sockets". Otherwise starts the ranks one by one with torchrun's variables.
 
-# The settings that the sets in tests/data were trained with.
+# The settings used to train the sets in tests/data.
 BLOOM="--position-embedding-type alibi --embed-layernorm --global-batch-size 16 --rampup-batch-size 4 4 96
     --pp-partition-method type:transformer|embedding"
 HEADONLY="--position-embedding-type alibi --embed-layernorm --global-batch-size 4 --train-samples 400
@@ -14,10 +14,10 @@ COMMON="--bf16 --micro-batch-size 1 --train-samples 1200 --lr 2e-3 --min-lr 2e-4
     --adam-beta2 0.95 --adam-eps 1e-8 --init-method-std 0.02 --seed 42 --attention-dropout 0 --hidden-dropout 0
     --seq-length 128 --max-position-embeddings 128 --eval-interval 10 --eval-iters 2 --split 949,50,1
     --log-interval 1 --threads 1"
-# Iterations here are faster than any disk: what is to be saved is waited for.
+# Iterations of these tests are faster than any disk, so wait until a save is complete.
 SHARDKIT_SAVE_WHEN_BUSY=wait
 export SHARDKIT_SAVE_WHEN_BUSY
-# Index files are written beside the data: work on a copy.
+# Index files are written next to the data, so work on a copy.
 DATA_DIR=$W/data
 mkdir -p "$DATA_DIR" && cp tests/data/text/text_document* "$DATA_DIR"
 
@@ -32,7 +32,7 @@ launch() {
     fi
 }
 
-# Each rank a process of its own; the exit status is the largest.
+# Start each rank as a separate process. The exit status is the largest of theirs.
 launch_sockets() {
     ranks=$1; shift
     port=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 10000))
@@ -51,12 +51,12 @@ launch_sockets() {
     return $worst
 }
 
-# "iteration loss norm" of each training line, and "valid iteration loss", of a log.
+# Print "iteration loss norm" of each training line of a log, and "valid iteration loss".
 series() {
     sed -n -e 's/^ iteration *\([0-9]*\)\/.*lm loss: \([^ ]*\) |.* grad norm: \([^ ]*\) .*/\1 \2 \3/p' \
         -e 's/^valid loss at iteration \([0-9]*\) | lm loss value: \([^ ]*\) .*/valid \1 \2/p' "$1"
 }
-# "iteration scale" of each training line.
+# Print "iteration scale" of each training line.
 scales() { sed -n 's/^ iteration *\([0-9]*\)\/.* loss scale: \([^ ]*\) .*/\1 \2/p' "$1"; }
-# What must be exact in a training line: iteration, samples, tokens, rate, batch.
+# Print the exact fields of a training line: iteration, samples, tokens, rate, batch.
 exact() { sed -n 's/^ iteration *\([0-9]*\)\/ *\([0-9]*\) | consumed samples: *\([0-9]*\) | consumed tokens: *\([0-9]*\) .*learning rate: \([^ ]*\) | global batch size: *\([0-9]*\) .*/\1 \2 \3 \4 \5 \6/p' "$1"; }

@@ -93,7 +93,7 @@ void job_new(struct job *j, const struct model_config *m, struct topology topo, 
         r->st = (struct stage_state){ .weights = xcalloc(flat, 4), .grads = xcalloc(flat, 4),
                                       .master = xcalloc(shard, 4), .exp_avg = xcalloc(shard, 4),
                                       .exp_avg_sq = xcalloc(shard, 4) };
-        /* What was in memory before job_must not shine through. */
+        /* Fill the buffers, so that their earlier contents cannot produce correct results. */
         memset(r->st.weights, 0x7f, flat * 4);
         memset(r->st.master, 0x7f, shard * 4);
         memset(r->st.exp_avg, 0x7f, shard * 4);
@@ -170,7 +170,7 @@ void job_start_save(struct job *j, const struct checkpoint_now *now)
         job_must(checkpoint_save(j->rank[i].saver, now, &before, &stall, &e) == 0, &e);
 }
 
-/* Rank 0's outcome. */
+/* Return the outcome of rank 0. */
 struct checkpoint_saved job_wait(struct job *j)
 {
     struct checkpoint_saved out[JOB_RANKS_MAX];
@@ -195,7 +195,7 @@ void job_save(struct job *j, const struct checkpoint_now *now)
     job_must(out.ok, &out.err);
 }
 
-/* ---- a checkpoint's own words as what to save ---- */
+/* ---- the state recorded in a checkpoint, as input of the next save ---- */
 
 struct checkpoint_now job_now_of(const struct checkpoint_info *i)
 {
@@ -222,7 +222,7 @@ struct checkpoint *job_open(const char *dir, bool universal)
 const struct checkpoint_load_opts job_plain_load = { .weights = DTYPE_BF16, .replicas = REPLICAS_FAIL,
                                                     .dev = &job_host };
 
-/* The blocks of `n` layers dealt out evenly. */
+/* Distribute `n` layers evenly over the blocks. */
 void job_even_blocks(int64_t n, int pp, int *blocks)
 {
     for (int i = 0; i < pp; i++)
@@ -255,7 +255,7 @@ void job_expect_latest(const char *dir, const char *tag)
     free(path);
 }
 
-/* Nothing but tags, and the pointer files. */
+/* Expect only tags and the pointer files in the folder. */
 void job_expect_clean(const char *dir)
 {
     char *cmd = str_fmt("ls -A '%s' | grep -vE '^(global_step[0-9]+|latest)$' >&2", dir);
@@ -325,7 +325,7 @@ struct model_config job_small_model(const char *position)
     return m;
 }
 
-/* A value that depends on parameter, state and merged index alone: the same in every topology. */
+/* Return a value that depends on parameter, state and merged index only, so it is the same in every topology. */
 static float value(const struct stage *s, const struct stage_param *p, enum state st, int64_t i)
 {
     int64_t row = p->ndim == 2 ? i / p->slice[1] : i, column = p->ndim == 2 ? i % p->slice[1] : 0, merged;
@@ -337,7 +337,7 @@ static float value(const struct stage *s, const struct stage_param *p, enum stat
         row += s->tp * p->slice[0];
     merged = row * (p->ndim == 2 ? p->shape[1] : 1) + column;
     x = ((uint32_t)p->id * 7919u + (uint32_t)merged * 31u + (uint32_t)st * 1000003u) * 2654435761u;
-    /* First moments as small as Adam's are beside such second ones. */
+    /* First moments as small as Adam's are for such second moments. */
     return (float)(x >> 8) / (float)(1 << 24) * (st == STATE_EXP_AVG_SQ ? 1e-3f : st == STATE_EXP_AVG ? 1e-2f : 1);
 }
 

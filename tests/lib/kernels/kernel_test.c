@@ -15,7 +15,7 @@
 const struct kernels *kt;
 const char *kt_name;
 
-#define BORDER 64                       /* bytes behind an output that nobody may touch */
+#define BORDER 64                       /* bytes after an output that must not change */
 
 static struct { void *p; bool dev; } *kept;
 static size_t n_kept, cap_kept;
@@ -164,7 +164,7 @@ static double allowed(double want, double tol, double rel)
 
 void kt_close(const char *what, const double *got, const double *want, int64_t n, double tol, double rel)
 {
-    /* Written so that a NaN fails. */
+    /* The condition is written so that a NaN fails. */
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(got[i] - want[i]) <= allowed(want[i], tol, rel)))
             fail_msg("%s: %s: element %lld of %lld: got %.9g, want %.9g, may be off by %.3g", kt_name, what,
@@ -198,7 +198,7 @@ uint64_t kt_end(void)
 
 /* ---- all devices ---- */
 
-/* What the tests of one device gave for the first number of threads. */
+/* The digests of the tests of one device with the first number of threads. */
 static uint64_t *expected;
 static bool first_run;
 
@@ -247,7 +247,7 @@ static int run_cpu(const char *isa, const struct kt_case *cases, int n)
         setenv("SHARDKIT_CPU_ISA", isa, 1);
         kt = kernels_cpu_open(&o, &e);
         if (!kt)
-            return failed;                      /* this machine has no such instructions */
+            return failed;                      /* this machine lacks these instructions */
         snprintf(name, sizeof name, "cpu %s, %d threads", isa, threads[i]);
         kt_name = name;
         first_run = i == 0;
@@ -257,7 +257,8 @@ static int run_cpu(const char *isa, const struct kt_case *cases, int n)
     return failed;
 }
 
-/* Eight threads on two processors: waiting ones must sleep, and libgomp reads this only when it is loaded. */
+/* Make waiting threads sleep, because the tests run eight threads on two processors. libgomp reads the variable
+ * only when it is loaded. */
 static void wait_passively(void)
 {
     char *argv[] = { (char *)"test_kernels", NULL };
@@ -265,7 +266,7 @@ static void wait_passively(void)
     if (getenv("OMP_WAIT_POLICY"))
         return;
     setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv("/proc/self/exe", argv);              /* if that fails, it only takes longer */
+    execv("/proc/self/exe", argv);              /* if execv fails, the tests only run longer */
 }
 
 static int run_cuda(const struct kt_case *cases, int n, bool must)

@@ -183,7 +183,7 @@ void ref_layernorm_back(double *dx, double *dgamma, double *dbeta, const double 
 
 /* ---- attention ---- */
 
-/* Probabilities of one query over keys 0 .. query, before dropout; returns lse. */
+/* Compute the probabilities of one query over keys 0 .. query, before dropout. Returns lse. */
 static double probabilities(double *p, const struct ref_attention *a, int64_t sample, int64_t head, int64_t query)
 {
     int64_t ld = a->heads * a->hd;
@@ -320,7 +320,7 @@ double ref_gradient_error(double (*f)(const void *arg), const void *arg, double 
         x[i] = at - h;
         down = f(arg);
         x[i] = at;
-        /* Not fmax: that one would pass over a NaN. */
+        /* fmax() would ignore a NaN. */
         double err = fabs((up - down) / (2 * h) - grad[i]) / largest;
 
         if (!(err <= worst))

@@ -106,7 +106,7 @@ static bool has_sig(const struct mutate_file *f, uint64_t at, const char *sig)
     return at + 46 <= f->size && memcmp(f->bytes + at, sig, 4) == 0;
 }
 
-/* Those of the zip that begins at `base` and whose directory's end is at `end`. */
+/* List the entries of the zip that begins at `base` and whose directory ends at `end`. */
 static int zip_entries(const struct mutate_file *f, uint64_t base, uint64_t end, struct mutate_entry *e, int max)
 {
     uint64_t at = base + get_le32(f->bytes + end + 16);
@@ -238,7 +238,8 @@ static void lose(struct mutation *m)
     *copy = *f;
     copy->changed = true;
     copy->name = xstrdup(f->name);
-    for (char *c = copy->name; *c && !strchr(f->name, '/'); c++)         /* another rank or layer: one that is there, or none */
+    for (char *c = copy->name; *c && !strchr(f->name, '/'); c++)         /* another rank or layer, which exists or
+                                                                          * not */
         if (*c >= '0' && *c <= '9' && mutate_pick(m, 3) == 0)
             *c = (char)('0' + mutate_pick(m, 10));
     for (int i = 0; i < m->s->n; i++)
@@ -277,7 +278,7 @@ static void rank(struct mutation *m)
 static void save(struct mutation *m)
 {
     const char *like = mutate_any_file(m)->name;
-    uint64_t how = mutate_pick(m, 3);          /* one, some of all kinds, all of a kind */
+    uint64_t how = mutate_pick(m, 3);          /* one file, some of all kinds, or all files of a kind */
 
     for (int i = 0; i < m->s->n; i++) {
         struct mutate_file *f = &m->s->file[i];
@@ -316,14 +317,14 @@ static void directory(struct mutation *m)
     if (how == 0) {
         f->bytes[at] = (uint8_t)mutate_pick(m, 256);
         strbuf_addf(m->what, "%s byte %llu", f->name, (unsigned long long)at);
-    } else if (how == 1) {              /* two entries exchange their places, checksum and size with them or not */
+    } else if (how == 1) {              /* exchange the places of two entries, with or without checksum and size */
         const struct mutate_entry *x = &e[mutate_pick(m, (uint64_t)n)], *y = &e[mutate_pick(m, (uint64_t)n)];
 
         swap_bytes(f->bytes + x->cd + 42, f->bytes + y->cd + 42, 4);
         if (mutate_pick(m, 2))
             swap_bytes(f->bytes + x->cd + 16, f->bytes + y->cd + 16, 12);
         strbuf_addf(m->what, "%s: places of %s and %s", f->name, x->name, y->name);
-    } else {                            /* a name, in the directory and perhaps in the local header */
+    } else {                            /* change a name, in the directory and perhaps in the local header */
         const struct mutate_entry *x = &e[mutate_pick(m, (uint64_t)n)];
         uint64_t i = mutate_pick(m, strlen(x->name));
 
@@ -356,7 +357,7 @@ static void record(struct mutation *m)
     }
 }
 
-/* A random place in the pickle where this opcode could stand; len when there is none. */
+/* Return a random position in the pickle where this opcode could be, or len if there is none. */
 static uint64_t find_op(struct mutation *m, const uint8_t *p, uint64_t len, uint8_t op)
 {
     uint64_t from = mutate_pick(m, len);
@@ -367,7 +368,7 @@ static uint64_t find_op(struct mutation *m, const uint8_t *p, uint64_t len, uint
     return len;
 }
 
-/* Two storage keys of a digit exchange, or one becomes another: tensors that name other storages. */
+/* Exchange two one-digit storage keys, or replace one by the other, so that tensors refer to other storages. */
 static void keys(struct mutation *m, uint8_t *p, uint64_t len)
 {
     static const uint8_t key[] = { 'X', 1, 0, 0, 0 };
@@ -389,7 +390,8 @@ static void keys(struct mutation *m, uint8_t *p, uint64_t len)
         p[at[0]] = p[at[1]];
 }
 
-/* What no checksum covers: pickles that are no zip's, JSON, and the headers of safetensors. */
+/* Returns true for files that no checksum covers: pickles outside a zip, JSON, and safetensors files, whose headers
+ * have none. */
 bool mutate_is_bare(const char *name)
 {
     return strcmp(name, ".metadata") == 0 || strcmp(name, "metadata.json") == 0 || str_ends(name, ".index.json") ||
@@ -411,11 +413,11 @@ static void bare(struct mutation *m, struct mutate_file *f)
         for (uint64_t i = 0; i < n && (f->bytes[at] < '0' || f->bytes[at] > '9'); i++)
             at = (at + 1) % n;
         f->bytes[at] = (uint8_t)('0' + mutate_pick(m, 10));
-    } else if (how == 2) {              /* a pickle's small number */
+    } else if (how == 2) {              /* a small number of a pickle */
         from = find_op(m, f->bytes, n, mutate_pick(m, 2) ? 'K' : 'M');
         at = from < n ? from + 1 : at;
         f->bytes[at] = (uint8_t)(mutate_pick(m, 2) ? mutate_pick(m, 4) : mutate_pick(m, 256));
-    } else {                            /* some bytes from elsewhere in it */
+    } else {                            /* some bytes from another place of the file */
         len = 1 + mutate_pick(m, 12);
         from = mutate_pick(m, n - len);
         at = mutate_pick(m, n - len);

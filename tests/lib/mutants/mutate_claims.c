@@ -1,5 +1,5 @@
 /*
- * mutate_claims.c - mutations that leave each file well formed: other names, types, numbers and places
+ * mutate_claims.c - mutations that leave each file well formed but change names, types, numbers and places
  */
 #include <jansson.h>
 
@@ -12,7 +12,8 @@
 
 /* ---- JSON ---- */
 
-/* Bytes of JSON in a file, from *at on: all of a .json, the header of a safetensors file. 0: it has none. */
+/* Return the number of bytes of JSON in a file and set *at to their start: the whole of a .json, or the header of a
+ * safetensors file. Returns 0 if it has none. */
 static uint64_t json_part(const struct mutate_file *f, uint64_t *at)
 {
     *at = str_ends(f->name, ".safetensors") ? 8 : 0;
@@ -21,7 +22,7 @@ static uint64_t json_part(const struct mutate_file *f, uint64_t *at)
     return f->size > 8 && get_le32(f->bytes) <= f->size - 8 ? get_le32(f->bytes) : 0;
 }
 
-/* Nodes of a document, each in its place: a container, and a key or an index there. */
+/* A node of a document and its place: its container, and its key or index there. */
 struct place {
     json_t *in, *value;
     const char *key;
@@ -61,7 +62,7 @@ static void put(const struct place *p, json_t *v)
         json_array_set_new(p->in, p->index, v);
 }
 
-/* Another value of the same type. */
+/* Return another value of the same type. */
 static json_t *other_value(struct mutation *m, const json_t *v)
 {
     const json_int_t i = json_integer_value(v);
@@ -91,7 +92,7 @@ static void change_node(struct mutation *m, const struct place *p, int n)
     if (how < 2) {
         strbuf_addf(m->what, "has another value");
         put(a, other_value(m, a->value));
-    } else if (how == 2) {              /* siblings by preference: two tensors, two offsets, two shapes */
+    } else if (how == 2) {              /* prefer siblings: two tensors, two offsets, two shapes */
         json_t *copy = json_deep_copy(a->value);
 
         for (int i = 0; i < 64 && (b == a || b->in != a->in); i++)
@@ -150,7 +151,7 @@ void mutate_json(struct mutation *m)
 
 /* ---- pickles ---- */
 
-/* A pickle of a file that may be written to: a bare one, or a record whose checksum is to be repaired afterwards. */
+/* A pickle of a file that may be changed: a bare one, or a record whose checksum must be repaired afterwards. */
 struct pickled {
     struct mutate_file *f;
     struct mutate_entry record;
@@ -196,7 +197,7 @@ static void seal(struct pickled *x)
         mutate_put_crc(x->f, &x->record);
 }
 
-/* The text of the first string at or after a random place; its length, or 0. */
+/* Find the text of the first string at or after a random position. Returns its length, or 0. */
 static uint64_t any_string(struct mutation *m, const struct pickled *x, uint64_t *at)
 {
     const uint64_t from = mutate_pick(m, x->len);
@@ -246,7 +247,7 @@ void mutate_name_of(struct mutation *m)
     seal(&x);
 }
 
-/* Names of the same length. */
+/* Each row lists names of equal length. */
 static const char *const types[][5] = {
     { "FloatStorage", "ShortStorage" }, { "HalfStorage", "ByteStorage", "CharStorage", "BoolStorage", "LongStorage" },
     { "float32", "float16", "float64" }, { "int32", "int64", "int16", "uint8" }, { "\"F32\"", "\"I32\"", "\"U32\"" },

@@ -54,7 +54,7 @@ char *tensor_lines_of(const struct source *s)
     return sb.buf ? sb.buf : xstrdup("");
 }
 
-/* Is each line of `got`, without the comma behind it, passed by `pass`? */
+/* Returns true if `pass` accepts each line of `got`, without the trailing comma. */
 typedef bool line_fn(const char *line, const char *want, const char *ctx);
 
 static bool every_line(const char *got, const char *want, line_fn *pass, const char *ctx)

@@ -8,7 +8,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 
-/* Type, shape and CRC of a tensor's bytes. NULL: it has no such place. */
+/* Return type, shape and CRC of a tensor's bytes, or NULL if its range is outside the file. */
 static json_t *described(const struct mutate_file *f, uint64_t data, const json_t *t)
 {
     const json_t *place = json_object_get(t, "data_offsets");
@@ -21,7 +21,7 @@ static json_t *described(const struct mutate_file *f, uint64_t data, const json_
                      (json_int_t)crc_bytes(0, f->bytes + data + from, end - from));
 }
 
-/* Add the file's tensors to lists by name. */
+/* Add the tensors of the file to lists by name. */
 static void add_tensors(json_t *held, const struct mutate_file *f)
 {
     const uint64_t len = f->size > 8 ? get_le32(f->bytes) : 0;

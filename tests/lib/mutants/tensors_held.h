@@ -7,8 +7,8 @@
 #include "tests/lib/mutants/mutate.h"
 
 /*
- * Do the .safetensors files in `out` hold exactly the tensors of those of the set: the same names, each with the type,
- * shape and bytes that a file of the set gives it?
+ * Returns true if the .safetensors files in `out` hold exactly the tensors of those of the set: the same names,
+ * each with the type, shape and bytes that a file of the set gives it.
  */
 bool tensors_held(const struct mutate_set *m, const char *out);
 
