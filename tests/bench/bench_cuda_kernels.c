@@ -1,9 +1,10 @@
 /*
- * bench_cuda_kernels - how fast the GPU's kernels are at one model's shapes
+ * bench_cuda_kernels - measure the speed of the GPU kernels at the shapes of one model
  *
- * bench_cuda_kernels [f16] [ROWS HIDDEN VOCABULARY [PATTERN]] (PATTERN: a kernel's name, or products): a table of
- * time, rate and share of what a device copy reaches (kernels bound by memory) or cuBLASLt without an epilogue
- * (products), in one run on random data. Buffers are larger than the L2. Default: BLOOM-1b7, 16384 rows.
+ * bench_cuda_kernels [f16] [ROWS HIDDEN VOCABULARY [PATTERN]] prints a table of time, rate, and share of the rate
+ * of a device copy (for kernels bound by memory) or of cuBLASLt without an epilogue (for products), all measured in
+ * one run on random data. PATTERN is the name of a kernel, or "products". Buffers are larger than the L2 cache. The
+ * default is BLOOM-1b7 with 16384 rows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,8 @@
 
 static const struct kernels *k;
 static const char *only;
-static enum dtype two = DTYPE_BF16;     /* T; DTYPE_F16: gradients are of it, too */
-static double copy_rate;                /* bytes a second, read and written */
+static enum dtype two = DTYPE_BF16;     /* type T; with DTYPE_F16 gradients have this type, too */
+static double copy_rate;                /* bytes per second, read and written */
 
 static void *room(int64_t bytes)
 {
@@ -29,7 +30,8 @@ static void *room(int64_t bytes)
     return p;
 }
 
-/* n normal deviates of T, never zeros: the card draws less power on those and runs faster. */
+/* Return n normal deviates of type T. Zeros are unsuitable, because the card draws less power on them and runs
+ * faster. */
 static void *numbers(int64_t n, enum dtype t, float std)
 {
     static uint32_t key[2] = { 1, 2 };
@@ -65,7 +67,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median over batches of the time of one call, in seconds. */
+/* Return the seconds of one call: the median over batches. */
 static double seconds(void (*run)(void *), void *arg)
 {
     enum { BATCHES = 5 };
@@ -159,7 +161,7 @@ static double show_flop(const char *layer, const char *name, void (*run)(void *)
     return rate;
 }
 
-/* `gelu`: 1 the layer in front of it, 2 the one behind it */
+/* `gelu`: 1 for the layer before it, 2 for the layer after it */
 static void bench_layer(const char *name, int64_t m, int64_t n, int64_t l, int gelu)
 {
     int64_t act = m * (n > l ? n : l);
@@ -183,7 +185,7 @@ static void bench_layer(const char *name, int64_t m, int64_t n, int64_t l, int g
     else
         show_flop(name, "dx +=", run_dx_add, &p, plain);
     k->dev->free(p.x);
-    p.x = numbers(m * l, two, 1);        /* it has grown */
+    p.x = numbers(m * l, two, 1);        /* earlier calls made its values grow */
     plain = show_flop(name, "y", run_y, &p, 0);
     show_flop(name, "y bias", run_y_bias, &p, plain);
     if (gelu == 1)
@@ -273,7 +275,7 @@ ROWS(run_cast, k->cast(r->w, two, r->f[0], DTYPE_F32, r->n_flat, NULL))
 ROWS(run_add, k->add(r->f[0], r->f[1], r->n_flat, DTYPE_F32, NULL))
 ROWS(run_scale, k->scale(r->f[0], 1, r->n_flat, DTYPE_F32, NULL))
 
-/* Ids as text has them: frequency falls with 1 / rank. */
+/* Return ids distributed as in text: frequency falls with 1 / rank. */
 static int32_t *text_ids(int64_t m, int64_t v)
 {
     int32_t *id = malloc((size_t)m * sizeof *id), *dev = room(m * 4);
@@ -286,7 +288,7 @@ static int32_t *text_ids(int64_t m, int64_t v)
         double rank = 1;
 
         for (double span = (double)v; x > 0 && rank * 2 < span; x -= 1 / 18.0)
-            rank *= 2;                          /* each doubling of the rank is about as likely */
+            rank *= 2;                          /* each doubling of the rank has about the same probability */
         id[i] = (int32_t)(rank + (double)(state % (uint64_t)rank)) % (int32_t)v;
     }
     k->dev->copy(dev, id, (uint64_t)m * 4, NULL);

@@ -1,14 +1,13 @@
 /*
- * bench_executor.c - the executor against cp and against the disk itself
+ * bench_executor.c - compare the executor with cp and with the disk itself
  *
  *   bench_executor DIR [GB [ROUNDS [THREADS [MEM_MIB [CHUNK_MIB]]]]]
  *
- * Writes GB of tensor-parallel shards (four files, records at odd multiples of 64 bytes)
- * into DIR and merges them as a conversion does: half of the bytes joined on dim 0, half
- * interleaved on dim 1 with runs of 4 and 16 KiB; every byte hashed for its record and
- * for its item. Beside it, round by round on a cold cache: `cp -r`, and the floor: one dd
- * that reads and one that writes the same bytes with O_DIRECT, started together.
- * THREADS 0 leaves our own run out; the last lines are medians.
+ * The program writes GB of tensor-parallel shards (four files, records at odd multiples of 64 bytes) into DIR and
+ * merges them as a conversion does: half of the bytes joined on dim 0, half interleaved on dim 1 with runs of 4 and
+ * 16 KiB. Every byte is hashed for its record and for its item. Two references run in each round on a cold cache:
+ * `cp -r`, and the lower bound, one dd that reads and one that writes the same bytes with O_DIRECT, started
+ * together. THREADS 0 leaves out the executor's own run. The last lines are medians.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,9 +25,9 @@
 
 enum { TP = 4, BLOCK = 4 << 20, MAX_ROUNDS = 9, HEAD = 4096 };
 
-static const uint64_t ITEM_BYTES = 256ull << 20;       /* a parameter's state, merged */
+static const uint64_t ITEM_BYTES = 256ull << 20;       /* the merged state of a parameter */
 
-/* For the folder's input files. */
+/* Drops the cache of the input files of a folder. */
 #define DROP_CACHE "for f in %s/in/*; do dd of=$f oflag=nocache conv=notrunc,fdatasync count=0 status=none; done"
 
 static void die(const char *what)
@@ -65,7 +64,7 @@ static uint64_t record_at(int tp)
     return 64 * (uint64_t)(2 * tp + 11);
 }
 
-/* One shard; returns the CRC of its record. */
+/* Write one shard. Returns the CRC of its record. */
 static uint32_t write_shard(const char *dir, int tp, uint64_t len)
 {
     char *path = str_fmt("%s/in/shard%d", dir, tp);
@@ -146,7 +145,7 @@ static struct plan *make_plan(const char *dir, struct files *f, const uint32_t *
     return p;
 }
 
-/* In a child of its own, so that its memory and processor time are its own. */
+/* Run the executor in a child process, so that its memory and processor time are measured separately. */
 static double run_ours(const char *dir, const uint32_t *crc, int n_items, struct exec_opts o, double *cpu_s, double *rss_mb)
 {
     double begun = now_s();

@@ -1,15 +1,16 @@
 /*
- * bench_gemm.c - the CPU's matrix products beside OpenBLAS and oneDNN, at the trainer's shapes
+ * bench_gemm.c - compare the CPU's matrix products with OpenBLAS and oneDNN at the trainer's shapes
  *
- * Usage: bench_gemm [-t THREADS[,THREADS..]] [-r ROUNDS] [SHAPE]. Default: 1,2,8 threads (those the machine has), 5
- * rounds, all shapes. Of each product: y = x w^T, dx = dy w, dw = dy^T x, in fp32 and bf16; the rivals take
- * turns, the fastest call of each counts, and results must agree. Exit 1 when they do not.
+ * Usage: bench_gemm [-t THREADS[,THREADS..]] [-r ROUNDS] [SHAPE]. The defaults are 1,2,8 threads (those that the
+ * machine has), 5 rounds and all shapes. For each product it measures y = x w^T, dx = dy w and dw = dy^T x, in fp32
+ * and bf16. The implementations run alternately, the fastest call of each counts, and results must agree. The exit
+ * status is 1 if they do not.
  *
- * Neither library is linked: libopenblas.so.0 (fp32 only) and libdnnl.so.2 are loaded where they are found,
- * so a machine without packages takes this program and the libraries in one folder, with LD_LIBRARY_PATH.
- * oneDNN needs its header when this is compiled (version 2), and is called by its matmul primitive; operands lie
- * as the trainer has them, since weights change with every step. OpenBLAS of Debian 12 takes CPUs newer than
- * itself for an old one: set OPENBLAS_CORETYPE=SkylakeX where there is AVX-512.
+ * Neither library is linked. libopenblas.so.0 (fp32 only) and libdnnl.so.2 are loaded if they are found, so on a
+ * machine without packages this program and the libraries can share one folder, with LD_LIBRARY_PATH. oneDNN needs
+ * its header at compile time (version 2) and is called through its matmul primitive. Operands are stored as the
+ * trainer has them, since weights change with every step. The OpenBLAS of Debian 12 treats CPUs newer than itself
+ * as old ones: set OPENBLAS_CORETYPE=SkylakeX where AVX-512 is available.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -46,7 +47,7 @@ static void *room(int64_t bytes)
     return p;
 }
 
-/* n normal deviates of T */
+/* Return n normal deviates of type T. */
 static void *numbers(int64_t n, enum dtype t)
 {
     static uint32_t key[2] = { 1, 2 };
@@ -64,8 +65,8 @@ static void *numbers(int64_t n, enum dtype t)
 }
 
 /*
- * A product as all see it: c [m, n] = a b, a [m, k] at a[i * a_row + l * a_col], b [k, n] at
- * b[l * b_row + j * b_col], c row-major.
+ * A product in the form that all implementations use: c [m, n] = a b, with a [m, k] at a[i * a_row + l * a_col], b
+ * [k, n] at b[l * b_row + j * b_col], and c row-major.
  */
 struct product {
     const void *a, *b;
@@ -73,10 +74,10 @@ struct product {
     int64_t m, n, k;
     enum dtype t, c_t;
     void *c[RIVALS];
-    void *primitive;                    /* oneDNN's */
+    void *primitive;                    /* used by oneDNN */
 };
 
-/* ---- ours: the layer's three calls, with the layer's own m, n, k ---- */
+/* ---- shardkit: the three calls of the layer, with the layer's own m, n, k ---- */
 
 enum kind { Y, DX, DW, KINDS };
 static const char *const kinds[KINDS] = { "y", "dx", "dw" };
@@ -187,7 +188,7 @@ static dnnl_memory_t matrix(dnnl_memory_desc_t *d, const void *p, const dnnl_dim
     return m;
 }
 
-/* Made once for each number of threads, which it is made for. */
+/* Prepare the primitive. It is created once for each number of threads. */
 static void prepare_onednn(struct product *p)
 {
     struct primitive *x = calloc(1, sizeof *x);
@@ -254,7 +255,7 @@ static void run_one(int rival, enum kind kind, const struct product *p)
         run_onednn(p);
 }
 
-/* The relative distance of a rival's result from ours must be that of roundings. */
+/* Check a rival's result. Its relative distance from shardkit's result must be that of roundings. */
 static void check(const struct product *p, int rival)
 {
     double apart = 0, norm = 0, most = p->c_t == DTYPE_BF16 ? 0x1p-7 : 1e-4;
@@ -324,7 +325,7 @@ static const struct shape {
     { "fc2-2048", 2048, 2048, 8192 }, { "head-2048", 64, 62720, 2048 },
 };
 
-/* Product `kind` of a layer: x [m, k], w [n, k], dy [m, n]. */
+/* Return product `kind` of a layer: x [m, k], w [n, k], dy [m, n]. */
 static struct product product_of(const struct shape *z, enum kind kind, enum dtype t)
 {
     const int64_t m = z->m, n = z->n, l = z->k;
@@ -387,7 +388,7 @@ static int with_threads(int threads, const char *only)
         fprintf(stderr, "bench_gemm: %s\n", e.msg);
         return -1;
     }
-    omp_set_num_threads(threads);       /* oneDNN's */
+    omp_set_num_threads(threads);       /* for oneDNN */
     if (here[OPENBLAS])
         blas.set_threads(threads);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

@@ -1,8 +1,8 @@
 /*
- * bench_kernels.c - how fast the CPU kernels are, beside memcpy in the same run
+ * bench_kernels.c - measure the speed of the CPU kernels and of memcpy in the same run
  *
- * Usage: bench_kernels [THREADS [memory|half|attention]]. Best of several runs each, random data. Matrix
- * products: bench_gemm.
+ * Usage: bench_kernels [THREADS [memory|half|attention]]. Each figure is the best of several runs on random data.
+ * bench_gemm measures matrix products.
  */
 #include <math.h>
 #include <omp.h>
@@ -23,7 +23,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Random numbers around 0, of dtype t, in device memory */
+/* Return random numbers around 0, of dtype t, in device memory. */
 static void *numbers(int64_t n, enum dtype t)
 {
     static const uint32_t key[2] = { 1, 2 };
@@ -41,7 +41,7 @@ static void *numbers(int64_t n, enum dtype t)
     return y;
 }
 
-/* Seconds of the fastest of several calls of f(arg) */
+/* Return the seconds of the fastest of several calls of f(arg). */
 static double best(void (*f)(void *arg), void *arg)
 {
     double least = 1e30, start = now();
@@ -66,7 +66,7 @@ struct flat {
     float *mean, *rstd, *gamma_grad;
     void *scratch;
     struct kernel_adamw step;
-    struct kernel_runs *runs;           /* one of all elements */
+    struct kernel_runs *runs;           /* one run of all elements */
     struct kernel_dropout drop;
 };
 
@@ -125,7 +125,7 @@ static void run_adamw(void *arg)
     struct flat *f = arg;
     const int64_t n = f->m * f->h;
 
-    /* fp32 whatever T is: two numbers of T as one of fp32 would be tiny, and slow. */
+    /* fp32 whatever T is, since two numbers of T read as one of fp32 would be tiny, and slow. */
     k->adamw(&(struct kernel_adamw_buffers){
         .p = f->mean, .m = f->mean + n, .v = f->mean + 2 * n, .g = f->rstd, .w = f->scratch,
     }, f->runs, &f->step, f->t, NULL);
@@ -153,7 +153,7 @@ static void run_xent(void *arg)
 static const struct kind {
     const char *name;
     void (*run)(void *);
-    double two, f32;                /* of T of two bytes, and of fp32: bytes an element that must move */
+    double two, f32;                /* for a two-byte T, and for fp32: bytes per element that must move */
 } kinds[] = {
     { "layernorm", run_layernorm, 4, 8 }, { "layernorm_back", run_layernorm_back, 6, 12 },
     { "residual_norm, p 0.1", run_residual, 8, 16 }, { "gelu", run_gelu, 4, 8 },
@@ -200,7 +200,8 @@ static void bench_memory(void)
     }
 }
 
-/* fp16 beside bf16, call by call in turns, in the caches: on a busy machine, too, the best of each can be compared. */
+/* Measure fp16 and bf16 in alternating calls, on data in the caches. The best of each can be compared even on a
+ * busy machine. */
 static void bench_half(void)
 {
     struct flat f[2] = { flat_new(32, 2048, DTYPE_BF16), flat_new(32, 2048, DTYPE_F16) };
@@ -256,7 +257,7 @@ static void bench_attention(int b, int s, int heads, int hd, float p, enum dtype
         .g = { .d_o = numbers(n, t), .dq = grad, .dk = grad + hd * size, .dv = grad + 2 * hd * size },
         .t = t,
     };
-    /* Causal: half of the s x s scores; 2 products forward, 5 back. */
+    /* Causal attention uses half of the s x s scores, with 2 products forward and 5 backward. */
     double flop = 2e-9 * b * heads * 0.5 * s * s * hd;
 
     x.g.scratch = numbers((int64_t)k->attention_scratch(&x.a) / 4 + 1, DTYPE_F32);

@@ -1,7 +1,7 @@
 /*
- * dropcache.c - forget the cached pages of files, for benchmarks that may not use drop_caches
+ * dropcache.c - drop the cached pages of files, for benchmarks that may not use drop_caches
  *
- * Every regular file below the paths given; what is dirty is written first.
+ * It handles every regular file below the given paths. Modified pages are written first.
  */
 #include <fcntl.h>
 #include <ftw.h>

@@ -1,8 +1,8 @@
 /*
  * measure.c - run a command and append its cost to a file
  *
- * One line: wall_s user_s sys_s max_rss_bytes. The command's children that it waited for
- * are counted; max_rss is the largest single process. Exits as the command did.
+ * The line holds wall_s user_s sys_s max_rss_bytes. Children that the command waited for are counted; max_rss is
+ * that of the largest single process. The exit status is that of the command.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * mkckpt.c - write a made-up training checkpoint of any size and topology
+ * mkckpt.c - write an artificial training checkpoint of any size and topology
  *
- * The command line of tests/lib/ckptgen.h: benchmarks, the demo and fault tests use it.
+ * It is the command line of tests/lib/ckptgen.h. Benchmarks, the demo and fault tests use it.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -65,7 +65,7 @@ static const struct option longopts[] = {
     {"dry-run", no_argument, 0, O_DRY_RUN}, {0},
 };
 
-/* The place of `arg` in a NULL-ended list of words. */
+/* Find the index of `arg` in a NULL-terminated list of words. */
 static int word(const char *arg, const char *const *words, int *out)
 {
     for (int i = 0; words[i]; i++) {

@@ -35,7 +35,7 @@ static struct dcp_entry *add_entry(struct making *m, const char *name)
     return en;
 }
 
-/* An archive of a value. */
+/* The archive of a value. */
 struct item {
     uint8_t *bytes;
     uint64_t len;
@@ -50,7 +50,7 @@ static struct item build(struct making *m, const struct pk *v)
     return item;
 }
 
-/* The bytes as the next item; its place. */
+/* Append the bytes as the next item. Returns its place. */
 static struct dcp_place put(struct making *m, const struct item *item)
 {
     const struct dcp_place p = { .file = FILE_NAME, .at = m->at, .len = item->len, .number = -1 };
@@ -72,7 +72,7 @@ static void add_value(struct making *m, const char *name, const struct pk *v)
     free(item.bytes);
 }
 
-/* Rows in `n` chunks. */
+/* Add a tensor of `rows` rows, divided into `n` chunks. */
 static void add_tensor(struct making *m, const char *name, int64_t rows, int64_t n)
 {
     const int64_t shape[2] = { rows / n, 4 };

@@ -1,9 +1,9 @@
 /*
- * mktokens.c - a dataset of random tokens, for benchmarks that need data but not text
+ * mktokens.c - write a dataset of random tokens, for benchmarks that need data but no text
  *
  *   mktokens PREFIX TOKENS VOCAB [SEED]
  *
- * Documents of 8192 tokens, uniform over the vocabulary: the same numbers for the same seed.
+ * Documents have 8192 tokens, uniform over the vocabulary. The same seed gives the same numbers.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,15 @@
 /*
  * commdemo - a job to start under a launcher, for tests and measurements
  *
- *   commdemo check              every collective, as the unit tests check them
- *   commdemo bench              latency and bandwidth; rank 0 prints one JSON line a size
- *   commdemo run                small collectives until something ends it; each rank says its pid
- *   commdemo sleep RANK         the same, but RANK stops taking part after 0.3 s
- *   commdemo abort RANK         the same, but RANK gives up after 0.3 s
+ *   commdemo check              every collective, with the checks of the unit tests
+ *   commdemo bench              latency and bandwidth; rank 0 prints one JSON line per size
+ *   commdemo run                small collectives until a signal or failure ends the job; each rank prints its pid
+ *   commdemo sleep RANK         the same, but RANK stops calling collectives after 0.3 s
+ *   commdemo abort RANK         the same, but RANK aborts after 0.3 s
  *   commdemo dump               prints the table of all ranks once
- *   commdemo where              one line a rank: who it is
- * SIGUSR2 prints the table. COMMDEMO_TIMEOUT sets the watchdog's seconds.
+ *   commdemo where              prints one line per rank that identifies it
+ *
+ * SIGUSR2 prints the table. COMMDEMO_TIMEOUT sets the timeout of the watchdog in seconds.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ static void on_dump(int sig)
 
 /* ---- bench ---- */
 
-/* Seconds of one all_reduce of n floats: the median of some rounds. */
+/* Return the seconds of one all_reduce of n floats: the median of several rounds. */
 static double time_all_reduce(struct comm *c, int64_t n, int rounds, struct err *e)
 {
     float *x = xcalloc((size_t)n, sizeof *x);

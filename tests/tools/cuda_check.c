@@ -1,14 +1,15 @@
 /*
- * cuda_check - every kernel of the GPU against the CPU's
+ * cuda_check - compare every GPU kernel with the CPU kernel
  *
- * cuda_check [small] [SEED]: fresh random inputs, sizes around the edges of packs, tiles and chunks and as large
- * as real models; outputs poisoned with NaNs and followed by a border that must stay. Each GPU
- * kernel runs twice and must give the same bits. Exit 1 when anything differs. "small" leaves out the sizes
- * that take long under compute-sanitizer; every kernel still runs, on sizes that are no multiple of a tile.
+ * cuda_check [small] [SEED] uses new random inputs, with sizes around the edges of packs, tiles and chunks and
+ * sizes as large as those of real models. Outputs are poisoned with NaNs and followed by a border that must not
+ * change. Each GPU kernel runs twice and must give the same bits. The exit status is 1 if anything differs. "small"
+ * leaves out the sizes that take long under compute-sanitizer; every kernel still runs, on sizes that are no
+ * multiple of a tile.
  *
- * Tolerances. Inputs of sums are multiples of 1/4 in -1 .. 1, so that fp32 sums are exact in any
- * order and both devices must give the same bits (tolerance 0). Where a root, an exponential or a
- * quotient comes in, both sides are good to some roundings of 2^-24 (U), said at each case.
+ * Tolerances: inputs of sums are multiples of 1/4 in -1 .. 1, so that fp32 sums are exact in any order and both
+ * devices must give the same bits (tolerance 0). Where a root, an exponential or a quotient is involved, both sides
+ * are accurate to a few roundings of 2^-24 (U); each case states its own bound.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ typedef void (*call_fn)(const struct kernels *k, void **p);
 
 static const struct kernels *kernels[2];        /* CPU, GPU */
 static struct slot {
-    void *start;                        /* what the call finds, on the host: input, or poison */
+    void *start;                        /* the initial contents on the host: input, or poison */
     uint64_t bytes;
     int64_t n;
     enum dtype t;
@@ -80,7 +81,7 @@ static void put(struct slot *s, int64_t i, double x)
         ((float *)s->start)[i] = (float)x;
 }
 
-/* Output: NaNs */
+/* Prepare an output filled with NaNs. */
 static void out(int i, int64_t n, enum dtype t)
 {
     slot_for(i, n, t);
@@ -94,7 +95,7 @@ static void in(int i, int64_t n, enum dtype t, double lo, double hi)
         put(s, j, lo + (hi - lo) * (double)(random_word() >> 11) * 0x1p-53);
 }
 
-/* Multiples of 1/4 in -1 .. 1: a sum of fewer than 2^20 products of two is exact in fp32. */
+/* Fill with multiples of 1/4 in -1 .. 1. A sum of fewer than 2^20 products of two such numbers is exact in fp32. */
 static void exact(int i, int64_t n, enum dtype t)
 {
     struct slot *s = slot_for(i, n, t);
@@ -131,7 +132,7 @@ static void run_on(const struct kernels *k, call_fn call, int which)
     k->dev->stream_sync(NULL);
     if (k->dev->check(&e) < 0) {
         printf("%s: %s\n", what, e.msg);
-        exit(1);                        /* nothing after this is worth anything */
+        exit(1);                        /* later results would be meaningless */
     }
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].start) {
@@ -156,7 +157,8 @@ static void run(const char *name, call_fn call)
     run_on(kernels[1], call, 2);
 }
 
-/* Slot i of both devices: |difference| <= tol + rel * |the CPU's|, and with `rel` a step of fp16's smallest; NaN fails. */
+/* Compare slot i of both devices: |difference| <= tol + rel * |the CPU's|, and with `rel` one step of fp16's
+ * smallest number. NaN fails. */
 static void same(const char *name, int i, double tol, double rel)
 {
     struct slot *s = &slots[i];
@@ -185,7 +187,7 @@ static void same(const char *name, int i, double tol, double rel)
     }
 }
 
-/* || difference || <= rel * || the CPU's ||, for what is rounded in between on either side */
+/* Compare norms: || difference || <= rel * || the CPU's ||, for values that either side rounds in between. */
 static void near(const char *name, int i, double rel)
 {
     struct slot *s = &slots[i];
@@ -218,12 +220,12 @@ static void done(void)
     }
 }
 
-/* ---- what the calls read: sizes of the case in hand ---- */
+/* ---- inputs of the calls: sizes of the current case ---- */
 
 static struct {
     int64_t m, n, k, h, v, first, rows;
     bool add, bias, grad_t;
-    enum dtype t, g;                    /* g: of gradients */
+    enum dtype t, g;                    /* g: type of gradients */
     struct kernel_dropout drop;
     struct kernel_attention a;
 } c;
@@ -235,7 +237,7 @@ static double rounding(enum dtype t)
 
 static double eps(void)
 {
-    return 2 * rounding(c.t);        /* a rounding on each side */
+    return 2 * rounding(c.t);        /* one rounding on each side */
 }
 
 #define CALL(name, body) static void name(const struct kernels *k, void **p) { body; }
@@ -264,7 +266,7 @@ CALL(call_dw, k->linear_dw(&(struct kernel_linear_dw){
 
 static void linear_case(int64_t m, int64_t n, int64_t k, enum dtype t)
 {
-    double reach = sqrt((double)k);                     /* of a sum, times a few */
+    double reach = sqrt((double)k);                     /* typical size of a sum; used with small factors */
 
     if (m * n > largest || n * k > largest)
         return;
@@ -278,7 +280,8 @@ static void linear_case(int64_t m, int64_t n, int64_t k, enum dtype t)
         same("y", 2, 0, 0);
         done();
 
-        /* gelu of pre or of what pre was rounded from: half an ulp of pre times a slope of at most 1.13 */
+        /* The result is gelu of pre, or of the value that pre was rounded from: half an ulp of pre times a slope of
+         * at most 1.13. */
         exact(0, m * k, t), exact(1, n * k, t), exact(3, n, t), out(2, m * n, t), out(4, m * n, t);
         run("linear_gelu", call_gelu);
         same("pre", 4, 0, 0);
@@ -301,7 +304,7 @@ static void linear_case(int64_t m, int64_t n, int64_t k, enum dtype t)
     same("y", 2, t == DTYPE_F32 ? 8 * U : 0.6 * rounding(t) * 4 * reach, eps() + 3 * 87 * U);
     done();
 
-    /* The slope is good to some 64 U on the CPU; cuBLASLt's comes from tanh.approx, 2^-11. */
+    /* The slope is accurate to about 64 U on the CPU. That of cuBLASLt comes from tanh.approx, with 2^-11. */
     exact(2, m * n, t), exact(1, n * k, t), in(4, m * k, t, -4, 4), out(0, m * k, t);
     run("linear_dx_gelu", call_dx_gelu);
     same("dx", 0, t == DTYPE_F32 ? 512 * U * sqrt((double)n) : 0x1p-10 * 4 * sqrt((double)n), eps());
@@ -350,7 +353,7 @@ static void call_drop_back(const struct kernels *k, void **p)
 
 static void norm_case(int64_t m, int64_t h, enum dtype t)
 {
-    /* Values 2 .. 4: rstd is 4 at most unless rows are tiny; statistics are good to 64 U * 4. */
+    /* Values are 2 .. 4, so rstd is at most 4 unless rows are tiny. Statistics are accurate to 64 U * 4. */
     double rstd = h < 16 ? 316 : 4, xhat = 64 * U * 4 * rstd * (h < 16 ? 4 : 1);
 
     if (m * h > largest)
@@ -365,7 +368,7 @@ static void norm_case(int64_t m, int64_t h, enum dtype t)
     same("rstd", 5, 0, 256 * U + xhat * rstd);
     done();
 
-    /* The same roundings in the same order: bits. */
+    /* Both sides do the same roundings in the same order, so the bits must be equal. */
     in(0, m * h, t, 2, 4), in(1, h, t, 0.5, 1.5), in(2, h, t, -1, 1), out(3, m * h, t), out(4, m, DTYPE_F32);
     out(5, m, DTYPE_F32), out(6, m * h, t), in(7, h, t, -1, 1), in(8, m * h, t, -1, 1);
     run("residual_norm", call_residual);
@@ -384,7 +387,7 @@ static void norm_case(int64_t m, int64_t h, enum dtype t)
         same("dbeta", 11, 0, 0);
         done();
 
-        /* p = 1/2 doubles what is kept, exactly. */
+        /* p = 1/2 doubles the kept values exactly. */
         c.drop.p = i ? 0.5f : 0;
         exact(0, m * h, t), out(1, m * h, t), exact(2, h, c.g);
         run("dropout_back", call_drop_back);
@@ -419,7 +422,7 @@ static void call_embed_back(const struct kernels *k, void **p)
     k->dev->free(scratch);
 }
 
-/* Ids of 0 .. vocab, of which rows first .. first + rows are ours */
+/* Use ids of 0 .. vocab. Rows first .. first + rows belong to this rank. */
 static void embed_case(int64_t m, int64_t h, int64_t vocab, int64_t first, int64_t rows, enum dtype t)
 {
     c.m = m, c.h = h, c.first = first, c.rows = rows, c.t = t, c.drop = (struct kernel_dropout){ 0.3f, { 1, 2 }, 5 };
@@ -460,7 +463,7 @@ static void xent_case(int64_t m, int64_t v, int64_t first, enum dtype t)
 {
     c.m = m, c.v = v, c.first = first, c.t = t;
     snprintf(sizes, sizeof sizes, "m %lld v %lld from %lld %s", (long long)m, (long long)v, (long long)first, dtype_name(t));
-    /* Logits up to 20: an exponent x log2 e is good to 30 U, and so is each term of the sum. */
+    /* Logits go up to 20. An exponent x log2 e is accurate to 30 U, and so is each term of the sum. */
     in(0, m * v, t, -20, 20), ids(1, m, 0, first + v + 5), out(2, 3 * m, DTYPE_F32);
     run("xent_stat", call_stat);
     same("stat", 2, 0, 128 * U);
@@ -485,7 +488,7 @@ CALL(call_cast, k->cast(p[1], c.t, p[0], DTYPE_F32, c.n, NULL); k->cast(p[2], DT
 CALL(call_scale_add, k->scale(p[0], 0.7f, c.n, c.g, NULL); k->add(p[1], p[0], c.n, c.g, NULL))
 CALL(call_normal, k->normal(p[0], 12345678901, c.n, 0.02f, c.drop.key, NULL))
 CALL(call_gelu_flat, k->gelu(p[1], p[0], c.n, c.t, NULL))
-/* c.n elements as three runs of unequal sizes, with something between them. */
+/* Describe c.n elements as three runs of unequal sizes with gaps between them. */
 static struct kernel_runs *runs_of(const struct kernels *k)
 {
     const int64_t first = c.n / 3 / 8 * 8, second = c.n / 2 / 8 * 8;
@@ -527,7 +530,7 @@ static void call_digest(const struct kernels *k, void **p)
     const struct kernel_run run[] = { { .at = half, .n = c.n - half }, { .n = half, .out = 1 } };
     struct err e = {0};
     struct kernel_runs *r = runs_of(k), *none = must(k->runs_new(NULL, 0, &e)), *q = must(k->runs_new(run, 2, &e));
-    /* Buffers that have nothing in common, and a digest of nothing behind each one's. */
+    /* The buffers have nothing in common. A digest of an empty range follows each buffer's digest. */
     const struct kernel_digests d = { {
         { p[0], c.t, r, 0 }, { p[0], c.t, none, 4 }, { p[2], DTYPE_F32, q, 5 }, { p[3], DTYPE_F32, r, 8 },
     }, KERNEL_DIGESTS };
@@ -593,7 +596,8 @@ static void flat_case(int64_t n, enum dtype t)
     done();
     out(0, n, DTYPE_F32);
     run("normal", call_normal);
-    same("x", 0, 0, 2 * U);                     /* fp64 functions of both sides, rounded: rarely the other neighbour */
+    same("x", 0, 0, 2 * U);                     /* both sides round fp64 functions; the results rarely differ by one
+                                                 * step */
     done();
     in(0, n, t, -9, 9), out(1, n, t);
     run("gelu", call_gelu_flat);
@@ -623,7 +627,7 @@ static void call_attention(const struct kernels *k, void **p)
 static void attention_case(int b, int s, int heads, int hd, float p, bool bias, enum dtype t)
 {
     int64_t n = (int64_t)b * s * heads * hd;
-    /* Of two bytes, probabilities and dS are rounded on the way. */
+    /* With two-byte types, probabilities and dS are rounded in between. */
     double rel = t == DTYPE_BF16 ? 1e-2 : t == DTYPE_F16 ? 1.25e-3 : 1e-5;
 
     c.t = t, c.bias = bias;
@@ -641,7 +645,8 @@ static void attention_case(int b, int s, int heads, int hd, float p, bool bias, 
     done();
 }
 
-/* Part `part` of a slot [b * s, heads, parts, hd]: f(token) in column token % hd or in all of them, else 0. f NULL: 0 */
+/* Fill part `part` of a slot [b * s, heads, parts, hd]: f(token) in column token % hd or in all of them, else 0. A
+ * NULL f gives 0. */
 static void part_rows(int slot, int parts, int part, bool all, double (*f)(int64_t token))
 {
     int64_t hd = c.a.hd, n = slots[slot].n / hd;
@@ -660,9 +665,9 @@ static double count(int64_t token) { return (double)token + 1; }
 static double count_code(int64_t token) { return count(token) * code(token); }
 
 /*
- * Masks, element by element. All scores are 0, so probabilities are 1 / (query + 1), which dO takes away again; the
- * other inputs are such that the digits of each result, a binary number, are the mask of up to 4 keys or queries hd
- * apart. The last digit counts 1/8, and roundings to two bytes come to less than half of that.
+ * Check masks element by element. All scores are 0, so probabilities are 1 / (query + 1), and dO cancels that
+ * factor. The other inputs make the binary digits of each result equal the mask of up to 4 keys or queries that are
+ * hd apart. The last digit counts 1/8, and roundings to two bytes amount to less than half of that.
  */
 static void mask_case(int s, int hd, float p, enum dtype t)
 {
@@ -676,10 +681,10 @@ static void mask_case(int s, int hd, float p, enum dtype t)
     snprintf(sizes, sizeof sizes, "s %d hd %d p %.2f %s", s, hd, p, dtype_name(t));
     for (int keys = 0; keys < 2; keys++) {
         out(0, 3 * n, t), out(1, n, t), out(2, (int64_t)b * heads * s, DTYPE_F32), out(4, n, t), out(5, 3 * n, t);
-        if (keys) {                     /* q = 0: o [query, d] and dq [query, d] tell of keys d, d + hd, .. */
+        if (keys) {                     /* q = 0: o [query, d] and dq [query, d] show keys d, d + hd, .. */
             part_rows(0, 3, 0, true, NULL), part_rows(0, 3, 1, false, one), part_rows(0, 3, 2, false, code);
             part_rows(4, 1, 0, true, count);
-        } else {                        /* k = 0: dk [key, d] and dv [key, d] tell of queries d, d + hd, .. */
+        } else {                        /* k = 0: dk [key, d] and dv [key, d] show queries d, d + hd, .. */
             part_rows(0, 3, 0, false, one), part_rows(0, 3, 1, true, NULL), part_rows(0, 3, 2, true, one);
             part_rows(4, 1, 0, false, count_code);
         }
@@ -728,7 +733,7 @@ int main(int argc, char **argv)
         for (size_t j = 0; j < sizeof flats / sizeof *flats; j++)
             flat_case(flats[j], t);
         if (c.grad_t)
-            break;                      /* the others have no gradients of parameters */
+            break;                      /* the other types have no gradients of parameters */
         xent_case(3, 5, 0, t), xent_case(40, 1003, 100, t), xent_case(17, 50257, 0, t), xent_case(9, 125440, 125440, t);
         for (size_t j = 0; j < sizeof dims / sizeof *dims; j++) {
             attention_case(2, 77, 3, dims[j], 0, true, t), attention_case(1, 300, 2, dims[j], 0.2f, true, t);

@@ -1,8 +1,9 @@
 #!/bin/sh
-# digests.sh BIN - SHA-256 of every file that the tools in folder BIN make of the test data
+# digests.sh BIN - print the SHA-256 of every file that the tools in folder BIN make of the test
+# data
 #
-# For a change that must not alter a byte: run it with the build of before and the one of after and
-# compare the two lists. Each line is the digest, the case and the file inside it.
+# Use it for a change that must not alter a byte: run it with the build before and the build after
+# the change, and compare the two lists. Each line has the digest, the case and the file inside it.
 set -u
 export LC_ALL=C OMP_NUM_THREADS=1
 [ $# -eq 1 ] && [ -x "$1/reshape" ] || { echo "usage: digests.sh FOLDER-OF-TOOLS" >&2; exit 2; }
@@ -14,7 +15,8 @@ trap 'exit 130' INT TERM
 . tests/lib/train.sh                    # launch, BLOOM, GPT2, COMMON
 data=$PWD/tests/data failed=0
 
-# made CASE COMMAND...: run it ("OUT" stands for a new path) and list what it made, then forget it.
+# made CASE COMMAND...: run the command ("OUT" stands for a new path), list the digests of its
+# output, and remove it.
 made() {
     case_name=$1 out=$W/out/$1; shift
     mkdir -p "$W/out"
@@ -37,7 +39,7 @@ list() {
     (cd "$2" 2>/dev/null && find . -type f | sort | xargs -r sha256sum) | sed "s|  \./|  $1/|"
 }
 
-# Standard output alone is what a command makes.
+# The same for a command that only writes to standard output.
 printed() {
     case_name=$1; shift
     "$BIN/$@" 2>/dev/null | sha256sum | sed "s|-\$|$case_name|"
@@ -77,8 +79,8 @@ for impl in mmap cached lazy; do
         --output-prefix "$W/out/text-$impl/t" >/dev/null || failed=1
     list "text-$impl" "$W/out/text-$impl"
 done
-# Resumed sets, as they were saved and over other degrees; weights drawn from the seed. Paths are arguments that
-# are saved: the same ones each time.
+# Train resumed sets, with the same degrees and with others, and from weights drawn from the seed.
+# Paths are saved as arguments, so they are the same each time.
 trained() {
     name=$1 ranks=$2; shift 2
     # shellcheck disable=SC2086

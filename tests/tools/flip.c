@@ -43,7 +43,7 @@ static void flip_bit(const char *path, long long at, int bit)
         die(path);
 }
 
-/* A file of the group that has bytes, each as likely; free() it. */
+/* Choose a non-empty file of the group, each with equal probability. The caller frees the path. */
 static char *any_file(char *group)
 {
     char *path[16], *found = NULL, *rest = NULL;

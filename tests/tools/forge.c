@@ -50,7 +50,7 @@ static void make_pickle(struct strbuf *sb, const char *kind)
     }
 }
 
-/* Replace the CRC in what surrounds one record: local header, descriptor behind the bytes, central entry. */
+/* Replace the CRC of one record in its local header, in the descriptor after its bytes, and in its central entry. */
 static void mend_record(uint8_t *b, uint64_t size, const struct zip_entry *ent, uint32_t crc)
 {
     const uint64_t behind = ent->at + ent->packed_size, n = strlen(ent->name);
@@ -64,7 +64,7 @@ static void mend_record(uint8_t *b, uint64_t size, const struct zip_entry *ent, 
             put_le32(b + i + 16, crc);
 }
 
-/* One zip in memory. Returns -1 with a message if it is none. */
+/* Correct the CRCs of one zip in memory. Returns -1 and prints a message if it is not a zip. */
 static int mend_zip(uint8_t *b, uint64_t size, const char *path, struct err *e)
 {
     struct files *files = files_new();
@@ -84,7 +84,8 @@ static int mend_zip(uint8_t *b, uint64_t size, const char *path, struct err *e)
     return 0;
 }
 
-/* A .pt file is one zip; a .distcp file is zips without gaps, each of which ends with an end record of 22 bytes. */
+/* Correct the CRCs of a file. A .pt file is one zip; a .distcp file is a series of zips without gaps, each of which
+ * ends with an end record of 22 bytes. */
 static int mend(const char *path)
 {
     struct err e = {0};

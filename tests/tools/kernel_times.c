@@ -1,16 +1,16 @@
 /*
- * kernel_times.c - where the GPU's time in a step goes: a library that CUDA loads into any program
+ * kernel_times.c - measure where the GPU's time in a step goes: a library that CUDA loads into any program
  *
  *   CUDA_INJECTION64_PATH=.../libkernel_times.so KERNEL_TIMES_OUT=FILE train ...
  *
- * Records each kernel, copy and fill with its begin and end by the GPU's clock (CUPTI activities) and,
- * when the program ends, writes a table: calls a step, time a step, share, mean, name; then how long
- * a step is, how much of it the GPU did something, and how long it stood idle.
+ * The library records each kernel, copy and fill with its begin and end by the GPU's clock (CUPTI activities). When
+ * the program ends, it writes a table with calls per step, time per step, share, mean and name. The duration of a
+ * step, the busy time of the GPU and its idle time follow.
  *
- * A step begins with each kernel whose name contains KERNEL_TIMES_STEP (default "gather", the embedding's
- * forward kernel: once a micro-batch). The first KERNEL_TIMES_SKIP (4) steps and the last one, which has no
- * end, are left out. KERNEL_TIMES_TRACE=FILE also gets every event of those steps as CSV: step, begin and
- * duration in us, grid, name. "%p" in a file's name becomes the process's id.
+ * A step begins with each kernel whose name contains KERNEL_TIMES_STEP (default "gather", the embedding's forward
+ * kernel, which runs once per micro-batch). The first KERNEL_TIMES_SKIP (4) steps are left out, as is the last one,
+ * which has no end. KERNEL_TIMES_TRACE=FILE also receives every event of those steps as CSV: step, begin and
+ * duration in us, grid, name. "%p" in a file name becomes the process id.
  */
 #include <cupti.h>
 #include <pthread.h>
@@ -23,14 +23,14 @@
 
 #define BUFFER_BYTES (4u << 20)
 #define NAMES_MAX    4096
-/* C++'s runtime; NULL when `name` is no mangled one. The result is malloced. */
+/* From the C++ runtime. Returns NULL if `name` is not mangled. The caller frees the result. */
 extern char *__cxa_demangle(const char *name, char *out, size_t *len, int *status);
-/* What CUDA looks up in the library that it loads. */
+/* The entry point that CUDA calls in a library that it loads. */
 int InitializeInjection(void);
 
 struct event {
     uint64_t begin, end;                /* ns, the GPU's clock */
-    int name;                           /* of names[] */
+    int name;                           /* index into names[] */
     int grid[3];
 };
 struct total { uint64_t ns; int64_t calls; int name; };
@@ -51,7 +51,8 @@ static void must(CUptiResult r, const char *what)
     fprintf(stderr, "kernel_times: %s: %s\n", what, why);
 }
 
-/* "void (anonymous namespace)::row_stat<__nv_bfloat16>(float*, ...)" is "row_stat<__nv_bfloat16>" here. */
+/* Shorten a name: "void (anonymous namespace)::row_stat<__nv_bfloat16>(float*, ...)" becomes
+ * "row_stat<__nv_bfloat16>". */
 static char *plain_name(const char *mangled)
 {
     int status = -1, depth = 0;
@@ -68,14 +69,14 @@ static char *plain_name(const char *mangled)
             break;
     }
     *at = '\0';
-    for (at = from; *at; at++)          /* the trace is CSV */
+    for (at = from; *at; at++)          /* a comma would break the CSV trace */
         if (*at == ',')
             *at = ';';
     memmove(s, from, strlen(from) + 1);
     return s;
 }
 
-/* CUPTI's strings go with the module that they name a kernel of: keep a copy. */
+/* Copy the name. CUPTI frees its strings with the module that contains the kernel. */
 static int intern(const char *name)
 {
     for (int i = 0; i < n_names; i++)
@@ -172,7 +173,7 @@ static int by_time(const void *a, const void *b)
     return (x->ns < y->ns) - (x->ns > y->ns);
 }
 
-/* Time in which at least one event ran. They are in the order of their begins. */
+/* Return the time in which at least one event ran. Events are sorted by begin. */
 static uint64_t busy_ns(const struct event *from, const struct event *to)
 {
     uint64_t busy = 0, until = 0;
@@ -221,7 +222,7 @@ static void report(void)
 
     must(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "flush");
     pthread_mutex_lock(&lock);
-    if (n_events == 0)                  /* a program that started this one, mpirun say */
+    if (n_events == 0)                  /* a program that started this one, for example mpirun */
         return;
     qsort(events, n_events, sizeof *events, by_begin);
     for (const struct event *e = events; e < events + n_events; e++) {
@@ -254,7 +255,7 @@ int InitializeInjection(void)
     must(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), "kernels");
     must(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMCPY), "copies");
     must(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMSET), "fills");
-    /* Whatever happens at the end, nearly all of it is here by then. */
+    /* Flush periodically, so that nearly all events have arrived even if the program ends abnormally. */
     must(cuptiActivityFlushPeriod(500), "flush period");
     atexit(report);
     return 1;

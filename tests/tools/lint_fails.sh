@@ -1,19 +1,22 @@
 #!/bin/sh
-# lint_fails.sh - each rule of `make lint` says so when it is broken, once in a copy of the tree
+# lint_fails.sh - check that each rule of `make lint` reports a violation, each in a copy of the
+# tree
 #
-# Needs the objects of build/release; those of changed sources are compiled in the copy. Ends with "N passed, N failed".
+# It needs the objects of build/release; those of changed sources are compiled in the copy. It ends
+# with "N passed, N failed".
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD passed=0 failed=0
 W=$(mktemp -d "${TMPDIR:-/tmp}/lint-XXXXXX") || exit 1
 trap 'rm -rf "$W"' EXIT INT TERM
 
-# Sources keep their times, so that objects are as fresh there as here; objects are links, for none is written to.
+# Sources keep their times, so objects are as up to date in the copy as in the tree. Objects are
+# links, because none is written to.
 tar cf - Makefile libcommon kernels tools tests/*.sh tests/unit tests/lib docs README.md | tar xf - -C "$W"
 mkdir -p "$W/build/release" "$W/tests/data"
 cp -alr build/release/libcommon build/release/kernels build/release/tools build/release/flags "$W/build/release/"
 cd "$W" || exit 1
 
-# The files named come back as they were.
+# restore FILE...: bring the files back to their original contents.
 restore() {
     for was; do
         if [ -f "$root/$was" ]; then cp -p "$root/$was" "$was"; else rm -f "$was"; fi
@@ -21,7 +24,7 @@ restore() {
         if [ -f "$o" ]; then rm -f "$o"; cp -al "$root/$o" "$o"; fi
     done
 }
-# LINT now complains with TEXT. Then FILEs are restored.
+# Check that LINT reports TEXT, then restore the FILEs.
 fails() {       # NAME LINT TEXT FILE...
     name=$1 lint=$2 text=$3
     shift 3

@@ -1,9 +1,10 @@
 /*
- * lt_alone - cuBLASLt's products without any code of ours around them
+ * lt_alone - run cuBLASLt's products without any code of shardkit around them
  *
- * What compute-sanitizer says of a product inside shardkit-cuda.so, does it say here, too? Then it speaks of the
- * library or of itself. Each product has memory of its own from cudaMalloc, exactly as large as the matrices, and is
- * waited for; the first failure is printed with the product that it belongs to. Exit 1 when there is one.
+ * If compute-sanitizer reports a product inside shardkit-cuda.so and reports it here too, the cause is the library
+ * or the sanitizer itself. Each product has its own memory from cudaMalloc, exactly as large as the matrices, and
+ * the program waits for it. The first failure is printed with the product that it belongs to; the exit status is
+ * then 1.
  */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -29,7 +30,8 @@ static void *device_bytes(size_t n, int value)
     return p;
 }
 
-/* y^T [n, m] = b [n, k] a^T [k, m], all row-major, as gemm_lt.cu has them. false: cuBLASLt has no answer */
+/* Compute y^T [n, m] = b [n, k] a^T [k, m], all row-major, as in gemm_lt.cu. Returns false if cuBLASLt offers no
+ * algorithm. */
 static bool multiply(cublasLtHandle_t lt, const struct product *p, void *room)
 {
     size_t unit = p->type == CUDA_R_32F ? 4 : 2, room_bytes = ROOM;

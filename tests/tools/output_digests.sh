@@ -82,7 +82,7 @@ for set in "$data"/dcp/* "$data"/dcp-models/* "$data"/torchdist/* "$data"/torchd
     [ ! -d "$set/ckpt" ] || set=$set/ckpt
     convert "${set#"$data"/}" "$set"
 done
-# What shardkit has written, read again.
+# Files written by shardkit as input of the tools.
 universal=$work/in-universal hf=$work/in-hf
 ds2universal -q "$data/bloom-tp2pp2dp2" "$universal" && convert "of universal" "$universal"
 export-hf -q "$data/gpt2-tp2pp2dp1" "$hf" && convert "of hf" "$hf"

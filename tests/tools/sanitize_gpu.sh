@@ -24,15 +24,16 @@ sanitizer=${SANITIZER:-$(command -v compute-sanitizer || ls /usr/local/cuda*/bin
 work=${KEEP:-$(mktemp -d "${TMPDIR:-/tmp}/shardkit-sanitize-XXXXXX")}
 mkdir -p "$work"
 [ -n "${KEEP:-}" ] || trap 'rm -rf "$work"' EXIT
-# Index files are written beside the data: work on a copy.
+# Index files are written next to the data, so work on a copy.
 cp tests/data/text/text_document.bin tests/data/text/text_document.idx "$work"
 passed=0 failed=0
 
-# Parts of mangled names, which begin with a length: 7forwardI is forward<...>, not plain_forward<...>.
+# Parts of mangled names. A mangled name begins with a length: 7forwardI matches forward<...>, not
+# plain_forward<...>.
 theirs=kns=nvjet,kns=cutlass,kns=xmma,kns=sgemm,kns=cublas
 hopper=kns=7forwardI,kns=7back_kvI,kns=6back_qI
 
-# What TOOL is not to look at
+# left_out TOOL: print the options that exclude kernels from TOOL.
 left_out() {
     case $1 in
     memcheck) ;;
@@ -41,7 +42,7 @@ left_out() {
     esac | grep -v ' $'
 }
 
-# under TOOL NAME COMMAND...
+# under TOOL NAME COMMAND...: run the command under TOOL.
 under() {
     tool=$1 name=$2 begin=$(date +%s)
     shift 2
