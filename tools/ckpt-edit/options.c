@@ -76,7 +76,6 @@ static const char head[] =
     "  rename PATTERN TO...       other names, by rules of PCRE2 (not of 3D shards)\n"
     "  layers keep|drop LIST      keep 0-3,2,5: these layers, in this order, some twice\n"
     "  vocab --tokens N           rows of embedding and head added or left behind\n"
-    "                             (rename, layers, vocab: not universal forms of ZeRO)\n"
     "  thin                       cut off what no tensor uses of storages, no entry of files\n"
     "  salvage                    what is lost or damaged, from what is left: mp_rank files from\n"
     "                             another rank's, weights from masters, masters from weights,\n"
