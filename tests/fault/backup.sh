@@ -1,6 +1,6 @@
 #!/bin/sh
-# backup.sh - ckpt-backup under kills, flipped bits, full disks, places that go away, two at once: nothing is lost,
-# nothing bad is accepted, and the next run finishes
+# backup.sh - ckpt-backup under kills, flipped bits, full disks, places that become unavailable, and two runs at once:
+# nothing is lost, nothing damaged is accepted, and the next run finishes
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-40} flips=${FLIPS:-$((${KILLS:-40} * 10))}
 [ -n "${SOAK:-}" ] && kills=1000 flips=10000
@@ -8,14 +8,15 @@ n_flipped=0
 
 "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 2 --steps 7 "$W/in" >/dev/null || exit 1
 mkdir "$W/run" "$W/ref" "$W/store" "$W/store/.ckpt-backup"
-# One checkpoint under the names of a run that saved every 10 steps; to ckpt-backup a step is a folder's name.
+# One checkpoint under the names of a run that saved every 10 steps. ckpt-backup takes the step from the folder's
+# name.
 for s in 10 20 30 40; do cp -r "$W/in/global_step7" "$W/run/global_step$s"; done
 echo global_step40 >"$W/run/latest"
 cp -rp "$W/run/." "$W/ref"
 src=$W/run/global_step10
 
 same() { diff -r "$1" "$2" >/dev/null; }
-# Is the named backup of the store said to be sound?
+# is_sound NAME: succeed if the store lists the named backup as sound.
 is_sound() { ckpt-backup list --json "$W/store" 2>/dev/null | grep -F "\"name\":\"$1\"" | grep -qF '"sound":true'; }
 is_sound_in() { ckpt-backup list --json "$1" 2>/dev/null | grep -qF '"sound":true'; }
 n_sound() { ckpt-backup list --json "$W/store" 2>/dev/null | grep -cF '"sound":true'; }
@@ -23,7 +24,8 @@ clean() { rm -rf "$W/store" && mkdir -p "$W/store/.ckpt-backup"; }
 
 # ---- killed anywhere ----
 
-# A form (words of the command line), and what the name of its backup ends with.
+# kill_copy VERB SUFFIX MS: kill one backup of this form (words of the command line); SUFFIX ends the name of its
+# backup.
 # shellcheck disable=SC2086
 kill_copy() {       # VERB SUFFIX MS
     backup=global_step10$2
@@ -42,7 +44,8 @@ kill_copy() {       # VERB SUFFIX MS
     [ -z "$left" ] && pass || fail "$1 killed after $3 ms leaves $left"
     rm -rf "$W/out"; clean
 }
-# Kills are spread over as long as a run takes: `span`, which follows what is seen so that two of three hit one.
+# Kills are spread over the duration of a run, `span`. It is adapted after each run so that two of three kills hit
+# one.
 i=0 span=60
 while [ $n_killed -lt "$kills" ]; do
     before=$n_killed
@@ -56,7 +59,7 @@ while [ $n_killed -lt "$kills" ]; do
     i=$((i + 1))
 done
 
-# Killed at its last act, and between its last two: rarely, so here it is.
+# A kill at the last operation, or between the last two, is rare, so these states are made by hand.
 check "a copy" ckpt-backup copy -q "$src" "$W/store"
 rm "$W/store/latest"; echo half >"$W/store/latest.4321.part"
 check "latest not moved: the next run finishes" ckpt-backup copy -q "$src" "$W/store"
@@ -64,7 +67,7 @@ check "latest names the copy" [ "$(cat "$W/store/latest")" = global_step10 ]
 check "latest.4321.part is gone" [ ! -e "$W/store/latest.4321.part" ]
 clean
 
-# Restoring, and removing: of each step a whole copy is somewhere at any moment.
+# Kill restores and removals: a complete copy of each step must exist somewhere at any moment.
 cat >"$W/rules" <<RULES
 keep-last 1
 place store
@@ -97,10 +100,11 @@ flip() {            # FILE BYTE BIT
     # shellcheck disable=SC2059
     printf "\\$(printf %o $((old ^ (1 << $3))))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
 }
-# Of the files that `find` with these words finds, one by chance.
+# any_file ARGUMENTS: print a random one of the files that `find` finds with these arguments.
 any_file() { find "$@" -type f | sort >"$W/files"; sed -n "$(($(random "$(wc -l <"$W/files")") + 1))p" "$W/files"; }
 
-# One bit in each of the four backups, or in a receipt: none may count. Flipped back, all do.
+# Flip one bit in each of the four backups, or in a receipt: none may count as sound. After flipping the bits back,
+# all must.
 # shellcheck disable=SC2086
 for verb in copy "copy --pack" tar weights; do check "$verb before flips" ckpt-backup $verb -q "$src" "$W/store"; done
 set --
@@ -117,7 +121,7 @@ while [ $i -lt $(((flips + 7) / 8)) ]; do
     ckpt-backup verify -q "$W/store" >/dev/null 2>&1 || fail "healed, and still not sound: $(cat "$W/flipped")"
     i=$((i + 1))
 done
-# What was damaged is made anew by the next copy, and forgotten by nobody meanwhile.
+# The next copy replaces damaged files, and `forget` removes nothing in the meantime.
 f=$W/store/global_step10/mp_rank_00_model_states.pt
 flip "$f" 5000 3; ckpt-backup verify -q "$W/store" >/dev/null 2>&1
 check "a damaged backup is replaced" ckpt-backup copy -q "$src" "$W/store"
@@ -131,7 +135,7 @@ check "not with what is not ours: the next run finishes" ckpt-backup copy -q "$s
 check "all are sound" ckpt-backup verify -q "$W/store"
 clean
 
-# One bit in each of the run's four steps: of each there is one line, and no backup.
+# Flip one bit in each of the run's four steps: each gives one line and no backup.
 i=0
 while [ $i -lt $(((flips + 7) / 8)) ]; do
     "$TBIN/tools/flip" "$W/flipped" "$W"/run/global_step*0 || fail "flip"
@@ -148,7 +152,7 @@ while [ $i -lt $(((flips + 7) / 8)) ]; do
 done
 check "source flips: nothing is left behind" [ -z "$(find "$W/store" -name '*.part' -o -name '*.job')" ]
 
-# Flipped after it was verified: --verify sees it, and nothing that rests on it goes.
+# Flip a bit after verification: --verify detects it, and nothing that depends on that backup is removed.
 ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
 flip "$W/store/global_step20/mp_rank_00_model_states.pt" 3000 1
 check_exit "forget --verify" 1 "global_step20 is damaged: nothing that rests on it is removed" \
@@ -159,7 +163,7 @@ for s in 10 30; do ckpt-backup restore -q "$W/store" global_step$s "$W/run/globa
 check "forget --verify: all is as it was" same "$W/run" "$W/ref"
 clean
 
-# In a place, an old one goes for the newest, so these are read as well.
+# In a place, an old backup is removed in favour of the newest, so these are read as well.
 mkdir -p "$W/last/.ckpt-backup"
 printf 'place last\nfull-every 10\n' >"$W/last.rules"
 ckpt-backup copy -q --rules "$W/last.rules" "$W/run" || fail "copy by rules"
@@ -214,7 +218,7 @@ while [ $n -lt 5 ]; do
 done
 if command -v flock >/dev/null; then
     ckpt-backup copy -q "$src" "$W/store"
-    # Held as long as $W/held is there.
+    # The lock is held as long as $W/held exists.
     # shellcheck disable=SC2016
     flock "$W/store/.ckpt-backup/lock" sh -c ': >"$0"; while [ -e "$0" ]; do sleep 0.1; done' "$W/held" &
     n=0; until [ -e "$W/held" ] || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
@@ -226,7 +230,7 @@ fi
 check "an empty environment" env -i "$BIN/ckpt-backup" copy --rules "$W/rules" "$W/run"
 check "an empty environment: four" [ "$(n_sound)" = 4 ]
 
-# ---- what is not ours stays ----
+# ---- files of other owners stay ----
 
 echo mine >"$W/store/global_step10/notes.txt"
 printf 'place store\nfull-every 1000\nkeep-last 1\n' >"$W/foreign.rules"
@@ -261,7 +265,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
         check "$fault: same bytes" same "$W/store/global_step10" "$src"
         clean
     done
-    # All is written, noted and not yet read back to its end; then the disk loses a bit.
+    # Everything is written and recorded but not yet read back completely; then the disk loses a bit.
     for verb in copy tar; do
         BADIO_AT=.crc32 $shim BADIO=rename:1:kill ckpt-backup $verb -q "$src" "$W/store" 2>/dev/null
         f=$(any_file "$W"/store/*.part)
@@ -272,7 +276,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
         check "$verb: and is sound" ckpt-backup verify -q "$W/store"
         clean
     done
-    # What becomes of a step between the look at it and its removal: saved anew, or what `latest` names.
+    # A step changes between its check and its removal: it is saved again, or `latest` names it.
     ckpt-backup copy -q --rules "$W/rules" "$W/run" || fail "copy by rules"
     $shim BADIO_SLOW=300 ckpt-backup forget -q --verify --apply --rules "$W/rules" "$W/run" 2>"$W/said" & pid=$!
     until [ -n "$(find "$W/store/.ckpt-backup" -name '*.part')" ] || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
@@ -303,7 +307,7 @@ if mount -t tmpfs -o size=400k tmpfs "$W/small" 2>/dev/null; then
     mount -o remount,size=64m "$W/small"
     check "with room the next run finishes" ckpt-backup copy -q "$src" "$W/small"
     check "with room: same bytes" same "$W/small/global_step10" "$src"
-    # A place that cannot be written (a snapshot, somebody else's archive) is read all the same.
+    # A place that cannot be written (a snapshot, an archive of another owner) is still read.
     mount -o remount,ro "$W/small"
     check_exit "a read-only place: verified" 0 "global_step10: sound" ckpt-backup verify "$W/small"
     check_exit "a read-only place: nothing is recorded" 0 "the result is not recorded: $W/small/" ckpt-backup verify "$W/small"
@@ -342,7 +346,7 @@ rm -rf "$W/run" && cp -rp "$W/ref" "$W/run" && clean
 
 # ---- a quota ----
 
-# btrfs keeps root to its quotas, too.
+# btrfs applies quotas to root, too.
 quota_disk() {
     command -v mkfs.btrfs btrfs && truncate -s 128M "$W/quota.img" && mkfs.btrfs -q "$W/quota.img" &&
         mkdir "$W/quota" && mount -o loop "$W/quota.img" "$W/quota" && btrfs quota enable "$W/quota"

@@ -1,11 +1,12 @@
 #!/bin/sh
-# backup_remote.sh - ckpt-backup and a remote, `rclone serve` on loopback: killed, damaged, answering 500, full, gone
+# backup_remote.sh - ckpt-backup with a remote, `rclone serve` on loopback, that is killed, damaged, answers 500, is
+# full or unavailable
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-10} flips=${FLIPS:-${KILLS:-10}}
 quick && kills=1 flips=1
 [ -n "${SOAK:-}" ] && kills=1000 flips=10000
 n_flipped=0
-# A .pack is made there before it is sent: nothing may be left in it.
+# A .pack is made in TMPDIR before it is sent. Nothing may remain there.
 mkdir "$W/tmp" "$W/locks" && export TMPDIR="$W/tmp" XDG_RUNTIME_DIR="$W/locks"
 staged() { [ -z "$(ls "$TMPDIR")" ]; }
 
@@ -29,7 +30,8 @@ command -v rclone >/dev/null || { echo "rclone is not installed: remotes are not
 
 # ---- a server ----
 
-# Few retries: of what fails here most goes on failing. Not none: a server holds a killed client's lock for a moment.
+# Use few retries, because most failures here persist. Some are necessary, because a server holds a killed client's
+# lock for a moment.
 export RCLONE_CONFIG="$W/rclone.conf" RCLONE_RETRIES=3 RCLONE_RETRIES_SLEEP=1s RCLONE_LOW_LEVEL_RETRIES=2 RCLONE_CONTIMEOUT=5s
 place=far:backups/run
 server=
@@ -39,7 +41,7 @@ up() {
     until rclone lsf far: >/dev/null 2>&1 || [ $i -ge 100 ]; do sleep 0.1; i=$((i + 1)); done
     kill -0 $server 2>/dev/null
 }
-# Another test may have the port: then it is that one's server that answers.
+# Another test may have the port; then its server answers.
 tries=0
 until
     port=$((18000 + $(random 2000)))
@@ -48,7 +50,7 @@ until
 do tries=$((tries + 1)); done
 down() { [ -z "$server" ] || { kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; }; server=; }
 trap down EXIT
-# Wait until somebody has this port.
+# Wait until a server listens on this port.
 until_listens() {
     n=0
     until grep -q "^ *[0-9]*: [0-9A-F]*:$(printf %04X "$1") [0-9A-F:]* 0A " /proc/net/tcp || [ $n -gt 300 ]; do
@@ -63,7 +65,7 @@ check "copy: same bytes there" same "$src" "$far/global_step10"
 check "copy: latest" [ "$(cat "$far/latest")" = global_step10 ]
 check "weights" ckpt-backup weights -q "$src" "$place"
 check "there already" ckpt-backup copy -q "$src" "$place"
-# Killed between the receipt and the last acts: they are done later.
+# The run was killed between the receipt and its last operations. The next run completes them.
 echo unfinished >"$far/.ckpt-backup/global_step10.job"; echo global_step7 >"$far/latest"
 check "the last acts are left" ckpt-backup copy -q "$src" "$place"
 check "the last acts: no note" [ ! -e "$far/.ckpt-backup/global_step10.job" ]
@@ -75,7 +77,7 @@ check "rclone takes the sums from the remote" \
 check "restore" ckpt-backup restore -q "$place" global_step10 "$W/out"
 check "restore: same bytes" same "$src" "$W/out"
 rm -r "$W/out"
-# A form as the command line has it, and the name of its backup.
+# verb_of NAME: print the command line words of the form that makes a backup of this name.
 verb_of() { case $1 in *.tar) echo tar ;; *.pack) echo "copy --pack" ;; *) echo copy ;; esac; }
 # shellcheck disable=SC2046
 put() { ckpt-backup $(verb_of "$1") -q "$src" "$place"; }
@@ -94,7 +96,7 @@ check "the tar is one" tar -C "$W" -xf "$far/global_step10.tar" --one-top-level=
 check "the tar: same bytes" same "$src" "$W/untarred/global_step10"
 rm -r "$W/untarred"
 check "no pack is left here" staged
-# Killed as soon as the receipt has arrived: the .pack that was sent goes, too, with the next run.
+# Killed as soon as the receipt has arrived: the next run also removes the .pack that was sent.
 mkdir "$W/shim" && cat >"$W/shim/rclone" <<SHIM && chmod +x "$W/shim/rclone"
 #!/bin/sh
 $(command -v rclone) "\$@"; status=\$?
@@ -109,10 +111,10 @@ check "killed behind the receipt: no pack is left here" staged
 touch "$src"/*
 check "other times, the same bytes" ckpt-backup copy -q "$src" "$place"
 
-# What lies there as `kind` is what it should be, seen on the server's own disk: a .tar and a .pack of the same files are
-# the same bytes each time.
+# whole KIND: check on the server's own disk that the backup has the expected bytes. A .tar and a .pack of the same
+# files have the same bytes each time.
 whole() { if [ "$1" = global_step10 ]; then same "$src" "$far/$1"; else cmp -s "$W/ref/$1" "$far/$1"; fi; }
-# Every kind afresh, each proven by restoring it; *.tar and *.pack are what `whole` compares with.
+# afresh: make every kind again and verify each by restoring it. `whole` compares with *.tar and *.pack.
 afresh() {
     rm -rf "$far" "$W/ref" && mkdir "$W/ref"
     for kind in global_step10 global_step10.tar global_step10.pack; do
@@ -130,7 +132,7 @@ flip() {            # FILE...
     "$TBIN/tools/flip" "$W/flipped" "$@" || fail "flip"
     n_flipped=$((n_flipped + $#))
 }
-# Of many ranks: rclone starts as often for the files of 64 as for those of 2.
+# A set of many ranks: rclone starts as often for the files of 64 ranks as for those of 2.
 quick || { "$TBIN/bench/mkckpt" --layers 1 --hidden 64 --heads 4 --vocab 640 --tp 2 --pp 1 --dp 64 --steps 10 "$W/wide" >/dev/null &&
     src=$W/wide/global_step10 place=far:backups/wide far=$W/far/backups/wide; }
 afresh
@@ -143,12 +145,12 @@ while [ $n_flipped -lt "$flips" ]; do
     [ "$(grep -c 'does not come back as crc' "$W/log")" -eq $n ] && pass || fail "$n files are damaged: $(cat "$W/log")"
     ckpt-backup list --json "$place" 2>/dev/null | grep -qF '"sound":true' && fail "a damaged backup counts"
     ckpt-backup restore -q "$place" global_step10.pack "$W/out" 2>/dev/null && fail "a damaged .pack is restored"
-    # One rclone a member. Of a .tar the bit may lie between members: then all of them come out, and right.
+    # rclone runs once per member. In a .tar the bit may be between members; then all members are restored correctly.
     if [ $((round % 10)) -eq 0 ] && ckpt-backup restore -q "$place" global_step10.tar "$W/out" 2>/dev/null; then
         check "a damaged .tar is restored: the same bytes" same "$src" "$W/out"
         rm -rf "$W/out"
     fi
-    # Same sizes, and a remote without times: only what is read back is known to be right.
+    # The sizes are equal and the remote has no times, so only reading the files back proves that they are right.
     for kind in global_step10 global_step10.tar global_step10.pack; do
         check "flips: $kind sent again" put $kind
         check "flips: $kind has the same bytes" whole $kind
@@ -164,7 +166,8 @@ check "a damaged receipt: sound" is_sound global_step10
 
 # ---- killed ----
 
-# Kills are spread over as long as a run takes: `span`, which follows what is seen so that two of three hit one.
+# Kills are spread over the duration of a run, `span`. It is adapted after each run so that two of three kills hit
+# one.
 span=2500 begun=$n_killed
 while [ $((n_killed - begun)) -lt "$kills" ]; do
     case $((n_killed % 3)) in 0) kind=global_step10 ;; 1) kind=global_step10.tar ;; 2) kind=global_step10.pack ;; esac
@@ -183,7 +186,7 @@ while [ $((n_killed - begun)) -lt "$kills" ]; do
     check "$kind killed after $ms ms: no pack is left here" staged
     [ $((n_killed % 10)) -gt 0 ] || check "$kind killed after $ms ms: it counts" is_sound $kind
 done
-# Restoring, too.
+# Kill restores as well.
 i=0
 [ "$kills" -lt 5 ] || afresh
 while [ $i -lt $((kills / 5)) ]; do
@@ -225,7 +228,7 @@ check "forgotten there" ckpt-backup forget -q --apply --rules "$W/there.rules" "
 check "forgotten there: only that" [ "$(cd "$far" && echo *)" = "global_step20 latest" ]
 check "forgotten there: the other is sound" ckpt-backup verify -q "$place"
 
-# ---- gone, and back; answering 500 ----
+# ---- unavailable and available again; answering 500 ----
 
 down
 check_exit "the server is gone" 1 "error: $place: rclone lsjson failed" ckpt-backup copy -q "$src" "$place"
@@ -247,9 +250,9 @@ up
 check "it is back: the next run finishes" ckpt-backup copy -q "$src" "$place"
 check "it is back: sound" ckpt-backup verify -q "$place"
 
-# ---- a server that fails now and then ----
+# ---- a server that fails occasionally ----
 
-# try LINES COMMAND...: until it ends well; a failure is exit 1 and at most so many lines.
+# try LINES COMMAND...: repeat the command until it succeeds. A failure must be exit 1 with at most LINES lines.
 try() {
     lines=$1 times=30; shift
     while ! "$@" >"$W/log" 2>&1; do
@@ -260,7 +263,7 @@ try() {
 }
 if [ -x "$W/badhttp" ] && ! quick; then
     rclone purge $place
-    # Below: from 20000 on are the ports of other tests' trainers.
+    # The new port is below 20000; the trainers of other tests use ports from 20000 on.
     "$W/badhttp" $((port - 2000)) $port 40 & bad=$!
     sed "s/:$port/:$((port - 2000))/" "$RCLONE_CONFIG" >"$W/bad.conf"
     good=$RCLONE_CONFIG failures=0
@@ -283,7 +286,7 @@ if [ -x "$W/badhttp" ] && ! quick; then
     check "now and then 500: same bytes" same "$src" "$W/in/global_step7"
 fi
 
-# ---- a remote without room ----
+# ---- a remote without free space ----
 
 down
 if mount -t tmpfs -o size=900k tmpfs "$W/far" 2>/dev/null; then

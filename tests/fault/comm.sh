@@ -1,15 +1,15 @@
 #!/bin/sh
-# comm.sh - jobs of several ranks under mpirun and by variables: they talk, and die together
+# comm.sh - jobs of several ranks under mpirun and by variables: they communicate, and end together
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 demo=$TBIN/tools/commdemo
 kills=${KILLS:-3}
 [ -n "${SOAK:-}" ] && kills=50
-# A job inherits nothing of a job that runs this script.
+# The job must inherit nothing from a job that runs this script.
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID COMMDEMO_TIMEOUT
 
 mpi() { mpirun --allow-run-as-root --oversubscribe -n "$@"; }
 
-# vars N COMMAND...: N ranks as torchrun starts them; status 1 when one of them fails.
+# vars N COMMAND...: start N ranks as torchrun does. The status is 1 if one of them fails.
 vars() {
     n=$1 port=$((20000 + $(random 10000))) pids='' bad=0 r=0; shift
     while [ $r -lt "$n" ]; do
@@ -32,14 +32,15 @@ all_started() { [ "$(grep -c '^rank [0-9]* pid' "$W/job")" -eq "$1" ]; }
 pid_of() { sed -n "s/^rank $1 pid //p" "$W/job"; }
 none_left() {
     for p in $(sed -n 's/^rank [0-9]* pid //p' "$W/job"); do
-        # A zombie has gone; only its parent has not looked yet.
+        # A zombie has ended; its parent has not collected its status yet.
         case $(sed 's/.*) //' "/proc/$p/stat" 2>/dev/null) in ''|Z*|X*) ;; *) return 1 ;; esac
     done
 }
 
 BEFORE=:        # what signal_one does just before, given the rank
 OR='^$'         # what may be said in place of its text: a pattern
-# signal_one NAME SIGNAL RANK TEXT LAUNCHER N ARGS...: all have gone within 5 s, status not 0, TEXT said.
+# signal_one NAME SIGNAL RANK TEXT LAUNCHER N ARGS...: all ranks end within 5 s, the status is not 0, and TEXT is
+# printed.
 signal_one() {
     name=$1 signal=$2 rank=$3 text=$4; shift 4
     launcher=$1 ranks=$2
@@ -71,14 +72,14 @@ done
 
 # ---- ranks that wait for others ----
 
-# waits_for SIGNAL RANK: one rank of two, alone; it goes within a second, with its writer process.
+# waits_for SIGNAL RANK: start one rank of two. After the signal it ends within a second, with its writer process.
 waits_for() {
     signal=$1 rank=$2
     RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $(random 10000))) "$BIN/train" \
         --num-layers 1 --hidden-size 16 --num-attention-heads 1 --seq-length 16 --micro-batch-size 1 \
         --train-samples 4 --lr 1e-3 --data-path tests/data/text/text_document --vocab-size 257 --save "$W/save" \
         >"$W/job" 2>&1 & job=$!
-    # A shell's jobs ignore SIGINT until they catch it, which they do before they start their writer.
+    # A shell's jobs ignore SIGINT until they install a handler, which they do before they start their writer.
     until_true 300 has_child $job
     sleep 0.5
     kill -"$signal" $job
@@ -97,7 +98,7 @@ waits_for USR1 0
 
 # ---- mpirun ----
 
-# MPI leaves memory behind; our own leaks show in the unit tests.
+# MPI does not free all of its memory. The unit tests detect leaks of shardkit itself.
 export ASAN_OPTIONS=detect_leaks=0
 
 if ! command -v mpirun >/dev/null; then
@@ -113,7 +114,8 @@ check_exit "3 ranks under mpirun" 0 checked mpi 3 "$demo" check large
 check_exit "who is where" 0 "rank 2 of 3, local 2 of 3, host 0 of 1" mpi 3 "$demo" where
 check_exit "one rank under mpirun" 0 "rank 0 of 1" mpi 1 "$demo" where
 check_exit "another MPI's launcher" 2 "mpirun started 4 tasks (PMI_SIZE), but" env PMI_RANK=1 PMI_SIZE=4 "$demo" where
-# What the others say goes through mpirun, which may end before it has passed that on; then it names the rank itself.
+# The output of the other ranks passes through mpirun, which may end before it forwards that. Then it names the rank
+# itself.
 i=0
 while [ $i -lt "$kills" ]; do
     OR="^mpirun noticed that process rank $((i % 8)) with PID .* exited on signal 9 "
@@ -122,8 +124,8 @@ while [ $i -lt "$kills" ]; do
 done
 OR='^$'
 signal_one "killed" TERM 5 'rank %d (host %s, pid %d) died: ' mpi 8 "$demo" run
-# mpirun ends the others, on a busy machine before they have had a moment to see why: stopped, and with the signal
-# waiting for the moment when mpirun has them go on, they are sure not to.
+# mpirun ends the other ranks; on a busy machine this can happen before they detect the cause. Here they are stopped,
+# with the signal pending until mpirun continues them, so they never detect it.
 stop_others() {
     for r in 0 1 2 3; do
         [ $r -eq "$1" ] || kill -STOP "$(pid_of $r)"
@@ -135,7 +137,7 @@ signal_one "killed, the others ended by mpirun first" KILL 0 'rank %d (host %s, 
 OR='^mpirun noticed that process rank 3 with PID .* exited on signal 9 '
 signal_one "killed, the others ended by mpirun first" KILL 3 'rank %d (host %s, pid %d) died: ' mpi 4 "$demo" run
 BEFORE=: OR='^$'
-# Longer than eight ranks on two busy cores keep each other waiting.
+# This timeout is longer than the delays between eight ranks on two busy cores.
 COMMDEMO_TIMEOUT=3; export COMMDEMO_TIMEOUT
 check_exit "a rank gives up" 1 "failed: no more data" mpi 8 "$demo" abort 3
 check_exit "the others do not" 1 "last words: rank 3 (host $(uname -n)" mpi 8 "$demo" abort 3

@@ -1,10 +1,11 @@
 #!/bin/sh
-# data.sh - token files that are cut short while a job reads them: rank, file and byte are said, no bare SIGBUS
+# data.sh - token files that are truncated while a job reads them: the message names rank, file and byte, instead of a
+# bare SIGBUS
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 LAUNCH=sockets
 iterations() { grep -c '^ iteration ' "$W/log"; }
 
-# cut NAME FILE BYTES: a job of two ranks, whose FILE is cut to BYTES once it trains
+# cut_short NAME FILE BYTES: run a job of two ranks and truncate its FILE to BYTES once it trains.
 cut_short() {
     name=$1 file=$2 bytes=$3
     cp tests/data/text/text_document* "$DATA_DIR"

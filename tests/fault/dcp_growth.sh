@@ -1,16 +1,16 @@
 #!/bin/sh
-# dcp_growth.sh - what a folder of torch.distributed.checkpoint in very many pieces takes of memory and time
+# dcp_growth.sh - memory and time that a folder of torch.distributed.checkpoint in very many pieces needs
 #
-# A chunk is a line of .metadata, an archive in a file and a few tables: 600 bytes of memory at most, in every command
-# that opens it. A plain value is compared with no others: 8 times as many take no more than 16 times as long.
-# tests/bench/bench_dcp.sh measures larger sets.
+# A chunk is a line of .metadata, an archive in a file and a few table entries. It may need at most 600 bytes of
+# memory in every command that opens it. A plain value is not compared with others: 8 times as many may take at most
+# 16 times as long. tests/bench/bench_dcp.sh measures larger sets.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 few=20000 many=100000
 for n in $few $many; do
     check "$n chunks are made" "$TBIN/bench/mkdcp" chunks $n "$W/c$n"
 done
-# bytes COMMAND: print the memory that each further chunk takes. Of two runs the smallest counts, since the kernel may
-# give a process huge pages that it uses in part.
+# bytes COMMAND: print the memory per additional chunk. The smaller of two runs counts, since the kernel may give a
+# process huge pages that it uses in part.
 bytes() {
     : >"$W/times"
     for run in 1 2; do

@@ -19,7 +19,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
         rm -rf "$W"/o?
     done
 
-    # ---- calls that fail: no OUT, a message with the reason, and --resume finishes ----
+    # ---- calls that fail: no OUT, a message with the reason, and --resume completes the work ----
     for call in pread:40 pwrite:3 pwrite:90 fsync:2 fallocate:4; do
         for errno in 5:Input/output 28:'No space'; do
             case $call:$errno in pread*:28:*|fallocate*:5:*) continue ;; esac   # not what these calls say
@@ -44,7 +44,7 @@ else
     echo "no shared-object compiler: failing calls are not tested"
 fi
 
-# ---- the shell's limit for a file ----
+# ---- the shell's limit on file size ----
 check_exit "limit of a file's size" 1 "File too large" sh -c "ulimit -f 100; ds2universal -q '$in' '$W/limited'"
 check "limit of a file's size: no OUT" [ ! -e "$W/limited" ]
 rm -rf "$W"/limited*
@@ -55,7 +55,7 @@ if mount -t tmpfs -o size=6m tmpfs "$W/small" 2>/dev/null; then
     check_exit "too small a disk is seen before the first byte" 1 "are free" ds2universal -q "$in" "$W/small/out"
     check "too small a disk: nothing is left" [ -z "$(ls -A "$W/small")" ]
     umount "$W/small"
-    # Room for the estimate, taken away by a neighbour while we write.
+    # The estimated space is free at first, and another file fills it during the write.
     mount -t tmpfs -o size=64m tmpfs "$W/small"
     head -c 50000000 /dev/zero > "$W/small/neighbour"
     check_exit "disk fills" 1 "free" ds2universal -q "$in" "$W/small/out"

@@ -1,12 +1,13 @@
 #!/bin/sh
-# edit.sh - SIGKILL at random moments of an edit in place: the old checkpoint or the new one, never neither
+# edit.sh - SIGKILL at random moments of an edit in place: afterwards the old or the new checkpoint is there
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-40}
 [ -n "${SOAK:-}" ] && kills=200
 "$TBIN/bench/mkckpt" --layers 2 --hidden 256 --heads 4 --vocab 8000 --tp 2 --pp 1 --dp 2 "$W/in" >/dev/null 2>&1 || exit 1
 ds2universal -q --format pt "$W/in/global_step20" "$W/universal" || exit 1
 
-# kill_some LAYOUT MS VERB ARGUMENT...: of the checkpoint in $W/was, which $W/want is to become, within so long.
+# kill_some LAYOUT MS VERB ARGUMENT...: kill edits of the checkpoint in $W/was, whose result must be $W/want, within
+# MS.
 kill_some() {
     layout=$1 ms=$2 verb=$3
     shift 3
@@ -18,7 +19,7 @@ kill_some() {
         if diff -r "$W/was" "$W/tag" >/dev/null; then pass; n_old=$((n_old + 1))
         elif diff -r "$W/want" "$W/tag" >/dev/null; then pass; n_new=$((n_new + 1))
         else fail "$layout, kill $i: neither the old one nor the new one"; fi
-        # What is left can be undone, or there is nothing to undo and the edit is made again.
+        # The remains can be rolled back; otherwise the edit is repeated.
         if [ -e "$W/tag.before-edit" ]; then check "$layout, kill $i: rollback" ckpt-edit -q rollback "$W/tag"; fi
         check "$layout, kill $i: the old one again" diff -r "$W/was" "$W/tag"
         if [ -e "$W/tag.before-edit.part.job" ]; then resume=--resume; else resume=; fi
@@ -33,7 +34,7 @@ kill_some() {
     echo "$layout, $verb: $n_killed of $kills killed at work; $n_old found the old one, $n_new the new one"
 }
 
-# kill_edit LAYOUT FOLDER VERB ARGUMENT...: with what it is to become made first; kills come while that takes.
+# kill_edit LAYOUT FOLDER VERB ARGUMENT...: make the expected result first. Kills are spread over the time that takes.
 kill_edit() {
     layout=$1 folder=$2 verb=$3
     shift 3
@@ -65,9 +66,10 @@ kill_edit hdf5 "$W/hdf5" zero '*'
 kill_edit hdf5 "$W/hdf5" layers keep 1,0,0
 kill_edit deepspeed "$W/in/global_step20" zero '*'
 
-# A commit that is killed has removed some of what was: nobody gets that back as the checkpoint.
+# A killed commit has removed some of the old files, so rollback must not restore them as the checkpoint.
 if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
-    # Killed at each rename: the edit that is made and not in its place has two ways on, and both are named.
+    # Kill at each rename. An edit that is complete but not yet in its place can be continued in two ways, and the
+    # message names both.
     n_made=0
     for at in 1 2 3 4 5 6 7 8; do
         for way in resume rollback; do
@@ -96,7 +98,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio
         done
     done
     if [ $n_made -ge 2 ]; then pass; else fail "no kill came between the rename and the exchange"; fi
-    # A file system without the exchange.
+    # A file system that cannot exchange two names.
     cp -r "$W/was" "$W/tag"
     check_exit "no exchange" 1 "rollback removes that" env BADIO_EXCHANGE=0 LD_PRELOAD="$W/badio.so" \
         ASAN_OPTIONS=verify_asan_link_order=0 ckpt-edit -q zero --in-place '*' "$W/tag"
@@ -119,7 +121,8 @@ else
     echo "no shared library can be made here: commits are not killed"
 fi
 
-# Where every run is process 1, as in containers: what a killed one was noting bears the next one's name.
+# Every run is process 1, as in containers, so the temporary file of a killed run has the same name as that of the
+# next.
 if unshare --pid --fork true 2>/dev/null; then
     cp -r "$W/was" "$W/tag"
     : >"$W/tag.before-edit.json.1.part"
@@ -134,7 +137,7 @@ else
     echo "no processes of their own number can be made here: process 1 is not tested"
 fi
 
-# A value that fp16 cannot hold, found before a kill, is not forgotten by the run that goes on.
+# A value that fp16 cannot hold was found before a kill. The resumed run must still report it.
 python3 - "$W/model" <<'END'
 import json, os, struct, sys
 os.mkdir(sys.argv[1])
@@ -153,7 +156,7 @@ if [ -e "$W/narrow.part.job" ]; then resume=--resume; else resume=; fi
 check_exit "fp16, gone on after a kill" 1 "beyond 65504" ckpt-edit -q cast fp16 $resume "$W/model" "$W/narrow"
 rm -rf "$W/model" "$W"/narrow*
 
-# A disk that fills: nothing of it is changed.
+# A disk that becomes full: the checkpoint on it is unchanged.
 mkdir "$W/small"
 if mount -t tmpfs -o size=60m tmpfs "$W/small" 2>/dev/null; then
     cp -r "$W/was" "$W/small/tag"
@@ -170,7 +173,7 @@ else
     echo "cannot mount a tmpfs here: the full disk is not tested"
 fi
 
-# A file system with reflinks: what stays takes no room, and a write into OUT leaves IN as it is.
+# A file system with reflinks: unchanged data takes no space, and a write into OUT leaves IN unchanged.
 truncate -s 300M "$W/btrfs.img"
 if command -v mkfs.btrfs >/dev/null && mkfs.btrfs -q "$W/btrfs.img" >/dev/null 2>&1 &&
    mount -o loop "$W/btrfs.img" "$W/small" 2>/dev/null; then
@@ -184,7 +187,7 @@ if command -v mkfs.btrfs >/dev/null && mkfs.btrfs -q "$W/btrfs.img" >/dev/null 2
     check_exit "reflinks: in place" 0 "by reflinks" ckpt-edit set -i args.lr=1 "$W/small/in"
     check "reflinks: rollback" ckpt-edit -q rollback "$W/small/in"
     check "reflinks: IN as it was" diff -r "$W/was" "$W/small/in"
-    # Killed while it writes, and gone on.
+    # The run is killed while it writes, and resumed.
     (ulimit -f 1; exec ckpt-edit -q set args.lr=1 "$W/small/in" "$W/small/two") >/dev/null 2>&1
     if [ -e "$W/small/two.part.job" ]; then resume=--resume; else resume=; fi
     # shellcheck disable=SC2086

@@ -1,7 +1,8 @@
 #!/bin/sh
-# gpu.sh - health of training on GPUs: preflight, memory told before it is taken, stragglers and the dead by name
+# gpu.sh - health checks of training on GPUs: preflight, memory reported before allocation, stragglers and dead ranks
+# by name
 #
-# Without a GPU, or a trainer that was built for one, there is nothing to check. Some checks need two.
+# Without a GPU, or without a trainer built for one, there is nothing to check. Some checks need two GPUs.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 n=$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null | wc -l)
 if [ "$n" -eq 0 ] || [ ! -e "$BIN/shardkit-cuda.so" ]; then
@@ -15,9 +16,9 @@ MODEL="--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1
     --lr 1e-4 --split 949,50,1 --eval-iters 0 --log-interval 1 --backend cuda"
 DATA_ARGS="--data-path $DATA_DIR/text_document"
 
-# preflight RANKS ARGS...: exit status; the table stays in $W/table
+# preflight RANKS ARGS...: return the exit status; the table stays in $W/table.
 preflight() { ranks=$1; shift; launch "$ranks" --preflight --backend cuda "$@" >"$W/table" 2>&1; }
-# Each GPU has its line, with a rate that only a GPU has.
+# Each GPU has its line, with a rate that only a GPU reaches.
 has_lines() {
     cat "$W/table"
     [ "$(grep -c -E '[0-9.]+ TFLOP/s' "$W/table")" -eq "$1" ] && head -n "$1" "$W/gpus" | while IFS=', ' read -r uuid pci; do
@@ -29,7 +30,7 @@ check "its line has UUID and rates" has_lines 1
 # shellcheck disable=SC2086
 check "one GPU is well with a model's shapes" preflight 1 $MODEL --micro-batch-size 8
 
-# A model that no GPU holds: told at once, with advice, and nothing trained.
+# A model too large for any GPU is reported at once, with advice, and nothing is trained.
 begin=$(date +%s)
 # shellcheck disable=SC2086
 check_exit "too large a model is refused before it begins" 1 "train: does not fit: rank 0 (host " \
@@ -40,7 +41,7 @@ check "within seconds" test $(($(date +%s) - begin)) -lt 60
 check_exit "what fits is said" 0 "it fits: " "$BIN/train" $MODEL $DATA_ARGS --micro-batch-size 1 --train-iters 2 --dry-run
 
 if [ "$n" -ge 2 ]; then
-    # What two GPUs read of a checkpoint for each other: the logits of one that reads it alone.
+    # Two GPUs share the reading of a checkpoint. The logits must be those of one GPU that reads it alone.
     # shellcheck disable=SC2086
     logits() { launch "$1" $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 100 --load "$W/ckpt" \
         --eval-iters 1 --eval-only --dump-logits "$W/logits-$1"; }
@@ -52,7 +53,7 @@ if [ "$n" -ge 2 ]; then
     check "... and have the same weights" cmp "$W/logits-1" "$W/logits-2"
     check "all GPUs are well" preflight "$n"
     check "each has its line" has_lines "$n"
-    # Rank 1's GPU has another master, too: the straggler line names rank 1.
+    # Another process also uses rank 1's GPU: the straggler line names rank 1.
     (while [ ! -e "$W/enough" ]; do CUDA_VISIBLE_DEVICES=1 "$BIN/train" --preflight --backend cuda --num-layers 4 \
         --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --vocab-size 257 --bf16 >/dev/null 2>&1; done) &
     sleep 5
@@ -73,7 +74,7 @@ if [ "$n" -ge 2 ]; then
     wait $job
     named() { tail -n 20 "$W/dies"; grep -qE 'rank [01] \(host [^)]*, GPU-[0-9a-f-]* at [0-9a-fA-F:.]*\) died' "$W/dies"; }
     check "a rank that dies is named with its GPU" named
-    # One that stops, of which no word comes: the job does not wait for it for ever, and says who it was.
+    # A rank stops without a message: the job ends after a timeout and names that rank.
     # shellcheck disable=SC2086
     launch 2 $MODEL $DATA_ARGS --micro-batch-size 4 --global-batch-size 8 --train-iters 100001 --stall-notice 2 \
         --collective-timeout 6 >"$W/hangs" 2>&1 &

@@ -11,7 +11,7 @@ check "model to import" export-hf -q "$W/gpt2/global_step7" "$W/hf"
 state_of() { (cd "$W" && find bloom gpt2 hf -type f | sort | xargs cksum); }
 before=$(state_of)
 
-# kills_of NAME IN OPTIONS...: a whole run, then runs that are killed, looked at, and resumed.
+# kills_of NAME IN OPTIONS...: do one complete run, then runs that are killed, checked, and resumed.
 kills_of() {
     what=$1 in=$W/$2 ref=$W/ref-$1
     shift 2

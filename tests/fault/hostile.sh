@@ -1,5 +1,6 @@
 #!/bin/sh
-# hostile.sh - cut, missing, swapped, lying and malicious files: one clear line, exit 1, nothing converted
+# hostile.sh - truncated, missing, swapped, inconsistent and malicious files: one clear line, exit 1, nothing
+# converted
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 
 "$TBIN/bench/mkckpt" --layers 2 --hidden 64 --heads 4 --vocab 300 --tp 2 --pp 2 --dp 2 --steps 7 "$W/sound" >/dev/null || exit 1
@@ -7,20 +8,20 @@ zero=bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt
 mp=mp_rank_01_model_states.pt
 layer=layer_03-model_01-model_states.pt
 
-# refused NAME TEXT: verify and the conversion of $W/in both say TEXT and exit 1; no OUT, quickly.
+# refused NAME TEXT: verify and the conversion of $W/in both print TEXT and exit 1 quickly, without OUT.
 refused() {
     check_exit "$1: verify" 1 "$2" timeout 20 ckpt-inspect verify "$W/in"
     check_exit "$1: convert" 1 "$2" timeout 20 ds2universal -q "$W/in" "$W/out"
     check "$1: no OUT" [ ! -e "$W/out" ]
     check "$1: no leftovers" [ ! -e "$W/out.part" ]
 }
-# Only seen by verify: the conversion does not need it.
+# found NAME TEXT: only verify reports it, because the conversion does not need the file.
 found() { check_exit "$1: verify" 1 "$2" timeout 20 ckpt-inspect verify "$W/in"; }
 fresh() { rm -rf "$W/in" "$W/out" "$W/out.part" "$W/out.part.job"; cp -r "$W/sound" "$W/in"; d=$W/in/global_step7; }
 
 check "sound" ckpt-inspect verify "$W/sound"
 
-# ---- cut short, at every kind of place ----
+# ---- truncated, at every kind of place ----
 size=$(stat -c %s "$W/sound/global_step7/$zero")
 for keep in 0 1 3 29 100 $((size / 2)) $((size - 100)) $((size - 22)) $((size - 1)); do
     fresh; truncate -s $keep "$d/$zero"; refused "cut to $keep bytes" "$zero"
@@ -40,7 +41,8 @@ fresh; "$TBIN/bench/mkckpt" --layers 2 --hidden 64 --heads 4 --vocab 300 --tp 2 
 cp "$W/later/global_step8/$mp" "$d/$mp"; refused "two saves mixed" "iteration"
 rm -rf "$W/later"
 
-# Weights of fp32 are copies of the masters: those of another run show, though nothing is made of them.
+# Weights of fp32 are copies of the masters. Those of another run are detected, although the conversion does not use
+# them.
 rm -rf "$W/in"; cp -r tests/data/zero/zero1-fp16-gpt2-2ranks/ckpt/global_step5 "$W/in"; chmod -R u+w "$W/in"
 cp tests/data/zero/zero1-fp32-gpt2-2ranks/ckpt/global_step5/mp_rank_00_model_states.pt "$W/in"
 check_exit "weights of another run: verify" 1 "f32 differs from its rounded fp32 master in" ckpt-inspect verify "$W/in"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# hub_sync.sh - ops/hub-sync is killed at any moment, beside a run that appends to its log
+# hub_sync.sh - ops/hub-sync is killed at random moments while a run appends to its log
 #
-# KILLS times (20). The next run finishes the work: the hub has every byte, each of its versions of the log is a
-# beginning of the log, and both repositories are whole.
+# KILLS is the number of kills (20). The next run completes the work: the hub has every byte, each version of the log
+# in the hub is a prefix of the log, and both repositories are intact.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 if ! command -v git >/dev/null; then rm -rf "$W"; echo "0 passed, 0 failed, 1 skipped"; exit 0; fi
 kills=${KILLS:-20} sync=$PWD/ops/hub-sync
@@ -12,7 +12,7 @@ mkdir "$HOME"
 git config --global init.defaultBranch main
 git init -q --bare "$W/hub.git"
 git clone -q "$W/hub.git" "$W/logs" 2>/dev/null
-# A hub is another machine: it hears that its client is gone, it is not killed with it.
+# A hub is another machine. It detects that its client has ended and is not killed with it.
 git -C "$W/logs" config remote.origin.receivepack "setsid git-receive-pack"
 mkdir -p "$W/logs/logs" "$W/logs/tensorboard"
 
@@ -36,9 +36,10 @@ while [ $i -lt "$kills" ]; do
     [ $? -eq 137 ] && cut=$((cut + 1))
 done
 rm "$W/appending"; wait $writer
-# A hub on this machine that has not heard yet that its client is gone holds the lock that it was started with.
+# A hub on this machine that has not yet detected the end of its client holds the lock that it inherited.
 check "the last hub has ended" flock -w 60 "$W/logs/.git/hub-sync.lock" true
-# A git that is killed while it moves a branch leaves other locks than the index's: rarely, so here they are.
+# A git that is killed while it moves a branch leaves other locks than that of the index. This is rare, so they are
+# made by hand.
 echo "some-host 1" >"$W/logs/.git/hub-sync.lock"
 : >"$W/logs/.git/HEAD.lock"; : >"$W/logs/.git/refs/heads/main.lock"
 check "the next run finishes the work" once

@@ -1,5 +1,5 @@
 #!/bin/sh
-# kill.sh - SIGKILL at random moments: OUT is absent or whole, IN untouched, --resume ends the same
+# kill.sh - SIGKILL at random moments: OUT is absent or complete, IN is unchanged, --resume gives the same result
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-20}
 [ -n "${SOAK:-}" ] && kills=500
@@ -13,7 +13,7 @@ done
 
 state_of() { (cd "$1" && find . -type f ! -name manifest.json | sort | xargs cksum); }
 
-# One run, killed after some milliseconds, then looked at, then resumed.
+# one_kill FORM MS: kill one run after MS milliseconds, check the result, then resume the run.
 one_kill() {
     form=$1 ms=$2 out=$W/out
     ds2universal -q --format "$form" "$in" "$out" 2>/dev/null &
@@ -37,7 +37,7 @@ while [ $i -lt "$kills" ]; do
     i=$((i + 1))
 done
 
-# Killed while it replaces an older OUT: the old or the new one is there, never neither.
+# Kill runs that replace an older OUT: the old or the new one must be there.
 i=0
 while [ $i -lt $((kills / 4)) ]; do
     cp -r "$W/ref-hdf5" "$W/out"

@@ -1,7 +1,8 @@
 #!/bin/sh
-# kill_reshape.sh - SIGKILL at random moments of reshape and merge-tp: OUT is absent or whole, --resume ends the same
+# kill_reshape.sh - SIGKILL at random moments of reshape and merge-tp: OUT is absent or complete, --resume gives the
+# same result
 #
-# Of every layout that reshape writes; where OUT is replaced the old or the new one is there.
+# It covers every layout that reshape writes. Where OUT is replaced, the old or the new one is there.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 kills=${KILLS:-4}
 quick && kills=1
@@ -14,7 +15,7 @@ model="--layers 4 --hidden 512 --heads 8 --vocab 20000 --steps 7"
 state_of() { (cd "$W" && find two one four -type f | sort | xargs cksum); }
 before=$(state_of)
 
-# run_for MS COMMAND...: killed after so many milliseconds.
+# run_for MS COMMAND...: run the command and kill it after MS milliseconds.
 run_for() {
     after=$(printf '0.%03d' "$1"); shift
     "$@" >/dev/null 2>&1 &
@@ -24,7 +25,7 @@ run_for() {
     wait $pid 2>/dev/null
 }
 
-# kills_of NAME IN COMMAND...: a whole run, then runs that are killed, looked at, and resumed.
+# kills_of NAME IN COMMAND...: do one complete run, then runs that are killed, checked, and resumed.
 kills_of() {
     what=$1 in=$W/$2/global_step7 ref=$W/ref-$1
     shift 2
@@ -47,7 +48,8 @@ kills_of() {
     done
 }
 
-# kills_plain NAME IN OTHER COMMAND...: the same of what has no certificate, and of an OUT that is made of OTHER first.
+# kills_plain NAME IN OTHER COMMAND...: the same for layouts without a certificate, and for an OUT that is first made
+# from OTHER.
 kills_plain() {
     what=$1 in=$2 other=$3 ref=$W/ref-$1 old=$W/old-$1
     shift 3

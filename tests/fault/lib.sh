@@ -1,7 +1,7 @@
-# lib.sh - what the fault scripts share; sourced. Expects $BIN (tools) and $TBIN (test tools).
+# lib.sh - functions shared by the fault scripts; sourced. Needs $BIN (tools) and $TBIN (test tools).
 #
-# A script checks one thing after the other with `check NAME COMMAND...` and ends with
-# `finish`, which prints "N passed, N failed" and keeps the scratch folder of a failure.
+# A script runs its checks one after another with `check NAME COMMAND...`. It ends with `finish`, which prints "N
+# passed, N failed" and keeps the scratch folder after a failure.
 set -u
 BIN=${BIN:-$PWD/bin}
 TBIN=${TBIN:-$PWD/build/release/tests}
@@ -18,7 +18,7 @@ check() {
     if "$@" >"$W/log" 2>&1; then pass; else fail "$name"; sed 's/^/    /' "$W/log" | tail -n 20; fi
 }
 
-# check_exit NAME STATUS TEXT COMMAND...: exit status and a part of what it says.
+# check_exit NAME STATUS TEXT COMMAND...: the command must exit with STATUS and print TEXT.
 check_exit() {
     name=$1 want=$2 text=$3; shift 3
     "$@" >"$W/log" 2>&1; got=$?
@@ -26,13 +26,14 @@ check_exit() {
     else fail "$name: exit $got (expected $want), expected to read '$text':"; sed 's/^/    /' "$W/log" | head -20; fi
 }
 
-# Is this `make test`, which has minutes, rather than `make check`?
+# quick: succeed in `make test`, which has only minutes; fail in `make check`.
 quick() { [ "${QUICK:-0}" = 1 ]; }
 
-# A number from 0 to $1 - 1.
+# random N: print a number from 0 to N - 1.
 random() { echo $(($(od -An -N4 -tu4 /dev/urandom) % $1)); }
 
-# kill_after MS PID: kills a job of this shell. Only what is still at work is killed, and counts in n_killed: did it?
+# kill_after MS PID: kill a job of this shell after MS. Succeeds if the job was still running, and counts it in
+# n_killed.
 n_killed=0
 kill_after() {
     sleep "$(($1 / 1000)).$(printf '%03d' $(($1 % 1000)))"
@@ -40,7 +41,7 @@ kill_after() {
     [ $? -eq 137 ] && n_killed=$((n_killed + 1))
 }
 
-# skip WHY: ends a script that cannot be run here.
+# skip WHY: end a script that cannot run on this machine.
 skip() {
     rm -rf "$W"
     echo "$*: skipped"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# mail.sh - alarms of run-watch by genuine programs: msmtp as the machine's sendmail, curl to a webhook
+# mail.sh - alarms of run-watch through genuine programs: msmtp as the machine's sendmail, curl to a webhook
 #
-# What arrives is looked at where it arrives: a server for SMTP and one for HTTP, both on loopback. Skipped without
+# The alarms are checked at their destination: an SMTP server and an HTTP server, both on loopback. Skipped without
 # msmtp, curl or Python.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 PYTHON=${PYTHON:-python3}
@@ -93,7 +93,7 @@ check "and told once" [ ! -e "$W/mail.2" ]
 status_json 10 >"$W/ckpt/status.json"
 check "it is over" look
 check "which is told" grep -q '^Subject: \[OVER\] ' "$W/mail.2"
-# Somebody else's address of a hook: the answer is not one of success.
+# The address of a hook that does not exist: the server does not answer with success.
 printf 'http://127.0.0.1:%s/gone\n' "$web" >"$W/hook"
 status_json 4000 >"$W/ckpt/status.json"
 check_exit "a hook that refuses is told" 1 'curl: failed with status 22' look

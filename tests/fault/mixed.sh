@@ -1,7 +1,8 @@
 #!/bin/sh
-# mixed.sh - files of another save, run or rank under a checkpoint's names: errors, refused, never a wrong model
+# mixed.sh - files of another save, run or rank under a checkpoint's names: errors and refusals, never a wrong model
 #
-# Every case is tried with the names that torch puts inside its archives, and again with names that say nothing.
+# Every case runs with the names that torch writes inside its archives, and again with names that carry no
+# information.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 LC_ALL=C
 export LC_ALL
@@ -13,7 +14,7 @@ layer00=layer_04-model_00-model_states.pt layer01=layer_04-model_01-model_states
 zero() { echo "bf16_zero_pp_rank_${2:-0}_mp_rank_$1_optim_states.pt"; }
 
 fresh() { rm -rf "$W/in"; cp -r "${1:-$W/one}" "$W/in"; chmod -R u+w "$W/in"; d=$(echo "$W"/in/global_step20); }
-# The name inside every archive becomes as many x: it says nothing then.
+# Replace the name inside every archive by as many x, so that it carries no information.
 unnamed() {
     for f in "$d"/*.pt; do
         stem=$(basename "$f" .pt)
@@ -21,7 +22,8 @@ unnamed() {
     done
 }
 
-# refused NAME TEXT TOOL [OPTIONS]: exit 1 and TEXT, no OUT; accepted with a warning.
+# refused NAME TEXT TOOL [OPTIONS]: the tool exits with 1, prints TEXT and makes no OUT; or it succeeds with a
+# warning.
 refused() {
     what=$1 text=$2; shift 2
     rm -rf "$W/out"*
@@ -32,7 +34,7 @@ refused() {
     check_exit "$what: $1 --accept-mismatch" 0 "warning: " "$@" --accept-mismatch --replicas average "$d" "$W/out"
 }
 found() { check_exit "$1: verify" 1 "$2" ckpt-inspect verify "$W/in"; }
-# The masters or weights of a rank or a run that is not theirs: every tool that reads both, or the wrong one.
+# Masters or weights of another rank or run: every tool that reads both, or the wrong file, must refuse.
 refused_by_all() {  # NAME TEXT [TEXT of export-hf, which reads the shards for their masters alone]
     found "$1" "$2"
     refused "$1" "$2" ds2universal
@@ -41,7 +43,7 @@ refused_by_all() {  # NAME TEXT [TEXT of export-hf, which reads the shards for t
     refused "$1" "${3:-$2}" export-hf
 }
 
-# ---- sound ones are sound, under any name of theirs ----
+# ---- sound checkpoints are sound under each of their names ----
 for s in "$W/one" $golden tests/data/gpt2-tp2pp2dp1; do check "sound: $s" ckpt-inspect verify --strict "$s"; done
 for step in 10 20; do check "sound: step $step" ckpt-inspect verify --strict $golden/global_step$step; done
 fresh; unnamed; check "unnamed" ckpt-inspect verify --strict "$W/in"
@@ -73,7 +75,7 @@ unnamed mp_rank_01_model_states; refused_by_all "unnamed mp_rank of another rank
 # ---- two runs of the same shape and step ----
 fresh; cp "$other/mp_rank_02_model_states.pt" "$d"; refused_by_all "mp_rank of another run" "args.seed"
 
-# ---- what a manifest lists ----
+# ---- files that a manifest lists ----
 check "universal" ds2universal -q $golden "$W/u"
 exchange() { mv "$1" "$W/t"; mv "$2" "$1"; mv "$W/t" "$2"; }
 exchange "$W/u/zero/3.mlp.dense_4h_to_h.weight/fp32.pt" "$W/u/zero/4.mlp.dense_4h_to_h.weight/fp32.pt"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# next_step.sh - what a converter that could not finish says: the option that helps, and it does
+# next_step.sh - the message of a converter that could not finish names the option that helps, and the option works
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 
 if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
@@ -11,7 +11,7 @@ shim="env LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_order=0 BADIO_URI
 "$TBIN/bench/mkckpt" --slim --drift 4.input_layernorm.weight:fp32:1:5 "$W/drift" >/dev/null 2>&1 || exit 1
 in=$W/in/global_step7
 
-# helped NAME COMMAND: COMMAND IN OUT names --resume after SIGINT or a failing disk, --mem without memory.
+# helped NAME COMMAND: COMMAND IN OUT must name --resume after SIGINT or a disk failure, and --mem if memory is short.
 helped() {
     name=$1
     shift

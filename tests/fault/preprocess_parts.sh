@@ -1,8 +1,8 @@
 #!/bin/sh
-# preprocess_parts.sh - processes that share the inputs of one dataset are killed anywhere
+# preprocess_parts.sh - processes that share the inputs of one dataset are killed at random moments
 #
-# ROUNDS datasets (3; 100 under SOAK), each by 4 processes of which most are killed at first: what comes out in
-# the end is what one process writes, and nothing is left beside it.
+# ROUNDS is the number of datasets (3; 100 under SOAK). Each is written by 4 processes, most of which are killed at
+# first. The final result is what one process writes, and no other file remains.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 rounds=${ROUNDS:-3}; [ -z "${SOAK:-}" ] || rounds=100
 cd "$W" || exit 1
@@ -16,7 +16,8 @@ begun=$(date +%s%N)
 preprocess -q --input shard* --output-prefix one || fail "one process"
 whole=$((($(date +%s%N) - begun) / 1000000))
 
-# Start all parts; each is killed, if it still runs, one after up to a third of what the whole takes after the other.
+# Start all parts and kill those still running one after another, with pauses of up to a third of the time of a
+# complete run.
 volley() {
     pids=
     for part in 0 1 2 3; do
@@ -31,12 +32,12 @@ volley() {
     done
 }
 
-# On a machine where all are done before they are killed, some rounds more.
+# Add rounds if the machine is so fast that all parts finish before they are killed.
 round=0 kills=0
 while [ $round -lt "$rounds" ] || { [ $kills -eq 0 ] && [ $round -lt 50 ]; }; do
     volleys=0
     while [ ! -e four_text_document.idx ] && [ $volleys -lt 12 ]; do volley; volleys=$((volleys + 1)); done
-    # Whoever is left is not killed. The results may stand already, and only the folder be left.
+    # The remaining parts are not killed. The results may be complete already, with only the folder left over.
     for part in 0 1 2 3; do
         [ ! -e four_text_document.idx ] || [ -e four.parts ] || continue
         preprocess -q --force --input shard* --output-prefix four --part $part/4 >>said 2>&1

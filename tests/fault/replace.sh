@@ -1,9 +1,9 @@
 #!/bin/sh
-# replace.sh - kills while --force replaces OUT: at every rename, at removals; the old or the new OUT is
-# whole, the next run recovers, and what is not ours stays
+# replace.sh - kills while --force replaces OUT, at every rename and at removals
 #
-# With and without a file system that exchanges two names at once: where it does not, there is a
-# moment in which OUT has no name.
+# The old or the new OUT is complete, the next run recovers, and files of other owners stay. The test runs with and
+# without a file system that exchanges two names at once. Without the exchange, there is a moment in which OUT has no
+# name.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 
 if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
@@ -17,14 +17,15 @@ check "new" reshape -q --weights-only "$in" "$W/new"
 check "old" reshape -q --weights-only --step 9 "$in" "$W/old"
 convert="reshape -q -f --weights-only $in $W/out"
 
-# Where is the whole old or new OUT? Under its name, or, with no OUT, as OUT.old.part.
+# one_is_whole: succeed if the complete old or new OUT is there: under its name or, if OUT is missing, as
+# OUT.old.part.
 one_is_whole() {
     at=$W/out
     [ -e "$at" ] || at=$W/out.old.part
     diff -r "$at" "$W/old" >/dev/null || diff -r "$at" "$W/new" >/dev/null
 }
 
-# One kill of CALL number N, then the next run with OPTION.
+# Kill at CALL number N, then do the next run with OPTION.
 killed_at() {   # EXCHANGE CALL N OPTION
     rm -rf "$W"/out*
     cp -r "$W/old" "$W/out"
@@ -47,15 +48,15 @@ for exchange in 1 0; do
     for n in 1 3 8 20; do killed_at $exchange unlinkat $n; done
 done
 
-# A run that may not replace still puts the old one back.
+# A run that may not replace OUT still restores the old one.
 rm -rf "$W"/out*
 cp -r "$W/old" "$W/out.old.part"
 check_exit "no --force" 2 "exists already" reshape -q --weights-only "$in" "$W/out"
 check "no --force: the old one is back" diff -r "$W/old" "$W/out"
 
-# Something foreign that appears while OUT is being replaced: kept aside, and told.
+# A foreign file that appears while OUT is being replaced is kept under another name and reported.
 rm -rf "$W"/out* && cp -r "$W/old" "$W/out"
-# On a slow disk, or it is over before anybody looks; the sleep lets the shell hear of its end.
+# The disk is slow, so that the run does not end before the check. The sleep lets the shell detect the end of the run.
 $shim BADIO_SLOW=100 reshape -f --weights-only "$in" "$W/out" >"$W/said" 2>&1 &
 pid=$!
 while kill -0 $pid 2>/dev/null && [ ! -e "$W/out.part" ]; do sleep 0.01; done
@@ -63,7 +64,8 @@ kill -STOP $pid && echo mine >"$W/out/notes.txt" && kill -CONT $pid && wait $pid
 if [ -e "$W/out/notes.txt" ] || [ -e "$W/out.kept/notes.txt" ]; then pass; else fail "notes written meanwhile are gone"; fi
 [ ! -e "$W/out.kept" ] || check "what is kept is told" grep -q "out.kept: what was replaced lies here" "$W/said"
 
-# Killed while the notes of the job were removed: OUT has its name, some notes are gone, and whoever resumes is told so.
+# Killed while the state files of the job were removed: OUT has its name, some state files are gone, and --resume
+# reports that OUT exists.
 left() { rm -rf "$W/out.part.job" && mkdir "$W/out.part.job" && for f; do : >"$W/out.part.job/$f"; done; }
 rm -rf "$W"/out* && check "a result" reshape -q --weights-only "$in" "$W/out"
 cp -r "$W/out" "$W/whole"

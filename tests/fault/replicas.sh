@@ -1,5 +1,5 @@
 #!/bin/sh
-# replicas.sh - ten ways in which tensor ranks drift apart: each is found, named, and settled
+# replicas.sh - ten ways in which tensor ranks drift apart: each is found, named, and resolved
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 
 mk() { "$TBIN/bench/mkckpt" --slim --layers 3 --heads 6 --hidden 48 --pad-vocab 384 --steps 7 "$@" >/dev/null 2>&1; }
@@ -12,7 +12,7 @@ for m in bloom gpt2; do
     check "$m: reference" reshape -q "$W/$m" "$W/ref-$m"
 done
 
-# The report with each line joined to the next: a name stands above its figures.
+# Join each line of the report with the next, since a name is on the line before its figures.
 check_joined() {
     merge-tp --check "$1" >"$W/said"
     rc=$?
@@ -20,7 +20,7 @@ check_joined() {
     return $rc
 }
 
-# The model, the drift (PARAM[@last]:STATE:RANK:COUNT), and how the report names it.
+# Each line has the model, the drift (PARAM[@last]:STATE:RANK:COUNT), and the name of it in the report.
 n=0
 while read -r model drift param state where; do
     n=$((n + 1))

@@ -1,12 +1,12 @@
 #!/bin/sh
-# reports.sh - ranks that die, crash, hang: exit status, report.json, stacks, alarm
+# reports.sh - ranks that die, crash or hang: exit status, report.json, stacks, alarm
 #
-# Each time one rank of three gets a signal in the middle of training. All that can leave do so with the cause's status,
-# a report tells whose fault it was and what each rank did, and the alarm is called once.
+# In each case one rank of three receives a signal in the middle of training. All ranks that can still exit do so with
+# the status of the cause. A report names the rank at fault and the activity of each rank, and the alarm runs once.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 LAUNCH=sockets
 
-# begin NAME N OPTIONS...: N ranks that train on until something happens; pid0, pid1, ... are theirs.
+# begin NAME N OPTIONS...: start N ranks that train until a failure; pid0, pid1, ... are their process ids.
 begin() {
     dir=$W/$1 n=$2; shift 2
     port=$((20000 + $(random 10000))) rank=0
@@ -23,7 +23,7 @@ begin() {
     until grep -q "${ready:-successfully saved}" "$dir.log" || [ $n -gt 1200 ]; do n=$((n + 1)); sleep 0.1; done
     grep -q "${ready:-successfully saved}" "$dir.log" || { cat "$dir.log"; fail "$dir does not train"; finish; }
 }
-# ended NAME STATUS RANK...: these ranks leave with it.
+# ended NAME STATUS RANK...: these ranks exit with STATUS.
 ended() {
     case=$1 want=$2; shift 2
     for rank in "$@"; do
@@ -40,7 +40,7 @@ ended() {
     check "$case: nothing half-done" [ -z "$(ls -A "$run" | grep part)" ]
     ! command -v jq >/dev/null || check "$case: JSON" jq -e ".form == \"train-report-1\" and .exit_status == $want" "$report"
 }
-# says NAME TEXT: the report holds it.
+# says NAME TEXT: the report contains TEXT.
 says() { check "$1: $2" grep -qF -- "$2" "$report"; }
 
 begin lost 3
@@ -93,7 +93,8 @@ wait $pid0; check "well: status 0" [ $? -eq 0 ]
 wait $pid1
 check "well: no reports" [ ! -e "$dir/reports" ]
 
-# A core file, where it is wanted, is of the signal: also where the disk takes longer than the last words may.
+# dumps NAME MS: a core file, if enabled, shows the signal, even where the disk takes longer than the final report
+# may.
 dumps() {           # NAME MS
     (ulimit -c unlimited 2>/dev/null || exit 0
      cd "$W" && ready=" iteration " BADIO_SLOW=$2 LD_PRELOAD=${slow:-} begin "$1" 1 &&
@@ -104,7 +105,7 @@ dumps dump 0
 slow=$W/badio.so
 if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/shim/badio.c -ldl 2>"$W/log"; then
     dumps slowly 1600
-    # ... nor is anything else lost there.
+    # The slow disk must not lose any other output either.
     export LD_PRELOAD="$slow" BADIO_SLOW=4000
     ready="^ iteration " begin busy 2 --save-interval 1000000
     unset LD_PRELOAD BADIO_SLOW
@@ -112,7 +113,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/shim/badio.c -ld
     ended busy 42 0
     check "busy: stacks" grep -q "train(.*main" "$run/rank00000.txt"
     check "busy: status.json" grep -q "\"cause\":\"lost\",\"report\":\"$report\"" "$dir/status.json"
-    # Of a disk that syncs nothing it is said, and what was written is there.
+    # If a disk cannot sync, this is reported, and the written data is there.
     export LD_PRELOAD="$slow" BADIO=fsync:1+:5 BADIO_AT=.json
     ready="^ iteration " begin unsynced 2 --save-interval 1000000
     unset LD_PRELOAD BADIO BADIO_AT
@@ -121,14 +122,15 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/shim/badio.c -ld
     for file in report status; do
         check "unsynced: $file.json" grep -q "^train: .*/$file.json: cannot sync: Input/output error" "$dir.log"
     done
-    # One that is stopped is ended all the same.
+    # A stopped rank is ended as well.
     export LD_PRELOAD="$slow" BADIO_SLOW=2500
     ready="^ iteration " begin stops 2 --save-interval 1000000 --collective-timeout 15
     unset LD_PRELOAD BADIO_SLOW
     kill -STOP $pid1
     ended stops 41 0
     wait $pid1; check "stops: rank 1 is ended" [ $? -eq 137 ]
-    # A rank is lost while an orderly end is being told, slowly: what is told is that.
+    # A rank is lost while the report of an orderly end is being written slowly. The report stays that of the orderly
+    # end.
     export LD_PRELOAD="$slow" BADIO_SLOW_RENAME=1500 BADIO_AT=status.json BADIO_SLOW_UNMAP=9000
     ready="^ iteration " begin tells 2 --save-interval 1000000
     unset LD_PRELOAD BADIO_SLOW_RENAME BADIO_AT BADIO_SLOW_UNMAP
@@ -139,14 +141,14 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$slow" tests/fault/shim/badio.c -ld
     ended tells 42 0
     check "tells: status.json" grep -q '"stop_reason":"failed".*"cause":"lost"' "$dir/status.json"
     check "tells: no lock" [ ! -e "$dir/train.lock" ]
-    # A rank is lost when all is saved and told, while rank 0 waits for it to leave.
+    # A rank is lost after everything is saved and reported, while rank 0 waits for it to exit.
     mkdir "$W/here" && cd "$W/here" || exit 1
     export LD_PRELOAD="$slow" BADIO_SLOW_UNMAP=6000
     begin late 2
     unset LD_PRELOAD BADIO_SLOW_UNMAP
     kill -TERM $pid0
     n=0
-    # The lock goes when the end is told.
+    # The lock is removed after the end is reported.
     until [ ! -e "$dir/train.lock" ] || [ $n -gt 600 ]; do n=$((n + 1)); sleep 0.1; done
     check "late: it is told" grep -q '"stop_reason":"signal"' "$dir/status.json"
     kill -9 $pid1

@@ -49,7 +49,7 @@ if mount -t tmpfs -o size=6m tmpfs "$W/small" 2>/dev/null; then
         check "$kind: too small a disk: nothing is left" [ -z "$(ls -A "$W/small")" ]
     done
     umount "$W/small"
-    # Room for OUT, but not for its certificate.
+    # There is space for OUT, but not for its certificate.
     "$TBIN/bench/mkckpt" --slim --drift 4.input_layernorm.weight:fp32:1:5 "$W/drift" >/dev/null 2>&1
     mount -t tmpfs -o size=64m tmpfs "$W/small"
     mkdir "$W/tiny" && mount -t tmpfs -o size=4k tmpfs "$W/tiny"
@@ -63,7 +63,7 @@ else
 fi
 
 # ---- damage ----
-# refused NAME TEXT: both tools say TEXT and exit 1; no OUT, no leftovers, quickly.
+# refused NAME TEXT: both tools print TEXT and exit with 1 quickly, without OUT or leftover files.
 refused() {
     for kind in $kinds; do
         check_exit "$1: $kind" 1 "$2" timeout 20 $(command_of $kind) "$W/in/global_step7" "$W/out"
@@ -92,7 +92,7 @@ done
 check "nothing was executed" [ ! -e hacked ]
 fresh; rm "$d/$zero"; mkfifo "$d/$zero"; refused "a pipe instead of a file" "$zero"
 
-# A certificate whose checkpoint was changed after it was written.
+# A certificate whose checkpoint changed after it was written.
 check "with a certificate" reshape -q --certificate "$W/proof" "$tag" "$W/kept"
 check "it holds" ckpt-inspect verify -q --certificate "$W/proof" "$W/kept"
 check "another step" reshape -q --zero-moments "$tag" "$W/zeroed"

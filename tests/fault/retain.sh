@@ -1,7 +1,7 @@
 #!/bin/sh
-# retain.sh - --keep-last removes what may go, and nothing else; a loss that jumps keeps checkpoints
+# retain.sh - --keep-last removes only checkpoints that may be removed; after a jump of the loss checkpoints are kept
 #
-# KILLS (6): rounds of a run that is killed at random moments while it saves and removes.
+# KILLS (6) is the number of rounds of a run that is killed at random moments while it saves and removes.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 run() {
     "$BIN/train" --num-layers 1 --hidden-size 16 --num-attention-heads 2 --vocab-size 257 $COMMON --global-batch-size 4 \
@@ -33,13 +33,13 @@ while [ $i -lt "${KILLS:-6}" ]; do
 done
 before=$(cat "$W/run/latest")
 check "it goes on: $before" run --save-interval 1 --save-when-busy wait --keep-last 1 --exit-iterations 3
-# A loss that jumped on the way keeps its own: this model is small enough for that.
+# A loss that jumped during the run keeps its checkpoints; this model is small enough for that.
 unmarked() { for s in $(steps); do [ -e "$W/run/keep-global_step$s" ] || echo "$s"; done; }
 check "one is left: $(steps)" [ "$(unmarked | wc -l)" -eq 1 ]
 check "nothing is half removed" [ -z "$(ls -A "$W/run" | grep removed)" ]
 wait; sleep 1; rm -rf "$W/run"
 
-# Rates that grow until the run diverges.
+# The learning rate grows until the run diverges.
 run --save-interval 5 --save-when-busy wait --keep-last 1 --exit-interval 200 --lr 20 --lr-warmup-samples 1000 --clip-grad 0 \
     --alarm-command 'echo "$TRAIN_CAUSE" "$TRAIN_EXIT_STATUS." >>"$TRAIN_REPORT.called"' >"$W/jump.log" 2>&1
 check "a jump is said" grep -q "^warning: the loss jumped: .* at iteration [0-9]*, the median of the last 256 is" "$W/jump.log"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# slow.sh - a rank that is held up again and again is told as the slow one, with its host, without any option
+# slow.sh - a rank that is delayed again and again is reported as the slow one, with its host, without any option
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 port=$((20000 + $(random 10000))) dir=$W/run
 for rank in 0 1 2; do
@@ -13,14 +13,14 @@ trained() { [ "$(grep -c '^ iteration' "$dir.log")" -ge "$1" ]; }
 n=0
 until trained 320 || [ $n -gt 900 ]; do n=$((n + 1)); sleep 0.1; done
 told() { grep -Eq "^warning: iterations take [0-9.]* % longer than the 256 before; rank 1 \(host $(uname -n)\) computes [0-9.]* % longer than its stage's median" "$dir.log"; }
-# A busy machine may have made it slow before; then it has to be well again first.
+# A busy machine may have made the rank slow before. Then it must recover first.
 n=0
 until told || [ $n -gt 1600 ]; do
     if [ $((n % 80)) -lt 40 ]; then kill -STOP "$pid1"; sleep 0.15; kill -CONT "$pid1"; sleep 0.02; else sleep 0.1; fi
     n=$((n + 1))
 done
 check "it is told, by rank and host" told
-# The line comes first, its report right after it.
+# The line appears first, its report right after it.
 reported() { grep -q '"cause":"slow","exit_status":null,.*"rank":1,"host":"' "$dir"/reports/*/slow-step*.json; }
 n=0
 until reported 2>/dev/null || [ $n -gt 100 ]; do n=$((n + 1)); sleep 0.1; done

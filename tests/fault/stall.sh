@@ -1,5 +1,5 @@
 #!/bin/sh
-# stall.sh - a rank that is stopped for a while: said in a line and in status.json, long before the job is ended
+# stall.sh - a rank that is stopped for a while is reported in a line and in status.json, long before the job is ended
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 status=$W/save/status.json
 port=$((20000 + $(random 10000)))

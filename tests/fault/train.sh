@@ -1,11 +1,10 @@
 #!/bin/sh
-# train.sh - a run that is killed at random moments and begun again loses nothing
+# train.sh - a run that is killed at random moments and started again loses nothing
 #
-# One uninterrupted run is the truth. Others are killed again and again in the middle of
-# steps and saves (SIGKILL to all ranks or to one, SIGTERM, SIGUSR1 to mpirun, the kill
-# switch, a disk that is full) and begun again with the same command; every training line they print
-# must be one of the truth, and the last checkpoint must have its bits.
-# KILLS (20; 200 with SOAK=1).
+# One uninterrupted run is the reference. Other runs are interrupted again and again in the middle of steps and saves
+# (SIGKILL to all ranks or to one, SIGTERM, SIGUSR1 to mpirun, the kill switch, a full disk) and started again with
+# the same command. Every training line they print must be one of the reference, and the last checkpoint must have its
+# bits. KILLS is the number of kills (20; 200 with SOAK=1).
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 kills=${KILLS:-20}
 [ -n "${SOAK:-}" ] && kills=200
@@ -17,7 +16,7 @@ MODEL="--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 -
     --save-interval 3"
 ranks=4
 
-# begin DIR LOG OPTIONS...: in the background; $job is what to wait for.
+# begin DIR LOG OPTIONS...: start the run in the background; $job is the process id to wait for.
 begin() {
     dir=$1 log=$2; shift 2
     # shellcheck disable=SC2086
@@ -25,7 +24,8 @@ begin() {
         --kill-switch-path "$W/switch" "$@" >"$log" 2>&1 &
     job=$!
 }
-# The trainers that save into DIR, without their writers and mpirun: ranks have children or share the parent's name.
+# trainers DIR: print the trainers that save into DIR, without their writers and mpirun. A writer has a parent of the
+# same name.
 trainers() { pgrep -f "^[^ ]*/train .*--save $1 " | while read -r p; do
     case $(ps -o comm= -p "$(ps -o ppid= -p "$p" | tr -d ' ')" 2>/dev/null) in train) ;; *) echo "$p" ;; esac; done; }
 
@@ -34,7 +34,7 @@ wait $job || { fail "the uninterrupted run"; tail -n 5 "$W/truth.log"; finish; }
 series "$W/truth.log" | sort >"$W/truth.series"
 last=$(cat "$W/truth/latest")
 
-# wait_for PID SECONDS: its exit status, or 999 when it does not end.
+# wait_for PID SECONDS: return the exit status of the process, or 999 if it does not end.
 wait_for() {
     n=0
     while kill -0 "$1" 2>/dev/null; do
@@ -45,11 +45,12 @@ wait_for() {
     wait "$1"
 }
 
-# Lines of a log that the truth does not have.
+# Print the lines of a log that the reference does not have.
 strangers() { series "$1" | sort | comm -23 - "$W/truth.series"; }
 
 strike() {  # HOW DIR: end the run; sets want (exit status) and says how
-    # Signals that ask are for programs that have begun: their first instructions cannot catch any.
+    # Send signals that request a stop only after the program has begun, because its first instructions cannot catch
+    # any.
     case $1 in term|usr1) n=0; until [ -s "$W/log" ] || [ $n -gt 1200 ]; do n=$((n + 1)); sleep 0.05; done ;; esac
     case $1 in
     all) pkill -KILL -f -- "--save $2 "; want=any ;;
@@ -70,7 +71,8 @@ while [ $i -lt "$kills" ]; do
     fi
     before=$(cat "$dir/latest" 2>/dev/null)
     if [ "$how" = disk ]; then
-        # The disk is full from the n-th write of each process on. The run goes on, says so, and ends with status 45.
+        # The disk is full from the n-th write of each process on. The run continues, reports it, and ends with status
+        # 45.
         BADIO="pwrite:$(random 200)+:28" BADIO_URING=0 LD_PRELOAD="$W/badio.so" ASAN_OPTIONS=verify_asan_link_order=0
         export BADIO BADIO_URING LD_PRELOAD ASAN_OPTIONS
         begin "$dir" "$W/log"
@@ -86,10 +88,10 @@ while [ $i -lt "$kills" ]; do
     [ $status -eq 200 ] && fail "$text: does not end"
     odd=$(strangers "$W/log")
     if [ -n "$odd" ]; then fail "$text: other losses: $odd"; cp "$W/log" "$W/log-$i"; else pass; fi
-    # mpirun, whose ranks have all ended well, no longer catches what it would have passed on to them.
+    # After all ranks have ended well, mpirun no longer catches the signal that it would have forwarded to them.
     if [ "$how" = usr1 ] && [ $status -eq 138 ] && [ "$(cat "$dir/latest" 2>/dev/null)" = "$last" ]; then status=0; fi
     if [ $want = good ] && [ $status -ne 0 ]; then fail "$text: exit status $status"; tail -n 4 "$W/log"; fi
-    # It may have ended before it was struck.
+    # The run may have ended before it was interrupted.
     if [ $want = bad ] && [ $status -eq 0 ] && [ "$(cat "$dir/latest" 2>/dev/null)" != "$last" ]; then fail "$text: exit status 0"; fi
     if [ -e "$dir/latest" ]; then
         check "$text: what latest names is sound" ckpt-inspect verify -q --strict "$dir/$(cat "$dir/latest")"
@@ -107,7 +109,8 @@ if [ -e "$dir" ]; then
     check "the end has the same bits" ckpt-inspect diff -q "$dir" "$W/truth"
 fi
 
-# ---- a gradient that is not finite ends the run, with a save that was under way and a dump of where it began ----
+# ---- a gradient that is not finite ends the run, with the save in progress and a dump of the batch that began it
+# ----
 # shellcheck disable=SC2086
 launch 2 $MODEL --data-path "$DATA_DIR/text_document" --save "$W/nan" --save-interval 2 --lr 1e6 --lr-warmup-samples 0 \
     --clip-grad 0 --init-method-std 50 >"$W/nan.log" 2>&1
@@ -119,7 +122,7 @@ check "not finite: where" grep -Eq "it began with element [0-9]+ of (weight|acti
 check "not finite: a dump of each rank" [ "$(grep -l '"kind": "activation"' "$W"/nan/nan_iteration*.rank[01].json | wc -l)" -eq 2 ]
 check "not finite: status.json" grep -q '"stop_reason":"nan"' "$W/nan/status.json"
 
-# ---- what must not happen silently ----
+# ---- failures that must be reported ----
 damaged=$W/damaged
 cp -r "$W/truth" "$damaged"
 rm "$damaged/latest"

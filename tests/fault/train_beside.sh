@@ -1,21 +1,22 @@
 #!/bin/sh
-# train_beside.sh - saves go on beside training: on a slow disk the run does not wait, and what is saved has the bits of a stop
+# train_beside.sh - saves run concurrently with training: on a slow disk the run does not wait, and a save has the
+# bits of a stop
 #
-# Also where the state flows through less memory than it has, and wherever in the copying or writing of it somebody is killed.
-# KILLS (6; 100 with SOAK=1).
+# The test also covers a snapshot memory smaller than the state, and kills at any moment of copying or writing it.
+# KILLS is the number of kills (6; 100 with SOAK=1).
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 unset SHARDKIT_SAVE_WHEN_BUSY
 SMALL="--backend cpu --threads 1 --bf16 --num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length 32
     --max-position-embeddings 32 --position-embedding-type alibi --vocab-size 257 --micro-batch-size 1
     --global-batch-size 4 --lr 1e-3 --eval-iters 0 --log-interval 1 --data-path $DATA_DIR/text_document"
-# The interposed library must get in front of a sanitizer's.
+# The interposed library must be loaded before that of a sanitizer.
 ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
 export ASAN_OPTIONS
 if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     echo "no shared-object compiler: slow disks are not tested"
     finish
 fi
-# slow DIR OPTIONS...: a disk that takes 50 ms for every sync; a save has some twenty
+# slow DIR OPTIONS...: train on a disk that takes 50 ms for every sync; a save does about twenty.
 slow() { dir=$1; shift; env LD_PRELOAD="$W/badio.so" BADIO_SLOW=50 BADIO_URING=0 "$BIN/train" $SMALL --save "$dir" "$@" >"$dir.log" 2>&1; }
 steps() { ls "$1" | sed -n 's/^global_step//p' | sort -n | tr '\n' ' '; }
 skipped() { grep -c "^checkpoint of iteration [0-9]*: $2, that of iteration [0-9]* is still being written after [0-9.]* s (--save-when-busy" "$1.log"; }
@@ -27,10 +28,10 @@ check "skip: exit status 0, not $status" [ $status -eq 0 ]
 check "skip: the first and the last, at most one between: $(steps "$W/skip")" [ "$(steps "$W/skip" | grep -Ec '^5 ([0-9]+ )?40 $')" -eq 1 ]
 check "skip: each other is told" [ $(($(skipped "$W/skip" skipped) + $(steps "$W/skip" | wc -w))) -eq 8 ]
 check "skip: the last one is sound" ckpt-inspect verify -q "$W/skip"
-# The first, as told: what training stood is little of what it took.
+# The log line of the first save shows that training waited for a small part of its duration.
 check "skip: training did not stand" awk '/^  checkpoint: stall/ { exit !($3 < 0.2 && $8 > 0.5) }' "$W/skip.log"
 
-# Until one is made so, however long the disk takes.
+# Wait until one is made this way, however long the disk takes.
 slow "$W/queue" --train-iters 1000000 --save-interval 100 --save-when-busy queue --kill-switch-path "$W/kill" & pid=$!
 between() { steps "$W/queue" 2>/dev/null | tr ' ' '\n' | grep -x '[0-9]*' | awk '$1 % 100' | wc -l; }
 n=0; until [ "$(between)" -ge 1 ] || [ $n -gt 3000 ]; do n=$((n + 1)); sleep 0.1; done
@@ -71,7 +72,7 @@ done
 BITS="--bf16 --num-layers 3 --hidden-size 128 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
     --position-embedding-type alibi --embed-layernorm --vocab-size 257 --micro-batch-size 1 --global-batch-size 4 --lr 1e-3
     --eval-iters 0 --log-interval 1 --threads 1 --train-iters 8 --save-interval 4 --data-path $DATA_DIR/text_document"
-# Of four million bytes a rank half a million are on their way at once.
+# Half a million of the four million bytes per rank are in transit at once.
 ring="--save-memory 0.0005"
 for topology in 1.1.1 1.1.2 2.1.1 1.2.2; do
     tp=${topology%%.*} rest=${topology#*.}; pp=${rest%.*} dp=${rest#*.}
@@ -91,7 +92,7 @@ for topology in 1.1.1 1.1.2 2.1.1 1.2.2; do
     rm -rf "$W/beside" "$W/ring" "$W/stop"
 done
 
-# ---- a writer that has outlived its run gives its folder the name just while the next run removes it ----
+# ---- a writer that outlived its run renames its folder while the next run removes it ----
 late="$W/late/global_step4" part="$W/late/global_step4.0badcafe.part"
 slow "$W/late" --train-iters 4 --save-interval 4
 files=$(ls "$late" | wc -l)
@@ -106,7 +107,7 @@ check "published whole or not at all: $found of $files files" [ "$found" -eq 0 ]
 check "the next run: exit status 0, not $status" [ $status -eq 0 ]
 check "the next run: only its own is there: $(steps "$W/late")" [ "$(ls "$W/late" | grep -c step)" -eq 1 ]
 
-# ---- killed in the middle of it: the old checkpoint or the new one, never neither, and nothing else is trained ----
+# ---- killed during a save: the old or the new checkpoint is there, and nothing else is trained ----
 kills=${KILLS:-6}
 [ -n "${SOAK:-}" ] && kills=100
 BITS=$(echo "$BITS" | sed 's/--train-iters 8/--train-iters 24/')
@@ -128,7 +129,8 @@ while [ $i -lt "$kills" ]; do
     check "kill $i ($how): no other losses: $odd" [ -z "$odd" ]
     if [ -e "$W/run/latest" ]; then
         last=$(cat "$W/run/latest")
-        # Not by way of latest: a kill between the rename of a save and the move of latest leaves a newer step, a warning.
+        # Do not use latest: a kill between the rename of a save and the update of latest leaves a newer step, a
+        # warning.
         check "kill $i ($how): $last is sound" ckpt-inspect verify -q --strict "$W/run/$last"
     fi
     i=$((i + 1))

@@ -1,8 +1,10 @@
 #!/bin/sh
-# train_device.sh - a trainer whose device works beside the host, as a GPU does, on a device of threads (fakegpu.c)
+# train_device.sh - a trainer whose device runs concurrently with the host, as a GPU does, on a device of threads
+# (fakegpu.c)
 #
-# Losses are the CPU's to the last digit at every cut, with saves, digests and a trace on the way; and a device that
-# stands is told: which rank, in what. Rank 1's trace is more than a message holds that goes out at once.
+# Losses equal the CPU's to the last digit in every topology, with saves, digests and a trace during the run. A device
+# that hangs is reported with its rank and its operation. The trace of rank 1 is larger than a message that is sent at
+# once.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 case $BIN in *debug*) skip "a program with sanitizers loads no such library" ;; esac
 if ! ${CC:-cc} -std=gnu11 -O1 -shared -fPIC -I. -o "$W/fakegpu.so" tests/fault/shim/fakegpu.c tests/lib/fakedev.c -lpthread ||
@@ -14,7 +16,7 @@ SMALL="--num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 257 
     --eval-interval 10 --eval-iters 2 --split 949,50,1 --log-interval 1 --threads 1
     --data-path $DATA_DIR/text_document"
 
-# on_device RANKS RUN ARGS...: the log is $W/RUN.log
+# on_device RANKS RUN ARGS...: train on the device; the log is $W/RUN.log.
 on_device() {
     n=$1 run=$2; shift 2
     # shellcheck disable=SC2086
@@ -25,7 +27,7 @@ on_device() {
     tail -n 20 "$W/$run.log"
     return $status
 }
-# same_as_cpu RANKS RUN ARGS...: losses and norms of the same cut.
+# same_as_cpu RANKS RUN ARGS...: compare losses and norms with a CPU run of the same topology.
 same_as_cpu() {
     n=$1 run=$2; shift 2
     # shellcheck disable=SC2086
@@ -42,14 +44,14 @@ runs() {
     rm -rf "${W:?}/$label"
 }
 runs one 1
-# Open MPI would else let the receiver fetch what is sent by itself, where the kernel allows it.
+# Otherwise Open MPI would let the receiver fetch the data by itself, where the kernel allows it.
 OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_smsc=^cma,xpmem,knem
 export OMPI_MCA_btl_vader_single_copy_mechanism OMPI_MCA_smsc
 runs tp2 2 --tensor-model-parallel-size 2
 LAUNCH=sockets
 runs tp2-sockets 2 --tensor-model-parallel-size 2 --sequence-parallel
 runs dp2 2
-# What ranks have read for each other lands where it should: two devices go on as two CPUs do.
+# The data that ranks read for each other must arrive in the right place: two devices continue as two CPUs do.
 goes_on() {
     # shellcheck disable=SC2086
     launch 2 $SMALL --backend cpu --save "$W/from" --save-interval 100 --exit-iterations 2 >"$W/from.log" 2>&1
@@ -61,7 +63,7 @@ goes_on() {
 check "dp2 goes on from a checkpoint: as on the CPU" goes_on
 quick || runs tp2-pp2 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --replay-check 7
 
-# stands NAME WORDS: rank 1's device stands in NAME; the job ends, and says so of rank 1.
+# stands NAME WORDS: the device of rank 1 hangs in NAME; the job ends and reports rank 1.
 stands() {
     FAKEGPU_STANDS=$1
     export FAKEGPU_STANDS
@@ -70,7 +72,7 @@ stands() {
 }
 check "a device that stands in its passes is told" stands attention \
     '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in '
-# Digests are queued behind the passes, and waited for with the norm.
+# Digests are queued after the passes, and the wait for the norm includes them.
 check "a device that stands in digests is told" stands digest_runs \
     '^rank 1 \(host [^)]*GPU-fake-1[^)]*\) has waited [0-9]* s in .*, in optimizer of iteration 1'
 check "a device that stands in a save's copy is told" stands save \

@@ -1,25 +1,26 @@
 #!/bin/sh
-# train_disk.sh - a folder that cannot take checkpoints: seen at the start; later the run goes on, says why, tries again
+# train_disk.sh - a folder that cannot hold checkpoints is detected at the start; later the run continues, reports
+# why, and retries
 #
-# And somebody sets the wall clock back again and again: what a run tells of its speed stays true.
+# In one case the wall clock is set back again and again: the speed that a run reports must stay true.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 MODEL="--backend cpu --threads 1 --bf16 --num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length 32
     --max-position-embeddings 32 --position-embedding-type alibi --vocab-size 257 --micro-batch-size 1
     --global-batch-size 4 --train-samples 80 --lr 1e-3 --eval-iters 0 --log-interval 1
     --data-path $DATA_DIR/text_document --save-interval 4"
-# The interposed library must get in front of a sanitizer's.
+# The interposed library must be loaded before that of a sanitizer.
 ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
 export ASAN_OPTIONS
 if ! ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl; then
     echo "no shared-object compiler: failing calls are not tested"
     finish
 fi
-# train1 BADIO AT DIR: one rank whose calls fail.
+# train1 BADIO AT DIR: train on one rank whose calls fail.
 train1() { env LD_PRELOAD="$W/badio.so" BADIO_URING=0 BADIO="$1" BADIO_AT="$2" "$BIN/train" $MODEL --save "$3"; }
 
-# ---- at the start: nothing is trained, the folder is as it was ----
+# ---- at the start: nothing is trained, the folder is unchanged ----
 for call in mkdir rename open fsync; do
-    # fsync knows no path; the first one is the lock's.
+    # fsync receives no path; the first fsync is that of the lock.
     n=1 at=global_step
     [ $call = fsync ] && n=2 at=
     train1 "$call:$n+:13" "$at" "$W/start" >"$W/start.log" 2>&1; status=$?
@@ -42,7 +43,7 @@ check "--save is a file: as it was" [ "$(cat "$W/file")" = mine ]
 check "limit of a file's size: exit status 1, not $status" [ $status -eq 1 ]
 check "limit of a file's size: said" grep -q "File too large" "$W/limited.log"
 
-# ---- later: a folder that cannot be made, like a full disk ----
+# ---- later: a folder that cannot be created, as on a full disk ----
 train1 mkdir:2:28 global_step "$W/once" >"$W/once.log" 2>&1; status=$?
 check "one failing save: exit status 0, not $status" [ $status -eq 0 ]
 check "one failing save: said once" [ "$(grep -c '^error: checkpoint of iteration 4: .*No space left' "$W/once.log")" -eq 1 ]
@@ -62,7 +63,7 @@ check "a state that cannot be told: said once" \
     [ "$(grep -c '^warning: .*status.json.*No space left' "$W/status.log")" -eq 1 ]
 check "a state that cannot be told: the next ones are" grep -q '"iteration":20,.*"stop_reason":"finished"' "$W/status/status.json"
 
-# ---- the reason that is told is the first one, of the rank at fault ----
+# ---- the reported reason is the first one, of the rank at fault ----
 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $(random 10000)))
 export WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 RANK=1 LOCAL_RANK=1 LD_PRELOAD="$W/badio.so" BADIO_URING=0 BADIO=pwrite:1+:28 "$BIN/train" $MODEL --save "$W/two" >/dev/null 2>&1 &

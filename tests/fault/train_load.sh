@@ -1,9 +1,9 @@
 #!/bin/sh
-# train_load.sh - data-parallel ranks read a checkpoint once between them
+# train_load.sh - data-parallel ranks share the reading of a checkpoint
 #
-# Every byte is read by one rank, also where files are cut otherwise; all have the weights that a rank alone reads, those
-# of the layer files where these differ from the masters; a flipped bit is found although no rank reads a record whole;
-# a rank that cannot read, or sees other files, ends all.
+# Every byte is read by one rank, even if files are divided in another way. All ranks have the weights that a single
+# rank reads, those of the layer files where these differ from the masters. A flipped bit is found although no rank
+# reads a whole record. A rank that cannot read, or has other files, ends the job.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 PATH=$TBIN/bench:$TBIN/tools:$PATH
 LAUNCH=sockets
@@ -13,14 +13,14 @@ RUN="--data-path $DATA_DIR/text_document --split 949,50,1 --micro-batch-size 1 -
     --position-embedding-type alibi --embed-layernorm --override-lr-scheduler"
 model() { name=$1; shift; mkckpt --layers 4 --hidden 256 --vocab 3000 "$@" "$W/$name" >/dev/null 2>&1; }
 
-# load RANKS FOLDER ARGS...: what its evaluation comes to is in $W/logits, what it says in $W/said.
+# load RANKS FOLDER ARGS...: write the logits of an evaluation to $W/logits, and the output to $W/said.
 load() {
     n=$1 folder=$2; shift 2
     rm -f "$W/logits"
     # shellcheck disable=SC2086
     launch "$n" $RUN --load "$folder" --dump-logits "$W/logits" "$@" >"$W/said" 2>&1
 }
-# bytes N FOLDER ARGS...: four ranks read so many bytes an element, and none much more than its quarter.
+# bytes N FOLDER ARGS...: four ranks read N bytes per element in total, and none much more than a quarter.
 bytes() {
     want=$1; shift
     load 4 "$@" || { tail -n 5 "$W/said"; return 1; }
@@ -51,7 +51,7 @@ load 1 "$W/dp4"
 check "... and are others than the masters'" sh -c "! cmp -s '$W/logits' '$W/alone'"
 
 # ---- damage ----
-# ended TEXT NAME ...: the job of four ranks has ended, all of it, in time and with one line that has TEXT.
+# ended TEXT NAME ...: the whole job of four ranks has ended in time, with one line that contains TEXT.
 ended() {
     text=$1 name=$2; shift 2
     begun=$(date +%s)
@@ -71,7 +71,7 @@ for part in optim_states layer_04; do
 done
 
 # ---- one rank of four ----
-# Reading fails there.
+# Reading fails on that rank.
 mkdir "$W/bin"
 one() {         # SETTINGS: of rank 2
     printf '#!/bin/sh\n[ "$RANK" = 2 ] && %s\nexec "%s/train" "$@"\n' "$1" "$BIN" >"$W/bin/train"
@@ -82,11 +82,11 @@ BIN=$tools one "export LD_PRELOAD=$W/badio.so ASAN_OPTIONS=verify_asan_link_orde
 ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o "$W/badio.so" tests/fault/shim/badio.c -ldl || skip "no shim"
 BIN=$W/bin
 ended "rank 2: .*cannot read .*Input/output error" "a rank's disk fails" "$W/dp1"
-# It sees other files.
+# That rank has other files.
 BIN=$tools one "set -- \"\$@\" --load $W/other"
 BIN=$W/bin
 ended "do not see the same files" "a rank has another folder" "$W/dp4"
-# A copy of the same files, as each host may have on a disk of its own.
+# A copy of the same files, as each host may have on its local disk.
 cp -r "$W/dp4" "$W/copy"
 BIN=$tools
 load 1 "$W/dp4" && mv "$W/logits" "$W/alone"

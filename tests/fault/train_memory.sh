@@ -1,21 +1,21 @@
 #!/bin/sh
-# train_memory.sh - the memory that a dry run plans for a CPU rank is what the rank takes, snapshots of its saves included
+# train_memory.sh - a CPU rank uses the memory that a dry run plans for it, including the snapshots of its saves
 #
-# QUICK=1: two of four.
+# QUICK=1 runs two of the four cases.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 MODEL="--backend cpu --threads 1 --bf16 --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128
     --max-position-embeddings 128 --position-embedding-type alibi --embed-layernorm --vocab-size 60000
     --micro-batch-size 2 --global-batch-size 4 --train-samples 400000 --lr 1e-4 --eval-iters 0 --log-interval 1
     --data-path $DATA_DIR/text_document"
 
-# "700.5 MB" and "1.2 GB" in bytes
+# Convert "700.5 MB" and "1.2 GB" to bytes.
 bytes() { awk '{ print $1 * ($2 == "GB" ? 1e9 : $2 == "MB" ? 1e6 : 1e3) }'; }
-# Peaks of the ranks that have --status-file $W/s; their writers share the snapshot and add little.
+# Print the peaks of the ranks that have --status-file $W/s. Their writers share the snapshot and add little.
 peaks() { for p in $(pgrep -f "^[^ ]*/train .*--status-file $W/s "); do
     case $(ps -o comm= -p "$(ps -o ppid= -p "$p" | tr -d ' ')" 2>/dev/null) in train) continue ;; esac
     awk '/^VmHWM:/ { print $2 * 1024 }' "/proc/$p/status"; done | sort -n; }
 
-# plan_and_run NAME RANKS OPTIONS...: the fullest stage's plan and the largest rank, within 5 %
+# plan_and_run NAME RANKS OPTIONS...: the plan of the fullest stage and the largest rank must agree within 5 %.
 plan_and_run() {
     name=$1 n=$2; shift 2
     # shellcheck disable=SC2086
