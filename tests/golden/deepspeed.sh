@@ -1,8 +1,8 @@
 #!/bin/sh
-# deepspeed.sh - DeepSpeed's own converter and checkpoint class take what our writers write
+# deepspeed.sh - DeepSpeed's own converter and checkpoint class accept the files that shardkit writes
 #
-# No --inject_missing_state: its result must be ours with --vocab strip. Needs a Python with deepspeed
-# and torch (tests/lib/python.sh); skipped without.
+# The converter runs without --inject_missing_state; its result must equal that of --vocab strip. Needs a Python with
+# deepspeed and torch (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh && . tests/lib/train.sh
 need_python 'torch, deepspeed.checkpoint.ds_to_universal' "deepspeed and torch"
 script=$PWD/tests/golden/forms/deepspeed_check.py bloom=$PWD/tests/data/bloom-tp2pp2dp2/global_step20

@@ -1,5 +1,5 @@
 #!/bin/sh
-# edit_dcp.sh - what ckpt-edit makes of folders of torch.distributed.checkpoint, as torch itself merges them
+# edit_dcp.sh - edits by ckpt-edit of folders of torch.distributed.checkpoint, compared with torch's own merge
 #
 # Needs a Python with torch.distributed.checkpoint (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh

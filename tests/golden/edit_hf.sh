@@ -1,5 +1,5 @@
 #!/bin/sh
-# edit_hf.sh - what ckpt-edit makes of a model folder is what torch makes of it, and Transformers loads it
+# edit_hf.sh - an edit of a model folder by ckpt-edit equals the same edit by torch, and Transformers loads it
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 need_python 'torch, transformers, safetensors' 'torch, transformers and safetensors'

@@ -1,7 +1,8 @@
 #!/bin/sh
-# edit_torch.sh - what ckpt-edit makes of 3D shards, ZeRO and universal forms is what torch makes of them, to the bit
+# edit_torch.sh - edits by ckpt-edit of 3D shards, ZeRO and universal forms equal the same edits by torch bit for bit
 #
-# Needs a Python with torch 2.3 or later, which has uint16 (tests/lib/python.sh); skipped without. Quick: a folder of each kind.
+# Needs a Python with torch 2.3 or later, which has uint16 (tests/lib/python.sh); skipped without. QUICK=1 edits one
+# folder of each kind.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch; torch.uint16' 'torch.uint16'
 script=$PWD/tests/golden/edit_torch.py

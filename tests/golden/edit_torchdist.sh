@@ -1,7 +1,7 @@
 #!/bin/sh
-# edit_torchdist.sh - Megatron-core loads what ckpt-edit makes of its folders: names, layers, rows, types
+# edit_torchdist.sh - Megatron-core loads its folders after edits by ckpt-edit: names, layers, rows, types
 #
-# What the result is to hold is made of the source by torch alone; `dist_checkpointing.load` on CPUs must find each tensor
+# The expected result is made from the source by torch alone. `dist_checkpointing.load` on CPUs must find each tensor
 # and object, equal, on 1 or 2 ranks. Needs a Python with torch and megatron-core; skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'megatron.core.dist_checkpointing' "megatron-core"

@@ -1,16 +1,17 @@
 #!/bin/sh
-# families.sh - a checkpoint under Megatron-core's names and a folder of Transformers are the same model, both ways
+# families.sh - a checkpoint under Megatron-core's names and a Transformers folder hold the same model, in both
+# directions
 #
-# Of a checkpoint of Megatron-core's: it loads the checkpoint, Transformers the export; logits are compared. Of six
-# families' models of Transformers: Megatron-core loads what reshape made of each at its default strictness, on one
-# tensor rank and on two, its keys are the model's own and no others, logits are Transformers'; and back the tensors are
-# the same to the bit. Needs a Python with torch, megatron-core and transformers (tests/lib/python.sh); skipped without.
-# CASES=PATTERN picks families.
+# For a checkpoint of Megatron-core: Megatron-core loads the checkpoint, Transformers loads the export, and the logits
+# are compared. For Transformers models of six families: Megatron-core loads the result of reshape at its default
+# strictness, on one tensor rank and on two. Its keys are exactly those of the model, and its logits are those of
+# Transformers. After conversion back the tensors are equal bit for bit. Needs a Python with torch, megatron-core and
+# transformers (tests/lib/python.sh); skipped without. CASES=PATTERN selects families.
 #
-# Before that, 28 families' models that were trained under FSDP2 and under ZeRO-3: each export has the names, shapes and
-# bytes of what the model's own save_pretrained writes, and from_pretrained loads it without missing, unexpected or
-# mismatched keys (families/saved_check.py; FAMILIES="llama gpt2" picks). Needs a Python with torch, safetensors and
-# transformers 5, of ZeRO with deepspeed, too; left out without, and where QUICK=1.
+# A first part uses models of 28 families that were trained under FSDP2 and under ZeRO-3. Each export has the names,
+# shapes and bytes that the model's own save_pretrained writes, and from_pretrained loads it without missing,
+# unexpected or mismatched keys (families/saved_check.py; FAMILIES="llama gpt2" selects). It needs a Python with
+# torch, safetensors and transformers 5, and for ZeRO also deepspeed. It is left out without them and with QUICK=1.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 saved() { "$python" -W ignore tests/golden/families/saved_check.py "$@"; }
 python=

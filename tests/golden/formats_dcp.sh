@@ -1,9 +1,9 @@
 #!/bin/sh
-# formats_dcp.sh - checkpoints of torch.distributed.checkpoint and of torch_dist, as torch wrote them, compared with what
-# torch said of them: every tensor, every value
+# formats_dcp.sh - every tensor and value of torch.distributed.checkpoint and torch_dist checkpoints written by torch,
+# compared with torch's own list
 #
-# tests/data/dcp and torchdist, and where $FORMATS is set its folders dcp-* and torchdist-*, each with expected.json.
-# Needs a Python.
+# The inputs are tests/data/dcp and torchdist, and if $FORMATS is set its folders dcp-* and torchdist-*, each with
+# expected.json. Needs a Python.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python json "a json module"
 script=tests/golden/dcp_check.py

@@ -1,10 +1,11 @@
 #!/bin/sh
-# formats_forms.sh - every tensor of genuine checkpoints, in every form that we make of them, is what was said of it
+# formats_forms.sh - every tensor of genuine checkpoints, in every form that shardkit writes, compared with
+# expected.json
 #
-# $FORMATS: folders with expected.json (tests/data/README.md tells of tests/data/dcp and torchdist, which are looked at
-# without it): the folder itself, its universal form, a model folder of it, other numbers of ranks and back, and other
-# layouts and back. Each form is compared with expected.json, not with the one before. CASES=PATTERN picks folders. Needs
-# a Python. QUICK=1: one folder.
+# $FORMATS holds folders with expected.json. Without it the inputs are tests/data/dcp and torchdist
+# (tests/data/README.md). The forms are the folder itself, its universal form, a model folder of it, other numbers of
+# ranks and back, and other layouts and back. Each form is compared with expected.json, not with the previous form.
+# CASES=PATTERN selects folders. Needs a Python. QUICK=1 uses one folder.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python json "a json module"
 equal() { "$python" tests/golden/forms/formats_forms_check.py "$@"; }

@@ -1,9 +1,10 @@
 #!/bin/sh
 # formats_zero.sh - every tensor of checkpoints that DeepSpeed's engine wrote without pipeline
 #
-# tests/data/zero/*: each has tensors.sha256, lines of SHA-256, state and name of each merged tensor as the genuine
-# software gathered it before the save. FORMATS=DIR: folders of it called zero*, whose expected.json says the same, too
-# (wants jq). By way of 120 ranks, whose numbers sort otherwise than their names; QUICK=1: of 12.
+# Each folder of tests/data/zero has tensors.sha256, with one line per merged tensor: SHA-256, state and name, as the
+# genuine software gathered it before the save. FORMATS=DIR adds its folders called zero*, whose expected.json holds
+# the same data (needs jq). The conversion passes through 120 ranks, whose numbers sort differently from their names;
+# with QUICK=1 through 12.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 many=120
 quick && many=12

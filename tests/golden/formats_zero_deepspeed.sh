@@ -1,9 +1,10 @@
 #!/bin/sh
-# formats_zero_deepspeed.sh - DeepSpeed loads what reshape made for another number of ranks, or another stage
+# formats_zero_deepspeed.sh - DeepSpeed loads files that reshape made for another number of ranks, or another stage
 #
-# Every tensor and moment is the saved one, and two more steps give the losses of the run that went on. Its own
-# converter makes the universal form that ours does. FORMATS=DIR: larger ones of there, too. Needs a Python with deepspeed, torch and transformers
-# (tests/lib/python.sh); skipped without. CASES=PATTERN picks some: each starts an engine on every rank.
+# Every tensor and moment equals the saved one, and two more steps give the losses of the run that continued.
+# DeepSpeed's own converter makes the same universal form as shardkit. FORMATS=DIR adds the larger checkpoints of that
+# folder. Needs a Python with deepspeed, torch and transformers (tests/lib/python.sh); skipped without. CASES=PATTERN
+# selects cases, since each starts an engine on every rank.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch, deepspeed, transformers' "deepspeed, torch and transformers"
 script=$PWD/tests/golden/zero/formats_zero_check.py data=$PWD/tests/data/zero

@@ -1,9 +1,10 @@
 #!/bin/sh
-# fresh.sh - one seed is one model, whatever the topology
+# fresh.sh - one seed gives one model in every topology
 #
-# 50 iterations from scratch with dropout: equal to the bit over pipeline cuts and recomputation;
-# over tensor and data degrees losses within 5e-4 in bf16 and 1e-5 in fp32. Of the seeds, one without an
-# iteration of five times the usual norm: there any rounding shows threefold. QUICK=1: bf16 alone.
+# The runs train 50 iterations from scratch with dropout. They are equal bit for bit over pipeline divisions and
+# recomputation. Over tensor and data degrees the losses are within 5e-4 in bf16 and 1e-5 in fp32. The seed was chosen
+# without an iteration of five times the usual norm, because there any rounding has three times the effect. QUICK=1
+# runs bf16 only.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 MODEL="--num-layers 4 --hidden-size 48 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64
     --position-embedding-type alibi --embed-layernorm --vocab-size 257 --micro-batch-size 1 --global-batch-size 8

@@ -1,9 +1,10 @@
 #!/bin/sh
-# fsdp.sh - torch.distributed.checkpoint loads what reshape and ckpt-edit wrote into FSDP2 on 2 and on 5 ranks
+# fsdp.sh - torch.distributed.checkpoint loads the output of reshape and ckpt-edit into FSDP2 on 2 and on 5 ranks
 #
-# Each folder at another number of ranks, and edited: a tensor put, a layer left out, another vocabulary. What torch
-# merges of the folder itself, changed by torch, is what comes out, bit for bit. Where $FORMATS is set its folders dcp-*
-# as well. Needs a Python with torch that has FSDP2; skipped without, and where QUICK=1: it takes a minute.
+# Each folder is converted to another number of ranks, and edited: a tensor replaced, a layer removed, another
+# vocabulary. The result must equal, bit for bit, the folder merged and changed by torch. If $FORMATS is set, its
+# folders dcp-* are used as well. Needs a Python with torch that has FSDP2; skipped without, and with QUICK=1, because
+# it takes a minute.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 quick && skip "many starts of torch"
 need_python 'numpy, torch.distributed.fsdp, torch.distributed.checkpoint.format_utils' "torch with FSDP2"

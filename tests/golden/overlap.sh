@@ -1,10 +1,9 @@
 #!/bin/sh
-# overlap.sh - on GPUs, what data parallelism does beside the passes changes no bit
+# overlap.sh - on GPUs, running the work of data parallelism concurrently with the passes changes no bit
 #
-# Runs with an evaluation and a save on the way, with everything behind the passes and then, REPEAT (2)
-# times, beside them: the same losses, norms and checkpoints. Prints samples a second of each.
-# SHAPES="tp,pp,dp ..." replaces the list.
-# Skipped with fewer than two GPUs; what can be checked without is in tests/unit/train/test_overlap.c.
+# The runs include an evaluation and a save. One does all that work after the passes; REPEAT (2) others do it during
+# the passes. Losses, norms and checkpoints must be the same. Prints the samples per second of each. SHAPES="tp,pp,dp
+# ..." replaces the list. Skipped with fewer than two GPUs; tests/unit/train/test_overlap.c checks what needs no GPU.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 [ "$gpus" -ge 2 ] || skip "fewer than two GPUs here"

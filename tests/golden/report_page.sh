@@ -1,8 +1,8 @@
 #!/bin/sh
-# report_page.sh - the page of run-watch report as a browser sees it: at 400 and 1600 pixels, light and dark
+# report_page.sh - the page of run-watch report in a browser: at 400 and 1600 pixels, light and dark
 #
-# All pages are loaded by headless Chromium in frames of these widths. A probe in the page goes over all charts on every
-# axis, presses what can be pressed, and tells its errors, its width and its colours. Needs chromium; skipped without.
+# Headless Chromium loads all pages in frames of these widths. A probe in the page visits all charts on every axis,
+# presses every button, and reports its errors, width and colours. Needs chromium; skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || skip "no chromium here"
 export TZ=UTC

@@ -1,9 +1,9 @@
 #!/bin/sh
-# reshape_dcp.sh - checkpoints of torch.distributed.checkpoint at other numbers of ranks, and torch loading them
+# reshape_dcp.sh - checkpoints of torch.distributed.checkpoint at other numbers of ranks, loaded by torch
 #
-# Through any number of ranks and back the same bytes; torch merges the result to the tensors it had, and loads it into
-# FSDP2 on 2 and on 5 ranks, bit for bit. Where $FORMATS is set its folders dcp-* as well. Needs a Python with torch
-# that has FSDP2; skipped without.
+# Conversion through any number of ranks and back gives the same bytes. torch merges the result to the original
+# tensors, and loads it into FSDP2 on 2 and on 5 ranks, bit for bit. If $FORMATS is set, its folders dcp-* are used as
+# well. Needs a Python with torch that has FSDP2; skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch.distributed.fsdp, torch.distributed.checkpoint.format_utils' "torch with FSDP2"
 script=tests/golden/dcp_check.py

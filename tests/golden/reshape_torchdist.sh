@@ -1,10 +1,11 @@
 #!/bin/sh
-# reshape_torchdist.sh - Megatron-core's torch_dist at other numbers of ranks, and Megatron-core loading what we wrote
+# reshape_torchdist.sh - Megatron-core's torch_dist at other numbers of ranks, loaded by Megatron-core
 #
-# Through any number of ranks and back the same bytes; `dist_checkpointing.load` on CPUs takes each on 1 and 2 ranks, every
-# tensor and object is there and equal, and so is the common state. Its distributed optimizer, on gloo and CPUs, saves on 4
-# ranks and takes what was made of that on others; two steps go on as the run did. Where $FORMATS is set its folders torchdist-* as well.
-# Needs a Python with torch and megatron-core; skipped without.
+# Conversion through any number of ranks and back gives the same bytes. `dist_checkpointing.load` on CPUs loads each
+# result on 1 and 2 ranks, and every tensor and object and the common state is equal. The distributed optimizer, on
+# gloo and CPUs, saves on 4 ranks and loads the converted result on others; two steps then equal those of the original
+# run. If $FORMATS is set, its folders torchdist-* are used as well. Needs a Python with torch and megatron-core;
+# skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'megatron.core.dist_checkpointing' "megatron-core"
 script=tests/golden/forms/torchdist_check.py

@@ -1,9 +1,10 @@
 #!/bin/sh
-# salvage.sh - each file of a genuine TP 2, PP 2, DP 2 set lost, cut or with a flipped bit: what is left is had, bit-equal
+# salvage.sh - remove or truncate each file of a genuine TP 2, PP 2, DP 2 set, or flip a bit in it: all other data is
+# recovered bit for bit
 #
-# The result is sound; a tensor differs from the intact set's only in states of which repair.jsonl says that elements
-# were widened or zeroed, and in no more elements; weights are always equal. Training goes on from it: in the full form
-# from each of the 72 results, one step.
+# The result is sound. A tensor differs from that of the intact set only in states for which repair.jsonl lists
+# widened or zeroed elements, and in no more elements. Weights are always equal. Training continues from the result:
+# in the full form one step from each of the 72 results.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 G=tests/data/bloom-tp2pp2dp2/global_step20
 X=$W/ckpt/global_step20

@@ -1,5 +1,5 @@
 #!/bin/sh
-# torch.sh - the files we write load in torch, and hold what the genuine converter wrote
+# torch.sh - the files that shardkit writes load in torch, and hold what the genuine converter wrote
 #
 # Needs a Python with torch (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh

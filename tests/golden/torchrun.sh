@@ -1,5 +1,5 @@
 #!/bin/sh
-# torchrun.sh - jobs that the genuine torchrun starts, in each way in which it brings ranks together
+# torchrun.sh - jobs started by the genuine torchrun, with each of its rendezvous methods
 #
 # Needs a Python with torch (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh && . tests/lib/train.sh

@@ -1,9 +1,9 @@
 #!/bin/sh
-# train.sh - training goes on from the reference's checkpoints as the reference itself did
+# train.sh - training continues from the reference's checkpoints as the reference itself did
 #
-# Losses, norms and rates against its logs, masters against its later checkpoint, at several
-# topologies. TOPOLOGIES="tp,pp,dp ..." replaces the list; ",s" behind one asks for sequence parallelism. The tolerances are what the
-# reference differs from itself by at other topologies, rounded up (tests/data/README.md).
+# Losses, norms and rates are compared with its logs, masters with its later checkpoint, in several topologies.
+# TOPOLOGIES="tp,pp,dp ..." replaces the list; a suffix ",s" selects sequence parallelism. The tolerances are the
+# differences of the reference from itself in other topologies, rounded up (tests/data/README.md).
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 all="1,1,1 2,2,2 4,1,2 1,4,1 1,2,2 2,2,1,s" headonly_all="1,3,2 1,1,2 2,3,1 2,3,1,s" reshaped="4,1,2 1,2,3"
 quick && all="1,1,1 2,2,2" headonly_all="1,3,2 1,1,2" reshaped=1,2,3

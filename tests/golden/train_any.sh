@@ -1,10 +1,11 @@
 #!/bin/sh
-# train_any.sh - train loads what others have written, and computes what they compute
+# train_any.sh - train loads checkpoints of other software and computes the same results
 #
-# Models by Transformers (safetensors, and a .bin of torch.save), by torch.distributed.checkpoint (FSDP2 on 2 ranks, after
-# two steps of AdamW) and by Megatron-core, and the GPT-2 of DeepSpeed's in tests/data/zero: logits in fp32 are theirs, on one
-# rank and with TP 2 and PP 2. Needs a Python with torch and transformers (tests/lib/python.sh), for Megatron-core's with
-# megatron-core; skipped without. QUICK=1: those of tests/data alone.
+# The models were saved by Transformers (safetensors, and a .bin of torch.save), by torch.distributed.checkpoint
+# (FSDP2 on 2 ranks, after two steps of AdamW) and by Megatron-core; the GPT-2 of tests/data/zero was saved by
+# DeepSpeed. Logits in fp32 are equal to theirs, on one rank and with TP 2 and PP 2. Needs a Python with torch and
+# transformers (tests/lib/python.sh), and megatron-core for its models; skipped without. QUICK=1 uses only those of
+# tests/data.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 need_python 'torch.distributed.fsdp, transformers' "torch with FSDP2 and transformers"

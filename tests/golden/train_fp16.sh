@@ -1,9 +1,9 @@
 #!/bin/sh
-# train_fp16.sh - training in fp16 goes on as the reference did, from its step 20 and from fresh weights
+# train_fp16.sh - training in fp16 continues as the reference did, from its step 20 and from new weights
 #
-# Loss scales, skipped steps and rates must be the reference's to the digit, losses its to 1e-4 and norms to 1e-3, at
-# every topology: the reference differs from itself by 2e-5 of a loss between topologies.
-# TOPOLOGIES="tp,pp,dp ..." replaces the list; ",s" behind one asks for sequence parallelism. QUICK=1: some of it.
+# Loss scales, skipped steps and rates must equal the reference's to the digit, losses to 1e-4 and norms to 1e-3, in
+# every topology. The reference itself varies by 2e-5 of a loss between topologies. TOPOLOGIES="tp,pp,dp ..." replaces
+# the list; a suffix ",s" selects sequence parallelism. QUICK=1 runs part of it.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 all="1,1,2 2,2,2 4,1,1 1,4,1 2,1,4 2,2,1,s" ways="selective full beside" stops="2 5"
 quick && all="1,1,2 2,2,2" ways=selective stops=

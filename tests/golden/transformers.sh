@@ -1,8 +1,8 @@
 #!/bin/sh
-# transformers.sh - what export-hf writes loads in Transformers, computes the same, and has its converter's bytes
+# transformers.sh - the output of export-hf loads in Transformers, computes the same, and equals its converter's bytes
 #
-# With torch alone every tensor is compared with a merge of its own; with Transformers too
-# (tests/lib/python.sh) the folders are loaded and logits compared.
+# With torch alone, every tensor is compared with a separate merge. With Transformers as well (tests/lib/python.sh),
+# the folders are loaded and logits compared.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 script=$PWD/tests/golden/transformers_check.py

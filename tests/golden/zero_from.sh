@@ -1,10 +1,11 @@
 #!/bin/sh
-# zero_from.sh - DeepSpeed goes on from files of ZeRO that reshape made of Megatron's checkpoints
+# zero_from.sh - DeepSpeed continues from ZeRO files that reshape made of Megatron's checkpoints
 #
-# Straight from shards of the pipeline engine and from a torch_dist folder; an engine of DeepSpeed with other weights, rates
-# and decays loads them on 2 ranks, and three steps give the losses of whoever has the source as it is: torch's AdamW,
-# Megatron-core itself. The last one by --like, of an engine that has other groups, in another order, and frozen norms.
-# Needs a Python with deepspeed and megatron-core; skipped without. CASES=PATTERN picks some.
+# The sources are shards of the pipeline engine and a torch_dist folder. A DeepSpeed engine with other weights, rates
+# and decays loads the result on 2 ranks. Three steps give the losses of the software that uses the source directly:
+# torch's AdamW, and Megatron-core itself. The last case uses --like with an engine that has other groups, in another
+# order, and frozen norms. Needs a Python with deepspeed and megatron-core; skipped without. CASES=PATTERN selects
+# cases.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'deepspeed, megatron.core.dist_checkpointing' "deepspeed and megatron-core"
 script=$PWD/tests/golden/zero/zero_from_check.py pipeline=tests/data/gpt2-tp2pp2dp1/global_step20

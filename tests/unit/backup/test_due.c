@@ -1,4 +1,5 @@
-/* What rules make of a run: the published backup schedule of a 176B run, step by step, and what may never be forgotten. */
+/* test_due.c - apply backup rules to a run: the published backup schedule of a 176B run, step by step, and backups
+ * that must never be removed */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

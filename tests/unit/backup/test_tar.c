@@ -1,4 +1,5 @@
-/* A .tar of a backup: members far beyond 8 GiB and with long or non-ASCII names are where the receipt says, for libarchive too. */
+/* test_tar.c - a backup's .tar: members far beyond 8 GiB and with long or non-ASCII names are at the offsets of the
+ * receipt, for libarchive too */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * test_child.c - other programs: fed, heard, stopped, and gone when we are
+ * test_child.c - child programs: input, output, stopping, and their end when the parent ends
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* CRC-32 against zlib's, and the identity that lets pieces come in any order. */
+/* test_crc.c - CRC-32 compared with zlib's, and the identity that allows pieces in any order */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Mapped files that are cut short, or whose pages do not come: an error with file and byte, never SIGBUS. */
+/* test_mapped.c - mapped files that are truncated, or whose pages cannot be read: an error with file and byte,
+ * never SIGBUS */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Which processors count: control groups' quotas of both versions, and OMP_NUM_THREADS. */
+/* test_processors.c - which processors count: quotas of control groups of both versions, and OMP_NUM_THREADS */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>

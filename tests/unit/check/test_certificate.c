@@ -1,4 +1,5 @@
-/* Certificates: what they say of a right result, and that one wrong bit anywhere is not certified. */
+/* test_certificate.c - certificates: their contents for a right result, and that a result with one wrong bit is not
+ * certified */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

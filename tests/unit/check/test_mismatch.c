@@ -1,4 +1,4 @@
-/* Weights, masters and moments, one cut by rows and another by columns: the same elements are compared. */
+/* test_mismatch.c - weights, masters and moments, divided by rows and by columns: the same elements are compared */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Copies that drifted, settled: the rules element by element, against values worked out by plain loops. */
+/* test_repair.c - resolve copies that drifted: the rules element by element, compared with plain loops */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

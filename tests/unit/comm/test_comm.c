@@ -1,4 +1,4 @@
-/* Groups, collectives and messages over TCP, in forked ranks; the arithmetic of a reduction. */
+/* test_comm.c - groups, collectives and messages over TCP, in forked ranks; the arithmetic of a reduction */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /*
- * Collectives and messages of device buffers, on a device of threads (fakedev.h): streams run beside the
- * host and beside each other, so what is ordered wrongly, or waits in a circle, shows.
+ * test_comm_device.c - collectives and messages of device buffers, on a device of threads (fakedev.h)
+ *
+ * Streams run concurrently with the host and with each other, so wrong ordering and deadlocks become visible.
  */
 #include <setjmp.h>
 #include <stdarg.h>

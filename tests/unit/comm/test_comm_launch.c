@@ -1,4 +1,4 @@
-/* Which launcher, which rank of how many; and joins that must not succeed. */
+/* test_comm_launch.c - which launcher is used, which rank of how many this is, and joins that must not succeed */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Ranks that die, give up, hang or are stopped: everybody leaves soon, and it is said why. */
+/* test_comm_watch.c - ranks that die, abort, hang or are stopped: all ranks end soon, and the reason is reported */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

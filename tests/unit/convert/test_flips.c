@@ -1,9 +1,9 @@
 /*
- * test_flips.c - no flipped bit goes unnoticed, and none reaches a published tensor
+ * test_flips.c - every flipped bit is detected, and none reaches a published tensor
  *
- * Every byte of a small generated set gets one random bit flipped, alone, and verify must
- * find it; then random flips in sets that the real trainer wrote. Conversions of damaged
- * sets must fail or publish exactly the tensors of the sound one. SOAK=1 does more.
+ * One random bit of every byte of a small generated set is flipped, each alone, and verify must find it. Random
+ * flips in sets that the real trainer wrote follow. Conversions of damaged sets must fail or publish exactly the
+ * tensors of the sound set. SOAK=1 does more.
  */
 #include <stdarg.h>
 #include <stddef.h>

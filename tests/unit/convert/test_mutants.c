@@ -1,18 +1,18 @@
 /*
  * test_mutants.c - thousands of damaged, mixed and forged checkpoints: no crash, no silent wrong tensor
  *
- * Each mutant (tests/lib/mutants/mutate.h) is verified and converted by a child of its own. What a
- * conversion accepts without a warning must be the tensors of the sound set. `make soak`
- * does 100,000 under ASan and UBSan.
+ * A child process verifies and converts each mutant (tests/lib/mutants/mutate.h). If a conversion succeeds without
+ * a warning, its result must be the tensors of the sound set. `make soak` does 100,000 under ASan and UBSan.
  *
- * What no file can tell, and so is let pass where checksums were repaired:
- *   moments     nothing else depends on them: single ones that are changed are those of another
- *               training, as long as second moments are positive and first ones not too large for them
- *   values      some bytes of a master that leave its rounding as it is (verify compares all
- *               others with the weights; converters look at the start of every piece)
- *   whole save  all weights and shards from one other run, beside arguments of the first
- * MUTANTS=N how many, MUTANT_FROM=SEED the first, MUTANT=SEED one alone, its folder kept and its findings printed;
- * MUTANTS_BEYOND=1 lists those let pass.
+ * These differences pass where checksums were repaired, since no file refutes them:
+ *   moments     nothing else depends on them: single changed ones could be those of another training, as long
+ *               as second moments are positive and first ones not too large for them
+ *   values      some bytes of a master that leave its rounding unchanged (verify compares all others with the
+ *               weights; converters check the start of every piece)
+ *   whole save  all weights and shards from one other run, with arguments of the first
+ *
+ * MUTANTS=N sets the number of mutants, MUTANT_FROM=SEED the first. MUTANT=SEED runs one alone, keeps its folder
+ * and prints its findings. MUTANTS_BEYOND=1 lists those that pass.
  */
 #include <stdarg.h>
 #include <stddef.h>

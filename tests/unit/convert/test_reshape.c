@@ -1,9 +1,9 @@
 /*
- * test_reshape.c - sharded checkpoints in another topology
+ * test_reshape.c - conversion of sharded checkpoints to another topology
  *
- * Three yardsticks: what the real trainer wrote (golden sets, reshaped to their own
- * topology), what the generator writes at the target topology by itself, and the way back,
- * which must end in the same bytes.
+ * The results are compared with three references: files that the real trainer wrote (golden sets, reshaped to their
+ * own topology), the generator's output for the target topology, and the conversion back, which must give the same
+ * bytes.
  */
 #include <stdarg.h>
 #include <stddef.h>

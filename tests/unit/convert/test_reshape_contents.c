@@ -1,5 +1,5 @@
 /*
- * test_reshape_contents.c - what reshaping changes beside the topology, and what it refuses
+ * test_reshape_contents.c - the changes that reshape makes other than the topology, and the input that it refuses
  */
 #include <stdarg.h>
 #include <stddef.h>

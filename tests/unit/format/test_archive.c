@@ -1,4 +1,4 @@
-/* Checkpoints inside tar archives, plain and compressed. */
+/* test_archive.c - checkpoints inside tar archives, plain and compressed */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Datasets of the reference trainer and of our writer, whole and damaged; NumPy arrays. */
+/* test_mmidx.c - datasets of the reference trainer and of shardkit's writer, intact and damaged; NumPy arrays */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

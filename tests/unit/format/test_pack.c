@@ -1,5 +1,5 @@
 /*
- * test_pack.c - packed files: any bytes come back, and no damaged byte is taken for a good one
+ * test_pack.c - packed files: any bytes survive a round trip, and every damaged byte is detected
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* The pickle machine: what it reads, what it refuses, and that it writes what it read. */
+/* test_pickle.c - the pickle machine: input that it reads, input that it refuses, and output equal to its input */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

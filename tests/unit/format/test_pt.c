@@ -1,4 +1,5 @@
-/* .pt files: what opens, what is refused and why, what is written, and that no bit hides. */
+/* test_pt.c - .pt files: which files open, which are refused and why, the bytes written, and detection of every
+ * flipped bit */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * test_safetensors.c - what the reference accepts, what it refuses, and its layout
+ * test_safetensors.c - the input that the reference accepts, the input that it refuses, and its layout
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * test_stream.c - packed files come out as they went in, or not at all
+ * test_stream.c - a packed file is restored exactly, or an error is reported
  */
 #include <stdarg.h>
 #include <stddef.h>

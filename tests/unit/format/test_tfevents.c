@@ -1,4 +1,4 @@
-/* Event files, read back by a reader of its own: framing, checksums, messages, tags. */
+/* test_tfevents.c - event files, read back by a separate reader: framing, checksums, messages, tags */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <fcntl.h>

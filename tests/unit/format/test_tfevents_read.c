@@ -1,4 +1,5 @@
-/* Scalars of event files: what was written comes back; torn, flipped and hostile files end in an error or in time. */
+/* test_tfevents_read.c - read scalars of event files: values survive a round trip; torn, flipped and hostile files
+ * end in an error, in bounded time */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The zip directory and the container's bytes, on files of three writers. */
+/* test_zip.c - the zip directory and the bytes of the container, on files of three writers */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

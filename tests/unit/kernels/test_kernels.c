@@ -1,7 +1,8 @@
 /*
- * Linear layers and flat buffers on every device against fp64. A sum of n fp32 products in any
- * order is off by at most n * 2^-24 times the sum of their sizes (Higham, "Accuracy and Stability
- * of Numerical Algorithms", 3.1); the rounding to T adds its own.
+ * test_kernels.c - linear layers and flat buffers on every device, compared with fp64
+ *
+ * A sum of n fp32 products in any order has an error of at most n * 2^-24 times the sum of their sizes (Higham,
+ * "Accuracy and Stability of Numerical Algorithms", 3.1). The rounding to T adds its own error.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,9 @@
 /*
- * Products of bf16 by tiles, bit for bit: AMX where there is one and its model everywhere against the order of
- * additions of docs/training.md, section 1.11. So packing, edges and cuts are tested on machines without AMX, and the
- * model where there is one. Any number of threads, and rows computed alone, must give the same bits.
+ * test_kernels_amx.c - products of bf16 by tiles, bit for bit
+ *
+ * AMX, where the machine has it, and a model of AMX on every machine are compared with the order of additions of
+ * docs/training.md, section 1.11. So packing, edges and divisions are tested on machines without AMX, and the model
+ * on machines with it. Any number of threads, and rows computed alone, must give the same bits.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /*
- * Attention forward and back on every device against whole matrices in fp64, and those against
- * finite differences.
+ * test_kernels_attention.c - attention forward and backward on every device, compared with whole matrices in fp64,
+ * and those with finite differences
  */
 #include <math.h>
 #include <setjmp.h>

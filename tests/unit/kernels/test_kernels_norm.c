@@ -1,7 +1,9 @@
 /*
- * LayerNorm, residual and dropout, embeddings and the loss on every device against fp64; the
- * reference's own ways back against finite differences. Tolerances count roundings of 2^-24
- * (u below) on values whose size the inputs bound.
+ * test_kernels_norm.c - LayerNorm, residual and dropout, embeddings and the loss on every device, compared with
+ * fp64
+ *
+ * The reference's own gradients are compared with finite differences. Tolerances count roundings of 2^-24 (u below)
+ * on values whose size the inputs bound.
  */
 #include <math.h>
 #include <setjmp.h>

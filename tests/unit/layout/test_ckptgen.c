@@ -1,7 +1,6 @@
 /*
- * The generator against the real thing (torch's bytes, the trainer's keys and groups),
- * against hand-made numbers, and against the source: what a set says through
- * source_open() is what the formula says.
+ * test_ckptgen.c - compare the generator with genuine files (torch's bytes, the trainer's keys and groups), with
+ * numbers worked out by hand, and with the source: source_open() must give the values of the formula
  */
 #include <setjmp.h>
 #include <stdarg.h>

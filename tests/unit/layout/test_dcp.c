@@ -1,7 +1,7 @@
 /*
- * test_dcp.c - folders of torch.distributed.checkpoint: each damaged .metadata is told of or changes no tensor
+ * test_dcp.c - folders of torch.distributed.checkpoint: each damage of .metadata is reported or changes no tensor
  *
- * tests/data/dcp/mesh is torch's own; tests/golden/formats_dcp.sh compares its tensors with what torch says of them.
+ * torch wrote tests/data/dcp/mesh. tests/golden/formats_dcp.sh compares its tensors with torch's own list.
  */
 #include <setjmp.h>
 #include <stdarg.h>

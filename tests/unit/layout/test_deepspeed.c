@@ -1,7 +1,8 @@
 /*
- * Reading a sharded tag: the reference's own checkpoints against the reference's own
- * conversion, the worked example of the format notes, and one case for every fault that
- * tables can show, each with its whole sentence.
+ * test_deepspeed.c - read a sharded tag
+ *
+ * The reference's own checkpoints are compared with its own conversion. The worked example of the format notes
+ * follows, and one case for every fault that tables can show, each with its complete message.
  */
 #include <setjmp.h>
 #include <stdarg.h>

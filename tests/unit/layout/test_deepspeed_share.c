@@ -1,8 +1,9 @@
 /*
- * test_deepspeed_share.c - a checkpoint out of memory: a share as data, what it refuses, and processes that meet
+ * test_deepspeed_share.c - a checkpoint from memory: a share as data, the input that is refused, and processes that
+ * cooperate
  *
- * One process acts for two data-parallel ranks that hold all of a small model. That what training saves is right to the
- * byte is test_train_checkpoint*.c's.
+ * One process acts for two data-parallel ranks that hold all of a small model. test_train_checkpoint*.c check that
+ * the files saved by training are right to the byte.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /*
- * test_golden.c - what the real trainer wrote, converted, is what the real converter made of it
+ * test_golden.c - the conversion of the real trainer's files equals that of the real converter
  *
- * All three universal forms of both golden sets, tensor for tensor and bit for bit, read
- * back through our sources (tests/golden/ does it through torch and h5py).
+ * All three universal forms of both golden sets are compared tensor for tensor and bit for bit, read back through
+ * libcommon's sources (tests/golden/ does it through torch and h5py).
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /*
  * test_hdf5.c - index.h5 in its three forms: written, read back, damaged
  *
- * The set is small and awkward: two tensor ranks whose flat buffers are cut over two
- * files each, so that slices straddle; every merge rule; a 3-dimensional row-parallel
- * weight; one replicated parameter whose copies differ; padded vocabulary rows.
+ * The set is small and awkward. It has two tensor ranks whose flat buffers are divided between two files each, so
+ * that slices span files; every merge rule; a 3-dimensional row-parallel weight; one replicated parameter whose
+ * copies differ; and padded vocabulary rows.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /*
- * test_hf.c - out to Transformers
+ * test_hf.c - export to Transformers
  *
- * Golden sets against what an independent merge in Python has (tests/data/hf); generated
- * ones against the formula their values come from, in every form and topology.
+ * Golden sets are compared with an independent merge in Python (tests/data/hf), generated sets with the formula of
+ * their values, in every form and topology.
  */
 #include <stdarg.h>
 #include <stddef.h>

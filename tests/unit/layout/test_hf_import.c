@@ -1,5 +1,5 @@
 /*
- * test_hf_import.c - in from Transformers: identity there and back, and what is refused
+ * test_hf_import.c - import from Transformers: identity after export and import, and the input that is refused
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Tensors cut into boxes at random, read back against their own elements; tilings with a flaw. */
+/* test_tile.c - tensors divided into random boxes, compared with their own elements; invalid tilings */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

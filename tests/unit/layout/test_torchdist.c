@@ -1,7 +1,9 @@
 /*
- * test_torchdist.c - folders of Megatron-core: layers of a stack by name; damage is told of, or changes no tensor
+ * test_torchdist.c - folders of Megatron-core: layers of a stack by name; each damage is reported or changes no
+ * tensor
  *
- * tests/data/torchdist/stacked is Megatron-core's own, flat made up by it (tests/golden/forms/torchdist_check.py).
+ * Megatron-core wrote tests/data/torchdist/stacked. tests/golden/forms/torchdist_check.py made
+ * tests/data/torchdist/flat in its format.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * test_ways.c - between layouts: what the source's own names and shapes must not turn into
+ * test_ways.c - conversion between layouts: the source's own names and shapes must not be misinterpreted
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * test_zero.c - padding of ZeRO-3: a rank's share of each parameter is filled up with whatever was in memory
+ * test_zero.c - padding of ZeRO-3: a rank's share of each parameter is padded with arbitrary memory contents
  */
 #include <setjmp.h>
 #include <stdarg.h>

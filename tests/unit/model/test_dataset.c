@@ -1,4 +1,4 @@
-/* Order of samples: numpy's shuffles, the reference's index files, splits, blends. */
+/* test_dataset.c - the order of samples: numpy's shuffles, the reference's index files, splits, blends */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /*
- * Rules of families: the grammar, each way a file can be wrong, and the files that are shipped against real models.
+ * test_family.c - rules of families: the grammar, every error a file can have, and the shipped files with real
+ * models
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* The loss scale against the reference's own: a replay of its log, every rule by itself, and its object in checkpoints. */
+/* test_loss_scale.c - the loss scale compared with the reference: a replay of its log, every single rule, and its
+ * object in checkpoints */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * Merge rules: the table of names, and the pattern lists a checkpoint may bring.
+ * test_params.c - merge rules: the table of names, and the pattern lists that a checkpoint may contain
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Layers to stages: the published cuts of both balancing algorithms, and what makes a cut right. */
+/* test_pipeline.c - layers per stage: the published divisions of both balancing algorithms, and the rules for a
+ * valid one */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,8 @@
 /*
- * Random plans on real files, run by every engine, against a byte-by-byte reading of what
- * they say; then what goes wrong: damage, short files, full disks, interruptions.
+ * test_executor.c - random plans on real files, run by every engine
+ *
+ * The results are compared with a byte-by-byte evaluation of the plan. Failures follow: damage, short files, full
+ * disks, interruptions.
  */
 #include <dirent.h>
 #include <errno.h>

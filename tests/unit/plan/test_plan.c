@@ -1,4 +1,4 @@
-/* Plans on paper: which bytes count once, which gaps are filled, and what the sums come to. */
+/* test_plan.c - plans without files: which bytes count once, which gaps are filled, and the totals */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Items that deal the columns of a matrix out to several places, against plain loops. */
+/* test_plan_columns.c - items that distribute the columns of a matrix to several places, compared with plain loops */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * Items that change elements on their way: every conversion, transposed and not, with
- * every way of cutting into chunks.
+ * test_plan_matrix.c - items that convert elements: every conversion, transposed and not, with every division into
+ * chunks
  */
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Items whose elements are converted on their way: fp32 to bf16 and fp16. */
+/* test_plan_op.c - items whose elements are converted during the copy: fp32 to bf16 and fp16 */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

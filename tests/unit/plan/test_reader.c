@@ -1,5 +1,5 @@
 /*
- * test_reader.c - one tensor, part by part: copies become one, records that pass by whole are checked
+ * test_reader.c - read one tensor in parts: replicas are combined, and records read completely are checked
  */
 #include <stdarg.h>
 #include <stddef.h>

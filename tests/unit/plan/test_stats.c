@@ -1,8 +1,8 @@
 /*
  * test_stats.c - statistics and distances of tensors
  *
- * Values are small integers and halves, so that every sum is exact and comparisons are
- * for equality; sizes lie around the edges of lanes, blocks and chunks.
+ * Values are small integers and halves, so that every sum is exact and comparisons are for equality. Sizes are near
+ * the edges of lanes, blocks and chunks.
  */
 #include <stdarg.h>
 #include <stddef.h>

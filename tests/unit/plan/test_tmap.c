@@ -1,4 +1,5 @@
-/* Pieces of tensor maps against a byte-by-byte reading of their definition; combining replicas. */
+/* test_tmap.c - pieces of tensor maps, compared with a byte-by-byte evaluation of their definition; combining
+ * replicas */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

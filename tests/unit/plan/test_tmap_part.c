@@ -1,4 +1,5 @@
-/* Parts of tensor maps against the bytes of the maps they are of: every operation, one range or many. */
+/* test_tmap_part.c - parts of tensor maps, compared with the bytes of the whole maps: every operation, one range or
+ * many */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Columns of mapped tensors against cutting the tensor itself; zeros. */
+/* test_tmap_slice.c - columns of mapped tensors, compared with a slice of the tensor itself; zeros */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Tokens of texts against the tokenizers library's, files that are no good, JSONL lines. */
+/* test_bpe.c - tokens of texts compared with the tokenizers library's, invalid files, JSONL lines */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

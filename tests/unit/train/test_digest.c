@@ -1,9 +1,9 @@
 /*
- * test_digest.c - bits that flip in weights, masters and moments of some rank, and what digest_compare() says of it
+ * test_digest.c - bits that flip in weights, masters and moments of a rank, and the report of digest_compare()
  *
- * Ranks hold tensors made from what each copy is of, so copies are equal. In each round one bit of one rank flips: when
- * other ranks hold copies it has to be told, with tensor and, of three copies or more, the rank; when none does, or
- * nothing flips, nothing may be told.
+ * Ranks hold tensors whose values depend on the parameter only, so copies are equal. In each round one bit of one
+ * rank flips. If other ranks hold copies, it must be reported with the tensor and, given three copies or more, the
+ * rank. If none does, or nothing flips, nothing may be reported.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,11 +1,12 @@
 /*
- * test_digest_run.c - bits that flip in the state of a rank while it trains, and what the run says of it
+ * test_digest_run.c - bits that flip in the state of a rank while it trains, and the reaction of the run
  *
- * Whole steps of a small model on a few ranks. Between two of them one bit of weights, masters or moments flips on one
- * rank. Where other ranks hold copies the run has to end within --digest-interval steps, and to name that rank; unless
- * the bits went again by themselves, which is looked up without digests: the last bit of a moment may be rounded away, and
- * weights are made anew by each update, so that one that flipped shows only where all weights are noted. Where no rank holds a copy nothing may be told. Behind each flip all ranks
- * get back the state of before. SOAK=1: 1,500 flips in place of 150.
+ * The test runs whole steps of a small model on a few ranks. Between two steps one bit of weights, masters or
+ * moments flips on one rank. Where other ranks hold copies, the run must end within --digest-interval steps and
+ * name that rank, unless the flip was undone without action, which is checked without digests: the last bit of a
+ * moment may be rounded away, and each update computes weights again, so that a flipped one shows only where all
+ * weights are recorded. Where no rank holds a copy, nothing may be reported. After each flip all ranks restore the
+ * earlier state. SOAK=1 makes 1,500 flips instead of 150.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* The whole stage forward and backward, on one rank: gradients by finite differences, recomputation, accumulation. */
+/* test_model.c - the whole stage forward and backward on one rank: gradients by finite differences, recomputation,
+ * accumulation */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

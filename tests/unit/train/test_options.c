@@ -1,4 +1,4 @@
-/* Options: every source, every refusal, real scripts. */
+/* test_options.c - options: every source, every refusal, real scripts */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,9 @@
 /*
- * What the optimizer does beside the passes changes no bit, and is waited for neither too late nor
- * too early: whole steps on a device that does such work as late as it may (latenet.h), against the
- * same steps without any overlap.
+ * test_overlap.c - work of the optimizer during the passes changes no bit, and the waits for it are neither too
+ * late nor too early
+ *
+ * Whole steps on a device that does such work as late as possible (latenet.h) are compared with the same steps
+ * without any overlap.
  */
 #include <math.h>
 #include <setjmp.h>

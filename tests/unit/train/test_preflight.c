@@ -1,4 +1,4 @@
-/* --preflight: who is named, and by which figures; what a device that is broken is told of. */
+/* test_preflight.c - --preflight: which rank is named, by which figures, and the report on a broken device */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

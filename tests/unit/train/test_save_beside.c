@@ -1,6 +1,8 @@
 /*
- * A save copies the state beside the next passes: what the optimizer does once a bucket is released is in no
- * checkpoint, whatever the device, and however little memory the state has to flow through.
+ * test_save_beside.c - a save copies the state concurrently with the next passes
+ *
+ * Changes that the optimizer makes after a bucket is released are in no checkpoint, whatever the device, and
+ * however little memory the state passes through.
  */
 #include <stdarg.h>
 #include <stddef.h>

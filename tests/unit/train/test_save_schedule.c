@@ -1,4 +1,5 @@
-/* Which iterations are saved: tr1-13B's three rounds in one, the rest by --save-interval, and every way to get it wrong. */
+/* test_save_schedule.c - which iterations are saved: tr1-13B's three rounds in one, the rest by --save-interval,
+ * and every invalid schedule */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

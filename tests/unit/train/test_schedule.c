@@ -1,4 +1,4 @@
-/* Ramp-up, learning rate and throughput: numbers of the reference's own logs and checkpoints. */
+/* test_schedule.c - ramp-up, learning rate and throughput: numbers of the reference's own logs and checkpoints */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

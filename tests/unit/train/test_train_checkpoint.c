@@ -1,9 +1,9 @@
 /*
  * test_train_checkpoint.c - training's checkpoints without a trainer
  *
- * One process stands for all ranks: it makes their stages, loads each one's share, and
- * lets their writer processes save together. Yardsticks: the genuine trainer's files,
- * what reshape makes of them at job_other topologies, and the universal forms of the same step.
+ * One process acts for all ranks: it makes their stages, loads each one's share, and lets their writer processes
+ * save together. The references are the genuine trainer's files, the output of reshape for other topologies, and
+ * the universal forms of the same step.
  */
 #include <stdarg.h>
 #include <stddef.h>

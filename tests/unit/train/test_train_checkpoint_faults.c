@@ -1,6 +1,5 @@
 /*
- * test_train_checkpoint_faults.c - checkpoints that are missing, damaged or odd, and saves
- * that are cut off
+ * test_train_checkpoint_faults.c - checkpoints that are missing, damaged or unusual, and interrupted saves
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /*
- * test_train_checkpoint_fp16.c - fp16 runs' checkpoints: ZeRO-1's shards, and the loss scaler in them
+ * test_train_checkpoint_fp16.c - checkpoints of fp16 runs: ZeRO-1's shards, and the loss scaler in them
  */
 #include <stdarg.h>
 #include <stddef.h>

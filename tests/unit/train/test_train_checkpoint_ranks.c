@@ -1,5 +1,5 @@
 /*
- * test_train_checkpoint_ranks.c - saving by ranks that are processes and talk to each other
+ * test_train_checkpoint_ranks.c - saves by ranks that are processes and communicate
  */
 #include <stdarg.h>
 #include <stddef.h>

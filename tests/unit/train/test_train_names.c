@@ -1,8 +1,9 @@
 /*
- * test_train_names.c - a model under Transformers' names lands in every rank's memory, element by element
+ * test_train_names.c - load a model under Transformers' names into every rank's memory, checked element by element
  *
- * The yardstick are the files themselves: every element of every buffer is looked up in the tensor as DeepSpeed has it,
- * by an index that is worked out here from what GPT-2 is. Moments as well as masters and weights.
+ * The reference is the files themselves. Every element of every buffer is compared with the tensor in DeepSpeed's
+ * form, at an index that the test computes from the structure of GPT-2. Moments are checked as well as masters and
+ * weights.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Log lines against the reference's own, character for character; where they go; status.json. */
+/* test_trainlog.c - log lines compared with the reference's character for character; their destinations;
+ * status.json */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <fcntl.h>
