@@ -8,7 +8,7 @@ need_python 'torch, deepspeed.checkpoint.ds_to_universal' "deepspeed and torch"
 script=$PWD/tests/golden/forms/deepspeed_check.py bloom=$PWD/tests/data/bloom-tp2pp2dp2/global_step20
 gpt2=$PWD/tests/data/gpt2-tp2pp2dp1/global_step20
 
-# same NAME FOLDER TP PP DP: both converters make the same of FOLDER; DeepSpeed counts these degrees.
+# same NAME FOLDER TP PP DP: both converters give the same result for FOLDER, and DeepSpeed counts these degrees.
 same() {
     check "$1: ours" ds2universal -q --vocab strip "$2" "$W/ours"
     check "$1: both converters, degrees" "$python" "$script" universal "$2" "$W/ours" "$3" "$4" "$5"
@@ -27,7 +27,7 @@ check "merge-tp" merge-tp -q "$bloom" "$W/out"
 same "merge-tp" "$W/out" 1 2 2
 rm -rf "$W/out"
 
-# Degrees that DeepSpeed 0.19 notes in a key of their own follow.
+# The next sets have degrees that DeepSpeed 0.19 stores under a separate key.
 check "noted degrees" "$python" "$script" dimensions "$bloom" "$W/noted" 2 2
 for to in "4 1 2" "1 2 1"; do
     set -- $to
@@ -39,7 +39,7 @@ check "noted degrees, merge-tp" merge-tp -q "$W/noted" "$W/out"
 same "noted degrees, merge-tp" "$W/out" 1 2 2
 rm -rf "$W/out"
 
-# The trainer's saves: from scratch, and from a checkpoint with noted degrees onto others.
+# Sets saved by the trainer: from scratch, and from a checkpoint with recorded degrees to other degrees.
 small="--num-layers 2 --hidden-size 32 --num-attention-heads 4 --vocab-size 257 --position-embedding-type alibi"
 # shellcheck disable=SC2086
 check "train" launch 2 $COMMON $small --global-batch-size 2 --tensor-model-parallel-size 2 --exit-interval 2 --save "$W/run" \

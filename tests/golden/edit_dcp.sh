@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python torch.distributed.checkpoint "torch.distributed.checkpoint"
 script=$PWD/tests/golden/edit_torch.py
 
-# edit OUT VERB ARG...: $W/OUT, sound.
+# edit OUT VERB ARG...: make $W/OUT and check that it is sound.
 edit() {
     this=$1; shift
     check "$this" ckpt-edit -q "$@" "$W/$this"
@@ -33,7 +33,7 @@ for in in gpt/iter_0000005 stacked/iter_0000002; do
     key=${in%/*}
     edit "$key-zero" zero '*mlp*:fp32' "$PWD/tests/data/torchdist/$in"
 done
-# What is left out is not there for torch either; what stays is as it was.
+# torch does not find removed tensors; the remaining ones are unchanged.
 for in in "$fsdp" "$W/ours"; do
     key=$(basename "$in")
     edit "$key-thin" thin "$in"
@@ -51,7 +51,7 @@ if ! quick; then
     edit model-more vocab --tokens $((rows + 5)) --init zero "$W/model"
     check "model: torch" "$python" "$script" model "$W/model" "$W/model"
 fi
-# An edit of an edit, with values and names where they were: a program of FSDP2 goes on from it.
+# An edit of an edit, with values and names as at first: a program of FSDP2 continues from it.
 lr=$(ckpt-inspect cat "$fsdp" optim.param_groups.0.lr)
 edit fsdp-back rename '^first' 0 "$W/ckpt-names"
 edit fsdp-again set "optim.param_groups.0.lr=$lr" "$W/fsdp-back"

@@ -6,9 +6,9 @@ need_python 'torch, transformers, safetensors' 'torch, transformers and safetens
 script=$PWD/tests/golden/forms/edit_check.py
 check "folders" "$python" "$script" make "$W"
 
-# Each case has a folder of its own, and torch looks at all of them in one go: it takes seconds to start.
+# Each case has its own folder. torch checks all of them in one call, because it takes seconds to start.
 n=0
-# edit NAME IN VERB ARG...: makes $out, whose tensors are as the digests beside them say.
+# edit NAME IN VERB ARG...: make $out, whose tensors must have the digests stored with them.
 edit() {
     name=$1 in=$2; shift 2
     n=$((n + 1)) out=$n
@@ -26,7 +26,7 @@ for from in one many bin; do
         edit "$from to $type" $from cast $type && look cast $type
         [ $type = bf16 ] && half=$out
     done
-    # There and back: fp32 holds each number of bf16.
+    # Convert and convert back: fp32 holds each number of bf16.
     edit "$from back to fp32" $half cast fp32 && look cast fp32
     edit "$from from bf16 to fp16" $half cast fp16 && look cast fp16
     edit "$from renamed" $from rename '^model\.' 'transformer.' '\.(\w+)_proj\.' '.proj_$1.'
@@ -44,14 +44,14 @@ for tokens in 64 120; do
     edit "three names of one embedding, $tokens tokens" tied vocab --tokens $tokens && look tied $tokens
 done
 edit "thin" bin thin && look thin 160000
-# What stays is a hard link where that is asked for: one file of the four holds the head.
+# Unchanged files are hard links where requested: one of the four files holds the head.
 edit "one file of many" many --hard-links rename '^lm_head' 'head' && look rename '^lm_head' 'head'
 [ "$(find "$W/$out" -name '*.safetensors' -links +1 | wc -l)" -eq 3 ] && pass || fail "files that stay are not shared"
-# The same random rows in every run.
+# Use the same random rows in every run.
 edit "random rows" one vocab --tokens 120 --init normal:1
 edit "random rows again" one vocab --tokens 120 --init normal:1
 check "random rows are the same" cmp "$W/$out/model.safetensors" "$W/$((out - 1))/model.safetensors"
-# In place, and back.
+# Edit in place, and roll back.
 cp -r "$W/many" "$W/tag"
 check "in place" ckpt-edit -q layers keep 1,0 -i "$W/tag"
 cp -r "$W/tag" "$W/placed"

@@ -9,9 +9,10 @@ script=$PWD/tests/golden/edit_torch.py
 data=$PWD/tests/data
 bloom=$data/bloom-tp2pp2dp2
 
-# Each case has a folder of its own, and torch looks at all of them in one go: it takes seconds to start.
+# Each case has its own folder. torch checks all of them in one call, because it takes seconds to start.
 n=0
-# edit NAME IN VERB ARG... -- ARG...: ckpt-edit makes $out with the first ones, torch with the others.
+# edit NAME IN VERB ARG... -- ARG...: ckpt-edit makes $out with the first arguments, torch makes its result with the
+# others.
 edit() { loose "$@"; check "$this: verified" ckpt-inspect -q verify "$out"; }
 loose() {           # what no training leaves
     this=$1 in=$2 verb=$3; shift 3
@@ -25,7 +26,7 @@ loose() {           # what no training leaves
     for arg; do printf '\t%s' "$arg" >>"$W/todo"; done
     echo >>"$W/todo"
 }
-# array NAME IN PARAM: a .npy of the parameter's shape, later to hold numbers of all kinds
+# array NAME IN PARAM: make a .npy of the parameter's shape, to be filled with numbers of all kinds.
 array() { ckpt-inspect cat --npy "$2" "$3" >"$W/$1.npy" && arrays="$arrays $W/$1.npy"; }
 
 # Folders: NAME PATH, a weight that is cut, a bias or norm, what else there is to set.

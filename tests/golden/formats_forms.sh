@@ -11,7 +11,8 @@ need_python json "a json module"
 equal() { "$python" tests/golden/forms/formats_forms_check.py "$@"; }
 echo '{"architectures": ["AnyForCausalLM"]}' >"$W/config.json"
 
-# through NAME EXPECTED COMMAND...: what the command makes in $W/out is equal, moments too; it is left there.
+# through NAME EXPECTED COMMAND...: the output of the command in $W/out must be equal, moments included. It stays
+# there.
 through() {
     name=$1 expected=$2
     shift 2
@@ -19,7 +20,7 @@ through() {
     check "$name" "$@" "$W/out"
     check "$name: equal" equal "$expected" "$W/out"
 }
-# back NAME EXPECTED COMMAND...: the same of that, made from $W/out.
+# back NAME EXPECTED COMMAND...: the same for a result made from $W/out.
 back() {
     rm -rf "$W/in" && mv "$W/out" "$W/in"
     name=$1 expected=$2
@@ -54,7 +55,7 @@ for f in tests/data/dcp/fsdp $(quick || echo tests/data/torchdist/stacked) ${FOR
     esac
 done
 
-# A model folder in several files: itself, and there and back.
+# A model folder in several files: itself, and converted and converted back.
 for type in fp32 bf16; do
     f=${FORMATS:+$FORMATS/hf-llama-sharded}
     [ -d "$f" ] || continue

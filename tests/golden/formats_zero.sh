@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.." && . tests/fault/lib.sh
 many=120
 quick && many=12
 
-# sums FOLDER: the list, whichever form it has.
+# sums FOLDER: print the list, whichever form it has.
 sums() {
     if [ -f "$1/tensors.sha256" ]; then
         cat "$1/tensors.sha256"
@@ -18,7 +18,7 @@ sums() {
     fi
 }
 
-# equal FOLDER: of each tensor in the list, cat prints these bytes.
+# equal FOLDER: for each tensor in the list, cat must print its bytes.
 equal() {
     sums "$1" >"$W/sums"
     while read -r sha state name; do
@@ -32,7 +32,7 @@ equal() {
     [ -s "$W/sums" ]
 }
 
-# listed FOLDER: ls names each of them, and no more.
+# listed FOLDER: ls must name exactly the tensors of the list.
 listed() {
     sums "$1" | sed 's/^[^ ]* [^ ]* //' | sort -u >"$W/want"
     { ckpt-inspect ls --json "$1/ckpt" | grep -o '"name":"[^"]*"' | sed 's/"name":"\(.*\)"/\1/'
@@ -40,7 +40,8 @@ listed() {
     diff "$W/want" "$W/have"
 }
 
-# universal FOLDER OTHER [BUT]: OTHER has all trained tensors of the list, and the others' values; but for such lines.
+# universal FOLDER OTHER [BUT]: OTHER must have all trained tensors of the list, and the values of the others, except
+# for lines that match BUT.
 universal() {
     ckpt-inspect diff "$1/ckpt" "$2" >"$W/diff"
     # Frozen weights of 16 bits are fp32 in the universal form; nothing else may differ.
@@ -62,13 +63,13 @@ for f in tests/data/zero/* ${FORMATS:+"$FORMATS"/zero*}; do
     check "$b: universal" ds2universal -q --verify "$f/ckpt" "$W/universal"
     check "$b: universal tensors" universal "$f" "$W/universal"
     [ ! -d "$f/ckpt/universal" ] || check "$b: as DeepSpeed's" ckpt-inspect diff "$W/universal" "$f/ckpt/universal"
-    # Out to safetensors: names are the model's own.
+    # Export to safetensors: the names are the model's own.
     check "$b: export" export-hf -q --verify --dtype fp32 --max-shard-size 10KB --config "$W/config.json" "$f/ckpt" "$W/hf"
     check "$b: exported" universal "$f" "$W/hf" '^lm_head.weight fp32: only in the first$'
     check "$b: export of weights" export-hf -q --verify --config "$W/config.json" "$f/ckpt" "$W/hf16"
     check "$b: of the universal form" export-hf -q --verify --config "$W/config.json" "$W/universal" "$W/hfu"
     rm -rf "$W/hf" "$W/hf16" "$W/hfu"
-    # Other numbers of ranks and back: the same files as when nothing was changed but the writer.
+    # Conversion to other numbers of ranks and back gives the same files as an identical copy by the same writer.
     check "$b: rewritten" reshape -q --verify "$f/ckpt" "$W/ours"
     check "$b: to 2 ranks" reshape -q --verify --target-dp 2 "$f/ckpt" "$W/two"
     check "$b: equal on 2" ckpt-inspect diff "$f/ckpt" "$W/two"
@@ -78,7 +79,7 @@ for f in tests/data/zero/* ${FORMATS:+"$FORMATS"/zero*}; do
     check "$b: and back" reshape -q --target-dp "$(ls "$f"/ckpt/global_step*/*_00_optim_states.pt | wc -l)" "$W/many" "$W/back"
     check "$b: the same files" diff -r --exclude=manifest.json "$W/ours" "$W/back"
     check "$b: from the universal form" reshape -q --verify "$W/universal_of_many" "$W/from"
-    # The universal form holds states as fp32, so that bf16 states come back wider, of the same values.
+    # The universal form holds states as fp32, so bf16 states come back as fp32 with the same values.
     if [ "$b" = zero2-bf16-states ]; then
         check "$b: universal of $many again" ds2universal -q "$W/from" "$W/universal_of_from"
         check "$b: on $many again" ckpt-inspect diff "$W/universal" "$W/universal_of_from"

@@ -11,7 +11,8 @@ script=$PWD/tests/golden/zero/formats_zero_check.py data=$PWD/tests/data/zero
 OMP_NUM_THREADS=1 PATH=$(dirname "$(command -v "$python")"):$PATH       # its build of kernels wants ninja
 export OMP_NUM_THREADS PATH
 
-# takes FIXTURE STAGE RANKS: reshaped to these, an engine of them loads it.
+# takes FIXTURE STAGE RANKS: reshape the fixture to this form; an engine with this stage and number of ranks must load
+# it.
 takes() {
     what="$1 as ZeRO-$2 on $3 ranks"
     case $what in ${CASES:-*}) ;; *) return ;; esac
@@ -24,7 +25,7 @@ takes() {
     rm -rf "$W/run"
 }
 
-# What ckpt-edit wrote anew: a layer twice, then once again; other names, and back.
+# Files written by ckpt-edit: a layer duplicated and removed; renamed, and renamed back.
 edited() {  # FIXTURE STAGE RANKS
     what="$1 edited"
     case $what in ${CASES:-*}) ;; *) return ;; esac
@@ -42,7 +43,7 @@ edited() {  # FIXTURE STAGE RANKS
 edited zero2-roundrobin-3ranks 2 3
 edited zero3-edge-2ranks 3 2
 
-# The same of a universal form, which an engine loads by load_universal; and what its model_states say.
+# The same for a universal form, which an engine loads by load_universal, and for the contents of its model_states.
 edited_universal() {    # FIXTURE STAGE RANKS DTYPE TOKENS
     what="$1 universal edited"
     case $what in ${CASES:-*}) ;; *) return ;; esac
@@ -56,7 +57,7 @@ edited_universal() {    # FIXTURE STAGE RANKS DTYPE TOKENS
     check "$what: a type" ckpt-edit -q cast "$4" "$W/run/rows" "$W/run/typed"
     check "$what: models" "$python" "$script" models "$W/run/two" "$W/run/named" "$W/run/rows" "$W/run/typed"
     check "$what: and back" ckpt-edit -q vocab --tokens "$5" "$W/run/rows" "$W/run/universal"
-    # load_universal leaves frozen parameters and buffers what the model has.
+    # load_universal leaves frozen parameters and buffers as the model has them.
     case $1 in *edge*) ;; *)
         check "$what" "$python" -m torch.distributed.run --standalone --nproc-per-node "$3" "$script" load "$data/$1" "$2" \
             "$W/run" universal
@@ -70,7 +71,7 @@ edited_universal zero2-fp16-3ranks 2 3 bf16 61
 edited_universal zero3-edge-2ranks 3 2 fp16 61
 edited_universal zero3-fp16-gpt2-2ranks 3 2 bf16 29
 
-# Of another type: an engine of that type takes it.
+# A result of another type: an engine of that type loads it.
 cast_to() {     # DTYPE FIXTURE STAGE RANKS
     what="$2 as $1"
     case $what in ${CASES:-*}) ;; *) return ;; esac
@@ -102,7 +103,7 @@ if [ -n "${FORMATS:-}" ]; then
     data=$PWD/tests/data/zero
 fi
 
-# Without moments: zero_to_fp32.py and engines take what is left.
+# Without moments: zero_to_fp32.py and engines load the remaining data.
 without() {     # FIXTURE RANKS
     what="$1 without moments"
     case $what in ${CASES:-*}) ;; *) return ;; esac
@@ -131,7 +132,8 @@ takes zero2-fp16-3ranks 2 2
 takes zero2-fp16-3ranks 3 2
 takes zero3-fp16-gpt2-2ranks 3 3
 takes zero3-fp16-gpt2-2ranks 2 3
-# through FIXTURE FORM STAGE RANKS DTYPE: torch.distributed's form of it (--ranks, --mesh), and that form as files of DeepSpeed's again
+# through FIXTURE FORM STAGE RANKS DTYPE: convert it to torch.distributed's form (--ranks, --mesh), and that form back
+# to files of DeepSpeed.
 through() {
     what="$1 through dcp as ZeRO-$3 on $4 ranks"
     case $what in ${CASES:-*}) ;; *) return ;; esac

@@ -22,7 +22,7 @@ run() {
     [ "$(grep -c . "$W/$name.series")" -ge 52 ] || fail "$name: too few lines"
 }
 
-# near A B TOLERANCE: losses of each iteration
+# near A B TOLERANCE: compare the losses of each iteration.
 near() {
     paste "$W/$1.series" "$W/$2.series" | awk -v tol="$3" '
         $1 != "valid" { d = $2 - $5; if (d < 0) d = -d; if (!(d <= tol)) { print; bad = 1 } } END { exit bad }'
@@ -43,7 +43,7 @@ run bf16-dp2 1 1 2 --bf16
 check "bf16: TP 2 with one and two stages, bit for bit" cmp "$W/bf16-tp2.series" "$W/bf16-tp2pp2.series"
 check "bf16: TP 2" near bf16 bf16-tp2 5e-4
 check "bf16: DP 2" near bf16 bf16-dp2 5e-4
-# What data parallelism does beside the passes: the same bits, in the checkpoint on the way, too.
+# Work of data parallelism during the passes: the same bits, also in the intermediate checkpoint.
 run bf16-behind 1 2 2 --bf16 --save "$W/behind" --save-interval 25 --overlap-grad-reduce False --overlap-param-gather False
 run bf16-beside 1 2 2 --bf16 --save "$W/beside" --save-interval 25 --overlap-grad-reduce --overlap-param-gather
 check "bf16: with and without overlap, bit for bit" cmp "$W/bf16-behind.series" "$W/bf16-beside.series"
@@ -55,7 +55,7 @@ check "sequence parallelism: tensor ranks' copies agree" ckpt-inspect replicas "
 if ! quick; then
     run bf16-pp2 1 2 1 --bf16
     check "bf16: one stage and two, bit for bit" cmp "$W/bf16.series" "$W/bf16-pp2.series"
-    # Two samples a micro-batch: tensor ranks work on half of them while the sums of the other half travel.
+    # Two samples per micro-batch: tensor ranks work on one half while the sums of the other half are in transit.
     run bf16-tp2-halves 2 1 1 --bf16 --micro-batch-size 2
     check "bf16: TP 2, two samples a micro-batch" near bf16 bf16-tp2-halves 5e-4
 
@@ -74,7 +74,7 @@ if ! quick; then
     check "fp32: TP 2, PP 2, DP 2" near fp32 fp32-all 1e-5
 fi
 
-# The same again through sockets in place of MPI.
+# The same through sockets instead of MPI.
 LAUNCH=sockets
 run bf16-sockets 2 2 1 --bf16
 check "bf16: MPI and sockets, bit for bit" cmp "$W/bf16-tp2.series" "$W/bf16-sockets.series"

@@ -10,7 +10,7 @@ quick && skip "many starts of torch"
 need_python 'numpy, torch.distributed.fsdp, torch.distributed.checkpoint.format_utils' "torch with FSDP2"
 load() { "$python" -W ignore tests/golden/forms/fsdp_check.py "$@"; }
 
-# loads NAME IN HOW... -- COMMAND...: what the command makes in $W/out.
+# loads NAME IN HOW... -- COMMAND...: torch must load the output of the command in $W/out.
 loads() {
     this=$1 in=$2 how=
     shift 2

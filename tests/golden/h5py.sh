@@ -13,7 +13,8 @@ for form in hdf5 virtual "hdf5 --split"; do
     check "$form equals the reference's" compare "$out"
 done
 
-# What ckpt-edit makes of them: as torch has it of the .pt files, and what the index says of the run is what they say.
+# The output of ckpt-edit: the tensors equal those that torch makes of the .pt files, and the index describes the run
+# as these do.
 check "reference" ds2universal -q "$data/global_step20" "$W/pt"
 for form in hdf5--split hdf5; do
     edited() {  # VERB ARG...

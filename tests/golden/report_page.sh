@@ -51,7 +51,7 @@ function probe() {
 window.addEventListener("load", () => setTimeout(probe, 20));
 END
 
-# A run of 100000 iterations and 20 starts; one that has next to nothing; a genuine log, if it is there.
+# Three runs: one of 100000 iterations and 20 starts; one with almost no data; a genuine log, if it is there.
 awk 'BEGIN {
     for (i = 0; start < 20; start++) {
         print "using world size: 8, data-parallel-size: 2 "
@@ -84,7 +84,7 @@ fi
 size=$(wc -c <"$W/big.html")
 check "a big run's page is below 3 MB ($size bytes)" test "$size" -lt 3000000
 
-# What all pages say in both frames, a line each; SCHEME 0 dark, 1 light.
+# Print one line per page with the output of both frames. SCHEME is 0 for dark, 1 for light.
 ask() {
     {
         echo '<!DOCTYPE html><script>addEventListener("message", e =>
@@ -104,7 +104,7 @@ for page in $pages; do
     awk 'FNR == NR { probe = probe $0 "\n"; next } { print } /^<head>$/ { print "<script>" probe "</script>" }' \
         "$W/probe.js" "$W/$page.html" >"$W/$page-probed.html"
 done
-# NAME of a number or text of what was said.
+# Print the number or text called NAME of that output.
 said() { echo "$answer" | sed -n "s/.*\"$1\":\"\{0,1\}\([^,\"}]*\).*/\1/p"; }
 
 for scheme in 0 1; do

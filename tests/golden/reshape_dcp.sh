@@ -34,7 +34,7 @@ for ranks in 2 5; do
     rm -rf "$W/out"
 done
 
-# Keys that are neither text nor whole numbers have no name there: said before anything is written.
+# Keys that are neither text nor whole numbers have no name there. This is reported before anything is written.
 odd() {
     cp -r tests/data/zero/zero2-edge-3ranks/ckpt/global_step5 "$W/odd" && chmod -R u+w "$W/odd" &&
         "$python" -W ignore -c "

@@ -30,11 +30,11 @@ done
 in=tests/data/torchdist/stacked
 check "to torch.distributed's and back" sh -ec "
     reshape -q --to dcp --ranks 2 $in/iter_0000002 '$W/dcp' && reshape -q --to torchdist --ranks 3 '$W/dcp' '$W/back'"
-# Of the objects random states have no place there.
+# Of all objects, only random states have no place there.
 sed -e '/^"rng_state/d' -e 's|\(linear_qkv._extra_state/shard_1_2"\),|\1|' $in/expected.json >"$W/known.json"
 check "loads on 2 ranks, each tensor and module's object equal" load "$W/back" "$W/known.json" 2
 
-# What no GPU is needed for: masters and moments cut over data-parallel ranks (distopt_check.py).
+# The part that needs no GPU: masters and moments divided over data-parallel ranks (distopt_check.py).
 OMP_NUM_THREADS=1
 export OMP_NUM_THREADS
 engine() { n=$1; shift; "$python" -W ignore -m torch.distributed.run --standalone --nproc-per-node "$n" tests/golden/forms/distopt_check.py "$@"; }

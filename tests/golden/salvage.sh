@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/train.sh
 G=tests/data/bloom-tp2pp2dp2/global_step20
 X=$W/ckpt/global_step20
 
-# damage HOW FILE: a copy of the set with one damaged file, in $X.
+# damage HOW FILE: make a copy of the set with one damaged file, in $X.
 damage() {
     rm -rf "$W/ckpt" "$W/out"
     mkdir "$W/ckpt" && cp -r "$G" "$W/ckpt" && echo global_step20 >"$W/ckpt/latest"
@@ -23,12 +23,12 @@ damage() {
     esac
 }
 
-# The states that differ, and by how many elements: "name state n", of diff's JSON.
+# Print the states that differ and the number of different elements, "name state n", from diff's JSON.
 differing() {
     ckpt-inspect diff --json --tensors-only --max 1000 "$G" "$W/out" | tr '{' '\n' |
         sed -n 's/.*"name":"\([^"]*\)".*"state":"\([^"]*\)".*"n_differ":\([0-9]*\).*/\1 \2 \3/p' | sort
 }
-# The same, of repair.jsonl: elements that were made up.
+# Print the same from repair.jsonl, for elements that were widened or zeroed.
 made_up() {
     sed -n 's/.*"parameter":"\([^"]*\)".*"state":"\([^"]*\)".*/\1 \2 &/p' "$W/out/repair.jsonl" |
         awk '{ n = 0; s = $0
@@ -45,7 +45,7 @@ within() {      # every state that differs was made up, and at least as many ele
 }
 none_made_up() { [ -z "$(made_up)" ] && [ -z "$(differing)" ]; }
 
-# resumes NAME STEP: training goes on from $W/out, which is moved away, and reaches the step.
+# resumes NAME STEP: move $W/out away; training continues from it and reaches the step.
 resumes() {
     mkdir "$W/run" && mv "$W/out" "$W/run/global_step20" && echo global_step20 >"$W/run/latest"
     # shellcheck disable=SC2086
@@ -127,7 +127,7 @@ check "... all tensors" ckpt-inspect diff --tensors-only -q "$G" "$X"
 check "... undone" ckpt-edit -q rollback "$X"
 [ ! -e "$X/layer_03-model_01-model_states.pt" ] && pass || fail "rollback left the salvaged one"
 
-# ---- training goes on: of the full form, in each case above ----
+# ---- training continues from the full form, in each case above ----
 if quick; then
     for file in bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt mp_rank_00_model_states.pt; do
         damage lost "$file"

@@ -12,7 +12,7 @@ picked=${RUN_NAMES:-$RUNS}
 SHARDKIT_BACKEND=cpu SHARDKIT_THREADS=1 TRANSFORMERS_CACHE=$W/hub
 export SHARDKIT_BACKEND SHARDKIT_THREADS TRANSFORMERS_CACHE
 
-# ---- what the clusters had ----
+# ---- the environment of the clusters ----
 
 DATA_PATH=$DATA_DIR/text_document KILL_SWITCH_PATH=$W/kill-switch TENSORBOARD_PATH=$W/tensorboard
 CODECARBON_PATH=$W/codecarbon VOCAB_FILE=$W/gpt2-vocab.json MERGE_FILE=$W/gpt2-merges.txt
@@ -32,7 +32,7 @@ splits() {
 }
 splits train "$TRAIN_DATA_PATH"
 splits valid "$VALID_DATA_PATH"
-# GPT-2's number of tokens, 50257, of which ours has the first.
+# GPT-2's number of tokens is 50257; the test's vocabulary has the first of them.
 {
     sed 's/}$//' tests/data/text/byte-vocab.json
     awk 'BEGIN { for (i = 257; i < 50257; i++) printf ", \"t%d\": %d", i, i; print "}" }'
@@ -41,16 +41,16 @@ cp tests/data/text/byte-merges.txt "$MERGE_FILE"
 
 # ---- a run ----
 
-# prepare NAME: the run's command line, from these sizes or, of those not set, its own
+# prepare NAME: build the run's command line from these sizes. Sizes that are not set are the run's own.
 prepare() {
     CHECKPOINT_PATH=$W/$1 config_json=$W/ds_config.$1.json
     run "$1"
 }
 
-# call N OPTIONS...: as `srun bash -c "$LAUNCHER $CMD"` does
+# call N OPTIONS...: start the run as `srun bash -c "$LAUNCHER $CMD"` does.
 call() { n=$1; shift; eval "launch $n $CMD $*"; }
 
-# What is left out of account must be known to be without effect, and every key of the JSON must be known.
+# Ignored options must be known to have no effect, and every key of the JSON must be known.
 no_effect='abort-on-unmet-fused-kernel-constraints|num-workers|valid-num-workers|distributed-backend|codecarbon-dir'
 no_effect="$no_effect|loss-scale|log-level|log-level-replica|deepspeed-activation-checkpointing"
 notes_known() {
@@ -59,7 +59,8 @@ notes_known() {
     [ $? -eq 1 ]
 }
 
-# 3 lines of a log whose counts and rates are those of the ramp's and the warm-up's begin, the loss that of a guess.
+# Three lines of a log must have the counts and rates of the start of the ramp and the warm-up, and the loss of a
+# random guess.
 begins() {  # LOG BATCH LR WARMUP VOCABULARY
     awk -v b="$2" -v lr="$3" -v warm="$4" -v V="$5" '
         function field(name, at) { at = index($0, name ": "); return substr($0, at + length(name) + 1) + 0 }
@@ -79,7 +80,7 @@ three_and_three() {     # NAME RANKS BATCH LR WARMUP VOCABULARY
     SHARDKIT_EXIT_ITERATIONS=3; export SHARDKIT_EXIT_ITERATIONS
     call "$2" >"$W/$1.log" 2>&1 || { fail "$1 runs"; tail -n 3 "$W/$1.log"; return; }
     check "$1: all options are known" notes_known "$W/$1.log"
-    # tr1 wrote a line each tenth iteration only.
+    # tr1 wrote a line only every tenth iteration.
     [ "$1" = tr1-13B-round1 ] || check "$1: three iterations" begins "$W/$1.log" "$3" "$4" "$5" "$6"
     case $CMD in *--fp16*)
         [ "$1" = tr1-13B-round1 ] ||
@@ -96,7 +97,7 @@ three_and_three() {     # NAME RANKS BATCH LR WARMUP VOCABULARY
     rm -rf "$CHECKPOINT_PATH"
 }
 
-# NAME RANKS-THEN PARAMETERS RANKS STAGES ('': as then) BATCH LR WARMUP VOCABULARY
+# NAME ORIGINAL-RANKS PARAMETERS RANKS STAGES ('': as in the original) BATCH LR WARMUP VOCABULARY
 both_sizes() {
     case " $picked " in *" $1 "*) ;; *) return ;; esac
     (unset NLAYERS NHIDDEN FFN_HIDDEN_SIZE SEQ_LEN TP_SIZE PP_SIZE; TRAIN_SAMPLES=300_000; prepare "$1"

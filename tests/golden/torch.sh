@@ -10,7 +10,7 @@ check "convert gpt2" ds2universal -q tests/data/gpt2-tp2pp2dp1/global_step20 "$W
 check "gpt2 loads" "$python" tests/golden/torch_check.py "$W/gpt2"
 check "strip" ds2universal -q --vocab strip tests/data/bloom-tp2pp2dp2/global_step20 "$W/strip"
 check "strip loads" "$python" tests/golden/torch_check.py "$W/strip"
-# ---- files that were saved with newer pickle protocols are read alike ----
+# ---- files saved with newer pickle protocols give the same result ----
 for protocol in 4 5; do
     check "save again with protocol $protocol" "$python" tests/golden/torch_resave.py \
         tests/data/bloom-tp2pp2dp2/global_step20 "$W/p$protocol" $protocol

@@ -9,13 +9,13 @@ unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TOR
 export OMP_NUM_THREADS=1
 port=$((20000 + $(random 10000)))
 torchrun() { timeout 120 "$python" -m torch.distributed.run --no_python "$@"; }
-# Debian 12's torch 1.13 has a torchrun that starts nothing.
+# The torchrun of Debian 12's torch 1.13 starts nothing.
 torchrun --standalone --nproc_per_node 1 true >/dev/null 2>&1 || skip "torch.distributed.run of $python starts no program"
 
-# worlds N: the log has N ranks, each of a world of N, and no other.
+# worlds N: the log must have exactly N ranks, each of a world of N.
 worlds() { [ "$(grep -c '^rank [0-9]* of' "$W/job")" -eq "$1" ] && [ "$(grep -c "^rank [0-9]* of $1," "$W/job")" -eq "$1" ]; }
 
-# nodes N OPTIONS...: N agents on this machine, two ranks each; %NODE% in an option is the agent's number
+# nodes N OPTIONS...: start N agents on this machine with two ranks each; %NODE% in an option is the agent's number.
 nodes() {
     n=$1 pids='' bad=0 node=0; shift
     while [ $node -lt "$n" ]; do
@@ -41,8 +41,7 @@ check "c10d without its shared store" nodes 2 --rdzv_backend c10d --rdzv_id two 
 check "c10d without its shared store: four ranks" worlds 4
 unset TORCH_DISABLE_SHARE_RDZV_TCP_STORE
 
-# A training run, saved; and two at once, neither of which gets a rank of the other.
-# shellcheck disable=SC2086
+# A training run that saves; and two runs at the same time, neither of which receives a rank of the other.
 training() {
     torchrun --standalone --nproc_per_node 2 "$BIN/train" --num-layers 2 --hidden-size 32 --num-attention-heads 2 \
         $GPT2 $COMMON --vocab-size 257 --exit-interval 2 --data-path "$DATA_DIR/text_document" \

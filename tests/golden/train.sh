@@ -9,7 +9,8 @@ all="1,1,1 2,2,2 4,1,2 1,4,1 1,2,2 2,2,1,s" headonly_all="1,3,2 1,1,2 2,3,1 2,3,
 quick && all="1,1,1 2,2,2" headonly_all="1,3,2 1,1,2" reshaped=1,2,3
 topologies=${TOPOLOGIES:-$all}
 
-# compare WANT-LOG GOT-LOG FIRST LAST: losses within 1e-3 (2e-4 at the first), norms within 0.5 %, the rest equal.
+# compare WANT-LOG GOT-LOG FIRST LAST: losses must be within 1e-3 (2e-4 at the first), norms within 0.5 %, the rest
+# equal.
 compare() {
     series "$1" >"$W/want"; series "$2" >"$W/got"
     exact "$1" | awk -v a="$3" -v b="$4" '$1 >= a && $1 <= b' >"$W/want-exact"
@@ -22,7 +23,7 @@ compare() {
         {
             tol = $1 == first ? 2e-4 : 1e-3
             if (!($1 in loss) || !(abs($2 - loss[$1]) <= tol)) { print "loss", $0, loss[$1]; bad = 1 }
-            # Printed with three decimals: half a unit on each side besides.
+            # Values are printed with three decimals, which adds half a unit on each side.
             if (!(abs($3 - norm[$1]) <= 0.005 * norm[$1] + 1e-3)) { print "norm", $0, norm[$1]; bad = 1 }
             seen++
         }
@@ -32,7 +33,8 @@ compare() {
         }' "$W/want" "$W/got"
 }
 
-# masters CKPT REFERENCE: relative L2 of each master: median 1e-3, each 3e-2 (query_key_value 1e-1).
+# masters CKPT REFERENCE: the relative L2 of the masters must be at most 1e-3 in the median, and 3e-2 for each
+# (query_key_value 1e-1).
 masters() {
     ckpt-inspect diff --json --max 1000 --state fp32 "$1" "$2" >"$W/diff"
     tr '{' '\n' <"$W/diff" | sed -n 's/.*"name":"\([^"]*\)".*"rel_l2":\([^},]*\).*/\2 \1/p' | sort -g | awk '
@@ -71,7 +73,7 @@ for topology in $topologies; do
     check "gpt2's masters at 20, TP$tp PP$pp DP$dp" masters "$W/gpt2-$topology/global_step20" tests/data/gpt2-tp2pp2dp1/global_step20
     rm -rf "$W"/bloom-* "$W"/gpt2-*
 done
-# A stage that is the head alone: the reference's own cut at several degrees, and none.
+# A stage that consists of the head alone: the reference's own division at several degrees, and without any.
 headonly=tests/data/bloom-headonly-tp1pp3dp2
 for topology in $headonly_all; do
     tp=${topology%%,*} rest=${topology#*,}
@@ -86,8 +88,8 @@ for topology in $headonly_all; do
     check "headonly's checkpoint at $topology is sound" ckpt-inspect verify --strict "$W/headonly-$topology"
     [ "$pp" -eq 1 ] || check "headonly at $topology: its last stage" grep -qx "stage 2: head" "$W/log-head"
 done
-# What begins beside the passes has fewer blocks to begin with; and an embedding alone, by a cut that no method gives.
-# shellcheck disable=SC2086
+# Work that begins during the passes has fewer blocks to begin with here. The embedding is alone in a stage, which no
+# partition method gives.
 launch 6 $COMMON $HEADONLY --pipeline-model-parallel-size 3 --data-path "$DATA_DIR/text_document" --exit-interval 20 \
     --save "$W/headonly-beside" --save-interval 100 --load $headonly --overlap-grad-reduce --overlap-param-gather \
     >"$W/log-head" 2>&1 || fail "headonly, beside: $(tail -n 3 "$W/log-head")"
@@ -104,13 +106,14 @@ check "headonly: three stages and one, bit for bit" \
     ckpt-inspect diff --tensors-only "$W/headonly-1,3,2" "$W/headonly-1,1,2"
 check "headonly: the reference's files" sh -c "ls $headonly/global_step10 >'$W/files' && ls '$W/headonly-1,3,2/global_step20' | cmp - '$W/files'"
 rm -rf "$W"/headonly*
-# What reshape makes of a checkpoint goes on with the losses of the original, at the new degrees.
+# The output of reshape for a checkpoint continues with the losses of the original, at the new degrees.
 for topology in $reshaped; do
     tp=${topology%%,*} rest=${topology#*,}
     pp=${rest%,*} dp=${rest#*,}
     check "reshape to $topology" reshape -q --target-tp "$tp" --target-pp "$pp" --target-dp "$dp" \
         tests/data/bloom-tp2pp2dp2/global_step20 "$W/reshaped"
-    # A batch of 16 is not for 3 ranks: 18 would not be the reference's run, so these go on at one rank.
+    # A batch of 16 is not divisible by 3 ranks, and 18 would not be the reference's run, so these continue on one
+    # rank.
     ranks=$((tp * pp * dp)) degrees="--tensor-model-parallel-size $tp --pipeline-model-parallel-size $pp"
     [ "$dp" -eq 3 ] && ranks=1 degrees=
     launch $ranks $BLOOM $COMMON $degrees --data-path "$DATA_DIR/text_document" --exit-interval 30 \

@@ -15,8 +15,8 @@ quick || core=$(python_with 'torch, transformers, megatron.core')
 script=tests/golden/families/train_check.py
 check "tokens" "$TBIN/bench/mktokens" "$W/tokens" 40000 29
 
-# own WHAT FOLDER HOW OF ARGS...: train's logits of a folder, to be compared with OF's: n.npy. Python takes long to begin, so
-# that is one call for all of a kind.
+# own WHAT FOLDER HOW OF ARGS...: write train's logits of a folder to n.npy, for comparison with those of OF. Python
+# takes long to start, so one call compares all of a kind.
 n=0
 own() {
     what=$1 folder=$2 how=$3 of=$4; shift 4

@@ -22,7 +22,8 @@ run() {
         fail "$name: $(tail -n 3 "$W/$name.log")"
 }
 
-# near A B LOSS NORM: two logs' losses within LOSS, their norms within the share NORM; both have iterations 21 to 30.
+# near A B LOSS NORM: the losses of two logs must be within LOSS, their norms within the relative difference NORM;
+# both must have iterations 21 to 30.
 near() {
     series "$1" >"$W/a"; series "$2" >"$W/b"
     awk -v l="$3" -v n="$4" '
@@ -37,7 +38,8 @@ near() {
         }
         END { exit bad || seen != 10 }' "$W/a" "$W/b"
 }
-# What the scale decides, and the rest that must be exact: iterations 21 to 30 of the golden log.
+# Print the fields that must be exact, including those that the scale determines: iterations 21 to 30 of the golden
+# log.
 exactly() {
     { exact "$golden"; scales "$golden"; } | awk '$1 > 20' >"$W/want"
     { exact "$1"; scales "$1"; } | cmp "$W/want" - && ! grep OVERFLOW "$1"
@@ -58,7 +60,7 @@ for topology in $topologies; do
     first=${first:-$topology}
 done
 
-# The same without the scale's quirk: iteration 26 is worth twice as much.
+# The same without this peculiarity of the scale: iteration 26 counts twice as much.
 run step-scale 1 1 2 --unscale-with-step-scale --exit-interval 30 --load $set
 check "--unscale-with-step-scale: its losses" near "$W/$first.log" "$W/step-scale.log" 6e-3 0.02
 check "--unscale-with-step-scale: from iteration 27 on" sh -c "
@@ -68,7 +70,7 @@ check "--unscale-with-step-scale: from iteration 27 on" sh -c "
 run fp32-grads 2 2 1 --accumulate-allreduce-grads-in-fp32 --exit-interval 30 --load $set
 check "--accumulate-allreduce-grads-in-fp32" near "$W/$first.log" "$W/fp32-grads.log" 1e-3 0.005
 
-# BLOOM's family, with dropout: how activations are kept changes no bit.
+# BLOOM's family with dropout: the method of keeping activations changes no bit.
 bloom="$FRESH --position-embedding-type alibi --embed-layernorm --hidden-dropout 0.1 --attention-dropout 0.1
     --exit-interval 8 --save-interval 8 --check-replicas 2 --log-params-norm"
 # shellcheck disable=SC2086
@@ -91,9 +93,8 @@ check "bloom: --sequence-parallel" sh -c "scales() { sed -n 's/.*loss scale: \([
     scales '$W/bloom.log' >'$W/a'; scales '$W/bloom-too.log' | cmp - '$W/a'"
 rm -rf "$W"/bloom*
 
-# Fresh weights are drawn by another generator: the scale finds its place as the reference's did, within a factor of 2 of
-# where that is at the same iteration or one beside it (both move by 2, not always at the same one).
-# shellcheck disable=SC2086
+# Another generator draws the new weights. The scale converges as the reference's did, within a factor of 2 of its
+# value at the same iteration or an adjacent one (both change by factors of 2, not always at the same iteration).
 run fresh 2 2 2 $FRESH --exit-interval 30 --save "$W/fresh" --save-interval 7
 within() {
     scales "$golden" >"$W/want"
@@ -108,12 +109,12 @@ check "fresh: the first overflows" sh -c "grep OVERFLOW '$W/fresh.log' | head -n
 skips=$(grep -c OVERFLOW "$W/fresh.log")
 check "fresh: status.json counts the skips" grep -q "\"skipped_steps\":$skips," "$W/fresh/status.json"
 
-# cmp_tails PATTERN NAME: what run NAME has of it is the end of what the fresh run has.
+# cmp_tails PATTERN NAME: the matching lines of run NAME must be the last ones of the uninterrupted run.
 cmp_tails() {
     grep -o "$1" "$W/$2.log" >"$W/b"
     grep -o "$1" "$W/fresh.log" | tail -n "$(wc -l <"$W/b")" | cmp - "$W/b"
 }
-# Stopped at any point, also right behind an overflow, a run goes on with the same bits.
+# A run stopped at any point, even immediately after an overflow, continues with the same bits.
 last=$(awk '/OVERFLOW/ { over = 1; next } /^ iteration/ { if (over) { split($2, i, "/"); n = i[1] } over = 0 } END { print n }' "$W/fresh.log")
 for stop in $stops "$last"; do
     # shellcheck disable=SC2086

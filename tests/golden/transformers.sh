@@ -11,7 +11,7 @@ torch=$python full=$(python_with 'torch, transformers')
 [ -n "$full" ] || echo "no Python with transformers here: bytes are compared, loading is skipped"
 
 bloom=tests/data/bloom-tp2pp2dp2/global_step20 gpt2=tests/data/gpt2-tp2pp2dp1/global_step20
-# One folder: [load it,] and compare every tensor.
+# Compare every tensor of one folder, and load it if Transformers is there.
 look() {    # NAME FOLDER TAG [ROWS]
     name=$1
     shift
@@ -30,7 +30,8 @@ for model in bloom gpt2; do
     look "$model pickled" "$W/$model-bin" "$tag"
     check "$model stripped" export-hf -q --strip-vocab-padding "$tag" "$W/$model-strip"
     look "$model stripped" "$W/$model-strip" "$tag" 257
-    # A briefly trained model hides most mistakes. No training gives these: weights and masters are not each other's.
+    # A briefly trained model hides most mistakes. These values do not result from training: weights and masters are
+    # independent.
     check "$model with strong weights" "$torch" "$script" strong "$tag" "$W/$model-strong.in"
     check "$model, strong" export-hf -q --accept-mismatch "$W/$model-strong.in" "$W/$model-strong"
     look "$model, strong" "$W/$model-strong" "$W/$model-strong.in"
@@ -38,7 +39,7 @@ done
 [ -z "$full" ] || check "bytes of the converter" "$full" "$script" converter "$W/bloom" "$bloom"
 [ -z "$full" ] || { check "by layer" "$full" "$script" converter "$W/bloom-layers" "$bloom"; }
 
-# The trainer and Transformers compute the same from the same masters: golden ones and strong ones.
+# The trainer and Transformers compute the same from the same masters, golden and strong ones.
 if [ -n "$full" ]; then
     . tests/lib/train.sh
     for model in bloom gpt2 bloom-strong gpt2-strong; do

@@ -17,7 +17,7 @@ engine() { "$python" -W ignore -m torch.distributed.run --standalone --nproc-per
 wanted() { case $1 in ${CASES:-*}) ;; *) return 1 ;; esac; rm -rf "$W/run"; mkdir "$W/run"; }
 tell() { grep 'losses' "$W/log"; }
 
-# Megatron-core's local layers call norms by other names than its checkpoints.
+# The local layers of Megatron-core have other names for norms than its checkpoints.
 norms() { ckpt-edit -q rename "$1" "$2" "$W/run/a" "$W/run/b" && ckpt-edit -q rename "$3" "$4" "$W/run/b" "$W/run/global_step2"; }
 to_model() { norms self_attention.linear_qkv.layer_norm_weight input_layernorm.weight mlp.linear_fc1.layer_norm_weight \
     pre_mlp_layernorm.weight; }
