@@ -1,17 +1,17 @@
 #!/bin/sh
-# deb.sh - what `make deb` does: Debian packages of this tree, in build/deb
+# deb.sh - make Debian packages of this tree in build/deb, for `make deb`
 #
 #   shardkit         the tools that need neither MPI nor a GPU, ops/, man pages, completion
 #   shardkit-train   train
-#   shardkit-cuda    the kernels that train loads where there is an NVIDIA driver; built where nvcc is found
-# Needs dpkg-dev and debhelper. The version is the Makefile's.
+#   shardkit-cuda    the kernels that train loads if an NVIDIA driver is present; built if nvcc is found
+# The script needs dpkg-dev and debhelper. The version is that of the Makefile.
 set -eu
 cd "$(dirname "$0")/../.."
 for program in dpkg-buildpackage dh; do
     command -v $program >/dev/null || { echo "deb: no $program here: apt-get install dpkg-dev debhelper" >&2; exit 1; }
 done
 version=$(sed -n 's/^VERSION *:= *//p' Makefile)
-# The time of the source, so that two builds of one tree are one package.
+# Use the time of the source, so that two builds of one tree give the same package.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 tree=build/deb/shardkit-$version

@@ -1,5 +1,5 @@
 #!/bin/sh
-# submit-1B.sh - a BLOOM of 1.7 billion parameters, on 8 nodes of 8 GPUs; it fits on one
+# submit-1B.sh - submit a BLOOM of 1.7 billion parameters on 8 nodes of 8 GPUs; it also fits on one node
 #
 #   RUN=/scratch/1b TOKENIZER=bigscience/tokenizer DATA_PATH=/data/text_document sh submit-1B.sh
 set -a

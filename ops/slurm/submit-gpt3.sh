@@ -1,9 +1,10 @@
 #!/bin/sh
-# submit-gpt3.sh - GPT-3 in the sizes and with the variables of NeMo's examples
+# submit-gpt3.sh - submit GPT-3 in the sizes and with the variables of NeMo's examples
 #
 #   MODEL_SIZE=175b NODES=64 MAX_STEPS=300000 JOB_SUFFIX=-a RUN=/fsx/gpt3 DATA_PATH=/fsx/pile/gpt2_text_document \
 #       VOCAB_FILE=/fsx/bpe/vocab.json MERGE_FILE=/fsx/bpe/merges.txt IMAGE=/fsx/shardkit.sqsh sh submit-gpt3.sh
-# Without IMAGE no container is used. RUN_SH, if given, is sourced before: what a site sets for its network, say.
+# Without IMAGE no container is used. RUN_SH, if given, is sourced first, for example to set variables of the site's
+# network.
 set -a
 : "${MODEL_SIZE:=175b}" "${MAX_STEPS:=300000}" "${JOB_SUFFIX=}" "${IMAGE=}" "${RUN_SH=}"
 # nodes, layers, width, heads, TP, PP, micro batch, batch, learning rate

@@ -1,10 +1,10 @@
 #!/bin/sh
-# submit-tr1-13B.sh - the 13B of GPT-2's family in fp16, on 16 nodes of 4 GPUs
+# submit-tr1-13B.sh - submit the 13B model of the GPT-2 family in fp16, on 16 nodes of 4 GPUs
 #
 #   RUN=/scratch/tr1 DATA_PATH=/data/oscar_text_document VOCAB_FILE=gpt2-vocab.json MERGE_FILE=gpt2-merges.txt \
 #       sh submit-tr1-13B.sh
-# Jobs of 20 hours. A batch of 16 samples is work for 8 replicas, 16 nodes. Its rounds saved at different intervals,
-# with a script each; SAVE_SCHEDULE says it in one.
+# The jobs have 20 hours. A batch of 16 samples suffices for 8 replicas on 16 nodes. The original run used one script
+# for each of its rounds, which saved at different intervals; SAVE_SCHEDULE holds all of these intervals.
 set -a
 : "${NODES:=16}" "${SPARES=2}" "${TASKS_PER_NODE:=4}" "${JOB_NAME:=tr1-13B}"
 : "${TIME:=20:00:00}" "${ARRAY=1-10%1}" "${EXIT_DURATION_MINS=1190}"

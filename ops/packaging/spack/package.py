@@ -1,7 +1,7 @@
-# package.py - shardkit for Spack 1.0 and later: into packages/shardkit/ of a repository of recipes of your own
+# package.py - a recipe for Spack 1.0 and later; copy it to packages/shardkit/ of your own repository of recipes
 #
-# There is no archive to fetch: `git` is to name where the sources are at your site; or build from a checkout, in it,
-# with `spack dev-build shardkit@main`. Nothing of Python is needed once it is built.
+# There is no archive to fetch. Set `git` to the location of the sources at your site, or run
+# `spack dev-build shardkit@main` in a checkout. The built tools need no Python.
 from spack_repo.builtin.build_systems.makefile import MakefilePackage
 
 from spack.package import *
@@ -32,7 +32,7 @@ class Shardkit(MakefilePackage):
     depends_on("zlib-api")
     depends_on("pcre2")
     depends_on("zstd")
-    # The Makefile asks pkg-config for ompi-c.
+    # The Makefile calls pkg-config for ompi-c.
     depends_on("openmpi", when="+mpi")
     depends_on("cuda@13:", when="+cuda")
     depends_on("nccl", when="+cuda")
@@ -40,7 +40,7 @@ class Shardkit(MakefilePackage):
     conflicts("platform=darwin", msg="io_uring and O_DIRECT are of Linux")
 
     def build_args(self):
-        # hdf5-serial is Debian's name for it; warnings are errors for whoever changes the sources only.
+        # hdf5-serial is Debian's name for HDF5. Warnings are errors only for developers of the sources.
         libraries = "libarchive jansson libisal liburing hdf5 zlib libpcre2-8 libzstd"
         args = ["PREFIX=" + str(self.prefix), "PKGS=" + libraries, "WARN=-Wall", "V=1"]
         if self.spec.satisfies("~mpi"):
