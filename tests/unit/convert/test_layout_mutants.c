@@ -287,8 +287,9 @@ static bool is_beyond(int set_no, enum form form, enum mutate_kind kind, const s
         return true;
     if (is_bare(m))
         return layout != KIND_HF ? tensor_lines_only_names(got, want) : form != FORM_EXPORT;
+    /* A master, and the weight that is made of it. */
     if (kind == MUTATE_VALUES && layout != KIND_ZERO)
-        return tensor_lines_n_others(got, want) <= 1;
+        return tensor_lines_n_others(got, want) <= 2;
     if (layout == KIND_HF || layout == KIND_DCP || layout == KIND_TORCHDIST)
         return forged || kind == MUTATE_RANK || kind == MUTATE_SAVE;
     /* A norm of the other save rounds to the same weights. Of frozen tensors of ZeRO-3 other files have pieces only. */
