@@ -42,6 +42,7 @@ check "c10d without its shared store: four ranks" worlds 4
 unset TORCH_DISABLE_SHARE_RDZV_TCP_STORE
 
 # A training run that saves; and two runs at the same time, neither of which receives a rank of the other.
+# shellcheck disable=SC2086
 training() {
     torchrun --standalone --nproc_per_node 2 "$BIN/train" --num-layers 2 --hidden-size 32 --num-attention-heads 2 \
         $GPT2 $COMMON --vocab-size 257 --exit-interval 2 --data-path "$DATA_DIR/text_document" \

@@ -90,6 +90,7 @@ for topology in $headonly_all; do
 done
 # Work that begins during the passes has fewer blocks to begin with here. The embedding is alone in a stage, which no
 # partition method gives.
+# shellcheck disable=SC2086
 launch 6 $COMMON $HEADONLY --pipeline-model-parallel-size 3 --data-path "$DATA_DIR/text_document" --exit-interval 20 \
     --save "$W/headonly-beside" --save-interval 100 --load $headonly --overlap-grad-reduce --overlap-param-gather \
     >"$W/log-head" 2>&1 || fail "headonly, beside: $(tail -n 3 "$W/log-head")"

@@ -95,6 +95,7 @@ rm -rf "$W"/bloom*
 
 # Another generator draws the new weights. The scale converges as the reference's did, within a factor of 2 of its
 # value at the same iteration or an adjacent one (both change by factors of 2, not always at the same iteration).
+# shellcheck disable=SC2086
 run fresh 2 2 2 $FRESH --exit-interval 30 --save "$W/fresh" --save-interval 7
 within() {
     scales "$golden" >"$W/want"
