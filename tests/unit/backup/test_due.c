@@ -36,7 +36,7 @@ static struct rules rules_of(const char *text)
     return r;
 }
 
-/* Steps of one verb, place and form as text: "1000 2000 ". */
+/* Return the steps of one verb, place and form as text: "1000 2000 ". */
 static char *steps_text(const struct due_action *a, int n, enum due_verb verb, int place, enum backup_form form)
 {
     size_t len = 0;
@@ -78,7 +78,7 @@ static const char schedule[] =
     "full 31200,31259             # spikes\n"
     "weights-every 3000\n";
 
-/* A save each 100 steps up to 120000, and around the spike; nothing is anywhere yet. */
+/* A run saves every 100 steps up to 120000, and around the spike. No place holds anything yet. */
 static void test_published_schedule(void **state)
 {
     static int64_t step[1300];
@@ -113,7 +113,7 @@ static void test_published_schedule(void **state)
     assert_string_equal(got, want);
     free(got);
 
-    /* Steps that nobody else is to hold may go at once, all but the last 20; the others wait. */
+    /* Steps that no place must hold may be removed at once, all but the last 20. The others wait. */
     for (int i = 0; i < n; i++) {
         bool elsewhere = a[i].step % 1000 == 0 || a[i].step == 31200 || a[i].step == 31259;
 
@@ -126,7 +126,7 @@ static void test_published_schedule(void **state)
     rules_free(&r);
 }
 
-/* As places fill, copies stop being due and steps may go; a copy that is not verified counts for nothing. */
+/* As places fill, copies are no longer due and steps may be removed. A copy that is not verified does not count. */
 static void test_places_hold(void **state)
 {
     static const struct due_held store[] = { { 1000, FORM_WHOLE, true, true }, { 2000, FORM_WHOLE, false, false },
@@ -142,10 +142,11 @@ static void test_places_hold(void **state)
     char *got;
 
     (void)state;
-    expect_steps(a, n, DUE_COPY, 0, "2000 4000 5000 ");         /* a tar serves; what is not verified does not */
-    expect_steps(a, n, DUE_COPY, 1, "4000 ");                   /* weights do not serve for whole */
+    expect_steps(a, n, DUE_COPY, 0, "2000 4000 5000 ");         /* a tar counts; a copy that is not verified does
+                                                                 * not */
+    expect_steps(a, n, DUE_COPY, 1, "4000 ");                   /* weights do not count as a whole copy */
     got = steps_text(a, n, DUE_COPY, 1, FORM_WEIGHTS);
-    assert_string_equal(got, "1000 5000 ");                     /* whole serves for weights */
+    assert_string_equal(got, "1000 5000 ");                     /* a whole copy counts as weights */
     free(got);
     expect_steps(a, n, DUE_FORGET, DUE_RUN, "3000 ");
     expect_steps(a, n, DUE_WAIT, DUE_RUN, "1000 2000 4000 ");
@@ -153,7 +154,8 @@ static void test_places_hold(void **state)
     rules_free(&r);
 }
 
-/* What latest does not name yet is copied and stays; a faithful copy of what is not sound is there, and lets nothing go. */
+/* Steps newer than `latest` are copied and stay. An exact copy of a step that is not sound exists, but allows no
+ * removal. */
 static void test_newer_and_unsound(void **state)
 {
     static const struct due_held store[] = { { 10, FORM_WHOLE, true, true }, { 20, FORM_WHOLE, false, true } };
@@ -172,23 +174,24 @@ static void test_newer_and_unsound(void **state)
     rules_free(&r);
 }
 
-/* ---- what forbids ---- */
+/* ---- conditions that prevent removal ---- */
 
 static void test_nothing_is_forgotten(void **state)
 {
     static const struct due_held held[] = { { 1, FORM_WHOLE, true, true }, { 2, FORM_WHOLE, true, true }, { 3, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 1, 2, 3, 4 };
     static const struct { const char *rules; int64_t latest; bool known; const char *forget; } cases[] = {
-        { "place p\nfull-every 1\n", 4, true, "" },             /* no rule keeps: all stay */
+        { "place p\nfull-every 1\n", 4, true, "" },             /* no keep rule: all steps stay */
         { "keep-last 1\nplace p\nfull-every 1\n", 4, true, "1 2 3 " },
-        { "keep-last 1\nplace p\nfull-every 1\n", 4, false, "" },       /* the place does not answer */
+        { "keep-last 1\nplace p\nfull-every 1\n", 4, false, "" },       /* the place cannot be read */
         { "keep-last 1\nplace p\nfull-every 1\n", 2, true, "1 " },      /* 3 and 4 are being written; 2 is latest */
-        { "keep 4\nplace p\nfull-every 1\n", 4, true, "" },     /* says what to keep besides, not that others may go */
-        { "keep-every 4\nkeep 2\nplace p\nfull-every 1\n", 3, true, "1 " },    /* latest stays unasked */
+        { "keep 4\nplace p\nfull-every 1\n", 4, true, "" },     /* lists steps to keep, but does not allow removal
+                                                                 * of others */
+        { "keep-every 4\nkeep 2\nplace p\nfull-every 1\n", 3, true, "1 " },    /* latest stays without a rule */
         { "keep-last 2\nkeep 1\nplace p\nfull-every 1\n", 4, true, "2 " },
         { "keep-every 2\nplace p\nfull-every 1\n", 4, true, "1 3 " },
-        { "keep-every 2\nplace p\nfull-every 1\n", -1, true, "" },     /* nobody knows which steps are finished */
-        { "keep-last 1\n", 4, true, "1 2 3 " },                 /* no place is named: the rules alone say so */
+        { "keep-every 2\nplace p\nfull-every 1\n", -1, true, "" },     /* it is unknown which steps are finished */
+        { "keep-last 1\n", 4, true, "1 2 3 " },                 /* no place is named, so the keep rules alone decide */
     };
 
     (void)state;
@@ -208,7 +211,8 @@ static void test_nothing_is_forgotten(void **state)
     }
 }
 
-/* A place with keep rules of its own: what it would forget is not copied there, and the other place must hold it. */
+/* A place with its own keep rules: steps that it would remove are not copied there, and the other place must hold
+ * them. */
 static void test_place_forgets(void **state)
 {
     static const struct due_held near[] = { { 10, FORM_WHOLE, true, true }, { 20, FORM_WHOLE, true, true },
@@ -225,26 +229,26 @@ static void test_place_forgets(void **state)
     (void)state;
     expect_steps(a, n, DUE_COPY, 0, "50 60 ");
     expect_steps(a, n, DUE_FORGET, 0, "40 ");
-    expect_steps(a, n, DUE_WAIT, 0, "10 ");                     /* 20 is the only other one that is whole and good */
+    expect_steps(a, n, DUE_WAIT, 0, "10 ");                     /* 20 is the only other step that is whole and sound */
     got = steps_text(a, n, DUE_WAIT, 0, FORM_WEIGHTS);
-    assert_string_equal(got, "30 ");                            /* far is to hold it whole, and does not */
+    assert_string_equal(got, "30 ");                            /* far must hold it whole, and does not */
     free(got);
     free(a);
     rules_free(&r);
 }
 
-/* Newer ones that are damaged, or are to come, are none: the newest good ones of a place stay. */
+/* Newer copies that are damaged or not yet made do not count: the newest sound ones of a place stay. */
 static void test_place_keeps_the_good(void **state)
 {
     static const struct due_held held[] = { { 10, FORM_WHOLE, true, true }, { 20, FORM_WHOLE, true, true }, { 30, FORM_TAR, false, false },
                                             { 40, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 50, 60 };
     static const struct { const char *keep; int n_held; const char *forget, *wait; } cases[] = {
-        { "keep-last 1", 2, "10 ", "20 " },             /* 60 is to come */
+        { "keep-last 1", 2, "10 ", "20 " },             /* 60 is not yet made */
         { "keep-last 2", 2, "", "10 20 " },
         { "keep-last 2", 3, "", "10 20 " },             /* 30 is damaged */
         { "keep-last 2", 4, "10 ", "20 40 " },
-        { "keep-last 3\nkeep 10", 4, "", "20 " },      /* 40, 50, 60 stay anyway */
+        { "keep-last 3\nkeep 10", 4, "", "20 " },      /* 40, 50, 60 stay in any case */
         { "keep-every 20", 2, "10 ", "" },              /* nothing is counted */
     };
 
@@ -267,7 +271,7 @@ static void test_place_keeps_the_good(void **state)
     }
 }
 
-/* Weights alone make no whole copy old: of each form the newest stay. */
+/* Copies of weights do not replace whole copies: the newest of each form stay. */
 static void test_place_keeps_whole_ones(void **state)
 {
     static const struct due_held held[] = { { 1000, FORM_WHOLE, true, true }, { 1100, FORM_WEIGHTS, true, true },
@@ -277,9 +281,9 @@ static void test_place_keeps_whole_ones(void **state)
     static const struct { int n_held; enum due_verb verb; const char *whole, *weights; } cases[] = {
         { 0, DUE_COPY, "1000 ", "1200 " },
         { 2, DUE_FORGET, "", "" },
-        { 2, DUE_WAIT, "", "1100 " },                   /* 1200 is to come */
-        { 3, DUE_FORGET, "", "1100 " },                 /* 1000 is the newest that is whole */
-        { 4, DUE_FORGET, "1000 ", "1100 1200 " },       /* 2000 is the newest of both */
+        { 2, DUE_WAIT, "", "1100 " },                   /* 1200 is not yet made */
+        { 3, DUE_FORGET, "", "1100 " },                 /* 1000 is the newest whole one */
+        { 4, DUE_FORGET, "1000 ", "1100 1200 " },       /* 2000 is the newest of both forms */
     };
 
     (void)state;
@@ -298,7 +302,7 @@ static void test_place_keeps_whole_ones(void **state)
     rules_free(&r);
 }
 
-/* ---- rules that are none ---- */
+/* ---- invalid rules ---- */
 
 static void test_bad_rules(void **state)
 {

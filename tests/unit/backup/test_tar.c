@@ -16,7 +16,7 @@
 #define LONG_NAME "zero/3.self_attention.query_key_value.weight.with.a.name.that.is.longer.than.a.header.has.room.for." \
                   "and.longer.still.so.that.it.cannot.be.cut.in.two.either.because.no.slash.is.near.enough/fp32.pt"
 
-/* Only headers are written: the rest of the file is a hole. */
+/* Write only the headers. The rest of the file is a hole. */
 static void write_heads(const char *path, const struct tar *t)
 {
     FILE *f = fopen(path, "w");

@@ -72,7 +72,7 @@ static void nearest_words(void **state)
     assert_string_equal(parse_nearest("fromat", words, 4), "format");
     assert_string_equal(parse_nearest("thread", words, 4), "threads");
     assert_null(parse_nearest("zzzzzz", words, 4));
-    /* Neighbours that changed places are one mistake, not two. */
+    /* Two exchanged neighbours count as one mistake, not two. */
     assert_string_equal(parse_nearest("hlep", swapped, 6), "help");
     assert_string_equal(parse_nearest("verfiy", swapped, 6), "verify");
     assert_string_equal(parse_nearest("tset", swapped, 6), "set");
@@ -158,7 +158,7 @@ static void values_of_8_bits(void **state)
     }
 }
 
-/* Every double comes back from its text, and what a person wrote stays as written. */
+/* Every double survives a round trip through its text, and text written by a person is kept unchanged. */
 static void reals_round_trip(void **state)
 {
     static const struct { double v; const char *text; } cases[] = {
@@ -227,7 +227,7 @@ static void windows_and_short_files(void **state)
                                                 .name = "data/0" });
     assert_int_equal(files_read_extent(f, &(struct extent){ rec, 1, 2 }, buf, &e), 0);
     assert_string_equal(buf, "34");
-    /* The file shrinks behind our back. */
+    /* The file shrinks after it was opened. */
     assert_int_equal(truncate(path, 5), 0);
     assert_int_equal(files_read(f, file, 0, buf, 8, &e), -1);
     assert_non_null(strstr(e.msg, "cut short while we read"));
@@ -295,7 +295,7 @@ static void names_are_found_among_many(void **state)
     assert_int_equal(names_find(t, "0.bias"), -1);
     for (int i = 0; i < N; i++)
         names_add(t, arena_fmt(a, "%d.bias", i), i);
-    names_add(t, "7.bias", N);                  /* the first one stays */
+    names_add(t, "7.bias", N);                  /* the first one is kept */
     assert_int_equal(names_n(t), N + 1);
     for (int i = 0; i < N; i++)
         assert_int_equal(names_find(t, arena_fmt(a, "%d.bias", i)), i);
@@ -303,7 +303,7 @@ static void names_are_found_among_many(void **state)
     arena_free(a);
 }
 
-/* A source's parameters are found while it grows, and after it was sorted. */
+/* Parameters of a source are found while it grows, and after it was sorted. */
 static void parameters_are_found_by_name(void **state)
 {
     struct source s = { .arena = arena_new(0) };
@@ -339,7 +339,7 @@ static int teardown(void **state)
     return dir_remove(scratch, &e);
 }
 
-/* Every character there is comes back as one; surrogates only where Python's are let through. */
+/* Every character survives a round trip. Surrogates are accepted only where Python accepts them. */
 static void every_character_is_utf8(void **state)
 {
     char u[4];

@@ -18,11 +18,11 @@
 #include "libcommon/base/child.h"
 #include "libcommon/base/files.h"
 
-/* More than a pipe holds. */
+/* More bytes than a pipe holds. */
 enum { FED_BYTES = 1 << 20 };
 
 struct fed {
-    size_t bytes;               /* that are written */
+    size_t bytes;               /* number of bytes written */
     bool then_fails;
 };
 
@@ -84,7 +84,7 @@ static void a_program_that_fails_has_the_word(void **state)
     (void)state;
     assert_int_equal(run("head -c 9 >/dev/null; exit 7", &(struct fed){ FED_BYTES, false }, NULL, &status, &e), 0);
     assert_int_equal(status, 7);
-    /* And one that is content with less than all is not believed. */
+    /* A program that reads less than all of its input is an error. */
     assert_int_equal(run("head -c 9 >/dev/null", &(struct fed){ FED_BYTES, false }, NULL, &status, &e), -1);
     assert_int_equal(e.sys, EPIPE);
 }
@@ -119,7 +119,7 @@ static void output_goes_to_a_file(void **state)
     fclose(f);
 }
 
-/* A parent that is killed takes its program along: the pipe that only that holds comes to its end. */
+/* If a parent is killed, its program ends too: the pipe that only the program holds reaches its end. */
 static void nobody_is_left_behind(void **state)
 {
     int held[2];
@@ -140,7 +140,7 @@ static void nobody_is_left_behind(void **state)
     usleep(300000);
     assert_int_equal(kill(pid, SIGKILL), 0);
     waitpid(pid, NULL, 0);
-    alarm(20);                          /* else this read would wait for sleep's end */
+    alarm(20);                          /* otherwise this read would wait until sleep ends */
     assert_int_equal(read(held[0], &byte, 1), 0);
     alarm(0);
     close(held[0]);

@@ -13,7 +13,7 @@
 enum { N = 300000 };
 static unsigned char data[N], copy[N + 64];
 
-/* Around the edges of what is folded at a time (256), of where folding begins (1024) and of cache blocks. */
+/* Sizes around the edges of one folding step (256), of the start of folding (1024) and of cache blocks. */
 static const size_t sizes[] = { 0, 1, 63, 64, 255, 256, 257, 1023, 1024, 1025, 1087, 1088, 1279, 1280, 1281,
                                 4095, 4096, 4097, 32768, 32769, 65536 + 511, N - 64 };
 
@@ -39,7 +39,7 @@ static void test_bytes(void **state)
     }
 }
 
-/* Every alignment of either side; the bytes around the copy stay what they were. */
+/* Test every alignment of both sides. The bytes around the copy must not change. */
 static void test_copy(void **state)
 {
     (void)state;
@@ -73,7 +73,7 @@ static void test_shift(void **state)
         /* x^(8(a+b)) = x^8a x^8b */
         assert_int_equal(crc_shift(crc_shift(crc, after[i] / 2), after[i] - after[i] / 2), crc_shift(crc, after[i]));
     }
-    /* 2^63: 2^32 - 1 zero bytes are a whole turn, and 2^63 leaves 2^31 of the last one. */
+    /* 2^32 - 1 zero bytes are a full period, so 2^63 of them equal 2^31. */
     assert_int_equal(crc_shift(crc, 1ull << 63), crc_shift(crc, 1ull << 31));
     for (size_t n = 0; n <= sizeof zeros; n++)
         assert_int_equal(crc_zeros(n), crc_bytes(0, zeros, n));

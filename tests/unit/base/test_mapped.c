@@ -21,7 +21,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/model/dataset.h"
 
-enum { BYTES = 5 * 65536 + 100 };       /* pages of any size, and a part of one */
+enum { BYTES = 5 * 65536 + 100 };       /* several pages of any size, and a part of one */
 
 static char dir[256];
 
@@ -88,7 +88,7 @@ static void test_cut_short(void **state)
     assert_int_equal(mapped_use(look, &l, &e), 0);
     assert_int_equal(l.found, 7);
     assert_int_equal(mapped_check(&m, &e), 0);
-    /* The signal comes each time, not only once. */
+    /* The signal is handled each time, not only once. */
     assert_int_equal(truncate(path, 65536), 0);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(mapped_use(look, &l, &e), -1);
@@ -98,7 +98,7 @@ static void test_cut_short(void **state)
     }
     l.at = 65535;
     assert_int_equal(mapped_use(look, &l, &e), 0);
-    /* Within a page no signal comes: zeros are read, and the check tells. */
+    /* Within a page no signal is raised: zeros are read, and the check reports it. */
     assert_int_equal(truncate(path, 65500), 0);
     assert_int_equal(mapped_use(look, &l, &e), 0);
     assert_int_equal(l.found, 0);
@@ -109,7 +109,7 @@ static void test_cut_short(void **state)
     free(path);
 }
 
-/* The file that is mapped has another name now, or none: what is in memory is whole. */
+/* The mapped file has been renamed or removed: its contents in memory are complete. */
 static void test_replaced(void **state)
 {
     char *path = put("replaced"), *other = put("other");
@@ -126,7 +126,7 @@ static void test_replaced(void **state)
     assert_int_equal(rename(other, path), 0);
     assert_int_equal(mapped_use(look, &l, &e), 0);
     assert_int_equal(mapped_check(&m, &e), 0);
-    /* A page that does not come, and nothing that tells why: as of storage that fails. */
+    /* A page cannot be read and no cause is visible, as with failing storage. */
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(mapped_use(look, &l, &e), -1);
     expect_end(&e, ERR_SYS, path, "cannot read at byte 327779: Input/output error");
@@ -177,7 +177,7 @@ static void test_threads(void **state)
     }
 }
 
-/* Outside of mapped_use() the signal does what it did. */
+/* Outside of mapped_use() the signal has its previous effect. */
 static void test_not_ours(void **state)
 {
     char *path = put("plain");
@@ -205,7 +205,7 @@ static void test_not_ours(void **state)
     free(path);
 }
 
-/* Samples of a set whose token file is cut short, at a page's end and within one. */
+/* Read samples of a set whose token file is truncated, at a page boundary and within a page. */
 static void test_samples(void **state)
 {
     const struct dataset_opts o = { .n_samples = 50, .s = 128, .seed = 1, .cut = 0.95, .build = true };
@@ -239,7 +239,7 @@ static void test_samples(void **state)
                 n_failed[i]++;
             }
     }
-    /* Whatever came from a file that has changed is refused, not only what is missing. */
+    /* All data of a file that has changed is refused, not only the missing part. */
     assert_true(n_failed[0] == 0 && n_failed[1] == dataset_samples(d) && n_failed[2] == dataset_samples(d));
     dataset_close(d);
     free(part.prefix);

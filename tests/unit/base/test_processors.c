@@ -53,7 +53,7 @@ static void test_version_2(void **state)
     write_file("v2/d/cpu.max", "800000 100000\n");
     assert_int_equal(quota("0::/\n", "v2"), INT_MAX);
     assert_int_equal(quota("0::/a\n", "v2"), 3);                /* 3.5 processors: three threads can run all the time */
-    assert_int_equal(quota("0::/a/b\n", "v2"), 3);              /* the parent's quota holds for its children */
+    assert_int_equal(quota("0::/a/b\n", "v2"), 3);              /* the parent's quota applies to its children */
     assert_int_equal(quota("0::/a/b/c\n", "v2"), 1);            /* half a processor */
     assert_int_equal(quota("0::/d\n", "v2"), 8);
     assert_int_equal(quota("0::/not/visible/here\n", "v2"), INT_MAX);
@@ -90,7 +90,7 @@ static void test_default_threads(void **state)
     assert_int_equal(processors_default_threads(1), 1);
     setenv("OMP_NUM_THREADS", "1,4", 1);
     assert_int_equal(processors_default_threads(1), 1);
-    setenv("OMP_NUM_THREADS", "100000", 1);                     /* never more than the processors that are there */
+    setenv("OMP_NUM_THREADS", "100000", 1);                     /* never more than the existing processors */
     assert_int_equal(processors_default_threads(1), all);
     setenv("OMP_NUM_THREADS", "many", 1);
     assert_int_equal(processors_default_threads(1), all);

@@ -28,7 +28,7 @@ static char *in_scratch(const char *name)
     return path_join(scratch, name);
 }
 
-/* The same small model each time, but for one bit of `drift`; its tag folder. */
+/* Generate the same small model each time, except for one bit of `drift`. Returns its tag folder. */
 static char *generate(const char *name, const char *drift)
 {
     struct ckptgen g;
@@ -101,7 +101,7 @@ static const char *const drifts[] = {
     "8.weight:bf16:0:1", "tied_modules.embed.word_embeddings.weight:exp_avg:0:1",
 };
 
-/* A result whose files are sound in themselves, but hold one other bit than the source. */
+/* The files of the result are consistent, but one bit differs from the source. */
 static void one_wrong_bit(void **state)
 {
     char *in = generate("in", NULL), *out = in_scratch("out");
@@ -153,7 +153,7 @@ static int verify(const char *dir, const char *certificate, const char *code)
     return n;
 }
 
-/* Whoever holds the certificate finds the same bit later, in any topology. */
+/* With the certificate, the same bit is found later, in any topology. */
 static void verified_later(void **state)
 {
     char *in = generate("in", NULL), *out = in_scratch("out"), *file = in_scratch("proof");
@@ -178,7 +178,7 @@ static void verified_later(void **state)
     free(file);
 }
 
-/* Tensors that the one has and the other has not, or in another shape. */
+/* Tensors that exist on one side only, or have another shape. */
 static void other_tensors(void **state)
 {
     struct ckptgen g;

@@ -20,7 +20,7 @@ struct made {
     char bytes[STATE_N][PIECES][ROWS * COLUMNS * 4];
 };
 
-/* Pieces of a state in a file each; the maps are those of a layout that keeps boxes. */
+/* Add the pieces of a state, each in its own file. The maps are those of a layout that stores boxes. */
 static void add_state(struct made *m, enum state st, enum cut cut)
 {
     const int64_t shape[] = { ROWS, COLUMNS };
@@ -56,7 +56,7 @@ static void add_state(struct made *m, enum state st, enum cut cut)
     assert_non_null(m->param.state[st]);
 }
 
-/* One group, with Adam's betas. */
+/* Describe one group, with Adam's betas. */
 static struct pk *groups_of(struct arena *a)
 {
     struct pk *groups = pk_list(a), *group = pk_dict(a), *betas = pk_list(a);
@@ -68,7 +68,8 @@ static struct pk *groups_of(struct arena *a)
     return groups;
 }
 
-/* What is found of a tensor whose states hold these values, each cut as `cut` says: that code and no other. */
+/* Return the number of findings about a tensor whose states have these values, each divided as `cut` says. All must
+ * have this code. */
 static int n_found(struct made *m, const enum cut cut[STATE_N], const char *code)
 {
     const struct mismatch_opts o = { .threads = 1 };
@@ -92,7 +93,7 @@ static int n_found(struct made *m, const enum cut cut[STATE_N], const char *code
     return n;
 }
 
-/* All of one save: no two elements are alike, and each has its own size of gradients. */
+/* Fill in values of one save: no two elements are alike, and each has its own size of gradients. */
 static void fill(struct made *m)
 {
     for (int i = 0; i < ROWS; i++)

@@ -18,7 +18,7 @@ enum { RANKS = 3, ELEMS = 100 };
 
 static char scratch[] = "/tmp/shardkit-repair-XXXXXX";
 
-/* One parameter whose copies lie in memory: a source of nothing else. */
+/* One parameter whose copies are in memory: a source without anything else. */
 struct made {
     struct source s;
     struct param param;
@@ -29,7 +29,7 @@ struct made {
     struct extent x[STATE_N][RANKS];
 };
 
-/* Equal copies, weights their rounded masters. */
+/* Fill in equal copies, with weights that are their rounded masters. */
 static void fill(struct made *m)
 {
     memset(m, 0, sizeof *m);
@@ -42,7 +42,7 @@ static void fill(struct made *m)
             m->bf16[k][i] = f32_to_bf16(m->flat[STATE_FP32][k][i]);
 }
 
-/* Its maps, after the values were set. */
+/* Make its maps, after the values were set. */
 static void open_made(struct made *m)
 {
     m->s = (struct source){ .path = (char *)"made", .tag = (char *)"made", .files = files_new(), .arena = arena_new(0),
@@ -108,7 +108,7 @@ static const struct repair_state *told(const struct result *r, enum state st)
 
 static struct made made, other;
 
-/* Different states drifted on different ranks: the one rank that agrees with most is taken for all of them. */
+/* Different states drifted on different ranks: the one rank that agrees with most others supplies all states. */
 static void test_majority_of_all_states(void **state)
 {
     struct result r;
@@ -119,8 +119,8 @@ static void test_majority_of_all_states(void **state)
     made.flat[STATE_FP32][0][5] += 1;
     made.bf16[0][5] = f32_to_bf16(made.flat[STATE_FP32][0][5]);
     made.flat[STATE_EXP_AVG][1][5] = 7;
-    made.flat[STATE_EXP_AVG_SQ][2][9] = 8;              /* rank 0 and 1 agree in everything here */
-    made.flat[STATE_EXP_AVG_SQ][1][11] = 9;             /* all three differ: the lowest */
+    made.flat[STATE_EXP_AVG_SQ][2][9] = 8;              /* ranks 0 and 1 agree in everything here */
+    made.flat[STATE_EXP_AVG_SQ][1][11] = 9;             /* all three differ, so the lowest rank is used */
     made.flat[STATE_EXP_AVG_SQ][2][11] = 10;
     repair(&made, REPLICAS_MAJORITY, &r);
     for (int st = STATE_FP32; st < STATE_N; st++)
@@ -135,7 +135,7 @@ static void test_majority_of_all_states(void **state)
     close_made(&made, &r);
 }
 
-/* Rank 0's values stay, in all states, whatever the others say. */
+/* Rank 0's values are kept in all states, whatever the others are. */
 static void test_first(void **state)
 {
     struct result r;
@@ -156,7 +156,7 @@ static void test_first(void **state)
     close_made(&made, &r);
 }
 
-/* Masters are averaged, and the weight is the rounded average: not the average of weights. */
+/* Masters are averaged, and the weight is the rounded average, not the average of the weights. */
 static void test_average_rounds_the_master(void **state)
 {
     struct result r;
@@ -179,7 +179,7 @@ static void test_average_rounds_the_master(void **state)
     close_made(&made, &r);
 }
 
-/* One rank's weight went astray: it is rounded from its master again, by every policy. */
+/* One rank's weight differs: every policy rounds it from its master again. */
 static void test_stray_weight(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void test_stray_weight(void **state)
     }
 }
 
-/* Weights that were nobody's rounded master are settled by themselves, and where all agree, left alone. */
+/* Weights that were not rounded masters are resolved by themselves, and are left alone where all agree. */
 static void test_unrounded_weights(void **state)
 {
     struct result r;
@@ -249,7 +249,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return rmdir(scratch);              /* nothing may be left in it */
+    return rmdir(scratch);              /* the folder must be empty */
 }
 
 int main(void)

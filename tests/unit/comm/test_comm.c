@@ -51,7 +51,7 @@ static void test_bf16_rounds_once(void **state)
     assert_int_equal(out[1], 0x7f80);
 }
 
-/* Every value of 16 bits comes through a sum with -0 unchanged, and every fp32 is rounded as base does it. */
+/* Every 16-bit value is unchanged by a sum with -0, and every fp32 is rounded as base does it. */
 static void check_all_values(enum dtype t, float (*widen)(uint16_t), uint16_t (*narrow)(float))
 {
     uint16_t *x = xmalloc(65536 * 2), *other = xmalloc(65536 * 2), *out = xmalloc(65536 * 2);
@@ -143,7 +143,7 @@ static void test_collectives(void **state)
     }
 }
 
-/* More members than send to each other one by one: small sums go in doubling steps. */
+/* More members than exchange data pairwise: small sums use doubling steps. */
 static int do_many(int rank, int size, void *arg)
 {
     struct err e = {0};
@@ -178,10 +178,10 @@ static void test_many_ranks(void **state)
     assert_true(ranks_run(19, do_many, NULL));
 }
 
-/* A barrier holds everybody until the last has come. */
+/* A barrier holds all ranks until the last has arrived. */
 static int do_barrier(int rank, int size, void *arg)
 {
-    double came, left;                  /* one clock for all; a wait is short where a rank is late to begin it */
+    double came, left;                  /* one clock for all ranks; a wait is short for a rank that begins it late */
     struct err e = {0};
     struct comm_world *w;
 
@@ -211,8 +211,8 @@ static void test_barrier(void **state)
 enum { BIG = 4 << 20, MANY = 500 };
 
 /*
- * Both send 4 MB to each other before either receives; then many small ones are on their
- * way while collectives of two groups go on; then they are received, in their order.
+ * Both ranks send 4 MB to each other before either receives. Then many small messages are in transit while
+ * collectives of two groups run. Then they are received in order.
  */
 static int do_messages(int rank, int size, void *arg)
 {
@@ -265,8 +265,8 @@ static void test_messages(void **state)
 }
 
 /*
- * A long message that came in part, because one of another group was waited for behind
- * it, and whose receive is started only then.
+ * A long message has arrived in part, because a message of another group after it was waited for. Its receive is
+ * started only then.
  */
 static int do_overtaken(int rank, int size, void *arg)
 {
@@ -313,7 +313,7 @@ static void test_overtaken(void **state)
     assert_true(ranks_run(2, do_overtaken, NULL));
 }
 
-/* Receives that are started together and waited for in another order. */
+/* Receives are started together and waited for in another order. */
 static int do_out_of_order(int rank, int size, void *arg)
 {
     struct comm_req *q[3] = {0};
@@ -344,7 +344,7 @@ static void test_out_of_order(void **state)
     assert_true(ranks_run(2, do_out_of_order, NULL));
 }
 
-/* Host values: sends take a copy and return, however late the receiver comes. */
+/* Host values: a send takes a copy and returns, however late the receiver is. */
 static int do_host(int rank, int size, void *arg)
 {
     struct err e = {0};
@@ -371,7 +371,7 @@ static int do_host(int rank, int size, void *arg)
         EXPECT(all_of[3 * r] == r && all_of[3 * r + 2] == 'y');
     EXPECT(comm_host_broadcast(all, own, sizeof own, size - 1, &e) == 0 && own[0] == size - 1);
     EXPECT(comm_host_send(all, big, COMM_HOST_MAX + 1, (rank + 1) % size, &e) < 0 && e.kind == ERR_USAGE);
-    /* One that nobody has received yet when the world closes would be a fault; this one is. */
+    /* A message that no rank has received when the world closes would be an error. This one is received. */
     if (rank == 0)
         EXPECT(comm_host_send(all, "bye", 4, 1, &(struct err){0}) == 0);
     if (rank == 1)
@@ -387,7 +387,7 @@ static void test_host_values(void **state)
     assert_true(ranks_run(3, do_host, NULL));
 }
 
-/* ---- what must be refused ---- */
+/* ---- calls that must be refused ---- */
 
 static int do_wrong_calls(int rank, int size, void *arg)
 {
@@ -419,7 +419,7 @@ static void test_wrong_calls(void **state)
     assert_true(ranks_run(2, do_wrong_calls, NULL));
 }
 
-/* Both sides hear that their lists differ. */
+/* Both sides detect that their lists differ. */
 static int do_lists_differ(int rank, int size, void *arg)
 {
     int list[] = {0, 1, 2};
@@ -432,7 +432,7 @@ static int do_lists_differ(int rank, int size, void *arg)
     EXPECT(!comm_create(w, rank == 1 ? "dp" : "tp", list, 3, &e));
     EXPECT(strstr(e.msg, "comm_create #0 of group ") && strstr(e.msg, "rank 1: makes a group with other members"));
     err_clear(&e);
-    /* The world goes on. */
+    /* The world remains usable. */
     EXPECT(comm_barrier(comm_world_group(w), NULL, &e) == 0);
     comm_world_close(w);
     return 0;
@@ -457,7 +457,7 @@ static int do_lengths_differ(int rank, int size, void *arg)
                            &e) < 0);
     EXPECT(strstr(e.msg, "all_reduce #1 of group world: rank "));
     EXPECT(strstr(e.msg, rank ? "rank 0: sent 28 bytes where 32 were expected" : "rank 1: sent 32 bytes where 28"));
-    usleep(200000);                 /* let the other see it too, and not our end */
+    usleep(200000);                 /* let the other rank detect it as well, instead of this rank's end */
     _exit(0);
 }
 
@@ -470,14 +470,14 @@ static void test_lengths_differ(void **state)
     (void)state;
     ranks_start(&j, 2, do_lengths_differ, NULL);
     assert_true(ranks_wait(&j, 20));
-    /* One of them leaves first; for the other's monitor that is a death. Neither says "not so". */
+    /* One rank exits first, which the other's monitor treats as a death. Neither prints "not so". */
     said = ranks_said(&j);
     assert_null(strstr(said, "not so"));
     free(said);
     ranks_end(&j);
 }
 
-/* Groups of one talk to nobody: made and used by one rank alone. */
+/* Groups of one communicate with no other rank: one rank alone makes and uses them. */
 static int do_group_of_one(int rank, int size, void *arg)
 {
     struct err e = {0};

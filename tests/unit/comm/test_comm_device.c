@@ -21,7 +21,7 @@
 #include "tests/lib/fakedev.h"
 #include "tests/lib/ranks.h"
 
-/* Long against what a busy machine does to a thread that need not wait. */
+/* A delay that is long compared with those that a busy machine causes for a thread that need not wait. */
 enum { DELAY_MS = 800 };
 static const double soon_s = 0.4;
 
@@ -46,7 +46,7 @@ static int close_world(struct comm_world *w)
     return 0;
 }
 
-/* Each test's ranks have a net of their own. */
+/* Each test's ranks have their own net. */
 static void run_ranks(int size, rank_fn *fn)
 {
     struct fakenet *n = fakenet_new();
@@ -92,7 +92,7 @@ static bool all_are(const float *x, int n, float v)
     return true;
 }
 
-/* Calls only queue: behind what is in the stream, and in front of what comes after. */
+/* Calls only queue: their work runs after earlier work of the stream and before later work. */
 static int do_queue(int rank, int size, void *arg)
 {
     enum { N = 20000 };
@@ -103,7 +103,7 @@ static int do_queue(int rank, int size, void *arg)
     float *x = xcalloc(N, 4), *y = xcalloc(N, 4), *z = xcalloc(N, 4), *parts = xcalloc((size_t)N * (size_t)size, 4);
     double since;
 
-    /* The link is made by the first call, which may wait for it. */
+    /* The first call makes the link and may wait for that. */
     EXPECT(comm_all_reduce(all, &(struct comm_data){ x, y, 1, DTYPE_F32, COMM_SUM }, s,
                            &e) == 0 && comm_sync(all, s, &e) == 0);
     fill(z, N, (float)(rank + 1));
@@ -137,7 +137,7 @@ static void test_queue(void **state)
     run_ranks(3, do_queue);
 }
 
-/* ---- beside it ---- */
+/* ---- concurrently with the stream ---- */
 
 static int do_beside(int rank, int size, void *arg)
 {
@@ -152,10 +152,10 @@ static int do_beside(int rank, int size, void *arg)
     double since;
 
     EXPECT(comm_all_reduce_start(all, &(struct comm_data){ x, y, 1, DTYPE_F32, COMM_SUM }, s, &req[0], &e) == 0);
-    EXPECT(fakenet_last_sms() > 0);     /* it leaves others room */
+    EXPECT(fakenet_last_sms() > 0);     /* it leaves SMs for other work */
     EXPECT(comm_wait(&req[0], s, &e) == 0 && req[0] == NULL && comm_sync(all, s, &e) == 0);
 
-    /* Behind what was queued before it ... */
+    /* The work runs after the work queued before it ... */
     for (int i = 0; i < n; i++)
         z[i] = (float)(i % 1000 + rank);
     since = ranks_now_s();
@@ -167,7 +167,7 @@ static int do_beside(int rank, int size, void *arg)
                                  s, &req[1], &e) == 0);
     EXPECT(comm_all_reduce_start(all, &(struct comm_data){ z, y, n, DTYPE_F32, COMM_SUM }, s, &req[2], &e) == 0);
     EXPECT(ranks_now_s() - since < soon_s && req[0] && req[1] && req[2]);
-    /* ... but not in front of what comes after: `other` has all of it while s stands still. */
+    /* ... but not before later work: `other` has all of it while s waits. */
     fakedev_delay(s, 3 * DELAY_MS);
     for (int i = 0; i < 3; i++)
         EXPECT(comm_wait(&req[i], other, &e) == 0 && req[i] == NULL);
@@ -177,7 +177,7 @@ static int do_beside(int rank, int size, void *arg)
         EXPECT(x[i] == (float)(size * (i % 1000) + size * (size - 1) / 2) && y[i] == x[i]);
     EXPECT(comm_sync(all, s, &e) == 0);
 
-    /* comm_wait() holds back what is queued after it. */
+    /* comm_wait() delays the work that is queued after it. */
     if (rank == 0)
         fakedev_delay(s, DELAY_MS);
     EXPECT(comm_all_reduce_start(all, &(struct comm_data){ z, y, n, DTYPE_F32, COMM_MAX }, s, &req[0], &e) == 0);
@@ -187,7 +187,7 @@ static int do_beside(int rank, int size, void *arg)
     for (int i = 0; i < n; i++)
         EXPECT(x[i] == (float)(i % 1000 + size - 1));
 
-    /* Nothing to tell anybody. */
+    /* An empty reduction starts no request. */
     EXPECT(comm_all_reduce_start(all, &(struct comm_data){ z, y, 0, DTYPE_F32, COMM_SUM }, s, &req[0],
                                  &e) == 0 && !req[0]);
     EXPECT(comm_all_gather_start(one, &(struct comm_data){ .in = z, .out = x, .n = n, .t = DTYPE_F32 }, s, &req[0],
@@ -209,7 +209,7 @@ static void test_beside(void **state)
     run_ranks(3, do_beside);
 }
 
-/* Memory is shared when all members can, else by none; either way collectives go on. */
+/* Memory is shared if all members can share it, otherwise by none. Collectives work in either case. */
 static int do_share(int rank, int size, void *arg)
 {
     struct comm_world *w = open_world(arg, true, 60);
@@ -219,7 +219,7 @@ static int do_share(int rank, int size, void *arg)
     float x[100] = {0};
 
     for (int i = 0; i < 4; i++) {
-        /* Nobody, one that cannot offer, one that cannot share, everybody. */
+        /* No rank, all but one that cannot offer, all but one that cannot share, every rank. */
         fakenet_can_share(i > 1 || (i == 1 && rank != 1), i == 3 || (i == 2 && rank != 0));
         EXPECT(comm_share(all, x, sizeof x, 64, &e) == 0);
         EXPECT(fakenet_shares() == (i == 3));
@@ -240,7 +240,8 @@ static void test_share(void **state)
 
 /* ---- messages ---- */
 
-/* Neighbours send to each other at once, more than one message deep; buffers are filled and read in the stream. */
+/* Neighbours send to each other at the same time, with more than one message in progress. Buffers are filled and
+ * read in the stream. */
 static int do_messages(int rank, int size, void *arg)
 {
     enum { N = 12345, DEEP = 3, ROUNDS = 20 };
@@ -280,7 +281,7 @@ static int do_messages(int rank, int size, void *arg)
     return close_world(w);
 }
 
-/* A large send stands until it is received, while the host and the caller's stream go on. */
+/* A large send waits until it is received, while the host and the caller's stream continue. */
 static int do_patience(int rank, int size, void *arg)
 {
     enum { N = 100000 };
@@ -322,8 +323,8 @@ static void test_messages(void **state)
 }
 
 /*
- * More than the connections hold goes to rank 0, which takes it all before it queues its part of what the others'
- * device stands for: while they wait for that, the rest has to go on leaving.
+ * Rank 0 receives more data than the connections hold. It receives everything before it queues its part of the
+ * operation that the others' devices wait for. While they wait, the remaining data must continue to leave.
  */
 static int do_loose(int rank, int size, void *arg)
 {
@@ -359,7 +360,8 @@ static void test_loose(void **state)
 
 /* ---- who waits for whom ---- */
 
-/* Rank 0's device is slow; the others' streams stand in a collective, or for one beside them. `prompt`: so does the host. */
+/* Rank 0's device is slow. The streams of the others wait in a collective or for a concurrent one. With `prompt`
+ * the host waits, too. */
 static int times(int rank, struct fakenet *n, bool prompt)
 {
     enum { ROUNDS = 4, SLOW_MS = 150 };
@@ -416,7 +418,7 @@ static void test_times(void **state)
     run_ranks(3, do_prompt_times);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
 static int do_errors(int rank, int size, void *arg)
 {
@@ -429,12 +431,12 @@ static int do_errors(int rank, int size, void *arg)
     (void)size;
     EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL,
                            &e) == 0 && comm_barrier(all, NULL, &e) == 0);
-    /* Refused at once: which call (the first made the link), and what the net says. */
+    /* An error at once names the call (the first made the link) and the message of the net. */
     fakenet_refuse("fake 1.0, group world: unhandled error: out of rooms");
     EXPECT(comm_all_reduce(all, &(struct comm_data){ x, x, 10, DTYPE_F32, COMM_SUM }, NULL, &e) == -1);
     EXPECT(strcmp(e.msg, "all_reduce #4 of group world: fake 1.0, group world: unhandled error: out of rooms") == 0);
     err_clear(&e);
-    /* After it was queued: heard of by whoever waits for the device. */
+    /* An error after queuing is reported to the rank that waits for the device. */
     fakenet_fail("fake 1.0, group world: remote process has exited");
     EXPECT(comm_sync(all, NULL, &e) == -1);
     EXPECT(strcmp(e.msg, "fake 1.0, group world: remote process has exited") == 0);
@@ -454,7 +456,7 @@ static void test_errors(void **state)
     run_ranks(2, do_errors);
 }
 
-/* The net tells of a lost peer while a rank waits for its device: the job ends, and says on which GPU. */
+/* The net reports a lost peer while a rank waits for its device: the job ends and the message names the GPU. */
 static int do_lost(int rank, int size, void *arg)
 {
     struct comm_world *w = open_world(arg, false, 60);
@@ -479,7 +481,7 @@ static int do_lost(int rank, int size, void *arg)
     return 0;
 }
 
-/* Ends within `seconds`, with status 1 everywhere; what was said. */
+/* Expect that the job ends within `seconds`, with status 1 on every rank. Returns the output. */
 static char *expect_failure(int size, rank_fn *fn, double seconds)
 {
     struct ranks j;
@@ -512,7 +514,8 @@ static void test_lost(void **state)
     free(said);
 }
 
-/* Rank 2 never comes to the third all_reduce (the 5th call: names and the link took one each); the others stand in it. */
+/* Rank 2 never reaches the third all_reduce (the 5th call: names and the link used one each). The others wait in
+ * it. */
 static int do_hang(int rank, int size, void *arg)
 {
     struct comm_world *w = open_world(arg, false, 1);

@@ -17,7 +17,7 @@
 #include "libcommon/comm/launch.h"
 #include "tests/lib/ranks.h"
 
-/* "A=1 B=2" into an otherwise empty set of launcher variables. */
+/* Put "A=1 B=2" into an otherwise empty set of launcher variables, and find the launcher. */
 static int find(const char *vars, struct launch *l, struct err *e)
 {
     char text[400], *save = NULL;
@@ -57,7 +57,7 @@ static void test_launchers(void **state)
     IS("RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 MASTER_ADDR=node1 MASTER_PORT=6000", LAUNCH_TORCHRUN, 3, 8, 3);
     assert_string_equal(l.master, "node1");
     assert_int_equal(l.port, 6000);
-    /* torchrun, one on each of the nodes that srun or mpirun started: the inner one counts. */
+    /* torchrun on each of the nodes that srun or mpirun started: the inner launcher counts. */
     IS("TORCHELASTIC_RUN_ID=x RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "
        "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", LAUNCH_TORCHRUN, 3, 8, 3);
     IS("SLURM_STEP_NUM_TASKS=16 SLURM_PROCID=9 SLURM_LOCALID=1 SLURM_STEP_NODELIST=r1n[07-08,12] SLURM_JOB_ID=77 "
@@ -123,7 +123,7 @@ static void test_first_host(void **state)
 
 /* ---- joins that fail ---- */
 
-/* argument: which rank does not come, or says something else */
+/* The argument is the rank that does not join, or sends other data. */
 static int do_join(int rank, int size, void *arg)
 {
     struct comm_options o = {.join_timeout_s = 1};
@@ -178,7 +178,7 @@ static void test_joins_that_fail(void **state)
     expect_join_fails("nobody", 2, "environment: WORLD_SIZE=3, but MASTER_ADDR is not set\n");
 }
 
-/* Somebody else's connections to the port do no harm. All but rank 0 come once the pipe that *arg is has ended. */
+/* Foreign connections to the port do no harm. All ranks but 0 join once the pipe that *arg names has ended. */
 static int do_join_late(int rank, int size, void *arg)
 {
     const int *gate = arg;
@@ -237,7 +237,7 @@ static void test_strangers(void **state)
 
 /* ---- torchrun's own server at MASTER_PORT ---- */
 
-/* Joins as torchrun's workers do whose agent holds MASTER_PORT, *arg; says how many ranks its world has. */
+/* Join as the workers of a torchrun whose agent holds MASTER_PORT, *arg. Reports the number of ranks in its world. */
 static int do_join_beside(int rank, int size, void *arg)
 {
     struct comm_options o = {.join_timeout_s = 20};
@@ -255,7 +255,7 @@ static int do_join_beside(int rank, int size, void *arg)
         fprintf(stderr, "%s\n", e.msg);
         return e.kind == ERR_USAGE ? 2 : 1;
     }
-    /* Nobody of another job is here. */
+    /* All ranks must belong to this job. */
     if (comm_host_all_gather(comm_world_group(w), &ports, all, sizeof ports, &e) < 0)
         return 4;
     for (int r = 0; r < size; r++)
@@ -265,7 +265,8 @@ static int do_join_beside(int rank, int size, void *arg)
     return 0;
 }
 
-/* Listens and never says a word; like a store, it waits to be spoken to. -1: the port is not free. */
+/* Listen without sending anything; a store, too, waits for its client to send first. Returns -1 if the port is not
+ * free. */
 static int hold(int port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -289,7 +290,7 @@ static void expect_good_end(struct ranks *j)
     ranks_end(j);
 }
 
-/* Two jobs whose ports lie side by side: each finds its own rank 0, past both stores and the other's. */
+/* Two jobs have adjacent ports: each finds its own rank 0, past both stores and the other job's rank 0. */
 static void test_beside_a_store(void **state)
 {
     struct ranks one, two;
@@ -308,7 +309,7 @@ static void test_beside_a_store(void **state)
     expect_good_end(&one);
     expect_good_end(&two);
     close(fd_next);
-    /* The numbers end: then ports before it. */
+    /* The highest port number is reached, so ports before it are used. */
     close(fd);
     for (port = 65535; (fd = hold(port)) < 0;)
         port--;
@@ -317,7 +318,7 @@ static void test_beside_a_store(void **state)
     close(fd);
 }
 
-/* What listens at MASTER_PORT is no rank 0: said, not waited for without end. */
+/* The listener at MASTER_PORT is not rank 0: this is reported, without an endless wait. */
 static void test_stranger_as_root(void **state)
 {
     struct ranks j;
@@ -338,7 +339,8 @@ static void test_stranger_as_root(void **state)
     close(fd);
 }
 
-/* mpirun's variables without an MPI that knows of us: eight trainings of one would start. */
+/* mpirun's variables are set, but the MPI is unaware of this process: otherwise eight trainings of one rank would
+ * start. */
 static int do_false_mpirun(int rank, int size, void *arg)
 {
     struct comm_world *w;

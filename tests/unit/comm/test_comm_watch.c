@@ -19,7 +19,7 @@
 enum { SIZE = 4, GIVES_UP = 50, HANG, LOST, CRASHED };
 
 static struct comm_world *world;
-static atomic_int *n_at_work;   /* ranks that have been through a collective; shared with them */
+static atomic_int *n_at_work;   /* ranks that have completed a collective; shared with them */
 
 static void on_abort(void *arg, const struct watch_end *end)
 {
@@ -52,7 +52,7 @@ struct trouble {
     bool hang_in_words;         /* on_abort does not return */
 };
 
-/* Small collectives until something ends it. */
+/* Run small collectives until a failure or signal ends the job. */
 static int do_trouble(int rank, int size, void *arg)
 {
     const struct trouble *t = arg;
@@ -105,7 +105,7 @@ static void start(struct ranks *j, struct trouble t)
     ranks_start(j, SIZE, do_trouble, &t);
 }
 
-/* Wait until all are at work. When that is, in seconds from the start. */
+/* Wait until all ranks have begun work. Returns the time in seconds from the start. */
 static double all_at_work(const struct ranks *j)
 {
     for (int i = 0; i < 6000 && atomic_load(n_at_work) < SIZE; i++)
@@ -122,7 +122,8 @@ static int count(const char *text, const char *word)
     return n;
 }
 
-/* Wait until `text` has been said n times, 30 s at most; whoever calls looks whether it has. When that is, as above. */
+/* Wait until `text` has been printed n times, at most 30 s. The caller checks whether it has. Returns the time as
+ * above. */
 static double until_said(const struct ranks *j, const char *text, int n)
 {
     bool done = false;
@@ -137,7 +138,7 @@ static double until_said(const struct ranks *j, const char *text, int n)
     return ranks_now_s() - j->start_s;
 }
 
-/* All have gone within `seconds` of `since`, none with status 0, and `text` was said. */
+/* Expect that all ranks end within `seconds` of `since`, none with status 0, and that `text` was printed. */
 static void expect_end(struct ranks *j, double since_s, double seconds, int spared, const char *text)
 {
     bool in_time = ranks_wait(j, seconds + 20);
@@ -189,8 +190,8 @@ static void signal_others(const struct ranks *j, int who, int sig)
 }
 
 /*
- * A launcher that sees a rank die ends the others, perhaps before they have had a moment to see it
- * themselves: stopped, they are sure not to. The rank that died first is named all the same, and nobody else.
+ * A launcher that detects the death of a rank ends the others, perhaps before they detect it themselves. Here they
+ * are stopped, so they cannot. The rank that died first must be named all the same, and no other.
  */
 static void test_killed_and_all_ended(void **state)
 {
@@ -221,7 +222,7 @@ static void test_killed_and_all_ended(void **state)
     }
 }
 
-/* All ranks are ended from outside: one line, and each dies of the signal or of the line. */
+/* All ranks are ended from outside: one line is printed, and each rank dies of the signal or after the line. */
 static void test_all_terminated(void **state)
 {
     struct ranks j;
@@ -249,7 +250,7 @@ static void test_killed(void **state)
     kill_one(2, SIGKILL, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
     kill_one(SIZE - 1, SIGINT, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
     kill_one(SIZE - 1, SIGTERM, "rank %d (host %s, pid %ld) died: SIGTERM ended it");
-    /* One line, not one of every rank; and the last words of all that are left. */
+    /* One line is printed, not one per rank, and all remaining ranks run their callback of the end. */
     start(&j, (struct trouble){.what = "run", .who = -1});
     at = all_at_work(&j);
     kill(j.pid[1], SIGKILL);
@@ -269,7 +270,7 @@ static void test_root_killed(void **state)
     kill_one(0, SIGKILL, "rank %d (host %s, pid %ld) died: its connection closed without a goodbye");
 }
 
-/* Leaving with exit(0) in the middle is a death too. */
+/* Leaving with exit(0) in the middle counts as a death too. */
 static void test_leaves(void **state)
 {
     struct ranks j;
@@ -318,7 +319,7 @@ static void test_crashes(void **state)
     }
 }
 
-/* The callback of the end hangs; the end comes all the same. */
+/* The callback of the end hangs; the process ends all the same. */
 static void test_last_words_hang(void **state)
 {
     struct ranks j;
@@ -341,7 +342,7 @@ static void test_hangs(void **state)
         snprintf(text, sizeof text, "s in all_reduce #21 of group world for rank %d", who);
         expect_end(&j, 0, 20, -1, text);
         said = ranks_said(&j);
-        /* The headline ends with the culprit, and the table has a line of each rank. */
+        /* The headline ends with the rank at fault, and the table has one line per rank. */
         assert_non_null(strstr(said, "has waited 1 s in all_reduce #21 of group world"));
         assert_non_null(strstr(said, ") is in forward of micro-batch 5 of iteration 17 since"));
         snprintf(text, sizeof text, "\nrank %d (host ", who);
@@ -354,7 +355,7 @@ static void test_hangs(void **state)
     }
 }
 
-/* A read that does not end is told by what it reads, whichever rank's time is up first. */
+/* A read that does not end is reported with the object it reads, whichever rank's time expires first. */
 static void test_reads(void **state)
 {
     (void)state;
@@ -412,7 +413,8 @@ static void test_reads_alone(void **state)
     ranks_end(&j);
 }
 
-/* What may last is told and survived; what only queues is limited while it is at a micro-batch, and then alone. */
+/* An operation without limit is reported and survived. One that only queues is limited while it is at a
+ * micro-batch, and only then. */
 static int do_long(int rank, int size, void *arg)
 {
     struct comm_options o = {.hang_timeout_s = 2, .stall_notice_s = 1};
@@ -454,7 +456,7 @@ static void test_long(void **state)
     ranks_end(&j);
 }
 
-/* SIGSTOP: it cannot even answer, and cannot leave by itself. */
+/* After SIGSTOP the rank cannot answer, and cannot exit by itself. */
 static void test_stopped(void **state)
 {
     struct ranks j;
@@ -469,7 +471,7 @@ static void test_stopped(void **state)
     ranks_end(&j);
 }
 
-/* A rank that is late for a while is told of, once, and so is its coming. */
+/* A rank that is late for a while is reported once, and so is its arrival. */
 static void test_late(void **state)
 {
     (void)state;
@@ -485,7 +487,7 @@ static void test_late(void **state)
         said = ranks_said(&j);
         snprintf(text, sizeof text, "; rank %d (host ", who);
         assert_non_null(strstr(said, text));
-        /* The line, and the same for the callback. */
+        /* The line appears, and the same for the callback. */
         assert_int_equal(count(said, " has waited 1 s in all_reduce #21 of group world"), 2);
         assert_int_equal(count(said, "; the job is ended after 60 s\n"), 2);
         assert_int_equal(count(said, "told 0: rank "), 1);
@@ -496,7 +498,7 @@ static void test_late(void **state)
     }
 }
 
-/* A rank that is stopped: told, and when it goes on again; rank 0's silence is told by another. */
+/* A stopped rank is reported, as is its continuation. Another rank reports the silence of rank 0. */
 static void test_stopped_for_a_while(void **state)
 {
     (void)state;
@@ -511,7 +513,7 @@ static void test_stopped_for_a_while(void **state)
         kill(j.pid[who], SIGSTOP);
         snprintf(text, sizeof text, "; rank %d (host %s, pid %ld) does not answer: it is stopped, or its host is", who,
                  host, (long)j.pid[who]);
-        until_said(&j, text, 2);        /* the line, and the same for the callback */
+        until_said(&j, text, 2);        /* the line, and the same from the callback */
         kill(j.pid[who], SIGCONT);
         at = until_said(&j, "the job goes on", 1);
         kill(j.pid[1], SIGKILL);
@@ -550,7 +552,7 @@ static void test_dump(void **state)
     }
 }
 
-/* One process alone: the same calls. */
+/* One process alone makes the same calls. */
 static int do_alone(int rank, int size, void *arg)
 {
     struct comm_options o = {.on_abort = on_abort};

@@ -37,14 +37,14 @@ static uint64_t rng(void)
     return rng_state ^= rng_state << 17;
 }
 
-/* Sanitized builds are ten times slower: they look at a sample. */
+/* Sanitized builds are ten times slower, so they test a sample. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SAMPLE = 20 };
 #else
 enum { SAMPLE = 1 };
 #endif
 
-/* FLIP_SHARE=4: a fourth of them is enough for a quick look. */
+/* FLIP_SHARE=4 tests a fourth of them, for a quick check. */
 static int share(void)
 {
     const char *given = getenv("FLIP_SHARE");
@@ -248,7 +248,7 @@ static int convert(const char *in, const char *out, struct sink *(*open_sink)(co
     return rc;
 }
 
-/* The "tensors" lines of OUT's manifest: names, shapes and digests. Caller frees. */
+/* Return the "tensors" lines of OUT's manifest: names, shapes and digests. The caller frees them. */
 static char *tensor_lines(const char *out)
 {
     struct err e = {0};
@@ -294,7 +294,7 @@ static void conversions(void **state)
         toggle(&f);
     }
     printf("    %d damaged sets: %d refused, %d converted to the right tensors\n", n, n - published, published);
-    /* Flips in bytes that no tensor depends on exist, and so do flips in tensors. */
+    /* Some flips are in bytes that no tensor depends on, and others are in tensors. */
     assert_true(published > 0 && published < n);
     free(sound);
     free(out);
