@@ -19,7 +19,7 @@
 #include "tests/lib/ptdiff.h"
 #include "tests/lib/resh.h"
 
-/* What a rank alone can say: its random states, and what it counted of its own stage. */
+/* Keys that are valid for a single rank only: its random states, and the counts of its own stage. */
 static const char *const rank_keys[] = { "random_rng_state", "np_rng_state", "torch_rng_state", "cuda_rng_state",
                                          "rng_tracker_states", "args.gigaflos_no_embeds",
                                          "args.parameters_in_billions_no_embedding", NULL };
@@ -47,19 +47,19 @@ static void golden_own_topology(void **state)
     (void)state;
     own_topology("tests/data/bloom-tp2pp2dp2/global_step20", "bloom");
     own_topology("tests/data/gpt2-tp2pp2dp1/global_step20", "gpt2");
-    /* Its last stage is the head alone, with one optimizer group. */
+    /* The last stage of this set is the head alone, with one optimizer group. */
     own_topology("tests/data/bloom-headonly-tp1pp3dp2/global_step10", "headonly");
 }
 
 /* ---- against the generator at the target topology ---- */
 
-/* The generator's batch grows with DP, and with it what was consumed: not what a reshape changes. */
+/* The generator's batch grows with DP, and so does the number of consumed samples. A reshape does not change these. */
 static const char *const batch_keys[] = {
     "args.global_batch_size", "args.consumed_train_samples", "args.consumed_train_tokens",
     "args.deepspeed_configuration", "lr_scheduler.num_steps", "lr_scheduler.num_tokens", "global_samples", "tokens",
     NULL,
 };
-/* The same, for ranks whose random states the source does not have. */
+/* The same list, for ranks whose random states the source does not have. */
 static const char *const batch_and_rng_keys[] = {
     "args.global_batch_size", "args.consumed_train_samples", "args.consumed_train_tokens",
     "args.deepspeed_configuration", "lr_scheduler.num_steps", "lr_scheduler.num_tokens", "global_samples", "tokens",
@@ -79,7 +79,7 @@ static void expect_like_generated(struct ckptgen a, struct ckptgen b)
     struct ds_request q = resh_to_topology(b.topo.tp, b.topo.pp, b.topo.dp);
     int n;
 
-    /* The generator deals layers out as newer versions do, whatever version it notes. */
+    /* The generator distributes layers as newer versions do, whatever version it records. */
     q.balance_given = true;
     q.balance = PIPELINE_SPREAD;
     resh_do(in, out, &q);
@@ -110,7 +110,7 @@ static void like_generated(void **state)
                               resh_small_model(generated[i].b.tp, generated[i].b.pp, generated[i].b.dp));
 }
 
-/* Every convention a set can have is carried along. */
+/* A reshape keeps every convention that a set can have. */
 static void like_generated_variants(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void like_generated_variants(void **state)
 
 /* ---- there and back ---- */
 
-/* A0 -> B -> A0': the same bytes, but for random states of ranks that B did not have. */
+/* Reshape A0 -> B -> A0': the bytes must be the same, except for random states of ranks that B did not have. */
 static void there_and_back(const char *a0, struct topology a, struct topology b)
 {
     char *there = resh_in_scratch("there"), *back = resh_in_scratch("back"), **names;
@@ -182,11 +182,11 @@ static void grid(void **state)
     }
 }
 
-/* Tensor degrees of which neither divides the other: groups of columns, and rows that partitions cut. */
+/* Tensor degrees that do not divide each other: groups of columns, and rows that partitions divide. */
 static void uneven_tensor_ranks(void **state)
 {
     static const struct topology from[] = { {4, 2, 1}, {3, 1, 5}, {1, 2, 7} };
-    /* DP 61 and 97: partitions that end inside a row which another began. */
+    /* DP 61 and 97: partitions end inside a row that began in another partition. */
     static const struct topology to[] = { {6, 1, 61}, {4, 2, 3}, {2, 1, 97}, {12, 1, 2}, {3, 2, 1} };
 
     (void)state;
@@ -229,8 +229,8 @@ static void golden_there_and_back(void **state)
 /* ---- from universal forms ---- */
 
 /*
- * The weights of a sound set are its masters rounded, so even the layer files come out the
- * same. The last stage's position table is not in these forms, hence bloom.
+ * The weights of a sound set are its rounded masters, so even the layer files come out the same. The last stage's
+ * position table is not in these forms, so the test uses bloom.
  */
 static void from_universal(void **state)
 {
@@ -262,7 +262,7 @@ static void from_universal(void **state)
     free(out);
 }
 
-/* The reference's own converter keeps neither step nor settings: made up, and the tensors are the same. */
+/* The reference's own converter keeps neither step nor settings. They are filled in, and the tensors are the same. */
 static void from_reference_universal(void **state)
 {
     char *a0 = resh_in_scratch("bloom"), *out = resh_in_scratch("out"), **names;
@@ -285,7 +285,7 @@ static void from_reference_universal(void **state)
     s = resh_open_source(out);
     assert_int_equal(s->run.opt_step, 21);
     assert_int_equal(s->run.step_is_tensor, 1);
-    /* As the trainer's own shards have it: the schedule's rate after 20 iterations, not the highest. */
+    /* As in the trainer's own shards: the schedule's rate after 20 iterations, not the maximum. */
     groups = pk_items(s->run.param_groups, &n_groups);
     assert_int_equal(n_groups, 3);
     for (uint32_t g = 0; g < n_groups; g++) {

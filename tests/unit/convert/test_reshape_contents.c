@@ -84,7 +84,7 @@ static void conventions(void **state)
     assert_non_null(q.like);
     resh_do(in, out, &q);
     resh_expect_sound(out);
-    /* Values follow names, so weights of renumbered layers differ: names and shapes are compared. */
+    /* Values depend on names, so weights of renumbered layers differ: only names and shapes are compared. */
     resh_same_names(like, out, &names, &n);
     for (int i = 0; i < n; i++)
         if (str_starts(names[i], "mp_rank_"))
@@ -152,7 +152,7 @@ static void surgery(void **state)
     free(out);
 }
 
-/* ---- what cannot be ---- */
+/* ---- impossible requests ---- */
 
 static void expect_refused(const char *in, struct ds_request q, enum err_kind kind, const char *want)
 {
@@ -195,7 +195,7 @@ static void refusals(void **state)
     free(in);
 }
 
-/* Stages with the embedding or the head alone have fewer groups; nothing is lost on the way through them. */
+/* Stages with only the embedding or only the head have fewer groups. Nothing is lost in a conversion through them. */
 static void lone_ends(void **state)
 {
     static const struct { int pp; const char *method; int stages[4]; } t[] = {
@@ -223,7 +223,8 @@ static void lone_ends(void **state)
         resh_do(in, there, &q);
         resh_expect_sound(there);
         resh_same_digests(a0, there);
-        /* The lone stage's own shards are read back as a source, too: same cut at another width. */
+        /* The shards of such a stage are also read back as a source, with the same division at another tensor
+         * degree. */
         q = resh_to_topology(4, 0, 1);
         resh_do(there, back, &q);
         resh_expect_sound(back);
@@ -240,7 +241,7 @@ static void lone_ends(void **state)
     }
 }
 
-/* Write a file again with another tree. */
+/* Write a file again with a changed tree. */
 static void rewrite(const char *dir, const char *name, void (*edit)(struct arena *a, struct pk *root))
 {
     struct resh_side s = resh_open_side(dir, name);
@@ -261,7 +262,7 @@ static void rewrite(const char *dir, const char *name, void (*edit)(struct arena
     resh_close_side(&s);
 }
 
-/* ZeRO-1 with elastic_checkpoint: a list of states, and the step beside it. */
+/* Change to ZeRO-1 with elastic_checkpoint: a list of states, with the step next to it. */
 static void make_elastic(struct arena *a, struct pk *root)
 {
     struct pk *opt = pk_get(root, "optimizer_state_dict"), *list = pk_list(a);
@@ -307,7 +308,7 @@ static void elastic_zero(void **state)
     free(want);
 }
 
-/* As Microsoft's fork lists them with --untie-embeddings-and-output-weights. */
+/* Change the patterns to those of Microsoft's fork with --untie-embeddings-and-output-weights. */
 static void untie(struct arena *a, struct pk *root)
 {
     struct pk *group = pk_items(pk_get(root, "param_shapes"), &(uint32_t){0})[0];
@@ -354,9 +355,9 @@ static void drifted_replicas(void **state)
     free(out);
 }
 
-/* ---- what DeepSpeed's own tools ask of mp_rank files ---- */
+/* ---- keys of mp_rank files that DeepSpeed's own tools need ---- */
 
-/* The value of a key of out's mp_rank_00 as text; caller frees. */
+/* Return the value of a key of out's mp_rank_00 as text. The caller frees it. */
 static char *said(const char *key)
 {
     char *out = resh_in_scratch("out");
@@ -392,7 +393,7 @@ static void expect_said(const char *key, const char *want)
     "\"\\\\d+\\\\.mlp\\\\.dense_4h_to_h\\\\.weight\"], " \
     "\"parameter_with_2_sub_params_cat_dim_0\": []}"
 
-/* A dict with one list of one pattern beside the sizes. */
+/* Describe a dict with one list of one pattern and the sizes. */
 static struct pk *block_of(struct arena *a, const char *list, const char *pattern)
 {
     struct pk *d = pk_dict(a), *l = pk_list(a);
@@ -405,13 +406,13 @@ static struct pk *block_of(struct arena *a, const char *list, const char *patter
     return d;
 }
 
-/* Concatenating everything: what a run at TP 1 may say. */
+/* Change to no patterns, so that every parameter is concatenated, as a run at TP 1 may do. */
 static void say_nothing(struct arena *a, struct pk *root)
 {
     pk_set_str(a, root, "universal_checkpoint_info", block_of(a, NULL, ""));
 }
 
-/* Fits the model, in a spelling of its own. */
+/* Change to patterns that fit the model in another spelling. */
 static void say_own(struct arena *a, struct pk *root)
 {
     static const char *const copies[] = {
@@ -431,7 +432,7 @@ static void say_own(struct arena *a, struct pk *root)
     pk_set_str(a, root, "universal_checkpoint_info", d);
 }
 
-/* A pattern without a parameter: DeepSpeed's converter would stop. */
+/* Change to a pattern that matches no parameter. DeepSpeed's converter would stop. */
 static void say_too_much(struct arena *a, struct pk *root)
 {
     say_own(a, root);
@@ -451,7 +452,7 @@ static void for_deepspeed(void **state)
                 "\"pipeline_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.weight\"], "
                 "\"tp_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.weight\", "
                 "\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.bias\", " BLOCK_LAYER);
-    /* The path that was there is in args; so is what the file said. */
+    /* The earlier path is in args, and the contents of the file are kept as well. */
     expect_said("ds_config", "{\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 1, \"steps_per_print\": 2000, "
                 "\"gradient_clipping\": 1.0, \"zero_optimization\": {\"stage\": 0}, \"bf16\": {\"enabled\": true}, "
                 "\"zero_allow_untested_optimizer\": true, \"wall_clock_breakdown\": false}");
@@ -464,7 +465,7 @@ static void for_deepspeed(void **state)
     free(out);
 }
 
-/* A block that merges the target rightly stays as it is, but for sizes; another is made anew. */
+/* A block that merges the target correctly is kept, except for the sizes. Any other block is replaced. */
 static void block_of_the_source(void **state)
 {
     struct { void (*edit)(struct arena *a, struct pk *root); int stays; } cases[] = {
@@ -494,7 +495,7 @@ static void block_of_the_source(void **state)
     free(out);
 }
 
-/* Microsoft's sequence-parallel ranks are counted among the data-parallel ones. */
+/* Microsoft's sequence-parallel ranks count among the data-parallel ones. */
 static void say_sequence_ranks(struct arena *a, struct pk *root)
 {
     pk_set_str(a, pk_get(root, "args"), "ds_sequence_parallel_size", pk_int(a, 2));

@@ -25,7 +25,8 @@ struct member {
 
 typedef int (*filter_fn)(struct archive *);
 
-/* A tar of the members at a new temporary path; filter NULL: plain. Caller unlinks and frees. */
+/* Write a tar of the members to a new temporary path. A NULL filter means no compression. The caller unlinks and
+ * frees the path. */
 static char *make_tar(const struct member *m, filter_fn filter, int (*format)(struct archive *))
 {
     char *path = xstrdup("/tmp/shardkit-test-XXXXXX");
@@ -155,7 +156,7 @@ static void test_hostile(void **state)
                    "member a stands twice in the archive");
 }
 
-/* The name would be another one up to the NUL. */
+/* The part of the name before the NUL would be another name. */
 static void test_nul(void **state)
 {
     char name[200] = "", bytes[4096], *at;
@@ -185,7 +186,7 @@ static void test_nul(void **state)
     free(path);
 }
 
-/* Cut anywhere: an error or a shorter list, never a member that reaches past the end. */
+/* Truncation at any place gives an error or a shorter list, never a member that extends past the end. */
 static void test_truncated(void **state)
 {
     static char bytes[3000];

@@ -65,7 +65,7 @@ static void expect_same_file(const char *a, const char *b)
     free(pb);
 }
 
-/* dir/name.idx and .bin as given; expects the message with "DIR" for the folder, or success. */
+/* Write dir/name.idx and .bin. Expects the message, with "DIR" for the folder, or success if it is NULL. */
 static void expect_open(const uint8_t *idx, size_t n_idx, size_t n_bin, const char *want)
 {
     struct err e = {0};
@@ -118,7 +118,7 @@ static void test_reference_data(void **state)
     mmidx_close(m);
 }
 
-/* Sequences 0 .. n - 1, document 1 holding two of them. */
+/* Write sequences 0 .. n - 1, with two of them in document 1. */
 static void write_toy(const char *prefix, enum mmidx_form form, enum mmidx_type type)
 {
     static const int len[] = { 5, 9, 3, 0, 12, 7, 1, 8, 4, 10, 6, 2, 11 };
@@ -172,7 +172,7 @@ static void test_all_types_and_forms(void **state)
         }
 }
 
-/* The reference's file, read token by token and written again. */
+/* Read the reference's file token by token and write it again. */
 static void test_rewrite_is_equal(void **state)
 {
     struct err e = {0};
@@ -204,7 +204,7 @@ static void test_rewrite_is_equal(void **state)
     free(t);
 }
 
-/* What torch's struct.pack and numpy made of a legacy index of two sequences. */
+/* Bytes that torch's struct.pack and numpy make of a legacy index of two sequences. */
 static void test_legacy_bytes(void **state)
 {
     static const uint64_t want[] = { 0x584449544e54ull | 0, 1, 4, 4, 2, 2, 3, 0, 1, 2, 0, 3, 4, 3, 1, 0, 1, 2 };
@@ -260,7 +260,7 @@ static void test_writer_refuses(void **state)
     err_clear(&e);
     assert_int_equal(mmidx_put(w, &negative, 1, &e), -1);
     mmidx_writer_free(w);
-    /* Not committed: the folder is as it was. */
+    /* Without a commit the folder is unchanged. */
     assert_int_equal(access(in_dir("refuse.bin"), F_OK), -1);
     assert_int_equal(mmidx_type_for(65499), MMIDX_U16);
     assert_int_equal(mmidx_type_for(65500), MMIDX_I32);
@@ -304,7 +304,8 @@ static void test_messages(void **state)
     free(p);
 }
 
-/* Every bit of both forms flipped, every length: an error that names the file, or sound data. */
+/* Flip every bit of both forms, and truncate to every length: the result is an error that names the file, or sound
+ * data. */
 static void flip_all(enum mmidx_form form)
 {
     struct err e = {0};
@@ -336,8 +337,8 @@ static void flip_all(enum mmidx_form form)
             mmidx_read(m, s, 0, mmidx_len(m, s), t);
         mmidx_close(m);
     }
-    /* What passes lies among the document entries: nobody reads those of the legacy form, and
-     * in the other a document may grow at its neighbour's cost. */
+    /* The accepted flips are among the document entries: those of the legacy form are not read, and in the other
+     * form a document may grow at the expense of its neighbour. */
     assert_in_range(refused, 9 * n - (form == MMIDX_MMAP ? 14 : 13 * 64), 9 * n);
     free(p);
 }

@@ -70,7 +70,7 @@ static void test_planes(void **state)
     planes_free(p);
 }
 
-/* Which byte is in which plane is the format: exponents of 1.0f, 2.0f, sign behind the mantissa. */
+/* The format defines which byte is in which plane: exponents of 1.0f, 2.0f, sign after the mantissa. */
 static void test_planes_format(void **state)
 {
     static const uint8_t raw[8] = { 0, 0, 0x80, 0xbf, 1, 0, 0, 0x40 };  /* -1.0, 2.0000002 */
@@ -89,7 +89,7 @@ static void test_planes_format(void **state)
 
 static void test_guess_is_rounding(void **state)
 {
-    enum { N = 19 };                    /* what is done eight at a time, and what is left */
+    enum { N = 19 };                    /* full groups of eight, and a remainder */
     uint8_t ref[4 * N], raw[2 * N];
     uint32_t x = 0;
 
@@ -109,7 +109,7 @@ static void test_guess_is_rounding(void **state)
     }
 }
 
-/* What old packed files rest on. */
+/* Existing packed files depend on these values. */
 static void test_guess_frozen(void **state)
 {
     static const struct { uint32_t x; uint16_t bf16, f16; } row[] = {
@@ -165,8 +165,8 @@ static float master(uint32_t i)
 }
 
 /*
- * Masters, weights that are them rounded but for some (in bf16 behind 8 bytes of text, and in fp16), a copy of the
- * masters, a file without bytes, and text. n numbers each.
+ * Make masters, weights that are the rounded masters except for some (in bf16 after 8 bytes of text, and in fp16),
+ * a copy of the masters, an empty file, and text. Each has n numbers.
  */
 static void make_set(struct set *s, uint32_t n)
 {
@@ -243,7 +243,7 @@ static void write_set(struct set *s, int threads)
         fail_msg("%s", e.msg);
 }
 
-/* 0: unpacked, and all bytes are right; -1: refused, with *e. Fails when bytes are wrong. */
+/* Unpack the set. Returns 0 if all bytes are right, or -1 and *e if it is refused. Fails if bytes are wrong. */
 static int unpack_set(const struct set *s, struct err *e)
 {
     struct pack *p = pack_open(s->packed, e);
@@ -267,7 +267,7 @@ static int unpack_set(const struct set *s, struct err *e)
 
 static void test_files(void **state)
 {
-    /* Around the borders of frames of masters and of weights. */
+    /* Sizes around the borders of frames of masters and of weights. */
     static const uint32_t n[] = { 1, 2, 5, 1000, PACK_FRAME / 4 - 1, PACK_FRAME / 4, PACK_FRAME / 4 + 1,
                                   PACK_FRAME / 2 - 4, PACK_FRAME / 2 + 1, PACK_FRAME + 3 };
 
@@ -288,7 +288,7 @@ static void test_files(void **state)
         assert_int_equal(size, pack_size(p));
         assert_int_equal(pack_crc(p), crc_bytes(0, whole, size));
         assert_int_equal(pack_range_crc(pack_index(p), 1, 8, 2 * n[i]), crc_bytes(0, s.bytes[1] + 8, 2 * n[i]));
-        /* Weights and the copy are there as exceptions only; masters shrink little. */
+        /* Weights and the copy are stored only as exceptions; masters shrink little. */
         if (n[i] >= 1000)
             assert_true(size < 4 * (uint64_t)n[i] + n[i] / 20 + 2000);
         pack_close(p);
@@ -318,7 +318,7 @@ static void test_same_at_any_threads(void **state)
     drop_set(&s);
 }
 
-/* A guess that does not hold costs nothing but room. */
+/* A wrong guess costs only space. */
 static void test_guess_that_is_wrong(void **state)
 {
     struct err e = {0};
@@ -331,7 +331,7 @@ static void test_guess_that_is_wrong(void **state)
         s.bytes[0][i] = (uint8_t)next_random();
     path = path_join(s.in, "a/masters");
     assert_int_equal(file_replace(path, s.bytes[0], 20000, &e), 0);
-    s.x.run[3].guess = PACK_ROUND_F16;                  /* of numbers of four bytes: none at all */
+    s.x.run[3].guess = PACK_ROUND_F16;                  /* for four-byte numbers: no guess applies */
     write_set(&s, 2);
     assert_int_equal(unpack_set(&s, &e), 0);
     free(path);
@@ -340,7 +340,7 @@ static void test_guess_that_is_wrong(void **state)
 
 /* ---- damage ---- */
 
-/* Not synced, as file_replace() does: thousands are written. */
+/* Write without a sync, unlike file_replace(), because thousands of files are written. */
 static void overwrite(const char *path, const void *bytes, uint64_t size)
 {
     FILE *f = fopen(path, "w");
@@ -385,7 +385,7 @@ static void test_flips(void **state)
     drop_set(&s);
 }
 
-/* Whose writer means it: every CRC is right, and what it says is not. Refused, or harmless. */
+/* A hostile writer: every CRC is right, but the contents are false. The file is refused, or harmless. */
 static void test_hostile(void **state)
 {
     struct err e = {0};
@@ -419,7 +419,7 @@ static void test_hostile(void **state)
     drop_set(&s);
 }
 
-/* Of several faults a report has each, by its own byte. */
+/* The report lists each of several faults with its own byte. */
 static void test_report(void **state)
 {
     struct report *r = report_new();
@@ -438,7 +438,7 @@ static void test_report(void **state)
     p = pack_open(s.packed, &e);
     assert_non_null(p);
     assert_int_equal(pack_unpack(p, NULL, &(struct pack_opts){ .threads = 2 }, r, &e), 0);
-    /* That frame, and those told from it: of the weights, the copy, the halves. */
+    /* That frame, and those derived from it: of the weights, the copy, the halves. */
     assert_int_equal(report_count(r, SEV_ERROR), 4);
     for (int i = 0; i < report_n(r); i++)
         assert_non_null(strstr(report_get(r, i)->text, " are lost: the frame "));
