@@ -583,7 +583,8 @@ static void check_classes(struct dcp_reader *rd, const struct pk_tree *tree)
         rd->refused_in = arena_alloc(rd->scratch, ((size_t)n + 1) * sizeof *rd->refused_in);
         for (uint32_t i = 0; i < n; i++)
             rd->refused_in[i] = find_refused(rd, pair[2 * i + 1]);
-        qsort(rd->refused, rd->n_refused, sizeof *rd->refused, by_address);
+        if (rd->n_refused)
+            qsort(rd->refused, rd->n_refused, sizeof *rd->refused, by_address);
         rest.opaque = arena_alloc(rd->scratch, ((size_t)tree->n_opaque + 1) * sizeof *rest.opaque);
         rest.n_opaque = 0;
         for (uint32_t i = 0; i < tree->n_opaque; i++)
