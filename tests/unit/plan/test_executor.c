@@ -39,7 +39,7 @@ struct made {
 struct world {
     struct files *files;
     int n_records, next_record;
-    uint64_t used;                      /* of next_record: extents are dealt out in order */
+    uint64_t used;                      /* start of next_record; extents are assigned in order */
     int file_of[N_FILES];
     int n_maps;
     struct made made[MAX_MAPS];
@@ -75,12 +75,12 @@ static void write_sources(void)
 
     for (int i = 0; i < N_FILES; i++) {
         snprintf(name, sizeof name, "s%d", i);
-        /* Odd lengths: the last block of a file is read short. */
+        /* Lengths are odd, so that the last block of a file is read short. */
         put_file(in_dir(name), source[i], FILE_LEN - (size_t)i * 777);
     }
 }
 
-/* Files 0 and 1 by path, 2 as a window of its path, 3 in memory; records one after the other with holes. */
+/* Open files 0 and 1 by path, 2 as a window of its path, 3 in memory. Records follow one another with holes. */
 static void open_sources(struct world *w)
 {
     struct err e = {0};
@@ -126,7 +126,7 @@ static const unsigned char *record_bytes(const struct world *w, int record)
     return source[i] + (i == 2 ? 1536 : 0) + r->at;
 }
 
-/* The next bytes that no extent holds yet; false when all are given out. */
+/* Assign the next bytes that no extent holds yet. Returns false if all are assigned. */
 static bool deal(struct world *w, struct tmap_slice *s, uint64_t len, uint64_t elem, bool crumbs)
 {
     s->len = 0;
@@ -204,7 +204,7 @@ static void end_world(struct world *w)
     files_free(w->files);
 }
 
-/* ---- what a map says, in the plainest way ---- */
+/* ---- the bytes of a map, computed in the simplest way ---- */
 
 static unsigned char *slice_bytes(const struct world *w, const struct tmap_slice *s)
 {
@@ -260,7 +260,7 @@ static void init_dst(struct world *w)
     }
 }
 
-/* Item `i` of a map: where it goes, and what has to be there. */
+/* Add item `i` of a map: its destination, and the bytes expected there. */
 static int add_item(struct world *w, struct plan *p, const struct tmap *m, uint64_t from, uint64_t len,
                     enum replica_policy policy, struct expected *x)
 {
@@ -270,7 +270,7 @@ static int add_item(struct world *w, struct plan *p, const struct tmap *m, uint6
 
     x->crc = (uint32_t)crc32(0, bytes + from, (uInt)len);
     if (m->op == TMAP_REPLICAS && (from || len < m->len))
-        x->n_differ = UINT64_MAX;       /* not counted here for a part of it */
+        x->n_differ = UINT64_MAX;       /* not counted here for a part of an item */
     if (dst >= 0) {
         at = w->dst_end[dst] + (below(2) ? below(5000) : align_up(w->dst_end[dst], 4096) - w->dst_end[dst]);
         if (at + len > DST_LEN)
@@ -285,7 +285,7 @@ static int add_item(struct world *w, struct plan *p, const struct tmap *m, uint6
                     dst, at);
 }
 
-/* The same plan for the same seed, on fresh destination files. */
+/* Make the plan of this seed, on new destination files. */
 static struct plan *make_plan(struct world *w, unsigned seed, struct expected *x)
 {
     char name[16];
@@ -415,7 +415,7 @@ static void test_random_plans(void **state)
     run_random_plans(4);
 }
 
-/* The same with destinations in memory, through links: lanes and mappings are for these. */
+/* The same with destinations in memory, through links, which use lanes and mappings. */
 static void test_random_plans_in_memory(void **state)
 {
     char there[] = "/dev/shm/test_executor.XXXXXX", name[16], *file[N_DST];
@@ -512,7 +512,7 @@ static void test_corrupt_record(void **state)
         assert_int_equal(t.e.kind, ERR_DATA);
         small_end(&t);
     }
-    /* With a report it is a finding, and the run goes on. */
+    /* With a report this is a finding, and the run continues. */
     small_begin(&t, in_dir("s0"), 1000, 500000, crc ^ 4, in_dir("d0"));
     t.o.report = report_new();
     assert_int_equal(small_run(&t, REPLICAS_FAIL), 0);
@@ -549,7 +549,7 @@ static void test_cut_short(void **state)
     }
 }
 
-/* A record that cannot be: named, and nothing outside its file is touched. */
+/* A record that is out of range is named, and nothing outside its file is read or written. */
 static void test_record_outside_file(void **state)
 {
     static const unsigned char mem[100];
@@ -701,7 +701,7 @@ static void test_stop(void **state)
     }
 }
 
-/* `look` sees every byte of every item once, in logical order inside a chunk. */
+/* `look` receives every byte of every item once, in logical order inside a chunk. */
 struct seen {
     const struct plan_item *item;
     unsigned char bytes[400000];
@@ -745,7 +745,7 @@ static void test_look(void **state)
         plan_add(t.plan, &(struct plan_range){ .map = &t.m, .len = t.m.len, .policy = REPLICAS_FIRST,
                                                .name = "3.w fp32" }, -1, 0);
         seen.item = plan_item(t.plan, 0);
-        /* The rest of the record stays unread: an open plan has no sums, so a closed one without gaps. */
+        /* The rest of the record stays unread: an open plan has no sums, so neither has a closed one without gaps. */
         if (ops[i] != TMAP_REPLICAS)
             t.x[1].len = t.s[1].len = 200000;
         ((struct record *)files_record(t.files, t.record))->has_crc = false;
@@ -759,7 +759,7 @@ static void test_look(void **state)
     }
 }
 
-/* Thousands of destinations, a handful of descriptors. */
+/* Thousands of destinations need only a few descriptors. */
 static _Atomic int most_open;
 
 static int count_open(void *ctx, struct plan_item *it, struct err *e)

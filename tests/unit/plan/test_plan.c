@@ -25,7 +25,7 @@ static struct world new_world(bool has_crc, uint32_t crc_error)
     struct world w = { .files = files_new() };
     int file = files_add_mem(w.files, data, LEN, "a.pt");
 
-    /* Another record in front: numbers and indices must not be mixed up. */
+    /* Add another record before it, so that numbers and indices cannot be confused. */
     files_add_record(w.files, &(struct record){ .file = file, .len = 10, .has_crc = true, .crc = 0, .name = "data/0" });
     w.record = files_add_record(w.files, &(struct record){ .file = file, .len = LEN, .has_crc = has_crc,
                                                            .crc = crc_bytes(0, data, LEN) ^ crc_error,
@@ -40,7 +40,7 @@ static void end_world(struct world *w)
     files_free(w->files);
 }
 
-/* An item of one extent; the map is the caller's. */
+/* An item of one extent. The map belongs to the caller. */
 struct one {
     struct extent x;
     struct tmap_slice s;
@@ -56,7 +56,7 @@ static int add_one(struct world *w, struct one *o, uint64_t at, uint64_t len, co
                     -1, 0);
 }
 
-/* What an executor would do, a byte range at a time; returns the first failure. */
+/* Do the work of an executor, one byte range at a time. Returns the first failure. */
 static int play(struct world *w, uint64_t most, struct err *e)
 {
     for (int i = 0; i < plan_n(w->plan); i++) {
@@ -144,7 +144,7 @@ static void test_corrupt(void **state)
     end_world(&w);
 }
 
-/* Whichever item finishes it: the first that reads it is named. */
+/* Whichever item completes the record, the first item that reads it is named. */
 static void test_corrupt_of_two(void **state)
 {
     struct world w = new_world(true, 1);
@@ -160,7 +160,7 @@ static void test_corrupt_of_two(void **state)
     end_world(&w);
 }
 
-/* Random reads, overlapping as they like, in one item or several: every byte counts once. */
+/* Random reads with any overlaps, in one item or several: every byte counts once. */
 static void test_overlaps(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void test_overlaps(void **state)
 
             add_one(&w, &many[i], at, 1 + (uint64_t)rand() % (LEN - at), "one");
         }
-        /* One item that reads a record, even the same bytes, through several extents and slices. */
+        /* One item reads a record, including the same bytes twice, through several extents and slices. */
         for (int i = 0; i < 5; i++) {
             x[i] = (struct extent){ w.record, (uint64_t)rand() % 500, (uint64_t)rand() % 500 };
             s[i >= 2].len += x[i].len;
@@ -206,7 +206,7 @@ static void test_overlaps(void **state)
     }
 }
 
-/* A resumed run adds the parts of what was done, runs the rest, and comes to the same sums. */
+/* A resumed run adds the parts of the completed items, runs the rest, and gets the same sums. */
 static void test_resume(void **state)
 {
     static const uint64_t cut[] = { 0, 170, 400, 950 };
@@ -236,7 +236,8 @@ static void test_resume(void **state)
     end_world(&w[1]);
 }
 
-/* Three processes share a plan; overlaps count once among all of them, and only together do they see a wrong CRC. */
+/* Three processes share a plan. Overlaps count once among all of them, and only together do they detect a wrong
+ * CRC. */
 static void test_shared(void **state)
 {
     enum { N = 3 };

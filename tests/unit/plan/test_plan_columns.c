@@ -27,14 +27,14 @@ static char *in_scratch(const char *name)
 struct job {
     uint64_t part;                      /* bytes of a row for each destination */
     int n_outs;
-    uint64_t rows, first;               /* of the map, and of the item */
-    int n_slices;                       /* of the source: 1, or interleaved */
+    uint64_t rows, first;               /* rows of the map, and first row of the item */
+    int n_slices;                       /* slices of the source: 1, or interleaved */
     uint64_t step;                      /* destination i begins at byte i * step */
     uint64_t chunk;
     bool buffered, no_uring, halve;     /* halve: fp32 to bf16 */
 };
 
-/* What the map holds and where its pieces lie: slices are cut into extents that lie backwards in the file. */
+/* The contents of the map and the places of its pieces: slices are divided into extents in reverse file order. */
 struct matrix {
     struct tmap map;
     struct tmap_slice slice[4];
@@ -66,7 +66,7 @@ static void make_matrix(const struct job *j, int record, struct matrix *m)
     }
 }
 
-/* The bytes of destination i, as they should be. */
+/* Return the expected bytes of destination i. */
 static unsigned char *expected(const struct job *j, const struct matrix *m, int i, uint64_t *len)
 {
     uint64_t row = j->part * (uint64_t)j->n_outs, rows = j->rows - j->first;
@@ -125,7 +125,7 @@ static struct plan *make_plan(const struct job *j, struct files *f, const struct
     return p;
 }
 
-/* What a journal noted of the item is what a later run finds. */
+/* A later run must find the item as the journal recorded it. */
 static void check_journal(const struct job *j, struct files *f, const struct matrix *m, struct plan *done, char *const *path)
 {
     char *dir = in_scratch("job"), *file = path_join(dir, "journal.0");
@@ -182,7 +182,7 @@ static void run_job(const struct job *j)
     check_outs(j, &m, plan_item(p, 0), path);
     if (!j->halve)
         assert_int_equal(plan_item(p, 0)->crc.acc, crc_bytes(0, m.bytes + j->first * row, len));
-    if (j->chunk == 65536)              /* each of its syncs takes a while */
+    if (j->chunk == 65536)              /* each of its syncs is slow */
         check_journal(j, f, &m, p, path);
     plan_free(p);
     files_free(f);
@@ -194,7 +194,7 @@ static void run_job(const struct job *j)
 
 static void test_shapes(void **state)
 {
-    /* part, outs, rows, first row, source slices, step: sizes around blocks, chunks and small writes. */
+    /* part, outs, rows, first row, source slices, step: sizes near those of blocks, chunks and small writes. */
     static const struct { uint64_t part; int n_outs; uint64_t rows, first; int n_slices; uint64_t step; } shapes[] = {
         { 4096, 4, 100, 0, 1, 0 }, { 4096, 4, 100, 3, 2, 4096 }, { 1024, 2, 1000, 0, 1, 64 }, { 512, 4, 1024, 1, 4, 4 },
         { 20, 3, 30000, 7, 1, 12 }, { 65536, 2, 17, 0, 1, 8 }, { 300000, 2, 4, 0, 2, 4092 }, { 4, 40, 200, 0, 1, 100 },
@@ -214,7 +214,7 @@ static void test_shapes(void **state)
         }
 }
 
-/* A destination that cannot be written fails the run once, whatever else is under way. */
+/* A destination that cannot be written fails the run once, whatever other work is in progress. */
 static void test_failing_destination(void **state)
 {
     struct job j = { .part = 65536, .n_outs = 4, .rows = 12, .n_slices = 1 };

@@ -34,7 +34,7 @@ static void put_value(enum dtype t, uint8_t *to, float v)
         memcpy(to, &half, sizeof half);
 }
 
-/* Element i as the source holds it: large and small ones, so fp16 overflows and flushes. */
+/* Fill in the elements of the source: large and small ones, so that fp16 overflows and flushes to zero. */
 static void fill(enum dtype t, uint8_t *src)
 {
     for (int i = 0; i < ELEMS; i++) {
@@ -98,7 +98,7 @@ static void end(struct run *r)
     arena_free(r->a);
 }
 
-/* One item for every so many columns; the transposed ones lie one behind the other. */
+/* Add one item for each group of columns. The transposed ones are stored one after another. */
 static void add_items(struct run *r, const struct job *j)
 {
     uint64_t in = (uint64_t)dtype_size(j->from), out = (uint64_t)dtype_size(j->to);
@@ -204,7 +204,7 @@ static void test_all(void **state)
                                            cuts[c].dst_at });
 }
 
-/* A matrix of more than one tile: each gives its runs. */
+/* A matrix of more than one tile: each tile gives its own runs. */
 static void test_large(void **state)
 {
     enum { LARGE_ROWS = 9001, LARGE_COLS = 2048 };
@@ -253,7 +253,7 @@ static void test_permute(void **state)
     struct files *f = files_new();
     int rec = files_add_record(f, &(struct record){ .file = files_add_mem(f, src, sizeof src, "m"), .len = sizeof src,
                                                     .name = "r" });
-    /* Borders of extents and slices that are no borders of runs. */
+    /* Borders of extents and slices that do not coincide with borders of runs. */
     struct extent x[] = { { rec, 0, 7 }, { rec, 7, 50 }, { rec, 57, 63 } };
     struct tmap_slice s[] = { { .len = 57, .n_extents = 2, .extent = x }, { .len = 63, .n_extents = 1,
                                                                             .extent = x + 2 } };
@@ -272,7 +272,7 @@ static void test_permute(void **state)
     assert_int_equal(tmap_read(p, f, (struct tmap_range){ 0, 0, sizeof got }, got, &e), 0);
     for (int i = 0; i < N; i++)
         assert_memory_equal(got + i * RUN, src + from[i] * RUN, RUN);
-    /* Runs that stay neighbours stay one extent. */
+    /* Adjacent runs that stay adjacent stay one extent. */
     for (int i = 0; i < N; i++)
         from[i] = (i + 12) % N;
     p = tmap_permute(a, &m, RUN, from);
