@@ -39,7 +39,7 @@ struct made {
 struct world {
     struct files *files;
     int n_records, next_record;
-    uint64_t used;                      /* start of next_record; extents are assigned in order */
+    uint64_t used;                      /* bytes of next_record that are assigned; extents are assigned in order */
     int file_of[N_FILES];
     int n_maps;
     struct made made[MAX_MAPS];
@@ -745,7 +745,7 @@ static void test_look(void **state)
         plan_add(t.plan, &(struct plan_range){ .map = &t.m, .len = t.m.len, .policy = REPLICAS_FIRST,
                                                .name = "3.w fp32" }, -1, 0);
         seen.item = plan_item(t.plan, 0);
-        /* The rest of the record stays unread: an open plan has no sums, so neither has a closed one without gaps. */
+        /* The rest of the record stays unread. The record has no CRC, so the plan has no gaps to fill. */
         if (ops[i] != TMAP_REPLICAS)
             t.x[1].len = t.s[1].len = 200000;
         ((struct record *)files_record(t.files, t.record))->has_crc = false;
