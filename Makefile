@@ -75,8 +75,8 @@ LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
 LIB_SRC   := $(wildcard libcommon/*/*.c libcommon/*/*/*.c libcommon/*/*/*/*.c)
 LIB_OBJ   := $(LIB_SRC:%.c=$(O)/%.o)
 LIB       := $(O)/libshardkit.a
-# Most of the CPU's kernels are compiled once per instruction set; kernels/cpu/open.c picks one set at run time.
-KERNEL_ONCE := $(wildcard kernels/*.c) kernels/cpu/open.c kernels/cpu/threads.c kernels/cpu/device.c \
+# Most of the CPU's kernels are compiled once per instruction set; kernels/cpu/cpu_open.c picks one set at run time.
+KERNEL_ONCE := $(wildcard kernels/*.c) kernels/cpu/cpu_open.c kernels/cpu/threads.c kernels/cpu/cpu_device.c \
                kernels/cpu/amx.c
 KERNEL_EACH := $(filter-out $(KERNEL_ONCE),$(wildcard kernels/cpu/*.c))
 ISA_LIST    := base $(if $(filter x86_64,$(shell uname -m)),avx2 avx512 avx512bf16)

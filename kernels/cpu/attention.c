@@ -13,7 +13,7 @@
 #include <omp.h>
 #include <string.h>
 
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 /* The tiles of one thread. Packed q, k and v follow the struct. */
 struct attention_room {

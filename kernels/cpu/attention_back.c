@@ -10,7 +10,7 @@
 #include <omp.h>
 #include <string.h>
 
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu_attention.h"
 
 /* The tiles of one thread. */
 struct back_room {

@@ -58,8 +58,8 @@
  */
 #include <omp.h>
 
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/cpu_gemm.h"
+#include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/vmath.h"
 
 #define GEMM_ROWS  (2 * PANEL_LCM)

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/cpu_gemm.h"
 #include "kernels/cpu/half.h"
 
 struct out {

@@ -2,7 +2,7 @@
  * panels.c - packing and the micro-kernels, see panels.h
  */
 #include "kernels/cpu/panels.h"
-#include "kernels/cpu/turn.h"
+#include "kernels/cpu/transpose.h"
 
 #if defined(__AVX512F__)
 #define LANES 16

@@ -3,7 +3,7 @@
  */
 #include <assert.h>
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_attention.h"
 
 /* Does nothing. Its attributes show which architecture all kernels here were compiled for. */
 static __global__ void compiled_for() {}

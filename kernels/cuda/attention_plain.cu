@@ -5,7 +5,7 @@
  * fp32. Each warp processes one token of its own: lane j computes the score with token j of the tile, and then each
  * lane sums its share of the head's dimension over the tile.
  */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/device.cuh"
 
 #define TILE  32                        /* tokens of the other side: one per lane */

@@ -14,7 +14,7 @@
 #include <cuda_runtime.h>
 #include <type_traits>
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"

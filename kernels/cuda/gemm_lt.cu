@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/cuda_gemm.h"
 
 /* The properties that distinguish kinds of product. Compared as bytes, so it must be zeroed before it is filled. */
 struct kind {

@@ -5,7 +5,7 @@
  * thread 4 x 4 of it, with operands in shared memory as fp32. Each result is summed in the order of k.
  */
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/cuda_gemm.h"
 
 #define TILE  64
 #define DEPTH 16                        /* elements of k at a time */

@@ -2,7 +2,7 @@
  * linear.cu - linear layers: which product to use, and the operations on each result before it is rounded
  */
 #include "kernels/cuda/columns.cuh"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/cuda_gemm.h"
 
 #define THREADS 256
 

@@ -3,9 +3,9 @@
  */
 #include <stdlib.h>
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/common.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/cuda_gemm.h"
 
 static void cuda_close(const struct kernels *k)
 {

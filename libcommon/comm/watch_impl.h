@@ -1,7 +1,7 @@
 /*
  * watch_impl.h - the parts of the monitor; for use in libcommon/comm only
  *
- * From the bottom up; each file calls only those before it: watch_note.c   records of this rank's activity, and
+ * From the bottom up; each file calls only those before it: watch_record.c   records of this rank's activity, and
  * their conversion to text watch_wire.c   connections between monitors: establishing them, messages watch_rank.c
  * the monitor thread of ranks 1..: reports, executes commands watch_root.c   the monitor thread of rank 0:
  * collects, decides, notifies watch.c        start and end of the monitor

@@ -12,7 +12,7 @@
 
 #include "libcommon/base/clock.h"
 #include "libcommon/convert/journal.h"
-#include "libcommon/convert/meeting.h"
+#include "libcommon/convert/rendezvous.h"
 #include "libcommon/convert/staging.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/manifest.h"

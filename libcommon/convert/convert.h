@@ -20,7 +20,7 @@ struct convert_opts {
     int (*verify)(const char *dir, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
     int part, n_parts;
     bool launched;              /* the part number comes from a launcher; it is used only if all tasks meet
-                                   (meeting.h) */
+                                   (rendezvous.h) */
     bool all_tasks;             /* ... and no task may continue alone: all of them must come */
     int threads;
     uint64_t mem_bytes;

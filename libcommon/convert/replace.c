@@ -79,7 +79,7 @@ static const struct row rows[] = {
     { "publish", JOB, IS_FILE, true },
     { "journal.*", JOB, IS_FILE, true },
     { "lock.*", JOB, IS_FILE, true },
-    { "done.*", JOB, IS_FILE, true },                   /* the trainer's writers: checkpoint_meet.c */
+    { "done.*", JOB, IS_FILE, true },                   /* the trainer's writers: checkpoint_rendezvous.c */
     { "sealed.*", JOB, IS_FILE, true },
     { "failed.*", JOB, IS_FILE, true },
 };

@@ -123,7 +123,7 @@ struct source {
     /* shards are ZeRO-1/2's rather than BF16_Optimizer's; for a universal form: made from such shards */
     bool zero_stage_1;
     int zero_stage;             /* 1, 2 or 3 for LAYOUT_ZERO, and for a universal form made from it; otherwise 0 */
-    struct pt *zero_root;       /* its model_states, one of `file`, if zero_fresh.h created them; else NULL */
+    struct pt *zero_root;       /* its model_states, one of `file`, if zero_synthesize.h created them; else NULL */
     enum dtype weights;         /* type that such a run computes with */
     int n_files;
     struct source_file *file;   /* every file of the tag that belongs to the layout, in natural order */

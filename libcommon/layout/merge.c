@@ -1,7 +1,7 @@
 /*
  * merge.c - shapes and tensor maps of merged parameters
  */
-#include "libcommon/layout/merge.h"
+#include "libcommon/layout/merge_slices.h"
 
 #include "libcommon/plan/tmap_slice.h"
 

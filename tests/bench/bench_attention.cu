@@ -19,7 +19,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_attention.h"
 
 #define THREADS 16
 #define GUARD   4096                    /* poisoned bytes behind each output */

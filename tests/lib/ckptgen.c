@@ -14,7 +14,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 #include "tests/lib/ckptgen_impl.h"
 #include "tests/lib/torch_zip.h"
 

@@ -71,8 +71,8 @@ echo 'int utf8_nobody(void) { return 1; }' >>$f
 compile $f
 fails "an external function that nobody calls" lint_symbols.sh "$f: utf8_nobody: no other file uses it" $f
 
-echo 'struct plan { int n; };' >>tools/reshape/run.c
-fails "a second struct plan" lint_types.sh "a second struct plan, the first is at" tools/reshape/run.c
+echo 'struct plan { int n; };' >>tools/reshape/reshape_run.c
+fails "a second struct plan" lint_types.sh "a second struct plan, the first is at" tools/reshape/reshape_run.c
 printf '/* one more */\nenum dtype { NONE };\n' >>kernels/cpu/norm.c
 fails "a second enum dtype" lint_types.sh "a second enum dtype" kernels/cpu/norm.c
 

@@ -8,7 +8,7 @@
 
 #include "libcommon/base/clock.h"
 #include "libcommon/base/text.h"
-#include "tools/run-watch/alarm.h"
+#include "tools/run-watch/watch_alarm.h"
 #include "tools/run-watch/runwatch.h"
 
 /* ---- findings ---- */

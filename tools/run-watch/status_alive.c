@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/text.h"
-#include "tools/run-watch/status_look.h"
+#include "tools/run-watch/status_inspect.h"
 
 /* The tolerated difference between the clocks of two hosts. */
 enum { CLOCK_S = 120 };

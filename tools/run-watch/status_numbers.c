@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/run-watch/status_look.h"
+#include "tools/run-watch/status_inspect.h"
 
 enum { NEWEST = 5, ENOUGH = 10, NEW_S = 600 };
 

@@ -10,7 +10,7 @@
 #include "libcommon/base/child.h"
 #include "libcommon/base/files.h"
 #include "tools/run-watch/book.h"
-#include "tools/run-watch/status_look.h"
+#include "tools/run-watch/status_inspect.h"
 
 /* Returns when a file or folder of the run was modified, or 0 if it does not exist. */
 static double written_s(const char *dir, const char *name)

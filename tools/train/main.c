@@ -19,7 +19,7 @@
 #include "tools/train/checkpoint/savelock.h"
 #include "tools/train/checkpoint/writer.h"
 #include "tools/train/guard/crash.h"
-#include "tools/train/guard/report.h"
+#include "tools/train/guard/incident_report.h"
 #include "tools/train/health/preflight.h"
 #include "tools/train/log/cause.h"
 #include "tools/train/log/trainlog.h"

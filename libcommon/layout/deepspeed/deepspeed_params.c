@@ -16,10 +16,10 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/merge.h"
+#include "libcommon/layout/merge_slices.h"
 #include "libcommon/model/family.h"
 #include "libcommon/model/merge_patterns.h"
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 
 static const enum state flat_state[DS_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 

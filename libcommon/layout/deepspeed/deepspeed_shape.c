@@ -10,7 +10,7 @@
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 
 /* Limit of elements in a slice or a group: 4 TiB of masters in one rank. Multiplied by any degree it fits 64 bits. */
 static const int64_t elems_max = (int64_t)1 << 40;

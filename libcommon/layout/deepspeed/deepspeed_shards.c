@@ -11,7 +11,7 @@
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/run_state.h"
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 
 static const char *const state_words[DS_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
 

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed/deepspeed_sink.h"
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 #include "libcommon/plan/tmap_slice.h"
 
 /* Elements [at, at + n) of a slice come from element `from` of `map`. */

@@ -14,7 +14,7 @@
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 
 enum { DEGREE_MAX = 1 << 16 };
 

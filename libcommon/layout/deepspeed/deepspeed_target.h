@@ -23,7 +23,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
-#include "libcommon/model/pipeline.h"
+#include "libcommon/model/pipeline_cuts.h"
 
 enum ds_numbering {
     NUMBERING_KEEP,

@@ -10,10 +10,10 @@
 #include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
-#include "libcommon/layout/deepspeed/deepspeed_fresh.h"
+#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
 #include "libcommon/model/schedule_lr.h"
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 
 /* Set an integer only if the key exists, for keys that not every version writes. */
 static void renew_int(struct arena *a, struct pk *dict, const char *key, int64_t v)

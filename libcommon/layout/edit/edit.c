@@ -8,7 +8,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/ds_names.h"
-#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/manifest.h"

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "libcommon/layout/deepspeed/deepspeed_fresh.h"
+#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/tree_edit.h"
 #include "libcommon/model/loss_scale.h"
 

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/universal/universal_hdf5.h"

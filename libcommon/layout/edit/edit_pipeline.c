@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_chunks.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_items.h"

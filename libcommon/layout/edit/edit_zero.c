@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/edit/edit_anew.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"

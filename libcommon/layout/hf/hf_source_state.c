@@ -1,12 +1,12 @@
 /*
  * hf_source_state.c - create the state that a trainer would have written with an imported model's weights
  *
- * The state is an mp_rank file of iteration 0 (deepspeed_fresh.h) with the arguments that a trainer compares or a
+ * The state is an mp_rank file of iteration 0 (deepspeed_synthesize.h) with the arguments that a trainer compares or a
  * tool reads. The other arguments come from the command line that continues the training.
  */
 #include <string.h>
 
-#include "libcommon/layout/deepspeed/deepspeed_fresh.h"
+#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 
 static void set_real(struct arena *a, struct pk *d, const char *key, double v)

@@ -13,7 +13,7 @@
 
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/manifest.h"
-#include "libcommon/layout/zero/zero.h"
+#include "libcommon/layout/zero/zero_source.h"
 
 enum { MISSING_NAMED = 16 };
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/zero/zero.h"
+#include "libcommon/layout/zero/zero_source.h"
 
 /* ---- rank 0 ---- */
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/zero/zero.h"
+#include "libcommon/layout/zero/zero_source.h"
 
 /* The position of a name in the groups. */
 struct zero_place {

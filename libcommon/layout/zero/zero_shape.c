@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "libcommon/model/zero.h"
+#include "libcommon/model/zero_partition.h"
 
 /* Limit for the elements of a parameter or a group: 4 TiB of masters. */
 static const int64_t elems_max = (int64_t)1 << 40;

@@ -10,7 +10,7 @@
 
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/run_state.h"
-#include "libcommon/layout/zero/zero.h"
+#include "libcommon/layout/zero/zero_source.h"
 
 const enum state zero_states[ZERO_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 

@@ -2,7 +2,7 @@
  * zero_target.h - the contents of a ZeRO checkpoint for another number of ranks or another stage
  *
  * The source must have the trees of such a run: a checkpoint of ZeRO-1, 2 or 3, a universal form of one, or a source
- * whose trees zero_fresh.h created. Anything that the target cannot hold, or that the source lacks, is reported
+ * whose trees zero_synthesize.h created. Anything that the target cannot hold, or that the source lacks, is reported
  * before anything is written.
  *
  * The optimizer's order comes first: its groups, with parameters in the order in which the run listed them. ZeRO-1/2

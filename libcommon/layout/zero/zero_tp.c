@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/merge.h"
-#include "libcommon/layout/zero/zero.h"
+#include "libcommon/layout/merge_slices.h"
+#include "libcommon/layout/zero/zero_source.h"
 #include "libcommon/model/family.h"
 #include "libcommon/model/merge_patterns.h"
 #include "libcommon/plan/tmap_slice.h"

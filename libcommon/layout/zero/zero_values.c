@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "libcommon/layout/zero/zero.h"
+#include "libcommon/layout/zero/zero_source.h"
 
 static struct source_value *add_value(struct zero *z, const char *name)
 {

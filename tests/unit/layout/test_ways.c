@@ -10,9 +10,9 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
-#include "libcommon/layout/merge.h"
+#include "libcommon/layout/merge_slices.h"
 #include "libcommon/layout/optim_groups.h"
-#include "libcommon/layout/zero/zero_fresh.h"
+#include "libcommon/layout/zero/zero_synthesize.h"
 #include "libcommon/layout/zero/zero_order.h"
 
 /* A value of the caller's that is called like the engine's own: tensors stay those of one rank. */

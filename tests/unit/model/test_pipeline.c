@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "libcommon/model/pipeline.h"
+#include "libcommon/model/pipeline_cuts.h"
 
 enum { STAGES_MAX = 64 };
 

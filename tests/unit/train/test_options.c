@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "libcommon/base/files.h"
-#include "tools/train/options/options.h"
+#include "tools/train/options/train_options.h"
 #include "tools/train/options/schedule.h"
 
 static char dir[256];

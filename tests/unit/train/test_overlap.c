@@ -20,7 +20,7 @@
 #include "tests/lib/latenet.h"
 #include "tests/lib/ranks.h"
 #include "tools/train/network/optimizer.h"
-#include "tools/train/network/pipeline.h"
+#include "tools/train/network/pipeline_schedule.h"
 
 enum { B = 2, S = 8, M = B * S, V = 48, BLOCKS = 6, MICRO = 3, STEPS = 3 };
 

@@ -5,7 +5,7 @@
 #define SHARDKIT_CKPT_BACKUP_LOCAL_H
 
 #include "tools/ckpt-backup/place/place.h"
-#include "tools/ckpt-backup/place/stage.h"
+#include "tools/ckpt-backup/place/backup_staging.h"
 
 /* Return the path of "NAME" with `suffix` in RECEIPT_FOLDER of the place. Caller frees. */
 char *local_path(const struct place *p, const char *name, const char *suffix);

@@ -20,9 +20,9 @@
 #include "tools/ckpt-backup/place/file_ids.h"
 #include "tools/ckpt-backup/place/local.h"
 #include "tools/ckpt-backup/place/packing.h"
-#include "tools/ckpt-backup/place/stage.h"
+#include "tools/ckpt-backup/place/backup_staging.h"
 #include "tools/ckpt-backup/place/tar.h"
-#include "tools/ckpt-backup/place/verdict.h"
+#include "tools/ckpt-backup/place/backup_verdict.h"
 
 /*
  * Check that the file system of `folder` has room for this many more bytes. On failure, ERR_SYS reports the free

@@ -11,7 +11,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-backup/place/local.h"
-#include "tools/ckpt-backup/place/verdict.h"
+#include "tools/ckpt-backup/place/backup_verdict.h"
 
 enum { RECEIPT_MAX = 256 << 20 };
 

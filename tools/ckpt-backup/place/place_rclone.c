@@ -4,7 +4,7 @@
  * Renaming on a remote is not dependable, so files are written under their final names, and only the receipt makes
  * them a backup: it is written last, after everything was downloaded again and compared. Until then
  * .ckpt-backup/NAME.job records that the files in NAME are unfinished and ours. The next run resumes: rclone skips
- * files that are there with the right size, and files that prove to be wrong are sent again. far_cargo.h describes
+ * files that are there with the right size, and files that prove to be wrong are sent again. remote_transfer.h describes
  * how each form is transported.
  */
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "libcommon/base/hash.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
-#include "tools/ckpt-backup/place/far_cargo.h"
+#include "tools/ckpt-backup/place/remote_transfer.h"
 #include "tools/ckpt-backup/place/rclone.h"
 
 static int far_receipts(struct place *p, struct place_receipts *out, struct report *r, struct err *e)

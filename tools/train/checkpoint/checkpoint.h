@@ -33,7 +33,7 @@
 #include "libcommon/layout/layout.h"
 #include "libcommon/model/loss_scale.h"
 #include "tools/train/checkpoint/writer.h"
-#include "tools/train/network/stage.h"
+#include "tools/train/network/pipeline_stage.h"
 
 struct comm;
 

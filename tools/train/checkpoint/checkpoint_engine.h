@@ -48,7 +48,7 @@ struct save_setup {
     double first_gigaflos;      /* gigaflos of the loaded checkpoint on rank 0; 0: none was loaded */
     uint64_t mp_bytes;
 };
-/* ---- checkpoint_carry.c ---- */
+/* ---- checkpoint_template.c ---- */
 
 /* Build that message. `notes` receives what could not be carried over. */
 MUST_CHECK int checkpoint_carry(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
@@ -79,7 +79,7 @@ MUST_CHECK int save_engine_run(struct save_engine *g, const struct save_order *o
 /* Returns the disk space that this rank's files of a save need. */
 uint64_t save_engine_disk_bytes(const struct save_engine *g);
 
-/* ---- checkpoint_meet.c ---- */
+/* ---- checkpoint_rendezvous.c ---- */
 
 struct save_meeting {
     const struct save_order *o;

@@ -3,12 +3,12 @@
  *
  *   checkpoint_open.c   choose the tag and read its contents; replicas
  *   checkpoint_steps.c  the checkpoints in a folder of --save (checkpoint_steps.h)
- *   checkpoint_judge.c  decide whether the findings about a checkpoint allow training to continue
+ *   checkpoint_check.c  decide whether the findings about a checkpoint allow training to continue
  *   checkpoint_match.c  match the checkpoint's parameters with the stage's
  *   checkpoint_load.c   a plan whose items end in this rank's buffers
  *   checkpoint_share.c  distribute that plan over the data-parallel ranks
- *   checkpoint_turn.c   transpose matrices that are stored as [in, out]
- *   checkpoint_carry.c  what saves carry over from the loaded checkpoint, or begin with
+ *   checkpoint_transpose.c   transpose matrices that are stored as [in, out]
+ *   checkpoint_template.c  what saves carry over from the loaded checkpoint, or begin with
  *   checkpoint_mp.c     the mp_rank file: once, and at each save
  *   checkpoint_args.c   the arguments in it
  *   checkpoint_save.c   the trainer's side of a save
@@ -21,7 +21,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
-#include "libcommon/layout/hf/hf_canonical.h"
+#include "libcommon/layout/hf/hf_gpt_names.h"
 #include "tools/train/checkpoint/checkpoint.h"
 
 struct checkpoint {
@@ -45,7 +45,7 @@ bool checkpoint_same(const char *name, int first_layer, const struct stage_param
 /* Returns a parameter without both moments, or NULL if all have them. */
 const struct param *checkpoint_bare(const struct checkpoint *c);
 
-/* ---- checkpoint_judge.c ---- */
+/* ---- checkpoint_check.c ---- */
 
 /*
  * Pass warnings on to `notes`. If there is an error, fail with the first one; its message states how to continue

@@ -22,7 +22,7 @@
 #include "libcommon/comm/comm.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 #include "tools/train/checkpoint/checkpoint_share.h"
-#include "tools/train/checkpoint/checkpoint_turn.h"
+#include "tools/train/checkpoint/checkpoint_transpose.h"
 
 enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
 /*

@@ -8,7 +8,7 @@
 
 #include "libcommon/base/dev.h"
 #include "libcommon/plan/plan.h"
-#include "tools/train/network/stage.h"
+#include "tools/train/network/pipeline_stage.h"
 
 struct comm;
 

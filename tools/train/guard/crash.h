@@ -9,7 +9,7 @@
 #define SHARDKIT_TRAIN_GUARD_CRASH_H
 
 #include "libcommon/comm/watch.h"
-#include "tools/train/guard/report.h"
+#include "tools/train/guard/incident_report.h"
 
 /*
  * Install the handlers, which are active until crash_release(); r and w must stay valid until then. Does nothing

@@ -15,7 +15,7 @@
 
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
-#include "tools/train/network/stage.h"
+#include "tools/train/network/pipeline_stage.h"
 
 struct digest_groups {          /* each group may consist of one rank */
     struct comm_world *world;

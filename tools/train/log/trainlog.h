@@ -19,7 +19,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/tfevents.h"
 #include "libcommon/model/loss_scale.h"
-#include "tools/train/options/options.h"
+#include "tools/train/options/train_options.h"
 
 /* ---- output ---- */
 

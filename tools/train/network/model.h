@@ -20,8 +20,8 @@
 
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
-#include "tools/train/network/stage.h"
-#include "tools/train/options/options.h"
+#include "tools/train/network/pipeline_stage.h"
+#include "tools/train/options/train_options.h"
 
 struct model_opts {
     enum dtype t;               /* DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */

@@ -27,7 +27,7 @@
 
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
-#include "tools/train/network/stage.h"
+#include "tools/train/network/pipeline_stage.h"
 
 struct optimizer_opts {
     enum dtype t;               /* of the weights */

@@ -11,7 +11,7 @@
 #define SHARDKIT_TRAIN_OPTIONS_DEEPSPEED_JSON_H
 
 #include "libcommon/format/pickle/pickle.h"
-#include "tools/train/options/options.h"
+#include "tools/train/options/train_options.h"
 
 /*
  * Read o->deepspeed_config into the options. ERR_SYS: the file cannot be read. ERR_DATA with the line: it is not

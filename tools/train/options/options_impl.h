@@ -13,7 +13,7 @@
 #ifndef SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
 #define SHARDKIT_TRAIN_OPTIONS_OPTIONS_IMPL_H
 
-#include "tools/train/options/options.h"
+#include "tools/train/options/train_options.h"
 
 /* Where a value was given. */
 struct options_place {

@@ -1,7 +1,7 @@
 /*
  * options_table.c - the table of options
  *
- * A row is all that an option needs: adding one here and its field in options.h makes the program parse it, print it,
+ * A row is all that an option needs: adding one here and its field in train_options.h makes the program parse it, print it,
  * show it in --help and complete it. `make man` adds it to docs/train.1, where more text can be added.
  */
 #include "tools/train/options/options_impl.h"

@@ -23,7 +23,7 @@
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/model/schedule_lr.h"
-#include "tools/train/options/options.h"
+#include "tools/train/options/train_options.h"
 
 /* ---- batch size ---- */
 

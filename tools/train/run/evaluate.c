@@ -9,7 +9,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/format/npy.h"
 #include "tools/train/log/trainlog.h"
-#include "tools/train/network/pipeline.h"
+#include "tools/train/network/pipeline_schedule.h"
 #include "tools/train/run/batches.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"

@@ -15,7 +15,7 @@
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/guard/digest.h"
 #include "tools/train/log/trainlog.h"
-#include "tools/train/network/pipeline.h"
+#include "tools/train/network/pipeline_schedule.h"
 #include "tools/train/run/batches.h"
 #include "tools/train/run/evaluate.h"
 #include "tools/train/run/nan.h"

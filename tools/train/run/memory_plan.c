@@ -15,7 +15,7 @@
 #include "libcommon/base/progress.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/log/trainlog.h"
-#include "tools/train/network/pipeline.h"
+#include "tools/train/network/pipeline_schedule.h"
 #include "tools/train/run/batches.h"
 #include "tools/train/run/shape.h"
 #include "tools/train/run/show.h"

@@ -6,7 +6,7 @@
 
 #include "libcommon/base/err.h"
 #include "libcommon/model/topology.h"
-#include "tools/train/options/options.h"
+#include "tools/train/options/train_options.h"
 
 struct trainer;
 

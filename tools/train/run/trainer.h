@@ -6,7 +6,7 @@
  *   devices.c      the device that the rank computes on
  *   shape.c        checkpoint and options -> sizes of the model, vocabulary, blocks of each stage
  *   memory_plan.c  how much memory each rank needs, whether it fits, and what would make it fit
- *   fresh.c        initial weights
+ *   initial_weights.c        initial weights
  *   batches.c      training data in device memory
  *   loop.c         iterations: step, log, evaluate, save, stop
  *   step.c         one iteration
@@ -30,15 +30,15 @@
 #include "kernels/kernels.h"
 #include "libcommon/comm/comm.h"
 #include "libcommon/model/loss_scale.h"
-#include "tools/train/guard/report.h"
+#include "tools/train/guard/incident_report.h"
 #include "tools/train/guard/spike.h"
 #include "tools/train/guard/throughput.h"
 #include "tools/train/log/cause.h"
 #include "tools/train/log/status.h"
 #include "tools/train/network/model.h"
 #include "tools/train/network/optimizer.h"
-#include "tools/train/network/stage.h"
-#include "tools/train/options/options.h"
+#include "tools/train/network/pipeline_stage.h"
+#include "tools/train/options/train_options.h"
 #include "tools/train/options/schedule.h"
 #include "tools/train/run/saving.h"
 

@@ -1,0 +1,25 @@
+/*
+ * edit_rewrite.h - a result that the layout's own writer writes as a whole
+ *
+ * Internal to this folder. If the tensors of many parameters are stored in one vector, an edit changes the position
+ * of everything in a file. The changed copy of the source (edit_source.h) is then written by the sink that reshape
+ * uses for the layout. Files that do not belong to the layout are shared, as in any edit.
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_REWRITE_H
+#define SHARDKIT_LAYOUT_EDIT_REWRITE_H
+
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/edit/edit.h"
+#include "libcommon/layout/zero/zero_target.h"
+
+struct edit_anew {
+    struct source *src;                 /* changed copy of the source */
+    const char *what;                   /* description: "TP 2, PP 2, DP 2, 34 parameters" */
+    struct ds_target *ds;               /* one of these two, owned by the edit; the other is NULL */
+    struct zero_target *zero;
+    bool hdf5, hdf5_split;              /* a universal form in HDF5, which needs no target */
+};
+struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x);
+void edit_anew_free(struct edit_anew *n);               /* n may be NULL */
+
+#endif

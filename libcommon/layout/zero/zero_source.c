@@ -1,0 +1,311 @@
+/*
+ * zero_source.c - open a checkpoint of DeepSpeed's engine without pipeline: the phases
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/archive.h"
+#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/zero/zero_source.h"
+
+/*
+ * With holes: use the model_states of another tag of the run in place of lost ones. Shapes, buffers and frozen
+ * parameters are read from it, but not the weights of trained parameters. Returns NULL if there is none.
+ */
+static struct source_file *other_tags_model(struct zero *z)
+{
+    char *name = arena_fmt(z->s->arena, "mp_rank_%02d_model_states.pt", z->tp);
+    int file;
+    struct pt *pt = pt_sibling(z->s, name, &file);
+
+    if (!pt) {
+        name = zero_model_name(z, 0);
+        pt = pt_sibling(z->s, name, &file);
+        z->stage = pt ? 3 : z->stage;
+    }
+    if (!pt)
+        return NULL;
+    report_add(z->r, SEV_WARNING, "stand_in", z->s->path, ERR_NO_BYTE, NULL,
+               "%s is lost: shapes, buffers, counters and frozen parameters are those of %s", name, pt_path(pt));
+    z->lost_model = name;
+    z->s->file[z->s->n_files] = (struct source_file){ .name = name, .file = file, .pt = pt, .cls = FILE_WEIGHTS,
+                                                      .pp = -1, .tp = z->tp, .dp = -1, .layer = -1 };
+    return &z->s->file[z->s->n_files++];
+}
+
+/* Returns the model_states of the lowest rank above `dp` that has any, or NULL. */
+static struct source_file *next_model(struct zero *z, int dp)
+{
+    struct source_file *first = NULL;
+
+    for (int i = 0; i < z->n_files; i++) {
+        bool model = z->name[i].kind == DS_MP || z->name[i].kind == DS_ZERO3;
+
+        if (model && z->s->file[i].dp > dp && (!first || z->s->file[i].dp < first->dp))
+            first = &z->s->file[i];
+    }
+    return first;
+}
+
+/*
+ * Returns rank 0's model_states, or those of the lowest rank present. With holes, files that cannot be opened are
+ * skipped.
+ */
+static struct source_file *first_model(struct zero *z, struct err *e)
+{
+    struct source_file *first = next_model(z, -2);
+
+    if (!first && (!z->o->holes || z->o->no_tensors || !(first = other_tags_model(z)))) {
+        err_data(e, z->s->path, ERR_NO_BYTE, "no *mp_rank_%02d_model_states.pt file here: which parameters there are "
+                 "is unknown%s", z->tp, z->o->holes ? ", and no other tag of the run is next to it" : "");
+        return NULL;
+    }
+    while (first && !first->pt && !(first->pt = pt_open(z->s->files, first->file, e))) {
+        struct source_file *next = z->o->holes ? next_model(z, first->dp) : NULL;
+
+        if (!next && z->o->holes)
+            next = other_tags_model(z);
+        if (!next)
+            return NULL;
+        report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+        err_clear(e);
+        first = next;
+    }
+    return first;
+}
+
+/*
+ * Returns true if the file is the pipeline engine's. That engine stores weights in layer files, and its mp_rank
+ * files have none. A folder that lost its layer files still belongs to it.
+ */
+static bool of_the_pipeline(const struct zero *z, const struct pk *root)
+{
+    uint32_t n;
+
+    return z->stage != 3 && !pk_pairs(pk_get(root, "module"), &n);
+}
+
+static struct pt_files reading(struct zero *z)
+{
+    return (struct pt_files){ .s = z->s, .r = z->r, .threads = z->o->threads, .ctx = z, .holes = z->o->holes };
+}
+
+static void read_models(struct zero *z)
+{
+    struct pt_files o = reading(z);
+    int first = 0;
+
+    /* Ranks below the one whose file is open have none, or one that cannot be read, which is reported. */
+    while (first < z->world - 1 && (z->model_file[first] < 0 || !z->s->file[z->model_file[first]].pt))
+        first++;
+    if (z->lost_model)
+        return;
+    o.read = zero_model_rank;
+    o.renumber = zero_model_renumber;
+    pt_files_keep(&o, z->model_file + first, 1);
+    if (z->stage == 3 && !z->o->no_tensors)
+        pt_files_each(&o, z->model_file + first + 1, z->world - first - 1);
+    z->too_many |= o.too_many;
+}
+
+/*
+ * Returns rank 0's optimizer file; with holes, the first one that can be opened. Returns NULL if there is none,
+ * which is reported.
+ */
+static struct source_file *open_lead(struct zero *z)
+{
+    for (z->lead = 0; z->lead < z->world; z->lead++) {
+        const int i = z->optim_file[z->lead];
+        struct source_file *f = i < 0 ? NULL : &z->s->file[i];
+        struct err e = {0};
+
+        if (f && (f->pt = pt_open(z->s->files, f->file, &e)))
+            return f;
+        if (f && !z->o->holes)
+            report_add_err(z->r, "unreadable", &e);
+        else if (f)
+            report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e.msg);
+        err_clear(&e);
+        if (!z->o->holes)
+            break;
+    }
+    z->lead = 0;
+    if (z->o->holes)
+        report_add(z->r, SEV_ERROR, "unreadable", z->s->path, ERR_NO_BYTE, NULL,
+                   "no file of optimizer states can be read: masters and moments are all lost");
+    return NULL;
+}
+
+/*
+ * Read the optimizer's files. The first one defines how vectors are partitioned; without it the others are not read.
+ */
+static bool read_shards(struct zero *z)
+{
+    struct pt_files o = reading(z);
+    struct source_file *f = open_lead(z);
+
+    if (!f)
+        return false;
+    if (!zero_shards_lead(z, f->pt, files_name(z->s->files, f->file)))
+        return false;
+    zero_shape_place(&z->shape, z->stage, z->world);
+    o.read = zero_shards_rank;
+    o.renumber = zero_shards_renumber;
+    pt_files_keep(&o, z->optim_file + z->lead, 1);
+    if (!z->o->no_tensors)
+        pt_files_each(&o, z->optim_file + z->lead + 1, z->world - z->lead - 1);
+    z->too_many |= o.too_many;
+    if (z->o->holes)
+        zero_shards_recover(z);
+    return true;
+}
+
+/* Returns the type that a run without ZeRO computes with: the type of its parameters. */
+static enum dtype weights_of_module(const struct zero *z)
+{
+    for (int i = 0; i < z->n_tensors; i++)
+        if (!z->tensor[i].buffer && dtype_is_float(z->tensor[i].t.dtype))
+            return z->tensor[i].t.dtype;
+    return DTYPE_F32;
+}
+
+static int open_tag(struct zero *z, struct err *e)
+{
+    struct source_file *first = first_model(z, e);
+    int64_t said = 0;
+    bool known;
+
+    if (!first)
+        return -1;
+    z->root = pt_root(first->pt);
+    z->path = files_name(z->s->files, first->file);
+    if (of_the_pipeline(z, z->root))
+        return 1;
+    if (zero_files_ranks(z, e) < 0)
+        return -1;
+    z->s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = z->world };
+    known = zero_model_read(z, first->pt);
+    if (known)
+        read_models(z);
+    if (known && z->has_optimizer && !z->o->no_optimizer)
+        known = read_shards(z);
+    zero_state_read(z, first->pt, known && z->has_optimizer && z->optim_file[z->lead] >= 0
+                                      ? &z->s->file[z->optim_file[z->lead]] : NULL);
+    if (z->too_many) {
+        err_data(e, z->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
+                 PT_FILES_RECORDS_MAX);
+        return -1;
+    }
+    /* Without the optimizer's files the stage is read from the run's configuration. */
+    if (z->stage == 0)
+        pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &said);
+    z->s->zero_stage = z->stage ? z->stage : said == 2 ? 2 : 1;
+    zero_params_make(z);
+    z->s->weights = z->without_zero ? weights_of_module(z) : zero_shape_weights(&z->shape, first->pt);
+    if (z->o->no_tensors)
+        return 0;
+    zero_values_make(z, first->pt);
+    return 0;
+}
+
+/* Open the files of one tensor rank. Returns 1 if they are the pipeline engine's. */
+static int open_rank(struct zero *z, const struct source_listing *l, struct err *e)
+{
+    int rc = zero_files_read(z, l, e);
+
+    if (rc == 0)
+        rc = open_tag(z, e);
+    for (int k = 0; z->rank && k < z->world; k++) {
+        free(z->rank[k].run);
+        free(z->rank[k].frozen);
+        free(z->rank[k].settings);
+        for (int i = 0; i < z->rank[k].n_more; i++)
+            free(z->rank[k].more[i].name);
+        free(z->rank[k].more);
+    }
+    pt_holes_free(&z->holes);
+    return rc;
+}
+
+/* Returns the number of tensor ranks, which is one more than the highest number in the names. */
+static int count_tensor_ranks(const struct source_listing *l)
+{
+    int most = 0;
+
+    for (int i = 0; i < l->n; i++) {
+        struct ds_name n = ds_name_parse(l->member[i].name);
+
+        most = n.mp > most ? n.mp : most;
+    }
+    return most + 1;
+}
+
+/* Append a rank's files to the source, which closes them. */
+static void take_files(struct source *s, const struct source *from)
+{
+    struct source_file *all = arena_alloc(s->arena, (size_t)(s->n_files + from->n_files + 1) * sizeof *all);
+
+    memcpy(all, s->file, (size_t)s->n_files * sizeof *all);
+    if (from->n_files)
+        memcpy(all + s->n_files, from->file, (size_t)from->n_files * sizeof *all);
+    s->file = all;
+    s->n_files += from->n_files;
+}
+
+/* Open the other tensor ranks, and join all of them. */
+static int join_ranks(struct zero *first, const struct source_listing *l, struct err *e)
+{
+    static const struct run_state unknown = { .iteration = -1, .consumed_samples = -1, .consumed_tokens = -1,
+                                              .opt_step = -1 };
+    struct source *s = first->s, **rank;
+    int n = count_tensor_ranks(l), rc = 0;
+    int64_t said;
+
+    if (pk_as_int(pk_get(first->root, "mp_world_size"), &said) && said > n && said <= l->n)
+        n = (int)said;
+    if (n == 1)
+        return 0;
+    if (n > l->n) {
+        err_data(e, s->path, ERR_NO_BYTE, "a file is of tensor rank %d, but there are only %d files", n - 1, l->n);
+        return -1;
+    }
+    rank = xcalloc((size_t)n, sizeof *rank);
+    rank[0] = s;
+    for (int t = 1; t < n && rc == 0; t++) {
+        struct zero z = { .s = rank[t] = arena_alloc(s->arena, sizeof *s), .o = first->o, .r = first->r, .tp = t };
+
+        *rank[t] = (struct source){ .kind = LAYOUT_ZERO, .path = s->path, .tag = s->tag, .files = s->files,
+                                    .arena = s->arena, .names = arena_alloc(s->arena, sizeof *s->names),
+                                    .run = unknown };
+        rc = open_rank(&z, l, e);
+        take_files(s, rank[t]);
+        if (rc == 1)
+            err_data(e, z.path, ERR_NO_BYTE, "has no weights, tensor rank 0 has some");
+    }
+    if (rc == 0)
+        rc = zero_tp_join(rank, n, first, e);
+    free(rank);
+    return rc ? -1 : 0;
+}
+
+int zero_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
+                     struct err *e)
+{
+    struct zero z = { .s = s, .o = o, .r = r };
+    int rc;
+
+    s->kind = LAYOUT_ZERO;
+    rc = open_rank(&z, l, e);
+    if (rc == 0)
+        rc = join_ranks(&z, l, e);
+    if (rc == 0 && !o->no_tensors)
+        rc = manifest_load(s, o->no_optimizer, r, e);
+    if (rc != 1)
+        return rc;
+    for (int i = 0; i < s->n_files; i++) {
+        pt_close(s->file[i].pt);
+        s->file[i].pt = NULL;
+    }
+    s->n_files = 0;
+    return deepspeed_source_open(s, l, o, r, e);
+}

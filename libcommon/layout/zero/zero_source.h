@@ -1,0 +1,175 @@
+/*
+ * zero_source.h - read a checkpoint of DeepSpeed's engine without pipeline: ZeRO-1, 2 and 3
+ *
+ * The public interface is layout.h; this header is internal to this folder. The phases, in order:
+ *   zero_files.c   names -> ranks; reports missing and extra files; refuses some by name
+ *   zero_model.c   rank 0's model_states -> groups (zero_shape.h), frozen, shared, buffers; those of other ranks
+ *   zero_shards.c  optim_states -> one flat run per group and state, checked against the partitioning rule
+ *   zero_params.c  the parameter list; runs and tensors -> tensor maps
+ *   zero_state.c   run state
+ *   zero_tp.c      tensor ranks: joins sources of slices by merge rules
+ *   zero_values.c  other contents of rank 0's files
+ *
+ * Only the order of param_shapes determines the location of a parameter. param_slice_mappings, which also record
+ * locations, are not used: with round_robin_gradients DeepSpeed writes those of other tensors (docs/formats.md,
+ * section 11).
+ *
+ * Codes of findings (E error, W warning, N note; those of other folders: docs/formats.md, section 9):
+ *   missing_file E        a rank's file is missing
+ *   extra_file E/W        a rank that the checkpoint does not have; W: a .pt file with an unknown name
+ *   duplicate_file E      two files of one rank
+ *   two_prefixes E        optimizer states under both zero_pp_rank_* and bf16_zero_pp_rank_*
+ *   degrees E             dp_world_size or partition_count differ from the number of ranks
+ *   mixed_saves E*, W, N  counters, settings, schedules or shapes differ between files; W: the optimizer's number of
+ *                         steps differs from the engine's; N: a value that the caller saved differs
+ *   other_rank E*         saved as another file
+ *   unreadable E, class E, opaque W    as for the deepspeed layout
+ *   key E/N               a key is absent or invalid
+ *   no_optimizer W        no optim_states files: weights only
+ *   no_moments E/W        masters without moments; E: only on some ranks
+ *   groups E              group counts differ between param_shapes, masters and states
+ *   partition E           a vector's length does not fit the rule
+ *   padding E             recorded padding differs from the rule
+ *   param_name E, shape E, dtype E, strided E    of a tensor
+ *   mapping N             param_slice_mappings differ from the order of param_shapes: not used
+ *   pattern, universal_info, merge_rule E/W   merge rules of tensor ranks
+ *   missing_key E         a parameter that `module` does not hold
+ *   twice E               a name that two groups list
+ *   optimizer E/N         a moment is missing that the group's settings imply; N: states other than Adam's, which are
+ *                         values
+ *   crc E                 the optimizer's step (the only tensor read here) fails its checksum
+ * E*: a warning with source_opts.accept_mismatch. `overlap` is reported by open.c, for all layouts.
+ */
+#ifndef SHARDKIT_LAYOUT_ZERO_SOURCE_H
+#define SHARDKIT_LAYOUT_ZERO_SOURCE_H
+
+#include "libcommon/layout/adam_state.h"
+#include "libcommon/layout/ds_names.h"
+#include "libcommon/layout/layout.h"
+#include "libcommon/layout/pt_files.h"
+#include "libcommon/layout/zero/zero_shape.h"
+
+/* The three flat states of a rank, in this order. */
+enum { ZERO_FP32, ZERO_AVG, ZERO_AVG_SQ, ZERO_STATES };
+extern const enum state zero_states[ZERO_STATES];
+
+struct zero_run {
+    int record;                 /* -1 if not usable */
+    uint64_t at;                /* offset in the record, in bytes */
+    int64_t n_elems;
+    enum dtype dtype;
+};
+/*
+ * A tensor of the optimizer's state that is not a moment of Adam's: momentum_buffer of SGD and Muon, a quantized
+ * state.
+ */
+struct zero_more {
+    int group;
+    char *name;                 /* its keys below the group's state, joined by dots */
+    struct pt_tensor t;
+};
+/* One data-parallel rank. */
+struct zero_rank {
+    struct zero_run (*run)[ZERO_STATES];        /* [groups]; NULL if its optimizer file is not usable */
+    struct zero_run *frozen;    /* [n_frozen] ZeRO-3: its pieces; NULL if not usable */
+    double step;                /* the optimizer's counter; -1 if unknown */
+    bool no_moments;            /* it has only masters */
+    char *settings;             /* adam_settings(); NULL if its optimizer file is not usable */
+    int n_more;
+    struct zero_more *more;
+};
+
+/* A tensor of rank 0's `module`. */
+struct zero_tensor {
+    const char *name;
+    struct pt_tensor t;
+    const char *shared_with;    /* its holder's name if it is another name of a tensor */
+    bool buffer, frozen, used;
+};
+
+struct zero {
+    struct source *s;
+    const struct source_opts *o;
+    struct report *r;
+    int tp;                     /* the tensor rank of these files */
+    int n_files;
+    struct ds_name *name;       /* [n_files], parallel to s->file */
+    bool bf16_prefix;
+    int stage, world;           /* stage: 1, 2, 3 */
+    int *optim_file;            /* [world] -> s->file; -1 if missing */
+    int *model_file;            /* [world]; up to ZeRO-2 all except the first are -1 */
+    bool has_optimizer;         /* there are optim_states files, and they are requested */
+    bool without_zero;          /* a run without ZeRO, which has no groups of flat vectors: only weights are read */
+    bool too_many;
+    int lead;                   /* rank whose optimizer file is read first: 0, unless it is lost */
+    const char *lost_model;     /* name of the lost model_states, replaced by another tag's: its weights are holes */
+    struct pt_holes holes;
+    const struct pk *root;      /* rank 0's model_states */
+    const char *path;           /* its name, for findings */
+    struct zero_shape shape;
+    int n_frozen;
+    struct zero_slot *frozen;   /* names and shapes */
+    int n_tensors;
+    struct zero_tensor *tensor; /* tensors of `module`, in its order */
+    struct zero_rank *rank;     /* [world] */
+};
+
+enum severity zero_mismatch(const struct zero *z);
+/* Severity of lost data: a warning if holes are allowed. */
+static inline enum severity zero_lost(const struct zero *z) { return z->o->holes ? SEV_WARNING : SEV_ERROR; }
+
+/* ---- zero_files.c ---- */
+
+/* Fill in s->file and z->name from the listing. Returns -1 if a file is refused by its name. */
+MUST_CHECK int zero_files_read(struct zero *z, const struct source_listing *l, struct err *e);
+/*
+ * Set the number of ranks from the names and rank 0's contents, and assign every file to its rank. Returns -1 if the
+ * number is out of range.
+ */
+MUST_CHECK int zero_files_ranks(struct zero *z, struct err *e);
+/* Returns the name of a rank's file of optimizer states, or of ZeRO-3's model_states, in the source's arena. */
+char *zero_optim_name(const struct zero *z, int r);
+char *zero_model_name(const struct zero *z, int r);
+
+/* ---- zero_model.c ---- */
+
+/* Read rank 0's tables. Returns false, after a report, if nothing can be read. */
+bool zero_model_read(struct zero *z, const struct pt *pt);
+/* Read the model_states of a rank (in ZeRO-3 all ranks): compare shapes, and find the pieces of frozen parameters. */
+void zero_model_rank(const struct pt_files_job *j);
+void zero_model_renumber(void *ctx, int file, int base);
+
+/* ---- zero_shards.c ---- */
+
+/* Read the stage and the paddings inside groups from a rank's optim_states. */
+bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path);
+void zero_shards_rank(const struct pt_files_job *j);
+void zero_shards_renumber(void *ctx, int file, int base);
+/* Find the records of damaged optimizer files at the locations they have in the lead's file (source_opts.holes). */
+void zero_shards_recover(struct zero *z);
+
+/* ---- zero_params.c ---- */
+
+void zero_params_make(struct zero *z);
+/* Returns a map of a whole tensor of rank 0's file. Returns NULL if it is not contiguous, which is reported. */
+struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_tensor *t);
+
+/* ---- zero_tp.c ---- */
+
+/*
+ * Join the sources of n tensor ranks into rank[0], which z has opened. The caller owns the files. Returns -1 with
+ * ERR_DATA if the merge rules are not known.
+ */
+MUST_CHECK int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct err *e);
+
+/* ---- zero_values.c ---- */
+
+/* Fill in s->value. The parameters must have been made, and the run state read. */
+void zero_values_make(struct zero *z, const struct pt *model);
+
+/* ---- zero_state.c ---- */
+
+/* Fill in s->run from rank 0's files. optim is NULL if there is none. */
+void zero_state_read(struct zero *z, const struct pt *model, const struct source_file *optim);
+
+#endif

@@ -1,0 +1,27 @@
+/*
+ * zero_partition.h - how BF16_Optimizer and ZeRO-1/2 divide flat groups over data-parallel ranks
+ *
+ * The parameters of a group are stored contiguously in a flat buffer of S elements, padded to F = align_up(S, 2 *
+ * DP); rank d owns [d * P, (d + 1) * P), P = F / DP (docs/formats.md, section 4.5).
+ */
+#ifndef SHARDKIT_MODEL_ZERO_PARTITION_H
+#define SHARDKIT_MODEL_ZERO_PARTITION_H
+
+#include <stdint.h>
+
+static inline int64_t zero_flat_elems(int64_t sum, int dp)
+{
+    int64_t a = 2 * (int64_t)dp;
+
+    return (sum + a - 1) / a * a;
+}
+
+static inline int64_t zero_partition_elems(int64_t sum, int dp) { return zero_flat_elems(sum, dp) / dp; }
+
+/*
+ * Compute the part of a parameter at flat [first, first + n) that rank d holds. Returns its number of elements (0:
+ * none). *start receives its offset in the partition, *skip that in the parameter.
+ */
+int64_t zero_fragment(int64_t first, int64_t n, int64_t partition, int d, int64_t *start, int64_t *skip);
+
+#endif

@@ -1,0 +1,294 @@
+/*
+ * edit_run.c - open IN, let the command describe the changes, write OUT; with --in-place, exchange the two names
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/text.h"
+#include "libcommon/convert/staging.h"
+#include "tools/ckpt-edit/ckptedit.h"
+#include "tools/ckpt-edit/swap.h"
+#include "tools/common/convert_cli.h"
+
+/* ---- output ---- */
+
+static json_t *sum_json(const struct edit_sum *sum)
+{
+    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:i, s:i, s:I}", "changed", sum->n_changed, "removed", sum->n_dropped,
+                     "shared", sum->n_reflinks + sum->n_hard_links, "write_bytes", (json_int_t)sum->write_bytes,
+                     "shared_bytes", (json_int_t)sum->shared_bytes, "hard_linked", sum->n_hard_links,
+                     "copied", sum->n_copied, "copied_bytes", (json_int_t)sum->copied_bytes);
+}
+
+/* Append how the unchanged files were transferred: ", 12 copied". */
+static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *with)
+{
+    if (sum->n_reflinks)
+        strbuf_addf(sb, ", %d shared with %s by reflinks", sum->n_reflinks, with);
+    if (sum->n_hard_links)
+        strbuf_addf(sb, ", %d hard links to %s", sum->n_hard_links, with);
+    if (sum->n_copied)
+        strbuf_addf(sb, ", %d copied", sum->n_copied);
+}
+
+/* Print each file that does not remain unchanged. */
+static void print_plan(const struct ckptedit *j, const struct edit *x, const struct edit_sum *sum)
+{
+    const char *name, *what;
+    json_t *files = json_array();
+    uint64_t bytes;
+
+    for (int i = 0; edit_file(x, i, &name, &bytes, &what); i++) {
+        if (what[0] == 'k' && !j->cli.verbose)
+            continue;
+        if (j->cli.json)
+            json_array_append_new(files, json_pack("{s:o, s:s, s:I}", "name", text_json(name), "what", what, "bytes",
+                                                   (json_int_t)bytes));
+        else
+            printf("%-8s %14" PRIu64 "  %s\n", what, bytes, name);
+    }
+    if (j->cli.json) {
+        json_t *o = sum_json(sum);
+
+        json_object_set(o, "files", files);
+        cli_json(o);
+    } else {
+        printf("%" PRIu64 " bytes in %d files are written", sum->write_bytes, sum->n_changed);
+        if (sum->n_copied)
+            printf(", %" PRIu64 " bytes in %d files copied", sum->copied_bytes, sum->n_copied);
+        if (sum->n_reflinks + sum->n_hard_links)
+            printf(", %" PRIu64 " bytes in %d files shared by %s", sum->shared_bytes,
+                   sum->n_reflinks + sum->n_hard_links, sum->n_hard_links ? "hard links" : "reflinks");
+        printf("\n");
+    }
+    json_decref(files);
+}
+
+static void tell(const struct ckptedit *j, const struct edit_sum *sum, const struct convert_result *res)
+{
+    struct strbuf what = {0};
+
+    if (j->cli.json) {
+        json_t *o = sum_json(sum);
+
+        convert_cli_add(o, res);
+        json_object_set_new(o, "output", text_json(j->in_place ? j->in : j->out));
+        cli_json(o);
+        return;
+    }
+    strbuf_addf(&what, "%d files changed", sum->n_changed);
+    add_kept(&what, sum, j->in_place ? j->out : "IN");
+    convert_cli_say(&j->cli, j->in_place ? j->in : j->out, what.buf, res);
+    strbuf_free(&what);
+}
+
+/* Return the job for the messages about a result that is written completely. The caller releases its facts. */
+static struct convert_cli_job anew_job(struct ckptedit *j, struct edit *x)
+{
+    return (struct convert_cli_job){ .cli = &j->cli, .src = edit_source(x), .out = j->in_place ? j->in : j->out,
+                                     .what = edit_anew(x), .facts = json_pack("{s:b}", "anew", 1) };
+}
+
+static int preview_anew(struct ckptedit *j, struct edit *x, struct err *e)
+{
+    const struct sink_opts so = convert_cli_sink(&j->cli, j->out);
+    struct convert_cli_job job = anew_job(j, x);
+    int rc;
+
+    job.out = j->out;
+    rc = convert_cli_plan(&job, edit_sink(&so, x), e);
+    json_decref(job.facts);
+    return rc;
+}
+
+static void tell_anew(struct ckptedit *j, struct edit *x, const struct convert_result *res)
+{
+    struct convert_cli_job job = anew_job(j, x);
+
+    convert_cli_told(&job, res);
+    json_decref(job.facts);
+}
+
+/* ---- work ---- */
+
+int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e)
+{
+    char *dir = path_parent(j->out);
+    int fd = file_spool(dir, size, e);
+
+    free(dir);
+    return fd;
+}
+
+static int write_out(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    struct convert_opts o = convert_cli_opts(&j->cli, j->out, j->shape.buf);
+    struct sink_opts so = convert_cli_sink(&j->cli, j->out);
+    struct convert_result res;
+    struct edit_sum sum;
+
+    o.part = 0;
+    o.n_parts = 1;
+    if (j->in_place && swap_note(s->path, j->shape.buf, e) < 0)
+        return -1;
+    if (convert_run(edit_source(x), edit_sink(&so, x), &o, &res, e) < 0) {
+        if (j->in_place)
+            swap_unnote(s->path);
+        return -1;
+    }
+    if (j->in_place && swap_exchange(j->in, e) < 0)
+        return -1;
+    edit_count(x, &sum);                /* the counts now describe what was done */
+    if (edit_anew(x))
+        tell_anew(j, x, &res);
+    else
+        tell(j, &sum, &res);
+    return 0;
+}
+
+/*
+ * Return why a command is not possible on a layout, with an alternative if there is one. Returns NULL if it is
+ * possible, or if the command itself reports more details.
+ */
+static const char *refusal(const struct source *s, const char *verb)
+{
+    if (s->kind == LAYOUT_UNIVERSAL_HDF5 && strcmp(verb, "thin") == 0)
+        return "its tensors have no storages that could be larger than they are";
+    if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
+        return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
+               "makes of it";
+    return NULL;
+}
+
+static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
+{
+    const char *verb = j->words.word[0], *why = refusal(s, verb);
+
+    if (why)
+        err_usage(e, "%s: %s is not done on a %s checkpoint: %s", s->path, verb, layout_name(s->kind), why);
+    return why ? -1 : 0;
+}
+
+static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
+{
+    struct edit *x = check_verb(j, s, e) < 0 ? NULL : edit_new(s, e);
+    struct edit_sum sum;
+    int rc = x && change(j, s, x, e) == 0 ? edit_settle(x, e) : -1;
+
+    if (rc == 0) {
+        edit_place(x, &(struct edit_place){ j->out, j->hard_links, j->cli.accept_mismatch });
+        edit_count(x, &sum);
+        if (j->cli.dry_run && edit_anew(x))
+            rc = preview_anew(j, x, e);
+        else if (j->cli.dry_run)
+            print_plan(j, x, &sum);
+        else
+            rc = write_out(j, s, x, e);
+    }
+    edit_free(x);
+    return rc;
+}
+
+/* Returns true with *e set if OUT already exists and may not be replaced. This check precedes any work. */
+static bool stands_already(const struct ckptedit *j, struct err *e)
+{
+    return !j->in_place && !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
+}
+
+/*
+ * Check that the folder can be exchanged by its name: IN must be the tag, not the folder with `latest`, and there
+ * must be no previous edit. Sets *made if finish_edit() can complete the edit of a killed run.
+ */
+static int check_place(struct ckptedit *j, struct source *s, bool *made, struct err *e)
+{
+    enum swap_state state;
+
+    if (!j->in_place)
+        return 0;
+    if (!path_same(j->in, s->path)) {
+        err_usage(e, "--in-place wants the tag itself: %s", s->path);
+        return -1;
+    }
+    state = swap_look(j->in);
+    *made = state == SWAP_MADE && j->cli.resume && !j->cli.dry_run && swap_made_by(j->in, j->shape.buf);
+    if (state == SWAP_NONE || *made)
+        return 0;
+    if (state == SWAP_MADE)
+        err_usage(e, "%s is an edit that was made and not put in its place (its run was killed): %s with --resume puts "
+                  "it there, rollback removes it", j->out, j->cli.resume ? "its own command" : "the same command");
+    else
+        err_usage(e, "%s is there, of an edit before this one: commit gives it up, rollback brings it back", j->out);
+    return -1;
+}
+
+/* Complete an edit whose run was killed after the edit was complete and before the exchange. */
+static int finish_edit(struct ckptedit *j, struct err *e)
+{
+    const struct staging_opts so = { .resume = true, .n_parts = 1 };
+    struct staging st;
+    int rc = staging_open(&st, j->out, j->shape.buf, &so, e);   /* removes the working files of the edit */
+
+    staging_close(&st);
+    if (rc < 0 || swap_exchange(j->in, e) < 0)
+        return -1;
+    cli_say(&j->cli, "%s: the edit that was made is in its place", j->in);
+    return 0;
+}
+
+static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)
+{
+    const bool hold = j->in_place && !j->cli.dry_run;
+    int held = hold ? swap_hold(j->in, e) : -2, rc = -1;
+    bool made = false;
+
+    if (held != -1 && check_place(j, s, &made, e) == 0 && !stands_already(j, e))
+        rc = made ? finish_edit(j, e) : change_source(j, s, change, e);
+    if (held >= 0)
+        close(held);
+    return rc;
+}
+
+/*
+ * Refuse a source with parameters that are not read. In a model folder the files with such parameters are shared
+ * as a whole, or edit_hf.c refuses to write them again.
+ */
+static int check_unread(const struct source *s, struct err *e)
+{
+    if (s->kind == LAYOUT_HF || s->n_unread == 0)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s: no edit would keep it", s->unread[0].name,
+             s->unread[0].why);
+    return -1;
+}
+
+/*
+ * Check the findings about a damaged IN. Lost files are only warnings here. Whether the values come from one save
+ * is not checked.
+ */
+static int check_holes(const struct ckptedit *j, const struct report *r, struct err *e)
+{
+    cli_warn_findings(&j->cli, r);
+    return report_first_error(r, e);
+}
+
+int run_change(struct ckptedit *j, ckptedit_change *change)
+{
+    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
+                              .model = j->cli.model, .hf = true, .skip_unreadable = true, .holes = j->holes };
+    struct report *r = report_new();
+    struct err e = {0};
+    struct source *s = source_open(j->in, &so, r, &e);
+    int rc = -1;
+
+    if (s && check_unread(s, &e) == 0 &&
+        (so.holes ? check_holes(j, r, &e) : convert_cli_check(&j->cli, s, false, r, &e)) == 0)
+        rc = change_held(j, s, change, &e);
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    source_close(s);
+    report_free(r);
+    return rc;
+}

@@ -1,0 +1,92 @@
+/*
+ * ds2universal_options.c - the options of ds2universal, under our names and those of the reference
+ */
+#include <string.h>
+
+#include "libcommon/base/parse.h"
+#include "tools/ds2universal/ds2universal.h"
+
+#define FIELD(f) OPTION_FIELD(struct ds2universal_job, f)
+
+static int take_workers(void *into, const char *value, struct err *e)
+{
+    struct ds2universal_job *j = into;
+    int64_t n;
+
+    /* The reference's number of worker processes. A number larger than the number of cores gains nothing here. */
+    if (parse_int(value, 1, 1024, &n) < 0) {
+        err_usage(e, "--num_extract_workers, --num_merge_workers: expected a number from 1 to 1024");
+        return -1;
+    }
+    if (n < j->cli.threads)
+        j->cli.threads = (int)n;
+    return 0;
+}
+
+static const struct option_row rows[] = {
+    { "format", 0, "FORM", "pt (default): zero/PARAMETER/STATE.pt, for DeepSpeed to load\n"
+      "hdf5: one index.h5 with a dataset for each tensor\n"
+      "virtual: an index.h5 that points into IN and copies nothing", .words = "pt hdf5 virtual", FIELD(form) },
+    { "split", .help = "hdf5: one file a parameter", FIELD(split) },
+    { "vocab", 0, "HOW", "keep (default) or strip the padding rows of the vocabulary",
+      .words = "keep strip", FIELD(vocab) },
+    {0},
+};
+
+static const struct option_row reference_rows[] = {
+    { "input-folder", 0, "IN", "the same as the first word", FIELD(in) },
+    { "output-folder", 0, "OUT", "the same as the second", FIELD(out) },
+    { "num-extract-workers", 0, "N", "at most so many --threads", .take = take_workers },
+    { "num-merge-workers", 0, "N", "the same", .take = take_workers },
+    {0},
+};
+
+static const struct option_row ignored_rows[] = {
+    { "keep-temp-folder", .kind = OPTION_NOTE },
+    { "no-strict", .kind = OPTION_NOTE },
+    { "inject-missing-state", .kind = OPTION_NOTE },
+    { "for-release", .kind = OPTION_NOTE },
+    { "target-tp", .arg = "T", .kind = OPTION_NOTE },
+    { "target-pp", .arg = "P", .kind = OPTION_NOTE },
+    {0},
+};
+
+static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
+
+static const char head[] =
+    "Usage: ds2universal [options] IN OUT\n"
+    "       ds2universal --input_folder IN --output_folder OUT [options]\n"
+    "Convert a checkpoint of Megatron-DeepSpeed (3D shards), of DeepSpeed's ZeRO-1, 2 or 3\n"
+    "without pipeline, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist) to the\n"
+    "universal form: every parameter and optimizer state as one tensor.\n"
+    "IN is a tag folder, a folder with 'latest', or a tar of one; OUT is the folder to make.\n"
+    "Memory is fixed, every byte read is CRC-checked, and a run that is killed leaves no OUT.\n";
+static const char tail[] =
+    "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
+    "Example: ds2universal ckpt/global_step95000 ckpt/global_step95000_universal\n";
+
+static int usage(struct ds2universal_job *j, const char *what)
+{
+    cli_usage(&j->cli, "%s", what);
+    return -1;
+}
+
+int job_parse(struct ds2universal_job *j, int argc, char **argv)
+{
+    const struct option_group groups[] = {
+        { "Options", rows, NULL, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail),
+        { "The reference's options", reference_rows, NULL, 0 },
+        { "Accepted for the sake of existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
+    };
+    const struct option_table table = { "ds2universal", head, tail, groups, j, .operands = operands };
+
+    if (cli_parse(&j->cli, &table, argc, argv) < 0)
+        return -1;
+    if (!j->in || !*j->in)
+        return usage(j, "no IN given");
+    if (!j->out || !*j->out)
+        return usage(j, "no OUT given");
+    if (j->split && j->form != FORM_HDF5)
+        return usage(j, "--split goes with --format hdf5");
+    return 0;
+}

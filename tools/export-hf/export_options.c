@@ -1,0 +1,231 @@
+/*
+ * export_options.c - the options of export-hf
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
+#include "tools/export-hf/export.h"
+
+#define FIELD(f) OPTION_FIELD(struct export_job, f)
+/*
+ * Marks of options: SHAPES if the output depends on it, EXPORTS if it excludes --import, IMPORTS if it requires
+ * --import.
+ */
+enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
+
+static int refuse(struct err *e, const char *what)
+{
+    err_usage(e, "%s", what);
+    return -1;
+}
+
+/* Return the index of a word in a NULL-terminated list, or -1. */
+static int word_of(const char *arg, const char *const *words)
+{
+    for (int i = 0; words[i]; i++)
+        if (strcmp(arg, words[i]) == 0)
+            return i;
+    return -1;
+}
+
+static int take_dtype(void *into, const char *arg, struct err *e)
+{
+    struct export_job *j = into;
+    static const char *const words[] = { "bf16", "bfloat16", "fp16", "float16", "fp32", "float32", NULL };
+    static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
+    int w = word_of(arg, words);
+
+    if (w < 0)
+        return refuse(e, "--dtype: expected bf16, fp16 or fp32");
+    j->dtype = (int)dtypes[w / 2];
+    return 0;
+}
+
+/*
+ * Parse a shard size. "5GB" uses powers of 1000, as in Transformers; "5G" uses powers of 1024, as in all other
+ * options.
+ */
+static int take_shard(void *into, const char *arg, struct err *e)
+{
+    struct export_job *j = into;
+    static const char units[] = "KMGT";
+    const char *unit = strlen(arg) > 2 ? strchr(units, arg[strlen(arg) - 2]) : NULL;
+    uint64_t n = 0;
+    bool ok;
+
+    if (unit && str_ends(arg, "B")) {
+        char *digits = str_fmt("%.*s", (int)strlen(arg) - 2, arg);
+
+        ok = parse_size(digits, &n) == 0;
+        for (const char *u = units; ok && u <= unit; u++)
+            ok = mul_u64(n, 1000, &n);
+        free(digits);
+    } else {
+        ok = parse_size(arg, &n) == 0;
+    }
+    if (!ok || n == 0)
+        return refuse(e, "--max-shard-size: expected a size, as 5GB");
+    j->hf.max_shard_bytes = n;
+    return 0;
+}
+
+/* Read a model's own config.json, for a model that is in no table. */
+static int take_config_file(struct export_job *j, const char *path, struct err *e)
+{
+    json_error_t why;
+
+    json_decref(j->config_file);
+    j->config_file = json_load_file(path, 0, &why);
+    j->config_path = path;
+    if (json_is_object(j->config_file))
+        return 0;
+    err_usage(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]', or a FILE with "
+              "a JSON object: %s: %s", path, j->config_file ? "another value" : why.text);
+    return -1;
+}
+
+static int take_config_key(struct export_job *j, const char *arg, struct err *e)
+{
+    const char *eq = strchr(arg, '=');
+    char *key = eq && eq > arg ? str_fmt("%.*s", (int)(eq - arg), arg) : NULL;
+    json_t *v = key ? json_loads(eq + 1, JSON_DECODE_ANY, NULL) : NULL;
+    int rc = 0;
+
+    if (!j->config)
+        j->config = json_object();
+    if (!v || json_object_set_new(j->config, key, v) < 0)
+        rc = refuse(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
+    free(key);
+    return rc;
+}
+
+static int take_config(void *into, const char *arg, struct err *e)
+{
+    return strchr(arg, '=') ? take_config_key(into, arg, e) : take_config_file(into, arg, e);
+}
+
+static int take_tokens(void *into, const char *arg, struct err *e)
+{
+    struct export_job *j = into;
+
+    if (parse_int(arg, 1, (int64_t)1 << 40, &j->vocab_tokens) < 0)
+        return refuse(e, "--vocab-tokens: expected a number of rows");
+    j->strip_vocab = true;
+    return 0;
+}
+
+static const struct option_row export_rows[] = {
+    { "dtype", 0, "TYPE", "bf16, fp16 or fp32 (default: that of the weights); another one than the weights' is made "
+      "from the fp32 masters. On import: of the weights (default: fp16 for a model of fp16, else bf16)",
+      .take = take_dtype, .words = "bf16 fp16 fp32", .marks = SHAPES },
+    { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.format),
+      .marks = EXPORTS | SHAPES },
+    { "max-shard-size", 0, "SIZE", "tensor bytes of a file: 5GB is decimal, 5G binary (default 5GB)",
+      .take = take_shard, .marks = EXPORTS | SHAPES },
+    { "per-layer", .help = "one file a layer, as the published BLOOM has them", FIELD(hf.per_layer),
+      .marks = EXPORTS | SHAPES },
+    { "no-prefix", .help = "tensor names without 'transformer.'", FIELD(hf.bare_names), .marks = EXPORTS | SHAPES },
+    { "strip-vocab-padding", .help = "leave the padding rows of the vocabulary out", FIELD(strip_vocab),
+      .marks = EXPORTS | SHAPES },
+    { "vocab-tokens", 0, "N", "the rows that are tokens, where IN does not say", .take = take_tokens, .marks = SHAPES },
+    { "tokenizer", 0, "DIR", "copy the tokenizer's files from there, and take its special ids", FIELD(tokenizer),
+      .marks = EXPORTS | SHAPES },
+    { "config", 0, "KEY=JSON", "set a key of config.json; or FILE: copy the config.json of a model of another family",
+      .take = take_config, .marks = EXPORTS | SHAPES },
+    { "rules", 0, "FAMILY", "the names of a family's parameters: llama, gpt_neox, gpt2, bloom, or a FILE with a dot or "
+      "a slash in its name (default: by the model_type of --config FILE)", FIELD(rules), .marks = EXPORTS | SHAPES },
+    { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", FIELD(arch), .words = "bloom gpt2",
+      .marks = EXPORTS | SHAPES },
+    { "lossy", .help = "fp16: numbers beyond 65504 become infinite instead of an error", FIELD(hf.lossy),
+      .marks = EXPORTS | SHAPES },
+    { "all-steps", .help = "IN is a run: every tag goes to OUT/TAG", FIELD(all_steps), .marks = EXPORTS },
+    {0},
+};
+
+static const struct option_row import_rows[] = {
+    { "import", .help = "read a Transformers folder, write a sharded checkpoint", FIELD(import), .marks = SHAPES },
+    { "repeat-last", .help = "new rows repeat the last one instead of being zeros", FIELD(repeat_last),
+      .marks = IMPORTS | SHAPES },
+    { "weights-only", .help = "no optimizer shards", FIELD(target.q.no_optimizer), .marks = IMPORTS | SHAPES },
+    {0},
+};
+
+static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
+
+static const char head[] =
+    "Usage: export-hf [options] IN OUT\n"
+    "       export-hf --import [options] HFDIR OUT\n"
+    "Write a checkpoint as a model folder that Transformers loads. IN is a tag folder of\n"
+    "Megatron-DeepSpeed (3D shards or universal: BLOOM and GPT-2), of DeepSpeed's ZeRO-1, 2 or\n"
+    "3, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist), of any model; a\n"
+    "model folder, a folder with 'latest', or a tar of one. With --import, the way back: 3D\n"
+    "shards of BLOOM or GPT-2 to train on from, their moments zero.\n";
+static const char tail[] =
+    "Exit status: 0 done, 1 IN is damaged, Transformers cannot express it, or the work failed\n"
+    "(no OUT), 2 wrong usage.\n"
+    "Example: export-hf --tokenizer tok run/global_step95000 bloom-hf\n";
+
+static int usage(struct export_job *j, const char *what)
+{
+    cli_usage(&j->cli, "%s", what);
+    return -1;
+}
+
+/* The marks of all options that were given, combined. */
+struct export_given {
+    struct export_job *job;
+    unsigned marks;
+};
+
+static void note_given(void *ctx, const struct option_given *o)
+{
+    const unsigned marks = o->group->marks | o->row->marks;
+    struct export_given *g = ctx;
+
+    g->marks |= marks;
+    /* The output depends on this option and IN. A resumed run must have the same options. */
+    if (marks & SHAPES)
+        strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
+}
+
+static int check(struct export_job *j, unsigned marks)
+{
+    if (!j->in || !*j->in)
+        return usage(j, j->import ? "no HFDIR given" : "no IN given");
+    if (!j->out || !*j->out)
+        return usage(j, "no OUT given");
+    if (j->import && (marks & EXPORTS))
+        return usage(j, "an option of export goes with --import");
+    if (!j->import && (marks & IMPORTS))
+        return usage(j, "an option of import goes without --import");
+    if (j->target.q.stages && j->target.q.method)
+        return usage(j, "--stages says it all: --pp-partition-method does not go with it");
+    if (j->all_steps && j->cli.n_parts > 1)
+        return usage(j, "--all-steps and --part do not go together; --part 0/1 does all of it in this task");
+    return 0;
+}
+
+int job_parse(struct export_job *j, int argc, char **argv)
+{
+    const struct option_group groups[] = {
+        { "Export", export_rows, NULL, 0 },
+        { "Import (not given: degrees 1, 3 groups, new layer numbering)", import_rows, NULL, 0 },
+        { NULL, cli_rows_latest, &j->cli, IMPORTS },
+        { NULL, ds_rows_topology, &j->target, IMPORTS | SHAPES }, { NULL, ds_rows_set, &j->target, IMPORTS | SHAPES },
+        CLI_GROUPS_CONVERT("Running", &j->cli, cli_rows_write_fail), {0},
+    };
+    struct export_given given = { .job = j };
+    const struct option_table table = {
+        "export-hf", head, tail, groups, j, NULL, operands, &given, NULL, note_given,
+    };
+
+    if (cli_parse(&j->cli, &table, argc, argv) < 0)
+        return -1;
+    strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
+    j->hf.override = j->config;
+    j->hf.config_json = j->config_file;
+    j->hf.verify = j->cli.verify;
+    return check(j, given.marks);
+}

@@ -1,0 +1,333 @@
+/*
+ * export_run.c - export to Transformers: one tag, or all tags of a run
+ */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/hf_saved.h"
+#include "libcommon/layout/hf/hf_translate.h"
+#include "tools/common/family_cli.h"
+#include "tools/export-hf/export.h"
+
+static int write_out(struct export_job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
+                     struct err *e)
+{
+    struct convert_opts o = convert_cli_opts(&j->cli, out, j->shape.buf);
+    struct convert_result res;
+    int rc;
+
+    o.verify = NULL;                    /* the sink verifies the output */
+    rc = convert_run(s, k, &o, &res, e);
+    if (rc == 0)
+        talk_result(j, out, t, &res);
+    return rc;
+}
+
+static int print_plan(struct export_job *j, const char *out, struct source *s, const struct hf_target *t,
+                      const struct report *notes, struct err *e)
+{
+    struct sink_opts so = convert_cli_sink(&j->cli, out);
+    struct sink *k = hf_sink(&so, t);
+    struct rehearsal r;
+    int rc = rehearsal_run(s, k, out, &r, e);
+
+    k->ops->close(k);
+    if (rc < 0)
+        return -1;
+    talk_plan(j, out, t, notes, &r);
+    return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
+}
+
+/* Return the dtype in which the trainer kept its weights. */
+static enum dtype weights_dtype(const struct source *s)
+{
+    const struct pk *v = pk_get(s->run.args, "params_dtype");
+
+    if (s->zero_stage)
+        return s->weights;
+    if (s->n_params && s->param[0].state[STATE_BF16])
+        return s->param[0].state[STATE_BF16]->dtype;
+    if ((source_is_foreign(s) || s->kind == LAYOUT_HF) && s->n_params && s->param[0].state[STATE_FP32])
+        return DTYPE_F32;
+    return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
+}
+
+static int settle_rows(struct export_job *j, const struct source *s, struct err *e)
+{
+    j->hf.vocab = !j->strip_vocab ? 0 : j->vocab_tokens ? j->vocab_tokens : s->config.vocab_tokens;
+    if (!j->strip_vocab || j->hf.vocab > 0)
+        return 0;
+    err_usage(e, "--strip-vocab-padding: the checkpoint does not say how many rows are tokens; --vocab-tokens N does");
+    return -1;
+}
+
+/*
+ * Find the family whose shard names the checkpoint has: the one of --rules, or the one that config.json names.
+ * Without a family (*f is NULL) the names remain unchanged and must be those of the model in Transformers. Returns
+ * -1 with *e set on failure.
+ */
+static int find_family(const struct export_job *j, struct source *s, struct family **f, struct report *notes,
+                       struct err *e)
+{
+    int named;
+
+    *f = family_cli_open(j->rules, j->config_file, e);
+    if (e->kind != ERR_NONE)
+        return -1;
+    if (j->rules && !j->config_file) {
+        family_free(*f);
+        err_usage(e, "--rules: --config FILE has to give the model's config.json: heads, groups and tokens are in it");
+        return -1;
+    }
+    if (*f && !j->rules && hf_know_names(s, *f, notes, e) < 0) {
+        family_free(*f);
+        return -1;
+    }
+    named = *f && !j->rules ? hf_is_in_shards(s, *f, e) : 1;
+    if (named < 1) {
+        family_free(*f);
+        *f = NULL;
+    }
+    return named < 0 ? -1 : 0;
+}
+
+/* Rename the parameters to Transformers' names by the rules of their family, if there is one. */
+static int translate(struct export_job *j, struct source *s, struct report *notes, struct err *e)
+{
+    struct family *f;
+    struct hf_sizes z;
+    int rc = find_family(j, s, &f, notes, e);
+
+    if (rc < 0 || !f)
+        return rc;
+    rc = hf_sizes_read(j->config_file, j->config_path, &z, e);
+    if (rc == 0) {
+        j->hf.turned = hf_translate(s, f, &z, notes, e);
+        rc = j->hf.turned ? 0 : -1;
+    }
+    if (rc == 0)
+        report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those of the family %s",
+                   family_name(f));
+    family_free(f);
+    return rc;
+}
+
+/* Use the config.json of the source if it is a Transformers folder and no other one is given. */
+static int own_config(struct export_job *j, const struct source *s, struct err *e)
+{
+    if (s->kind == LAYOUT_HF && !j->config_file)
+        j->hf.config_json = j->config_file = hf_config_json(s, e);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+static int check_named(const struct export_job *j, struct source *s, struct err *e)
+{
+    if (j->arch >= 0 || j->strip_vocab || j->hf.per_layer || j->hf.bare_names || (j->config && !j->config_file)) {
+        err_usage(e, "%s: of a model that is neither BLOOM nor GPT-2 of Megatron's, tensors are written as they are: "
+                  "--arch, --strip-vocab-padding, --per-layer, --no-prefix and --config KEY=JSON without --config FILE "
+                  "do not go with it", s->path);
+        return -1;
+    }
+    source_add_buffers(s);
+    return 0;
+}
+
+/*
+ * Adapt the names to the model that config.json describes, and check its claims. A Transformers folder keeps its
+ * names. Names from translate() are already the saved ones.
+ */
+static int fit_config(const struct export_job *j, struct source *s, struct report *notes, struct err *e)
+{
+    struct report *r = report_new();
+    json_t *config = json_deep_copy(j->config_file);
+    int rc = 0;
+
+    if (j->config)
+        json_object_update(config, j->config);
+    if (s->kind != LAYOUT_HF && !j->hf.turned)
+        rc = hf_saved_names(s, config, hf_ties_head(config), notes, e);
+    if (rc == 0 && s->kind != LAYOUT_HF)
+        hf_check_claims(s, config, true, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+    cli_warn_findings(&j->cli, r);
+    if (rc == 0 && report_first_error(r, e) < 0) {
+        const size_t len = strlen(e->msg);
+
+        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch writes it all the same");
+        rc = -1;
+    }
+    report_free(r);
+    json_decref(config);
+    return rc;
+}
+
+static int export(struct export_job *j, const char *out, struct source *s, struct report *notes, struct err *e)
+{
+    struct sink_opts so = convert_cli_sink(&j->cli, out);
+    struct hf_tokenizer tok = {0};
+    struct hf_target *t = NULL;
+    int rc = -1;
+
+    j->hf.turned = NULL;
+    if (source_one_model(s, e) < 0)
+        return -1;
+    if (own_config(j, s, e) < 0 || translate(j, s, notes, e) < 0)
+        return -1;
+    j->hf.named = source_is_foreign(s) || s->kind == LAYOUT_HF || j->hf.turned;
+    if (j->hf.named ? check_named(j, s, e) < 0
+                    : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
+        return -1;
+    if (j->hf.named && j->config_file && fit_config(j, s, notes, e) < 0)
+        return -1;
+    /*
+     * With ZeRO the weights are the 16-bit ones, or masters rounded to 16 bits. Other layouts are written with the
+     * dtypes they have.
+     */
+    j->hf.as_is = j->hf.named && j->dtype < 0 && !s->zero_stage;
+    j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : weights_dtype(s);
+    if (j->tokenizer) {
+        if (hf_tokenizer_open(&tok, j->tokenizer, s->run.args, e) < 0)
+            return -1;
+        if (tok.names_tokens)
+            memcpy(j->hf.config.token, tok.token, sizeof tok.token);
+        j->hf.tokenizer = &tok;
+    }
+    t = hf_target_new(s, &j->hf, notes, e);
+    if (t && j->cli.dry_run) {
+        rc = print_plan(j, out, s, t, notes, e);
+    } else if (t) {
+        cli_warn_findings(&j->cli, notes);
+        rc = write_out(j, out, s, t, hf_sink(&so, t), e);
+    }
+    hf_target_free(t);
+    hf_tokenizer_free(&tok);
+    return rc;
+}
+
+/* Returns true if every parameter has weights in the source. With ZeRO-3 only the masters hold the weights. */
+static bool has_weights(const struct source *s)
+{
+    for (int i = 0; s->zero_stage == 3 && i < s->n_params; i++)
+        if (!s->param[i].state[STATE_BF16] && !s->param[i].state[STATE_FP32])
+            return false;
+    return true;
+}
+
+/* Open the input. The optimizer shards, by far the larger part, are opened only if masters are needed. */
+static struct source *open_input(struct export_job *j, const char *in, struct report **r, struct err *e)
+{
+    struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
+                              .accept_mismatch = j->cli.accept_mismatch,
+                              .skip_unreadable = j->cli.skip_unreadable,
+                              .model = j->cli.model };
+    struct source *s = source_open(in, &so, *r, e);
+
+    if (!s || !so.no_optimizer || s->n_params == 0 ||
+        (has_weights(s) && (j->dtype < 0 || (enum dtype)j->dtype == weights_dtype(s))))
+        return s;
+    source_close(s);
+    report_free(*r);
+    *r = report_new();
+    so.no_optimizer = false;
+    return source_open(in, &so, *r, e);
+}
+
+static int export_one(struct export_job *j, const char *in, const char *out)
+{
+    struct report *r = report_new(), *notes = report_new();
+    struct err e = {0};
+    struct source *s = open_input(j, in, &r, &e);
+    int rc = -1;
+
+    if (s && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
+        rc = export(j, out, s, notes, &e);
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    source_close(s);
+    report_free(r);
+    report_free(notes);
+    return rc;
+}
+
+int job_export(struct export_job *j)
+{
+    return export_one(j, j->in, j->out);
+}
+
+/* ---- all tags ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return str_natural_cmp(*(char *const *)a, *(char *const *)b);
+}
+
+/*
+ * Returns true for a tag folder with the trainer's naming. A folder that a conversion put next to it holds the
+ * same step again.
+ */
+static bool is_tag(const char *dir, const char *name)
+{
+    char *path;
+    struct stat st;
+    bool yes;
+
+    if (!str_starts(name, "global_step") || str_ends(name, "_universal") || strchr(name, '.'))
+        return false;
+    path = path_join(dir, name);
+    yes = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    free(path);
+    return yes;
+}
+
+static int list_tags(const char *dir, char ***tags, struct err *e)
+{
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+    int n = 0, cap = 0;
+
+    if (!d) {
+        err_sys(e, dir, "cannot list");
+        return -1;
+    }
+    while ((ent = readdir(d)))
+        if (is_tag(dir, ent->d_name)) {
+            ARRAY_ROOM(*tags, cap, n + 1);
+            (*tags)[n++] = xstrdup(ent->d_name);
+        }
+    closedir(d);
+    if (n == 0) {
+        err_data(e, dir, ERR_NO_BYTE, "no global_step* folder here");
+        return -1;
+    }
+    qsort(*tags, (size_t)n, sizeof **tags, by_name);
+    return n;
+}
+
+/* A failed tag does not stop the others. The exit status is the worst of all tags. */
+int job_export_all(struct export_job *j)
+{
+    char **tags = NULL;
+    struct err e = {0};
+    int n = list_tags(j->in, &tags, &e), rc = EXIT_OK;
+
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(&j->cli, &e);
+    for (int i = 0; i < n; i++) {
+        char *in = path_join(j->in, tags[i]), *out = path_join(j->out, tags[i]);
+
+        if (e.kind == ERR_NONE && !cli_stopped()) {
+            int one = export_one(j, in, out);
+
+            rc = one > rc ? one : rc;
+        }
+        free(in);
+        free(out);
+        free(tags[i]);
+    }
+    free(tags);
+    return rc;
+}

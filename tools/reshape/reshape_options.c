@@ -1,0 +1,154 @@
+/*
+ * reshape_options.c - the options of reshape
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/parse.h"
+#include "tools/reshape/reshape.h"
+
+#define FIELD(f) OPTION_FIELD(struct reshape_job, f)
+enum { SHAPES = 1 };                    /* mark of options that affect the output */
+
+static int take_balance(void *into, const char *value, struct err *e)
+{
+    struct reshape_job *j = into;
+    const bool old = strcmp(value, "old") == 0, new = strcmp(value, "new") == 0;
+    int major, minor, patch;
+    char more;
+
+    if (!old && !new && sscanf(value, "%4d.%4d.%4d%c", &major, &minor, &patch, &more) != 3) {
+        err_usage(e, "--pp-balance: expected old, new or a version of DeepSpeed such as 0.12.4");
+        return -1;
+    }
+    j->target.q.balance_given = true;
+    j->target.q.balance = old ? PIPELINE_BOTTLENECK : new ? PIPELINE_SPREAD : pipeline_balance_of(value);
+    return 0;
+}
+
+static int take_weights_only(void *into, const char *value, struct err *e)
+{
+    struct reshape_job *j = into;
+
+    (void)value;
+    (void)e;
+    j->weights_only = j->target.q.no_optimizer = true;
+    return 0;
+}
+
+static int take_mesh(void *into, const char *value, struct err *e)
+{
+    struct reshape_job *j = into;
+    char more;
+
+    if (sscanf(value, "%5dx%5d%c", &j->mesh.rows, &j->mesh.columns, &more) == 2 && j->mesh.rows > 0 &&
+        j->mesh.columns > 0 && (int64_t)j->mesh.rows * j->mesh.columns <= RESHAPE_RANKS_MAX)
+        return 0;
+    err_usage(e, "--mesh: expected ROWSxCOLUMNS, as 4x2, of at most %d ranks", RESHAPE_RANKS_MAX);
+    return -1;
+}
+
+static const struct option_row topology_rows[] = {
+    { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = take_balance,
+      .words = "old new" },
+    { "like", 0, "DIR", "numbering, groups and partition method of that checkpoint; zero1, zero2, zero3 of another "
+      "layout: groups, frozen parameters and ds_config", FIELD(like) },
+    {0},
+};
+
+static const struct option_row form_rows[] = {
+    { "to", 0, "FORM", "zero1, zero2, zero3: files of ZeRO without pipeline; dcp: of torch.distributed (FSDP2); "
+      "torchdist: of Megatron-core; deepspeed: 3D shards; universal, hf: as ds2universal and export-hf do, which have "
+      "more options", .words = "zero1 zero2 zero3 dcp torchdist deepspeed universal hf", FIELD(to), .min = 1 },
+    { "ranks", 0, "N", "of these forms: so many ranks", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
+    { "dtype", 0, "TYPE", "zero1, zero2, zero3 of another layout: what the engine will compute with (default: as the "
+      "weights are)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
+    { "mesh", 0, "RxC", "dcp, torchdist: R * C ranks, rows cut among R, columns of matrices among C",
+      .take = take_mesh },
+    { "distributed-optimizer", .help = "torchdist of another layout: Adam's states as Megatron-core's distributed "
+      "optimizer asks for them (default: as its optimizers without cuts do)", FIELD(distributed) },
+    { "rules", 0, "FAMILY", "torchdist of a folder of Transformers: names of a family's parameters: llama, "
+      "gpt_neox, gpt2, or a FILE with a dot or a slash in its name (default: by model_type of config.json)",
+      FIELD(rules) },
+    { "config", 0, "FILE", "the model's config.json (default: that of IN)", FIELD(config) },
+    {0},
+};
+
+static const struct option_row contents_rows[] = {
+    { "weights-only", .help = "no optimizer shards are written, and those of IN not opened",
+      .take = take_weights_only },
+    { "drop-optimizer", .help = "no optimizer shards are written", FIELD(target.q.no_optimizer) },
+    { "zero-moments", .help = "Adam starts anew: moments and step are 0", FIELD(target.q.zero_moments) },
+    { "step", 0, "N", "iteration to claim; the optimizer's step moves along", OPTION_INT, FIELD(target.q.step),
+      .max = 0x1p52 },
+    {0},
+};
+
+static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
+
+static const char head[] =
+    "Usage: reshape [options] IN OUT\n"
+    "Write a checkpoint of another topology or layout: weights, optimizer state, schedules,\n"
+    "counters, arguments and random states. IN is a tag folder of Megatron-DeepSpeed (3D\n"
+    "shards), of DeepSpeed's ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2), of Megatron-core\n"
+    "(torch_dist), a universal form, a model folder of Transformers, a folder with 'latest', or\n"
+    "a tar of one; OUT is the folder to make. Degrees that are not given stay. Memory is fixed,\n"
+    "every byte read is CRC-checked, and a run that is killed leaves no OUT.\n";
+static const char tail[] =
+    "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage or a\n"
+    "topology that the model cannot have.\n"
+    "Example: reshape --target-pp 12 --target-dp 4 run/global_step95000 new/global_step95000\n";
+
+static int usage(struct reshape_job *j, const char *what)
+{
+    cli_usage(&j->cli, "%s", what);
+    return -1;
+}
+
+/* Record the options that affect the output. A run can be resumed only with the same values. */
+static void note_shape(void *ctx, const struct option_given *g)
+{
+    struct reshape_job *j = ctx;
+
+    if (g->group->marks & SHAPES)
+        strbuf_addf(&j->shape, "%s %s\n", g->row->name, g->n ? g->words[0] : "");
+}
+
+static int check(struct reshape_job *j)
+{
+    if (!j->in || !*j->in)
+        return usage(j, "no IN given");
+    if (!j->out || !*j->out)
+        return usage(j, "no OUT given");
+    if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
+        return usage(j, "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
+    if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to != RESHAPE_TO_HF)
+        return usage(j, "--dtype goes with --to zero1, zero2 or zero3");
+    if ((j->rules || j->config) && j->to != RESHAPE_TO_TORCHDIST && j->to != RESHAPE_TO_HF)
+        return usage(j, "--rules and --config go with --to torchdist and --to hf");
+    if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
+        return usage(j, "--distributed-optimizer goes with --to torchdist");
+    if (j->ranks && j->mesh.rows)
+        return usage(j, "--mesh says how many ranks there are: --ranks does not go with it");
+    if (j->target.q.no_optimizer && j->target.q.zero_moments)
+        return usage(j, "--zero-moments needs the optimizer that --weights-only and --drop-optimizer leave out");
+    return 0;
+}
+
+int job_parse(struct reshape_job *j, int argc, char **argv)
+{
+    const struct option_group groups[] = {
+        { "Topology", ds_rows_topology, &j->target, SHAPES }, { NULL, topology_rows, NULL, SHAPES },
+        { "Form", form_rows, NULL, SHAPES },
+        { "Contents", contents_rows, NULL, SHAPES }, { NULL, ds_rows_set, &j->target, SHAPES },
+        { "Running", cli_rows_latest, &j->cli, 0 }, { NULL, cli_rows_certificate, &j->cli, 0 },
+        CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
+    };
+    const struct option_table table = { "reshape", head, tail, groups, j, NULL, operands, j, NULL, note_shape };
+
+    if (cli_parse(&j->cli, &table, argc, argv) < 0)
+        return -1;
+    strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
+    return check(j);
+}

@@ -1,0 +1,73 @@
+/*
+ * reshape_zero.c - checkpoints of ZeRO without the pipeline engine: change the number of ranks or the stage, or convert
+ * from another layout
+ */
+#include "libcommon/base/mem.h"
+#include "libcommon/layout/zero/zero_synthesize.h"
+#include "tools/common/zero_write.h"
+#include "tools/reshape/reshape.h"
+
+/* Returns true if an option concerns tensor or pipeline ranks, or data that only their files hold. */
+static bool asks_too_much(const struct reshape_job *j)
+{
+    const struct ds_request *q = &j->target.q;
+
+    return q->topo.tp > 1 || q->topo.pp > 1 || q->method || q->stages || q->balance_given || q->vocab || q->n_groups ||
+           q->n_set || (q->no_optimizer && !j->weights_only) || q->zero_moments || q->step >= 0 ||
+           j->cli.certificate || j->mesh.rows;
+}
+
+/*
+ * Check --like, which is only for files made from another layout: files of ZeRO already contain everything that it
+ * provides.
+ */
+static int check_like(const struct reshape_job *j, const struct source *s, struct err *e)
+{
+    const struct source *like = j->target.q.like;
+
+    if (!like)
+        return 0;
+    if (s->zero_stage)
+        err_usage(e, "%s: --like is for files that are made of another layout; those of ZeRO keep their groups",
+                  s->path);
+    else if (!like->zero_stage)
+        err_usage(e, "%s: --like: is no checkpoint of ZeRO without pipeline", like->path);
+    else if (j->dtype)
+        err_usage(e, "--like says what the engine computes with: --dtype does not go with it");
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+static int check(const struct reshape_job *j, const struct source *s, struct err *e)
+{
+    if (asks_too_much(j))
+        err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp, --ranks) and the stage (--to) can be "
+                  "changed; another option given is for checkpoints of the pipeline engine", s->path);
+    else if (j->ranks && j->target.q.topo.dp)
+        err_usage(e, "%s: --ranks and --target-dp say the same here: one of them is enough", s->path);
+    else if (j->dtype && s->zero_stage)
+        err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs", s->path);
+    else if (!s->zero_stage && !j->ranks && !j->target.q.topo.dp && !j->weights_only)
+        err_usage(e, "%s: for how many ranks? --ranks says it", s->path);
+    return e->kind == ERR_NONE ? check_like(j, s, e) : -1;
+}
+
+int reshape_zero(struct reshape_job *j, struct source *s, struct err *e)
+{
+    const struct zero_request q = { .stage = j->to, .world = j->ranks ? j->ranks : j->target.q.topo.dp,
+                                    .weights_only = j->weights_only };
+    static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
+    const struct zero_fresh_request fresh = { j->weights_only ? ZERO_FRESH_WEIGHTS : ZERO_FRESH_RANKS,
+                                              dtypes[j->dtype], j->target.q.like };
+    struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
+    struct report *notes = report_new();
+    struct zero_target *t = NULL;
+    int rc = -1;
+
+    if (check(j, s, e) == 0 && zero_fresh_make(s, &fresh, notes, e) == 0)
+        t = zero_target_new(s, &q, notes, e);
+    if (t)
+        rc = zero_write(&c, t, notes, e);
+    zero_target_free(t);
+    report_free(notes);
+    return rc;
+}

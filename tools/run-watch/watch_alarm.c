@@ -1,0 +1,177 @@
+/*
+ * watch_alarm.c - compare the messages recorded in the book with the current findings
+ *
+ * An entry of "alarms" is named SCOPE/ABOUT/CODE:
+ *     { "scope": ..., "text": ..., "since_s": ..., "seen_s": ..., "told": { "mail 1c291ca3": seconds, ... } }
+ * A channel is identified by a checksum of its address, because a webhook's URL is a secret.
+ */
+#include "tools/run-watch/watch_alarm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/text.h"
+#include "tools/run-watch/channel.h"
+
+/* An alarm is removed after this time if its channels are not used any more. */
+static const double forget_s = 30 * 86400.0;
+
+bool alarm_wanted(const struct runwatch *w)
+{
+    return w->mail || w->webhook || w->command;
+}
+
+static char *channel_name(const struct runwatch *w, enum channel_kind kind)
+{
+    static const char *const word[] = { "mail", "webhook", "command" };
+
+    const char *to = channel_to(w, kind);
+
+    return str_fmt("%s %08x", word[kind], crc_bytes(0, to, strlen(to)));
+}
+
+/* Send one message through one channel. Returns 0 if it was sent. */
+static int send_one(struct runwatch *w, enum channel_kind kind, const char *text, bool over)
+{
+    char host[256] = "unknown", *subject, *body;
+    struct err e = {0};
+    int rc;
+
+    gethostname(host, sizeof host - 1);
+    body = w->body && !over ? xstrdup(w->body) : str_fmt("run-watch on %s: %s%s", host, over ? "over: " : "", text);
+    subject = w->subject && !over ? xstrdup(w->subject)
+                                  : str_fmt("%s %.200s", over ? "[OVER]" : "[ALERT]", text);
+    rc = channel_send(w, kind, subject, body, &e);
+    if (rc < 0)
+        cli_fail(&w->cli, &e);
+    free(subject);
+    free(body);
+    return rc;
+}
+
+/* Send a current finding through each channel that has not sent it yet, or not recently. Returns how many failed. */
+static int tell_entry(struct runwatch *w, json_t *entry, const char *text)
+{
+    json_t *told = json_object_get(entry, "told");
+    int n_failed = 0;
+
+    for (enum channel_kind kind = 0; kind < CHANNEL_N; kind++) {
+        char *name;
+        double last;
+
+        if (!channel_to(w, kind))
+            continue;
+        name = channel_name(w, kind);
+        last = book_number(told, name, -1);
+        if (last < 0 || (w->remind_min > 0 && w->now_s - last >= 60 * w->remind_min)) {
+            if (send_one(w, kind, text, false) == 0)
+                json_object_set_new(told, name, json_real(w->now_s));
+            else
+                n_failed++;
+        }
+        free(name);
+    }
+    return n_failed;
+}
+
+/* Returns the entry of a finding, creating it if necessary. Its name is added to `now`, the current ones. */
+static json_t *find_entry(struct runwatch *w, json_t *alarms, const struct finding *f, json_t *now)
+{
+    char *key = str_fmt("%s/%s/%s", w->scope, f->file ? f->file : "", f->code);
+    json_t *name = text_json(key), *entry = json_object_get(alarms, json_string_value(name));
+
+    if (!json_is_object(entry) || !json_is_object(json_object_get(entry, "told"))) {
+        entry = json_pack("{s:o, s:f, s:{}}", "scope", text_json(w->scope), "since_s", w->now_s, "told");
+        json_object_set_new(alarms, json_string_value(name), entry);
+    }
+    json_object_set_new(now, json_string_value(name), json_true());
+    json_decref(name);
+    free(key);
+    return entry;
+}
+
+static int tell_wrong(struct runwatch *w, json_t *alarms, json_t *now)
+{
+    int n_failed = 0;
+
+    for (int i = 0; i < report_n(w->report); i++) {
+        const struct finding *f = report_get(w->report, i);
+        json_t *entry;
+        char *text, *line;
+
+        if (f->severity == SEV_NOTE)
+            continue;
+        entry = find_entry(w, alarms, f, now);
+        text = finding_text(f);
+        line = str_fmt("%s: %s%s: %s", w->scope, f->severity == SEV_WARNING ? "not established: " : "", f->code, text);
+        json_object_set_new(entry, "seen_s", json_real(w->now_s));
+        json_object_set_new(entry, "text", text_json(line));
+        n_failed += tell_entry(w, entry, line);
+        free(line);
+        free(text);
+    }
+    return n_failed;
+}
+
+/*
+ * Report through the channels that have sent an alarm that it is over. Returns true if no channel is left that must
+ * still report it.
+ */
+static bool tell_over(struct runwatch *w, json_t *entry, int *n_failed)
+{
+    json_t *told = json_object_get(entry, "told");
+    const char *text = json_string_value(json_object_get(entry, "text"));
+
+    for (enum channel_kind kind = 0; kind < CHANNEL_N; kind++) {
+        char *name;
+
+        if (!channel_to(w, kind))
+            continue;
+        name = channel_name(w, kind);
+        if (json_object_get(told, name)) {
+            if (send_one(w, kind, text ? text : "?", true) == 0)
+                json_object_del(told, name);
+            else
+                ++*n_failed;
+        }
+        free(name);
+    }
+    return json_object_size(told) == 0 || w->now_s - book_number(entry, "seen_s", 0) > forget_s;
+}
+
+static int tell_all_over(struct runwatch *w, json_t *alarms, const json_t *now)
+{
+    const char *key;
+    json_t *entry;
+    void *next;
+    int n_failed = 0;
+
+    json_object_foreach_safe(alarms, next, key, entry) {
+        const char *scope = json_string_value(json_object_get(entry, "scope"));
+
+        if (scope && strcmp(scope, w->scope) == 0 && !json_object_get(now, key) &&
+            tell_over(w, entry, &n_failed))
+            json_object_del(alarms, key);
+    }
+    return n_failed;
+}
+
+int alarm_tell(struct runwatch *w, struct book *b)
+{
+    json_t *alarms = book_part(b, "alarms"), *now = json_object();
+    struct err e = {0};
+    int n_failed = tell_wrong(w, alarms, now);
+
+    if (report_count(w->report, SEV_WARNING) == 0)
+        n_failed += tell_all_over(w, alarms, now);
+    if (book_save(b, &e) < 0) {
+        err_add(&e, "; the same will be told again");
+        cli_fail(&w->cli, &e);
+        n_failed++;
+    }
+    json_decref(now);
+    return n_failed;
+}

@@ -1,0 +1,51 @@
+/*
+ * checkpoint_check.c - decide from the findings about a checkpoint whether to continue from it
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/check/mismatch.h"
+#include "libcommon/check/verify.h"
+#include "tools/train/checkpoint/checkpoint_impl.h"
+
+static const char *way_on(const struct finding *f)
+{
+    return mismatch_is(f) ? ", --accept-mismatch goes on all the same" : "";
+}
+
+int checkpoint_judge(const struct report *r, const char *path, struct report *notes, struct err *e)
+{
+    int n_more = report_count(r, SEV_ERROR) - 1;
+
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+
+        if (f->severity == SEV_ERROR) {
+            char *text = finding_text(f);
+
+            err_data(e, path, ERR_NO_BYTE, "cannot be trusted: %s%s; ckpt-inspect verify tells all%s", text,
+                     n_more ? " (and more)" : "",
+                     way_on(f));
+            free(text);
+            return -1;
+        }
+        if (f->severity == SEV_WARNING)
+            report_add(notes, SEV_WARNING, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    return 0;
+}
+
+int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e)
+{
+    const struct mismatch_opts o = { .accept = c->accept_mismatch, .drift = true };
+    struct report *found = report_new();
+    int rc = verify_listed(c->src, found, e);
+
+    mismatch_sample(c->src, &o, found);
+    if (rc == 0)
+        rc = checkpoint_judge(found, c->src->path, notes, e);
+    if (rc == 0)
+        rc = hf_canonical_check_head(c->src, &c->names, e);
+    report_free(found);
+    return rc;
+}

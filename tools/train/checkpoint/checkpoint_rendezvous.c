@@ -1,0 +1,221 @@
+/*
+ * checkpoint_rendezvous.c - the writers exchange their progress, and rank 0 publishes
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/convert/staging.h"
+#include "tools/train/checkpoint/checkpoint_engine.h"
+
+enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
+
+void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
+                       bool (*gone)(void *ctx), void *ctx)
+{
+    *m = (struct save_meeting){ .o = o, .rank = rank, .topo = topo, .gone = gone, .ctx = ctx };
+    m->part = path_join(o->dir, o->part);
+    m->job = str_fmt("%s.job", m->part);
+}
+
+void save_meeting_close(struct save_meeting *m)
+{
+    free(m->part);
+    free(m->job);
+}
+
+static char *told_path(const struct save_meeting *m, const char *word, int rank)
+{
+    return str_fmt("%s/%s.%d", m->job, word, rank);
+}
+
+/* Publish a text atomically, like file_replace(). It is not needed after a crash, so nothing is synced. */
+int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e)
+{
+    /* If this process is killed here, replace.c recognizes the name as that of an unfinished file. */
+    char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc = -1;
+
+    if (fd >= 0 && write_all_at(fd, text, n, 0) == 0 && rename(tmp, path) == 0)
+        rc = 0;
+    else
+        err_sys(e, path, "cannot write");
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0)
+        unlink(tmp);
+    free(tmp);
+    free(path);
+    return rc;
+}
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0;
+}
+
+/* Returns true and sets *e if another rank has published a failure, or the folders of the save have been removed. */
+static bool hear_failure(struct save_meeting *m, struct err *e)
+{
+    DIR *d = opendir(m->job);
+    const struct dirent *ent;
+
+    while (d && !m->echo && (ent = readdir(d)))
+        if (str_starts(ent->d_name, "failed.") && !str_ends(ent->d_name, ".part") &&
+            atoi(ent->d_name + strlen("failed.")) != m->rank) {
+            char *path = path_join(m->job, ent->d_name), *text;
+            struct err ignored = {0};
+            uint64_t n = 0;
+
+            text = file_slurp(path, 4096, &n, &ignored);
+            err_data(e, m->part, ERR_NO_BYTE, "rank %s could not write its part: %s", ent->d_name + strlen("failed."),
+                     text && n ? text : "(it could not write why)");
+            m->echo = true;
+            free(text);
+            free(path);
+        }
+    if (d)
+        closedir(d);
+    if (!m->echo && (!d || !exists(m->part))) {
+        err_data(e, m->part, ERR_NO_BYTE, "the save was given up by another rank, or removed by another run");
+        m->echo = true;
+    }
+    return m->echo;
+}
+
+void save_meeting_fail(struct save_meeting *m, const struct err *why)
+{
+    struct err heard = {0}, ignored = {0};
+
+    /*
+     * If another rank has abandoned the save, its files disappear while this rank uses them. The resulting error is
+     * not an original reason.
+     */
+    if (!m->echo && hear_failure(m, &heard))
+        return;
+    /* A full disk usually still has space for an empty file. */
+    if (!m->echo && save_meeting_tell(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
+        save_meeting_tell(m, "failed", "", 0, &ignored) < 0)
+        save_meeting_discard(m);
+}
+
+char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e)
+{
+    char *path = told_path(m, word, rank), *text = NULL;
+    useconds_t step = WAIT_FIRST_US;
+    double orphan_s = -1;               /* when the end of the trainer was noticed; negative: it is running */
+    uint64_t n;
+
+    while (!exists(path)) {
+        if (hear_failure(m, e))
+            goto out;
+        if (orphan_s < 0 && m->gone(m->ctx))
+            orphan_s = clock_s();
+        if (orphan_s >= 0 && clock_s() - orphan_s > ORPHAN_WAIT_S) {
+            m->echo = true;
+            err_data(e, m->part, ERR_NO_BYTE, "training has ended, and rank %d's part does not come", rank);
+            goto out;
+        }
+        usleep(step);
+        step = step < WAIT_MOST_US ? step * 2 : WAIT_MOST_US;
+    }
+    text = file_slurp(path, TOLD_MAX, &n, e);
+out:
+    free(path);
+    return text;
+}
+
+/* Write `latest.next`. With it, a run that starts after a kill can see that the rename below has happened. */
+static int announce(const struct save_meeting *m, const char *next, struct err *e)
+{
+    char *text = str_fmt("%s\n%s", m->o->tag, m->o->part);
+    int rc = file_replace(next, text, strlen(text), e);
+
+    free(text);
+    return rc;
+}
+
+int save_meeting_publish(const struct save_meeting *m, struct err *e)
+{
+    char *next = path_join(m->o->dir, "latest.next"), *latest = path_join(m->o->dir, "latest");
+    struct staging s = { .out = path_join(m->o->dir, m->o->tag), .part = m->part, .job = m->job, .lock_fd = -1,
+                         .publish_fd = -1 };
+    int rc = announce(m, next, e);
+
+    if (rc == 0)
+        rc = staging_publish(&s, e);
+    if (rc == 0)
+        rc = file_replace(latest, m->o->tag, strlen(m->o->tag), e);
+    /* If the folder still has its old name, the file latest.next has no effect. */
+    if (rc == 0 || exists(m->part))
+        unlink(next);
+    free(s.kept);                       /* the trainer has reported it */
+    free(s.out);
+    free(next);
+    free(latest);
+    return rc;
+}
+
+/*
+ * Returns the name under which a folder is removed. No writer uses that name, so a partly removed folder cannot be
+ * published.
+ */
+static char *gone_name(const char *path)
+{
+    const size_t n = strlen(path) - strlen(".part");
+
+    return str_ends(path, ".part") && !str_ends(path, ".gone.part") ? str_fmt("%.*s.gone.part", (int)n, path)
+                                                                    : xstrdup(path);
+}
+
+static int remove_once(const char *path, const char *gone, enum replace_what what, struct err *e)
+{
+    if (exists(path)) {
+        if (replace_check(path, what, e) < 0)
+            return -1;
+        /* If a writer has renamed it already, the folder is a checkpoint now and ENOENT is no error. */
+        if (strcmp(path, gone) != 0 && rename(path, gone) < 0 && errno != ENOENT) {
+            err_sys(e, gone, "cannot rename from %s", path);
+            return -1;
+        }
+    }
+    return exists(gone) ? replace_remove(gone, what, e) : 0;
+}
+
+int save_meeting_remove(const char *path, enum replace_what what, struct err *e)
+{
+    const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
+    struct err why = {0};
+    char *gone = gone_name(path);
+    int rc = -1;
+
+    for (int i = 0; i < 100 && rc < 0; i++) {
+        err_clear(&why);
+        rc = remove_once(path, gone, what, &why);
+        if (rc < 0 && why.kind == ERR_USAGE)
+            rc = 0;
+        else if (rc < 0)
+            nanosleep(&pause, NULL);
+    }
+    if (rc < 0)
+        *e = why;
+    free(gone);
+    return rc;
+}
+
+void save_meeting_discard(const struct save_meeting *m)
+{
+    struct err ignored = {0};
+
+    /* Folders that cannot be removed have names that the next save removes. */
+    if (save_meeting_remove(m->job, REPLACE_JOB, &ignored) == 0)
+        (void)!save_meeting_remove(m->part, REPLACE_PART, &ignored);
+}

@@ -1,0 +1,195 @@
+/*
+ * checkpoint_template.c - what saves carry over from the loaded checkpoint, or begin with
+ *
+ * The files of a save are those of the loaded checkpoint, adapted to this topology and to this run's arguments, so
+ * unknown keys are preserved. A run from scratch has nothing to carry over: the trees of a checkpoint of one rank are
+ * created first, and then processed the same way. The result is sent to the writer process at setup: this rank's
+ * share of the files (deepspeed_share.h) and its mp_rank file.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
+#include "tools/train/checkpoint/checkpoint_engine.h"
+#include "tools/train/options/deepspeed_json.h"
+
+/* ---- the source ---- */
+
+static struct ds_target *target_of(const struct source *src, const struct checkpoint_saver_opts *o, struct report *told,
+                                   struct err *e)
+{
+    const struct stage *s = o->stage;
+    struct ds_request q = { .topo = s->topo, .stages = o->blocks, .n_stages = s->topo.pp, .vocab = s->model.vocab,
+                            .step = -1, .no_tensors = true, .weights = o->weights };
+
+    return ds_target_new(src, &q, told, e);
+}
+
+/*
+ * Returns true if the files of the loaded checkpoint can be carried over. That excludes a checkpoint of another
+ * optimizer or without one.
+ */
+static bool usable(const struct checkpoint_saver_opts *o)
+{
+    const struct checkpoint *c = o->from;
+
+    return c && !c->names.names && c->info.has_optimizer && c->src->zero_stage_1 == (o->weights == DTYPE_F16);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct stage_param *x = a, *y = b;
+
+    return x->id - y->id;
+}
+
+/* Create a source that describes the model on one rank. `args`: the initial Namespace, or NULL. */
+static struct source *fresh_source(const struct checkpoint_saver_opts *o, const struct pk *args, struct err *e)
+{
+    const struct model_config *m = &o->stage->model;
+    const int blocks = (int)m->n_layers;
+    struct stage *s = stage_new(m, (struct topology){ 1, 1, 1 }, 0, 0, 0, &blocks);
+    struct param *param = xcalloc((size_t)s->n_params, sizeof *param);
+    struct arena *a = arena_new(0);
+    struct ds_fresh f = { .vocab = m->vocab, .tokens = m->vocab_tokens ? m->vocab_tokens : m->vocab, .n_groups = 3 };
+    struct source *src;
+
+    qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_id);
+    for (int i = 0; i < s->n_params; i++) {
+        const struct stage_param *p = &s->param[i];
+
+        param[i] = (struct param){ .name = p->name, .ndim = p->ndim, .merge = p->merge };
+        memcpy(param[i].shape, p->shape, sizeof p->shape);
+    }
+    f.args = args ? pk_copy(a, args) : pk_object(a, "argparse", "Namespace", pk_dict(a));
+    checkpoint_args_of_model(a, f.args, m);
+    src = ds_fresh_source(param, s->n_params, &f, a, o->weights == DTYPE_F16, e);
+    arena_free(a);
+    free(param);
+    stage_free(s);
+    return src;
+}
+
+static void pass_notes(const struct report *told, struct report *notes)
+{
+    for (int i = 0; i < report_n(told); i++) {
+        const struct finding *f = report_get(told, i);
+
+        if (!strcmp(f->code, "rng"))
+            report_add(notes, SEV_NOTE, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+}
+
+/* Returns the target. If the source on which it is based had to be created, *made receives it. */
+static struct ds_target *find_target(const struct checkpoint_saver_opts *o, struct source **made, struct report *notes,
+                                     struct err *e)
+{
+    struct report *told = report_new();
+    struct err why = {0};
+    struct ds_target *t = usable(o) ? target_of(o->from->src, o, told, &why) : NULL;
+
+    if (!t && o->from)
+        report_add(notes, SEV_NOTE, "anew", o->from->info.path, ERR_NO_BYTE, NULL,
+                   "saves take over its arguments only%s%s", why.kind == ERR_NONE ? "" : ": ", why.msg);
+    else
+        pass_notes(told, notes);
+    if (!t) {
+        *made = fresh_source(o, o->from ? o->from->src->run.args : NULL, e);
+        t = *made ? target_of(*made, o, told, e) : NULL;
+    }
+    report_free(told);
+    return t;
+}
+
+/* ---- this rank's share ---- */
+
+/* Returns the target's parameter that corresponds to the stage's, or -1 with *e set if there is none. */
+static int find_param(const struct ds_target *t, const struct stage_param *p, struct err *e)
+{
+    for (int i = 0; i < t->n_params; i++) {
+        const struct ds_tparam *q = &t->param[i];
+
+        if (!checkpoint_same(q->name, t->first_layer, p))
+            continue;
+        if (q->slice_elems == p->n)
+            return i;
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %lld elements a rank in the files, %lld in memory",
+                 p->name, (long long)q->slice_elems, (long long)p->n);
+        return -1;
+    }
+    err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s has no place in the files", p->name);
+    return -1;
+}
+
+static int find_held(const struct ds_target *t, const struct checkpoint_saver_opts *o, struct ds_held *held,
+                     struct err *e)
+{
+    const struct stage *s = o->stage;
+    int *param = xmalloc((size_t)s->n_params * sizeof *param + 1), rc = 0;
+
+    for (int i = 0; i < s->n_params && rc == 0; i++) {
+        param[i] = find_param(t, &s->param[i], e);
+        rc = param[i] < 0 ? -1 : 0;
+    }
+    for (int i = 0; i < s->n_runs && rc == 0; i++) {
+        const struct stage_run *r = &s->run[i];
+
+        held[i] = (struct ds_held){ .param = param[r->param], .from = r->from, .n = r->n };
+        for (int st = 0; st < STATE_N; st++)
+            held[i].at[st] = checkpoint_area_at(s, o->weights, (enum state)st, r->shard_at);
+    }
+    free(param);
+    return rc;
+}
+
+static struct ds_share *share_of(const struct ds_target *t, const struct checkpoint_saver_opts *o, struct err *e)
+{
+    const struct stage *s = o->stage;
+    struct ds_held *held = xcalloc((size_t)s->n_runs + 1, sizeof *held);
+    struct arena *a = arena_new(0);
+    const struct ds_share_of of = { .pp = s->pp, .dp = s->dp, .tp = s->tp, .n_held = s->n_runs, .held = held,
+                                    .ds_config = o->ds_config ? deepspeed_json_tree(a, o->ds_config) : NULL,
+                                    .ds_version = o->ds_version };
+    struct ds_share *share = find_held(t, o, held, e) == 0 ? ds_share_new(t, &of, e) : NULL;
+
+    arena_free(a);
+    free(held);
+    return share;
+}
+
+/* ---- the message ---- */
+
+/* Every rank reads it: rank 0 of another stage may have no other source for it than its own files. */
+static double first_gigaflos(const struct source *s)
+{
+    double v;
+
+    return pk_as_double(pk_get(s->run.args, "gigaflos_no_embeds"), &v) ? v : 0;
+}
+
+int checkpoint_carry(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes, struct err *e)
+{
+    const struct stage *s = o->stage;
+    struct save_setup head = { .topo = s->topo, .pp = s->pp, .dp = s->dp, .tp = s->tp, .model = s->model,
+                               .weights = o->weights, .threads = o->threads > 0 ? o->threads : 1,
+                               .memory_bytes = o->memory_bytes };
+    struct source *made = NULL;
+    struct ds_target *t = find_target(o, &made, notes, e);
+    struct ds_share *share = t ? share_of(t, o, e) : NULL;
+    uint8_t *mp = NULL;
+    int rc = -1;
+
+    if (share && checkpoint_mp_make(t, o, &mp, &head.mp_bytes, e) == 0) {
+        head.first_gigaflos = first_gigaflos(t->src);
+        strbuf_add(out, &head, sizeof head);
+        strbuf_add(out, o->blocks, (size_t)s->topo.pp * sizeof *o->blocks);
+        strbuf_add(out, mp, head.mp_bytes);
+        ds_share_pack(share, out);
+        rc = 0;
+    }
+    free(mp);
+    ds_share_free(share);
+    ds_target_free(t);
+    source_close(made);
+    return rc;
+}

@@ -1,0 +1,84 @@
+/*
+ * checkpoint_transpose.c - transpose columns into rows
+ *
+ * A chunk has some rows of [in] of the columns. Column by column, its elements are copied to consecutive places of
+ * one row of the result. The chunk, of which only every cols-th element is read at a time, stays in the cache
+ * meanwhile.
+ */
+#include "tools/train/checkpoint/checkpoint_transpose.h"
+
+#include <string.h>
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+int turn_columns(const struct turn_slice *s, int64_t from, int64_t n, struct turn t[TURN_MOST])
+{
+    const int64_t lanes = s->heads ? s->rows / (3 * s->heads) : 1, unit = s->heads ? 3 * lanes : 1;
+    const int64_t first = from / s->in / unit, end = (from + n - 1) / s->in / unit + 1;         /* heads, or rows */
+
+    if (!s->heads) {
+        t[0] = (struct turn){ .in = s->in, .at = s->first + first, .cols = end - first, .first = first, .run = 1,
+                              .step = 1, .from = from, .n = n };
+        return 1;
+    }
+    for (int kind = 0; kind < 3; kind++)
+        t[kind] = (struct turn){ .in = s->in, .at = kind * (s->whole / 3) + s->first / 3 + first * lanes,
+                                 .cols = (end - first) * lanes, .first = first * unit + kind * lanes, .run = lanes,
+                                 .step = unit, .from = from, .n = n };
+    return 3;
+}
+
+/* Copy `n` elements that are `stride` elements apart to consecutive places. */
+static void put_run(char *dst, const char *src, int64_t n, int64_t stride, const struct turn_chunk *c)
+{
+    const int64_t size = dtype_size(c->type);
+
+    for (int64_t i = 0; i < n; i++, src += stride * size) {
+        if (c->widen) {
+            const float x = (float)dtype_value(c->type, src);
+
+            memcpy(dst + i * (int64_t)sizeof x, &x, sizeof x);
+        } else if (size == 2) {
+            memcpy(dst + i * 2, src, 2);
+        } else {
+            memcpy(dst + i * 4, src, 4);
+        }
+    }
+}
+
+/* Rows [row, row + n) of the chunk's columns [col, end); `src` is the first element. */
+struct turn_block {
+    int64_t row, n, col, end;
+    const char *src;
+};
+
+static void put_block(const struct turn *t, const struct turn_block *b, const struct turn_chunk *c, char *dst)
+{
+    const int64_t size = dtype_size(c->type), to = c->widen ? (int64_t)sizeof(float) : size;
+
+    for (int64_t col = b->col; col < b->end; col++) {
+        const int64_t place = (t->first + col / t->run * t->step + col % t->run) * t->in + b->row - t->from;
+        const int64_t skip = place < 0 ? -place : 0, n = least(b->n, t->n - place);
+
+        if (skip < n)
+            put_run(dst + (place + skip) * to, b->src + (skip * t->cols + col - b->col) * size, n - skip, t->cols, c);
+    }
+}
+
+void turn_put(const struct turn *t, const struct turn_chunk *c, char *dst)
+{
+    const int64_t size = dtype_size(c->type), end = c->at + c->n;
+
+    /* Process the rest of the row in which the chunk begins, then whole rows, then its part of the row after them. */
+    for (int64_t at = c->at; at < end;) {
+        struct turn_block b = { .row = at / t->cols, .n = 1, .col = at % t->cols, .end = t->cols,
+                                .src = (const char *)c->bytes + (at - c->at) * size };
+
+        if (b.col == 0 && end - at >= t->cols)
+            b.n = (end - at) / t->cols;
+        else
+            b.end = least(t->cols, b.col + end - at);
+        put_block(t, &b, c, dst);
+        at += b.n * (b.end - b.col);
+    }
+}

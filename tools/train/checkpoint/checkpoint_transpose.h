@@ -1,0 +1,58 @@
+/*
+ * checkpoint_transpose.h - transpose matrices that are stored as [in, out] into the [out, in] that the kernels use
+ *
+ * GPT-2 in Transformers stores four weights of a block this way, with query, key and value one after the other. A
+ * rank needs some rows of [out, in], which are columns of the stored matrix. They arrive as maps of columns, row by
+ * row of [in], in chunks that may end anywhere. Each element is written to its place at once: nothing is buffered,
+ * and no file is written.
+ *
+ *   stored      [in][ q: head 0, 1, ... | k: head 0, 1, ... | v: ... ]     columns of the parts a rank has
+ *   wanted      [ head 0: q, k, v | head 1: q, k, v | ... ][in]            its rows
+ */
+#ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_TRANSPOSE_H
+#define SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_TRANSPOSE_H
+
+#include <stdint.h>
+
+#include "libcommon/base/dtype.h"
+
+/* Adjacent columns. Column c becomes row first + c / run * step + c % run of the rank's slice. */
+struct turn {
+    int64_t in;                 /* number of elements of a row of the result */
+    int64_t at, cols;           /* columns [at, at + cols) of the stored matrix */
+    int64_t first, run, step;
+    int64_t from, n;            /* the range of elements of the slice that is needed; others are skipped */
+};
+
+/* A rank's slice of a matrix. */
+struct turn_slice {
+    int64_t rows, in;           /* size of the slice */
+    int64_t whole;              /* rows of the merged matrix, which are the columns of the stored one */
+    int64_t first;              /* the first row of the slice in the merged matrix */
+    /*
+     * number of heads of the slice, whose rows are ordered by (head, kind, lane) and stored by kind; 0: not ordered
+     * this way
+     */
+    int64_t heads;
+};
+enum { TURN_MOST = 3 };
+/*
+ * Compute the columns that contain elements [from, from + n) of the slice, n > 0. Returns the number of entries of
+ * `t`.
+ */
+int turn_columns(const struct turn_slice *s, int64_t from, int64_t n, struct turn t[TURN_MOST]);
+
+/*
+ * Copy elements [at, at + n) of the columns, in row-major order, to `dst`, the address of element t->from of the
+ * slice. They have type `type` and are converted to fp32 if `widen`, else not converted. Any thread may call it,
+ * because no two chunks share an element.
+ */
+struct turn_chunk {
+    int64_t at, n;
+    const void *bytes;
+    enum dtype type;
+    bool widen;
+};
+void turn_put(const struct turn *t, const struct turn_chunk *c, char *dst);
+
+#endif

@@ -1,0 +1,347 @@
+/*
+ * incident_report.c - write reports of incidents to SAVE/reports/RUN
+ *
+ * The code uses static buffers and system calls; of stdio it uses only snprintf() with integers and strings, which
+ * allocates no memory. Only one report is written at a time: the monitor's thread may have to write the final report
+ * while the main thread is writing another.
+ */
+#include "tools/train/guard/incident_report.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/text.h"
+#include "tools/train/guard/alarm_program.h"
+#include "tools/train/guard/stacks.h"
+#include "tools/train/log/status.h"
+
+int report_open(struct report_run *r, struct comm_world *world, const char *save, double start_s, struct err *e)
+{
+    const time_t start = (time_t)start_s;
+    char job[40] = "";
+    size_t n;
+    struct tm utc;
+
+    snprintf(job, sizeof job, "%s", status_job_id());
+    if (comm_host_broadcast(comm_world_group(world), job, sizeof job, 0, e) < 0)
+        return -1;
+    if (!realpath(save, r->save)) {
+        err_sys(e, save, "cannot be found");
+        return -1;
+    }
+    gmtime_r(&start, &utc);
+    n = strftime(r->name, sizeof r->name, "%Y%m%dT%H%M%SZ-", &utc);
+    if (*job)
+        snprintf(r->name + n, sizeof r->name - n, "%s", job);
+    else
+        snprintf(r->name + n, sizeof r->name - n, "pid%ld", comm_place_of(world, 0)->pid);
+    for (char *c = r->name; *c; c++)
+        if (*c == '/')
+            *c = '_';
+    stacks_prepare();
+    r->world = world;
+    return 0;
+}
+
+void report_path(const struct report_run *r, const char *file, char path[PATH_MAX])
+{
+    if (snprintf(path, PATH_MAX, "%s/reports/%s/%s", r->save, r->name, file) >= PATH_MAX)
+        *path = '\0';
+}
+
+/* Create the folder if necessary, and open a new file in it. Returns -1 if the file cannot be created. */
+static int create(const struct report_run *r, const char *file, int flags, char path[PATH_MAX])
+{
+    if (snprintf(path, PATH_MAX, "%s/reports", r->save) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    mkdir(path, 0777);
+    report_path(r, "", path);
+    mkdir(path, 0777);
+    report_path(r, file, path);
+    return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+}
+
+/* ---- JSON without memory allocation ---- */
+
+struct json_out {
+    int fd;
+    bool bad;
+    size_t n;
+    char buf[8192];
+};
+
+static void flush(struct json_out *o)
+{
+    for (size_t at = 0; at < o->n && !o->bad;) {
+        const ssize_t k = write(o->fd, o->buf + at, o->n - at);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        o->bad = k <= 0;
+        at += k > 0 ? (size_t)k : 0;
+    }
+    o->n = 0;
+}
+
+static void put(struct json_out *o, const char *p, size_t n)
+{
+    if (sizeof o->buf - o->n < n)
+        flush(o);
+    memcpy(o->buf + o->n, p, n);
+    o->n += n;
+}
+
+static void put_key(struct json_out *o, const char *key)
+{
+    char text[40];
+    const char last = o->n ? o->buf[o->n - 1] : ',';
+
+    put(o, text, (size_t)snprintf(text, sizeof text, "%s\"%s\":", last == '{' || last == ',' ? "" : ",", key));
+}
+
+static void put_text(struct json_out *o, const char *key, const char *s)
+{
+    char escaped[8];
+    size_t n = s ? strlen(s) : 0, good;
+
+    put_key(o, key);
+    if (!s) {
+        put(o, "null", 4);
+        return;
+    }
+    good = utf8_check(s, n);
+    put(o, "\"", 1);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)s[i];
+
+        if (c == '"' || c == '\\')
+            put(o, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\%c", c));
+        else if (c < ' ')
+            put(o, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", c));
+        else
+            put(o, i < good || c < 0x80 ? s + i : "?", 1);
+    }
+    put(o, "\"", 1);
+}
+
+/* Write a number, or null if it is below `least`. */
+static void put_number(struct json_out *o, const char *key, long long v, long long least)
+{
+    char text[24];
+
+    put_key(o, key);
+    if (v < least)
+        put(o, "null", 4);
+    else
+        put(o, text, (size_t)snprintf(text, sizeof text, "%lld", v));
+}
+
+static void put_bool(struct json_out *o, const char *key, bool v)
+{
+    put_key(o, key);
+    put(o, v ? "true" : "false", v ? 4 : 5);
+}
+
+/* Write the keys "time" and "time_s". */
+static void put_time(struct json_out *o)
+{
+    struct timespec now;
+    struct tm utc;
+    char text[40];
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02dZ", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+             utc.tm_hour, utc.tm_min, utc.tm_sec);
+    put_text(o, "time", text);
+    put_key(o, "time_s");
+    put(o, text, (size_t)snprintf(text, sizeof text, "%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000));
+}
+
+/* Write rank, host, pid and GPU of a rank; nulls for rank -1. */
+static void put_place(struct json_out *o, const struct report_run *r, int rank)
+{
+    const struct comm_place *p = rank >= 0 ? comm_place_of(r->world, rank) : NULL;
+
+    put_number(o, "rank", rank, 0);
+    put_text(o, "host", p ? p->host : NULL);
+    put_number(o, "pid", p ? p->pid : -1, 0);
+    put_text(o, "gpu", p ? comm_device_name(r->world, rank) : NULL);
+}
+
+static void put_rank(struct json_out *o, const struct report_run *r, const struct report_incident *x, int rank)
+{
+    const struct watch_doing *d = x->doing ? &x->doing[rank] : NULL;
+    const bool known = d && d->known;
+    char stacks[24];
+
+    snprintf(stacks, sizeof stacks, "rank%05d.txt", rank);
+    put(o, rank ? ",{" : "{", rank ? 2 : 1);
+    put_place(o, r, rank);
+    put_bool(o, "answers", known);
+    put_bool(o, "in_call", known && d->in_call);
+    put_number(o, "waits_for", known ? d->waiting_for : -1, 0);
+    put_text(o, "doing", known ? d->text : NULL);
+    put_text(o, "stacks", stacks);
+    put(o, "}", 1);
+}
+
+/* Returns the tag that `latest` names, or NULL. */
+static const char *read_latest(const struct report_run *r, char *tag, size_t room)
+{
+    char path[PATH_MAX];
+    const int fd = snprintf(path, sizeof path, "%s/latest", r->save) < PATH_MAX ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    const ssize_t n = fd < 0 ? -1 : read(fd, tag, room - 1);
+
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0)
+        return NULL;
+    tag[n] = '\0';
+    tag[strcspn(tag, "\n")] = '\0';
+    return tag;
+}
+
+static void put_report(struct json_out *o, const struct report_run *r, const struct report_incident *x)
+{
+    const char *abbreviation = x->signal ? sigabbrev_np(x->signal) : NULL;
+    const int size = comm_place(r->world)->size;
+    char sig[24], latest[64];
+
+    snprintf(sig, sizeof sig, "SIG%s", abbreviation ? abbreviation : "?");
+    put(o, "{", 1);
+    put_text(o, "form", "train-report-1");
+    put_time(o);
+    put_text(o, "cause", x->cause);
+    put_number(o, "exit_status", x->status, 1);
+    put_text(o, "message", x->message);
+    put_place(o, r, x->rank);
+    put_text(o, "signal", x->signal ? sig : NULL);
+    put_text(o, "tensor", x->tensor);
+    put_text(o, "job_id", *status_job_id() ? status_job_id() : NULL);
+    put_text(o, "run", r->name);
+    put_text(o, "save", r->save);
+    put_number(o, "world_size", size, 0);
+    put_number(o, "tp", r->topo->tp, 1);
+    put_number(o, "pp", r->topo->pp, 1);
+    put_number(o, "dp", r->topo->dp, 1);
+    put_number(o, "iteration", *r->iteration, 0);
+    put_text(o, "phase", *r->phase);
+    put_text(o, "last_save", read_latest(r, latest, sizeof latest));
+    put_number(o, "written_by", comm_place(r->world)->rank, 0);
+    put_key(o, "ranks");
+    put(o, "[", 1);
+    for (int rank = 0; x->status && rank < size; rank++)
+        put_rank(o, r, x, rank);
+    put(o, "]}\n", 3);
+    flush(o);
+}
+
+/* ---- files ---- */
+
+/*
+ * Give the file its final name. link() keeps an existing file, so the first report is kept. On file systems without
+ * link(), rename() is used and the last report replaces the others.
+ */
+static bool publish(const char *part, const char *path)
+{
+    bool done = link(part, path) == 0;
+
+    if (!done && errno != EEXIST)
+        return rename(part, path) == 0;
+    unlink(part);
+    return done;
+}
+
+static bool write_report(const struct report_run *r, const struct report_incident *x, char path[PATH_MAX])
+{
+    static struct json_out o;
+    char part[PATH_MAX], name[96];
+    bool done;
+
+    report_path(r, x->file, path);
+    if (access(path, F_OK) == 0)
+        return false;
+    snprintf(name, sizeof name, ".%s.%d.part", x->file, comm_place(r->world)->rank);
+    o = (struct json_out){ .fd = create(r, name, O_TRUNC, part) };
+    if (o.fd < 0)
+        return false;
+    put_report(&o, r, x);
+    /*
+     * The file is not synced: when the job is being ended there may be no time for that, and a run that continues
+     * must not wait.
+     */
+    done = close(o.fd) == 0 && !o.bad;
+    if (done)
+        return publish(part, path);
+    unlink(part);
+    return false;
+}
+
+/*
+ * Call the alarm command. There is one alarm per incident, called by the rank that wrote the report. If no rank could
+ * write it, the ranks that tried still call the alarm.
+ */
+static void call_alarm(const struct report_run *r, const struct report_incident *x, const char *path)
+{
+    char log[PATH_MAX];
+
+    report_path(r, "alarm.log", log);
+    alarm_call(&(struct alarm_facts){
+        .command = r->alarm, .cause = x->cause, .message = x->message, .report = path, .log = log,
+        .host = x->rank >= 0 ? comm_place_of(r->world, x->rank)->host : "", .rank = x->rank, .status = x->status,
+        .iteration = *r->iteration,
+    });
+}
+
+bool report_write(const struct report_run *r, const struct report_incident *x)
+{
+    static atomic_flag busy = ATOMIC_FLAG_INIT;
+    char path[PATH_MAX];
+    bool done;
+
+    if (!r->world)
+        return false;
+    while (atomic_flag_test_and_set(&busy))
+        nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+    done = write_report(r, x, path);
+    if (r->alarm && (done || access(path, F_OK) < 0))
+        call_alarm(r, x, done ? path : "");
+    atomic_flag_clear(&busy);
+    return done;
+}
+
+int report_sync(const struct report_run *r, const char *file, struct err *e)
+{
+    char path[PATH_MAX];
+
+    report_path(r, file, path);
+    return file_sync(path, e);
+}
+
+void report_stacks(const struct report_run *r, const char *line)
+{
+    char name[24], path[PATH_MAX];
+    int fd;
+
+    if (!r->world)
+        return;
+    snprintf(name, sizeof name, "rank%05d.txt", comm_place(r->world)->rank);
+    fd = create(r, name, O_APPEND, path);
+    if (fd < 0)
+        return;
+    if (write(fd, line, strlen(line)) >= 0 && write(fd, "\n", 1) == 1)
+        stacks_write(fd);
+    close(fd);
+}

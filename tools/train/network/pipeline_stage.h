@@ -1,0 +1,111 @@
+/*
+ * pipeline_stage.h - the part of the model that one rank holds: its parameters, and their layout in memory
+ *
+ * A stage is a run of transformer blocks. The first stage also has the embedding at the beginning, the last one the
+ * final LayerNorm and the head at the end. Weights (T) and gradients of a stage are flat buffers with the same
+ * offsets. The parameters are in the order in which the backward pass finishes them, divided into buckets that data
+ * parallelism reduces one by one. Every data-parallel rank owns an equal part of each bucket; it holds the masters
+ * and moments of these parts (its shard), stored contiguously. The position of the same elements in files is defined
+ * elsewhere (checkpoint/), because memory and files are divided for different purposes.
+ *
+ *   flat     | bucket 0: final norm, (tied copy) | bucket 1: last block | ... | embedding |
+ *   owned    |    d=0    |    d=1                |  d=0   |   d=1       | ... | d=0 | d=1 |
+ *   shard d=1            |<-- first run -->|<- second ->| ...
+ */
+#ifndef SHARDKIT_TRAIN_NETWORK_PIPELINE_STAGE_H
+#define SHARDKIT_TRAIN_NETWORK_PIPELINE_STAGE_H
+
+#include "libcommon/base/mem.h"
+#include "libcommon/model/config.h"
+#include "libcommon/model/params.h"
+#include "libcommon/model/pipeline_cuts.h"
+#include "libcommon/model/topology.h"
+
+/*
+ * A number of elements. Parameters begin at multiples of it, and the size of every bucket is a multiple of dp times
+ * it. Shards therefore stay aligned for vector code and consist of whole cache lines.
+ */
+enum { STAGE_ALIGN = 32 };
+
+/* One parameter as this rank holds it, which is its tensor-parallel slice. */
+struct stage_param {
+    const char *name;           /* canonical name, with blocks numbered from 3: "3.mlp.dense_4h_to_h.weight" */
+    enum role role;
+    int block;                  /* 0-based in the model; -1: outside of blocks */
+    /* index among the model's parameters, the same in every topology; a tied copy has the original's */
+    int id;
+    bool tied_copy;             /* the last stage's copy of the embedding (PP > 1) */
+    /* the last stage's position table (GPT-2, PP > 1), to which only weight decay applies */
+    bool untrained;
+    bool decays;                /* weight decay applies */
+    bool split;                 /* true: tensor ranks hold different slices; false: they hold equal copies */
+    enum merge_rule merge;
+    int ndim;
+    int64_t shape[2], slice[2]; /* of the merged tensor (V includes padding rows), and of one tensor rank's slice */
+    int64_t n;                  /* number of elements of the slice */
+    int64_t at;                 /* index of its first element in the flat buffers */
+};
+
+struct stage_bucket {
+    int64_t at, n;              /* in elements of the flat buffers; n is a multiple of dp * 32 */
+    int64_t shard_at;           /* position of this rank's n / dp elements in its shard */
+    /* the block whose backward pass completes the bucket; -1: complete at the end of the micro-batch */
+    int block;
+};
+
+/* A contiguous part of one parameter's slice that this rank owns. */
+struct stage_run {
+    int param;                  /* index in stage->param */
+    int64_t from, n;            /* elements of the slice, in row-major order */
+    int64_t shard_at;           /* position in the shard */
+};
+
+struct stage {
+    struct arena *arena;
+    struct topology topo;
+    int pp, dp, tp;             /* this rank's coordinates */
+    struct model_config model;
+    int first_block, n_blocks;
+    bool first, last;           /* first: the stage has the embedding; last: the stage has the head */
+    bool norm;                  /* the stage has the final norm: it is the last one with blocks */
+    int n_ids;                  /* number of parameters of the whole model */
+    int n_params;
+    struct stage_param *param;
+    /*
+     * [n_blocks + 1]: indices in param of each block's parameters; the last row is for those outside of blocks; -1:
+     * the stage has no such parameter
+     */
+    int (*by_role)[ROLE_N];
+    int n_buckets;
+    struct stage_bucket *bucket;
+    int64_t flat_n;             /* number of elements of the flat buffers */
+    int64_t shard_n;            /* number of elements of this rank's shard */
+    int n_runs;
+    struct stage_run *run;      /* in ascending order of shard_at; gaps are padding */
+};
+
+/*
+ * Create the stage of rank (pp, dp, tp), where stage i has blocks[i] transformer blocks. Only the first and the last
+ * stage may have none. The sizes must be divisible as options_check() ensures; otherwise an assertion fails.
+ */
+struct stage *stage_new(const struct model_config *m, struct topology topo, int pp, int dp, int tp, const int *blocks);
+void stage_free(struct stage *s);                       /* NULL is allowed */
+/*
+ * Returns the runs that data-parallel rank `dp` owns, in the form of run[]. *n receives their number. They are
+ * allocated in the arena.
+ */
+struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n);
+/*
+ * Returns the parameter of a role. block 0 is the stage's first block, -1 selects parameters outside of blocks.
+ * Returns NULL if the stage has none.
+ */
+const struct stage_param *stage_get(const struct stage *s, int block, enum role r);
+
+/* The buffers of one rank, in device memory. */
+struct stage_state {
+    void *weights;              /* T [flat_n] */
+    void *grads;                /* [flat_n] fp32, or T if model_opts.grad_t */
+    float *master, *exp_avg, *exp_avg_sq;       /* fp32 [shard_n] */
+};
+
+#endif

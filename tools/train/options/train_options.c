@@ -1,0 +1,137 @@
+/*
+ * train_options.c - parse the command line and apply the sources in order
+ *
+ * --help and --version are checked first. Then defaults, file, environment and command line are applied, each
+ * overriding the previous one. The DeepSpeed JSON is last and fills in options that were not given.
+ */
+#include "tools/train/options/train_options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/train/options/deepspeed_json.h"
+#include "tools/train/options/options_impl.h"
+
+/* Callback for each option of the command line (option_table.h). */
+static int take(void *ctx, const struct option_given *g, struct err *e)
+{
+    const struct options_place here = { FROM_COMMAND_LINE, NULL, g->name };
+    struct train_opts *o = ctx;
+
+    if (!option_find(&options_table, g->name))
+        options_note(o, "--%s is taken for --%s", g->name, g->row->name);
+    return options_set(o, g->row, g->n, g->words, &here, e);
+}
+
+static void set_defaults(struct train_opts *o)
+{
+    struct option_table table = options_table;
+
+    table.into = o;
+    o->eod_id = o->umask = -1;
+    option_take_defaults(&table);
+}
+
+/*
+ * Returns true if this word names --config, in full or as an unambiguous abbreviation. *value receives the text after
+ * '=', or NULL.
+ */
+static bool names_config(const char *word, const char **value)
+{
+    char name[64];
+    const struct option_row *r;
+    size_t n = strcspn(word, "=");
+
+    if (!str_starts(word, "--") || n - 2 >= sizeof name)
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)n - 2, word + 2);
+    *value = word[n] ? word + n + 1 : NULL;
+    r = option_meant(&options_table, name);
+    return r && r->dest && r->field == offsetof(struct train_opts, config);
+}
+
+/* Find --config beforehand: its file must be read before the command line, which overrides it. */
+static const char *find_config(int argc, char **argv, char **env)
+{
+    const char *path = NULL, *value;
+
+    for (char **v = env; v && *v; v++)
+        if (str_starts(*v, "SHARDKIT_CONFIG="))
+            path = strchr(*v, '=') + 1;
+    for (int i = 1; i < argc; i++)
+        if (names_config(argv[i], &value) && (value || i + 1 < argc))
+            path = value ? value : argv[i + 1];
+    return path;
+}
+
+/* Note fp16 options that have no effect; scripts of bf16 runs contain them, too. */
+static void ignore_without_fp16(struct train_opts *o)
+{
+    static const char *const names[] = { "loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window",
+                                         "hysteresis" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && !o->fp16; i++)
+        if (options_source(o, option_find(&options_table, names[i])->field) >= FROM_DEEPSPEED)
+            strbuf_addf(&o->impl->ignored, "%s--%s", o->impl->ignored.len ? ", " : "", names[i]);
+}
+
+/*
+ * With fp16 and stage 0, DeepSpeed keeps an unsharded optimizer in the mp_rank files (docs/training.md 3.6). Only
+ * with bf16 does 0 mean 1.
+ */
+static void note_stage(struct train_opts *o)
+{
+    if (o->fp16 && o->zero_stage == 0)
+        options_note(o, "%s 0 with --fp16: the optimizer is sharded, scaled and saved as by stage 1; DeepSpeed goes on "
+                     "from its saves with stage 1 only", OPTS_WHERE(o, zero_stage));
+}
+
+int options_parse(struct train_opts *o, int argc, char **argv, char **env, struct err *e)
+{
+    const char *config = find_config(argc, argv, env);
+    struct option_table table = options_table;
+    int asked;
+
+    table.ctx = table.into = o;
+    table.set = take;
+    memset(o, 0, sizeof *o);
+    o->impl = xcalloc(1, sizeof *o->impl);
+    o->impl->arena = arena_new(0);
+    o->impl->origin = arena_alloc(o->impl->arena, sizeof *o * sizeof *o->impl->origin);
+    set_defaults(o);
+    o->asked = option_table_asks(&options_table, argv);
+    if (o->asked)
+        return 0;
+    if (config && options_read_file(o, config, e) < 0)
+        return -1;
+    if (options_read_env(o, env, e) < 0)
+        return -1;
+    asked = option_table_parse(&table, argc, argv, e);
+    if (asked) {
+        o->asked = asked > 0 ? (enum option_asked)asked : OPTION_ASKED_WORK;
+        return asked < 0 ? -1 : 0;
+    }
+    if (o->deepspeed_config && deepspeed_json_read(o, e) < 0)
+        return -1;
+    ignore_without_fp16(o);
+    note_stage(o);
+    if (o->impl->ignored.len)
+        options_note(o, "accepted, without effect here: %s", o->impl->ignored.buf);
+    return 0;
+}
+
+void options_free(struct train_opts *o)
+{
+    if (!o->impl)
+        return;
+    for (int i = 0; i < o->n_notes; i++)
+        free(o->note[i]);
+    free(o->note);
+    free(o->skip);
+    save_schedule_free(&o->saves);
+    strbuf_free(&o->impl->ignored);
+    arena_free(o->impl->arena);
+    free(o->impl);
+    memset(o, 0, sizeof *o);
+}

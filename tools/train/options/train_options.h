@@ -1,0 +1,264 @@
+/*
+ * train_options.h - the options of a training run
+ *
+ * The options have the names and meanings of Megatron-DeepSpeed's (docs/training.md), so the arguments of an existing
+ * Slurm script work. This program adds some of its own. A value comes from the first of these sources that gives one,
+ * and each option records its source:
+ *   the command line           --micro-batch-size 2   --micro_batch_size=2
+ *   the environment            SHARDKIT_MICRO_BATCH_SIZE=2
+ *   the file of --config       micro-batch-size = 2        # a comment
+ *   the DeepSpeed JSON         "train_micro_batch_size_per_gpu": 2   (deepspeed_json.h)
+ *   the checkpoint             architecture only, filled in by the loader (OPTS_MARK)
+ *   the default
+ * One table (options_table.c) drives parsing, --help, completion, the manual page's OPTIONS and the printed values.
+ *
+ * An option of the reference that has no effect here is accepted with a note. An option that would change the result
+ * and is not supported is refused by name.
+ * Threads: the functions create none. After options_check() the options are read-only and any thread may read them.
+ */
+#ifndef SHARDKIT_TRAIN_OPTIONS_TRAIN_OPTIONS_H
+#define SHARDKIT_TRAIN_OPTIONS_TRAIN_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libcommon/base/err.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/base/replicas.h"
+#include "libcommon/cli/cli.h"
+#include "libcommon/model/data_paths.h"
+#include "libcommon/model/pipeline_cuts.h"
+#include "tools/train/options/save_schedule.h"
+
+enum opts_source { FROM_DEFAULT, FROM_CHECKPOINT, FROM_DEEPSPEED, FROM_FILE, FROM_ENVIRONMENT, FROM_COMMAND_LINE };
+
+enum opts_backend { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
+enum opts_position { POSITION_ABSOLUTE, POSITION_ALIBI };
+enum opts_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum opts_reduce { REDUCE_BF16, REDUCE_FP32, REDUCE_FP16 };
+/* what to do if a save is due while the previous one is still being written */
+enum opts_busy { BUSY_WAIT, BUSY_SKIP, BUSY_QUEUE };
+
+struct opts_range {                     /* iterations first .. last, both included */
+    int64_t first, last;
+};
+
+/*
+ * The fields have the names that the reference's saved arguments have. A field that was not given and has no default
+ * is 0, NULL or an empty list. The options own the strings and lists.
+ */
+struct train_opts {
+    /* ---- network; with --load, values that were not given come from the checkpoint ---- */
+    int64_t num_layers;                 /* L */
+    int64_t hidden_size;                /* h */
+    int64_t num_attention_heads;        /* n */
+    int64_t ffn_hidden_size;            /* f; 4 h after options_check() */
+    int64_t kv_channels;                /* h / n after options_check(); no other value is accepted */
+    int64_t seq_length;                 /* s; --encoder-seq-length is the same option */
+    int64_t max_position_embeddings;
+    int64_t vocab_size;                 /* number of tokens, if neither tokenizer nor checkpoint provides it */
+    int64_t make_vocab_size_divisible_by;       /* 128 */
+    int64_t pad_vocab_size_to;
+    int position_embedding_type;        /* enum opts_position */
+    bool embed_layernorm;
+    double layernorm_epsilon;           /* for the blocks and the final norm; the embedding's is fixed at 1e-5 */
+
+    /* ---- regularization and optimizer ---- */
+    double attention_dropout, hidden_dropout;
+    double weight_decay, clip_grad;
+    double adam_beta1, adam_beta2, adam_eps;
+    int64_t adam_initial_step;          /* step count before the first step: 1, as in DeepSpeed up to 0.15.0 */
+    /* enum opts_reduce: the type in which gradients are summed over data parallelism */
+    int grad_reduce_dtype;
+    bool accumulate_allreduce_grads_in_fp32;    /* with fp16: gradients of parameters are kept in fp32 */
+
+    /* ---- training ---- */
+    int64_t micro_batch_size;           /* b */
+    int64_t global_batch_size;          /* GBS; b * dp after options_check() */
+    struct option_list rampup_batch_size; /* 0 or 3 words: START INC SAMPLES; schedule_ramp_init() parses them */
+    int64_t train_iters, train_samples, train_tokens;
+    bool checkpoint_activations;
+    int64_t checkpoint_num_layers;      /* blocks recomputed together */
+    /* enum opts_recompute; FULL after options_check() if checkpoint_activations is set */
+    int recompute_granularity;
+    bool eval_only;
+    int64_t exit_interval, exit_duration_in_mins;
+    int64_t exit_samples;               /* counted over the whole run */
+    int64_t exit_iterations;            /* counted in this job */
+    const char *kill_switch_path;
+    /* the words as given; options_check() parses them into skip[] */
+    struct option_list skip_train_iteration_range;
+    bool skip_whole_batches;            /* a skipped iteration passes over its whole batch instead of one micro-batch */
+
+    /* ---- initialization ---- */
+    int64_t seed;
+    double init_method_std;
+
+    /* ---- learning rate ---- */
+    double lr, min_lr;
+    int lr_decay_style;                 /* enum schedule_decay */
+    int64_t lr_decay_iters, lr_decay_samples, lr_decay_tokens;
+    int64_t lr_warmup_iters, lr_warmup_samples;
+    double lr_warmup_fraction;
+    bool override_lr_scheduler, use_checkpoint_lr_scheduler;
+
+    /* ---- checkpointing ---- */
+    const char *save, *load;
+    int64_t save_interval;
+    const char *save_schedule;          /* the text as given; options_check() parses it into `saves` */
+    int64_t keep_last;                  /* number of checkpoints to keep; 0: all */
+    int save_when_busy;                 /* enum opts_busy */
+    double save_device_memory;          /* GB of GPU memory for the snapshot; not given: the free memory */
+    /* GB of host memory for a rank's snapshot; 0: determined from the host's memory */
+    double save_memory;
+    bool universal_checkpoint, finetune;
+    bool no_load_optim, no_load_rng, no_save_rng;
+    bool new_run;                       /* move existing checkpoints in the folder of --save out of the way */
+    /* load the universal form although the checkpoint that `latest` names is newer */
+    bool force;
+    const char *model;                  /* with --load: prefix that selects one of several models; NULL */
+    bool accept_mismatch;               /* load files that belong to different saves or ranks */
+    int replicas;                       /* enum replica_policy: what to do about copies in a checkpoint that differ */
+    int64_t check_replicas;             /* compare the copies every N iterations; 0: only at saves */
+
+    /* ---- precision ---- */
+    bool bf16, fp16;                    /* if neither is set, everything is fp32 */
+    double loss_scale;                  /* for fp16: a static scale; 0: dynamic, controlled by the following fields */
+    double initial_loss_scale, min_loss_scale;
+    int64_t loss_scale_window, hysteresis;
+    bool consecutive_hysteresis;        /* can be set only in the DeepSpeed JSON */
+    /* divide by the scale that the gradients were computed with instead of the next one */
+    bool unscale_with_step_scale;
+
+    /* ---- parallelism ---- */
+    int64_t tensor_model_parallel_size, pipeline_model_parallel_size;
+    const char *pp_partition_method;    /* "type:transformer" and others, see pipeline.h */
+    int partition_algorithm;            /* enum pipeline_balance; if not given, the loader uses the checkpoint's */
+    bool sequence_parallel;
+    /* not given: on if there are GPUs, decided once that is known */
+    bool overlap_grad_reduce, overlap_param_gather;
+    int backend;                        /* enum opts_backend */
+    int64_t threads;                    /* OpenMP threads per rank; 0: the number of the rank's cores */
+    const char *alarm_command;
+    int64_t digest_interval, replay_check;      /* in iterations; 0: never */
+    int64_t stall_notice;               /* in seconds; 0: never */
+    int64_t collective_timeout;         /* in seconds; 0: no limit */
+    int64_t zero_stage;                 /* 0 and 1 both shard the optimizer, for bf16 as in the reference */
+
+    /* ---- validation ---- */
+    int64_t eval_iters, eval_interval;
+
+    /* ---- data ---- */
+    struct option_list data_path;
+    const char *split;                  /* "969, 30, 1" after options_check() if data_path is used */
+    struct option_list train_weighted_split_paths, valid_weighted_split_paths, test_weighted_split_paths;
+    const char *train_weighted_split_paths_path, *valid_weighted_split_paths_path, *test_weighted_split_paths_path;
+    const char *data_impl, *index_dir;
+    double epoch_cutoff;                /* docs/training.md, section 5.3 */
+    bool mmap_warmup, eod_mask_loss;
+    int64_t eod_id;                     /* token id; -1: from the tokenizer */
+    const char *tokenizer_type, *tokenizer_name_or_path, *vocab_file, *merge_file;
+
+    /* ---- logging ---- */
+    int64_t log_interval;
+    const char *log_file;               /* the main log, which is appended to; NULL: stdout only */
+    bool log_params_norm;
+    int64_t log_straggler_interval;     /* 0: never */
+    int64_t steps_per_print;            /* print DeepSpeed's own line every N steps; 0: never */
+    const char *tensorboard_dir;
+    int64_t tensorboard_log_interval, tensorboard_queue_size;
+    bool log_timers_to_tensorboard, log_batch_size_to_tensorboard, log_validation_ppl_to_tensorboard;
+    bool log_learning_rate_to_tensorboard, log_loss_scale_to_tensorboard;
+    const char *status_file;            /* NULL: SAVE/status.json */
+    const char *dump_logits;            /* file for the first batch's logits; the run ends after writing it */
+
+    /* ---- the program ---- */
+    const char *config;
+    bool deepspeed;
+    const char *deepspeed_config;
+    int64_t umask;                      /* umask for written files; -1: unchanged */
+    double device_memory;               /* GB that a rank may use; 0: all memory of its device */
+    int64_t dry_run_ranks;              /* 0: the number of ranks that run */
+    bool preflight;
+    const char *trace;                  /* range of iterations such as "12-14"; NULL: none */
+    bool dry_run, json, quiet, verbose;
+    enum option_asked asked;            /* --help or a similar option was given; see cli_answer() */
+
+    /* ---- set by options_check() ---- */
+    int data_parallel_size;             /* dp */
+    int world_size;
+    int n_skip;
+    struct opts_range *skip;            /* sorted, without overlaps */
+    struct opts_range traced;           /* parsed from `trace` */
+    struct save_schedule saves;
+
+    /* ---- notes that rank 0 prints: options accepted without effect, unknown JSON keys and so on ---- */
+    int n_notes;
+    char **note;
+
+    struct options_impl *impl;
+};
+
+/*
+ * Parse the options. `env` is a NULL-terminated list like environ (NULL: none). Reads the files of --config and
+ * --deepspeed_config. If --help or a similar option is given, sets `asked` and ignores the rest. ERR_USAGE names the
+ * option and where it was given; a file that cannot be read is ERR_SYS. The caller must call options_free() in any
+ * case.
+ */
+MUST_CHECK int options_parse(struct train_opts *o, int argc, char **argv, char **env, struct err *e);
+void options_free(struct train_opts *o);
+
+enum options_stage {
+    OPTIONS_BEFORE_LOAD,        /* the architecture may be missing if --load is given */
+    OPTIONS_COMPLETE,           /* after the loader has filled it in: a value that is still missing is an error */
+};
+
+/*
+ * Check everything that can be checked before data is opened, for `world` ranks: sizes that must divide each other,
+ * options that exclude or require each other, learning-rate and ramp-up rules. Fills in the derived values (dp, GBS,
+ * f, split, skip ranges). May be called again. ERR_USAGE names both options with their values.
+ */
+MUST_CHECK int options_check(struct train_opts *o, int world, enum options_stage stage, struct err *e);
+
+/* Parse the data options into the groups of datasets of one split. A split without data has 0 groups. */
+enum options_split { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST };
+MUST_CHECK int options_data_groups(const struct train_opts *o, enum options_split split, struct data_groups *g,
+                                   struct err *e);
+
+/* True if the option was given anywhere (a checkpoint does not count). Example: if (OPTS_GIVEN(o, num_layers)) ... */
+#define OPTS_GIVEN(o, field) (options_source((o), offsetof(struct train_opts, field)) >= FROM_DEEPSPEED)
+/* Record that the loader set a field from a checkpoint. */
+#define OPTS_MARK(o, field) options_mark((o), offsetof(struct train_opts, field), FROM_CHECKPOINT)
+/*
+ * Returns "--lr (command line)", "--lr (SHARDKIT_LR)" or "--lr (run.conf, line 3)" for messages; valid until
+ * options_free().
+ */
+#define OPTS_WHERE(o, field) options_where((o), offsetof(struct train_opts, field))
+
+enum opts_source options_source(const struct train_opts *o, size_t field);
+void options_mark(struct train_opts *o, size_t field, enum opts_source source);
+const char *options_where(const struct train_opts *o, size_t field);
+/* Add a note for rank 0 to print. */
+void options_note(struct train_opts *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* ---- printing ---- */
+
+/*
+ * Append the effective values in the reference's format: sorted, between its two rulers. If `origins`, the source of
+ * each value follows in parentheses.
+ */
+void options_print(const struct train_opts *o, bool origins, struct strbuf *sb);
+/* Append one value as Python prints it: None, True, 0.0002, ['4', '4', '96']. The row must have a `dest`. */
+void options_value(const struct train_opts *o, const struct option_row *r, struct strbuf *sb);
+
+/* The table of options, which is parsed into a struct train_opts. The constants are marks of its groups and rows. */
+extern const struct option_table options_table;
+enum {
+    OPTIONS_OURS = 1,           /* an option of this program only: saved arguments do not have it */
+    /* saved with the value in effect whether given or not; other options are saved as loaded unless given */
+    OPTIONS_ACTS = 2,
+    OPTIONS_TOLD = 4,           /* affects the training: a value that differs from the checkpoint's is reported */
+};
+
+#endif
