@@ -20,7 +20,7 @@ struct attention_room {
     float score[TILE * TILE];           /* [key, query]; later probabilities */
     float top[TILE], sum[TILE];         /* one per query */
     float mask[TILE * TILE];            /* [query, key], dropout */
-    float mask_turned[TILE * TILE];
+    float mask_transposed[TILE * TILE];
     float q[];
 };
 
@@ -66,10 +66,10 @@ static void exponentials(struct attention_room *r, int64_t nk, int64_t width)
 static void drop(struct attention_room *r, const struct attention_item *it, int64_t k0, int64_t nk)
 {
     tile_mask(r->mask, it->a, (struct drop_place){ it->sample, it->head, it->q0, it->nq, k0, nk });
-    panel_turn(r->mask_turned, TILE, r->mask, TILE, it->nq, nk);
+    panel_transpose(r->mask_transposed, TILE, r->mask, TILE, it->nq, nk);
     for (int64_t j = 0; j < nk; j++)
         for (int64_t q = 0; q < it->nq; q++)
-            r->score[j * TILE + q] *= r->mask_turned[j * TILE + q];
+            r->score[j * TILE + q] *= r->mask_transposed[j * TILE + q];
 }
 
 /* Rescale the sums and outputs so far to the new maxima. */
@@ -110,7 +110,7 @@ static void query_tile(struct attention_room *r, const struct attention_item *it
     float *k = r->q + TILE * hd, *v = k + TILE * hd, *o = v + TILE * row;
     struct operand q_in = head_rows(a, a->q, it->sample, it->head, it->t);
     struct operand k_in = head_rows(a, a->k, it->sample, it->head, it->t);
-    struct operand v_in = turned(head_rows(a, a->v, it->sample, it->head, it->t));
+    struct operand v_in = transposed(head_rows(a, a->v, it->sample, it->head, it->t));
 
     memset(r->score, 0, sizeof r->score);       /* columns after the last query remain zero */
     for (int64_t q = 0; q < TILE; q++) {

@@ -16,7 +16,7 @@
 struct back_room {
     float p[TILE * TILE];               /* [query, key]: scores, then P m */
     float ds[TILE * TILE];              /* [query, key]: dP, then dS */
-    float ds_turned[TILE * TILE];       /* [key, query] */
+    float ds_transposed[TILE * TILE];       /* [key, query] */
     float mask[TILE * TILE];            /* [query, key], dropout */
     float tiles[];                      /* packed operands, dk, dv: see struct views */
 };
@@ -106,7 +106,7 @@ static void tile_pair(struct back_room *r, const struct views *w, const struct b
                       int64_t nk)
 {
     int64_t hd = it->a->hd, row = tile_row(hd), nq = min_i64(TILE, it->a->s - q0);
-    struct operand q_cols = turned(it->q), do_cols = turned(it->d_o);
+    struct operand q_cols = transposed(it->q), do_cols = transposed(it->d_o);
 
     panels_pack(w->q_rows, &it->q, (struct operand_part){ q0, nq, 0, hd }, PANEL_A, false);
     panels_pack(w->do_rows, &it->d_o, (struct operand_part){ q0, nq, 0, hd }, PANEL_A, false);
@@ -128,9 +128,9 @@ static void tile_pair(struct back_room *r, const struct views *w, const struct b
         .na = nk, .nb = hd, .slots = nq, .a = r->ds, .a_step = TILE, .b = w->q_cols, .c = w->dk, .ldc = row,
         .add = true,
     });
-    panel_turn(r->ds_turned, TILE, r->ds, TILE, up_i64(nq, PANEL_A), nk);
+    panel_transpose(r->ds_transposed, TILE, r->ds, TILE, up_i64(nq, PANEL_A), nk);
     tile_multiply(&(struct tile_product){
-        .na = nq, .nb = hd, .slots = nk, .a = r->ds_turned, .a_step = TILE, .b = w->k_cols, .c = it->dq + q0 * row,
+        .na = nq, .nb = hd, .slots = nk, .a = r->ds_transposed, .a_step = TILE, .b = w->k_cols, .c = it->dq + q0 * row,
         .ldc = row, .add = k0 > 0,
     });
 }
@@ -164,7 +164,7 @@ static void key_tile(struct back_room *r, const struct back_item *it, int64_t k0
     const struct kernel_attention *a = it->a;
     int64_t hd = a->hd, nk = min_i64(TILE, a->s - k0);
     struct views w = views_of(r, hd);
-    struct operand k_cols = turned(it->k);
+    struct operand k_cols = transposed(it->k);
 
     panels_pack(w.k_rows, &it->k, (struct operand_part){ k0, nk, 0, hd }, PANEL_B, false);
     panels_pack(w.v_rows, &it->v, (struct operand_part){ k0, nk, 0, hd }, PANEL_B, false);

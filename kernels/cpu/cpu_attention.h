@@ -58,7 +58,7 @@ static inline struct operand head_out(const struct kernel_attention *a, const vo
     return (struct operand){ (const char *)p + at * bytes_t(t), ld, false, t };
 }
 
-static inline struct operand turned(struct operand x)
+static inline struct operand transposed(struct operand x)
 {
     x.across = !x.across;
     return x;

@@ -14,7 +14,7 @@
 #define SQUARE (AMX_WIDTH * AMX_SLOTS)
 
 #ifndef __AVX512F__
-ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
+ALWAYS_INLINE void transpose_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < 16; j++)
@@ -41,8 +41,8 @@ ALWAYS_INLINE void square_a(uint32_t *to, const uint16_t *from, int64_t ld, bool
     }
     pair_up(pairs, from, ld);
     /* A pair is treated as one number here. */
-    turn_16x16(to, AMX_SLOTS, pairs, AMX_WIDTH, 16, FORM_F32);
-    turn_16x16(to + 16 * AMX_SLOTS, AMX_SLOTS, pairs + 16, AMX_WIDTH, 16, FORM_F32);
+    transpose_16x16(to, AMX_SLOTS, pairs, AMX_WIDTH, 16, FORM_F32);
+    transpose_16x16(to + 16 * AMX_SLOTS, AMX_SLOTS, pairs + 16, AMX_WIDTH, 16, FORM_F32);
 }
 
 ALWAYS_INLINE void square_b(uint32_t *to, const uint16_t *from, int64_t ld, bool across)
@@ -51,8 +51,8 @@ ALWAYS_INLINE void square_b(uint32_t *to, const uint16_t *from, int64_t ld, bool
         pair_up(to, from, ld);
         return;
     }
-    turn_16x16(to, AMX_WIDTH, from, ld, 16, FORM_PAIRS);
-    turn_16x16(to + 16, AMX_WIDTH, from + 16 * ld, ld, 16, FORM_PAIRS);
+    transpose_16x16(to, AMX_WIDTH, from, ld, 16, FORM_PAIRS);
+    transpose_16x16(to + 16, AMX_WIDTH, from + 16 * ld, ld, 16, FORM_PAIRS);
 }
 
 /* Copy n rows and nk numbers of `from`, and set the rest to zero. */

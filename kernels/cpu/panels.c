@@ -127,38 +127,40 @@ ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum for
  * them, so what is stored after a slot is always overwritten by the next slot. The rows that do not fill a square
  * come first, for the same reason.
  */
-ALWAYS_INLINE int64_t turn_panel(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width, enum form form)
+ALWAYS_INLINE int64_t transpose_panel_squares(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width,
+                                              enum form form)
 {
     int64_t step = form == FORM_PAIRS ? 2 : 1, done = 0;
-    int odd = width % TURN_SIDE;
+    int odd = width % TRANSPOSE_SIDE;
 
-    for (; done + TURN_SIDE < slots; done += TURN_SIDE) {
+    for (; done + TRANSPOSE_SIDE < slots; done += TRANSPOSE_SIDE) {
         const void *at = at_t(p, done * step, form_t(form));
 
         if (odd)
             turn_square(to + done * width + width - odd, width, at_t(at, (width - odd) * ld, form_t(form)), ld, odd,
                         form);
-        for (int i = 0; i + TURN_SIDE <= width; i += TURN_SIDE)
-            turn_square(to + done * width + i, width, at_t(at, i * ld, form_t(form)), ld, TURN_SIDE, form);
+        for (int i = 0; i + TRANSPOSE_SIDE <= width; i += TRANSPOSE_SIDE)
+            turn_square(to + done * width + i, width, at_t(at, i * ld, form_t(form)), ld, TRANSPOSE_SIDE, form);
     }
     return done;
 }
 #else
-ALWAYS_INLINE int64_t turn_panel(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width, enum form form)
+ALWAYS_INLINE int64_t transpose_panel_squares(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width,
+                                              enum form form)
 {
     (void)to, (void)p, (void)ld, (void)slots, (void)width, (void)form;
     return 0;
 }
 #endif
 
-void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols)
+void panel_transpose(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols)
 {
     int64_t i = 0, j;
 
 #ifdef __AVX2__
     for (; i + 8 <= rows; i += 8) {
         for (j = 0; j + 8 <= cols; j += 8)
-            turn_8x8((uint32_t *)to + j * to_step + i, to_step, from + i * ld + j, ld, 8, FORM_F32);
+            transpose_8x8((uint32_t *)to + j * to_step + i, to_step, from + i * ld + j, ld, 8, FORM_F32);
         for (; j < cols; j++)
             for (int l = 0; l < 8; l++)
                 to[j * to_step + i + l] = from[(i + l) * ld + j];
@@ -172,7 +174,8 @@ void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64
 /* Pack whole panels. The bounds of the inner loops are constant, so they are vectorised. */
 ALWAYS_INLINE void pack_full(uint32_t *to, struct operand x, int64_t slots, int width, enum form form)
 {
-    int64_t step = form == FORM_PAIRS ? 2 : 1, s = x.across ? 0 : turn_panel(to, x.p, x.ld, slots, width, form);
+    int64_t step = form == FORM_PAIRS ? 2 : 1,
+            s = x.across ? 0 : transpose_panel_squares(to, x.p, x.ld, slots, width, form);
 
     for (to += s * width; s < slots; s++, to += width)
         for (int i = 0; i < width; i++)

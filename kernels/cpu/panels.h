@@ -56,8 +56,8 @@ struct operand_part {
 void panels_pack(void *panels, const struct operand *x, struct operand_part part, int width, bool pairs);
 
 /* to [cols, to_step] = transpose of the first `cols` columns of from [rows, ld], fp32. */
-#define panel_turn ISA_NAME(panel_turn)
-void panel_turn(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols);
+#define panel_transpose ISA_NAME(panel_transpose)
+void panel_transpose(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols);
 
 /* PANEL_A rows with `step` floats from slot to slot: PANEL_A if they are packed. */
 struct panel_rows {

@@ -27,7 +27,7 @@ ALWAYS_INLINE enum dtype form_t(enum form form)
  * Transpose eight slots of `rows` <= 8 rows. Always stores 8 numbers per slot, slots in order, so with fewer rows
  * the excess numbers must be overwritten later.
  */
-ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
+ALWAYS_INLINE void transpose_8x8(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
     __m256 r[8], t[8];
 
@@ -63,7 +63,7 @@ ALWAYS_INLINE void turn_8x8(uint32_t *to, int64_t step, const void *p, int64_t l
 
 #ifdef __AVX512F__
 /* The same for sixteen slots and rows, with 16 numbers per slot. */
-ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
+ALWAYS_INLINE void transpose_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
     __m512i r[16], t[16];
 
@@ -103,11 +103,11 @@ ALWAYS_INLINE void turn_16x16(uint32_t *to, int64_t step, const void *p, int64_t
     for (int i = 0; i < 16; i++)
         _mm512_storeu_si512(to + i * step, t[i]);
 }
-#define TURN_SIDE   16
-#define turn_square turn_16x16
+#define TRANSPOSE_SIDE   16
+#define turn_square transpose_16x16
 #else
-#define TURN_SIDE   8
-#define turn_square turn_8x8
+#define TRANSPOSE_SIDE   8
+#define turn_square transpose_8x8
 #endif
 
 #endif

@@ -21,9 +21,10 @@ static bool is_hopper(void)
         int device = 0, major = 0;
         cudaFuncAttributes code = {};
 
-        cuda_note("cudaGetDevice", cudaGetDevice(&device));
-        cuda_note("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-        cuda_note("cudaFuncGetAttributes", cudaFuncGetAttributes(&code, compiled_for));
+        cuda_record_fault("cudaGetDevice", cudaGetDevice(&device));
+        cuda_record_fault("cudaDeviceGetAttribute",
+                          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+        cuda_record_fault("cudaFuncGetAttributes", cudaFuncGetAttributes(&code, compiled_for));
         answer = major == HOPPER_MAJOR && code.ptxVersion >= HOPPER_CODE;
     }
     return answer == 1;

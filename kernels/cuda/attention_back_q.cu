@@ -64,10 +64,10 @@ static __device__ __forceinline__ void fetch_tiles(struct back_q_room<HD, T> &ro
     const uint32_t row_bytes = head_row<HD>::padded * 2;
     ring<shape::stages> at = { 0, 1 };
     uint32_t q_parity = 1;
-    int item = queue_take(a.work);
+    int item = pop_attention_item(a.work);
 
     while (item < a.work.n_heads * a.work.tiles) {
-        int next = queue_take(a.work);
+        int next = pop_attention_item(a.work);
         struct tile_place p = place_of(a.work, item, true);
 
         barrier_wait(&room.q_empty, q_parity);

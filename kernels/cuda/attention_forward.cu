@@ -61,10 +61,10 @@ static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD, T> &r
     const uint32_t bytes = shape::keys * head_row<HD>::padded * 2;
     ring<shape::stages> at = { 0, 1 };
     ring<2> at_q = { 0, 1 };
-    int item = queue_take(a.work);
+    int item = pop_attention_item(a.work);
 
     while (item < a.work.n_heads * a.work.tiles) {
-        int next = queue_take(a.work);
+        int next = pop_attention_item(a.work);
         struct tile_place p = place_of(a.work, item, true);
         int last = last_tile<HD>(a.work, p.tile);
 

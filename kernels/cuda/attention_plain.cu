@@ -322,8 +322,8 @@ static void plain_launch(void (*kernel)(struct plain_args), const struct kernel_
     dim3 grid((unsigned)ceil_div(a->s, WARPS), (unsigned)(a->b * a->heads));
     size_t shared = (size_t)(2 * TILE * (a->hd + 1) + WARPS * rows * a->hd) * sizeof(float);
 
-    cuda_note(what,
-              cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    cuda_record_fault(
+        what, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<grid, 32 * WARPS, shared, cuda_stream(s)>>>(*p);
     cuda_launched(what);
 }

@@ -64,12 +64,12 @@ static __device__ struct attention_queue attention_queues[QUEUES];
  * Returns the next item, or a number past the last one. A block that starts late, because other work occupied its
  * place, may get no item.
  */
-static __device__ __forceinline__ int queue_take(const struct attention_work &w)
+static __device__ __forceinline__ int pop_attention_item(const struct attention_work &w)
 {
     return (int)atomicAdd(&attention_queues[w.queue].taken, 1);
 }
 
-/* To be called once per block, after its last queue_take(). */
+/* To be called once per block, after its last pop_attention_item(). */
 static __device__ __forceinline__ void queue_leave(const struct attention_work &w)
 {
     struct attention_queue *q = &attention_queues[w.queue];
@@ -376,8 +376,8 @@ static inline unsigned attention_blocks(const struct attention_work *w)
 template <typename K, typename A>
 void attention_launch(K *kernel, const A &args, int threads, size_t shared, struct dev_stream *s, const char *what)
 {
-    cuda_note(what,
-              cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    cuda_record_fault(
+        what, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<attention_blocks(&args.work), threads, shared, cuda_stream(s)>>>(args);
     cuda_launched(what);
 }

@@ -23,9 +23,9 @@ int cuda_device_open(int ordinal, struct err *e);
 void cuda_device_close(void);
 int cuda_sm_count(void);
 /* Record a failure for check(), unless there is an earlier one. `what` is a literal. */
-void cuda_note(const char *what, cudaError_t status);
+void cuda_record_fault(const char *what, cudaError_t status);
 /* The same with a text, for errors of other libraries. */
-void cuda_note_text(const char *what, const char *text);
+void cuda_record_fault_text(const char *what, const char *text);
 /* Call after a launch, to record it if it was refused. */
 void cuda_launched(const char *what);
 /*

@@ -1,5 +1,6 @@
 /*
- * cuda_gemm.h - two implementations of a matrix product: cuBLASLt, and a plain kernel for what cuBLASLt does not support
+ * cuda_gemm.h - two implementations of a matrix product: cuBLASLt, and a plain kernel for what cuBLASLt does not
+ * support
  *
  * result [m, n] = a [m, k] b [n, k]^T, row-major, summed in fp32. With `across` the operand is stored transposed: a
  * [k, m] or b [k, n].

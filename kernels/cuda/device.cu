@@ -23,7 +23,7 @@ static char fault[1400];                /* the first failure since the last chec
 
 /* ---- faults ---- */
 
-void cuda_note_text(const char *what, const char *text)
+void cuda_record_fault_text(const char *what, const char *text)
 {
     pthread_mutex_lock(&lock);
     if (!fault[0])
@@ -31,19 +31,19 @@ void cuda_note_text(const char *what, const char *text)
     pthread_mutex_unlock(&lock);
 }
 
-void cuda_note(const char *what, cudaError_t status)
+void cuda_record_fault(const char *what, cudaError_t status)
 {
     char text[300];
 
     if (status == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s (%s)", cudaGetErrorString(status), cudaGetErrorName(status));
-    cuda_note_text(what, text);
+    cuda_record_fault_text(what, text);
 }
 
 void cuda_launched(const char *what)
 {
-    cuda_note(what, cudaGetLastError());
+    cuda_record_fault(what, cudaGetLastError());
 }
 
 static int dev_check(struct err *e)
@@ -51,7 +51,7 @@ static int dev_check(struct err *e)
     int rc = 0;
 
     /* A kernel's fault is returned by the next call, whatever it is, and remains in the context permanently. */
-    cuda_note("queued work", cudaGetLastError());
+    cuda_record_fault("queued work", cudaGetLastError());
     pthread_mutex_lock(&lock);
     if (fault[0]) {
         err_usage(e, "%s", fault);
@@ -68,7 +68,7 @@ static void select_gpu(void)
     static __thread bool selected;
 
     if (!selected)
-        cuda_note("cudaSetDevice", cudaSetDevice(gpu.ordinal));
+        cuda_record_fault("cudaSetDevice", cudaSetDevice(gpu.ordinal));
     selected = true;
 }
 
@@ -110,7 +110,7 @@ static void *dev_alloc(uint64_t bytes, struct err *e)
 static void dev_free(void *p)
 {
     if (p)
-        cuda_note("cudaFree", cudaFree(p));
+        cuda_record_fault("cudaFree", cudaFree(p));
 }
 
 static void *dev_alloc_host(uint64_t bytes, struct err *e)
@@ -131,7 +131,7 @@ static void *dev_alloc_host(uint64_t bytes, struct err *e)
 static void dev_free_host(void *p)
 {
     if (p)
-        cuda_note("cudaFreeHost", cudaFreeHost(p));
+        cuda_record_fault("cudaFreeHost", cudaFreeHost(p));
 }
 
 static int dev_pin(void *p, uint64_t bytes, struct err *e)
@@ -151,21 +151,21 @@ static int dev_pin(void *p, uint64_t bytes, struct err *e)
 static void dev_unpin(void *p)
 {
     select_gpu();
-    cuda_note("cudaHostUnregister", cudaHostUnregister(p));
+    cuda_record_fault("cudaHostUnregister", cudaHostUnregister(p));
 }
 
 static void dev_copy(void *dst, const void *src, uint64_t bytes, struct dev_stream *s)
 {
     select_gpu();
     if (bytes)
-        cuda_note("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda_stream(s)));
+        cuda_record_fault("copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda_stream(s)));
 }
 
 static void dev_zero(void *dst, uint64_t bytes, struct dev_stream *s)
 {
     select_gpu();
     if (bytes)
-        cuda_note("zero", cudaMemsetAsync(dst, 0, bytes, cuda_stream(s)));
+        cuda_record_fault("zero", cudaMemsetAsync(dst, 0, bytes, cuda_stream(s)));
 }
 
 static void dev_memory(uint64_t *total, uint64_t *free_now)
@@ -173,7 +173,7 @@ static void dev_memory(uint64_t *total, uint64_t *free_now)
     size_t all = 0, left = 0;
 
     select_gpu();
-    cuda_note("cudaMemGetInfo", cudaMemGetInfo(&left, &all));
+    cuda_record_fault("cudaMemGetInfo", cudaMemGetInfo(&left, &all));
     *total = all;
     *free_now = left;
 }
@@ -204,12 +204,12 @@ void *cuda_room(struct dev_stream *s)
         return p;
     p = dev_alloc(CUDA_ROOM_BYTES, &e);
     if (!p)
-        cuda_note_text("room", e.msg);
+        cuda_record_fault_text("room", e.msg);
     pthread_mutex_lock(&lock);
     if (p && n_rooms == MAX_ROOMS) {
         pthread_mutex_unlock(&lock);
         dev_free(p);
-        cuda_note_text("room", "too many streams");
+        cuda_record_fault_text("room", "too many streams");
         return NULL;
     }
     if (p) {
@@ -248,8 +248,8 @@ static struct dev_stream *dev_stream_new(void)
      * messages run in these streams. Because of their priority, messages begin as soon as a multiprocessor has
      * room.
      */
-    cuda_note("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &most));
-    cuda_note("cudaStreamCreate", cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, most));
+    cuda_record_fault("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &most));
+    cuda_record_fault("cudaStreamCreate", cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, most));
     return (struct dev_stream *)s;
 }
 
@@ -258,13 +258,13 @@ static void dev_stream_free(struct dev_stream *s)
     if (!s)
         return;
     room_drop(s);
-    cuda_note("cudaStreamDestroy", cudaStreamDestroy(cuda_stream(s)));
+    cuda_record_fault("cudaStreamDestroy", cudaStreamDestroy(cuda_stream(s)));
 }
 
 static void dev_stream_sync(struct dev_stream *s)
 {
     select_gpu();
-    cuda_note("queued work", cudaStreamSynchronize(cuda_stream(s)));
+    cuda_record_fault("queued work", cudaStreamSynchronize(cuda_stream(s)));
 }
 
 static struct dev_event *dev_event_new(void)
@@ -272,26 +272,26 @@ static struct dev_event *dev_event_new(void)
     cudaEvent_t v = NULL;
 
     select_gpu();
-    cuda_note("cudaEventCreate", cudaEventCreateWithFlags(&v, cudaEventDisableTiming));
+    cuda_record_fault("cudaEventCreate", cudaEventCreateWithFlags(&v, cudaEventDisableTiming));
     return (struct dev_event *)v;
 }
 
 static void dev_event_free(struct dev_event *v)
 {
     if (v)
-        cuda_note("cudaEventDestroy", cudaEventDestroy((cudaEvent_t)v));
+        cuda_record_fault("cudaEventDestroy", cudaEventDestroy((cudaEvent_t)v));
 }
 
 static void dev_event_record(struct dev_event *v, struct dev_stream *s)
 {
     select_gpu();
-    cuda_note("cudaEventRecord", cudaEventRecord((cudaEvent_t)v, cuda_stream(s)));
+    cuda_record_fault("cudaEventRecord", cudaEventRecord((cudaEvent_t)v, cuda_stream(s)));
 }
 
 static void dev_stream_wait(struct dev_stream *s, struct dev_event *v)
 {
     select_gpu();
-    cuda_note("cudaStreamWaitEvent", cudaStreamWaitEvent(cuda_stream(s), (cudaEvent_t)v, 0));
+    cuda_record_fault("cudaStreamWaitEvent", cudaStreamWaitEvent(cuda_stream(s), (cudaEvent_t)v, 0));
 }
 
 static bool dev_event_done(struct dev_event *v)
@@ -300,7 +300,7 @@ static bool dev_event_done(struct dev_event *v)
 
     if (status == cudaErrorNotReady)
         return false;
-    cuda_note("queued work", status);
+    cuda_record_fault("queued work", status);
     return true;                        /* after a fault nothing must wait: check() reports it */
 }
 
@@ -311,7 +311,7 @@ static struct dev_event *dev_timer_new(void)
     cudaEvent_t v = NULL;
 
     select_gpu();
-    cuda_note("cudaEventCreate", cudaEventCreate(&v));
+    cuda_record_fault("cudaEventCreate", cudaEventCreate(&v));
     return (struct dev_event *)v;
 }
 
@@ -319,7 +319,7 @@ static double dev_seconds_between(struct dev_event *from, struct dev_event *to)
 {
     float ms = 0;
 
-    cuda_note("cudaEventElapsedTime", cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to));
+    cuda_record_fault("cudaEventElapsedTime", cudaEventElapsedTime(&ms, (cudaEvent_t)from, (cudaEvent_t)to));
     return (double)ms * 1e-3;
 }
 

@@ -69,8 +69,8 @@ static size_t sort_temp(int64_t m)
     size_t bytes = 0;
 
     /* 32 bits: the maximum that a sort of m items can require. */
-    cuda_note("sort", cub::DeviceRadixSort::SortPairs(NULL, bytes, (const uint32_t *)NULL, (uint32_t *)NULL,
-                                                      (const uint32_t *)NULL, (uint32_t *)NULL, (int)m, 0, 32));
+    cuda_record_fault("sort", cub::DeviceRadixSort::SortPairs(NULL, bytes, (const uint32_t *)NULL, (uint32_t *)NULL,
+                                                              (const uint32_t *)NULL, (uint32_t *)NULL, (int)m, 0, 32));
     return bytes;
 }
 
@@ -238,8 +238,8 @@ static void embed_back(const struct kernel_embed_back *g, enum dtype t, struct d
     if (!g->m || !g->h)
         return;
     make_keys<<<(unsigned)ceil_div(g->m, THREADS), THREADS, 0, on>>>(a, g->id, g->first, g->rows, g->m);
-    cuda_note("sort", cub::DeviceRadixSort::SortPairs(a.temp, a.temp_bytes, a.key_in, a.key, a.token_in, a.token,
-                                                      (int)g->m, 0, bits_of(g->rows), on));
+    cuda_record_fault("sort", cub::DeviceRadixSort::SortPairs(a.temp, a.temp_bytes, a.key_in, a.key, a.token_in,
+                                                              a.token, (int)g->m, 0, bits_of(g->rows), on));
     WITH_T_AND_G(t, g->grad_t, {
         if (g->h % wide<T>::n == 0)
             add_rows<T, G, wide<T>::n>(g, a, on);

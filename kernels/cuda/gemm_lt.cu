@@ -56,7 +56,7 @@ int cuda_gemm_lt_open(struct err *e)
     return -1;
 }
 
-static void plan_free(struct lt_plan *p)
+static void lt_plan_free(struct lt_plan *p)
 {
     if (p->desc)
         cublasLtMatmulDescDestroy(p->desc);
@@ -71,7 +71,7 @@ static void plan_free(struct lt_plan *p)
 void cuda_gemm_lt_close(void)
 {
     for (size_t i = 0; i < n_plans; i++)
-        plan_free(&plans[i]);
+        lt_plan_free(&plans[i]);
     free(plans);
     plans = NULL;
     n_plans = cap_plans = 0;
@@ -236,6 +236,6 @@ bool cuda_gemm_lt(const struct cuda_gemm *g, struct dev_stream *s)
                                 room, CUDA_ROOM_BYTES, cuda_stream(s));
     pthread_mutex_unlock(&lock);
     if (status != CUBLAS_STATUS_SUCCESS)
-        cuda_note_text("cublasLtMatmul", cublasLtGetStatusString(status));
+        cuda_record_fault_text("cublasLtMatmul", cublasLtGetStatusString(status));
     return usable;
 }

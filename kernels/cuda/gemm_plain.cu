@@ -83,7 +83,7 @@ void cuda_gemm_plain(const struct cuda_gemm *g, struct dev_stream *s)
     if (!g->m || !g->n)
         return;
     if (g->m > most) {
-        cuda_note_text("gemm", "more rows than the plain kernel takes");
+        cuda_record_fault_text("gemm", "more rows than the plain kernel takes");
         return;
     }
     dim3 grid((unsigned)ceil_div(g->n, TILE), (unsigned)ceil_div(g->m, TILE));

@@ -51,7 +51,7 @@ static struct {
 } nccl;
 
 /* Returns 0, or -1 with *e filled from NCCL's error and the name of the group. */
-static int told(const char *what, ncclComm_t comm, ncclResult_t r, struct err *e)
+static int nccl_result_to_err(const char *what, ncclComm_t comm, ncclResult_t r, struct err *e)
 {
     const char *more;
 
@@ -82,7 +82,7 @@ static int net_id_new(void *id, struct err *e)
 {
     static_assert(sizeof(ncclUniqueId) == DEV_NET_ID, "the id travels as bytes");
 
-    return told("(none yet)", NULL, nccl.unique_id((ncclUniqueId *)id), e);
+    return nccl_result_to_err("(none yet)", NULL, nccl.unique_id((ncclUniqueId *)id), e);
 }
 
 static struct dev_link *net_open(const void *id, int rank, int size, int sms, const char *what, struct err *e)
@@ -100,7 +100,7 @@ static struct dev_link *net_open(const void *id, int rank, int size, int sms, co
     c.commName = l->what;
     if (sms)
         c.maxCTAs = sms;                /* one block per multiprocessor */
-    if (told(what, NULL, nccl.init(&l->comm, size, u, rank, &c), e) < 0) {
+    if (nccl_result_to_err(what, NULL, nccl.init(&l->comm, size, u, rank, &c), e) < 0) {
         free(l);
         return NULL;
     }
@@ -120,8 +120,8 @@ static void net_close(struct dev_link *l)
         at = &(*at)->next;
     *at = l->next;
     peers_close(l->peers);
-    if (told(l->what, NULL, nccl.destroy(l->comm), &e) < 0)
-        cuda_note_text("closing a group", e.msg);
+    if (nccl_result_to_err(l->what, NULL, nccl.destroy(l->comm), &e) < 0)
+        cuda_record_fault_text("closing a group", e.msg);
     free(l);
 }
 
@@ -145,7 +145,7 @@ static int net_check(struct err *e)
         ncclResult_t state = ncclSuccess;
         ncclResult_t r = nccl.async_error(l->comm, &state);
 
-        if (told(l->what, l->comm, r != ncclSuccess ? r : state, e) < 0)
+        if (nccl_result_to_err(l->what, l->comm, r != ncclSuccess ? r : state, e) < 0)
             return -1;
     }
     return 0;
@@ -158,8 +158,9 @@ static int net_all_reduce(struct dev_link *l, const void *in, void *out, int64_t
 {
     if (!max && peers_all_reduce(l->peers, in, out, n, t, cuda_stream(s)))
         return 0;
-    return told(l->what, l->comm,
-                nccl.all_reduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm, cuda_stream(s)), e);
+    return nccl_result_to_err(
+        l->what, l->comm,
+        nccl.all_reduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm, cuda_stream(s)), e);
 }
 
 static int net_reduce_scatter(struct dev_link *l, const void *in, void *out, int64_t n, enum dtype t, bool max,
@@ -167,9 +168,9 @@ static int net_reduce_scatter(struct dev_link *l, const void *in, void *out, int
 {
     if (!max && peers_reduce_scatter(l->peers, in, out, n, t, cuda_stream(s)))
         return 0;
-    return told(l->what, l->comm,
-                nccl.reduce_scatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm, cuda_stream(s)),
-                e);
+    return nccl_result_to_err(
+        l->what, l->comm,
+        nccl.reduce_scatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, l->comm, cuda_stream(s)), e);
 }
 
 static int net_all_gather(struct dev_link *l, const void *in, void *out, uint64_t n_bytes, struct dev_stream *s,
@@ -177,27 +178,31 @@ static int net_all_gather(struct dev_link *l, const void *in, void *out, uint64_
 {
     if (peers_all_gather(l->peers, in, out, n_bytes, cuda_stream(s)))
         return 0;
-    return told(l->what, l->comm, nccl.all_gather(in, out, n_bytes, ncclInt8, l->comm, cuda_stream(s)), e);
+    return nccl_result_to_err(l->what, l->comm, nccl.all_gather(in, out, n_bytes, ncclInt8, l->comm, cuda_stream(s)),
+                              e);
 }
 
 static int net_broadcast(struct dev_link *l, void *buf, uint64_t n_bytes, int root, struct dev_stream *s,
                          struct err *e)
 {
-    return told(l->what, l->comm, nccl.broadcast(buf, buf, n_bytes, ncclInt8, root, l->comm, cuda_stream(s)), e);
+    return nccl_result_to_err(l->what, l->comm,
+                              nccl.broadcast(buf, buf, n_bytes, ncclInt8, root, l->comm, cuda_stream(s)), e);
 }
 
 static int net_send(struct dev_link *l, const void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e)
 {
     if (peers_send(l->peers, buf, n_bytes, cuda_stream(s)))
         return 0;
-    return told(l->what, l->comm, nccl.send(buf, n_bytes, ncclInt8, 1 - l->rank, l->comm, cuda_stream(s)), e);
+    return nccl_result_to_err(l->what, l->comm, nccl.send(buf, n_bytes, ncclInt8, 1 - l->rank, l->comm, cuda_stream(s)),
+                              e);
 }
 
 static int net_recv(struct dev_link *l, void *buf, uint64_t n_bytes, struct dev_stream *s, struct err *e)
 {
     if (peers_recv(l->peers, buf, n_bytes, cuda_stream(s)))
         return 0;
-    return told(l->what, l->comm, nccl.recv(buf, n_bytes, ncclInt8, 1 - l->rank, l->comm, cuda_stream(s)), e);
+    return nccl_result_to_err(l->what, l->comm, nccl.recv(buf, n_bytes, ncclInt8, 1 - l->rank, l->comm, cuda_stream(s)),
+                              e);
 }
 
 /* ---- opening ---- */
@@ -246,7 +251,7 @@ const struct dev_net *cuda_net_open(struct err *e)
     setenv("NCCL_NVLS_ENABLE", "0", 1);
     if (!nccl.recv && load(e) < 0)
         return NULL;
-    if (told("(none yet)", NULL, nccl.version(&v), e) < 0)
+    if (nccl_result_to_err("(none yet)", NULL, nccl.version(&v), e) < 0)
         return NULL;
     snprintf(name, sizeof name, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
     return &net;

@@ -450,8 +450,8 @@ template <typename T, int NV, int W, int BLOCKS> static void back_start(const st
 {
     int bytes = stages<NV>::bytes(32 * W);
 
-    cuda_note("layernorm_back", cudaFuncSetAttribute(back_rows<T, NV, W, BLOCKS>,
-                                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    cuda_record_fault("layernorm_back", cudaFuncSetAttribute(back_rows<T, NV, W, BLOCKS>,
+                                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     back_rows<T, NV, W, BLOCKS><<<(unsigned)chunks, 32 * W, bytes, s>>>(a);
 }
 

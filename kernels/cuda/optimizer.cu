@@ -37,7 +37,7 @@ struct kernel_runs {
     int64_t steps, chunks;
 };
 
-static void *take(char **at, uint64_t bytes)
+static void *carve_scratch(char **at, uint64_t bytes)
 {
     void *p = *at;
 
@@ -93,10 +93,10 @@ static struct kernel_runs *runs_new(const struct kernel_run *given, int n, struc
     len = (uint64_t)n * sizeof *run + (uint64_t)r->steps * 4 + (uint64_t)r->chunks * 12 + 4 * 256;
     at = r->memory = (char *)cuda_dev.alloc(len, e);
     if (at) {
-        r->run = (struct optimizer_run *)take(&at, (uint64_t)n * sizeof *run);
-        r->sums = (double *)take(&at, (uint64_t)r->chunks * sizeof *r->sums);
-        r->of_step = (int *)take(&at, (uint64_t)r->steps * sizeof *r->of_step);
-        r->of_chunk = (int *)take(&at, (uint64_t)r->chunks * sizeof *r->of_chunk);
+        r->run = (struct optimizer_run *)carve_scratch(&at, (uint64_t)n * sizeof *run);
+        r->sums = (double *)carve_scratch(&at, (uint64_t)r->chunks * sizeof *r->sums);
+        r->of_step = (int *)carve_scratch(&at, (uint64_t)r->steps * sizeof *r->of_step);
+        r->of_chunk = (int *)carve_scratch(&at, (uint64_t)r->chunks * sizeof *r->of_chunk);
         fill(r, run);
     }
     free(run);
@@ -296,7 +296,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned l
 static void first_not_finite(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
                              struct dev_stream *s)
 {
-    cuda_note("first_not_finite", cudaMemsetAsync(out, 0xff, sizeof *out, cuda_stream(s)));
+    cuda_record_fault("first_not_finite", cudaMemsetAsync(out, 0xff, sizeof *out, cuda_stream(s)));
     if (r->chunks)
         WITH_G(t, first_of_chunks<G><<<(unsigned)r->chunks, SUM_THREADS, 0, cuda_stream(s)>>>(
                       (unsigned long long *)out, (const G *)x, r->run, r->of_chunk));
@@ -401,7 +401,7 @@ static void digest_runs(uint64_t *out, int64_t n, const struct kernel_digests *a
                             of->runs->of_chunk, (unsigned long long *)out + of->out };
             blocks += of->runs->chunks;
         }
-    cuda_note("digest_runs", cudaMemsetAsync(out, 0, (size_t)n * sizeof *out, cuda_stream(s)));
+    cuda_record_fault("digest_runs", cudaMemsetAsync(out, 0, (size_t)n * sizeof *out, cuda_stream(s)));
     if (blocks)
         digest_chunks<<<(unsigned)blocks, SUM_THREADS, 0, cuda_stream(s)>>>(d);
     cuda_launched("digest of runs");

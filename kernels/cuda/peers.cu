@@ -87,7 +87,7 @@ static bool find_driver(void)
 static void queued(const char *what, CUresult r)
 {
     if (r != CUDA_SUCCESS)
-        cuda_note(what, cudaErrorUnknown);
+        cuda_record_fault(what, cudaErrorUnknown);
 }
 
 /* ---- access to each other's memory ---- */
@@ -193,7 +193,7 @@ void peers_close(struct peers *p)
     for (int r = 0; r < p->size; r++)
         for (int i = 0; i < 2; i++)
             if (p->of[r].open[i])
-                cuda_note("closing a neighbour's memory", cudaIpcCloseMemHandle(p->of[r].open[i]));
+                cuda_record_fault("closing a neighbour's memory", cudaIpcCloseMemHandle(p->of[r].open[i]));
     cuda_dev.free(p->box);
     free(p);
 }
@@ -206,7 +206,7 @@ static CUdeviceptr word_at(char *box, enum peer_word w, int from)
 }
 
 /* Write a word to every other member, after all work queued before. */
-static void tell(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
+static void write_peer_words(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)
         if (r != p->rank)
@@ -215,7 +215,7 @@ static void tell(struct peers *p, enum peer_word w, uint32_t number, cudaStream_
 }
 
 /* Make the stream wait until every other member has written `number` or a later one. */
-static void hear(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
+static void wait_for_peer_words(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)
         if (r != p->rank)
@@ -287,7 +287,7 @@ static int bytes_of(enum dtype t) { return t == DTYPE_F32 ? 4 : 2; }
 
 static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
 {
-    cuda_note("copy to a neighbour", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s));
+    cuda_record_fault("copy to a neighbour", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s));
 }
 
 /* Returns the k-th target. Each member starts with the next rank, so that no member is the target of all at once. */
@@ -307,15 +307,15 @@ static void reduce_piece(struct peers *p, const struct peer_reduction *r, int64_
     const int size = bytes_of(r->t);
     const uint32_t number = ++p->calls;
 
-    hear(p, DONE, p->summed, s);
+    wait_for_peer_words(p, DONE, p->summed, s);
     for (int k = 1; k < p->size; k++) {
         int peer = nth_peer(p, k);
 
         copy(p->of[peer].box + WORDS_BYTES + (uint64_t)p->rank * p->room, r->in + (peer * r->part + at) * size,
              (uint64_t)(n * size), s);
     }
-    tell(p, PUSHED, number, s);
-    hear(p, PUSHED, number, s);
+    write_peer_words(p, PUSHED, number, s);
+    wait_for_peer_words(p, PUSHED, number, s);
     sum(p, r->in + (p->rank * r->part + at) * size, r->out + at * size, n, r->t, s);
     p->summed = number;
 }
@@ -339,7 +339,7 @@ bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n,
         return false;
     for (int64_t at = 0; at < n; at += (int64_t)(p->room / size)) {
         reduce_piece(p, &r, at, min_i64(n - at, (int64_t)(p->room / size)), s);
-        tell(p, DONE, p->summed, s);
+        write_peer_words(p, DONE, p->summed, s);
     }
     return true;
 }
@@ -363,9 +363,9 @@ bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enu
         for (int k = 1; k < p->size; k++)
             copy(p->of[nth_peer(p, k)].base + (own - p->base) + at * size, own + at * size, (uint64_t)(piece * size),
                  s);
-        tell(p, DONE, p->summed, s);
+        write_peer_words(p, DONE, p->summed, s);
     }
-    hear(p, DONE, p->summed, s);
+    wait_for_peer_words(p, DONE, p->summed, s);
     return true;
 }
 
@@ -378,14 +378,14 @@ bool peers_all_gather(struct peers *p, const void *in, void *out, uint64_t n_byt
         return false;
     own = (char *)out + p->rank * n_bytes;
     number = ++p->calls;
-    tell(p, READY, number, s);
+    write_peer_words(p, READY, number, s);
     if (in != own)
         copy(own, in, n_bytes, s);
-    hear(p, READY, number, s);
+    wait_for_peer_words(p, READY, number, s);
     for (int k = 1; k < p->size; k++)
         copy(p->of[nth_peer(p, k)].base + (own - p->base), in, n_bytes, s);
-    tell(p, PUSHED, number, s);
-    hear(p, PUSHED, number, s);
+    write_peer_words(p, PUSHED, number, s);
+    wait_for_peer_words(p, PUSHED, number, s);
     return true;
 }
 
@@ -399,9 +399,9 @@ bool peers_send(struct peers *p, const void *buf, uint64_t n_bytes, cudaStream_t
     if (!p || n_bytes > to->room)
         return false;
     number = ++p->calls;
-    hear(p, DONE, number - 2, s);
+    wait_for_peer_words(p, DONE, number - 2, s);
     copy(to->box + WORDS_BYTES + number % 2 * to->room, buf, n_bytes, s);
-    tell(p, PUSHED, number, s);
+    write_peer_words(p, PUSHED, number, s);
     return true;
 }
 
@@ -412,8 +412,8 @@ bool peers_recv(struct peers *p, void *buf, uint64_t n_bytes, cudaStream_t s)
     if (!p || n_bytes > p->room)
         return false;
     number = ++p->calls;
-    hear(p, PUSHED, number, s);
+    wait_for_peer_words(p, PUSHED, number, s);
     copy(buf, p->box + WORDS_BYTES + number % 2 * p->room, n_bytes, s);
-    tell(p, DONE, number, s);
+    write_peer_words(p, DONE, number, s);
     return true;
 }

@@ -28,7 +28,7 @@ struct child_streams {
     int in, out, err, feed;
 };
 
-static int open_input(struct child_streams *s, const struct child_call *c)
+static int open_child_input(struct child_streams *s, const struct child_call *c)
 {
     int end[2];
 
@@ -49,7 +49,7 @@ static int open_streams(struct child_streams *s, const struct child_call *c, str
 {
     s->out = c->out_fd > 0 ? fcntl(c->out_fd, F_DUPFD_CLOEXEC, 3) : memfd_create("child-out", MFD_CLOEXEC);
     s->err = memfd_create("child-err", MFD_CLOEXEC);
-    if (open_input(s, c) < 0 || s->out < 0 || s->err < 0) {
+    if (open_child_input(s, c) < 0 || s->out < 0 || s->err < 0) {
         err_sys(e, c->argv[0], "cannot be given its input");
         return -1;
     }
@@ -65,7 +65,7 @@ static void close_streams(const struct child_streams *s)
             close(fd[i]);
 }
 
-static void take_all(int fd, struct strbuf *sb)
+static void read_child_output(int fd, struct strbuf *sb)
 {
     char buf[65536];
     ssize_t n;
@@ -76,7 +76,7 @@ static void take_all(int fd, struct strbuf *sb)
 }
 
 /* Runs in the child. If a call fails, its errno is written to `told`. */
-static void become(const struct child_call *c, const struct child_streams *s, pid_t parent, int told)
+static void exec_child_program(const struct child_call *c, const struct child_streams *s, pid_t parent, int told)
 {
     int failed;
 
@@ -91,7 +91,7 @@ static void become(const struct child_call *c, const struct child_streams *s, pi
 }
 
 /* Start the child. posix_spawn() is not used because it cannot make the child end with its parent. */
-static int start(const struct child_call *c, struct child_streams *s, pid_t *child, struct err *e)
+static int fork_child(const struct child_call *c, struct child_streams *s, pid_t *child, struct err *e)
 {
     const pid_t parent = getpid();
     int failed = 0, told[2];
@@ -102,7 +102,7 @@ static int start(const struct child_call *c, struct child_streams *s, pid_t *chi
     }
     *child = fork();
     if (*child == 0)
-        become(c, s, parent, told[1]);
+        exec_child_program(c, s, parent, told[1]);
     if (*child < 0)
         failed = errno;
     close(told[1]);                     /* the child's copy is closed by its exec */
@@ -176,7 +176,7 @@ static int end_feed(struct child_feed *f, int status, struct err *e)
 /* ---- waiting for the child ---- */
 
 /* Wait until the child has ended, at most 50 ms. */
-static void nap(int pidfd)
+static void wait_child_exit(int pidfd)
 {
     struct pollfd p = { .fd = pidfd, .events = POLLIN };
 
@@ -194,7 +194,7 @@ static void end_child(pid_t child, int pidfd, int *wstatus)
     while ((got = waitpid(child, wstatus, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
         if (!killed && clock_s() - begun > grace_s)
             killed = kill(-child, SIGKILL) == 0;
-        nap(pidfd);
+        wait_child_exit(pidfd);
     }
 }
 
@@ -216,7 +216,7 @@ static int wait_for(const struct child_call *c, struct child_feed *f, pid_t chil
             end_child(child, pidfd, wstatus);
             break;
         }
-        nap(pidfd);
+        wait_child_exit(pidfd);
     }
     if (got < 0)
         err_sys(e, c->argv[0], "cannot be waited for");
@@ -233,7 +233,7 @@ int child_run(const struct child_call *c, int *status, struct err *e)
     int rc = -1, wstatus = 0;
 
     *status = -1;
-    if (open_streams(&s, c, e) < 0 || start(c, &s, &child, e) < 0)
+    if (open_streams(&s, c, e) < 0 || fork_child(c, &s, &child, e) < 0)
         goto out;
     if (start_feed(&f, e) < 0)
         kill(-child, SIGKILL);
@@ -242,8 +242,8 @@ int child_run(const struct child_call *c, int *status, struct err *e)
     if (end_feed(&f, *status, e) < 0)
         rc = -1;
     if (c->out_fd <= 0)
-        take_all(s.out, c->out);
-    take_all(s.err, c->err);
+        read_child_output(s.out, c->out);
+    read_child_output(s.err, c->err);
 out:
     close_streams(&s);
     return rc;

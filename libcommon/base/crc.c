@@ -176,26 +176,26 @@ static inline uint32_t fold(uint32_t crc, char *dst, const char *src, size_t n)
 }
 
 __attribute__((target("avx2,pclmul,vpclmulqdq")))
-static uint32_t fold_only(uint32_t crc, const char *src, size_t n)
+static uint32_t crc_fold_bytes(uint32_t crc, const char *src, size_t n)
 {
     return fold(crc, NULL, src, n);
 }
 
 __attribute__((target("avx2,pclmul,vpclmulqdq")))
-static uint32_t fold_and_copy(uint32_t crc, char *dst, const char *src, size_t n)
+static uint32_t crc_fold_and_copy(uint32_t crc, char *dst, const char *src, size_t n)
 {
     return fold(crc, dst, src, n);
 }
 #else
-static uint32_t fold_only(uint32_t crc, const char *src, size_t n)
+static uint32_t crc_fold_bytes(uint32_t crc, const char *src, size_t n)
 {
     return crc32_gzip_refl(crc, (const unsigned char *)src, n);
 }
 
-static uint32_t fold_and_copy(uint32_t crc, char *dst, const char *src, size_t n)
+static uint32_t crc_fold_and_copy(uint32_t crc, char *dst, const char *src, size_t n)
 {
     memcpy(dst, src, n);
-    return fold_only(crc, src, n);
+    return crc_fold_bytes(crc, src, n);
 }
 #endif
 
@@ -207,7 +207,7 @@ uint32_t crc_bytes(uint32_t crc, const void *p, size_t n)
     if (!reads_fold || n < FOLD_MIN)
         folded = 0;
     else
-        crc = fold_only(crc, p, folded);
+        crc = crc_fold_bytes(crc, p, folded);
     /* ISA-L's function uses the same values as zlib's crc32(). */
     return n == folded ? crc : crc32_gzip_refl(crc, (const unsigned char *)p + folded, n - folded);
 }
@@ -238,7 +238,7 @@ uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, si
     head = -(uintptr_t)d & 63;
     middle = (n - head) / FOLD_BYTES * FOLD_BYTES;
     crc = copy_by_blocks(crc, d, s, head);
-    crc = fold_and_copy(crc, d + head, s + head, middle);
+    crc = crc_fold_and_copy(crc, d + head, s + head, middle);
     return copy_by_blocks(crc, d + head + middle, s + head + middle, n - head - middle);
 }
 

@@ -17,7 +17,7 @@ void err_clean(char *text)
 
 /* Append to e->msg. Text that does not fit is cut off, because messages are read by people, not parsed. */
 static void __attribute__((format(printf, 2, 0)))
-append(struct err *e, const char *fmt, va_list ap)
+err_vappend(struct err *e, const char *fmt, va_list ap)
 {
     size_t used = strlen(e->msg);
 
@@ -25,12 +25,12 @@ append(struct err *e, const char *fmt, va_list ap)
     err_clean(e->msg + used);
 }
 
-static void PRINTF_LIKE(2, 3) appendf(struct err *e, const char *fmt, ...)
+static void PRINTF_LIKE(2, 3) err_appendf(struct err *e, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    append(e, fmt, ap);
+    err_vappend(e, fmt, ap);
     va_end(ap);
 }
 
@@ -38,7 +38,7 @@ static void PRINTF_LIKE(2, 3) appendf(struct err *e, const char *fmt, ...)
  * Prepare *e for a new error. Returns 0 if it already holds one: the first failure is the cause, and later ones
  * result from clean-up.
  */
-static int claim(struct err *e, enum err_kind kind)
+static int err_claim(struct err *e, enum err_kind kind)
 {
     if (e->kind != ERR_NONE)
         return 0;
@@ -53,27 +53,27 @@ void err_sys(struct err *e, const char *path, const char *fmt, ...)
     int sys = errno;
     va_list ap;
 
-    if (!claim(e, ERR_SYS))
+    if (!err_claim(e, ERR_SYS))
         return;
     e->sys = sys;
-    appendf(e, "%s: ", path);
+    err_appendf(e, "%s: ", path);
     va_start(ap, fmt);
-    append(e, fmt, ap);
+    err_vappend(e, fmt, ap);
     va_end(ap);
-    appendf(e, ": %s%s", strerror(sys), sys == EMFILE ? " (ulimit -n raises the limit)" : "");
+    err_appendf(e, ": %s%s", strerror(sys), sys == EMFILE ? " (ulimit -n raises the limit)" : "");
 }
 
 void err_data(struct err *e, const char *path, uint64_t at, const char *fmt, ...)
 {
     va_list ap;
 
-    if (!claim(e, ERR_DATA))
+    if (!err_claim(e, ERR_DATA))
         return;
-    appendf(e, "%s: ", path);
+    err_appendf(e, "%s: ", path);
     if (at != ERR_NO_BYTE)
-        appendf(e, "at byte %llu: ", (unsigned long long)at);
+        err_appendf(e, "at byte %llu: ", (unsigned long long)at);
     va_start(ap, fmt);
-    append(e, fmt, ap);
+    err_vappend(e, fmt, ap);
     va_end(ap);
 }
 
@@ -81,17 +81,17 @@ void err_usage(struct err *e, const char *fmt, ...)
 {
     va_list ap;
 
-    if (!claim(e, ERR_USAGE))
+    if (!err_claim(e, ERR_USAGE))
         return;
     va_start(ap, fmt);
-    append(e, fmt, ap);
+    err_vappend(e, fmt, ap);
     va_end(ap);
 }
 
 void err_stop(struct err *e)
 {
-    if (claim(e, ERR_STOP))
-        appendf(e, "stopped by a signal");
+    if (err_claim(e, ERR_STOP))
+        err_appendf(e, "stopped by a signal");
 }
 
 void err_add(struct err *e, const char *fmt, ...)
@@ -99,7 +99,7 @@ void err_add(struct err *e, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    append(e, fmt, ap);
+    err_vappend(e, fmt, ap);
     va_end(ap);
 }
 

@@ -155,7 +155,7 @@ static int add_disk(struct files *f, const char *path, int fd, int64_t mtime_ns)
     return f->last_disk = table_add(&f->disk, &d);
 }
 
-static int add_file(struct files *f, int disk, const void *mem, uint64_t base, uint64_t size, const char *name)
+static int add_file_entry(struct files *f, int disk, const void *mem, uint64_t base, uint64_t size, const char *name)
 {
     struct file x = { .name = xstrdup(name), .disk = disk, .mem = mem, .base = base, .size = size,
                       .home = -1 };
@@ -189,7 +189,7 @@ int files_add_path(struct files *f, const char *path, struct err *e)
     if (stat_regular(path, &st, e) < 0)
         return -1;
     pthread_mutex_lock(&f->lock);
-    i = add_file(f, add_disk(f, path, FD_NONE, mtime_ns(&st)), NULL, 0, (uint64_t)st.st_size, path);
+    i = add_file_entry(f, add_disk(f, path, FD_NONE, mtime_ns(&st)), NULL, 0, (uint64_t)st.st_size, path);
     pthread_mutex_unlock(&f->lock);
     return i;
 }
@@ -212,7 +212,7 @@ int files_add_window(struct files *f, const char *path, uint64_t at, uint64_t si
     if (disk < 0 || !((struct disk *)table_at(&f->disk, disk))->path ||
         strcmp(((struct disk *)table_at(&f->disk, disk))->path, path) != 0)
         disk = add_disk(f, path, FD_NONE, mtime_ns(&st));
-    i = add_file(f, disk, NULL, at, size, name);
+    i = add_file_entry(f, disk, NULL, at, size, name);
     pthread_mutex_unlock(&f->lock);
     return i;
 }
@@ -222,7 +222,7 @@ int files_add_fd(struct files *f, int fd, uint64_t size, const char *name)
     int i;
 
     pthread_mutex_lock(&f->lock);
-    i = add_file(f, add_disk(f, NULL, fd, 0), NULL, 0, size, name);
+    i = add_file_entry(f, add_disk(f, NULL, fd, 0), NULL, 0, size, name);
     pthread_mutex_unlock(&f->lock);
     return i;
 }
@@ -233,7 +233,7 @@ int files_add_part(struct files *f, int file, uint64_t at, uint64_t size, const 
     int i;
 
     pthread_mutex_lock(&f->lock);
-    i = add_file(f, x->disk, x->mem ? (const char *)x->mem + at : NULL, x->base + at, size, name);
+    i = add_file_entry(f, x->disk, x->mem ? (const char *)x->mem + at : NULL, x->base + at, size, name);
     pthread_mutex_unlock(&f->lock);
     return i;
 }
@@ -243,7 +243,7 @@ int files_add_mem(struct files *f, const void *p, uint64_t size, const char *nam
     int i;
 
     pthread_mutex_lock(&f->lock);
-    i = add_file(f, -1, p, 0, size, name);
+    i = add_file_entry(f, -1, p, 0, size, name);
     pthread_mutex_unlock(&f->lock);
     return i;
 }
@@ -293,7 +293,7 @@ static int join_disk(struct files *f, const struct disk *d, struct err *e)
 }
 
 /* Names of records are few, "data/0" and the like: each is kept once. Under the lock. */
-static const char *record_name(struct files *f, const char *name)
+static const char *intern_record_name(struct files *f, const char *name)
 {
     int i = names_find(f->names, name);
 
@@ -319,8 +319,8 @@ int files_join(struct files *f, const struct files *other, struct err *e)
     for (int i = 0; i < other->file.n; i++) {
         const struct file *x = table_at(&other->file, i);
 
-        struct file *to = table_at(&f->file, add_file(f, x->disk < 0 ? -1 : disk + x->disk, x->mem, x->base, x->size,
-                                                      x->name));
+        struct file *to =
+            table_at(&f->file, add_file_entry(f, x->disk < 0 ? -1 : disk + x->disk, x->mem, x->base, x->size, x->name));
 
         to->home = x->home < 0 ? -1 : file + x->home;
         to->home_at = x->home_at;
@@ -329,7 +329,7 @@ int files_join(struct files *f, const struct files *other, struct err *e)
         struct record x = *(const struct record *)table_at(&other->record, i);
 
         x.file += file;
-        x.name = record_name(f, x.name);
+        x.name = intern_record_name(f, x.name);
         table_add(&f->record, &x);
     }
     pthread_mutex_unlock(&f->lock);
@@ -388,7 +388,7 @@ const void *files_mem(const struct files *f, int file)
 }
 
 /* Close the descriptors of an unused file. Returns false if all are in use. Must be called with the lock held. */
-static bool close_idle(struct files *f)
+static bool close_idle_disk(struct files *f)
 {
     for (int i = 0; i < f->n_open; i++) {
         int k = (f->next_idle + i) % f->n_open;
@@ -418,10 +418,10 @@ static int open_disk(struct files *f, int disk, bool direct, struct err *e)
 
     /* Use one eighth of the limit: each file may need a second descriptor, and output files need some. */
     if (first && f->n_open >= files_open_limit() / 8)
-        close_idle(f);
+        close_idle_disk(f);
     do
         fd = open(d->path, O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
-    while (fd < 0 && (errno == EMFILE || errno == ENFILE) && close_idle(f));
+    while (fd < 0 && (errno == EMFILE || errno == ENFILE) && close_idle_disk(f));
     if (fd < 0 && direct && errno != EMFILE && errno != ENFILE)
         return FD_REFUSED;
     if (fd < 0) {
@@ -550,7 +550,7 @@ int files_add_record(struct files *f, const struct record *record)
     int i;
 
     pthread_mutex_lock(&f->lock);
-    r.name = record_name(f, record->name);
+    r.name = intern_record_name(f, record->name);
     i = table_add(&f->record, &r);
     pthread_mutex_unlock(&f->lock);
     return i;
@@ -994,7 +994,7 @@ char *path_join(const char *dir, const char *name)
     return str_fmt("%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
 }
 
-static size_t without_slashes(const char *path)
+static size_t trimmed_path_length(const char *path)
 {
     size_t n = strlen(path);
 
@@ -1005,7 +1005,7 @@ static size_t without_slashes(const char *path)
 
 char *path_parent(const char *path)
 {
-    size_t n = without_slashes(path);
+    size_t n = trimmed_path_length(path);
 
     while (n > 0 && path[n - 1] != '/')
         n--;
@@ -1018,7 +1018,7 @@ char *path_parent(const char *path)
 
 char *path_base(const char *path)
 {
-    size_t n = without_slashes(path), i = n;
+    size_t n = trimmed_path_length(path), i = n;
 
     while (i > 0 && path[i - 1] != '/')
         i--;

@@ -28,7 +28,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* protects the t
 static struct mapped_entry *entries;
 static struct sigaction before;                                 /* the previous action for SIGBUS */
 
-static void add_entry(const struct mapped *m)
+static void register_mapped_file(const struct mapped *m)
 {
     struct mapped_entry *k = xcalloc(1, sizeof *k);
 
@@ -94,7 +94,7 @@ static void catch_faults(void)
     pthread_mutex_unlock(&lock);
 }
 
-static int say_cut_short(const struct mapped *m, uint64_t at, uint64_t size, struct err *e)
+static int report_file_cut_short(const struct mapped *m, uint64_t at, uint64_t size, struct err *e)
 {
     err_data(e, m->path, at, "cut short while in use: it had %llu bytes when it was opened, it has %llu now",
              (unsigned long long)m->size, (unsigned long long)size);
@@ -126,20 +126,20 @@ static int why_unreadable(const struct mapped *m, uint64_t at)
     return why;
 }
 
-static void say_fault(const struct mapped *m, uint64_t at, struct err *e)
+static void report_mapped_fault(const struct mapped *m, uint64_t at, struct err *e)
 {
     uint64_t size;
     bool same = size_now(m, &size);
 
     if (same && size < m->size) {
-        say_cut_short(m, size, size, e);
+        report_file_cut_short(m, size, size, e);
         return;
     }
     errno = same ? why_unreadable(m, at) : EIO;
     err_sys(e, m->path, "cannot read at byte %llu", (unsigned long long)at);
 }
 
-static void tell_fault(const uint8_t *address, struct err *e)
+static void report_fault_address(const uint8_t *address, struct err *e)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     bool known = false;
@@ -147,7 +147,7 @@ static void tell_fault(const uint8_t *address, struct err *e)
     pthread_mutex_lock(&lock);
     for (struct mapped_entry *k = entries; k && !known; k = k->next)
         if (address >= k->m.p && address < k->m.p + align_up(k->m.size, page)) {
-            say_fault(&k->m, (uint64_t)(address - k->m.p), e);
+            report_mapped_fault(&k->m, (uint64_t)(address - k->m.p), e);
             known = true;
         }
     pthread_mutex_unlock(&lock);
@@ -163,7 +163,7 @@ int mapped_use(int (*use)(void *arg, struct err *e), void *arg, struct err *e)
     catch_faults();
     if (sigsetjmp(g.back, 0)) {
         guard = g.outer;
-        tell_fault(g.address, e);
+        report_fault_address(g.address, e);
         return -1;
     }
     guard = &g;
@@ -193,7 +193,7 @@ int mapped_open(struct mapped *m, const char *path, struct err *e)
         }
         m->p = p;
         m->size = (uint64_t)st.st_size;
-        add_entry(m);
+        register_mapped_file(m);
     }
     rc = 0;
 out:
@@ -215,5 +215,5 @@ int mapped_check(const struct mapped *m, struct err *e)
 {
     uint64_t size;
 
-    return size_now(m, &size) && size < m->size ? say_cut_short(m, size, size, e) : 0;
+    return size_now(m, &size) && size < m->size ? report_file_cut_short(m, size, size, e) : 0;
 }

@@ -332,7 +332,7 @@ void strbuf_free(struct strbuf *sb)
 /* ---- memory of the host ---- */
 
 /* Returns the number after `key` at the start of a line of a file, or UINT64_MAX if there is none. */
-static uint64_t number_in(const char *path, const char *key)
+static uint64_t read_keyed_number(const char *path, const char *key)
 {
     FILE *f = fopen(path, "r");
     char line[256];
@@ -346,10 +346,10 @@ static uint64_t number_in(const char *path, const char *key)
     return v;
 }
 
-static uint64_t number_of(const char *dir, const char *name, const char *key)
+static uint64_t read_dir_keyed_number(const char *dir, const char *name, const char *key)
 {
     char *path = str_fmt("%s/%s", dir, name);
-    const uint64_t v = number_in(path, key);
+    const uint64_t v = read_keyed_number(path, key);
 
     free(path);
     return v;
@@ -361,8 +361,9 @@ static void obey_groups(char *dir, uint64_t *total, uint64_t *free_now)
     const size_t root = strlen("/sys/fs/cgroup");
 
     for (char *end; strlen(dir) >= root; *end = '\0') {
-        const uint64_t limit = number_of(dir, "memory.max", ""), used = number_of(dir, "memory.current", "");
-        uint64_t kept = number_of(dir, "memory.stat", "inactive_file ");
+        const uint64_t limit = read_dir_keyed_number(dir, "memory.max", ""),
+                       used = read_dir_keyed_number(dir, "memory.current", "");
+        uint64_t kept = read_dir_keyed_number(dir, "memory.stat", "inactive_file ");
 
         if (kept == UINT64_MAX)
             kept = 0;
@@ -376,7 +377,8 @@ static void obey_groups(char *dir, uint64_t *total, uint64_t *free_now)
 
 void mem_host(uint64_t *total, uint64_t *free_now)
 {
-    const uint64_t all = number_in("/proc/meminfo", "MemTotal:"), left = number_in("/proc/meminfo", "MemAvailable:");
+    const uint64_t all = read_keyed_number("/proc/meminfo", "MemTotal:"),
+                   left = read_keyed_number("/proc/meminfo", "MemAvailable:");
     FILE *f = fopen("/proc/self/cgroup", "r");
     char line[1024];
 

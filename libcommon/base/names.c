@@ -54,7 +54,7 @@ static struct names_slot *find_slot(const struct names *t, const char *key)
     return &t->slot[i];
 }
 
-static void grow(struct names *t)
+static void names_grow(struct names *t)
 {
     const struct names_slot *old = t->slot;
     size_t n = t->n_slots;
@@ -71,7 +71,7 @@ void names_add(struct names *t, const char *key, int number)
     struct names_slot *at;
 
     if (2 * (t->n_used + 1) > t->n_slots)
-        grow(t);
+        names_grow(t);
     at = find_slot(t, key);
     t->n_added++;
     if (at->key)

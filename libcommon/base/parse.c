@@ -12,7 +12,7 @@
  * Parse digits with optional '_' between them. *end is set to the first character after them. Returns -1 if there
  * are none or the number is too large.
  */
-static int digits(const char *s, uint64_t *out, const char **end)
+static int parse_decimal_digits(const char *s, uint64_t *out, const char **end)
 {
     uint64_t v = 0;
     const char *p = s;
@@ -31,7 +31,7 @@ int parse_size(const char *s, uint64_t *out)
     const char *end, *u;
     uint64_t v;
 
-    if (digits(s, &v, &end) < 0)
+    if (parse_decimal_digits(s, &v, &end) < 0)
         return -1;
     if (*end) {
         u = strchr(units, *end & ~0x20);
@@ -49,7 +49,7 @@ int parse_int(const char *s, int64_t min, int64_t max, int64_t *out)
     uint64_t v;
     int64_t n;
 
-    if (digits(s + negative, &v, &end) < 0 || *end || v > INT64_MAX)
+    if (parse_decimal_digits(s + negative, &v, &end) < 0 || *end || v > INT64_MAX)
         return -1;
     n = negative ? -(int64_t)v : (int64_t)v;
     if (n < min || n > max)

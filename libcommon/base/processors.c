@@ -19,7 +19,7 @@
 #include "libcommon/base/text.h"
 
 /* Read the first line of a small file, without the newline. Returns false if it cannot be read. */
-static bool read_line(const char *path, char *line, int room)
+static bool read_first_line(const char *path, char *line, int room)
 {
     FILE *f = fopen(path, "re");
     bool ok = f && fgets(line, room, f);
@@ -50,10 +50,10 @@ static int folder_quota(const char *dir)
     double q, p;
     int n = INT_MAX;
 
-    if (read_line(both, line, sizeof line)) {
+    if (read_first_line(both, line, sizeof line)) {
         if (sscanf(line, "%lf %lf", &q, &p) == 2)
             n = whole_processors(q, p);
-    } else if (read_line(quota, line, sizeof line) && read_line(period, second, sizeof second)) {
+    } else if (read_first_line(quota, line, sizeof line) && read_first_line(period, second, sizeof second)) {
         n = whole_processors(atof(line), atof(second));
     }
     free(period);

@@ -51,7 +51,7 @@ struct progress *progress_new(const char *what, uint64_t total_bytes, enum progr
     return p;
 }
 
-static void draw(const struct progress *p, uint64_t done, int64_t elapsed_ns)
+static void draw_progress_line(const struct progress *p, uint64_t done, int64_t elapsed_ns)
 {
     char line[160], done_text[16], total_text[16], rate_text[16], left_text[32] = "";
     double s = (double)elapsed_ns / 1e9, rate = (double)done / s;
@@ -90,7 +90,7 @@ void progress_add(struct progress *p, uint64_t bytes)
     /* Only the thread that advances next_ns draws the line. */
     if (now >= next &&
         atomic_compare_exchange_strong(&p->next_ns, &next, now + (p->live ? REDRAW_NS : PLAIN_LINE_NS)))
-        draw(p, done, now - p->begun_ns);
+        draw_progress_line(p, done, now - p->begun_ns);
 }
 
 void progress_end(struct progress *p)

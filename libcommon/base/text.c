@@ -33,7 +33,7 @@ static size_t char_length(const uint8_t *p, size_t n, bool surrogates)
     return len;
 }
 
-static size_t check(const char *p, size_t n, bool surrogates)
+static size_t find_invalid_utf8(const char *p, size_t n, bool surrogates)
 {
     size_t i = 0;
 
@@ -56,8 +56,8 @@ static size_t check(const char *p, size_t n, bool surrogates)
     return n;
 }
 
-size_t utf8_check(const char *p, size_t n) { return check(p, n, false); }
-size_t utf8_check_python(const char *p, size_t n) { return check(p, n, true); }
+size_t utf8_check(const char *p, size_t n) { return find_invalid_utf8(p, n, false); }
+size_t utf8_check_python(const char *p, size_t n) { return find_invalid_utf8(p, n, true); }
 
 int utf8_put(char to[4], uint32_t c)
 {
@@ -112,7 +112,7 @@ json_t *text_notes(const struct report *notes)
  * Append a real as jansson writes it: with a point or an exponent. The exponent has neither a plus sign nor leading
  * zeros.
  */
-static void put_real(struct strbuf *out, double v)
+static void append_jansson_real(struct strbuf *out, double v)
 {
     char buf[40], *e;
     int digits = 15;
@@ -148,7 +148,7 @@ char *text_dump(const json_t *o, size_t flags)
         next = *s == '"' ? string_end(s) : n ? s + n : s + 1;
         /* Only text that begins with a digit or '-' is a number; words ("false") contain letters such as 'e'. */
         if (strchr("-0123456789", *s) && strcspn(s, ".eE") < n)
-            put_real(&out, strtod(s, NULL));
+            append_jansson_real(&out, strtod(s, NULL));
         else
             strbuf_add(&out, s, (size_t)(next - s));
     }

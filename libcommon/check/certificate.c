@@ -148,7 +148,7 @@ static struct certificate_entry make_entry(const struct ds_target *t, const stru
     return x;
 }
 
-static void list_entries(const struct ds_target *t, const struct repair *rep, struct list *l)
+static void list_certificate_entries(const struct ds_target *t, const struct repair *rep, struct list *l)
 {
     for (int i = 0; i < t->n_params; i++)
         for (int st = 0; st < STATE_N; st++) {
@@ -185,7 +185,7 @@ static int expect_combined(struct list *l, struct files *f, const struct certifi
     return n ? read_digests(f, l, combined_of, o, e) : 0;
 }
 
-static void settle_expected(struct list *l)
+static void resolve_expected_crcs(struct list *l)
 {
     for (int i = 0; i < l->n; i++) {
         struct certificate_entry *x = &l->entry[i];
@@ -221,7 +221,7 @@ static int find_results(struct list *l, const struct source *s, struct err *e)
     return 0;
 }
 
-static int compare(const struct list *l, const char *dir, struct err *e)
+static int compare_certificate(const struct list *l, const char *dir, struct err *e)
 {
     for (int i = 0; i < l->n; i++) {
         const struct certificate_entry *x = &l->entry[i];
@@ -271,7 +271,7 @@ static json_t *entry_json(const struct certificate_entry *x)
     return o;
 }
 
-static void put(struct strbuf *sb, const char *before, json_t *o, const char *after)
+static void append_certificate_json(struct strbuf *sb, const char *before, json_t *o, const char *after)
 {
     char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 
@@ -280,16 +280,16 @@ static void put(struct strbuf *sb, const char *before, json_t *o, const char *af
     json_decref(o);
 }
 
-static void write_text(const struct list *l, const struct source *before, const struct source *after, const char *out,
-                       struct strbuf *sb)
+static void write_certificate_text(const struct list *l, const struct source *before, const struct source *after,
+                                   const char *out, struct strbuf *sb)
 {
     char *tag = path_base(out);
 
     strbuf_addf(sb, "{\n\"format\":\"shardkit-certificate\",\n\"version\":1,\n");
-    put(sb, "\"before\":", side_json(before, before->tag), ",\n");
-    put(sb, "\"after\":", side_json(after, tag), ",\n\"tensors\":[\n");
+    append_certificate_json(sb, "\"before\":", side_json(before, before->tag), ",\n");
+    append_certificate_json(sb, "\"after\":", side_json(after, tag), ",\n\"tensors\":[\n");
     for (int i = 0; i < l->n; i++)
-        put(sb, "  ", entry_json(&l->entry[i]), i < l->n - 1 ? ",\n" : "\n");
+        append_certificate_json(sb, "  ", entry_json(&l->entry[i]), i < l->n - 1 ? ",\n" : "\n");
     strbuf_addf(sb, "],\n");
     strbuf_addf(sb, "\"crc32\":\"%08x\"\n}\n", crc_bytes(0, sb->buf, sb->len));
     free(tag);
@@ -303,16 +303,16 @@ int certificate_make(const struct ds_target *t, const struct repair *repaired, c
     struct list l = {0};
     int rc = -1;
 
-    list_entries(t, repaired, &l);
+    list_certificate_entries(t, repaired, &l);
     if (read_digests(t->src->files, &l, before_of, o, e) < 0 ||
         read_digests(t->src->files, &l, expected_of, o, e) < 0 || expect_combined(&l, t->src->files, o, e) < 0)
         goto out;
-    settle_expected(&l);
+    resolve_expected_crcs(&l);
     after = source_open(dir, &so, NULL, e);
     if (!after || find_results(&l, after, e) < 0 || read_digests(after->files, &l, after_of, o, e) < 0 ||
-        compare(&l, dir, e) < 0)
+        compare_certificate(&l, dir, e) < 0)
         goto out;
-    write_text(&l, t->src, after, o->out, text);
+    write_certificate_text(&l, t->src, after, o->out, text);
     rc = 0;
 out:
     source_close(after);
@@ -325,7 +325,7 @@ out:
 enum { CERTIFICATE_MAX = 256 << 20 };
 
 /* The parsed certificate, its own CRC checked. */
-static json_t *load(const char *path, struct err *e)
+static json_t *load_certificate(const char *path, struct err *e)
 {
     static const char tail[] = "\"crc32\":\"";
     uint64_t size;
@@ -366,7 +366,7 @@ static bool hex_value(const json_t *v, uint32_t *crc)
     return *end == '\0';
 }
 
-static bool same_shape(const json_t *shape, const struct param *p)
+static bool json_shape_equals(const json_t *shape, const struct param *p)
 {
     if ((int)json_array_size(shape) != p->ndim)
         return false;
@@ -376,7 +376,7 @@ static bool same_shape(const json_t *shape, const struct param *p)
     return true;
 }
 
-static void expect_tensor(struct source *s, const json_t *t, const char *path, struct report *r)
+static void check_certified_tensor(struct source *s, const json_t *t, const char *path, struct report *r)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
     const char *state = json_string_value(json_object_get(t, "state"));
@@ -395,7 +395,7 @@ static void expect_tensor(struct source *s, const json_t *t, const char *path, s
     if (!p || !p->state[st])
         report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, name, "%s is in the certificate, but not here",
                    state);
-    else if (!same_shape(json_object_get(t, "shape"), p) || strcmp(dtype, dtype_name(p->state[st]->dtype)) != 0)
+    else if (!json_shape_equals(json_object_get(t, "shape"), p) || strcmp(dtype, dtype_name(p->state[st]->dtype)) != 0)
         report_add(r, SEV_ERROR, "certificate", s->path, ERR_NO_BYTE, name, "%s has another shape or type than in the "
                    "certificate", state);
     else {
@@ -406,7 +406,7 @@ static void expect_tensor(struct source *s, const json_t *t, const char *path, s
 
 int certificate_expect(struct source *s, const char *path, struct report *r, struct err *e)
 {
-    json_t *o = load(path, e), *t;
+    json_t *o = load_certificate(path, e), *t;
     size_t i;
 
     if (!o)
@@ -415,7 +415,7 @@ int certificate_expect(struct source *s, const char *path, struct report *r, str
     for (int k = 0; k < s->n_params; k++)
         memset(s->param[k].has_digest, 0, sizeof s->param[k].has_digest);
     json_array_foreach(json_object_get(o, "tensors"), i, t)
-        expect_tensor(s, t, path, r);
+        check_certified_tensor(s, t, path, r);
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
             if (s->param[k].state[st] && !s->param[k].has_digest[st])

@@ -50,8 +50,8 @@ static bool rows_repeat(const uint8_t *b, uint64_t n, uint64_t size, uint64_t ro
  * The piece's first and last values in *out. False: it is too short, cannot be read, or may be equal to another.
  * `row`: elements of a row of the tensor, 1 of a vector.
  */
-static bool read_piece(const struct source *s, const struct extent *x, uint64_t size, uint64_t row,
-                       struct equal_piece *out)
+static bool hash_piece_sample(const struct source *s, const struct extent *x, uint64_t size, uint64_t row,
+                              struct equal_piece *out)
 {
     const uint64_t n = x->len / size < SAMPLE ? x->len / size : SAMPLE;
     uint8_t first[SAMPLE * 8], last[SAMPLE * 8];
@@ -97,7 +97,7 @@ static const struct equal_piece *next_pair(const struct source *s, const struct 
 
 /* ---- what it says ---- */
 
-static const char *file_of(const struct source *s, int record)
+static const char *record_file_name(const struct source *s, int record)
 {
     return files_name(s->files, files_record(s->files, record)->file);
 }
@@ -122,7 +122,8 @@ static bool has_pieces(const struct tmap *m)
  * Find two pieces of a state that are equal. Returns the number of pieces that were compared, 0 if none are equal;
  * *n_compared, which may be NULL, is the number in either case.
  */
-static int find_pair(const struct source *s, const struct param *p, int st, struct equal_piece pair[2], int *n_compared)
+static int find_equal_pieces(const struct source *s, const struct param *p, int st, struct equal_piece pair[2],
+                             int *n_compared)
 {
     const struct tmap *m = p->state[st];
     const uint64_t size = (uint64_t)dtype_size(m->dtype), row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
@@ -134,7 +135,7 @@ static int find_pair(const struct source *s, const struct param *p, int st, stru
     for (int k = 0; k < m->n_slices; k++)
         for (int i = 0; i < m->slice[k].n_extents; i++) {
             ARRAY_ROOM(piece, cap, (size_t)n + 1);
-            n += size && read_piece(s, &m->slice[k].extent[i], size, row, &piece[n]);
+            n += size && hash_piece_sample(s, &m->slice[k].extent[i], size, row, &piece[n]);
         }
     sort_pieces(piece, n);
     found = next_pair(s, piece, 0, n, false);
@@ -167,13 +168,13 @@ static struct piece_finding inspect_pieces(const struct source *s, const struct 
         return f;
     for (int st = STATE_N - 1; st >= 0 && f.state < 0; st--)
         if (has_pieces(p->state[st])) {
-            f.state = find_pair(s, p, st, f.pair, &n) ? st : -1;
+            f.state = find_equal_pieces(s, p, st, f.pair, &n) ? st : -1;
             f.comparable |= n > 1;
         }
     if (f.state >= STATE_EXP_AVG) {
         f.weights_differ = true;
         for (int st = 0; st < STATE_EXP_AVG; st++)
-            if (has_pieces(p->state[st]) && find_pair(s, p, st, of_weights, NULL))
+            if (has_pieces(p->state[st]) && find_equal_pieces(s, p, st, of_weights, NULL))
                 f.weights_differ = false;
     }
     return f;
@@ -201,7 +202,7 @@ static void check_pieces(const struct source *s, const struct mismatch_opts *o, 
         report_add(r, severity_of(o, f->state, SEV_NOTE), "other_rank", files_name(s->files, file),
                    files_record(s->files, b->record)->at + b->at, s->param[i].name,
                    "%s: a piece is the same as another rank's in %s: one rank's data is in two places",
-                   state_name((enum state)f->state), file_of(s, a->record));
+                   state_name((enum state)f->state), record_file_name(s, a->record));
     }
     free(reported);
     free(found);
@@ -255,13 +256,15 @@ static void check_vectors_of(const struct source *s, const struct source_file *o
 
         sort_pieces(piece, n);
         p = next_pair(s, piece, 0, n, true);
-        while (p && !read_piece(s, &p->x, sizeof(float), 1, &values))
+        while (p && !hash_piece_sample(s, &p->x, sizeof(float), 1, &values))
             p = next_pair(s, piece, (int)(p - piece) + 1, n, true);
         if (p)
-            report_add(r, severity_of(o, st, SEV_WARNING), "other_rank", file_of(s, p[1].x.record), ERR_NO_BYTE, NULL,
+            report_add(r, severity_of(o, st, SEV_WARNING), "other_rank", record_file_name(s, p[1].x.record),
+                       ERR_NO_BYTE, NULL,
                        "%s: the vector of record %s is the same as another rank's in %s: one rank's data is in two "
-                       "places", state_name((enum state)st), files_record(s->files, p[1].x.record)->name,
-                       file_of(s, p[0].x.record));
+                       "places",
+                       state_name((enum state)st), files_record(s->files, p[1].x.record)->name,
+                       record_file_name(s, p[0].x.record));
     }
     free(piece);
 }

@@ -75,7 +75,7 @@ uint64_t damage_elems(const struct damage *d, const struct tmap *m)
 
 /* ---- records ---- */
 
-static enum damage_why check_record(struct files *f, const struct record *rec, uint8_t *buf)
+static enum damage_why find_record_damage(struct files *f, const struct record *rec, uint8_t *buf)
 {
     const uint64_t size = files_size(f, rec->file);
     struct err e = {0};
@@ -97,7 +97,7 @@ static enum damage_why check_record(struct files *f, const struct record *rec, u
     return rec->has_crc && crc != rec->crc ? DAMAGE_CORRUPT : DAMAGE_NONE;
 }
 
-static int check_records(struct damage *d, const bool *used, const struct damage_opts *o, struct err *e)
+static int find_damaged_records(struct damage *d, const bool *used, const struct damage_opts *o, struct err *e)
 {
     struct files *f = d->s->files;
     bool stop = false;
@@ -114,7 +114,7 @@ static int check_records(struct damage *d, const bool *used, const struct damage
                 #pragma omp atomic write
                 stop = true;
             } else {
-                d->why[i] = check_record(f, files_record(f, i), buf);
+                d->why[i] = find_record_damage(f, files_record(f, i), buf);
             }
         }
         free(buf);
@@ -139,7 +139,7 @@ struct masked {
     struct err *e;
 };
 
-static int take_piece(void *ctx, const struct tmap_piece *p)
+static int read_masked_piece(void *ctx, const struct tmap_piece *p)
 {
     struct masked *g = ctx;
     const bool bad = p->src.record < g->d->n_records && g->d->why[p->src.record] != DAMAGE_NONE;
@@ -171,7 +171,7 @@ int damage_read(const struct damage *d, const struct tmap *m, const struct damag
     int rc;
 
     memset(lost, 0, r->n * sizeof *lost);
-    rc = tmap_gather(m, r->from * g.size, r->n * g.size, r->slice, take_piece, &g);
+    rc = tmap_gather(m, r->from * g.size, r->n * g.size, r->slice, read_masked_piece, &g);
     free(g.piece);
     return rc;
 }
@@ -237,7 +237,7 @@ int damage_find(struct source *s, const struct damage_opts *o, struct damage *ou
     *out = (struct damage){ .s = s, .n_records = files_n_records(s->files) };
     out->why = xcalloc((size_t)out->n_records + 1, sizeof *out->why);
     each_map(s, mark_used, used);
-    rc = check_records(out, used, o, e);
+    rc = find_damaged_records(out, used, o, e);
     if (rc == 0)
         list_states(out);
     else

@@ -82,7 +82,7 @@ enum mismatch_rule mismatch_rule_of(const struct source *s, const struct param *
     return sync ? MISMATCH_FREE : MISMATCH_NEAR;
 }
 
-enum severity mismatch_judge(const struct mismatch_count *c, enum mismatch_rule rule)
+enum severity mismatch_classify(const struct mismatch_count *c, enum mismatch_rule rule)
 {
     if (c->n_differ == 0 || rule == MISMATCH_FREE)
         return SEV_NOTE;
@@ -176,12 +176,12 @@ struct sampler {
     struct sampled *out;
 };
 
-static int file_of(const struct source *s, const struct extent *x)
+static int extent_file_number(const struct source *s, const struct extent *x)
 {
     return files_record(s->files, x->record)->file;
 }
 
-static const struct tmap *weights_of(const struct param *p)
+static const struct tmap *mismatch_weights_map(const struct param *p)
 {
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->copy;
 }
@@ -204,7 +204,7 @@ static void sample_values(struct sampler *m, enum state st, enum dtype t, const 
 /* Weights and masters of slice k, or of the tensor, from element `first` on, n of them; `x` is the masters' piece. */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
-    const struct tmap *w = weights_of(m->p), *f = m->p->state[STATE_FP32];
+    const struct tmap *w = mismatch_weights_map(m->p), *f = m->p->state[STATE_FP32];
     const struct tmap_slice *from = w ? &w->slice[k < 0 ? 0 : k] : NULL;
     struct mismatch_count c = {0}, *worst = &m->out->weights;
     uint8_t weights[SAMPLE * 4], masters[SAMPLE * 4];
@@ -214,16 +214,16 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
     if (!w || !mismatch_can_compare(w, f) || from->n_extents == 0 ||
         values_read(m->s->files, w, k, first, n, weights) < 0 || values_read(m->s->files, f, k, first, n, masters) < 0)
         return;
-    sample_values(m, STATE_BF16, w->dtype, weights, n, file_of(m->s, from->extent));
-    sample_values(m, STATE_FP32, f->dtype, masters, n, file_of(m->s, x));
+    sample_values(m, STATE_BF16, w->dtype, weights, n, extent_file_number(m->s, from->extent));
+    sample_values(m, STATE_FP32, f->dtype, masters, n, extent_file_number(m->s, x));
     mismatch_compare(&c, w->dtype, weights, masters, n);
-    severity = mismatch_judge(&c, rule);
+    severity = mismatch_classify(&c, rule);
     if (severity < m->out->severity || c.n_differ * max_u64(worst->n, 1) <= worst->n_differ * c.n)
         return;
     m->out->severity = severity;
     *worst = c;
-    m->out->weights_file = file_of(m->s, from->extent);
-    m->out->masters_file = file_of(m->s, x);
+    m->out->weights_file = extent_file_number(m->s, from->extent);
+    m->out->masters_file = extent_file_number(m->s, x);
 }
 
 /*
@@ -313,9 +313,9 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
 
     if (values_read(m->s->files, v, k, first, n, sq) < 0)
         return;
-    sample_values(m, STATE_EXP_AVG_SQ, DTYPE_F32, sq, n, file_of(m->s, x));
+    sample_values(m, STATE_EXP_AVG_SQ, DTYPE_F32, sq, n, extent_file_number(m->s, x));
     if (both)
-        sample_values(m, STATE_EXP_AVG, DTYPE_F32, avg, n, file_of(m->s, x));
+        sample_values(m, STATE_EXP_AVG, DTYPE_F32, avg, n, extent_file_number(m->s, x));
     for (uint64_t i = 0; i < n; i++)
         n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
     /* An optimizer whose betas were changed may show some. */
@@ -323,7 +323,7 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
         return;
     m->out->n_moments = n;
     m->out->n_large = n_large;
-    m->out->moments_file = file_of(m->s, x);
+    m->out->moments_file = extent_file_number(m->s, x);
 }
 
 typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x);
@@ -405,7 +405,7 @@ static void sample_param(const struct source *s, const struct param *p, double m
     if (!o->moments_only) {
         sample_copies(&m);
         m.masters_differ = !out->n_drifted[STATE_BF16] && out->n_drifted[STATE_FP32];
-        each_piece(&m, p->state[STATE_FP32], weights_of(p), sample_weights);
+        each_piece(&m, p->state[STATE_FP32], mismatch_weights_map(p), sample_weights);
     }
     each_piece(&m, p->state[STATE_EXP_AVG_SQ], p->state[STATE_EXP_AVG], sample_moments);
 }
@@ -413,7 +413,7 @@ static void sample_param(const struct source *s, const struct param *p, double m
 /* ---- what it says ---- */
 
 /* One finding a file: a foreign one has dozens of parameters. */
-static void tell_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
+static void report_foreign_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
 {
     bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
 
@@ -429,7 +429,7 @@ static void tell_weights(const struct source *s, const struct sampled *v, enum s
     free(told);
 }
 
-static void tell_moments(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
+static void report_foreign_moments(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
 {
     bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
 
@@ -445,8 +445,8 @@ static void tell_moments(const struct source *s, const struct sampled *v, enum s
 }
 
 /* NaN, infinities, negative second moments, copies that drifted: what verify finds in the same values. */
-static void tell_values(const struct source *s, const struct sampled *v, const struct mismatch_opts *o,
-                        struct report *r)
+static void report_sampled_values(const struct source *s, const struct sampled *v, const struct mismatch_opts *o,
+                                  struct report *r)
 {
     for (int i = 0; i < s->n_params; i++)
         for (enum state st = 0; st < STATE_N; st++) {
@@ -467,7 +467,7 @@ static void tell_values(const struct source *s, const struct sampled *v, const s
 }
 
 /* The start of each of the model's buffers: NaN there is no more right than in a weight. */
-static void tell_buffers(const struct source *s, const struct mismatch_opts *o, struct report *r)
+static void report_buffer_values(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     uint8_t bytes[SAMPLE * 4];
 
@@ -487,7 +487,7 @@ static void tell_buffers(const struct source *s, const struct mismatch_opts *o, 
 }
 
 /* The last stage's copies of tied parameters: the start and the end of each. */
-static void tell_tied(const struct source *s, const struct mismatch_opts *o, struct report *r)
+static void report_tied_samples(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     uint8_t first[SAMPLE * 4], last[SAMPLE * 4];
 
@@ -515,7 +515,7 @@ static void tell_tied(const struct source *s, const struct mismatch_opts *o, str
 }
 
 /* Single values, and copies that were averaged apart: one line for all of them. */
-static void tell_single(const struct source *s, const struct sampled *v, struct report *r)
+static void report_single_mismatches(const struct source *s, const struct sampled *v, struct report *r)
 {
     const struct sampled *first = NULL;
     int n = 0;
@@ -539,13 +539,13 @@ static void sample_all(const struct source *s, const struct mismatch_opts *o, st
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int i = 0; i < s->n_params; i++)
         sample_param(s, &s->param[i], most[i], o, &v[i]);
-    tell_weights(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
-    tell_moments(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
-    tell_single(s, v, r);
+    report_foreign_weights(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
+    report_foreign_moments(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
+    report_single_mismatches(s, v, r);
     if (!o->moments_only) {
-        tell_values(s, v, o, r);
-        tell_buffers(s, o, r);
-        tell_tied(s, o, r);
+        report_sampled_values(s, v, o, r);
+        report_buffer_values(s, o, r);
+        report_tied_samples(s, o, r);
     }
     copies_check(s, o, r);
     free(most);

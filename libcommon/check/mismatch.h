@@ -30,7 +30,7 @@ bool mismatch_can_compare(const struct tmap *weights, const struct tmap *masters
 /* Add n weights of bf16, f16 or f32 (of which masters are copies) against n fp32 masters. */
 void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n);
 /* All elements counted: ERROR when they cannot be of one save, WARNING when single ones differ, else NOTE. */
-enum severity mismatch_judge(const struct mismatch_count *c, enum mismatch_rule rule);
+enum severity mismatch_classify(const struct mismatch_count *c, enum mismatch_rule rule);
 
 struct mismatch_opts {
     bool accept;                /* findings are warnings */

@@ -28,7 +28,7 @@ struct repair_work {
     const void **at;                    /* [n_ranks]: scratch */
 };
 
-static size_t elem(const struct repair_work *w, int st)
+static size_t repair_elem_size(const struct repair_work *w, int st)
 {
     return (size_t)dtype_size(w->map[st]->dtype);
 }
@@ -37,7 +37,7 @@ static size_t elem(const struct repair_work *w, int st)
 
 static bool state_agrees(const struct repair_work *w, int st, uint64_t i)
 {
-    size_t size = elem(w, st);
+    size_t size = repair_elem_size(w, st);
 
     for (int k = 1; k < w->n_ranks; k++)
         if (memcmp(w->copy[st][0] + i * size, w->copy[st][k] + i * size, size) != 0)
@@ -52,7 +52,8 @@ static int votes_for(const struct repair_work *w, int k, uint64_t i)
 
     for (int st = 0; st < STATE_N; st++)
         for (int j = 0; w->map[st] && j < w->n_ranks; j++)
-            votes += memcmp(w->copy[st][k] + i * elem(w, st), w->copy[st][j] + i * elem(w, st), elem(w, st)) == 0;
+            votes += memcmp(w->copy[st][k] + i * repair_elem_size(w, st), w->copy[st][j] + i * repair_elem_size(w, st),
+                            repair_elem_size(w, st)) == 0;
     return votes;
 }
 
@@ -71,9 +72,9 @@ static int choose_rank(const struct repair_work *w, uint64_t i)
     return best;
 }
 
-static void settle_state(const struct repair_work *w, int st, uint64_t i, int rank)
+static void resolve_element_state(const struct repair_work *w, int st, uint64_t i, int rank)
 {
-    size_t size = elem(w, st);
+    size_t size = repair_elem_size(w, st);
 
     for (int k = 0; k < w->n_ranks; k++)
         w->at[k] = w->copy[st][k] + i * size;
@@ -100,7 +101,7 @@ static void round_master(enum dtype weights, const uint8_t *master, uint8_t *out
 
 static bool was_rounded_master(const struct repair_work *w, uint64_t i)
 {
-    size_t size = elem(w, STATE_BF16);
+    size_t size = repair_elem_size(w, STATE_BF16);
     uint8_t rounded[sizeof(float)];
 
     for (int k = 0; k < w->n_ranks; k++) {
@@ -111,20 +112,20 @@ static bool was_rounded_master(const struct repair_work *w, uint64_t i)
     return false;
 }
 
-static void settle(const struct repair_work *w, uint64_t i)
+static void resolve_element(const struct repair_work *w, uint64_t i)
 {
     int rank = choose_rank(w, i);
 
     for (int st = STATE_FP32; st < STATE_N; st++)
         if (w->map[st])
-            settle_state(w, st, i, rank);
+            resolve_element_state(w, st, i, rank);
     if (!w->map[STATE_BF16])
         return;
     if (w->map[STATE_FP32] && was_rounded_master(w, i))
         round_master(w->map[STATE_BF16]->dtype, w->out[STATE_FP32] + i * sizeof(float),
-                     w->out[STATE_BF16] + i * elem(w, STATE_BF16));
+                     w->out[STATE_BF16] + i * repair_elem_size(w, STATE_BF16));
     else
-        settle_state(w, STATE_BF16, i, rank);
+        resolve_element_state(w, STATE_BF16, i, rank);
 }
 
 /* ---- a chunk of all states ---- */
@@ -138,9 +139,10 @@ static bool any_differs(const struct repair_work *w, uint64_t i)
 }
 
 /* What the new values are to each rank's old ones. */
-static void measure(const struct repair_work *w, uint64_t n, struct repair_state *x, struct stats_diff *d)
+static void measure_repair_changes(const struct repair_work *w, uint64_t n, struct repair_state *x,
+                                   struct stats_diff *d)
 {
-    size_t size = elem(w, x->state);
+    size_t size = repair_elem_size(w, x->state);
     const uint8_t *out = w->out[x->state];
 
     for (int k = 0; k < w->n_ranks; k++)
@@ -159,25 +161,26 @@ static int read_chunk(const struct repair_work *w, uint64_t from, uint64_t n, st
 {
     for (int st = 0; st < STATE_N; st++)
         for (int k = 0; w->map[st] && k < w->n_ranks; k++)
-            if (tmap_read(w->map[st], w->files, (struct tmap_range){ k, from * elem(w, st), n * elem(w, st) },
+            if (tmap_read(w->map[st], w->files,
+                          (struct tmap_range){ k, from * repair_elem_size(w, st), n * repair_elem_size(w, st) },
                           w->copy[st][k], e) < 0)
                 return -1;
     return 0;
 }
 
-static void settle_chunk(const struct repair_work *w, uint64_t n)
+static void resolve_chunk(const struct repair_work *w, uint64_t n)
 {
     for (int st = 0; st < STATE_N; st++)
         if (w->map[st])
-            memcpy(w->out[st], w->copy[st][0], n * elem(w, st));
+            memcpy(w->out[st], w->copy[st][0], n * repair_elem_size(w, st));
     for (uint64_t i = 0; i < n; i++)
         if (any_differs(w, i))
-            settle(w, i);
+            resolve_element(w, i);
 }
 
 /* ---- a parameter ---- */
 
-static void work_begin(struct repair_work *w, const struct replica_param *rp)
+static void repair_work_init(struct repair_work *w, const struct replica_param *rp)
 {
     w->n_ranks = 0;
     for (int st = 0; st < STATE_N; st++) {
@@ -187,15 +190,15 @@ static void work_begin(struct repair_work *w, const struct replica_param *rp)
         if (!w->map[st])
             continue;
         w->n_ranks = w->map[st]->n_slices;
-        w->out[st] = xmalloc(CHUNK_ELEMS * elem(w, st));
+        w->out[st] = xmalloc(CHUNK_ELEMS * repair_elem_size(w, st));
         w->copy[st] = xcalloc((size_t)w->n_ranks, sizeof *w->copy[st]);
         for (int k = 0; k < w->n_ranks; k++)
-            w->copy[st][k] = xmalloc(CHUNK_ELEMS * elem(w, st));
+            w->copy[st][k] = xmalloc(CHUNK_ELEMS * repair_elem_size(w, st));
     }
     w->at = xcalloc((size_t)w->n_ranks, sizeof *w->at);
 }
 
-static void work_end(struct repair_work *w)
+static void repair_work_free(struct repair_work *w)
 {
     for (int st = 0; st < STATE_N; st++) {
         for (int k = 0; w->copy[st] && k < w->n_ranks; k++)
@@ -212,7 +215,7 @@ struct repair_place {
     struct crc_sum crc[STATE_N];
 };
 
-static void take_diffs(struct repair_state *x, const struct stats_diff *d)
+static void record_rank_diffs(struct repair_state *x, const struct stats_diff *d)
 {
     for (int k = 0; k < x->n_ranks; k++) {
         x->rank[k] = (struct repair_move){ d[k].n_differ, d[k].max_ulps, d[k].max_abs };
@@ -230,7 +233,7 @@ static int repair_param(struct repair_work *w, struct repair_place *pl, struct r
 
     for (int st = 0; st < STATE_N; st++)
         if (w->map[st])
-            n_elems = w->map[st]->len / elem(w, st);
+            n_elems = w->map[st]->len / repair_elem_size(w, st);
     for (uint64_t from = 0; from < n_elems && rc == 0; from += n) {
         n = min_u64(CHUNK_ELEMS, n_elems - from);
         if (w->o->stopped && w->o->stopped()) {
@@ -241,13 +244,14 @@ static int repair_param(struct repair_work *w, struct repair_place *pl, struct r
         }
         if (rc < 0)
             break;
-        settle_chunk(w, n);
+        resolve_chunk(w, n);
         for (int st = 0; st < STATE_N && rc == 0; st++) {
-            uint64_t len = w->map[st] ? n * elem(w, st) : 0, at = w->map[st] ? from * elem(w, st) : 0;
+            uint64_t len = w->map[st] ? n * repair_elem_size(w, st) : 0,
+                     at = w->map[st] ? from * repair_elem_size(w, st) : 0;
 
             if (!w->map[st])
                 continue;
-            measure(w, n, &state[st], d + (size_t)st * (size_t)w->n_ranks);
+            measure_repair_changes(w, n, &state[st], d + (size_t)st * (size_t)w->n_ranks);
             crc_sum_add(&pl->crc[st], w->map[st]->len, at, len, crc_bytes(0, w->out[st], len));
             rc = write_all_at(w->fd, w->out[st], len, pl->at[st] + at);
             if (rc < 0)
@@ -256,7 +260,7 @@ static int repair_param(struct repair_work *w, struct repair_place *pl, struct r
     }
     for (int st = 0; st < STATE_N; st++)
         if (w->map[st])
-            take_diffs(&state[st], d + (size_t)st * (size_t)w->n_ranks);
+            record_rank_diffs(&state[st], d + (size_t)st * (size_t)w->n_ranks);
     free(d);
     return rc;
 }
@@ -272,7 +276,7 @@ static bool drifted(const struct replica_param *rp)
 }
 
 /* Room for every state of every drifted parameter, one after the other. */
-static uint64_t lay_out(const struct replicas *r, struct repair_place *place)
+static uint64_t place_repaired_states(const struct replicas *r, struct repair_place *place)
 {
     uint64_t at = 0;
 
@@ -285,8 +289,8 @@ static uint64_t lay_out(const struct replicas *r, struct repair_place *place)
     return at;
 }
 
-static struct tmap *spooled_map(struct source *s, struct arena *a, int file, uint64_t at, uint32_t crc,
-                                const struct tmap *was)
+static struct tmap *map_repaired_state(struct source *s, struct arena *a, int file, uint64_t at, uint32_t crc,
+                                       const struct tmap *was)
 {
     struct tmap *m = arena_alloc(a, sizeof *m);
     struct tmap_slice *slice = arena_alloc(a, sizeof *slice);
@@ -300,7 +304,8 @@ static struct tmap *spooled_map(struct source *s, struct arena *a, int file, uin
 }
 
 /* The source's parameter takes the new values. */
-static void install(struct source *s, const struct replicas *r, const struct repair_place *place, int file)
+static void install_repaired_params(struct source *s, const struct replicas *r, const struct repair_place *place,
+                                    int file)
 {
     for (int i = 0; i < r->n_params; i++) {
         const struct replica_param *rp = &r->param[i];
@@ -311,7 +316,7 @@ static void install(struct source *s, const struct replicas *r, const struct rep
 
             if (!drifted(rp) || !rp->state[st].compared)
                 continue;
-            m = spooled_map(s, s->arena, file, place[i].at[st], place[i].crc[st].acc, replica_map(rp, st));
+            m = map_repaired_state(s, s->arena, file, place[i].at[st], place[i].crc[st].acc, replica_map(rp, st));
             *(rp->last_stage ? &p->tied[st] : &p->state[st]) = m;
             p->has_digest[st] &= rp->last_stage;
         }
@@ -342,17 +347,17 @@ static int repair_one(const struct repair_work *of_all, const struct replica_par
     struct repair_state state[STATE_N] = {0};
     int rc;
 
-    work_begin(&w, rp);
+    repair_work_init(&w, rp);
     for (int st = 0; st < STATE_N; st++)
         if (w.map[st])
             state[st] = (struct repair_state){
                 .param = rp->param, .last_stage = rp->last_stage, .state = (enum state)st, .n_ranks = w.n_ranks,
-                .n_elems = w.map[st]->len / elem(&w, st), .was = w.map[st],
+                .n_elems = w.map[st]->len / repair_elem_size(&w, st), .was = w.map[st],
                 .rank = xcalloc((size_t)w.n_ranks, sizeof(struct repair_move)),
             };
     rc = repair_param(&w, pl, state, e);
     keep_states(out, state);
-    work_end(&w);
+    repair_work_free(&w);
     return rc;
 }
 
@@ -360,7 +365,7 @@ int repair_run(struct source *s, const struct replicas *r, const struct repair_o
                struct err *e)
 {
     struct repair_place *place = xcalloc((size_t)r->n_params + 1, sizeof *place);
-    uint64_t size = lay_out(r, place);
+    uint64_t size = place_repaired_states(r, place);
     int fd = file_spool(o->spool, size, e), rc = fd < 0 ? -1 : 0;
     struct repair_work w = { .files = s->files, .o = o, .fd = fd };
 
@@ -369,7 +374,7 @@ int repair_run(struct source *s, const struct replicas *r, const struct repair_o
         if (drifted(&r->param[i]))
             rc = repair_one(&w, &r->param[i], &place[i], out, e);
     if (rc == 0) {
-        install(s, r, place, files_add_fd(s->files, fd, size, "repaired replicas"));
+        install_repaired_params(s, r, place, files_add_fd(s->files, fd, size, "repaired replicas"));
     } else {
         if (fd >= 0)
             close(fd);
@@ -399,7 +404,7 @@ static json_t *abs_json(double v)
     return isfinite(v) ? json_real(v) : json_null();
 }
 
-static void put_line(struct strbuf *out, json_t *o)
+static void append_repair_json(struct strbuf *out, json_t *o)
 {
     char *s = text_dump(o, JSON_COMPACT | JSON_ENSURE_ASCII);
 
@@ -408,7 +413,7 @@ static void put_line(struct strbuf *out, json_t *o)
     json_decref(o);
 }
 
-static json_t *state_json(const struct repair_state *x)
+static json_t *repair_state_json(const struct repair_state *x)
 {
     json_t *ranks = json_array();
 
@@ -427,9 +432,10 @@ void repair_log(const struct source *s, const struct repair *x, enum replica_pol
 {
     static const char *const policy[] = { "average", "first", "majority", "fail" };
 
-    put_line(out, json_pack("{s:s, s:i, s:s, s:i, s:I, s:s, s:i, s:i}", "format", "shardkit-repair", "version", 1,
-        "tag", s->tag, "tp", s->topo.tp, "iteration", (json_int_t)s->run.iteration, "policy", policy[how],
-        "parameters", x->n_params, "states", x->n));
+    append_repair_json(out,
+                       json_pack("{s:s, s:i, s:s, s:i, s:I, s:s, s:i, s:i}", "format", "shardkit-repair", "version", 1,
+                                 "tag", s->tag, "tp", s->topo.tp, "iteration", (json_int_t)s->run.iteration, "policy",
+                                 policy[how], "parameters", x->n_params, "states", x->n));
     for (int i = 0; i < x->n; i++)
-        put_line(out, state_json(&x->state[i]));
+        append_repair_json(out, repair_state_json(&x->state[i]));
 }

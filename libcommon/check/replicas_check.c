@@ -22,14 +22,14 @@ struct tmap *replica_map(const struct replica_param *p, int state)
     return p->last_stage ? p->param->tied[state] : p->param->state[state];
 }
 
-static bool wanted(const struct replicas_opts *o, const struct replica_param *p, int st)
+static bool is_replica_selected(const struct replicas_opts *o, const struct replica_param *p, int st)
 {
     const struct tmap *m = replica_map(p, st);
 
     return m && m->op == TMAP_REPLICAS && m->n_slices > 1 && (o->state < 0 || o->state == st);
 }
 
-static struct replica_kind *kind_of(struct replicas *r, const char *kind)
+static struct replica_kind *find_replica_kind(struct replicas *r, const char *kind)
 {
     for (int i = 0; i < r->n_kinds; i++)
         if (strcmp(r->kind[i].kind, kind) == 0)
@@ -47,19 +47,19 @@ static void list_param(const struct replicas_opts *o, const struct param *p, boo
     *rp = (struct replica_param){ .param = p, .last_stage = last_stage };
     param_kind(p->name, &rp->layer, kind);
     for (int st = 0; st < STATE_N; st++) {
-        rp->state[st].compared = matches(o, p->name, kind) && wanted(o, rp, st);
+        rp->state[st].compared = matches(o, p->name, kind) && is_replica_selected(o, rp, st);
         rp->state[st].worst_rank = -1;
         any |= rp->state[st].compared;
     }
     if (!any)
         return;
-    if (!kind_of(r, kind))
+    if (!find_replica_kind(r, kind))
         r->kind[r->n_kinds++].kind = xstrdup(kind);
-    rp->kind = kind_of(r, kind)->kind;
+    rp->kind = find_replica_kind(r, kind)->kind;
     r->n_params++;
 }
 
-static void list_params(const struct source *s, const struct replicas_opts *o, struct replicas *r)
+static void list_replica_params(const struct source *s, const struct replicas_opts *o, struct replicas *r)
 {
     r->param = xcalloc(2 * (size_t)s->n_params + 1, sizeof *r->param);
     r->kind = xcalloc((size_t)s->n_params + 1, sizeof *r->kind);
@@ -151,7 +151,7 @@ static void count_kinds(struct replicas *r)
 {
     r->in_sync = true;
     for (int i = 0; i < r->n_params; i++) {
-        struct replica_kind *k = kind_of(r, r->param[i].kind);
+        struct replica_kind *k = find_replica_kind(r, r->param[i].kind);
         bool in_sync = true;
 
         for (int st = 0; st < STATE_N; st++) {
@@ -173,7 +173,7 @@ static void count_kinds(struct replicas *r)
 int replicas_check(const struct source *s, const struct replicas_opts *o, struct replicas *out, struct err *e)
 {
     memset(out, 0, sizeof *out);
-    list_params(s, o, out);
+    list_replica_params(s, o, out);
     /* Small reads all over the set: the threads are there to keep requests in flight. */
     #pragma omp parallel for schedule(dynamic) num_threads(o->threads)
     for (int i = 0; i < out->n_params; i++) {

@@ -44,7 +44,7 @@ static void put_ranks(const struct replica_state *s, struct strbuf *sb)
         }
 }
 
-static void put_param(const struct replica_param *p, bool verbose, struct strbuf *sb)
+static void append_replica_param(const struct replica_param *p, bool verbose, struct strbuf *sb)
 {
     for (int st = 0; st < STATE_N; st++) {
         const struct replica_state *s = &p->state[st];
@@ -74,7 +74,7 @@ void replicas_text(const struct replicas *r, const char *path, const char *glob,
         put_kind(&r->kind[i], sb);
         for (int k = 0; k < r->n_params; k++)
             if (r->param[k].kind == r->kind[i].kind)
-                put_param(&r->param[k], verbose, sb);
+                append_replica_param(&r->param[k], verbose, sb);
     }
     if (r->n_params == 0 && glob)
         strbuf_addf(sb, "%s: no parameter that '%s' matches has more than one copy\n", path, glob);
@@ -107,7 +107,7 @@ static json_t *kind_json(const struct replica_kind *k)
                      "states", states);
 }
 
-static json_t *state_json(const struct replica_param *p, int st)
+static json_t *replica_state_json(const struct replica_param *p, int st)
 {
     const struct replica_state *s = &p->state[st];
     json_t *ranks = json_array();
@@ -132,7 +132,7 @@ json_t *replicas_json(const struct replicas *r, bool verbose)
     for (int i = 0; i < r->n_params; i++)
         for (int st = 0; st < STATE_N; st++)
             if (r->param[i].state[st].compared && (verbose || r->param[i].state[st].n_differ))
-                json_array_append_new(params, state_json(&r->param[i], st));
+                json_array_append_new(params, replica_state_json(&r->param[i], st));
     return json_pack("{s:b, s:i, s:i, s:I, s:o, s:o}", "in_sync", (int)r->in_sync, "n_params", r->n_params,
         "n_params_out_of_sync", replicas_out_of_sync(r), "read_bytes", (json_int_t)r->read_bytes, "kinds", kinds,
         "parameters", params);

@@ -34,13 +34,13 @@ struct salvage_param {
 };
 
 /* The last stage's position table of a gpt2 model is neither tied nor trained. */
-static bool is_tied(const struct param *p)
+static bool is_salvage_param_tied(const struct param *p)
 {
     return !param_ends(p->name, ROLE_POSITION);
 }
 
 /* By parameter, in the order of the damage; *bytes is the room for all. Caller frees. */
-static struct salvage_param *list_params(const struct damage *d, int *n, uint64_t *bytes)
+static struct salvage_param *list_salvage_params(const struct damage *d, int *n, uint64_t *bytes)
 {
     struct salvage_param *list = xcalloc((size_t)d->n + 1, sizeof *list);
 
@@ -80,7 +80,7 @@ uint64_t salvage_bytes(const struct damage *d)
     uint64_t bytes;
     int n;
 
-    free(list_params(d, &n, &bytes));
+    free(list_salvage_params(d, &n, &bytes));
     return bytes;
 }
 
@@ -99,7 +99,7 @@ struct work {
     struct salvage_state *to[STATE_N];
 };
 
-static uint64_t elem(const struct tmap *m)
+static uint64_t salvage_elem_size(const struct tmap *m)
 {
     return (uint64_t)dtype_size(m->dtype);
 }
@@ -107,7 +107,7 @@ static uint64_t elem(const struct tmap *m)
 /* Elements of `to` that are lost, from what is not lost of `other`. */
 static void fill_from(struct work *w, enum state st, uint64_t n, enum salvage_origin how)
 {
-    const uint64_t size = elem(w->p->state[st]);
+    const uint64_t size = salvage_elem_size(w->p->state[st]);
 
     for (uint64_t i = 0; i < n; i++)
         if (w->lost[st][i] && !w->lost_other[i]) {
@@ -123,16 +123,16 @@ static bool any_lost(const bool *lost, uint64_t n)
 }
 
 /* One state: what can be read of it, then of its copies. */
-static int read_state(struct work *w, enum state st, uint64_t from, uint64_t n, struct err *e)
+static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint64_t n, struct err *e)
 {
     const struct tmap *m = w->p->state[st], *tied = w->p->tied[st];
     const bool replicas = m->op == TMAP_REPLICAS;
     struct damage_range r = { .slice = replicas ? 0 : -1, .from = from, .n = n };
 
     memset(w->origin[st], SALVAGE_KEPT, n);
-    memset(w->buf[st], 0, n * elem(m));
+    memset(w->buf[st], 0, n * salvage_elem_size(m));
     if (w->sp->proved[st]) {
-        const struct tmap_range bytes = { 0, from * elem(m), n * elem(m) };
+        const struct tmap_range bytes = { 0, from * salvage_elem_size(m), n * salvage_elem_size(m) };
 
         memset(w->lost[st], 0, n);
         return tmap_read(m, w->d->s->files, bytes, w->buf[st], e);
@@ -147,8 +147,9 @@ static int read_state(struct work *w, enum state st, uint64_t from, uint64_t n, 
             if (w->lost_other[i] && !w->lost[st][i])
                 w->origin[st][i] = SALVAGE_COPIED;      /* it is this rank's that is lost */
     }
-    for (r.slice = 0; tied && is_tied(w->p) && any_lost(w->lost[st], n) &&
-                      r.slice < (tied->op == TMAP_REPLICAS ? tied->n_slices : 1); r.slice++) {
+    for (r.slice = 0; tied && is_salvage_param_tied(w->p) && any_lost(w->lost[st], n) &&
+                      r.slice < (tied->op == TMAP_REPLICAS ? tied->n_slices : 1);
+         r.slice++) {
         const struct damage_range t = { .slice = tied->op == TMAP_REPLICAS ? r.slice : -1, .from = from, .n = n };
 
         if (damage_read(w->d, tied, &t, w->other, w->lost_other, e) < 0)
@@ -175,14 +176,14 @@ static int read_from(struct work *w, enum state st, const struct damage_range *a
     return *has ? damage_read(w->o->from_damage, m, &r, w->other, w->lost_other, e) : 0;
 }
 
-static double value_of(const struct work *w, enum state st, const uint8_t *buf, uint64_t i)
+static double salvage_element_value(const struct work *w, enum state st, const uint8_t *buf, uint64_t i)
 {
     const enum dtype t = w->p->state[st]->dtype;
 
     return dtype_value(t, buf + i * (uint64_t)dtype_size(t));
 }
 
-static void put(struct work *w, enum state st, uint64_t i, double v, enum salvage_origin how)
+static void put_salvaged_value(struct work *w, enum state st, uint64_t i, double v, enum salvage_origin how)
 {
     const enum dtype t = w->p->state[st]->dtype;
 
@@ -196,7 +197,8 @@ static void round_weights(struct work *w, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
         if (w->lost[STATE_BF16][i] && !w->lost[STATE_FP32][i])
-            put(w, STATE_BF16, i, value_of(w, STATE_FP32, w->buf[STATE_FP32], i), SALVAGE_ROUNDED);
+            put_salvaged_value(w, STATE_BF16, i, salvage_element_value(w, STATE_FP32, w->buf[STATE_FP32], i),
+                               SALVAGE_ROUNDED);
 }
 
 /* Does the other checkpoint's master i round to the weight that is there? */
@@ -205,7 +207,7 @@ static bool fits_weight(const struct work *w, uint64_t i)
     const enum dtype t = w->p->state[STATE_BF16]->dtype;
     uint8_t rounded[16];
 
-    dtype_put(t, value_of(w, STATE_FP32, w->other, i), rounded);
+    dtype_put(t, salvage_element_value(w, STATE_FP32, w->other, i), rounded);
     return memcmp(rounded, w->buf[STATE_BF16] + i * (uint64_t)dtype_size(t), (size_t)dtype_size(t)) == 0;
 }
 
@@ -221,15 +223,15 @@ static int fill_masters(struct work *w, const struct damage_range *at, struct er
     for (uint64_t i = 0; has && i < at->n; i++)
         if (w->lost[STATE_FP32][i] && !w->lost_other[i] &&
             (!weights || w->lost[STATE_BF16][i] || fits_weight(w, i)))
-            put(w, STATE_FP32, i, value_of(w, STATE_FP32, w->other, i), SALVAGE_TAKEN);
+            put_salvaged_value(w, STATE_FP32, i, salvage_element_value(w, STATE_FP32, w->other, i), SALVAGE_REPLACED);
     for (uint64_t i = 0; weights && i < at->n; i++)
         if (w->lost[STATE_FP32][i] && !w->lost[STATE_BF16][i])
-            put(w, STATE_FP32, i, value_of(w, STATE_BF16, w->buf[STATE_BF16], i),
-                w->p->state[STATE_BF16]->dtype == DTYPE_F32 ? SALVAGE_COPIED : SALVAGE_WIDENED);
+            put_salvaged_value(w, STATE_FP32, i, salvage_element_value(w, STATE_BF16, w->buf[STATE_BF16], i),
+                               w->p->state[STATE_BF16]->dtype == DTYPE_F32 ? SALVAGE_COPIED : SALVAGE_WIDENED);
     return 0;
 }
 
-static int take_state(struct work *w, enum state st, const struct damage_range *at, struct err *e)
+static int fill_state_from_other(struct work *w, enum state st, const struct damage_range *at, struct err *e)
 {
     bool has;
 
@@ -238,7 +240,7 @@ static int take_state(struct work *w, enum state st, const struct damage_range *
     if (read_from(w, st, at, &has, e) < 0)
         return -1;
     if (has)
-        fill_from(w, st, at->n, SALVAGE_TAKEN);
+        fill_from(w, st, at->n, SALVAGE_REPLACED);
     return 0;
 }
 
@@ -253,23 +255,23 @@ static int fill_moments(struct work *w, const struct damage_range *at, struct er
     for (int st = STATE_EXP_AVG; st <= STATE_EXP_AVG_SQ; st++) {
         if (!lost[st])
             continue;
-        if (take_state(w, (enum state)st, at, e) < 0)
+        if (fill_state_from_other(w, (enum state)st, at, e) < 0)
             return -1;
         for (uint64_t i = 0; i < at->n; i++)
             if (lost[st][i])
-                put(w, (enum state)st, i, 0, SALVAGE_ZEROED);
+                put_salvaged_value(w, (enum state)st, i, 0, SALVAGE_ZEROED);
     }
     /* One taken and the other not: both are 0. */
     for (uint64_t i = 0; lost[STATE_EXP_AVG] && lost[STATE_EXP_AVG_SQ] && i < at->n; i++)
         if (w->origin[STATE_EXP_AVG_SQ][i] == SALVAGE_ZEROED && w->origin[STATE_EXP_AVG][i] != SALVAGE_ZEROED)
-            put(w, STATE_EXP_AVG, i, 0, SALVAGE_ZEROED);
+            put_salvaged_value(w, STATE_EXP_AVG, i, 0, SALVAGE_ZEROED);
     return 0;
 }
 
-static int fill_chunk(struct work *w, const struct damage_range *at, struct err *e)
+static int salvage_chunk_states(struct work *w, const struct damage_range *at, struct err *e)
 {
     for (int st = 0; st < STATE_N; st++)
-        if (w->buf[st] && read_state(w, (enum state)st, at->from, at->n, e) < 0)
+        if (w->buf[st] && read_damaged_state(w, (enum state)st, at->from, at->n, e) < 0)
             return -1;
     if (w->buf[STATE_BF16] && w->buf[STATE_FP32])
         round_weights(w, at->n);
@@ -277,7 +279,7 @@ static int fill_chunk(struct work *w, const struct damage_range *at, struct err 
         return -1;
     if (w->buf[STATE_BF16] && w->buf[STATE_FP32])
         round_weights(w, at->n);                        /* of masters that were taken */
-    if (w->buf[STATE_BF16] && take_state(w, STATE_BF16, at, e) < 0)
+    if (w->buf[STATE_BF16] && fill_state_from_other(w, STATE_BF16, at, e) < 0)
         return -1;
     return fill_moments(w, at, e);
 }
@@ -293,20 +295,20 @@ static bool is_needed(const struct salvage_param *sp, const struct param *p, int
                             (sp->make[STATE_EXP_AVG_SQ] && st == STATE_EXP_AVG));
 }
 
-static void work_begin(struct work *w)
+static void salvage_work_init(struct work *w)
 {
     w->other = xmalloc(CHUNK_ELEMS * 16);
     w->lost_other = xmalloc(CHUNK_ELEMS);
     for (int st = 0; st < STATE_N; st++) {
         if (!is_needed(w->sp, w->p, st))
             continue;
-        w->buf[st] = xmalloc(CHUNK_ELEMS * elem(w->p->state[st]));
+        w->buf[st] = xmalloc(CHUNK_ELEMS * salvage_elem_size(w->p->state[st]));
         w->lost[st] = xmalloc(CHUNK_ELEMS);
         w->origin[st] = xmalloc(CHUNK_ELEMS);
     }
 }
 
-static void work_end(struct work *w)
+static void salvage_work_free(struct work *w)
 {
     free(w->other);
     free(w->lost_other);
@@ -317,9 +319,9 @@ static void work_end(struct work *w)
     }
 }
 
-static int keep_chunk(struct work *w, int st, const struct damage_range *at, struct err *e)
+static int spool_salvaged_chunk(struct work *w, int st, const struct damage_range *at, struct err *e)
 {
-    const uint64_t size = elem(w->p->state[st]), len = at->n * size;
+    const uint64_t size = salvage_elem_size(w->p->state[st]), len = at->n * size;
 
     for (uint64_t i = 0; i < at->n; i++)
         w->to[st]->n[w->lost[st][i] ? SALVAGE_ABSENT : w->origin[st][i]]++;
@@ -337,7 +339,7 @@ static int fill_param(struct work *w, struct err *e)
 
     for (int st = 0; st < STATE_N; st++)
         if (w->sp->make[st])
-            n_elems = w->p->state[st]->len / elem(w->p->state[st]);
+            n_elems = w->p->state[st]->len / salvage_elem_size(w->p->state[st]);
     for (uint64_t from = 0; from < n_elems && rc == 0; from += CHUNK_ELEMS) {
         const struct damage_range at = { .from = from, .n = min_u64(CHUNK_ELEMS, n_elems - from) };
 
@@ -345,10 +347,10 @@ static int fill_param(struct work *w, struct err *e)
             err_stop(e);
             return -1;
         }
-        rc = fill_chunk(w, &at, e);
+        rc = salvage_chunk_states(w, &at, e);
         for (int st = 0; st < STATE_N && rc == 0; st++)
             if (w->sp->make[st])
-                rc = keep_chunk(w, st, &at, e);
+                rc = spool_salvaged_chunk(w, st, &at, e);
     }
     return rc;
 }
@@ -368,7 +370,7 @@ static struct tmap *map_of_record(struct source *s, const struct record *r, cons
     return m;
 }
 
-static struct tmap *spooled_map(struct source *s, int file, uint64_t at, uint32_t crc, const struct tmap *was)
+static struct tmap *map_salvaged_state(struct source *s, int file, uint64_t at, uint32_t crc, const struct tmap *was)
 {
     const struct record r = { .file = file, .at = at, .len = was->len, .has_crc = true, .crc = crc,
                               .name = "salvaged" };
@@ -376,7 +378,7 @@ static struct tmap *spooled_map(struct source *s, int file, uint64_t at, uint32_
     return map_of_record(s, &r, was);
 }
 
-static bool same_shape(const struct param *p, const struct param *q)
+static bool is_same_salvage_shape(const struct param *p, const struct param *q)
 {
     return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
 }
@@ -389,15 +391,15 @@ static int fill_one(const struct damage *d, const struct salvage_opts *o, const 
     const struct param *q = o->from ? source_param(o->from, w.p->name) : NULL;
     int rc;
 
-    w.from = q && same_shape(w.p, q) ? q : NULL;
+    w.from = q && is_same_salvage_shape(w.p, q) ? q : NULL;
     for (int st = 0; st < STATE_N; st++) {
         to[st] = (struct salvage_state){ .param = sp->param, .state = (enum state)st, .record = sp->record[st] };
         w.to[st] = &to[st];
     }
-    work_begin(&w);
+    salvage_work_init(&w);
     rc = fill_param(&w, e);
     memcpy(crc, w.crc, sizeof w.crc);
-    work_end(&w);
+    salvage_work_free(&w);
     return rc;
 }
 
@@ -414,14 +416,14 @@ static void install_state(struct source *s, struct param *p, enum state st, stru
     p->state[st] = to;
 }
 
-static void install(struct source *s, const struct salvage_param *sp, const uint32_t *crc, int file)
+static void install_salvaged_param(struct source *s, const struct salvage_param *sp, const uint32_t *crc, int file)
 {
     struct param *p = &s->param[sp->param];
 
     for (int st = 0; st < STATE_N; st++) {
         if (sp->make[st]) {
             p->has_digest[st] = p->has_digest[st] && p->digest[st] == crc[st];
-            install_state(s, p, (enum state)st, spooled_map(s, file, sp->at[st], crc[st], p->state[st]));
+            install_state(s, p, (enum state)st, map_salvaged_state(s, file, sp->at[st], crc[st], p->state[st]));
         }
         if (sp->drop_tied[st] || sp->make[st])
             p->tied[st] = NULL;
@@ -431,8 +433,8 @@ static void install(struct source *s, const struct salvage_param *sp, const uint
 }
 
 /* What is to be reported. */
-static void keep(struct salvage *out, const struct damage *d, const struct salvage_param *sp,
-                 const struct salvage_state *state, const uint32_t *crc)
+static void record_salvaged_param(struct salvage *out, const struct damage *d, const struct salvage_param *sp,
+                                  const struct salvage_state *state, const uint32_t *crc)
 {
     const struct param *p = &d->s->param[sp->param];
 
@@ -446,7 +448,7 @@ static void keep(struct salvage *out, const struct damage *d, const struct salva
             *tied = (struct salvage_state){ .param = sp->param, .state = (enum state)st, .last_stage = true,
                                             .record = sp->tied_record[st] };
             tied->n[SALVAGE_COPIED] = damage_elems(d, p->tied[st]);
-            tied->n[SALVAGE_KEPT] = p->tied[st]->len / elem(p->tied[st]) - tied->n[SALVAGE_COPIED];
+            tied->n[SALVAGE_KEPT] = p->tied[st]->len / salvage_elem_size(p->tied[st]) - tied->n[SALVAGE_COPIED];
             out->n_elems[SALVAGE_COPIED] += tied->n[SALVAGE_COPIED];
         }
         if (!sp->make[st])
@@ -466,8 +468,8 @@ int salvage_run(struct source *s, const struct damage *d, const struct salvage_o
 {
     uint64_t bytes;
     int n, rc = 0, file;
-    struct salvage_param *list = list_params(d, &n, &bytes);
-    struct salvage_state (*state)[STATE_N] = xcalloc((size_t)n + 1, sizeof *state);
+    struct salvage_param *list = list_salvage_params(d, &n, &bytes);
+    struct salvage_state(*state)[STATE_N] = xcalloc((size_t)n + 1, sizeof *state);
     uint32_t (*crc)[STATE_N] = xcalloc((size_t)n + 1, sizeof *crc);
     struct err *each = xcalloc((size_t)n + 1, sizeof *each);
 
@@ -484,11 +486,11 @@ int salvage_run(struct source *s, const struct damage *d, const struct salvage_o
         if (rc < 0 && e->kind == ERR_NONE && each[i].kind != ERR_NONE)
             *e = each[i];
         if (rc == 0)
-            keep(out, d, &list[i], state[i], crc[i]);
+            record_salvaged_param(out, d, &list[i], state[i], crc[i]);
     }
     file = o->spool >= 0 ? files_add_fd(s->files, o->spool, bytes, "salvaged values") : -1;
     for (int i = 0; i < n && rc == 0 && file >= 0; i++)
-        install(s, &list[i], crc[i], file);
+        install_salvaged_param(s, &list[i], crc[i], file);
     if (rc < 0)
         salvage_free(out);
     free(list);
@@ -600,7 +602,7 @@ int salvage_values(struct source *s, const struct damage *d, const struct salvag
 
 /* ---- the journal ---- */
 
-static void put_line(struct strbuf *out, json_t *o)
+static void append_salvage_json(struct strbuf *out, json_t *o)
 {
     char *s = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 
@@ -609,7 +611,7 @@ static void put_line(struct strbuf *out, json_t *o)
     json_decref(o);
 }
 
-static json_t *state_json(const struct source *s, const struct salvage_state *x)
+static json_t *salvage_state_json(const struct source *s, const struct salvage_state *x)
 {
     const struct param *p = &s->param[x->param];
     uint64_t n_elems = 0;
@@ -635,16 +637,17 @@ void salvage_log(const struct damage *d, const struct salvage *x, const struct s
 {
     const struct source *s = d->s;
 
-    put_line(out, json_pack("{s:s, s:i, s:o, s:I, s:o, s:I, s:i, s:i}", "format", "shardkit-salvage", "version", 1,
-        "tag", text_json(s->tag), "iteration", (json_int_t)s->run.iteration, "from",
-        from ? text_json(from->tag) : json_null(), "from_iteration", (json_int_t)(from ? from->run.iteration : -1),
-        "parameters", x->n_params, "states", x->n));
+    append_salvage_json(out, json_pack("{s:s, s:i, s:o, s:I, s:o, s:I, s:i, s:i}", "format", "shardkit-salvage",
+                                       "version", 1, "tag", text_json(s->tag), "iteration",
+                                       (json_int_t)s->run.iteration, "from", from ? text_json(from->tag) : json_null(),
+                                       "from_iteration", (json_int_t)(from ? from->run.iteration : -1), "parameters",
+                                       x->n_params, "states", x->n));
     for (int i = 0; i < x->n; i++)
-        put_line(out, state_json(s, &x->state[i]));
+        append_salvage_json(out, salvage_state_json(s, &x->state[i]));
     for (int i = 0; i < d->n_values; i++) {
         const char *name = s->value[d->value[i]].name;
 
-        put_line(out, json_pack("{s:o, s:s}", "value", text_json(name), "origin",
-                                words[str_ends(name, ".step") ? SALVAGE_COPIED : SALVAGE_TAKEN]));
+        append_salvage_json(out, json_pack("{s:o, s:s}", "value", text_json(name), "origin",
+                                           words[str_ends(name, ".step") ? SALVAGE_COPIED : SALVAGE_REPLACED]));
     }
 }

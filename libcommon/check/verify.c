@@ -17,7 +17,7 @@
 #include "libcommon/layout/manifest.h"
 
 /* Findings about this file with this code. */
-static bool is_told_as(const struct report *r, const char *name, const char *code)
+static bool has_finding_code(const struct report *r, const char *name, const char *code)
 {
     for (int i = 0; i < report_n(r); i++) {
         const struct finding *f = report_get(r, i);
@@ -28,7 +28,7 @@ static bool is_told_as(const struct report *r, const char *name, const char *cod
     return false;
 }
 
-static int name_cmp(const void *a, const void *b)
+static int compare_stray_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -48,10 +48,10 @@ static void check_strays(const struct source *s, struct report *r)
         bool item = files_home(s->files, i, &(uint64_t){0}) != i;
 
         if (!known[i] && !item && str_starts(name, inside) && !str_starts(name + strlen(inside), "../") &&
-            !is_told_as(r, name, "extra_file"))
+            !has_finding_code(r, name, "extra_file"))
             stray[n_strays++] = name;
     }
-    qsort(stray, (size_t)n_strays, sizeof *stray, name_cmp);    /* folders list in any order */
+    qsort(stray, (size_t)n_strays, sizeof *stray, compare_stray_names);    /* folders list in any order */
     for (int i = 0; i < n_strays; i++)
         report_add(r, SEV_WARNING, "stray_file", stray[i], ERR_NO_BYTE, NULL,
                    "does not belong to a %s checkpoint", layout_name(s->kind));
@@ -89,7 +89,7 @@ static struct scan_zip *open_zips(struct source *s, bool weights_only, int *n, s
         struct err e = {0};
 
         zip[i].zip = zip_open(s->files, zip[i].file, &e);
-        if (!zip[i].zip && !scan_is_told(r, files_name(s->files, zip[i].file)))
+        if (!zip[i].zip && !scan_has_error(r, files_name(s->files, zip[i].file)))
             report_add_err(r, "unreadable", &e);
     }
     return zip;
@@ -102,7 +102,7 @@ static void close_zips(struct scan_zip *zip, int n)
     free(zip);
 }
 
-static void check_containers(struct source *s, const struct scan_zip *zip, int n, struct report *r)
+static void check_zip_containers(struct source *s, const struct scan_zip *zip, int n, struct report *r)
 {
     for (int i = 0; i < n; i++) {
         struct err e = {0};
@@ -130,7 +130,7 @@ static int verify_opened(struct source *s, const struct verify_opts *o, struct r
     struct scan_zip *zip = open_zips(s, o->weights_only, &n, r);
 
     if (!o->lenient)
-        check_containers(s, zip, n, r);
+        check_zip_containers(s, zip, n, r);
     scan_items(s, o, r);
     rc = values_check(s, zip, n, o, r, e);
     close_zips(zip, n);

@@ -49,20 +49,20 @@ static struct scan_place *sorted_records(struct files *f, int *n)
     return p;
 }
 
-static void tell_crc(struct files *f, const struct record *rec, uint32_t crc, struct report *r)
+static void report_crc_mismatch(struct files *f, const struct record *rec, uint32_t crc, struct report *r)
 {
     report_add(r, SEV_ERROR, "crc", files_name(f, rec->file), rec->at, NULL,
                "record %s is corrupt (crc %08x, expected %08x)", rec->name, crc, rec->crc);
 }
 
-static void tell_bare(const struct source *s, int file, int n, struct report *r)
+static void report_missing_crcs(const struct source *s, int file, int n, struct report *r)
 {
     report_add(r, SEV_WARNING, "no_crc", files_name(s->files, file), ERR_NO_BYTE, NULL,
                "%d records have no checksum stored, damage in them cannot be seen", n);
 }
 
 /* Compressed bytes are checked by unpacking them. */
-static void check_packed(struct source *s, int file, const struct zip_entry *z, struct report *r)
+static void check_compressed_entry(struct source *s, int file, const struct zip_entry *z, struct report *r)
 {
     struct archive_want want = { .name = z->name, .size = z->size, .crc = z->crc };
     struct err e = {0};
@@ -72,7 +72,7 @@ static void check_packed(struct source *s, int file, const struct zip_entry *z, 
 }
 
 /* Make a record of every stored entry that is none yet (pickle, version, byte order). */
-static void add_entries(struct source *s, const struct scan_list *scan, struct report *r)
+static void add_zip_entry_records(struct source *s, const struct scan_list *scan, struct report *r)
 {
     int n;
     struct scan_place *known = sorted_records(s->files, &n);
@@ -90,21 +90,21 @@ static void add_entries(struct source *s, const struct scan_list *scan, struct r
                 continue;
             n_bare += ze->crc == 0;
             if (ze->method != 0)
-                check_packed(s, file, ze, r);
+                check_compressed_entry(s, file, ze, r);
             else if (!bsearch(&want, known, (size_t)n, sizeof *known, place_cmp))
                 files_add_record(s->files, &(struct record){ .file = want.file, .at = want.at, .len = ze->size,
                                                              .has_crc = ze->crc != 0, .crc = ze->crc,
                                                              .name = ze->name });
         }
         if (n_bare)
-            tell_bare(s, file, n_bare, r);
+            report_missing_crcs(s, file, n_bare, r);
     }
     free(known);
 }
 
 /* ---- zips inside files ---- */
 
-bool scan_is_told(const struct report *r, const char *name)
+bool scan_has_error(const struct report *r, const char *name)
 {
     for (int i = 0; i < report_n(r); i++) {
         const struct finding *f = report_get(r, i);
@@ -137,7 +137,8 @@ static void check_entry(struct source *s, int file, const struct zip_entry *z, s
         left -= n;
     }
     if (crc != z->crc)
-        tell_crc(s->files, &(struct record){ .file = home, .at = home_at, .crc = z->crc, .name = z->name }, crc, r);
+        report_crc_mismatch(s->files, &(struct record){ .file = home, .at = home_at, .crc = z->crc, .name = z->name },
+                            crc, r);
     free(buf);
 }
 
@@ -148,7 +149,7 @@ static void check_item(struct source *s, int file, const struct scan_place *know
     struct zip *z = zip_open(s->files, file, &e);
     int n_bare = 0;
 
-    if (!z && !scan_is_told(r, files_name(s->files, file)))
+    if (!z && !scan_has_error(r, files_name(s->files, file)))
         report_add_err(r, "unreadable", &e);
     if (z && !lenient && zip_check_container(z, s->files, file, r, &e) < 0)
         report_add_err(r, "read", &e);
@@ -161,12 +162,12 @@ static void check_item(struct source *s, int file, const struct scan_place *know
             continue;
         n_bare += ze->crc == 0;
         if (ze->method != 0)
-            check_packed(s, file, ze, r);
+            check_compressed_entry(s, file, ze, r);
         else if (ze->crc != 0 && !bsearch(&want, known, (size_t)n_known, sizeof *known, place_cmp))
             check_entry(s, file, ze, r);
     }
     if (n_bare)
-        tell_bare(s, file, n_bare, r);
+        report_missing_crcs(s, file, n_bare, r);
     zip_close(z);
 }
 
@@ -335,7 +336,7 @@ static void scan_direct(struct source *s, const struct scan_list *scan, struct r
             continue;
         crc = crc_bytes(0, im.bytes[rec->file] + rec->at, rec->len);
         if (crc != rec->crc)
-            tell_crc(s->files, rec, crc, r);
+            report_crc_mismatch(s->files, rec, crc, r);
     }
     for (int i = 0; i < scan->n; i++)
         direct_item(&im, &scan->item[i], i, scan->look, scan->ctx);
@@ -452,7 +453,7 @@ int scan_run(struct source *s, const struct scan_list *scan, const struct verify
 {
     struct scan_list possible = *scan;
 
-    add_entries(s, scan, r);
+    add_zip_entry_records(s, scan, r);
     if (!sizes_possible(s, scan->item, scan->n, r))
         possible.n = 0;
     if (total_bytes(s->files) > DIRECT_MAX_BYTES)
@@ -463,7 +464,7 @@ int scan_run(struct source *s, const struct scan_list *scan, const struct verify
 
 /* ---- what is known afterwards ---- */
 
-static int run_cmp(const void *a, const void *b)
+static int compare_manifest_runs(const void *a, const void *b)
 {
     const struct manifest_run *x = a, *y = b;
 
@@ -498,7 +499,7 @@ int scan_runs(const struct source *s, const struct scan_item *item, int n, struc
         if (rec && !rec->has_crc)
             run[n_runs++] = (struct manifest_run){ rec->file, rec->at + x->at, x->len, item[i].crc };
     }
-    qsort(run, (size_t)n_runs, sizeof *run, run_cmp);
+    qsort(run, (size_t)n_runs, sizeof *run, compare_manifest_runs);
     /* Two tables that name the same bytes would count them twice. */
     for (int i = 0; i < n_runs; i++)
         if (n_kept == 0 || run[n_kept - 1].file != run[i].file ||

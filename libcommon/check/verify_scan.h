@@ -32,7 +32,7 @@ int scan_runs(const struct source *s, const struct scan_item *item, int n, struc
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
 
 /* Has an error about this file been reported? Its finding names it, or its sentence begins with it. */
-bool scan_is_told(const struct report *r, const char *name);
+bool scan_has_error(const struct report *r, const char *name);
 /*
  * The zips inside files, a batch at a time: their containers (not with `lenient`), and the CRCs of all entries that are
  * no record of s->files; those are scan_run()'s. Findings "unreadable", "container", "crc", "no_crc", "read".

@@ -69,7 +69,7 @@ static void round_block(const uint32_t *bits, size_t n, bool any_nan, enum dtype
     }
 }
 
-static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint8_t *b, uint64_t len)
+static void scan_f32_bytes(struct passed *p, uint64_t total, uint64_t from, const uint8_t *b, uint64_t len)
 {
     uint32_t bits[BLOCK], crc = 0;
     uint16_t rounded[BLOCK];
@@ -92,7 +92,7 @@ static void look_f32(struct passed *p, uint64_t total, uint64_t from, const uint
         crc_sum_add(&p->rounded, total / 2, from / 2, len / 2, crc);
 }
 
-static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len)
+static void on_scanned_bytes(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len)
 {
     struct values_check *v = ctx;
     const struct tmap *m = v->item[item].map;
@@ -100,7 +100,7 @@ static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t
     struct values c = {0};
 
     if (m->dtype == DTYPE_F32) {
-        look_f32(p, m->len, from, bytes, len);
+        scan_f32_bytes(p, m->len, from, bytes, len);
         return;
     }
     values_add(&c, m->dtype, bytes, len, p->param && p->state == STATE_EXP_AVG_SQ);
@@ -109,7 +109,7 @@ static void look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t
 
 /* ---- what goes by ---- */
 
-static int add_item(struct values_check *v, const struct param *p, enum state st, bool tied)
+static int add_passed_tensor(struct values_check *v, const struct param *p, enum state st, bool tied)
 {
     int i = v->n++;
 
@@ -122,7 +122,7 @@ static int add_item(struct values_check *v, const struct param *p, enum state st
     return i;
 }
 
-static void list_items(struct values_check *v)
+static void list_passed_tensors(struct values_check *v)
 {
     size_t room = (size_t)v->s->n_params * STATE_N * 2 + (size_t)v->s->n_values + 1;
 
@@ -135,9 +135,9 @@ static void list_items(struct values_check *v)
 
         for (int st = 0; st < STATE_N; st++) {
             /* What has another's tensors passes as the other. */
-            v->of_param[i][st] = p->state[st] && !p->shared_with ? add_item(v, p, (enum state)st, false) : -1;
+            v->of_param[i][st] = p->state[st] && !p->shared_with ? add_passed_tensor(v, p, (enum state)st, false) : -1;
             if (p->tied[st])
-                add_item(v, p, (enum state)st, true);
+                add_passed_tensor(v, p, (enum state)st, true);
         }
     }
     for (int i = 0; i < v->s->n_values; i++)
@@ -189,7 +189,7 @@ static struct values counts_of(const struct passed *p)
 }
 
 /* A buffer's infinities may be meant: masks have some. Values that are not the model's may be anything. */
-static void judge_value(struct values_check *v, int i)
+static void check_nonparam_value(struct values_check *v, int i)
 {
     struct verdict_of of = verdict_of_item(v, i, "");
     const struct values counts = counts_of(&v->passed[i]);
@@ -198,7 +198,7 @@ static void judge_value(struct values_check *v, int i)
     verdict_values(&of, &counts, v->r);
 }
 
-static void judge_item(struct values_check *v, int i)
+static void check_passed_tensor(struct values_check *v, int i)
 {
     struct passed *p = &v->passed[i];
     struct scan_item *it = &v->item[i];
@@ -215,7 +215,7 @@ static void judge_item(struct values_check *v, int i)
     free(what);
 }
 
-static void judge_tied(struct values_check *v, int i, const struct scan_item *first)
+static void check_tied_copy(struct values_check *v, int i, const struct scan_item *first)
 {
     const struct verdict_of of = verdict_of_item(v, i, state_name(v->passed[i].state));
     struct stats_diff d;
@@ -249,7 +249,7 @@ static void count_not_rounded(struct values_check *v, const struct tmap *weights
 }
 
 /* Slice k alone, of slices that have all bytes each. */
-static struct tmap layer_of(const struct tmap *m, int k)
+static struct tmap single_slice_map(const struct tmap *m, int k)
 {
     return (struct tmap){ .op = TMAP_CONCAT, .dtype = m->dtype, .len = m->len, .n_slices = 1, .slice = &m->slice[k] };
 }
@@ -265,14 +265,14 @@ static struct mismatch_count compare_masters(struct values_check *v, const struc
         return c;
     }
     for (int k = 0; k < weights->n_slices; k++) {
-        const struct tmap w = layer_of(weights, k), m = layer_of(fp32, k);
+        const struct tmap w = single_slice_map(weights, k), m = single_slice_map(fp32, k);
 
         count_not_rounded(v, &w, &m, &c);
     }
     return c;
 }
 
-static void judge_rounding(struct values_check *v, const struct param *p, const int of_state[STATE_N])
+static void check_weight_rounding(struct values_check *v, const struct param *p, const int of_state[STATE_N])
 {
     int b = of_state[STATE_BF16], m = of_state[STATE_FP32];
     const struct tmap *weights = b >= 0 ? v->item[b].map : p->copy;
@@ -294,7 +294,7 @@ static void judge_rounding(struct values_check *v, const struct param *p, const 
     c = compare_masters(v, weights, fp32->map);
     if (c.n_differ == 0 && (b < 0 || weights->op == TMAP_SUM))
         return;
-    severity = mismatch_judge(&c, rule);
+    severity = mismatch_classify(&c, rule);
     report_add(v->r, severity, "bf16_master", NULL, ERR_NO_BYTE, p->name,
                "%s differs from its rounded fp32 master in %llu of %llu elements%s", dtype_name(weights->dtype),
                (unsigned long long)c.n_differ, (unsigned long long)(fp32->map->len / 4),
@@ -302,22 +302,22 @@ static void judge_rounding(struct values_check *v, const struct param *p, const 
                : rule == MISMATCH_FREE ? " (bf16 copies are synchronised, the masters are not)" : "");
 }
 
-static void judge(struct values_check *v)
+static void check_passed_tensors(struct values_check *v)
 {
     for (int i = 0; i < v->n; i++) {
         const struct param *param = v->passed[i].param;
         int first = param ? v->of_param[param - v->s->param][v->passed[i].state] : -1;
 
         if (v->item[i].seen && !param)
-            judge_value(v, i);
+            check_nonparam_value(v, i);
         if (!v->item[i].seen || !param)
             continue;
-        judge_item(v, i);
+        check_passed_tensor(v, i);
         if (v->passed[i].tied)
-            judge_tied(v, i, first >= 0 ? &v->item[first] : NULL);
+            check_tied_copy(v, i, first >= 0 ? &v->item[first] : NULL);
     }
     for (int i = 0; i < v->s->n_params; i++)
-        judge_rounding(v, &v->s->param[i], v->of_param[i]);
+        check_weight_rounding(v, &v->s->param[i], v->of_param[i]);
 }
 
 /* ---- padding ---- */
@@ -400,7 +400,8 @@ static void check_padding(struct values_check *v)
 }
 
 /* Whole files against the manifest; of their tensors the CRCs are known. */
-static int check_listed(struct source *s, const struct scan_item *item, int n_items, struct report *r, struct err *e)
+static int check_manifest_files(struct source *s, const struct scan_item *item, int n_items, struct report *r,
+                                struct err *e)
 {
     struct manifest_run *run;
     int n, rc;
@@ -416,7 +417,7 @@ static int check_listed(struct source *s, const struct scan_item *item, int n_it
 int verify_listed(struct source *s, struct report *r, struct err *e)
 {
     struct report *found = report_new();
-    int rc = check_listed(s, NULL, 0, found, e);
+    int rc = check_manifest_files(s, NULL, 0, found, e);
 
     for (int i = 0; i < report_n(found); i++) {
         const struct finding *f = report_get(found, i);
@@ -434,11 +435,11 @@ static void check_manifest(struct values_check *v)
 {
     struct err e = {0};
 
-    if (check_listed(v->s, v->item, v->n, v->r, &e) < 0)
+    if (check_manifest_files(v->s, v->item, v->n, v->r, &e) < 0)
         report_add_err(v->r, "read", &e);
 }
 
-static int run_cmp(const void *a, const void *b)
+static int compare_verify_runs(const void *a, const void *b)
 {
     const struct verify_run *x = a, *y = b;
     int order = strcmp(x->path, y->path);
@@ -447,7 +448,7 @@ static int run_cmp(const void *a, const void *b)
 }
 
 /* What the scan read, as places on disk. */
-static void list_runs(const struct values_check *v, struct verify_runs *out)
+static void list_scanned_runs(const struct values_check *v, struct verify_runs *out)
 {
     struct manifest_run *run;
     int n = scan_runs(v->s, v->item, v->n, &run);
@@ -462,7 +463,7 @@ static void list_runs(const struct values_check *v, struct verify_runs *out)
             out->run[out->n++] = (struct verify_run){ xstrdup(path), base + at, run[i].len, run[i].crc };
     }
     if (out->n)
-        qsort(out->run, (size_t)out->n, sizeof *out->run, run_cmp);
+        qsort(out->run, (size_t)out->n, sizeof *out->run, compare_verify_runs);
     free(run);
 }
 
@@ -472,17 +473,17 @@ int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const
     struct values_check v = { .s = s, .o = o, .r = r };
     int rc;
 
-    list_items(&v);
-    rc = scan_run(s, &(struct scan_list){ zip, n_zips, v.item, v.n, look, &v }, o, r, e);
+    list_passed_tensors(&v);
+    rc = scan_run(s, &(struct scan_list){ zip, n_zips, v.item, v.n, on_scanned_bytes, &v }, o, r, e);
     if (rc == 0) {
         const struct mismatch_opts mo = { .moments_only = true, .threads = o->threads };
 
-        judge(&v);
+        check_passed_tensors(&v);
         mismatch_sample(s, &mo, r);
         check_padding(&v);
         check_manifest(&v);
         if (o->runs)
-            list_runs(&v, o->runs);
+            list_scanned_runs(&v, o->runs);
     }
     values_free(&v);
     return rc;

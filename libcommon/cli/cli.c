@@ -80,7 +80,7 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
 /* ---- messages ---- */
 
 static void __attribute__((format(printf, 3, 0)))
-say(const struct cli *cli, const char *kind, const char *fmt, va_list ap)
+cli_vprint_message(const struct cli *cli, const char *kind, const char *fmt, va_list ap)
 {
     char *text;
 
@@ -99,19 +99,19 @@ int cli_usage(struct cli *cli, const char *fmt, ...)
 
     if (fmt) {
         va_start(ap, fmt);
-        say(cli, "", fmt, ap);
+        cli_vprint_message(cli, "", fmt, ap);
         va_end(ap);
     }
     fprintf(stderr, "Try '%s --help'.\n", cli->tool);
     return EXIT_USAGE;
 }
 
-static void PRINTF_LIKE(3, 4) sayf(const struct cli *cli, const char *kind, const char *fmt, ...)
+static void PRINTF_LIKE(3, 4) cli_print_messagef(const struct cli *cli, const char *kind, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    say(cli, kind, fmt, ap);
+    cli_vprint_message(cli, kind, fmt, ap);
     va_end(ap);
 }
 
@@ -124,18 +124,18 @@ int cli_fail(struct cli *cli, const struct err *e)
         putchar('\n');
         json_decref(o);
     }
-    sayf(cli, e->kind == ERR_STOP ? "" : "error: ", "%s", e->msg);
+    cli_print_messagef(cli, e->kind == ERR_STOP ? "" : "error: ", "%s", e->msg);
     return e->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
 }
 
-void cli_say(const struct cli *cli, const char *fmt, ...)
+void cli_info(const struct cli *cli, const char *fmt, ...)
 {
     va_list ap;
 
     if (cli->quiet || cli->part > 0)
         return;
     va_start(ap, fmt);
-    say(cli, "", fmt, ap);
+    cli_vprint_message(cli, "", fmt, ap);
     va_end(ap);
 }
 
@@ -144,7 +144,7 @@ void cli_warn(const struct cli *cli, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    say(cli, "warning: ", fmt, ap);
+    cli_vprint_message(cli, "warning: ", fmt, ap);
     va_end(ap);
 }
 

@@ -29,7 +29,7 @@ enum { EXIT_OK = 0, EXIT_BAD = 1, EXIT_USAGE = 2 };
  */
 extern const struct option_row cli_rows[], cli_rows_write_fail[], cli_rows_convert[],
     cli_rows_latest[], cli_rows_certificate[], cli_rows_asked[];
-int cli_take_part(void *cli, const char *value, struct err *e);         /* parses I/N or auto */
+int cli_parse_part(void *cli, const char *value, struct err *e);         /* parses I/N or auto */
 /* The row of --model for tables that fill another struct: the field, and the commands that accept the option. */
 #define CLI_ROW_MODEL(type, field_, marks_)                                                                        \
     { "model", 0, "PREFIX", "prefix of the model's tensors, where a folder of torch.distributed holds several "     \
@@ -67,10 +67,10 @@ int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Print the error; with --json also as an object on stdout. Returns EXIT_BAD, or EXIT_USAGE for ERR_USAGE. */
 int cli_fail(struct cli *cli, const struct err *e);
 /*
- * Print a message on stderr. "warning: " and rank prefixes are added here. --quiet silences only cli_say(): a warning
+ * Print a message on stderr. "warning: " and rank prefixes are added here. --quiet silences only cli_info(): a warning
  * may report that a result is incomplete.
  */
-void cli_say(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void cli_info(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cli_warn(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Print the warnings of a report. */
 void cli_warn_findings(const struct cli *cli, const struct report *r);

@@ -23,7 +23,7 @@ static int bad_value(struct err *e, const char *option, const char *value, const
     return -1;
 }
 
-static int take_mem(void *into, const char *value, struct err *e)
+static int parse_mem_option(void *into, const char *value, struct err *e)
 {
     struct cli *cli = into;
 
@@ -32,7 +32,7 @@ static int take_mem(void *into, const char *value, struct err *e)
     return 0;
 }
 
-int cli_take_part(void *into, const char *value, struct err *e)
+int cli_parse_part(void *into, const char *value, struct err *e)
 {
     struct cli *cli = into;
     int part, n_parts;
@@ -51,7 +51,7 @@ int cli_take_part(void *into, const char *value, struct err *e)
     return 0;
 }
 
-static int take_quiet(void *into, const char *value, struct err *e)
+static int parse_quiet_option(void *into, const char *value, struct err *e)
 {
     struct cli *cli = into;
 
@@ -62,7 +62,7 @@ static int take_quiet(void *into, const char *value, struct err *e)
     return 0;
 }
 
-static int take_verbose(void *into, const char *value, struct err *e)
+static int parse_verbose_option(void *into, const char *value, struct err *e)
 {
     struct cli *cli = into;
 
@@ -82,11 +82,11 @@ const struct option_row cli_rows[] = {
     { "json", .help = "print one JSON object a line instead of text", FIELD(json) },
     { "threads", 'j', "N", "worker threads (default: the processors this process may use)", OPTION_INT,
       FIELD(threads), .min = 1, .max = 1024 },
-    { "mem", 0, "SIZE", "buffer memory, K/M/G/T (default 96M)", .take = take_mem },
+    { "mem", 0, "SIZE", "buffer memory, K/M/G/T (default 96M)", .take = parse_mem_option },
     { "progress", 0, "WHEN", "auto, always or never (default auto: on a terminal)", FIELD(progress),
       .words = "auto always never" },
-    { "quiet", 'q', .help = "errors and warnings alone", .take = take_quiet },
-    { "verbose", 'v', .help = "say more", .take = take_verbose },
+    { "quiet", 'q', .help = "errors and warnings alone", .take = parse_quiet_option },
+    { "verbose", 'v', .help = "say more", .take = parse_verbose_option },
     ASKED_ROWS,
     {0},
 };
@@ -105,7 +105,7 @@ const struct option_row cli_rows_convert[] = {
     { "verify", .help = "read OUT back before it gets its name", FIELD(verify) },
     { "resume", .help = "finish what a killed run began", FIELD(resume) },
     { "part", 0, "I/N", "do share I of N (0 <= I < N); the last to finish publishes OUT; found by itself under mpirun "
-      "and srun when all tasks take part; auto: they must, 0/1: this one does all", .take = cli_take_part },
+      "and srun when all tasks take part; auto: they must, 0/1: this one does all", .take = cli_parse_part },
     { "accept-mismatch", .help = "only warn where files of IN look like those of different saves or ranks",
       FIELD(accept_mismatch) },
     { "skip-unreadable", .help = "leave out tensors of IN that cannot be read (sparse, of a type without whole bytes); "
@@ -165,7 +165,7 @@ int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **ar
     struct err e = {0};
     int asked;
 
-    option_take_defaults(o);
+    option_set_defaults(o);
     asked = option_table_parse(o, argc, argv, &e);
     if (asked > 0)
         exit(cli_answer(o, (enum option_asked)asked));

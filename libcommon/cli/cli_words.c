@@ -9,7 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 
-int cli_words_take(void *words, const char *word, struct err *e)
+int cli_words_add(void *words, const char *word, struct err *e)
 {
     struct cli_words *w = words;
 

@@ -24,10 +24,10 @@ struct cli_words {
 };
 
 /*
- * cli_words_take() is for `take` of a table's operand whose field is a struct cli_words; cli_words_given() for
+ * cli_words_add() is for `take` of a table's operand whose field is a struct cli_words; cli_words_given() for
  * `given` of a table whose ctx is that struct.
  */
-int cli_words_take(void *words, const char *word, struct err *e);
+int cli_words_add(void *words, const char *word, struct err *e);
 void cli_words_given(void *words, const struct option_given *g);
 /*
  * Return the index of the row, in a tool's table of commands, that the first word names. Rows are `row_bytes` apart,

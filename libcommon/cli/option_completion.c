@@ -56,7 +56,7 @@ void option_table_bash(const struct option_table *o, struct strbuf *text)
  * Escape text inside '...': brackets, colons and backslashes are special to _arguments, and a quote would end the
  * word.
  */
-static void add_escaped(struct strbuf *text, const char *s)
+static void append_zsh_escaped(struct strbuf *text, const char *s)
 {
     for (; *s; s++) {
         if (*s == '\'')
@@ -74,11 +74,11 @@ static void add_zsh_row(struct strbuf *text, const struct option_row *r)
     else
         strbuf_addf(text, " \\\n    '%s--%s%s[", r->many || r->kind == OPTION_LIST ? "*" : "", r->name,
                     r->arg ? "=" : "");
-    add_escaped(text, r->help);
+    append_zsh_escaped(text, r->help);
     strbuf_addf(text, "]");
     if (r->arg) {
         strbuf_addf(text, ":");
-        add_escaped(text, r->arg);
+        append_zsh_escaped(text, r->arg);
         if (r->words)
             strbuf_addf(text, ":(%s)", r->words);
         else

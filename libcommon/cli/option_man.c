@@ -11,7 +11,7 @@
 
 enum { MAN_WIDTH = 116 };
 
-static void add_escaped(struct strbuf *text, const char *s, int n)
+static void append_roff_escaped(struct strbuf *text, const char *s, int n)
 {
     for (int i = 0; i < n && s[i]; i++)
         strbuf_addf(text, s[i] == '-' ? "\\-" : s[i] == '\\' ? "\\e" : "%c", s[i]);
@@ -33,7 +33,7 @@ static void add_lines(struct strbuf *text, const char *words)
             column = 0;
         }
         strbuf_addf(text, "%s%s", column ? " " : "", !column && strchr("'.", *words) ? "\\&" : "");
-        add_escaped(text, words, n);
+        append_roff_escaped(text, words, n);
         column += n + 1;
         if (words[n] == '\n') {
             strbuf_addf(text, "\n.br\n");
@@ -72,18 +72,18 @@ static void add_sentence(struct strbuf *text, const struct option_row *r)
     strbuf_free(&s);
 }
 
-static void add_entry(struct strbuf *text, const struct option_row *r)
+static void append_man_entry(struct strbuf *text, const struct option_row *r)
 {
     const char *arg = r->kind == OPTION_ONLY ? r->def : r->arg;
 
     strbuf_addf(text, ".TP\n.B%s ", r->letter ? "R" : arg ? "I" : "");
     if (r->letter)
         strbuf_addf(text, "\\-%c \", \" ", r->letter);
-    add_escaped(text, "--", 2);
-    add_escaped(text, r->name, (int)strlen(r->name));
+    append_roff_escaped(text, "--", 2);
+    append_roff_escaped(text, r->name, (int)strlen(r->name));
     if (arg) {
         strbuf_addf(text, r->letter ? " \" \\fI" : " \" ");
-        add_escaped(text, arg, (int)strlen(arg));
+        append_roff_escaped(text, arg, (int)strlen(arg));
         strbuf_addf(text, r->letter ? "\\fR\"" : "\"");
     }
     strbuf_addf(text, "\n");
@@ -93,7 +93,7 @@ static void add_entry(struct strbuf *text, const struct option_row *r)
 static void add_title(struct strbuf *text, const char *title)
 {
     strbuf_addf(text, ".SS ");
-    add_escaped(text, title, (int)strlen(title));
+    append_roff_escaped(text, title, (int)strlen(title));
     strbuf_addf(text, "\n");
 }
 
@@ -118,6 +118,6 @@ void option_table_man(const struct option_table *o, struct strbuf *text)
             add_names(text, g);
         for (const struct option_row *r = g->rows; r->name; r++)
             if (r->kind != OPTION_NOTE)
-                add_entry(text, r);
+                append_man_entry(text, r);
     }
 }

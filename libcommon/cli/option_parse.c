@@ -51,11 +51,11 @@ static int n_values(const struct parser *p, const struct option_row *r)
     return 0;
 }
 
-static int take_default_way(const struct option_table *o, const struct option_given *g, struct err *e)
+static int store_option_words(const struct option_table *o, const struct option_given *g, struct err *e)
 {
     /* An option that matched a prefix row is named in messages as the user wrote it. */
     char *label = str_fmt("--%s", str_ends(g->row->name, "*") ? g->name : g->row->name);
-    int rc = option_take_words(g->row, g->group->into ? g->group->into : o->into, g->n, g->words, label, e);
+    int rc = option_set_words(g->row, g->group->into ? g->group->into : o->into, g->n, g->words, label, e);
 
     free(label);
     return rc;
@@ -65,7 +65,7 @@ static int take_default_way(const struct option_table *o, const struct option_gi
  * Process an option and its values. value: the text after '=' or after the letter, or NULL. Returns 0, -1 on error,
  * or the option_asked code if the option requests one.
  */
-static int take(struct parser *p, struct option_given *g, char *value, struct err *e)
+static int parse_option_values(struct parser *p, struct option_given *g, char *value, struct err *e)
 {
     const struct option_table *o = p->o;
     const struct option_row *r = g->row;
@@ -84,10 +84,10 @@ static int take(struct parser *p, struct option_given *g, char *value, struct er
         return -1;
     }
     if (r->asked) {
-        rc = g->n ? option_take_words(r, &which, g->n, g->words, "--completion", e) : 0;
+        rc = g->n ? option_set_words(r, &which, g->n, g->words, "--completion", e) : 0;
         return rc < 0 ? rc : (int)r->asked + which;
     }
-    rc = o->set ? o->set(o->ctx, g, e) : take_default_way(o, g, e);
+    rc = o->set ? o->set(o->ctx, g, e) : store_option_words(o, g, e);
     if (rc == 0 && o->given)
         o->given(o->ctx, g);
     return rc;
@@ -113,7 +113,7 @@ static struct option_at find_short(const struct option_table *o, const char *nam
     return found;
 }
 
-static int take_long(struct parser *p, const char *word, struct err *e)
+static int parse_long_option(struct parser *p, const char *word, struct err *e)
 {
     char *name = xstrdup(word + 2), *value = strchr(name, '=');
     struct option_at found;
@@ -127,13 +127,13 @@ static int take_long(struct parser *p, const char *word, struct err *e)
     if (found.row) {
         struct option_given g = { found.row, found.group, name, 0, NULL };
 
-        rc = take(p, &g, value ? (char *)word + 2 + (value - name) + 1 : NULL, e);
+        rc = parse_option_values(p, &g, value ? (char *)word + 2 + (value - name) + 1 : NULL, e);
     }
     free(name);
     return rc;
 }
 
-static int take_letters(struct parser *p, char *word, struct err *e)
+static int parse_letter_options(struct parser *p, char *word, struct err *e)
 {
     int rc = 0;
 
@@ -146,13 +146,13 @@ static int take_letters(struct parser *p, char *word, struct err *e)
             return -1;
         }
         if (most_values(found.row))
-            return take(p, &g, at[1] ? at + 1 : NULL, e);
-        rc = take(p, &g, NULL, e);
+            return parse_option_values(p, &g, at[1] ? at + 1 : NULL, e);
+        rc = parse_option_values(p, &g, NULL, e);
     }
     return rc;
 }
 
-static int take_operand(const struct option_table *o, const char *word, struct err *e)
+static int parse_operand(const struct option_table *o, const char *word, struct err *e)
 {
     struct strbuf all = {0};
 
@@ -180,8 +180,9 @@ enum option_asked option_table_asks(const struct option_table *o, char **argv)
 {
     for (argv++; *argv && strcmp(*argv, "--") != 0; argv++)
         OPTION_EACH(o, g, r)
-            if (r->asked && !r->arg && ((str_starts(*argv, "--") && strcmp(*argv + 2, r->name) == 0) ||
-                                        ((*argv)[0] == '-' && r->letter && (*argv)[1] == r->letter && !(*argv)[2])))
+            if (r->asked && !r->arg &&
+                ((str_starts(*argv, "--") && strcmp(*argv + 2, r->name) == 0) ||
+                 ((*argv)[0] == '-' && r->letter && (*argv)[1] == r->letter && !(*argv)[2])))
                 return r->asked;
     return OPTION_ASKED_WORK;
 }
@@ -196,11 +197,11 @@ int option_table_parse(const struct option_table *o, int argc, char **argv, stru
         char *word = argv[p.at++];
 
         if (operands || !is_option(word))
-            rc = take_operand(o, word, e);
+            rc = parse_operand(o, word, e);
         else if (strcmp(word, "--") == 0)
             operands = true;
         else
-            rc = word[1] == '-' ? take_long(&p, word, e) : take_letters(&p, word, e);
+            rc = word[1] == '-' ? parse_long_option(&p, word, e) : parse_letter_options(&p, word, e);
     }
     return rc;
 }

@@ -96,7 +96,7 @@ struct option_table {
     const struct option_row *operands;
     void *ctx;
     int (*set)(void *ctx, const struct option_given *g, struct err *e);         /* stores an option's values; NULL:
-                                                                                   option_take_words() */
+                                                                                   option_set_words() */
     void (*given)(void *ctx, const struct option_given *g);                     /* called after an option was stored;
                                                                                    may be NULL */
 };
@@ -129,10 +129,10 @@ const char *option_word(const char *words, int i, int *len);
  * number that are parsed one by one, all others one. `label` names the option in messages. Returns -1 with ERR_USAGE
  * for an invalid value.
  */
-MUST_CHECK int option_take_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
-                                 struct err *e);
+MUST_CHECK int option_set_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
+                                struct err *e);
 /* Set the fields of all rows that have defaults. */
-void option_take_defaults(const struct option_table *o);
+void option_set_defaults(const struct option_table *o);
 
 /* ---- option_parse.c ---- */
 

@@ -11,13 +11,13 @@
 #include "libcommon/base/parse.h"
 #include "libcommon/cli/option_table.h"
 
-static int bad(const char *label, const char *word, const char *expected, struct err *e)
+static int refuse_option_word(const char *label, const char *word, const char *expected, struct err *e)
 {
     err_usage(e, "%s: '%s' is not %s", label, word, expected);
     return -1;
 }
 
-static int set_flag(const struct option_row *r, bool *out, const char *word, const char *label, struct err *e)
+static int set_flag_field(const struct option_row *r, bool *out, const char *word, const char *label, struct err *e)
 {
     static const char *const yes[] = { "1", "true", "yes", "on" }, *const no[] = { "0", "false", "no", "off" };
     bool given = true;
@@ -28,19 +28,19 @@ static int set_flag(const struct option_row *r, bool *out, const char *word, con
         while (i < 4 && strcasecmp(word, yes[i]) != 0 && strcasecmp(word, no[i]) != 0)
             i++;
         if (i == 4)
-            return bad(label, word, "true or false", e);
+            return refuse_option_word(label, word, "true or false", e);
         given = strcasecmp(word, yes[i]) == 0;
     }
     *out = r->kind == OPTION_UNFLAG ? !given : given;
     return 0;
 }
 
-static int set_int(const struct option_row *r, void *out, const char *word, const char *label, struct err *e)
+static int set_int_field(const struct option_row *r, void *out, const char *word, const char *label, struct err *e)
 {
     int64_t v;
 
     if (parse_int(word, INT64_MIN + 1, INT64_MAX, &v) < 0)
-        return bad(label, word, "a whole number", e);
+        return refuse_option_word(label, word, "a whole number", e);
     if ((double)v < r->min || (double)v > r->max) {
         err_usage(e, "%s: %s is out of range: expected %.0f to %.0f", label, word, r->min, r->max);
         return -1;
@@ -60,13 +60,13 @@ static int set_octal(int64_t *out, const char *word, const char *label, struct e
     for (const char *p = word; *p >= '0' && *p <= '7' && len <= 4; p++)
         v = 8 * v + (*p - '0');
     if (len == 0 || len > 4 || strspn(word, "01234567") != len || v > 0777)
-        return bad(label, word, "an octal number up to 777", e);
+        return refuse_option_word(label, word, "an octal number up to 777", e);
     *out = v;
     return 0;
 }
 
 /* Parse a number as Python parses a float: '_' between digits is allowed, hexadecimal and "nan" are not. */
-static int set_real(const struct option_row *r, double *out, const char *word, const char *label, struct err *e)
+static int set_real_field(const struct option_row *r, double *out, const char *word, const char *label, struct err *e)
 {
     char text[64], *end = text;
     double v = 0;
@@ -79,7 +79,7 @@ static int set_real(const struct option_row *r, double *out, const char *word, c
     if (n && strspn(text, "0123456789.eE+-") == n)
         v = strtod(text, &end);
     if (end == text || *end || !isfinite(v))
-        return bad(label, word, "a number", e);
+        return refuse_option_word(label, word, "a number", e);
     if (v < r->min || v > r->max) {
         err_usage(e, "%s: %s is out of range: expected %g to %g", label, word, r->min, r->max);
         return -1;
@@ -118,7 +118,7 @@ static int check_only(const struct option_row *r, const char *word, const char *
     return -1;
 }
 
-static int take_each(const struct option_row *r, void *into, int n, char *const *words, struct err *e)
+static int parse_each_word(const struct option_row *r, void *into, int n, char *const *words, struct err *e)
 {
     for (int i = 0; i < (n ? n : 1); i++)
         if (r->take(into, n ? words[i] : NULL, e) < 0)
@@ -126,34 +126,34 @@ static int take_each(const struct option_row *r, void *into, int n, char *const 
     return 0;
 }
 
-int option_take_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
-                      struct err *e)
+int option_set_words(const struct option_row *r, void *into, int n, char *const *words, const char *label,
+                     struct err *e)
 {
     void *field = (char *)into + r->field;
     const char *word = n ? words[0] : NULL;
 
     switch (option_kind(r)) {
-    case OPTION_FLAG: case OPTION_UNFLAG: case OPTION_BOOL: return set_flag(r, field, word, label, e);
-    case OPTION_INT: return set_int(r, field, word, label, e);
+    case OPTION_FLAG: case OPTION_UNFLAG: case OPTION_BOOL: return set_flag_field(r, field, word, label, e);
+    case OPTION_INT: return set_int_field(r, field, word, label, e);
     case OPTION_OCTAL: return set_octal(field, word, label, e);
-    case OPTION_REAL: return set_real(r, field, word, label, e);
+    case OPTION_REAL: return set_real_field(r, field, word, label, e);
     case OPTION_WORD: return set_word(r, field, word, label, e);
     case OPTION_VALUE: *(int *)field = (int)r->min; return 0;
     case OPTION_TEXT: *(const char **)field = word; return 0;
     case OPTION_LIST: *(struct option_list *)field = (struct option_list){ n, (char **)words }; return 0;
-    case OPTION_TAKE: return take_each(r, into, n, words, e);
+    case OPTION_TAKE: return parse_each_word(r, into, n, words, e);
     case OPTION_ONLY: return check_only(r, n ? word : "", label, e);
     case OPTION_REFUSED: err_usage(e, "%s: %s", label, r->help); return -1;
     default: return 0;
     }
 }
 
-void option_take_defaults(const struct option_table *o)
+void option_set_defaults(const struct option_table *o)
 {
     struct err e = {0};
 
     OPTION_EACH(o, g, r)
         if (r->def && option_is_shown(r) && r->kind != OPTION_ALIAS &&
-            option_take_words(r, g->into ? g->into : o->into, 1, &(char *){ (char *)r->def }, r->name, &e) < 0)
+            option_set_words(r, g->into ? g->into : o->into, 1, &(char *){ (char *)r->def }, r->name, &e) < 0)
             abort();                    /* the row contradicts itself */
 }

@@ -3,7 +3,7 @@
  */
 #include "libcommon/comm/comm_impl.h"
 
-static int call(struct comm *c, const struct collective *x, struct dev_stream *s, struct err *e)
+static int run_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct err *e)
 {
     if (!c->w->net)
         return collectives_run(c, collective_name(x->kind), x, e);
@@ -11,8 +11,8 @@ static int call(struct comm *c, const struct collective *x, struct dev_stream *s
 }
 
 /* Start a collective outside of the caller's stream. Over a transport it is completed at once. */
-static int start(struct comm *c, const struct collective *x, struct dev_stream *s, struct comm_req **req,
-                 struct err *e)
+static int start_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct comm_req **req,
+                            struct err *e)
 {
     struct dev_event *done;
 
@@ -31,17 +31,17 @@ static int start(struct comm *c, const struct collective *x, struct dev_stream *
 
 int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e)
 {
-    return call(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, *d, 0 }, s, e);
+    return run_collective(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, *d, 0 }, s, e);
 }
 
 int comm_reduce_scatter(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e)
 {
-    return call(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, *d, 0 }, s, e);
+    return run_collective(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, *d, 0 }, s, e);
 }
 
 int comm_all_gather(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e)
 {
-    return call(c, &(struct collective){ COLLECTIVE_ALL_GATHER, *d, 0 }, s, e);
+    return run_collective(c, &(struct collective){ COLLECTIVE_ALL_GATHER, *d, 0 }, s, e);
 }
 
 int comm_broadcast(struct comm *c, const struct comm_data *d, int root, struct dev_stream *s, struct err *e)
@@ -49,7 +49,7 @@ int comm_broadcast(struct comm *c, const struct comm_data *d, int root, struct d
     struct collective x = { COLLECTIVE_BROADCAST, *d, root };
 
     x.data.in = x.data.out;
-    return call(c, &x, s, e);
+    return run_collective(c, &x, s, e);
 }
 
 int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
@@ -60,17 +60,17 @@ int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
 int comm_all_reduce_start(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct comm_req **req,
                           struct err *e)
 {
-    return start(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, *d, 0 }, s, req, e);
+    return start_collective(c, &(struct collective){ COLLECTIVE_ALL_REDUCE, *d, 0 }, s, req, e);
 }
 
 int comm_reduce_scatter_start(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct comm_req **req,
                               struct err *e)
 {
-    return start(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, *d, 0 }, s, req, e);
+    return start_collective(c, &(struct collective){ COLLECTIVE_REDUCE_SCATTER, *d, 0 }, s, req, e);
 }
 
 int comm_all_gather_start(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct comm_req **req,
                           struct err *e)
 {
-    return start(c, &(struct collective){ COLLECTIVE_ALL_GATHER, *d, 0 }, s, req, e);
+    return start_collective(c, &(struct collective){ COLLECTIVE_ALL_GATHER, *d, 0 }, s, req, e);
 }

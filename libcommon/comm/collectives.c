@@ -23,7 +23,7 @@ enum {
     ALIGN = 64,
 };
 
-static size_t bytes_of(int64_t n, enum dtype t)
+static size_t elem_array_bytes(int64_t n, enum dtype t)
 {
     return (size_t)n * (size_t)dtype_size(t);
 }
@@ -126,7 +126,7 @@ struct parts {
     int64_t *n;
 };
 
-static struct parts parts_new(const struct comm *c)
+static struct parts member_parts_new(const struct comm *c)
 {
     return (struct parts){
         .slot = xcalloc((size_t)c->size, sizeof(void *)),
@@ -135,7 +135,7 @@ static struct parts parts_new(const struct comm *c)
     };
 }
 
-static void parts_free(struct parts *p)
+static void member_parts_free(struct parts *p)
 {
     free(p->slot);
     free(p->at);
@@ -150,7 +150,7 @@ static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t,
 {
     const int64_t *n = p->n;
     const void **slot = p->slot;
-    size_t own = bytes_of(n[c->rank], t), stride = align_up(own, ALIGN);
+    size_t own = elem_array_bytes(n[c->rank], t), stride = align_up(own, ALIGN);
     struct xfer *x = c->w->xfer;
     int posted = 0;
 
@@ -165,7 +165,7 @@ static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t,
     for (int k = 0; k < c->size - 1; k++) {
         int r = other(c, k);
 
-        if (n[r] && post_send(c, &x[posted++], r, p->at[r], bytes_of(n[r], t), e) < 0)
+        if (n[r] && post_send(c, &x[posted++], r, p->at[r], elem_array_bytes(n[r], t), e) < 0)
             return -1;
     }
     if (group_wait_all(c->w, x, posted, e) < 0)
@@ -184,11 +184,11 @@ static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum 
     for (int k = 0; k < c->size - 1; k++) {
         int r = other(c, k);
 
-        if (n[r] && post_receive(c, &x[posted++], r, to[r], bytes_of(n[r], t), e) < 0)
+        if (n[r] && post_receive(c, &x[posted++], r, to[r], elem_array_bytes(n[r], t), e) < 0)
             return -1;
     }
     for (int k = 0; k < c->size - 1 && n[c->rank]; k++)
-        if (post_send(c, &x[posted++], other(c, k), to[c->rank], bytes_of(n[c->rank], t), e) < 0)
+        if (post_send(c, &x[posted++], other(c, k), to[c->rank], elem_array_bytes(n[c->rank], t), e) < 0)
             return -1;
     return group_wait_all(c->w, x, posted, e);
 }
@@ -200,7 +200,7 @@ static void parts_cut(struct parts *p, const struct comm *c, char *base, int64_t
         int64_t first = m / c->size * r + m % c->size * r / c->size;
         int64_t end = m / c->size * (r + 1) + m % c->size * (r + 1) / c->size;
 
-        p->at[r] = base + bytes_of(first, t);
+        p->at[r] = base + elem_array_bytes(first, t);
         p->n[r] = end - first;
     }
 }
@@ -212,7 +212,7 @@ static int all_reduce_large(struct comm *c, const struct comm_data *d, struct pa
 
     for (int64_t done = 0; done < d->n; done += piece) {
         int64_t m = d->n - done < piece ? d->n - done : piece;
-        size_t at = bytes_of(done, d->t);
+        size_t at = elem_array_bytes(done, d->t);
         char *own;
 
         parts_cut(p, c, (char *)d->out + at, m, d->t);
@@ -229,8 +229,8 @@ static int all_reduce_large(struct comm *c, const struct comm_data *d, struct pa
 
 static int all_reduce(struct comm *c, const struct comm_data *d, struct err *e)
 {
-    struct parts p = parts_new(c);
-    size_t n_bytes = bytes_of(d->n, d->t);
+    struct parts p = member_parts_new(c);
+    size_t n_bytes = elem_array_bytes(d->n, d->t);
     int rc;
 
     if (is_small(c, n_bytes)) {
@@ -240,13 +240,13 @@ static int all_reduce(struct comm *c, const struct comm_data *d, struct err *e)
     } else {
         rc = all_reduce_large(c, d, &p, e);
     }
-    parts_free(&p);
+    member_parts_free(&p);
     return rc;
 }
 
 static int reduce_scatter(struct comm *c, const struct comm_data *d, struct err *e)
 {
-    struct parts p = parts_new(c);
+    struct parts p = member_parts_new(c);
     int64_t piece = part_max(c, d->t);
     int rc = 0;
 
@@ -254,30 +254,30 @@ static int reduce_scatter(struct comm *c, const struct comm_data *d, struct err 
         int64_t m = d->n - done < piece ? d->n - done : piece;
 
         for (int r = 0; r < c->size; r++) {
-            p.at[r] = (char *)d->in + bytes_of(r * d->n + done, d->t);
+            p.at[r] = (char *)d->in + elem_array_bytes(r * d->n + done, d->t);
             p.n[r] = m;
         }
-        rc = reduce_part(c, &p, (char *)d->out + bytes_of(done, d->t), d->t, d->op, e);
+        rc = reduce_part(c, &p, (char *)d->out + elem_array_bytes(done, d->t), d->t, d->op, e);
     }
-    parts_free(&p);
+    member_parts_free(&p);
     return rc;
 }
 
 /* All-gather; this member's part is already in `out`. */
 static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct err *e)
 {
-    struct parts p = parts_new(c);
+    struct parts p = member_parts_new(c);
     int64_t piece = (int64_t)(XFER_MAX / (size_t)dtype_size(t));
     int rc = 0;
 
     for (int64_t done = 0; done < n && rc == 0; done += piece) {
         for (int r = 0; r < c->size; r++) {
-            p.at[r] = out + bytes_of(r * n + done, t);
+            p.at[r] = out + elem_array_bytes(r * n + done, t);
             p.n[r] = n - done < piece ? n - done : piece;
         }
         rc = gather_parts(c, p.at, p.n, t, e);
     }
-    parts_free(&p);
+    member_parts_free(&p);
     return rc;
 }
 
@@ -338,10 +338,10 @@ static int broadcast(struct comm *c, char *buf, size_t b, int root, struct err *
             rc = broadcast_tree(c, buf + done, b - done < XFER_MAX ? b - done : XFER_MAX, root, e);
         return rc;
     }
-    p = parts_new(c);
+    p = member_parts_new(c);
     for (size_t done = 0; done < b && rc == 0; done += XFER_MAX)
         rc = broadcast_split(c, buf + done, b - done < XFER_MAX ? b - done : XFER_MAX, root, &p, e);
-    parts_free(&p);
+    member_parts_free(&p);
     return rc;
 }
 
@@ -355,16 +355,16 @@ const char *collective_name(enum collective_kind kind)
 }
 
 /* Handle calls that need no communication: the result is the input, or empty. */
-static bool alone(const struct comm *c, const struct comm_data *d)
+static bool handle_local_collective(const struct comm *c, const struct comm_data *d)
 {
     if (d->n > 0 && c->size > 1)
         return false;
     if (d->n > 0 && d->in != d->out)
-        memcpy(d->out, d->in, bytes_of(d->n, d->t));
+        memcpy(d->out, d->in, elem_array_bytes(d->n, d->t));
     return true;
 }
 
-static int run(struct comm *c, const struct collective *x, struct err *e)
+static int dispatch_collective(struct comm *c, const struct collective *x, struct err *e)
 {
     const struct comm_data *d = &x->data;
 
@@ -372,7 +372,7 @@ static int run(struct comm *c, const struct collective *x, struct err *e)
     case COLLECTIVE_ALL_REDUCE: return all_reduce(c, d, e);
     case COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(c, d, e);
     case COLLECTIVE_ALL_GATHER: return all_gather(c, d->out, d->n, d->t, e);
-    default: return broadcast(c, d->out, bytes_of(d->n, d->t), x->root, e);
+    default: return broadcast(c, d->out, elem_array_bytes(d->n, d->t), x->root, e);
     }
 }
 
@@ -400,13 +400,13 @@ int collectives_run(struct comm *c, const char *name, const struct collective *x
     if (collectives_check(c, name, x, e) < 0)
         return -1;
     if (gathers)                        /* this member's contribution within `out` */
-        own.out = (char *)d->out + bytes_of(c->rank * d->n, d->t);
-    if (alone(c, &own))
+        own.out = (char *)d->out + elem_array_bytes(c->rank * d->n, d->t);
+    if (handle_local_collective(c, &own))
         return 0;
     if (gathers && d->in != own.out)
-        memcpy(own.out, d->in, bytes_of(d->n, d->t));
+        memcpy(own.out, d->in, elem_array_bytes(d->n, d->t));
     group_call_begin(c, name, number);
-    return group_call_end(c, name, number, run(c, x, &inside), &inside, e);
+    return group_call_end(c, name, number, dispatch_collective(c, x, &inside), &inside, e);
 }
 
 int collectives_barrier(struct comm *c, struct err *e)
@@ -418,10 +418,10 @@ int collectives_barrier(struct comm *c, struct err *e)
 
     if (c->size == 1)
         return 0;
-    p = parts_new(c);
+    p = member_parts_new(c);
     group_call_begin(c, "barrier", number);
     rc = gather_small(c, NULL, 0, p.slot, &inside);
-    parts_free(&p);
+    member_parts_free(&p);
     return group_call_end(c, "barrier", number, rc, &inside, e);
 }
 

@@ -19,7 +19,7 @@ static uint64_t hash_list(const char *name, const int *ranks, int n)
     return hash_bytes(hash_bytes(HASH_START, name, strlen(name)), ranks, (size_t)n * sizeof *ranks);
 }
 
-static int exchange(struct comm_world *w, int peer, bool is_send, struct proposal *p, struct err *e)
+static int exchange_proposal(struct comm_world *w, int peer, bool is_send, struct proposal *p, struct err *e)
 {
     struct xfer x = {.buf = p, .n = sizeof *p, .peer = peer, .channel = CHANNEL_SETUP, .is_send = is_send};
 
@@ -32,26 +32,27 @@ static int agree_as_first(struct comm *c, struct proposal *own, struct err *e)
     struct proposal p;
 
     for (int i = 1; i < c->size; i++) {
-        if (exchange(c->w, c->ranks[i], false, &p, e) < 0)
+        if (exchange_proposal(c->w, c->ranks[i], false, &p, e) < 0)
             return -1;
         if (p.list_hash != own->list_hash && own->differs < 0)
             own->differs = c->ranks[i];
         own->id = p.id > own->id ? p.id : own->id;
     }
     for (int i = 1; i < c->size; i++)
-        if (exchange(c->w, c->ranks[i], true, own, e) < 0)
+        if (exchange_proposal(c->w, c->ranks[i], true, own, e) < 0)
             return -1;
     return 0;
 }
 
-static int agree(struct comm *c, struct err *e)
+static int agree_on_group(struct comm *c, struct err *e)
 {
     struct proposal p = {.list_hash = hash_list(c->name, c->ranks, c->size), .id = c->w->next_id, .differs = -1};
 
     if (c->rank == 0) {
         if (agree_as_first(c, &p, e) < 0)
             return -1;
-    } else if (exchange(c->w, c->ranks[0], true, &p, e) < 0 || exchange(c->w, c->ranks[0], false, &p, e) < 0) {
+    } else if (exchange_proposal(c->w, c->ranks[0], true, &p, e) < 0 ||
+               exchange_proposal(c->w, c->ranks[0], false, &p, e) < 0) {
         return -1;
     }
     if (p.differs >= 0) {
@@ -101,7 +102,7 @@ struct comm *comm_create(struct comm_world *w, const char *name, const int *rank
     if (n == 1)
         return c;
     group_call_begin(c, "comm_create", 0);
-    rc = agree(c, &inside);
+    rc = agree_on_group(c, &inside);
     if (group_call_end(c, "comm_create", 0, rc, &inside, e) < 0) {
         comm_close(c);
         return NULL;

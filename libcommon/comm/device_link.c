@@ -61,7 +61,7 @@ static struct dev_link *group_link(struct comm *c, int sms, struct err *e)
 }
 
 /* Exchange data with the other member of a pair. */
-static int swap(struct comm *c, int other, const void *mine, void *theirs, size_t n_bytes, struct err *e)
+static int exchange_with_pair(struct comm *c, int other, const void *mine, void *theirs, size_t n_bytes, struct err *e)
 {
     struct err inside = {0};
     struct xfer x[2];
@@ -85,14 +85,14 @@ static int open_lane(struct comm *c, struct lane *l, int other, bool out, uint64
 
     if (me == 0 && net->id_new(word[0].id, e) < 0)
         return -1;
-    if (swap(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
+    if (exchange_with_pair(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
         return -1;
     l->link = open_link(c, word[0].id, me, 2, MESSAGE_SMS, e);
     if (!l->link)
         return -1;
     l->s = net->dev->stream_new();
     word[me].cannot = !net->offer(l->link, NULL, 0, out ? 0 : n_bytes, word[me].blob);
-    if (swap(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
+    if (exchange_with_pair(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
         return -1;
     if (!word[0].cannot && !word[1].cannot) {
         char blobs[2][DEV_NET_BLOB];
@@ -100,7 +100,7 @@ static int open_lane(struct comm *c, struct lane *l, int other, bool out, uint64
         memcpy(blobs[0], word[0].blob, DEV_NET_BLOB);
         memcpy(blobs[1], word[1].blob, DEV_NET_BLOB);
         word[me].cannot = !net->share(l->link, blobs);
-        if (swap(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
+        if (exchange_with_pair(c, other, &word[me], &word[1 - me], sizeof *word, e) < 0)
             return -1;
     }
     if (word[0].cannot || word[1].cannot)
@@ -167,7 +167,7 @@ void device_close(struct comm *c)
  * Begin a call that is queued on the device. The first call of a link connects its members, so even queueing may
  * have to wait.
  */
-static void begin(struct comm *c, const char *name, uint64_t number)
+static void begin_device_call(struct comm *c, const char *name, uint64_t number)
 {
     group_call_begin(c, name, number);
     c->w->last = (struct last_call){ name, c->name, number, c->w->watch->in_calls_ns };
@@ -187,7 +187,7 @@ static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
 }
 
 /* Returns the number of bytes that d contributes to `out`. */
-static uint64_t bytes_of(const struct comm_data *d) { return (uint64_t)d->n * (uint64_t)dtype_size(d->t); }
+static uint64_t comm_data_bytes(const struct comm_data *d) { return (uint64_t)d->n * (uint64_t)dtype_size(d->t); }
 
 static int queue(const struct dev_net *net, struct dev_link *l, const struct collective *x, struct dev_stream *s,
                  struct err *e)
@@ -197,26 +197,27 @@ static int queue(const struct dev_net *net, struct dev_link *l, const struct col
     switch (x->kind) {
     case COLLECTIVE_ALL_REDUCE: return net->all_reduce(l, d->in, d->out, d->n, d->t, d->op == COMM_MAX, s, e);
     case COLLECTIVE_REDUCE_SCATTER: return net->reduce_scatter(l, d->in, d->out, d->n, d->t, d->op == COMM_MAX, s, e);
-    case COLLECTIVE_ALL_GATHER: return net->all_gather(l, d->in, d->out, bytes_of(d), s, e);
-    default: return net->broadcast(l, d->out, bytes_of(d), x->root, s, e);
+    case COLLECTIVE_ALL_GATHER: return net->all_gather(l, d->in, d->out, comm_data_bytes(d), s, e);
+    default: return net->broadcast(l, d->out, comm_data_bytes(d), x->root, s, e);
     }
 }
 
 /* Handle a group of one, and n = 0, which need no communication. */
-static bool alone(const struct comm *c, const struct comm_data *d, struct dev_stream *s)
+static bool handle_local_device_call(const struct comm *c, const struct comm_data *d, struct dev_stream *s)
 {
     if (d->n > 0 && c->size > 1)
         return false;
     if (d->n > 0 && d->in != d->out)
-        c->w->net->dev->copy(d->out, d->in, bytes_of(d), s);
+        c->w->net->dev->copy(d->out, d->in, comm_data_bytes(d), s);
     return true;
 }
 
-static int call(struct comm *c, struct dev_link *l, const struct collective *x, struct dev_stream *s, struct err *e)
+static int queue_device_collective(struct comm *c, struct dev_link *l, const struct collective *x, struct dev_stream *s,
+                                   struct err *e)
 {
     struct err inside = {0};
 
-    begin(c, collective_name(x->kind), ++c->n_calls);
+    begin_device_call(c, collective_name(x->kind), ++c->n_calls);
     return end(c, queue(c->w->net, l, x, s, &inside), &inside, e);
 }
 
@@ -224,14 +225,14 @@ int device_collective(struct comm *c, const struct collective *x, struct dev_str
 {
     int stall, rc;
 
-    if (alone(c, &x->data, s))
+    if (handle_local_device_call(c, &x->data, s))
         return 0;
     if (!c->link)
         c->link = group_link(c, 0, e);
     if (!c->link)
         return -1;
     stall = stall_begin(c->w, s);
-    rc = call(c, c->link, x, s, e);
+    rc = queue_device_collective(c, c->link, x, s, e);
     stall_end(c->w, stall, s);
     return rc;
 }
@@ -283,14 +284,14 @@ int device_collective_start(struct comm *c, const struct collective *x, struct d
     int rc;
 
     *done = NULL;
-    if (alone(c, &x->data, s))
+    if (handle_local_device_call(c, &x->data, s))
         return 0;
     if (need_side(c, e) < 0)
         return -1;
     *done = dev->event_new();
     dev->event_record(*done, s);
     dev->stream_wait(c->side.s, *done);
-    rc = call(c, c->side.link, x, c->side.s, e);
+    rc = queue_device_collective(c, c->side.link, x, c->side.s, e);
     dev->event_record(*done, c->side.s);
     return rc;
 }
@@ -314,7 +315,7 @@ int device_start(struct comm *c, const struct group_message *m, struct dev_strea
     *done = net->dev->event_new();
     net->dev->event_record(*done, s);
     net->dev->stream_wait(l->s, *done);
-    begin(c, name, number);
+    begin_device_call(c, name, number);
     rc = m->n_bytes == 0 ? 0 : m->is_send ? net->send(l->link, m->buf, m->n_bytes, l->s, &inside)
                                           : net->recv(l->link, (void *)m->buf, m->n_bytes, l->s, &inside);
     net->dev->event_record(*done, l->s);

@@ -49,8 +49,8 @@ static bool env_has(const char *name)
 }
 
 /* Get rank and size from two variables, which must both be set. */
-static int take(struct launch *l, enum launch_kind kind, const char *rank, const char *size,
-                const char *local, struct err *e)
+static int read_launch_env(struct launch *l, enum launch_kind kind, const char *rank, const char *size,
+                           const char *local, struct err *e)
 {
     int has_rank, has_size;
 
@@ -137,7 +137,7 @@ static int find_master(struct launch *l, struct err *e)
         return -1;
     if (l->kind == LAUNCH_SRUN && slurm_master(l, e) < 0)
         return -1;
-    l->port_taken = l->kind == LAUNCH_TORCHRUN && store && strcmp(store, "True") == 0;
+    l->port_in_use = l->kind == LAUNCH_TORCHRUN && store && strcmp(store, "True") == 0;
     l->job = job_of(l);
     return 0;
 }
@@ -153,15 +153,16 @@ int launch_find(struct launch *l, struct err *e)
         env_int("SLURM_STEP_NUM_TASKS", INT_MAX, &step_tasks, e) < 0)
         return -1;
     if (env_has("TORCHELASTIC_RUN_ID"))
-        rc = take(l, LAUNCH_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", e);
+        rc = read_launch_env(l, LAUNCH_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", e);
     else if (env_has("OMPI_COMM_WORLD_SIZE"))
-        rc = take(l, LAUNCH_MPIRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", e);
+        rc = read_launch_env(l, LAUNCH_MPIRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK", e);
     else if (env_has("RANK") && env_has("WORLD_SIZE"))
-        rc = take(l, LAUNCH_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", e);
+        rc = read_launch_env(l, LAUNCH_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", e);
     else if (step_tasks > 1)
-        rc = take(l, LAUNCH_SRUN, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", e);
+        rc = read_launch_env(l, LAUNCH_SRUN, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", e);
     else if (env_has("PMI_SIZE"))
-        rc = take(l, LAUNCH_MPIRUN, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", e);
+        rc = read_launch_env(l, LAUNCH_MPIRUN, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", e);
     else if (env_int("WORLD_SIZE", INT_MAX, &world, e) < 0)
         return -1;
     if (rc < 0)

@@ -30,7 +30,7 @@ struct launch {
     bool pmi;                   /* an MPI library can find its peers (PMIx or PMI is present) */
     char master[256];           /* host that rank 0 runs on; "" = unknown */
     int port;                   /* port that rank 0 listens on; 0 = unknown */
-    bool port_taken;            /* torchrun's own store listens there: rank 0 uses a nearby port */
+    bool port_in_use;            /* torchrun's own store listens there: rank 0 uses a nearby port */
     /* Distinguishes this job's ranks from those of another job that connect to the same port. */
     uint64_t job;
 };

@@ -14,8 +14,8 @@ static int check_peer(const struct comm *c, const char *name, int peer, struct e
     return -1;
 }
 
-static struct comm_req *start(struct comm *c, const char *name, uint64_t number, const struct group_message *m,
-                              struct err *e)
+static struct comm_req *start_message(struct comm *c, const char *name, uint64_t number, const struct group_message *m,
+                                      struct err *e)
 {
     int n = m->n_bytes ? (int)((m->n_bytes + XFER_MAX - 1) / XFER_MAX) : 1;
     struct comm_req *q;
@@ -67,7 +67,7 @@ int comm_send_start(struct comm *c, const struct comm_data *d, int to, struct de
     const struct group_message m = { USE_P2P, true, to, d->in, (size_t)d->n * (size_t)dtype_size(d->t) };
     const uint64_t number = ++c->n_sent;
 
-    *req = c->w->net ? start_device(c, "send", &m, s, e) : start(c, "send", number, &m, e);
+    *req = c->w->net ? start_device(c, "send", &m, s, e) : start_message(c, "send", number, &m, e);
     return *req ? 0 : -1;
 }
 
@@ -77,7 +77,7 @@ int comm_recv_start(struct comm *c, const struct comm_data *d, int from, struct 
     const struct group_message m = { USE_P2P, false, from, d->out, (size_t)d->n * (size_t)dtype_size(d->t) };
     const uint64_t number = ++c->n_received;
 
-    *req = c->w->net ? start_device(c, "receive", &m, s, e) : start(c, "receive", number, &m, e);
+    *req = c->w->net ? start_device(c, "receive", &m, s, e) : start_message(c, "receive", number, &m, e);
     return *req ? 0 : -1;
 }
 
@@ -119,7 +119,7 @@ int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, stru
     copy = xmalloc(n_bytes ? n_bytes : 1);
     if (n_bytes)
         memcpy(copy, buf, n_bytes);
-    q = start(c, "host_send", number, &(struct group_message){ USE_HOST, true, to, copy, n_bytes }, e);
+    q = start_message(c, "host_send", number, &(struct group_message){ USE_HOST, true, to, copy, n_bytes }, e);
     if (!q) {
         free(copy);
         return -1;
@@ -132,7 +132,7 @@ int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, stru
 
 int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct err *e)
 {
-    struct comm_req *q = start(c, "host_recv", ++c->n_received,
+    struct comm_req *q = start_message(c, "host_recv", ++c->n_received,
                                &(struct group_message){ USE_HOST, false, from, buf, n_bytes }, e);
 
     return q ? comm_wait(&q, NULL, e) : -1;

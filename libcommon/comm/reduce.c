@@ -19,7 +19,7 @@ enum { BLOCK = 1024 };
 #endif
 
 /* Conversion of an element to and from the accumulator's type. */
-static inline float widen(uint16_t x)
+static inline float bf16_to_f32_accum(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;
     float f;
@@ -103,7 +103,7 @@ static inline uint16_t narrow16(float f)
 
 DEFINE_REDUCE(sum_f64, double, double, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_f32, float, float, AS_IS, AS_IS, ADD)
-DEFINE_REDUCE(sum_bf16, uint16_t, float, widen, narrow, ADD)
+DEFINE_REDUCE(sum_bf16, uint16_t, float, bf16_to_f32_accum, narrow, ADD)
 DEFINE_REDUCE(sum_f16, uint16_t, float, widen16, narrow16, ADD)
 /* Unsigned, because unsigned overflow is defined to wrap. */
 DEFINE_REDUCE(sum_i64, uint64_t, uint64_t, AS_IS, AS_IS, ADD)
@@ -111,7 +111,7 @@ DEFINE_REDUCE(sum_i32, uint32_t, uint32_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_u8, uint8_t, uint32_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(max_f64, double, double, AS_IS, AS_IS, MAX_FLOAT)
 DEFINE_REDUCE(max_f32, float, float, AS_IS, AS_IS, MAX_FLOAT)
-DEFINE_REDUCE(max_bf16, uint16_t, float, widen, narrow, MAX_FLOAT)
+DEFINE_REDUCE(max_bf16, uint16_t, float, bf16_to_f32_accum, narrow, MAX_FLOAT)
 DEFINE_REDUCE(max_f16, uint16_t, float, widen16, narrow16, MAX_FLOAT)
 DEFINE_REDUCE(max_i64, int64_t, int64_t, AS_IS, AS_IS, MAX_INT)
 DEFINE_REDUCE(max_i32, int32_t, int32_t, AS_IS, AS_IS, MAX_INT)

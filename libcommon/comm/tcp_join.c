@@ -55,7 +55,7 @@ static int64_t soon(const struct join *j, int64_t ns)
 /* Returns the i-th port that rank 0 may listen on, or 0 if there are no more. */
 static int port_at(const struct launch *l, int i)
 {
-    if (!l->port_taken)
+    if (!l->port_in_use)
         return i == 0 ? l->port : 0;
     if (i >= TCP_JOIN_PORTS)
         return 0;
@@ -65,7 +65,7 @@ static int port_at(const struct launch *l, int i)
 /* "node1:29500", "node1, ports 29501 to 29516" */
 static void name_root(const struct launch *l, char *text, size_t room)
 {
-    if (l->port_taken)
+    if (l->port_in_use)
         snprintf(text, room, "%s, ports %d to %d", l->master, port_at(l, 0), port_at(l, TCP_JOIN_PORTS - 1));
     else
         snprintf(text, room, "%s:%d", l->master, l->port);
@@ -90,7 +90,7 @@ static void name_missing(const struct join *j, char *text, size_t room)
         snprintf(text + n, room - n, " and %d more", missing - shown);
 }
 
-static void say_nobody_came(const struct join *j, struct err *e)
+static void report_missing_ranks(const struct join *j, struct err *e)
 {
     char missing[160] = "";
 
@@ -100,7 +100,7 @@ static void say_nobody_came(const struct join *j, struct err *e)
 }
 
 /* Handle one connection to rank 0. Returns 0 if it is a rank of this job, 1 if not, -1 if the job cannot start. */
-static int hear_hello(struct join *j, int fd, struct err *e)
+static int recv_rank_hello(struct join *j, int fd, struct err *e)
 {
     uint8_t here[HERE_BYTES], hello[HELLO_BYTES];
     uint32_t rank, size;
@@ -140,10 +140,10 @@ static int join_as_root(struct join *j, struct err *e)
         int fd = socket_accept(j->listener, j->deadline_ns), rc;
 
         if (fd < 0) {
-            say_nobody_came(j, e);
+            report_missing_ranks(j, e);
             return -1;
         }
-        rc = hear_hello(j, fd, e);
+        rc = recv_rank_hello(j, fd, e);
         if (rc)
             close(fd);
         if (rc < 0)
@@ -185,7 +185,7 @@ static int try_root(struct join *j, int port, int *stranger)
     return -1;
 }
 
-static int find_root(struct join *j, struct err *e)
+static int connect_to_root(struct join *j, struct err *e)
 {
     char where[300];
     int stranger = 0;
@@ -208,14 +208,14 @@ static int find_root(struct join *j, struct err *e)
 }
 
 /* Send the hello to rank 0 and receive the table. */
-static int meet_root(struct join *j, struct err *e)
+static int register_at_root(struct join *j, struct err *e)
 {
     uint8_t hello[HELLO_BYTES];
     struct sockaddr_in own;
     socklen_t len = sizeof own;
     int fd;
 
-    if (find_root(j, e) < 0)
+    if (connect_to_root(j, e) < 0)
         return -1;
     fd = j->fd[0];
     if (getsockname(fd, (struct sockaddr *)&own, &len) < 0) {
@@ -255,7 +255,7 @@ static int greet(struct join *j, int r, struct err *e)
     return 0;
 }
 
-static int meet_others(struct join *j, struct err *e)
+static int connect_to_peers(struct join *j, struct err *e)
 {
     int missing = j->l->size - j->l->rank - 1;
 
@@ -268,7 +268,7 @@ static int meet_others(struct join *j, struct err *e)
         uint32_t r;
 
         if (fd < 0) {
-            say_nobody_came(j, e);
+            report_missing_ranks(j, e);
             return -1;
         }
         if (!socket_read(fd, word, sizeof word, soon(j, HELLO_NS)) || memcmp(word, j->table + 8, 8) != 0 ||
@@ -299,7 +299,7 @@ static int listen_as_root(struct join *j, struct err *e)
     return -1;
 }
 
-static int join(struct join *j, struct err *e)
+static int tcp_job_join(struct join *j, struct err *e)
 {
     if (socket_resolve(j->l->master, &j->master, e) < 0)
         return -1;
@@ -308,7 +308,7 @@ static int join(struct join *j, struct err *e)
     j->listener = socket_listen(&j->port, j->l->size, e);
     if (j->listener < 0)
         return -1;
-    return meet_root(j, e) < 0 ? -1 : meet_others(j, e);
+    return register_at_root(j, e) < 0 ? -1 : connect_to_peers(j, e);
 }
 
 int tcp_join(const struct launch *l, double timeout_s, int *fd, struct err *e)
@@ -325,7 +325,7 @@ int tcp_join(const struct launch *l, double timeout_s, int *fd, struct err *e)
         fd[r] = -1;
     j.deadline_ns = clock_ns() + (int64_t)(timeout_s * 1e9);
     j.table = xcalloc(1, table_bytes(&j));
-    rc = join(&j, e);
+    rc = tcp_job_join(&j, e);
     for (int r = 0; rc < 0 && r < l->size; r++)
         if (fd[r] >= 0)
             close(fd[r]);

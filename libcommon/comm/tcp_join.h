@@ -2,7 +2,7 @@
  * tcp_join.h - connect ranks that only have MASTER_ADDR and MASTER_PORT
  *
  *   1. Rank 0 listens on MASTER_PORT, every other rank on a port of its own. If a launcher's own
- *      server uses MASTER_PORT (launch.h: port_taken), rank 0 uses the first free one of the
+ *      server uses MASTER_PORT (launch.h: port_in_use), rank 0 uses the first free one of the
  *      TCP_JOIN_PORTS ports after it (before it, near the end of the range), and the others try all of them
  *   2. Rank 0 first sends the id of its job. A caller that receives another id, or nothing, continues
  *      to search. Rank r then sends: rank, size, its port, the address it connects from

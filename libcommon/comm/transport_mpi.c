@@ -41,7 +41,7 @@ struct mpi {
     MPI_Status *status;
 };
 
-static int failed(int code, const char *what, struct err *e)
+static int report_mpi_error(int code, const char *what, struct err *e)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int len = 0;
@@ -51,7 +51,7 @@ static int failed(int code, const char *what, struct err *e)
     return -1;
 }
 
-static int start(struct transport *t, struct xfer *x, struct err *e)
+static int mpi_transport_start(struct transport *t, struct xfer *x, struct err *e)
 {
     struct mpi *m = (struct mpi *)t;
     int rc;
@@ -72,7 +72,7 @@ static int start(struct transport *t, struct xfer *x, struct err *e)
         ? MPI_Isend(x->buf, (int)x->n, MPI_BYTE, x->peer, (int)x->channel, m->comm, &m->request[m->n])
         : MPI_Irecv(x->buf, (int)x->n, MPI_BYTE, x->peer, (int)x->channel, m->comm, &m->request[m->n]);
     if (rc != MPI_SUCCESS)
-        return failed(rc, x->is_send ? "cannot send" : "cannot receive", e);
+        return report_mpi_error(rc, x->is_send ? "cannot send" : "cannot receive", e);
     m->xfer[m->n++] = x;
     return 0;
 }
@@ -89,7 +89,7 @@ static int check_done(struct xfer *x, MPI_Status *status, int code, struct err *
         return -1;
     }
     if (code != MPI_SUCCESS)
-        return failed(code, place, e);
+        return report_mpi_error(code, place, e);
     if (!x->is_send)
         MPI_Get_count(status, MPI_BYTE, &got);
     if (!x->is_send && (size_t)got != x->n) {
@@ -107,7 +107,7 @@ static int test(struct mpi *m, int *moved, struct err *e)
 
     *moved = 0;
     if (rc != MPI_SUCCESS && rc != MPI_ERR_IN_STATUS)
-        return failed(rc, "cannot make progress", e);
+        return report_mpi_error(rc, "cannot make progress", e);
     if (n == MPI_UNDEFINED || n == 0)
         return 0;
     for (int i = 0; i < n; i++)
@@ -138,7 +138,7 @@ static void idle_wait(struct mpi *m, int tries, int64_t since_ns, long *nap_ns)
         *nap_ns *= 2;
 }
 
-static int progress(struct transport *t, bool idle, struct err *e)
+static int mpi_transport_progress(struct transport *t, bool idle, struct err *e)
 {
     struct mpi *m = (struct mpi *)t;
     int64_t since = idle ? clock_ns() : 0;
@@ -172,7 +172,7 @@ static void mpi_close(struct transport *t, bool orderly)
     free(m);
 }
 
-static int check_world(const struct launch *l, int rank, int size, struct err *e)
+static int check_mpi_world(const struct launch *l, int rank, int size, struct err *e)
 {
     if (size != l->size) {
         err_usage(e, "%s started %d tasks (%s), but MPI reaches a world of %d: the launcher belongs to another "
@@ -196,18 +196,18 @@ int transport_mpi_open(const struct launch *l, struct transport **t, struct err 
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
     if (rc != MPI_SUCCESS)
-        return failed(rc, "cannot start", e);
+        return report_mpi_error(rc, "cannot start", e);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (check_world(l, rank, size, e) < 0) {
+    if (check_mpi_world(l, rank, size, e) < 0) {
         if (size == 1)
             MPI_Finalize();
         return -1;
     }
     m = xcalloc(1, sizeof *m);
     m->t = (struct transport){.name = "mpi", .rank = rank, .size = size,
-                              .start = start, .progress = progress, .close = mpi_close};
+                              .start = mpi_transport_start, .progress = mpi_transport_progress, .close = mpi_close};
     atomic_store(&m->t.lost, -1);
     MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);

@@ -64,7 +64,7 @@ struct tcp {
     int *polled;                /* [size]: the peer of each poll entry */
 };
 
-static int lost(struct tcp *tcp, int r, const char *what, int why, struct err *e)
+static int report_lost_rank(struct tcp *tcp, int r, const char *what, int why, struct err *e)
 {
     char place[32];
 
@@ -79,7 +79,7 @@ static int lost(struct tcp *tcp, int r, const char *what, int why, struct err *e
     return -1;
 }
 
-static int check_length(int r, size_t got, size_t want, struct err *e)
+static int check_message_length(int r, size_t got, size_t want, struct err *e)
 {
     char place[32];
 
@@ -92,7 +92,7 @@ static int check_length(int r, size_t got, size_t want, struct err *e)
 
 /* ---- sending ---- */
 
-static int flush(struct tcp *tcp, int r, struct err *e)
+static int flush_peer_sends(struct tcp *tcp, int r, struct err *e)
 {
     struct peer *p = &tcp->peer[r];
 
@@ -113,7 +113,7 @@ static int flush(struct tcp *tcp, int r, struct err *e)
         if (k < 0) {
             if (errno == EAGAIN || errno == EINTR)
                 return 0;
-            return lost(tcp, r, "cannot send", errno, e);
+            return report_lost_rank(tcp, r, "cannot send", errno, e);
         }
         x->moved += (size_t)k;
         if (x->moved < HEAD_BYTES + x->n)
@@ -129,7 +129,7 @@ static int flush(struct tcp *tcp, int r, struct err *e)
 /* ---- receiving ---- */
 
 /* Remove and return the oldest receive of a channel. */
-static struct xfer *take_want(struct peer *p, uint32_t channel)
+static struct xfer *pop_wanted_recv(struct peer *p, uint32_t channel)
 {
     for (struct xfer **at = &p->want; *at; at = &(*at)->next) {
         struct xfer *x = *at;
@@ -165,12 +165,12 @@ static int begin_message(struct tcp *tcp, int r, struct err *e)
     uint64_t n = get_le64(head + 8);
 
     if (get_le32(head + 4) != MAGIC || n > XFER_MAX)
-        return lost(tcp, r, "sent something that is no message of this program", 0, e);
-    p->into = take_want(p, channel);
+        return report_lost_rank(tcp, r, "sent something that is no message of this program", 0, e);
+    p->into = pop_wanted_recv(p, channel);
     if (!p->into && !p->want)
         return 1;
     if (p->into) {
-        if (check_length(r, n, p->into->n, e) < 0)
+        if (check_message_length(r, n, p->into->n, e) < 0)
             return -1;
         p->body = p->into->buf;
     } else {
@@ -200,7 +200,7 @@ static void body_moved(struct peer *p, size_t k)
 }
 
 /* Distribute the data in the read-ahead buffer. */
-static int feed(struct tcp *tcp, int r, struct err *e)
+static int distribute_read_ahead(struct tcp *tcp, int r, struct err *e)
 {
     struct peer *p = &tcp->peer[r];
 
@@ -236,7 +236,7 @@ static int read_some(struct tcp *tcp, int r, struct err *e)
     struct peer *p = &tcp->peer[r];
 
     while (wants_input(p)) {
-        bool straight = p->body && p->body_left >= IN_BYTES;      /* feed() has emptied the buffer */
+        bool straight = p->body && p->body_left >= IN_BYTES;      /* distribute_read_ahead() has emptied the buffer */
         size_t room;
         ssize_t k;
 
@@ -248,17 +248,17 @@ static int read_some(struct tcp *tcp, int r, struct err *e)
         room = straight ? p->body_left : IN_BYTES - p->in_end;
         k = recv(p->fd, straight ? (void *)p->body : p->in + p->in_end, room, MSG_DONTWAIT);
         if (k == 0)
-            return lost(tcp, r, "closed its connection", 0, e);
+            return report_lost_rank(tcp, r, "closed its connection", 0, e);
         if (k < 0) {
             if (errno == EAGAIN || errno == EINTR)
                 return 0;
-            return lost(tcp, r, "cannot receive", errno, e);
+            return report_lost_rank(tcp, r, "cannot receive", errno, e);
         }
         if (straight)
             body_moved(p, (size_t)k);
         else
             p->in_end += (size_t)k;
-        if (feed(tcp, r, e) < 0)
+        if (distribute_read_ahead(tcp, r, e) < 0)
             return -1;
         if ((size_t)k < room)
             return 0;           /* the kernel has no more data; another call would be wasted */
@@ -267,7 +267,7 @@ static int read_some(struct tcp *tcp, int r, struct err *e)
 }
 
 /* Complete a receive whose message has been kept in memory, in whole or in part. */
-static int take_early(struct tcp *tcp, struct xfer *x, bool *taken, struct err *e)
+static int recv_early_message(struct tcp *tcp, struct xfer *x, bool *taken, struct err *e)
 {
     struct peer *p = &tcp->peer[x->peer];
     struct early **at = &p->early, *k;
@@ -278,7 +278,7 @@ static int take_early(struct tcp *tcp, struct xfer *x, bool *taken, struct err *
     *taken = k != NULL;
     if (!k)
         return 0;
-    if (check_length(x->peer, k->n, x->n, e) < 0)
+    if (check_message_length(x->peer, k->n, x->n, e) < 0)
         return -1;
     memcpy(x->buf, k->data, k->got);
     if (p->into_early == k) {
@@ -298,7 +298,7 @@ static int take_early(struct tcp *tcp, struct xfer *x, bool *taken, struct err *
 
 /* ---- the transport ---- */
 
-static int start(struct transport *t, struct xfer *x, struct err *e)
+static int tcp_transport_start(struct transport *t, struct xfer *x, struct err *e)
 {
     struct tcp *tcp = (struct tcp *)t;
     struct peer *p = &tcp->peer[x->peer];
@@ -312,15 +312,15 @@ static int start(struct transport *t, struct xfer *x, struct err *e)
 
         *p->out_end = x;
         p->out_end = &x->next;
-        return idle ? flush(tcp, x->peer, e) : 0;
+        return idle ? flush_peer_sends(tcp, x->peer, e) : 0;
     }
-    if (take_early(tcp, x, &taken, e) < 0)
+    if (recv_early_message(tcp, x, &taken, e) < 0)
         return -1;
     if (!taken) {
         *p->want_end = x;
         p->want_end = &x->next;
     }
-    return feed(tcp, x->peer, e);
+    return distribute_read_ahead(tcp, x->peer, e);
 }
 
 static int fill_poll(struct tcp *tcp)
@@ -352,7 +352,7 @@ static int wait_ready(struct tcp *tcp, int n, bool idle)
     return !ready && idle ? poll(tcp->poll, (nfds_t)n, SLEEP_MS) : ready;
 }
 
-static int progress(struct transport *t, bool idle, struct err *e)
+static int tcp_transport_progress(struct transport *t, bool idle, struct err *e)
 {
     struct tcp *tcp = (struct tcp *)t;
     int n = fill_poll(tcp);
@@ -363,7 +363,7 @@ static int progress(struct transport *t, bool idle, struct err *e)
         short got = tcp->poll[i].revents;
         int r = tcp->polled[i];
 
-        if ((got & (POLLOUT | POLLERR)) && flush(tcp, r, e) < 0)
+        if ((got & (POLLOUT | POLLERR)) && flush_peer_sends(tcp, r, e) < 0)
             return -1;
         if ((got & (POLLIN | POLLHUP | POLLERR)) && read_some(tcp, r, e) < 0)
             return -1;
@@ -408,7 +408,7 @@ int transport_tcp_open(const struct launch *l, double timeout_s, struct transpor
     }
     tcp = xcalloc(1, sizeof *tcp);
     tcp->t = (struct transport){.name = "tcp", .rank = l->rank, .size = l->size,
-                                .start = start, .progress = progress, .close = tcp_close};
+                                .start = tcp_transport_start, .progress = tcp_transport_progress, .close = tcp_close};
     atomic_store(&tcp->t.lost, -1);
     tcp->peer = xcalloc(n, sizeof *tcp->peer);
     tcp->poll = xcalloc(n, sizeof *tcp->poll);

@@ -65,7 +65,7 @@ enum wire_kind {
     WIRE_TERM,                  /* rank to root: SIGTERM arrived, this rank is about to end */
     WIRE_HANG,                  /* rank to root: its call exceeds the timeout */
     WIRE_SLOW,                  /* rank to root: its call is slow, but within the timeout; a = it has no limit */
-    WIRE_HEARD,                 /* root to rank: acknowledges WIRE_SLOW */
+    WIRE_RECEIVED,                 /* root to rank: acknowledges WIRE_SLOW */
     WIRE_MOVES,                 /* rank to root: that call has ended */
     WIRE_DUMP,                  /* rank to root: print the table */
     WIRE_ASK,                   /* root to rank: send your activity */
@@ -156,13 +156,13 @@ void *watch_root_main(void *watch);
 void *watch_rank_main(void *watch);
 /* Get the letters that arrived through the pipe, at most `room`. Returns their number. */
 int watch_letters(struct watch *w, char *letters, int room);
-void watch_say(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void watch_log(struct watch *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Format "rank 3 (host h, pid 12, GPU-53a7.. at 0000:1b:00.0)". */
 void watch_name(const struct watch *w, int rank, char *text, size_t room);
 /* End the process by the SIGTERM that arrived. */
 _Noreturn void watch_die(void);
 /* Call on_stall in a thread of its own: a file that it writes to may hang, and the monitor must not. */
-void watch_tell_stall(struct watch *w, const char *text);
+void watch_report_stall(struct watch *w, const char *text);
 /* Call on_abort, for at most 3 s; then the process exits with end->status. */
 _Noreturn void watch_leave_job(struct watch *w, const struct watch_end *end);
 /* The same without the exit. */

@@ -26,12 +26,12 @@ struct rank {
     int alone_status;           /* ... and the exit status */
     bool closing;
     int64_t told;               /* for watch_stall_news() */
-    int64_t heard_until;        /* rank 0 should have acknowledged by then; 0 = it has */
+    int64_t answer_until;        /* rank 0 should have acknowledged by then; 0 = it has */
     bool said_alone;            /* ... it has not, and this rank has reported the stall */
     int64_t die_at;             /* when to end because of SIGTERM; 0 = no SIGTERM */
 };
 
-_Noreturn static void leave(struct rank *m, int status, int culprit, const char *reason)
+_Noreturn static void leave_job_as_rank(struct rank *m, int status, int culprit, const char *reason)
 {
     watch_leave_job(m->w, &(struct watch_end){ .status = status, .rank = culprit, .reason = reason,
                                                .signal = culprit == m->w->rank ? atomic_load(&m->w->crashed) : 0 });
@@ -46,7 +46,7 @@ static void expect_answer(struct rank *m, int seconds, int status, const char *o
     snprintf(m->alone, sizeof m->alone, "%s", otherwise);
 }
 
-static void tell(struct rank *m, enum wire_kind kind, int a, int b, const char *text)
+static void post_to_root(struct rank *m, enum wire_kind kind, int a, int b, const char *text)
 {
     conn_send(&m->w->conn[0], &(struct wire){ .token = m->w->token, .kind = kind, .rank = m->w->rank, .a = a, .b = b },
               text);
@@ -56,7 +56,7 @@ static void tell(struct rank *m, enum wire_kind kind, int a, int b, const char *
  * Returns true if this rank reports for its host. Only one rank per host does, so that a large job does not print a
  * message a thousand times.
  */
-static bool speaks_for_host(const struct watch *w)
+static bool is_host_reporter(const struct watch *w)
 {
     const struct comm_place *p = &w->place[w->rank];
 
@@ -69,12 +69,12 @@ _Noreturn static void root_is_gone(struct rank *m)
 
     watch_name(m->w, 0, who, sizeof who);
     snprintf(line, sizeof line, "%s died: its connection closed without a goodbye; ending the job", who);
-    if (speaks_for_host(m->w))
-        watch_say(m->w, "%s", line);
-    leave(m, m->w->o.statuses.lost, 0, line);
+    if (is_host_reporter(m->w))
+        watch_log(m->w, "%s", line);
+    leave_job_as_rank(m, m->w->o.statuses.lost, 0, line);
 }
 
-static void hear(struct rank *m)
+static void recv_root_messages(struct rank *m)
 {
     struct conn *c = &m->w->conn[0];
     struct watch_doing r;
@@ -92,62 +92,62 @@ static void hear(struct rank *m)
             return;
         }
         if (c->in.kind == WIRE_ABORT)
-            leave(m, c->in.a, c->in.b, c->in.text);
-        if (c->in.kind == WIRE_HEARD)
-            m->heard_until = 0;
+            leave_job_as_rank(m, c->in.a, c->in.b, c->in.text);
+        if (c->in.kind == WIRE_RECEIVED)
+            m->answer_until = 0;
         if (c->in.kind == WIRE_GOODBYE)
             c->goodbye = true;
         if (c->in.kind == WIRE_ASK) {
             watch_activity(m->w, &r);
-            tell(m, WIRE_STATE, r.in_call, r.waiting_for, r.text);
+            post_to_root(m, WIRE_STATE, r.in_call, r.waiting_for, r.text);
         }
     }
 }
 
-static void obey(struct rank *m)
+static void handle_rank_wakeups(struct rank *m)
 {
     char letters[16], line[WIRE_TEXT];
     int n = watch_letters(m->w, letters, sizeof letters);
 
     for (int i = 0; i < n; i++) {
         if (letters[i] == WAKE_DUMP)
-            tell(m, WIRE_DUMP, 0, 0, NULL);
+            post_to_root(m, WIRE_DUMP, 0, 0, NULL);
         if (letters[i] == WAKE_TERM && !m->die_at) {
-            tell(m, WIRE_TERM, 0, 0, NULL);
+            post_to_root(m, WIRE_TERM, 0, 0, NULL);
             m->die_at = clock_ns() + GRACE_NS;
         }
         if (letters[i] == WAKE_FAIL) {
             pthread_mutex_lock(&m->w->lock);
-            tell(m, WIRE_FAIL, m->w->lost + 1, m->w->status, m->w->reason);
+            post_to_root(m, WIRE_FAIL, m->w->lost + 1, m->w->status, m->w->reason);
             snprintf(line, sizeof line, "failed: %.*s", WIRE_TEXT - 16, m->w->reason);
             pthread_mutex_unlock(&m->w->lock);
             expect_answer(m, ANSWER_S, m->w->status, line);
         }
         if (letters[i] == WAKE_CRASH) {
-            tell(m, WIRE_CRASH, atomic_load(&m->w->crashed), 0, NULL);
+            post_to_root(m, WIRE_CRASH, atomic_load(&m->w->crashed), 0, NULL);
             expect_answer(m, ANSWER_S, m->w->o.statuses.crashed, "crashed");
         }
         if (letters[i] == WAKE_CLOSE) {
-            tell(m, WIRE_GOODBYE, 0, 0, NULL);
+            post_to_root(m, WIRE_GOODBYE, 0, 0, NULL);
             m->closing = true;
             expect_answer(m, GOODBYE_S, 1, "");
         }
     }
 }
 
-static void check_own_call(struct rank *m)
+static void check_rank_call(struct rank *m)
 {
     struct watch_doing r;
 
     if (m->deadline || !watch_is_stuck(m->w))
         return;
     watch_activity(m->w, &r);
-    tell(m, WIRE_HANG, 0, 0, r.text);
+    post_to_root(m, WIRE_HANG, 0, 0, r.text);
     expect_answer(m, HANG_ANSWER_S, m->w->o.statuses.hang, r.text);
 }
 
 /* Report a stall without rank 0, which does not answer and may well be the rank that the others wait for. */
-static void say_alone(struct rank *m)
+static void report_stall_without_root(struct rank *m)
 {
     char who[300], root[300], line[WIRE_TEXT + 700];
     struct watch_doing r;
@@ -156,8 +156,8 @@ static void say_alone(struct rank *m)
     watch_name(m->w, m->w->rank, who, sizeof who);
     watch_name(m->w, 0, root, sizeof root);
     snprintf(line, sizeof line, "%s %s; %s does not answer: it is stopped, or its host is", who, r.text, root);
-    watch_say(m->w, "%s", line);
-    watch_tell_stall(m->w, line);
+    watch_log(m->w, "%s", line);
+    watch_report_stall(m->w, line);
     m->said_alone = true;
 }
 
@@ -166,20 +166,20 @@ static void check_stall(struct rank *m)
     enum stall_news news = m->deadline ? STALL_NONE : watch_stall_news(m->w, &m->told);
 
     if (news == STALL_BEGINS) {
-        tell(m, WIRE_SLOW, watch_may_last(m->w), 0, NULL);
-        m->heard_until = clock_ns() + ANSWER_S * SECOND;
+        post_to_root(m, WIRE_SLOW, watch_may_last(m->w), 0, NULL);
+        m->answer_until = clock_ns() + ANSWER_S * SECOND;
     }
     if (news == STALL_ENDS) {
-        tell(m, WIRE_MOVES, 0, 0, NULL);
-        m->heard_until = 0;
+        post_to_root(m, WIRE_MOVES, 0, 0, NULL);
+        m->answer_until = 0;
         if (m->said_alone)
-            watch_say(m->w, "the job goes on");
+            watch_log(m->w, "the job goes on");
         m->said_alone = false;
     }
-    if (m->heard_until && clock_ns() > m->heard_until) {
-        m->heard_until = 0;
-        if (speaks_for_host(m->w))
-            say_alone(m);
+    if (m->answer_until && clock_ns() > m->answer_until) {
+        m->answer_until = 0;
+        if (is_host_reporter(m->w))
+            report_stall_without_root(m);
     }
 }
 
@@ -193,21 +193,21 @@ void *watch_rank_main(void *watch)
         struct pollfd p[2] = {{.fd = w->wake[0], .events = POLLIN}, {.fd = w->conn[0].fd, .events = POLLIN}};
 
         poll(p, 2, m.die_at ? 20 : LOOK_MS);
-        obey(&m);
+        handle_rank_wakeups(&m);
         if (w->conn[0].fd >= 0)
-            hear(&m);
+            recv_root_messages(&m);
         if (m.closing && (w->conn[0].fd < 0 || w->conn[0].goodbye))
             return NULL;
         if (m.die_at && clock_ns() > m.die_at)
             watch_die();
         check_stall(&m);
-        check_own_call(&m);
+        check_rank_call(&m);
         if (m.deadline && clock_ns() > m.deadline) {
             if (!m.alone[0])
                 return NULL;
             watch_name(w, w->rank, who, sizeof who);
-            watch_say(w, "%s %s; rank 0 does not answer, leaving", who, m.alone);
-            leave(&m, m.alone_status, m.alone_status == w->o.statuses.hang ? 0 : w->rank, m.alone);
+            watch_log(w, "%s %s; rank 0 does not answer, leaving", who, m.alone);
+            leave_job_as_rank(&m, m.alone_status, m.alone_status == w->o.statuses.hang ? 0 : w->rank, m.alone);
         }
     }
 }

@@ -14,12 +14,12 @@
 
 /* ---- the activity record ---- */
 
-static void note_begin(struct note *n)
+static void activity_update_begin(struct note *n)
 {
     atomic_fetch_add(&n->version, 1);
 }
 
-static void note_end(struct note *n)
+static void activity_update_end(struct note *n)
 {
     atomic_store(&n->since_ns, clock_ns());
     atomic_fetch_add(&n->version, 1);
@@ -32,11 +32,11 @@ void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micr
 {
     struct note *n = &w->note;
 
-    note_begin(n);
+    activity_update_begin(n);
     PUT(n->phase, phase);
     PUT(n->iteration, iteration);
     PUT(n->micro_batch, micro_batch);
-    note_end(n);
+    activity_update_end(n);
     if (w->o.on_phase)
         w->o.on_phase(w->o.arg, phase, micro_batch);
 }
@@ -48,7 +48,7 @@ static void enter(struct watch *w, const char *call, const char *group, uint64_t
 {
     struct note *n = &w->note;
 
-    note_begin(n);
+    activity_update_begin(n);
     PUT(n->call, call);
     PUT(n->group, group);
     PUT(n->outside, wait != WAIT_RANK);
@@ -56,7 +56,7 @@ static void enter(struct watch *w, const char *call, const char *group, uint64_t
     PUT(n->number, number);
     PUT(n->waiting_for, -1);
     PUT(n->n_waiting, 0);
-    note_end(n);
+    activity_update_end(n);
     if (w->o.on_call)
         w->o.on_call(w->o.arg, call, group, wait != WAIT_RANK);
 }
@@ -78,21 +78,21 @@ void watch_outside_long(struct watch *w, const char *what, int64_t number, const
 
 void watch_queues(struct watch *w) { atomic_store(&w->note.queues, true); }
 
-static void leave(struct watch *w)
+static void leave_watched_call(struct watch *w)
 {
     struct note *n = &w->note;
 
     if (w->o.on_call)
         w->o.on_call(w->o.arg, NULL, NULL, GET(n->outside));
-    note_begin(n);
+    activity_update_begin(n);
     PUT(n->call, NULL);
-    note_end(n);
+    activity_update_end(n);
 }
 
 void watch_leave(struct watch *w)
 {
     w->in_calls_ns += clock_ns() - GET(w->note.since_ns);
-    leave(w);
+    leave_watched_call(w);
 }
 
 /*
@@ -101,7 +101,7 @@ void watch_leave(struct watch *w)
  */
 void watch_outside_end(struct watch *w)
 {
-    leave(w);
+    leave_watched_call(w);
 }
 
 double watch_seconds_in_calls(const struct watch *w)
@@ -124,7 +124,7 @@ struct seen {
     bool outside, unlimited, queues;
 };
 
-static struct seen look(struct note *n)
+static struct seen read_activity(struct note *n)
 {
     struct seen s;
     unsigned before;
@@ -144,8 +144,8 @@ static struct seen look(struct note *n)
     return s;
 }
 
-static void add(char *text, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void add(char *text, const char *fmt, ...)
+static void append_activity_text(char *text, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void append_activity_text(char *text, const char *fmt, ...)
 {
     size_t n = strlen(text);
     va_list ap;
@@ -157,11 +157,11 @@ static void add(char *text, const char *fmt, ...)
 
 static void add_phase(char *text, const struct seen *s)
 {
-    add(text, "%s", s->phase);
+    append_activity_text(text, "%s", s->phase);
     if (s->micro_batch >= 0)
-        add(text, " of micro-batch %d", s->micro_batch);
+        append_activity_text(text, " of micro-batch %d", s->micro_batch);
     if (s->iteration >= 0)
-        add(text, " of iteration %lld", (long long)s->iteration);
+        append_activity_text(text, " of iteration %lld", (long long)s->iteration);
 }
 
 /*
@@ -170,26 +170,26 @@ static void add_phase(char *text, const struct seen *s)
  */
 static void add_wait(char *text, const struct seen *s, long long seconds)
 {
-    add(text, "has waited %lld s %s %s", seconds, s->outside ? "for" : "in", s->call);
+    append_activity_text(text, "has waited %lld s %s %s", seconds, s->outside ? "for" : "in", s->call);
     if (!s->outside)
-        add(text, " #%llu of group %s", (unsigned long long)s->number, s->group);
+        append_activity_text(text, " #%llu of group %s", (unsigned long long)s->number, s->group);
     else if (s->number != UINT64_MAX)
-        add(text, " %llu", (unsigned long long)s->number);
+        append_activity_text(text, " %llu", (unsigned long long)s->number);
     if (s->outside && s->group)
-        add(text, " of %s", s->group);
+        append_activity_text(text, " of %s", s->group);
     if (s->waiting_for >= 0)
-        add(text, " for rank %d", s->waiting_for);
+        append_activity_text(text, " for rank %d", s->waiting_for);
     if (s->n_waiting > 1)
-        add(text, " and %d more", s->n_waiting - 1);
+        append_activity_text(text, " and %d more", s->n_waiting - 1);
     if (s->phase) {
-        add(text, ", in ");
+        append_activity_text(text, ", in ");
         add_phase(text, s);
     }
 }
 
 void watch_activity(struct watch *w, struct watch_doing *r)
 {
-    struct seen s = look(&w->note);
+    struct seen s = read_activity(&w->note);
     long long seconds = (clock_ns() - s.since_ns) / SECOND;
 
     memset(r, 0, sizeof *r);
@@ -199,14 +199,14 @@ void watch_activity(struct watch *w, struct watch_doing *r)
     if (s.call) {
         add_wait(r->text, &s, seconds);
     } else {
-        add(r->text, "is ");
+        append_activity_text(r->text, "is ");
         if (s.phase) {
-            add(r->text, "in ");
+            append_activity_text(r->text, "in ");
             add_phase(r->text, &s);
         } else {
-            add(r->text, "in no known phase");
+            append_activity_text(r->text, "in no known phase");
         }
-        add(r->text, " since %lld s", seconds);
+        append_activity_text(r->text, " since %lld s", seconds);
     }
 }
 
@@ -218,14 +218,14 @@ static int64_t held_since(const struct seen *s)
 
 bool watch_may_last(struct watch *w)
 {
-    struct seen s = look(&w->note);
+    struct seen s = read_activity(&w->note);
 
     return s.call && s.unlimited;
 }
 
 enum stall_news watch_stall_news(struct watch *w, int64_t *told)
 {
-    struct seen s = look(&w->note);
+    struct seen s = read_activity(&w->note);
     int64_t since = held_since(&s);
 
     if (*told && *told != since) {
@@ -241,7 +241,7 @@ enum stall_news watch_stall_news(struct watch *w, int64_t *told)
 bool watch_is_stuck(struct watch *w)
 {
     int64_t limit = atomic_load(&w->timeout_ns);
-    struct seen s = look(&w->note);
+    struct seen s = read_activity(&w->note);
 
     return limit > 0 && held_since(&s) && !(s.call && s.unlimited) && clock_ns() - s.since_ns > limit;
 }
@@ -253,7 +253,7 @@ void watch_timeout(struct watch *w, double seconds)
 
 /* ---- output ---- */
 
-void watch_say(struct watch *w, const char *fmt, ...)
+void watch_log(struct watch *w, const char *fmt, ...)
 {
     char line[3 * WIRE_TEXT];
     va_list ap;
@@ -289,7 +289,7 @@ struct stall_words {
     char *text;
 };
 
-static void *tell_stall(void *arg)
+static void *run_stall_callback(void *arg)
 {
     struct stall_words *s = arg;
 
@@ -299,7 +299,7 @@ static void *tell_stall(void *arg)
     return NULL;
 }
 
-void watch_tell_stall(struct watch *w, const char *text)
+void watch_report_stall(struct watch *w, const char *text)
 {
     struct stall_words *s;
     pthread_t t;
@@ -309,7 +309,7 @@ void watch_tell_stall(struct watch *w, const char *text)
     s = xcalloc(1, sizeof *s);
     s->o = w->o;
     s->text = text ? xstrdup(text) : NULL;
-    if (pthread_create(&t, NULL, tell_stall, s) == 0) {
+    if (pthread_create(&t, NULL, run_stall_callback, s) == 0) {
         pthread_detach(t);
         return;
     }

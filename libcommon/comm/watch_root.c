@@ -107,7 +107,7 @@ _Noreturn static void end_job(struct root *m)
 
 /* ---- asking all ranks for their activity ---- */
 
-static void ask(struct root *m, int64_t ns)
+static void request_rank_activities(struct root *m, int64_t ns)
 {
     struct watch *w = m->w;
 
@@ -131,10 +131,10 @@ static void end_with(struct root *m, struct watch_end end, const char *line)
     m->state = JOB_ENDS;
     m->end = end;
     snprintf(m->line, sizeof m->line, "%s", line);
-    watch_say(m->w, "%s", line);
+    watch_log(m->w, "%s", line);
     /* Ask again: the answers to an earlier request may be outdated. */
     m->ask_until = 0;
-    ask(m, GRACE_NS);
+    request_rank_activities(m, GRACE_NS);
 }
 
 static void end_because(struct root *m, int rank, int status, const char *what)
@@ -149,7 +149,7 @@ static void end_because(struct root *m, int rank, int status, const char *what)
 static void ask_table(struct root *m)
 {
     m->table_wanted = true;
-    ask(m, ASK_NS);
+    request_rank_activities(m, ASK_NS);
 }
 
 static void hangs(struct root *m, int rank)
@@ -158,7 +158,7 @@ static void hangs(struct root *m, int rank)
         return;
     m->state = JOB_HANGS;
     m->first = rank;
-    ask(m, ASK_NS);
+    request_rank_activities(m, ASK_NS);
 }
 
 /* may_last: the stall does not end the job. */
@@ -174,7 +174,7 @@ static void stall_begins(struct root *m, int rank, bool may_last)
     m->may_last = may_last;
     m->first = rank;
     m->stalled_ns = clock_ns();
-    ask(m, ASK_NS);
+    request_rank_activities(m, ASK_NS);
 }
 
 static void stall_ends(struct root *m, int rank)
@@ -185,8 +185,8 @@ static void stall_ends(struct root *m, int rank)
     if (!m->line_in_status)
         return;
     m->line_in_status = false;
-    watch_say(m->w, "the job goes on, after %lld s more", (long long)((clock_ns() - m->stalled_ns) / SECOND));
-    watch_tell_stall(m->w, NULL);
+    watch_log(m->w, "the job goes on, after %lld s more", (long long)((clock_ns() - m->stalled_ns) / SECOND));
+    watch_report_stall(m->w, NULL);
 }
 
 static bool all_answered(const struct root *m)
@@ -241,12 +241,12 @@ static void print_table(struct root *m)
 
     for (int r = 0; r < m->w->size; r++) {
         watch_name(m->w, r, who, sizeof who);
-        watch_say(m->w, "%s %s", who, doing(m, r));
+        watch_log(m->w, "%s %s", who, doing(m, r));
     }
 }
 
 /* Describe which rank waits, and which is at the end of the chain. Returns the latter, or -1. */
-static int tell_wait(struct root *m, int rank, char *line, size_t room)
+static int describe_wait_chain(struct root *m, int rank, char *line, size_t room)
 {
     int culprit = find_culprit(m, rank);
     char waits[NAME], who[NAME] = "";
@@ -267,22 +267,22 @@ static int tell_wait(struct root *m, int rank, char *line, size_t room)
 _Noreturn static void end_hang(struct root *m)
 {
     m->end = (struct watch_end){ .status = m->w->o.statuses.hang };
-    m->end.rank = tell_wait(m, m->first, m->line, sizeof m->line);
-    watch_say(m->w, "%s", m->line);
+    m->end.rank = describe_wait_chain(m, m->first, m->line, sizeof m->line);
+    watch_log(m->w, "%s", m->line);
     print_table(m);
     end_job(m);
 }
 
-static void say_stall(struct root *m)
+static void report_job_stall(struct root *m)
 {
     long long limit = atomic_load(&m->w->timeout_ns) / SECOND;
     char line[LINE], end[64];
 
     snprintf(end, sizeof end, limit && !m->may_last ? "; the job is ended after %lld s" : "; the job waits on", limit);
-    m->culprit = tell_wait(m, m->first, line, sizeof line - sizeof end);
+    m->culprit = describe_wait_chain(m, m->first, line, sizeof line - sizeof end);
     strcat(line, end);
-    watch_say(m->w, "%s", line);
-    watch_tell_stall(m->w, line);
+    watch_log(m->w, "%s", line);
+    watch_report_stall(m->w, line);
     m->state = JOB_STALL_PRINTED;
     m->line_in_status = true;
 }
@@ -300,7 +300,7 @@ static void finish_asking(struct root *m)
     if (m->state == JOB_HANGS)
         end_hang(m);
     if (m->state == JOB_STALLS)
-        say_stall(m);
+        report_job_stall(m);
     if (m->table_wanted)
         print_table(m);
     m->table_wanted = false;
@@ -325,7 +325,7 @@ static void second_hand(struct root *m, int rank, int culprit, const char *what)
 }
 
 /* lost: the rank whose loss made this one fail, or -1. */
-static void failed(struct root *m, int rank, int lost, int status, const char *reason)
+static void handle_rank_failure(struct root *m, int rank, int lost, int status, const char *reason)
 {
     char what[WIRE_TEXT + 16];
 
@@ -354,7 +354,7 @@ static void handle(struct root *m, int rank, const struct wire *in)
         m->w->conn[rank].goodbye = true;
         break;
     case WIRE_FAIL:
-        failed(m, rank, in->a - 1, in->b, in->text);
+        handle_rank_failure(m, rank, in->a - 1, in->b, in->text);
         break;
     case WIRE_CRASH:
         crashed(m, rank, in->a);
@@ -367,7 +367,7 @@ static void handle(struct root *m, int rank, const struct wire *in)
         hangs(m, rank);
         break;
     case WIRE_SLOW:
-        conn_send(&m->w->conn[rank], &(struct wire){ .token = m->w->token, .kind = WIRE_HEARD }, NULL);
+        conn_send(&m->w->conn[rank], &(struct wire){ .token = m->w->token, .kind = WIRE_RECEIVED }, NULL);
         stall_begins(m, rank, in->a);
         break;
     case WIRE_MOVES:
@@ -380,12 +380,12 @@ static void handle(struct root *m, int rank, const struct wire *in)
         *s = (struct watch_doing){.known = true, .in_call = in->a, .waiting_for = in->b};
         memcpy(s->text, in->text, sizeof s->text);
         break;
-    case WIRE_HELLO: case WIRE_ASK: case WIRE_ABORT: case WIRE_HEARD:
+    case WIRE_HELLO: case WIRE_ASK: case WIRE_ABORT: case WIRE_RECEIVED:
         break;
     }
 }
 
-static void hear(struct root *m, int rank)
+static void recv_rank_messages(struct root *m, int rank)
 {
     struct conn *c = &m->w->conn[rank];
     int why = 0, rc;
@@ -404,7 +404,7 @@ static void hear(struct root *m, int rank)
                     "died: its connection closed without a goodbye (killed, crashed or left); ending the job");
 }
 
-static void obey(struct root *m)
+static void handle_root_wakeups(struct root *m)
 {
     char letters[16], reason[WIRE_TEXT];
     int n = watch_letters(m->w, letters, sizeof letters), lost, status;
@@ -424,7 +424,7 @@ static void obey(struct root *m)
             lost = m->w->lost;
             status = m->w->status;
             pthread_mutex_unlock(&m->w->lock);
-            failed(m, 0, lost, status, reason);
+            handle_rank_failure(m, 0, lost, status, reason);
         }
         if (letters[i] == WAKE_CRASH)
             crashed(m, 0, atomic_load(&m->w->crashed));
@@ -433,7 +433,7 @@ static void obey(struct root *m)
 
 /* ---- the loop ---- */
 
-static void check_own_call(struct root *m)
+static void check_root_call(struct root *m)
 {
     enum stall_news news = watch_stall_news(m->w, &m->told);
 
@@ -479,11 +479,11 @@ void *watch_root_main(void *watch)
         poll(p, (nfds_t)w->size, wait_ms(&m));
         for (int r = 1; r < w->size; r++)
             if (p[r].revents)
-                hear(&m, r);
-        obey(&m);
+                recv_rank_messages(&m, r);
+        handle_root_wakeups(&m);
         if (m.grace_until && clock_ns() > m.grace_until)
             end_with(&m, m.second, m.second_hand);
-        check_own_call(&m);
+        check_root_call(&m);
         finish_asking(&m);
     } while (!may_close(&m));
     free(m.answer);

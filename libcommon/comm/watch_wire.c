@@ -101,7 +101,7 @@ int watch_offer(struct watch *w, struct watch_offer *offer, struct err *e)
 }
 
 /* Returns the rank that a new connection belongs to, or -1 if it is not from this job. */
-static int hear_hello(struct watch *w, int fd, int64_t deadline)
+static int recv_monitor_hello(struct watch *w, int fd, int64_t deadline)
 {
     struct wire m;
     int64_t soon = clock_ns() + TRY_S * SECOND;
@@ -125,7 +125,7 @@ int watch_accept(struct watch *w, int listener, struct err *e)
             close(listener);
             return -1;
         }
-        r = hear_hello(w, fd, deadline);
+        r = recv_monitor_hello(w, fd, deadline);
         if (r < 0) {
             close(fd);
             continue;

@@ -115,7 +115,7 @@ static void place_all(struct comm_world *w, const struct card *cards, int size)
         w->place[r].n_nodes = n_nodes;
 }
 
-static int meet(struct comm_world *w, struct err *e)
+static int exchange_rank_places(struct comm_world *w, struct err *e)
 {
     int size = w->launch.size, rc;
     struct card own, *cards = xcalloc((size_t)size, sizeof *cards);
@@ -224,7 +224,7 @@ int comm_world_open(const struct comm_options *o, struct comm_world **world, str
     if (launch_find(&l, e) < 0)
         return -1;
     w = world_new(o ? o : &none, &l);
-    if (open_transport(w, e) < 0 || meet(w, e) < 0 || start_watch(w, e) < 0) {
+    if (open_transport(w, e) < 0 || exchange_rank_places(w, e) < 0 || start_watch(w, e) < 0) {
         if (w->t)
             w->t->close(w->t, false);
         world_free(w);
@@ -258,7 +258,7 @@ const char *comm_device_name(const struct comm_world *w, int rank)
 /* ---- closing ---- */
 
 /* Wait until all sends have completed and all ranks are here. */
-static int last_meeting(struct comm_world *w, struct err *e)
+static int sync_before_close(struct comm_world *w, struct err *e)
 {
     int rc;
 
@@ -275,7 +275,7 @@ void comm_world_close(struct comm_world *w)
     if (!w)
         return;
     watch_phase(w->watch, "the end", -1, -1);
-    if (last_meeting(w, &e) < 0)
+    if (sync_before_close(w, &e) < 0)
         comm_abort(w, 1, e.msg);
     watch_close(w->watch);
     if (w->t)
@@ -290,7 +290,7 @@ void comm_abort(struct comm_world *w, int status, const char *reason)
     if (w)
         watch_abort(w->watch, status, reason, w->t ? atomic_load(&w->t->lost) : -1);
     none = watch_new(0, 1, &(struct comm_options){0});
-    watch_say(none, "failed: %s", reason);
+    watch_log(none, "failed: %s", reason);
     _exit(status);
 }
 

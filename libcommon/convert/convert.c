@@ -26,7 +26,7 @@
  * Upper bound of the disk space that the result needs, computed before any file is made. rehearsal.h gives the exact
  * number of bytes, at a higher cost.
  */
-static uint64_t estimate(const struct source *s, const struct sink *k)
+static uint64_t estimate_result_bytes(const struct source *s, const struct sink *k)
 {
     enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, padding of the last block */
     uint64_t bytes = universal_extra_bytes(s);
@@ -108,7 +108,7 @@ int convert_check_paths(const struct source *s, const char *out, struct err *e)
 
 static int check_space(const struct source *s, const struct sink *k, const struct staging *st, struct err *e)
 {
-    uint64_t need = estimate(s, k), room;
+    uint64_t need = estimate_result_bytes(s, k), room;
 
     if (st->resumed)                    /* its files exist already, with their space reserved */
         return 0;
@@ -126,7 +126,7 @@ static int check_space(const struct source *s, const struct sink *k, const struc
 }
 
 /* Text of everything that the output depends on. Equal texts mean equal outputs. Caller frees. */
-static char *fingerprint(const struct source *s, const struct sink *k, const struct convert_opts *o)
+static char *conversion_fingerprint(const struct source *s, const struct sink *k, const struct convert_opts *o)
 {
     struct strbuf sb = {0};
 
@@ -158,7 +158,7 @@ struct conversion {
     struct report *found;               /* findings about the values that were converted */
 };
 
-static void warn(const struct conversion *r, const char *text)
+static void conversion_warn(const struct conversion *r, const char *text)
 {
     if (r->o->warn)
         r->o->warn(r->o->ctx, text);
@@ -251,7 +251,7 @@ static void warn_found(const struct conversion *r)
         if (report_get(r->found, i)->severity == SEV_WARNING) {
             char *text = finding_text(report_get(r->found, i));
 
-            warn(r, text);
+            conversion_warn(r, text);
             free(text);
         }
 }
@@ -270,7 +270,8 @@ static int on_item(void *ctx, struct plan_item *it, struct err *e)
     return 0;
 }
 
-static int on_look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+static int on_item_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
+                         struct err *e)
 {
     struct conversion *r = ctx;
 
@@ -293,7 +294,7 @@ static int execute(struct conversion *r, struct err *e)
     if (!r->journal)
         return -1;
     if (r->sink->ops->look)
-        x.look = on_look;
+        x.look = on_item_bytes;
     x.progress = progress_new("convert", plan_read_bytes(r->plan), r->o->progress);
     rc = exec_run(r->plan, &x, &st, e);
     progress_end(x.progress);
@@ -355,7 +356,7 @@ static void report_drift(struct conversion *r)
         text = str_fmt("parameter %s: %s: tensor-parallel copies disagree in %llu elements",
                        r->src->param[i / STATE_N].name, state_name((enum state)(i % STATE_N)),
                        (unsigned long long)differ[i]);
-        warn(r, text);
+        conversion_warn(r, text);
         free(text);
     }
     free(differ);
@@ -369,8 +370,11 @@ static void check_tied_state(struct conversion *r, const struct param *p, enum s
 {
     struct stats_job job = { .a = p->state[st], .a_files = r->src->files, .b = p->tied[st], .b_files = r->src->files,
                              .len = len };
-    struct stats_opts so = { .threads = r->o->threads, .mem_bytes = r->o->mem_bytes, .replicas = REPLICAS_FIRST,
-                             .stopped = r->o->stopped, .report = report_new() };       /* the CRCs have already been
+    struct stats_opts so = { .threads = r->o->threads,
+                             .mem_bytes = r->o->mem_bytes,
+                             .replicas = REPLICAS_FIRST,
+                             .stopped = r->o->stopped,
+                             .report = report_new() }; /* the CRCs have already been
                                                                                           compared */
     const struct verdict_of of = { .s = r->src, .param = p->name, .what = state_name(st), .map = p->state[st],
                                    .severity = mismatch(r) };
@@ -416,7 +420,7 @@ static bool is_as_read(const struct param *p, const struct sink_tensor *t)
 }
 
 /* Compare the digests in the input's manifest with those of the data that were read. */
-static int check_digests(const struct conversion *r, struct err *e)
+static int check_manifest_digests(const struct conversion *r, struct err *e)
 {
     struct sink_tensor *t;
     int n = manifest_tensors(r->sink, r->plan, &t), rc = 0;
@@ -430,7 +434,7 @@ static int check_digests(const struct conversion *r, struct err *e)
         text = str_fmt("parameter %s: %s has digest %08x, %s says %08x", p->name, state_name(t[i].state), t[i].crc,
                        MANIFEST_NAME, p->digest[t[i].state]);
         if (r->o->accept_mismatch)
-            warn(r, text);
+            conversion_warn(r, text);
         else
             err_data(e, r->src->path, ERR_NO_BYTE, "%s: a file was changed or exchanged; --accept-mismatch goes on all "
                      "the same, and so does a folder without its manifest", text);
@@ -441,7 +445,7 @@ static int check_digests(const struct conversion *r, struct err *e)
     return rc;
 }
 
-static int move_latest(const struct staging *s, const char *name, struct err *e)
+static int point_latest_to_result(const struct staging *s, const char *name, struct err *e)
 {
     char *dir = path_parent(s->out), *base = path_base(s->out), *path = path_join(dir, name);
     const char *text = base;
@@ -458,13 +462,13 @@ static int move_latest(const struct staging *s, const char *name, struct err *e)
     return rc;
 }
 
-static void tell_kept(const struct conversion *r)
+static void report_kept_folder(const struct conversion *r)
 {
     char *text = !r->stage.kept ? NULL : str_fmt("%s: what was replaced lies here: something in it is no part of a "
                                                  "checkpoint", r->stage.kept);
 
     if (text)
-        warn(r, text);
+        conversion_warn(r, text);
     free(text);
 }
 
@@ -476,12 +480,12 @@ static bool all_finished(const struct conversion *r)
     return true;
 }
 
-static int publish(struct conversion *r, struct err *e)
+static int publish_conversion(struct conversion *r, struct err *e)
 {
     if (plan_check_records(r->plan, e) < 0 || staging_sweep(&r->stage, e) < 0 ||
         r->sink->ops->finish(r->sink, r->plan, e) < 0)
         return -1;
-    if (check_digests(r, e) < 0)
+    if (check_manifest_digests(r, e) < 0)
         return -1;
     report_drift(r);
     r->res->n_drifted += r->sink->n_drifted;
@@ -502,8 +506,8 @@ static int publish(struct conversion *r, struct err *e)
     if (staging_publish(&r->stage, e) < 0)
         return -1;
     r->res->published = true;
-    tell_kept(r);
-    return r->o->move_latest ? move_latest(&r->stage, r->o->move_latest, e) : 0;
+    report_kept_folder(r);
+    return r->o->move_latest ? point_latest_to_result(&r->stage, r->o->move_latest, e) : 0;
 }
 
 /*
@@ -519,22 +523,22 @@ static int publish_if_last(struct conversion *r, struct err *e)
     if (!all_finished(r))
         return 0;
     mine = staging_claim(&r->stage, e);
-    return mine <= 0 ? mine : publish(r, e);
+    return mine <= 0 ? mine : publish_conversion(r, e);
 }
 
 /*
  * Decide what this process does. A part number that comes from a launcher is used only if all tasks of the launch
  * take part; otherwise this process converts everything.
  */
-static int settle_parts(const struct convert_opts *given, struct meeting *m, struct convert_opts *o, struct err *e)
+static int resolve_parts(const struct convert_opts *given, struct rendezvous *m, struct convert_opts *o, struct err *e)
 {
-    struct meeting_opts mo = { .task = given->part, .n_tasks = given->n_parts, .all = given->all_tasks,
+    struct rendezvous_opts mo = { .task = given->part, .n_tasks = given->n_parts, .all = given->all_tasks,
                                .stopped = given->stopped, .say = given->warn, .ctx = given->ctx };
     int rc;
 
     if (!o->launched || o->n_parts < 2)
         return 0;
-    rc = meeting_hold(m, o->out, &mo, e);
+    rc = rendezvous_join(m, o->out, &mo, e);
     if (rc == 0) {
         o->part = 0;
         o->n_parts = 1;
@@ -553,7 +557,7 @@ static int run_all(struct conversion *r, const char *print, bool *begun, struct 
         return -1;
     r->res->complete = r->stage.complete;
     if (r->res->complete)               /* the previous run may have been killed just before it moved the pointer */
-        return o->move_latest ? move_latest(&r->stage, o->move_latest, e) : 0;
+        return o->move_latest ? point_latest_to_result(&r->stage, o->move_latest, e) : 0;
     *begun = true;
     return check_space(r->src, r->sink, &r->stage, e) < 0 || make_plan(r, &so, print, e) < 0 || execute(r, e) < 0
                ? -1 : publish_if_last(r, e);
@@ -565,14 +569,14 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     struct convert_opts o = *given;
     struct conversion r = { .src = s, .sink = k, .o = &o, .res = res, .plan = plan_new(s->files),
                             .found = report_new() };
-    struct meeting m = {0};
-    char *print = fingerprint(s, k, given);
+    struct rendezvous m = {0};
+    char *print = conversion_fingerprint(s, k, given);
     double start = clock_s();
     bool begun = false;
     int rc = -1;
 
     memset(res, 0, sizeof *res);
-    if (convert_check_paths(s, given->out, e) < 0 || settle_parts(given, &m, &o, e) < 0)
+    if (convert_check_paths(s, given->out, e) < 0 || resolve_parts(given, &m, &o, e) < 0)
         goto out;
     /* The output is one or two files that point elsewhere, so part 0 makes it alone. */
     if (k->ops->points_only && o.n_parts > 1)
@@ -588,7 +592,7 @@ out:
         err_add(e, "; %s is kept, --resume finishes it", r.stage.part);
     res->wall_s = clock_s() - start;
     staging_close(&r.stage);
-    meeting_close(&m);
+    rendezvous_close(&m);
     plan_free(r.plan);
     k->ops->close(k);
     free(r.tied_item);

@@ -33,7 +33,7 @@ struct journal {
 
 /* ---- one line ---- */
 
-static void put_line(struct strbuf *sb, struct plan *p, struct plan_item *it)
+static void append_journal_line(struct strbuf *sb, struct plan *p, struct plan_item *it)
 {
     size_t start = sb->len;
     int n;
@@ -63,7 +63,7 @@ static bool line_is_whole(char *line)
 }
 
 /* Parse one line. Returns 1 if it describes an item that was not finished yet, else 0. */
-static int take_line(char *line, struct plan *p, bool *finished)
+static int parse_journal_line(char *line, struct plan *p, bool *finished)
 {
     struct plan_item *it;
     struct plan_part *part;
@@ -136,13 +136,13 @@ static int sync_batch(struct journal *j, struct plan_item **it, int n, struct er
     return rc;
 }
 
-static int commit(struct journal *j, struct plan_item **it, int n, struct err *e)
+static int journal_commit_items(struct journal *j, struct plan_item **it, int n, struct err *e)
 {
     struct strbuf sb = {0};
     int rc = sync_batch(j, it, n, e);
 
     for (int i = 0; i < n; i++)
-        put_line(&sb, j->plan, it[i]);
+        append_journal_line(&sb, j->plan, it[i]);
     if (rc == 0 && (write_all(j->fd, sb.buf, sb.len) < 0 || fdatasync(j->fd) < 0)) {
         err_sys(e, j->path, "cannot append %zu bytes", sb.len);
         rc = -1;
@@ -168,7 +168,7 @@ static void *committer(void *arg)
         j->pending = NULL;
         j->n = j->cap = 0;
         pthread_mutex_unlock(&j->lock);
-        rc = commit(j, batch, n, &e);
+        rc = journal_commit_items(j, batch, n, &e);
         free(batch);
         pthread_mutex_lock(&j->lock);
         if (rc < 0 && j->err.kind == ERR_NONE)
@@ -248,7 +248,7 @@ static int load_one(const char *path, struct plan *p, bool *finished, struct err
         return -1;
     for (line = buf; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        restored += take_line(line, p, finished);
+        restored += parse_journal_line(line, p, finished);
     }
     free(buf);
     return restored;

@@ -14,7 +14,7 @@
 #include "libcommon/layout/manifest.h"
 
 /* Add the files in `dir`, and in the folders below it, to r->files and r->need_bytes. */
-static int count(const char *dir, struct rehearsal *r, struct err *e)
+static int measure_folder_files(const char *dir, struct rehearsal *r, struct err *e)
 {
     DIR *d = opendir(dir);
     struct dirent *ent;
@@ -33,7 +33,7 @@ static int count(const char *dir, struct rehearsal *r, struct err *e)
         if (rc < 0) {
             err_sys(e, path, "cannot look at the file");
         } else if (S_ISDIR(st.st_mode)) {
-            rc = count(path, r, e);
+            rc = measure_folder_files(path, r, e);
         } else {
             r->files++;
             r->need_bytes += (uint64_t)st.st_size;
@@ -86,7 +86,7 @@ int rehearsal_run(struct source *s, struct sink *k, const char *out, struct rehe
     k->o.n_parts = 1;
     rc = make_files(s, k, dir, e);
     if (rc == 0)
-        rc = count(dir, r, e);
+        rc = measure_folder_files(dir, r, e);
     if (dir_remove(dir, rc == 0 ? e : &ignored) < 0)
         rc = -1;
     free(dir);

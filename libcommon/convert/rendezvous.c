@@ -16,7 +16,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-enum { STEP_MS = 50, SAY_AFTER_MS = 2000, LIMIT_S = 60, LIMIT_ALL_S = 600, KEY_PART_MAX = 64 };
+enum { STEP_MS = 50, PRINT_AFTER_MS = 2000, LIMIT_S = 60, LIMIT_ALL_S = 600, KEY_PART_MAX = 64 };
 
 /*
  * Return a name for this launch, so that two launches do not meet each other. Slurm numbers its steps, and other
@@ -60,7 +60,7 @@ static bool same_time(const char *path, const struct stat *mine, int limit)
     return stat(path, &st) == 0 && llabs((long long)st.st_mtime - (long long)mine->st_mtime) <= 2LL * limit + 2;
 }
 
-static bool is_there(const struct meeting *m, const char *name, const struct stat *mine, int limit)
+static bool is_task_file_present(const struct rendezvous *m, const char *name, const struct stat *mine, int limit)
 {
     char *path = path_join(m->dir, name);
     bool there = same_time(path, mine, limit);
@@ -73,25 +73,25 @@ static bool is_there(const struct meeting *m, const char *name, const struct sta
  * Return the number of tasks that came. If "all" exists, that is all of them, because the first ones may have left
  * already.
  */
-static int count_present(const struct meeting *m, int limit)
+static int count_present(const struct rendezvous *m, int limit)
 {
     struct stat mine;
     int n = 0;
 
     if (stat(m->mine, &mine) < 0)
         return 0;
-    if (is_there(m, "all", &mine, limit))
+    if (is_task_file_present(m, "all", &mine, limit))
         return m->n_tasks;
     for (int i = 0; i < m->n_tasks; i++) {
         char name[32];
 
         snprintf(name, sizeof name, "task.%d", i);
-        n += is_there(m, name, &mine, limit);
+        n += is_task_file_present(m, name, &mine, limit);
     }
     return n;
 }
 
-static int touch(const char *path, int flags)
+static int touch_task_file(const char *path, int flags)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666), rc = fd < 0 ? -1 : futimens(fd, NULL);
 
@@ -100,10 +100,10 @@ static int touch(const char *path, int flags)
     return rc;
 }
 
-static int note_all(const struct meeting *m, struct err *e)
+static int record_all_present(const struct rendezvous *m, struct err *e)
 {
     char *path = path_join(m->dir, "all");
-    int rc = touch(path, 0);
+    int rc = touch_task_file(path, 0);
 
     if (rc < 0)
         err_sys(e, path, "cannot tell the other tasks that all are here");
@@ -111,13 +111,13 @@ static int note_all(const struct meeting *m, struct err *e)
     return rc;
 }
 
-static char *alone_path(const struct meeting *m)
+static char *alone_path(const struct rendezvous *m)
 {
     return path_join(m->dir, "alone");
 }
 
 /* Returns true, with ERR_DATA, if another task of this launch has begun to work alone. */
-static bool is_taken(const struct meeting *m, int limit, struct err *e)
+static bool is_started_alone(const struct rendezvous *m, int limit, struct err *e)
 {
     char *path = alone_path(m), *text;
     struct err ignored = {0};
@@ -136,18 +136,18 @@ static bool is_taken(const struct meeting *m, int limit, struct err *e)
 }
 
 /* Become the task that works alone. The task that creates the file wins. Returns 0 if it is this one. */
-static int go_alone(const struct meeting *m, int task, int limit, struct err *e)
+static int go_alone(const struct rendezvous *m, int task, int limit, struct err *e)
 {
     char *path = alone_path(m), text[16];
     int rc = 0;
 
-    if (is_taken(m, limit, e)) {
+    if (is_started_alone(m, limit, e)) {
         free(path);
         return -1;
     }
     unlink(path);                       /* left by an earlier launch */
-    if (touch(path, O_EXCL) < 0) {
-        if (errno != EEXIST || !is_taken(m, limit, e))
+    if (touch_task_file(path, O_EXCL) < 0) {
+        if (errno != EEXIST || !is_started_alone(m, limit, e))
             err_sys(e, path, "cannot take this conversion");
         rc = -1;
     }
@@ -158,7 +158,7 @@ static int go_alone(const struct meeting *m, int task, int limit, struct err *e)
     return rc;
 }
 
-static void PRINTF_LIKE(2, 3) sayf(const struct meeting_opts *o, const char *fmt, ...)
+static void PRINTF_LIKE(2, 3) rendezvous_logf(const struct rendezvous_opts *o, const char *fmt, ...)
 {
     char *text;
     va_list ap;
@@ -175,17 +175,17 @@ static void PRINTF_LIKE(2, 3) sayf(const struct meeting_opts *o, const char *fmt
  * Make a network file system check for new names. It may cache for up to a minute that a name does not exist, unless
  * the folder changes, so this changes the folder.
  */
-static void look_again(const struct meeting *m)
+static void refresh_dir_cache(const struct rendezvous *m)
 {
     char *path = str_fmt("%s.look", m->mine);
 
-    if (touch(path, 0) == 0)
+    if (touch_task_file(path, 0) == 0)
         unlink(path);
     free(path);
 }
 
 /* Returns 1 if all tasks came, 0 if the time ran out, -1 on error. */
-static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, int limit, struct err *e)
+static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts *o, int limit, struct err *e)
 {
     double start = clock_s(), looked = start;
     bool told = false;
@@ -195,8 +195,8 @@ static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, i
         double waited = clock_s() - start;
 
         if (n == o->n_tasks)
-            return note_all(m, e) < 0 ? -1 : 1;
-        if (is_taken(m, limit, e))
+            return record_all_present(m, e) < 0 ? -1 : 1;
+        if (is_started_alone(m, limit, e))
             return -1;
         if (o->stopped && o->stopped()) {
             err_stop(e);
@@ -204,13 +204,16 @@ static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, i
         }
         if (waited >= limit)
             return 0;
-        if (!told && waited * 1000 > SAY_AFTER_MS) {
-            sayf(o, "%d of the %d tasks of this launch came; waiting up to %d s for the others (--part 0/1: all of it "
-                 "in this task, at once)", n, o->n_tasks, limit);
+        if (!told && waited * 1000 > PRINT_AFTER_MS) {
+            rendezvous_logf(
+                o,
+                "%d of the %d tasks of this launch came; waiting up to %d s for the others (--part 0/1: all of it "
+                "in this task, at once)",
+                n, o->n_tasks, limit);
             told = true;
         }
         if (clock_s() - looked >= 1) {
-            look_again(m);
+            refresh_dir_cache(m);
             looked = clock_s();
         }
         /* With thousands of tasks, poll less often, to limit the load on the file server. */
@@ -218,7 +221,7 @@ static int wait_for_all(const struct meeting *m, const struct meeting_opts *o, i
     }
 }
 
-int meeting_hold(struct meeting *m, const char *out, const struct meeting_opts *o, struct err *e)
+int rendezvous_join(struct rendezvous *m, const char *out, const struct rendezvous_opts *o, struct err *e)
 {
     int limit = limit_s(o->all), n = (int)strlen(out), rc;
     char *key = launch_key();
@@ -232,7 +235,7 @@ int meeting_hold(struct meeting *m, const char *out, const struct meeting_opts *
     m->made = dir_missing(m->dir);
     if (dir_make(m->dir, e) < 0)
         return -1;
-    if (touch(m->mine, 0) < 0) {
+    if (touch_task_file(m->mine, 0) < 0) {
         err_sys(e, m->mine, "cannot tell the other tasks that we are here");
         return -1;
     }
@@ -247,12 +250,12 @@ int meeting_hold(struct meeting *m, const char *out, const struct meeting_opts *
     if (go_alone(m, o->task, limit, e) < 0)
         return -1;
     m->alone = true;
-    sayf(o, "only %d of the %d tasks of this launch came within %d s: task %d does all of it",
-         count_present(m, limit), o->n_tasks, limit, o->task);
+    rendezvous_logf(o, "only %d of the %d tasks of this launch came within %d s: task %d does all of it",
+                    count_present(m, limit), o->n_tasks, limit, o->task);
     return 0;
 }
 
-static bool is_empty(const struct meeting *m)
+static bool is_empty(const struct rendezvous *m)
 {
     bool empty = true;
 
@@ -265,7 +268,7 @@ static bool is_empty(const struct meeting *m)
     return empty;
 }
 
-void meeting_close(struct meeting *m)
+void rendezvous_close(struct rendezvous *m)
 {
     struct err ignored = {0};
 

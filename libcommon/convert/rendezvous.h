@@ -17,7 +17,7 @@
 
 #include "libcommon/base/err.h"
 
-struct meeting {
+struct rendezvous {
     char *dir;                  /* NULL if no meeting was held */
     char *mine;
     char *made;                 /* the topmost parent of OUT that was created for the meeting; NULL if none */
@@ -25,7 +25,7 @@ struct meeting {
     bool alone;
 };
 
-struct meeting_opts {
+struct rendezvous_opts {
     int task, n_tasks;
     bool all;                   /* all tasks must come: wait ten minutes, then fail */
     bool (*stopped)(void);      /* may be NULL */
@@ -38,8 +38,8 @@ struct meeting_opts {
  * they did not come within SHARDKIT_MEET_SECONDS (60): convert everything alone. Returns -1 with ERR_SYS, ERR_STOP,
  * or ERR_DATA if another task converts alone (or if `all` was set and some did not come).
  */
-MUST_CHECK int meeting_hold(struct meeting *m, const char *out, const struct meeting_opts *o, struct err *e);
+MUST_CHECK int rendezvous_join(struct rendezvous *m, const char *out, const struct rendezvous_opts *o, struct err *e);
 /* Leave the meeting. Also call it after a failure; harmless if no meeting was held. */
-void meeting_close(struct meeting *m);
+void rendezvous_close(struct rendezvous *m);
 
 #endif

@@ -135,7 +135,7 @@ static unsigned forms_of(const char *path, bool folder, unsigned *marks)
 
 /* ---- one entry ---- */
 
-static bool same_bytes(const char *a, const char *b)
+static bool is_same_file_content(const char *a, const char *b)
 {
     char *x = xmalloc(COMPARE_BYTES), *y = xmalloc(COMPARE_BYTES);
     FILE *f = fopen(a, "re"), *g = f ? fopen(b, "re") : NULL;
@@ -170,7 +170,7 @@ static bool has_twin(const struct look *k, const char *path, const struct stat *
         there = S_ISDIR(st->st_mode) ? S_ISDIR(to.st_mode)
               : S_ISREG(st->st_mode) && S_ISREG(to.st_mode) &&
                 ((st->st_dev == to.st_dev && st->st_ino == to.st_ino) ||
-                 (st->st_size == to.st_size && same_bytes(mine, other)));
+                 (st->st_size == to.st_size && is_same_file_content(mine, other)));
     free(other);
     free(mine);
     return there;
@@ -198,7 +198,7 @@ static const char *why_foreign(const struct look *k, const char *path, const str
     return "";
 }
 
-static int refuse(const struct look *k, const char *path, const char *why, struct err *e)
+static int refuse_foreign_entry(const struct look *k, const char *path, const char *why, struct err *e)
 {
     err_usage(e, "%s: holds %s%s, no part of a checkpoint: --force would not replace the folder; move it away, or give "
               "another name", k->top, path, why);
@@ -218,7 +218,7 @@ static int no_dots(const struct dirent *ent)
 }
 
 /* List the folder top/inside in sorted order. Returns the number of entries, or -1. */
-static int list(const struct look *k, const char *inside, struct dirent ***names, struct err *e)
+static int list_folder_sorted(const struct look *k, const char *inside, struct dirent ***names, struct err *e)
 {
     char *path = *inside ? path_join(k->top, inside) : xstrdup(k->top);
     int n = scandir(path, names, no_dots, by_bytes);
@@ -237,9 +237,9 @@ static void list_free(struct dirent **names, int n)
         free(names);
 }
 
-static int look_into(const struct look *k, const char *inside, struct err *e);
+static int check_replaced_folder(const struct look *k, const char *inside, struct err *e);
 
-static int look_at(const struct look *k, const char *path, struct err *e)
+static int check_replaced_entry(const struct look *k, const char *path, struct err *e)
 {
     char *full = path_join(k->top, path);
     const char *why;
@@ -253,19 +253,19 @@ static int look_at(const struct look *k, const char *path, struct err *e)
         return -1;
     why = why_foreign(k, path, &st);
     if (why)
-        return refuse(k, path, why, e);
-    return S_ISDIR(st.st_mode) ? look_into(k, path, e) : 0;
+        return refuse_foreign_entry(k, path, why, e);
+    return S_ISDIR(st.st_mode) ? check_replaced_folder(k, path, e) : 0;
 }
 
-static int look_into(const struct look *k, const char *inside, struct err *e)
+static int check_replaced_folder(const struct look *k, const char *inside, struct err *e)
 {
     struct dirent **name = NULL;
-    int n = list(k, inside, &name, e), rc = n < 0 ? -1 : 0;
+    int n = list_folder_sorted(k, inside, &name, e), rc = n < 0 ? -1 : 0;
 
     for (int i = 0; i < n && rc == 0; i++) {
         char *path = *inside ? path_join(inside, name[i]->d_name) : xstrdup(name[i]->d_name);
 
-        rc = look_at(k, path, e);
+        rc = check_replaced_entry(k, path, e);
         free(path);
     }
     list_free(name, n);
@@ -276,7 +276,7 @@ static int look_into(const struct look *k, const char *inside, struct err *e)
 static int marked_forms(const struct look *k, struct err *e)
 {
     struct dirent **name = NULL;
-    int n = list(k, "", &name, e);
+    int n = list_folder_sorted(k, "", &name, e);
     unsigned all = 0, marks;
 
     for (int i = 0; i < n; i++) {
@@ -293,7 +293,7 @@ static int marked_forms(const struct look *k, struct err *e)
     return n < 0 ? -1 : (int)(all & ANY);
 }
 
-static int check(const char *path, enum replace_what what, const char *twin, struct err *e)
+static int check_replaced_path(const char *path, enum replace_what what, const char *twin, struct err *e)
 {
     struct look k = { .top = path, .what = what, .forms = what == REPLACE_JOB ? JOB : ANY | UNFINISHED,
                       .twin = twin };
@@ -316,17 +316,17 @@ static int check(const char *path, enum replace_what what, const char *twin, str
             return -1;
         k.forms = (unsigned)forms;
     }
-    return look_into(&k, "", e);
+    return check_replaced_folder(&k, "", e);
 }
 
 int replace_check(const char *path, enum replace_what what, struct err *e)
 {
-    return check(path, what, NULL, e);
+    return check_replaced_path(path, what, NULL, e);
 }
 
-int replace_check_beside(const char *path, const char *twin, struct err *e)
+int replace_check_sibling(const char *path, const char *twin, struct err *e)
 {
-    return check(path, REPLACE_OUT, twin, e);
+    return check_replaced_path(path, REPLACE_OUT, twin, e);
 }
 
 int replace_remove(const char *path, enum replace_what what, struct err *e)

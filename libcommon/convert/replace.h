@@ -27,7 +27,7 @@ MUST_CHECK int replace_check(const char *path, enum replace_what what, struct er
  * The same check for an output. In addition, entries that are the same in the folder `twin`, which is kept, may be
  * removed.
  */
-MUST_CHECK int replace_check_beside(const char *path, const char *twin, struct err *e);
+MUST_CHECK int replace_check_sibling(const char *path, const char *twin, struct err *e);
 /* Check the folder, then remove it with all its contents. */
 MUST_CHECK int replace_remove(const char *path, enum replace_what what, struct err *e);
 

@@ -18,7 +18,7 @@
 
 enum { FINGERPRINT_MAX = 64 << 20, WAIT_STEP_MS = 50, WAIT_LIMIT_MS = 600000 };
 
-static bool exists(const char *path)
+static bool is_staging_path_present(const char *path)
 {
     struct stat st;
 
@@ -31,7 +31,7 @@ static char *job_file(const struct staging *s, const char *name)
 }
 
 /* Acquire a lock. Returns its descriptor, or -1; without an error in *e if another process holds it. */
-static int take_lock(const struct staging *s, const char *name, struct err *e)
+static int acquire_job_lock(const struct staging *s, const char *name, struct err *e)
 {
     char *path = job_file(s, name);
     bool busy;
@@ -56,17 +56,17 @@ static bool fingerprint_is(const struct staging *s, const char *fingerprint)
 }
 
 /* Returns true if the job has a fingerprint. A job without one was killed before it began any work. */
-static bool has_fingerprint(const struct staging *s)
+static bool has_job_fingerprint(const struct staging *s)
 {
     char *path = job_file(s, "fingerprint");
-    bool there = exists(path);
+    bool there = is_staging_path_present(path);
 
     free(path);
     return there;
 }
 
 /* Return the inode that was recorded when OUT.part was made, or 0 if none was recorded. */
-static unsigned long long noted_inode(const struct staging *s)
+static unsigned long long read_part_inode(const struct staging *s)
 {
     char *path = job_file(s, "folder"), *text;
     struct err ignored = {0};
@@ -88,7 +88,7 @@ static bool has_inode(const char *path, unsigned long long ino)
     return ino && lstat(path, &st) == 0 && st.st_ino == ino;
 }
 
-static int note_inode(const struct staging *s, struct err *e)
+static int record_part_inode(const struct staging *s, struct err *e)
 {
     char *path = job_file(s, "folder"), text[32];
     struct stat st;
@@ -109,7 +109,7 @@ static int sweep_entry(const char *path, const struct stat *st, int type, struct
     return type == FTW_F && file_is_half_written(path + place->base) ? unlink(path) : 0;
 }
 
-static int sweep(const char *dir, struct err *e)
+static int remove_job_leftovers(const char *dir, struct err *e)
 {
     enum { MAX_OPEN = 16 };
 
@@ -128,7 +128,7 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
     rc = dir_make(s->job, e);
     free(parent);
     snprintf(name, sizeof name, "lock.%d", o->part);
-    if (rc == 0 && (s->lock_fd = take_lock(s, name, e)) < 0) {
+    if (rc == 0 && (s->lock_fd = acquire_job_lock(s, name, e)) < 0) {
         if (e->kind == ERR_NONE)
             err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
         rc = -1;
@@ -137,11 +137,11 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
      * Remove files that were half written at a kill. A process that now has the same number could not overwrite them.
      */
     if (rc == 0)
-        rc = sweep(s->job, e);
+        rc = remove_job_leftovers(s->job, e);
     if (rc == 0)
         rc = dir_make(s->part, e);
-    if (rc == 0 && !has_inode(s->part, noted_inode(s)))
-        rc = note_inode(s, e);
+    if (rc == 0 && !has_inode(s->part, read_part_inode(s)))
+        rc = record_part_inode(s, e);
     if (rc == 0 && !s->resumed)
         rc = file_replace(path, fingerprint, strlen(fingerprint), e);
     free(path);
@@ -154,16 +154,17 @@ static int make_folders(struct staging *s, const char *fingerprint, const struct
  */
 static int handle_leftovers(struct staging *s, const char *fingerprint, const struct staging_opts *o, struct err *e)
 {
-    bool same = fingerprint_is(s, fingerprint), begun = has_fingerprint(s);
+    bool same = fingerprint_is(s, fingerprint), begun = has_job_fingerprint(s);
 
-    if (!exists(s->part) && !exists(s->job))
+    if (!is_staging_path_present(s->part) && !is_staging_path_present(s->job))
         return 0;
-    if (!exists(s->job)) {              /* our runs create the job folder first and remove it last */
+    if (!is_staging_path_present(s->job)) {              /* our runs create the job folder first and remove it last */
         err_usage(e, "%s: is in the way and no conversion's left-over; move it away", s->part);
         return -1;
     }
-    if ((o->resume || o->n_parts > 1) && same && (!exists(s->part) || has_inode(s->part, noted_inode(s)))) {
-        s->resumed = exists(s->part);
+    if ((o->resume || o->n_parts > 1) && same &&
+        (!is_staging_path_present(s->part) || has_inode(s->part, read_part_inode(s)))) {
+        s->resumed = is_staging_path_present(s->part);
         return 0;
     }
     if (begun && !o->force) {
@@ -172,15 +173,15 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
                              : ", from another input or with other options; --force starts over");
         return -1;
     }
-    s->lock_fd = take_lock(s, "lock.0", e);
+    s->lock_fd = acquire_job_lock(s, "lock.0", e);
     if (s->lock_fd < 0) {
         err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
         return -1;
     }
     /* Both are checked before either is removed. */
-    if ((exists(s->part) && replace_check(s->part, REPLACE_PART, e) < 0) ||
+    if ((is_staging_path_present(s->part) && replace_check(s->part, REPLACE_PART, e) < 0) ||
         replace_check(s->job, REPLACE_JOB, e) < 0 ||
-        (exists(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
+        (is_staging_path_present(s->part) && dir_remove(s->part, e) < 0) || dir_remove(s->job, e) < 0)
         return -1;
     close(s->lock_fd);
     s->lock_fd = -1;
@@ -189,7 +190,7 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
 
 /* ---- replaced outputs ---- */
 
-static char *without_slashes(const char *out)
+static char *strip_trailing_slashes(const char *out)
 {
     int n = (int)strlen(out);
 
@@ -206,7 +207,7 @@ static int keep_aside(struct staging *s, const char *path, struct err *e)
 {
     char *to = str_fmt("%s.kept", s->out);
 
-    for (int i = 2; exists(to); i++) {
+    for (int i = 2; is_staging_path_present(to); i++) {
         free(to);
         to = str_fmt("%s.kept-%d", s->out, i);
     }
@@ -228,14 +229,14 @@ static int remove_old(struct staging *s, const char *path, enum replace_what wha
     if (replace_check(path, what, &foreign) < 0) {
         rc = keep_aside(s, path, e);
     } else if (strcmp(path, gone) != 0) {
-        if (exists(gone))
+        if (is_staging_path_present(gone))
             rc = remove_old(s, gone, REPLACE_PART, e);
         if (rc == 0 && rename(path, gone) < 0) {
             err_sys(e, gone, "cannot rename from %s", path);
             rc = -1;
         }
     }
-    if (rc == 0 && exists(gone))
+    if (rc == 0 && is_staging_path_present(gone))
         rc = dir_remove(gone, e);
     free(gone);
     return rc;
@@ -247,9 +248,9 @@ static int remove_replaced(struct staging *s, struct err *e)
     char *old = str_fmt("%s.old.part", s->out), *gone = str_fmt("%s.gone.part", s->out);
     int rc = 0;
 
-    if (exists(old))
+    if (is_staging_path_present(old))
         rc = remove_old(s, old, REPLACE_OUT, e);
-    if (rc == 0 && exists(gone))
+    if (rc == 0 && is_staging_path_present(gone))
         rc = remove_old(s, gone, REPLACE_PART, e);
     free(gone);
     free(old);
@@ -275,9 +276,9 @@ static int remove_notes(struct staging *s, struct err *e)
 /* Clean up after a run that was killed when OUT already had its name: remove the old OUT and the job folder. */
 static int clear_after_publish(struct staging *s, struct err *e)
 {
-    if ((exists(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
+    if ((is_staging_path_present(s->part) && remove_old(s, s->part, REPLACE_OUT, e) < 0) || remove_replaced(s, e) < 0)
         return -1;
-    if (!exists(s->job))
+    if (!is_staging_path_present(s->job))
         return 0;
     return replace_check(s->job, REPLACE_JOB, e) < 0 ? -1 : remove_notes(s, e);
 }
@@ -286,17 +287,18 @@ static int clear_after_publish(struct staging *s, struct err *e)
  * Returns true if OUT exists and no job has recorded anything: there is no job, it had just begun, or its folder was
  * being removed.
  */
-static bool nothing_noted(const struct staging *s)
+static bool is_out_without_job(const struct staging *s)
 {
-    return exists(s->out) && !exists(s->part) && !has_fingerprint(s) && noted_inode(s) == 0;
+    return is_staging_path_present(s->out) && !is_staging_path_present(s->part) && !has_job_fingerprint(s) &&
+           read_part_inode(s) == 0;
 }
 
 int staging_recover(const char *out, struct err *e)
 {
-    char *bare = without_slashes(out), *old = str_fmt("%s.old.part", bare);
+    char *bare = strip_trailing_slashes(out), *old = str_fmt("%s.old.part", bare);
     int rc = 0;
 
-    if (!exists(bare) && exists(old)) {
+    if (!is_staging_path_present(bare) && is_staging_path_present(old)) {
         rc = rename(old, bare);
         if (rc < 0)
             err_sys(e, bare, "cannot rename from %s", old);
@@ -319,7 +321,7 @@ static bool has_own_name(const char *out)
 }
 
 /* Check that OUT is absent or a folder, whatever the folder contains. */
-static int check_kind(const char *out, struct err *e)
+static int check_out_is_folder(const char *out, struct err *e)
 {
     struct stat st;
 
@@ -338,12 +340,12 @@ static int check_kind(const char *out, struct err *e)
 
 int staging_check_out(const char *out, bool force, struct err *e)
 {
-    char *bare = without_slashes(out);
-    int rc = check_kind(bare, e);
+    char *bare = strip_trailing_slashes(out);
+    int rc = check_out_is_folder(bare, e);
 
-    if (rc == 0 && exists(bare))
+    if (rc == 0 && is_staging_path_present(bare))
         rc = replace_check(bare, REPLACE_OUT, e);
-    if (rc == 0 && exists(bare) && !force) {
+    if (rc == 0 && is_staging_path_present(bare) && !force) {
         err_usage(e, "%s: exists already; --force replaces it", bare);
         rc = -1;
     }
@@ -358,16 +360,16 @@ int staging_open(struct staging *s, const char *out, const char *fingerprint, co
 
     memset(s, 0, sizeof *s);
     s->lock_fd = s->publish_fd = -1;
-    s->out = without_slashes(out);
+    s->out = strip_trailing_slashes(out);
     s->part = str_fmt("%s.part", s->out);
     s->job = str_fmt("%s.part.job", s->out);
-    if (check_kind(s->out, e) < 0 || (o->part == 0 && staging_recover(s->out, e) < 0))
+    if (check_out_is_folder(s->out, e) < 0 || (o->part == 0 && staging_recover(s->out, e) < 0))
         return -1;
-    if (o->part == 0 && o->resume && has_inode(s->out, noted_inode(s))) {
+    if (o->part == 0 && o->resume && has_inode(s->out, read_part_inode(s))) {
         s->complete = true;
         return clear_after_publish(s, e);
     }
-    if (o->resume && !o->force && nothing_noted(s)) {
+    if (o->resume && !o->force && is_out_without_job(s)) {
         s->complete = true;
         return o->part == 0 ? clear_after_publish(s, e) : 0;
     }
@@ -383,7 +385,7 @@ int staging_open(struct staging *s, const char *out, const char *fingerprint, co
 int staging_ready(struct staging *s, struct err *e)
 {
     char *path = job_file(s, "ready");
-    int rc = exists(path) ? 0 : file_replace(path, "", 0, e);
+    int rc = is_staging_path_present(path) ? 0 : file_replace(path, "", 0, e);
 
     free(path);
     return rc;
@@ -395,7 +397,7 @@ int staging_wait(struct staging *s, const char *fingerprint, const struct stagin
     int rc = -1;
 
     for (int ms = 0; ms < WAIT_LIMIT_MS && rc < 0 && !(o->stopped && o->stopped()); ms += WAIT_STEP_MS) {
-        if (exists(path) && fingerprint_is(s, fingerprint))
+        if (is_staging_path_present(path) && fingerprint_is(s, fingerprint))
             rc = 0;
         else
             usleep(WAIT_STEP_MS * 1000);
@@ -411,7 +413,7 @@ int staging_wait(struct staging *s, const char *fingerprint, const struct stagin
     }
     s->resumed = true;
     snprintf(name, sizeof name, "lock.%d", o->part);
-    s->lock_fd = take_lock(s, name, e);
+    s->lock_fd = acquire_job_lock(s, name, e);
     if (s->lock_fd < 0)
         err_data(e, s->part, ERR_NO_BYTE, "another process is writing part %d", o->part);
     return s->lock_fd < 0 ? -1 : 0;
@@ -419,17 +421,17 @@ int staging_wait(struct staging *s, const char *fingerprint, const struct stagin
 
 int staging_claim(struct staging *s, struct err *e)
 {
-    if (!exists(s->job))
+    if (!is_staging_path_present(s->job))
         return 0;
-    s->publish_fd = take_lock(s, "publish", e);
+    s->publish_fd = acquire_job_lock(s, "publish", e);
     if (s->publish_fd < 0)
         return e->kind == ERR_NONE ? 0 : -1;
-    return exists(s->part) ? 1 : 0;
+    return is_staging_path_present(s->part) ? 1 : 0;
 }
 
 int staging_sweep(struct staging *s, struct err *e)
 {
-    return sweep(s->part, e);
+    return remove_job_leftovers(s->part, e);
 }
 
 /* One syncfs() covers the thousands of files and folders. */
@@ -453,12 +455,12 @@ static int swap_in(struct staging *s, char **old, struct err *e)
     int rc = 0;
 
     *old = NULL;
-    if (exists(s->out) && renameat2(AT_FDCWD, s->part, AT_FDCWD, s->out, RENAME_EXCHANGE) == 0) {
+    if (is_staging_path_present(s->out) && renameat2(AT_FDCWD, s->part, AT_FDCWD, s->out, RENAME_EXCHANGE) == 0) {
         *old = xstrdup(s->part);
         return 0;
     }
     aside = str_fmt("%s.old.part", s->out);
-    if (exists(s->out)) {
+    if (is_staging_path_present(s->out)) {
         rc = rename(s->out, aside);
         if (rc == 0)
             *old = xstrdup(aside);

@@ -217,7 +217,7 @@ static int check_member_name(struct lister *l, const char *name)
     return 0;
 }
 
-static void add_member(struct lister *l, const char *name, uint64_t at, uint64_t size)
+static void add_archive_member(struct lister *l, const char *name, uint64_t at, uint64_t size)
 {
     ARRAY_ROOM(l->member, l->cap, l->n + 1);
     ARRAY_ROOM(l->at, l->cap_at, l->n + 1);
@@ -281,7 +281,7 @@ static int check_pax_name(struct lister *l)
     return rc;
 }
 
-static int list_entry(struct lister *l, struct archive_entry *x)
+static int list_tar_entry(struct lister *l, struct archive_entry *x)
 {
     const char *name = entry_name(x);
     struct archive_want want = { .size = (uint64_t)archive_entry_size(x) };
@@ -301,11 +301,11 @@ static int list_entry(struct lister *l, struct archive_entry *x)
     want.name = name;
     if (l->packed && spool_entry(&l->spool, l->a, l->path, &want, &got, l->e) < 0)
         return -1;
-    add_member(l, name, at, got.size);
+    add_archive_member(l, name, at, got.size);
     return 0;
 }
 
-static int list_entries(struct lister *l)
+static int list_tar_entries(struct lister *l)
 {
     struct archive_entry *x;
     int rc, before = 0;
@@ -324,12 +324,12 @@ static int list_entries(struct lister *l)
             if (spool_open(&l->spool, l->e) < 0)
                 return -1;
         }
-        if (list_entry(l, x) < 0)
+        if (list_tar_entry(l, x) < 0)
             return -1;
     }
 }
 
-static int by_name_cmp(const void *a, const void *b)
+static int compare_member_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -341,7 +341,7 @@ static int check_duplicates(struct lister *l)
 
     for (int i = 0; i < l->n; i++)
         name[i] = l->member[i].name;
-    qsort(name, (size_t)l->n, sizeof *name, by_name_cmp);
+    qsort(name, (size_t)l->n, sizeof *name, compare_member_names);
     for (int i = 1; i < l->n && rc == 0; i++)
         if (strcmp(name[i - 1], name[i]) == 0) {
             err_data(l->e, l->path, ERR_NO_BYTE, "member %s stands twice in the archive", name[i]);
@@ -383,7 +383,7 @@ static struct archive *new_reader(void)
  * Open the archive. A pipe can be read only once, so the members of a piped archive are copied to the spool as
  * they arrive.
  */
-static int open_input(struct lister *l)
+static int open_tar_input(struct lister *l)
 {
     bool piped = l->path == archive_stdin;
     int rc;
@@ -415,9 +415,9 @@ int archive_list(struct files *f, const char *path, struct archive_member **out,
     archive_read_support_filter_bzip2(l.a);
     archive_read_support_filter_lz4(l.a);
     archive_read_support_format_tar(l.a);
-    if (open_input(&l) < 0)
+    if (open_tar_input(&l) < 0)
         goto out;
-    if (list_entries(&l) < 0 || check_duplicates(&l) < 0)
+    if (list_tar_entries(&l) < 0 || check_duplicates(&l) < 0)
         goto out;
     number_members(&l);
     rc = 0;
@@ -459,7 +459,7 @@ struct archive_stream {
     uint8_t buf[64 << 10];
 };
 
-static la_ssize_t stream_read(struct archive *a, void *ctx, const void **buf)
+static la_ssize_t archive_stream_read(struct archive *a, void *ctx, const void **buf)
 {
     struct archive_stream *s = ctx;
     uint64_t n = min_u64(sizeof s->buf, s->size - s->at);
@@ -492,7 +492,8 @@ static int by_want_cmp(const void *pa, const void *pb)
 }
 
 /* Decompress one wanted record into the spool and check its size and CRC. */
-static int unpack_one(struct spool *s, struct archive *a, const char *path, struct archive_want *w, struct err *e)
+static int unpack_zip_record(struct spool *s, struct archive *a, const char *path, struct archive_want *w,
+                             struct err *e)
 {
     struct spooled got;
 
@@ -520,7 +521,7 @@ static int unpack_all(struct spool *s, struct archive *a, const char *path, stru
         hit = key.name ? bsearch(&k, by_name, (size_t)n, sizeof *by_name, by_want_cmp) : NULL;
         if (!hit)
             continue;
-        if (unpack_one(s, a, path, *hit, e) < 0)
+        if (unpack_zip_record(s, a, path, *hit, e) < 0)
             return -1;
         left--;
     }
@@ -553,7 +554,7 @@ int archive_unpack(struct files *f, int file, struct archive_want *want, int n, 
     in->size = files_size(f, file);
     in->e = e;
     archive_read_support_format_zip_seekable(a);
-    archive_read_set_read_callback(a, stream_read);
+    archive_read_set_read_callback(a, archive_stream_read);
     archive_read_set_seek_callback(a, stream_seek);
     archive_read_set_callback_data(a, in);
     if (archive_read_open1(a) != ARCHIVE_OK) {

@@ -36,7 +36,7 @@ struct stack_top {
     int sys;                            /* errno, if the library reports one */
 };
 
-static herr_t look_at_frame(unsigned n, const H5E_error2_t *frame, void *ctx)
+static herr_t on_h5_error_frame(unsigned n, const H5E_error2_t *frame, void *ctx)
 {
     struct stack_top *top = ctx;
     const char *no = strstr(frame->desc ? frame->desc : "", "errno = ");
@@ -53,7 +53,7 @@ static void err_h5(struct err *e, const char *path, const char *what)
 {
     struct stack_top top = { .text = "no reason given" };
 
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, look_at_frame, &top);
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, on_h5_error_frame, &top);
     if (top.sys) {
         errno = top.sys;
         err_sys(e, path, "%s", what);
@@ -109,7 +109,7 @@ static bool broken(const struct h5_out *h)
     return h->err.kind != ERR_NONE;
 }
 
-static void fail(struct h5_out *h, const char *what)
+static void h5_out_fail(struct h5_out *h, const char *what)
 {
     err_h5(&h->err, h->path, what);
 }
@@ -133,7 +133,7 @@ struct h5_out *h5_create(const char *path)
     H5Pset_fill_time(h->bare_list, H5D_FILL_TIME_NEVER);
     h->file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
     if (h->file < 0)
-        fail(h, "cannot create");
+        h5_out_fail(h, "cannot create");
     H5Pclose(create);
     H5Pclose(access);
     return h;
@@ -158,7 +158,7 @@ int h5_finish(struct h5_out *h, struct err *e)
 
     if (!broken(h)) {
         if (H5Fclose(h->file) < 0)
-            fail(h, "cannot write");
+            h5_out_fail(h, "cannot write");
         h->file = -1;
     }
     rc = broken(h) ? -1 : h5_seal_put(h->path, h->tensor, h->n_tensors, &h->err);
@@ -168,7 +168,7 @@ int h5_finish(struct h5_out *h, struct err *e)
     return rc;
 }
 
-static hid_t place(const struct h5_out *h, int64_t object)
+static hid_t h5_object_id(const struct h5_out *h, int64_t object)
 {
     return object == H5_TOP ? h->file : (hid_t)object;
 }
@@ -179,9 +179,9 @@ int64_t h5_new_group(struct h5_out *h, int64_t in, const char *name)
 
     if (broken(h))
         return -1;
-    id = H5Gcreate2(place(h, in), name, H5P_DEFAULT, h->group_list, H5P_DEFAULT);
+    id = H5Gcreate2(h5_object_id(h, in), name, H5P_DEFAULT, h->group_list, H5P_DEFAULT);
     if (id < 0)
-        fail(h, "cannot make a group");
+        h5_out_fail(h, "cannot make a group");
     return id;
 }
 
@@ -196,15 +196,15 @@ static hid_t new_space(int ndim, const int64_t *shape)
 
 static int64_t make_dataset(struct h5_out *h, const struct h5_new *d, hid_t type, hid_t space, hid_t list)
 {
-    hid_t id = H5Dcreate2(place(h, d->in), d->name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    hid_t id = H5Dcreate2(h5_object_id(h, d->in), d->name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
 
     if (id < 0)
-        fail(h, "cannot make a dataset");
+        h5_out_fail(h, "cannot make a dataset");
     return id;
 }
 
 /* Record the location of a new dataset's bytes. */
-static void note_place(struct h5_out *h, int64_t id)
+static void record_dataset_place(struct h5_out *h, int64_t id)
 {
     uint64_t len = H5Dget_storage_size(id);
     haddr_t at = H5Dget_offset(id);
@@ -212,7 +212,7 @@ static void note_place(struct h5_out *h, int64_t id)
     if (broken(h) || len == 0)
         return;
     if (at == HADDR_UNDEF) {
-        fail(h, "a dataset has no place");
+        h5_out_fail(h, "a dataset has no place");
         return;
     }
     ARRAY_ROOM(h->tensor, h->tensor_cap, h->n_tensors + 1);
@@ -231,7 +231,7 @@ int64_t h5_new_dataset(struct h5_out *h, const struct h5_new *d)
     H5Pset_layout(list, H5D_CONTIGUOUS);
     H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY);
     id = make_dataset(h, d, H5T_IEEE_F32LE, space, list);
-    note_place(h, id);
+    record_dataset_place(h, id);
     H5Sclose(space);
     H5Pclose(list);
     return id;
@@ -248,7 +248,7 @@ int64_t h5_new_external(struct h5_out *h, const struct h5_new *d, const struct h
     space = new_space(d->ndim, d->shape);
     for (int i = 0; i < n && !broken(h); i++)
         if (H5Pset_external(list, segment[i].path, (off_t)segment[i].at, segment[i].len) < 0)
-            fail(h, "cannot name an external file");
+            h5_out_fail(h, "cannot name an external file");
     if (!broken(h))
         id = make_dataset(h, d, H5T_IEEE_F32LE, space, list);
     H5Sclose(space);
@@ -269,7 +269,7 @@ static void map_column(struct h5_out *h, hid_t list, hid_t space, const char *so
     /* "." means the file itself, even after it is renamed. */
     if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
         H5Pset_virtual(list, space, ".", source, part_space) < 0)
-        fail(h, "cannot map a column");
+        h5_out_fail(h, "cannot map a column");
     H5Sclose(part_space);
 }
 
@@ -296,7 +296,7 @@ int64_t h5_new_columns(struct h5_out *h, const struct h5_new *d, const char *con
 void h5_done(struct h5_out *h, int64_t object)
 {
     if (object > H5_TOP && !broken(h) && H5Oclose((hid_t)object) < 0)
-        fail(h, "cannot close an object");
+        h5_out_fail(h, "cannot close an object");
 }
 
 /* Write a column. d must have one dimension. */
@@ -310,7 +310,7 @@ static void put_column(struct h5_out *h, const struct h5_new *d, hid_t type, hid
     space = new_space(1, d->shape);
     id = make_dataset(h, d, type, space, h->bare_list);
     if (id >= 0 && d->shape[0] > 0 && H5Dwrite(id, mem_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, v) < 0)
-        fail(h, "cannot write a table");
+        h5_out_fail(h, "cannot write a table");
     h5_done(h, id);
     H5Sclose(space);
 }
@@ -350,7 +350,7 @@ void h5_put_u64s(struct h5_out *h, int64_t in, const char *name, const uint64_t 
 void h5_put_link(struct h5_out *h, const char *name, const char *file)
 {
     if (!broken(h) && H5Lcreate_external(file, "/", h->file, name, H5P_DEFAULT, H5P_DEFAULT) < 0)
-        fail(h, "cannot make a link");
+        h5_out_fail(h, "cannot make a link");
 }
 
 static void set_attribute(struct h5_out *h, int64_t object, const char *name, hid_t type, hid_t mem_type,
@@ -361,9 +361,9 @@ static void set_attribute(struct h5_out *h, int64_t object, const char *name, hi
     if (broken(h))
         return;
     space = H5Screate(H5S_SCALAR);
-    id = H5Acreate2(place(h, object), name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    id = H5Acreate2(h5_object_id(h, object), name, type, space, H5P_DEFAULT, H5P_DEFAULT);
     if (id < 0 || H5Awrite(id, mem_type, v) < 0)
-        fail(h, "cannot write an attribute");
+        h5_out_fail(h, "cannot write an attribute");
     if (id >= 0)
         H5Aclose(id);
     H5Sclose(space);
@@ -396,7 +396,7 @@ struct h5_in {
     hid_t file;
 };
 
-static int bad(const struct h5_in *h, const char *object, struct err *e, const char *what)
+static int report_h5_error(const struct h5_in *h, const char *object, struct err *e, const char *what)
 {
     char text[512];
 
@@ -491,7 +491,7 @@ struct name_list {
     int n, cap;
 };
 
-static herr_t add_name(hid_t group, const char *name, const H5L_info_t *info, void *ctx)
+static herr_t add_h5_link_name(hid_t group, const char *name, const H5L_info_t *info, void *ctx)
 {
     struct name_list *l = ctx;
     char *copy;
@@ -507,7 +507,7 @@ static herr_t add_name(hid_t group, const char *name, const H5L_info_t *info, vo
     return 0;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_h5_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -522,18 +522,18 @@ int h5_list(struct h5_in *h, const char *group, struct arena *a, const char ***n
         err_h5(e, h->path, "no such group");
         return -1;
     }
-    if (H5Literate(id, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, add_name, &l) < 0) {
+    if (H5Literate(id, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, add_h5_link_name, &l) < 0) {
         err_h5(e, h->path, "cannot list a group");
         goto out;
     }
     *names = arena_alloc(a, (size_t)(l.n + 1) * sizeof **names);
     if (!*names) {
-        bad(h, group, e, "too many names");
+        report_h5_error(h, group, e, "too many names");
         goto out;
     }
     if (l.n > 0) {
         memcpy(*names, l.name, (size_t)l.n * sizeof **names);
-        qsort(*names, (size_t)l.n, sizeof **names, by_name);
+        qsort(*names, (size_t)l.n, sizeof **names, compare_h5_names);
     }
     rc = l.n;
 out:
@@ -564,25 +564,25 @@ bool h5_link_file(struct h5_in *h, const char *name, char *buf, size_t size)
     return true;
 }
 
-static int look_at_shape(struct h5_in *h, const char *path, hid_t id, struct h5_dataset *d, struct err *e)
+static int inspect_h5_shape(struct h5_in *h, const char *path, hid_t id, struct h5_dataset *d, struct err *e)
 {
     hid_t space = H5Dget_space(id), type = H5Dget_type(id);
     hsize_t dims[H5_MAX_DIM];
     int rc = -1;
 
     if (space < 0 || type < 0 || H5Tequal(type, H5T_IEEE_F32LE) <= 0) {
-        bad(h, path, e, "not a dataset of little-endian 32-bit floats");
+        report_h5_error(h, path, e, "not a dataset of little-endian 32-bit floats");
         goto out;
     }
     d->ndim = H5Sget_simple_extent_ndims(space);
     if (d->ndim < 1 || d->ndim > H5_MAX_DIM || H5Sget_simple_extent_dims(space, dims, NULL) != d->ndim) {
-        bad(h, path, e, "a dataset of 1 to " TENSOR_MAX_DIM_TEXT " dimensions was expected");
+        report_h5_error(h, path, e, "a dataset of 1 to " TENSOR_MAX_DIM_TEXT " dimensions was expected");
         goto out;
     }
     d->len = 4;
     for (int i = 0; i < d->ndim; i++) {
         if (dims[i] > INT64_MAX || !mul_u64(d->len, dims[i], &d->len) || d->len > INT64_MAX) {
-            bad(h, path, e, "its size overflows");
+            report_h5_error(h, path, e, "its size overflows");
             goto out;
         }
         d->shape[i] = (int64_t)dims[i];
@@ -596,8 +596,8 @@ out:
     return rc;
 }
 
-static int look_at_segments(struct h5_in *h, const char *path, hid_t list, struct arena *a, struct h5_dataset *d,
-                            struct err *e)
+static int inspect_h5_segments(struct h5_in *h, const char *path, hid_t list, struct arena *a, struct h5_dataset *d,
+                               struct err *e)
 {
     int n = H5Pget_external_count(list);
     uint64_t sum = 0;
@@ -606,70 +606,70 @@ static int look_at_segments(struct h5_in *h, const char *path, hid_t list, struc
     d->n_segments = n;
     d->segment = arena_alloc(a, (size_t)n * sizeof *d->segment);
     if (!d->segment)
-        return bad(h, path, e, "too many external files");
+        return report_h5_error(h, path, e, "too many external files");
     for (int i = 0; i < n; i++) {
         char name[MAX_NAME] = "";
         off_t at = 0;
         hsize_t len = 0;
 
         if (H5Pget_external(list, (unsigned)i, sizeof name, name, &at, &len) < 0)
-            return bad(h, path, e, "damaged list of external files");
+            return report_h5_error(h, path, e, "damaged list of external files");
         if (name[sizeof name - 1] || !name[0] || at < 0 || len == 0 || !add_u64(sum, len, &sum))
-            return bad(h, path, e, "an external file without name, place or length");
+            return report_h5_error(h, path, e, "an external file without name, place or length");
         d->segment[i].path = arena_strndup(a, name, strlen(name));
         d->segment[i].at = (uint64_t)at;
         d->segment[i].len = len;
         if (!d->segment[i].path)
-            return bad(h, path, e, "too many external files");
+            return report_h5_error(h, path, e, "too many external files");
     }
-    return sum == d->len ? 0 : bad(h, path, e, "its external runs do not add up to its size");
+    return sum == d->len ? 0 : report_h5_error(h, path, e, "its external runs do not add up to its size");
 }
 
-static int look_at_columns(struct h5_in *h, const char *path, hid_t list, struct arena *a,
-                           struct h5_dataset *d, struct err *e)
+static int inspect_h5_columns(struct h5_in *h, const char *path, hid_t list, struct arena *a,
+                              struct h5_dataset *d, struct err *e)
 {
     size_t n = 0;
 
     d->storage = H5_COLUMNS;
     if (H5Pget_virtual_count(list, &n) < 0 || n == 0 || n > H5_MAX_SEGMENTS)
-        return bad(h, path, e, "damaged virtual dataset");
+        return report_h5_error(h, path, e, "damaged virtual dataset");
     d->n_columns = (int)n;
     d->column = arena_alloc(a, n * sizeof *d->column);
     if (!d->column)
-        return bad(h, path, e, "too many columns");
+        return report_h5_error(h, path, e, "too many columns");
     for (size_t i = 0; i < n; i++) {
         char file[8] = "", name[MAX_NAME] = "";
 
         if (H5Pget_virtual_filename(list, i, file, sizeof file) < 0 || strcmp(file, ".") != 0 ||
             H5Pget_virtual_dsetname(list, i, name, sizeof name) < 0 || !name[0] || name[sizeof name - 1])
-            return bad(h, path, e, "a virtual dataset over other things than datasets of this file");
+            return report_h5_error(h, path, e, "a virtual dataset over other things than datasets of this file");
         d->column[i] = arena_strndup(a, name, strlen(name));
         if (!d->column[i])
-            return bad(h, path, e, "too many columns");
+            return report_h5_error(h, path, e, "too many columns");
     }
     return 0;
 }
 
-static int look_at_storage(struct h5_in *h, const char *path, hid_t id, struct arena *a,
-                           struct h5_dataset *d, struct err *e)
+static int inspect_h5_storage(struct h5_in *h, const char *path, hid_t id, struct arena *a,
+                              struct h5_dataset *d, struct err *e)
 {
     hid_t list = H5Dget_create_plist(id);
     H5D_layout_t layout = list < 0 ? H5D_LAYOUT_ERROR : H5Pget_layout(list);
     int rc = -1;
 
     if (layout == H5D_VIRTUAL) {
-        rc = look_at_columns(h, path, list, a, d, e);
+        rc = inspect_h5_columns(h, path, list, a, d, e);
     } else if (layout != H5D_CONTIGUOUS) {
-        bad(h, path, e, "neither contiguous nor external nor virtual");
+        report_h5_error(h, path, e, "neither contiguous nor external nor virtual");
     } else if (H5Pget_external_count(list) > 0) {
-        rc = look_at_segments(h, path, list, a, d, e);
+        rc = inspect_h5_segments(h, path, list, a, d, e);
     } else {
         haddr_t at = d->len ? H5Dget_offset(id) : 0;
 
         d->storage = H5_CONTIGUOUS;
         d->at = at;
         if (at == HADDR_UNDEF || at > h->size || d->len > h->size - at)
-            bad(h, path, e, "its bytes are not inside the file");
+            report_h5_error(h, path, e, "its bytes are not inside the file");
         else
             rc = 0;
     }
@@ -678,16 +678,16 @@ static int look_at_storage(struct h5_in *h, const char *path, hid_t id, struct a
     return rc;
 }
 
-int h5_look(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d, struct err *e)
+int h5_inspect_dataset(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d, struct err *e)
 {
     hid_t id = H5Dopen2(h->file, path, H5P_DEFAULT);
     int rc = -1;
 
     memset(d, 0, sizeof *d);
     if (id < 0)
-        return bad(h, path, e, "cannot be opened as a dataset");
-    if (look_at_shape(h, path, id, d, e) == 0)
-        rc = look_at_storage(h, path, id, a, d, e);
+        return report_h5_error(h, path, e, "cannot be opened as a dataset");
+    if (inspect_h5_shape(h, path, id, d, e) == 0)
+        rc = inspect_h5_storage(h, path, id, a, d, e);
     H5Dclose(id);
     return rc;
 }
@@ -712,7 +712,7 @@ static int open_column(struct h5_in *h, const char *path, struct column *c, stru
     c->id = id;
     if (good)
         return 0;
-    bad(h, path, e, "not a table column");
+    report_h5_error(h, path, e, "not a table column");
     if (id >= 0)
         H5Dclose(id);
     return -1;
@@ -734,19 +734,19 @@ static int read_strings(struct h5_in *h, const struct column *c, struct arena *a
      * overflowing.
      */
     if (width == 0 || width > MAX_NAME || n * width > h->size) {
-        bad(h, c->path, e, "not a column of short strings");
+        report_h5_error(h, c->path, e, "not a column of short strings");
         goto out;
     }
     cells = xcalloc(n + 1, width);
     *v = arena_alloc(a, (n + 1) * sizeof **v);
     if (!*v || (n > 0 && H5Dread(c->id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, cells) < 0)) {
-        bad(h, c->path, e, "cannot be read");
+        report_h5_error(h, c->path, e, "cannot be read");
         goto out;
     }
     for (hsize_t i = 0; i < n; i++) {
         (*v)[i] = arena_strndup(a, cells + i * width, strnlen(cells + i * width, width));
         if (!(*v)[i]) {
-            bad(h, c->path, e, "too long");
+            report_h5_error(h, c->path, e, "too long");
             goto out;
         }
     }
@@ -765,7 +765,7 @@ int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const cha
 
     if (open_column(h, path, &c, e) < 0)
         return -1;
-    rc = c.n > INT32_MAX ? bad(h, path, e, "too long") : read_strings(h, &c, a, v, e);
+    rc = c.n > INT32_MAX ? report_h5_error(h, path, e, "too long") : read_strings(h, &c, a, v, e);
     H5Dclose(c.id);
     return rc;
 }
@@ -780,11 +780,11 @@ int h5_get_u64s(struct h5_in *h, const char *path, struct arena *a, uint64_t **v
         return -1;
     type = H5Dget_type(c.id);
     if (type < 0 || H5Tequal(type, H5T_STD_U64LE) <= 0 || c.n > INT32_MAX) {
-        bad(h, path, e, "not a column of 64-bit numbers");
+        report_h5_error(h, path, e, "not a column of 64-bit numbers");
     } else {
         *v = arena_alloc(a, (c.n + 1) * sizeof **v);
         if (!*v || (c.n > 0 && H5Dread(c.id, H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, *v) < 0))
-            bad(h, path, e, "cannot be read");
+            report_h5_error(h, path, e, "cannot be read");
         else
             rc = (int)c.n;
     }

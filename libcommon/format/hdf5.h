@@ -130,8 +130,8 @@ struct h5_dataset {
  * Describe an f32 dataset. Tables are allocated in the arena. Returns -1 with ERR_DATA if its storage is none of
  * the kinds above.
  */
-MUST_CHECK int h5_look(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d,
-                       struct err *e);
+MUST_CHECK int h5_inspect_dataset(struct h5_in *h, const char *path, struct arena *a, struct h5_dataset *d,
+                                  struct err *e);
 
 /* Read a column of a table into the arena. These functions return its length, or -1. */
 MUST_CHECK int h5_get_strings(struct h5_in *h, const char *path, struct arena *a, const char ***v,

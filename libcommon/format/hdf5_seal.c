@@ -52,7 +52,7 @@ static int crc_of_runs(int fd, const struct h5_run *run, int n, uint32_t *crc)
     return rc;
 }
 
-static int by_place(const void *a, const void *b)
+static int compare_h5_runs(const void *a, const void *b)
 {
     const struct h5_run *x = a, *y = b;
 
@@ -66,7 +66,7 @@ static int gaps_between(struct h5_run *tensor, int n, uint64_t end, struct h5_ru
     int n_gaps = 0;
 
     if (n > 0)
-        qsort(tensor, (size_t)n, sizeof *tensor, by_place);
+        qsort(tensor, (size_t)n, sizeof *tensor, compare_h5_runs);
     for (int i = 0; i <= n; i++) {
         uint64_t stop = i < n ? tensor[i].at : end;
 
@@ -126,7 +126,7 @@ out:
     return rc;
 }
 
-static int damaged(const char *path, uint64_t at, struct err *e, const char *what)
+static int report_h5_damage(const char *path, uint64_t at, struct err *e, const char *what)
 {
     err_data(e, path, at, "%s: damaged, or changed by another program", what);
     return -1;
@@ -155,7 +155,7 @@ int h5_seal_check(int fd, const char *path, uint64_t size, uint64_t end, struct 
 
     /* No index has 4 GiB of runs. This limit also keeps n within an int. */
     if (end > size || len < TAIL_SIZE || len > UINT32_MAX || (len - TAIL_SIZE) % RUN_SIZE != 0)
-        return damaged(path, end, e, "no seal behind the HDF5 data");
+        return report_h5_damage(path, end, e, "no seal behind the HDF5 data");
     seal = xmalloc(len);
     tail = seal + n * RUN_SIZE;
     if (read_all_at(fd, seal, len, end) < 0) {
@@ -164,14 +164,14 @@ int h5_seal_check(int fd, const char *path, uint64_t size, uint64_t end, struct 
     }
     if (memcmp(tail + 12, magic, sizeof magic) != 0 || get_le32(tail) != n ||
         get_le32(tail + 8) != crc_bytes(0, seal, (size_t)(tail + 8 - seal))) {
-        damaged(path, end, e, "no sound seal behind the HDF5 data");
+        report_h5_damage(path, end, e, "no sound seal behind the HDF5 data");
         goto out;
     }
     run = xcalloc(n + 1, sizeof *run);
     for (uint64_t i = 0; i < n; i++)
         run[i] = (struct h5_run){ get_le64(seal + i * RUN_SIZE), get_le64(seal + i * RUN_SIZE + 8) };
     if (!runs_sound(run, (int)n, end)) {
-        damaged(path, end, e, "a seal over bytes that are not there");
+        report_h5_damage(path, end, e, "a seal over bytes that are not there");
         goto out;
     }
     if (crc_of_runs(fd, run, (int)n, &crc) < 0) {

@@ -57,7 +57,8 @@ enum mmidx_type mmidx_type_for(int64_t vocab_size)
 
 /* ---- opening ---- */
 
-static int bad(const struct mmidx *m, uint64_t at, struct err *e, const char *what, uint64_t found, uint64_t expected)
+static int report_mmidx_mismatch(const struct mmidx *m, uint64_t at, struct err *e, const char *what, uint64_t found,
+                                 uint64_t expected)
 {
     err_data(e, m->idx.path, at, "%s is %lld, expected %lld", what, (long long)found, (long long)expected);
     return -1;
@@ -71,7 +72,7 @@ static int cut_short(const struct mmidx *m, uint64_t need, struct err *e)
 }
 
 /* Set the type from the code, which was read at byte `at`. */
-static int take_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
+static int set_mmidx_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
 {
     m->item = code < 256 ? type_size((enum mmidx_type)code) : 0;
     if (!m->item) {
@@ -84,7 +85,7 @@ static int take_type(struct mmidx *m, uint64_t code, uint64_t at, struct err *e)
 }
 
 /* Read N and D. They are bounded so that sums of table sizes cannot overflow: each entry needs 8 bytes or more. */
-static int take_counts(struct mmidx *m, uint64_t at_n, uint64_t at_d, struct err *e)
+static int read_mmidx_counts(struct mmidx *m, uint64_t at_n, uint64_t at_d, struct err *e)
 {
     uint64_t n = get_le64(m->idx.p + at_n), d = get_le64(m->idx.p + at_d);
 
@@ -110,10 +111,10 @@ static int read_mmap_header(struct mmidx *m, struct err *e)
     if (m->idx.size < MMAP_HEADER)
         return cut_short(m, MMAP_HEADER, e);
     if (m->idx.p[8] != 0)
-        return bad(m, 8, e, "the magic's last byte", m->idx.p[8], 0);
+        return report_mmidx_mismatch(m, 8, e, "the magic's last byte", m->idx.p[8], 0);
     if (get_le64(m->idx.p + 9) != 1)
-        return bad(m, 9, e, "the version", get_le64(m->idx.p + 9), 1);
-    if (take_type(m, m->idx.p[17], 17, e) < 0 || take_counts(m, 18, 26, e) < 0)
+        return report_mmidx_mismatch(m, 9, e, "the version", get_le64(m->idx.p + 9), 1);
+    if (set_mmidx_type(m, m->idx.p[17], 17, e) < 0 || read_mmidx_counts(m, 18, 26, e) < 0)
         return -1;
     n = (uint64_t)m->n;
     m->form = MMIDX_MMAP;
@@ -140,16 +141,16 @@ static int read_legacy_header(struct mmidx *m, struct err *e)
     if (m->idx.size < LEGACY_HEADER)
         return cut_short(m, LEGACY_HEADER, e);
     if (get_le64(p + 8) != 1)
-        return bad(m, 8, e, "the version", get_le64(p + 8), 1);
-    if (take_type(m, get_le64(p + 16), 16, e) < 0)
+        return report_mmidx_mismatch(m, 8, e, "the version", get_le64(p + 8), 1);
+    if (set_mmidx_type(m, get_le64(p + 16), 16, e) < 0)
         return -1;
     if (get_le64(p + 24) != (uint64_t)m->item)
-        return bad(m, 24, e, "the element size", get_le64(p + 24), (uint64_t)m->item);
-    if (take_counts(m, 32, 48, e) < 0)
+        return report_mmidx_mismatch(m, 24, e, "the element size", get_le64(p + 24), (uint64_t)m->item);
+    if (read_mmidx_counts(m, 32, 48, e) < 0)
         return -1;
     n = (uint64_t)m->n;
     if (get_le64(p + 40) != n)
-        return bad(m, 40, e, "the number of sizes", get_le64(p + 40), n);
+        return report_mmidx_mismatch(m, 40, e, "the number of sizes", get_le64(p + 40), n);
     m->form = MMIDX_LEGACY;
     m->at_place = LEGACY_HEADER + 8 * (n + 1);
     m->at_len = m->at_place + 8 * (n + 1);
@@ -164,8 +165,8 @@ static int read_legacy_header(struct mmidx *m, struct err *e)
     }
     for (uint64_t i = 0; i <= n; i++)
         if (get_le64(p + LEGACY_HEADER + 8 * i) != i)
-            return bad(m, LEGACY_HEADER + 8 * i, e, "a sequence's first size",
-                       get_le64(p + LEGACY_HEADER + 8 * i), i);
+            return report_mmidx_mismatch(m, LEGACY_HEADER + 8 * i, e, "a sequence's first size",
+                                         get_le64(p + LEGACY_HEADER + 8 * i), i);
     return 0;
 }
 
@@ -195,7 +196,7 @@ static int check_sequences(struct mmidx *m, struct err *e)
         uint64_t at = m->at_place + 8 * (uint64_t)i, found = get_le64(m->idx.p + at);
 
         if (found != (uint64_t)m->tokens * unit)
-            return bad(m, at, e, "a sequence's place", found, (uint64_t)m->tokens * unit);
+            return report_mmidx_mismatch(m, at, e, "a sequence's place", found, (uint64_t)m->tokens * unit);
         if (i == m->n)
             break;
         if (raw_len(m, i) > INT32_MAX) {
@@ -231,14 +232,14 @@ static int check_documents(const struct mmidx *m, struct err *e)
     if (m->form == MMIDX_LEGACY)
         return 0;
     if (m->n_doc_entries < 1)
-        return bad(m, 26, e, "the number of document entries", 0, 1);
+        return report_mmidx_mismatch(m, 26, e, "the number of document entries", 0, 1);
     for (int64_t i = 0; i < m->n_doc_entries; i++) {
         uint64_t at = m->at_docs + 8 * (uint64_t)i, doc = get_le64(m->idx.p + at);
 
         if (i == 0 && doc != 0)
-            return bad(m, at, e, "the first document's sequence", doc, 0);
+            return report_mmidx_mismatch(m, at, e, "the first document's sequence", doc, 0);
         if (i == m->n_doc_entries - 1 && doc != (uint64_t)m->n)
-            return bad(m, at, e, "the last document entry", doc, (uint64_t)m->n);
+            return report_mmidx_mismatch(m, at, e, "the last document entry", doc, (uint64_t)m->n);
         if (doc < last || doc > (uint64_t)m->n) {
             err_data(e, m->idx.path, at, "document %lld starts at sequence %lld, expected %lld to %lld",
                      (long long)i, (long long)doc, (long long)last, (long long)m->n);
@@ -249,7 +250,7 @@ static int check_documents(const struct mmidx *m, struct err *e)
     return 0;
 }
 
-static int read_header(struct mmidx *m, struct err *e)
+static int read_mmidx_header(struct mmidx *m, struct err *e)
 {
     if (m->idx.size >= 8 && memcmp(m->idx.p, "MMIDIDX\0", 8) == 0)
         return read_mmap_header(m, e);
@@ -263,7 +264,7 @@ static int check_all(void *arg, struct err *e)
 {
     struct mmidx *m = arg;
 
-    return read_header(m, e) < 0 || check_sequences(m, e) < 0 ? -1 : check_documents(m, e);
+    return read_mmidx_header(m, e) < 0 || check_sequences(m, e) < 0 ? -1 : check_documents(m, e);
 }
 
 struct mmidx *mmidx_open(const char *prefix, struct err *e)
@@ -362,7 +363,7 @@ struct mmidx_writer {
     int64_t n, n_docs, cap, cap_docs;
 };
 
-static int out_open(struct mmidx_out *o, const char *prefix, const char *suffix, struct err *e)
+static int mmidx_out_open(struct mmidx_out *o, const char *prefix, const char *suffix, struct err *e)
 {
     o->path = str_fmt("%s%s", prefix, suffix);
     o->tmp = str_fmt("%s.%ld.part", o->path, (long)getpid());
@@ -431,7 +432,7 @@ static int out_sync(struct mmidx_out *o, struct err *e)
 }
 
 /* Close the file and free o. Removes the temporary file unless `keep` is set. */
-static void out_close(struct mmidx_out *o, bool keep)
+static void mmidx_out_close(struct mmidx_out *o, bool keep)
 {
     if (o->fd >= 0) {
         close(o->fd);
@@ -460,7 +461,7 @@ struct mmidx_writer *mmidx_create(const char *prefix, enum mmidx_form form, enum
     w->min = type == MMIDX_U8 || type == MMIDX_U16 ? 0 : -w->max - 1;
     ARRAY_ROOM(w->doc, w->cap_docs, 64);
     w->doc[w->n_docs++] = 0;
-    if (out_open(&w->bin, prefix, ".bin", e) < 0) {
+    if (mmidx_out_open(&w->bin, prefix, ".bin", e) < 0) {
         mmidx_writer_free(w);
         return NULL;
     }
@@ -628,7 +629,7 @@ static int put_documents(const struct mmidx_writer *w, struct mmidx_out *o, stru
  * Give both files, which are on disk under temporary names, their final names. The old index is removed first, so
  * that a new .bin is never paired with an old .idx.
  */
-static int publish(struct mmidx_out *bin, struct mmidx_out *idx, struct err *e)
+static int publish_mmidx_files(struct mmidx_out *bin, struct mmidx_out *idx, struct err *e)
 {
     if (unlink(idx->path) < 0 && errno != ENOENT) {
         err_sys(e, idx->path, "cannot replace");
@@ -650,18 +651,18 @@ int mmidx_commit(struct mmidx_writer *w, struct err *e)
     struct mmidx_out idx = { .fd = -1 };
     int rc = -1;
 
-    if (out_open(&idx, w->prefix, ".idx", e) < 0)
+    if (mmidx_out_open(&idx, w->prefix, ".idx", e) < 0)
         goto out;
     if ((w->form == MMIDX_MMAP ? put_mmap_index : put_legacy_index)(w, &idx, e) < 0 ||
         put_documents(w, &idx, e) < 0)
         goto out;
-    if (out_sync(&w->bin, e) < 0 || out_sync(&idx, e) < 0 || publish(&w->bin, &idx, e) < 0)
+    if (out_sync(&w->bin, e) < 0 || out_sync(&idx, e) < 0 || publish_mmidx_files(&w->bin, &idx, e) < 0)
         goto out;
     close(w->bin.fd);
     w->bin.fd = -1;
     rc = 0;
 out:
-    out_close(&idx, rc == 0);
+    mmidx_out_close(&idx, rc == 0);
     return rc;
 }
 
@@ -669,7 +670,7 @@ void mmidx_writer_free(struct mmidx_writer *w)
 {
     if (!w)
         return;
-    out_close(&w->bin, false);
+    mmidx_out_close(&w->bin, false);
     free(w->prefix);
     free(w->len);
     free(w->doc);

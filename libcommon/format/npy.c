@@ -61,7 +61,7 @@ static const struct { const char *descr; int size; } types[] = {
     [NPY_I32] = { "<i4", 4 }, [NPY_U32] = { "<u4", 4 }, [NPY_I64] = { "<i8", 8 },
 };
 
-static int bad(const struct npy *a, uint64_t at, struct err *e, const char *what)
+static int report_npy_error(const struct npy *a, uint64_t at, struct err *e, const char *what)
 {
     err_data(e, a->file.path, at, "%s", what);
     return -1;
@@ -71,7 +71,7 @@ static int bad(const struct npy *a, uint64_t at, struct err *e, const char *what
  * Skip blanks and a word. Returns the text after the word, or NULL if the text differs. The dictionary is Python
  * source, but NumPy writes only these words into it.
  */
-static const char *expect(const char *p, const char *word)
+static const char *skip_npy_word(const char *p, const char *word)
 {
     while (*p == ' ')
         p++;
@@ -79,10 +79,10 @@ static const char *expect(const char *p, const char *word)
 }
 
 /* Parse "(12,)" or "(12, 2)" at p into a shape of at most `most` dimensions. Returns the text after it, or NULL. */
-static const char *take_shape(const char *p, int most, int *ndim, int64_t *shape)
+static const char *parse_npy_shape(const char *p, int most, int *ndim, int64_t *shape)
 {
-    p = expect(p, "(");
-    for (*ndim = 0; p && !expect(p, ")"); ++*ndim) {
+    p = skip_npy_word(p, "(");
+    for (*ndim = 0; p && !skip_npy_word(p, ")"); ++*ndim) {
         uint64_t v = 0;
 
         while (*p == ' ')
@@ -95,45 +95,45 @@ static const char *take_shape(const char *p, int most, int *ndim, int64_t *shape
         shape[*ndim] = (int64_t)v;
         if (*p == ',')
             p++;
-        else if (!expect(p, ")"))
+        else if (!skip_npy_word(p, ")"))
             return NULL;
     }
-    return p ? expect(p, ")") : NULL;
+    return p ? skip_npy_word(p, ")") : NULL;
 }
 
-static int take_dict(struct npy *a, const char *dict, struct err *e)
+static int parse_npy_dict(struct npy *a, const char *dict, struct err *e)
 {
-    const char *p = expect(dict, "{"), *q;
+    const char *p = skip_npy_word(dict, "{"), *q;
     size_t t;
 
-    p = p ? expect(p, "'descr':") : NULL;
+    p = p ? skip_npy_word(p, "'descr':") : NULL;
     if (!p)
-        return bad(a, FIXED, e, "the header does not begin with {'descr':");
+        return report_npy_error(a, FIXED, e, "the header does not begin with {'descr':");
     for (t = 0; t < sizeof types / sizeof *types; t++) {
         char word[8];
 
         snprintf(word, sizeof word, "'%s'", types[t].descr);
-        if ((q = expect(p, word)))
+        if ((q = skip_npy_word(p, word)))
             break;
     }
     if (t == sizeof types / sizeof *types)
-        return bad(a, FIXED + (uint64_t)(p - dict), e, "the type is none of '<i4', '<u4', '<i8'");
+        return report_npy_error(a, FIXED + (uint64_t)(p - dict), e, "the type is none of '<i4', '<u4', '<i8'");
     a->type = (enum npy_type)t;
-    p = expect(q, ",");
-    q = p ? expect(p, "'fortran_order': False,") : NULL;
+    p = skip_npy_word(q, ",");
+    q = p ? skip_npy_word(p, "'fortran_order': False,") : NULL;
     if (!q)
-        return bad(a, FIXED + (uint64_t)((p ? p : dict) - dict), e, "expected 'fortran_order': False");
-    p = expect(q, "'shape':");
-    p = p ? take_shape(p, 2, &a->ndim, a->shape) : NULL;
+        return report_npy_error(a, FIXED + (uint64_t)((p ? p : dict) - dict), e, "expected 'fortran_order': False");
+    p = skip_npy_word(q, "'shape':");
+    p = p ? parse_npy_shape(p, 2, &a->ndim, a->shape) : NULL;
     if (!p || a->ndim == 0)
-        return bad(a, FIXED + (uint64_t)(q - dict), e, "expected a shape of one or two dimensions");
-    q = expect(p, ",");
-    if (!expect(q ? q : p, "}"))
-        return bad(a, FIXED + (uint64_t)(p - dict), e, "expected the end of the header");
+        return report_npy_error(a, FIXED + (uint64_t)(q - dict), e, "expected a shape of one or two dimensions");
+    q = skip_npy_word(p, ",");
+    if (!skip_npy_word(q ? q : p, "}"))
+        return report_npy_error(a, FIXED + (uint64_t)(p - dict), e, "expected the end of the header");
     return 0;
 }
 
-static int take_file(void *arg, struct err *e)
+static int parse_npy_file(void *arg, struct err *e)
 {
     struct npy *a = arg;
     const uint8_t *p = a->file.p;
@@ -142,15 +142,15 @@ static int take_file(void *arg, struct err *e)
     int rc;
 
     if (a->file.size < FIXED || memcmp(p, "\x93NUMPY\1\0", 8) != 0)
-        return bad(a, 0, e, "no NumPy array of format 1.0");
+        return report_npy_error(a, 0, e, "no NumPy array of format 1.0");
     at = FIXED + get_le16(p + 8);
     if (at > a->file.size || at % 16)           /* older writers align to 16 */
-        return bad(a, 8, e, "the header's length is wrong");
+        return report_npy_error(a, 8, e, "the header's length is wrong");
     dict = xmalloc(at - FIXED + 1);
     memcpy(dict, p + FIXED, at - FIXED);
     dict[at - FIXED] = '\0';
     a->shape[1] = 1;
-    rc = take_dict(a, dict, e);
+    rc = parse_npy_dict(a, dict, e);
     free(dict);
     if (rc < 0)
         return -1;
@@ -167,7 +167,7 @@ static int take_file(void *arg, struct err *e)
 int npy_open(const char *path, struct npy *a, struct err *e)
 {
     *a = (struct npy){0};
-    if (mapped_open(&a->file, path, e) == 0 && mapped_use(take_file, a, e) == 0)
+    if (mapped_open(&a->file, path, e) == 0 && mapped_use(parse_npy_file, a, e) == 0)
         return 0;
     npy_close(a);
     return -1;
@@ -196,29 +196,29 @@ int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shap
 /* ---- any array ---- */
 
 /* Parse a dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (12, 2), }. */
-static bool take_any(const char *dict, struct npy_array *a)
+static bool parse_npy_any_dict(const char *dict, struct npy_array *a)
 {
-    const char *p = expect(dict, "{"), *q = NULL;
+    const char *p = skip_npy_word(dict, "{"), *q = NULL;
 
-    p = p ? expect(p, "'descr':") : NULL;
+    p = p ? skip_npy_word(p, "'descr':") : NULL;
     for (int t = 0; p && t < DTYPE_N && !q; t++) {
         char word[8];
 
         if (!descr[t])
             continue;
         snprintf(word, sizeof word, "'%s'", descr[t]);
-        q = expect(p, word);
+        q = skip_npy_word(p, word);
         a->dtype = (enum dtype)t;
     }
-    p = q ? expect(q, ",") : NULL;
-    p = p ? expect(p, "'fortran_order': False,") : NULL;
-    p = p ? expect(p, "'shape':") : NULL;
-    p = p ? take_shape(p, TENSOR_MAX_DIM, &a->ndim, a->shape) : NULL;
-    q = p ? expect(p, ",") : NULL;
-    return p && expect(q ? q : p, "}");
+    p = q ? skip_npy_word(q, ",") : NULL;
+    p = p ? skip_npy_word(p, "'fortran_order': False,") : NULL;
+    p = p ? skip_npy_word(p, "'shape':") : NULL;
+    p = p ? parse_npy_shape(p, TENSOR_MAX_DIM, &a->ndim, a->shape) : NULL;
+    q = p ? skip_npy_word(p, ",") : NULL;
+    return p && skip_npy_word(q ? q : p, "}");
 }
 
-int npy_look(const char *path, struct npy_array *a, struct err *e)
+int npy_inspect(const char *path, struct npy_array *a, struct err *e)
 {
     enum { HEAD_MAX = FIXED + 65535 };
     char *head = xcalloc(1, HEAD_MAX + 1);
@@ -234,7 +234,7 @@ int npy_look(const char *path, struct npy_array *a, struct err *e)
         goto out;
     }
     head[a->at] = '\0';
-    if (!take_any(head + FIXED, a)) {
+    if (!parse_npy_any_dict(head + FIXED, a)) {
         err_data(e, path, FIXED, "an array is expected in C order, little-endian, of at most %d dimensions: %.100s",
                  TENSOR_MAX_DIM, head + FIXED);
         goto out;

@@ -51,7 +51,7 @@ struct npy_array {
  * Read the header only. Fails with ERR_SYS, or with ERR_DATA if the file is not a .npy in C order or its length
  * differs from what the shape requires.
  */
-MUST_CHECK int npy_look(const char *path, struct npy_array *a, struct err *e);
+MUST_CHECK int npy_inspect(const char *path, struct npy_array *a, struct err *e);
 /* Write `path` in the form that numpy.save() writes. Readers see the old file or the new one. */
 MUST_CHECK int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shape, const void *data,
                         struct err *e);

@@ -51,7 +51,7 @@ struct pt_opener {
     struct err *e;
 };
 
-static int refuse(struct pt_opener *o, const char *what)
+static int refuse_pt_archive(struct pt_opener *o, const char *what)
 {
     err_data(o->e, o->pt->path, ERR_NO_BYTE, "not a torch.save archive (%s)", what);
     return -1;
@@ -63,7 +63,7 @@ static int entry_index(const struct pt *pt, const struct zip_entry *x)
 }
 
 /* Return the entry of record `name` ("data/3"), or NULL. */
-static const struct zip_entry *find_record(const struct pt *pt, const char *name)
+static const struct zip_entry *find_pt_record(const struct pt *pt, const char *name)
 {
     char *full = str_fmt("%s/%s", pt->prefix, name);
     const struct zip_entry *x = zip_find(pt->zip, full);
@@ -73,7 +73,7 @@ static const struct zip_entry *find_record(const struct pt *pt, const char *name
 }
 
 /* Return the name of a record without the prefix: "data/3" of "prefix/data/3". */
-static const char *record_name(const struct pt *pt, const struct zip_entry *x)
+static const char *pt_record_name(const struct pt *pt, const struct zip_entry *x)
 {
     return x->name + strlen(pt->prefix) + 1;
 }
@@ -120,7 +120,8 @@ out:
 
 static int bad_crc(const struct pt *pt, const struct zip_entry *x, uint32_t found, struct err *e)
 {
-    err_data(e, pt->path, x->at, "record %s is corrupt (crc %08x, expected %08x)", record_name(pt, x), found, x->crc);
+    err_data(e, pt->path, x->at, "record %s is corrupt (crc %08x, expected %08x)", pt_record_name(pt, x), found,
+             x->crc);
     return -1;
 }
 
@@ -142,7 +143,7 @@ static char *read_record(struct pt_opener *o, const struct zip_entry *x, uint64_
 
     if (x->size > max) {
         err_data(o->e, o->pt->path, x->at, "record %s has %llu bytes, at most %llu are expected",
-                 record_name(o->pt, x), (unsigned long long)x->size, (unsigned long long)max);
+                 pt_record_name(o->pt, x), (unsigned long long)x->size, (unsigned long long)max);
         return NULL;
     }
     buf = xmalloc(x->size + 1);
@@ -169,7 +170,7 @@ static int check_prefix(struct pt_opener *o)
     size_t n;
 
     if (!slash || slash == first)
-        return refuse(o, "its records have no prefix");
+        return refuse_pt_archive(o, "its records have no prefix");
     n = (size_t)(slash - first);
     pt->prefix = arena_strndup(pt->arena, first, n);
     for (int i = 0; i < zip_n(pt->zip); i++) {
@@ -181,8 +182,8 @@ static int check_prefix(struct pt_opener *o)
             return -1;
         }
     }
-    if (find_record(pt, "constants.pkl"))
-        return refuse(o, "a TorchScript program");
+    if (find_pt_record(pt, "constants.pkl"))
+        return refuse_pt_archive(o, "a TorchScript program");
     return 0;
 }
 
@@ -192,7 +193,7 @@ static int check_prefix(struct pt_opener *o)
  */
 static char *read_word(struct pt_opener *o, const char *name)
 {
-    const struct zip_entry *x = find_record(o->pt, name);
+    const struct zip_entry *x = find_pt_record(o->pt, name);
     char *s = x ? read_record(o, x, MAX_SMALL_RECORD) : NULL;
 
     if (s && x->size && s[x->size - 1] == '\n')
@@ -200,14 +201,14 @@ static char *read_word(struct pt_opener *o, const char *name)
     return s;
 }
 
-static int check_version(struct pt_opener *o)
+static int check_pt_version(struct pt_opener *o)
 {
-    const char *name = find_record(o->pt, "version") ? "version" : ".data/version";
+    const char *name = find_pt_record(o->pt, "version") ? "version" : ".data/version";
     char *s, *end;
     long v;
 
-    if (!find_record(o->pt, name))
-        return refuse(o, "record version missing");
+    if (!find_pt_record(o->pt, name))
+        return refuse_pt_archive(o, "record version missing");
     if (!(s = read_word(o, name)))
         return -1;
     v = strtol(s, &end, 10);
@@ -225,7 +226,7 @@ static int check_byteorder(struct pt_opener *o)
     char *s;
     int rc = 0;
 
-    if (!find_record(o->pt, "byteorder"))
+    if (!find_pt_record(o->pt, "byteorder"))
         return 0;
     if (!(s = read_word(o, "byteorder")))
         return -1;
@@ -250,7 +251,7 @@ static int add_records(struct pt_opener *o)
     pt->storage = arena_alloc(pt->arena, (size_t)zip_n(pt->zip) * sizeof *pt->storage);
     for (int i = 0; i < zip_n(pt->zip); i++) {
         const struct zip_entry *x = zip_entry(pt->zip, i);
-        const char *name = record_name(pt, x);
+        const char *name = pt_record_name(pt, x);
         struct pt_place *p = &pt->place[i];
 
         if (strcmp(name, "data.pkl") == 0)
@@ -274,12 +275,12 @@ static int add_records(struct pt_opener *o)
 
 static int read_pickle(struct pt_opener *o)
 {
-    const struct zip_entry *x = find_record(o->pt, "data.pkl");
+    const struct zip_entry *x = find_pt_record(o->pt, "data.pkl");
     char *bytes, *name;
     int rc;
 
     if (!x)
-        return refuse(o, "record data.pkl missing");
+        return refuse_pt_archive(o, "record data.pkl missing");
     if (!(bytes = read_record(o, x, PICKLE_MAX_BYTES)))
         return -1;
     name = str_fmt("%s: data.pkl", o->pt->path);
@@ -297,7 +298,7 @@ static int read_pickle(struct pt_opener *o)
  */
 static uint64_t file_byte(const struct pt *pt, const struct pk *v)
 {
-    const struct zip_entry *x = find_record(pt, "data.pkl");
+    const struct zip_entry *x = find_pt_record(pt, "data.pkl");
 
     return x->method == 0 ? x->at + v->at : v->at;
 }
@@ -323,7 +324,7 @@ static int read_persid(const struct pt *pt, const struct pk *v, struct persid *s
         return -1;
     }
     snprintf(name, sizeof name, "data/%s", key);
-    s->entry = is_storage(name) ? find_record(pt, name) : NULL;
+    s->entry = is_storage(name) ? find_pt_record(pt, name) : NULL;
     s->n = id->item[4]->i;
     if (!s->entry) {
         err_data(e, pt->path, file_byte(pt, v), "record data/%s missing", is_storage(name) ? key : "?");
@@ -343,13 +344,13 @@ static int check_persid(struct pt_opener *o, const struct pk *v)
     p = &o->pt->place[entry_index(o->pt, s.entry)];
     if (!mul_u64((uint64_t)s.n, s.raw ? 1 : (uint64_t)dtype_size(s.dtype), &bytes) || bytes != s.entry->size) {
         err_data(o->e, o->pt->path, file_byte(o->pt, v),
-                 "storage %s has %llu bytes, pickle expects %lld elements of %s", record_name(o->pt, s.entry) + 5,
+                 "storage %s has %llu bytes, pickle expects %lld elements of %s", pt_record_name(o->pt, s.entry) + 5,
                  (unsigned long long)s.entry->size, (long long)s.n, s.raw ? "1 byte" : dtype_name(s.dtype));
         return -1;
     }
     if (!s.raw && p->typed && p->dtype != s.dtype) {
         err_data(o->e, o->pt->path, file_byte(o->pt, v), "storage %s is %s in one place and %s in another",
-                 record_name(o->pt, s.entry) + 5, dtype_name(p->dtype), dtype_name(s.dtype));
+                 pt_record_name(o->pt, s.entry) + 5, dtype_name(p->dtype), dtype_name(s.dtype));
         return -1;
     }
     if (!s.raw) {
@@ -380,7 +381,7 @@ static bool read_dims(const struct pk *v, int *n, int64_t *out)
  * Compute the number of elements of the view and whether it is contiguous. *reach becomes the last storage element
  * it uses, plus one. Returns false on overflow.
  */
-static bool measure(struct pt_tensor *t, uint64_t offset, uint64_t *reach)
+static bool measure_tensor_view(struct pt_tensor *t, uint64_t offset, uint64_t *reach)
 {
     uint64_t n = 1, step, row = 1;
     bool empty = false;
@@ -415,7 +416,7 @@ static int out_of_storage(const struct pt *pt, const struct pk *v, uint64_t reac
 }
 
 /* Fill *t from v, which must be a call without flaw (see pt_kind_flaw()). */
-static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
+static int read_pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t, struct err *e)
 {
     const struct pt_call c = pt_kind_call(v);
     const struct pk *args = c.args;
@@ -439,10 +440,10 @@ static int read_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor
     t->dtype = s.dtype;
     t->requires_grad = c.version > 1 && args->item[4]->i;
     t->record = pt->place[entry_index(pt, s.entry)].record;
-    if (!measure(t, (uint64_t)args->item[1]->i, &reach))
+    if (!measure_tensor_view(t, (uint64_t)args->item[1]->i, &reach))
         reach = UINT64_MAX;
     if (reach > (uint64_t)s.n)
-        return out_of_storage(pt, v, reach, record_name(pt, s.entry) + 5, s.n, e);
+        return out_of_storage(pt, v, reach, pt_record_name(pt, s.entry) + 5, s.n, e);
     t->at = (uint64_t)args->item[1]->i * (uint64_t)dtype_size(t->dtype);
     return 0;
 odd:
@@ -465,7 +466,7 @@ bool pt_tensor(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
 
     v = pt_kind_unwrap(v);
     /* All calls of this file were checked at open. A node of another file fails here. */
-    return is_tensor_call(v) && read_tensor(pt, v, t, &e) == 0;
+    return is_tensor_call(v) && read_pt_tensor(pt, v, t, &e) == 0;
 }
 
 bool pt_unread(const struct pt *pt, const struct pk *v, struct strbuf *what)
@@ -485,7 +486,7 @@ static int check_acts(struct pt_opener *o)
 
         if (v->type == PK_PERSID && check_persid(o, v) < 0)
             return -1;
-        if (is_tensor_call(v) && read_tensor(o->pt, v, &t, o->e) < 0)
+        if (is_tensor_call(v) && read_pt_tensor(o->pt, v, &t, o->e) < 0)
             return -1;
     }
     return 0;
@@ -501,7 +502,7 @@ struct pt *pt_open(struct files *f, int file, struct err *e)
     o.pt->path = files_name(f, file);
     o.pt->arena = arena_new(0);
     o.pt->zip = zip_open(f, file, e);
-    if (!o.pt->zip || check_prefix(&o) < 0 || place_records(&o) < 0 || check_version(&o) < 0 ||
+    if (!o.pt->zip || check_prefix(&o) < 0 || place_records(&o) < 0 || check_pt_version(&o) < 0 ||
         check_byteorder(&o) < 0 || read_pickle(&o) < 0 || add_records(&o) < 0 || check_acts(&o) < 0) {
         pt_close(o.pt);
         return NULL;
@@ -562,7 +563,7 @@ const char *pt_prefix(const struct pt *pt)
 const char *pt_dialect(const struct pt *pt)
 {
     switch (zip_writer(pt->zip)) {
-    case ZIP_TORCH:    return find_record(pt, "byteorder") ? "torch 2" : "torch < 2";
+    case ZIP_TORCH:    return find_pt_record(pt, "byteorder") ? "torch 2" : "torch < 2";
     case ZIP_SHARDKIT: return "shardkit";
     default:           return "unknown";
     }
@@ -582,7 +583,7 @@ static bool in_list(const char *const *list, const char *word, size_t n)
  * Returns true if loading an opaque node in Python would only create a plain object of the training stack, which
  * these files exist to hold. A function, and any class from elsewhere, could do anything.
  */
-static bool is_plain(const struct pk *v)
+static bool is_plain_class(const struct pk *v)
 {
     static const char *const stack[] = { "megatron", "deepspeed", "torch", "apex", "numpy", "transformers", NULL };
     const struct pk *cls = pickle_getattr_class(v);
@@ -596,11 +597,11 @@ static bool is_plain(const struct pk *v)
 
 bool pt_refuses_class(const struct pk *v)
 {
-    return v->opaque && !is_plain(v);
+    return v->opaque && !is_plain_class(v);
 }
 
 /* base: offset of the pickle in the file. */
-static void check_classes(const struct pk_tree *tree, const char *file_name, uint64_t base, struct report *r)
+static void check_opaque_classes(const struct pk_tree *tree, const char *file_name, uint64_t base, struct report *r)
 {
     for (uint32_t i = 0; i < tree->n_opaque; i++) {
         const struct pk *v = tree->opaque[i];
@@ -608,7 +609,7 @@ static void check_classes(const struct pk_tree *tree, const char *file_name, uin
 
         if (!pk_class(v, name, sizeof name))
             snprintf(name, sizeof name, "a nested class");
-        if (is_plain(v))
+        if (is_plain_class(v))
             report_add(r, SEV_WARNING, "opaque", file_name, base + v->at, NULL,
                        "class %s is not known here; it is carried along unread", name);
         else
@@ -619,9 +620,9 @@ static void check_classes(const struct pk_tree *tree, const char *file_name, uin
 
 void pt_check_classes(const struct pt *pt, const char *file_name, struct report *r)
 {
-    const struct zip_entry *x = find_record(pt, "data.pkl");
+    const struct zip_entry *x = find_pt_record(pt, "data.pkl");
 
-    check_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
+    check_opaque_classes(&pt->tree, file_name, x->method == 0 ? x->at : 0, r);
 }
 
 void pt_check_unread(const struct pt *pt, const char *file_name, struct report *r)
@@ -670,7 +671,7 @@ bool pt_find_unread(const struct pt *pt, const struct pk *v, struct strbuf *what
 
 void pt_check_tree(const struct pk_tree *tree, const char *file_name, struct report *r)
 {
-    check_classes(tree, file_name, 0, r);
+    check_opaque_classes(tree, file_name, 0, r);
 }
 
 int pt_check_records(const struct pt *pt, struct files *f, struct err *e)

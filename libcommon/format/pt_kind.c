@@ -143,13 +143,15 @@ static const struct pk *whole_dtensor(const struct pk *v)
     const struct pt_call c = pt_kind_call(local);
 
     return c.args && c.args->n > 2 && same_size(c.args->item[2], arg(v, 2)->item[2]) &&
-           has_no_partial(attribute(arg(v, 3), "_spec")) ? local : NULL;
+                   has_no_partial(attribute(arg(v, 3), "_spec"))
+               ? local
+               : NULL;
 }
 
 /* ---- wrappers ---- */
 
 /* Return the type of a call's tensor, or DTYPE_N if it is unknown. */
-static enum dtype dtype_of(const struct pt_call *c)
+static enum dtype pt_call_dtype(const struct pt_call *c)
 {
     const struct pk *storage = c->args && c->args->n ? c->args->item[0] : NULL;
     enum dtype t;
@@ -173,7 +175,7 @@ static const struct pk *from_cpu_tensor(const struct pk *v)
     if (!is_call(v, "torch._utils", "_rebuild_device_tensor_from_cpu_tensor") || v->args->n != 4)
         return NULL;
     c = pt_kind_call(arg(v, 0));
-    return pickle_dtype(arg(v, 1), &t) && dtype_of(&c) == t ? arg(v, 0) : NULL;
+    return pickle_dtype(arg(v, 1), &t) && pt_call_dtype(&c) == t ? arg(v, 0) : NULL;
 }
 
 const struct pk *pt_kind_unwrap(const struct pk *v)
@@ -181,7 +183,8 @@ const struct pk *pt_kind_unwrap(const struct pk *v)
     const struct pk *in;
 
     if ((is_call(v, "torch._utils", "_rebuild_parameter") ||
-         is_call(v, "torch._utils", "_rebuild_parameter_with_state")) && v->args->n >= 2)
+         is_call(v, "torch._utils", "_rebuild_parameter_with_state")) &&
+        v->args->n >= 2)
         v = arg(v, 0);
     in = is_dtensor(v) ? whole_dtensor(v) : from_cpu_tensor(v);
     return in ? in : v;

@@ -96,8 +96,9 @@ static const struct pk *filled_with(const struct pk *v)
 {
     const struct pk *id;
 
-    if (v->type != PK_CALL || (!pk_is_class(v, "torch._utils", "_rebuild_tensor_v2") &&
-                               !pk_is_class(v, "torch._utils", "_rebuild_tensor_v3")) ||
+    if (v->type != PK_CALL ||
+        (!pk_is_class(v, "torch._utils", "_rebuild_tensor_v2") &&
+         !pk_is_class(v, "torch._utils", "_rebuild_tensor_v3")) ||
         v->args->n < 1 || v->args->item[0]->type != PK_PERSID)
         return NULL;
     id = v->args->item[0]->args;
@@ -235,7 +236,7 @@ static struct pk *pack_filled(struct builder *b, const struct pk *v, const struc
  * Called for every node while the tree is copied. Returns the replacement: a contiguous tensor for a view of the
  * old file. Returns NULL to copy the node unchanged.
  */
-static struct pk *pack(void *ctx, const struct pk *v)
+static struct pk *pack_tensor_node(void *ctx, const struct pk *v)
 {
     struct builder *b = ctx;
     const struct pk *filled = filled_with(v);
@@ -259,7 +260,7 @@ static struct pk *pack(void *ctx, const struct pk *v)
 }
 
 /* Copy a view with any strides in row-major order. The index counts like an odometer. */
-static void gather(const struct pt_tensor *t, const uint8_t *storage, uint8_t *out)
+static void gather_tensor_view(const struct pt_tensor *t, const uint8_t *storage, uint8_t *out)
 {
     size_t size = (size_t)dtype_size(t->dtype);
     int64_t index[PT_MAX_DIM] = {0}, at = 0;
@@ -324,7 +325,7 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
             if (!storage)
                 return -1;
         }
-        gather(&t->from, storage, at);
+        gather_tensor_view(&t->from, storage, at);
         pt_image_set_crc(im, i, crc_bytes(0, at, t->bytes));
     }
     free(storage);
@@ -334,7 +335,7 @@ static int fill_payloads(const struct builder *b, struct pt_image *im, struct fi
 /* Limit of pt_build(). A caller with more data uses a plan and an executor. */
 #define MAX_BUILD ((uint64_t)1 << 30)
 
-static int check_packed(const struct builder *b, struct files *f, struct err *e)
+static int check_packed_sizes(const struct builder *b, struct files *f, struct err *e)
 {
     uint64_t total = 0;
 
@@ -363,14 +364,14 @@ int pt_build(const char *prefix, const struct pk *root, const struct pt *pt, str
              uint8_t **out, uint64_t *size, struct err *e)
 {
     struct builder b = { .pt = pt, .arena = arena_new(0) };
-    struct pk *tree = pk_copy_swap(b.arena, root, pack, &b);
+    struct pk *tree = pk_copy_swap(b.arena, root, pack_tensor_node, &b);
     struct pt_image *im = NULL;
     const struct zip_run *run;
     uint64_t *bytes = xcalloc((size_t)b.n + 1, sizeof *bytes);
     int rc = -1;
 
     *out = NULL;
-    if (check_packed(&b, f, e) < 0)
+    if (check_packed_sizes(&b, f, e) < 0)
         goto out;
     for (int i = 0; i < b.n; i++)
         bytes[i] = b.tensor[i].bytes;

@@ -61,13 +61,13 @@ struct scan {
     struct err *e;
 };
 
-static int fail(const struct scan *s, uint64_t at, const char *what)
+static int report_header_error(const struct scan *s, uint64_t at, const char *what)
 {
     err_data(s->e, s->path, LENGTH_BYTES + at, "%s", what);
     return -1;
 }
 
-static int peek(const struct scan *s)
+static int peek_header_char(const struct scan *s)
 {
     return s->at < s->n ? (unsigned char)s->p[s->at] : -1;
 }
@@ -79,41 +79,41 @@ static void skip_blanks(struct scan *s)
 }
 
 /* Skip blanks and the character c. Fails if another character follows. */
-static int expect(struct scan *s, char c)
+static int expect_header_char(struct scan *s, char c)
 {
     char what[] = "header: expected ' '";
 
     skip_blanks(s);
-    if (peek(s) == (unsigned char)c) {
+    if (peek_header_char(s) == (unsigned char)c) {
         s->at++;
         return 0;
     }
     what[sizeof what - 3] = c;
-    return fail(s, s->at, what);
+    return report_header_error(s, s->at, what);
 }
 
 /* Continue after an item of an object or array. Returns 1 if another item follows, 0 after `close`, or -1. */
 static int more(struct scan *s, char close)
 {
     skip_blanks(s);
-    if (peek(s) == ',') {
+    if (peek_header_char(s) == ',') {
         s->at++;
         return 1;
     }
-    return expect(s, close);
+    return expect_header_char(s, close);
 }
 
 /* Returns true if the object or array just opened is empty, and then also skips its end. */
 static bool ends_at_once(struct scan *s, char close)
 {
     skip_blanks(s);
-    if (peek(s) != close)
+    if (peek_header_char(s) != close)
         return false;
     s->at++;
     return true;
 }
 
-static int hex4(const struct scan *s, uint64_t at, uint32_t *v)
+static int parse_header_hex4(const struct scan *s, uint64_t at, uint32_t *v)
 {
     *v = 0;
     for (int i = 0; i < 4; i++, at++) {
@@ -124,7 +124,7 @@ static int hex4(const struct scan *s, uint64_t at, uint32_t *v)
         else if ((c | 32) >= 'a' && (c | 32) <= 'f')
             *v = *v << 4 | (uint32_t)((c | 32) - 'a' + 10);
         else
-            return fail(s, at, "header: expected four hexadecimal digits");
+            return report_header_error(s, at, "header: expected four hexadecimal digits");
     }
     return 0;
 }
@@ -133,7 +133,7 @@ static int hex4(const struct scan *s, uint64_t at, uint32_t *v)
 static int unescape(struct scan *s, char **to)
 {
     static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
-    int c = peek(s);
+    int c = peek_header_char(s);
     const char *found = c > 0 ? strchr(from, c) : NULL;
     uint32_t v, low;
 
@@ -142,16 +142,16 @@ static int unescape(struct scan *s, char **to)
         *(*to)++ = plain[found - from];
         return 0;
     }
-    if (c != 'u' || hex4(s, s->at, &v) < 0)
-        return fail(s, s->at - 1, "header: unknown escape");
+    if (c != 'u' || parse_header_hex4(s, s->at, &v) < 0)
+        return report_header_error(s, s->at - 1, "header: unknown escape");
     s->at += 4;
     if (v >= 0xd800 && v < 0xdc00 && s->at + 6 <= s->n && s->p[s->at] == '\\' && s->p[s->at + 1] == 'u' &&
-        hex4(s, s->at + 2, &low) == 0 && low >= 0xdc00 && low < 0xe000) {
+        parse_header_hex4(s, s->at + 2, &low) == 0 && low >= 0xdc00 && low < 0xe000) {
         v = 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00);
         s->at += 6;
     }
     if (v == 0 || (v >= 0xd800 && v < 0xe000))
-        return fail(s, s->at - 4, v ? "header: half of a surrogate pair" : "header: a NUL in a string");
+        return report_header_error(s, s->at - 4, v ? "header: half of a surrogate pair" : "header: a NUL in a string");
     *to += utf8_put(*to, v);
     return 0;
 }
@@ -165,26 +165,26 @@ static const char *string(struct scan *s)
     uint64_t begin, end;
     char *text, *to;
 
-    if (expect(s, '"') < 0)
+    if (expect_header_char(s, '"') < 0)
         return NULL;
     begin = end = s->at;
     while (end < s->n && s->p[end] != '"')
         end += s->p[end] == '\\' ? 2 : 1;
     if (end >= s->n) {
-        fail(s, begin, "header: a string without an end");
+        report_header_error(s, begin, "header: a string without an end");
         return NULL;
     }
     /* No escape is shorter than the text it encodes. */
     text = to = arena_alloc(s->st->arena, end - begin + 1);
     if (!text) {
-        fail(s, begin, "header: too large");
+        report_header_error(s, begin, "header: too large");
         return NULL;
     }
     while (s->at < end) {
         unsigned char c = (unsigned char)s->p[s->at++];
 
         if (c < 0x20) {
-            fail(s, s->at - 1, "header: a control character in a string");
+            report_header_error(s, s->at - 1, "header: a control character in a string");
             return NULL;
         }
         if (c != '\\')
@@ -196,18 +196,19 @@ static const char *string(struct scan *s)
     return text;
 }
 
-static int number(struct scan *s, uint64_t *v)
+static int parse_header_number(struct scan *s, uint64_t *v)
 {
     uint64_t begin;
 
     skip_blanks(s);
     begin = s->at;
     *v = 0;
-    while (peek(s) >= '0' && peek(s) <= '9')
+    while (peek_header_char(s) >= '0' && peek_header_char(s) <= '9')
         if (!mul_u64(*v, 10, v) || !add_u64(*v, (uint64_t)(s->p[s->at++] - '0'), v))
-            return fail(s, begin, "header: a number beyond 64 bits");
-    if (s->at == begin || (s->at > begin + 1 && s->p[begin] == '0') || (peek(s) > 0 && strchr(".eE", peek(s))))
-        return fail(s, begin, "header: expected a whole number, 0 or more");
+            return report_header_error(s, begin, "header: a number beyond 64 bits");
+    if (s->at == begin || (s->at > begin + 1 && s->p[begin] == '0') ||
+        (peek_header_char(s) > 0 && strchr(".eE", peek_header_char(s))))
+        return report_header_error(s, begin, "header: expected a whole number, 0 or more");
     return 0;
 }
 
@@ -222,31 +223,31 @@ static int skip_scalar(struct scan *s)
             s->at += strlen(words[i]);
             return 0;
         }
-    while (peek(s) > 0 && strchr("+-.eE0123456789", peek(s)))
+    while (peek_header_char(s) > 0 && strchr("+-.eE0123456789", peek_header_char(s)))
         s->at++;
-    return s->at > begin ? 0 : fail(s, begin, "header: no JSON value");
+    return s->at > begin ? 0 : report_header_error(s, begin, "header: no JSON value");
 }
 
-static int skip_value(struct scan *s, int depth)
+static int skip_header_value(struct scan *s, int depth)
 {
     char close;
     int rc;
 
     skip_blanks(s);
     if (depth > MAX_DEPTH)
-        return fail(s, s->at, "header: nested too deep");
-    if (peek(s) == '"')
+        return report_header_error(s, s->at, "header: nested too deep");
+    if (peek_header_char(s) == '"')
         return string(s) ? 0 : -1;
-    if (peek(s) != '{' && peek(s) != '[')
+    if (peek_header_char(s) != '{' && peek_header_char(s) != '[')
         return skip_scalar(s);
-    close = peek(s) == '{' ? '}' : ']';
+    close = peek_header_char(s) == '{' ? '}' : ']';
     s->at++;
     if (ends_at_once(s, close))
         return 0;
     do {
-        if (close == '}' && (!string(s) || expect(s, ':') < 0))
+        if (close == '}' && (!string(s) || expect_header_char(s, ':') < 0))
             return -1;
-        if (skip_value(s, depth + 1) < 0)
+        if (skip_header_value(s, depth + 1) < 0)
             return -1;
     } while ((rc = more(s, close)) > 0);
     return rc;
@@ -259,19 +260,19 @@ static int read_meta(struct scan *s)
     int rc;
 
     if (s->st->has_meta)
-        return fail(s, s->at, "header: __metadata__ stands twice");
+        return report_header_error(s, s->at, "header: __metadata__ stands twice");
     s->st->has_meta = true;
     skip_blanks(s);
-    if (peek(s) == 'n')
+    if (peek_header_char(s) == 'n')
         return skip_scalar(s);
-    if (expect(s, '{') < 0 || ends_at_once(s, '}'))
+    if (expect_header_char(s, '{') < 0 || ends_at_once(s, '}'))
         return s->e->kind == ERR_NONE ? 0 : -1;
     do {
         struct meta *m = arena_alloc(s->st->arena, sizeof *m);
 
         if (!m)
-            return fail(s, s->at, "header: too large");
-        if (!(m->key = string(s)) || expect(s, ':') < 0 || !(m->value = string(s)))
+            return report_header_error(s, s->at, "header: too large");
+        if (!(m->key = string(s)) || expect_header_char(s, ':') < 0 || !(m->value = string(s)))
             return -1;
         /* safetensors_meta() searches from the front, so the last of a repeated key applies */
         m->next = s->st->meta;
@@ -280,7 +281,7 @@ static int read_meta(struct scan *s)
     return rc;
 }
 
-static int read_dtype(struct scan *s, struct safetensors_entry *t)
+static int read_header_dtype(struct scan *s, struct safetensors_entry *t)
 {
     uint64_t at = s->at;
     const char *name = string(s);
@@ -294,7 +295,7 @@ static int read_dtype(struct scan *s, struct safetensors_entry *t)
             t->bits = types[i].bits;
             return 0;
         }
-    return fail(s, at, "header: unknown dtype");
+    return report_header_error(s, at, "header: unknown dtype");
 }
 
 static int read_shape(struct scan *s, struct safetensors_entry *t)
@@ -303,21 +304,21 @@ static int read_shape(struct scan *s, struct safetensors_entry *t)
     int n = 0, rc = 0;
     uint64_t v;
 
-    if (expect(s, '[') < 0)
+    if (expect_header_char(s, '[') < 0)
         return -1;
     if (!ends_at_once(s, ']'))
         do {
             if (n == SAFETENSORS_MAX_DIM)
-                return fail(s, s->at, "header: too many dimensions");
-            if (number(s, &v) < 0)
+                return report_header_error(s, s->at, "header: too many dimensions");
+            if (parse_header_number(s, &v) < 0)
                 return -1;
             if (v > INT64_MAX)
-                return fail(s, s->at, "header: a dimension beyond 63 bits");
+                return report_header_error(s, s->at, "header: a dimension beyond 63 bits");
             dims[n++] = (int64_t)v;
         } while ((rc = more(s, ']')) > 0);
     shape = rc < 0 ? NULL : arena_alloc(s->st->arena, (size_t)n * sizeof *shape + 1);
     if (!shape)
-        return rc < 0 ? -1 : fail(s, s->at, "header: too large");
+        return rc < 0 ? -1 : report_header_error(s, s->at, "header: too large");
     memcpy(shape, dims, (size_t)n * sizeof *shape);
     t->pub.ndim = n;
     t->pub.shape = t->shape = shape;
@@ -326,45 +327,49 @@ static int read_shape(struct scan *s, struct safetensors_entry *t)
 
 static int read_offsets(struct scan *s, struct safetensors_entry *t)
 {
-    if (expect(s, '[') < 0 || number(s, &t->begin) < 0 || expect(s, ',') < 0 || number(s, &t->end) < 0)
+    if (expect_header_char(s, '[') < 0 || parse_header_number(s, &t->begin) < 0 || expect_header_char(s, ',') < 0 ||
+        parse_header_number(s, &t->end) < 0)
         return -1;
-    return expect(s, ']');
+    return expect_header_char(s, ']');
 }
 
-static int read_tensor(struct scan *s, struct safetensors_entry *t)
+static int parse_header_tensor(struct scan *s, struct safetensors_entry *t)
 {
     static const char *const keys[] = { "dtype", "shape", "data_offsets" };
-    static int (*const read[])(struct scan *, struct safetensors_entry *) = { read_dtype, read_shape, read_offsets };
+    static int (*const read[])(struct scan *, struct safetensors_entry *) = { read_header_dtype, read_shape,
+                                                                              read_offsets };
     unsigned seen = 0;
     int rc = 0;
 
-    if (expect(s, '{') < 0)
+    if (expect_header_char(s, '{') < 0)
         return -1;
     if (!ends_at_once(s, '}'))
         do {
             const char *key = string(s);
             int k = 0;
 
-            if (!key || expect(s, ':') < 0)
+            if (!key || expect_header_char(s, ':') < 0)
                 return -1;
             while (k < 3 && strcmp(keys[k], key) != 0)
                 k++;
             if (k < 3 && seen & 1u << k)
-                return fail(s, s->at, "header: a field stands twice in one tensor");
+                return report_header_error(s, s->at, "header: a field stands twice in one tensor");
             skip_blanks(s);
-            if ((k < 3 ? read[k](s, t) : skip_value(s, 0)) < 0)
+            if ((k < 3 ? read[k](s, t) : skip_header_value(s, 0)) < 0)
                 return -1;
             seen |= k < 3 ? 1u << k : 0;
         } while ((rc = more(s, '}')) > 0);
-    return rc < 0 ? -1 : seen == 7 ? 0 : fail(s, t->said, "header: a tensor without dtype, shape or data_offsets");
+    return rc < 0      ? -1
+           : seen == 7 ? 0
+                       : report_header_error(s, t->said, "header: a tensor without dtype, shape or data_offsets");
 }
 
-static int read_header(struct scan *s)
+static int parse_safetensors_header(struct scan *s)
 {
     int rc = 0;
 
-    if (peek(s) != '{')
-        return fail(s, 0, "header: does not begin with '{'");
+    if (peek_header_char(s) != '{')
+        return report_header_error(s, 0, "header: does not begin with '{'");
     s->at++;
     if (!ends_at_once(s, '}'))
         do {
@@ -372,7 +377,7 @@ static int read_header(struct scan *s)
             const char *name = string(s);
             struct safetensors_entry *t;
 
-            if (!name || expect(s, ':') < 0)
+            if (!name || expect_header_char(s, ':') < 0)
                 return -1;
             if (strcmp(name, "__metadata__") == 0) {
                 if (read_meta(s) < 0)
@@ -380,22 +385,22 @@ static int read_header(struct scan *s)
                 continue;
             }
             if (!*name)
-                return fail(s, at, "header: a tensor without a name");
+                return report_header_error(s, at, "header: a tensor without a name");
             ARRAY_ROOM(s->st->entry, s->st->cap, s->st->n + 1);
             t = &s->st->entry[s->st->n++];
             *t = (struct safetensors_entry){ .pub.name = name, .said = at };
-            if (read_tensor(s, t) < 0)
+            if (parse_header_tensor(s, t) < 0)
                 return -1;
         } while ((rc = more(s, '}')) > 0);
     if (rc < 0)
         return -1;
     skip_blanks(s);
-    return s->at == s->n ? 0 : fail(s, s->at, "header: something behind its end");
+    return s->at == s->n ? 0 : report_header_error(s, s->at, "header: something behind its end");
 }
 
 /* ---- checks of the contents ---- */
 
-static int by_place(const void *a, const void *b)
+static int compare_tensor_offsets(const void *a, const void *b)
 {
     const struct safetensors_entry *x = a, *y = b;
 
@@ -450,7 +455,7 @@ static int check_places(struct scan *s, uint64_t file_size)
     uint64_t data = LENGTH_BYTES + s->n, at = 0;
 
     if (st->n)
-        qsort(st->entry, (size_t)st->n, sizeof *st->entry, by_place);
+        qsort(st->entry, (size_t)st->n, sizeof *st->entry, compare_tensor_offsets);
     for (int i = 0; i < st->n; i++) {
         struct safetensors_entry *t = &st->entry[i];
         uint64_t len = 0;
@@ -470,7 +475,7 @@ static int check_places(struct scan *s, uint64_t file_size)
         t->pub.len = len;
         at = t->end;
     }
-    /* This comparison cannot overflow: check_length() ensured that data <= file_size. */
+    /* This comparison cannot overflow: check_header_length() ensured that data <= file_size. */
     if (at == file_size - data)
         return 0;
     err_data(s->e, s->path, data, "the tensors need %llu bytes, the file has %llu: %s", (unsigned long long)at,
@@ -500,7 +505,7 @@ static int index_names(struct scan *s)
 
 /* ---- open ---- */
 
-static int check_length(struct files *f, int file, uint64_t *n, struct err *e)
+static int check_header_length(struct files *f, int file, uint64_t *n, struct err *e)
 {
     uint64_t size = files_size(f, file);
     uint8_t raw[LENGTH_BYTES];
@@ -528,7 +533,7 @@ struct safetensors *safetensors_open(struct files *f, int file, struct err *e)
     char *text;
     int rc = -1;
 
-    if (check_length(f, file, &n, e) < 0)
+    if (check_header_length(f, file, &n, e) < 0)
         return NULL;
     st = xcalloc(1, sizeof *st);
     st->header_bytes = n;
@@ -545,8 +550,8 @@ struct safetensors *safetensors_open(struct files *f, int file, struct err *e)
         goto out;
     bad = utf8_check(text, n);
     if (bad < n)
-        rc = fail(&s, bad, "header: no UTF-8");
-    else if (read_header(&s) == 0 && check_places(&s, files_size(f, file)) == 0)
+        rc = report_header_error(&s, bad, "header: no UTF-8");
+    else if (parse_safetensors_header(&s) == 0 && check_places(&s, files_size(f, file)) == 0)
         rc = index_names(&s);
 out:
     free(text);

@@ -34,7 +34,7 @@ bool safetensors_has(enum dtype t)
 }
 
 /* Order by type, then by the bytes of the name. */
-static int by_file_order(const void *a, const void *b)
+static int compare_safetensors_out(const void *a, const void *b)
 {
     const struct safetensors_out *x = a, *y = b;
     int d = type_number(y->dtype) - type_number(x->dtype);
@@ -43,7 +43,7 @@ static int by_file_order(const void *a, const void *b)
 }
 
 /* Append a JSON string with the escapes that the reference's writer uses. */
-static void put_string(struct strbuf *sb, const char *s)
+static void append_safetensors_string(struct strbuf *sb, const char *s)
 {
     static const char plain[] = "\b\f\n\r\t", letter[] = "bfnrt";
 
@@ -65,7 +65,7 @@ static void put_string(struct strbuf *sb, const char *s)
 
 static void put_tensor(struct strbuf *sb, const struct safetensors_out *t)
 {
-    put_string(sb, t->name);
+    append_safetensors_string(sb, t->name);
     strbuf_addf(sb, ":{\"dtype\":\"%s\",\"shape\":[", types[type_number(t->dtype)].name);
     for (int i = 0; i < t->ndim; i++)           /* F4 counts 4-bit numbers, two per byte */
         strbuf_addf(sb, "%s%lld", i ? "," : "",
@@ -81,7 +81,7 @@ int safetensors_layout(struct safetensors_out *t, int n, const char *path, struc
     uint8_t raw[LENGTH_BYTES] = {0};
 
     if (n)
-        qsort(t, (size_t)n, sizeof *t, by_file_order);
+        qsort(t, (size_t)n, sizeof *t, compare_safetensors_out);
     strbuf_add(header, raw, sizeof raw);
     strbuf_addf(header, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < n; i++) {

@@ -48,7 +48,7 @@ struct stream {
 /* ---- the file ---- */
 
 /* Read more bytes to the end of in[0..len). Returns 1, 0 at the end of the file, or -1 on failure. */
-static int read_more(struct stream *s, struct err *e)
+static int read_stream_input(struct stream *s, struct err *e)
 {
     ssize_t n;
 
@@ -70,28 +70,28 @@ static int read_more(struct stream *s, struct err *e)
 }
 
 /* Refill in[] once all of it is used. Returns 1 if there are bytes, 0 at the end of the file, or -1. */
-static int refill(struct stream *s, struct err *e)
+static int refill_stream_input(struct stream *s, struct err *e)
 {
     if (s->at < s->len)
         return 1;
     if (s->file_end)
         return 0;
     s->at = s->len = 0;
-    return read_more(s, e);
+    return read_stream_input(s, e);
 }
 
 /* Read enough bytes to detect the format. A pipe may deliver the first bytes one at a time. */
-static int look(struct stream *s, struct err *e)
+static int read_stream_magic(struct stream *s, struct err *e)
 {
     while (s->len < MAGIC && !s->file_end)
-        if (read_more(s, e) < 0)
+        if (read_stream_input(s, e) < 0)
             return -1;
     return 0;
 }
 
 /* ---- gzip ---- */
 
-static int damaged(const struct stream *s, size_t left, const char *what, struct err *e)
+static int report_stream_damage(const struct stream *s, size_t left, const char *what, struct err *e)
 {
     err_data(e, s->path, s->taken - left, "%s: the file is damaged or was cut short; fetch it anew", what);
     return -1;
@@ -115,12 +115,12 @@ static int next_member(struct stream *s, struct err *e)
 {
     int more;
 
-    while ((more = refill(s, e)) > 0 && s->in[s->at] == 0)
+    while ((more = refill_stream_input(s, e)) > 0 && s->in[s->at] == 0)
         s->at++;
     if (more <= 0)
         return more;
     if (inflateReset(&s->z) != Z_OK)
-        return damaged(s, s->len - s->at, "gzip", e);
+        return report_stream_damage(s, s->len - s->at, "gzip", e);
     s->z_between = false;
     return 1;
 }
@@ -131,12 +131,12 @@ static ssize_t read_gzip(struct stream *s, void *buf, size_t n, struct err *e)
     s->z.avail_out = (uInt)(n > 1 << 30 ? 1 << 30 : n);
     n = s->z.avail_out;
     while (s->z.avail_out == n) {
-        int rc, more = s->z_between ? next_member(s, e) : refill(s, e);
+        int rc, more = s->z_between ? next_member(s, e) : refill_stream_input(s, e);
 
         if (more < 0)
             return -1;
         if (more == 0)
-            return s->z_between ? 0 : damaged(s, 0, "gzip: no end", e);
+            return s->z_between ? 0 : report_stream_damage(s, 0, "gzip: no end", e);
         s->z.next_in = s->in + s->at;
         s->z.avail_in = (uInt)(s->len - s->at);
         rc = inflate(&s->z, Z_NO_FLUSH);
@@ -144,17 +144,17 @@ static ssize_t read_gzip(struct stream *s, void *buf, size_t n, struct err *e)
         if (rc == Z_STREAM_END)
             s->z_between = true;
         else if (rc != Z_OK)
-            return damaged(s, s->z.avail_in, s->z.msg ? s->z.msg : "gzip", e);
+            return report_stream_damage(s, s->z.avail_in, s->z.msg ? s->z.msg : "gzip", e);
     }
     return (ssize_t)(n - s->z.avail_out);
 }
 
 /* ---- libarchive ---- */
 
-static la_ssize_t feed(struct archive *a, void *ctx, const void **buf)
+static la_ssize_t feed_archive_filter(struct archive *a, void *ctx, const void **buf)
 {
     struct stream *s = ctx;
-    int more = refill(s, s->e);
+    int more = refill_stream_input(s, s->e);
     size_t n = s->len - s->at;
 
     if (more < 0) {
@@ -167,7 +167,7 @@ static la_ssize_t feed(struct archive *a, void *ctx, const void **buf)
 }
 
 /*
- * Complete *e after a failure of libarchive: keep the error of read_more() if there is one, else report damage.
+ * Complete *e after a failure of libarchive: keep the error of read_stream_input() if there is one, else report damage.
  * Returns -1.
  */
 static int archive_fault(struct stream *s, struct err *e)
@@ -176,7 +176,7 @@ static int archive_fault(struct stream *s, struct err *e)
         const char *what = archive_error_string(s->a);
         char *text = str_fmt("%s: %s", s->packing->name, what ? what : "no sound data");
 
-        damaged(s, 0, text, e);
+        report_stream_damage(s, 0, text, e);
         free(text);
     }
     return -1;
@@ -191,7 +191,7 @@ static int open_filter(struct stream *s, int (*filter)(struct archive *), struct
     filter(s->a);
     archive_read_support_format_raw(s->a);
     archive_read_support_format_empty(s->a);
-    if (archive_read_open(s->a, s, NULL, feed, NULL) != ARCHIVE_OK)
+    if (archive_read_open(s->a, s, NULL, feed_archive_filter, NULL) != ARCHIVE_OK)
         return archive_fault(s, e);
     switch (archive_read_next_header(s->a, &entry)) {
     case ARCHIVE_OK: break;
@@ -200,7 +200,7 @@ static int open_filter(struct stream *s, int (*filter)(struct archive *), struct
     }
     /* libarchive passes input that is too short for its filter through unchanged. Report it as damaged. */
     if (archive_filter_code(s->a, 0) == ARCHIVE_FILTER_NONE)
-        return damaged(s, 0, s->packing->name, e);
+        return report_stream_damage(s, 0, s->packing->name, e);
     return 0;
 }
 
@@ -260,7 +260,7 @@ struct stream *stream_open(const char *path, bool (*stopped)(void), struct err *
         return NULL;
     }
     s->in = xmalloc(BUFFER);
-    if (look(s, e) < 0 || unpack_begin(s, e) < 0) {
+    if (read_stream_magic(s, e) < 0 || unpack_begin(s, e) < 0) {
         stream_close(s);
         return NULL;
     }
@@ -284,7 +284,7 @@ void stream_close(struct stream *s)
 
 static ssize_t read_plain(struct stream *s, void *buf, size_t n, struct err *e)
 {
-    int more = refill(s, e);
+    int more = refill_stream_input(s, e);
     size_t have = s->len - s->at;
 
     if (more <= 0)
@@ -312,5 +312,5 @@ ssize_t stream_read(struct stream *s, void *buf, size_t n, struct err *e)
     return k;
 }
 
-uint64_t stream_taken(const struct stream *s) { return s->taken; }
+uint64_t stream_input_bytes(const struct stream *s) { return s->taken; }
 const char *stream_packing(const struct stream *s) { return s->packing ? s->packing->name : NULL; }

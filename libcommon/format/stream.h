@@ -34,7 +34,7 @@ void stream_close(struct stream *s);            /* accepts NULL */
  */
 MUST_CHECK ssize_t stream_read(struct stream *s, void *buf, size_t n, struct err *e);
 /* Return the number of bytes read from the file so far (compressed bytes, if the file is compressed). */
-uint64_t stream_taken(const struct stream *s);
+uint64_t stream_input_bytes(const struct stream *s);
 /* Return "gzip", "zstd" or "xz", or NULL if the file is not compressed. */
 const char *stream_packing(const struct stream *s);
 

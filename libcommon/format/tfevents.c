@@ -73,20 +73,20 @@ static void put_varint(struct strbuf *sb, uint64_t v)
     } while (v);
 }
 
-static void put_key(struct strbuf *sb, int field, enum tfevents_wire wire)
+static void put_proto_key(struct strbuf *sb, int field, enum tfevents_wire wire)
 {
     put_varint(sb, (uint64_t)field << 3 | wire);
 }
 
-static void put_int(struct strbuf *sb, int field, int64_t v)
+static void put_proto_int(struct strbuf *sb, int field, int64_t v)
 {
-    put_key(sb, field, WIRE_VARINT);
+    put_proto_key(sb, field, WIRE_VARINT);
     put_varint(sb, (uint64_t)v);
 }
 
-static void put_bytes(struct strbuf *sb, int field, const void *p, size_t n)
+static void put_proto_bytes(struct strbuf *sb, int field, const void *p, size_t n)
 {
-    put_key(sb, field, WIRE_BYTES);
+    put_proto_key(sb, field, WIRE_BYTES);
     put_varint(sb, n);
     strbuf_add(sb, p, n);
 }
@@ -98,24 +98,24 @@ static void put_double(struct strbuf *sb, int field, double v)
 
     memcpy(&bits, &v, sizeof bits);
     put_le64(le, bits);
-    put_key(sb, field, WIRE_64);
+    put_proto_key(sb, field, WIRE_64);
     strbuf_add(sb, le, sizeof le);
 }
 
-static void put_float(struct strbuf *sb, int field, float v)
+static void put_proto_float(struct strbuf *sb, int field, float v)
 {
     unsigned char le[4];
     uint32_t bits;
 
     memcpy(&bits, &v, sizeof bits);
     put_le32(le, bits);
-    put_key(sb, field, WIRE_32);
+    put_proto_key(sb, field, WIRE_32);
     strbuf_add(sb, le, sizeof le);
 }
 
 /* ---- records ---- */
 
-static int write_out(struct tfevents *t, struct err *e)
+static int write_event_buffer(struct tfevents *t, struct err *e)
 {
     size_t done = 0;
     off_t start = lseek(t->fd, 0, SEEK_END);
@@ -143,7 +143,7 @@ static int write_out(struct tfevents *t, struct err *e)
  * Append t->event to the buffer as a record. Writes the buffer if it is full or its first event has waited too
  * long.
  */
-static void add_record(struct tfevents *t)
+static void append_event_record(struct tfevents *t)
 {
     unsigned char head[12], tail[4];
 
@@ -158,7 +158,7 @@ static void add_record(struct tfevents *t)
     if (t->waiting >= t->queue || clock_s() - t->since_s >= t->wait_s) {
         struct err e = {0};
 
-        if (write_out(t, &e) < 0 && t->lost.kind == ERR_NONE)
+        if (write_event_buffer(t, &e) < 0 && t->lost.kind == ERR_NONE)
             t->lost = e;
     }
 }
@@ -170,12 +170,12 @@ static void begin_event(struct tfevents *t)
 }
 
 /* Add an event that holds the one value in t->value. */
-static void add_value(struct tfevents *t, int64_t step)
+static void append_scalar_event(struct tfevents *t, int64_t step)
 {
-    put_int(&t->event, 2, step);
-    put_bytes(&t->summary, 1, t->value.buf, t->value.len);
-    put_bytes(&t->event, 5, t->summary.buf, t->summary.len);
-    add_record(t);
+    put_proto_int(&t->event, 2, step);
+    put_proto_bytes(&t->summary, 1, t->value.buf, t->value.len);
+    put_proto_bytes(&t->event, 5, t->summary.buf, t->summary.len);
+    append_event_record(t);
 }
 
 /* ---- the file ---- */
@@ -190,7 +190,7 @@ static char *new_path(const char *dir)
     return str_fmt("%s/events.out.tfevents.%010ld.%s.%ld.%d", dir, (long)time(NULL), host, (long)getpid(), serial++);
 }
 
-static void release(struct tfevents *t)
+static void tfevents_release(struct tfevents *t)
 {
     strbuf_free(&t->buf);
     strbuf_free(&t->event);
@@ -215,16 +215,16 @@ struct tfevents *tfevents_open(const char *dir, int64_t queue, double wait_s, st
     t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (t->fd < 0) {
         err_sys(e, t->path, "cannot create");
-        release(t);
+        tfevents_release(t);
         return NULL;
     }
     begin_event(t);
-    put_bytes(&t->event, 3, "brain.Event:2", 13);
-    add_record(t);
+    put_proto_bytes(&t->event, 3, "brain.Event:2", 13);
+    append_event_record(t);
     if (tfevents_flush(t, e) < 0) {
         close(t->fd);
         unlink(t->path);
-        release(t);
+        tfevents_release(t);
         return NULL;
     }
     return t;
@@ -241,9 +241,9 @@ void tfevents_scalar(struct tfevents *t, const char *tag, double value, int64_t 
         return;
     pthread_mutex_lock(&t->lock);
     begin_event(t);
-    put_bytes(&t->value, 1, tag, strlen(tag));
-    put_float(&t->value, 2, (float)value);
-    add_value(t, step);
+    put_proto_bytes(&t->value, 1, tag, strlen(tag));
+    put_proto_float(&t->value, 2, (float)value);
+    append_scalar_event(t, step);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -261,13 +261,13 @@ void tfevents_text(struct tfevents *t, const char *tag, const char *text, int64_
     pthread_mutex_lock(&t->lock);
     begin_event(t);
     name = str_fmt("%s/text_summary", tag);
-    put_bytes(&t->value, 1, name, strlen(name));
-    put_int(&tensor, 1, 7);
-    put_bytes(&tensor, 2, shape, sizeof shape - 1);
-    put_bytes(&tensor, 8, text, strlen(text));
-    put_bytes(&t->value, 8, tensor.buf, tensor.len);
-    put_bytes(&t->value, 9, metadata, sizeof metadata - 1);
-    add_value(t, step);
+    put_proto_bytes(&t->value, 1, name, strlen(name));
+    put_proto_int(&tensor, 1, 7);
+    put_proto_bytes(&tensor, 2, shape, sizeof shape - 1);
+    put_proto_bytes(&tensor, 8, text, strlen(text));
+    put_proto_bytes(&t->value, 8, tensor.buf, tensor.len);
+    put_proto_bytes(&t->value, 9, metadata, sizeof metadata - 1);
+    append_scalar_event(t, step);
     pthread_mutex_unlock(&t->lock);
     strbuf_free(&tensor);
     free(name);
@@ -280,7 +280,7 @@ int tfevents_flush(struct tfevents *t, struct err *e)
     if (!t)
         return 0;
     pthread_mutex_lock(&t->lock);
-    if (t->buf.len && write_out(t, &now) < 0 && t->lost.kind == ERR_NONE)
+    if (t->buf.len && write_event_buffer(t, &now) < 0 && t->lost.kind == ERR_NONE)
         t->lost = now;
     lost = t->lost;
     t->lost = (struct err){0};
@@ -302,6 +302,6 @@ int tfevents_close(struct tfevents *t, struct err *e)
         err_sys(e, t->path, "cannot close");
         rc = -1;
     }
-    release(t);
+    tfevents_release(t);
     return rc;
 }

@@ -33,7 +33,7 @@ struct tfevents_job {
     void *ctx;
 };
 
-static bool take_varint(struct tfevents_bytes *b, uint64_t *v)
+static bool parse_proto_varint(struct tfevents_bytes *b, uint64_t *v)
 {
     *v = 0;
     for (int shift = 0; shift < 64 && b->n; shift += 7) {
@@ -47,7 +47,7 @@ static bool take_varint(struct tfevents_bytes *b, uint64_t *v)
     return false;
 }
 
-static bool take_bytes(struct tfevents_bytes *b, uint64_t n, struct tfevents_bytes *out)
+static bool parse_proto_bytes(struct tfevents_bytes *b, uint64_t n, struct tfevents_bytes *out)
 {
     if (n > b->n)
         return false;
@@ -58,19 +58,19 @@ static bool take_bytes(struct tfevents_bytes *b, uint64_t n, struct tfevents_byt
 }
 
 /* Decode the next field. Returns false if the message is damaged. */
-static bool take_field(struct tfevents_bytes *b, struct tfevents_field *f)
+static bool parse_proto_field(struct tfevents_bytes *b, struct tfevents_field *f)
 {
     uint64_t key;
 
-    if (!take_varint(b, &key))
+    if (!parse_proto_varint(b, &key))
         return false;
     f->number = key >> 3;
     f->wire = (int)(key & 7);
     switch (f->wire) {
-    case 0: return take_varint(b, &f->word);
-    case 1: return take_bytes(b, 8, &f->bytes) && (f->word = get_le64(f->bytes.p), true);
-    case 2: return take_varint(b, &f->word) && take_bytes(b, f->word, &f->bytes);
-    case 5: return take_bytes(b, 4, &f->bytes) && (f->word = get_le32(f->bytes.p), true);
+    case 0: return parse_proto_varint(b, &f->word);
+    case 1: return parse_proto_bytes(b, 8, &f->bytes) && (f->word = get_le64(f->bytes.p), true);
+    case 2: return parse_proto_varint(b, &f->word) && parse_proto_bytes(b, f->word, &f->bytes);
+    case 5: return parse_proto_bytes(b, 4, &f->bytes) && (f->word = get_le32(f->bytes.p), true);
     default: return false;
     }
 }
@@ -84,7 +84,7 @@ static bool give_value(const struct tfevents_job *job, struct tfevents_bytes b, 
     while (b.n) {
         struct tfevents_field f;
 
-        if (!take_field(&b, &f))
+        if (!parse_proto_field(&b, &f))
             return false;
         if (f.number == 1 && f.wire == 2)
             snprintf(v->tag, sizeof v->tag, "%.*s", (int)min_u64(f.bytes.n, sizeof v->tag), (const char *)f.bytes.p);
@@ -108,19 +108,20 @@ static bool give_event(const struct tfevents_job *job, struct tfevents_bytes eve
     struct tfevents_field f;
 
     while (b.n) {
-        if (!take_field(&b, &f))
+        if (!parse_proto_field(&b, &f))
             return false;
         if (f.number == 1 && f.wire == 1)
             memcpy(&v.wall_s, &f.word, sizeof v.wall_s);
         if (f.number == 2 && f.wire == 0)
             v.step = (int64_t)f.word;
     }
-    for (b = event; b.n && take_field(&b, &f);)
+    for (b = event; b.n && parse_proto_field(&b, &f);)
         if (f.number == 5 && f.wire == 2)
             for (struct tfevents_bytes s = f.bytes; s.n;) {
                 struct tfevents_field one;
 
-                if (!take_field(&s, &one) || (one.number == 1 && one.wire == 2 && !give_value(job, one.bytes, &v)))
+                if (!parse_proto_field(&s, &one) ||
+                    (one.number == 1 && one.wire == 2 && !give_value(job, one.bytes, &v)))
                     return false;
             }
     return true;

@@ -62,7 +62,7 @@ static const char *what_else(const uint8_t *p, uint64_t n)
     return "zeros";
 }
 
-static int check_head(struct zip_opener *o)
+static int check_zip_head(struct zip_opener *o)
 {
     uint8_t head[512];
     uint64_t n = min_u64(sizeof head, o->size);
@@ -81,7 +81,7 @@ static int check_head(struct zip_opener *o)
  * Return bytes [at, at + n) of the file; n must be at most WINDOW. They come from the tail or the window if these
  * hold them. Otherwise the window is read again from `at`, with up to `ahead` bytes. Returns NULL on failure.
  */
-static const uint8_t *peek(struct zip_opener *o, uint64_t at, uint64_t n, uint64_t ahead)
+static const uint8_t *peek_zip_bytes(struct zip_opener *o, uint64_t at, uint64_t n, uint64_t ahead)
 {
     uint64_t len = min_u64(min_u64(max_u64(n, ahead), WINDOW), at <= o->size ? o->size - at : 0);
 
@@ -122,7 +122,7 @@ static bool twins(uint64_t small, uint64_t all_ones, uint64_t big)
 /* Read the zip64 end record, if a locator is stored directly before the end record at `at`. */
 static int read_end64(struct zip_opener *o, uint64_t at)
 {
-    const uint8_t *p = peek(o, at - ZIP_LOCATOR_LEN, ZIP_LOCATOR_LEN, 0);
+    const uint8_t *p = peek_zip_bytes(o, at - ZIP_LOCATOR_LEN, ZIP_LOCATOR_LEN, 0);
     uint64_t at64, n_here;
 
     if (!p)
@@ -134,7 +134,7 @@ static int read_end64(struct zip_opener *o, uint64_t at)
         return contradiction(o, at - ZIP_LOCATOR_LEN, "the zip64 locator speaks of several disks");
     if (at64 > at - ZIP_LOCATOR_LEN || at - ZIP_LOCATOR_LEN - at64 < ZIP_END64_LEN)
         return contradiction(o, at - ZIP_LOCATOR_LEN, "the zip64 locator points outside the file");
-    if (!(p = peek(o, at64, ZIP_END64_LEN, 0)))
+    if (!(p = peek_zip_bytes(o, at64, ZIP_END64_LEN, 0)))
         return -1;
     if (get_le32(p) != ZIP_END64 || get_le32(p + 16) != 0 || get_le32(p + 20) != 0)
         return contradiction(o, at64, "no zip64 end record where the locator points");
@@ -207,7 +207,8 @@ static int read_end(struct zip_opener *o)
 /* ---- the directory ---- */
 
 /* Parse the extra fields. The zip64 field holds 64-bit values for those fields that are all ones, in this order. */
-static int widen(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *extra, uint16_t len)
+static int parse_zip64_fields(struct zip_opener *o, struct zip_entry *x, uint64_t at, const uint8_t *extra,
+                              uint16_t len)
 {
     uint64_t *wide[3] = { &x->size, &x->packed_size, &x->header_at };
 
@@ -231,7 +232,7 @@ static int widen(struct zip_opener *o, struct zip_entry *x, uint64_t at, const u
     return len == 0 ? 0 : contradiction(o, at, "an extra field longer than its place");
 }
 
-static int check_name(struct zip_opener *o, uint64_t at, const uint8_t *name, uint16_t len)
+static int check_zip_name(struct zip_opener *o, uint64_t at, const uint8_t *name, uint16_t len)
 {
     for (uint16_t i = 0; i < len; i++)
         if (name[i] < ' ' || name[i] == 0x7f)
@@ -262,8 +263,8 @@ static uint64_t read_entry(struct zip_opener *o, struct zip_entry *x, uint64_t a
     x->packed_size = get_le32(p + 20);
     x->size = get_le32(p + 24);
     x->header_at = get_le32(p + 42);
-    if (check_name(o, at, p + ZIP_CENTRAL_LEN, nlen) < 0 ||
-        widen(o, x, at, p + ZIP_CENTRAL_LEN + nlen, xlen) < 0)
+    if (check_zip_name(o, at, p + ZIP_CENTRAL_LEN, nlen) < 0 ||
+        parse_zip64_fields(o, x, at, p + ZIP_CENTRAL_LEN + nlen, xlen) < 0)
         return 0;
     x->name = arena_strndup(o->z->arena, (const char *)p + ZIP_CENTRAL_LEN, nlen);
     if (!x->name) {
@@ -317,7 +318,7 @@ out:
 
 /* ---- order, names, offsets ---- */
 
-static int by_name_cmp(const void *a, const void *b, void *zip)
+static int compare_zip_names(const void *a, const void *b, void *zip)
 {
     const struct zip *z = zip;
 
@@ -347,7 +348,7 @@ static int sort_entries(struct zip_opener *o)
 {
     struct zip *z = o->z;
 
-    z->by_name = sorted(z, by_name_cmp);
+    z->by_name = sorted(z, compare_zip_names);
     z->by_place = sorted(z, by_place_cmp);
     if (!z->by_name || !z->by_place)
         return contradiction(o, o->dir_at, "a directory that needs too much memory");
@@ -375,7 +376,7 @@ static int place_entry(struct zip_opener *o, struct zip_entry *x, uint64_t limit
         return -1;
     }
     /* Headers of neighboring small records are read together. A big record costs one small read. */
-    p = peek(o, x->header_at, min_u64(need, WINDOW), limit - x->header_at < ahead ? ahead : 0);
+    p = peek_zip_bytes(o, x->header_at, min_u64(need, WINDOW), limit - x->header_at < ahead ? ahead : 0);
     if (!p)
         return -1;
     if (get_le32(p) != ZIP_LOCAL || get_le16(p + 26) != nlen ||
@@ -417,7 +418,7 @@ struct zip *zip_open(struct files *f, int file, struct err *e)
     o.z->arena = arena_new(MAX_ARENA);
     o.tail = xmalloc(TAIL + WINDOW);
     o.window = o.tail + TAIL;
-    if (check_head(&o) < 0 || read_end(&o) < 0 || read_directory(&o) < 0 || sort_entries(&o) < 0 ||
+    if (check_zip_head(&o) < 0 || read_end(&o) < 0 || read_directory(&o) < 0 || sort_entries(&o) < 0 ||
         place_entries(&o) < 0)
         goto out;
     rc = 0;

@@ -47,7 +47,7 @@ static const struct zip_part *part_at(const struct zip_part *part, uint64_t at)
     return part;
 }
 
-static void tell_byte(struct checker *c, uint64_t at, uint64_t i, const struct zip_part *part)
+static void report_container_byte(struct checker *c, uint64_t at, uint64_t i, const struct zip_part *part)
 {
     const struct zip_part *p = part_at(part, i);
 
@@ -57,7 +57,7 @@ static void tell_byte(struct checker *c, uint64_t at, uint64_t i, const struct z
                    (uint8_t)c->want.buf[i], writer_name(c->d), c->found[i]);
 }
 
-static void tell_length(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
+static void report_container_length(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
 {
     const struct zip_part *p = part_at(part, min_u64(len, c->want.len));
 
@@ -68,7 +68,7 @@ static void tell_length(struct checker *c, uint64_t at, uint64_t len, const stru
 }
 
 /* Compare the file's bytes [at, at + len) with c->want and report the first difference. */
-static int compare(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
+static int compare_container_bytes(struct checker *c, uint64_t at, uint64_t len, const struct zip_part *part)
 {
     uint64_t n = min_u64(len, c->want.len);
 
@@ -77,15 +77,15 @@ static int compare(struct checker *c, uint64_t at, uint64_t len, const struct zi
         return -1;
     for (uint64_t i = 0; i < n; i++)
         if ((uint8_t)c->want.buf[i] != c->found[i]) {
-            tell_byte(c, at, i, part);
+            report_container_byte(c, at, i, part);
             return 0;
         }
     if (len != c->want.len)
-        tell_length(c, at, len, part);
+        report_container_length(c, at, len, part);
     return 0;
 }
 
-static struct zip_item item_of(const struct zip_entry *x, uint64_t header_at)
+static struct zip_item zip_entry_item(const struct zip_entry *x, uint64_t header_at)
 {
     return (struct zip_item){ .name = x->name, .size = x->size, .crc = x->crc, .header_at = header_at };
 }
@@ -102,10 +102,10 @@ static int check_local(struct checker *c, const struct zip_item *prev, struct zi
     if (prev)
         zip_put_descriptor(&c->want, c->d, prev);
     part[0].end = c->want.len;
-    *it = item_of(x, from + c->want.len);
+    *it = zip_entry_item(x, from + c->want.len);
     zip_put_local(&c->want, c->d, it);
     part[1].end = part[0].end + ZIP_LOCAL_LEN + strlen(x->name);
-    return compare(c, from, x->at - from, part);
+    return compare_container_bytes(c, from, x->at - from, part);
 }
 
 /* Check the region after the last payload: descriptor, directory, end records. */
@@ -122,7 +122,7 @@ static int check_end(struct checker *c, const struct zip_item *item, int n, uint
         zip_put_central(&c->want, c->d, &item[i]);
     part[1].end = c->want.len;
     zip_put_end(&c->want, c->d, (uint64_t)n, from + part[0].end, part[1].end - part[0].end);
-    return compare(c, from, files_size(c->f, c->file) - from, part);
+    return compare_container_bytes(c, from, files_size(c->f, c->file) - from, part);
 }
 
 /* Compare the whole file with the form that one writer would have produced. */

@@ -16,7 +16,7 @@ struct zip_layout {
     struct zip_run *run;
 };
 
-static struct zip_item item_of(const struct zip_layout *l, int i)
+static struct zip_item zip_layout_item(const struct zip_layout *l, int i)
 {
     const struct zip_out *r = &l->record[i];
 
@@ -38,7 +38,7 @@ struct zip_layout *zip_layout_new(struct zip_out *records, int n)
         struct zip_item it;
 
         l->header_at[i] = at;
-        it = item_of(l, i);
+        it = zip_layout_item(l, i);
         sb.len = 0;
         zip_put_local(&sb, ZIP_SHARDKIT, &it);
         records[i].at = at + sb.len;
@@ -47,7 +47,7 @@ struct zip_layout *zip_layout_new(struct zip_out *records, int n)
     l->dir_at = at;
     sb.len = 0;
     for (int i = 0; i < n; i++) {
-        struct zip_item it = item_of(l, i);
+        struct zip_item it = zip_layout_item(l, i);
 
         zip_put_central(&sb, ZIP_SHARDKIT, &it);
     }
@@ -82,13 +82,13 @@ int zip_layout_runs(struct zip_layout *l, const struct zip_run **runs)
         size_t before = l->bytes.len;
 
         if (i < l->n) {
-            struct zip_item it = item_of(l, i);
+            struct zip_item it = zip_layout_item(l, i);
 
             zip_put_local(&l->bytes, ZIP_SHARDKIT, &it);
             l->run[i].at = it.header_at;
         } else {
             for (int k = 0; k < l->n; k++) {
-                struct zip_item it = item_of(l, k);
+                struct zip_item it = zip_layout_item(l, k);
 
                 zip_put_central(&l->bytes, ZIP_SHARDKIT, &it);
             }

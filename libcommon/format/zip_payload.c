@@ -38,7 +38,7 @@ static const uint8_t *header_of(const uint8_t *p, size_t n, const char *name)
 }
 
 /* Read the CRC that the file stores for the payload at like->at. Returns false if there is none. */
-static bool said_crc(struct files *f, int file, const struct record *like, uint32_t *crc)
+static bool read_stored_crc(struct files *f, int file, const struct record *like, uint32_t *crc)
 {
     const size_t before = (size_t)min_u64(HEADER_MAX, like->at);
     uint8_t *head = xmalloc(before + 1), tail[8];
@@ -69,7 +69,7 @@ bool zip_find_payload(struct files *f, int file, const struct record *like, stru
     uint32_t crc = 0, want;
     struct err ignored = {0};
     bool ok = like->at <= files_size(f, file) && like->len <= files_size(f, file) - like->at &&
-              said_crc(f, file, like, &want);
+              read_stored_crc(f, file, like, &want);
 
     buf = ok ? xmalloc(AT_A_TIME) : NULL;
     for (uint64_t at = 0; at < like->len && ok; at += AT_A_TIME) {

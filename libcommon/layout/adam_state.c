@@ -125,7 +125,7 @@ bool adam_is_due(const struct pk *settings)
 static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);
 
 /* Add a list's items and a dict's values, named by their indices and keys. */
-static bool add_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
+static bool add_setting_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
 {
     uint32_t n = 0;
     struct pk **item = pk_items(v, &n), **pair = item ? NULL : pk_pairs(v, &n);
@@ -151,7 +151,7 @@ static void add_settings(const struct adam_file *a, const char *name, const stru
     if (pt_tensor(a->pt, v, &t)) {              /* a rate stored as a tensor, for a captured step */
         if (t.n_elems == 1 && tensor_number(a, &t, ignored, &x) == 0)
             strbuf_addf(out, "%s %.17g\n", name, x);
-    } else if (!add_members(a, name, v, out)) {
+    } else if (!add_setting_members(a, name, v, out)) {
         strbuf_addf(out, "%s ", name);
         pk_text(v, out);
         strbuf_addf(out, "\n");

@@ -9,7 +9,7 @@
 
 #include "libcommon/base/mem.h"
 
-static bool take(const char **s, const char *word)
+static bool skip_name_word(const char **s, const char *word)
 {
     size_t n = strlen(word);
 
@@ -19,7 +19,7 @@ static bool take(const char **s, const char *word)
     return true;
 }
 
-static bool take_number(const char **s, int *out)
+static bool parse_name_number(const char **s, int *out)
 {
     int v = 0;
 
@@ -36,19 +36,20 @@ static bool take_number(const char **s, int *out)
 
 static bool parse_layer(const char *s, struct ds_name *n)
 {
-    return take(&s, "layer_") && take_number(&s, &n->layer) && take(&s, "-model_") && take_number(&s, &n->tp) &&
-           (strcmp(s, "-model_states.pt") == 0 || strcmp(s, "_model_states.pt") == 0);
+    return skip_name_word(&s, "layer_") && parse_name_number(&s, &n->layer) && skip_name_word(&s, "-model_") &&
+           parse_name_number(&s, &n->tp) && (strcmp(s, "-model_states.pt") == 0 || strcmp(s, "_model_states.pt") == 0);
 }
 
 static bool parse_mp(const char *s, struct ds_name *n)
 {
-    return take(&s, "mp_rank_") && take_number(&s, &n->mp) && strcmp(s, "_model_states.pt") == 0;
+    return skip_name_word(&s, "mp_rank_") && parse_name_number(&s, &n->mp) && strcmp(s, "_model_states.pt") == 0;
 }
 
 static bool parse_zero(const char *s, struct ds_name *n)
 {
-    n->bf16 = take(&s, "bf16_");
-    if (!take(&s, "zero_pp_rank_") || !take_number(&s, &n->dp) || !take(&s, "_mp_rank_") || !take_number(&s, &n->mp))
+    n->bf16 = skip_name_word(&s, "bf16_");
+    if (!skip_name_word(&s, "zero_pp_rank_") || !parse_name_number(&s, &n->dp) || !skip_name_word(&s, "_mp_rank_") ||
+        !parse_name_number(&s, &n->mp))
         return false;
     n->kind = strcmp(s, "_model_states.pt") == 0 ? DS_ZERO3 : DS_ZERO;
     n->joined = strcmp(s, "optim_states.pt") == 0;
@@ -60,7 +61,8 @@ static bool is_expert(const char *s)
 {
     int layer;
 
-    return take(&s, "expp_rank_") || (take(&s, "layer_") && take_number(&s, &layer) && take(&s, "_expert_"));
+    return skip_name_word(&s, "expp_rank_") ||
+           (skip_name_word(&s, "layer_") && parse_name_number(&s, &layer) && skip_name_word(&s, "_expert_"));
 }
 
 struct ds_name ds_name_parse(const char *name)

@@ -24,7 +24,7 @@ struct manifest_names {
     int n, cap;
 };
 
-static int name_cmp(const void *a, const void *b)
+static int cmp_manifest_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -72,12 +72,12 @@ static int list_under(struct manifest_names *l, const char *dir, const char *pre
     return rc;
 }
 
-static int list_folder(struct manifest_names *l, const char *dir, struct err *e)
+static int list_manifest_folder(struct manifest_names *l, const char *dir, struct err *e)
 {
     if (list_under(l, dir, "", 0, e) < 0)
         return -1;
     if (l->n)
-        qsort(l->name, (size_t)l->n, sizeof *l->name, name_cmp);
+        qsort(l->name, (size_t)l->n, sizeof *l->name, cmp_manifest_names);
     return 0;
 }
 
@@ -153,7 +153,7 @@ struct built {
     char *buf;
 };
 
-static void find_runs(const struct built *b, const char *name, int *first, int *end)
+static void find_destination_runs(const struct built *b, const char *name, int *first, int *end)
 {
     int dst = names_find(b->dst, name), hi = b->n_runs;
 
@@ -191,7 +191,7 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
         files_free(f);
         return 0;
     }
-    find_runs(b, name, &first, &end);
+    find_destination_runs(b, name, &first, &end);
     for (int i = first; i < end && rc == 0; i++) {
         const struct filled *run = &b->run[i];
 
@@ -209,7 +209,7 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
 /* ---- writing ---- */
 
 /* Add a line. Names were checked to be UTF-8 when the source was opened, so packing cannot fail. */
-static void put_line(struct strbuf *sb, json_t *o, bool last)
+static void append_json_line(struct strbuf *sb, json_t *o, bool last)
 {
     char *s = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
 
@@ -235,7 +235,7 @@ static void put_head(struct strbuf *sb, const struct sink *k)
 static int put_files(struct strbuf *sb, const struct built *b, const char *dir, struct err *e)
 {
     struct manifest_names l = {0};
-    int rc = list_folder(&l, dir, e);
+    int rc = list_manifest_folder(&l, dir, e);
 
     strbuf_addf(sb, "\"files\":[\n");
     for (int i = 0; i < l.n && rc == 0; i++) {
@@ -246,7 +246,7 @@ static int put_files(struct strbuf *sb, const struct built *b, const char *dir, 
         rc = file_crc(b, dir, l.name[i], &size, &crc, e);
         snprintf(hex, sizeof hex, "%08x", crc);
         if (rc == 0)
-            put_line(sb, json_pack("{s:s, s:I, s:s}", "name", l.name[i], "size_bytes", (json_int_t)size,
+            append_json_line(sb, json_pack("{s:s, s:I, s:s}", "name", l.name[i], "size_bytes", (json_int_t)size,
                                    "crc32", hex), i == l.n - 1);
     }
     strbuf_addf(sb, "],\n");
@@ -301,7 +301,7 @@ static void put_tensors(struct strbuf *sb, const struct sink *k, struct plan *p)
         char hex[9];
 
         snprintf(hex, sizeof hex, "%08x", t[i].crc);
-        put_line(sb, json_pack("{s:s, s:s, s:s, s:o, s:s}", "name", t[i].name, "state", state_name(t[i].state),
+        append_json_line(sb, json_pack("{s:s, s:s, s:s, s:o, s:s}", "name", t[i].name, "state", state_name(t[i].state),
                                "dtype", dtype_name(t[i].dtype), "shape", shape_json(t[i].shape, t[i].ndim),
                                "crc32", hex), i == n - 1);
     }
@@ -419,7 +419,7 @@ static bool digest_of_records(const struct source *s, const struct tmap *m, uint
  * Compare a digest with the CRCs of records. This detects an exchanged file at once; other damage is detected when
  * the bytes are read.
  */
-static void check_records(const struct source *s, struct param *p, int st, struct report *r)
+static void check_param_digest(const struct source *s, struct param *p, int st, struct report *r)
 {
     uint32_t digest;
 
@@ -449,7 +449,7 @@ void manifest_give_crcs(const struct source *s)
                 give_crc(s, &s->param[i], st);
 }
 
-static void take_tensor(struct source *s, const json_t *t, bool weights_only, const char *file, struct report *r)
+static void load_tensor_digest(struct source *s, const json_t *t, bool weights_only, const char *file, struct report *r)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
     const char *state = json_string_value(json_object_get(t, "state"));
@@ -465,13 +465,14 @@ static void take_tensor(struct source *s, const json_t *t, bool weights_only, co
         p->has_digest[st] = true;
 }
 
-static void take_tensors(struct source *s, const json_t *o, bool weights_only, const char *file, struct report *r)
+static void load_tensor_digests(struct source *s, const json_t *o, bool weights_only, const char *file,
+                                struct report *r)
 {
     const json_t *list = json_object_get(o, "tensors"), *t;
     size_t i;
 
     json_array_foreach(list, i, t)
-        take_tensor(s, t, weights_only, file, r);
+        load_tensor_digest(s, t, weights_only, file, r);
     if (json_array_size(list) == 0)     /* the virtual form: its bytes are in the shards */
         return;
     for (int k = 0; k < s->n_params; k++)
@@ -482,7 +483,7 @@ static void take_tensors(struct source *s, const json_t *o, bool weights_only, c
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
             if (s->param[k].has_digest[st])
-                check_records(s, &s->param[k], st, r);
+                check_param_digest(s, &s->param[k], st, r);
 }
 
 int manifest_load(struct source *s, bool weights_only, struct report *r, struct err *e)
@@ -491,7 +492,7 @@ int manifest_load(struct source *s, bool weights_only, struct report *r, struct 
     json_t *o = load_json(s, r, e);
 
     if (o)
-        take_tensors(s, o, weights_only, files_name(s->files, f->file), r);
+        load_tensor_digests(s, o, weights_only, files_name(s->files, f->file), r);
     json_decref(o);
     return e->kind == ERR_NONE ? 0 : -1;
 }
@@ -516,7 +517,7 @@ json_t *manifest_crcs(const struct source *s, struct err *e)
 }
 
 /* Returns the index of the first run that is not of an earlier file. */
-static int first_run(const struct manifest_run *run, int n_runs, int file)
+static int find_first_file_run(const struct manifest_run *run, int n_runs, int file)
 {
     int i = 0, hi = n_runs;
 
@@ -536,7 +537,7 @@ static int sum_file(struct summing *x, const struct manifest_run *run, int n_run
 {
     uint64_t size = files_size(x->files, x->file), at = 0;
 
-    for (int i = first_run(run, n_runs, x->file); i < n_runs && run[i].file == x->file; i++) {
+    for (int i = find_first_file_run(run, n_runs, x->file); i < n_runs && run[i].file == x->file; i++) {
         if (sum_range(x, at, run[i].at, e) < 0)
             return -1;
         crc_sum_add(&x->sum, size, run[i].at, run[i].len, run[i].crc);
@@ -562,13 +563,13 @@ static bool is_left_out(const struct source *s, int file, const struct manifest_
 
     if (!s->weights_only)
         return false;
-    for (int i = first_run(k->run, k->n_runs, file); i < k->n_runs && k->run[i].file == file; i++)
+    for (int i = find_first_file_run(k->run, k->n_runs, file); i < k->n_runs && k->run[i].file == file; i++)
         known += k->run[i].len;
     return files_size(s->files, file) - known > AROUND_MAX;
 }
 
 /* Find a member of an archive, all of whose files have numbers. */
-static int find_member(const struct source *s, const char *name)
+static int find_archive_member_file(const struct source *s, const char *name)
 {
     for (int i = 0; i < files_count(s->files); i++) {
         const char *shown = files_name(s->files, i);
@@ -584,7 +585,7 @@ static int find_member(const struct source *s, const char *name)
  * Returns the number of a file that does not belong to the layout but was in the folder when the manifest was made,
  * or -1.
  */
-static int find_beside(struct source *s, const char *name)
+static int find_non_layout_file(struct source *s, const char *name)
 {
     struct err ignored = {0};
     struct stat st;
@@ -594,7 +595,7 @@ static int find_beside(struct source *s, const char *name)
     if (name[0] == '/' || strstr(name, ".."))
         return -1;
     if (lstat(s->path, &st) == 0 && S_ISREG(st.st_mode))
-        return find_member(s, name);
+        return find_archive_member_file(s, name);
     path = path_join(s->path, name);
     if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))
         file = files_add_path(s->files, path, &ignored);
@@ -602,8 +603,8 @@ static int find_beside(struct source *s, const char *name)
     return file;
 }
 
-static int check_file(struct source *s, const json_t *t, const struct manifest_known *k, struct report *r,
-                      struct err *e)
+static int check_manifest_file(struct source *s, const json_t *t, const struct manifest_known *k, struct report *r,
+                               struct err *e)
 {
     const char *name = json_string_value(json_object_get(t, "name"));
     const struct source_file *f = name ? source_file(s, name) : NULL;
@@ -615,7 +616,7 @@ static int check_file(struct source *s, const json_t *t, const struct manifest_k
         report_add(r, SEV_ERROR, "manifest", MANIFEST_NAME, ERR_NO_BYTE, NULL, "an entry of files is incomplete");
         return 0;
     }
-    x.file = f ? f->file : find_beside(s, name);
+    x.file = f ? f->file : find_non_layout_file(s, name);
     if (x.file < 0 && s->weights_only)      /* the layout reports missing weights */
         return 0;
     if (x.file < 0) {
@@ -672,7 +673,7 @@ int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
 
     json_array_foreach(list, i, t)
         if (rc == 0)
-            rc = check_file(s, t, &k, r, e);
+            rc = check_manifest_file(s, t, &k, r, e);
     if (o)
         find_unlisted(s, list, r);
     free(k.buf);

@@ -209,7 +209,7 @@ int optim_groups_read(const struct source *s, struct arena *a, struct optim_grou
     return s->kind == LAYOUT_TORCHDIST || s->kind == LAYOUT_HF ? 0 : read_pipeline(s, a, out, e);
 }
 
-void optim_groups_tell_rule(const struct source *s, const struct optim_groups *g, struct report *notes)
+void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes)
 {
     if (g->how == OPTIM_GROUPS_BY_RULE && g->n > 1)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,

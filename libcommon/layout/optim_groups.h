@@ -39,6 +39,6 @@ MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
  */
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /* Report a WARNING if OPTIM_GROUPS_BY_RULE made more than one group, because the run may have used another rule. */
-void optim_groups_tell_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
+void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 
 #endif

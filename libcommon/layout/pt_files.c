@@ -38,7 +38,7 @@ static struct files *files_apart(struct files *from, int file)
     return NULL;
 }
 
-static void take_records(struct brought *b, const struct files *f)
+static void copy_pt_records(struct brought *b, const struct files *f)
 {
     b->n_records = files_n_records(f);
     b->record = xcalloc((size_t)b->n_records, sizeof *b->record);
@@ -59,7 +59,7 @@ static void add_unreadable(const struct pt_files *o, struct report *r, struct er
 }
 
 /* Open one file in a worker. Without `now` this only reads its tables from the disk into the cache. */
-static void open_apart(const struct pt_files *o, int file, bool now, struct brought *b)
+static void open_pt_file_apart(const struct pt_files *o, int file, bool now, struct brought *b)
 {
     const struct source_file *sf = &o->s->file[file];
     struct files *f = files_apart(o->s->files, sf->file);
@@ -79,7 +79,7 @@ static void open_apart(const struct pt_files *o, int file, bool now, struct brou
         pt_check_classes(j.pt, j.path, b->r);
         pt_check_unread(j.pt, j.path, b->r);
         o->read(&j);
-        take_records(b, f);
+        copy_pt_records(b, f);
     }
     pt_close(j.pt);
     files_free(f);
@@ -106,7 +106,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
 }
 
 /* Append a worker's findings and records to those of the files before it. */
-static void join(struct pt_files *o, int file, struct brought *b)
+static void merge_pt_file_results(struct pt_files *o, int file, struct brought *b)
 {
     for (int i = 0; i < report_n(b->r); i++) {
         const struct finding *f = report_get(b->r, i);
@@ -127,7 +127,7 @@ static void join(struct pt_files *o, int file, struct brought *b)
     free(b->record);
 }
 
-static struct brought *open_all(const struct pt_files *o, const int *file, int n, bool now)
+static struct brought *open_pt_file_batch(const struct pt_files *o, const int *file, int n, bool now)
 {
     struct brought *b = xcalloc((size_t)n, sizeof *b);
     int threads = o->threads > 0 ? o->threads : THREADS_DEFAULT;
@@ -136,18 +136,18 @@ static struct brought *open_all(const struct pt_files *o, const int *file, int n
     for (int i = 0; i < n; i++) {
         b[i].r = report_new();
         if (file[i] >= 0)
-            open_apart(o, file[i], now, &b[i]);
+            open_pt_file_apart(o, file[i], now, &b[i]);
     }
     return b;
 }
 
 void pt_files_each(struct pt_files *o, const int *file, int n)
 {
-    struct brought *b = open_all(o, file, n, true);
+    struct brought *b = open_pt_file_batch(o, file, n, true);
 
     for (int i = 0; i < n; i++) {
         if (file[i] >= 0)
-            join(o, file[i], &b[i]);
+            merge_pt_file_results(o, file[i], &b[i]);
         if (b[i].in_order)
             open_in_order(o, file[i], false);
         report_free(b[i].r);
@@ -157,7 +157,7 @@ void pt_files_each(struct pt_files *o, const int *file, int n)
 
 void pt_files_keep(struct pt_files *o, const int *file, int n)
 {
-    struct brought *b = open_all(o, file, n, false);
+    struct brought *b = open_pt_file_batch(o, file, n, false);
 
     for (int i = 0; i < n; i++) {
         if (file[i] >= 0)
@@ -219,7 +219,7 @@ void pt_hold(struct source *s, struct pt *pt)
 
 /* ---- other tags of the run ---- */
 
-static int by_number(const void *a, const void *b)
+static int by_natural_path(const void *a, const void *b)
 {
     return str_natural_cmp(*(char *const *)a, *(char *const *)b);
 }
@@ -251,7 +251,7 @@ static char **siblings(const struct source *s, int *n)
         closedir(dir);
     free(parent);
     if (*n)
-        qsort(list, (size_t)*n, sizeof *list, by_number);
+        qsort(list, (size_t)*n, sizeof *list, by_natural_path);
     return list;
 }
 

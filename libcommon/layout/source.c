@@ -106,8 +106,8 @@ void source_add_buffers(struct source *s)
  * Find a name. Names that were added since the table was made are added to it. If the array was sorted, the table is
  * made again.
  */
-static int look_up(const struct source *s, struct names **t, int n, const char *(*name_at)(const struct source *, int),
-                   const char *name)
+static int find_source_name(const struct source *s, struct names **t, int n,
+                            const char *(*name_at)(const struct source *, int), const char *name)
 {
     int found = -1;
 
@@ -144,7 +144,7 @@ static const char *file_name(const struct source *s, int i)
 
 struct param *source_param(const struct source *s, const char *name)
 {
-    int i = s->names ? look_up(s, &s->names->param, s->n_params, param_name, name)
+    int i = s->names ? find_source_name(s, &s->names->param, s->n_params, param_name, name)
                      : compare_all(s, s->n_params, param_name, name);
 
     return i < 0 ? NULL : &s->param[i];
@@ -152,7 +152,7 @@ struct param *source_param(const struct source *s, const char *name)
 
 const struct source_file *source_file(const struct source *s, const char *name)
 {
-    int i = s->names ? look_up(s, &s->names->file, s->n_files, file_name, name)
+    int i = s->names ? find_source_name(s, &s->names->file, s->n_files, file_name, name)
                      : compare_all(s, s->n_files, file_name, name);
 
     return i < 0 ? NULL : &s->file[i];
@@ -208,13 +208,13 @@ static bool find_state(const struct source *s, const char *name, struct source_h
 
 static int find_spelled(const struct source *s, const char *name)
 {
-    return s->names ? look_up(s, &s->names->spelled, s->n_params * STATE_N, spelled_name, name)
+    return s->names ? find_source_name(s, &s->names->spelled, s->n_params * STATE_N, spelled_name, name)
                     : compare_all(s, s->n_params * STATE_N, spelled_name, name);
 }
 
 static bool find_value(const struct source *s, const char *name, struct source_hit *hit)
 {
-    int i = s->names ? look_up(s, &s->names->value, s->n_values, value_name, name)
+    int i = s->names ? find_source_name(s, &s->names->value, s->n_values, value_name, name)
                      : compare_all(s, s->n_values, value_name, name);
 
     *hit = (struct source_hit){ .state = -1 };
@@ -222,7 +222,7 @@ static bool find_value(const struct source *s, const char *name, struct source_h
         hit->value = &s->value[i];
         return true;
     }
-    i = s->names ? look_up(s, &s->names->stack, s->n_stacks, stack_name, name)
+    i = s->names ? find_source_name(s, &s->names->stack, s->n_stacks, stack_name, name)
                  : compare_all(s, s->n_stacks, stack_name, name);
     if (i >= 0) {
         hit->value = &s->stack[i].whole;

@@ -51,7 +51,7 @@ static void listing_free(struct open_listing *l)
     memset(l, 0, sizeof *l);
 }
 
-static int by_name(const void *a, const void *b)
+static int by_member_name(const void *a, const void *b)
 {
     return str_natural_cmp(((const struct archive_member *)a)->name, ((const struct archive_member *)b)->name);
 }
@@ -72,15 +72,15 @@ static bool chain_has(const struct dir_chain *c, const struct stat *st)
     return false;
 }
 
-static int list_folder(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
-                       const struct dir_chain *up, struct err *e);
+static int list_directory(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
+                          const struct dir_chain *up, struct err *e);
 
 /*
  * Add one directory entry. Entries that are neither files nor folders (a dangling link, a pipe) are skipped; if the
  * layout needs one, its name is reported as missing.
  */
-static int list_entry(struct open_listing *l, struct files *f, const char *path, const char *name,
-                      const struct dir_chain *up, struct err *e)
+static int list_directory_entry(struct open_listing *l, struct files *f, const char *path, const char *name,
+                                const struct dir_chain *up, struct err *e)
 {
     struct stat st;
     char *below;
@@ -94,7 +94,7 @@ static int list_entry(struct open_listing *l, struct files *f, const char *path,
         if (chain_has(up, &st) || here.depth > LIST_DEPTH_MAX)
             return 0;
         below = str_fmt("%s/", name);
-        rc = list_folder(l, f, path, below, &here, e);
+        rc = list_directory(l, f, path, below, &here, e);
         free(below);
         return rc;
     }
@@ -111,12 +111,12 @@ static int list_entry(struct open_listing *l, struct files *f, const char *path,
     return 0;
 }
 
-static int by_number(const void *a, const void *b)
+static int by_natural_name(const void *a, const void *b)
 {
     return str_natural_cmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int by_text(const void *a, const void *b)
+static int by_directory_entry(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -143,12 +143,12 @@ static int read_names(const char *dir, char ***names, int *n, struct err *e)
         err_sys(e, dir, "cannot list");
     closedir(d);
     if (*n)
-        qsort(*names, (size_t)*n, sizeof **names, by_text);
+        qsort(*names, (size_t)*n, sizeof **names, by_directory_entry);
     return failed ? -1 : 0;
 }
 
-static int list_folder(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
-                       const struct dir_chain *up, struct err *e)
+static int list_directory(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
+                          const struct dir_chain *up, struct err *e)
 {
     char **names = NULL;
     int n = 0, rc = read_names(dir, &names, &n, e);
@@ -157,7 +157,7 @@ static int list_folder(struct open_listing *l, struct files *f, const char *dir,
         char *path = path_join(dir, names[i]), *name = str_fmt("%s%s", prefix, names[i]);
 
         if (rc == 0)
-            rc = list_entry(l, f, path, name, up, e);
+            rc = list_directory_entry(l, f, path, name, up, e);
         free(path);
         free(name);
         free(names[i]);
@@ -177,7 +177,7 @@ static int list_tree(struct open_listing *l, struct files *f, const char *dir, s
     }
     top.dev = st.st_dev;
     top.ino = st.st_ino;
-    return list_folder(l, f, dir, "", &top, e);
+    return list_directory(l, f, dir, "", &top, e);
 }
 
 /* ---- identification by names ---- */
@@ -255,7 +255,7 @@ static int tag_prefix_len(const char *name, bool (*marks)(const char *name))
     }
 }
 
-static bool holds(const char *dir, bool (*marks)(const char *name))
+static bool has_marked_entry(const char *dir, bool (*marks)(const char *name))
 {
     DIR *d = opendir(dir);
     struct dirent *ent;
@@ -276,7 +276,7 @@ static bool marks_tag_entry(const char *name)
 
 static bool is_tag_folder(const char *dir)
 {
-    return holds(dir, marks_tag_entry);
+    return has_marked_entry(dir, marks_tag_entry);
 }
 
 /* ---- latest ---- */
@@ -325,7 +325,7 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
 }
 
 /* Returns a list of the tags inside a folder, such as "global_step10, global_step20", or NULL. */
-static char *list_tags(const char *dir)
+static char *list_tag_folders(const char *dir)
 {
     enum { LISTED = 8 };
     struct strbuf tags = {0};
@@ -334,7 +334,7 @@ static char *list_tags(const char *dir)
     int n = 0, n_tags = 0;
 
     if (read_names(dir, &names, &n, &ignored) == 0 && n)
-        qsort(names, (size_t)n, sizeof *names, by_number);
+        qsort(names, (size_t)n, sizeof *names, by_natural_name);
     for (int i = 0; i < n; i++) {
         char *path = path_join(dir, names[i]);
 
@@ -376,11 +376,13 @@ static char *find_inside(const char *dir, const char **kind)
     int n = 0;
 
     if (read_names(dir, &names, &n, &ignored) == 0 && n)
-        qsort(names, (size_t)n, sizeof *names, by_number);
+        qsort(names, (size_t)n, sizeof *names, by_natural_name);
     for (int i = 0; i < n; i++) {
         char *path = found ? NULL : path_join(dir, names[i]);
 
-        *kind = !path ? *kind : holds(path, marks_hf) ? "a model of Transformers" : kind_of_folder(path, true);
+        *kind = !path                              ? *kind
+                : has_marked_entry(path, marks_hf) ? "a model of Transformers"
+                                                   : kind_of_folder(path, true);
         if (path && *kind)
             found = xstrdup(names[i]);
         free(path);
@@ -393,7 +395,7 @@ static char *find_inside(const char *dir, const char **kind)
 /* Report that `dir` is not a tag and names none. The error lists the tags inside it, or describes what it is. */
 static void no_checkpoint(const char *dir, struct err *e)
 {
-    char *tags = list_tags(dir), *inside = NULL;
+    char *tags = list_tag_folders(dir), *inside = NULL;
     const char *kind = tags ? NULL : kind_of_folder(dir, false);
 
     if (!tags && !kind)
@@ -414,7 +416,7 @@ static void no_checkpoint(const char *dir, struct err *e)
 /* Report that `where`, a pointer file in `dir`, refers to a folder that does not exist. */
 static void no_such_tag(const char *dir, const char *where, const char *tag, const char *path, struct err *e)
 {
-    char *tags = list_tags(dir);
+    char *tags = list_tag_folders(dir);
 
     err_data(e, where, ERR_NO_BYTE, "points to '%s' but %s does not exist%s%s", tag, path,
              tags ? "; name one of the checkpoints beside it: " : "", tags ? tags : "");
@@ -499,7 +501,7 @@ static void find_newer(const char *dir, const char *tag_path, struct report *r)
     int n = 0, n_newer = 0;
 
     if (read_names(dir, &names, &n, &ignored) == 0 && n)
-        qsort(names, (size_t)n, sizeof *names, by_number);
+        qsort(names, (size_t)n, sizeof *names, by_natural_name);
     for (int i = 0; i < n; i++) {
         char *path = path_join(dir, names[i]);
 
@@ -652,7 +654,7 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         goto out;
     } else if (S_ISDIR(st.st_mode)) {
         /* A model that was made from a tag may be stored next to the tags. */
-        tag_path = is_tag_folder(path) || (!names_latest(path) && holds(path, marks_hf)) ? xstrdup(path)
+        tag_path = is_tag_folder(path) || (!names_latest(path) && has_marked_entry(path, marks_hf)) ? xstrdup(path)
                                                                                          : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
             goto out;
@@ -668,7 +670,7 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         if (list_archive(l, s, path, e) < 0)
             goto out;
     }
-    qsort(l->member, (size_t)l->n, sizeof *l->member, by_name);
+    qsort(l->member, (size_t)l->n, sizeof *l->member, by_member_name);
     s->path = arena_fmt(s->arena, "%s", tag_path);
     if (!s->tag) {
         base = path_base(tag_path);

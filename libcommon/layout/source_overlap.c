@@ -35,7 +35,8 @@ static bool may_share(const struct source *s, int file)
     return s->kind == LAYOUT_HF && str_ends(files_name(s->files, file), ".bin");
 }
 
-static void add_map(struct claims *c, const struct source *s, const struct tmap *m, const char *name, const char *state)
+static void add_overlap_claims(struct claims *c, const struct source *s, const struct tmap *m, const char *name,
+                               const char *state)
 {
     for (int k = 0; m && k < m->n_slices; k++)
         for (int i = 0; i < m->slice[k].n_extents; i++) {
@@ -49,7 +50,7 @@ static void add_map(struct claims *c, const struct source *s, const struct tmap 
         }
 }
 
-static int by_place(const void *a, const void *b)
+static int by_claim_place(const void *a, const void *b)
 {
     const struct overlap_claim *x = a, *y = b;
 
@@ -58,7 +59,8 @@ static int by_place(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-static void tell(const struct source *s, const struct overlap_claim *a, const struct overlap_claim *b, struct report *r)
+static void report_overlap(const struct source *s, const struct overlap_claim *a, const struct overlap_claim *b,
+                           struct report *r)
 {
     report_add(r, SEV_ERROR, "overlap", files_name(s->files, b->file), b->at, b->name,
                "its %s shares %llu bytes with %s of %s %s", b->state ? b->state : "tensor",
@@ -73,16 +75,16 @@ void source_overlap(const struct source *s, struct report *r)
 
     for (int i = 0; i < s->n_params; i++)
         for (int st = 0; st < STATE_N && !s->param[i].shared_with; st++) {
-            add_map(&c, s, s->param[i].state[st], s->param[i].name, state_name((enum state)st));
-            add_map(&c, s, s->param[i].tied[st], s->param[i].name, state_name((enum state)st));
+            add_overlap_claims(&c, s, s->param[i].state[st], s->param[i].name, state_name((enum state)st));
+            add_overlap_claims(&c, s, s->param[i].tied[st], s->param[i].name, state_name((enum state)st));
         }
     for (int i = 0; i < s->n_values; i++)
-        add_map(&c, s, s->value[i].map, s->value[i].name, NULL);
+        add_overlap_claims(&c, s, s->value[i].map, s->value[i].name, NULL);
     if (c.n)
-        qsort(c.v, c.n, sizeof *c.v, by_place);
+        qsort(c.v, c.n, sizeof *c.v, by_claim_place);
     for (size_t i = 1, last = 0; i < c.n; i++) {        /* last: the claim with the highest end so far */
         if (c.v[i].file == c.v[last].file && c.v[i].at < c.v[last].end && n_told++ < NAMED)
-            tell(s, &c.v[last], &c.v[i], r);
+            report_overlap(s, &c.v[last], &c.v[i], r);
         if (c.v[i].file != c.v[last].file || c.v[i].end > c.v[last].end)
             last = i;
     }

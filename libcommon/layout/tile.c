@@ -12,7 +12,7 @@ struct tile_one {
     int number, ndim;
 };
 
-static uint64_t elements(int ndim, const int64_t *len)
+static uint64_t count_box_elements(int ndim, const int64_t *len)
 {
     uint64_t n = 1;
 
@@ -31,7 +31,7 @@ static int tile_cmp(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-static bool is_inside(const struct tile_tensor *t, const struct tile_chunk *c)
+static bool is_chunk_inside_tensor(const struct tile_tensor *t, const struct tile_chunk *c)
 {
     for (int d = 0; d < t->ndim; d++)
         if (c->at[d] < 0 || c->len[d] < 0 || c->at[d] > t->shape[d] || c->len[d] > t->shape[d] - c->at[d])
@@ -39,7 +39,7 @@ static bool is_inside(const struct tile_tensor *t, const struct tile_chunk *c)
     return true;
 }
 
-static bool share(int ndim, const struct tile_chunk *x, const struct tile_chunk *y)
+static bool has_chunk_overlap(int ndim, const struct tile_chunk *x, const struct tile_chunk *y)
 {
     for (int d = 0; d < ndim; d++)
         if (x->at[d] + x->len[d] <= y->at[d] || y->at[d] + y->len[d] <= x->at[d])
@@ -57,7 +57,7 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
         const struct tile_chunk *x = tile[i].chunk;
 
         for (int k = i + 1; k < n && (tile[i].ndim == 0 || tile[k].chunk->at[0] < x->at[0] + x->len[0]); k++)
-            if (share(tile[i].ndim, x, tile[k].chunk)) {
+            if (has_chunk_overlap(tile[i].ndim, x, tile[k].chunk)) {
                 flaw->what = TILE_OVERLAP;
                 flaw->chunk = tile[i].number;
                 flaw->other = tile[k].number;
@@ -71,16 +71,16 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chunk, int n, struct tile_one *tile,
                       struct tile_flaw *flaw)
 {
-    uint64_t all = elements(t->ndim, t->shape), have = 0;
+    uint64_t all = count_box_elements(t->ndim, t->shape), have = 0;
     int n_tiles = 0;
 
     for (int i = 0; i < n; i++) {
-        if (!is_inside(t, &chunk[i])) {
+        if (!is_chunk_inside_tensor(t, &chunk[i])) {
             flaw->what = TILE_OUTSIDE;
             flaw->chunk = i;
             return -1;
         }
-        if (elements(t->ndim, chunk[i].len) == 0)
+        if (count_box_elements(t->ndim, chunk[i].len) == 0)
             continue;
         tile[n_tiles++] = (struct tile_one){ &chunk[i], i, t->ndim };
     }
@@ -89,7 +89,7 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
         return -1;
     /* They do not overlap and are inside the tensor, so they cover it if they have as many elements. */
     for (int i = 0; i < n_tiles; i++)
-        have += elements(t->ndim, tile[i].chunk->len);
+        have += count_box_elements(t->ndim, tile[i].chunk->len);
     if (have != all) {
         flaw->what = TILE_GAP;
         flaw->n_missing = all - have;
@@ -148,13 +148,13 @@ struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct
     if (n_tiles >= 0) {
         m = arena_alloc(a, sizeof *m);
         *m = (struct tmap){ .op = rows_alone(t, tile, n_tiles) ? TMAP_CONCAT : TMAP_BOXES, .dtype = t->dtype,
-                            .len = elements(t->ndim, t->shape) * size, .n_slices = n_tiles };
+                            .len = count_box_elements(t->ndim, t->shape) * size, .n_slices = n_tiles };
         m->slice = arena_alloc(a, ((size_t)n_tiles + 1) * sizeof *m->slice);
     }
     for (int i = 0; i < n_tiles; i++) {
         const struct tile_chunk *c = tile[i].chunk;
 
-        m->slice[i] = (struct tmap_slice){ .len = elements(t->ndim, c->len) * size, .n_extents = c->n_extents,
+        m->slice[i] = (struct tmap_slice){ .len = count_box_elements(t->ndim, c->len) * size, .n_extents = c->n_extents,
                                            .extent = c->extent,
                                            .box = m->op == TMAP_BOXES ? make_box(a, t, c) : NULL };
     }
@@ -183,9 +183,10 @@ static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, u
 }
 
 /* Returns the chunk's part of a row, which it must contain. The part shares the chunk's arrays. */
-static struct tile_chunk row_of(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c, int64_t row)
+static struct tile_chunk cut_chunk_row(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c,
+                                       int64_t row)
 {
-    uint64_t bytes = elements(t->ndim - 1, c->len + 1) * (uint64_t)dtype_size(t->dtype);
+    uint64_t bytes = count_box_elements(t->ndim - 1, c->len + 1) * (uint64_t)dtype_size(t->dtype);
     struct tile_chunk part = { .at = c->at + 1, .len = c->len + 1 };
 
     part.extent = cut_extents(a, c, (uint64_t)(row - c->at[0]) * bytes, bytes, &part.n_extents);
@@ -213,7 +214,7 @@ struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const
         end[r] = (*first)[r + 1] += (*first)[r];
     for (int i = n - 1; i >= 0; i--)
         for (int64_t r = chunk[i].at[0]; r < chunk[i].at[0] + chunk[i].len[0]; r++)
-            out[--end[r]] = row_of(a, t, &chunk[i], r);
+            out[--end[r]] = cut_chunk_row(a, t, &chunk[i], r);
     free(end);
     return out;
 }

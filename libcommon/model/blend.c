@@ -84,7 +84,7 @@ int64_t blend_request(const double *weight, int n, int i, int64_t n_samples)
     return (int64_t)ceil((double)n_samples * (weight[i] / plain_sum(weight, n)) * 1.005);
 }
 
-static void choose(struct blend *b, const double *w)
+static void choose_blend_datasets(struct blend *b, const double *w)
 {
     int64_t taken[BLEND_MAX] = {0};
 
@@ -107,7 +107,7 @@ static void choose(struct blend *b, const double *w)
     }
 }
 
-static int check_weights(const double *weight, int n, struct err *e)
+static int check_blend_weights(const double *weight, int n, struct err *e)
 {
     if (n < 1 || n > BLEND_MAX) {
         err_usage(e, "a blend of %d datasets: expected 1 to %d", n, BLEND_MAX);
@@ -130,7 +130,7 @@ struct blend *blend_new(const double *weight, int n, int64_t samples, struct err
     double w[BLEND_MAX];
     struct blend *b;
 
-    if (check_weights(weight, n, e) < 0)
+    if (check_blend_weights(weight, n, e) < 0)
         return NULL;
     b = xcalloc(1, sizeof *b);
     b->n = n;
@@ -144,7 +144,7 @@ struct blend *blend_new(const double *weight, int n, int64_t samples, struct err
         return NULL;
     }
     normalise(weight, n, w);
-    choose(b, w);
+    choose_blend_datasets(b, w);
     return b;
 }
 

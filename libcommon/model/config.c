@@ -34,7 +34,7 @@ const char *config_position_name(int64_t value)
 }
 
 /* Read the position embedding. Some forks store a string. */
-static void position_of(struct model_config *c, const struct pk *args)
+static void read_position_embedding(struct model_config *c, const struct pk *args)
 {
     const struct pk *v = pk_get(args, "position_embedding_type");
     int64_t value = 0;
@@ -76,7 +76,7 @@ void model_config_from_args(struct model_config *c, const struct pk *args)
     c->vocab_tokens = dim_of(args, "vocab_size");
     c->embed_layernorm = flag_of(args, "embed_layernorm");
     c->glu = flag_of(args, "swiglu") || pk_as_str(pk_get(args, "glu_activation")) || is_gated(args);
-    position_of(c, args);
+    read_position_embedding(c, args);
 }
 
 /* Add a * b to *sum. Returns false on overflow. */

@@ -14,7 +14,7 @@ enum { MAX_FILE = 16 << 20 };
 static const char blanks[] = " \t\r\n\v\f";
 
 /* Parse a finite number that begins at p; *end is set to the first character after it. */
-static int number(const char *p, double *out, const char **end)
+static int parse_finite_real(const char *p, double *out, const char **end)
 {
     char *stop;
 
@@ -23,7 +23,7 @@ static int number(const char *p, double *out, const char **end)
     return stop > p && isfinite(*out) ? 0 : -1;
 }
 
-static struct data_group *new_group(struct data_groups *g, char *name)
+static struct data_group *add_data_group(struct data_groups *g, char *name)
 {
     g->group = xrealloc(g->group, (size_t)(g->n + 1) * sizeof *g->group);
     g->group[g->n] = (struct data_group){ .name = name };
@@ -48,7 +48,7 @@ int data_parse_split(const char *text, double share[3], struct err *e)
 
     share[0] = share[1] = share[2] = 0;
     for (;;) {
-        if (number(p, &v, &p) < 0 || v < 0)
+        if (parse_finite_real(p, &v, &p) < 0 || v < 0)
             goto bad;
         if (n < 3)                      /* more than three are ignored, as in the reference */
             share[n++] = v;
@@ -80,13 +80,13 @@ int data_add_paths(struct data_groups *g, int n, char *const *words, const doubl
         err_usage(e, "--data-path: expected one path, or a weight and a path for each dataset");
         return -1;
     }
-    group = new_group(g, xstrdup(names[split]));
+    group = add_data_group(g, xstrdup(names[split]));
     for (int i = 0; i < n; i += 2) {
         struct data_part *p;
         const char *end;
         double weight = 1;
 
-        if (n > 1 && (number(words[i], &weight, &end) < 0 || *end || weight < 0)) {
+        if (n > 1 && (parse_finite_real(words[i], &weight, &end) < 0 || *end || weight < 0)) {
             err_usage(e, "--data-path: '%s' is not a weight", words[i]);
             return -1;
         }
@@ -107,7 +107,7 @@ static int bad_entry(const char *entry, size_t len, struct err *e)
 }
 
 /* Parse one "W START:END PREFIX" of len bytes. */
-static int add_entry(struct data_group *group, const char *entry, size_t len, struct err *e)
+static int parse_data_part_range(struct data_group *group, const char *entry, size_t len, struct err *e)
 {
     char *copy = xmalloc(len + 1), *word[4], *save = NULL;
     const char *p;
@@ -119,8 +119,9 @@ static int add_entry(struct data_group *group, const char *entry, size_t len, st
     for (char *w = strtok_r(copy, blanks, &save); w; w = strtok_r(NULL, blanks, &save))
         if (n < 4)
             word[n++] = w;
-    if (n == 3 && number(word[0], &weight, &p) == 0 && !*p && weight >= 0 && number(word[1], &start, &p) == 0 &&
-        *p == ':' && number(p + 1, &end, &p) == 0 && !*p && start >= 0 && start < end && end <= 1) {
+    if (n == 3 && parse_finite_real(word[0], &weight, &p) == 0 && !*p && weight >= 0 &&
+        parse_finite_real(word[1], &start, &p) == 0 && *p == ':' && parse_finite_real(p + 1, &end, &p) == 0 && !*p &&
+        start >= 0 && start < end && end <= 1) {
         struct data_part *part = new_part(group, xstrdup(word[2]), weight);
 
         part->start = start;
@@ -150,11 +151,11 @@ int data_add_group(struct data_groups *g, const char *text, struct err *e)
         err_usage(e, "weighted split paths: the name '%.*s' has a '/'", (int)len, name);
         return -1;
     }
-    group = new_group(g, str_fmt("%.*s", (int)len, name));
+    group = add_data_group(g, str_fmt("%.*s", (int)len, name));
     for (p = colon + 1;; p++) {
         size_t n = strcspn(p, ",");
 
-        if (add_entry(group, p, n, e) < 0)
+        if (parse_data_part_range(group, p, n, e) < 0)
             return -1;
         p += n;
         if (!*p)

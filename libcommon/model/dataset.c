@@ -49,7 +49,8 @@ static int open_data(struct dataset *d, const struct data_group *g, int *n_fille
     return 0;
 }
 
-static int open_index(struct dataset *d, const struct data_group *g, const struct dataset_opts *o, struct err *e)
+static int open_dataset_indices(struct dataset *d, const struct data_group *g, const struct dataset_opts *o,
+                                struct err *e)
 {
     const struct gpt_index_files files = { o->index_dir, o->build, o->progress };
     double *w = weights(g);
@@ -94,7 +95,7 @@ int dataset_open(const struct data_group *g, const struct dataset_opts *o, struc
     rc = open_data(d, g, &n_filled, e);
     /* --split may leave a set empty, but an explicit range that is empty is a mistake. */
     if (rc == 0 && (n_filled > 0 || g->part[0].split < 0)) {
-        rc = open_index(d, g, o, e);
+        rc = open_dataset_indices(d, g, o, e);
         if (rc == 0) {
             *out = d;
             return 0;

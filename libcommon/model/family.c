@@ -27,7 +27,7 @@ struct family {
 /* ---- names ---- */
 
 /* Returns the number of digits at the beginning of `s` if they form a number that fits into an int; else 0. */
-static size_t digits(const char *s)
+static size_t count_layer_digits(const char *s)
 {
     size_t n = strspn(s, "0123456789");
 
@@ -35,7 +35,7 @@ static size_t digits(const char *s)
 }
 
 /* Returns true if the name matches the pattern. *layer receives its number, -1 if the pattern has none. */
-static bool fits(const char *pattern, const char *name, int *layer)
+static bool match_layer_pattern(const char *pattern, const char *name, int *layer)
 {
     size_t before = strcspn(pattern, "*");
     size_t n;
@@ -45,7 +45,7 @@ static bool fits(const char *pattern, const char *name, int *layer)
         return strcmp(pattern, name) == 0;
     if (strncmp(pattern, name, before) != 0)
         return false;
-    n = digits(name + before);
+    n = count_layer_digits(name + before);
     if (n == 0 || strcmp(pattern + before + 1, name + before + n) != 0)
         return false;
     *layer = atoi(name + before);
@@ -70,20 +70,21 @@ static bool share_a_name(const char *a, const char *b)
 {
     int layer;
 
-    return strcmp(a, b) == 0 || fits(a, b, &layer) || fits(b, a, &layer) || fits_stacked(a, b) || fits_stacked(b, a);
+    return strcmp(a, b) == 0 || match_layer_pattern(a, b, &layer) || match_layer_pattern(b, a, &layer) ||
+           fits_stacked(a, b) || fits_stacked(b, a);
 }
 
-static bool find_in(const struct family_rule *r, const char *name, struct family_hit *hit)
+static bool match_rule_name(const struct family_rule *r, const char *name, struct family_hit *hit)
 {
     *hit = (struct family_hit){ .rule = r };
     for (int i = 0; i < r->n_parts; i++)
-        if (fits(r->part[i], name, &hit->layer)) {
+        if (match_layer_pattern(r->part[i], name, &hit->layer)) {
             hit->part = i;
             return true;
         }
     hit->in_shards = true;
     for (int i = 0; i < r->n_spellings; i++) {
-        hit->stacked = !fits(r->shard[i], name, &hit->layer);
+        hit->stacked = !match_layer_pattern(r->shard[i], name, &hit->layer);
         if (!hit->stacked || fits_stacked(r->shard[i], name))
             return true;
     }
@@ -93,14 +94,14 @@ static bool find_in(const struct family_rule *r, const char *name, struct family
 bool family_find(const struct family *r, const char *name, struct family_hit *hit)
 {
     for (int i = 0; i < r->n; i++)
-        if (find_in(&r->rule[i], name, hit))
+        if (match_rule_name(&r->rule[i], name, hit))
             return true;
     return false;
 }
 
 enum merge_rule family_merge(const struct family_rule *r, const char *name)
 {
-    return r->merge == MERGE_SUM && !digits(name) ? MERGE_REPLICATED : r->merge;
+    return r->merge == MERGE_SUM && !count_layer_digits(name) ? MERGE_REPLICATED : r->merge;
 }
 
 const char *family_core_name(const struct family_rule *r)
@@ -145,8 +146,8 @@ struct family_reading {
     struct err *e;
 };
 
-static int refuse(const struct family_reading *x, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static int refuse(const struct family_reading *x, int line, const char *fmt, ...)
+static int refuse_family_line(const struct family_reading *x, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int refuse_family_line(const struct family_reading *x, int line, const char *fmt, ...)
 {
     char *place = str_fmt("%s:%d", x->r->path, line), text[600];
     va_list ap;
@@ -165,7 +166,7 @@ static int refuse(const struct family_reading *x, int line, const char *fmt, ...
  */
 enum { WORDS = 2 + FAMILY_SPELLINGS };
 
-static int take_words(struct family_reading *x, const char **word)
+static int read_family_words(struct family_reading *x, const char **word)
 {
     int n = 0;
 
@@ -187,10 +188,10 @@ static int take_words(struct family_reading *x, const char **word)
             if (s == begin)
                 break;
             if (s - begin > NAME_MAX_CHARS)
-                return refuse(x, x->line, "a word of %d characters, at most %d are meant", (int)(s - begin),
-                              NAME_MAX_CHARS);
+                return refuse_family_line(x, x->line, "a word of %d characters, at most %d are meant", (int)(s - begin),
+                                          NAME_MAX_CHARS);
             if (n == WORDS)
-                return refuse(x, x->line, "more than %d names in a rule", WORDS - 1);
+                return refuse_family_line(x, x->line, "more than %d names in a rule", WORDS - 1);
             x->first = n ? x->first : x->line;
             word[n++] = arena_strndup(x->r->arena, begin, (size_t)(s - begin));
         }
@@ -205,19 +206,22 @@ static int check_pattern(const struct family_reading *x, int line, const char *p
 
     for (const char *s = p; *s; s++)
         if (!isalnum((unsigned char)*s) && !strchr("._-*", *s))
-            return refuse(x, line, "pattern '%s': '%c' is no part of a name (letters, digits, '.', '_', '-', one '*' "
-                          "for a layer's number, and in Transformers' names {a,b} for parts are)", p, *s);
+            return refuse_family_line(
+                x, line,
+                "pattern '%s': '%c' is no part of a name (letters, digits, '.', '_', '-', one '*' "
+                "for a layer's number, and in Transformers' names {a,b} for parts are)",
+                p, *s);
     if (star && strchr(star + 1, '*'))
-        return refuse(x, line, "pattern '%s': more than one '*', a layer has one number", p);
+        return refuse_family_line(x, line, "pattern '%s': more than one '*', a layer has one number", p);
     if (star && ((star > p && star[-1] != '.') || (star[1] && star[1] != '.')))
-        return refuse(x, line, "pattern '%s': '*' is a number between dots", p);
+        return refuse_family_line(x, line, "pattern '%s': '*' is a number between dots", p);
     if (*p == '.' || p[strlen(p) - 1] == '.' || strstr(p, ".."))
-        return refuse(x, line, "pattern '%s': an empty word between dots", p);
+        return refuse_family_line(x, line, "pattern '%s': an empty word between dots", p);
     return 0;
 }
 
 /* Expand "a.{b,c}.d" to "a.b.d" and "a.c.d". */
-static int take_parts(struct family_reading *x, struct family_rule *r, const char *p)
+static int parse_rule_parts(struct family_reading *x, struct family_rule *r, const char *p)
 {
     size_t before = strcspn(p, "{");
     const char *s = p + before, *end = strchr(s, '}');
@@ -227,12 +231,13 @@ static int take_parts(struct family_reading *x, struct family_rule *r, const cha
         return check_pattern(x, r->line, p);
     }
     if (!end || strchr(s + 1, '{') || strchr(end + 1, '}'))
-        return refuse(x, r->line, "pattern '%s': parts are named once, as {q_proj,k_proj,v_proj}", p);
+        return refuse_family_line(x, r->line, "pattern '%s': parts are named once, as {q_proj,k_proj,v_proj}", p);
     while (*s != '}') {
         size_t n = strcspn(++s, ",}");
 
         if (n == 0 || r->n_parts == FAMILY_PARTS)
-            return refuse(x, r->line, "pattern '%s': one to %d names of parts are meant, none empty", p, FAMILY_PARTS);
+            return refuse_family_line(x, r->line, "pattern '%s': one to %d names of parts are meant, none empty", p,
+                                      FAMILY_PARTS);
         r->part[r->n_parts] = arena_fmt(x->r->arena, "%.*s%.*s%s", (int)before, p, (int)n, s, end + 1);
         if (check_pattern(x, r->line, r->part[r->n_parts++]) < 0)
             return -1;
@@ -242,7 +247,7 @@ static int take_parts(struct family_reading *x, struct family_rule *r, const cha
 }
 
 /* Parse a merge rule and its flags, such as "concat_0,qkv,turned". */
-static int take_merge(struct family_reading *x, struct family_rule *r, const char *word)
+static int parse_merge_rule(struct family_reading *x, struct family_rule *r, const char *word)
 {
     char text[NAME_MAX_CHARS + 1], *rest = text, *w;
     int merge;
@@ -251,93 +256,97 @@ static int take_merge(struct family_reading *x, struct family_rule *r, const cha
     w = strsep(&rest, ",");
     merge = merge_rule_by_name(w);
     if (merge < 0)
-        return refuse(x, r->line, "unknown merge rule '%s': concat_0, concat_1, concat_0_halves, vocabulary, "
-                      "replicated and sum are known", w);
+        return refuse_family_line(x, r->line,
+                                  "unknown merge rule '%s': concat_0, concat_1, concat_0_halves, vocabulary, "
+                                  "replicated and sum are known",
+                                  w);
     r->merge = (enum merge_rule)merge;
     while ((w = strsep(&rest, ","))) {
         if (strcmp(w, "qkv") != 0 && strcmp(w, "turned") != 0)
-            return refuse(x, r->line, "unknown word '%s' behind the merge rule: qkv and turned are known", w);
-        *(strcmp(w, "qkv") == 0 ? &r->qkv : &r->turned) = true;
+            return refuse_family_line(x, r->line, "unknown word '%s' behind the merge rule: qkv and turned are known",
+                                      w);
+        *(strcmp(w, "qkv") == 0 ? &r->qkv : &r->transposed) = true;
     }
     return 0;
 }
 
 /* Check that the words of a rule are consistent. */
-static int check_rule(const struct family_reading *x, const struct family_rule *r)
+static int check_family_rule(const struct family_reading *x, const struct family_rule *r)
 {
     bool numbered = is_numbered(r);
 
     if (r->qkv && (r->merge != MERGE_CAT0 || (r->n_parts != 1 && r->n_parts != 3)))
-        return refuse(x, r->line, "qkv is a concat_0 of one name, or of three parts in Transformers");
+        return refuse_family_line(x, r->line, "qkv is a concat_0 of one name, or of three parts in Transformers");
     if (r->merge == MERGE_CAT0_HALVES && r->n_parts != 2)
-        return refuse(x, r->line, "concat_0_halves has two parts in Transformers, as {gate_proj,up_proj}");
+        return refuse_family_line(x, r->line, "concat_0_halves has two parts in Transformers, as {gate_proj,up_proj}");
     if (r->n_parts > 1 && !r->qkv && r->merge != MERGE_CAT0_HALVES)
-        return refuse(x, r->line, "only qkv and concat_0_halves are made of parts");
-    if (r->merge == MERGE_SUM && r->turned)
-        return refuse(x, r->line, "turned does not go with sum");
-    if (r->turned && r->n_parts > 1)
-        return refuse(x, r->line, "turned does not go with parts");
+        return refuse_family_line(x, r->line, "only qkv and concat_0_halves are made of parts");
+    if (r->merge == MERGE_SUM && r->transposed)
+        return refuse_family_line(x, r->line, "turned does not go with sum");
+    if (r->transposed && r->n_parts > 1)
+        return refuse_family_line(x, r->line, "turned does not go with parts");
     for (int i = 0; i < r->n_spellings && numbered; i++)
         if (!strchr(r->shard[i], '*'))
-            return refuse(x, r->line, "%s has a layer's number, %s none", r->part[0], r->shard[i]);
+            return refuse_family_line(x, r->line, "%s has a layer's number, %s none", r->part[0], r->shard[i]);
     return 0;
 }
 
 /* Refuse a rule that shares a name with an earlier rule. */
-static int check_twice(const struct family_reading *x, const struct family_rule *r)
+static int check_rule_is_unique(const struct family_reading *x, const struct family_rule *r)
 {
     for (const struct family_rule *o = x->r->rule; o < r; o++) {
         for (int i = 0; i < r->n_parts * o->n_parts; i++)
             if (share_a_name(r->part[i / o->n_parts], o->part[i % o->n_parts]))
-                return refuse(x, r->line, "%s is matched by the rule of line %d, too", r->part[i / o->n_parts],
-                              o->line);
+                return refuse_family_line(x, r->line, "%s is matched by the rule of line %d, too",
+                                          r->part[i / o->n_parts], o->line);
         for (int i = 0; i < r->n_spellings * o->n_spellings; i++)
             if (share_a_name(r->shard[i / o->n_spellings], o->shard[i % o->n_spellings]))
-                return refuse(x, r->line, "%s is matched by the rule of line %d, too", r->shard[i / o->n_spellings],
-                              o->line);
+                return refuse_family_line(x, r->line, "%s is matched by the rule of line %d, too",
+                                          r->shard[i / o->n_spellings], o->line);
     }
     return 0;
 }
 
-static int take_rule(struct family_reading *x, int line, const char *const *word, int n)
+static int parse_family_rule(struct family_reading *x, int line, const char *const *word, int n)
 {
     struct family_rule *r = &x->r->rule[x->r->n];
 
     if (x->r->n == FAMILY_MAX)
-        return refuse(x, line, "more than %d rules", FAMILY_MAX);
+        return refuse_family_line(x, line, "more than %d rules", FAMILY_MAX);
     *r = (struct family_rule){ .line = line };
-    if (take_merge(x, r, word[0]) < 0)
+    if (parse_merge_rule(x, r, word[0]) < 0)
         return -1;
     if (n < 3)
-        return refuse(x, line, "a merge rule, the name in Transformers and one in shards or more are meant");
-    if (take_parts(x, r, word[1]) < 0)
+        return refuse_family_line(x, line,
+                                  "a merge rule, the name in Transformers and one in shards or more are meant");
+    if (parse_rule_parts(x, r, word[1]) < 0)
         return -1;
     for (int i = 2; i < n; i++) {
         r->shard[r->n_spellings++] = word[i];
         if (check_pattern(x, line, word[i]) < 0)
             return -1;
     }
-    if (check_rule(x, r) < 0 || check_twice(x, r) < 0)
+    if (check_family_rule(x, r) < 0 || check_rule_is_unique(x, r) < 0)
         return -1;
     x->r->n++;
     return 0;
 }
 
-static int take_line(struct family_reading *x, int line, const char *const *word, int n)
+static int parse_family_line(struct family_reading *x, int line, const char *const *word, int n)
 {
     struct family *r = x->r;
 
     if (strcmp(word[0], "family") == 0) {
         if (n != 2 || r->family)
-            return refuse(x, line, "'family NAME' is meant, once");
+            return refuse_family_line(x, line, "'family NAME' is meant, once");
         r->family = word[1];
         return 0;
     }
     if (strcmp(word[0], "models") != 0)
-        return take_rule(x, line, word, n);
+        return parse_family_rule(x, line, word, n);
     for (int i = 1; i < n; i++) {
         if (r->n_models == MODELS_MAX)
-            return refuse(x, line, "more than %d models", MODELS_MAX);
+            return refuse_family_line(x, line, "more than %d models", MODELS_MAX);
         r->model[r->n_models++] = word[i];
     }
     return 0;
@@ -353,11 +362,11 @@ struct family *family_parse(const char *path, const char *text, size_t len, stru
     r->arena = arena_new(0);
     r->path = arena_fmt(r->arena, "%s", path);
     if (memchr(text, 0, len))
-        rc = refuse(&x, 1, "a text is meant, this has bytes of 0");
-    while (rc == 0 && (n = take_words(&x, word)) > 0)
-        rc = take_line(&x, x.first, word, n);
+        rc = refuse_family_line(&x, 1, "a text is meant, this has bytes of 0");
+    while (rc == 0 && (n = read_family_words(&x, word)) > 0)
+        rc = parse_family_line(&x, x.first, word, n);
     if (rc == 0 && n == 0 && (!r->family || r->n == 0))
-        rc = refuse(&x, x.line, r->family ? "no rule" : "no 'family NAME'");
+        rc = refuse_family_line(&x, x.line, r->family ? "no rule" : "no 'family NAME'");
     if (rc == 0 && n == 0)
         return r;
     family_free(r);

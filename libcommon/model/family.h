@@ -21,7 +21,7 @@ struct family_rule {
     enum merge_rule merge;              /* how the slices of tensor ranks are merged into the trainer's parameter */
     /* its rows are ordered by (group, kind, head, lane), those of Transformers by kind first */
     bool qkv;
-    bool turned;                        /* Transformers stores the matrix as [in, out] */
+    bool transposed;                        /* Transformers stores the matrix as [in, out] */
     /* Names; '*' stands for a layer's number. */
     int n_parts;
     const char *part[FAMILY_PARTS];      /* in Transformers: the parameters that together form one of the trainer's */

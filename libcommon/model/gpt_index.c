@@ -128,8 +128,8 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     return 0;
 }
 
-static int check_shape(const struct npy *a, enum npy_type type, int ndim, int64_t rows, int64_t columns,
-                       struct err *e)
+static int check_index_shape(const struct npy *a, enum npy_type type, int ndim, int64_t rows, int64_t columns,
+                             struct err *e)
 {
     if (a->type == type && a->ndim == ndim && a->shape[0] == rows && a->shape[1] == columns)
         return 0;
@@ -228,7 +228,7 @@ static uint32_t record_crc(const struct build_at *at, const void *array, size_t 
 }
 
 /* Store the partial result. If it cannot be written, that is not an error, because only the index matters. */
-static void keep(struct building *b)
+static void save_partial_index(struct building *b)
 {
     char *path = record_path(b);
     const size_t n = kept_bytes(b);
@@ -254,7 +254,7 @@ static int tick(struct building *b, struct err *e)
     if (atomic_load(&p->stop)) {
         /* A larger result is not stored now, so that a stop is not delayed; it has been stored from time to time. */
         if (kept_bytes(b) < STOP_KEEPS)
-            keep(b);
+            save_partial_index(b);
         err_stop(e);
         return -1;
     }
@@ -262,7 +262,7 @@ static int tick(struct building *b, struct err *e)
     /* Storing takes at most a tenth of the time. */
     if (p->keep_s > 0 && (now - b->kept_s < p->keep_s || now - b->kept_s < 10 * b->keep_took_s))
         return 0;
-    keep(b);
+    save_partial_index(b);
     b->kept_s = clock_s();
     b->keep_took_s = b->kept_s - now;
     return 0;
@@ -380,7 +380,7 @@ static int32_t *read_docs(const struct building *b, struct err *e)
     struct docs_copy copy = { &a, doc };
 
     if (doc && (npy_open(b->path[DOC], &a, e) < 0 ||
-                check_shape(&a, NPY_I32, 1, entries(b, DOC), 1, e) < 0 || mapped_use(copy_docs, &copy, e) < 0)) {
+                check_index_shape(&a, NPY_I32, 1, entries(b, DOC), 1, e) < 0 || mapped_use(copy_docs, &copy, e) < 0)) {
         free(doc);
         doc = NULL;
     }
@@ -393,15 +393,16 @@ static bool is_written(const struct building *b, int kind)
     const int64_t rows = entries(b, (uint32_t)kind);
     struct err ignored = {0};
     struct npy a = {0};
-    const bool yes = npy_open(b->path[kind], &a, &ignored) == 0 &&
-                     check_shape(&a, NPY_I32, kind == SAMPLE ? 2 : 1, rows, kind == SAMPLE ? 2 : 1, &ignored) == 0;
+    const bool yes =
+        npy_open(b->path[kind], &a, &ignored) == 0 &&
+        check_index_shape(&a, NPY_I32, kind == SAMPLE ? 2 : 1, rows, kind == SAMPLE ? 2 : 1, &ignored) == 0;
 
     npy_close(&a);
     return yes;
 }
 
 /* Continue a stopped build if it was for the same indices; otherwise begin with the first index. */
-static int take_up(struct building *b, struct err *e)
+static int resume_index_build(struct building *b, struct err *e)
 {
     const struct build_of of = b->at.of;
     char *path = record_path(b);
@@ -435,7 +436,7 @@ static int take_up(struct building *b, struct err *e)
 }
 
 /* Make one index and write it. */
-static int make(struct building *b, struct err *e)
+static int build_one_index(struct building *b, struct err *e)
 {
     const uint32_t kind = b->at.kind;
     const int64_t shape[2] = { entries(b, kind), 2 };
@@ -460,8 +461,9 @@ static int make(struct building *b, struct err *e)
 }
 
 /* Build all indices. One generator is used for both shuffles, in this order. */
-static int build(const struct mmidx *data, const struct gpt_index_spec *spec, const struct gpt_index_plan *plan,
-                 char *const path[N_KINDS], struct gpt_index_progress *progress, struct err *e)
+static int build_gpt_indices(const struct mmidx *data, const struct gpt_index_spec *spec,
+                             const struct gpt_index_plan *plan, char *const path[N_KINDS],
+                             struct gpt_index_progress *progress, struct err *e)
 {
     struct building b = { .data = data, .spec = spec, .plan = plan, .path = path, .progress = progress,
                           .kept_s = clock_s() };
@@ -483,9 +485,9 @@ static int build(const struct mmidx *data, const struct gpt_index_spec *spec, co
     b.at.of.separate = plan->separate;
     if (progress)
         atomic_store(&progress->total, entries(&b, DOC) + entries(&b, SAMPLE) + entries(&b, SHUFFLE));
-    rc = take_up(&b, e);
+    rc = resume_index_build(&b, e);
     for (; rc == 0 && b.at.kind < N_KINDS; b.at.kind++)
-        rc = make(&b, e);
+        rc = build_one_index(&b, e);
     if (rc == 0)
         unlink(record);
     free(b.array);
@@ -521,16 +523,16 @@ static int check_docs(void *arg, struct err *e)
     return 0;
 }
 
-static int open_all(const struct gpt_index_spec *spec, const struct gpt_index_plan *plan, char *const path[N_KINDS],
-                    struct gpt_index *x, struct err *e)
+static int open_gpt_indices(const struct gpt_index_spec *spec, const struct gpt_index_plan *plan,
+                            char *const path[N_KINDS], struct gpt_index *x, struct err *e)
 {
     x->samples = plan->samples;
     if (npy_open(path[DOC], &x->doc, e) < 0 || npy_open(path[SAMPLE], &x->sample, e) < 0 ||
         npy_open(path[SHUFFLE], &x->shuffle, e) < 0)
         return -1;
-    if (check_shape(&x->doc, NPY_I32, 1, plan->epochs * range_docs(spec), 1, e) < 0 ||
-        check_shape(&x->sample, NPY_I32, 2, plan->samples + 1, 2, e) < 0 ||
-        check_shape(&x->shuffle, shuffle_type(plan), 1, plan->samples, 1, e) < 0)
+    if (check_index_shape(&x->doc, NPY_I32, 1, plan->epochs * range_docs(spec), 1, e) < 0 ||
+        check_index_shape(&x->sample, NPY_I32, 2, plan->samples + 1, 2, e) < 0 ||
+        check_index_shape(&x->shuffle, shuffle_type(plan), 1, plan->samples, 1, e) < 0)
         return -1;
     return mapped_use(check_docs, &(struct index_check){ &x->doc, spec }, e);
 }
@@ -559,11 +561,11 @@ int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, 
         path[i] = gpt_index_path(mmidx_prefix(data), spec, f->dir, kinds[i]);
         missing |= access(path[i], F_OK) < 0 && errno == ENOENT;
     }
-    rc = missing && f->build ? build(data, spec, &plan, path, f->progress, e) : 0;
+    rc = missing && f->build ? build_gpt_indices(data, spec, &plan, path, f->progress, e) : 0;
     if (rc < 0)
         suggest_folder(e);
     if (rc == 0)
-        rc = open_all(spec, &plan, path, x, e);
+        rc = open_gpt_indices(spec, &plan, path, x, e);
     if (rc < 0)
         gpt_index_close(x);
     for (int i = 0; i < N_KINDS; i++)

@@ -44,7 +44,7 @@ enum loss_scale_event loss_scale_update(struct loss_scale *s, bool overflow)
 /* ---- in checkpoints ---- */
 
 /* Read a flag. If the key is missing, as in older versions, *v is unchanged. */
-static void read_flag(const struct pk *d, const char *key, bool *v)
+static void read_loss_scale_flag(const struct pk *d, const char *key, bool *v)
 {
     int64_t i;
 
@@ -59,7 +59,7 @@ bool loss_scale_read(struct loss_scale *s, const struct pk *scaler)
     if (!pk_as_double(pk_get(scaler, "cur_scale"), &got.scale) || !(got.scale > 0) || !isfinite(got.scale))
         return false;
     got.dynamic = pk_is_class(scaler, MODULE, "DynamicLossScaler");
-    read_flag(scaler, "dynamic", &got.dynamic);
+    read_loss_scale_flag(scaler, "dynamic", &got.dynamic);
     if (!got.dynamic) {
         *s = loss_scale_static(got.scale);
         return true;
@@ -73,8 +73,8 @@ bool loss_scale_read(struct loss_scale *s, const struct pk *scaler)
         !pk_as_int(pk_get(scaler, "last_overflow_iter"), &got.last_overflow) || got.last_overflow < -1 ||
         got.last_overflow >= got.iter + 1)
         return false;
-    read_flag(scaler, "consecutive_hysteresis", &got.consecutive);
-    read_flag(scaler, "raise_error_at_min_scale", &got.stop_at_min);
+    read_loss_scale_flag(scaler, "consecutive_hysteresis", &got.consecutive);
+    read_loss_scale_flag(scaler, "raise_error_at_min_scale", &got.stop_at_min);
     *s = got;
     return true;
 }

@@ -37,12 +37,12 @@ char *merge_parts_name(const char *text)
     return NULL;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_merge_parts(const void *a, const void *b)
 {
     return strcmp(((const struct merge_parts *)a)->name, ((const struct merge_parts *)b)->name);
 }
 
-static int refuse(const char *pattern, const char *why, const char *file, struct report *r)
+static int refuse_sub_params(const char *pattern, const char *why, const char *file, struct report *r)
 {
     report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
                "parameter_with_sub_params of universal_checkpoint_info: %.80s: %s, which is not supported",
@@ -51,8 +51,8 @@ static int refuse(const char *pattern, const char *why, const char *file, struct
 }
 
 /* Parse one pattern of an entry that is divided by rows. */
-static int take_pattern(struct merge_parts_list *l, const struct pk *info, const char *pattern, const char *file,
-                        struct report *r)
+static int parse_sub_params_pattern(struct merge_parts_list *l, const struct pk *info, const char *pattern,
+                                    const char *file, struct report *r)
 {
     struct merge_parts p = { .name = pattern ? merge_parts_name(pattern) : NULL };
     uint32_t n = 0;
@@ -67,12 +67,14 @@ static int take_pattern(struct merge_parts_list *l, const struct pk *info, const
     }
     named = p.name != NULL;
     free(p.name);
-    return refuse(pattern, named ? "sub_param_shard_widths do not say how many rows of its parts each rank has"
-                                 : "a pattern that is not one parameter's whole name", file, r);
+    return refuse_sub_params(pattern,
+                             named ? "sub_param_shard_widths do not say how many rows of its parts each rank has"
+                                   : "a pattern that is not one parameter's whole name",
+                             file, r);
 }
 
-static int take_entry(struct merge_parts_list *l, const struct pk *info, const struct pk *entry, const char *file,
-                      struct report *r)
+static int parse_sub_params_entry(struct merge_parts_list *l, const struct pk *info, const struct pk *entry,
+                                  const char *file, struct report *r)
 {
     uint32_t n = 0;
     struct pk **pattern = pk_items(pk_get(entry, "patterns"), &n);
@@ -80,12 +82,12 @@ static int take_entry(struct merge_parts_list *l, const struct pk *info, const s
     int rc = 0;
 
     if (!pattern || n == 0)
-        return refuse(NULL, "names no parameter", file, r);
+        return refuse_sub_params(NULL, "names no parameter", file, r);
     pk_as_int(pk_get(entry, "partition_dim"), &dim);
     if (dim != 0)
-        return refuse(pk_as_str(pattern[0]), "its parts are not cut by rows", file, r);
+        return refuse_sub_params(pk_as_str(pattern[0]), "its parts are not cut by rows", file, r);
     for (uint32_t i = 0; i < n && rc == 0; i++)
-        rc = take_pattern(l, info, pk_as_str(pattern[i]), file, r);
+        rc = parse_sub_params_pattern(l, info, pk_as_str(pattern[i]), file, r);
     return rc;
 }
 
@@ -97,12 +99,12 @@ struct merge_parts_list *merge_parts_read(const struct pk *info, const char *fil
     int rc = 0;
 
     for (uint32_t i = 0; entry && i < n && rc == 0; i++)
-        rc = take_entry(l, info, entry[i], file, r);
+        rc = parse_sub_params_entry(l, info, entry[i], file, r);
     if (l->n)
-        qsort(l->entry, (size_t)l->n, sizeof *l->entry, by_name);
+        qsort(l->entry, (size_t)l->n, sizeof *l->entry, compare_merge_parts);
     for (int i = 1; i < l->n && rc == 0; i++)
-        if (by_name(&l->entry[i - 1], &l->entry[i]) == 0)
-            rc = refuse(l->entry[i].name, "is named by two entries", file, r);
+        if (compare_merge_parts(&l->entry[i - 1], &l->entry[i]) == 0)
+            rc = refuse_sub_params(l->entry[i].name, "is named by two entries", file, r);
     if (rc == 0)
         return l;
     merge_parts_free(l);
@@ -122,7 +124,7 @@ const struct merge_parts *merge_parts_find(const struct merge_parts_list *l, con
 {
     const struct merge_parts key = { .name = (char *)name };
 
-    return l->n ? bsearch(&key, l->entry, (size_t)l->n, sizeof *l->entry, by_name) : NULL;
+    return l->n ? bsearch(&key, l->entry, (size_t)l->n, sizeof *l->entry, compare_merge_parts) : NULL;
 }
 
 int64_t merge_parts_width(const struct merge_parts *p, int part, int rank, int tp)

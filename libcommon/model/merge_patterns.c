@@ -201,7 +201,7 @@ static bool list_read(struct pattern_list *l, const struct pk *info, const char 
 }
 
 /* Check the keys of the block: report unknown ones, and fail for rules that are not supported. */
-static bool check_keys(const struct pk *info, bool fused, const char *file, struct report *r)
+static bool check_universal_info_keys(const struct pk *info, bool fused, const char *file, struct report *r)
 {
     static const char *const known[] = {
         "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size",
@@ -299,7 +299,7 @@ struct merge_patterns *merge_patterns_new(const struct pk *info, const char *con
     if (!info || pk_is_none(info))
         return NULL;
     p = xcalloc(1, sizeof *p);
-    ok = check_keys(info, fused, file, r);
+    ok = check_universal_info_keys(info, fused, file, r);
     p->fused = fused && ok ? merge_parts_read(info, file, r) : NULL;
     ok &= !fused || p->fused;
     for (int l = 0; l < N_LISTS; l++)

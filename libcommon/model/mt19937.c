@@ -20,7 +20,7 @@ static uint32_t twist(uint32_t high, uint32_t low, uint32_t far)
     return far ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
 }
 
-static void refill(struct mt19937 *r)
+static void mt19937_refill(struct mt19937 *r)
 {
     uint32_t *k = r->key;
 
@@ -34,7 +34,7 @@ uint32_t mt19937_next(struct mt19937 *r)
     uint32_t y;
 
     if (r->pos == N)
-        refill(r);
+        mt19937_refill(r);
     y = r->key[r->pos++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;

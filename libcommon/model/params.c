@@ -117,7 +117,7 @@ static bool is_final_layernorm(const char *param)
 }
 
 /* Match whole components only: "xdense_h_to_4h.bias" belongs to another module. */
-static bool ends_in(const char *param, const char *tail)
+static bool has_component_tail(const char *param, const char *tail)
 {
     size_t n = strlen(param), k = strlen(tail);
 
@@ -126,13 +126,13 @@ static bool ends_in(const char *param, const char *tail)
 
 bool param_ends(const char *param, enum role r)
 {
-    return ends_in(param, table[r].tail ? table[r].tail : table[r].key);
+    return has_component_tail(param, table[r].tail ? table[r].tail : table[r].key);
 }
 
 static const struct param_row *row_by_tail(const char *param)
 {
     for (int i = 0; i < ROLE_N; i++)
-        if (table[i].tail && ends_in(param, table[i].tail))
+        if (table[i].tail && has_component_tail(param, table[i].tail))
             return &table[i];
     return NULL;
 }
@@ -173,12 +173,14 @@ enum merge_rule merge_rule_of(const char *param)
 
     if (row)
         return row->merge;
-    return ends_in(param, PARAM_HEAD) ? MERGE_VOCAB : is_final_layernorm(param) ? MERGE_REPLICATED : MERGE_CAT0;
+    return has_component_tail(param, PARAM_HEAD) ? MERGE_VOCAB
+           : is_final_layernorm(param)           ? MERGE_REPLICATED
+                                                 : MERGE_CAT0;
 }
 
 bool merge_rule_known(const char *param)
 {
-    return row_by_tail(param) || ends_in(param, PARAM_HEAD) || is_final_layernorm(param);
+    return row_by_tail(param) || has_component_tail(param, PARAM_HEAD) || is_final_layernorm(param);
 }
 
 bool param_is_tied(const char *param)

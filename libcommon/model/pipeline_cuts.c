@@ -155,7 +155,7 @@ static int method_words(const char *method)
 /* How a method weighs specs. Case is ignored, as in the trainer. */
 enum pipeline_rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST, RULE_EVEN };
 
-static enum pipeline_rule rule_of(const char *method)
+static enum pipeline_rule parse_pipeline_rule(const char *method)
 {
     if (strcasecmp(method, "parameters") == 0)
         return RULE_PARAMETERS;
@@ -170,12 +170,13 @@ static enum pipeline_rule rule_of(const char *method)
 
 bool pipeline_method_known(const char *method)
 {
-    return rule_of(method) != RULE_UNKNOWN;
+    return parse_pipeline_rule(method) != RULE_UNKNOWN;
 }
 
 bool pipeline_method_genuine(const char *method)
 {
-    return pipeline_method_known(method) && rule_of(method) != RULE_COST && rule_of(method) != RULE_EVEN;
+    return pipeline_method_known(method) && parse_pipeline_rule(method) != RULE_COST &&
+           parse_pipeline_rule(method) != RULE_EVEN;
 }
 
 /*
@@ -242,9 +243,9 @@ static void cut_evenly(int n_layers, int n_stages, int *layers)
         layers[p] = n_layers / n_stages + (p >= first && p < first + rest);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
+static int64_t gcd_i64(int64_t a, int64_t b)
 {
-    return b ? gcd(b, a % b) : a;
+    return b ? gcd_i64(b, a % b) : a;
 }
 
 /*
@@ -253,7 +254,7 @@ static int64_t gcd(int64_t a, int64_t b)
  */
 static int weigh_elements(const struct pipeline_specs *s, int *weight, struct err *e)
 {
-    int64_t unit = gcd(gcd(s->embedding_elems, s->layer_elems), s->final_norm_elems);
+    int64_t unit = gcd_i64(gcd_i64(s->embedding_elems, s->layer_elems), s->final_norm_elems);
 
     if (s->embedding_elems <= 0 || s->layer_elems <= 0 || s->final_norm_elems <= 0 ||
         (s->embedding_elems / unit * 2 + s->layer_elems / unit * s->n_layers) > INT_MAX) {
@@ -271,7 +272,7 @@ static int weigh_elements(const struct pipeline_specs *s, int *weight, struct er
 static int cut_specs(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
                      int *parts, struct err *e)
 {
-    enum pipeline_rule rule = rule_of(method);
+    enum pipeline_rule rule = parse_pipeline_rule(method);
     int *weight, rc = 0;
 
     if (rule == RULE_UNIFORM) {
@@ -344,11 +345,11 @@ int pipeline_cut(const struct pipeline_specs *s, const char *method, enum pipeli
         err_usage(e, "%d pipeline specs, at most %d supported", s->n, SPECS_MAX);
         return -1;
     }
-    if (rule_of(method) == RULE_EVEN) {
+    if (parse_pipeline_rule(method) == RULE_EVEN) {
         cut_evenly(s->n_layers, n_stages, layers);
         return n_stages - 1;
     }
-    if (rule_of(method) == RULE_COST)
+    if (parse_pipeline_rule(method) == RULE_COST)
         return cut_by_cost(s, n_stages, layers, e) < 0 ? -1 : n_stages - 1;
     parts = xcalloc((size_t)n_stages + 1, sizeof *parts);
     norm = cut_specs(s, method, how, n_stages, parts, e);

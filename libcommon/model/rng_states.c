@@ -18,7 +18,7 @@ enum { MT_WORDS = 624, TORCH_STATE = 5056, CUDA_STATE = 16, TRACKER_OFFSET = 271
 static const char *const keys[] = { "random_rng_state", "np_rng_state", "torch_rng_state", "cuda_rng_state",
                                     "rng_tracker_states" };
 
-static struct pk *tuple_of(struct arena *a, struct pk *const *item, int n)
+static struct pk *rng_pk_tuple(struct arena *a, struct pk *const *item, int n)
 {
     struct pk *t = pk_tuple(a);
 
@@ -68,10 +68,10 @@ static struct pk *python_state(struct arena *a, uint64_t seed)
     for (int i = 0; i < MT_WORDS; i++)
         pk_add(a, words, pk_int(a, mt[i]));
     pk_add(a, words, pk_int(a, MT_WORDS));
-    return tuple_of(a, (struct pk *[]){ pk_int(a, 3), words, pk_none(a) }, 3);
+    return rng_pk_tuple(a, (struct pk *[]){ pk_int(a, 3), words, pk_none(a) }, 3);
 }
 
-static struct pk *bytes_of(struct arena *a, const void *p, size_t n)
+static struct pk *rng_pk_bytes(struct arena *a, const void *p, size_t n)
 {
     struct pk *v = arena_alloc(a, sizeof *v);
 
@@ -92,16 +92,19 @@ static struct pk *numpy_state(struct arena *a, uint64_t seed)
     for (int i = 0; i < MT_WORDS; i++)
         put_le32(raw + 4 * i, mt.key[i]);
     dtype = pk_call(a, pk_global(a, "numpy", "dtype"),
-                    tuple_of(a, (struct pk *[]){ pk_str(a, "u4"), pk_bool(a, false), pk_bool(a, true) }, 3));
-    dtype->state = tuple_of(a, (struct pk *[]){ pk_int(a, 3), pk_str(a, "<"), pk_none(a), pk_none(a), pk_none(a),
+                    rng_pk_tuple(a, (struct pk *[]){ pk_str(a, "u4"), pk_bool(a, false), pk_bool(a, true) }, 3));
+    dtype->state = rng_pk_tuple(a, (struct pk *[]){ pk_int(a, 3), pk_str(a, "<"), pk_none(a), pk_none(a), pk_none(a),
                                                 pk_int(a, -1), pk_int(a, -1), pk_int(a, 0) }, 8);
     array = pk_call(a, pk_global(a, "numpy.core.multiarray", "_reconstruct"),
-                    tuple_of(a, (struct pk *[]){ pk_global(a, "numpy", "ndarray"),
-                                                 tuple_of(a, (struct pk *[]){ pk_int(a, 0) }, 1),
-                                                 bytes_of(a, "b", 1) }, 3));
-    array->state = tuple_of(a, (struct pk *[]){ pk_int(a, 1), tuple_of(a, (struct pk *[]){ pk_int(a, MT_WORDS) }, 1),
-                                                dtype, pk_bool(a, false), bytes_of(a, raw, sizeof raw) }, 5);
-    return tuple_of(a, (struct pk *[]){ pk_str(a, "MT19937"), array, pk_int(a, MT_WORDS), pk_int(a, 0),
+                    rng_pk_tuple(a, (struct pk *[]){ pk_global(a, "numpy", "ndarray"),
+                                                 rng_pk_tuple(a, (struct pk *[]){ pk_int(a, 0) }, 1),
+                                                 rng_pk_bytes(a, "b", 1) }, 3));
+    array->state =
+        rng_pk_tuple(a,
+                     (struct pk *[]){ pk_int(a, 1), rng_pk_tuple(a, (struct pk *[]){ pk_int(a, MT_WORDS) }, 1), dtype,
+                                      pk_bool(a, false), rng_pk_bytes(a, raw, sizeof raw) },
+                     5);
+    return rng_pk_tuple(a, (struct pk *[]){ pk_str(a, "MT19937"), array, pk_int(a, MT_WORDS), pk_int(a, 0),
                                         pk_float(a, 0) }, 5);
 }
 

@@ -95,21 +95,22 @@ enum { LINE = 64 };
 
 /*
  * Transpose rows of n_cols elements, `stride` bytes apart, into lines of the tile. Full tiles of 2-byte elements
- * use turn_full_2() below.
+ * use transpose_full_tile_2() below.
  */
-#define TURN_TILE(type)                                                                 \
+#define TRANSPOSE_TILE(type)                                                                 \
     for (uint64_t r = 0; r < n_rows; r++)                                               \
         for (uint64_t c = 0; c < n_cols; c++)                                           \
             memcpy(tile + c * LINE + r * sizeof(type), from + r * stride + c * sizeof(type), sizeof(type))
 
-static void turn_2(uint8_t *tile, const uint8_t *from, uint64_t stride, uint64_t n_rows, uint64_t n_cols)
+static void transpose_partial_tile_2(uint8_t *tile, const uint8_t *from, uint64_t stride, uint64_t n_rows,
+                                     uint64_t n_cols)
 {
-    TURN_TILE(uint16_t);
+    TRANSPOSE_TILE(uint16_t);
 }
 
-static void turn_4(uint8_t *tile, const uint8_t *from, uint64_t stride, uint64_t n_rows, uint64_t n_cols)
+static void transpose_tile_4(uint8_t *tile, const uint8_t *from, uint64_t stride, uint64_t n_rows, uint64_t n_cols)
 {
-    TURN_TILE(uint32_t);
+    TRANSPOSE_TILE(uint32_t);
 }
 
 typedef uint16_t eight __attribute__((vector_size(16)));
@@ -126,7 +127,7 @@ static inline void merge_rows(eight *v)
     memcpy(v, w, sizeof w);
 }
 
-static inline void turn_8x8(uint8_t *to, const uint8_t *from, uint64_t stride)
+static inline void transpose_u16_8x8(uint8_t *to, const uint8_t *from, uint64_t stride)
 {
     eight v[8];
 
@@ -139,11 +140,11 @@ static inline void turn_8x8(uint8_t *to, const uint8_t *from, uint64_t stride)
         memcpy(to + c * LINE, &v[c], sizeof v[c]);
 }
 
-static void turn_full_2(uint8_t *tile, const uint8_t *from, uint64_t stride)
+static void transpose_full_tile_2(uint8_t *tile, const uint8_t *from, uint64_t stride)
 {
     for (int r = 0; r < 32; r += 8)
         for (int c = 0; c < 32; c += 8)
-            turn_8x8(tile + c * LINE + r * 2, from + (uint64_t)r * stride + c * 2, stride);
+            transpose_u16_8x8(tile + c * LINE + r * 2, from + (uint64_t)r * stride + c * 2, stride);
 }
 
 void elements_transpose(void *dst, uint64_t dst_stride, const void *src, uint64_t rows, uint64_t cols, int size)
@@ -161,11 +162,11 @@ void elements_transpose(void *dst, uint64_t dst_stride, const void *src, uint64_
             uint64_t stride = cols * (uint64_t)size;
 
             if (size == 4)
-                turn_4(tile, corner, stride, n_rows, n_cols);
+                transpose_tile_4(tile, corner, stride, n_rows, n_cols);
             else if (n_rows < side || n_cols < side)
-                turn_2(tile, corner, stride, n_rows, n_cols);
+                transpose_partial_tile_2(tile, corner, stride, n_rows, n_cols);
             else
-                turn_full_2(tile, corner, stride);
+                transpose_full_tile_2(tile, corner, stride);
             for (uint64_t c = 0; c < n_cols; c++)
                 memcpy(to + (c0 + c) * dst_stride + r0 * (uint64_t)size, tile + c * LINE, n_rows * (uint64_t)size);
         }

@@ -72,7 +72,7 @@ static bool work_on_ready(struct worker *w)
 }
 
 /* Process chunks until the plan has no more of them, or the run has failed, and no request is in flight. */
-static void work(struct worker *w)
+static void run_exec_worker(struct worker *w)
 {
     struct io_req *io;
     struct chunk *c;
@@ -101,7 +101,7 @@ static void run_worker(struct run *x, int number, uint8_t *mem, int n_bufs)
     w.ready = xcalloc((size_t)n_bufs, sizeof *w.ready);
     for (int i = 0; i < n_bufs; i++)
         w.free_buf[i] = mem + (size_t)(n_bufs - 1 - i) * (x->chunk + SLACK);
-    work(&w);
+    run_exec_worker(&w);
     io_close(w.io);
     free(w.free_buf);
     free(w.chunk);

@@ -11,7 +11,7 @@ void exec_give_buf(struct worker *w, uint8_t **buf)
 }
 
 /* Call `tell` for each of an item's destinations. */
-static void tell_outputs(struct run *x, const struct plan_item *it, void (*tell)(struct outputs *o, int dst))
+static void for_each_output(struct run *x, const struct plan_item *it, void (*tell)(struct outputs *o, int dst))
 {
     if (it->dst >= 0)
         tell(x->outputs, it->dst);
@@ -22,7 +22,7 @@ static void tell_outputs(struct run *x, const struct plan_item *it, void (*tell)
 void exec_pin(struct run *x, struct chunk *c)
 {
     if (!c->pinned)
-        tell_outputs(x, c->g.item, outputs_pin);
+        for_each_output(x, c->g.item, outputs_pin);
     c->pinned = true;
 }
 
@@ -32,7 +32,7 @@ void exec_drop_chunk(struct worker *w, struct chunk *c)
     exec_give_buf(w, &c->in);
     exec_give_buf(w, &c->out);
     if (c->pinned)
-        tell_outputs(w->x, c->g.item, outputs_unpin);
+        for_each_output(w->x, c->g.item, outputs_unpin);
     c->pinned = c->failed = false;
     c->state = CHUNK_UNUSED;
     w->n_active--;
@@ -65,7 +65,7 @@ static void end_item(struct run *x, struct plan_item *it)
 {
     struct err e = {0};
 
-    tell_outputs(x, it, outputs_item_done);
+    for_each_output(x, it, outputs_item_done);
     if (replicas_disagree(x, it, &e) || (x->o->item_done && x->o->item_done(x->o->ctx, it, &e) < 0))
         exec_fail(x, &e);
 }
@@ -105,7 +105,7 @@ struct chunk *exec_start_chunk(struct worker *w)
 
     if (w->exhausted || x->stop || w->n_free < 2 || w->n_reading >= w->n_bufs / 2)
         return NULL;
-    if (!exec_take_chunk(x, w->lane, &item, &at, &len)) {
+    if (!exec_next_chunk(x, w->lane, &item, &at, &len)) {
         w->exhausted = true;
         return NULL;
     }

@@ -116,7 +116,7 @@ static uint64_t cut_next(const struct run *x, const struct exec_lane *l)
 }
 
 /* Hand out the lane's next chunk. Returns false if there is none. Must be called with the lock held. */
-static bool take_next(struct run *x, struct exec_lane *l, int *item, uint64_t *at, uint64_t *len)
+static bool next_lane_chunk(struct run *x, struct exec_lane *l, int *item, uint64_t *at, uint64_t *len)
 {
     while (l->item < l->end) {
         const struct plan_item *it = plan_item(x->plan, l->item);
@@ -142,7 +142,7 @@ static bool take_next(struct run *x, struct exec_lane *l, int *item, uint64_t *a
     return false;
 }
 
-bool exec_take_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len)
+bool exec_next_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len)
 {
     bool found = false;
 
@@ -154,7 +154,7 @@ bool exec_take_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t 
     }
     pthread_mutex_lock(&x->lock);
     for (int i = 0; i < x->n_lanes && !found && !x->stop; i++)
-        found = take_next(x, &x->lane[(lane + i) % x->n_lanes], item, at, len);
+        found = next_lane_chunk(x, &x->lane[(lane + i) % x->n_lanes], item, at, len);
     pthread_mutex_unlock(&x->lock);
     return found;
 }

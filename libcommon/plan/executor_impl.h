@@ -163,7 +163,7 @@ void exec_share_lanes(struct run *x, int workers);
  * Get the next chunk of a lane or, if it has none left, of the next lane that has one. Returns false if there is
  * none or the run was stopped.
  */
-bool exec_take_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len);
+bool exec_next_chunk(struct run *x, int lane, int *item, uint64_t *at, uint64_t *len);
 
 /* ---- executor_chunk.c ---- */
 

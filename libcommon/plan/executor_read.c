@@ -30,7 +30,7 @@ static int source_fd(struct run *x, int file, bool *direct, struct err *e)
  * Check that the file contains the extent. This covers files that a read cannot check: files in memory have no
  * short reads, and a window is followed by other data.
  */
-static int check_length(struct files *f, const struct record *rec, const struct extent *x, struct err *e)
+static int check_extent_in_file(struct files *f, const struct record *rec, const struct extent *x, struct err *e)
 {
     uint64_t size = files_size(f, rec->file);
 
@@ -60,7 +60,7 @@ static uint64_t in_room(const struct run *x, const struct chunk *c)
 }
 
 /* Add a request that reads [at, end) of a file into the input buffer. Returns 1 if there is no room. */
-static int add_read(struct run *x, struct chunk *c, int file, uint64_t at, uint64_t end, struct err *e)
+static int add_read_request(struct run *x, struct chunk *c, int file, uint64_t at, uint64_t end, struct err *e)
 {
     uint64_t from = align_down(at, BLOCK), len = align_up(end, BLOCK) - from;
     struct request *r;
@@ -90,7 +90,7 @@ static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc
     uint64_t base, at, end;
     int rc;
 
-    if (check_length(f, rec, &pc->src, e) < 0)
+    if (check_extent_in_file(f, rec, &pc->src, e) < 0)
         return -1;
     if (mem) {
         *src = mem + rec->at + pc->src.at;
@@ -102,7 +102,7 @@ static int plan_read(struct run *x, struct chunk *c, const struct tmap_piece *pc
     if (r && r->file == rec->file && at >= r->io.at && at <= r->io.at + r->io.len)
         rc = lengthen(r, end, in_room(x, c));
     else
-        rc = add_read(x, c, rec->file, at, end, e);
+        rc = add_read_request(x, c, rec->file, at, end, e);
     if (rc != 0)
         return rc;
     r = &c->req[c->n_reqs - 1];

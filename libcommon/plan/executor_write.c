@@ -169,7 +169,7 @@ static bool write_span(struct worker *w, struct chunk *c, const struct span *s)
 }
 
 /* Collect part i of the chunk's rows at an address suitable for its write, and advance *to past it. */
-static struct span deal_column(struct chunk *c, int i, uint8_t **to)
+static struct span gather_output_column(struct chunk *c, int i, uint8_t **to)
 {
     struct plan_item *it = c->g.item;
     struct plan_out *out = &it->out[i];
@@ -201,7 +201,7 @@ static bool write_columns(struct worker *w, struct chunk *c)
     uint8_t *to = in_out ? c->in : c->out;
 
     for (int i = 0; i < c->g.item->n_outs; i++) {
-        struct span s = deal_column(c, i, &to);
+        struct span s = gather_output_column(c, i, &to);
 
         if (!write_span(w, c, &s))
             return false;
@@ -210,7 +210,7 @@ static bool write_columns(struct worker *w, struct chunk *c)
     return true;
 }
 
-static bool write_result(struct worker *w, struct chunk *c)
+static bool write_chunk_result(struct worker *w, struct chunk *c)
 {
     const struct plan_item *it = c->g.item;
     struct span s = { .dst = it->dst, .buf = c->result, .at = c->dst_at, .end = c->dst_at + exec_out_len(c),
@@ -229,7 +229,7 @@ enum exec_step exec_write_chunk(struct worker *w, struct chunk *c)
     c->state = CHUNK_WRITING;
     w->n_reading--;
     c->n_reqs = 0;
-    c->failed = !write_result(w, c);
+    c->failed = !write_chunk_result(w, c);
     return c->n_under_way > 0 ? EXEC_WAIT : c->failed ? EXEC_FAILED : EXEC_END;
 }
 
@@ -239,7 +239,7 @@ enum exec_step exec_write_chunk(struct worker *w, struct chunk *c)
  * Limit the dirty data in the page cache: start the write-back of this run, and drop an earlier run that is a
  * window of four chunks back.
  */
-static void write_behind(const struct run *x, const struct request *r)
+static void limit_dirty_pages(const struct run *x, const struct request *r)
 {
     uint64_t window = 4 * x->chunk, end = r->io.at + r->io.len;
     int fd = r->io.fd;
@@ -262,7 +262,7 @@ bool exec_write_came(struct worker *w, struct request *r)
         if (r->direct)
             x->used_direct = true;
         else
-            write_behind(x, r);
+            limit_dirty_pages(x, r);
         return true;
     }
     if (io->res > 0) {

@@ -17,7 +17,7 @@
  */
 enum { MIN_FUSED_RUN = 1024, CACHE_BYTES = 32768 };
 
-static uint64_t run_of(const struct tmap_slice *s)
+static uint64_t slice_run_bytes(const struct tmap_slice *s)
 {
     return s->box ? s->box->level[s->box->n - 1].len : s->row_part;
 }
@@ -32,7 +32,7 @@ void gather_begin(struct gather *g)
         return;
     g->hash_output |= !plan_counts_all(g->plan, g->item_no);
     for (int k = 0; k < m->n_slices; k++)
-        if (run_of(&m->slice[k]) < MIN_FUSED_RUN)
+        if (slice_run_bytes(&m->slice[k]) < MIN_FUSED_RUN)
             g->hash_output = true;
 }
 
@@ -194,7 +194,7 @@ static bool combine(const struct gather *g)
     return !(n_differ && it->policy == REPLICAS_FAIL);
 }
 
-static void convert(const struct gather *g)
+static void convert_gathered_elems(const struct gather *g)
 {
     struct elements_loss loss = {0};
 
@@ -210,7 +210,7 @@ bool gather_end(const struct gather *g)
     if (tmap_layers(g->item->map) > 1 && !combine(g))
         return false;
     if (g->item->op != PLAN_COPY)
-        convert(g);
+        convert_gathered_elems(g);
     if (g->hash_output && !g->item->transpose_row)
         add_to_item(g, 0, len, crc_bytes(0, g->out, len));
     return true;

@@ -64,7 +64,7 @@ struct outputs *outputs_new(struct plan *p, bool direct)
 }
 
 /* Close the file's descriptors if it is open and not pinned. Must be called with the lock held. */
-static void close_idle(struct outputs *o, struct output *x)
+static void close_idle_output(struct outputs *o, struct output *x)
 {
     if (x->pins || (x->fd < 0 && x->fd_direct < 0))
         return;
@@ -85,7 +85,7 @@ void outputs_free(struct outputs *o)
         return;
     for (int i = 0; i < plan_n_dst(o->plan); i++) {
         o->out[i].pins = 0;
-        close_idle(o, &o->out[i]);
+        close_idle_output(o, &o->out[i]);
     }
     pthread_mutex_destroy(&o->lock);
     free(o->out);
@@ -111,7 +111,7 @@ void outputs_unpin(struct outputs *o, int dst)
     pthread_mutex_lock(&o->lock);
     x->pins--;
     if (o->n_open > o->keep_open)
-        close_idle(o, x);
+        close_idle_output(o, x);
     pthread_mutex_unlock(&o->lock);
 }
 
@@ -121,7 +121,7 @@ void outputs_item_done(struct outputs *o, int dst)
 
     pthread_mutex_lock(&o->lock);
     if (--x->items_left == 0)
-        close_idle(o, x);
+        close_idle_output(o, x);
     pthread_mutex_unlock(&o->lock);
 }
 

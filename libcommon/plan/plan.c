@@ -119,7 +119,7 @@ int plan_add_dst(struct plan *p, const char *path)
     return plan_add_sized(p, path, 0);
 }
 
-static int add_item(struct plan *p, struct plan_item pub)
+static int append_plan_item(struct plan *p, struct plan_item pub)
 {
     ARRAY_ROOM(p->item, p->cap_items, p->n_items + 1);
     p->item[p->n_items] = xcalloc(1, sizeof **p->item);
@@ -132,8 +132,14 @@ static int add_item(struct plan *p, struct plan_item pub)
 int plan_add(struct plan *p, const struct plan_range *r, int dst, uint64_t dst_at)
 {
     assert(!p->closed && dst < p->n_dst && r->from <= r->map->len && r->len <= r->map->len - r->from);
-    return add_item(p, (struct plan_item){ .map = r->map, .from = r->from, .len = r->len, .dst = dst, .dst_at = dst_at,
-                                           .policy = r->policy, .name = r->name, .user = r->user });
+    return append_plan_item(p, (struct plan_item){ .map = r->map,
+                                                   .from = r->from,
+                                                   .len = r->len,
+                                                   .dst = dst,
+                                                   .dst_at = dst_at,
+                                                   .policy = r->policy,
+                                                   .name = r->name,
+                                                   .user = r->user });
 }
 
 int plan_add_columns(struct plan *p, const struct plan_range *r, uint64_t part, const struct plan_out *out, int n_outs)
@@ -282,7 +288,7 @@ static int by_reader(const void *va, const void *vb)
          : cmp_u64(a->slice_at, b->slice_at);
 }
 
-static int by_place(const void *va, const void *vb)
+static int compare_claims(const void *va, const void *vb)
 {
     const struct claim *a = va, *b = vb;
 
@@ -317,7 +323,7 @@ static void list_parts(struct plan *p, int i, int first, int end)
 }
 
 /* Add a run that no item reads. All gaps of a record belong to one item. */
-static void add_gap(struct plan *p, struct gap **g, int record, uint64_t at, uint64_t end)
+static void add_record_gap(struct plan *p, struct gap **g, int record, uint64_t at, uint64_t end)
 {
     struct extent *x;
 
@@ -339,7 +345,7 @@ static void add_gap(struct plan *p, struct gap **g, int record, uint64_t at, uin
 }
 
 /* Process the claims of one record, sorted by offset: see the drawing at the top. Returns whether any overlap. */
-static bool settle_record(struct plan *p, struct claim *c, int n)
+static bool resolve_record_claims(struct plan *p, struct claim *c, int n)
 {
     int record = c->record;
     uint64_t pos = 0, len = files_record(p->files, record)->len;
@@ -350,16 +356,17 @@ static bool settle_record(struct plan *p, struct claim *c, int n)
     for (int k = 0; k < n; k++) {
         assert(c[k].at <= len && c[k].len <= len - c[k].at);
         if (c[k].at > pos)
-            add_gap(p, &g, record, pos, c[k].at);
+            add_record_gap(p, &g, record, pos, c[k].at);
         if (c[k].at < pos) {
             c[k].skip = min_u64(pos - c[k].at, c[k].len);
             p->item[c[k].item]->overlaps = overlaps = true;
         }
         pos = max_u64(pos, c[k].at + c[k].len);
     }
-    add_gap(p, &g, record, pos, len);
+    add_record_gap(p, &g, record, pos, len);
     if (g) {
-        int i = add_item(p, (struct plan_item){ .map = &g->map, .len = g->map.len, .dst = -1, .name = g->name });
+        int i =
+            append_plan_item(p, (struct plan_item){ .map = &g->map, .len = g->map.len, .dst = -1, .name = g->name });
 
         p->item[i]->part = xcalloc(1, sizeof *p->item[i]->part);
         p->item[i]->part->record = record;
@@ -385,13 +392,13 @@ void plan_close(struct plan *p)
         list_parts(p, i, first, p->n_claims);
     }
     if (p->n_claims)
-        qsort(p->claim, (size_t)p->n_claims, sizeof *p->claim, by_place);
+        qsort(p->claim, (size_t)p->n_claims, sizeof *p->claim, compare_claims);
     for (int k = 0, n; k < p->n_claims; k += n) {
         struct record_state *r = &p->record[p->claim[k].record];
 
         for (n = 1; k + n < p->n_claims && p->claim[k + n].record == p->claim[k].record; n++)
             ;
-        if (!settle_record(p, p->claim + k, n))
+        if (!resolve_record_claims(p, p->claim + k, n))
             continue;
         qsort(p->claim + k, (size_t)n, sizeof *p->claim, by_reader);
         memmove(p->claim + kept, p->claim + k, (size_t)n * sizeof *p->claim);
@@ -484,7 +491,7 @@ static const char *reader_of(const struct plan *p, int record)
     return NULL;
 }
 
-static int check_record(const struct plan *p, int record, struct err *e)
+static int check_record_sum(const struct plan *p, int record, struct err *e)
 {
     const struct record *r = files_record(p->files, record);
     uint32_t crc = p->record[record].sum.acc;
@@ -515,7 +522,7 @@ int plan_record_add(struct plan *p, int i, const struct extent *x, uint32_t crc,
     crc_sum_merge(&part->sum, x->len, shifted);
     if (crc_sum_merge(&rec->sum, x->len, shifted) != total)
         return 0;
-    return check_record(p, x->record, e);
+    return check_record_sum(p, x->record, e);
 }
 
 int plan_check_records(struct plan *p, struct err *e)
@@ -530,7 +537,7 @@ int plan_check_records(struct plan *p, struct err *e)
                      (unsigned long long)p->record[i].sum.seen, (unsigned long long)r->len);
             return -1;
         }
-        if (check_record(p, i, e) < 0)
+        if (check_record_sum(p, i, e) < 0)
             return -1;
     }
     return 0;
@@ -596,7 +603,7 @@ int plan_seen_add(struct plan *p, const struct plan_seen *other, struct err *e)
     for (int k = 0; k < n && rc == 0; k++)
         if (other[k].bytes && crc_sum_merge(&p->record[record[k]].sum, other[k].bytes, (uint32_t)other[k].acc) ==
                                   files_record(p->files, record[k])->len)
-            rc = check_record(p, record[k], e);
+            rc = check_record_sum(p, record[k], e);
     free(record);
     return rc;
 }

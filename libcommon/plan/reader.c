@@ -62,7 +62,7 @@ static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struc
 }
 
 /* Read all copies and combine them into buf. */
-static int read_copies(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
+static int read_combined_copies(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
     int n = r->map->n_slices, rc = 0;
     const void **copy = xcalloc((size_t)n, sizeof *copy);
@@ -98,7 +98,7 @@ int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct
         r->plan = NULL;
     }
     rc = alone ? tmap_read_seen(r->map, r->files, (struct tmap_range){ 0, from, len }, buf, &watch,
-                                e) : read_copies(r, from, len, buf, e);
+                                e) : read_combined_copies(r, from, len, buf, e);
     if (rc == 0 && r->plan) {
         r->crc = crc_bytes(r->crc, buf, len);
         r->next += len;

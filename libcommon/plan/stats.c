@@ -159,7 +159,7 @@ TWICE double from_ordered(int32_t k)
 }
 
 /* Make the same additions in the same order as add_doubles(). */
-TWICE void add_sums(struct stats *s, const int32_t *bits, uint64_t n)
+TWICE void sum_f32_bits(struct stats *s, const int32_t *bits, uint64_t n)
 {
     typedef float quad __attribute__((vector_size(4 * LANES)));
     vec sum = {0}, sum_sq = {0};
@@ -192,7 +192,7 @@ TWICE void add_finite(struct stats *s, const int32_t *bits, uint64_t n)
     struct stats b = { .n = n };
     int32_t lo = INT32_MAX, hi = INT32_MIN, zero = 0, signs = 0, minus_zero = 0;
 
-    add_sums(&b, bits, n);
+    sum_f32_bits(&b, bits, n);
     #pragma omp simd reduction(min:lo) reduction(max:hi)
     for (uint64_t i = 0; i < n; i++) {
         int32_t k = ordered(bits[i]);
@@ -222,7 +222,7 @@ TWICE bool add_floats_any(struct stats *s, const int32_t *bits, uint64_t n, bool
     if (!all_finite(bits, n))
         return false;
     if (sums_only)
-        add_sums(s, bits, n);
+        sum_f32_bits(s, bits, n);
     else
         add_finite(s, bits, n);
     return true;
@@ -386,7 +386,7 @@ static uint64_t block_ulps(enum dtype t, const uint8_t *a, const uint8_t *b, uin
 }
 
 /* Returns the number of elements whose bits differ. */
-static uint64_t count_differing(enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n)
+static uint64_t count_differing_elems(enum dtype t, const uint8_t *a, const uint8_t *b, uint64_t n)
 {
     uint64_t size = (uint64_t)dtype_size(t), n_differ = 0;
 
@@ -466,7 +466,7 @@ static void diff_block(struct stats_diff *d, enum dtype t, const uint8_t *a, con
         first++;
     if (d->n_differ == 0)
         d->first = d->n + first;
-    d->n_differ += count_differing(t, a, b, n);
+    d->n_differ += count_differing_elems(t, a, b, n);
     d->n_not_finite += count_not_finite(size, a, b, v, w, n);
     d->max_ulps = max_u64(d->max_ulps, block_ulps(t, a, b, n, any_nan));
     d->n += n;
@@ -603,7 +603,7 @@ static bool block_is_odd(enum dtype t, const uint8_t *b, uint64_t len, bool nega
     return any_odd(t, b, len, negative);
 }
 
-static void count(struct values *v, enum dtype t, const uint8_t *b, uint64_t len, bool negative)
+static void count_nonfinite(struct values *v, enum dtype t, const uint8_t *b, uint64_t len, bool negative)
 {
     const struct bits of = bits_of[t];
     const uint64_t size = (uint64_t)dtype_size(t);
@@ -630,7 +630,7 @@ void values_add(struct values *v, enum dtype t, const void *bytes, uint64_t len,
         const uint64_t n = len - at < ODD_BLOCK ? len - at : ODD_BLOCK, lanes = n / ODD_LANES * ODD_LANES;
 
         if (lanes == 0 || block_is_odd(t, b + at, lanes, negative)) {
-            count(v, t, b + at, n, negative);
+            count_nonfinite(v, t, b + at, n, negative);
             at += n;
         } else {
             at += lanes;

@@ -45,7 +45,7 @@ struct stats_survey {
 
 /* ---- joining ---- */
 
-static void join(struct tally *t, const struct stats_piece *p)
+static void join_stats_piece(struct tally *t, const struct stats_piece *p)
 {
     if (t->job->b)
         stats_diff_join(&t->job->diff, &p->diff);
@@ -58,7 +58,7 @@ static void join(struct tally *t, const struct stats_piece *p)
  * Join the sums of a chunk, or keep them if an earlier chunk is missing. The kept sums are few: at most one per
  * chunk in progress. Must be called with the lock held.
  */
-static void add_sums(struct tally *t, struct stats_piece *sums)
+static void join_chunk_sums(struct tally *t, struct stats_piece *sums)
 {
     struct stats_piece **at = &t->early, *done;
 
@@ -72,9 +72,9 @@ static void add_sums(struct tally *t, struct stats_piece *sums)
         *at = kept;
         return;
     }
-    join(t, sums);
+    join_stats_piece(t, sums);
     while ((done = t->early) && done->from == t->joined) {
-        join(t, done);
+        join_stats_piece(t, done);
         t->early = done->next;
         free(done);
     }
@@ -86,7 +86,7 @@ static void add_sums(struct tally *t, struct stats_piece *sums)
  * Remove and return the kept chunk of the other tensor at the same offset, or NULL. Must be called with the lock
  * held.
  */
-static struct stats_piece *take_twin(struct tally *t, uint64_t from, bool is_b)
+static struct stats_piece *pop_twin_chunk(struct tally *t, uint64_t from, bool is_b)
 {
     for (struct stats_piece **at = &t->lonely, *p; (p = *at); at = &p->next)
         if (p->from == from && p->is_b != is_b) {
@@ -97,13 +97,13 @@ static struct stats_piece *take_twin(struct tally *t, uint64_t from, bool is_b)
 }
 
 /* Returns the twin chunk. If it has not arrived, keeps a copy of these bytes for it and returns NULL. */
-static struct stats_piece *meet_twin(struct stats_survey *v, struct tally *t, bool is_b, uint64_t from,
-                                     const void *bytes, uint64_t len)
+static struct stats_piece *match_twin_chunk(struct stats_survey *v, struct tally *t, bool is_b, uint64_t from,
+                                            const void *bytes, uint64_t len)
 {
     struct stats_piece *twin, *mine;
 
     pthread_mutex_lock(&v->lock);
-    twin = take_twin(t, from, is_b);
+    twin = pop_twin_chunk(t, from, is_b);
     mine = twin ? NULL : v->spare;
     if (mine)
         v->spare = mine->next;
@@ -117,7 +117,7 @@ static struct stats_piece *meet_twin(struct stats_survey *v, struct tally *t, bo
     memcpy(mine->bytes, bytes, len);
 
     pthread_mutex_lock(&v->lock);
-    twin = take_twin(t, from, is_b);            /* it may have arrived in the meantime */
+    twin = pop_twin_chunk(t, from, is_b);            /* it may have arrived in the meantime */
     if (twin) {
         mine->next = v->spare;
         v->spare = mine;
@@ -131,7 +131,8 @@ static struct stats_piece *meet_twin(struct stats_survey *v, struct tally *t, bo
 
 /* ---- processing a chunk ---- */
 
-static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+static int on_stats_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
+                          struct err *e)
 {
     struct stats_survey *v = ctx;
     struct tally *t = it->user;
@@ -142,7 +143,7 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
     if (!t)                                     /* padding, read for the CRC of its record */
         return 0;
     is_b = t->job->b && !it->twins;
-    if (t->job->b && !(twin = meet_twin(v, t, is_b, from, bytes, len)))
+    if (t->job->b && !(twin = match_twin_chunk(v, t, is_b, from, bytes, len)))
         return 0;
     if (twin)
         stats_diff_add(&sums.diff, it->map->dtype, is_b ? twin->bytes : bytes, is_b ? bytes : twin->bytes,
@@ -151,7 +152,7 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
         stats_add(&sums.stats, it->map->dtype, bytes, len / (uint64_t)dtype_size(it->map->dtype));
 
     pthread_mutex_lock(&v->lock);
-    add_sums(t, &sums);
+    join_chunk_sums(t, &sums);
     if (twin) {
         twin->next = v->spare;
         v->spare = twin;
@@ -195,7 +196,7 @@ static void add_job(struct stats_survey *v, struct plan *p, struct tally *t, int
 }
 
 /* Copy the CRCs from the items to the jobs. */
-static void take_crcs(struct plan *p)
+static void copy_item_crcs(struct plan *p)
 {
     for (int i = 0; i < plan_n(p); i++) {
         const struct plan_item *it = plan_item(p, i);
@@ -210,10 +211,10 @@ static void take_crcs(struct plan *p)
     }
 }
 
-static int run_plan(struct stats_survey *v, struct plan *p, const struct stats_opts *o, struct err *e)
+static int run_stats_plan(struct stats_survey *v, struct plan *p, const struct stats_opts *o, struct err *e)
 {
     struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes ? o->mem_bytes : DEFAULT_MEM,
-                           .chunk_bytes = STATS_CHUNK, .stopped = o->stopped, .look = look, .ctx = v,
+                           .chunk_bytes = STATS_CHUNK, .stopped = o->stopped, .look = on_stats_bytes, .ctx = v,
                            .report = o->report };
     int rc;
 
@@ -226,7 +227,7 @@ static int run_plan(struct stats_survey *v, struct plan *p, const struct stats_o
     rc = exec_run(p, &x, NULL, e);
     progress_end(x.progress);
     if (rc == 0)
-        take_crcs(p);
+        copy_item_crcs(p);
     return rc;
 }
 
@@ -275,7 +276,7 @@ int stats_run(struct stats_job *job, int n, const struct stats_opts *o, struct e
         v.tally[i].job = &job[i];
         add_job(&v, p, &v.tally[i], shift, o);
     }
-    rc = run_plan(&v, p, o, e);
+    rc = run_stats_plan(&v, p, o, e);
 out:
     plan_free(p);
     survey_free(&v, job, n);

@@ -55,7 +55,7 @@ void tiles_free(struct tiles *t)
 }
 
 /* Reserve a free slot and allocate its memory if needed. Returns -1 if there is none, or if memory is exhausted. */
-static int take_slot(struct tiles *t)
+static int acquire_tile_slot(struct tiles *t)
 {
     for (int i = 0; i < N_TILES; i++) {
         if (t->taken[i])
@@ -87,7 +87,7 @@ static uint64_t rows_of_tile(const struct tiles *t, const struct plan_item *it)
     return chunk_rows * n_chunks;
 }
 
-static struct open_tile *find(struct tiles *t, int item, uint64_t number, uint64_t bytes)
+static struct open_tile *find_or_open_tile(struct tiles *t, int item, uint64_t number, uint64_t bytes)
 {
     struct open_tile *o = t->open;
 
@@ -96,7 +96,9 @@ static struct open_tile *find(struct tiles *t, int item, uint64_t number, uint64
     if (o)
         return o;
     o = xcalloc(1, sizeof *o);
-    *o = (struct open_tile){ .item = item, .number = number, .slot = take_slot(t), .left = bytes, .next = t->open };
+    *o = (struct open_tile){
+        .item = item, .number = number, .slot = acquire_tile_slot(t), .left = bytes, .next = t->open
+    };
     t->open = o;
     return o;
 }
@@ -139,7 +141,7 @@ enum tiles_answer tiles_put(struct tiles *t, const struct gather *g, unsigned sk
     int slot;
 
     pthread_mutex_lock(&t->lock);
-    o = find(t, g->item_no, number, tile_rows * row);
+    o = find_or_open_tile(t, g->item_no, number, tile_rows * row);
     slot = o->slot;
     if (slot < 0)
         subtract(t, o, g->len);

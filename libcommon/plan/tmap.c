@@ -201,8 +201,8 @@ int tmap_gather(const struct tmap *m, uint64_t from, uint64_t len, int only,
 enum { BOUNCE_BYTES = 1 << 20 };
 
 /* Read the range from one slice of a map whose slices overlay each other. For other maps r.replica must be -1. */
-static int read_slice(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
-                      const struct tmap_watch *watch, struct err *e)
+static int read_tmap_slice(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
+                           const struct tmap_watch *watch, struct err *e)
 {
     bool strided = tmap_scatters(m);
     uint8_t *out = buf, *bounce = strided ? xmalloc(BOUNCE_BYTES) : NULL;
@@ -235,7 +235,7 @@ static int read_sum(const struct tmap *m, struct files *f, struct tmap_range r, 
         uint8_t *to = all + (uint64_t)r.replica * r.len;
 
         part[r.replica] = to;
-        rc = read_slice(m, f, r, to, watch, e);
+        rc = read_tmap_slice(m, f, r, to, watch, e);
     }
     if (rc == 0)
         tmap_add(part, m->n_slices, r.len, m->dtype, buf);
@@ -250,7 +250,7 @@ int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, v
     if (m->op == TMAP_SUM && m->n_slices > 1)
         return read_sum(m, f, r, buf, watch, e);
     r.replica = m->op == TMAP_REPLICAS ? r.replica : -1;
-    return read_slice(m, f, r, buf, watch, e);
+    return read_tmap_slice(m, f, r, buf, watch, e);
 }
 
 int tmap_read(const struct tmap *m, struct files *f, struct tmap_range r, void *buf, struct err *e)
@@ -279,7 +279,7 @@ struct tmap *tmap_shifted(struct arena *a, const struct tmap *m, int shift)
 
 /* ---- parts that are added ---- */
 
-static void put_value(enum dtype dtype, float v, void *to)
+static void store_f32_as_dtype(enum dtype dtype, float v, void *to)
 {
     const uint16_t half = dtype == DTYPE_F16 ? f32_to_f16(v) : f32_to_bf16(v);
 
@@ -307,7 +307,7 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
                 memcpy(sum, &wide, sizeof wide);
                 continue;
             }
-            put_value(dtype, (float)wide, sum);
+            store_f32_as_dtype(dtype, (float)wide, sum);
             wide = dtype_value(dtype, sum);
         }
         memcpy((char *)out + at, sum, size);
@@ -320,7 +320,7 @@ void tmap_add(const void *const *part, int n, uint64_t bytes, enum dtype dtype, 
  * Compute (0 + x0 + x1 + ...) / n over one real number of each copy, at byte `at`. Returns false for types other
  * than floats, which have no average.
  */
-static bool average(const void *const *copy, int n, uint64_t at, enum dtype real, void *out)
+static bool average_copies(const void *const *copy, int n, uint64_t at, enum dtype real, void *out)
 {
     double d = 0;
     float s = 0;
@@ -372,8 +372,8 @@ static void combine_one(const void *const *copy, int n, uint64_t at, enum dtype 
     enum dtype real = dtype_real(dtype);
     char value[16];
 
-    if (policy == REPLICAS_AVERAGE && average(copy, n, at, real, value) &&
-        (!complex || average(copy, n, at + size / 2, real, value + size / 2)))
+    if (policy == REPLICAS_AVERAGE && average_copies(copy, n, at, real, value) &&
+        (!complex || average_copies(copy, n, at + size / 2, real, value + size / 2)))
         memcpy(out, value, size);
     else
         memmove(out, (const char *)copy[policy == REPLICAS_MAJORITY ? majority(copy, n, at, size) : 0] + at, size);

@@ -13,7 +13,7 @@ struct extents {
 };
 
 /* Append an extent, or lengthen the last one if x continues it. */
-static void add_extent(struct extents *to, struct extent x)
+static void append_permuted_extent(struct extents *to, struct extent x)
 {
     struct extent *last = to->n ? &to->x[to->n - 1] : NULL;
 
@@ -25,9 +25,9 @@ static void add_extent(struct extents *to, struct extent x)
     to->x[to->n++] = x;
 }
 
-static int add_piece(void *ctx, const struct tmap_piece *p)
+static int on_permuted_piece(void *ctx, const struct tmap_piece *p)
 {
-    add_extent(ctx, p->src);
+    append_permuted_extent(ctx, p->src);
     return 0;
 }
 
@@ -39,7 +39,7 @@ struct tmap *tmap_permute(struct arena *a, const struct tmap *m, uint64_t run, c
 
     assert(m->op == TMAP_CONCAT && m->len % run == 0);
     for (uint64_t i = 0; i < m->len / run; i++)
-        tmap_gather(m, (uint64_t)from[i] * run, run, -1, add_piece, &all);
+        tmap_gather(m, (uint64_t)from[i] * run, run, -1, on_permuted_piece, &all);
     *s = (struct tmap_slice){ .len = m->len, .n_extents = all.n };
     s->extent = arena_alloc(a, (size_t)all.n * sizeof *s->extent + 1);
     if (all.n)

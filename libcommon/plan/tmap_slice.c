@@ -93,7 +93,7 @@ static int by_dst(const void *a, const void *b)
 }
 
 /* Sort the runs and store them as the extents of the slice. Frees the runs. */
-static void lay_out(struct arena *a, struct row_runs *r, struct tmap_slice *s)
+static void store_row_runs(struct arena *a, struct row_runs *r, struct tmap_slice *s)
 {
     if (r->n)
         qsort(r->run, r->n, sizeof *r->run, by_dst);
@@ -118,7 +118,7 @@ static void cut_boxes(struct arena *a, const struct tmap *m, uint64_t row, uint6
     for (uint64_t i = 0; i < rows; i++, all.base += len)
         tmap_gather(m, i * row + at, len, -1, add_runs, &all);
     *to->slice = (struct tmap_slice){ .len = to->len };
-    lay_out(a, &all, to->slice);
+    store_row_runs(a, &all, to->slice);
     to->op = TMAP_CONCAT;
     to->n_slices = 1;
 }
@@ -254,7 +254,7 @@ struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n)
     *to = (struct tmap){ .op = TMAP_CONCAT, .dtype = part->map->dtype, .len = all.base, .n_slices = 1 };
     to->slice = arena_alloc(a, sizeof *to->slice);
     to->slice->len = all.base;
-    lay_out(a, &all, to->slice);
+    store_row_runs(a, &all, to->slice);
     return to;
 }
 

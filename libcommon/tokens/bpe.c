@@ -276,7 +276,7 @@ struct bpe *bpe_bytes(void)
 
 /* ---- GPT-2's files ---- */
 
-static int read_vocab(struct bpe *b, const char *path, size_t n_merges, struct err *e)
+static int read_vocab_file(struct bpe *b, const char *path, size_t n_merges, struct err *e)
 {
     uint64_t size;
     char *text = file_slurp(path, BPE_MAX_FILE, &size, e);
@@ -353,7 +353,7 @@ struct bpe *bpe_open_gpt2(const char *vocab_path, const char *merges_path, struc
     if (merges) {
         for (uint64_t i = 0; i < size; i++)
             lines += merges[i] == '\n';
-        rc = read_vocab(b, vocab_path, lines, e);
+        rc = read_vocab_file(b, vocab_path, lines, e);
     }
     if (rc == 0)
         rc = read_merges(b, merges_path, merges, size, e);

@@ -119,7 +119,7 @@ static uint64_t heap_pop(struct bpe_encoder *c)
 }
 
 /* Push the merge of the symbol at i and its next symbol, if there is one, on the heap. */
-static void offer(struct bpe_encoder *c, int32_t i)
+static void push_symbol_merge(struct bpe_encoder *c, int32_t i)
 {
     struct symbol *s = &c->symbol[i];
     const struct bpe_merge *m = s->next < 0 ? NULL : bpe_find_merge(c->b, s->id, c->symbol[s->next].id);
@@ -130,7 +130,7 @@ static void offer(struct bpe_encoder *c, int32_t i)
 }
 
 /* Join the next symbol into the symbol at i. */
-static void join(struct bpe_encoder *c, int32_t i)
+static void merge_next_symbol(struct bpe_encoder *c, int32_t i)
 {
     struct symbol *s = &c->symbol[i], *right = &c->symbol[s->next];
 
@@ -139,9 +139,9 @@ static void join(struct bpe_encoder *c, int32_t i)
     s->next = right->next;
     if (s->next >= 0)
         c->symbol[s->next].prev = i;
-    offer(c, i);
+    push_symbol_merge(c, i);
     if (s->prev >= 0)
-        offer(c, s->prev);
+        push_symbol_merge(c, s->prev);
 }
 
 static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct bpe_ids *out)
@@ -152,14 +152,14 @@ static void merge_piece(struct bpe_encoder *c, const char *p, size_t len, struct
         c->symbol[i] = (struct symbol){ .id = c->b->byte_id[(uint8_t)p[i]], .prev = (int32_t)i - 1,
                                         .next = i + 1 < len ? (int32_t)i + 1 : -1 };
     for (size_t i = 0; i + 1 < len; i++)
-        offer(c, (int32_t)i);
+        push_symbol_merge(c, (int32_t)i);
     while (c->heap_n) {
         uint64_t best = heap_pop(c);
         int32_t i = (int32_t)(uint32_t)best;
 
         /* An entry is stale if its pair has changed since it was pushed. */
         if (c->symbol[i].id >= 0 && c->symbol[i].rank == (int32_t)(best >> 32))
-            join(c, i);
+            merge_next_symbol(c, i);
     }
     for (int32_t i = 0; i >= 0; i = c->symbol[i].next)
         put_id(out, c->symbol[i].id);
@@ -180,8 +180,8 @@ static void make_tokens(struct bpe_encoder *c, const char *p, size_t len, struct
 
 /* ---- cache ---- */
 
-static void remember(struct bpe_encoder *c, struct bpe_slot *s, uint32_t hash, const char *p, size_t len,
-                     struct bpe_ids made)
+static void cache_encoded_piece(struct bpe_encoder *c, struct bpe_slot *s, uint32_t hash, const char *p, size_t len,
+                                struct bpe_ids made)
 {
     /* If the cache is full, clear it. Common pieces are back after a few thousand pieces. */
     if (c->n_slots > SLOTS / 2 || c->keys_used + len > CACHE_BYTES || c->ids_used + made.n > CACHE_IDS) {
@@ -218,7 +218,7 @@ static void encode_piece(struct bpe_encoder *c, const char *p, size_t len, struc
         }
     }
     make_tokens(c, p, len, out);
-    remember(c, &c->slot[i], hash, p, len, (struct bpe_ids){ .v = out->v + before, .n = out->n - before });
+    cache_encoded_piece(c, &c->slot[i], hash, p, len, (struct bpe_ids){ .v = out->v + before, .n = out->n - before });
 }
 
 /* ---- steps ---- */

@@ -26,7 +26,7 @@ struct bpe_reader {
     bool byte_level;                    /* a ByteLevel step has been read */
 };
 
-static int PRINTF_LIKE(2, 3) bad(struct bpe_reader *r, const char *fmt, ...)
+static int PRINTF_LIKE(2, 3) report_tokenizer_error(struct bpe_reader *r, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -38,7 +38,7 @@ static int PRINTF_LIKE(2, 3) bad(struct bpe_reader *r, const char *fmt, ...)
     return -1;
 }
 
-static const char *type_of(const json_t *o)
+static const char *json_type_name(const json_t *o)
 {
     const char *s = json_string_value(json_object_get(o, "type"));
 
@@ -66,7 +66,7 @@ static bool asks_for(const json_t *o, const char *key)
 
 /* ---- model ---- */
 
-static int read_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, size_t n_merges)
+static int read_bpe_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, size_t n_merges)
 {
     const char *key;
     json_t *id;
@@ -74,14 +74,15 @@ static int read_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, size_
     int missing;
 
     if (!json_is_object(vocab))
-        return bad(r, "model.vocab is no object");
+        return report_tokenizer_error(r, "model.vocab is no object");
     bpe_size_tables(r->b, json_object_size(vocab) + n_added, n_merges);
     json_object_keylen_foreach(vocab, key, len, id) {
         if (!json_is_integer(id) || bpe_add_token(r->b, key, len, json_integer_value(id), false) < 0)
-            return bad(r, "model.vocab: token '%s': its number is taken, none, or above %d", key, BPE_MAX_IDS);
+            return report_tokenizer_error(r, "model.vocab: token '%s': its number is taken, none, or above %d", key,
+                                          BPE_MAX_IDS);
     }
     if (bpe_find_bytes(r->b, &missing) < 0)
-        return bad(r, "model.vocab: no token for byte 0x%02x: no byte-level vocabulary", missing);
+        return report_tokenizer_error(r, "model.vocab: no token for byte 0x%02x: no byte-level vocabulary", missing);
     return 0;
 }
 
@@ -95,7 +96,7 @@ static int read_merge(struct bpe_reader *r, const json_t *m, int32_t rank)
         const char *gap = memchr(text, ' ', json_string_length(m));
 
         if (!gap)
-            return bad(r, "model.merges[%d]: expected two tokens and a blank", rank);
+            return report_tokenizer_error(r, "model.merges[%d]: expected two tokens and a blank", rank);
         left = text;
         n_left = (size_t)(gap - text);
         right = gap + 1;
@@ -104,17 +105,19 @@ static int read_merge(struct bpe_reader *r, const json_t *m, int32_t rank)
         const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
 
         if (!json_is_string(a) || !json_is_string(b) || json_array_size(m) != 2)
-            return bad(r, "model.merges[%d]: expected two tokens", rank);
+            return report_tokenizer_error(r, "model.merges[%d]: expected two tokens", rank);
         left = json_string_value(a);
         n_left = json_string_length(a);
         right = json_string_value(b);
         n_right = json_string_length(b);
     }
     missing = bpe_add_merge(r->b, left, n_left, right, n_right, rank);
-    return missing ? bad(r, "model.merges[%d]: the vocabulary has no token for its part: %s", rank, missing) : 0;
+    return missing ? report_tokenizer_error(r, "model.merges[%d]: the vocabulary has no token for its part: %s", rank,
+                                            missing)
+                   : 0;
 }
 
-static int read_model(struct bpe_reader *r, const json_t *model, size_t n_added)
+static int read_bpe_model(struct bpe_reader *r, const json_t *model, size_t n_added)
 {
     static const char *const never[] = {
         "dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix",
@@ -123,14 +126,14 @@ static int read_model(struct bpe_reader *r, const json_t *model, size_t n_added)
     size_t i;
 
     /* Files from before 2020 have no type. */
-    if (!json_is_object(model) || (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0))
-        return bad(r, "the model's type is %s, expected BPE", type_of(model));
+    if (!json_is_object(model) || (json_object_get(model, "type") && strcmp(json_type_name(model), "BPE") != 0))
+        return report_tokenizer_error(r, "the model's type is %s, expected BPE", json_type_name(model));
     for (i = 0; i < sizeof never / sizeof *never; i++)
         if (asks_for(model, never[i]))
-            return bad(r, "model.%s is not supported", never[i]);
+            return report_tokenizer_error(r, "model.%s is not supported", never[i]);
     if (!json_is_array(merges) || json_array_size(merges) > INT32_MAX / 2)
-        return bad(r, "model.merges is no list");
-    if (read_vocab(r, json_object_get(model, "vocab"), n_added, json_array_size(merges)) < 0)
+        return report_tokenizer_error(r, "model.merges is no list");
+    if (read_bpe_vocab(r, json_object_get(model, "vocab"), n_added, json_array_size(merges)) < 0)
         return -1;
     json_array_foreach(merges, i, m)
         if (read_merge(r, m, (int32_t)i) < 0)
@@ -141,12 +144,13 @@ static int read_model(struct bpe_reader *r, const json_t *model, size_t n_added)
 
 /* ---- pre_tokenizer ---- */
 
-static int add_step(struct bpe_reader *r, const char *pattern, bool remove_matches, bool remove_gaps, bool prefix)
+static int add_pre_tokenizer_step(struct bpe_reader *r, const char *pattern, bool remove_matches, bool remove_gaps,
+                                  bool prefix)
 {
     char why[256];
 
     if (bpe_add_step(r->b, pattern, remove_matches, remove_gaps, prefix, why) < 0)
-        return bad(r, "pre_tokenizer: '%s': %s", pattern ? pattern : "", why);
+        return report_tokenizer_error(r, "pre_tokenizer: '%s': %s", pattern ? pattern : "", why);
     return 0;
 }
 
@@ -174,12 +178,13 @@ static int read_split(struct bpe_reader *r, const json_t *o)
     int rc;
 
     if (!behavior || (!removed && strcmp(behavior, "Isolated") != 0))
-        return bad(r, "pre_tokenizer: Split with behavior %s is not supported", behavior ? behavior : "none");
+        return report_tokenizer_error(r, "pre_tokenizer: Split with behavior %s is not supported",
+                                      behavior ? behavior : "none");
     if (!regex && (!literal || !*literal))
-        return bad(r, "pre_tokenizer: Split without a pattern");
+        return report_tokenizer_error(r, "pre_tokenizer: Split without a pattern");
     if (!regex)
         regex = own = quoted(literal);
-    rc = add_step(r, regex, removed && !invert, removed && invert, false);
+    rc = add_pre_tokenizer_step(r, regex, removed && !invert, removed && invert, false);
     free(own);
     return rc;
 }
@@ -187,7 +192,7 @@ static int read_split(struct bpe_reader *r, const json_t *o)
 /* The number of steps bounds nested sequences, and the JSON parser bounds their depth. */
 static int read_pre_tokenizer(struct bpe_reader *r, const json_t *o, int depth)
 {
-    const char *type = type_of(o);
+    const char *type = json_type_name(o);
     const json_t *list;
     size_t i;
     json_t *x;
@@ -195,7 +200,7 @@ static int read_pre_tokenizer(struct bpe_reader *r, const json_t *o, int depth)
     if (strcmp(type, "Sequence") == 0) {
         list = json_object_get(o, "pretokenizers");
         if (!json_is_array(list) || depth > BPE_MAX_STEPS)
-            return bad(r, "pre_tokenizer: Sequence without a list, or too deep");
+            return report_tokenizer_error(r, "pre_tokenizer: Sequence without a list, or too deep");
         json_array_foreach((json_t *)list, i, x)
             if (read_pre_tokenizer(r, x, depth + 1) < 0)
                 return -1;
@@ -203,14 +208,15 @@ static int read_pre_tokenizer(struct bpe_reader *r, const json_t *o, int depth)
     }
     if (strcmp(type, "ByteLevel") == 0) {
         r->byte_level = true;
-        return add_step(r, flag(o, "use_regex", true) ? bpe_gpt2_pattern : NULL, false, false,
-                        flag(o, "add_prefix_space", true));
+        return add_pre_tokenizer_step(r, flag(o, "use_regex", true) ? bpe_gpt2_pattern : NULL, false, false,
+                                      flag(o, "add_prefix_space", true));
     }
     if (strcmp(type, "Split") == 0)
         return read_split(r, o);
     if (strcmp(type, "Digits") == 0)
-        return add_step(r, flag(o, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", false, false, false);
-    return bad(r, "pre_tokenizer: type %s is not supported", type);
+        return add_pre_tokenizer_step(r, flag(o, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", false, false,
+                                      false);
+    return report_tokenizer_error(r, "pre_tokenizer: type %s is not supported", type);
 }
 
 /* ---- added tokens ---- */
@@ -235,9 +241,9 @@ static int read_added(struct bpe_reader *r, json_t *list)
         size_t len = json_string_length(content);
 
         if (!text || !len || !json_is_integer(id) || bpe_add_token(b, text, len, json_integer_value(id), true) < 0)
-            return bad(r, "added_tokens[%zu]: no content, or its number is taken", i);
+            return report_tokenizer_error(r, "added_tokens[%zu]: no content, or its number is taken", i);
         if (flag(o, "single_word", false))
-            return bad(r, "added_tokens[%zu]: single_word is not supported", i);
+            return report_tokenizer_error(r, "added_tokens[%zu]: single_word is not supported", i);
         b->added[b->n_added++] = (struct bpe_added){
             .text = b->token[json_integer_value(id)].text, .len = (uint32_t)len, .id = (int32_t)json_integer_value(id),
             .lstrip = flag(o, "lstrip", false), .rstrip = flag(o, "rstrip", false),
@@ -268,15 +274,15 @@ static int read_template(struct bpe_reader *r, const json_t *o)
             continue;
         }
         if (id < 0 || *n == BPE_MAX_TEMPLATE)
-            return bad(r, "post_processor: item %zu of the template is not supported", i);
+            return report_tokenizer_error(r, "post_processor: item %zu of the template is not supported", i);
         (text_seen ? b->after : b->before)[(*n)++] = id;
     }
-    return text_seen ? 0 : bad(r, "post_processor: a template without the text");
+    return text_seen ? 0 : report_tokenizer_error(r, "post_processor: a template without the text");
 }
 
 static int read_post_processor(struct bpe_reader *r, const json_t *o, int depth)
 {
-    const char *type = type_of(o);
+    const char *type = json_type_name(o);
     size_t i;
     json_t *x;
 
@@ -290,7 +296,7 @@ static int read_post_processor(struct bpe_reader *r, const json_t *o, int depth)
                 return -1;
         return 0;
     }
-    return bad(r, "post_processor: type %s is not supported", type);
+    return report_tokenizer_error(r, "post_processor: type %s is not supported", type);
 }
 
 /* ---- the file ---- */
@@ -302,15 +308,15 @@ static int read_sections(struct bpe_reader *r, const json_t *root)
     const json_t *normalizer = json_object_get(root, "normalizer");
 
     if (normalizer && !json_is_null(normalizer))
-        return bad(r, "a normalizer (%s) is not supported", type_of(normalizer));
-    if (read_model(r, json_object_get(root, "model"), json_array_size(added)) < 0 || read_added(r, added) < 0)
+        return report_tokenizer_error(r, "a normalizer (%s) is not supported", json_type_name(normalizer));
+    if (read_bpe_model(r, json_object_get(root, "model"), json_array_size(added)) < 0 || read_added(r, added) < 0)
         return -1;
     if (!json_is_object(pre))
-        return bad(r, "no pre_tokenizer: no byte-level BPE");
+        return report_tokenizer_error(r, "no pre_tokenizer: no byte-level BPE");
     if (read_pre_tokenizer(r, pre, 0) < 0)
         return -1;
     if (!r->byte_level)
-        return bad(r, "the pre_tokenizer has no ByteLevel: no byte-level BPE");
+        return report_tokenizer_error(r, "the pre_tokenizer has no ByteLevel: no byte-level BPE");
     return post && !json_is_null(post) ? read_post_processor(r, post, 0) : 0;
 }
 

@@ -22,7 +22,7 @@ static const char no_space[] = "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86
                                "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}"
                                "\\x{2060}-\\x{2fff}\\x{3001}-\\x{d7ff}\\x{e000}-\\x{10ffff}";
 
-static const char *refuse(char why[256], const char *what)
+static const char *refuse_pattern(char why[256], const char *what)
 {
     snprintf(why, 256, "%s", what);
     return NULL;
@@ -32,11 +32,11 @@ static const char *refuse(char why[256], const char *what)
  * Translate the escape at p, which begins with a backslash, and append the result. Returns the position after it,
  * or NULL.
  */
-static const char *take_escape(const char *p, int depth, struct strbuf *out, char why[256])
+static const char *translate_escape(const char *p, int depth, struct strbuf *out, char why[256])
 {
     switch (p[1]) {
     case '\0':
-        return refuse(why, "it ends in a backslash");
+        return refuse_pattern(why, "it ends in a backslash");
     case 'h': case 'H': case 'R': case 'X': case 'G': case 'K': case 'y': case 'Y': case 'O': case 'N':
         snprintf(why, 256, "\\%c is not supported", p[1]);
         return NULL;
@@ -52,21 +52,21 @@ static const char *take_escape(const char *p, int depth, struct strbuf *out, cha
 }
 
 /* Translate any other character inside a class. *depth counts the open brackets. */
-static const char *take_in_class(const char *p, int *depth, struct strbuf *out, char why[256])
+static const char *translate_class_char(const char *p, int *depth, struct strbuf *out, char why[256])
 {
     if (p[0] == '&' && p[1] == '&')
-        return refuse(why, "&& in a class is not supported");
+        return refuse_pattern(why, "&& in a class is not supported");
     if (p[0] == '[' && p[1] == ':') {
         const char *end = strstr(p, ":]");
 
         if (!end)
-            return refuse(why, "[: without :]");
+            return refuse_pattern(why, "[: without :]");
         strbuf_add(out, p, (size_t)(end + 2 - p));
         return end + 2;
     }
     if (p[0] == '[') {                  /* a union: its members are added to the outer class */
         if (p[1] == '^')
-            return refuse(why, "a negated class in a class is not supported");
+            return refuse_pattern(why, "a negated class in a class is not supported");
         ++*depth;
         return p + 1;
     }
@@ -80,7 +80,7 @@ static const char *take_in_class(const char *p, int *depth, struct strbuf *out, 
 }
 
 /* Translate Oniguruma's syntax to PCRE2's. Returns a malloc'd pattern, or NULL with the reason in `why`. */
-static char *translate(const char *onig, char why[256])
+static char *translate_oniguruma(const char *onig, char why[256])
 {
     struct strbuf out = {0};
     const char *p = onig;
@@ -89,9 +89,9 @@ static char *translate(const char *onig, char why[256])
     strbuf_add(&out, "", 0);
     while (p && *p) {
         if (*p == '\\') {
-            p = take_escape(p, depth, &out, why);
+            p = translate_escape(p, depth, &out, why);
         } else if (depth) {
-            p = take_in_class(p, &depth, &out, why);
+            p = translate_class_char(p, &depth, &out, why);
         } else if (*p == '[') {
             size_t n = p[1] == '^' ? 2 : 1;
 
@@ -105,7 +105,7 @@ static char *translate(const char *onig, char why[256])
         }
     }
     if (p && depth)
-        p = refuse(why, "a class has no end");
+        p = refuse_pattern(why, "a class has no end");
     if (!p)
         strbuf_free(&out);
     return out.buf;
@@ -129,7 +129,7 @@ int bpe_add_step(struct bpe *b, const char *pattern, bool remove_matches, bool r
         b->n_steps++;
         return 0;
     }
-    ours = translate(pattern, why);
+    ours = translate_oniguruma(pattern, why);
     if (!ours)
         return -1;
     s->code = pcre2_compile((PCRE2_SPTR)ours, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,

@@ -19,7 +19,7 @@ struct jsonl_parser {
     struct strbuf skipped;              /* scratch for strings that were not requested */
 };
 
-static int PRINTF_LIKE(2, 3) bad(struct jsonl_parser *j, const char *fmt, ...)
+static int PRINTF_LIKE(2, 3) report_jsonl_error(struct jsonl_parser *j, const char *fmt, ...)
 {
     va_list ap;
 
@@ -36,7 +36,7 @@ static void blanks(struct jsonl_parser *j)
         j->p++;
 }
 
-static bool take(struct jsonl_parser *j, char c)
+static bool consume_jsonl_char(struct jsonl_parser *j, char c)
 {
     blanks(j);
     if (j->p == j->end || *j->p != c)
@@ -48,7 +48,7 @@ static bool take(struct jsonl_parser *j, char c)
 /* ---- strings ---- */
 
 /* Returns the value of four hexadecimal digits at p, or -1. */
-static int hex4(const char *p, const char *end)
+static int parse_hex4(const char *p, const char *end)
 {
     int v = 0;
 
@@ -74,14 +74,14 @@ static void put_char(struct strbuf *out, uint32_t c)
 }
 
 /* Parse one character after "\u". Outside the first plane it consists of two escapes. */
-static int take_unicode(struct jsonl_parser *j, struct strbuf *out, bool wanted)
+static int parse_jsonl_unicode(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
-    int c = hex4(j->p, j->end), low;
+    int c = parse_hex4(j->p, j->end), low;
 
     if (c < 0)
-        return bad(j, "\\u needs four hexadecimal digits");
+        return report_jsonl_error(j, "\\u needs four hexadecimal digits");
     if (c >= 0xd800 && c < 0xdc00 && j->end - j->p >= 6 && j->p[4] == '\\' && j->p[5] == 'u') {
-        low = hex4(j->p + 6, j->end);
+        low = parse_hex4(j->p + 6, j->end);
         if (low >= 0xdc00 && low < 0xe000) {
             put_char(out, 0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00));
             j->p += 10;
@@ -90,36 +90,36 @@ static int take_unicode(struct jsonl_parser *j, struct strbuf *out, bool wanted)
     }
     /* Python accepts this, and fails when the text is encoded. In a value that is not requested it is harmless. */
     if (c >= 0xd800 && c < 0xe000 && wanted)
-        return bad(j, "the lone surrogate \\u%04x is no character", c);
+        return report_jsonl_error(j, "the lone surrogate \\u%04x is no character", c);
     put_char(out, (uint32_t)c);
     j->p += 4;
     return 0;
 }
 
-static int take_escape(struct jsonl_parser *j, struct strbuf *out, bool wanted)
+static int parse_jsonl_escape(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *which;
 
     if (j->p == j->end)
-        return bad(j, "a string has no end");
+        return report_jsonl_error(j, "a string has no end");
     if (*j->p == 'u') {
         j->p++;
-        return take_unicode(j, out, wanted);
+        return parse_jsonl_unicode(j, out, wanted);
     }
     which = *j->p ? strchr(from, *j->p) : NULL;
     if (!which)
-        return bad(j, "an unknown escape");
+        return report_jsonl_error(j, "an unknown escape");
     strbuf_add(out, &to[which - from], 1);
     j->p++;
     return 0;
 }
 
 /* Parse a string and append it, unescaped, to `out`. */
-static int take_string(struct jsonl_parser *j, struct strbuf *out, bool wanted)
+static int parse_jsonl_string(struct jsonl_parser *j, struct strbuf *out, bool wanted)
 {
-    if (!take(j, '"'))
-        return bad(j, "expected a string");
+    if (!consume_jsonl_char(j, '"'))
+        return report_jsonl_error(j, "expected a string");
     for (;;) {
         const char *run = j->p;
 
@@ -127,22 +127,22 @@ static int take_string(struct jsonl_parser *j, struct strbuf *out, bool wanted)
             j->p++;
         strbuf_add(out, run, (size_t)(j->p - run));
         if (j->p == j->end)
-            return bad(j, "a string has no end");
+            return report_jsonl_error(j, "a string has no end");
         if (*j->p == '"') {
             j->p++;
             return 0;
         }
         if (*j->p != '\\')
-            return bad(j, "control character 0x%02x in a string", (uint8_t)*j->p);
+            return report_jsonl_error(j, "control character 0x%02x in a string", (uint8_t)*j->p);
         j->p++;
-        if (take_escape(j, out, wanted) < 0)
+        if (parse_jsonl_escape(j, out, wanted) < 0)
             return -1;
     }
 }
 
 /* ---- other values ---- */
 
-static size_t digits(struct jsonl_parser *j)
+static size_t skip_jsonl_digits(struct jsonl_parser *j)
 {
     const char *first = j->p;
 
@@ -151,7 +151,7 @@ static size_t digits(struct jsonl_parser *j)
     return (size_t)(j->p - first);
 }
 
-static bool word(struct jsonl_parser *j, const char *w)
+static bool skip_jsonl_word(struct jsonl_parser *j, const char *w)
 {
     size_t n = strlen(w);
 
@@ -167,24 +167,24 @@ static int skip_number(struct jsonl_parser *j)
 
     if (j->p < j->end && *j->p == '-')
         j->p++;
-    if (word(j, "Infinity"))
+    if (skip_jsonl_word(j, "Infinity"))
         return 0;
     zero = j->p < j->end && *j->p == '0';
     if (zero)
         j->p++;
-    else if (digits(j) == 0)
-        return bad(j, "expected a value");
+    else if (skip_jsonl_digits(j) == 0)
+        return report_jsonl_error(j, "expected a value");
     if (j->p < j->end && *j->p == '.') {
         j->p++;
-        if (digits(j) == 0)
-            return bad(j, "expected digits");
+        if (skip_jsonl_digits(j) == 0)
+            return report_jsonl_error(j, "expected digits");
     }
     if (j->p < j->end && (*j->p == 'e' || *j->p == 'E')) {
         j->p++;
         if (j->p < j->end && (*j->p == '+' || *j->p == '-'))
             j->p++;
-        if (digits(j) == 0)
-            return bad(j, "expected digits");
+        if (skip_jsonl_digits(j) == 0)
+            return report_jsonl_error(j, "expected digits");
     }
     return 0;
 }
@@ -192,32 +192,33 @@ static int skip_number(struct jsonl_parser *j)
 static int skip_string(struct jsonl_parser *j)
 {
     j->skipped.len = 0;
-    return take_string(j, &j->skipped, false);
+    return parse_jsonl_string(j, &j->skipped, false);
 }
 
-static int skip_value(struct jsonl_parser *j, int depth);
+static int skip_jsonl_value(struct jsonl_parser *j, int depth);
 
 /* Skip the items of an array or object, after its opening bracket. */
 static int skip_items(struct jsonl_parser *j, char close, int depth)
 {
     if (depth == MAX_DEPTH)
-        return bad(j, "more than %d levels", MAX_DEPTH);
-    if (take(j, close))
+        return report_jsonl_error(j, "more than %d levels", MAX_DEPTH);
+    if (consume_jsonl_char(j, close))
         return 0;
     do {
-        if (close == '}' && (skip_string(j) < 0 || (!take(j, ':') && bad(j, "expected ':'") < 0)))
+        if (close == '}' &&
+            (skip_string(j) < 0 || (!consume_jsonl_char(j, ':') && report_jsonl_error(j, "expected ':'") < 0)))
             return -1;
-        if (skip_value(j, depth + 1) < 0)
+        if (skip_jsonl_value(j, depth + 1) < 0)
             return -1;
-    } while (take(j, ','));
-    return take(j, close) ? 0 : bad(j, "expected ',' or '%c'", close);
+    } while (consume_jsonl_char(j, ','));
+    return consume_jsonl_char(j, close) ? 0 : report_jsonl_error(j, "expected ',' or '%c'", close);
 }
 
-static int skip_value(struct jsonl_parser *j, int depth)
+static int skip_jsonl_value(struct jsonl_parser *j, int depth)
 {
     blanks(j);
     if (j->p == j->end)
-        return bad(j, "the line ends where a value is expected");
+        return report_jsonl_error(j, "the line ends where a value is expected");
     switch (*j->p) {
     case '"':
         return skip_string(j);
@@ -228,50 +229,52 @@ static int skip_value(struct jsonl_parser *j, int depth)
         j->p++;
         return skip_items(j, ']', depth);
     }
-    if (word(j, "true") || word(j, "false") || word(j, "null") || word(j, "NaN"))
+    if (skip_jsonl_word(j, "true") || skip_jsonl_word(j, "false") || skip_jsonl_word(j, "null") ||
+        skip_jsonl_word(j, "NaN"))
         return 0;
     return skip_number(j);
 }
 
 /* ---- the whole line ---- */
 
-static int take_value(struct jsonl_parser *j, struct strbuf *text, const char *key, struct jsonl_value *v)
+static int parse_jsonl_value(struct jsonl_parser *j, struct strbuf *text, const char *key, struct jsonl_value *v)
 {
     blanks(j);
     if (j->p == j->end || *j->p != '"')
-        return bad(j, "the value of \"%s\" is no string", key);
+        return report_jsonl_error(j, "the value of \"%s\" is no string", key);
     v->at = text->len;
-    if (take_string(j, text, true) < 0)
+    if (parse_jsonl_string(j, text, true) < 0)
         return -1;
     v->len = text->len - v->at;
     v->found = true;
     return 0;
 }
 
-static int take_member(struct jsonl_parser *j, const struct jsonl_wanted *w)
+static int parse_jsonl_member(struct jsonl_parser *j, const struct jsonl_wanted *w)
 {
     if (skip_string(j) < 0)
         return -1;
     for (int i = 0; i < w->n; i++)
         if (strlen(w->keys[i]) == j->skipped.len && memcmp(w->keys[i], j->skipped.buf, j->skipped.len) == 0)
-            return take(j, ':') ? take_value(j, w->text, w->keys[i], &w->value[i]) : bad(j, "expected ':'");
-    return take(j, ':') ? skip_value(j, 1) : bad(j, "expected ':'");
+            return consume_jsonl_char(j, ':') ? parse_jsonl_value(j, w->text, w->keys[i], &w->value[i])
+                                              : report_jsonl_error(j, "expected ':'");
+    return consume_jsonl_char(j, ':') ? skip_jsonl_value(j, 1) : report_jsonl_error(j, "expected ':'");
 }
 
-static int take_object(struct jsonl_parser *j, const struct jsonl_wanted *w)
+static int parse_jsonl_object(struct jsonl_parser *j, const struct jsonl_wanted *w)
 {
-    if (!take(j, '{'))
-        return bad(j, "expected an object");
-    if (!take(j, '}')) {
+    if (!consume_jsonl_char(j, '{'))
+        return report_jsonl_error(j, "expected an object");
+    if (!consume_jsonl_char(j, '}')) {
         do {
-            if (take_member(j, w) < 0)
+            if (parse_jsonl_member(j, w) < 0)
                 return -1;
-        } while (take(j, ','));
-        if (!take(j, '}'))
-            return bad(j, "expected ',' or '}'");
+        } while (consume_jsonl_char(j, ','));
+        if (!consume_jsonl_char(j, '}'))
+            return report_jsonl_error(j, "expected ',' or '}'");
     }
     blanks(j);
-    return j->p == j->end ? 0 : bad(j, "something follows the object");
+    return j->p == j->end ? 0 : report_jsonl_error(j, "something follows the object");
 }
 
 int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struct jsonl_fault *fault)
@@ -283,14 +286,14 @@ int jsonl_read(const char *line, size_t len, const struct jsonl_wanted *w, struc
     memset(w->value, 0, (size_t)w->n * sizeof *w->value);
     if (sound < len) {
         j.p = line + sound;
-        return bad(&j, "no UTF-8 (byte 0x%02x)", (uint8_t)line[sound]);
+        return report_jsonl_error(&j, "no UTF-8 (byte 0x%02x)", (uint8_t)line[sound]);
     }
     strbuf_add(&j.skipped, "", 0);
-    rc = take_object(&j, w);
+    rc = parse_jsonl_object(&j, w);
     for (int i = 0; i < w->n && rc == 0; i++)
         if (!w->value[i].found) {
             j.p = line;
-            rc = bad(&j, "no key \"%s\"", w->keys[i]);
+            rc = report_jsonl_error(&j, "no key \"%s\"", w->keys[i]);
         }
     strbuf_free(&j.skipped);
     return rc;

@@ -146,7 +146,8 @@ static struct plan *make_plan(const char *dir, struct files *f, const uint32_t *
 }
 
 /* Run the executor in a child process, so that its memory and processor time are measured separately. */
-static double run_ours(const char *dir, const uint32_t *crc, int n_items, struct exec_opts o, double *cpu_s, double *rss_mb)
+static double run_ours(const char *dir, const uint32_t *crc, int n_items, struct exec_opts o, double *cpu_s,
+                       double *rss_mb)
 {
     double begun = now_s();
     struct rusage ru;
@@ -175,7 +176,8 @@ static double run_ours(const char *dir, const uint32_t *crc, int n_items, struct
     }
     if (child < 0 || wait4(child, &status, 0, &ru) < 0 || status != 0)
         die("executor");
-    *cpu_s = (double)(ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) + (double)(ru.ru_utime.tv_usec + ru.ru_stime.tv_usec) / 1e6;
+    *cpu_s =
+        (double)(ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) + (double)(ru.ru_utime.tv_usec + ru.ru_stime.tv_usec) / 1e6;
     *rss_mb = (double)ru.ru_maxrss / 1024;
     return now_s() - begun;
 }
@@ -198,7 +200,8 @@ static double arg(int argc, char **argv, int i, double other)
 
 int main(int argc, char **argv)
 {
-    double gb = arg(argc, argv, 2, 4), floor_s[MAX_ROUNDS], cp_s[MAX_ROUNDS], our_s[MAX_ROUNDS], cpu_s[MAX_ROUNDS], rss = 0;
+    double gb = arg(argc, argv, 2, 4), floor_s[MAX_ROUNDS], cp_s[MAX_ROUNDS], our_s[MAX_ROUNDS], cpu_s[MAX_ROUNDS],
+           rss = 0;
     int rounds = (int)arg(argc, argv, 3, 3), n_items = (int)(gb * 1e9 / (double)ITEM_BYTES + 0.5);
     struct exec_opts o = { .threads = (int)arg(argc, argv, 4, 2), .mem_bytes = (uint64_t)arg(argc, argv, 5, 96) << 20,
                            .chunk_bytes = (uint64_t)(arg(argc, argv, 6, 0) * 1048576) };
@@ -221,9 +224,10 @@ int main(int argc, char **argv)
 
         floor_s[r] = cp_s[r] = 0;
         if (!only_ours) {
-            floor_s[r] = shell("cd %s; for f in in/*; do dd if=$f of=/dev/null bs=4M iflag=direct status=none; done & "
-                               "dd if=/dev/zero of=%s/floor bs=4M count=%llu oflag=direct conv=fsync status=none & wait",
-                               dir, (unsigned long long)(gb * 1e9) / BLOCK);
+            floor_s[r] =
+                shell("cd %s; for f in in/*; do dd if=$f of=/dev/null bs=4M iflag=direct status=none; done & "
+                      "dd if=/dev/zero of=%s/floor bs=4M count=%llu oflag=direct conv=fsync status=none & wait",
+                      dir, (unsigned long long)(gb * 1e9) / BLOCK);
             shell("rm %s/floor; " DROP_CACHE, dir, 0);
             cp_s[r] = shell("cp -r %s/in %s/cp", dir, 0);
             shell("rm -r %s/cp; sync; " DROP_CACHE, dir, 0);

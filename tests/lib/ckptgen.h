@@ -55,7 +55,7 @@ struct ckptgen {
     uint64_t seed;
     int64_t iteration;
     enum ckptgen_lnum lnum;
-    const char *partition;              /* "type:transformer", "type:transformer|embedding", or layers per stage "3,1" */
+    const char *partition; /* "type:transformer", "type:transformer|embedding", or layers per stage "3,1" */
     bool zero1;                         /* fp16 with ZeRO stage 1 instead of BF16_Optimizer */
     bool no_mappings;                   /* DeepSpeed <= 0.6.7: no slice mappings, groups_padding, prefix "archive" */
     bool ds019;                         /* DeepSpeed >= 0.19: degrees under a separate key, ds_config as a dict */

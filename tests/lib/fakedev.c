@@ -514,8 +514,8 @@ static int all_gather(struct dev_link *l, const void *in, void *out, uint64_t n,
 
 static int broadcast(struct dev_link *l, void *buf, uint64_t n, int root, struct dev_stream *s, struct err *e)
 {
-    return put_link((struct op){ .kind = BROADCAST, .in = buf, .out = buf, .n = (int64_t)n, .root = root, .link = l }, s,
-                    e);
+    return put_link((struct op){ .kind = BROADCAST, .in = buf, .out = buf, .n = (int64_t)n, .root = root, .link = l },
+                    s, e);
 }
 
 static int send_to(struct dev_link *l, const void *buf, uint64_t n, struct dev_stream *s, struct err *e)

@@ -147,7 +147,11 @@ static void run(struct dev_stream *s, int upto)
 
 /* ---- the device ---- */
 
-static void copy(void *dst, const void *src, uint64_t bytes, struct dev_stream *s) { (void)s; memmove(dst, src, bytes); }
+static void copy(void *dst, const void *src, uint64_t bytes, struct dev_stream *s)
+{
+    (void)s;
+    memmove(dst, src, bytes);
+}
 static struct dev_stream *stream_new(void) { return xcalloc(1, sizeof(struct dev_stream)); }
 static void stream_free(struct dev_stream *s) { free(s); }
 static void stream_sync(struct dev_stream *s) { if (s) run(s, s->n); }

@@ -80,8 +80,9 @@ static void bench(struct err *e)
         double s = time_all_reduce(all, bytes / 4, bytes < 65536 ? 200 : 10, e);
 
         if (comm_rank(all) == 0)
-            printf("{\"call\": \"all_reduce\", \"ranks\": %d, \"size_bytes\": %lld, \"wall_s\": %.9f, \"bus_gb_s\": %.3f}\n",
-                   n, (long long)bytes, s, 2.0 * (n - 1) / n * (double)bytes / s / 1e9);
+            printf(
+                "{\"call\": \"all_reduce\", \"ranks\": %d, \"size_bytes\": %lld, \"wall_s\": %.9f, \"bus_gb_s\": %.3f}\n",
+                n, (long long)bytes, s, 2.0 * (n - 1) / n * (double)bytes / s / 1e9);
     }
     start = now_s();
     for (int i = 0; i < 1000; i++)

@@ -176,7 +176,8 @@ static void same(const char *name, int i, double tol, double rel)
             break;
         }
     for (int64_t j = 0; j < s->n; j++) {
-        double cpu = dtype_value(s->t, (char *)s->got[0] + j * size), gpu = dtype_value(s->t, (char *)s->got[1] + j * size);
+        double cpu = dtype_value(s->t, (char *)s->got[0] + j * size),
+               gpu = dtype_value(s->t, (char *)s->got[1] + j * size);
 
         if (!(fabs(gpu - cpu) <= tol + rel * fabs(cpu))) {
             snprintf(why, sizeof why, "element %lld of %lld: GPU %.9g, CPU %.9g, may differ by %.3g", (long long)j,
@@ -199,7 +200,8 @@ static void near(const char *name, int i, double rel)
     if (memcmp(s->got[1], s->got[2], s->bytes) != 0)
         fail(name, "not the same bits on a second run");
     for (int64_t j = 0; j < s->n; j++) {
-        double cpu = dtype_value(s->t, (char *)s->got[0] + j * size), gpu = dtype_value(s->t, (char *)s->got[1] + j * size);
+        double cpu = dtype_value(s->t, (char *)s->got[0] + j * size),
+               gpu = dtype_value(s->t, (char *)s->got[1] + j * size);
 
         apart += (gpu - cpu) * (gpu - cpu);
         norm += cpu * cpu;
@@ -273,8 +275,8 @@ static void linear_case(int64_t m, int64_t n, int64_t k, enum dtype t)
     c.m = m, c.n = n, c.k = k, c.t = t;
     for (int i = 0; i < 2; i++) {
         c.add = c.bias = i;
-        snprintf(sizes, sizeof sizes, "m %lld n %lld k %lld %s%s", (long long)m, (long long)n, (long long)k, dtype_name(t),
-                 i ? ", bias, add" : "");
+        snprintf(sizes, sizeof sizes, "m %lld n %lld k %lld %s%s", (long long)m, (long long)n, (long long)k,
+                 dtype_name(t), i ? ", bias, add" : "");
         exact(0, m * k, t), exact(1, n * k, t), exact(3, n, t), out(2, m * n, t);
         run("linear", call_linear);
         same("y", 2, 0, 0);
@@ -462,7 +464,8 @@ CALL(call_xent_back, k->xent_back(&(struct kernel_xent){
 static void xent_case(int64_t m, int64_t v, int64_t first, enum dtype t)
 {
     c.m = m, c.v = v, c.first = first, c.t = t;
-    snprintf(sizes, sizeof sizes, "m %lld v %lld from %lld %s", (long long)m, (long long)v, (long long)first, dtype_name(t));
+    snprintf(sizes, sizeof sizes, "m %lld v %lld from %lld %s", (long long)m, (long long)v, (long long)first,
+             dtype_name(t));
     /* Logits go up to 20. An exponent x log2 e is accurate to 30 U, and so is each term of the sum. */
     in(0, m * v, t, -20, 20), ids(1, m, 0, first + v + 5), out(2, 3 * m, DTYPE_F32);
     run("xent_stat", call_stat);
@@ -698,8 +701,9 @@ static void mask_case(int s, int hd, float p, enum dtype t)
 int main(int argc, char **argv)
 {
     static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F16 };
-    static const int64_t products[][3] = { { 1, 8, 8 }, { 5, 7, 3 }, { 77, 72, 264 }, { 130, 200, 65 }, { 300, 1000, 520 },
-                                           { 513, 2056, 1032 }, { 2048, 3072, 1024 }, { 129, 4104, 96 } };
+    static const int64_t products[][3] = { { 1, 8, 8 },          { 5, 7, 3 },        { 77, 72, 264 },
+                                           { 130, 200, 65 },     { 300, 1000, 520 }, { 513, 2056, 1032 },
+                                           { 2048, 3072, 1024 }, { 129, 4104, 96 } };
     static const int64_t rows[][2] = { { 1, 1 }, { 3, 7 }, { 700, 64 }, { 65, 80 }, { 33, 1023 }, { 1030, 1024 },
                                        { 515, 2048 }, { 40, 2560 }, { 133, 4096 }, { 17, 14336 }, { 9, 16392 } };
     static const int64_t flats[] = { 1, 3, 4, 1023, 16384, 16385, 1000003 };

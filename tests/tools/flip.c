@@ -1,7 +1,8 @@
 /*
  * flip.c - bits of files, flipped by chance and back
  *
- * flip LOG GROUP...   flips one bit for each GROUP, of one of the files that it names (paths with commas between; folders
+ * flip LOG GROUP... flips one bit for each GROUP, of one of the files that it names (paths with commas between;
+ * folders
  *                     stand for the files below), and writes "BYTE BIT FILE" to LOG, a line each
  * flip -b LOG         flips them back
  * One process for all: scripts that flip thousands would else spend their time in od and dd.

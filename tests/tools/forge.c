@@ -60,7 +60,8 @@ static void mend_record(uint8_t *b, uint64_t size, const struct zip_entry *ent, 
     if (behind + 8 <= size && memcmp(b + behind, "PK\7\10", 4) == 0)
         put_le32(b + behind + 4, crc);
     for (uint64_t i = behind; i + 46 + n <= size; i++)
-        if (memcmp(b + i, "PK\1\2", 4) == 0 && memcmp(b + i + 46, ent->name, n) == 0 && get_le32(b + i + 16) == ent->crc)
+        if (memcmp(b + i, "PK\1\2", 4) == 0 && memcmp(b + i + 46, ent->name, n) == 0 &&
+            get_le32(b + i + 16) == ent->crc)
             put_le32(b + i + 16, crc);
 }
 
@@ -109,7 +110,9 @@ static int mend(const char *path)
 int main(int argc, char **argv)
 {
     struct strbuf pickle = {0};
-    struct zip_out rec[3] = { { .name = "x/data.pkl" }, { .name = "x/version", .size = 2 }, { .name = "x/data.pkl", .size = 2 } };
+    struct zip_out rec[3] = { { .name = "x/data.pkl" },
+                              { .name = "x/version", .size = 2 },
+                              { .name = "x/data.pkl", .size = 2 } };
     struct zip_layout *l;
     const struct zip_run *run;
     struct err e = {0};

@@ -41,12 +41,12 @@ static bool multiply(cublasLtHandle_t lt, const struct product *p, void *room)
     cublasLtMatmulPreference_t want;
     cublasLtMatmulHeuristicResult_t found;
     cublasLtMatmulDesc_t desc;
-    cublasOperation_t turned = CUBLAS_OP_T;
+    cublasOperation_t transposed = CUBLAS_OP_T;
     float one = 1, zero = 0;
     int n = 0;
 
     cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
     cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue);
     if (p->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
@@ -54,7 +54,8 @@ static bool multiply(cublasLtHandle_t lt, const struct product *p, void *room)
     cublasLtMatrixLayoutCreate(&lb, p->type, p->k, p->m, p->k);
     cublasLtMatrixLayoutCreate(&ly, p->type, p->n, p->m, p->n);
     cublasLtMatmulPreferenceCreate(&want);
-    cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room_bytes, sizeof room_bytes);
+    cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room_bytes,
+                                         sizeof room_bytes);
     cublasLtMatmulAlgoGetHeuristic(lt, desc, la, lb, ly, ly, want, 1, &found, &n);
     if (n > 0)
         cublasLtMatmul(lt, desc, &one, b, la, a, lb, &zero, y, ly, y, ly, &found.algo, room, ROOM, NULL);

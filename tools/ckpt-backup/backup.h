@@ -34,7 +34,7 @@ int backup_parse(struct backup *b, int argc, char **argv);
 /* ---- cmd_*.c ---- */
 
 int cmd_copy(struct backup *b);         /* also runs tar and weights */
-int cmd_verify(struct backup *b);
+int cmd_verify_backups(struct backup *b);
 int cmd_restore(struct backup *b);
 int cmd_list(struct backup *b);
 int cmd_plan(struct backup *b);
@@ -49,9 +49,9 @@ struct place_opts backup_place_opts(const struct backup *b);
  */
 int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form, bool newer);
 /* Print the findings of severity ERROR on stderr, one per line. */
-void backup_tell_errors(const struct backup *b, const struct report *r);
+void backup_print_errors(const struct backup *b, const struct report *r);
 /* If the backup is a faithful copy of an unsound checkpoint, print one line about it on stderr. */
-void backup_tell_unsound(const struct backup *b, const struct place *p, const struct receipt *rec);
+void backup_print_unsound(const struct backup *b, const struct place *p, const struct receipt *rec);
 /* Format a time as "2026-03-01 12:00" in UTC, or "-" for 0. Returns buf or the constant "-". */
 const char *backup_time(int64_t s, char buf[24]);
 

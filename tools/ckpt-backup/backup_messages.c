@@ -16,7 +16,7 @@ struct place_opts backup_place_opts(const struct backup *b)
                                 .progress = b->cli.progress, .stopped = cli_stopped };
 }
 
-void backup_tell_errors(const struct backup *b, const struct report *r)
+void backup_print_errors(const struct backup *b, const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++) {
         char *text = finding_text(report_get(r, i));
@@ -27,7 +27,7 @@ void backup_tell_errors(const struct backup *b, const struct report *r)
     }
 }
 
-void backup_tell_unsound(const struct backup *b, const struct place *p, const struct receipt *rec)
+void backup_print_unsound(const struct backup *b, const struct place *p, const struct receipt *rec)
 {
     if (rec->intact && rec->unsound)
         fprintf(stderr, "%s: error: %s/%s: the same as the source, which is not sound: %s; 'ckpt-inspect verify' lists "
@@ -44,7 +44,7 @@ const char *backup_time(int64_t s, char buf[24])
     return buf;
 }
 
-static void tell_put(struct backup *b, const struct place *p, const struct place_put *put, double wall_s)
+static void print_copy_result(struct backup *b, const struct place *p, const struct place_put *put, double wall_s)
 {
     const struct receipt *r = put->receipt;
     uint64_t bytes = r->form == FORM_PACK ? receipt_raw_bytes(r) : r->size_bytes;
@@ -63,17 +63,17 @@ static void tell_put(struct backup *b, const struct place *p, const struct place
     if (r->form == FORM_PACK)
         snprintf(as, sizeof as, " packed to %s", bytes_text(r->size_bytes, packed));
     if (put->there_already)
-        cli_say(&b->cli, "%s/%s: there already, %s: %s%s", p->path, r->name,
-                receipt_is_sound(r) && r->checked ? "verified" : receipt_state(r, ""), size, as);
+        cli_info(&b->cli, "%s/%s: there already, %s: %s%s", p->path, r->name,
+                 receipt_is_sound(r) && r->checked ? "verified" : receipt_state(r, ""), size, as);
     else
-        cli_say(&b->cli, "%s/%s: %d files, %s%s in %.1f s (%s/s), read back%s", p->path, r->name, r->n_files, size, as,
-                wall_s, bytes_text((uint64_t)((double)bytes / (wall_s > 0 ? wall_s : 1)), rate),
-                r->unsound ? "" : " and sound");
-    backup_tell_unsound(b, p, r);
+        cli_info(&b->cli, "%s/%s: %d files, %s%s in %.1f s (%s/s), read back%s", p->path, r->name, r->n_files, size, as,
+                 wall_s, bytes_text((uint64_t)((double)bytes / (wall_s > 0 ? wall_s : 1)), rate),
+                 r->unsound ? "" : " and sound");
+    backup_print_unsound(b, p, r);
 }
 
 /* Print what a copy would contain (--dry-run). Writes nothing. */
-static void tell_content(struct backup *b, const struct place *p, const struct content *c, enum backup_form form)
+static void print_copy_preview(struct backup *b, const struct place *p, const struct content *c, enum backup_form form)
 {
     char *name = receipt_name(c->tag, form), size[16];
 
@@ -111,11 +111,11 @@ int backup_put(struct backup *b, struct place *p, const char *path, enum backup_
     if (c.warning)
         cli_warn(&b->cli, "%s", c.warning);
     if (b->cli.dry_run) {
-        tell_content(b, p, &c, form);
+        print_copy_preview(b, p, &c, form);
     } else {
         rc = place_put(p, &c, form, &put, &e);
         if (rc == 0)
-            tell_put(b, p, &put, clock_s() - begun);
+            print_copy_result(b, p, &put, clock_s() - begun);
         if (rc == 0 && put.receipt->unsound)
             is = EXIT_BAD;
     }

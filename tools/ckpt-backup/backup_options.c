@@ -35,7 +35,7 @@ static const char tail[] =
     "Exit status: 0 all is well, 1 a copy is damaged or the work failed, 2 wrong usage.\n"
     "Example: ckpt-backup copy --rules run.rules ckpt && ckpt-backup forget --rules run.rules --apply ckpt\n";
 
-static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_take, FIELD(words) }, {0} };
+static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_add, FIELD(words) }, {0} };
 
 int backup_parse(struct backup *b, int argc, char **argv)
 {

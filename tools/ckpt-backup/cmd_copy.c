@@ -39,7 +39,7 @@ static int copy_due(struct backup *b)
         free(path);
     }
     if (n == 0 && !s.incomplete)
-        cli_say(&b->cli, "nothing is due");
+        cli_info(&b->cli, "nothing is due");
     rc = s.incomplete ? EXIT_BAD : rc;
     survey_close(&s);
     return rc;

@@ -58,8 +58,8 @@ int cmd_plan(struct backup *b)
         print_action(b, &s, &s.action[i]);
         n[s.action[i].verb]++;
     }
-    cli_say(&b->cli, "%d steps in %s: %d to copy, %d may go, %d wait", s.n_steps, s.run, n[DUE_COPY],
-            n[DUE_FORGET], n[DUE_WAIT]);
+    cli_info(&b->cli, "%d steps in %s: %d to copy, %d may go, %d wait", s.n_steps, s.run, n[DUE_COPY],
+             n[DUE_FORGET], n[DUE_WAIT]);
     rc = s.incomplete ? EXIT_BAD : EXIT_OK;
     survey_close(&s);
     return rc;
@@ -100,7 +100,7 @@ static int sweep_run(const struct survey *s, struct err *e)
  * Read a backup again and record the result in its receipt. Does this at most once per run of forget. Returns -1 if
  * the backup cannot be read, is damaged, or is unsound.
  */
-static int read_one(struct backup *b, struct survey *s, int place, struct receipt *rec, struct err *e)
+static int verify_backup_once(struct backup *b, struct survey *s, int place, struct receipt *rec, struct err *e)
 {
     struct report *r;
     int rc;
@@ -110,21 +110,21 @@ static int read_one(struct backup *b, struct survey *s, int place, struct receip
     r = report_new();
     rc = place_check(s->place[place], rec, r, e);
     if (rc == 0 && report_count(r, SEV_ERROR)) {
-        backup_tell_errors(b, r);
+        backup_print_errors(b, r);
         rec->intact = false;
-        if (place_note(s->place[place], rec, e) == 0)
+        if (place_write_receipt(s->place[place], rec, e) == 0)
             err_data(e, s->place[place]->path, ERR_NO_BYTE, "%s is damaged: nothing that rests on it is removed",
                      rec->name);
         rc = -1;
     } else if (rc == 0 && rec->unsound) {
-        if (place_note(s->place[place], rec, e) == 0)
+        if (place_write_receipt(s->place[place], rec, e) == 0)
             err_data(e, s->place[place]->path, ERR_NO_BYTE, "%s is not sound: nothing that rests on it is removed: %s",
                      rec->name, rec->unsound);
         rc = -1;
     } else if (rc == 0) {
         rec->read_again = true;
         rec->verified_s = (int64_t)clock_wall_s();
-        rc = place_note(s->place[place], rec, e);
+        rc = place_write_receipt(s->place[place], rec, e);
     }
     report_free(r);
     return rc;
@@ -163,7 +163,8 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
 
     for (int i = 0; i < l->n; i++)
         if (l->receipt[i]->step > a->step && receipt_is_sound(l->receipt[i]) &&
-            n_newer(s, a->place, l->receipt[i]->step) < last && read_one(b, s, a->place, l->receipt[i], e) < 0)
+            n_newer(s, a->place, l->receipt[i]->step) < last &&
+            verify_backup_once(b, s, a->place, l->receipt[i], e) < 0)
             return -1;
     if (n_newer(s, a->place, a->step) >= last)
         return 0;
@@ -179,7 +180,7 @@ static int read_again(struct backup *b, struct survey *s, const struct due_actio
         for (int i = 0; p != a->place && i < s->receipts[p].n; i++) {
             struct receipt *rec = s->receipts[p].receipt[i];
 
-            if (rec->step == a->step && receipt_is_sound(rec) && read_one(b, s, p, rec, e) < 0)
+            if (rec->step == a->step && receipt_is_sound(rec) && verify_backup_once(b, s, p, rec, e) < 0)
                 return -1;
         }
     return a->place == DUE_RUN ? 0 : read_newer(b, s, a, e);
@@ -236,8 +237,8 @@ int cmd_forget(struct backup *b)
     for (int i = 0; i < s.n_actions; i++)
         n_wait += s.action[i].verb == DUE_WAIT;
     rc = forget_all(b, &s, &n_done);
-    cli_say(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may go", n_wait,
-            b->apply || n_done == 0 ? "" : "; --apply removes them");
+    cli_info(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may go", n_wait,
+             b->apply || n_done == 0 ? "" : "; --apply removes them");
     rc = s.incomplete ? EXIT_BAD : rc;
     survey_close(&s);
     return rc;

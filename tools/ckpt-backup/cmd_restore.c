@@ -46,7 +46,7 @@ static int list_place(struct backup *b, const char *path)
             print_receipt(b, p, l.receipt[i]);
             rc = receipt_is_sound(l.receipt[i]) ? rc : EXIT_BAD;
         }
-        backup_tell_errors(b, r);
+        backup_print_errors(b, r);
         rc = report_count(r, SEV_ERROR) ? EXIT_BAD : rc;
     }
     place_receipts_free(&l);
@@ -89,7 +89,7 @@ static int check_out(const char *out, struct err *e)
     return -1;
 }
 
-static void tell_restored(struct backup *b, const struct place *p, const struct receipt *rec, double wall_s)
+static void print_restored_backup(struct backup *b, const struct place *p, const struct receipt *rec, double wall_s)
 {
     char size[16];
 
@@ -100,8 +100,8 @@ static void tell_restored(struct backup *b, const struct place *p, const struct 
         json_object_update_missing_new(o, receipt_json(rec));
         cli_json(o);
     }
-    cli_say(&b->cli, "%s: %d files, %s in %.1f s, as copied from %s", b->arg[2], rec->n_files,
-            bytes_text(rec->size_bytes, size), wall_s, rec->source);
+    cli_info(&b->cli, "%s: %d files, %s in %.1f s, as copied from %s", b->arg[2], rec->n_files,
+             bytes_text(rec->size_bytes, size), wall_s, rec->source);
 }
 
 int cmd_restore(struct backup *b)
@@ -118,12 +118,12 @@ int cmd_restore(struct backup *b)
     if (p && check_out(b->arg[2], &e) == 0 && place_list(p, &l, r, &e) == 0)
         rec = find_receipt(p, &l, b->arg[1], &e);
     if (!rec) {
-        backup_tell_errors(b, r);              /* a damaged receipt may be the reason */
+        backup_print_errors(b, r);              /* a damaged receipt may be the reason */
         rc = cli_fail(&b->cli, &e);
     } else if (place_get(p, rec, b->arg[2], &e) < 0) {
         rc = cli_fail(&b->cli, &e);
     } else {
-        tell_restored(b, p, rec, clock_s() - begun);
+        print_restored_backup(b, p, rec, clock_s() - begun);
     }
     place_receipts_free(&l);
     place_close(p);

@@ -8,13 +8,13 @@
 #include "tools/ckpt-backup/backup.h"
 
 /* Print the result for one backup. recorded: the result has been written to its receipt. */
-static void tell_one(struct backup *b, const struct place *p, const struct receipt *rec, const struct report *r,
-                     bool recorded)
+static void print_verified_backup(struct backup *b, const struct place *p, const struct receipt *rec,
+                                  const struct report *r, bool recorded)
 {
     char size[16];
 
-    backup_tell_errors(b, r);
-    backup_tell_unsound(b, p, rec);
+    backup_print_errors(b, r);
+    backup_print_unsound(b, p, rec);
     if (b->cli.json) {
         json_t *o = json_pack("{s:o}", "place", text_json(p->path));
 
@@ -28,7 +28,7 @@ static void tell_one(struct backup *b, const struct place *p, const struct recei
     }
 }
 
-static int verify_one(struct backup *b, struct place *p, struct receipt *rec, struct err *e)
+static int verify_backup(struct backup *b, struct place *p, struct receipt *rec, struct err *e)
 {
     struct report *r = report_new();
     int rc = place_check(p, rec, r, e);
@@ -37,11 +37,11 @@ static int verify_one(struct backup *b, struct place *p, struct receipt *rec, st
      * The place is not locked while it is read, so that nightly copies need not wait for a verify that runs for days.
      */
     if (rc == 0)
-        rc = place_judge(p, rec, report_count(r, SEV_ERROR) == 0, e);
+        rc = place_record_result(p, rec, report_count(r, SEV_ERROR) == 0, e);
     if (rc == 1)
-        cli_say(&b->cli, "%s/%s: was replaced or removed while it was read", p->path, rec->name);
+        cli_info(&b->cli, "%s/%s: was replaced or removed while it was read", p->path, rec->name);
     else if (rc >= 0)
-        tell_one(b, p, rec, r, rc == 0);
+        print_verified_backup(b, p, rec, r, rc == 0);
     if (rc == 2)
         cli_warn(&b->cli, "the result is not recorded: %s", e->msg);
     report_free(r);
@@ -66,7 +66,7 @@ static int verify_all(struct backup *b, struct place *p, const struct place_rece
         if (!is_wanted(b, l->receipt[i]->name))
             continue;
         n++;
-        if (verify_one(b, p, l->receipt[i], &e) != EXIT_OK)
+        if (verify_backup(b, p, l->receipt[i], &e) != EXIT_OK)
             rc = EXIT_BAD;
     }
     if (b->n_args > 1 && n < b->n_args - 1) {
@@ -74,12 +74,12 @@ static int verify_all(struct backup *b, struct place *p, const struct place_rece
                 p->path, n, b->n_args - 1);
         rc = EXIT_BAD;
     } else if (n == 0) {
-        cli_say(&b->cli, "%s: no backup here", p->path);
+        cli_info(&b->cli, "%s: no backup here", p->path);
     }
     return rc;
 }
 
-int cmd_verify(struct backup *b)
+int cmd_verify_backups(struct backup *b)
 {
     struct place_opts o = backup_place_opts(b);
     struct place_receipts l = {0};
@@ -91,7 +91,7 @@ int cmd_verify(struct backup *b)
     if (!p || place_check_made(p->path, &e) < 0 || place_list(p, &l, r, &e) < 0) {
         rc = cli_fail(&b->cli, &e);
     } else {
-        backup_tell_errors(b, r);
+        backup_print_errors(b, r);
         rc = verify_all(b, p, &l);
         rc = report_count(r, SEV_ERROR) ? EXIT_BAD : rc;
     }

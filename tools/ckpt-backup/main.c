@@ -14,7 +14,7 @@ static const struct command {
     { { "tar", CMD_TAR, 2, 2, "tar needs a CKPT and a PLACE" }, cmd_copy, FORM_TAR },
     { { "weights", CMD_WEIGHTS, 2, 2, "weights needs a CKPT and a PLACE" }, cmd_copy, FORM_WEIGHTS },
     { { "list", CMD_LIST, 1, 1 << 20, "list needs a PLACE" }, cmd_list, FORM_WHOLE },
-    { { "verify", CMD_VERIFY, 1, 1 << 20, "verify needs a PLACE" }, cmd_verify, FORM_WHOLE },
+    { { "verify", CMD_VERIFY, 1, 1 << 20, "verify needs a PLACE" }, cmd_verify_backups, FORM_WHOLE },
     { { "restore", CMD_RESTORE, 3, 3, "restore needs a PLACE, the NAME of a backup and OUT" }, cmd_restore,
       FORM_WHOLE },
     { { "plan", CMD_PLAN, 1, 1, "plan needs --rules FILE and a RUN" }, cmd_plan, FORM_WHOLE },
@@ -23,7 +23,7 @@ static const struct command {
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* Find the command, check its arguments and run it. Returns the exit status. */
-static int work(struct backup *b)
+static int run_backup_command(struct backup *b)
 {
     const int which = cli_words_command(&b->cli, &b->words, commands, sizeof *commands, N_COMMANDS);
     const struct command *cmd = &commands[which < 0 ? 0 : which];
@@ -52,7 +52,7 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(&b.cli, argv, "ckpt-backup");
-    rc = backup_parse(&b, argc, argv) < 0 ? EXIT_USAGE : work(&b);
+    rc = backup_parse(&b, argc, argv) < 0 ? EXIT_USAGE : run_backup_command(&b);
     free(b.words.word);
     return rc;
 }

@@ -26,7 +26,7 @@ const char *survey_where(const struct survey *s, int place)
     return place == DUE_RUN ? s->run : s->rules.place[place].path;
 }
 
-static int by_number(const void *a, const void *b)
+static int by_step_number(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
@@ -37,7 +37,7 @@ static int by_number(const void *a, const void *b)
  * Returns true if `name` is the tag folder of a step. global_step01 would be the same step as global_step1, so only
  * the spelling that survey_tag_path() makes is accepted.
  */
-static bool is_tag(const struct survey *s, const char *name)
+static bool is_survey_tag(const struct survey *s, const char *name)
 {
     int64_t step = receipt_step(name);
     char *path = survey_tag_path(s, step), *base = path_base(path);
@@ -73,13 +73,13 @@ static int list_run(struct survey *s, struct err *e)
     while ((ent = readdir(d)) != NULL)
         if (str_ends(ent->d_name, GONE)) {
             add_gone(s, ent->d_name);
-        } else if (is_tag(s, ent->d_name)) {
+        } else if (is_survey_tag(s, ent->d_name)) {
             ARRAY_ROOM(s->step, s->cap_steps, s->n_steps + 1);
             s->step[s->n_steps++] = receipt_step(ent->d_name);
         }
     closedir(d);
     if (s->n_steps)
-        qsort(s->step, (size_t)s->n_steps, sizeof *s->step, by_number);
+        qsort(s->step, (size_t)s->n_steps, sizeof *s->step, by_step_number);
     s->latest = content_latest(s->run);
     return 0;
 }
@@ -164,7 +164,7 @@ static bool shares_with_place(const struct survey *s, int place, int64_t step, c
  * Compare a backup with the run and the earlier places. With STANDING_SHARED, *with is set to DUE_RUN or the number
  * of the place that shares an inode.
  */
-static enum standing compare(const struct survey *s, int place, const struct receipt *rec, int *with)
+static enum standing classify_backup_standing(const struct survey *s, int place, const struct receipt *rec, int *with)
 {
     struct file_ids ids;
     enum standing is;
@@ -196,7 +196,7 @@ int survey_check_step(const struct survey *s, int64_t step, struct err *e)
             int with;
 
             if (h->step != step || !h->verified ||
-                compare(s, p, survey_receipt(s, p, step, h->form), &with) == STANDING_COPY)
+                classify_backup_standing(s, p, survey_receipt(s, p, step, h->form), &with) == STANDING_COPY)
                 continue;
             err_data(e, path, ERR_NO_BYTE, "is no longer what %s holds a backup of: it stays", s->place[p]->path);
             rc = -1;
@@ -214,7 +214,7 @@ static void report_shared(const struct survey *s, int place, const struct receip
     free(path);
 }
 
-static void hold(struct survey *s, int i, struct report *r)
+static void collect_held_backups(struct survey *s, int i, struct report *r)
 {
     const struct place_receipts *l = &s->receipts[i];
     struct due_held *held = xcalloc((size_t)l->n + 1, sizeof *held);
@@ -222,7 +222,7 @@ static void hold(struct survey *s, int i, struct report *r)
 
     for (int k = 0; k < l->n; k++) {
         const struct receipt *rec = l->receipt[k];
-        enum standing is = rec->step >= 0 && rec->intact ? compare(s, i, rec, &with) : STANDING_OTHER;
+        enum standing is = rec->step >= 0 && rec->intact ? classify_backup_standing(s, i, rec, &with) : STANDING_OTHER;
         bool copy = is == STANDING_COPY;
 
         if (is == STANDING_SHARED)
@@ -236,7 +236,7 @@ static void hold(struct survey *s, int i, struct report *r)
     s->held[i] = (struct due_place){ .known = true, .held = held, .n_held = n };
 }
 
-static int look_at_place(struct survey *s, struct backup *b, int i, bool lock, struct report *r, struct err *e)
+static int inspect_backup_place(struct survey *s, struct backup *b, int i, bool lock, struct report *r, struct err *e)
 {
     struct place_opts o = backup_place_opts(b);
     const char *path = s->rules.place[i].path;
@@ -246,21 +246,21 @@ static int look_at_place(struct survey *s, struct backup *b, int i, bool lock, s
     return lock && place_lock(s->place[i], e) < 0 ? -1 : place_list(s->place[i], &s->receipts[i], r, e);
 }
 
-static void look_at_places(struct survey *s, struct backup *b, bool lock)
+static void inspect_backup_places(struct survey *s, struct backup *b, bool lock)
 {
     for (int i = 0; i < s->rules.n_places && !cli_stopped(); i++) {
         struct report *r = report_new();
         struct err e = {0};
 
-        if (look_at_place(s, b, i, lock, r, &e) == 0) {
-            hold(s, i, r);
+        if (inspect_backup_place(s, b, i, lock, r, &e) == 0) {
+            collect_held_backups(s, i, r);
         } else {
             report_add_err(r, "place", &e);
             place_close(s->place[i]);
             s->place[i] = NULL;
         }
         s->incomplete = s->incomplete || report_count(r, SEV_ERROR) > 0;
-        backup_tell_errors(b, r);
+        backup_print_errors(b, r);
         cli_warn_findings(&b->cli, r);
         report_free(r);
     }
@@ -278,7 +278,7 @@ int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e)
     s->place = xcalloc((size_t)s->rules.n_places + 1, sizeof *s->place);
     s->receipts = xcalloc((size_t)s->rules.n_places + 1, sizeof *s->receipts);
     s->held = xcalloc((size_t)s->rules.n_places + 1, sizeof *s->held);
-    look_at_places(s, b, lock);
+    inspect_backup_places(s, b, lock);
     st = (struct due_state){ s->step, s->n_steps, s->latest, s->held };
     s->n_actions = due_make(&s->rules, &st, &s->action);
     return 0;

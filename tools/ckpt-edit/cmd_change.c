@@ -17,7 +17,7 @@
  * Resolve a key: "lr" means "args.lr", as ckpt-inspect args prints it. Returns a string in the edit's arena, or
  * NULL if there is no such key.
  */
-static const char *settle_path(struct edit *x, const struct pk *root, const char *key)
+static const char *resolve_args_path(struct edit *x, const struct pk *root, const char *key)
 {
     if (tree_find(root, key, NULL))
         return key;
@@ -33,7 +33,7 @@ struct set_place {
     const struct pk *was;
 };
 
-static struct pk *new_value(const struct ckptedit *j, struct edit *x, struct set_place p, struct err *e)
+static struct pk *parse_set_value(const struct ckptedit *j, struct edit *x, struct set_place p, struct err *e)
 {
     struct pk *value = tree_read(edit_arena(x), strchr(p.text, '=') + 1, p.was, j->any_type);
     struct strbuf held = {0};
@@ -56,14 +56,14 @@ static int set_in(struct ckptedit *j, struct source *s, struct edit *x, int file
     const struct pk *now = edit_root(x, file, e);
     struct pk *root, *was, *value;
 
-    if (!now || !settle_path(x, now, key))
+    if (!now || !resolve_args_path(x, now, key))
         return e->kind == ERR_NONE ? 0 : -1;
     root = edit_tree(x, file, e);
     if (!root)
         return -1;
-    path = settle_path(x, root, key);
+    path = resolve_args_path(x, root, key);
     was = tree_find(root, path, NULL);
-    value = new_value(j, x, (struct set_place){ text, path, s->file[file].name, was }, e);
+    value = parse_set_value(j, x, (struct set_place){ text, path, s->file[file].name, was }, e);
     if (!value)
         return -1;
     tree_put(a, root, path, value);
@@ -80,7 +80,7 @@ static int set_entry(const struct ckptedit *j, const struct source *s, struct ed
         err_usage(e, "set %s: %s has no pickled value of that name; put changes tensors", text, s->path);
         return -1;
     }
-    value = new_value(j, x, (struct set_place){ text, key, s->path, edit_dcp_value(x, key) }, e);
+    value = parse_set_value(j, x, (struct set_place){ text, key, s->path, edit_dcp_value(x, key) }, e);
     if (!value)
         return -1;
     edit_dcp_set_value(x, key, value);
@@ -225,7 +225,7 @@ static int drop_moments(struct source *s, struct edit *x, struct err *e)
  * Refuse to drop the optimizer where masters are the only weights. A universal form made of ZeRO keeps 16-bit weights
  * in its model_states files too, but its masters are what its readers load.
  */
-static int check_weights(const struct source *s, struct err *e)
+static int check_weights_remain(const struct source *s, struct err *e)
 {
     const bool universal = s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5;
 
@@ -247,7 +247,7 @@ static int drop_optimizer(struct source *s, struct edit *x, struct err *e)
 
     if (s->kind == LAYOUT_ZERO && s->zero_stage == 3)
         return drop_moments(s, x, e);
-    if (check_weights(s, e) < 0)
+    if (check_weights_remain(s, e) < 0)
         return -1;
     for (int i = 0; i < s->n_files; i++) {
         struct pk *root;

@@ -14,7 +14,7 @@
  * Find the layer number in a name like "model.layers.17.mlp.weight". Returns the position of the first part that
  * is a number, or NULL.
  */
-static const char *number_in(const char *name, int64_t *number)
+static const char *find_layer_number(const char *name, int64_t *number)
 {
     for (const char *p = name, *end; *p; p = end + (*end == '.')) {
         end = p + strcspn(p, ".");
@@ -34,7 +34,7 @@ static int64_t count_layers(const struct edit_states *to, const char *path, stru
     bool *seen;
 
     for (int i = 0; i < to->n; i++) {
-        const char *at = number_in(to->tensor[i].name, &k);
+        const char *at = find_layer_number(to->tensor[i].name, &k);
 
         if (!at)
             continue;
@@ -49,7 +49,7 @@ static int64_t count_layers(const struct edit_states *to, const char *path, stru
     }
     seen = xcalloc((size_t)most + 2, sizeof *seen);
     for (int i = 0; i < to->n; i++)
-        if (number_in(to->tensor[i].name, &k))
+        if (find_layer_number(to->tensor[i].name, &k))
             seen[k] = true;
     for (int64_t i = 0; i <= most && e->kind == ERR_NONE; i++)
         if (!seen[i])
@@ -129,7 +129,7 @@ static int64_t *layers_wanted(struct ckptedit *j, int64_t n_layers, int *n, stru
 }
 
 /* Replace the layers: layer i of the result is layer list[i] of the source. */
-static void pick_layers(struct edit *x, struct edit_states *to, const int64_t *list, int n)
+static void select_edit_layers(struct edit *x, struct edit_states *to, const int64_t *list, int n)
 {
     const int was = to->n;
     int kept = 0;
@@ -137,7 +137,7 @@ static void pick_layers(struct edit *x, struct edit_states *to, const int64_t *l
     for (int i = 0; i < was; i++) {
         const struct edit_new t = to->tensor[i];
         int64_t k;
-        const char *at = number_in(t.name, &k), *behind = at ? at + strspn(at, "0123456789") : NULL;
+        const char *at = find_layer_number(t.name, &k), *behind = at ? at + strspn(at, "0123456789") : NULL;
 
         for (int l = 0; at && l < n; l++)
             if (list[l] == k) {
@@ -150,15 +150,15 @@ static void pick_layers(struct edit *x, struct edit_states *to, const int64_t *l
     for (int i = 0; i < to->n; i++) {
         int64_t k;
 
-        if (i >= was || !number_in(to->tensor[i].name, &k))
+        if (i >= was || !find_layer_number(to->tensor[i].name, &k))
             to->tensor[kept++] = to->tensor[i];
     }
     to->n = kept;
 }
 
 /* Update the number of layers, and the type of each layer, in config.json or in Megatron-core's common.pt. */
-static int note_layers(struct edit *x, struct edit_states *to, const int64_t *list, int n, int64_t n_layers,
-                       struct err *e)
+static int update_layer_count(struct edit *x, struct edit_states *to, const int64_t *list, int n, int64_t n_layers,
+                              struct err *e)
 {
     static const char *const keys[] = { "num_hidden_layers", "n_layer", "n_layers", "num_layers" };
     json_t *config = edit_hf_config(x, e), *types = json_object_get(config, "layer_types"), *picked;
@@ -196,8 +196,8 @@ static int layers_of_states(struct ckptedit *j, struct source *s, struct edit *x
     int n = 0, rc = -1;
     int64_t *list = n_layers < 0 ? NULL : layers_wanted(j, n_layers, &n, e);
 
-    if (list && note_layers(x, to, list, n, n_layers, e) == 0) {
-        pick_layers(x, to, list, n);
+    if (list && update_layer_count(x, to, list, n, n_layers, e) == 0) {
+        select_edit_layers(x, to, list, n);
         rc = 0;
     }
     free(list);

@@ -30,7 +30,7 @@ int cmd_latest(struct ckptedit *j)
     if (strchr(tag, '/'))
         err_usage(&e, "latest: '%s' is a path; TAG is the name of a folder in %s", tag, dir);
     else if (check_tag(j, path, &e) == 0 && !j->cli.dry_run && file_replace(latest, tag, strlen(tag), &e) == 0)
-        cli_say(&j->cli, "%s names %s", latest, tag);
+        cli_info(&j->cli, "%s names %s", latest, tag);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     free(path);
@@ -42,7 +42,7 @@ int cmd_latest(struct ckptedit *j)
 
 static int roll_back(struct ckptedit *j, const char *in, struct err *e)
 {
-    const enum swap_state state = swap_look(in);
+    const enum swap_state state = swap_inspect(in);
 
     if (state == SWAP_NONE || state == SWAP_FOREIGN) {
         err_usage(e, "%s: there is no edit in place to be undone", in);
@@ -54,13 +54,13 @@ static int roll_back(struct ckptedit *j, const char *in, struct err *e)
     }
     if ((state == SWAP_DONE && (swap_check(in, e) < 0 || swap_exchange(in, e) < 0)) || swap_forget(in, e) < 0)
         return -1;
-    cli_say(&j->cli, "%s is what it was before the edit", in);
+    cli_info(&j->cli, "%s is what it was before the edit", in);
     return 0;
 }
 
-static int commit(struct ckptedit *j, const char *in, struct err *e)
+static int commit_in_place_edit(struct ckptedit *j, const char *in, struct err *e)
 {
-    const enum swap_state state = swap_look(in);
+    const enum swap_state state = swap_inspect(in);
 
     if (state == SWAP_NONE || state == SWAP_FOREIGN)
         err_usage(e, "%s: there is nothing left of an edit in place", in);
@@ -69,7 +69,7 @@ static int commit(struct ckptedit *j, const char *in, struct err *e)
                   "--resume puts it there, rollback removes it", in);
     if (e->kind != ERR_NONE || swap_give_up(in, e) < 0)
         return -1;
-    cli_say(&j->cli, "%s stays as it was edited", in);
+    cli_info(&j->cli, "%s stays as it was edited", in);
     return 0;
 }
 
@@ -77,7 +77,7 @@ static int commit(struct ckptedit *j, const char *in, struct err *e)
  * Run rollback or commit while holding the lock of the folder. Without the lock they could remove the note or the
  * result of an edit that is still running.
  */
-static int settle(struct ckptedit *j, int (*what)(struct ckptedit *j, const char *in, struct err *e))
+static int run_with_swap_lock(struct ckptedit *j, int (*what)(struct ckptedit *j, const char *in, struct err *e))
 {
     struct err e = {0};
     int held, rc = EXIT_OK;
@@ -93,10 +93,10 @@ static int settle(struct ckptedit *j, int (*what)(struct ckptedit *j, const char
 
 int cmd_rollback(struct ckptedit *j)
 {
-    return settle(j, roll_back);
+    return run_with_swap_lock(j, roll_back);
 }
 
 int cmd_commit(struct ckptedit *j)
 {
-    return settle(j, commit);
+    return run_with_swap_lock(j, commit_in_place_edit);
 }

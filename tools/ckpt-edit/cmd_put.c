@@ -20,7 +20,7 @@ enum { AT_A_TIME = 1 << 16 };           /* elements */
 /* The array, registered as a record of the source's files. */
 struct array { int record; enum dtype dtype; };
 
-static void round_some(const float *in, uint16_t *out, int n, enum dtype to)
+static void round_f32_elements(const float *in, uint16_t *out, int n, enum dtype to)
 {
     for (int i = 0; i < n; i++)
         out[i] = to == DTYPE_F16 ? f32_to_f16(in[i]) : f32_to_bf16(in[i]);
@@ -42,7 +42,7 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
         if (files_read(s->files, rec->file, rec->at + at, buf, n, e) < 0)
             return -1;
         if (out >= 0)
-            round_some(buf, half, (int)(n / sizeof *buf), to);
+            round_f32_elements(buf, half, (int)(n / sizeof *buf), to);
         *crc = out >= 0 ? crc_bytes(*crc, half, n / 2) : crc_bytes(*crc, buf, n);
         if (out >= 0 && write_all_at(out, half, n / 2, at / 2) < 0) {
             err_sys(e, "the spool file beside OUT", "cannot write");
@@ -70,7 +70,7 @@ static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dt
 
 /* ---- put ---- */
 
-static int refuse_shape(const struct param *p, const char *path, const struct npy_array *a, struct err *e)
+static int refuse_npy_shape(const struct param *p, const char *path, const struct npy_array *a, struct err *e)
 {
     struct strbuf want = {0}, have = {0};
 
@@ -84,8 +84,8 @@ static int refuse_shape(const struct param *p, const char *path, const struct np
     return -1;
 }
 
-static int put_state(struct ckptedit *j, struct source *s, struct edit *x, struct source_hit to, struct array a,
-                     struct err *e)
+static int put_npy_state(struct ckptedit *j, struct source *s, struct edit *x, struct source_hit to, struct array a,
+                         struct err *e)
 {
     const struct record *rec = files_record(s->files, a.record);
     enum state st = (enum state)to.state;
@@ -108,7 +108,7 @@ static int put_state(struct ckptedit *j, struct source *s, struct edit *x, struc
     return edit_tensor(x, to.param, st, &from, e);
 }
 
-static int find_param(struct source *s, const char *word, struct source_hit *hit, struct err *e)
+static int find_put_param(struct source *s, const char *word, struct source_hit *hit, struct err *e)
 {
     if (source_find(s, word, hit) && hit->param)
         return 0;
@@ -123,11 +123,11 @@ int change_put(struct ckptedit *j, struct source *s, struct edit *x, struct err 
     struct param *p;
     int record, file, n = 0;
 
-    if (find_param(s, j->arg[0], &hit, e) < 0 || npy_look(j->arg[1], &a, e) < 0)
+    if (find_put_param(s, j->arg[0], &hit, e) < 0 || npy_inspect(j->arg[1], &a, e) < 0)
         return -1;
     p = hit.param;
     if (a.ndim != p->ndim || memcmp(a.shape, p->shape, (size_t)a.ndim * sizeof *a.shape) != 0)
-        return refuse_shape(p, j->arg[1], &a, e);
+        return refuse_npy_shape(p, j->arg[1], &a, e);
     file = files_add_path(s->files, j->arg[1], e);
     if (file < 0)
         return -1;
@@ -137,7 +137,7 @@ int change_put(struct ckptedit *j, struct source *s, struct edit *x, struct err 
 
         if (!meant || !p->state[st])
             continue;
-        if (put_state(j, s, x, (struct source_hit){ .param = p, .state = st }, (struct array){ record, a.dtype },
+        if (put_npy_state(j, s, x, (struct source_hit){ .param = p, .state = st }, (struct array){ record, a.dtype },
                       e) < 0)
             return -1;
         n++;

@@ -37,7 +37,7 @@ static const struct counter {
 enum { N_COUNTERS = sizeof counters / sizeof *counters };
 
 /* Return the new value of a counter, or -1 if it remains unchanged. */
-static int64_t new_value(const struct ckptedit *j, const struct source *s, const struct counter *c, int64_t was)
+static int64_t new_counter_value(const struct ckptedit *j, const struct source *s, const struct counter *c, int64_t was)
 {
     const int64_t want = c->what == STEPS ? j->step : c->what == SAMPLES ? j->samples : j->tokens;
     const int64_t run = c->what == SAMPLES ? s->run.consumed_samples : s->run.consumed_tokens;
@@ -60,7 +60,7 @@ static int retag_file(const struct ckptedit *j, const struct source *s, struct e
 
         if (!pk_as_int(tree_find(now, c->path, NULL), &was))
             continue;
-        value = new_value(j, s, c, was);
+        value = new_counter_value(j, s, c, was);
         found[c->what] = true;
         if (value < 0 || value == was)
             continue;
@@ -93,7 +93,7 @@ static int retag_entries(const struct ckptedit *j, const struct source *s, struc
 
         if (!pk_as_int(edit_dcp_value(x, c->path), &was))
             continue;
-        value = new_value(j, s, c, was);
+        value = new_counter_value(j, s, c, was);
         found[c->what] = true;
         if (value >= 0 && value != was)
             edit_dcp_set_value(x, c->path, pk_int(edit_arena(x), value));
@@ -105,7 +105,7 @@ static int retag_entries(const struct ckptedit *j, const struct source *s, struc
  * Warn if the folder's name does not match the step. People and `latest` identify a step by the name. A DCP folder
  * may have any name.
  */
-static void look_at_name(struct ckptedit *j, const struct source *s)
+static void check_tag_name(struct ckptedit *j, const struct source *s)
 {
     char *base = path_base(j->in_place ? j->in : j->out), want[64];
 
@@ -133,9 +133,9 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
                   !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");
         return -1;
     }
-    look_at_name(j, s);
+    check_tag_name(j, s);
     if (s->run.opt_step >= 0)
-        cli_say(&j->cli, "the optimizer's own step stays %" PRId64 "%s", s->run.opt_step,
-                s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST ? "" : "; reshape --step moves it along");
+        cli_info(&j->cli, "the optimizer's own step stays %" PRId64 "%s", s->run.opt_step,
+                 s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST ? "" : "; reshape --step moves it along");
     return 0;
 }

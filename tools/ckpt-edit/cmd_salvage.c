@@ -34,23 +34,23 @@ static struct source *open_from(const struct ckptedit *j, struct damage *d, stru
 
 /* ---- findings ---- */
 
-static void say_states(const struct ckptedit *j, const struct source *s, const struct salvage *x)
+static void print_salvaged_states(const struct ckptedit *j, const struct source *s, const struct salvage *x)
 {
     static const char *const means[SALVAGE_N] = {
         [SALVAGE_COPIED] = "elements from copies", [SALVAGE_ROUNDED] = "weights from their masters, rounded",
-        [SALVAGE_TAKEN] = "elements from the other checkpoint",
+        [SALVAGE_REPLACED] = "elements from the other checkpoint",
         [SALVAGE_WIDENED] = "masters from their weights, an approximation", [SALVAGE_ZEROED] = "moments set to 0",
         [SALVAGE_ABSENT] = "elements that nothing has set to 0",
     };
 
     if (x->n == 0) {
-        cli_say(&j->cli, "%s: no tensor is damaged", s->path);
+        cli_info(&j->cli, "%s: no tensor is damaged", s->path);
         return;
     }
-    cli_say(&j->cli, "%s: %d damaged parameter%s", s->path, x->n_params, x->n_params == 1 ? "" : "s");
+    cli_info(&j->cli, "%s: %d damaged parameter%s", s->path, x->n_params, x->n_params == 1 ? "" : "s");
     for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
         if (x->n_elems[k])
-            cli_say(&j->cli, "%" PRIu64 " %s", x->n_elems[k], means[k]);
+            cli_info(&j->cli, "%" PRIu64 " %s", x->n_elems[k], means[k]);
 }
 
 /* Fill damaged values; refuse those that cannot be restored, by name. */
@@ -73,8 +73,8 @@ static int fill_values(const struct ckptedit *j, struct source *s, const struct 
         return -1;
     }
     for (int i = 0; i < d->n_values; i++)
-        cli_say(&j->cli, "%s: restored from %s", s->value[d->value[i]].name,
-                str_ends(s->value[d->value[i]].name, ".step") ? "another counter of steps" : o->from->path);
+        cli_info(&j->cli, "%s: restored from %s", s->value[d->value[i]].name,
+                 str_ends(s->value[d->value[i]].name, ".step") ? "another counter of steps" : o->from->path);
     return 0;
 }
 
@@ -107,8 +107,8 @@ static int write_universal(struct source *s, struct edit *x, const struct salvag
     return to ? edit_universal_fill(x, to, hit, e) : -1;
 }
 
-static int write_result(struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
-                        struct err *e)
+static int write_salvage_result(struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
+                                struct err *e)
 {
     struct report *notes = report_new();
     int rc = -1;
@@ -133,8 +133,8 @@ static int write_result(struct ckptedit *j, struct source *s, struct edit *x, co
     return rc;
 }
 
-static int fill(struct ckptedit *j, struct source *s, const struct damage *d, struct salvage_opts *o, struct salvage *x,
-                struct err *e)
+static int fill_salvage_spool(struct ckptedit *j, struct source *s, const struct damage *d, struct salvage_opts *o,
+                              struct salvage *x, struct err *e)
 {
     int rc = salvage_run(s, d, o, x, e);
 
@@ -155,11 +155,11 @@ static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     int rc = damage_find(s, &find, &d, e);
 
     if (rc == 0)
-        rc = fill(j, s, &d, o, &found, e);
+        rc = fill_salvage_spool(j, s, &d, o, &found, e);
     if (rc == 0) {
-        say_states(j, s, &found);
+        print_salvaged_states(j, s, &found);
         salvage_log(&d, &found, o->from, &j->log);
-        rc = write_result(j, s, x, &found, e);
+        rc = write_salvage_result(j, s, x, &found, e);
     }
     salvage_free(&found);
     damage_free(&d);

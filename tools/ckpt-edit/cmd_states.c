@@ -125,7 +125,8 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
  * Apply the rule to a name. Returns the new name in the edit's arena, or NULL if the name does not match or on an
  * error, which sets *e.
  */
-static const char *renamed(struct edit *x, const pcre2_code *rule, const char *name, const char *by, struct err *e)
+static const char *apply_rename_rule(struct edit *x, const pcre2_code *rule, const char *name, const char *by,
+                                     struct err *e)
 {
     PCRE2_UCHAR out[4096], why[128];
     PCRE2_SIZE len = sizeof out;
@@ -152,7 +153,7 @@ static int rename_all(struct edit *x, struct edit_states *to, const char *patter
         return -1;
     }
     for (int i = 0; i < to->n && e->kind == ERR_NONE; i++) {
-        const char *name = renamed(x, rule, to->tensor[i].name, by, e);
+        const char *name = apply_rename_rule(x, rule, to->tensor[i].name, by, e);
 
         if (name && !*name)
             err_usage(e, "rename: %s would have no name", to->tensor[i].name);
@@ -222,9 +223,9 @@ int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err
     if ((entries ? edit_dcp_thin(x, &saved, e) : edit_thin(x, &saved, e)) < 0)
         return -1;
     if (saved)
-        cli_say(&j->cli, entries ? "%s of files are used by no entry" : "%s of storages are used by no tensor",
-                bytes_text(saved, text));
+        cli_info(&j->cli, entries ? "%s of files are used by no entry" : "%s of storages are used by no tensor",
+                 bytes_text(saved, text));
     else
-        cli_say(&j->cli, "%s: no %s is larger than what is used of it", s->path, entries ? "file" : "storage");
+        cli_info(&j->cli, "%s: no %s is larger than what is used of it", s->path, entries ? "file" : "storage");
     return 0;
 }

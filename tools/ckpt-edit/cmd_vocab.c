@@ -36,7 +36,7 @@ static int read_init(const char *text, struct edit_rows *q, struct err *e)
  * Returns true if the tensor has one row per token: a table at either end of the model, under one of the names
  * that families of Transformers use.
  */
-static bool is_vocabulary(const struct edit_new *t, int64_t rows)
+static bool is_vocab_table(const struct edit_new *t, int64_t rows)
 {
     static const char *const names[] = { "word_embeddings.weight", "wte.weight", "embed_tokens.weight",
                                          "embed_in.weight", "tok_embeddings.weight", "lm_head.weight", "lm_head.bias",
@@ -60,7 +60,7 @@ static int64_t tokens_of(struct source *s, struct edit *x, const struct edit_sta
 
     /* Without a configuration that gives the number, use the rows of the first table. */
     for (int i = 0; s->kind != LAYOUT_HF && i < to->n; i++)
-        if (is_vocabulary(&to->tensor[i], to->tensor[i].shape[0]))
+        if (is_vocab_table(&to->tensor[i], to->tensor[i].shape[0]))
             return to->tensor[i].shape[0];
     config = edit_hf_config(x, e);
     v = json_object_get(config, "vocab_size");
@@ -90,7 +90,7 @@ static bool *find_rows(const struct source *s, const struct edit_states *to, int
     int n = 0;
 
     for (int i = 0; i < to->n; i++)
-        if (is_vocabulary(&to->tensor[i], was)) {
+        if (is_vocab_table(&to->tensor[i], was)) {
             has[holder_of(s, i)] = true;
             n++;
         }
@@ -116,13 +116,13 @@ static void warn_others(const struct ckptedit *j, const struct edit_states *to, 
     for (int i = 0; i < to->n; i++)
         for (int d = 0; d < to->tensor[i].ndim && !has[i]; d++)
             if (to->tensor[i].shape[d] == was) {
-                cli_say(&j->cli, "%s has a dimension of %" PRId64 ", too, and keeps it", to->tensor[i].name, was);
+                cli_info(&j->cli, "%s has a dimension of %" PRId64 ", too, and keeps it", to->tensor[i].name, was);
                 break;
             }
 }
 
-static int set_rows(struct source *s, struct edit *x, struct edit_states *to, const bool *has, struct edit_rows *q,
-                    struct err *e)
+static int resize_vocab_tables(struct source *s, struct edit *x, struct edit_states *to, const bool *has,
+                               struct edit_rows *q, struct err *e)
 {
     for (int i = 0; i < to->n; i++)
         if (has[i] && holder_of(s, i) == i && edit_rows_set(x, &to->tensor[i], q, e) < 0)
@@ -166,7 +166,7 @@ static int resize(struct ckptedit *j, struct source *s, struct edit *x, struct e
         rc = open_spool(j, s, q, bytes, e);
     if (rc == 0) {
         warn_others(j, to, has, was);
-        rc = set_rows(s, x, to, has, q, e);
+        rc = resize_vocab_tables(s, x, to, has, q, e);
     }
     if (rc == 0)
         rc = edit_core_vocab(x, q, e);

@@ -45,7 +45,7 @@ static const struct option_row rows[] = {
     {0},
 };
 
-static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_take, FIELD(words) }, {0} };
+static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_add, FIELD(words) }, {0} };
 
 static const char head[] =
     "Usage: ckpt-edit COMMAND [options] ARGUMENT... IN OUT\n"

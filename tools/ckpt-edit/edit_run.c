@@ -35,7 +35,7 @@ static void add_kept(struct strbuf *sb, const struct edit_sum *sum, const char *
 }
 
 /* Print each file that does not remain unchanged. */
-static void print_plan(const struct ckptedit *j, const struct edit *x, const struct edit_sum *sum)
+static void print_edit_plan(const struct ckptedit *j, const struct edit *x, const struct edit_sum *sum)
 {
     const char *name, *what;
     json_t *files = json_array();
@@ -67,7 +67,7 @@ static void print_plan(const struct ckptedit *j, const struct edit *x, const str
     json_decref(files);
 }
 
-static void tell(const struct ckptedit *j, const struct edit_sum *sum, const struct convert_result *res)
+static void print_edit_result(const struct ckptedit *j, const struct edit_sum *sum, const struct convert_result *res)
 {
     struct strbuf what = {0};
 
@@ -81,21 +81,21 @@ static void tell(const struct ckptedit *j, const struct edit_sum *sum, const str
     }
     strbuf_addf(&what, "%d files changed", sum->n_changed);
     add_kept(&what, sum, j->in_place ? j->out : "IN");
-    convert_cli_say(&j->cli, j->in_place ? j->in : j->out, what.buf, res);
+    convert_cli_print_text(&j->cli, j->in_place ? j->in : j->out, what.buf, res);
     strbuf_free(&what);
 }
 
 /* Return the job for the messages about a result that is written completely. The caller releases its facts. */
-static struct convert_cli_job anew_job(struct ckptedit *j, struct edit *x)
+static struct convert_cli_job make_rewrite_job(struct ckptedit *j, struct edit *x)
 {
     return (struct convert_cli_job){ .cli = &j->cli, .src = edit_source(x), .out = j->in_place ? j->in : j->out,
-                                     .what = edit_anew(x), .facts = json_pack("{s:b}", "anew", 1) };
+                                     .what = edit_rewrite_summary(x), .facts = json_pack("{s:b}", "anew", 1) };
 }
 
-static int preview_anew(struct ckptedit *j, struct edit *x, struct err *e)
+static int preview_rewrite(struct ckptedit *j, struct edit *x, struct err *e)
 {
     const struct sink_opts so = convert_cli_sink(&j->cli, j->out);
-    struct convert_cli_job job = anew_job(j, x);
+    struct convert_cli_job job = make_rewrite_job(j, x);
     int rc;
 
     job.out = j->out;
@@ -104,11 +104,11 @@ static int preview_anew(struct ckptedit *j, struct edit *x, struct err *e)
     return rc;
 }
 
-static void tell_anew(struct ckptedit *j, struct edit *x, const struct convert_result *res)
+static void print_rewrite_result(struct ckptedit *j, struct edit *x, const struct convert_result *res)
 {
-    struct convert_cli_job job = anew_job(j, x);
+    struct convert_cli_job job = make_rewrite_job(j, x);
 
-    convert_cli_told(&job, res);
+    convert_cli_print_result(&job, res);
     json_decref(job.facts);
 }
 
@@ -123,7 +123,7 @@ int ckptedit_spool(const struct ckptedit *j, uint64_t size, struct err *e)
     return fd;
 }
 
-static int write_out(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     struct convert_opts o = convert_cli_opts(&j->cli, j->out, j->shape.buf);
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
@@ -132,20 +132,20 @@ static int write_out(struct ckptedit *j, struct source *s, struct edit *x, struc
 
     o.part = 0;
     o.n_parts = 1;
-    if (j->in_place && swap_note(s->path, j->shape.buf, e) < 0)
+    if (j->in_place && swap_record_edit(s->path, j->shape.buf, e) < 0)
         return -1;
     if (convert_run(edit_source(x), edit_sink(&so, x), &o, &res, e) < 0) {
         if (j->in_place)
-            swap_unnote(s->path);
+            swap_remove_record(s->path);
         return -1;
     }
     if (j->in_place && swap_exchange(j->in, e) < 0)
         return -1;
     edit_count(x, &sum);                /* the counts now describe what was done */
-    if (edit_anew(x))
-        tell_anew(j, x, &res);
+    if (edit_rewrite_summary(x))
+        print_rewrite_result(j, x, &res);
     else
-        tell(j, &sum, &res);
+        print_edit_result(j, &sum, &res);
     return 0;
 }
 
@@ -176,24 +176,24 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
 {
     struct edit *x = check_verb(j, s, e) < 0 ? NULL : edit_new(s, e);
     struct edit_sum sum;
-    int rc = x && change(j, s, x, e) == 0 ? edit_settle(x, e) : -1;
+    int rc = x && change(j, s, x, e) == 0 ? edit_resolve_rewrite(x, e) : -1;
 
     if (rc == 0) {
         edit_place(x, &(struct edit_place){ j->out, j->hard_links, j->cli.accept_mismatch });
         edit_count(x, &sum);
-        if (j->cli.dry_run && edit_anew(x))
-            rc = preview_anew(j, x, e);
+        if (j->cli.dry_run && edit_rewrite_summary(x))
+            rc = preview_rewrite(j, x, e);
         else if (j->cli.dry_run)
-            print_plan(j, x, &sum);
+            print_edit_plan(j, x, &sum);
         else
-            rc = write_out(j, s, x, e);
+            rc = write_edit_output(j, s, x, e);
     }
     edit_free(x);
     return rc;
 }
 
 /* Returns true with *e set if OUT already exists and may not be replaced. This check precedes any work. */
-static bool stands_already(const struct ckptedit *j, struct err *e)
+static bool is_edit_output_taken(const struct ckptedit *j, struct err *e)
 {
     return !j->in_place && !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
@@ -202,7 +202,7 @@ static bool stands_already(const struct ckptedit *j, struct err *e)
  * Check that the folder can be exchanged by its name: IN must be the tag, not the folder with `latest`, and there
  * must be no previous edit. Sets *made if finish_edit() can complete the edit of a killed run.
  */
-static int check_place(struct ckptedit *j, struct source *s, bool *made, struct err *e)
+static int check_in_place_edit(struct ckptedit *j, struct source *s, bool *made, struct err *e)
 {
     enum swap_state state;
 
@@ -212,7 +212,7 @@ static int check_place(struct ckptedit *j, struct source *s, bool *made, struct 
         err_usage(e, "--in-place wants the tag itself: %s", s->path);
         return -1;
     }
-    state = swap_look(j->in);
+    state = swap_inspect(j->in);
     *made = state == SWAP_MADE && j->cli.resume && !j->cli.dry_run && swap_made_by(j->in, j->shape.buf);
     if (state == SWAP_NONE || *made)
         return 0;
@@ -234,7 +234,7 @@ static int finish_edit(struct ckptedit *j, struct err *e)
     staging_close(&st);
     if (rc < 0 || swap_exchange(j->in, e) < 0)
         return -1;
-    cli_say(&j->cli, "%s: the edit that was made is in its place", j->in);
+    cli_info(&j->cli, "%s: the edit that was made is in its place", j->in);
     return 0;
 }
 
@@ -244,7 +244,7 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
     int held = hold ? swap_hold(j->in, e) : -2, rc = -1;
     bool made = false;
 
-    if (held != -1 && check_place(j, s, &made, e) == 0 && !stands_already(j, e))
+    if (held != -1 && check_in_place_edit(j, s, &made, e) == 0 && !is_edit_output_taken(j, e))
         rc = made ? finish_edit(j, e) : change_source(j, s, change, e);
     if (held >= 0)
         close(held);

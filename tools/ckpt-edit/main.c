@@ -57,7 +57,7 @@ static void find_folders(struct ckptedit *j, unsigned mark)
                 j->hard_links);
 }
 
-static int work(struct ckptedit *j)
+static int run_edit_command(struct ckptedit *j)
 {
     const int which = cli_words_command(&j->cli, &j->words, commands, sizeof *commands, N_COMMANDS);
     const struct edit_command *cmd = &commands[which < 0 ? 0 : which];
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(&j.cli, argv, "ckpt-edit");
-    rc = ckptedit_parse(&j, argc, argv) < 0 ? EXIT_USAGE : work(&j);
+    rc = ckptedit_parse(&j, argc, argv) < 0 ? EXIT_USAGE : run_edit_command(&j);
     strbuf_free(&j.shape);
     free(j.place);
     strbuf_free(&j.log);

@@ -45,7 +45,7 @@ char *swap_before(const char *in)
     return str_fmt("%.*s.before-edit", len_without_slashes(in), in);
 }
 
-static char *note_path(const char *in)
+static char *swap_record_path(const char *in)
 {
     char *before = swap_before(in), *path = str_fmt("%s.json", before);
 
@@ -55,7 +55,7 @@ static char *note_path(const char *in)
 
 int swap_hold(const char *in, struct err *e)
 {
-    char *path = note_path(in);
+    char *path = swap_record_path(in);
     bool busy;
     int fd = dir_lock(in, &busy, e);
 
@@ -70,7 +70,7 @@ int swap_hold(const char *in, struct err *e)
 }
 
 /* Write the note. Releases `o`. */
-static int write_note(const char *path, json_t *o, struct err *e)
+static int write_swap_record(const char *path, json_t *o, struct err *e)
 {
     char *text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
     int rc = file_replace(path, text, strlen(text), e);
@@ -81,7 +81,7 @@ static int write_note(const char *path, json_t *o, struct err *e)
 }
 
 /* Return the note, or NULL if there is none or it is not valid. */
-static json_t *read_note(const char *path)
+static json_t *read_swap_record(const char *path)
 {
     struct err ignored = {0};
     uint64_t size;
@@ -92,9 +92,9 @@ static json_t *read_note(const char *path)
     return o;
 }
 
-int swap_note(const char *in, const char *command, struct err *e)
+int swap_record_edit(const char *in, const char *command, struct err *e)
 {
-    char *path = note_path(in);
+    char *path = swap_record_path(in);
     struct stat st;
     int rc = -1;
 
@@ -102,16 +102,16 @@ int swap_note(const char *in, const char *command, struct err *e)
         err_sys(e, in, "cannot look at the folder");
         goto out;
     }
-    rc = write_note(path, json_pack("{s:s, s:o, s:I}", "tool", "ckpt-edit", "command", text_json(command),
+    rc = write_swap_record(path, json_pack("{s:s, s:o, s:I}", "tool", "ckpt-edit", "command", text_json(command),
                                     "folder", (json_int_t)st.st_ino), e);
 out:
     free(path);
     return rc;
 }
 
-void swap_unnote(const char *in)
+void swap_remove_record(const char *in)
 {
-    char *before = swap_before(in), *path = note_path(in);
+    char *before = swap_before(in), *path = swap_record_path(in);
     struct stat st;
 
     if (lstat(before, &st) < 0 && errno == ENOENT)
@@ -128,14 +128,14 @@ static bool is_old(const char *dir, json_int_t folder)
     return stat(dir, &st) == 0 && S_ISDIR(st.st_mode) && (json_int_t)st.st_ino == folder;
 }
 
-enum swap_state swap_look(const char *in)
+enum swap_state swap_inspect(const char *in)
 {
-    char *before = swap_before(in), *path = note_path(in);
+    char *before = swap_before(in), *path = swap_record_path(in);
     enum swap_state state = SWAP_NONE;
     struct stat st;
 
     if (lstat(before, &st) == 0) {
-        json_t *o = read_note(path);
+        json_t *o = read_swap_record(path);
         const json_int_t folder = json_integer_value(json_object_get(o, "folder"));
 
         state = !o ? SWAP_FOREIGN : is_old(before, folder) ? SWAP_DONE : is_old(in, folder) ? SWAP_MADE : SWAP_FOREIGN;
@@ -150,8 +150,8 @@ enum swap_state swap_look(const char *in)
 
 bool swap_made_by(const char *in, const char *command)
 {
-    char *path = note_path(in);
-    json_t *o = read_note(path), *now = text_json(command);
+    char *path = swap_record_path(in);
+    json_t *o = read_swap_record(path), *now = text_json(command);
     const bool same = o && json_equal(json_object_get(o, "command"), now);
 
     json_decref(now);
@@ -163,7 +163,7 @@ bool swap_made_by(const char *in, const char *command)
 int swap_check(const char *in, struct err *e)
 {
     char *before = swap_before(in);
-    int rc = replace_check_beside(in, before, e);
+    int rc = replace_check_sibling(in, before, e);
 
     free(before);
     return rc;
@@ -185,8 +185,8 @@ int swap_exchange(const char *in, struct err *e)
 
 int swap_forget(const char *in, struct err *e)
 {
-    char *before = swap_before(in), *note = note_path(in);
-    int rc = replace_check_beside(before, in, e) < 0 ? -1 : dir_remove(before, e);
+    char *before = swap_before(in), *note = swap_record_path(in);
+    int rc = replace_check_sibling(before, in, e) < 0 ? -1 : dir_remove(before, e);
 
     if (rc == 0 && unlink(note) < 0 && errno != ENOENT) {
         err_sys(e, note, "cannot remove");
@@ -199,13 +199,13 @@ int swap_forget(const char *in, struct err *e)
 
 int swap_give_up(const char *in, struct err *e)
 {
-    char *before = swap_before(in), *path = note_path(in);
-    int rc = replace_check_beside(before, in, e);
-    json_t *o = rc == 0 ? read_note(path) : NULL;
+    char *before = swap_before(in), *path = swap_record_path(in);
+    int rc = replace_check_sibling(before, in, e);
+    json_t *o = rc == 0 ? read_swap_record(path) : NULL;
 
     if (o) {
         json_object_set_new(o, "given_up", json_true());
-        rc = write_note(path, o, e);
+        rc = write_swap_record(path, o, e);
     }
     free(path);
     free(before);

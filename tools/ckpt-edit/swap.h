@@ -27,9 +27,9 @@ char *swap_before(const char *in);              /* caller frees */
  */
 MUST_CHECK int swap_hold(const char *in, struct err *e);
 /* Write the note before the edit: which folder `in` is, and the command that is applied to it. */
-MUST_CHECK int swap_note(const char *in, const char *command, struct err *e);
+MUST_CHECK int swap_record_edit(const char *in, const char *command, struct err *e);
 /* Remove the note after a failed edit, unless IN.before-edit exists. */
-void swap_unnote(const char *in);
+void swap_remove_record(const char *in);
 
 enum swap_state {
     SWAP_NONE,                  /* IN.before-edit does not exist, or its edit is not complete */
@@ -38,7 +38,7 @@ enum swap_state {
     SWAP_GIVEN_UP,              /* as SWAP_DONE, but IN.before-edit may have lost some of its files */
     SWAP_FOREIGN,               /* IN.before-edit was not made by ckpt-edit */
 };
-enum swap_state swap_look(const char *in);
+enum swap_state swap_inspect(const char *in);
 /* Returns true if the existing edit was made by this command. */
 bool swap_made_by(const char *in, const char *command);
 /*

@@ -43,7 +43,7 @@ static bool asked_for(const struct inspect *in, const char *name)
 }
 
 /* Report requested names that the checkpoint does not have on stderr. Returns EXIT_BAD if there are any. */
-static int tell_missing(const struct inspect *in, const struct args_pair *p, int n)
+static int report_missing_args(const struct inspect *in, const struct args_pair *p, int n)
 {
     const char **names = xcalloc((size_t)n + 1, sizeof *names);
     int rc = EXIT_OK;
@@ -65,7 +65,7 @@ static int tell_missing(const struct inspect *in, const struct args_pair *p, int
     return rc;
 }
 
-static void print_text(const struct inspect *in, const struct args_pair *p, int n)
+static void print_args_text(const struct inspect *in, const struct args_pair *p, int n)
 {
     for (int i = 0; i < n; i++) {
         struct strbuf sb = {0};
@@ -78,7 +78,7 @@ static void print_text(const struct inspect *in, const struct args_pair *p, int 
     }
 }
 
-static void print_json(const struct inspect *in, const char *path, const struct args_pair *p, int n)
+static void print_args_json(const struct inspect *in, const char *path, const struct args_pair *p, int n)
 {
     json_t *o = json_object();
 
@@ -107,12 +107,12 @@ int cmd_args(struct inspect *in)
         rc = cli_fail(&in->cli, &e);
     } else {
         struct args_pair *p = sorted_pairs(args, &n);
-        int missing = tell_missing(in, p, n);
+        int missing = report_missing_args(in, p, n);
 
         if (in->cli.json)
-            print_json(in, in->arg[0], p, n);
+            print_args_json(in, in->arg[0], p, n);
         else
-            print_text(in, p, n);
+            print_args_text(in, p, n);
         rc = missing > rc ? missing : rc;
         free(p);
     }

@@ -76,8 +76,8 @@ static int find_in_source(const struct inspect *in, const struct view *v, const 
 }
 
 /* Find a tensor. Returns its index, or -1 with *plain set for a plain value, or -1 with *e set. */
-static int find_tensor(const struct inspect *in, const struct view *v, const char *name,
-                       const struct source_value **plain, struct err *e)
+static int find_cat_tensor(const struct inspect *in, const struct view *v, const char *name,
+                           const struct source_value **plain, struct err *e)
 {
     int i = v->source ? find_in_source(in, v, name, plain) : view_find(v, name, -1);
 
@@ -126,7 +126,7 @@ static bool is_input(const struct view *v, const struct stat *st)
 }
 
 /* Open the output. A regular file appears completely or not at all; a pipe or device is written directly. */
-static int out_open(struct cat_out *o, const struct inspect *in, const struct view *v, struct err *e)
+static int cat_out_open(struct cat_out *o, const struct inspect *in, const struct view *v, struct err *e)
 {
     struct stat st, link;
     bool there, followed;
@@ -161,7 +161,7 @@ static int out_open(struct cat_out *o, const struct inspect *in, const struct vi
  * Close the output. If rc is 0 it gets its final name, else the temporary file is removed. Returns rc, or -1 on
  * failure.
  */
-static int out_close(struct cat_out *o, int rc, struct err *e)
+static int cat_out_close(struct cat_out *o, int rc, struct err *e)
 {
     if (o->path && o->f) {
         if (rc == 0 && (fflush(o->f) != 0 || (o->tmp && fsync(fileno(o->f)) < 0))) {
@@ -226,7 +226,7 @@ static void print_value(const struct printer *p, const uint8_t *b)
     }
 }
 
-static void print_values(struct printer *p, const uint8_t *b, uint64_t len)
+static void print_slice_values(struct printer *p, const uint8_t *b, uint64_t len)
 {
     uint64_t size = (uint64_t)dtype_size(p->dtype);
 
@@ -243,8 +243,8 @@ static void print_values(struct printer *p, const uint8_t *b, uint64_t len)
     }
 }
 
-static void print_head(const struct printer *p, const struct view *v, const struct view_tensor *t,
-                       const struct view_slice *s)
+static void print_slice_head(const struct printer *p, const struct view *v, const struct view_tensor *t,
+                             const struct view_slice *s)
 {
     struct strbuf sb = {0};
 
@@ -302,7 +302,7 @@ static int cat_runs(struct window *w, const struct view_tensor *t, const struct 
                 err_stop(e);
             rc = e->kind == ERR_NONE ? window_move(w, first + at, n, WINDOW_SHORT_RUNS, e) : -1;
             if (rc == 0)
-                print_values(p, w->buf + (first + at - w->from), n);
+                print_slice_values(p, w->buf + (first + at - w->from), n);
             at += n;
         }
     }
@@ -347,18 +347,18 @@ static int cat_tensor(const struct inspect *in, const struct view *v, const stru
 
     if (slice_parse(&s, in->slice, t->ndim, t->shape, e) < 0)
         return -1;
-    if (out_open(&o, in, v, e) < 0)
-        return out_close(&o, -1, e);
+    if (cat_out_open(&o, in, v, e) < 0)
+        return cat_out_close(&o, -1, e);
     p.f = o.f;
     p.row = s.out_ndim >= 2 ? s.out_shape[s.out_ndim - 1] : 1;
-    print_head(&p, v, t, &s);
+    print_slice_head(&p, v, t, &s);
     rc = cat_values(in, v, t, &s, &p, e);
     print_tail(&p, e);
     if (rc == 0 && ferror(p.f) && o.path) {
         err_sys(e, o.path, "cannot write");
         rc = -1;
     }
-    return out_close(&o, rc, e);
+    return cat_out_close(&o, rc, e);
 }
 
 static int cat_plain(const struct inspect *in, const struct view *v, const struct source_value *x, struct err *e)
@@ -370,8 +370,8 @@ static int cat_plain(const struct inspect *in, const struct view *v, const struc
         err_usage(e, "%s is a plain value and no tensor: --npy, --raw and --slice do not go with it", x->name);
         return -1;
     }
-    if (out_open(&o, in, v, e) < 0)
-        return out_close(&o, -1, e);
+    if (cat_out_open(&o, in, v, e) < 0)
+        return cat_out_close(&o, -1, e);
     if (in->cli.json) {
         json_t *line = json_pack("{s:o, s:o, s:o}", "path", out_text(v->source->path), "name", out_text(x->name),
                                  "value", out_pickled(x->tree));
@@ -387,7 +387,7 @@ static int cat_plain(const struct inspect *in, const struct view *v, const struc
     }
     fputc('\n', o.f);
     strbuf_free(&sb);
-    return out_close(&o, 0, e);
+    return cat_out_close(&o, 0, e);
 }
 
 int cmd_cat(struct inspect *in)
@@ -404,7 +404,7 @@ int cmd_cat(struct inspect *in)
     v = view_open(in, in->arg[0], r, &e);
     rc = out_open_findings(in, r);
     if (v)
-        i = find_tensor(in, v, in->arg[1], &plain, &e);
+        i = find_cat_tensor(in, v, in->arg[1], &plain, &e);
     if (plain ? cat_plain(in, v, plain, &e) < 0 : i < 0 || cat_tensor(in, v, &v->tensor[i], &e) < 0)
         rc = cli_fail(&in->cli, &e);
     view_close(v);

@@ -37,7 +37,7 @@ static bool is_hit(const struct damage *d, int param, int st)
     return false;
 }
 
-static void count(struct damaged *x)
+static void count_damaged_params(struct damaged *x)
 {
     for (int i = 0; i < x->s->n_params; i++) {
         const struct param *p = &x->s->param[i];
@@ -70,7 +70,7 @@ static void origins(const struct salvage_state *st, struct strbuf *out)
         strbuf_addf(out, "nothing is lost: it has the listed digest");
 }
 
-static uint64_t elements(const struct salvage_state *st)
+static uint64_t count_salvage_elems(const struct salvage_state *st)
 {
     uint64_t n = 0;
 
@@ -94,7 +94,7 @@ static void print_records(const struct damaged *x)
     }
 }
 
-static void print_state(const struct damaged *x, const struct salvage_state *st)
+static void print_damaged_state(const struct damaged *x, const struct salvage_state *st)
 {
     struct strbuf from = {0};
     const char *file = st->record >= 0 ? files_name(x->s->files, files_record(x->s->files, st->record)->file) : "";
@@ -102,14 +102,14 @@ static void print_state(const struct damaged *x, const struct salvage_state *st)
 
     origins(st, &from);
     printf("%s%s %s: %" PRIu64 " of %" PRIu64 " elements: %s%s%s\n", x->s->param[st->param].name,
-           st->last_stage ? " (last stage)" : "", state_name(st->state), elements(st) - st->n[SALVAGE_KEPT],
-           elements(st), from.buf, *file ? "; " : "; goes with exp_avg_sq", base);
+           st->last_stage ? " (last stage)" : "", state_name(st->state), count_salvage_elems(st) - st->n[SALVAGE_KEPT],
+           count_salvage_elems(st), from.buf, *file ? "; " : "; goes with exp_avg_sq", base);
     strbuf_free(&from);
     free(base);
 }
 
 /* Returns true if everything could be opened. Otherwise the errors name what is not counted. */
-static bool is_complete(const struct damaged *x)
+static bool is_damage_list_complete(const struct damaged *x)
 {
     return report_count(x->r, SEV_ERROR) == 0 && x->s->n_unread == 0;
 }
@@ -119,7 +119,7 @@ static bool can_salvage(const struct damaged *x)
 {
     const bool by_entry = x->s->kind == LAYOUT_DCP || x->s->kind == LAYOUT_TORCHDIST;
 
-    return is_complete(x) && !x->no_optimizer &&
+    return is_damage_list_complete(x) && !x->no_optimizer &&
            (by_entry || (x->d.n_values == 0 && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO ||
                                                 x->s->kind == LAYOUT_UNIVERSAL_PT)));
 }
@@ -130,8 +130,8 @@ static void print_ways(const struct damaged *x)
     const uint64_t absent = x->x.n_elems[SALVAGE_ABSENT];
 
     printf("%d of %d parameters%s are whole in every state\n", x->n_intact, x->s->n_params,
-           is_complete(x) ? "" : " that could be opened");
-    if (!is_complete(x)) {
+           is_damage_list_complete(x) ? "" : " that could be opened");
+    if (!is_damage_list_complete(x)) {
         printf("not all of it could be opened: what the errors name is not counted, and no tool uses the rest\n");
         return;
     }
@@ -161,7 +161,7 @@ static void print_ways(const struct damaged *x)
                x->x.n_elems[SALVAGE_ZEROED] ? "; --from DIR has an older checkpoint's moments instead of zeros" : "");
 }
 
-static void print_text(const struct inspect *in, const struct damaged *x)
+static void print_damage_text(const struct inspect *in, const struct damaged *x)
 {
     if (in->cli.quiet)
         return;
@@ -174,7 +174,7 @@ static void print_text(const struct inspect *in, const struct damaged *x)
     }
     print_records(x);
     for (int i = 0; i < x->x.n; i++)
-        print_state(x, &x->x.state[i]);
+        print_damaged_state(x, &x->x.state[i]);
     for (int i = 0; i < x->d.n_values; i++)
         printf("%s: damaged\n", x->s->value[x->d.value[i]].name);
     print_ways(x);
@@ -191,38 +191,41 @@ static json_t *records_json(const struct damaged *x)
 
         if (why)
             json_array_append_new(list, json_pack("{s:o, s:o}", "file",
-                out_text(files_name(x->s->files, files_record(x->s->files, i)->file)), "why", out_text(why)));
+                                                  out_text(files_name(x->s->files, files_record(x->s->files, i)->file)),
+                                                  "why", out_text(why)));
         free(why);
     }
     return list;
 }
 
-static json_t *state_json(const struct damaged *x, const struct salvage_state *st)
+static json_t *damaged_state_json(const struct damaged *x, const struct salvage_state *st)
 {
-    json_t *o = json_pack("{s:o, s:s, s:b, s:o, s:I, s:I}", "parameter", out_text(x->s->param[st->param].name),
-        "state", state_name(st->state), "last_stage", (int)st->last_stage, "file",
+    json_t *o = json_pack(
+        "{s:o, s:s, s:b, s:o, s:I, s:I}", "parameter", out_text(x->s->param[st->param].name), "state",
+        state_name(st->state), "last_stage", (int)st->last_stage, "file",
         st->record >= 0 ? out_text(files_name(x->s->files, files_record(x->s->files, st->record)->file)) : json_null(),
-        "elements", (json_int_t)elements(st), "lost", (json_int_t)(elements(st) - st->n[SALVAGE_KEPT]));
+        "elements", (json_int_t)count_salvage_elems(st), "lost",
+        (json_int_t)(count_salvage_elems(st) - st->n[SALVAGE_KEPT]));
 
     for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
         json_object_set_new(o, salvage_word((enum salvage_origin)k), json_integer((json_int_t)st->n[k]));
     return o;
 }
 
-static void print_json(const struct damaged *x)
+static void print_damage_json(const struct damaged *x)
 {
     json_t *states = json_array(), *values = json_array();
 
     for (int i = 0; i < x->x.n; i++)
-        json_array_append_new(states, state_json(x, &x->x.state[i]));
+        json_array_append_new(states, damaged_state_json(x, &x->x.state[i]));
     for (int i = 0; i < x->d.n_values; i++)
         json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
-    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o}",
-        "path", out_text(x->s->path), "layout", layout_name(x->s->kind), "damaged", (int)is_damaged(x),
-        "parameters", x->s->n_params,
-        "parameters_whole", x->n_intact, "weights_damaged", x->n_weights, "records_unchecked", x->d.n_unchecked,
-        "complete", (int)is_complete(x), "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0),
-        "findings", out_findings(x->r), "records", records_json(x), "states", states, "values", values));
+    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o}", "path",
+                       out_text(x->s->path), "layout", layout_name(x->s->kind), "damaged", (int)is_damaged(x),
+                       "parameters", x->s->n_params, "parameters_whole", x->n_intact, "weights_damaged", x->n_weights,
+                       "records_unchecked", x->d.n_unchecked, "complete", (int)is_damage_list_complete(x),
+                       "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0), "findings",
+                       out_findings(x->r), "records", records_json(x), "states", states, "values", values));
 }
 
 /* ---- the command ---- */
@@ -241,12 +244,12 @@ int cmd_damage(struct inspect *in)
     if (!s || damage_find(s, &o, &x.d, &e) < 0 || salvage_run(s, &x.d, &dry, &x.x, &e) < 0) {
         rc = cli_fail(&in->cli, &e);
     } else {
-        count(&x);
+        count_damaged_params(&x);
         rc = is_damaged(&x) ? EXIT_BAD : EXIT_OK;
         if (in->cli.json)
-            print_json(&x);
+            print_damage_json(&x);
         else
-            print_text(in, &x);
+            print_damage_text(in, &x);
     }
     salvage_free(&x.x);
     damage_free(&x.d);

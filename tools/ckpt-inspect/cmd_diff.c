@@ -17,7 +17,7 @@ static bool differs(const struct diff *d, const struct diff_pair *p)
     return !p->b || p->unlike || (p->rounded ? p->diff.n_differ : d->job[p->job].diff.n_differ) > 0;
 }
 
-static int count_differing(const struct diff *d)
+static int count_differing_tensors(const struct diff *d)
 {
     int n = d->n_only_b;
 
@@ -43,7 +43,7 @@ enum diff_verdict { EQUAL, DIFFERENT, UNKNOWN };
  */
 static enum diff_verdict verdict_of(const struct diff *d)
 {
-    if (count_differing(d) > 0 || diff_state_n(&d->state) > 0)
+    if (count_differing_tensors(d) > 0 || diff_state_n(&d->state) > 0)
         return DIFFERENT;
     return d->n_unread > 0 || d->damaged || count_compared(d) == 0 ? UNKNOWN : EQUAL;
 }
@@ -121,7 +121,7 @@ static json_t *lone_states(const bool mine[STATE_N], const bool theirs[STATE_N])
     return a;
 }
 
-static json_t *unread_json(const struct diff *d)
+static json_t *diff_unread_json(const struct diff *d)
 {
     json_t *a = json_array();
 
@@ -136,7 +136,7 @@ static json_t *section(json_t *list)
     return list ? json_incref(list) : json_null();
 }
 
-static void print_json(const struct inspect *in, const struct diff *d)
+static void print_diff_json(const struct inspect *in, const struct diff *d)
 {
     enum diff_verdict v = verdict_of(d);
     json_t *list = json_array();
@@ -151,18 +151,17 @@ static void print_json(const struct inspect *in, const struct diff *d)
         json_array_append_new(list, json_pack("{s:o, s:o, s:s}", "name", out_text(t->name),
             "state", t->state < 0 ? json_null() : json_string(state_name((enum state)t->state)), "what", "only_in_b"));
     }
-    out_json(json_pack("{s:o, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "a", out_text(in->arg[0]),
-        "b", out_text(in->arg[1]), "equal", v == UNKNOWN ? json_null() : json_boolean(v == EQUAL),
-        "n_tensors", d->n + d->n_only_b, "n_differ", count_differing(d), "n_not_compared", count_not_compared(d),
-        "not_compared", unread_json(d), "tensors", list, "vocab_rows", vocab_json(d),
-        "states_only_in_a", lone_states(d->state_in_a, d->state_in_b),
-        "states_only_in_b", lone_states(d->state_in_b, d->state_in_a), "run_state", section(d->state.run),
-        "arguments", section(d->state.arguments), "schedules", section(d->state.schedules),
-        "by_layout", section(d->state.by_layout)));
+    out_json(json_pack(
+        "{s:o, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "a", out_text(in->arg[0]), "b",
+        out_text(in->arg[1]), "equal", v == UNKNOWN ? json_null() : json_boolean(v == EQUAL), "n_tensors",
+        d->n + d->n_only_b, "n_differ", count_differing_tensors(d), "n_not_compared", count_not_compared(d),
+        "not_compared", diff_unread_json(d), "tensors", list, "vocab_rows", vocab_json(d), "states_only_in_a",
+        lone_states(d->state_in_a, d->state_in_b), "states_only_in_b", lone_states(d->state_in_b, d->state_in_a),
+        "run_state", section(d->state.run), "arguments", section(d->state.arguments), "schedules",
+        section(d->state.schedules), "by_layout", section(d->state.by_layout)));
 }
 
-static void print_values(const struct stats_diff *sd, enum dtype t)
+static void print_diff_values(const struct stats_diff *sd, enum dtype t)
 {
     char ulps[32];
 
@@ -196,7 +195,7 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
     else if (p->rounded)
         printf("\n    %" PRIu64 " of %" PRIu64 " elements differ once fp32 is rounded\n", p->diff.n_differ, p->diff.n);
     else
-        print_values(&d->job[p->job].diff, p->a->dtype);
+        print_diff_values(&d->job[p->job].diff, p->a->dtype);
     free(label);
 }
 
@@ -276,7 +275,7 @@ static void print_section(const char *title, const json_t *list)
     }
 }
 
-static void print_state(const struct diff *d)
+static void print_diff_state(const struct diff *d)
 {
     print_section(d->a->source ? "run state" : "values", d->state.run);
     print_section("arguments", d->state.arguments);
@@ -288,7 +287,7 @@ static void print_state(const struct diff *d)
 
 static void print_verdict(const struct diff *d)
 {
-    int total = count_differing(d);
+    int total = count_differing_tensors(d);
     bool state = diff_state_n(&d->state) > 0;
     const char *other = d->a->source ? "the state of the run" : "the values beside them";
 
@@ -307,9 +306,9 @@ static void print_verdict(const struct diff *d)
         printf(d->damaged ? "no difference, but what is damaged cannot be called equal\n" : "equal\n");
 }
 
-static void print_text(const struct inspect *in, const struct diff *d)
+static void print_diff_text(const struct inspect *in, const struct diff *d)
 {
-    int total = count_differing(d), listed = 0;
+    int total = count_differing_tensors(d), listed = 0;
 
     for (int i = 0; i < d->n && listed < in->max; i++)
         if (differs(d, &d->pair[i])) {
@@ -324,13 +323,13 @@ static void print_text(const struct inspect *in, const struct diff *d)
     }
     if (listed < total)
         printf("... and %d more (--max %d shows them)\n", total - listed, total);
-    print_state(d);
+    print_diff_state(d);
     print_notes(d);
     print_verdict(d);
 }
 
 /* Compare the CRCs of completely read tensors with the digests of their manifests. */
-static void check_digests(const struct diff *d, struct report *r)
+static void check_diff_digests(const struct diff *d, struct report *r)
 {
     for (int i = 0; i < d->n; i++) {
         const struct diff_pair *p = &d->pair[i];
@@ -345,7 +344,7 @@ static void check_digests(const struct diff *d, struct report *r)
 }
 
 /* Make all comparisons. Damage found in the bytes is added to `r`. */
-static int compare(struct inspect *in, struct diff *d, struct report *r, struct err *e)
+static int compare_checkpoints(struct inspect *in, struct diff *d, struct report *r, struct err *e)
 {
     struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
                              .stopped = cli_stopped, .what = "diff", .progress = in->cli.progress,
@@ -360,16 +359,16 @@ static int compare(struct inspect *in, struct diff *d, struct report *r, struct 
         diff_values(d->a, d->b, &d->state);
     if (stats_run(d->job, d->n_jobs, &so, e) < 0 || diff_rounded(d, &so, e) < 0)
         return -1;
-    check_digests(d, r);
+    check_diff_digests(d, r);
     return 0;
 }
 
-static int tell(const struct inspect *in, const struct diff *d)
+static int print_diff(const struct inspect *in, const struct diff *d)
 {
     if (in->cli.json)
-        print_json(in, d);
+        print_diff_json(in, d);
     else if (!in->cli.quiet)
-        print_text(in, d);
+        print_diff_text(in, d);
     else if (verdict_of(d) == UNKNOWN && !d->damaged)
         fprintf(stderr, "%s: %s and %s have nothing in common to compare\n", in->cli.tool, in->arg[0], in->arg[1]);
     return verdict_of(d) == EQUAL ? EXIT_OK : EXIT_BAD;
@@ -385,12 +384,12 @@ int cmd_diff(struct inspect *in)
     d.a = view_open(in, in->arg[0], r, &e);
     d.b = d.a ? view_open(in, in->arg[1], r, &e) : NULL;
     rc = out_open_findings(in, r);
-    if (!d.b || view_match(in, d.a, d.b, &e) < 0 || compare(in, &d, bytes, &e) < 0) {
+    if (!d.b || view_match(in, d.a, d.b, &e) < 0 || compare_checkpoints(in, &d, bytes, &e) < 0) {
         rc = cli_fail(&in->cli, &e);
     } else {
         rc |= out_open_findings(in, bytes);
         d.damaged = rc != EXIT_OK;
-        rc |= tell(in, &d);
+        rc |= print_diff(in, &d);
     }
     view_close(d.a);
     view_close(d.b);

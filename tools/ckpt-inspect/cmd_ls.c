@@ -97,7 +97,7 @@ struct widths {
  * Return the rule for merging tensor-parallel slices, or NULL for a model without such slices whose layout defines
  * no rules.
  */
-static const char *rule_of(const struct view *v, const struct param *p)
+static const char *param_merge_rule_name(const struct view *v, const struct param *p)
 {
     const struct source *s = v->source;
 
@@ -113,12 +113,12 @@ static struct widths find_widths(const struct view *v)
         const struct param *p = v->tensor[i].param;
 
         w.shape = (int)max_u64((uint64_t)w.shape, strlen(out_shape_text(p->shape, p->ndim, shape)));
-        w.rule = (int)max_u64((uint64_t)w.rule, strlen(or_dash(rule_of(v, p))));
+        w.rule = (int)max_u64((uint64_t)w.rule, strlen(or_dash(param_merge_rule_name(v, p))));
     }
     return w;
 }
 
-static void print_head(const struct view *v, const struct widths *w)
+static void print_param_list_head(const struct view *v, const struct widths *w)
 {
     if (v->n && !w->states) {
         printf("every parameter has ");
@@ -139,7 +139,7 @@ static void print_param(const struct inspect *in, const struct view *v, const st
     if (p->group >= 0)
         snprintf(group, sizeof group, "%d", p->group);
     printf("%-*s %-*s %5s %5s  %s", w->shape, out_shape_text(p->shape, p->ndim, shape), w->rule,
-           or_dash(rule_of(v, p)), stage, group, p->name);
+           or_dash(param_merge_rule_name(v, p)), stage, group, p->name);
     if (p->shared_with)
         printf(" (another name of %s)", p->shared_with);
     if (w->states) {
@@ -173,14 +173,14 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
     }
     return json_pack("{s:o, s:o, s:s?, s:o, s:o, s:b, s:o*, s:o}",
         "name", out_text(p->name), "shape", out_shape(p->shape, p->ndim),
-        "merge_rule", rule_of(v, p), "stage", out_int_or_null(p->stage),
+        "merge_rule", param_merge_rule_name(v, p), "stage", out_int_or_null(p->stage),
         "group", out_int_or_null(p->group), "tied", (int)tied,
         "shared_with", p->shared_with ? out_text(p->shared_with) : NULL, "states", states);
 }
 
 /* ---- with -v: tensors that are not parameters, plain values, and stacked tensors ---- */
 
-static void print_values(const struct view *v)
+static void print_non_params(const struct view *v)
 {
     char shape[OUT_SHAPE_TEXT];
 
@@ -224,7 +224,7 @@ static json_t *tensor_json(const struct view *v, const struct view_tensor *t, bo
 }
 
 /* List the tensors that are not read, for scripts. The text output reports them as errors. */
-static json_t *unread_json(const struct view *v)
+static json_t *ls_unread_json(const struct view *v)
 {
     json_t *a = json_array();
 
@@ -255,13 +255,13 @@ static json_t *stacks_json(const struct view *v)
     return a;
 }
 
-static void list_params(const struct inspect *in, const struct view *v)
+static void print_param_list(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
     struct widths w = find_widths(v);
 
     if (!in->cli.json && v->n)
-        print_head(v, &w);
+        print_param_list_head(v, &w);
     for (int i = 0, n; i < v->n; i += n) {
         n = states_at(v, i);
         if (in->cli.json)
@@ -276,7 +276,7 @@ static void list_params(const struct inspect *in, const struct view *v)
                               "layout", layout_name(v->source->kind), "parameters", a);
 
         if (v->n_unread)
-            json_object_set_new(o, "unread", unread_json(v));
+            json_object_set_new(o, "unread", ls_unread_json(v));
 
         if (in->cli.verbose && (v->n_all > v->n || v->n_plain))
             json_object_set_new(o, "values", values_json(v));
@@ -286,7 +286,7 @@ static void list_params(const struct inspect *in, const struct view *v)
     } else {
         json_decref(a);
         if (in->cli.verbose) {
-            print_values(v);
+            print_non_params(v);
             print_stacks(v);
         }
     }
@@ -347,7 +347,7 @@ static void list_arrays(const struct view *v, int width, int types, json_t *list
     }
 }
 
-static void list_tensors(const struct inspect *in, const struct view *v)
+static void print_tensor_list(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
     char shape[OUT_SHAPE_TEXT];
@@ -372,7 +372,7 @@ static void list_tensors(const struct inspect *in, const struct view *v)
     for (int i = 0; i < v->n_unread && !in->cli.json; i++)
         printf("%-*s  %-*s  %s\n", width, "?", types, "?", v->unread[i].name);
     if (in->cli.json) {
-        json_t *o = json_pack("{s:o, s:o, s:o}", "path", out_text(v->path), "tensors", a, "unread", unread_json(v));
+        json_t *o = json_pack("{s:o, s:o, s:o}", "path", out_text(v->path), "tensors", a, "unread", ls_unread_json(v));
         json_t *arrays = json_array();
 
         list_arrays(v, 0, 0, arrays);
@@ -396,9 +396,9 @@ int cmd_ls(struct inspect *in)
     if (!v || view_check_match(in, v, &e) < 0)
         rc = cli_fail(&in->cli, &e);
     else if (v->source)
-        list_params(in, v);
+        print_param_list(in, v);
     else
-        list_tensors(in, v);
+        print_tensor_list(in, v);
     view_close(v);
     report_free(r);
     return rc;

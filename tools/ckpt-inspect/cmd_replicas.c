@@ -8,7 +8,8 @@
 #include "tools/ckpt-inspect/inspect.h"
 
 /* damaged: not everything could be opened, so that it cannot be established that the copies are in sync. */
-static void print_text(const struct inspect *in, const struct source *s, const struct replicas *r, bool damaged)
+static void print_replicas_text(const struct inspect *in, const struct source *s, const struct replicas *r,
+                                bool damaged)
 {
     struct strbuf sb = {0};
 
@@ -21,7 +22,8 @@ static void print_text(const struct inspect *in, const struct source *s, const s
     strbuf_free(&sb);
 }
 
-static void print_json(const struct inspect *in, const struct source *s, const struct replicas *r, bool damaged)
+static void print_replicas_json(const struct inspect *in, const struct source *s, const struct replicas *r,
+                                bool damaged)
 {
     json_t *o = json_pack("{s:o}", "path", out_text(s->path)), *found = replicas_json(r, in->cli.verbose);
 
@@ -48,9 +50,9 @@ int cmd_replicas(struct inspect *in)
         rc = cli_fail(&in->cli, &e);
     } else {
         if (in->cli.json)
-            print_json(in, s, &result, rc != EXIT_OK);
+            print_replicas_json(in, s, &result, rc != EXIT_OK);
         else
-            print_text(in, s, &result, rc != EXIT_OK);
+            print_replicas_text(in, s, &result, rc != EXIT_OK);
         rc = result.in_sync ? rc : EXIT_BAD;
     }
     replicas_free(&result);

@@ -34,7 +34,7 @@ static json_t *row_json(const struct view_tensor *t, const struct stats *s)
     return o;
 }
 
-static void print_all(const struct inspect *in, const struct view *v, const struct stats_job *job)
+static void print_tensor_stats(const struct inspect *in, const struct view *v, const struct stats_job *job)
 {
     json_t *a = json_array();
 
@@ -58,7 +58,8 @@ static void print_all(const struct inspect *in, const struct view *v, const stru
  * Compute the statistics. Returns 0 with the results in job[v->n], or -1. Findings about the bytes are added to
  * `r`.
  */
-static int run(const struct inspect *in, const struct view *v, struct stats_job *job, struct report *r, struct err *e)
+static int compute_tensor_stats(const struct inspect *in, const struct view *v, struct stats_job *job, struct report *r,
+                                struct err *e)
 {
     struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
                              .stopped = cli_stopped, .what = "stats", .progress = in->cli.progress,
@@ -92,10 +93,10 @@ int cmd_stats(struct inspect *in)
     struct stats_job *job = v ? xcalloc((size_t)v->n + 1, sizeof *job) : NULL;
     int rc = out_open_findings(in, r);
 
-    if (!v || view_check_match(in, v, &e) < 0 || run(in, v, job, bytes, &e) < 0)
+    if (!v || view_check_match(in, v, &e) < 0 || compute_tensor_stats(in, v, job, bytes, &e) < 0)
         rc = cli_fail(&in->cli, &e);
     else
-        print_all(in, v, job);
+        print_tensor_stats(in, v, job);
     rc |= out_open_findings(in, bytes);
     free(job);
     view_close(v);

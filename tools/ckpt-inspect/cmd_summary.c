@@ -36,7 +36,7 @@ static struct sizes sizes_of(const struct source *s)
 
 /* ---- a checkpoint, as text ---- */
 
-static void say_count(const char *what, int64_t n)
+static void print_count_or_unknown(const char *what, int64_t n)
 {
     if (n < 0)
         printf("unknown %s", what);
@@ -86,9 +86,9 @@ static void print_run(const struct source *s)
     if (run->opt_step >= 0)
         printf(", optimizer step %" PRId64, run->opt_step);
     printf("\n  consumed    ");
-    say_count("samples", run->consumed_samples);
+    print_count_or_unknown("samples", run->consumed_samples);
     printf(", ");
-    say_count("tokens", run->consumed_tokens);
+    print_count_or_unknown("tokens", run->consumed_tokens);
     putchar('\n');
 }
 
@@ -216,7 +216,7 @@ static int summarise_source(struct inspect *in, const char *path)
 
 /* ---- one file ---- */
 
-static json_t *file_json(const struct view *v, uint64_t size)
+static json_t *summary_file_json(const struct view *v, uint64_t size)
 {
     json_t *o = json_pack("{s:o, s:s, s:I, s:i}", "path", out_text(v->path), "kind", "file",
                           "size_bytes", (json_int_t)size, "n_tensors", v->n);
@@ -248,7 +248,7 @@ static int summarise_file(struct inspect *in, const char *path)
     if (!v)
         return cli_fail(&in->cli, &e);
     if (in->cli.json)
-        out_json(file_json(v, files_size(v->files, 0)));
+        out_json(summary_file_json(v, files_size(v->files, 0)));
     else
         print_file(v, files_size(v->files, 0));
     view_close(v);

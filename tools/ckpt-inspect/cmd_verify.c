@@ -33,8 +33,8 @@ static void print_limit(const struct report *r)
         }
 }
 
-static void print_text(const struct inspect *in, const char *path, const struct report *r,
-                       const struct verify_stats *st)
+static void print_verify_text(const struct inspect *in, const char *path, const struct report *r,
+                              const struct verify_stats *st)
 {
     int errors = report_count(r, SEV_ERROR), warnings = report_count(r, SEV_WARNING);
     char size[16];
@@ -55,7 +55,7 @@ static void print_text(const struct inspect *in, const char *path, const struct 
         print_way(path, r);
 }
 
-static void print_json(const char *path, bool sound, const struct report *r, const struct verify_stats *st)
+static void print_verify_json(const char *path, bool sound, const struct report *r, const struct verify_stats *st)
 {
     out_json(json_pack("{s:o, s:s?, s:b, s:i, s:I, s:i, s:i, s:o}", "path", out_text(path), "layout", st->layout,
         "sound", (int)sound, "n_files", st->n_files, "size_bytes", (json_int_t)st->size_bytes,
@@ -63,7 +63,7 @@ static void print_json(const char *path, bool sound, const struct report *r, con
         "findings", out_findings(r)));
 }
 
-static int verify_one(struct inspect *in, const char *path)
+static int verify_checkpoint_path(struct inspect *in, const char *path)
 {
     struct verify_stats st;
     struct verify_opts o = {
@@ -82,9 +82,9 @@ static int verify_one(struct inspect *in, const char *path)
 
         rc = sound ? EXIT_OK : EXIT_BAD;
         if (in->cli.json)
-            print_json(path, sound, r, &st);
+            print_verify_json(path, sound, r, &st);
         else
-            print_text(in, path, r, &st);
+            print_verify_text(in, path, r, &st);
     }
     report_free(r);
     return rc;
@@ -95,7 +95,7 @@ int cmd_verify(struct inspect *in)
     int rc = EXIT_OK;
 
     for (int i = 0; i < in->n_args && !cli_stopped(); i++) {
-        int one = verify_one(in, in->arg[i]);
+        int one = verify_checkpoint_path(in, in->arg[i]);
 
         rc = one > rc ? one : rc;
     }

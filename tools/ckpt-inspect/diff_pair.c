@@ -15,7 +15,7 @@ struct key {
     bool used;
 };
 
-static int key_cmp(const void *a, const void *b)
+static int diff_key_cmp(const void *a, const void *b)
 {
     return strcmp(((const struct key *)a)->text, ((const struct key *)b)->text);
 }
@@ -75,7 +75,7 @@ static struct key *sorted_keys(const struct view *v, int first)
         k[i].text = key_text(v, &v->tensor[i], first);
         k[i].tensor = &v->tensor[i];
     }
-    qsort(k, (size_t)v->n_all, sizeof *k, key_cmp);
+    qsort(k, (size_t)v->n_all, sizeof *k, diff_key_cmp);
     return k;
 }
 
@@ -108,7 +108,7 @@ static bool can_round(const struct view_tensor *a, const struct view_tensor *b)
                                   : b->dtype == DTYPE_F32 && mismatch_can_compare(a->map, b->map));
 }
 
-static void pair_up(struct diff *d, struct diff_pair *p)
+static void match_pair_tensors(struct diff *d, struct diff_pair *p)
 {
     const struct view_tensor *a = p->a, *b = p->b;
     bool same_shape = a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
@@ -141,10 +141,10 @@ static void pair_up(struct diff *d, struct diff_pair *p)
  */
 
 /* Find a key: NAME and a state, or that of a value. Frees `text`. Returns NULL if no tensor has the key. */
-static struct key *find_key(struct key *k, int n, char *text)
+static struct key *find_diff_key(struct key *k, int n, char *text)
 {
     struct key want = { text, NULL, false };
-    struct key *found = n ? bsearch(&want, k, (size_t)n, sizeof *k, key_cmp) : NULL;
+    struct key *found = n ? bsearch(&want, k, (size_t)n, sizeof *k, diff_key_cmp) : NULL;
 
     free(text);
     return found;
@@ -159,7 +159,7 @@ static char *key_of_state(const struct view *v, const struct view_tensor *t, int
     return key_text(v, &other, first);
 }
 
-static bool is_weights(const struct view_tensor *t)
+static bool is_weight_tensor(const struct view_tensor *t)
 {
     return t->param && (t->state == STATE_BF16 || t->state == STATE_FP32);
 }
@@ -195,16 +195,17 @@ static struct key *find_otherwise(const struct side *mine, const struct view_ten
     const enum state other = t->state == STATE_BF16 ? STATE_FP32 : STATE_BF16;
     struct key *found;
 
-    if (is_weights(t)) {
-        found = find_key(k, n, key_of_state(mine->v, t, mine->first, other));
-        return found || t->param->state[STATE_EXP_AVG] ? found
-                                                       : find_key(k, n, str_fmt("value %s%s", others->prefix, name));
+    if (is_weight_tensor(t)) {
+        found = find_diff_key(k, n, key_of_state(mine->v, t, mine->first, other));
+        return found || t->param->state[STATE_EXP_AVG]
+                   ? found
+                   : find_diff_key(k, n, str_fmt("value %s%s", others->prefix, name));
     }
     if (t->param)
         return NULL;
     name += str_starts(name, mine->prefix) ? strlen(mine->prefix) : 0;
-    found = find_key(k, n, str_fmt("%s fp32", name));
-    return found ? found : find_key(k, n, str_fmt("%s bf16", name));
+    found = find_diff_key(k, n, str_fmt("%s fp32", name));
+    return found ? found : find_diff_key(k, n, str_fmt("%s bf16", name));
 }
 
 /*
@@ -241,7 +242,7 @@ static bool is_apart(const struct diff *d, const struct view_tensor *t)
     return forms_differ(d) && !t->param;
 }
 
-static int by_path(const void *a, const void *b)
+static int by_unread_path(const void *a, const void *b)
 {
     const struct view_unread *x = *(const struct view_unread *const *)a, *y = *(const struct view_unread *const *)b;
 
@@ -249,7 +250,7 @@ static int by_path(const void *a, const void *b)
 }
 
 /* List the tensors that either side did not read, each name once. */
-static void list_unread(struct diff *d)
+static void list_diff_unread(struct diff *d)
 {
     int n = 0;
 
@@ -259,9 +260,9 @@ static void list_unread(struct diff *d)
     for (int i = 0; i < d->b->n_unread; i++)
         d->unread[n++] = &d->b->unread[i];
     if (n)
-        qsort(d->unread, (size_t)n, sizeof *d->unread, by_path);
+        qsort(d->unread, (size_t)n, sizeof *d->unread, by_unread_path);
     for (int i = 0; i < n; i++)
-        if (i == 0 || by_path(&d->unread[i - 1], &d->unread[i]) != 0)
+        if (i == 0 || by_unread_path(&d->unread[i - 1], &d->unread[i]) != 0)
             d->unread[d->n_unread++] = d->unread[i];
 }
 
@@ -271,7 +272,7 @@ void diff_pair(struct diff *d)
     struct side a = side_of(d->a, first), b = side_of(d->b, first == PLAIN_NAMES ? first : first_layer(d->b));
     struct key *found;
 
-    list_unread(d);
+    list_diff_unread(d);
     find_states(d->a, d->state_in_a);
     find_states(d->b, d->state_in_b);
     d->pair = xcalloc((size_t)d->a->n_all + 1, sizeof *d->pair);
@@ -280,7 +281,7 @@ void diff_pair(struct diff *d)
     for (int i = 0; i < d->a->n_all; i++) {
         struct diff_pair *p = &d->pair[d->n];
 
-        found = find_key(b.k, d->b->n_all, key_text(d->a, &d->a->tensor[i], first));
+        found = find_diff_key(b.k, d->b->n_all, key_text(d->a, &d->a->tensor[i], first));
         p->a = &d->a->tensor[i];
         p->job = -1;
         p->rounded = false;
@@ -290,7 +291,8 @@ void diff_pair(struct diff *d)
                 d->n_forms_a += held_by_both(d, p->a);
                 continue;
             }
-            p->rounded = found && is_weights(p->a) && is_weights(found->tensor) && can_round(p->a, found->tensor);
+            p->rounded =
+                found && is_weight_tensor(p->a) && is_weight_tensor(found->tensor) && can_round(p->a, found->tensor);
         }
         if (!found && !held_by_both(d, p->a))
             continue;
@@ -304,7 +306,7 @@ void diff_pair(struct diff *d)
         found->used = true;
         p->b = found->tensor;
         if (!p->rounded)
-            pair_up(d, p);
+            match_pair_tensors(d, p);
     }
     for (int i = 0; i < d->b->n_all; i++)
         if (!b.k[i].used && forms_differ(d) && (found = find_otherwise(&b, b.k[i].tensor, &a)) &&
@@ -350,7 +352,7 @@ static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err
 }
 
 /* Check the checksums of the records from which one side of the rounded pairs is read. */
-static int check_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
+static int check_rounded_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
 {
     struct stats_job *job = xcalloc((size_t)d->n + 1, sizeof *job);
     int n = 0, rc;
@@ -368,7 +370,7 @@ static int check_records(const struct diff *d, bool of_a, const struct stats_opt
 
 int diff_rounded(struct diff *d, const struct stats_opts *so, struct err *e)
 {
-    if (check_records(d, true, so, e) < 0 || check_records(d, false, so, e) < 0)
+    if (check_rounded_records(d, true, so, e) < 0 || check_rounded_records(d, false, so, e) < 0)
         return -1;
     for (int i = 0; i < d->n; i++)
         if (d->pair[i].rounded && compare_rounded(d, &d->pair[i], e) < 0)

@@ -42,7 +42,7 @@ static const struct {
     { "args.consumed_train_tokens", ELSEWHERE },
 };
 
-static enum weight weight_of(const char *path)
+static enum weight classify_state_key(const char *path)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         size_t n = strlen(rules[i].key);
@@ -62,7 +62,7 @@ struct diff_walk {
 
 /* ---- equality of two values ---- */
 
-static bool same_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
+static bool has_same_pickled_bytes(const struct diff_walk *w, const struct pt_tensor *x, const struct pt_tensor *y)
 {
     enum { MOST = 1 << 20 };            /* the state of a generator has a few KB */
     uint64_t len = (uint64_t)x->n_elems * (uint64_t)dtype_size(x->dtype);
@@ -81,25 +81,25 @@ static bool same_bytes(const struct diff_walk *w, const struct pt_tensor *x, con
     return same;
 }
 
-static bool same(const struct diff_walk *w, const struct pk *a, const struct pk *b);
+static bool is_same_pickle_value(const struct diff_walk *w, const struct pk *a, const struct pk *b);
 
 static bool same_items(const struct diff_walk *w, struct pk *const *a, struct pk *const *b, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (!same(w, a[i], b[i]))
+        if (!is_same_pickle_value(w, a[i], b[i]))
             return false;
     return true;
 }
 
 /* Returns true if two values are equal bit for bit, including types: 3 and 3.0 are not the same argument. */
-static bool same(const struct diff_walk *w, const struct pk *a, const struct pk *b)
+static bool is_same_pickle_value(const struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     struct pt_tensor x, y;
 
     if (!a || !b || a->type != b->type)
         return a == b;
     if (w->a_pt && w->b_pt && pt_tensor(w->a_pt, a, &x) && pt_tensor(w->b_pt, b, &y))
-        return same_bytes(w, &x, &y);
+        return has_same_pickled_bytes(w, &x, &y);
     switch (a->type) {
     case PK_NONE:
         return true;
@@ -118,13 +118,13 @@ static bool same(const struct diff_walk *w, const struct pk *a, const struct pk 
     case PK_CALL: case PK_OBJ: case PK_PERSID:
         break;
     }
-    return same(w, a->fn, b->fn) && same(w, a->args, b->args) && same(w, a->state, b->state) &&
-           same(w, a->fill, b->fill);
+    return is_same_pickle_value(w, a->fn, b->fn) && is_same_pickle_value(w, a->args, b->args) &&
+           is_same_pickle_value(w, a->state, b->state) && is_same_pickle_value(w, a->fill, b->fill);
 }
 
 /* ---- output ---- */
 
-static void add(json_t *list, const char *key, json_t *a, json_t *b)
+static void add_state_diff(json_t *list, const char *key, json_t *a, json_t *b)
 {
     json_t *o = json_object();
 
@@ -142,7 +142,7 @@ static void add(json_t *list, const char *key, json_t *a, json_t *b)
  */
 static json_t *list_for(const struct diff_walk *w, const char *path, json_t *counted)
 {
-    switch (weight_of(path)) {
+    switch (classify_state_key(path)) {
     case COUNTS:      return counted;
     case BY_TOPOLOGY: return w->same_topology ? counted : w->out->by_layout;
     case BY_LAYOUT:   return w->out->by_layout;
@@ -169,7 +169,7 @@ struct both {
     const struct pk *a, *b;
 };
 
-static void compare(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth);
+static void compare_state_trees(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth);
 
 static void compare_below(struct diff_walk *w, json_t *counted, const char *path, const char *key, struct both v,
                           int depth)
@@ -179,7 +179,7 @@ static void compare_below(struct diff_walk *w, json_t *counted, const char *path
     bool numbers = str_starts(path, "param_groups") && strcmp(key, "params") == 0;   /* indices of one rank's tensors */
 
     if (!apart && !numbers)
-        compare(w, counted, below, v, depth + 1);
+        compare_state_trees(w, counted, below, v, depth + 1);
     free(below);
 }
 
@@ -207,20 +207,20 @@ static void compare_dicts(struct diff_walk *w, json_t *counted, const char *path
     arena_free(arena);
 }
 
-static void compare(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth)
+static void compare_state_trees(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth)
 {
     uint32_t n;
     bool dicts = string_pairs(v.a, &n) && string_pairs(v.b, &n);
     json_t *list = list_for(w, path, counted);
 
-    if (!list || (!v.a && !v.b) || (v.a && v.b && same(w, v.a, v.b)))
+    if (!list || (!v.a && !v.b) || (v.a && v.b && is_same_pickle_value(w, v.a, v.b)))
         return;
     if (strcmp(path, "ds_config") == 0 && !dicts)
         list = w->out->by_layout;       /* one side may hold the path of the file, the other its contents */
     if (dicts && depth < MAX_DEPTH)
         compare_dicts(w, counted, path, v, depth);
     else
-        add(list, path, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
+        add_state_diff(list, path, v.a ? out_pickled(v.a) : NULL, v.b ? out_pickled(v.b) : NULL);
 }
 
 /* ---- the comparisons ---- */
@@ -228,7 +228,7 @@ static void compare(struct diff_walk *w, json_t *counted, const char *path, stru
 static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
 {
     if (a != b && a >= 0 && b >= 0)
-        add(out, key, json_integer(a), json_integer(b));
+        add_state_diff(out, key, json_integer(a), json_integer(b));
 }
 
 /* Compare the numbers that every layout can provide, if both sides provide them. */
@@ -246,24 +246,24 @@ static void compare_run(json_t *out, const struct source *x, const struct source
     compare_int(out, "vocab_tokens", x->config.vocab_tokens, y->config.vocab_tokens);
     compare_int(out, "embed_layernorm", x->config.embed_layernorm, y->config.embed_layernorm);
     if (strcmp(x->config.position, y->config.position) != 0)
-        add(out, "position", out_text(x->config.position), out_text(y->config.position));
+        add_state_diff(out, "position", out_text(x->config.position), out_text(y->config.position));
 }
 
 /*
  * Compare the settings of the groups. The number of groups follows from the pipeline stages of a topology, so it
  * does not count; if it differs, only the first groups are compared.
  */
-static void compare_groups(struct diff_walk *w, const struct pk *a, const struct pk *b)
+static void compare_param_groups(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     uint32_t n_a = 0, n_b = 0;
     struct pk **in_a = pk_items(a, &n_a), **in_b = pk_items(b, &n_b);
 
     if (n_a != n_b)
-        add(w->out->by_layout, "param_groups", json_integer(n_a), json_integer(n_b));
+        add_state_diff(w->out->by_layout, "param_groups", json_integer(n_a), json_integer(n_b));
     for (uint32_t g = 0; in_a && in_b && g < n_a && g < n_b && (n_a == n_b || g == 0); g++) {
         char *path = str_fmt("param_groups.%u", g);
 
-        compare(w, w->out->schedules, path, (struct both){ in_a[g], in_b[g] }, 0);
+        compare_state_trees(w, w->out->schedules, path, (struct both){ in_a[g], in_b[g] }, 0);
         free(path);
     }
 }
@@ -274,23 +274,23 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
 {
     static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
 
-    compare(w, w->out->arguments, "args", (struct both){ pk_get(a, "args"), pk_get(b, "args") }, 0);
-    compare(w, w->out->schedules, "lr_scheduler",
+    compare_state_trees(w, w->out->arguments, "args", (struct both){ pk_get(a, "args"), pk_get(b, "args") }, 0);
+    compare_state_trees(w, w->out->schedules, "lr_scheduler",
             (struct both){ pk_get(a, "lr_scheduler"), pk_get(b, "lr_scheduler") }, 0);
-    compare(w, w->out->run, "", (struct both){ a, b }, 0);
+    compare_state_trees(w, w->out->run, "", (struct both){ a, b }, 0);
     if (w->a->run.param_groups && w->b->run.param_groups)
-        compare_groups(w, w->a->run.param_groups, w->b->run.param_groups);
+        compare_param_groups(w, w->a->run.param_groups, w->b->run.param_groups);
     else if (w->a->run.param_groups || w->b->run.param_groups)
-        add(w->out->by_layout, "param_groups", w->a->run.param_groups ? json_string("there") : NULL,
-            w->b->run.param_groups ? json_string("there") : NULL);
+        add_state_diff(w->out->by_layout, "param_groups", w->a->run.param_groups ? json_string("there") : NULL,
+                       w->b->run.param_groups ? json_string("there") : NULL);
     w->a_pt = w->a->run.optimizer_pt;
     w->b_pt = w->b->run.optimizer_pt;
     for (size_t i = 0; w->a_pt && w->b_pt && i < sizeof of_optimizer / sizeof *of_optimizer; i++) {
         struct both v = { pk_get(w->a->run.optimizer, of_optimizer[i]), pk_get(w->b->run.optimizer, of_optimizer[i]) };
 
         /* ZeRO-3 does not save the clipping threshold, and converters drop a scaler that does not scale. */
-        compare(w, (v.a && v.b) || w->a->zero_stage == w->b->zero_stage ? w->out->run : w->out->by_layout,
-                of_optimizer[i], v, 0);
+        compare_state_trees(w, (v.a && v.b) || w->a->zero_stage == w->b->zero_stage ? w->out->run : w->out->by_layout,
+                            of_optimizer[i], v, 0);
     }
 }
 
@@ -335,13 +335,13 @@ static void compare_values(struct diff_walk *w)
         w->a_pt = v->pt;
         w->b_pt = found ? hit.value->pt : NULL;
         if (v->tree && (found || same_kind) && !is_of_root(w, w->a, v))
-            compare(w, w->out->run, v->name, (struct both){ v->tree, found ? hit.value->tree : NULL }, 0);
+            compare_state_trees(w, w->out->run, v->name, (struct both){ v->tree, found ? hit.value->tree : NULL }, 0);
     }
     for (int i = 0; same_kind && i < w->b->n_values; i++) {
         const struct source_value *v = &w->b->value[i];
 
         if (v->tree && !is_of_root(w, w->b, v) && !(source_find(w->a, v->name, &hit) && hit.value && !hit.value->map))
-            compare(w, w->out->run, v->name, (struct both){ NULL, v->tree }, 0);
+            compare_state_trees(w, w->out->run, v->name, (struct both){ NULL, v->tree }, 0);
     }
 }
 
@@ -383,12 +383,12 @@ void diff_values(const struct view *a, const struct view *b, struct diff_state *
         const int at = names_find(of_b, a->plain[i]->name);
         const struct pk *x = a->plain[i]->tree, *y = at < 0 ? NULL : b->plain[at]->tree;
 
-        if (!y || !same(&w, x, y))
-            add(out->run, a->plain[i]->name, out_pickled(x), y ? out_pickled(y) : NULL);
+        if (!y || !is_same_pickle_value(&w, x, y))
+            add_state_diff(out->run, a->plain[i]->name, out_pickled(x), y ? out_pickled(y) : NULL);
     }
     for (int i = 0; i < b->n_plain; i++)
         if (names_find(of_a, b->plain[i]->name) < 0)
-            add(out->run, b->plain[i]->name, NULL, out_pickled(b->plain[i]->tree));
+            add_state_diff(out->run, b->plain[i]->name, NULL, out_pickled(b->plain[i]->tree));
     arena_free(arena);
 }
 

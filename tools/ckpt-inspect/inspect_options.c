@@ -35,7 +35,7 @@ static const struct option_row rows[] = {
     {0},
 };
 
-static const struct option_row operands[] = { { "PATH", .take = cli_words_take, FIELD(words) }, {0} };
+static const struct option_row operands[] = { { "PATH", .take = cli_words_add, FIELD(words) }, {0} };
 
 static const char head[] =
     "Usage: ckpt-inspect [COMMAND] [options] PATH...\n"

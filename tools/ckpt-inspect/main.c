@@ -68,7 +68,7 @@ static void drop_repeated(struct inspect *in, const struct inspect_command *cmd)
 }
 
 /* Select the command, check its arguments and run it. Returns the exit status. */
-static int look(struct inspect *in)
+static int run_inspect_command(struct inspect *in)
 {
     const char *first = in->words.n ? in->words.word[0] : NULL;
     const struct inspect_command *cmd = find_command(first);
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(&in.cli, argv, "ckpt-inspect");
-    rc = inspect_parse(&in, argc, argv) < 0 ? EXIT_USAGE : look(&in);
+    rc = inspect_parse(&in, argc, argv) < 0 ? EXIT_USAGE : run_inspect_command(&in);
     free(in.words.word);
     return rc;
 }

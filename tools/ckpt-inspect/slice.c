@@ -9,14 +9,14 @@
 
 #include "libcommon/base/parse.h"
 
-static int bad(const char *text, struct err *e)
+static int refuse_slice_text(const char *text, struct err *e)
 {
     err_usage(e, "--slice: '%s' is not a list of indices and ranges like '0:2,5' or '-1,::2'", text);
     return -1;
 }
 
 /* Parse the number in [p, end). An empty text gives `absent`. */
-static int number(const char *p, const char *end, int64_t absent, int64_t *out)
+static int parse_slice_number(const char *p, const char *end, int64_t absent, int64_t *out)
 {
     char digits[24];
 
@@ -43,8 +43,8 @@ static int parse_part(struct view_slice *s, int d, const char *p, const char *en
     const char *colon = memchr(p, ':', (size_t)(end - p)), *second;
 
     if (!colon) {
-        if (p == end || number(p, end, 0, &start) < 0)
-            return bad(text, e);
+        if (p == end || parse_slice_number(p, end, 0, &start) < 0)
+            return refuse_slice_text(text, e);
         if (start < -n || start >= n) {
             err_usage(e, "--slice: index %" PRId64 " is outside dimension %d, which has %" PRId64 " elements", start, d,
                       n);
@@ -55,9 +55,10 @@ static int parse_part(struct view_slice *s, int d, const char *p, const char *en
         return 0;
     }
     second = memchr(colon + 1, ':', (size_t)(end - colon - 1));
-    if (number(p, colon, 0, &start) < 0 || number(colon + 1, second ? second : end, n, &stop) < 0 ||
-        number(second ? second + 1 : end, end, 1, &step) < 0)
-        return bad(text, e);
+    if (parse_slice_number(p, colon, 0, &start) < 0 ||
+        parse_slice_number(colon + 1, second ? second : end, n, &stop) < 0 ||
+        parse_slice_number(second ? second + 1 : end, end, 1, &step) < 0)
+        return refuse_slice_text(text, e);
     if (step < 1) {
         err_usage(e, "--slice: step %" PRId64 " in '%s': only steps of 1 and more are supported", step, text);
         return -1;
@@ -72,7 +73,7 @@ static int parse_part(struct view_slice *s, int d, const char *p, const char *en
 }
 
 /* Compute the runs. Trailing dimensions that are selected completely, and the range before them, form one run. */
-static void find_runs(struct view_slice *s)
+static void compute_slice_runs(struct view_slice *s)
 {
     int d = s->ndim;
 
@@ -96,7 +97,7 @@ int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t 
     s->ndim = ndim;
     memcpy(s->shape, shape, (size_t)ndim * sizeof *shape);
     if (text && !*text)
-        return bad(text, e);
+        return refuse_slice_text(text, e);
     while (p && *p) {
         const char *end = p + strcspn(p, ",");
 
@@ -107,7 +108,7 @@ int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t 
         if (parse_part(s, d++, p, end, text, e) < 0)
             return -1;
         if (*end && !end[1])
-            return bad(text, e);
+            return refuse_slice_text(text, e);
         p = *end ? end + 1 : end;
     }
     for (; d < ndim; d++) {
@@ -115,7 +116,7 @@ int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t 
         s->count[d] = shape[d];
         s->out_shape[s->out_ndim++] = shape[d];
     }
-    find_runs(s);
+    compute_slice_runs(s);
     return 0;
 }
 

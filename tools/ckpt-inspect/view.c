@@ -22,12 +22,12 @@
  */
 enum { MAX_VISITS = 1 << 20, MAX_DEPTH = 64, MAX_RUNS = 1 << 22 };
 
-static bool wanted(const struct inspect *in, const char *name)
+static bool is_name_selected(const struct inspect *in, const char *name)
 {
     return !in->glob || fnmatch(in->glob, name, 0) == 0;
 }
 
-static struct view_tensor *add_tensor(struct view *v, int *cap)
+static struct view_tensor *add_view_tensor(struct view *v, int *cap)
 {
     ARRAY_ROOM(v->tensor, *cap, v->n + 1);
     memset(&v->tensor[v->n], 0, sizeof *v->tensor);
@@ -44,12 +44,12 @@ static void list_source(struct view *v, const struct inspect *in)
     for (int i = 0; i < v->source->n_params; i++) {
         const struct param *p = &v->source->param[i];
 
-        for (int st = 0; wanted(in, p->name) && st < STATE_N; st++) {
+        for (int st = 0; is_name_selected(in, p->name) && st < STATE_N; st++) {
             struct view_tensor *t;
 
             if (!p->state[st] || (in->state >= 0 && in->state != st))
                 continue;
-            t = add_tensor(v, &cap);
+            t = add_view_tensor(v, &cap);
             t->name = p->name;
             t->param = p;
             t->state = st;
@@ -63,7 +63,7 @@ static void list_source(struct view *v, const struct inspect *in)
 }
 
 /* Append a tensor that is not a parameter after all listed ones. */
-static void add_value(struct view *v, const struct source_value *x, int *cap)
+static void add_view_value(struct view *v, const struct source_value *x, int *cap)
 {
     struct view_tensor *t;
 
@@ -82,7 +82,7 @@ static void list_values(struct view *v, const struct inspect *in)
     for (int i = 0; i < v->source->n_unread; i++) {
         const struct source_unread *u = &v->source->unread[i];
 
-        if (!wanted(in, u->name))
+        if (!is_name_selected(in, u->name))
             continue;
         ARRAY_ROOM(v->unread, cap_unread, v->n_unread + 1);
         v->unread[v->n_unread++] = (struct view_unread){ .name = u->name, .why = u->why };
@@ -92,10 +92,10 @@ static void list_values(struct view *v, const struct inspect *in)
     for (int i = 0; in->state < 0 && i < v->source->n_values; i++) {
         const struct source_value *x = &v->source->value[i];
 
-        if (!wanted(in, x->name))
+        if (!is_name_selected(in, x->name))
             continue;
         if (x->map) {
-            add_value(v, x, &cap);
+            add_view_value(v, x, &cap);
             continue;
         }
         ARRAY_ROOM(v->plain, cap_plain, v->n_plain + 1);
@@ -103,8 +103,8 @@ static void list_values(struct view *v, const struct inspect *in)
     }
     v->n_all = v->n_known;
     for (int i = 0; in->state < 0 && i < v->source->n_stacks; i++)
-        if (v->source->stack[i].whole.map && wanted(in, v->source->stack[i].whole.name))
-            add_value(v, &v->source->stack[i].whole, &cap);
+        if (v->source->stack[i].whole.map && is_name_selected(in, v->source->stack[i].whole.name))
+            add_view_value(v, &v->source->stack[i].whole, &cap);
 }
 
 /* ---- one .pt file ---- */
@@ -127,7 +127,7 @@ struct view_place {
  * Return a map of the tensor in row-major order, with one extent per contiguous run. Returns NULL if there are too
  * many runs.
  */
-static const struct tmap *map_of(struct view *v, const struct pt_tensor *t)
+static const struct tmap *make_tensor_map(struct view *v, const struct pt_tensor *t)
 {
     struct tmap *m = arena_alloc(v->arena, sizeof *m);
 
@@ -147,27 +147,27 @@ static const char *kept_name(struct view_walk *w, const struct view_place *at)
     return arena_fmt(w->v->arena, "%s", *at->name ? at->name : "(the file itself)");
 }
 
-static void take_tensor(struct view_walk *w, const struct pt_tensor *pt, const struct view_place *at)
+static void add_walked_tensor(struct view_walk *w, const struct pt_tensor *pt, const struct view_place *at)
 {
     struct view_tensor *t;
 
-    if (!wanted(w->in, at->name))
+    if (!is_name_selected(w->in, at->name))
         return;
-    t = add_tensor(w->v, &w->cap);
+    t = add_view_tensor(w->v, &w->cap);
     t->name = kept_name(w, at);
     t->path = arena_fmt(w->v->arena, "%s", at->path);
     t->dtype = pt->dtype;
     t->ndim = pt->ndim;
     memcpy(t->shape, pt->shape, sizeof t->shape);
     t->n_elems = pt->n_elems;
-    t->map = map_of(w->v, pt);
+    t->map = make_tensor_map(w->v, pt);
 }
 
-static void take_unread(struct view_walk *w, const char *why, const struct view_place *at)
+static void add_unread_tensor(struct view_walk *w, const char *why, const struct view_place *at)
 {
     struct view_unread *u;
 
-    if (!wanted(w->in, at->name))
+    if (!is_name_selected(w->in, at->name))
         return;
     ARRAY_ROOM(w->v->unread, w->cap_unread, w->v->n_unread + 1);
     u = &w->v->unread[w->v->n_unread++];
@@ -177,11 +177,11 @@ static void take_unread(struct view_walk *w, const char *why, const struct view_
         report_add(w->r, SEV_ERROR, "unread", w->v->path, ERR_NO_BYTE, u->name, "is not read: %s", why);
 }
 
-static void take_plain(struct view_walk *w, const struct pk *v, const struct view_place *at)
+static void add_plain_value(struct view_walk *w, const struct pk *v, const struct view_place *at)
 {
     struct source_value *x;
 
-    if (!wanted(w->in, at->name))
+    if (!is_name_selected(w->in, at->name))
         return;
     x = arena_alloc(w->v->arena, sizeof *x);
     *x = (struct source_value){ .name = arena_fmt(w->v->arena, "%s", at->path), .tree = v };
@@ -231,7 +231,7 @@ static void walk(struct view_walk *w, const struct pk *v, const struct view_plac
         return;
     }
     if (pt_tensor(w->v->pt, v, &t))
-        take_tensor(w, &t, at);
+        add_walked_tensor(w, &t, at);
     else if ((item = pk_pairs(v, &n)) && n)
         for (uint32_t i = 0; i < n && !w->too_many; i++)
             walk_below(w, item[2 * i + 1], at, item[2 * i], i);
@@ -239,9 +239,9 @@ static void walk(struct view_walk *w, const struct pk *v, const struct view_plac
         for (uint32_t i = 0; i < n && !w->too_many; i++)
             walk_below(w, item[i], at, NULL, i);
     else if (pt_unread(w->v->pt, v, &why))
-        take_unread(w, why.buf, at);
+        add_unread_tensor(w, why.buf, at);
     else
-        take_plain(w, v, at);
+        add_plain_value(w, v, at);
     strbuf_free(&why);
 }
 
@@ -263,13 +263,13 @@ static int list_pt(struct view *v, const struct inspect *in, struct report *r, s
 
 /* ---- one .h5 file ---- */
 
-static int take_dataset(struct view *v, struct h5_in *h, int file, const char *name, int *cap, struct err *e)
+static int add_view_dataset(struct view *v, struct h5_in *h, int file, const char *name, int *cap, struct err *e)
 {
     struct h5_dataset d;
     struct view_tensor *t;
     struct tmap *m;
 
-    if (h5_look(h, name, v->arena, &d, e) < 0)
+    if (h5_inspect_dataset(h, name, v->arena, &d, e) < 0)
         return -1;
     if (d.storage != H5_CONTIGUOUS) {
         err_data(e, v->path, ERR_NO_BYTE, "dataset %s points into other files; name the folder instead", name);
@@ -288,7 +288,7 @@ static int take_dataset(struct view *v, struct h5_in *h, int file, const char *n
                                                                             .name = arena_fmt(v->arena, "%s", name) });
     m->slice->extent->len = d.len;
 
-    t = add_tensor(v, cap);
+    t = add_view_tensor(v, cap);
     t->name = arena_fmt(v->arena, "%s", name);
     t->map = m;
     t->dtype = DTYPE_F32;
@@ -307,7 +307,7 @@ static int list_h5(struct view *v, const struct inspect *in, struct err *e)
     if (h)
         n = h5_list(h, "/", v->arena, &name, e);
     for (int i = 0; i < n; i++)
-        if (wanted(in, name[i]) && take_dataset(v, h, file, name[i], &cap, e) < 0)
+        if (is_name_selected(in, name[i]) && add_view_dataset(v, h, file, name[i], &cap, e) < 0)
             n = -1;
     h5_close(h);
     return n < 0 ? -1 : 0;

@@ -15,7 +15,7 @@
 #include "libcommon/convert/rehearsal.h"
 #include "libcommon/layout/manifest.h"
 
-static void warn(void *ctx, const char *text)
+static void convert_cli_warn(void *ctx, const char *text)
 {
     cli_warn(ctx, "%s", text);
 }
@@ -26,7 +26,7 @@ struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const cha
         .out = out, .options_text = shape, .accept_mismatch = cli->accept_mismatch, .force = cli->force,
         .resume = cli->resume, .verify = cli->verify ? verify_sound : NULL, .part = cli->part, .n_parts = cli->n_parts,
         .launched = cli->launched, .all_tasks = cli->all_tasks, .threads = cli->threads, .mem_bytes = cli->mem_bytes,
-        .progress = cli->progress, .stopped = cli_stopped, .warn = warn, .ctx = cli,
+        .progress = cli->progress, .stopped = cli_stopped, .warn = convert_cli_warn, .ctx = cli,
     };
 }
 
@@ -34,7 +34,7 @@ struct sink_opts convert_cli_sink(struct cli *cli, const char *out)
 {
     return (struct sink_opts){
         .replicas = cli->replicas, .final_path = out, .part = cli->part, .n_parts = cli->n_parts,
-        .threads = cli->threads, .warn = warn, .ctx = cli,
+        .threads = cli->threads, .warn = convert_cli_warn, .ctx = cli,
     };
 }
 
@@ -88,7 +88,7 @@ static bool stood_in(const struct report *r, const char *path)
 }
 
 /* The manifest's files, but for those that are known to be lost and not needed. */
-static int check_listed(struct source *s, struct report *r, struct err *e)
+static int check_needed_files(struct source *s, struct report *r, struct err *e)
 {
     struct report *found = report_new();
     int rc = verify_listed(s, found, e);
@@ -109,7 +109,7 @@ int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struc
 
     if (!cli->accept_mismatch)
         manifest_give_crcs(s);
-    if (!first_error(r) && check_listed(s, r, e) < 0)
+    if (!first_error(r) && check_needed_files(s, r, e) < 0)
         return -1;
     if (!first_error(r))
         mismatch_sample(s, &o, r);
@@ -129,7 +129,7 @@ int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e)
     return rc;
 }
 
-void convert_cli_say(const struct cli *given, const char *out, const char *what, const struct convert_result *r)
+void convert_cli_print_text(const struct cli *given, const char *out, const char *what, const struct convert_result *r)
 {
     uint64_t moved = r->read_bytes + r->write_bytes;
     struct cli cli = *given;
@@ -140,13 +140,13 @@ void convert_cli_say(const struct cli *given, const char *out, const char *what,
     cli.part = r->part;                 /* a task that works alone reports for all of them */
     cli.n_parts = r->n_parts;
     if (r->complete)
-        cli_say(&cli, "%s is there already: nothing to do", out);
+        cli_info(&cli, "%s is there already: nothing to do", out);
     else if (!r->published)
-        cli_say(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
+        cli_info(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
     else
-        cli_say(&cli, "%s: %s%s, %s moved in %.2f s (%.2f GB/s)%s", out, what, left, bytes_text(moved, a), r->wall_s,
-                (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
-                r->n_drifted ? CONVERT_DRIFTED : "");
+        cli_info(&cli, "%s: %s%s, %s moved in %.2f s (%.2f GB/s)%s", out, what, left, bytes_text(moved, a), r->wall_s,
+                 (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
+                 r->n_drifted ? CONVERT_DRIFTED : "");
 }
 
 void convert_cli_add(json_t *o, const struct convert_result *r)
@@ -204,12 +204,12 @@ int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err
     return rc < 0 ? -1 : r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
-void convert_cli_told(const struct convert_cli_job *j, const struct convert_result *r)
+void convert_cli_print_result(const struct convert_cli_job *j, const struct convert_result *r)
 {
     json_t *o;
 
     if (!j->cli->json) {
-        convert_cli_say(j->cli, j->out, j->what, r);
+        convert_cli_print_text(j->cli, j->out, j->what, r);
         return;
     }
     o = facts_of(j);
@@ -228,6 +228,6 @@ int convert_cli_write(const struct convert_cli_job *j, struct sink *k, struct er
     o.move_latest = !j->cli->set_latest ? NULL : j->pointer ? j->pointer : "latest";
     rc = convert_run(j->src, k, &o, &res, e);
     if (rc == 0)
-        convert_cli_told(j, &res);
+        convert_cli_print_result(j, &res);
     return rc;
 }

@@ -35,7 +35,7 @@ MUST_CHECK int convert_cli_listed(const struct cli *cli, struct source *s, struc
  * Print one line: the description of `out` ("TP 2, PP 1, DP 4, 34 parameters"), bytes and time; or the reason why
  * nothing was published.
  */
-void convert_cli_say(const struct cli *cli, const char *out, const char *what, const struct convert_result *r);
+void convert_cli_print_text(const struct cli *cli, const char *out, const char *what, const struct convert_result *r);
 /* The same for --json: add the result of the conversion to `o`. */
 void convert_cli_add(json_t *o, const struct convert_result *r);
 
@@ -62,6 +62,6 @@ MUST_CHECK int convert_cli_plan(const struct convert_cli_job *j, struct sink *k,
  */
 MUST_CHECK int convert_cli_write(const struct convert_cli_job *j, struct sink *k, struct err *e);
 /* Print the result: a line on stderr, or an object on stdout. */
-void convert_cli_told(const struct convert_cli_job *j, const struct convert_result *r);
+void convert_cli_print_result(const struct convert_cli_job *j, const struct convert_result *r);
 
 #endif

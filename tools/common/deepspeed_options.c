@@ -8,13 +8,13 @@
 
 #include "libcommon/base/parse.h"
 
-static int usage(struct err *e, const char *what)
+static int refuse_ds_option(struct err *e, const char *what)
 {
     err_usage(e, "%s", what);
     return -1;
 }
 
-static int take_stages(void *into, const char *arg, struct err *e)
+static int parse_ds_stages(void *into, const char *arg, struct err *e)
 {
     struct ds_options *o = into;
     int n = 0;
@@ -24,7 +24,7 @@ static int take_stages(void *into, const char *arg, struct err *e)
         long layers = strtol(p, &end, 10);
 
         if (end == p || layers < 0 || layers > 100000 || n == DS_STAGES_MAX || (*end && *end != ','))
-            return usage(e, "--stages: expected layers of each stage, as in 5,6,6,5");
+            return refuse_ds_option(e, "--stages: expected layers of each stage, as in 5,6,6,5");
         o->stages[n++] = (int)layers;
         p = end;
         if (!*p)
@@ -38,20 +38,20 @@ static int take_stages(void *into, const char *arg, struct err *e)
 static int add_set(struct ds_options *o, const char *arg, bool any_type, struct err *e)
 {
     if (!strchr(arg, '='))
-        return usage(e, any_type ? "--set-type: expected KEY=VALUE" : "--set: expected KEY=VALUE");
+        return refuse_ds_option(e, any_type ? "--set-type: expected KEY=VALUE" : "--set: expected KEY=VALUE");
     if (o->q.n_set == DS_SETS_MAX)
-        return usage(e, "--set, --set-type: given too often");
+        return refuse_ds_option(e, "--set, --set-type: given too often");
     o->sets[o->q.n_set++] = (struct ds_set){ arg, any_type };
     o->q.set = o->sets;
     return 0;
 }
 
-static int take_set(void *into, const char *arg, struct err *e)
+static int parse_ds_set(void *into, const char *arg, struct err *e)
 {
     return add_set(into, arg, false, e);
 }
 
-static int take_set_type(void *into, const char *arg, struct err *e)
+static int parse_ds_set_type(void *into, const char *arg, struct err *e)
 {
     return add_set(into, arg, true, e);
 }
@@ -65,7 +65,7 @@ const struct option_row ds_rows_topology[] = {
     { "target-dp", 0, "D", "data-parallel ranks", DEGREE(q.topo.dp) },
     { "pp-partition-method", 0, "M", "type:transformer, type:transformer|embedding, parameters, uniform, cost (of "
       "arithmetic) or even (layers)", FIELD(q.method) },
-    { "stages", 0, "A,B,C", "transformer layers of each stage", .take = take_stages },
+    { "stages", 0, "A,B,C", "transformer layers of each stage", .take = parse_ds_stages },
     { "pad-vocab-size-to", 0, "V", "rows of the word embedding", OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
     { "groups", 0, "N", "optimizer groups, 2 or 3", OPTION_INT, FIELD(q.n_groups), .min = 2, .max = 3, .words = "2 3" },
     { "layer-numbering", 0, "ERA", "new, old or msmd: numbers of layer files", FIELD(q.numbering),
@@ -75,7 +75,7 @@ const struct option_row ds_rows_topology[] = {
 
 const struct option_row ds_rows_set[] = {
     { "set", 0, "KEY=VALUE", "change a value of the mp_rank files, e.g. lr=0.0001; JSON of the present value's type",
-      .take = take_set },
-    { "set-type", 0, "KEY=VALUE", "the same, of any type", .take = take_set_type },
+      .take = parse_ds_set },
+    { "set-type", 0, "KEY=VALUE", "the same, of any type", .take = parse_ds_set_type },
     {0},
 };

@@ -21,7 +21,7 @@ struct deepspeed_writing {
     struct strbuf proof;                /* text of the certificate */
 };
 
-static void warn(void *ctx, const char *text)
+static void deepspeed_writing_warn(void *ctx, const char *text)
 {
     cli_warn(((const struct deepspeed_writing *)ctx)->w->cli, "%s", text);
 }
@@ -66,7 +66,7 @@ int ds_write_check(const struct ds_write *w, struct err *e)
 
 /* ---- converting ---- */
 
-static struct sink *open_sink(const struct ds_write *w)
+static struct sink *open_deepspeed_sink(const struct ds_write *w)
 {
     struct sink_opts so = convert_cli_sink(w->cli, w->out);
 
@@ -81,9 +81,9 @@ int ds_write_run(const struct ds_write *w, struct convert_result *r, struct err 
 
     o.move_latest = w->cli->set_latest ? "latest" : NULL;
     o.inspect = w->cli->certificate ? certify : NULL;
-    o.warn = warn;
+    o.warn = deepspeed_writing_warn;
     o.ctx = &x;
-    rc = convert_run(w->src, open_sink(w), &o, r, e);
+    rc = convert_run(w->src, open_deepspeed_sink(w), &o, r, e);
     if (rc == 0)
         rc = write_certificate(&x, r, e);
     strbuf_free(&x.proof);
@@ -92,7 +92,7 @@ int ds_write_run(const struct ds_write *w, struct convert_result *r, struct err 
 
 int ds_write_preview(const struct ds_write *w, const struct report *notes, json_t *more, struct err *e)
 {
-    struct sink *k = open_sink(w);
+    struct sink *k = open_deepspeed_sink(w);
     struct ds_preview p;
     struct strbuf sb = {0};
     int rc = ds_preview_make(w->target, w->src, k, w->out, &p, e);
@@ -112,7 +112,7 @@ int ds_write_preview(const struct ds_write *w, const struct report *notes, json_
     return rc < 0 ? -1 : p.r.free_bytes < p.r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
-void ds_write_tell_result(const struct ds_write *w, const struct convert_result *r, json_t *more)
+void ds_write_print_result(const struct ds_write *w, const struct convert_result *r, json_t *more)
 {
     const struct ds_target *t = w->target;
     json_t *o;
@@ -127,7 +127,7 @@ void ds_write_tell_result(const struct ds_write *w, const struct convert_result 
         cli_json(o);
     } else {
         what = str_fmt("TP %d, PP %d, DP %d, %d parameters", t->topo.tp, t->topo.pp, t->topo.dp, t->n_params);
-        convert_cli_say(w->cli, w->out, what, r);
+        convert_cli_print_text(w->cli, w->out, what, r);
         free(what);
     }
     json_decref(more);

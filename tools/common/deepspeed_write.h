@@ -31,6 +31,6 @@ MUST_CHECK int ds_write_run(const struct ds_write *w, struct convert_result *r, 
  */
 MUST_CHECK int ds_write_preview(const struct ds_write *w, const struct report *notes, json_t *more, struct err *e);
 /* Print the result: a line on stderr, or an object on stdout with the keys of `more` at its end. Releases `more`. */
-void ds_write_tell_result(const struct ds_write *w, const struct convert_result *r, json_t *more);
+void ds_write_print_result(const struct ds_write *w, const struct convert_result *r, json_t *more);
 
 #endif

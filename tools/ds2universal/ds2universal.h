@@ -18,8 +18,8 @@ struct ds2universal_job {
 };
 
 /* Parse the command line. Returns 0, or -1 after printing the error. */
-int job_parse(struct ds2universal_job *j, int argc, char **argv);
+int ds2universal_job_parse(struct ds2universal_job *j, int argc, char **argv);
 /* Convert, or print the plan with --dry-run. Returns the exit status. */
-int job_run(struct ds2universal_job *j);
+int ds2universal_job_run(struct ds2universal_job *j);
 
 #endif

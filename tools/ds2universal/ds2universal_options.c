@@ -8,7 +8,7 @@
 
 #define FIELD(f) OPTION_FIELD(struct ds2universal_job, f)
 
-static int take_workers(void *into, const char *value, struct err *e)
+static int parse_worker_count(void *into, const char *value, struct err *e)
 {
     struct ds2universal_job *j = into;
     int64_t n;
@@ -36,8 +36,8 @@ static const struct option_row rows[] = {
 static const struct option_row reference_rows[] = {
     { "input-folder", 0, "IN", "the same as the first word", FIELD(in) },
     { "output-folder", 0, "OUT", "the same as the second", FIELD(out) },
-    { "num-extract-workers", 0, "N", "at most so many --threads", .take = take_workers },
-    { "num-merge-workers", 0, "N", "the same", .take = take_workers },
+    { "num-extract-workers", 0, "N", "at most so many --threads", .take = parse_worker_count },
+    { "num-merge-workers", 0, "N", "the same", .take = parse_worker_count },
     {0},
 };
 
@@ -65,13 +65,13 @@ static const char tail[] =
     "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
     "Example: ds2universal ckpt/global_step95000 ckpt/global_step95000_universal\n";
 
-static int usage(struct ds2universal_job *j, const char *what)
+static int refuse_ds2universal_usage(struct ds2universal_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
-int job_parse(struct ds2universal_job *j, int argc, char **argv)
+int ds2universal_job_parse(struct ds2universal_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail),
@@ -83,10 +83,10 @@ int job_parse(struct ds2universal_job *j, int argc, char **argv)
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     if (!j->in || !*j->in)
-        return usage(j, "no IN given");
+        return refuse_ds2universal_usage(j, "no IN given");
     if (!j->out || !*j->out)
-        return usage(j, "no OUT given");
+        return refuse_ds2universal_usage(j, "no OUT given");
     if (j->split && j->form != FORM_HDF5)
-        return usage(j, "--split goes with --format hdf5");
+        return refuse_ds2universal_usage(j, "--split goes with --format hdf5");
     return 0;
 }

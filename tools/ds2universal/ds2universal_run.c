@@ -10,7 +10,7 @@
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };
 
-static struct sink *open_sink(struct ds2universal_job *j)
+static struct sink *open_universal_sink(struct ds2universal_job *j)
 {
     struct sink_opts o = convert_cli_sink(&j->cli, j->out);
 
@@ -28,16 +28,17 @@ static struct sink *open_sink(struct ds2universal_job *j)
  * Print the result. For a virtual index nothing is copied, and part 0 alone makes it within a second, so no rate is
  * printed.
  */
-static void tell(const struct convert_cli_job *c, const struct ds2universal_job *j, const struct convert_result *r)
+static void print_universal_result(const struct convert_cli_job *c, const struct ds2universal_job *j,
+                                   const struct convert_result *r)
 {
     if (j->form != FORM_VIRTUAL || j->cli.json || r->complete)
-        convert_cli_told(c, r);
+        convert_cli_print_result(c, r);
     else if (r->published)
-        cli_say(&j->cli, "%s: %s, nothing copied, %.2f s%s", j->out, c->what, r->wall_s,
-                r->n_drifted ? CONVERT_DRIFTED : "");
+        cli_info(&j->cli, "%s: %s, nothing copied, %.2f s%s", j->out, c->what, r->wall_s,
+                 r->n_drifted ? CONVERT_DRIFTED : "");
 }
 
-static int convert(struct ds2universal_job *j, const struct convert_cli_job *c, struct err *e)
+static int convert_to_universal(struct ds2universal_job *j, const struct convert_cli_job *c, struct err *e)
 {
     char *shape = str_fmt("format %s split %d vocab %d replicas %d", form_names[j->form], j->split, j->vocab,
                           j->cli.replicas);
@@ -46,27 +47,28 @@ static int convert(struct ds2universal_job *j, const struct convert_cli_job *c, 
     int rc;
 
     o.move_latest = j->form == FORM_PT ? "latest_universal" : NULL;
-    rc = convert_run(c->src, open_sink(j), &o, &res, e);
+    rc = convert_run(c->src, open_universal_sink(j), &o, &res, e);
     if (rc == 0)
-        tell(c, j, &res);
+        print_universal_result(c, j, &res);
     free(shape);
     return rc;
 }
 
-static int run(struct ds2universal_job *j, struct source *s, struct err *e)
+static int run_universal_conversion(struct ds2universal_job *j, struct source *s, struct err *e)
 {
     struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out };
     struct report *notes = report_new();
     char *what = NULL;
     int rc = -1;
 
-    if (zero_fresh_make(s, &(struct zero_fresh_request){ ZERO_FRESH_NAMES, DTYPE_N, NULL }, notes, e) == 0) {
+    if (zero_synthesize_trees(s, &(struct zero_synthesis_request){ ZERO_SYNTHESIS_NAMES, DTYPE_N, NULL }, notes, e) ==
+        0) {
         source_add_buffers(s);
         cli_warn_findings(&j->cli, notes);
         what = str_fmt("%d parameters", s->n_params);
         c.what = what;
         c.facts = json_pack("{s:s, s:i}", "format", form_names[j->form], "parameters", s->n_params);
-        rc = j->cli.dry_run ? convert_cli_plan(&c, open_sink(j), e) : convert(j, &c, e);
+        rc = j->cli.dry_run ? convert_cli_plan(&c, open_universal_sink(j), e) : convert_to_universal(j, &c, e);
         json_decref(c.facts);
     }
     report_free(notes);
@@ -74,7 +76,7 @@ static int run(struct ds2universal_job *j, struct source *s, struct err *e)
     return rc;
 }
 
-int job_run(struct ds2universal_job *j)
+int ds2universal_job_run(struct ds2universal_job *j)
 {
     struct source_opts so = { .accept_mismatch = j->cli.accept_mismatch,
                               .skip_unreadable = j->cli.skip_unreadable,
@@ -85,7 +87,7 @@ int job_run(struct ds2universal_job *j)
     int rc = -1;
 
     if (s && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
-        rc = run(j, s, &e);
+        rc = run_universal_conversion(j, s, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     source_close(s);

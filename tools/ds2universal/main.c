@@ -12,8 +12,8 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(cli, argv, "ds2universal");
-    rc = job_parse(&job, argc, argv);
+    rc = ds2universal_job_parse(&job, argc, argv);
     if (rc < 0)
         return EXIT_USAGE;
-    return cli_done(cli, job_run(&job));
+    return cli_done(cli, ds2universal_job_run(&job));
 }

@@ -39,7 +39,7 @@ struct export_job {
 };
 
 /* Parse the command line. Returns 0, or -1 after an error message. */
-int job_parse(struct export_job *j, int argc, char **argv);
+int export_job_parse(struct export_job *j, int argc, char **argv);
 /* Do the job, or print its plan with --dry-run. These functions return the exit status. */
 int job_export(struct export_job *j);
 int job_export_all(struct export_job *j);
@@ -48,12 +48,12 @@ int job_import(struct export_job *j);
 /* ---- talk.c ---- */
 
 /* Print what an export would write. */
-void talk_plan(const struct export_job *j, const char *out, const struct hf_target *t, const struct report *notes,
-               const struct rehearsal *r);
-void talk_result(const struct export_job *j, const char *out, const struct hf_target *t,
-                 const struct convert_result *r);
+void export_print_plan(const struct export_job *j, const char *out, const struct hf_target *t,
+                       const struct report *notes, const struct rehearsal *r);
+void export_print_result(const struct export_job *j, const char *out, const struct hf_target *t,
+                         const struct convert_result *r);
 /* Print what an import would write. */
-void talk_import_plan(const struct export_job *j, const struct ds_target *t, const struct report *notes,
-                      const struct rehearsal *r);
+void export_print_import_plan(const struct export_job *j, const struct ds_target *t, const struct report *notes,
+                              const struct rehearsal *r);
 
 #endif

@@ -41,8 +41,8 @@ static void print_tensors(const struct hf_target *t)
     }
 }
 
-void talk_plan(const struct export_job *j, const char *out, const struct hf_target *t, const struct report *notes,
-               const struct rehearsal *r)
+void export_print_plan(const struct export_job *j, const char *out, const struct hf_target *t,
+                       const struct report *notes, const struct rehearsal *r)
 {
     const struct hf_config *c = &t->q.config;
     char *config = config_text(t), a[16], b[16], d[16];
@@ -76,7 +76,8 @@ void talk_plan(const struct export_job *j, const char *out, const struct hf_targ
     free(config);
 }
 
-void talk_result(const struct export_job *j, const char *out, const struct hf_target *t, const struct convert_result *r)
+void export_print_result(const struct export_job *j, const char *out, const struct hf_target *t,
+                         const struct convert_result *r)
 {
     const char *arch = arch_of(t), *dtype = dtype_name(t->q.config.dtype);
     char *what;
@@ -92,14 +93,14 @@ void talk_result(const struct export_job *j, const char *out, const struct hf_ta
     }
     what = str_fmt("%s, %d tensors of %s in %d file%s", arch, t->n_tensors, dtype, t->n_files,
                    t->n_files == 1 ? "" : "s");
-    convert_cli_say(&j->cli, out, what, r);
+    convert_cli_print_text(&j->cli, out, what, r);
     free(what);
 }
 
 /* ---- import ---- */
 
-void talk_import_plan(const struct export_job *j, const struct ds_target *t, const struct report *notes,
-                      const struct rehearsal *r)
+void export_print_import_plan(const struct export_job *j, const struct ds_target *t, const struct report *notes,
+                              const struct rehearsal *r)
 {
     char a[16], b[16];
 

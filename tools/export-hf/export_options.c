@@ -15,14 +15,14 @@
  */
 enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
 
-static int refuse(struct err *e, const char *what)
+static int refuse_export_value(struct err *e, const char *what)
 {
     err_usage(e, "%s", what);
     return -1;
 }
 
 /* Return the index of a word in a NULL-terminated list, or -1. */
-static int word_of(const char *arg, const char *const *words)
+static int find_word_index(const char *arg, const char *const *words)
 {
     for (int i = 0; words[i]; i++)
         if (strcmp(arg, words[i]) == 0)
@@ -30,15 +30,15 @@ static int word_of(const char *arg, const char *const *words)
     return -1;
 }
 
-static int take_dtype(void *into, const char *arg, struct err *e)
+static int parse_export_dtype(void *into, const char *arg, struct err *e)
 {
     struct export_job *j = into;
     static const char *const words[] = { "bf16", "bfloat16", "fp16", "float16", "fp32", "float32", NULL };
     static const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
-    int w = word_of(arg, words);
+    int w = find_word_index(arg, words);
 
     if (w < 0)
-        return refuse(e, "--dtype: expected bf16, fp16 or fp32");
+        return refuse_export_value(e, "--dtype: expected bf16, fp16 or fp32");
     j->dtype = (int)dtypes[w / 2];
     return 0;
 }
@@ -47,7 +47,7 @@ static int take_dtype(void *into, const char *arg, struct err *e)
  * Parse a shard size. "5GB" uses powers of 1000, as in Transformers; "5G" uses powers of 1024, as in all other
  * options.
  */
-static int take_shard(void *into, const char *arg, struct err *e)
+static int parse_shard_size(void *into, const char *arg, struct err *e)
 {
     struct export_job *j = into;
     static const char units[] = "KMGT";
@@ -66,13 +66,13 @@ static int take_shard(void *into, const char *arg, struct err *e)
         ok = parse_size(arg, &n) == 0;
     }
     if (!ok || n == 0)
-        return refuse(e, "--max-shard-size: expected a size, as 5GB");
+        return refuse_export_value(e, "--max-shard-size: expected a size, as 5GB");
     j->hf.max_shard_bytes = n;
     return 0;
 }
 
 /* Read a model's own config.json, for a model that is in no table. */
-static int take_config_file(struct export_job *j, const char *path, struct err *e)
+static int read_config_file(struct export_job *j, const char *path, struct err *e)
 {
     json_error_t why;
 
@@ -86,7 +86,7 @@ static int take_config_file(struct export_job *j, const char *path, struct err *
     return -1;
 }
 
-static int take_config_key(struct export_job *j, const char *arg, struct err *e)
+static int parse_config_key(struct export_job *j, const char *arg, struct err *e)
 {
     const char *eq = strchr(arg, '=');
     char *key = eq && eq > arg ? str_fmt("%.*s", (int)(eq - arg), arg) : NULL;
@@ -96,52 +96,57 @@ static int take_config_key(struct export_job *j, const char *arg, struct err *e)
     if (!j->config)
         j->config = json_object();
     if (!v || json_object_set_new(j->config, key, v) < 0)
-        rc = refuse(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
+        rc = refuse_export_value(
+            e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]'");
     free(key);
     return rc;
 }
 
-static int take_config(void *into, const char *arg, struct err *e)
+static int parse_config_option(void *into, const char *arg, struct err *e)
 {
-    return strchr(arg, '=') ? take_config_key(into, arg, e) : take_config_file(into, arg, e);
+    return strchr(arg, '=') ? parse_config_key(into, arg, e) : read_config_file(into, arg, e);
 }
 
-static int take_tokens(void *into, const char *arg, struct err *e)
+static int parse_vocab_tokens(void *into, const char *arg, struct err *e)
 {
     struct export_job *j = into;
 
     if (parse_int(arg, 1, (int64_t)1 << 40, &j->vocab_tokens) < 0)
-        return refuse(e, "--vocab-tokens: expected a number of rows");
+        return refuse_export_value(e, "--vocab-tokens: expected a number of rows");
     j->strip_vocab = true;
     return 0;
 }
 
 static const struct option_row export_rows[] = {
-    { "dtype", 0, "TYPE", "bf16, fp16 or fp32 (default: that of the weights); another one than the weights' is made "
+    { "dtype", 0, "TYPE",
+      "bf16, fp16 or fp32 (default: that of the weights); another one than the weights' is made "
       "from the fp32 masters. On import: of the weights (default: fp16 for a model of fp16, else bf16)",
-      .take = take_dtype, .words = "bf16 fp16 fp32", .marks = SHAPES },
+      .take = parse_export_dtype, .words = "bf16 fp16 fp32", .marks = SHAPES },
     { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.format),
       .marks = EXPORTS | SHAPES },
     { "max-shard-size", 0, "SIZE", "tensor bytes of a file: 5GB is decimal, 5G binary (default 5GB)",
-      .take = take_shard, .marks = EXPORTS | SHAPES },
+      .take = parse_shard_size, .marks = EXPORTS | SHAPES },
     { "per-layer", .help = "one file a layer, as the published BLOOM has them", FIELD(hf.per_layer),
       .marks = EXPORTS | SHAPES },
     { "no-prefix", .help = "tensor names without 'transformer.'", FIELD(hf.bare_names), .marks = EXPORTS | SHAPES },
     { "strip-vocab-padding", .help = "leave the padding rows of the vocabulary out", FIELD(strip_vocab),
       .marks = EXPORTS | SHAPES },
-    { "vocab-tokens", 0, "N", "the rows that are tokens, where IN does not say", .take = take_tokens, .marks = SHAPES },
+    { "vocab-tokens", 0, "N", "the rows that are tokens, where IN does not say", .take = parse_vocab_tokens,
+      .marks = SHAPES },
     { "tokenizer", 0, "DIR", "copy the tokenizer's files from there, and take its special ids", FIELD(tokenizer),
       .marks = EXPORTS | SHAPES },
     { "config", 0, "KEY=JSON", "set a key of config.json; or FILE: copy the config.json of a model of another family",
-      .take = take_config, .marks = EXPORTS | SHAPES },
-    { "rules", 0, "FAMILY", "the names of a family's parameters: llama, gpt_neox, gpt2, bloom, or a FILE with a dot or "
-      "a slash in its name (default: by the model_type of --config FILE)", FIELD(rules), .marks = EXPORTS | SHAPES },
+      .take = parse_config_option, .marks = EXPORTS | SHAPES },
+    { "rules", 0, "FAMILY",
+      "the names of a family's parameters: llama, gpt_neox, gpt2, bloom, or a FILE with a dot or "
+      "a slash in its name (default: by the model_type of --config FILE)",
+      FIELD(rules), .marks = EXPORTS | SHAPES },
     { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", FIELD(arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },
     { "lossy", .help = "fp16: numbers beyond 65504 become infinite instead of an error", FIELD(hf.lossy),
       .marks = EXPORTS | SHAPES },
     { "all-steps", .help = "IN is a run: every tag goes to OUT/TAG", FIELD(all_steps), .marks = EXPORTS },
-    {0},
+    { 0 },
 };
 
 static const struct option_row import_rows[] = {
@@ -167,7 +172,7 @@ static const char tail[] =
     "(no OUT), 2 wrong usage.\n"
     "Example: export-hf --tokenizer tok run/global_step95000 bloom-hf\n";
 
-static int usage(struct export_job *j, const char *what)
+static int refuse_export_usage(struct export_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
@@ -179,7 +184,7 @@ struct export_given {
     unsigned marks;
 };
 
-static void note_given(void *ctx, const struct option_given *o)
+static void record_export_option(void *ctx, const struct option_given *o)
 {
     const unsigned marks = o->group->marks | o->row->marks;
     struct export_given *g = ctx;
@@ -190,24 +195,25 @@ static void note_given(void *ctx, const struct option_given *o)
         strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
 }
 
-static int check(struct export_job *j, unsigned marks)
+static int check_export_options(struct export_job *j, unsigned marks)
 {
     if (!j->in || !*j->in)
-        return usage(j, j->import ? "no HFDIR given" : "no IN given");
+        return refuse_export_usage(j, j->import ? "no HFDIR given" : "no IN given");
     if (!j->out || !*j->out)
-        return usage(j, "no OUT given");
+        return refuse_export_usage(j, "no OUT given");
     if (j->import && (marks & EXPORTS))
-        return usage(j, "an option of export goes with --import");
+        return refuse_export_usage(j, "an option of export goes with --import");
     if (!j->import && (marks & IMPORTS))
-        return usage(j, "an option of import goes without --import");
+        return refuse_export_usage(j, "an option of import goes without --import");
     if (j->target.q.stages && j->target.q.method)
-        return usage(j, "--stages says it all: --pp-partition-method does not go with it");
+        return refuse_export_usage(j, "--stages says it all: --pp-partition-method does not go with it");
     if (j->all_steps && j->cli.n_parts > 1)
-        return usage(j, "--all-steps and --part do not go together; --part 0/1 does all of it in this task");
+        return refuse_export_usage(j,
+                                   "--all-steps and --part do not go together; --part 0/1 does all of it in this task");
     return 0;
 }
 
-int job_parse(struct export_job *j, int argc, char **argv)
+int export_job_parse(struct export_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Export", export_rows, NULL, 0 },
@@ -218,7 +224,7 @@ int job_parse(struct export_job *j, int argc, char **argv)
     };
     struct export_given given = { .job = j };
     const struct option_table table = {
-        "export-hf", head, tail, groups, j, NULL, operands, &given, NULL, note_given,
+        "export-hf", head, tail, groups, j, NULL, operands, &given, NULL, record_export_option,
     };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
@@ -227,5 +233,5 @@ int job_parse(struct export_job *j, int argc, char **argv)
     j->hf.override = j->config;
     j->hf.config_json = j->config_file;
     j->hf.verify = j->cli.verify;
-    return check(j, given.marks);
+    return check_export_options(j, given.marks);
 }

@@ -14,8 +14,8 @@
 #include "tools/common/family_cli.h"
 #include "tools/export-hf/export.h"
 
-static int write_out(struct export_job *j, const char *out, struct source *s, const struct hf_target *t, struct sink *k,
-                     struct err *e)
+static int write_export_output(struct export_job *j, const char *out, struct source *s, const struct hf_target *t,
+                               struct sink *k, struct err *e)
 {
     struct convert_opts o = convert_cli_opts(&j->cli, out, j->shape.buf);
     struct convert_result res;
@@ -24,12 +24,12 @@ static int write_out(struct export_job *j, const char *out, struct source *s, co
     o.verify = NULL;                    /* the sink verifies the output */
     rc = convert_run(s, k, &o, &res, e);
     if (rc == 0)
-        talk_result(j, out, t, &res);
+        export_print_result(j, out, t, &res);
     return rc;
 }
 
-static int print_plan(struct export_job *j, const char *out, struct source *s, const struct hf_target *t,
-                      const struct report *notes, struct err *e)
+static int preview_export(struct export_job *j, const char *out, struct source *s, const struct hf_target *t,
+                          const struct report *notes, struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, out);
     struct sink *k = hf_sink(&so, t);
@@ -39,12 +39,12 @@ static int print_plan(struct export_job *j, const char *out, struct source *s, c
     k->ops->close(k);
     if (rc < 0)
         return -1;
-    talk_plan(j, out, t, notes, &r);
+    export_print_plan(j, out, t, notes, &r);
     return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
 /* Return the dtype in which the trainer kept its weights. */
-static enum dtype weights_dtype(const struct source *s)
+static enum dtype trained_weights_dtype(const struct source *s)
 {
     const struct pk *v = pk_get(s->run.args, "params_dtype");
 
@@ -57,7 +57,7 @@ static enum dtype weights_dtype(const struct source *s)
     return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
 }
 
-static int settle_rows(struct export_job *j, const struct source *s, struct err *e)
+static int resolve_vocab_rows(struct export_job *j, const struct source *s, struct err *e)
 {
     j->hf.vocab = !j->strip_vocab ? 0 : j->vocab_tokens ? j->vocab_tokens : s->config.vocab_tokens;
     if (!j->strip_vocab || j->hf.vocab > 0)
@@ -71,8 +71,8 @@ static int settle_rows(struct export_job *j, const struct source *s, struct err 
  * Without a family (*f is NULL) the names remain unchanged and must be those of the model in Transformers. Returns
  * -1 with *e set on failure.
  */
-static int find_family(const struct export_job *j, struct source *s, struct family **f, struct report *notes,
-                       struct err *e)
+static int find_export_family(const struct export_job *j, struct source *s, struct family **f, struct report *notes,
+                              struct err *e)
 {
     int named;
 
@@ -97,18 +97,18 @@ static int find_family(const struct export_job *j, struct source *s, struct fami
 }
 
 /* Rename the parameters to Transformers' names by the rules of their family, if there is one. */
-static int translate(struct export_job *j, struct source *s, struct report *notes, struct err *e)
+static int translate_param_names(struct export_job *j, struct source *s, struct report *notes, struct err *e)
 {
     struct family *f;
     struct hf_sizes z;
-    int rc = find_family(j, s, &f, notes, e);
+    int rc = find_export_family(j, s, &f, notes, e);
 
     if (rc < 0 || !f)
         return rc;
     rc = hf_sizes_read(j->config_file, j->config_path, &z, e);
     if (rc == 0) {
-        j->hf.turned = hf_translate(s, f, &z, notes, e);
-        rc = j->hf.turned ? 0 : -1;
+        j->hf.transposed = hf_translate(s, f, &z, notes, e);
+        rc = j->hf.transposed ? 0 : -1;
     }
     if (rc == 0)
         report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those of the family %s",
@@ -139,7 +139,7 @@ static int check_named(const struct export_job *j, struct source *s, struct err 
 
 /*
  * Adapt the names to the model that config.json describes, and check its claims. A Transformers folder keeps its
- * names. Names from translate() are already the saved ones.
+ * names. Names from translate_param_names() are already the saved ones.
  */
 static int fit_config(const struct export_job *j, struct source *s, struct report *notes, struct err *e)
 {
@@ -149,7 +149,7 @@ static int fit_config(const struct export_job *j, struct source *s, struct repor
 
     if (j->config)
         json_object_update(config, j->config);
-    if (s->kind != LAYOUT_HF && !j->hf.turned)
+    if (s->kind != LAYOUT_HF && !j->hf.transposed)
         rc = hf_saved_names(s, config, hf_ties_head(config), notes, e);
     if (rc == 0 && s->kind != LAYOUT_HF)
         hf_check_claims(s, config, true, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
@@ -172,14 +172,14 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     struct hf_target *t = NULL;
     int rc = -1;
 
-    j->hf.turned = NULL;
+    j->hf.transposed = NULL;
     if (source_one_model(s, e) < 0)
         return -1;
-    if (own_config(j, s, e) < 0 || translate(j, s, notes, e) < 0)
+    if (own_config(j, s, e) < 0 || translate_param_names(j, s, notes, e) < 0)
         return -1;
-    j->hf.named = source_is_foreign(s) || s->kind == LAYOUT_HF || j->hf.turned;
+    j->hf.named = source_is_foreign(s) || s->kind == LAYOUT_HF || j->hf.transposed;
     if (j->hf.named ? check_named(j, s, e) < 0
-                    : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || settle_rows(j, s, e) < 0)
+                    : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || resolve_vocab_rows(j, s, e) < 0)
         return -1;
     if (j->hf.named && j->config_file && fit_config(j, s, notes, e) < 0)
         return -1;
@@ -188,7 +188,7 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
      * dtypes they have.
      */
     j->hf.as_is = j->hf.named && j->dtype < 0 && !s->zero_stage;
-    j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : weights_dtype(s);
+    j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : trained_weights_dtype(s);
     if (j->tokenizer) {
         if (hf_tokenizer_open(&tok, j->tokenizer, s->run.args, e) < 0)
             return -1;
@@ -198,10 +198,10 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     }
     t = hf_target_new(s, &j->hf, notes, e);
     if (t && j->cli.dry_run) {
-        rc = print_plan(j, out, s, t, notes, e);
+        rc = preview_export(j, out, s, t, notes, e);
     } else if (t) {
         cli_warn_findings(&j->cli, notes);
-        rc = write_out(j, out, s, t, hf_sink(&so, t), e);
+        rc = write_export_output(j, out, s, t, hf_sink(&so, t), e);
     }
     hf_target_free(t);
     hf_tokenizer_free(&tok);
@@ -209,7 +209,7 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
 }
 
 /* Returns true if every parameter has weights in the source. With ZeRO-3 only the masters hold the weights. */
-static bool has_weights(const struct source *s)
+static bool has_all_weights(const struct source *s)
 {
     for (int i = 0; s->zero_stage == 3 && i < s->n_params; i++)
         if (!s->param[i].state[STATE_BF16] && !s->param[i].state[STATE_FP32])
@@ -218,7 +218,7 @@ static bool has_weights(const struct source *s)
 }
 
 /* Open the input. The optimizer shards, by far the larger part, are opened only if masters are needed. */
-static struct source *open_input(struct export_job *j, const char *in, struct report **r, struct err *e)
+static struct source *open_export_input(struct export_job *j, const char *in, struct report **r, struct err *e)
 {
     struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
                               .accept_mismatch = j->cli.accept_mismatch,
@@ -227,7 +227,7 @@ static struct source *open_input(struct export_job *j, const char *in, struct re
     struct source *s = source_open(in, &so, *r, e);
 
     if (!s || !so.no_optimizer || s->n_params == 0 ||
-        (has_weights(s) && (j->dtype < 0 || (enum dtype)j->dtype == weights_dtype(s))))
+        (has_all_weights(s) && (j->dtype < 0 || (enum dtype)j->dtype == trained_weights_dtype(s))))
         return s;
     source_close(s);
     report_free(*r);
@@ -240,7 +240,7 @@ static int export_one(struct export_job *j, const char *in, const char *out)
 {
     struct report *r = report_new(), *notes = report_new();
     struct err e = {0};
-    struct source *s = open_input(j, in, &r, &e);
+    struct source *s = open_export_input(j, in, &r, &e);
     int rc = -1;
 
     if (s && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
@@ -260,7 +260,7 @@ int job_export(struct export_job *j)
 
 /* ---- all tags ---- */
 
-static int by_name(const void *a, const void *b)
+static int by_tag_name(const void *a, const void *b)
 {
     return str_natural_cmp(*(char *const *)a, *(char *const *)b);
 }
@@ -269,7 +269,7 @@ static int by_name(const void *a, const void *b)
  * Returns true for a tag folder with the trainer's naming. A folder that a conversion put next to it holds the
  * same step again.
  */
-static bool is_tag(const char *dir, const char *name)
+static bool is_trainer_tag(const char *dir, const char *name)
 {
     char *path;
     struct stat st;
@@ -283,7 +283,7 @@ static bool is_tag(const char *dir, const char *name)
     return yes;
 }
 
-static int list_tags(const char *dir, char ***tags, struct err *e)
+static int list_trainer_tags(const char *dir, char ***tags, struct err *e)
 {
     DIR *d = opendir(dir);
     struct dirent *ent;
@@ -294,7 +294,7 @@ static int list_tags(const char *dir, char ***tags, struct err *e)
         return -1;
     }
     while ((ent = readdir(d)))
-        if (is_tag(dir, ent->d_name)) {
+        if (is_trainer_tag(dir, ent->d_name)) {
             ARRAY_ROOM(*tags, cap, n + 1);
             (*tags)[n++] = xstrdup(ent->d_name);
         }
@@ -303,7 +303,7 @@ static int list_tags(const char *dir, char ***tags, struct err *e)
         err_data(e, dir, ERR_NO_BYTE, "no global_step* folder here");
         return -1;
     }
-    qsort(*tags, (size_t)n, sizeof **tags, by_name);
+    qsort(*tags, (size_t)n, sizeof **tags, by_tag_name);
     return n;
 }
 
@@ -312,7 +312,7 @@ int job_export_all(struct export_job *j)
 {
     char **tags = NULL;
     struct err e = {0};
-    int n = list_tags(j->in, &tags, &e), rc = EXIT_OK;
+    int n = list_trainer_tags(j->in, &tags, &e), rc = EXIT_OK;
 
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);

@@ -11,8 +11,8 @@
 
 enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
 
-static int print_plan(struct export_job *j, const struct ds_target *t, struct source *s, const struct report *notes,
-                      struct err *e)
+static int preview_import(struct export_job *j, const struct ds_target *t, struct source *s, const struct report *notes,
+                          struct err *e)
 {
     struct sink_opts so = convert_cli_sink(&j->cli, j->out);
     struct sink *k = deepspeed_sink(&so, t);
@@ -22,7 +22,7 @@ static int print_plan(struct export_job *j, const struct ds_target *t, struct so
     k->ops->close(k);
     if (rc < 0)
         return -1;
-    talk_import_plan(j, t, notes, &r);
+    export_print_import_plan(j, t, notes, &r);
     return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
@@ -30,7 +30,7 @@ static int print_plan(struct export_job *j, const struct ds_target *t, struct so
  * Returns true with *e set if OUT already exists and may not be replaced. This check precedes the filling of a
  * spool file.
  */
-static bool stands_already(const struct export_job *j, struct err *e)
+static bool is_import_output_taken(const struct export_job *j, struct err *e)
 {
     return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
@@ -65,7 +65,7 @@ static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
  * Copy the findings without those that any source without optimizer or random states causes. One note of the
  * source ("fresh") covers them.
  */
-static struct report *told(const struct report *from)
+static struct report *filter_import_findings(const struct report *from)
 {
     struct report *to = report_new();
 
@@ -88,15 +88,15 @@ static int import(struct export_job *j, struct source *s, struct report *all, st
 
     j->target.q.zero_moments = !j->target.q.no_optimizer;
     t = ds_target_new(s, &j->target.q, all, e);
-    notes = told(all);
+    notes = filter_import_findings(all);
     w.target = t;
     if (t && j->cli.dry_run) {
-        rc = print_plan(j, t, s, notes, e);
+        rc = preview_import(j, t, s, notes, e);
     } else if (t) {
         cli_warn_findings(&j->cli, notes);
         rc = ds_write_run(&w, &res, e);
         if (rc == 0)
-            ds_write_tell_result(&w, &res, NULL);
+            ds_write_print_result(&w, &res, NULL);
     }
     report_free(notes);
     ds_target_free(t);
@@ -117,7 +117,7 @@ int job_import(struct export_job *j)
     int rc = -1;
 
     j->cli.replicas = REPLICAS_FIRST;   /* a Transformers folder has no replicas */
-    if (!stands_already(j, &e) && read_rows(j, &rows, &e) == 0) {
+    if (!is_import_output_taken(j, &e) && read_rows(j, &rows, &e) == 0) {
         j->target.q.vocab = padded_rows(j, rows);
         o.repeat_to = j->repeat_last ? j->target.q.vocab : 0;
         o.spool_dir = j->cli.dry_run ? NULL : parent;

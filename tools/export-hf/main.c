@@ -12,7 +12,7 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(cli, argv, "export-hf");
-    rc = job_parse(&job, argc, argv);
+    rc = export_job_parse(&job, argc, argv);
     if (rc == 0)
         rc = cli_done(cli, job.import ? job_import(&job) : job.all_steps ? job_export_all(&job) : job_export(&job));
     else

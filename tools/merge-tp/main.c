@@ -11,9 +11,9 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(cli, argv, "merge-tp");
-    rc = job_parse(&job, argc, argv);
+    rc = merge_job_parse(&job, argc, argv);
     if (rc == 0)
-        rc = cli_done(cli, job_run(&job));
+        rc = cli_done(cli, merge_job_run(&job));
     else
         rc = EXIT_USAGE;
     strbuf_free(&job.shape);

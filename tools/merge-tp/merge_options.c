@@ -35,30 +35,31 @@ static const char tail[] =
     "failed (no OUT), 2 wrong usage.\n"
     "Example: merge-tp --repair --replicas majority run/global_step95000 fixed/global_step95000\n";
 
-static int usage(struct merge_job *j, const char *what)
+static int refuse_merge_usage(struct merge_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
-static int check(struct merge_job *j)
+static int check_merge_options(struct merge_job *j)
 {
     if (!j->in || !*j->in)
-        return usage(j, "no IN given");
+        return refuse_merge_usage(j, "no IN given");
     if (j->check && j->repair)
-        return usage(j, "--check only looks: it does not go with --repair");
+        return refuse_merge_usage(j, "--check only looks: it does not go with --repair");
     if (!j->check && (!j->out || !*j->out))
-        return usage(j, "no OUT given");
+        return refuse_merge_usage(j, "no OUT given");
     if (j->repair && j->target_tp)
-        return usage(j, "--repair keeps the topology: --target-tp does not go with it");
+        return refuse_merge_usage(j, "--repair keeps the topology: --target-tp does not go with it");
     if (j->repair && j->weights_only)
-        return usage(j, "--repair settles weights and optimizer together: --weights-only does not go with it");
+        return refuse_merge_usage(
+            j, "--repair settles weights and optimizer together: --weights-only does not go with it");
     if (j->repair && j->cli.replicas == REPLICAS_FAIL)
-        return usage(j, "--repair: say how with --replicas average, first or majority");
+        return refuse_merge_usage(j, "--repair: say how with --replicas average, first or majority");
     return 0;
 }
 
-int job_parse(struct merge_job *j, int argc, char **argv)
+int merge_job_parse(struct merge_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, { NULL, cli_rows_latest, &j->cli, 0 }, { NULL, cli_rows_certificate, &j->cli, 0 },
@@ -71,5 +72,5 @@ int job_parse(struct merge_job *j, int argc, char **argv)
     /* Everything besides IN that the output depends on. A run can be resumed only with the same values. */
     strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair, j->weights_only,
                 j->cli.replicas);
-    return check(j);
+    return check_merge_options(j);
 }

@@ -47,16 +47,16 @@ int merge_refuse_drift(const struct merge_job *j, const struct source *s, struct
     return -1;
 }
 
-int merge_settle(struct merge_job *j, struct source *s, struct err *e)
+int merge_resolve_replicas(struct merge_job *j, struct source *s, struct err *e)
 {
     if (j->replicas.in_sync)
         return 0;
     return j->cli.replicas == REPLICAS_FAIL ? merge_refuse_drift(j, s, e) : merge_repair(j, s, e);
 }
 
-void merge_tell_settled(const struct merge_job *j)
+void merge_print_repairs(const struct merge_job *j)
 {
     if (j->repaired.n && !j->cli.json)
-        cli_say(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
-                j->repaired.n_params == 1 ? "" : "s", j->out);
+        cli_info(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
+                 j->repaired.n_params == 1 ? "" : "s", j->out);
 }

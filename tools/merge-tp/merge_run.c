@@ -27,15 +27,15 @@ static void print_replicas(const struct merge_job *j, const struct source *s)
 
 static void print_result(const struct merge_job *j, const struct ds_write *w, const struct convert_result *r)
 {
-    ds_write_tell_result(w, r, j->cli.json ? merge_json(j) : NULL);
+    ds_write_print_result(w, r, j->cli.json ? merge_json(j) : NULL);
     if (r->published)
-        merge_tell_settled(j);
+        merge_print_repairs(j);
 }
 
 /* ---- merging ---- */
 
-static int print_plan(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
-                      struct err *e)
+static int preview_merge(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
+                         struct err *e)
 {
     bool drifted = !j->replicas.in_sync, stuck = drifted && j->cli.replicas == REPLICAS_FAIL;
     json_t *more;
@@ -67,14 +67,14 @@ static int make_target(struct merge_job *j, struct source *s, struct report *not
 }
 
 /* Repair copies that disagree, if --replicas allows it, and write the output. */
-static int settle_and_write(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
+static int repair_and_write(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
                             struct err *e)
 {
     struct convert_result res;
 
     if (!j->replicas.in_sync && j->cli.replicas == REPLICAS_FAIL)
         return merge_refuse_drift(j, w->src, e);
-    if (ds_write_check(w, e) < 0 || merge_settle(j, w->src, e) < 0)
+    if (ds_write_check(w, e) < 0 || merge_resolve_replicas(j, w->src, e) < 0)
         return -1;
     cli_warn_findings(&j->cli, notes);
     t->repair_log = j->replicas.in_sync ? NULL : &j->log;
@@ -94,7 +94,7 @@ static int merge_pipeline(struct merge_job *j, struct source *s, struct err *e)
 
     w.target = t;
     if (rc == 0)
-        rc = j->cli.dry_run ? print_plan(j, &w, t, notes, e) : settle_and_write(j, &w, t, notes, e);
+        rc = j->cli.dry_run ? preview_merge(j, &w, t, notes, e) : repair_and_write(j, &w, t, notes, e);
     ds_target_free(t);
     report_free(notes);
     return rc;
@@ -133,7 +133,7 @@ static int check_and_merge(struct merge_job *j, struct source *s, struct err *e)
     return j->replicas.in_sync ? EXIT_OK : EXIT_BAD;
 }
 
-int job_run(struct merge_job *j)
+int merge_job_run(struct merge_job *j)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
                               .skip_unreadable = j->cli.skip_unreadable,

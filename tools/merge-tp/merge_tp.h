@@ -22,7 +22,7 @@ struct merge_job {
 };
 
 /* Parse the command line. Returns 0, or -1 after printing the error. */
-int job_parse(struct merge_job *j, int argc, char **argv);
+int merge_job_parse(struct merge_job *j, int argc, char **argv);
 /*
  * For ZeRO without pipeline. merge_zero_check() checks that the opened source and the options can be merged;
  * merge_zero() writes files of one tensor rank. Both return -1 with *e on error.
@@ -36,12 +36,12 @@ int merge_zero(struct merge_job *j, struct source *s, struct err *e);
 int merge_repair(struct merge_job *j, struct source *s, struct err *e);
 int merge_refuse_drift(const struct merge_job *j, const struct source *s, struct err *e);
 /* If there are copies that disagree, call merge_repair() or merge_refuse_drift(), according to --replicas. */
-int merge_settle(struct merge_job *j, struct source *s, struct err *e);
+int merge_resolve_replicas(struct merge_job *j, struct source *s, struct err *e);
 /* Return the comparison of the copies, and the number of repairs, for --json. */
 json_t *merge_json(const struct merge_job *j);
 /* Print how many parameters were repaired and where the repairs are listed. For an OUT that has been published. */
-void merge_tell_settled(const struct merge_job *j);
+void merge_print_repairs(const struct merge_job *j);
 /* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
-int job_run(struct merge_job *j);
+int merge_job_run(struct merge_job *j);
 
 #endif

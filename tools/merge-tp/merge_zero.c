@@ -22,7 +22,7 @@ int merge_zero(struct merge_job *j, struct source *s, struct err *e)
     const struct zero_request q = { .weights_only = j->weights_only };
     struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     struct report *notes = report_new();
-    struct zero_target *t = merge_settle(j, s, e) == 0 ? zero_target_new(s, &q, notes, e) : NULL;
+    struct zero_target *t = merge_resolve_replicas(j, s, e) == 0 ? zero_target_new(s, &q, notes, e) : NULL;
     int rc = -1;
 
     if (t) {
@@ -31,7 +31,7 @@ int merge_zero(struct merge_job *j, struct source *s, struct err *e)
         rc = zero_write(&c, t, notes, e);
     }
     if (rc == EXIT_OK && !j->cli.dry_run)
-        merge_tell_settled(j);
+        merge_print_repairs(j);
     zero_target_free(t);
     report_free(notes);
     return rc;

@@ -59,7 +59,7 @@ static int print_document(struct decoder *d, int64_t doc, struct err *e)
     return 0;
 }
 
-static int print_all(struct preprocess_job *j, struct decoder *d, struct err *e)
+static int print_all_documents(struct preprocess_job *j, struct decoder *d, struct err *e)
 {
     if (job_eod(j, d->bpe, &d->eod, e) < 0) {
         if (j->eod)
@@ -88,7 +88,7 @@ int job_decode(struct preprocess_job *j)
     struct decoder d = { .bpe = bpe, .data = data };
     int rc = EXIT_OK;
 
-    if (!data || print_all(j, &d, &e) < 0) {
+    if (!data || print_all_documents(j, &d, &e) < 0) {
         j->cli.json = false;            /* standard output is already JSON: one object per document */
         rc = cli_fail(&j->cli, &e);
     }

@@ -98,7 +98,7 @@ static int open_next(struct input *in, struct err *e)
  */
 static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 {
-    uint64_t taken = stream_taken(in->stream);
+    uint64_t taken = stream_input_bytes(in->stream);
     ssize_t n;
 
     ARRAY_ROOM(b->bytes, b->cap, b->len + BLOCK);
@@ -111,7 +111,7 @@ static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
         return -1;
     b->len += (size_t)n;
     b->read_bytes += (uint64_t)n;
-    b->taken_bytes += stream_taken(in->stream) - taken;
+    b->taken_bytes += stream_input_bytes(in->stream) - taken;
     return n;
 }
 

@@ -14,12 +14,12 @@ int main(int argc, char **argv)
     /* Work is divided among the tasks of a launcher only if requested (--part auto), not automatically. */
     job.cli.part = 0;
     job.cli.n_parts = 1;
-    rc = job_parse(&job, argc, argv);
+    rc = preprocess_job_parse(&job, argc, argv);
     if (rc < 0)
         rc = EXIT_USAGE;
     else
         rc = cli_done(&job.cli, job.decode ? job_decode(&job) : job.cli.n_parts > 1 ? job_run_part(&job)
-                                                                                    : job_run(&job));
-    job_free(&job);
+                                                                                    : preprocess_job_run(&job));
+    preprocess_job_free(&job);
     return rc;
 }

@@ -47,7 +47,7 @@ static char *in_dir(const struct preprocess_parts *p, const char *name, int i)
 
 /* ---- checking that all parts belong to one job ---- */
 
-static int add_file(struct strbuf *s, const char *what, const char *path, struct err *e)
+static int describe_job_file(struct strbuf *s, const char *what, const char *path, struct err *e)
 {
     struct stat st;
 
@@ -67,7 +67,7 @@ static int add_file(struct strbuf *s, const char *what, const char *path, struct
 }
 
 /* Describe everything that the result depends on. */
-static int describe(const struct preprocess_parts *p, struct strbuf *s, struct err *e)
+static int describe_preprocess_job(const struct preprocess_parts *p, struct strbuf *s, struct err *e)
 {
     const struct preprocess_job *j = p->job;
 
@@ -75,17 +75,17 @@ static int describe(const struct preprocess_parts *p, struct strbuf *s, struct e
                 j->document, j->impl, j->append_eod, j->eod ? j->eod : "", j->skip_bad_lines);
     for (int k = 0; k < j->n_keys; k++)
         strbuf_addf(s, "key %s\n", j->keys[k]);
-    if (add_file(s, "vocab", j->vocab, e) < 0 || add_file(s, "merges", j->merges, e) < 0 ||
-        add_file(s, "tokenizer", j->tokenizer, e) < 0)
+    if (describe_job_file(s, "vocab", j->vocab, e) < 0 || describe_job_file(s, "merges", j->merges, e) < 0 ||
+        describe_job_file(s, "tokenizer", j->tokenizer, e) < 0)
         return -1;
     for (int i = 0; i < j->n_inputs; i++)
-        if (add_file(s, "input", j->inputs[i], e) < 0)
+        if (describe_job_file(s, "input", j->inputs[i], e) < 0)
             return -1;
     return 0;
 }
 
 /* Join the job: the first part writes `job`; the others check that it contains their own description. */
-static int join(const struct preprocess_parts *p, struct err *e)
+static int join_preprocess_parts(const struct preprocess_parts *p, struct err *e)
 {
     char *path = in_dir(p, "job", -1), *found = NULL;
     struct strbuf mine = {0};
@@ -93,7 +93,7 @@ static int join(const struct preprocess_parts *p, struct err *e)
     uint64_t size;
     int rc = -1;
 
-    if (describe(p, &mine, e) < 0)
+    if (describe_preprocess_job(p, &mine, e) < 0)
         goto out;
     if (mkdir(p->dir, 0777) < 0 && errno != EEXIST) {
         err_sys(e, p->dir, "cannot create");
@@ -120,7 +120,7 @@ out:
 /* ---- one part ---- */
 
 /* Compute this part's inputs, [*first, *end). A file belongs to the part in which its middle, by bytes, falls. */
-static int share(const struct preprocess_parts *p, int *first, int *end, struct err *e)
+static int compute_part_inputs(const struct preprocess_parts *p, int *first, int *end, struct err *e)
 {
     const struct preprocess_job *j = p->job;
     uint64_t total, before = 0;
@@ -144,7 +144,7 @@ static int share(const struct preprocess_parts *p, int *first, int *end, struct 
 }
 
 /* Get the totals of part i. Returns 1 if it is done, 0 if not. */
-static int look_done(const struct preprocess_parts *p, int i, struct preprocess_totals *t, struct err *e)
+static int read_part_totals(const struct preprocess_parts *p, int i, struct preprocess_totals *t, struct err *e)
 {
     char *path = in_dir(p, "done.", i), *text = NULL;
     struct stat st;
@@ -170,7 +170,7 @@ static int do_part(const struct preprocess_parts *p, struct preprocess_totals *t
 
     mine.prefix = prefix;
     mine.cli.force = true;              /* replace what a killed run of this part left */
-    if (share(p, &first, &end, e) == 0) {
+    if (compute_part_inputs(p, &first, &end, e) == 0) {
         mine.inputs += first;
         mine.n_inputs = end - first;
         rc = job_encode(&mine, t, e);
@@ -222,7 +222,7 @@ static int put_together(const struct preprocess_parts *p, int key, enum mmidx_ty
  * Remove the files that a process killed in put_together() left next to the results. Their names contain its
  * process id.
  */
-static void sweep(const struct preprocess_parts *p, int fd)
+static void remove_stale_outputs(const struct preprocess_parts *p, int fd)
 {
     static const char *const suffixes[] = { ".bin", ".idx" };
     char text[32] = "";
@@ -268,7 +268,7 @@ static void remove_folder(const struct preprocess_parts *p)
 }
 
 /* Merge the parts. Returns 1 if this process published them, 0 if another process does or did. */
-static int publish(const struct preprocess_parts *p, const struct preprocess_totals *sum, struct err *e)
+static int publish_merged_parts(const struct preprocess_parts *p, const struct preprocess_totals *sum, struct err *e)
 {
     char *path = in_dir(p, "publish", -1), number[32];
     bool busy;
@@ -282,7 +282,7 @@ static int publish(const struct preprocess_parts *p, const struct preprocess_tot
         free(path);
         return done ? 0 : -1;
     }
-    sweep(p, fd);
+    remove_stale_outputs(p, fd);
     if (write_all_at(fd, number, (size_t)n, 0) < 0) {
         err_sys(e, path, "cannot write");
         rc = -1;
@@ -308,7 +308,7 @@ static int count_done(const struct preprocess_parts *p, struct preprocess_totals
     *missing = -1;
     for (int i = 0; i < p->n; i++) {
         struct preprocess_totals t;
-        int rc = look_done(p, i, &t, e);
+        int rc = read_part_totals(p, i, &t, e);
 
         if (rc < 0)
             return -1;
@@ -321,7 +321,8 @@ static int count_done(const struct preprocess_parts *p, struct preprocess_totals
     return done;
 }
 
-static void say_part(const struct preprocess_parts *p, const struct preprocess_totals *t, int done, int missing)
+static void print_part_result(const struct preprocess_parts *p, const struct preprocess_totals *t, int done,
+                              int missing)
 {
     const struct preprocess_job *j = p->job;
 
@@ -330,10 +331,10 @@ static void say_part(const struct preprocess_parts *p, const struct preprocess_t
                            "parts_done", done, "complete", 0, "documents", (json_int_t)t->documents[0], "tokens",
                            (json_int_t)t->tokens[0]));
     else if (missing < 0)
-        cli_say(&j->cli, "part %d of %d is done: %lld documents, %lld tokens; another process puts the parts together",
-                p->part, p->n, (long long)t->documents[0], (long long)t->tokens[0]);
+        cli_info(&j->cli, "part %d of %d is done: %lld documents, %lld tokens; another process puts the parts together",
+                 p->part, p->n, (long long)t->documents[0], (long long)t->tokens[0]);
     else
-        cli_say(&j->cli, "part %d of %d is done: %lld documents, %lld tokens; %d of %d are there, part %d is the next "
+        cli_info(&j->cli, "part %d of %d is done: %lld documents, %lld tokens; %d of %d are there, part %d is the next "
                 "that is missing", p->part, p->n, (long long)t->documents[0], (long long)t->tokens[0], done, p->n,
                 missing);
 }
@@ -346,7 +347,7 @@ static int run_part(struct preprocess_parts *p, struct err *e)
     int missing = -1, done, rc;
     bool busy;
 
-    if (join(p, e) < 0) {
+    if (join_preprocess_parts(p, e) < 0) {
         free(lock);
         return -1;
     }
@@ -356,7 +357,7 @@ static int run_part(struct preprocess_parts *p, struct err *e)
         err_data(e, p->dir, ERR_NO_BYTE, "another process does part %d", p->part);
     if (p->lock_fd < 0)
         return -1;
-    rc = look_done(p, p->part, &mine, e);
+    rc = read_part_totals(p, p->part, &mine, e);
     if (rc < 0 || (rc == 0 && do_part(p, &mine, e) < 0))
         return -1;
     done = count_done(p, &sum, &missing, e);
@@ -366,7 +367,7 @@ static int run_part(struct preprocess_parts *p, struct err *e)
         missing = -1;
         rc = 0;
     } else {
-        rc = done < 0 ? -1 : missing >= 0 ? 0 : publish(p, &sum, e);
+        rc = done < 0 ? -1 : missing >= 0 ? 0 : publish_merged_parts(p, &sum, e);
     }
     if (rc < 0)
         return -1;
@@ -374,7 +375,7 @@ static int run_part(struct preprocess_parts *p, struct err *e)
     if (rc == 1)
         job_print(p->job, &sum);
     else
-        say_part(p, &mine, done, missing);
+        print_part_result(p, &mine, done, missing);
     return 0;
 }
 

@@ -30,14 +30,14 @@ struct preprocess_job {
 /* ---- options.c ---- */
 
 /* Returns 0, or -1 after printing an error message. */
-int job_parse(struct preprocess_job *j, int argc, char **argv);
-void job_free(struct preprocess_job *j);
+int preprocess_job_parse(struct preprocess_job *j, int argc, char **argv);
+void preprocess_job_free(struct preprocess_job *j);
 /* Returns PREFIX_KEY_document. The caller frees it. */
 char *job_output(const struct preprocess_job *j, int key);
 
 /* ---- run.c, parts.c, decode.c: the work; exit status ---- */
 
-int job_run(struct preprocess_job *j);
+int preprocess_job_run(struct preprocess_job *j);
 int job_run_part(struct preprocess_job *j);        /* one of several processes that share the inputs */
 int job_decode(struct preprocess_job *j);
 struct bpe *job_tokenizer(const struct preprocess_job *j, struct err *e);

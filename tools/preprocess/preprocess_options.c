@@ -11,28 +11,28 @@
 
 #define FIELD(f) OPTION_FIELD(struct preprocess_job, f)
 
-static int refuse(struct err *e, const char *what)
+static int refuse_preprocess_value(struct err *e, const char *what)
 {
     err_usage(e, "%s", what);
     return -1;
 }
 
-static int take_key(void *into, const char *key, struct err *e)
+static int add_json_key(void *into, const char *key, struct err *e)
 {
     struct preprocess_job *j = into;
 
     if (j->n_keys == MAX_KEYS)
-        return refuse(e, "--json-keys: more than 64 keys");
+        return refuse_preprocess_value(e, "--json-keys: more than 64 keys");
     if (!*key || strchr(key, '/'))      /* it becomes part of a file name */
-        return refuse(e, "--json-keys: a key that is empty or has a '/'");
+        return refuse_preprocess_value(e, "--json-keys: a key that is empty or has a '/'");
     for (int i = 0; i < j->n_keys; i++)
         if (strcmp(j->keys[i], key) == 0)
-            return refuse(e, "--json-keys: a key is given twice");
+            return refuse_preprocess_value(e, "--json-keys: a key is given twice");
     j->keys[j->n_keys++] = key;
     return 0;
 }
 
-static int take_input(void *into, const char *path, struct err *e)
+static int add_input_path(void *into, const char *path, struct err *e)
 {
     struct preprocess_job *j = into;
 
@@ -42,18 +42,18 @@ static int take_input(void *into, const char *path, struct err *e)
     return 0;
 }
 
-static int take_impl(void *into, const char *value, struct err *e)
+static int parse_dataset_impl(void *into, const char *value, struct err *e)
 {
     struct preprocess_job *j = into;
     bool mmap = strcmp(value, "mmap") == 0;
 
     if (!mmap && strcmp(value, "cached") != 0 && strcmp(value, "lazy") != 0)
-        return refuse(e, "--dataset-impl: expected mmap, cached or lazy");
+        return refuse_preprocess_value(e, "--dataset-impl: expected mmap, cached or lazy");
     j->impl = mmap ? MMIDX_MMAP : MMIDX_LEGACY;         /* cached and lazy differ only in how they are read */
     return 0;
 }
 
-static int take_document(void *into, const char *value, struct err *e)
+static int parse_document_kind(void *into, const char *value, struct err *e)
 {
     static const char *const words[] = { "file", "line", "paragraph" };     /* in the order of enum document */
     struct preprocess_job *j = into;
@@ -64,34 +64,37 @@ static int take_document(void *into, const char *value, struct err *e)
             j->form = INPUT_TEXT;
             return 0;
         }
-    return refuse(e, "--document: expected file, line or paragraph");
+    return refuse_preprocess_value(e, "--document: expected file, line or paragraph");
 }
 
 static const struct option_row rows[] = {
-    { "input", 0, "FILE...", "what to read, in this order", .take = take_input, .many = true },
+    { "input", 0, "FILE...", "what to read, in this order", .take = add_input_path, .many = true },
     { "output-prefix", 0, "P", "where to write", FIELD(prefix) },
     { "json-keys", 0, "KEY...", "the strings to take of each object, a dataset for each (default: text)",
-      .take = take_key, .many = true },
+      .take = add_json_key, .many = true },
     { "input-format", 0, "F", "jsonl (default) or text", .words = "jsonl text", FIELD(form) },
-    { "document", 0, "WHAT", "of text, what is a document: file (default), line or paragraph", .take = take_document,
-      .words = "file line paragraph" },
+    { "document", 0, "WHAT", "of text, what is a document: file (default), line or paragraph",
+      .take = parse_document_kind, .words = "file line paragraph" },
     { "vocab", 0, "FILE", "GPT-2's vocab.json, with --merges", FIELD(vocab) },
     { "merges", 0, "FILE", "GPT-2's merges.txt", FIELD(merges) },
-    { "tokenizer", 0, "PATH", "a byte-level BPE tokenizer.json, its folder, or a model in the hub's local caches "
-      "(without any of these three: one token a byte, 256 for the end)", FIELD(tokenizer) },
+    { "tokenizer", 0, "PATH",
+      "a byte-level BPE tokenizer.json, its folder, or a model in the hub's local caches "
+      "(without any of these three: one token a byte, 256 for the end)",
+      FIELD(tokenizer) },
     { "append-eod", .help = "end each document with the end-of-document token", FIELD(append_eod) },
     { "eod", 0, "TOKEN", "which one that is (default: <|endoftext|>, else </s>, else <|end_of_text|>)", FIELD(eod) },
-    { "dataset-impl", 0, "I", "mmap (default), cached or lazy", .take = take_impl, .words = "mmap cached lazy" },
+    { "dataset-impl", 0, "I", "mmap (default), cached or lazy", .take = parse_dataset_impl,
+      .words = "mmap cached lazy" },
     { "skip-bad-lines", .help = "warn of lines that are no good, and go on", FIELD(skip_bad_lines) },
     { "decode", 0, "PREFIX", "print the documents of PREFIX.bin as JSONL", FIELD(decode) },
     { "force", 'f', .help = "replace what is already there", FIELD(cli.force) },
     { "dry-run", 'n', .help = "say what would be written, and write nothing", FIELD(cli.dry_run) },
-    {0},
+    { 0 },
 };
 
 static const struct option_row part_rows[] = {          /* stored in the cli */
     { "part", 0, "I/N", "do share I of N (0 <= I < N) of the input files; the last to finish puts the shares together; "
-      "auto: I and N are those of mpirun or srun", .take = cli_take_part },
+      "auto: I and N are those of mpirun or srun", .take = cli_parse_part },
     {0},
 };
 
@@ -132,7 +135,7 @@ static const char tail[] =
     "Exit status: 0 done, 1 bad input or the work failed (nothing is written), 2 wrong usage.\n"
     "Example: preprocess --input oscar.jsonl --output-prefix oscar --tokenizer bloom/ --append-eod\n";
 
-static int usage(struct preprocess_job *j, const char *what)
+static int refuse_preprocess_usage(struct preprocess_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
@@ -148,17 +151,18 @@ static int check_tokenizer(struct preprocess_job *j)
         bool wants_hf = strcasecmp(j->type, "PretrainedFromHF") == 0, wants_bytes = strcasecmp(j->type, "bytes") == 0;
 
         if (!wants_gpt2 && !wants_hf && !wants_bytes)
-            return usage(j, "--tokenizer-type: expected GPT2BPETokenizer, PretrainedFromHF or bytes");
+            return refuse_preprocess_usage(j, "--tokenizer-type: expected GPT2BPETokenizer, PretrainedFromHF or bytes");
         if ((wants_gpt2 && !gpt2) || (wants_hf && !hf))
-            return usage(j, wants_hf ? "--tokenizer-type PretrainedFromHF needs --tokenizer-name-or-path"
-                                     : "--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
+            return refuse_preprocess_usage(
+                j, wants_hf ? "--tokenizer-type PretrainedFromHF needs --tokenizer-name-or-path"
+                            : "--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
         if ((gpt2 && !wants_gpt2) || (hf && !wants_hf))
-            return usage(j, "--tokenizer-type says another tokenizer than the files that are given");
+            return refuse_preprocess_usage(j, "--tokenizer-type says another tokenizer than the files that are given");
     }
     if (gpt2 && (!j->vocab || !j->merges))
-        return usage(j, "--vocab and --merges go together");
+        return refuse_preprocess_usage(j, "--vocab and --merges go together");
     if (gpt2 && hf)
-        return usage(j, "--tokenizer goes without --vocab and --merges");
+        return refuse_preprocess_usage(j, "--tokenizer goes without --vocab and --merges");
     return 0;
 }
 
@@ -175,7 +179,7 @@ static int check_inputs(struct preprocess_job *j)
     return 0;
 }
 
-int job_parse(struct preprocess_job *j, int argc, char **argv)
+int preprocess_job_parse(struct preprocess_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, { NULL, part_rows, &j->cli, 0 }, { NULL, cli_rows, &j->cli, 0 },
@@ -187,17 +191,17 @@ int job_parse(struct preprocess_job *j, int argc, char **argv)
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     if (j->decode && j->cli.n_parts > 1)
-        return usage(j, "--part goes without --decode");
+        return refuse_preprocess_usage(j, "--part goes without --decode");
     if (j->decode && (j->prefix || j->n_inputs))
-        return usage(j, "--decode goes without --input and --output-prefix");
+        return refuse_preprocess_usage(j, "--decode goes without --input and --output-prefix");
     if (!j->decode && j->n_inputs == 0)
-        return usage(j, "no --input given");
+        return refuse_preprocess_usage(j, "no --input given");
     if (!j->decode && !j->prefix)
-        return usage(j, "no --output-prefix given");
+        return refuse_preprocess_usage(j, "no --output-prefix given");
     if (j->form == INPUT_TEXT && j->n_keys)
-        return usage(j, "--json-keys goes with --input-format jsonl");
+        return refuse_preprocess_usage(j, "--json-keys goes with --input-format jsonl");
     if (j->form == INPUT_TEXT && j->skip_bad_lines)
-        return usage(j, "--skip-bad-lines goes with --input-format jsonl");
+        return refuse_preprocess_usage(j, "--skip-bad-lines goes with --input-format jsonl");
     if (j->n_keys == 0)
         j->keys[j->n_keys++] = "text";
     return check_inputs(j) < 0 ? -1 : check_tokenizer(j);
@@ -208,7 +212,7 @@ char *job_output(const struct preprocess_job *j, int key)
     return str_fmt("%s_%s_document", j->prefix, j->keys[key]);
 }
 
-void job_free(struct preprocess_job *j)
+void preprocess_job_free(struct preprocess_job *j)
 {
     free(j->inputs);
 }

@@ -211,7 +211,7 @@ static int write_document(struct preprocess_run *r, const struct preprocess_work
 }
 
 /* Handle a bad line. The reference stops at it; with --skip-bad-lines each one is reported and skipped. */
-static int judge_bad(struct preprocess_run *r, const char *what)
+static int handle_bad_line(struct preprocess_run *r, const char *what)
 {
     if (r->job->skip_bad_lines) {
         r->sum->skipped++;
@@ -230,7 +230,7 @@ static void write_work(struct preprocess_run *r, struct preprocess_work *w)
     for (int64_t i = 0; i < w->in.n; i++) {
         if (cli_stopped())
             err_stop(&r->err);
-        if (r->err.kind == ERR_NONE && (w->bad[i] ? judge_bad(r, w->bad[i]) : write_document(r, w, i)) < 0)
+        if (r->err.kind == ERR_NONE && (w->bad[i] ? handle_bad_line(r, w->bad[i]) : write_document(r, w, i)) < 0)
             w->in.read_bytes = w->in.taken_bytes = 0;
         free(w->bad[i]);
     }
@@ -283,7 +283,7 @@ int job_check_absent(const struct preprocess_job *j, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-static int print_plan(const struct preprocess_run *r, uint64_t in_bytes, struct err *e)
+static int print_preprocess_plan(const struct preprocess_run *r, uint64_t in_bytes, struct err *e)
 {
     const char *type = mmidx_type_name(token_type(r));
     char *dir = path_parent(r->job->prefix), a[16], b[16];
@@ -305,7 +305,7 @@ static int print_plan(const struct preprocess_run *r, uint64_t in_bytes, struct 
     return rc;
 }
 
-static int start(struct preprocess_run *r, uint64_t in_bytes, struct err *e)
+static int start_preprocess_run(struct preprocess_run *r, uint64_t in_bytes, struct err *e)
 {
     const struct preprocess_job *j = r->job;
 
@@ -352,7 +352,7 @@ static void run_free(struct preprocess_run *r)
     bpe_free(r->bpe);
 }
 
-static int prepare(struct preprocess_run *r, uint64_t *in_bytes)
+static int prepare_preprocess_run(struct preprocess_run *r, uint64_t *in_bytes)
 {
     struct preprocess_job *j = r->job;
 
@@ -368,12 +368,12 @@ int job_encode(struct preprocess_job *j, struct preprocess_totals *sum, struct e
     struct preprocess_run r = { .job = j, .sum = sum };
     double began = clock_s();
     uint64_t in_bytes;
-    int rc = prepare(&r, &in_bytes);
+    int rc = prepare_preprocess_run(&r, &in_bytes);
 
     memset(sum, 0, sizeof *sum);
     if (rc == 0 && j->cli.dry_run) {
-        rc = print_plan(&r, in_bytes, &r.err);
-    } else if (rc == 0 && start(&r, in_bytes, &r.err) == 0) {
+        rc = print_preprocess_plan(&r, in_bytes, &r.err);
+    } else if (rc == 0 && start_preprocess_run(&r, in_bytes, &r.err) == 0) {
         encode_all(&r);
         for (int k = 0; k < j->n_keys && r.err.kind == ERR_NONE; k++) {
             sum->size_bytes[k] = mmidx_written(r.writer[k]);
@@ -389,7 +389,7 @@ int job_encode(struct preprocess_job *j, struct preprocess_totals *sum, struct e
     return e->kind != ERR_NONE ? -1 : 0;
 }
 
-int job_run(struct preprocess_job *j)
+int preprocess_job_run(struct preprocess_job *j)
 {
     struct preprocess_totals sum;
     struct err e = {0};

@@ -106,14 +106,14 @@ void job_print(const struct preprocess_job *j, const struct preprocess_totals *t
     for (int k = 0; k < j->n_keys; k++) {
         char *path = job_output(j, k);
 
-        cli_say(&j->cli, "%s: %lld documents, %lld tokens, %s; %s read in %.2f s (%.1f MB/s)", path,
-                (long long)t->documents[k], (long long)t->tokens[k], bytes_text((uint64_t)t->size_bytes[k], a),
-                bytes_text((uint64_t)t->read_bytes, b), t->wall_s,
-                (double)t->read_bytes / 1e6 / (t->wall_s > 0 ? t->wall_s : 1));
+        cli_info(&j->cli, "%s: %lld documents, %lld tokens, %s; %s read in %.2f s (%.1f MB/s)", path,
+                 (long long)t->documents[k], (long long)t->tokens[k], bytes_text((uint64_t)t->size_bytes[k], a),
+                 bytes_text((uint64_t)t->read_bytes, b), t->wall_s,
+                 (double)t->read_bytes / 1e6 / (t->wall_s > 0 ? t->wall_s : 1));
         free(path);
     }
     if (t->empty)
-        cli_say(&j->cli, "%lld empty texts left out", (long long)t->empty);
+        cli_info(&j->cli, "%lld empty texts left out", (long long)t->empty);
     if (t->skipped)
-        cli_say(&j->cli, "%lld bad lines left out", (long long)t->skipped);
+        cli_info(&j->cli, "%lld bad lines left out", (long long)t->skipped);
 }

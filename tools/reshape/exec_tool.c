@@ -9,7 +9,7 @@
 #include "tools/reshape/reshape.h"
 
 /* Return the path of a tool in the folder of this program, where all tools are installed. Caller frees. */
-static char *beside_us(const char *tool)
+static char *sibling_tool_path(const char *tool)
 {
     char self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -24,10 +24,10 @@ static char *beside_us(const char *tool)
     return path;
 }
 
-void job_become(struct reshape_job *j, char **argv)
+void reshape_job_exec_tool(struct reshape_job *j, char **argv)
 {
     const char *tool = j->to == RESHAPE_TO_HF ? "export-hf" : "ds2universal";
-    char *path = beside_us(tool);
+    char *path = sibling_tool_path(tool);
     struct err e = {0};
     int n = 1;
 

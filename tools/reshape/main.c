@@ -11,12 +11,12 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(cli, argv, "reshape");
-    rc = job_parse(&job, argc, argv);
+    rc = reshape_job_parse(&job, argc, argv);
     if (rc == 0 && job.to >= RESHAPE_TO_UNIVERSAL) {
-        job_become(&job, argv);
+        reshape_job_exec_tool(&job, argv);
         rc = EXIT_FAILURE;
     } else if (rc == 0)
-        rc = cli_done(cli, job_run(&job));
+        rc = cli_done(cli, reshape_job_run(&job));
     else
         rc = EXIT_USAGE;
     strbuf_free(&job.shape);

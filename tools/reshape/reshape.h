@@ -30,14 +30,14 @@ struct reshape_job {
 };
 
 /* Parse the command line. Returns 0, or -1 after printing the error. */
-int job_parse(struct reshape_job *j, int argc, char **argv);
+int reshape_job_parse(struct reshape_job *j, int argc, char **argv);
 /*
  * Replace this process by the tool that writes the form requested by --to. Returns only if that failed, after
  * printing the error.
  */
-void job_become(struct reshape_job *j, char **argv);
+void reshape_job_exec_tool(struct reshape_job *j, char **argv);
 /* Reshape, or print the plan with --dry-run. Returns the exit status. */
-int job_run(struct reshape_job *j);
+int reshape_job_run(struct reshape_job *j);
 /*
  * Convert to files of ZeRO without pipeline, or to those of torch.distributed. They first check that the source and
  * the options allow it. Return -1 with *e on error.

@@ -27,7 +27,7 @@ static bool is_same(const struct reshape_job *j, const struct source *s)
  * Returns true if an option asks for more than other ranks. If the result has the form of IN, all entries are kept,
  * so options that omit the optimizer are refused as well.
  */
-static bool asks_too_much(const struct reshape_job *j, const struct source *s)
+static bool has_non_dcp_options(const struct reshape_job *j, const struct source *s)
 {
     const struct ds_request *q = &j->target.q;
     const bool names = reshape_makes_names(j, s);
@@ -51,9 +51,9 @@ static bool has_number(const char *out)
     return ok;
 }
 
-static int check(const struct reshape_job *j, const struct source *s, struct err *e)
+static int check_dcp_options(const struct reshape_job *j, const struct source *s, struct err *e)
 {
-    if (asks_too_much(j, s))
+    if (has_non_dcp_options(j, s))
         err_usage(e, "%s: of torch.distributed's checkpoints the number of ranks can be changed (--ranks, --mesh); "
                   "another option given is for checkpoints of DeepSpeed", s->path);
     else if (j->cli.set_latest && makes_torchdist(j, s) && !has_number(j->out))
@@ -109,7 +109,7 @@ int reshape_dcp(struct reshape_job *j, struct source *s, struct err *e)
     const enum torchdist_optimizer how = j->distributed ? TORCHDIST_DISTRIBUTED : TORCHDIST_PLAIN;
     int rc = -1;
 
-    if (check(j, s, e) == 0 && (!reshape_makes_names(j, s) || reshape_names(j, s, notes, e) == 0)) {
+    if (check_dcp_options(j, s, e) == 0 && (!reshape_makes_names(j, s) || reshape_names(j, s, notes, e) == 0)) {
         if (!is_same(j, s))
             source_add_buffers(s);
         t = makes_torchdist(j, s) ? torchdist_target_new(s, how, notes, e) : dcp_target_new(s, notes, e);

@@ -21,7 +21,7 @@ bool reshape_makes_names(const struct reshape_job *j, const struct source *s)
     return true;
 }
 
-static json_t *read_config(const struct reshape_job *j, const struct source *s, struct err *e)
+static json_t *read_reshape_config(const struct reshape_job *j, const struct source *s, struct err *e)
 {
     json_error_t why;
     json_t *o = j->config ? json_load_file(j->config, 0, &why) : hf_config_json(s, e);
@@ -36,8 +36,8 @@ static json_t *read_config(const struct reshape_job *j, const struct source *s, 
     return NULL;
 }
 
-static struct family *find_family(const struct reshape_job *j, const struct source *s, const json_t *config,
-                                  struct err *e)
+static struct family *find_reshape_family(const struct reshape_job *j, const struct source *s, const json_t *config,
+                                          struct err *e)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
     struct family *f = family_cli_open(j->rules, config, e);
@@ -49,8 +49,8 @@ static struct family *find_family(const struct reshape_job *j, const struct sour
 }
 
 /* Check the rows of the vocabulary. The tensor ranks split them, and Megatron pads them so that they can be split. */
-static int check_rows(const struct reshape_job *j, const struct source *s, const struct hf_sizes *z,
-                      struct report *notes, struct err *e)
+static int check_vocab_rows(const struct reshape_job *j, const struct source *s, const struct hf_sizes *z,
+                            struct report *notes, struct err *e)
 {
     enum { DIVISIBLE_BY = 128 };
     const struct ds_request *q = &j->target.q;
@@ -75,14 +75,14 @@ int reshape_names(struct reshape_job *j, struct source *s, struct report *notes,
     const struct hf_source_opts o = { .repeat_to = j->target.q.vocab, .spool_dir = j->cli.dry_run ? NULL : parent,
                                       .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes,
                                       .progress = j->cli.progress, .stopped = cli_stopped };
-    json_t *config = read_config(j, s, e);
-    struct family *f = config ? find_family(j, s, config, e) : NULL;
+    json_t *config = read_reshape_config(j, s, e);
+    struct family *f = config ? find_reshape_family(j, s, config, e) : NULL;
     struct hf_sizes z;
     int rc = -1;
 
     /* Check that OUT may be written before a spool file is filled, not afterwards. */
     if (f && hf_sizes_read(config, j->config ? j->config : s->path, &z, e) == 0 &&
-        check_rows(j, s, &z, notes, e) == 0 &&
+        check_vocab_rows(j, s, &z, notes, e) == 0 &&
         (j->cli.dry_run || j->cli.resume || staging_check_out(j->out, j->cli.force, e) == 0) &&
         hf_saved_names(s, config, false, notes, e) == 0 && hf_to_shards(s, f, &z, &o, notes, e) == 0) {
         report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those that Megatron-core has for the "

@@ -11,7 +11,7 @@
 #define FIELD(f) OPTION_FIELD(struct reshape_job, f)
 enum { SHAPES = 1 };                    /* mark of options that affect the output */
 
-static int take_balance(void *into, const char *value, struct err *e)
+static int parse_pp_balance(void *into, const char *value, struct err *e)
 {
     struct reshape_job *j = into;
     const bool old = strcmp(value, "old") == 0, new = strcmp(value, "new") == 0;
@@ -27,7 +27,7 @@ static int take_balance(void *into, const char *value, struct err *e)
     return 0;
 }
 
-static int take_weights_only(void *into, const char *value, struct err *e)
+static int set_weights_only(void *into, const char *value, struct err *e)
 {
     struct reshape_job *j = into;
 
@@ -37,7 +37,7 @@ static int take_weights_only(void *into, const char *value, struct err *e)
     return 0;
 }
 
-static int take_mesh(void *into, const char *value, struct err *e)
+static int parse_device_mesh(void *into, const char *value, struct err *e)
 {
     struct reshape_job *j = into;
     char more;
@@ -50,7 +50,7 @@ static int take_mesh(void *into, const char *value, struct err *e)
 }
 
 static const struct option_row topology_rows[] = {
-    { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = take_balance,
+    { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = parse_pp_balance,
       .words = "old new" },
     { "like", 0, "DIR", "numbering, groups and partition method of that checkpoint; zero1, zero2, zero3 of another "
       "layout: groups, frozen parameters and ds_config", FIELD(like) },
@@ -65,7 +65,7 @@ static const struct option_row form_rows[] = {
     { "dtype", 0, "TYPE", "zero1, zero2, zero3 of another layout: what the engine will compute with (default: as the "
       "weights are)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
     { "mesh", 0, "RxC", "dcp, torchdist: R * C ranks, rows cut among R, columns of matrices among C",
-      .take = take_mesh },
+      .take = parse_device_mesh },
     { "distributed-optimizer", .help = "torchdist of another layout: Adam's states as Megatron-core's distributed "
       "optimizer asks for them (default: as its optimizers without cuts do)", FIELD(distributed) },
     { "rules", 0, "FAMILY", "torchdist of a folder of Transformers: names of a family's parameters: llama, "
@@ -77,7 +77,7 @@ static const struct option_row form_rows[] = {
 
 static const struct option_row contents_rows[] = {
     { "weights-only", .help = "no optimizer shards are written, and those of IN not opened",
-      .take = take_weights_only },
+      .take = set_weights_only },
     { "drop-optimizer", .help = "no optimizer shards are written", FIELD(target.q.no_optimizer) },
     { "zero-moments", .help = "Adam starts anew: moments and step are 0", FIELD(target.q.zero_moments) },
     { "step", 0, "N", "iteration to claim; the optimizer's step moves along", OPTION_INT, FIELD(target.q.step),
@@ -100,14 +100,14 @@ static const char tail[] =
     "topology that the model cannot have.\n"
     "Example: reshape --target-pp 12 --target-dp 4 run/global_step95000 new/global_step95000\n";
 
-static int usage(struct reshape_job *j, const char *what)
+static int refuse_reshape_usage(struct reshape_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
     return -1;
 }
 
 /* Record the options that affect the output. A run can be resumed only with the same values. */
-static void note_shape(void *ctx, const struct option_given *g)
+static void record_shape_option(void *ctx, const struct option_given *g)
 {
     struct reshape_job *j = ctx;
 
@@ -115,28 +115,30 @@ static void note_shape(void *ctx, const struct option_given *g)
         strbuf_addf(&j->shape, "%s %s\n", g->row->name, g->n ? g->words[0] : "");
 }
 
-static int check(struct reshape_job *j)
+static int check_reshape_options(struct reshape_job *j)
 {
     if (!j->in || !*j->in)
-        return usage(j, "no IN given");
+        return refuse_reshape_usage(j, "no IN given");
     if (!j->out || !*j->out)
-        return usage(j, "no OUT given");
+        return refuse_reshape_usage(j, "no OUT given");
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
-        return usage(j, "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
+        return refuse_reshape_usage(j,
+                                    "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
     if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to != RESHAPE_TO_HF)
-        return usage(j, "--dtype goes with --to zero1, zero2 or zero3");
+        return refuse_reshape_usage(j, "--dtype goes with --to zero1, zero2 or zero3");
     if ((j->rules || j->config) && j->to != RESHAPE_TO_TORCHDIST && j->to != RESHAPE_TO_HF)
-        return usage(j, "--rules and --config go with --to torchdist and --to hf");
+        return refuse_reshape_usage(j, "--rules and --config go with --to torchdist and --to hf");
     if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
-        return usage(j, "--distributed-optimizer goes with --to torchdist");
+        return refuse_reshape_usage(j, "--distributed-optimizer goes with --to torchdist");
     if (j->ranks && j->mesh.rows)
-        return usage(j, "--mesh says how many ranks there are: --ranks does not go with it");
+        return refuse_reshape_usage(j, "--mesh says how many ranks there are: --ranks does not go with it");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)
-        return usage(j, "--zero-moments needs the optimizer that --weights-only and --drop-optimizer leave out");
+        return refuse_reshape_usage(
+            j, "--zero-moments needs the optimizer that --weights-only and --drop-optimizer leave out");
     return 0;
 }
 
-int job_parse(struct reshape_job *j, int argc, char **argv)
+int reshape_job_parse(struct reshape_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Topology", ds_rows_topology, &j->target, SHAPES }, { NULL, topology_rows, NULL, SHAPES },
@@ -145,10 +147,12 @@ int job_parse(struct reshape_job *j, int argc, char **argv)
         { "Running", cli_rows_latest, &j->cli, 0 }, { NULL, cli_rows_certificate, &j->cli, 0 },
         CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
     };
-    const struct option_table table = { "reshape", head, tail, groups, j, NULL, operands, j, NULL, note_shape };
+    const struct option_table table = {
+        "reshape", head, tail, groups, j, NULL, operands, j, NULL, record_shape_option
+    };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
-    return check(j);
+    return check_reshape_options(j);
 }

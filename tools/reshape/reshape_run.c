@@ -19,7 +19,7 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
         cli_warn_findings(&j->cli, notes);
         rc = ds_write_run(&w, &res, e);
         if (rc == 0)
-            ds_write_tell_result(&w, &res, NULL);
+            ds_write_print_result(&w, &res, NULL);
     }
     ds_target_free(t);
     report_free(notes);
@@ -45,7 +45,7 @@ static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
     return -1;
 }
 
-int job_run(struct reshape_job *j)
+int reshape_job_run(struct reshape_job *j)
 {
     struct source_opts so = { .no_optimizer = j->weights_only, .hf = j->to, .accept_mismatch = j->cli.accept_mismatch,
                               .skip_unreadable = j->cli.skip_unreadable,

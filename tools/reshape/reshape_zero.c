@@ -8,7 +8,7 @@
 #include "tools/reshape/reshape.h"
 
 /* Returns true if an option concerns tensor or pipeline ranks, or data that only their files hold. */
-static bool asks_too_much(const struct reshape_job *j)
+static bool has_non_zero_options(const struct reshape_job *j)
 {
     const struct ds_request *q = &j->target.q;
 
@@ -37,9 +37,9 @@ static int check_like(const struct reshape_job *j, const struct source *s, struc
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-static int check(const struct reshape_job *j, const struct source *s, struct err *e)
+static int check_zero_options(const struct reshape_job *j, const struct source *s, struct err *e)
 {
-    if (asks_too_much(j))
+    if (has_non_zero_options(j))
         err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp, --ranks) and the stage (--to) can be "
                   "changed; another option given is for checkpoints of the pipeline engine", s->path);
     else if (j->ranks && j->target.q.topo.dp)
@@ -56,14 +56,14 @@ int reshape_zero(struct reshape_job *j, struct source *s, struct err *e)
     const struct zero_request q = { .stage = j->to, .world = j->ranks ? j->ranks : j->target.q.topo.dp,
                                     .weights_only = j->weights_only };
     static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
-    const struct zero_fresh_request fresh = { j->weights_only ? ZERO_FRESH_WEIGHTS : ZERO_FRESH_RANKS,
+    const struct zero_synthesis_request fresh = { j->weights_only ? ZERO_SYNTHESIS_WEIGHTS : ZERO_SYNTHESIS_RANKS,
                                               dtypes[j->dtype], j->target.q.like };
     struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     struct report *notes = report_new();
     struct zero_target *t = NULL;
     int rc = -1;
 
-    if (check(j, s, e) == 0 && zero_fresh_make(s, &fresh, notes, e) == 0)
+    if (check_zero_options(j, s, e) == 0 && zero_synthesize_trees(s, &fresh, notes, e) == 0)
         t = zero_target_new(s, &q, notes, e);
     if (t)
         rc = zero_write(&c, t, notes, e);

@@ -39,7 +39,7 @@ char *book_path(const char *path, struct err *e)
 }
 
 /* Create the folder of the default path if it is missing. The folder of a path that was given must exist. */
-static int make_place(const struct book *b, const char *named, struct err *e)
+static int make_book_folder(const struct book *b, const char *named, struct err *e)
 {
     char *dir = path_parent(b->path);
     int rc = named ? 0 : dir_make(dir, e);
@@ -48,7 +48,7 @@ static int make_place(const struct book *b, const char *named, struct err *e)
     return rc;
 }
 
-static int take_lock(struct book *b, struct err *e)
+static int acquire_book_lock(struct book *b, struct err *e)
 {
     char *path = str_fmt("%s.lock", b->path);
     const double begun = clock_s();
@@ -79,7 +79,7 @@ out:
 }
 
 /* Move a damaged book away. Its data is lost, but the run is still being watched. */
-static int set_aside(const struct book *b, struct err *e)
+static int rename_damaged_book(const struct book *b, struct err *e)
 {
     char *aside = str_fmt("%s.damaged", b->path);
     int rc = rename(b->path, aside);
@@ -98,7 +98,7 @@ int book_open(struct book *b, const char *path, bool *damaged, struct err *e)
     *b = (struct book){ .lock = -1 };
     *damaged = false;
     b->path = book_path(path, e);
-    if (!b->path || make_place(b, path, e) < 0 || take_lock(b, e) < 0)
+    if (!b->path || make_book_folder(b, path, e) < 0 || acquire_book_lock(b, e) < 0)
         return -1;
     if (access(b->path, F_OK) == 0) {
         text = file_slurp(b->path, book_max_bytes, &size, e);
@@ -110,7 +110,7 @@ int book_open(struct book *b, const char *path, bool *damaged, struct err *e)
             *damaged = true;
             json_decref(b->all);
             b->all = NULL;
-            if (set_aside(b, e) < 0)
+            if (rename_damaged_book(b, e) < 0)
                 return -1;
         }
     }

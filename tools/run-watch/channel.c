@@ -21,7 +21,7 @@ const char *channel_to(const struct runwatch *w, enum channel_kind kind)
     return to[kind];
 }
 
-static int run(const char *const *argv, const char *input, const char *missing, struct err *e)
+static int run_channel_program(const char *const *argv, const char *input, const char *missing, struct err *e)
 {
     struct strbuf said = {0};
     const struct child_call c = { argv, input, .err = &said, .limit_s = send_limit_s };
@@ -71,7 +71,7 @@ static int send_mail(const struct runwatch *w, const char *subject, const char *
     err_clean(to);
     text = str_fmt("To: %s\nSubject: %s\nMIME-Version: 1.0\nContent-Type: text/plain; charset=utf-8\n"
                    "Auto-Submitted: auto-generated\n\n%s\n", to, head, body);
-    rc = run(argv, text, " (mail needs a sendmail: postfix, exim4, msmtp-mta, nullmailer, ...)", e);
+    rc = run_channel_program(argv, text, " (mail needs a sendmail: postfix, exim4, msmtp-mta, nullmailer, ...)", e);
     free(text);
     free(to);
     free(head);
@@ -120,7 +120,7 @@ static int send_webhook(const struct runwatch *w, const char *line, struct err *
         add_quoted(&config, url);
         strbuf_addf(&config, "header = \"Content-Type: application/json\"\ndata-raw = ");
         add_quoted(&config, json);
-        rc = run(argv, config.buf, " (a webhook needs the program curl: apt-get install curl)", e);
+        rc = run_channel_program(argv, config.buf, " (a webhook needs the program curl: apt-get install curl)", e);
     }
     strbuf_free(&config);
     free(url);
@@ -141,7 +141,7 @@ int channel_send(const struct runwatch *w, enum channel_kind kind, const char *s
     if (kind == CHANNEL_WEBHOOK)
         return send_webhook(w, body, e);
     line = str_fmt("%s\n", body);
-    rc = run(argv, line, "", e);
+    rc = run_channel_program(argv, line, "", e);
     free(line);
     return rc;
 }

@@ -22,11 +22,11 @@ static void check_beat(struct runwatch *w, const char *name, const json_t *beat)
         round_wrong(w, "late", name, "its last heartbeat is %s old, and it is due every %s", round_span(age, span),
                     most);
     else
-        round_note(w, "on_time", name, "%s ago, every %s%s", round_span(age > 0 ? age : 0, span), most,
-                   json_is_false(json_object_get(beat, "well")) ? "; not all was well" : "");
+        round_report_ok(w, "on_time", name, "%s ago, every %s%s", round_span(age > 0 ? age : 0, span), most,
+                        json_is_false(json_object_get(beat, "well")) ? "; not all was well" : "");
 }
 
-int crons_look(struct runwatch *w, struct err *e)
+int crons_inspect(struct runwatch *w, struct err *e)
 {
     struct book b;
     const char *name;
@@ -50,13 +50,13 @@ out:
     return rc;
 }
 
-int beat_look(struct runwatch *w, struct err *e)
+int beat_record(struct runwatch *w, struct err *e)
 {
     if (!w->name) {
         err_usage(e, "beat needs --name NAME");
         return -1;
     }
     w->scope = xstrdup("beat");
-    round_note(w, "beat", w->name, "left");
+    round_report_ok(w, "beat", w->name, "left");
     return 0;
 }

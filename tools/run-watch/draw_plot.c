@@ -38,7 +38,7 @@ int plot_draw(struct runwatch *w, struct err *e)
         goto out;
     ask.level_name = level;
     draw_runs_read(&runs, w, notes);
-    if (draw_runs_settle(&runs, e) < 0)
+    if (draw_runs_resolve(&runs, e) < 0)
         goto out;
     if (ask.difference && runs.n < 2) {
         err_usage(e, "--difference: one run is named, expected two or more");

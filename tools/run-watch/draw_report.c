@@ -27,7 +27,7 @@ static json_t *name_area(const char *key)
     return json_pack("{s:o, s:o}", "name", json_stringn(name, (size_t)(of - name)), "of", json_string(of + 1));
 }
 
-static double number_at(const json_t *list, size_t i, size_t k)
+static double usage_sample_number(const json_t *list, size_t i, size_t k)
 {
     return json_number_value(json_array_get(json_array_get(list, i), k));
 }
@@ -46,8 +46,8 @@ static void add_area(json_t *areas, json_t *known, const char *key, double full)
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        json_array_append_new(t, json_real(number_at(list, i, 0)));
-        json_array_append_new(v, json_real(number_at(list, i, 1)));
+        json_array_append_new(t, json_real(usage_sample_number(list, i, 0)));
+        json_array_append_new(v, json_real(usage_sample_number(list, i, 1)));
     }
     title = str_fmt("%s, %s", json_string_value(json_object_get(o, "name")),
                     json_string_value(json_object_get(o, "of")));
@@ -55,7 +55,8 @@ static void add_area(json_t *areas, json_t *known, const char *key, double full)
     json_object_set_new(o, "t", t);
     json_object_set_new(o, "v", v);
     json_object_set_new(o, "full", json_real(full));
-    hours = fs_forecast_hours(known, key, number_at(list, n - 1, 0), number_at(list, n - 1, 1), full);
+    hours =
+        fs_forecast_hours(known, key, usage_sample_number(list, n - 1, 0), usage_sample_number(list, n - 1, 1), full);
     json_object_set_new(o, "hours", json_real(hours));
     json_array_append_new(areas, o);
     free(title);
@@ -89,7 +90,7 @@ out:
 
 /* ---- copies, as ckpt-backup lists them ---- */
 
-static void add_copies(struct past *p, const char *place, const char *list)
+static void add_backup_events(struct past *p, const char *place, const char *list)
 {
     for (const char *line = list; *line; line += strcspn(line, "\n"), line += *line == '\n') {
         json_t *o = json_loadb(line, strcspn(line, "\n"), 0, NULL);
@@ -118,7 +119,7 @@ static int ask_copies(struct past *p, const char *place, struct err *e)
         rc = -1;
     }
     if (rc == 0)
-        add_copies(p, place, out.buf ? out.buf : "");
+        add_backup_events(p, place, out.buf ? out.buf : "");
     strbuf_free(&out);
     strbuf_free(&said);
     return rc;
@@ -126,7 +127,7 @@ static int ask_copies(struct past *p, const char *place, struct err *e)
 
 /* ---- the page ---- */
 
-static void note(struct runwatch *w, json_t *notes, struct err *e)
+static void record_report_warning(struct runwatch *w, json_t *notes, struct err *e)
 {
     cli_warn(&w->cli, "%s", e->msg);
     json_array_append_new(notes, text_json(e->msg));
@@ -145,11 +146,11 @@ int report_draw(struct runwatch *w, struct err *e)
 
     draw_runs_read(&runs, w, notes);
     if (w->backups && ask_copies(runs.run[0], w->backups, &why) < 0)
-        note(w, notes, &why);
-    if (draw_runs_settle(&runs, e) < 0)
+        record_report_warning(w, notes, &why);
+    if (draw_runs_resolve(&runs, e) < 0)
         goto out;
     if (add_areas(w, areas, &why) < 0)
-        note(w, notes, &why);
+        record_report_warning(w, notes, &why);
     page.run = runs.run;
     page.n_runs = runs.n;
     page.title = w->title ? w->title : runs.n == 1 ? runs.run[0]->name : "Runs";

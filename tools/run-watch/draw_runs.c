@@ -20,7 +20,7 @@ struct word {
 };
 
 /* Returns the last component of a path, without the usual suffix of logs. */
-static char *name_of(const char *path)
+static char *make_run_name(const char *path)
 {
     char *full = realpath(path, NULL), *name = path_base(full ? full : path);
     const size_t len = strlen(name);
@@ -38,7 +38,7 @@ static struct word cut_word(const char *text)
     struct stat st;
 
     w.path = w.named ? eq + 1 : text;
-    w.name = w.named ? str_fmt("%.*s", (int)(eq - text), text) : name_of(text);
+    w.name = w.named ? str_fmt("%.*s", (int)(eq - text), text) : make_run_name(text);
     err_clean(w.name);
     w.is_folder = stat(w.path, &st) == 0 && S_ISDIR(st.st_mode);
     return w;
@@ -74,7 +74,7 @@ static struct past *run_called(struct draw_runs *r, const char *name)
     return r->run[r->n++];
 }
 
-static void read_one(struct runwatch *w, struct past *p, const char *path, json_t *notes)
+static void read_run_path(struct runwatch *w, struct past *p, const char *path, json_t *notes)
 {
     struct err e = {0};
 
@@ -95,23 +95,23 @@ void draw_runs_read(struct draw_runs *r, struct runwatch *w, json_t *notes)
         run_called(r, word[i].name);    /* create the runs in the order of the command line */
     /* Read logs first; folders then add the data that logs do not have. */
     if (w->log)
-        read_one(w, r->run[0], w->log, notes);
+        read_run_path(w, r->run[0], w->log, notes);
     for (int folders = 0; folders < 2; folders++) {
         for (int i = 0; i < w->n_args; i++)
             if (word[i].is_folder == folders)
-                read_one(w, run_called(r, word[i].name), word[i].path, notes);
+                read_run_path(w, run_called(r, word[i].name), word[i].path, notes);
         if (!folders && w->events)
-            read_one(w, r->run[0], w->events, notes);
+            read_run_path(w, r->run[0], w->events, notes);
     }
     for (int i = 0; i < w->n_args; i++)
         free(word[i].name);
     free(word);
 }
 
-int draw_runs_settle(struct draw_runs *r, struct err *e)
+int draw_runs_resolve(struct draw_runs *r, struct err *e)
 {
     for (int i = 0; i < r->n; i++)
-        if (!past_settle(r->run[i])) {
+        if (!past_resolve(r->run[i])) {
             err_data(e, r->run[i]->name, ERR_NO_BYTE, "no iteration is known of it; name its log or the folder of its "
                      "event files");
             return -1;

@@ -20,8 +20,8 @@ struct draw_runs {
  * data is used.
  */
 void draw_runs_read(struct draw_runs *r, struct runwatch *w, json_t *notes);
-/* Call past_settle() for each run. ERR_DATA if a run has no iteration. */
-MUST_CHECK int draw_runs_settle(struct draw_runs *r, struct err *e);
+/* Call past_resolve() for each run. ERR_DATA if a run has no iteration. */
+MUST_CHECK int draw_runs_resolve(struct draw_runs *r, struct err *e);
 void draw_runs_free(struct draw_runs *r);
 /* Write a picture to the file of --output, or to stdout. */
 MUST_CHECK int draw_put(const struct runwatch *w, const struct strbuf *text, struct err *e);

@@ -28,7 +28,7 @@ static bool is_over(const struct fs_area *a, const struct fs_measure *m, int whi
 
 /* ---- bigscience's lines ---- */
 
-static void say_compat(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m)
+static void add_compat_area_text(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m)
 {
     static const char *const of[] = { "bytes", "inodes" };
     const double percent = a->limit ? 100 * m->used[0] / (double)a->limit : 0;
@@ -51,7 +51,7 @@ static void say_compat(struct runwatch *w, const struct fs_area *a, const struct
         strbuf_addf(&w->text, "\n");
 }
 
-static void say_compat_all(struct runwatch *w)
+static void set_compat_fs_text(struct runwatch *w)
 {
     static const char head[] = "[ALERT] JZ filesystem is getting close to being full";
     char *lines;
@@ -110,7 +110,7 @@ static char *when_full(const struct runwatch *w, const struct fs_area *a, double
     return str_fmt("; full in %s at this rate", round_span(3600 * hours, span));
 }
 
-static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m, struct book *b)
+static void check_area_usage(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m, struct book *b)
 {
     /* The codes of the possible problems of each kind. */
     static const char *const code[][2] = { { "bytes", "inodes" }, { "bytes" }, { "inodes" }, { "free" } };
@@ -126,7 +126,7 @@ static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_m
         else if (soon && w->compat == RUNWATCH_OWN)
             round_wrong(w, soon_code[a->kind][i], a->name, "%s%s", full, when);
         else
-            round_note(w, code[a->kind][i], a->name, "%s%s", full, when);
+            round_report_ok(w, code[a->kind][i], a->name, "%s%s", full, when);
         free(full);
         free(when);
     }
@@ -134,7 +134,7 @@ static void judge(struct runwatch *w, const struct fs_area *a, const struct fs_m
         round_unknown(w, "du", a->name, "whether it is more: %s", m->doubt);
 }
 
-int fs_look(struct runwatch *w, struct err *e)
+int fs_inspect(struct runwatch *w, struct err *e)
 {
     char *path = realpath(w->arg[0], NULL);
     struct fs_measure *m = NULL;
@@ -153,7 +153,7 @@ int fs_look(struct runwatch *w, struct err *e)
     for (int i = 0; i < rules.n && !cli_stopped(); i++) {
         struct err why = {0};
 
-        known[i] = fs_measure_take(&m[i], &rules.area[i], &why) == 0;
+        known[i] = fs_measure_run(&m[i], &rules.area[i], &why) == 0;
         if (known[i])
             continue;
         round_unknown(w, "measure", rules.area[i].name, "%s", why.msg);
@@ -163,16 +163,16 @@ int fs_look(struct runwatch *w, struct err *e)
     remembers = round_book(w, &b, &lost) == 0;
     for (int i = 0; i < rules.n; i++)
         if (known[i]) {
-            judge(w, &rules.area[i], &m[i], remembers ? &b : NULL);
+            check_area_usage(w, &rules.area[i], &m[i], remembers ? &b : NULL);
             if (w->compat == RUNWATCH_BIGSCIENCE)
-                say_compat(w, &rules.area[i], &m[i]);
+                add_compat_area_text(w, &rules.area[i], &m[i]);
         }
     if (remembers && book_save(&b, &lost) < 0)
         remembers = false;
     if (!remembers)
         cli_warn(&w->cli, "no forecast: %s", lost.msg);
     if (w->compat == RUNWATCH_BIGSCIENCE)
-        say_compat_all(w);
+        set_compat_fs_text(w);
     rc = 0;
 out:
     for (int i = 0; m && i < rules.n; i++)

@@ -28,7 +28,7 @@ int history_hour(const struct history *h)
 }
 
 /* Returns NaN if the value is unknown. */
-static double value_of(const struct history_point *p, enum history_value what)
+static double history_point_value(const struct history_point *p, enum history_value what)
 {
     if (what == HISTORY_LOSS)
         return p->loss;
@@ -37,7 +37,7 @@ static double value_of(const struct history_point *p, enum history_value what)
     return p->iteration_s > 0 ? p->iteration_s : (double)NAN;
 }
 
-static int by_size(const void *a, const void *b)
+static int by_history_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
 
@@ -47,7 +47,7 @@ static int by_size(const void *a, const void *b)
 /* Returns the median of n > 0 numbers. Sorts v. */
 static double middle_of(double *v, int n)
 {
-    qsort(v, (size_t)n, sizeof *v, by_size);
+    qsort(v, (size_t)n, sizeof *v, by_history_value);
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
@@ -58,8 +58,8 @@ static double *known_values(const struct history *h, enum history_value what, in
 
     *n = 0;
     for (int i = from; i < to; i++)
-        if (isfinite(value_of(&h->point[i], what)))
-            v[(*n)++] = value_of(&h->point[i], what);
+        if (isfinite(history_point_value(&h->point[i], what)))
+            v[(*n)++] = history_point_value(&h->point[i], what);
     return v;
 }
 

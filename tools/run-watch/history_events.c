@@ -26,7 +26,7 @@ static struct history_point *point_at(struct history *h, const struct tfevents_v
     return &h->point[h->n - 1];
 }
 
-static void add_value(void *ctx, const struct tfevents_value *v)
+static void add_history_value(void *ctx, const struct tfevents_value *v)
 {
     struct history *h = ctx;
 
@@ -68,7 +68,7 @@ static double modified_s(const char *path)
 }
 
 /* List the paths of the event files in the folder, in no particular order. */
-static int list_files(const char *dir, char ***list, int *n, struct err *e)
+static int list_event_files(const char *dir, char ***list, int *n, struct err *e)
 {
     DIR *d = opendir(dir);
     int cap = 0;
@@ -89,7 +89,7 @@ static int list_files(const char *dir, char ***list, int *n, struct err *e)
 int history_read_events(struct history *h, const char *dir, double now_s, struct err *e)
 {
     char **file = NULL;
-    int n = 0, rc = list_files(dir, &file, &n, e);
+    int n = 0, rc = list_event_files(dir, &file, &n, e);
     double newest = 0;
 
     for (int i = 0; i < n; i++)
@@ -99,7 +99,7 @@ int history_read_events(struct history *h, const char *dir, double now_s, struct
         now_s = newest;
     for (int i = 0; i < n && rc == 0; i++)
         if (modified_s(file[i]) >= now_s - look_back_s)
-            rc = tfevents_read(file[i], now_s - look_back_s, add_value, h, e);
+            rc = tfevents_read(file[i], now_s - look_back_s, add_history_value, h, e);
     for (int i = 0; i < n; i++)
         free(file[i]);
     free(file);

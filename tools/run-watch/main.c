@@ -14,11 +14,11 @@ static const struct verb {
     int (*look)(struct runwatch *w, struct err *e);     /* for a round; NULL: the verb draws */
     int (*draw)(struct runwatch *w, struct err *e);
 } verbs[] = {
-    { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_look, NULL },
-    { { "pulse", VERB_PULSE, 0, 0, "pulse needs --job-name NAME" }, pulse_look, NULL },
-    { { "fs", VERB_FS, 1, 1, "fs needs a file of RULES" }, fs_look, NULL },
-    { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_look, NULL },
-    { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_look, NULL },
+    { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_inspect, NULL },
+    { { "pulse", VERB_PULSE, 0, 0, "pulse needs --job-name NAME" }, pulse_inspect, NULL },
+    { { "fs", VERB_FS, 1, 1, "fs needs a file of RULES" }, fs_inspect, NULL },
+    { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_inspect, NULL },
+    { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_record, NULL },
     { { "plot", VERB_PLOT, 1, 1 << 20, "plot needs a LOG" }, NULL, plot_draw },
     { { "report", VERB_REPORT, 1, 1 << 20, "report needs a DIR" }, NULL, report_draw },
 };
@@ -44,7 +44,7 @@ static const struct verb *find_verb(struct runwatch *w, const char *word)
 }
 
 /* Wait until the next round is due, or a signal arrives. */
-static void nap(double seconds)
+static void sleep_until_round(double seconds)
 {
     const double until = clock_s() + seconds;
 
@@ -56,7 +56,7 @@ static void nap(double seconds)
     }
 }
 
-static int draw(struct runwatch *w, const struct verb *verb)
+static int run_draw_verb(struct runwatch *w, const struct verb *verb)
 {
     struct err e = {0};
     int rc = verb->draw(w, &e);
@@ -66,7 +66,7 @@ static int draw(struct runwatch *w, const struct verb *verb)
     return cli_done(&w->cli, rc);
 }
 
-static int work(struct runwatch *w)
+static int run_watch_verb(struct runwatch *w)
 {
     const struct verb *verb = find_verb(w, w->words.n ? w->words.word[0] : NULL);
     int rc;
@@ -79,11 +79,11 @@ static int work(struct runwatch *w)
     w->arg = w->words.word + 1;
     w->n_args = w->words.n - 1;
     if (verb->draw)
-        return draw(w, verb);
+        return run_draw_verb(w, verb);
     do {
         rc = round_run(w, verb->look);
         if (w->follow_s > 0 && rc != EXIT_USAGE)
-            nap(w->follow_s);
+            sleep_until_round(w->follow_s);
     } while (w->follow_s > 0 && rc != EXIT_USAGE && !cli_stopped());
     return cli_done(&w->cli, rc);
 }
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
     int rc;
 
     cli_start(&w.cli, argv, "run-watch");
-    rc = runwatch_parse(&w, argc, argv) < 0 ? EXIT_USAGE : work(&w);
+    rc = runwatch_parse(&w, argc, argv) < 0 ? EXIT_USAGE : run_watch_verb(&w);
     free(w.words.word);
     return rc;
 }

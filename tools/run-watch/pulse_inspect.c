@@ -77,7 +77,7 @@ static void add_pending_compat(struct runwatch *w, const struct pulse_job *job, 
     }
 }
 
-static enum pulse_hope say_compat(struct runwatch *w, const struct pulse_job *job)
+static enum pulse_hope add_compat_job_text(struct runwatch *w, const struct pulse_job *job)
 {
     const char *const *f = job->field;
     char *where = str_fmt("%s on '%s' partition", f[PULSE_ID], f[PULSE_PARTITION]);
@@ -122,7 +122,7 @@ static void add_start(struct runwatch *w, const char *start)
         strbuf_addf(&w->text, ", was to start %s ago, at %s", round_span((double)-seconds, span), start);
 }
 
-static enum pulse_hope say_own(struct runwatch *w, const struct pulse_job *job)
+static enum pulse_hope add_job_text(struct runwatch *w, const struct pulse_job *job)
 {
     /* With these reasons, a job never starts unless a person intervenes. */
     static const char *const stuck[] = { "DependencyNeverSatisfied", "JobHeld", "requeued held", "BadConstraints",
@@ -152,7 +152,7 @@ static enum pulse_hope say_own(struct runwatch *w, const struct pulse_job *job)
 
 /* ---- all jobs ---- */
 
-static void say_none(struct runwatch *w)
+static void report_missing_job(struct runwatch *w)
 {
     const bool compat = w->compat == RUNWATCH_BIGSCIENCE;
 
@@ -166,12 +166,12 @@ static void say_none(struct runwatch *w)
 }
 
 /* One job that is running or will run is sufficient. */
-static void judge(struct runwatch *w, const struct pulse_job *job, const int *n)
+static void report_job_state(struct runwatch *w, const struct pulse_job *job, const int *n)
 {
     const char *const *f = job->field;
 
     if (n[PULSE_WELL])
-        round_note(w, "alive", w->job_name, "%d jobs run or wait", n[PULSE_WELL]);
+        round_report_ok(w, "alive", w->job_name, "%d jobs run or wait", n[PULSE_WELL]);
     else if (n[PULSE_STUCK])
         round_wrong(w, "stuck", w->job_name, "waits for what does not come by itself: job %s %s", f[PULSE_ID],
                     f[PULSE_NOTES]);
@@ -180,7 +180,7 @@ static void judge(struct runwatch *w, const struct pulse_job *job, const int *n)
                       f[PULSE_NOTES]);
 }
 
-int pulse_look(struct runwatch *w, struct err *e)
+int pulse_inspect(struct runwatch *w, struct err *e)
 {
     struct pulse_jobs jobs = {0};
     int n[3] = {0}, rc = -1, last = 0;
@@ -194,19 +194,19 @@ int pulse_look(struct runwatch *w, struct err *e)
         goto out;
     for (int i = 0; i < jobs.n; i++) {
         const struct pulse_job *job = &jobs.job[i];
-        enum pulse_hope hope = w->compat == RUNWATCH_BIGSCIENCE ? say_compat(w, job) : say_own(w, job);
+        enum pulse_hope hope = w->compat == RUNWATCH_BIGSCIENCE ? add_compat_job_text(w, job) : add_job_text(w, job);
 
         n[hope]++;
         last = hope != PULSE_WELL ? i : last;
     }
     json_object_set_new(w->facts, "n_jobs", json_integer(jobs.n));
     if (jobs.n)
-        judge(w, &jobs.job[last], n);
+        report_job_state(w, &jobs.job[last], n);
     else if (jobs.n_strange)
         round_unknown(w, "squeue", w->job_name, "whether it runs: %d lines of squeue are not understood",
                       jobs.n_strange);
     else
-        say_none(w);
+        report_missing_job(w);
     rc = 0;
 out:
     pulse_jobs_free(&jobs);

@@ -26,7 +26,7 @@ void pulse_jobs_free(struct pulse_jobs *j)
 }
 
 /* Get the output of a program. A status other than 0 is a failure. */
-static int ask(const char *const *argv, struct strbuf *out, struct err *e)
+static int run_query_program(const char *const *argv, struct strbuf *out, struct err *e)
 {
     struct strbuf said = {0};
     const struct child_call c = { argv, .out = out, .err = &said, .limit_s = ask_limit_s, .stopped = cli_stopped };
@@ -50,7 +50,7 @@ static char *group_users(const char *group, struct err *e)
     struct strbuf out = {0};
     char *users = NULL, *colon;
 
-    if (ask(argv, &out, e) == 0) {
+    if (run_query_program(argv, &out, e) == 0) {
         out.buf[strcspn(out.buf, "\n")] = '\0';
         colon = strrchr(out.buf, ':');
         if (colon && colon[1])
@@ -110,7 +110,7 @@ static bool split_bars(char *line, struct pulse_job *job)
     return true;
 }
 
-static void take_lines(struct pulse_jobs *j, const struct runwatch *w)
+static void parse_job_lines(struct pulse_jobs *j, const struct runwatch *w)
 {
     const bool compat = w->compat == RUNWATCH_BIGSCIENCE;
     bool head = compat;
@@ -141,11 +141,11 @@ int pulse_jobs_read(struct pulse_jobs *j, const struct runwatch *w, struct err *
     char *users = find_users(w, e), *of = str_fmt("--user=%s", users ? users : "");
     const char *const argv[] = { "squeue", of, "-o", compat ? compat_format : own_format, compat ? NULL : "-h", NULL };
     struct strbuf out = {0};
-    int rc = users ? ask(argv, &out, e) : -1;
+    int rc = users ? run_query_program(argv, &out, e) : -1;
 
     if (rc == 0) {
         j->text = out.buf;
-        take_lines(j, w);
+        parse_job_lines(j, w);
     } else {
         strbuf_free(&out);
     }

@@ -13,8 +13,9 @@
 
 /* ---- findings ---- */
 
-static void __attribute__((format(printf, 5, 0)))
-add(struct runwatch *w, enum severity severity, const char *code, const char *about, const char *fmt, va_list ap)
+static void __attribute__((format(printf, 5, 0))) add_round_finding(struct runwatch *w, enum severity severity,
+                                                                    const char *code, const char *about,
+                                                                    const char *fmt, va_list ap)
 {
     char *text;
 
@@ -29,7 +30,7 @@ void round_wrong(struct runwatch *w, const char *code, const char *about, const 
     va_list ap;
 
     va_start(ap, fmt);
-    add(w, SEV_ERROR, code, about, fmt, ap);
+    add_round_finding(w, SEV_ERROR, code, about, fmt, ap);
     va_end(ap);
 }
 
@@ -38,16 +39,16 @@ void round_unknown(struct runwatch *w, const char *code, const char *about, cons
     va_list ap;
 
     va_start(ap, fmt);
-    add(w, SEV_WARNING, code, about, fmt, ap);
+    add_round_finding(w, SEV_WARNING, code, about, fmt, ap);
     va_end(ap);
 }
 
-void round_note(struct runwatch *w, const char *code, const char *about, const char *fmt, ...)
+void round_report_ok(struct runwatch *w, const char *code, const char *about, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    add(w, SEV_NOTE, code, about, fmt, ap);
+    add_round_finding(w, SEV_NOTE, code, about, fmt, ap);
     va_end(ap);
 }
 
@@ -138,7 +139,7 @@ int round_book(struct runwatch *w, struct book *b, struct err *e)
 }
 
 /* Leave the heartbeat and send alarms. Returns 0, or -1 if a message could not be sent or nothing could be stored. */
-static int remember(struct runwatch *w, bool well)
+static int store_round_result(struct runwatch *w, bool well)
 {
     struct err e = {0};
     struct book b;
@@ -152,7 +153,7 @@ static int remember(struct runwatch *w, bool well)
     if (w->name)
         leave_beat(w, &b, well);
     if (alarm_wanted(w)) {
-        rc = alarm_tell(w, &b) ? -1 : 0;
+        rc = alarm_send(w, &b) ? -1 : 0;
     } else if (book_save(&b, &e) < 0) {
         cli_fail(&w->cli, &e);
         rc = -1;
@@ -182,7 +183,7 @@ int round_run(struct runwatch *w, int (*look)(struct runwatch *w, struct err *e)
     well = report_count(w->report, SEV_ERROR) == 0 && report_count(w->report, SEV_WARNING) == 0;
     print_round(w, well);
     rc = well ? EXIT_OK : EXIT_BAD;
-    if ((w->name || alarm_wanted(w)) && remember(w, well) < 0)
+    if ((w->name || alarm_wanted(w)) && store_round_result(w, well) < 0)
         rc = EXIT_BAD;
 out:
     report_free(w->report);

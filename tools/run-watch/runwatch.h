@@ -66,7 +66,7 @@ int runwatch_parse(struct runwatch *w, int argc, char **argv);
 int round_run(struct runwatch *w, int (*look)(struct runwatch *w, struct err *e));
 void round_wrong(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void round_unknown(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
-void round_note(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
+void round_report_ok(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 /* Call book_open() for the book of the options, and report a damaged one. */
 MUST_CHECK int round_book(struct runwatch *w, struct book *b, struct err *e);
 /* Format a duration: "45 s", "25 min", "3.5 h", "12 days". */
@@ -77,11 +77,11 @@ const char *round_span(double seconds, char buf[24]);
 /*
  * Check the subject of the verb, and fill w's report. Returns -1 on ERR_USAGE, or if nothing at all could be checked.
  */
-MUST_CHECK int status_look(struct runwatch *w, struct err *e);
-MUST_CHECK int pulse_look(struct runwatch *w, struct err *e);
-MUST_CHECK int fs_look(struct runwatch *w, struct err *e);
-MUST_CHECK int crons_look(struct runwatch *w, struct err *e);
-MUST_CHECK int beat_look(struct runwatch *w, struct err *e);
+MUST_CHECK int status_inspect(struct runwatch *w, struct err *e);
+MUST_CHECK int pulse_inspect(struct runwatch *w, struct err *e);
+MUST_CHECK int fs_inspect(struct runwatch *w, struct err *e);
+MUST_CHECK int crons_inspect(struct runwatch *w, struct err *e);
+MUST_CHECK int beat_record(struct runwatch *w, struct err *e);
 
 /* ---- draw_*.c: the verbs that draw ---- */
 

@@ -59,7 +59,7 @@ static const char *process_gone(const struct status_run *s)
            ? "; its process is gone" : "";
 }
 
-static void tell_end(struct runwatch *w, const struct status_run *s)
+static void report_run_end(struct runwatch *w, const struct status_run *s)
 {
     const bool failed = strcmp(s->stop_reason, "nan") == 0 || strcmp(s->stop_reason, "failed") == 0;
     char ago[24];
@@ -69,8 +69,8 @@ static void tell_end(struct runwatch *w, const struct status_run *s)
         round_wrong(w, "failed", NULL, "ended with an error %s ago at iteration %lld (%s): %s", ago,
                     (long long)s->iteration, s->stop_reason, s->message ? s->message : "no message");
     else
-        round_note(w, "ended", NULL, "in good order %s ago at iteration %lld (%s)", ago, (long long)s->iteration,
-                   s->stop_reason);
+        round_report_ok(w, "ended", NULL, "in good order %s ago at iteration %lld (%s)", ago, (long long)s->iteration,
+                        s->stop_reason);
 }
 
 /* Returns the time in seconds after which a missing iteration counts as a hang. */
@@ -92,7 +92,7 @@ void status_alive(struct runwatch *w, const char *dir, const struct status_run *
     double since;
 
     if (s->stop_reason) {
-        tell_end(w, s);
+        report_run_end(w, s);
         return;
     }
     round_span(limit, most);
@@ -114,6 +114,6 @@ void status_alive(struct runwatch *w, const char *dir, const struct status_run *
         round_wrong(w, "hang", NULL, "no iteration for %s (at most %s) since iteration %lld, phase %s, on %s",
                     round_span(w->now_s - since, span), most, (long long)s->iteration, phase, s->host ? s->host : "?");
     else
-        round_note(w, "alive", NULL, "iteration %lld, phase %s, heartbeat %s ago", (long long)s->iteration, phase,
-                   round_span(larger(beat, 0), span));
+        round_report_ok(w, "alive", NULL, "iteration %lld, phase %s, heartbeat %s ago", (long long)s->iteration, phase,
+                        round_span(larger(beat, 0), span));
 }

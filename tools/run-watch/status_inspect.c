@@ -27,7 +27,7 @@ static void read_history(struct runwatch *w, const char *dir, struct history *h)
     if (rc < 0)
         round_unknown(w, "history", NULL, "%s", e.msg);
     else if (h->n == 0 && (w->log || events))
-        round_note(w, "history", w->log ? w->log : events, "no iteration yet");
+        round_report_ok(w, "history", w->log ? w->log : events, "no iteration yet");
     free(own);
 }
 
@@ -40,7 +40,7 @@ static void add_facts(struct runwatch *w, const struct status_run *s)
     json_object_set_new(w->facts, "last_complete_tag", text_json(s->tag));
 }
 
-int status_look(struct runwatch *w, struct err *e)
+int status_inspect(struct runwatch *w, struct err *e)
 {
     char *dir = realpath(w->arg[0], NULL);
     struct history h = {0};

@@ -21,7 +21,7 @@ static void check_throughput(struct runwatch *w, const struct history *h)
 
     now = history_median(h, HISTORY_RATE, h->n > NEWEST ? h->n - NEWEST : 0, h->n, &n_new);
     if (n < ENOUGH) {
-        round_note(w, "throughput", NULL, "%d iterations known, %d are needed to judge", n, ENOUGH);
+        round_report_ok(w, "throughput", NULL, "%d iterations known, %d are needed to judge", n, ENOUGH);
         return;
     }
     json_object_set_new(w->facts, "samples_per_s", json_real(now));
@@ -30,7 +30,7 @@ static void check_throughput(struct runwatch *w, const struct history *h)
         round_wrong(w, "slow", NULL, "%.3f samples/s, %.1f %% below the median of the last hour (%.3f)%s%s", now,
                     100 * (1 - now / usual), usual, h->straggler ? "; " : "", h->straggler ? h->straggler : "");
     else
-        round_note(w, "throughput", NULL, "%.3f samples/s, %.3f in the last hour", now, usual);
+        round_report_ok(w, "throughput", NULL, "%.3f samples/s, %.3f in the last hour", now, usual);
 }
 
 /* Returns the first of the newest points: those of the last 10 minutes, and at least two. */
@@ -49,7 +49,7 @@ static void check_spike(struct runwatch *w, const struct history *h)
     double usual = history_median(h, HISTORY_LOSS, from, newest, &n), scatter, limit;
 
     if (n < ENOUGH) {
-        round_note(w, "loss", NULL, "%d iterations known, %d are needed to judge", n, ENOUGH);
+        round_report_ok(w, "loss", NULL, "%d iterations known, %d are needed to judge", n, ENOUGH);
         return;
     }
     scatter = 8 * 1.4826 * history_scatter(h, HISTORY_LOSS, from, newest, usual);
@@ -61,8 +61,8 @@ static void check_spike(struct runwatch *w, const struct history *h)
         round_wrong(w, "spike", NULL, "the loss was %.4f at iteration %lld, the median of the last hour is %.4f",
                     h->point[worst].loss, (long long)h->point[worst].iteration, usual);
     else if (isfinite(h->point[h->n - 1].loss))
-        round_note(w, "loss", NULL, "%.4f at iteration %lld, %.4f in the last hour", h->point[h->n - 1].loss,
-                   (long long)h->point[h->n - 1].iteration, usual);
+        round_report_ok(w, "loss", NULL, "%.4f at iteration %lld, %.4f in the last hour", h->point[h->n - 1].loss,
+                        (long long)h->point[h->n - 1].iteration, usual);
 }
 
 static void check_nan(struct runwatch *w, const struct history *h)

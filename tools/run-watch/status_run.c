@@ -11,7 +11,7 @@
 
 static const uint64_t max_bytes = 1 << 20;
 
-static const char *word(const json_t *o, const char *key)
+static const char *get_status_text(const json_t *o, const char *key)
 {
     return json_string_value(json_object_get(o, key));
 }
@@ -31,12 +31,12 @@ int status_run_read(struct status_run *s, const char *dir, struct err *e)
         err_data(e, path, ERR_NO_BYTE, "is no status of train (%llu bytes)", (unsigned long long)size);
         goto out;
     }
-    s->host = word(s->all, "host");
-    s->phase = word(s->all, "phase");
-    s->tag = word(s->all, "last_complete_tag");
-    s->stalled = word(s->all, "stalled");
-    s->stop_reason = word(s->all, "stop_reason");
-    s->message = word(s->all, "message");
+    s->host = get_status_text(s->all, "host");
+    s->phase = get_status_text(s->all, "phase");
+    s->tag = get_status_text(s->all, "last_complete_tag");
+    s->stalled = get_status_text(s->all, "stalled");
+    s->stop_reason = get_status_text(s->all, "stop_reason");
+    s->message = get_status_text(s->all, "message");
     s->started_s = book_number(s->all, "started_s", 0);
     s->updated_s = book_number(s->all, "updated_s", 0);
     s->iteration_s = book_number(s->all, "iteration_s", 0);

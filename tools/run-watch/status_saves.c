@@ -41,14 +41,14 @@ static void check_save(struct runwatch *w, const char *dir, const struct status_
         round_wrong(w, "save", NULL, "%s, the last complete save, is %s old (at most %s)", s->tag, age,
                     round_span(limit, most));
     else
-        round_note(w, "save", NULL, "%s, %s old", s->tag, age);
+        round_report_ok(w, "save", NULL, "%s, %s old", s->tag, age);
 }
 
 /*
  * Evaluate the plan. `oldest` is the age of the oldest step among the copies that are due; n_late counts those that
  * exceed the limit.
  */
-static void judge_plan(struct runwatch *w, const char *dir, const char *plan)
+static void check_copy_plan(struct runwatch *w, const char *dir, const char *plan)
 {
     const double limit = 60 * w->max_backup_min;
     int n_due = 0, n_late = 0;
@@ -75,7 +75,7 @@ static void judge_plan(struct runwatch *w, const char *dir, const char *plan)
                     "'ckpt-backup plan --rules %s %s'", n_late, round_span(oldest, age), round_span(limit, most),
                     w->rules, dir);
     else
-        round_note(w, "backup", NULL, "%d copies are due, none is overdue", n_due);
+        round_report_ok(w, "backup", NULL, "%d copies are due, none is overdue", n_due);
 }
 
 static void check_backup(struct runwatch *w, const char *dir)
@@ -93,7 +93,7 @@ static void check_backup(struct runwatch *w, const char *dir)
         round_unknown(w, "backup", NULL, "whether copies are overdue: %s",
                       child_last_words(&said, words, sizeof words));
     else
-        judge_plan(w, dir, out.buf ? out.buf : "");
+        check_copy_plan(w, dir, out.buf ? out.buf : "");
     strbuf_free(&out);
     strbuf_free(&said);
 }

@@ -53,7 +53,7 @@ static int send_one(struct runwatch *w, enum channel_kind kind, const char *text
 }
 
 /* Send a current finding through each channel that has not sent it yet, or not recently. Returns how many failed. */
-static int tell_entry(struct runwatch *w, json_t *entry, const char *text)
+static int send_alarm_entry(struct runwatch *w, json_t *entry, const char *text)
 {
     json_t *told = json_object_get(entry, "told");
     int n_failed = 0;
@@ -93,7 +93,7 @@ static json_t *find_entry(struct runwatch *w, json_t *alarms, const struct findi
     return entry;
 }
 
-static int tell_wrong(struct runwatch *w, json_t *alarms, json_t *now)
+static int send_current_alarms(struct runwatch *w, json_t *alarms, json_t *now)
 {
     int n_failed = 0;
 
@@ -109,7 +109,7 @@ static int tell_wrong(struct runwatch *w, json_t *alarms, json_t *now)
         line = str_fmt("%s: %s%s: %s", w->scope, f->severity == SEV_WARNING ? "not established: " : "", f->code, text);
         json_object_set_new(entry, "seen_s", json_real(w->now_s));
         json_object_set_new(entry, "text", text_json(line));
-        n_failed += tell_entry(w, entry, line);
+        n_failed += send_alarm_entry(w, entry, line);
         free(line);
         free(text);
     }
@@ -120,7 +120,7 @@ static int tell_wrong(struct runwatch *w, json_t *alarms, json_t *now)
  * Report through the channels that have sent an alarm that it is over. Returns true if no channel is left that must
  * still report it.
  */
-static bool tell_over(struct runwatch *w, json_t *entry, int *n_failed)
+static bool send_resolved_entry(struct runwatch *w, json_t *entry, int *n_failed)
 {
     json_t *told = json_object_get(entry, "told");
     const char *text = json_string_value(json_object_get(entry, "text"));
@@ -142,7 +142,7 @@ static bool tell_over(struct runwatch *w, json_t *entry, int *n_failed)
     return json_object_size(told) == 0 || w->now_s - book_number(entry, "seen_s", 0) > forget_s;
 }
 
-static int tell_all_over(struct runwatch *w, json_t *alarms, const json_t *now)
+static int send_resolved_alarms(struct runwatch *w, json_t *alarms, const json_t *now)
 {
     const char *key;
     json_t *entry;
@@ -153,20 +153,20 @@ static int tell_all_over(struct runwatch *w, json_t *alarms, const json_t *now)
         const char *scope = json_string_value(json_object_get(entry, "scope"));
 
         if (scope && strcmp(scope, w->scope) == 0 && !json_object_get(now, key) &&
-            tell_over(w, entry, &n_failed))
+            send_resolved_entry(w, entry, &n_failed))
             json_object_del(alarms, key);
     }
     return n_failed;
 }
 
-int alarm_tell(struct runwatch *w, struct book *b)
+int alarm_send(struct runwatch *w, struct book *b)
 {
     json_t *alarms = book_part(b, "alarms"), *now = json_object();
     struct err e = {0};
-    int n_failed = tell_wrong(w, alarms, now);
+    int n_failed = send_current_alarms(w, alarms, now);
 
     if (report_count(w->report, SEV_WARNING) == 0)
-        n_failed += tell_all_over(w, alarms, now);
+        n_failed += send_resolved_alarms(w, alarms, now);
     if (book_save(b, &e) < 0) {
         err_add(&e, "; the same will be told again");
         cli_fail(&w->cli, &e);

@@ -16,6 +16,6 @@ bool alarm_wanted(const struct runwatch *w);
  * While anything of the same scope could not be established, nothing is reported as resolved. Returns how many
  * messages could not be sent; each of these is reported on stderr.
  */
-int alarm_tell(struct runwatch *w, struct book *b);
+int alarm_send(struct runwatch *w, struct book *b);
 
 #endif

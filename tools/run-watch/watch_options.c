@@ -88,7 +88,7 @@ static const char tail[] =
     "Exit status: 0 all is well, 1 something is wrong or could not be established, 2 wrong usage.\n"
     "Example: run-watch status --log main_log.txt --max-save-age 90 --mail oncall@example.org ckpt\n";
 
-static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_take, FIELD(words) }, {0} };
+static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_add, FIELD(words) }, {0} };
 
 int runwatch_parse(struct runwatch *w, int argc, char **argv)
 {
@@ -103,6 +103,6 @@ int runwatch_parse(struct runwatch *w, int argc, char **argv)
         operands, &w->words, .given = cli_words_given,
     };
 
-    option_take_defaults(&table);
+    option_set_defaults(&table);
     return cli_parse(&w->cli, &table, argc, argv);
 }

@@ -40,13 +40,13 @@ static int exit_status(const struct err *e)
     return e->kind == ERR_USAGE ? EXIT_USAGE : train.cause ? (int)train.cause : CAUSE_FAILED;
 }
 
-static int fail(const struct err *e)
+static int report_train_failure(const struct err *e)
 {
     fprintf(stderr, "train: %s\n", e->msg);
     return exit_status(e);
 }
 
-static void dump(int sig)
+static void dump_calls_on_signal(int sig)
 {
     (void)sig;
     if (train.world)
@@ -57,7 +57,7 @@ static void dump(int sig)
 static atomic_bool wrote_report, wrote_status;
 
 /* Write the report of a failure. Returns its path if the file exists, even if another rank wrote it; else NULL. */
-static const char *write_report(struct trainer *t, const struct report_incident *x)
+static const char *write_failure_report(struct trainer *t, const struct report_incident *x)
 {
     static char path[PATH_MAX];
 
@@ -86,11 +86,11 @@ static void leave_it_to_rank_0(const struct trainer *t)
  */
 static const char *report_end(struct trainer *t, const struct watch_end *end)
 {
-    if (!t->report.world || (!trainer_speaks(t) && (end->rank != 0 || end->doing || t->place->local_rank > 1)))
+    if (!t->report.world || (!trainer_is_rank0(t) && (end->rank != 0 || end->doing || t->place->local_rank > 1)))
         return NULL;
-    if (!trainer_speaks(t) && end->status != CAUSE_LOST)
+    if (!trainer_is_rank0(t) && end->status != CAUSE_LOST)
         leave_it_to_rank_0(t);
-    return write_report(t, &(struct report_incident){
+    return write_failure_report(t, &(struct report_incident){
         .cause = cause_name(end->status), .status = end->status, .message = end->reason, .file = "report.json",
         .rank = end->rank, .signal = end->signal, .doing = end->doing });
 }
@@ -105,7 +105,7 @@ static bool is_status_ours(const struct trainer *t, struct err *e)
 }
 
 /* Write the final status. If two threads get here, the first one wins. */
-static void tell_end(const struct trainer *t, const struct status *last)
+static void write_final_status(const struct trainer *t, const struct status *last)
 {
     struct err e = {0};
     int rc = is_status_ours(t, &e) ? status_end(t->status_path, last, &e) : 1;
@@ -150,7 +150,7 @@ static void on_abort(void *arg, const struct watch_end *end)
     last.message = end->reason;
     last.cause = cause_name(end->status);
     last.report = report;
-    tell_end(&train, &last);
+    write_final_status(&train, &last);
     savelock_drop(train.lock);
     if (!end->signal || end->rank != train.place->rank)
         report_stacks(&train.report, end->reason);
@@ -176,13 +176,13 @@ static void on_stall(void *arg, const char *text)
     struct err e = {0};
     int rc = 0;
 
-    if (!t->place || trainer_only_looks(t))
+    if (!t->place || trainer_is_check_only(t))
         return;
     root = comm_place_of(t->world, 0);
     path = t->o.status_file ? xstrdup(t->o.status_file) : t->o.save ? path_join(t->o.save, "status.json") : NULL;
-    if (!trainer_speaks(t) && path)
+    if (!trainer_is_rank0(t) && path)
         rc = status_stalled_for(path, root->host, root->pid, text, &e);
-    else if (trainer_speaks(t) && is_status_ours(t, &e))
+    else if (trainer_is_rank0(t) && is_status_ours(t, &e))
         rc = status_stalled(t->status_path, &t->status, text, &e);
     if (rc < 0)
         fprintf(stderr, "train: %s\n", e.msg);
@@ -200,7 +200,7 @@ static void on_phase(void *arg, const char *phase, int micro_batch)
     trace_phase(((struct trainer *)arg)->trace, phase, micro_batch);
 }
 
-static void say_line(void *arg, const char *line) { show_line(arg, "%s", line); }
+static void show_text_line(void *arg, const char *line) { show_line(arg, "%s", line); }
 
 static void on_lost_lock(void *arg, const char *reason)
 {
@@ -209,7 +209,7 @@ static void on_lost_lock(void *arg, const char *reason)
     comm_abort(t->world, CAUSE_FAILED, reason);
 }
 
-static bool told_to_stop(void) { return status_stop_signal() != 0; }
+static bool is_stop_requested(void) { return status_stop_signal() != 0; }
 
 /*
  * While ranks wait to connect, no work has begun that would have to be completed, so a signal ends the process at
@@ -225,7 +225,7 @@ static void let_signals_end_us(const struct launch *l)
 }
 
 /* Join the job. Returns 0, the exit status if the options of any rank were refused, or -1. */
-static int join(struct trainer *t, struct err *e)
+static int join_train_job(struct trainer *t, struct err *e)
 {
     struct comm_options co = {
         .hang_timeout_s = t->o.collective_timeout > 0 ? (double)t->o.collective_timeout : -1, .on_abort = on_abort,
@@ -252,7 +252,7 @@ static int join(struct trainer *t, struct err *e)
     if (refused)
         return refused;
     t->place = comm_place(t->world);
-    status_catch_signals(dump);
+    status_catch_signals(dump_calls_on_signal);
     if (comm_host_all_reduce(comm_world_group(t->world), &start, 1, DTYPE_F64, COMM_MAX, e) < 0)
         return -1;
     t->start_s = -start;
@@ -262,12 +262,13 @@ static int join(struct trainer *t, struct err *e)
 /* Lock the folder of --save, before anything in it is read or changed. */
 static int lock_save(struct trainer *t, struct err *e)
 {
-    const struct savelock_opts o = { .dir = t->o.save, .say = say_line, .lost = on_lost_lock, .stopped = told_to_stop,
-                                     .arg = t };
+    const struct savelock_opts o = {
+        .dir = t->o.save, .say = show_text_line, .lost = on_lost_lock, .stopped = is_stop_requested, .arg = t
+    };
 
     if (dir_make(t->o.save, e) < 0)
         return -1;
-    t->lock = savelock_take(&o, e);
+    t->lock = savelock_acquire(&o, e);
     if (!t->lock)
         return -1;
     checkpoint_latest(t->o.save, t->complete_tag, sizeof t->complete_tag);
@@ -280,14 +281,14 @@ static int open_log(struct trainer *t, struct err *e)
 {
     t->status.loss = NAN;
     t->status.lr = t->status.iteration_s = -1;
-    if (!trainer_speaks(t))
+    if (!trainer_is_rank0(t))
         return 0;
     if (savedir_check_steps_early(t, e) < 0)
         return -1;
     t->log = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
     if (!t->log)
         return -1;
-    if (trainer_only_looks(t))
+    if (trainer_is_check_only(t))
         return 0;
     if (t->o.save && lock_save(t, e) < 0)
         return -1;
@@ -329,7 +330,7 @@ static int open_log_for_all(struct trainer *t, struct err *e)
  */
 static int killed_at_start(struct trainer *t, enum status_reason *why, struct err *e)
 {
-    int64_t there[2] = { trainer_speaks(t) && status_kill_switch(t->o.kill_switch_path), status_stop_signal() };
+    int64_t there[2] = { trainer_is_rank0(t) && status_kill_switch(t->o.kill_switch_path), status_stop_signal() };
     struct strbuf sb = {0};
 
     if (comm_host_all_reduce(comm_world_group(t->world), there, 2, DTYPE_I64, COMM_MAX, e) < 0)
@@ -337,11 +338,11 @@ static int killed_at_start(struct trainer *t, enum status_reason *why, struct er
     if (there[0] || there[1])
         *why = there[0] ? STATUS_KILL_SWITCH : STATUS_SIGNAL;
     t->status.signal = (int)there[1];
-    if (there[0] && trainer_speaks(t))
+    if (there[0] && trainer_is_rank0(t))
         trainlog_add_kill_switch(&sb, t->o.kill_switch_path, time(NULL));
-    else if (there[1] && trainer_speaks(t))
+    else if (there[1] && trainer_is_rank0(t))
         trainlog_add_exit_signal(&sb, (int)there[1], time(NULL));
-    if (trainer_speaks(t))
+    if (trainer_is_rank0(t))
         trainlog_flush(t->log, &sb);
     strbuf_free(&sb);
     return 0;
@@ -360,14 +361,14 @@ static int watch_out(struct trainer *t, struct err *e)
     return 0;
 }
 
-static int run(struct trainer *t, enum status_reason *why, struct err *e)
+static int run_train_job(struct trainer *t, enum status_reason *why, struct err *e)
 {
     *why = STATUS_FAILED;
     if (t->o.dry_run_ranks && t->place->size > 1) {
         err_usage(e, "--dry-run-ranks: %d processes were started, expected one", t->place->size);
         return -1;
     }
-    if (trainer_only_looks(t)) {
+    if (trainer_is_check_only(t)) {
         status_release_signals();
         watch_catch_term(comm_watch(t->world));
     }
@@ -377,7 +378,7 @@ static int run(struct trainer *t, enum status_reason *why, struct err *e)
         return -1;
     if (*why != STATUS_FAILED)
         return 0;
-    if (t->o.save && !trainer_only_looks(t) && watch_out(t, e) < 0)
+    if (t->o.save && !trainer_is_check_only(t) && watch_out(t, e) < 0)
         return -1;
     show_phase(t, "start");
     if (t->o.preflight) {
@@ -407,7 +408,7 @@ static void end_log(struct trainer *t, enum status_reason why)
     show_present(t, "stop");
     last = t->status;
     last.reason = why;
-    tell_end(t, &last);
+    write_final_status(t, &last);
     savelock_end(t->lock);
     flush_events(t);
     sync_end(t);
@@ -425,7 +426,7 @@ static void close_log(struct trainer *t)
 }
 
 /* Free everything. A rank may be lost even now, so the objects that the watch's thread uses are freed last. */
-static void leave(struct trainer *t, enum status_reason why)
+static void leave_train_job(struct trainer *t, enum status_reason why)
 {
     end_log(t, why);
     trainer_free(t);
@@ -443,17 +444,17 @@ static void leave(struct trainer *t, enum status_reason why)
 static int leave_together(struct trainer *t, enum status_reason why, const struct err *said)
 {
     struct err e = {0};
-    int rc = trainer_speaks(t) ? fail(said) : exit_status(said);
+    int rc = trainer_is_rank0(t) ? report_train_failure(said) : exit_status(said);
 
     t->status.message = said->msg;
     t->status.cause = rc == EXIT_USAGE ? NULL : cause_name(rc);
-    if (trainer_speaks(t) && rc != EXIT_USAGE)
-        t->status.report = write_report(t, &(struct report_incident){
+    if (trainer_is_rank0(t) && rc != EXIT_USAGE)
+        t->status.report = write_failure_report(t, &(struct report_incident){
             .cause = t->status.cause, .status = rc, .message = said->msg, .file = "report.json",
             .rank = t->culprit - 1, .tensor = *t->tensor ? t->tensor : NULL });
-    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_settle_save(t, &e) < 0 && !t->not_finite))
+    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_wait_for_save(t, &e) < 0 && !t->not_finite))
         comm_abort(t->world, rc, e.msg);
-    leave(t, why);
+    leave_train_job(t, why);
     return rc;
 }
 
@@ -461,23 +462,23 @@ static int train_main(struct trainer *t)
 {
     struct err e = {0};
     enum status_reason why;
-    int rc = join(t, &e);
+    int rc = join_train_job(t, &e);
 
     if (rc)
-        return rc < 0 ? fail(&e) : rc;
-    if (run(t, &why, &e) < 0) {
+        return rc < 0 ? report_train_failure(&e) : rc;
+    if (run_train_job(t, &why, &e) < 0) {
         why = t->not_finite || why == STATUS_NAN ? STATUS_NAN : STATUS_FAILED;
         t->cause = why == STATUS_NAN ? CAUSE_NAN : t->cause;
         if (why == STATUS_NAN || e.kind == ERR_USAGE || t->all_know)
             return leave_together(t, why, &e);
         comm_abort(t->world, exit_status(&e), e.msg);
     }
-    leave(t, why);
+    leave_train_job(t, why);
     return EXIT_OK;
 }
 
 /* Print the output of --help and similar options, once per job. */
-static int answer(enum option_asked asked)
+static int print_option_answer(enum option_asked asked)
 {
     struct launch l;
     struct err e = {0};
@@ -513,16 +514,16 @@ int main(int argc, char **argv)
         return rc;
     }
     if (t->o.asked) {
-        rc = answer(t->o.asked);
+        rc = print_option_answer(t->o.asked);
         options_free(&t->o);
         return rc;
     }
     if (t->o.umask >= 0)
         umask((mode_t)t->o.umask);
     /* Install the handlers before anything that takes time, and again after MPI has installed its own. */
-    status_catch_signals(dump);
-    if (t->o.save && !trainer_only_looks(t) && !(t->writer = writer_start(&e)))
-        return fail(&e);
+    status_catch_signals(dump_calls_on_signal);
+    if (t->o.save && !trainer_is_check_only(t) && !(t->writer = writer_start(&e)))
+        return report_train_failure(&e);
     rc = train_main(t);
     writer_end(t->writer);
     options_free(&t->o);

@@ -58,7 +58,7 @@ static inline __m128i round4(const uint8_t *ref)
  * Process eight numbers at a time. Returns how many were processed, and adds the number of nonzero results to
  * *other.
  */
-static uint32_t apply_bf16_fast(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
+static uint32_t apply_bf16_guess_simd(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
 {
     const __m128i zero = _mm_setzero_si128(), one = _mm_set1_epi16(1);
     __m128i right = zero;               /* number of correct guesses, in each half: sad adds bytes */
@@ -77,7 +77,7 @@ static uint32_t apply_bf16_fast(const uint8_t *ref, uint8_t *raw, uint32_t n, ui
     return i;
 }
 #else
-static uint32_t apply_bf16_fast(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
+static uint32_t apply_bf16_guess_simd(const uint8_t *ref, uint8_t *raw, uint32_t n, uint32_t *other)
 {
     (void)ref, (void)raw, (void)n, (void)other;
     return 0;
@@ -88,7 +88,7 @@ static uint32_t apply_bf16(const uint8_t *ref, uint8_t *raw, uint32_t n)
 {
     uint32_t other = 0;
 
-    for (uint32_t i = apply_bf16_fast(ref, raw, n, &other); i < n; i++) {
+    for (uint32_t i = apply_bf16_guess_simd(ref, raw, n, &other); i < n; i++) {
         uint16_t x = (uint16_t)load16(raw + 2 * (size_t)i) ^ round_bf16(load32(ref + 4 * (size_t)i));
 
         store16(raw + 2 * (size_t)i, x);

@@ -27,7 +27,7 @@ uint8_t *pack_direct_place(uint8_t *room, uint64_t at)
 /* ---- reading ---- */
 
 /* Returns the number of bytes read: `most`, or fewer at the end of the file. Returns -1 on error. */
-static ssize_t read_blocks(int fd, uint8_t *p, size_t most, uint64_t at)
+static ssize_t pread_blocks(int fd, uint8_t *p, size_t most, uint64_t at)
 {
     size_t n = 0;
 
@@ -61,7 +61,7 @@ uint8_t *pack_direct_read(struct files *f, int file, uint64_t at, size_t n, uint
     if (fd >= 0) {
         from = align_down(base + at, PACK_ALIGN);
         to = align_up(base + at + n, PACK_ALIGN);
-        got = read_blocks(fd, room, to - from, from);
+        got = pread_blocks(fd, room, to - from, from);
         files_fd_done(f, file);
         if (got >= 0 && (uint64_t)got >= base + at + n - from)
             return p;

@@ -205,14 +205,14 @@ struct index_reading {
     struct err *e;
 };
 
-static int wrong(const struct index_reading *rd, const char *what)
+static int report_pack_index_error(const struct index_reading *rd, const char *what)
 {
     err_data(rd->e, rd->path, rd->begin_at + (uint64_t)(rd->p - rd->begin), "the index of a packed file %s", what);
     return -1;
 }
 
 /* Returns true if the path stays within its folder. */
-static bool is_inside(const char *name, uint32_t n)
+static bool is_path_in_folder(const char *name, uint32_t n)
 {
     if (n == 0 || strlen(name) != n)
         return false;
@@ -232,14 +232,14 @@ static int get_files(struct index_reading *rd, uint32_t n)
         uint32_t len;
 
         if (rd->end - rd->p < FILE_BYTES || get_le32(rd->p + 12) > (uint64_t)(rd->end - rd->p - FILE_BYTES))
-            return wrong(rd, "ends within its files");
+            return report_pack_index_error(rd, "ends within its files");
         len = get_le32(rd->p + 12);
         f->size_bytes = get_le64(rd->p);
         f->crc = get_le32(rd->p + 8);
         f->name = str_fmt("%.*s", (int)len, (const char *)rd->p + FILE_BYTES);
-        if (!is_inside(f->name, len) || f->size_bytes > INT64_MAX) {
+        if (!is_path_in_folder(f->name, len) || f->size_bytes > INT64_MAX) {
             free(f->name);
-            return wrong(rd, "has a file of an impossible name or size");
+            return report_pack_index_error(rd, "has a file of an impossible name or size");
         }
         rd->p += FILE_BYTES + len;
     }
@@ -258,15 +258,15 @@ static int get_run(struct index_reading *rd, struct pack_run *r, const struct pa
     r->guess = (enum pack_guess)(kind >> 8);
     r->len = get_le64(rd->p + 8);
     if (r->file < 0 || r->file >= x->n_files || kind >> 8 >= PACK_GUESS_N || (last && r->file < last->file))
-        return wrong(rd, "has a run of no file, or out of order");
+        return report_pack_index_error(rd, "has a run of no file, or out of order");
     if (r->width != 1 && r->width != 2 && r->width != 4)
-        return wrong(rd, "has a run of numbers of an impossible width");
+        return report_pack_index_error(rd, "has a run of numbers of an impossible width");
     r->at = last && last->file == r->file ? last->at + last->len : 0;
     left = x->file[r->file].size_bytes - r->at;
     if (r->len == 0 || r->len > left || r->len % (uint64_t)r->width)
-        return wrong(rd, "has a run that does not fit its file");
+        return report_pack_index_error(rd, "has a run that does not fit its file");
     if (n_refs > (uint64_t)x->n_refs - *refs || (r->guess == PACK_NO_GUESS && n_refs))
-        return wrong(rd, "has a run told from more than there is");
+        return report_pack_index_error(rd, "has a run told from more than there is");
     r->first_ref = (int)*refs;
     r->n_refs = (int)n_refs;
     *refs += n_refs;
@@ -289,10 +289,10 @@ static int get_runs(struct index_reading *rd)
             next = x->run[i].file;
         for (; file < next; file++, filled = 0)
             if (filled != x->file[file].size_bytes)
-                return wrong(rd, "does not account for all bytes of its files");
+                return report_pack_index_error(rd, "does not account for all bytes of its files");
         filled += x->run[i].len;
     }
-    return refs == (uint64_t)x->n_refs ? 0 : wrong(rd, "has bytes that no run is told from");
+    return refs == (uint64_t)x->n_refs ? 0 : report_pack_index_error(rd, "has bytes that no run is told from");
 }
 
 static int get_frames(struct index_reading *rd, uint64_t index_at)
@@ -305,10 +305,10 @@ static int get_frames(struct index_reading *rd, uint64_t index_at)
 
         x->frame[i] = (struct pack_frame){ get_le32(rd->p), get_le32(rd->p + 4), get_le32(rd->p + 8), flags & 1 };
         if (flags > (pack_piece(x, i).run->guess != PACK_NO_GUESS) || x->frame[i].len > index_at - at)
-            return wrong(rd, "has a frame that cannot be");
+            return report_pack_index_error(rd, "has a frame that cannot be");
         at += x->frame[i].len;
     }
-    return at == index_at ? 0 : wrong(rd, "does not account for all bytes of its frames");
+    return at == index_at ? 0 : report_pack_index_error(rd, "does not account for all bytes of its frames");
 }
 
 int pack_index_get(struct pack_index *x, const uint8_t *p, const struct pack_tail *t, const char *path, struct err *e)
@@ -318,16 +318,16 @@ int pack_index_get(struct pack_index *x, const uint8_t *p, const struct pack_tai
 
     *x = (struct pack_index){0};
     if (t->index_len < COUNTS_BYTES)
-        return wrong(&rd, "is cut short");
+        return report_pack_index_error(&rd, "is cut short");
     n_files = get_le32(p), n_runs = get_le32(p + 4), n_refs = get_le32(p + 8), n_frames = get_le64(p + 16);
     if (n_files * FILE_BYTES > t->index_len || n_runs * RUN_BYTES > t->index_len || n_frames > t->index_len)
-        return wrong(&rd, "has not room for what it counts");
+        return report_pack_index_error(&rd, "has not room for what it counts");
     rd.p += COUNTS_BYTES;
     if (get_files(&rd, (uint32_t)n_files) < 0)
         return -1;
     left = (uint64_t)(rd.end - rd.p);
     if (get_le32(p + 12) != 0 || left != n_runs * RUN_BYTES + n_refs * REF_BYTES + n_frames * FRAME_BYTES)
-        return wrong(&rd, "has not the length of what it counts");
+        return report_pack_index_error(&rd, "has not the length of what it counts");
     x->n_runs = (int)n_runs;
     x->n_refs = (int)n_refs;
     x->run = xcalloc((size_t)n_runs + 1, sizeof *x->run);
@@ -339,9 +339,9 @@ int pack_index_get(struct pack_index *x, const uint8_t *p, const struct pack_tai
     pack_index_count(x);
     for (int i = 0; i < x->n_runs; i++)
         if (x->run[i].guess != PACK_NO_GUESS && pack_guess_wrong(x, &x->run[i]))
-            return wrong(&rd, pack_guess_wrong(x, &x->run[i]));
+            return report_pack_index_error(&rd, pack_guess_wrong(x, &x->run[i]));
     if (x->n_frames != n_frames)
-        return wrong(&rd, "has other frames than its runs have");
+        return report_pack_index_error(&rd, "has other frames than its runs have");
     x->frame = xcalloc((size_t)n_frames + 1, sizeof *x->frame);
     return get_frames(&rd, t->index_at);
 }

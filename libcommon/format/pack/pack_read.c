@@ -222,7 +222,7 @@ static int check_raw(const struct pack *p, uint64_t i, const uint8_t *raw, struc
 }
 
 /* Read bytes [at, at + len) of a file from frames that are not predicted themselves. */
-static int read_told(struct unpacker *u, int file, uint64_t at, uint64_t len, uint8_t *out, struct err *e)
+static int read_unpredicted_bytes(struct unpacker *u, int file, uint64_t at, uint64_t len, uint8_t *out, struct err *e)
 {
     while (len > 0) {
         const struct pack_run *run = pack_run_at(&u->p->x, file, at);
@@ -245,7 +245,7 @@ static int read_told(struct unpacker *u, int file, uint64_t at, uint64_t len, ui
 }
 
 /* Read the bytes that a frame is predicted from into u->ref. */
-static int read_refs(struct unpacker *u, struct pack_piece piece, struct err *e)
+static int read_unpack_refs(struct unpacker *u, struct pack_piece piece, struct err *e)
 {
     const struct pack_run *run = piece.run;
     uint64_t skip = guess_ref_bytes(run->guess, piece.at - run->at), need = guess_ref_bytes(run->guess, piece.len);
@@ -255,7 +255,7 @@ static int read_refs(struct unpacker *u, struct pack_piece piece, struct err *e)
         const struct pack_ref *f = &u->p->x.ref[i];
         uint64_t from = min_u64(skip, f->len), n = min_u64(need, f->len - from);
 
-        if (read_told(u, f->file, f->at + from, n, to, e) < 0)
+        if (read_unpredicted_bytes(u, f->file, f->at + from, n, to, e) < 0)
             return -1;
         skip -= from;
         need -= n;
@@ -268,7 +268,7 @@ static int unpack_frame(struct unpacker *u, uint64_t i, struct err *e)
 {
     struct pack_piece piece = pack_piece(&u->p->x, i);
 
-    if (u->p->x.frame[i].guessed && read_refs(u, piece, e) < 0) {
+    if (u->p->x.frame[i].guessed && read_unpack_refs(u, piece, e) < 0) {
         if (e->kind == ERR_DATA) {
             err_clear(e);
             return bad_frame(u->p, i, "is told from bytes that are lost, too", e);
@@ -295,7 +295,7 @@ struct unpacking {
     struct err *e;
 };
 
-static void tell(struct unpacking *un, struct err *e)
+static void record_unpack_error(struct unpacking *un, struct err *e)
 {
     #pragma omp critical(pack_read_fail)
     if (un->report && e->kind == ERR_DATA) {
@@ -307,7 +307,7 @@ static void tell(struct unpacking *un, struct err *e)
     }
 }
 
-static void unpack_one(struct unpacking *un, struct unpacker *u, uint64_t i)
+static void unpack_pack_piece(struct unpacking *un, struct unpacker *u, uint64_t i)
 {
     struct pack_piece piece = pack_piece(&un->p->x, i);
     struct err e = {0};
@@ -319,7 +319,7 @@ static void unpack_one(struct unpacking *un, struct unpacker *u, uint64_t i)
     else if (unpack_frame(u, i, &e) == 0 && un->folder && pack_direct_write(&un->out, u->raw, piece.len, piece.at) < 0)
         err_sys(&e, un->p->x.file[piece.run->file].name, "cannot write %u bytes", piece.len);
     if (e.kind != ERR_NONE)
-        tell(un, &e);
+        record_unpack_error(un, &e);
     if (un->o->progress)
         progress_add(un->o->progress, piece.len);
 }
@@ -335,7 +335,7 @@ static void unpack_frames(struct unpacking *un, uint64_t from, uint64_t to)
 
         #pragma omp for schedule(dynamic, 1)
         for (uint64_t i = from; i < to; i++)
-            unpack_one(un, &u, i);
+            unpack_pack_piece(un, &u, i);
         unpacker_free(&u);
     }
 }
@@ -347,7 +347,7 @@ static uint64_t frames_before(const struct pack_index *x, int file)
     return run < x->n_runs ? x->run[run].first_frame : x->n_frames;
 }
 
-static int unpack_file(struct unpacking *un, int i)
+static int unpack_pack_file(struct unpacking *un, int i)
 {
     char *path = path_join(un->folder, un->p->x.file[i].name);
 
@@ -372,7 +372,7 @@ int pack_unpack(struct pack *p, const char *folder, const struct pack_opts *o, s
     if (!folder)
         unpack_frames(&un, 0, p->x.n_frames);
     for (int i = 0; folder && i < p->x.n_files && !un.failed; i++)
-        if (unpack_file(&un, i) < 0)
+        if (unpack_pack_file(&un, i) < 0)
             break;
     return un.failed ? -1 : 0;
 }

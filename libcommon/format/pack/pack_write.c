@@ -65,7 +65,7 @@ static void packer_free(struct packer *w)
     free(w->block);
 }
 
-static void fail(struct pack_job *job, const struct err *e)
+static void pack_job_fail(struct pack_job *job, const struct err *e)
 {
     #pragma omp critical(pack_write_fail)
     if (job->e->kind == ERR_NONE)
@@ -74,8 +74,8 @@ static void fail(struct pack_job *job, const struct err *e)
 }
 
 /* Read the bytes that the piece is predicted from. Sets *ref to them. */
-static int read_refs(struct pack_job *job, struct packer *w, struct pack_piece piece, const uint8_t **ref,
-                     struct err *e)
+static int read_pack_refs(struct pack_job *job, struct packer *w, struct pack_piece piece, const uint8_t **ref,
+                          struct err *e)
 {
     const struct pack_run *run = piece.run;
     uint64_t skip = guess_ref_bytes(run->guess, piece.at - run->at), all = guess_ref_bytes(run->guess, piece.len);
@@ -111,7 +111,7 @@ static int guess_frame(struct pack_job *job, struct packer *w, struct pack_piece
     const uint8_t *ref = NULL;
     uint32_t wrong;
 
-    if (read_refs(job, w, piece, &ref, e) < 0)
+    if (read_pack_refs(job, w, piece, &ref, e) < 0)
         return -1;
     wrong = guess_apply(run->guess, ref, w->raw, piece.len);
     *zeros = wrong == 0;
@@ -175,9 +175,9 @@ static void pack_one(struct pack_job *job, struct packer *w, uint64_t i)
     else if (!job->failed)
         packed = pack_frame(job, w, i, &e) == 0;
     if (e.kind != ERR_NONE)
-        fail(job, &e);
+        pack_job_fail(job, &e);
     if (add_frame(job, w, i, packed, &at) && pack_output_write(&job->out, w->block, at, &e) < 0)
-        fail(job, &e);
+        pack_job_fail(job, &e);
 }
 
 static void pack_frames(struct pack_job *job)
@@ -216,7 +216,7 @@ static int write_tables(struct pack_job *job)
 }
 
 /* Open the input files. Fails before anything is packed if a file does not have the size that the caller stated. */
-static int open_files(struct pack_job *job, const char *folder)
+static int open_pack_inputs(struct pack_job *job, const char *folder)
 {
     struct pack_index *x = job->x;
 
@@ -276,7 +276,7 @@ int pack_write(const char *path, const char *folder, struct pack_index *x, const
     job.file = xcalloc((size_t)x->n_files + 1, sizeof *job.file);
     prepare_index(x);
     compact_refs(x);
-    if (pack_output_open(&job.out, path, e) < 0 || open_files(&job, folder) < 0)
+    if (pack_output_open(&job.out, path, e) < 0 || open_pack_inputs(&job, folder) < 0)
         goto out;
     pack_head_put(head);
     pack_output_add(&job.out, head, sizeof head, &none, &at);

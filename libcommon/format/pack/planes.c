@@ -86,12 +86,12 @@ static inline void unzip(__m128i a, __m128i b, __m128i *lo, __m128i *hi)
     *hi = _mm_packus_epi16(_mm_srli_epi16(a, 8), _mm_srli_epi16(b, 8));
 }
 
-static inline __m128i load(const uint8_t *p)
+static inline __m128i load_u128(const uint8_t *p)
 {
     return _mm_loadu_si128((const __m128i *)p);
 }
 
-static inline void store(uint8_t *p, __m128i x)
+static inline void store_u128(uint8_t *p, __m128i x)
 {
     _mm_storeu_si128((__m128i *)p, x);
 }
@@ -117,84 +117,85 @@ static inline __m128i back4(__m128i x)
 }
 
 /* Each of these processes 16 numbers at a time and returns how many are done. Plain loops process the rest. */
-static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
+static uint32_t split_planes2_simd(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint32_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
         __m128i lo, hi;
 
-        unzip(turn2(load(raw + 2 * i)), turn2(load(raw + 2 * i + 16)), &lo, &hi);
-        store(plane[0] + i, lo);
-        store(plane[1] + i, hi);
+        unzip(turn2(load_u128(raw + 2 * i)), turn2(load_u128(raw + 2 * i + 16)), &lo, &hi);
+        store_u128(plane[0] + i, lo);
+        store_u128(plane[1] + i, hi);
     }
     return i;
 }
 
-static uint32_t split4_fast(const uint8_t *raw, uint32_t i, uint32_t n, uint8_t *const *plane)
+static uint32_t split_planes4_simd(const uint8_t *raw, uint32_t i, uint32_t n, uint8_t *const *plane)
 {
     for (; i + 16 <= n; i += 16) {
         const uint8_t *p = raw + 4 * (size_t)i;
         __m128i even[2], odd[2], byte[4];
 
-        unzip(turn4(load(p)), turn4(load(p + 16)), &even[0], &odd[0]);
-        unzip(turn4(load(p + 32)), turn4(load(p + 48)), &even[1], &odd[1]);
+        unzip(turn4(load_u128(p)), turn4(load_u128(p + 16)), &even[0], &odd[0]);
+        unzip(turn4(load_u128(p + 32)), turn4(load_u128(p + 48)), &even[1], &odd[1]);
         unzip(even[0], even[1], &byte[0], &byte[2]);
         unzip(odd[0], odd[1], &byte[1], &byte[3]);
         for (int k = 0; k < 4; k++)
-            store(plane[k] + i, byte[k]);
+            store_u128(plane[k] + i, byte[k]);
     }
     return i;
 }
 
-static uint32_t join2_fast(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
+static uint32_t join_planes2_simd(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
 {
     uint32_t i = 0;
 
     for (; i + 16 <= n; i += 16) {
-        __m128i lo = load(plane[0] + i), hi = load(plane[1] + i);
+        __m128i lo = load_u128(plane[0] + i), hi = load_u128(plane[1] + i);
 
-        store(raw + 2 * i, back2(_mm_unpacklo_epi8(lo, hi)));
-        store(raw + 2 * i + 16, back2(_mm_unpackhi_epi8(lo, hi)));
+        store_u128(raw + 2 * i, back2(_mm_unpacklo_epi8(lo, hi)));
+        store_u128(raw + 2 * i + 16, back2(_mm_unpackhi_epi8(lo, hi)));
     }
     return i;
 }
 
-static uint32_t join4_fast(const uint8_t *const *plane, uint32_t i, uint32_t n, uint8_t *raw)
+static uint32_t join_planes4_simd(const uint8_t *const *plane, uint32_t i, uint32_t n, uint8_t *raw)
 {
     for (; i + 16 <= n; i += 16) {
-        __m128i p0 = load(plane[0] + i), p1 = load(plane[1] + i), p2 = load(plane[2] + i), p3 = load(plane[3] + i);
+        __m128i p0 = load_u128(plane[0] + i), p1 = load_u128(plane[1] + i), p2 = load_u128(plane[2] + i),
+                p3 = load_u128(plane[3] + i);
         __m128i a = _mm_unpacklo_epi8(p0, p1), b = _mm_unpacklo_epi8(p2, p3);
         __m128i c = _mm_unpackhi_epi8(p0, p1), d = _mm_unpackhi_epi8(p2, p3);
         uint8_t *to = raw + 4 * (size_t)i;
 
-        store(to, back4(_mm_unpacklo_epi16(a, b)));
-        store(to + 16, back4(_mm_unpackhi_epi16(a, b)));
-        store(to + 32, back4(_mm_unpacklo_epi16(c, d)));
-        store(to + 48, back4(_mm_unpackhi_epi16(c, d)));
+        store_u128(to, back4(_mm_unpacklo_epi16(a, b)));
+        store_u128(to + 16, back4(_mm_unpackhi_epi16(a, b)));
+        store_u128(to + 32, back4(_mm_unpacklo_epi16(c, d)));
+        store_u128(to + 48, back4(_mm_unpackhi_epi16(c, d)));
     }
     return i;
 }
 #else
-static uint32_t split2_fast(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
+static uint32_t split_planes2_simd(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     (void)raw, (void)n, (void)plane;
     return 0;
 }
 
-static uint32_t split4_fast(const uint8_t *raw, uint32_t i, uint32_t n, uint8_t *const *plane)
+static uint32_t split_planes4_simd(const uint8_t *raw, uint32_t i, uint32_t n, uint8_t *const *plane)
 {
     (void)raw, (void)n, (void)plane;
     return i;
 }
 
-static uint32_t join2_fast(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
+static uint32_t join_planes2_simd(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
 {
     (void)plane, (void)n, (void)raw;
     return 0;
 }
 
-static uint32_t join4_fast(const uint8_t *const *plane, uint32_t i, uint32_t n, uint8_t *raw)
+static uint32_t join_planes4_simd(const uint8_t *const *plane, uint32_t i, uint32_t n, uint8_t *raw)
 {
     (void)plane, (void)n, (void)raw;
     return i;
@@ -204,13 +205,13 @@ static uint32_t join4_fast(const uint8_t *const *plane, uint32_t i, uint32_t n, 
 #ifdef __x86_64__
 #define WIDE __attribute__((target("avx512f,avx512bw,avx512vbmi")))
 
-static bool can_wide(void)
+static bool has_avx512_vbmi(void)
 {
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi");
 }
 
 /* Transpose a matrix of 4 x 4 pieces of 16 bytes. */
-WIDE static inline void turn_pieces(__m512i v[4])
+WIDE static inline void transpose_pieces_4x4(__m512i v[4])
 {
     const __m512i a = _mm512_shuffle_i32x4(v[0], v[1], 0x44), b = _mm512_shuffle_i32x4(v[0], v[1], 0xee);
     const __m512i c = _mm512_shuffle_i32x4(v[2], v[3], 0x44), d = _mm512_shuffle_i32x4(v[2], v[3], 0xee);
@@ -225,7 +226,7 @@ WIDE static inline void turn_pieces(__m512i v[4])
  * Process 64 numbers at a time. The 16 numbers of a vector become one piece of each plane, and the pieces of four
  * vectors are combined.
  */
-WIDE static uint32_t split4_wide(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
+WIDE static uint32_t split_planes4_avx512(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint8_t from[64];
     __m512i order;
@@ -241,14 +242,14 @@ WIDE static uint32_t split4_wide(const uint8_t *raw, uint32_t n, uint8_t *const 
             v[k] = _mm512_rol_epi32(_mm512_loadu_si512(raw + 4 * (size_t)i + 64 * k), 1);
             v[k] = _mm512_permutexvar_epi8(order, v[k]);
         }
-        turn_pieces(v);
+        transpose_pieces_4x4(v);
         for (int k = 0; k < 4; k++)
             _mm512_storeu_si512(plane[k] + i, v[k]);
     }
     return i;
 }
 
-WIDE static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
+WIDE static uint32_t join_planes4_avx512(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
 {
     uint8_t from[64];
     __m512i order;
@@ -262,7 +263,7 @@ WIDE static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t
 
         for (int k = 0; k < 4; k++)
             v[k] = _mm512_loadu_si512(plane[k] + i);
-        turn_pieces(v);
+        transpose_pieces_4x4(v);
         for (int k = 0; k < 4; k++) {
             v[k] = _mm512_ror_epi32(_mm512_permutexvar_epi8(order, v[k]), 1);
             _mm512_storeu_si512(raw + 4 * (size_t)i + 64 * k, v[k]);
@@ -271,18 +272,18 @@ WIDE static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t
     return i;
 }
 #else
-static bool can_wide(void)
+static bool has_avx512_vbmi(void)
 {
     return false;
 }
 
-static uint32_t split4_wide(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
+static uint32_t split_planes4_avx512(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     (void)raw, (void)n, (void)plane;
     return 0;
 }
 
-static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
+static uint32_t join_planes4_avx512(const uint8_t *const *plane, uint32_t n, uint8_t *raw)
 {
     (void)plane, (void)n, (void)raw;
     return 0;
@@ -290,10 +291,10 @@ static uint32_t join4_wide(const uint8_t *const *plane, uint32_t n, uint8_t *raw
 #endif
 
 /* Split n numbers: byte k of each goes to plane[k]. */
-static void split(const uint8_t *raw, uint32_t n, int width, uint8_t *const *plane)
+static void split_planes(const uint8_t *raw, uint32_t n, int width, uint8_t *const *plane)
 {
     if (width == 2) {
-        for (uint32_t i = split2_fast(raw, n, plane); i < n; i++) {
+        for (uint32_t i = split_planes2_simd(raw, n, plane); i < n; i++) {
             uint16_t x = get_le16(raw + 2 * i);
 
             x = (uint16_t)(x << 1 | x >> 15);
@@ -301,9 +302,9 @@ static void split(const uint8_t *raw, uint32_t n, int width, uint8_t *const *pla
             plane[1][i] = (uint8_t)(x >> 8);
         }
     } else {
-        uint32_t wide = can_wide() ? split4_wide(raw, n, plane) : 0;
+        uint32_t wide = has_avx512_vbmi() ? split_planes4_avx512(raw, n, plane) : 0;
 
-        for (uint32_t i = split4_fast(raw, wide, n, plane); i < n; i++) {
+        for (uint32_t i = split_planes4_simd(raw, wide, n, plane); i < n; i++) {
             uint32_t x = get_le32(raw + 4 * (size_t)i);
 
             x = x << 1 | x >> 31;
@@ -313,18 +314,18 @@ static void split(const uint8_t *raw, uint32_t n, int width, uint8_t *const *pla
     }
 }
 
-static void join(const uint8_t *const *plane, uint32_t n, int width, uint8_t *raw)
+static void join_planes(const uint8_t *const *plane, uint32_t n, int width, uint8_t *raw)
 {
     if (width == 2) {
-        for (uint32_t i = join2_fast(plane, n, raw); i < n; i++) {
+        for (uint32_t i = join_planes2_simd(plane, n, raw); i < n; i++) {
             uint16_t x = (uint16_t)(plane[0][i] | plane[1][i] << 8);
 
             put_le16(raw + 2 * i, (uint16_t)(x >> 1 | x << 15));
         }
     } else {
-        uint32_t wide = can_wide() ? join4_wide(plane, n, raw) : 0;
+        uint32_t wide = has_avx512_vbmi() ? join_planes4_avx512(plane, n, raw) : 0;
 
-        for (uint32_t i = join4_fast(plane, wide, n, raw); i < n; i++) {
+        for (uint32_t i = join_planes4_simd(plane, wide, n, raw); i < n; i++) {
             uint32_t x = 0;
 
             for (int k = 0; k < 4; k++)
@@ -341,7 +342,7 @@ static void join(const uint8_t *const *plane, uint32_t n, int width, uint8_t *ra
  * value, sum c^2 / m^2 over all values is the probability that two bytes are equal. It is 1/256 if all values are
  * equally frequent, and then zstd cannot compress the plane.
  */
-static void judge_planes(const uint8_t *raw, uint32_t n, int width, bool *worth)
+static void find_compressible_planes(const uint8_t *raw, uint32_t n, int width, bool *worth)
 {
     uint8_t byte[PLANES_MAX_WIDTH][SAMPLE_RUN], *const plane[] = { byte[0], byte[1], byte[2], byte[3] };
     uint16_t count[PLANES_MAX_WIDTH][256] = {0};
@@ -350,7 +351,7 @@ static void judge_planes(const uint8_t *raw, uint32_t n, int width, bool *worth)
     for (uint32_t r = 0; r < SAMPLE_RUNS; r++) {
         uint32_t at = (uint32_t)((uint64_t)n * r / SAMPLE_RUNS), len = n - at < SAMPLE_RUN ? n - at : SAMPLE_RUN;
 
-        split(raw + (size_t)at * (size_t)width, len, width, plane);
+        split_planes(raw + (size_t)at * (size_t)width, len, width, plane);
         for (int k = 0; k < width; k++)
             for (uint32_t i = 0; i < len; i++)
                 count[k][byte[k][i]]++;
@@ -406,12 +407,12 @@ static uint32_t pack_numbers(struct planes *p, const uint8_t *raw, uint32_t n, i
     uint8_t *plane[PLANES_MAX_WIDTH];
     bool worth[PLANES_MAX_WIDTH], in_place = true;
 
-    judge_planes(raw, n, width, worth);
+    find_compressible_planes(raw, n, width, worth);
     for (int k = 0; k < width; k++) {
         in_place = in_place && !worth[k];
         plane[k] = in_place ? out + at + (size_t)k * n : p->plane + (size_t)k * n;
     }
-    split(raw, n, width, plane);
+    split_planes(raw, n, width, plane);
     for (int k = 0; k < width; k++) {
         enum plane_method how = PLANE_RAW;
         uint32_t len = n;
@@ -491,7 +492,7 @@ int planes_unpack(struct planes *p, const uint8_t *packed, uint32_t len, int wid
     if (at != len)
         return -1;
     if (width > 1)
-        join(plane, n_plane, width, raw);
+        join_planes(plane, n_plane, width, raw);
     else if (plane[0] != raw)
         memcpy(raw, plane[0], n);
     return 0;

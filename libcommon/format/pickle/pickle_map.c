@@ -21,7 +21,7 @@ static uint64_t hash_node(const struct pk *v)
     return h ^ h >> 32;
 }
 
-static bool same(const struct pk *a, const struct pk *b)
+static bool is_same_map_key(const struct pk *a, const struct pk *b)
 {
     if (a == b)
         return true;
@@ -32,23 +32,23 @@ static bool same(const struct pk *a, const struct pk *b)
     return a->type == PK_GLOBAL && strcmp(a->name, b->name) == 0 && strcmp(a->module, b->module) == 0;
 }
 
-static struct pickle_fact *slot_of(const struct pickle_map *m, const struct pk *key)
+static struct pickle_fact *pickle_map_slot(const struct pickle_map *m, const struct pk *key)
 {
     size_t i = hash_node(key) & (m->cap - 1);
 
-    while (m->slot[i].key && !same(m->slot[i].key, key))
+    while (m->slot[i].key && !is_same_map_key(m->slot[i].key, key))
         i = (i + 1) & (m->cap - 1);
     return &m->slot[i];
 }
 
-static void grow(struct pickle_map *m)
+static void pickle_map_grow(struct pickle_map *m)
 {
     struct pickle_map big = { .n = m->n, .cap = m->cap ? 2 * m->cap : 64 };
 
     big.slot = xcalloc(big.cap, sizeof *big.slot);
     for (size_t i = 0; i < m->cap; i++)
         if (m->slot[i].key)
-            *slot_of(&big, m->slot[i].key) = m->slot[i];
+            *pickle_map_slot(&big, m->slot[i].key) = m->slot[i];
     free(m->slot);
     *m = big;
 }
@@ -58,8 +58,8 @@ struct pickle_fact *pickle_map_get(struct pickle_map *m, const struct pk *key)
     struct pickle_fact *f;
 
     if (4 * m->n >= 3 * m->cap)
-        grow(m);
-    f = slot_of(m, key);
+        pickle_map_grow(m);
+    f = pickle_map_slot(m, key);
     if (!f->key) {
         f->key = key;
         m->n++;

@@ -79,7 +79,7 @@ static void each(struct pickle_memo *o, const uint8_t *p, size_t len, memo_fn *f
 }
 
 /* Set o->n to one more than the highest number that a PUT stores, and count the MEMOIZE opcodes in n_stored. */
-static void count(struct pickle_memo *o, uint8_t op, uint32_t i)
+static void count_memo_numbers(struct pickle_memo *o, uint8_t op, uint32_t i)
 {
     if (op == 0x94)
         o->n_stored += o->n_stored < PICKLE_MAX_MEMO;
@@ -99,7 +99,7 @@ void pickle_memo_scan(struct pickle_memo *o, const uint8_t *p, size_t len)
     uint32_t n = 0;
 
     *o = (struct pickle_memo){0};
-    each(o, p, len, count);
+    each(o, p, len, count_memo_numbers);
     /*
      * MEMOIZE uses the count of stored values as its number. PUT opcodes store at most n of them, so the sum is an
      * upper bound.

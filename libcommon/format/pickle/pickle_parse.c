@@ -8,8 +8,8 @@
  *   memo    index -> node, so that one node can have several parents
  *   (, x.., t/u/e   everything above the newest mark becomes a tuple / pairs / items
  *
- * There are two phases. run() builds the tree. settle() walks it once, refuses cycles, excessive depth and
- * bombs, finds the opaque nodes, and makes the lists in struct pk_tree.
+ * There are two phases. run_pickle_machine() builds the tree. resolve_node() walks it once, refuses cycles, excessive
+ * depth and bombs, finds the opaque nodes, and makes the lists in struct pk_tree.
  */
 #include "libcommon/base/text.h"
 #include "libcommon/format/pickle/pickle.h"
@@ -77,7 +77,7 @@ struct machine {
 };
 
 static int __attribute__((format(printf, 3, 0)))
-damaged_at(struct machine *m, uint64_t at, const char *fmt, va_list ap)
+report_pickle_damage_at(struct machine *m, uint64_t at, const char *fmt, va_list ap)
 {
     char text[256];
 
@@ -87,28 +87,28 @@ damaged_at(struct machine *m, uint64_t at, const char *fmt, va_list ap)
 }
 
 /* Report damage at the offset of the current opcode. Returns -1. */
-static int PRINTF_LIKE(2, 3) damaged(struct machine *m, const char *fmt, ...)
+static int PRINTF_LIKE(2, 3) report_pickle_damage(struct machine *m, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    damaged_at(m, m->op_at, fmt, ap);
+    report_pickle_damage_at(m, m->op_at, fmt, ap);
     va_end(ap);
     return -1;
 }
 
 static int too_big(struct machine *m)
 {
-    return damaged(m, "needs more than %zu MiB of memory", m->ceiling >> 20);
+    return report_pickle_damage(m, "needs more than %zu MiB of memory", m->ceiling >> 20);
 }
 
 /* Return the next n bytes of the stream, or NULL if fewer are left. */
-static const uint8_t *take(struct machine *m, uint64_t n)
+static const uint8_t *read_operand_bytes(struct machine *m, uint64_t n)
 {
     const uint8_t *p = m->p + m->at;
 
     if (n > m->len - m->at) {
-        damaged(m, "ends inside an operand of %llu bytes", (unsigned long long)n);
+        report_pickle_damage(m, "ends inside an operand of %llu bytes", (unsigned long long)n);
         return NULL;
     }
     m->at += n;
@@ -135,7 +135,7 @@ static int push(struct machine *m, struct pk *v)
     if (!v)
         return -1;
     if (m->n == PICKLE_MAX_STACK)
-        return damaged(m, "more than %u values on the stack", PICKLE_MAX_STACK);
+        return report_pickle_damage(m, "more than %u values on the stack", PICKLE_MAX_STACK);
     ARRAY_ROOM(m->stack, m->cap, m->n + 1);
     m->stack[m->n++] = v;
     return 0;
@@ -167,7 +167,7 @@ static uint32_t n_reachable(const struct machine *m)
 static struct pk *pop(struct machine *m)
 {
     if (n_reachable(m) == 0) {
-        damaged(m, "stack underflow");
+        report_pickle_damage(m, "stack underflow");
         return NULL;
     }
     m->n--;
@@ -178,7 +178,7 @@ static struct pk *pop(struct machine *m)
 static struct pk *top(struct machine *m)
 {
     if (n_reachable(m) == 0) {
-        damaged(m, "stack underflow");
+        report_pickle_damage(m, "stack underflow");
         return NULL;
     }
     return m->stack[m->n - 1];
@@ -187,7 +187,7 @@ static struct pk *top(struct machine *m)
 static int put_mark(struct machine *m)
 {
     if (m->n_marks == PICKLE_MAX_DEPTH)
-        return damaged(m, "nested deeper than %d", PICKLE_MAX_DEPTH);
+        return report_pickle_damage(m, "nested deeper than %d", PICKLE_MAX_DEPTH);
     m->mark[m->n_marks++] = m->n;
     return 0;
 }
@@ -201,7 +201,7 @@ static int64_t pop_to_mark(struct machine *m, struct pk ***item)
     uint32_t from;
 
     if (!m->n_marks)
-        return damaged(m, "no mark on the stack");
+        return report_pickle_damage(m, "no mark on the stack");
     from = m->mark[--m->n_marks];
     *item = m->stack + from;
     from = m->n - from;
@@ -217,7 +217,7 @@ static int memo_put(struct machine *m, uint32_t i)
     if (!v)
         return -1;
     if (i >= PICKLE_MAX_MEMO)
-        return damaged(m, "memo index %u, at most %u are supported", i, PICKLE_MAX_MEMO);
+        return report_pickle_damage(m, "memo index %u, at most %u are supported", i, PICKLE_MAX_MEMO);
     if (pickle_memo_put(&m->memo, i, v)) {
         if (v != m->row.v)
             m->row.v = NULL;
@@ -230,7 +230,7 @@ static int memo_get(struct machine *m, uint32_t i)
 {
     struct pk *v = pickle_memo_get(&m->memo, i);
 
-    return v ? push(m, v) : damaged(m, "memo index %u was never stored", i);
+    return v ? push(m, v) : report_pickle_damage(m, "memo index %u was never stored", i);
 }
 
 /* ---- scalars ---- */
@@ -247,7 +247,7 @@ static int push_int(struct machine *m, enum pk_type type, int64_t i)
 
 static int push_float(struct machine *m)
 {
-    const uint8_t *p = take(m, 8);
+    const uint8_t *p = read_operand_bytes(m, 8);
     struct pk *v = p ? new_node(m, PK_FLOAT) : NULL;
     uint64_t bits = 0;
 
@@ -273,7 +273,7 @@ static int push_string(struct machine *m, enum pk_type type, const uint8_t *p, u
 /* Push an integer in two's complement, little-endian, of any length. It becomes a PK_INT if it fits. */
 static int push_long(struct machine *m, uint64_t n)
 {
-    const uint8_t *p = take(m, n);
+    const uint8_t *p = read_operand_bytes(m, n);
     uint64_t v = 0;
 
     if (!p)
@@ -292,32 +292,32 @@ static int push_long(struct machine *m, uint64_t n)
 static bool is_utf8(const uint8_t *p, uint64_t n) { return utf8_check_python((const char *)p, n) == n; }
 
 /* Read a length of 1, 4 or 8 bytes and return the bytes that it announces. */
-static const uint8_t *take_counted(struct machine *m, int len_bytes, uint64_t *len)
+static const uint8_t *read_counted_operand(struct machine *m, int len_bytes, uint64_t *len)
 {
-    const uint8_t *p = take(m, (uint64_t)len_bytes);
+    const uint8_t *p = read_operand_bytes(m, (uint64_t)len_bytes);
 
     if (!p)
         return NULL;
     *len = len_bytes == 1 ? *p : len_bytes == 4 ? get_le32(p) : get_le64(p);
-    return take(m, *len);
+    return read_operand_bytes(m, *len);
 }
 
 static int push_unicode(struct machine *m, int len_bytes)
 {
     uint64_t len;
-    const uint8_t *p = take_counted(m, len_bytes, &len);
+    const uint8_t *p = read_counted_operand(m, len_bytes, &len);
 
     if (!p)
         return -1;
     if (!is_utf8(p, len))
-        return damaged(m, "a string of %llu bytes is not UTF-8", (unsigned long long)len);
+        return report_pickle_damage(m, "a string of %llu bytes is not UTF-8", (unsigned long long)len);
     return push_string(m, PK_STR, p, len);
 }
 
 static int push_bytes(struct machine *m, int len_bytes)
 {
     uint64_t len;
-    const uint8_t *p = take_counted(m, len_bytes, &len);
+    const uint8_t *p = read_counted_operand(m, len_bytes, &len);
 
     return p ? push_string(m, PK_BYTES, p, len) : -1;
 }
@@ -326,7 +326,7 @@ static int push_bytes(struct machine *m, int len_bytes)
 static int push_str8(struct machine *m, int len_bytes)
 {
     uint64_t len;
-    const uint8_t *p = take_counted(m, len_bytes, &len);
+    const uint8_t *p = read_counted_operand(m, len_bytes, &len);
 
     return p ? push_string(m, is_utf8(p, len) ? PK_STR : PK_BYTES, p, len) : -1;
 }
@@ -343,11 +343,11 @@ static size_t word_len(const uint8_t *p, size_t room)
 
 static int no_word(struct machine *m)
 {
-    return damaged(m, "a global whose module or name is no plain word of at most %d letters", MAX_NAME);
+    return report_pickle_damage(m, "a global whose module or name is no plain word of at most %d letters", MAX_NAME);
 }
 
 /* Read one line of a GLOBAL. */
-static char *take_line(struct machine *m)
+static char *read_global_line(struct machine *m)
 {
     const uint8_t *p = m->p + m->at;
     size_t room = m->len - m->at, n = word_len(p, room);
@@ -368,7 +368,7 @@ static int push_global(struct machine *m)
 {
     struct pk *v = new_node(m, PK_GLOBAL);
 
-    if (!v || !(v->module = take_line(m)) || !(v->name = take_line(m)))
+    if (!v || !(v->module = read_global_line(m)) || !(v->name = read_global_line(m)))
         return -1;
     return push(m, v);
 }
@@ -444,7 +444,7 @@ static int push_marked_tuple(struct machine *m)
 static int push_small_tuple(struct machine *m, uint32_t n)
 {
     if (n_reachable(m) < n)
-        return damaged(m, "stack underflow");
+        return report_pickle_damage(m, "stack underflow");
     m->n -= n;
     lower(m);
     return push_tuple(m, m->stack + m->n, n);
@@ -460,7 +460,7 @@ static struct pk *container(struct machine *m, enum pk_type type)
     if (!v || v->type == type)
         return v;
     if ((v->type != PK_CALL && v->type != PK_OBJ) || v->state || (v->fill && v->fill->type != type)) {
-        damaged(m, "%s to a value that takes none", type == PK_LIST ? "appends" : "sets items");
+        report_pickle_damage(m, "%s to a value that takes none", type == PK_LIST ? "appends" : "sets items");
         return NULL;
     }
     if (!v->fill)
@@ -468,7 +468,7 @@ static struct pk *container(struct machine *m, enum pk_type type)
     return v->fill;
 }
 
-static int add_items(struct machine *m, struct pk **item, int64_t n)
+static int append_list_items(struct machine *m, struct pk **item, int64_t n)
 {
     struct pk *v = container(m, PK_LIST);
 
@@ -487,7 +487,7 @@ static int add_pairs(struct machine *m, struct pk **item, int64_t n)
     if (!v)
         return -1;
     if (n % 2)
-        return damaged(m, "a key without a value");
+        return report_pickle_damage(m, "a key without a value");
     if (room(m, v, 2 * v->n, (uint32_t)n) < 0)
         return -1;
     if (n)
@@ -496,7 +496,7 @@ static int add_pairs(struct machine *m, struct pk **item, int64_t n)
     return 0;
 }
 
-static int add_members(struct machine *m, struct pk **item, int64_t n)
+static int add_set_members(struct machine *m, struct pk **item, int64_t n)
 {
     struct pk *v = top(m);
 
@@ -504,7 +504,7 @@ static int add_members(struct machine *m, struct pk **item, int64_t n)
         return -1;
     changed(m, v);
     if (v->type != PK_SET)
-        return damaged(m, "adds members to a value that takes none");
+        return report_pickle_damage(m, "adds members to a value that takes none");
     if (room(m, v, v->n, (uint32_t)n) < 0)
         return -1;
     if (n)
@@ -524,7 +524,7 @@ static int add_marked(struct machine *m, int (*add)(struct machine *, struct pk 
 static int add_top(struct machine *m, uint32_t n, int (*add)(struct machine *, struct pk **, int64_t))
 {
     if (n_reachable(m) <= n)
-        return damaged(m, "stack underflow");
+        return report_pickle_damage(m, "stack underflow");
     m->n -= n;
     lower(m);
     return add(m, m->stack + m->n, n);
@@ -549,8 +549,8 @@ static void begin_row(struct machine *m, struct pk *v)
 }
 
 /*
- * Finish the open row: its object, on top of the stack, has received its state. If take() accepts the object, a
- * PK_ROW node replaces it.
+ * Finish the open row: its object, on top of the stack, has received its state. If read_operand_bytes() accepts the
+ * object, a PK_ROW node replaces it.
  */
 static int end_row(struct machine *m)
 {
@@ -582,10 +582,10 @@ static int push_act(struct machine *m, enum pk_type type)
     if (!args || (type != PK_PERSID && !fn))
         return -1;
     if (args->type != PK_TUPLE)
-        return damaged(m, "arguments that are no tuple");
+        return report_pickle_damage(m, "arguments that are no tuple");
     /* A nested class is pickled as getattr(outer, 'inner'), so fn may also be a call. */
     if (fn && fn->type != PK_GLOBAL && fn->type != PK_CALL)
-        return damaged(m, "calls something that is no global");
+        return report_pickle_damage(m, "calls something that is no global");
     v = new_node(m, type);
     if (!v)
         return -1;
@@ -640,7 +640,7 @@ static int push_newobj_ex(struct machine *m)
     if (!named)
         return -1;
     if (named->type != PK_DICT || named->n)
-        return damaged(m, "makes an object with keyword arguments");
+        return report_pickle_damage(m, "makes an object with keyword arguments");
     return push_act(m, PK_OBJ);
 }
 
@@ -650,27 +650,27 @@ static int push_newobj_ex(struct machine *m)
  */
 static int frame(struct machine *m)
 {
-    const uint8_t *p = take(m, 8);
+    const uint8_t *p = read_operand_bytes(m, 8);
     uint64_t len = p ? get_le64(p) : 0;
 
     if (!p)
         return -1;
     if (m->op_at < m->frame_end)
-        return damaged(m, "a frame inside a frame");
+        return report_pickle_damage(m, "a frame inside a frame");
     if (len > m->len - m->at)
-        return damaged(m, "a frame of %llu bytes, %zu are left", (unsigned long long)len, m->len - m->at);
+        return report_pickle_damage(m, "a frame of %llu bytes, %zu are left", (unsigned long long)len, m->len - m->at);
     m->frame_end = m->at + (size_t)len;
     return 0;
 }
 
-static int build(struct machine *m)
+static int set_object_state(struct machine *m)
 {
     struct pk *state = pop(m), *v = state ? top(m) : NULL;
 
     if (!v)
         return -1;
     if ((v->type != PK_CALL && v->type != PK_OBJ) || v->state)
-        return damaged(m, "sets the state of a value that takes none");
+        return report_pickle_damage(m, "sets the state of a value that takes none");
     changed(m, v);
     v->state = state;
     return m->row.v == v ? end_row(m) : 0;
@@ -678,12 +678,12 @@ static int build(struct machine *m)
 
 static int proto(struct machine *m)
 {
-    const uint8_t *p = take(m, 1);
+    const uint8_t *p = read_operand_bytes(m, 1);
 
     if (!p)
         return -1;
     if (m->op_at != 0)
-        return damaged(m, "a protocol number in the middle");
+        return report_pickle_damage(m, "a protocol number in the middle");
     if (*p > PROTOCOL_MAX) {
         err_data(m->e, m->name, m->op_at, "pickle protocol %d is not supported (up to %d are)", *p, PROTOCOL_MAX);
         return -1;
@@ -696,7 +696,7 @@ static int proto(struct machine *m)
 static int run_memo(struct machine *m, uint8_t op)
 {
     bool wide = op == OP_LONG_BINPUT || op == OP_LONG_BINGET;
-    const uint8_t *p = take(m, wide ? 4 : 1);
+    const uint8_t *p = read_operand_bytes(m, wide ? 4 : 1);
     uint32_t i;
 
     if (!p)
@@ -709,7 +709,7 @@ static int run_int(struct machine *m, uint8_t op)
 {
     static const uint8_t width[256] = { [OP_BININT] = 4, [OP_BININT1] = 1, [OP_BININT2] = 2,
                                         [OP_LONG1] = 1, [OP_LONG4] = 4 };
-    const uint8_t *p = take(m, width[op]);
+    const uint8_t *p = read_operand_bytes(m, width[op]);
 
     if (!p)
         return -1;
@@ -733,15 +733,15 @@ static int step_newer(struct machine *m, uint8_t op)
     case OP_BINUNICODE8:    return push_unicode(m, 8);
     case OP_BYTEARRAY8:     return push_bytearray(m);
     case OP_EMPTY_SET:      return push(m, new_node(m, PK_SET));
-    case OP_ADDITEMS:       return add_marked(m, add_members);
+    case OP_ADDITEMS:       return add_marked(m, add_set_members);
     case OP_FROZENSET:      return push_frozenset(m);
     case OP_NEWOBJ_EX:      return push_newobj_ex(m);
     case OP_STACK_GLOBAL:   return push_stack_global(m);
     case OP_MEMOIZE:        return memo_put(m, m->memo.n_stored);
     case OP_FRAME:          return frame(m);
     case OP_NEXT_BUFFER:
-    case OP_READONLY_BUFFER: return damaged(m, "its bytes lie in a buffer outside of it");
-    default:                return damaged(m, "unsupported opcode 0x%02x", op);
+    case OP_READONLY_BUFFER: return report_pickle_damage(m, "its bytes lie in a buffer outside of it");
+    default:                return report_pickle_damage(m, "unsupported opcode 0x%02x", op);
     }
 }
 
@@ -769,15 +769,15 @@ static int step(struct machine *m, uint8_t op)
     case OP_TUPLE2:
     case OP_TUPLE3:         return push_small_tuple(m, op - OP_TUPLE1 + 1u);
     case OP_TUPLE:          return push_marked_tuple(m);
-    case OP_APPEND:         return add_top(m, 1, add_items);
-    case OP_APPENDS:        return add_marked(m, add_items);
+    case OP_APPEND:         return add_top(m, 1, append_list_items);
+    case OP_APPENDS:        return add_marked(m, append_list_items);
     case OP_SETITEM:        return add_top(m, 2, add_pairs);
     case OP_SETITEMS:       return add_marked(m, add_pairs);
     case OP_GLOBAL:         return push_global(m);
     case OP_REDUCE:         return push_act(m, PK_CALL);
     case OP_NEWOBJ:         return push_act(m, PK_OBJ);
     case OP_BINPERSID:      return push_act(m, PK_PERSID);
-    case OP_BUILD:          return build(m);
+    case OP_BUILD:          return set_object_state(m);
     case OP_BINPUT:
     case OP_LONG_BINPUT:
     case OP_BINGET:
@@ -786,12 +786,12 @@ static int step(struct machine *m, uint8_t op)
     }
 }
 
-static int run(struct machine *m)
+static int run_pickle_machine(struct machine *m)
 {
     for (;;) {
         m->op_at = m->at;
         if (m->at == m->len)
-            return damaged(m, "ends without STOP");
+            return report_pickle_damage(m, "ends without STOP");
         if (m->p[m->at] == OP_STOP)
             break;
         m->at++;
@@ -799,9 +799,9 @@ static int run(struct machine *m)
             return -1;
     }
     if (m->at + 1 != m->len)
-        return damaged(m, "%zu bytes after STOP", m->len - m->at - 1);
+        return report_pickle_damage(m, "%zu bytes after STOP", m->len - m->at - 1);
     if (m->n != 1 || m->n_marks)
-        return damaged(m, "STOP with %u values on the stack, expected 1", m->n);
+        return report_pickle_damage(m, "STOP with %u values on the stack, expected 1", m->n);
     return 0;
 }
 
@@ -816,17 +816,17 @@ struct lists {
 };
 
 /* Report damage at the offset where the node was made. Returns -1. */
-static int PRINTF_LIKE(3, 4) refused(struct lists *l, const struct pk *v, const char *fmt, ...)
+static int PRINTF_LIKE(3, 4) report_node_damage(struct lists *l, const struct pk *v, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    damaged_at(l->m, v->at, fmt, ap);
+    report_pickle_damage_at(l->m, v->at, fmt, ap);
     va_end(ap);
     return -1;
 }
 
-static int key_cmp(const void *pa, const void *pb)
+static int compare_dict_keys(const void *pa, const void *pb)
 {
     const struct pk *a = *(struct pk *const *)pa, *b = *(struct pk *const *)pb;
 
@@ -843,7 +843,7 @@ static int key_cmp(const void *pa, const void *pb)
  * Returns true for scalar values. The key of a scalar may be any text, such as a token of a vocabulary. The key of
  * another value is the name of a tensor or of a part of the state.
  */
-static bool is_scalar(const struct pk *v)
+static bool is_scalar_node(const struct pk *v)
 {
     return v->type <= PK_BYTES;
 }
@@ -852,7 +852,7 @@ static bool is_scalar(const struct pk *v)
  * Refuse duplicate and invalid keys. Python would silently keep the second value of a duplicate key, and no writer
  * makes such a dict.
  */
-static int check_keys(struct lists *l, const struct pk *dict)
+static int check_dict_keys(struct lists *l, const struct pk *dict)
 {
     struct pk **key = xmalloc((dict->n + 1) * sizeof *key);
     uint32_t n = 0;
@@ -864,27 +864,27 @@ static int check_keys(struct lists *l, const struct pk *dict)
         if (k->type == PK_STR || k->type == PK_INT)
             key[n++] = k;
         else if (k->type == PK_LIST || k->type == PK_DICT || k->type == PK_SET)
-            rc = refused(l, k, "a dict key that cannot be one");
-        if (rc == 0 && k->type == PK_STR && !is_scalar(dict->item[2 * i + 1]) && memchr(k->str, '\0', k->len))
-            rc = refused(l, k, "a name with a NUL in it");
+            rc = report_node_damage(l, k, "a dict key that cannot be one");
+        if (rc == 0 && k->type == PK_STR && !is_scalar_node(dict->item[2 * i + 1]) && memchr(k->str, '\0', k->len))
+            rc = report_node_damage(l, k, "a name with a NUL in it");
     }
     if (n > 1)
-        qsort(key, n, sizeof *key, key_cmp);
+        qsort(key, n, sizeof *key, compare_dict_keys);
     for (uint32_t i = 1; i < n && rc == 0; i++)
-        if (key_cmp(&key[i - 1], &key[i]) == 0)
-            rc = refused(l, key[i], "a key stands twice in one dict");
+        if (compare_dict_keys(&key[i - 1], &key[i]) == 0)
+            rc = report_node_damage(l, key[i], "a key stands twice in one dict");
     free(key);
     return rc;
 }
 
-static int settle(struct lists *l, struct pk *v, int depth, bool called);
+static int resolve_node(struct lists *l, struct pk *v, int depth, bool called);
 
 /* Walk a child and add its weight and height to its parent. */
-static int settle_child(struct lists *l, struct pk *v, struct pk *child, int depth, bool called)
+static int resolve_child_node(struct lists *l, struct pk *v, struct pk *child, int depth, bool called)
 {
     if (!child)
         return 0;
-    if (settle(l, child, depth + 1, called) < 0)
+    if (resolve_node(l, child, depth + 1, called) < 0)
         return -1;
     if (child->height + 1 > v->height)
         v->height = (uint8_t)(child->height + 1);
@@ -892,7 +892,7 @@ static int settle_child(struct lists *l, struct pk *v, struct pk *child, int dep
     return 0;
 }
 
-static int settle_children(struct lists *l, struct pk *v, int depth)
+static int resolve_child_nodes(struct lists *l, struct pk *v, int depth)
 {
     uint64_t n = 0;
 
@@ -907,17 +907,17 @@ static int settle_children(struct lists *l, struct pk *v, int depth)
         n = 2 * (uint64_t)v->n;
         break;
     case PK_CALL: case PK_OBJ: case PK_PERSID:
-        if (settle_child(l, v, v->fn, depth, true) < 0 || settle_child(l, v, v->args, depth, false) < 0 ||
-            settle_child(l, v, v->fill, depth, false) < 0)
+        if (resolve_child_node(l, v, v->fn, depth, true) < 0 || resolve_child_node(l, v, v->args, depth, false) < 0 ||
+            resolve_child_node(l, v, v->fill, depth, false) < 0)
             return -1;
-        return settle_child(l, v, v->state, depth, false);
+        return resolve_child_node(l, v, v->state, depth, false);
     default:
         return 0;
     }
     for (uint64_t i = 0; i < n; i++)
-        if (settle_child(l, v, v->item[i], depth, false) < 0)
+        if (resolve_child_node(l, v, v->item[i], depth, false) < 0)
             return -1;
-    return v->type == PK_DICT ? check_keys(l, v) : 0;
+    return v->type == PK_DICT ? check_dict_keys(l, v) : 0;
 }
 
 static void list_node(struct lists *l, struct pk *v, bool called)
@@ -934,23 +934,25 @@ static void list_node(struct lists *l, struct pk *v, bool called)
     }
 }
 
-static int settle(struct lists *l, struct pk *v, int depth, bool called)
+static int resolve_node(struct lists *l, struct pk *v, int depth, bool called)
 {
     /* A global may be called in one place and be a value in another. */
     if (v->mark == DONE && v->type == PK_GLOBAL && !called && !v->opaque)
         list_node(l, v, false);
     if (v->mark == DONE)
-        return depth + v->height < PICKLE_MAX_DEPTH ? 0 : refused(l, v, "nested deeper than %d", PICKLE_MAX_DEPTH);
+        return depth + v->height < PICKLE_MAX_DEPTH
+                   ? 0
+                   : report_node_damage(l, v, "nested deeper than %d", PICKLE_MAX_DEPTH);
     if (v->mark == ON_PATH)
-        return refused(l, v, "a value that contains itself");
+        return report_node_damage(l, v, "a value that contains itself");
     if (depth >= PICKLE_MAX_DEPTH)
-        return refused(l, v, "nested deeper than %d", PICKLE_MAX_DEPTH);
+        return report_node_damage(l, v, "nested deeper than %d", PICKLE_MAX_DEPTH);
     v->mark = ON_PATH;
     v->weight = 1;
-    if (settle_children(l, v, depth) < 0)
+    if (resolve_child_nodes(l, v, depth) < 0)
         return -1;
     if (v->weight > PICKLE_MAX_WEIGHT)
-        return refused(l, v, "shared values unfold to more than %u", PICKLE_MAX_WEIGHT);
+        return report_node_damage(l, v, "shared values unfold to more than %u", PICKLE_MAX_WEIGHT);
     v->mark = DONE;
     list_node(l, v, called && v->type == PK_GLOBAL);
     return 0;
@@ -978,10 +980,10 @@ static int keep_list(struct machine *m, const struct pk **list, uint32_t n, cons
     return 0;
 }
 
-static int finish(struct machine *m, struct pk_tree *t)
+static int finish_pickle_tree(struct machine *m, struct pk_tree *t)
 {
     struct lists l = { .m = m };
-    int rc = settle(&l, m->stack[0], 0, false);
+    int rc = resolve_node(&l, m->stack[0], 0, false);
 
     if (rc == 0)
         rc = keep_list(m, l.opaque, l.n_opaque, &t->opaque);
@@ -1009,9 +1011,9 @@ static int parse(struct machine *m, struct pk_tree *out)
     m->a = out->arena = arena_new(m->ceiling);
     ARRAY_ROOM(m->stack, m->cap, 256);
     pickle_memo_scan(&m->memo, m->p, m->len);
-    rc = run(m);
+    rc = run_pickle_machine(m);
     if (rc == 0)
-        rc = finish(m, out);
+        rc = finish_pickle_tree(m, out);
     if (rc < 0)
         pk_tree_free(out);
     free(m->stack);

@@ -30,21 +30,21 @@ bool pk_is_none(const struct pk *v)
     return !v || v->type == PK_NONE;
 }
 
-static bool is_plain(const struct pk *v, int depth)
+static bool is_plain_data(const struct pk *v, int depth)
 {
     uint32_t n = v->type == PK_DICT ? 2 * v->n : v->type == PK_LIST || v->type == PK_TUPLE ? v->n : 0;
 
     if (v->type > PK_DICT || v->type == PK_SET || v->type == PK_BIGINT || depth > 32)
         return false;
     for (uint32_t i = 0; i < n; i++)
-        if (!is_plain(v->item[i], depth + 1))
+        if (!is_plain_data(v->item[i], depth + 1))
             return false;
     return true;
 }
 
 bool pk_is_plain(const struct pk *v)
 {
-    return is_plain(v, 0);
+    return is_plain_data(v, 0);
 }
 
 const char *pk_as_str(const struct pk *v)
@@ -260,7 +260,7 @@ const char *pk_enum(const struct pk *v, int64_t *value)
 
 /* ---- paths ---- */
 
-static void add_step(struct strbuf *out, const struct pk *key, uint32_t i)
+static void append_path_step(struct strbuf *out, const struct pk *key, uint32_t i)
 {
     if (out->len)
         strbuf_add(out, ".", 1);
@@ -285,7 +285,7 @@ bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out)
         return true;
     item = dict ? pk_pairs(root, &n) : pk_items(root, &n);
     for (uint32_t i = 0; item && i < n; i++) {
-        add_step(out, dict ? item[2 * i] : NULL, i);
+        append_path_step(out, dict ? item[2 * i] : NULL, i);
         if (pk_path(item[dict ? 2 * i + 1 : i], node, out))
             return true;
         out->len = len;
@@ -295,7 +295,7 @@ bool pk_path(const struct pk *root, const struct pk *node, struct strbuf *out)
 
 /* ---- constructing ---- */
 
-static struct pk *make(struct arena *a, enum pk_type type)
+static struct pk *make_pickle_node(struct arena *a, enum pk_type type)
 {
     struct pk *v = arena_alloc(a, sizeof *v);
 
@@ -305,12 +305,12 @@ static struct pk *make(struct arena *a, enum pk_type type)
 
 struct pk *pk_none(struct arena *a)
 {
-    return make(a, PK_NONE);
+    return make_pickle_node(a, PK_NONE);
 }
 
 struct pk *pk_bool(struct arena *a, bool b)
 {
-    struct pk *v = make(a, PK_BOOL);
+    struct pk *v = make_pickle_node(a, PK_BOOL);
 
     v->i = b;
     return v;
@@ -318,7 +318,7 @@ struct pk *pk_bool(struct arena *a, bool b)
 
 struct pk *pk_int(struct arena *a, int64_t i)
 {
-    struct pk *v = make(a, PK_INT);
+    struct pk *v = make_pickle_node(a, PK_INT);
 
     v->i = i;
     return v;
@@ -326,7 +326,7 @@ struct pk *pk_int(struct arena *a, int64_t i)
 
 struct pk *pk_float(struct arena *a, double f)
 {
-    struct pk *v = make(a, PK_FLOAT);
+    struct pk *v = make_pickle_node(a, PK_FLOAT);
 
     v->f = f;
     return v;
@@ -334,7 +334,7 @@ struct pk *pk_float(struct arena *a, double f)
 
 struct pk *pk_str(struct arena *a, const char *s)
 {
-    struct pk *v = make(a, PK_STR);
+    struct pk *v = make_pickle_node(a, PK_STR);
 
     v->len = strlen(s);
     v->str = arena_strndup(a, s, v->len);
@@ -343,17 +343,17 @@ struct pk *pk_str(struct arena *a, const char *s)
 
 struct pk *pk_list(struct arena *a)
 {
-    return make(a, PK_LIST);
+    return make_pickle_node(a, PK_LIST);
 }
 
 struct pk *pk_tuple(struct arena *a)
 {
-    return make(a, PK_TUPLE);
+    return make_pickle_node(a, PK_TUPLE);
 }
 
 struct pk *pk_dict(struct arena *a)
 {
-    return make(a, PK_DICT);
+    return make_pickle_node(a, PK_DICT);
 }
 
 struct pk *pk_ordered_dict(struct arena *a)
@@ -366,7 +366,7 @@ struct pk *pk_ordered_dict(struct arena *a)
 
 struct pk *pk_global(struct arena *a, const char *module, const char *name)
 {
-    struct pk *v = make(a, PK_GLOBAL);
+    struct pk *v = make_pickle_node(a, PK_GLOBAL);
 
     v->module = arena_strndup(a, module, strlen(module));
     v->name = arena_strndup(a, name, strlen(name));
@@ -375,7 +375,7 @@ struct pk *pk_global(struct arena *a, const char *module, const char *name)
 
 struct pk *pk_call(struct arena *a, struct pk *fn, struct pk *args)
 {
-    struct pk *v = make(a, PK_CALL);
+    struct pk *v = make_pickle_node(a, PK_CALL);
 
     v->fn = fn;
     v->args = args;
@@ -384,7 +384,7 @@ struct pk *pk_call(struct arena *a, struct pk *fn, struct pk *args)
 
 struct pk *pk_object(struct arena *a, const char *module, const char *name, struct pk *state)
 {
-    struct pk *v = make(a, PK_OBJ);
+    struct pk *v = make_pickle_node(a, PK_OBJ);
 
     v->fn = pk_global(a, module, name);
     v->args = pk_tuple(a);
@@ -393,7 +393,7 @@ struct pk *pk_object(struct arena *a, const char *module, const char *name, stru
 }
 
 /* Make room for `more` (1 or 2) pointers after the first `used` of v->item. */
-static void grow(struct arena *a, struct pk *v, uint32_t used, uint32_t more)
+static void grow_node_items(struct arena *a, struct pk *v, uint32_t used, uint32_t more)
 {
     struct pk **item;
 
@@ -408,7 +408,7 @@ static void grow(struct arena *a, struct pk *v, uint32_t used, uint32_t more)
 
 void pk_add(struct arena *a, struct pk *v, struct pk *x)
 {
-    grow(a, v, v->n, 1);
+    grow_node_items(a, v, v->n, 1);
     v->item[v->n++] = x;
 }
 
@@ -431,13 +431,13 @@ static void index_next(struct pk *d)
 }
 
 /* Append a pair whose key is new. */
-static void append(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
+static void append_dict_pair(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
 {
     struct pk *d = dict_of(dict);
 
     if (!d)
         d = dict->fill = pk_dict(a);    /* an OrderedDict that was empty in its file */
-    grow(a, d, 2 * d->n, 2);
+    grow_node_items(a, d, 2 * d->n, 2);
     d->item[2 * d->n] = key;
     d->item[2 * d->n + 1] = v;
     d->n++;
@@ -466,7 +466,7 @@ static int64_t find_indexed(struct arena *a, struct pk *d, const struct pk *key)
     return i < 0 ? -1 : same_key(key, d->item[2 * i]) ? i : -2;
 }
 
-static int64_t find_pair(struct arena *a, struct pk *d, const struct pk *key)
+static int64_t find_dict_pair(struct arena *a, struct pk *d, const struct pk *key)
 {
     int64_t found = d ? find_indexed(a, d, key) : -1;
 
@@ -481,12 +481,12 @@ static int64_t find_pair(struct arena *a, struct pk *d, const struct pk *key)
 void pk_set(struct arena *a, struct pk *dict, struct pk *key, struct pk *v)
 {
     struct pk *d = dict_of(dict);
-    const int64_t i = find_pair(a, d, key);
+    const int64_t i = find_dict_pair(a, d, key);
 
     if (i >= 0)
         d->item[2 * i + 1] = v;
     else
-        append(a, dict, key, v);
+        append_dict_pair(a, dict, key, v);
 }
 
 void pk_set_str(struct arena *a, struct pk *dict, const char *key, struct pk *v)
@@ -523,7 +523,7 @@ struct copier {
     void *ctx;
 };
 
-static struct pk *copy(struct copier *c, const struct pk *v);
+static struct pk *copy_pickle_node(struct copier *c, const struct pk *v);
 
 static void copy_inside(struct copier *c, struct pk *to, const struct pk *v)
 {
@@ -542,20 +542,20 @@ static void copy_inside(struct copier *c, struct pk *to, const struct pk *v)
         to->index = NULL;
         to->item = arena_alloc(c->a, n * sizeof *to->item);
         for (uint32_t i = 0; i < n; i++)
-            to->item[i] = copy(c, v->item[i]);
+            to->item[i] = copy_pickle_node(c, v->item[i]);
         break;
     case PK_CALL: case PK_OBJ: case PK_PERSID:
-        to->fn = v->fn ? copy(c, v->fn) : NULL;
-        to->args = copy(c, v->args);
-        to->state = v->state ? copy(c, v->state) : NULL;
-        to->fill = v->fill ? copy(c, v->fill) : NULL;
+        to->fn = v->fn ? copy_pickle_node(c, v->fn) : NULL;
+        to->args = copy_pickle_node(c, v->args);
+        to->state = v->state ? copy_pickle_node(c, v->state) : NULL;
+        to->fill = v->fill ? copy_pickle_node(c, v->fill) : NULL;
         break;
     default:
         break;
     }
 }
 
-static struct pk *copy(struct copier *c, const struct pk *v)
+static struct pk *copy_pickle_node(struct copier *c, const struct pk *v)
 {
     struct pk *to = pickle_map_get(&c->map, v)->copy;
 
@@ -579,7 +579,7 @@ struct pk *pk_copy_swap(struct arena *a, const struct pk *v,
 
     if (!v)
         return pk_none(a);
-    to = copy(&c, v);
+    to = copy_pickle_node(&c, v);
 
     pickle_map_free(&c.map);
     return to;

@@ -20,30 +20,30 @@ struct pickle_writer {
 /* The number of items that CPython writes between a mark and its SETITEMS, so that no reader's stack grows much. */
 enum { BATCH = 1000 };
 
-static bool is_scalar(const struct pk *v)
+static bool is_unmemoized_scalar(const struct pk *v)
 {
     return v->type <= PK_INT || v->type == PK_FLOAT || (v->type == PK_TUPLE && v->n == 0);
 }
 
-static void count(struct pickle_writer *w, const struct pk *v)
+static void count_node_refs(struct pickle_writer *w, const struct pk *v)
 {
     uint32_t n = v->type == PK_DICT ? 2 * v->n : v->n;
 
-    if (is_scalar(v) || pickle_map_get(&w->map, v)->refs++)
+    if (is_unmemoized_scalar(v) || pickle_map_get(&w->map, v)->refs++)
         return;
     switch (v->type) {
     case PK_LIST: case PK_TUPLE: case PK_SET: case PK_DICT:
         for (uint32_t i = 0; i < n; i++)
-            count(w, v->item[i]);
+            count_node_refs(w, v->item[i]);
         break;
     case PK_CALL: case PK_OBJ: case PK_PERSID:
         if (v->fn)
-            count(w, v->fn);
-        count(w, v->args);
+            count_node_refs(w, v->fn);
+        count_node_refs(w, v->args);
         if (v->fill)
-            count(w, v->fill);
+            count_node_refs(w, v->fill);
         if (v->state)
-            count(w, v->state);
+            count_node_refs(w, v->state);
         break;
     default:
         break;
@@ -70,7 +70,7 @@ static void put_op32(struct pickle_writer *w, uint8_t op, uint32_t v)
     strbuf_add(w->out, b, 5);
 }
 
-static void put_int(struct pickle_writer *w, int64_t v)
+static void write_pickle_int(struct pickle_writer *w, int64_t v)
 {
     uint8_t b[10] = { 0x8a }, n = 8;
 
@@ -100,7 +100,7 @@ static void put_bigint(struct pickle_writer *w, const struct pk *v)
     strbuf_add(w->out, v->str, v->len);
 }
 
-static void put_float(struct pickle_writer *w, double f)
+static void write_pickle_float(struct pickle_writer *w, double f)
 {
     uint8_t b[9] = { 'G' };
     uint64_t bits;
@@ -123,7 +123,7 @@ static void put_global(struct pickle_writer *w, const char *module, const char *
 }
 
 /* Write bytes in the form of protocol 2: _codecs.encode(text, 'latin1'). */
-static void put_bytes(struct pickle_writer *w, const struct pk *v)
+static void write_pickle_bytes(struct pickle_writer *w, const struct pk *v)
 {
     struct strbuf text = {0};
 
@@ -159,11 +159,11 @@ static bool worth_memo(const struct pk *v, uint32_t refs, uint32_t next)
     return cost * refs < len * (refs - 1);
 }
 
-static void remember(struct pickle_writer *w, const struct pk *v)
+static void write_memo_put(struct pickle_writer *w, const struct pk *v)
 {
     struct pickle_fact *f;
 
-    if (is_scalar(v))
+    if (is_unmemoized_scalar(v))
         return;
     f = pickle_map_get(&w->map, v);
     if (f->memo || !worth_memo(v, f->refs, w->n_memo))
@@ -175,7 +175,7 @@ static void remember(struct pickle_writer *w, const struct pk *v)
     f->memo = ++w->n_memo;
 }
 
-static void put(struct pickle_writer *w, const struct pk *v);
+static void write_pickle_node(struct pickle_writer *w, const struct pk *v);
 
 /*
  * Write the items of v, each of `unit` pointers, in batches of at most BATCH. A batch of one item ends with opcode
@@ -189,7 +189,7 @@ static void put_batches(struct pickle_writer *w, const struct pk *v, uint32_t un
         if (n > 1)
             put_op(w, '(');
         for (uint32_t k = 0; k < n * unit; k++)
-            put(w, v->item[i * unit + k]);
+            write_pickle_node(w, v->item[i * unit + k]);
         put_op(w, n > 1 ? many : one);
         i += n;
     }
@@ -208,7 +208,7 @@ static void put_tuple(struct pickle_writer *w, const struct pk *v)
     if (v->n > 3)
         put_op(w, '(');
     for (uint32_t i = 0; i < v->n; i++)
-        put(w, v->item[i]);
+        write_pickle_node(w, v->item[i]);
     put_op(w, v->n == 0 ? ')' : v->n > 3 ? 't' : (uint8_t)(0x84 + v->n));
 }
 
@@ -225,14 +225,14 @@ static void put_set(struct pickle_writer *w, const struct pk *v)
 static void put_act(struct pickle_writer *w, const struct pk *v)
 {
     if (v->fn)
-        put(w, v->fn);
-    put(w, v->args);
+        write_pickle_node(w, v->fn);
+    write_pickle_node(w, v->args);
     put_op(w, v->type == PK_CALL ? 'R' : v->type == PK_OBJ ? 0x81 : 'Q');
 }
 
-static void put(struct pickle_writer *w, const struct pk *v)
+static void write_pickle_node(struct pickle_writer *w, const struct pk *v)
 {
-    const struct pickle_fact *f = is_scalar(v) ? NULL : pickle_map_get(&w->map, v);
+    const struct pickle_fact *f = is_unmemoized_scalar(v) ? NULL : pickle_map_get(&w->map, v);
 
     if (f && f->memo) {
         if (f->memo <= 256)
@@ -245,11 +245,11 @@ static void put(struct pickle_writer *w, const struct pk *v)
     case PK_NONE:   put_op(w, 'N'); break;
     case PK_BOOL:   put_op(w, v->i ? 0x88 : 0x89); break;
     case PK_ROW:        /* a tree with rows is never written */
-    case PK_INT:    put_int(w, v->i); break;
+    case PK_INT:    write_pickle_int(w, v->i); break;
     case PK_BIGINT: put_bigint(w, v); break;
-    case PK_FLOAT:  put_float(w, v->f); break;
+    case PK_FLOAT:  write_pickle_float(w, v->f); break;
     case PK_STR:    put_str(w, v->str, v->len); break;
-    case PK_BYTES:  put_bytes(w, v); break;
+    case PK_BYTES:  write_pickle_bytes(w, v); break;
     case PK_GLOBAL: put_global(w, v->module, v->name); break;
     case PK_TUPLE:  put_tuple(w, v); break;
     case PK_SET:    put_set(w, v); break;
@@ -257,7 +257,7 @@ static void put(struct pickle_writer *w, const struct pk *v)
     case PK_DICT:   put_op(w, '}'); break;
     case PK_CALL: case PK_OBJ: case PK_PERSID: put_act(w, v); break;
     }
-    remember(w, v);
+    write_memo_put(w, v);
     if (v->type == PK_LIST || v->type == PK_DICT)
         put_fill(w, v);
     if (v->type != PK_CALL && v->type != PK_OBJ)
@@ -265,7 +265,7 @@ static void put(struct pickle_writer *w, const struct pk *v)
     if (v->fill)
         put_fill(w, v->fill);
     if (v->state) {
-        put(w, v->state);
+        write_pickle_node(w, v->state);
         put_op(w, 'b');
     }
 }
@@ -275,8 +275,8 @@ void pickle_write(const struct pk *root, struct strbuf *out)
     struct pickle_writer w = { .out = out };
 
     put_op8(&w, 0x80, 2);
-    count(&w, root);
-    put(&w, root);
+    count_node_refs(&w, root);
+    write_pickle_node(&w, root);
     put_op(&w, '.');
     pickle_map_free(&w.map);
 }

@@ -35,7 +35,8 @@ static int flat_cmp(const void *a, const void *b, void *ctx)
 }
 
 /* Join shares [0, n) of one piece. */
-static struct tile_chunk join(struct arena *a, const struct dcp_entry *en, const struct tile_chunk *const *share, int n)
+static struct tile_chunk join_flat_shares(struct arena *a, const struct dcp_entry *en,
+                                          const struct tile_chunk *const *share, int n)
 {
     int64_t *at = arena_alloc(a, (size_t)en->n_whole * sizeof *at);
     int64_t *len = arena_alloc(a, (size_t)en->n_whole * sizeof *len);
@@ -69,7 +70,7 @@ int dcp_flat_unfold(struct arena *a, const struct dcp_entry *en, const struct ti
     for (int i = 0, k; i < n; i = k) {
         for (k = i + 1; k < n && memcmp(share[k]->at, share[i]->at, bytes) == 0; k++)
             ;
-        (*out)[n_out++] = join(a, en, share + i, k - i);
+        (*out)[n_out++] = join_flat_shares(a, en, share + i, k - i);
     }
     free(share);
     return n_out;

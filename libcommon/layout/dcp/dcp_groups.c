@@ -21,7 +21,7 @@ struct gathering {
 };
 
 /* Returns true if the entry belongs to an optimizer of the model. */
-static bool is_own(const struct dcp_naming *n, const struct dcp_entry *en)
+static bool is_own_optimizer_entry(const struct dcp_naming *n, const struct dcp_entry *en)
 {
     for (int i = 0; en->kind != DCP_ENTRY_OTHER && i < n->n_own; i++)
         if (strcmp(n->own[i], en->optimizer) == 0)
@@ -35,7 +35,7 @@ static bool is_own(const struct dcp_naming *n, const struct dcp_entry *en)
  * Returns a setting that the optimizer stores as a tensor of one number ("lr" of a captured step), or NULL if the
  * tensor is not one number.
  */
-static struct pk *number_of(struct gathering *d, const struct tmap *m)
+static struct pk *read_option_number(struct gathering *d, const struct tmap *m)
 {
     struct err e = {0};
     char bytes[8];
@@ -50,12 +50,12 @@ static struct pk *number_of(struct gathering *d, const struct tmap *m)
  * Returns the key of an entry's group. If there are several optimizers the key includes the optimizer, to keep their
  * groups apart.
  */
-static const char *key_of(struct gathering *d, const struct dcp_entry *en)
+static const char *option_group_key(struct gathering *d, const struct dcp_entry *en)
 {
     return d->n->n_own == 1 ? en->of : arena_fmt(d->a, "%s%s", en->optimizer, en->of);
 }
 
-static void take_option(struct gathering *d, const struct dcp_entry *en)
+static void read_group_option(struct gathering *d, const struct dcp_entry *en)
 {
     struct source_hit hit;
     struct pk *v = NULL;
@@ -65,12 +65,12 @@ static void take_option(struct gathering *d, const struct dcp_entry *en)
     if (!source_find(d->s, en->name, &hit) || !hit.value)
         return;
     if (hit.value->map)
-        v = number_of(d, hit.value->map);
+        v = read_option_number(d, hit.value->map);
     else if (hit.value->tree && !hit.value->pt)
         v = pk_copy(d->a, hit.value->tree);
     if (!v)
         return;
-    key = key_of(d, en);
+    key = option_group_key(d, en);
     i = names_find(d->key, key);
     if (i < 0) {
         i = d->n_keys++;
@@ -103,7 +103,7 @@ static void add_to_group(struct gathering *d, struct pk *names, const char *name
         p->group = group;
 }
 
-static bool take_list(struct gathering *d, struct pk *groups, const char *optimizer, int number)
+static bool read_group_params(struct gathering *d, struct pk *groups, const char *optimizer, int number)
 {
     char *key = str_fmt("%s%d", d->n->n_own == 1 ? "" : optimizer, number);
     const int i = names_find(d->key, key);
@@ -123,15 +123,15 @@ static bool take_list(struct gathering *d, struct pk *groups, const char *optimi
 }
 
 /* Read groups 0, 1, ... that list their parameters. The entries may be in any order. */
-static void take_lists(struct gathering *d, struct pk *groups)
+static void read_listed_groups(struct gathering *d, struct pk *groups)
 {
     for (int k = 0; k < d->n->n_own; k++)
-        for (int i = 0; take_list(d, groups, d->n->own[k], i); i++)
+        for (int i = 0; read_group_params(d, groups, d->n->own[k], i); i++)
             ;
 }
 
 /* Group parameters that have the same settings, in the order of the model's parameters. */
-static void take_settings(struct gathering *d, struct pk *groups)
+static void group_params_by_settings(struct gathering *d, struct pk *groups)
 {
     struct names *known = names_new(d->a), *key = names_new(d->a);
 
@@ -162,7 +162,7 @@ static void take_settings(struct gathering *d, struct pk *groups)
 
 /* ---- steps ---- */
 
-static bool is_number(enum dtype t)
+static bool is_numeric_dtype(enum dtype t)
 {
     return dtype_is_float(t) || t == DTYPE_I64 || t == DTYPE_I32;
 }
@@ -180,13 +180,13 @@ static int64_t step_of(const struct source *s, const struct dcp_entry *en)
     if (hit.value->tree)
         pk_as_double(hit.value->tree, &value);
     else if (hit.value->map && hit.value->map->len == (uint64_t)dtype_size(hit.value->map->dtype) &&
-             hit.value->map->len <= sizeof bytes && is_number(hit.value->map->dtype) &&
+             hit.value->map->len <= sizeof bytes && is_numeric_dtype(hit.value->map->dtype) &&
              tmap_read(hit.value->map, s->files, (struct tmap_range){ 0, 0, hit.value->map->len }, bytes, &e) == 0)
         value = dtype_value(hit.value->map->dtype, bytes);
     return value >= 0 && value < 1e15 ? (int64_t)value : -1;
 }
 
-static void find_step(const struct dcp_naming *n, struct report *r)
+static void dcp_find_optimizer_step(const struct dcp_naming *n, struct report *r)
 {
     const struct dcp_entry *first = NULL;
     struct source *s = n->s;
@@ -197,7 +197,7 @@ static void find_step(const struct dcp_naming *n, struct report *r)
         const struct dcp_entry *en = &n->table->entry[i];
         int64_t one;
 
-        if (en->kind != DCP_ENTRY_STATE || strcmp(en->what, "step") != 0 || !is_own(n, en))
+        if (en->kind != DCP_ENTRY_STATE || strcmp(en->what, "step") != 0 || !is_own_optimizer_entry(n, en))
             continue;
         one = step_of(s, en);
         if (one < 0)
@@ -226,11 +226,11 @@ void dcp_groups_read(const struct dcp_naming *n, struct report *r)
     d.name = arena_alloc(d.a, room * sizeof *d.name);
     d.options = arena_alloc(d.a, room * sizeof *d.options);
     for (int i = 0; i < n->table->n; i++)
-        if (n->table->entry[i].kind == DCP_ENTRY_OPTION && is_own(n, &n->table->entry[i]))
-            take_option(&d, &n->table->entry[i]);
-    take_lists(&d, groups);
+        if (n->table->entry[i].kind == DCP_ENTRY_OPTION && is_own_optimizer_entry(n, &n->table->entry[i]))
+            read_group_option(&d, &n->table->entry[i]);
+    read_listed_groups(&d, groups);
     if (groups->n == 0)
-        take_settings(&d, groups);
+        group_params_by_settings(&d, groups);
     n->s->run.param_groups = groups->n ? groups : NULL;
-    find_step(n, r);
+    dcp_find_optimizer_step(n, r);
 }

@@ -154,7 +154,7 @@ static const char *known_name(struct dcp_reader *rd, const char *name)
     return rd->names[i];
 }
 
-static int64_t read_index(struct dcp_reader *rd, const struct pk *v)
+static int64_t read_metadata_index(struct dcp_reader *rd, const struct pk *v)
 {
     const char *name = pk_as_str(field(v, "fqn"));
     const struct pk *offset = field(v, "offset");
@@ -244,21 +244,21 @@ static bool is_bare(const struct pk *v, int cls)
 }
 
 /* Returns the number of a new row; it includes the row's class. Returns -1 if the object must stay in the tree. */
-static int64_t take_row(void *ctx, int cls, const struct pk *v)
+static int64_t dcp_reader_on_row(void *ctx, int cls, const struct pk *v)
 {
     struct dcp_reader *rd = ctx;
     int64_t i = -1;
 
     if (is_bare(v, cls))
-        i = cls == ROW_CHUNK ? read_box(rd, v) : cls == ROW_INDEX ? read_index(rd, v) : read_info(rd, v);
+        i = cls == ROW_CHUNK ? read_box(rd, v) : cls == ROW_INDEX ? read_metadata_index(rd, v) : read_info(rd, v);
     return i < 0 ? -1 : i * ROW_CLASSES + cls;
 }
 
-static int64_t row_of(struct dcp_reader *rd, const struct pk *v, int cls)
+static int64_t metadata_row_number(struct dcp_reader *rd, const struct pk *v, int cls)
 {
     if (v->type == PK_ROW)
         return v->i % ROW_CLASSES == cls ? v->i / ROW_CLASSES : -1;
-    return cls == ROW_CHUNK ? read_box(rd, v) : cls == ROW_INDEX ? read_index(rd, v) : read_info(rd, v);
+    return cls == ROW_CHUNK ? read_box(rd, v) : cls == ROW_INDEX ? read_metadata_index(rd, v) : read_info(rd, v);
 }
 
 /* ---- places ---- */
@@ -272,7 +272,7 @@ static size_t place_hash(const struct dcp_reader *rd, const char *name, const in
 }
 
 /* Returns the slot of the pair with this name (from rd->names) and these offsets, or the free slot for it. */
-static uint32_t *find_pair(const struct dcp_reader *rd, const char *name, const int64_t *at, int n)
+static uint32_t *find_storage_pair(const struct dcp_reader *rd, const char *name, const int64_t *at, int n)
 {
     size_t i = place_hash(rd, name, at, n);
 
@@ -285,7 +285,7 @@ static uint32_t *find_pair(const struct dcp_reader *rd, const char *name, const 
     return &rd->slot[i];
 }
 
-static void tell_transformed(struct dcp_reader *rd, const struct pk *info, const char *name, const char *file)
+static void report_transformed_item(struct dcp_reader *rd, const struct pk *info, const char *name, const char *file)
 {
     struct strbuf text = {0};
 
@@ -297,11 +297,12 @@ static void tell_transformed(struct dcp_reader *rd, const struct pk *info, const
     rd->transformed = true;
 }
 
-static int take_place(struct dcp_reader *rd, int i)
+static int read_storage_place(struct dcp_reader *rd, int i)
 {
     const struct pk *key = rd->storage[2 * i], *v = rd->storage[2 * i + 1];
     const bool is_index = key->type == PK_ROW || pk_is_class(key, METADATA, "MetadataIndex");
-    const int64_t index = is_index ? row_of(rd, key, ROW_INDEX) : -1, info = index < 0 ? -1 : row_of(rd, v, ROW_INFO);
+    const int64_t index = is_index ? metadata_row_number(rd, key, ROW_INDEX) : -1,
+                  info = index < 0 ? -1 : metadata_row_number(rd, v, ROW_INFO);
     const struct index_row *x = index < 0 ? NULL : &rd->index[index];
     struct pair_row *pair = &rd->pair[i];
     uint32_t *slot;
@@ -317,12 +318,12 @@ static int take_place(struct dcp_reader *rd, int i)
     *pair = (struct pair_row){ (uint32_t)index, (uint32_t)info, false,
                                !pk_is_none(field(v, "transform_descriptors")) };
     if (pair->transformed && !rd->transformed)
-        tell_transformed(rd, v, x->name, rd->out->file[rd->info[info].file]);
+        report_transformed_item(rd, v, x->name, rd->out->file[rd->info[info].file]);
     if (x->n < 0) {
         pair->used = pair->transformed;
         return 0;
     }
-    slot = find_pair(rd, x->name, x->at, x->n);
+    slot = find_storage_pair(rd, x->name, x->at, x->n);
     pair->used = *slot != 0 || pair->transformed;
     if (*slot)
         report_add(rd->r, SEV_ERROR, "place", rd->path, key->at, x->name, "one chunk of it has two places");
@@ -344,7 +345,7 @@ static int read_places(struct dcp_reader *rd, const struct pk *storage)
         ;
     rd->slot = xcalloc(rd->n_slots, sizeof *rd->slot);
     for (int i = 0; i < rd->n_pairs; i++)
-        if (take_place(rd, i) < 0)
+        if (read_storage_place(rd, i) < 0)
             return -1;
     return 0;
 }
@@ -361,9 +362,9 @@ static struct dcp_place place_at(const struct dcp_reader *rd, int i)
  * Find the place of a chunk and mark it as used. `name` is the entry's in rd->names, or NULL if no place has that
  * name.
  */
-static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, const char *name, struct dcp_chunk *c)
+static void find_chunk_place(struct dcp_reader *rd, const struct dcp_entry *en, const char *name, struct dcp_chunk *c)
 {
-    const int i = name ? (int)*find_pair(rd, name, c->at, en->is_tensor ? en->ndim : 0) - 1 : -1;
+    const int i = name ? (int)*find_storage_pair(rd, name, c->at, en->is_tensor ? en->ndim : 0) - 1 : -1;
     struct pair_row *pair = i < 0 ? NULL : &rd->pair[i];
 
     if (!pair) {
@@ -381,7 +382,7 @@ static void find_place(struct dcp_reader *rd, const struct dcp_entry *en, const 
  * Report places that no chunk uses. Places of entries that were left out are excluded, because a finding reports
  * these entries.
  */
-static void tell_unused(const struct dcp_reader *rd)
+static void report_unused_items(const struct dcp_reader *rd)
 {
     for (int i = 0; i < rd->n_pairs; i++) {
         const struct info_row *info = &rd->info[rd->pair[i].info];
@@ -395,7 +396,7 @@ static void tell_unused(const struct dcp_reader *rd)
 /* ---- entries ---- */
 
 /* Returns the dtype, which is the first item of the tuple that TensorProperties is pickled as. */
-static const struct pk *dtype_of(const struct pk *properties)
+static const struct pk *properties_dtype(const struct pk *properties)
 {
     uint32_t n = 0;
     struct pk **item = properties && properties->type == PK_OBJ && properties->state
@@ -405,7 +406,7 @@ static const struct pk *dtype_of(const struct pk *properties)
 }
 
 /* Returns true if the tensor's size in bytes does not overflow. */
-static bool measure(const struct dcp_entry *en)
+static bool has_valid_entry_bytes(const struct dcp_entry *en)
 {
     uint64_t bytes = (uint64_t)dtype_size(en->dtype);
 
@@ -425,20 +426,20 @@ static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struc
         return false;
     en->chunk = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *en->chunk);
     for (uint32_t i = 0; i < n; i++) {
-        const int64_t row = row_of(rd, item[i], ROW_CHUNK);
+        const int64_t row = metadata_row_number(rd, item[i], ROW_CHUNK);
         const struct box_row *box = row < 0 ? NULL : &rd->box[row];
         struct dcp_chunk *c = &en->chunk[en->n_chunks++];
 
         if (!box || box->n_at != en->ndim || box->n_len != en->ndim)
             return false;
         *c = (struct dcp_chunk){ box->at, box->at + box->n_at, { .number = -1 } };
-        find_place(rd, en, named < 0 ? NULL : rd->names[named], c);
+        find_chunk_place(rd, en, named < 0 ? NULL : rd->names[named], c);
     }
     return true;
 }
 
 /* Add the entry to those that are not read; the others still are. */
-static void leave_out(struct dcp_reader *rd, const struct dcp_entry *en, const char *what, const char *which)
+static void skip_metadata_entry(struct dcp_reader *rd, const struct dcp_entry *en, const char *what, const char *which)
 {
     rd->out->unread[rd->out->n_unread++] = (struct dcp_unread){
         .name = en->name, .why = arena_fmt(rd->a, "%s %s", what, which), .said_at = en->said_at,
@@ -470,24 +471,24 @@ static void place_unread(struct dcp_reader *rd)
         }
 }
 
-static bool read_tensor(struct dcp_reader *rd, struct dcp_entry *en, const struct pk *v)
+static bool read_tensor_metadata(struct dcp_reader *rd, struct dcp_entry *en, const struct pk *v)
 {
-    const struct pk *dtype = dtype_of(field(v, "properties"));
+    const struct pk *dtype = properties_dtype(field(v, "properties"));
     uint32_t n_dims = 0;
     char name[256];
 
     if (!pickle_dtype(dtype, &en->dtype)) {
-        leave_out(rd, en, "a tensor of a type that is not known here,",
-                  pk_class(dtype, name, sizeof name) ? name : "(none)");
+        skip_metadata_entry(rd, en, "a tensor of a type that is not known here,",
+                            pk_class(dtype, name, sizeof name) ? name : "(none)");
         return false;
     }
     if (pk_items(field(v, "size"), &n_dims) && n_dims > TENSOR_MAX_DIM) {
         snprintf(name, sizeof name, "%u dimensions, at most " TENSOR_MAX_DIM_TEXT " are supported", n_dims);
-        leave_out(rd, en, "a tensor of", name);
+        skip_metadata_entry(rd, en, "a tensor of", name);
         return false;
     }
     en->ndim = read_size(field(v, "size"), en->shape);
-    if (en->ndim < 0 || !measure(en) || !read_chunks(rd, en, field(v, "chunks"))) {
+    if (en->ndim < 0 || !has_valid_entry_bytes(en) || !read_chunks(rd, en, field(v, "chunks"))) {
         report_add(rd->r, SEV_ERROR, "shape", rd->path, v->at, en->name,
                    "sizes or offsets that are none (at most %d dimensions, numbers from 0, as many for each chunk)",
                    TENSOR_MAX_DIM);
@@ -570,7 +571,7 @@ static int by_address(const void *a, const void *b)
 }
 
 /* Report unsupported classes. Entries that contain a refused class are excluded, because they will be left out. */
-static void check_classes(struct dcp_reader *rd, const struct pk_tree *tree)
+static void check_metadata_classes(struct dcp_reader *rd, const struct pk_tree *tree)
 {
     const struct pk *dict = field(tree->root, "state_dict_metadata");
     struct pk_tree rest = *tree;
@@ -595,8 +596,8 @@ static void check_classes(struct dcp_reader *rd, const struct pk_tree *tree)
     pt_check_tree(&rest, rd->path, rd->r);
 }
 
-static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct pk *v, const struct pk *refused,
-                      struct dcp_entry *en)
+static int read_metadata_entry(struct dcp_reader *rd, const struct pk *key, const struct pk *v,
+                               const struct pk *refused, struct dcp_entry *en)
 {
     const char *name = pk_as_str(key);
     char class[256];
@@ -605,13 +606,14 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
         return odd(rd, key, "state_dict_metadata has a key that is no name");
     *en = (struct dcp_entry){ .name = arena_strndup(rd->a, name, strlen(name)), .said_at = v->at, .planned = -1 };
     if (refused) {
-        leave_out(rd, en, "an entry that holds class", pk_class(refused, class, sizeof class) ? class : "(none)");
+        skip_metadata_entry(rd, en, "an entry that holds class",
+                            pk_class(refused, class, sizeof class) ? class : "(none)");
         names_add(rd->left_out, en->name, 0);
         return 0;
     }
     if (pk_is_class(v, METADATA, "TensorStorageMetadata")) {
         en->is_tensor = true;
-        if (!read_tensor(rd, en, v)) {
+        if (!read_tensor_metadata(rd, en, v)) {
             names_add(rd->left_out, en->name, 0);
             return 0;
         }
@@ -621,9 +623,9 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
         en->chunk = arena_alloc(rd->a, sizeof *en->chunk);
         en->chunk->place.number = -1;
         en->n_chunks = 1;
-        find_place(rd, en, named < 0 ? NULL : rd->names[named], en->chunk);
+        find_chunk_place(rd, en, named < 0 ? NULL : rd->names[named], en->chunk);
     } else {
-        leave_out(rd, en, "an entry of class", pk_class(v, class, sizeof class) ? class : "(none)");
+        skip_metadata_entry(rd, en, "an entry of class", pk_class(v, class, sizeof class) ? class : "(none)");
         return 0;
     }
     read_path(rd, en);
@@ -634,7 +636,7 @@ static int take_entry(struct dcp_reader *rd, const struct pk *key, const struct 
  * Report names in planner_data without an entry in state_dict_metadata. The program saved them, so they were lost
  * later.
  */
-static void tell_lost(const struct dcp_reader *rd, struct pk *const *pair, uint32_t n)
+static void report_missing_entries(const struct dcp_reader *rd, struct pk *const *pair, uint32_t n)
 {
     struct names *known = names_new(rd->a);
 
@@ -663,15 +665,15 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
     out->unread = arena_alloc(rd->a, ((size_t)n + 1) * sizeof *out->unread);
     list_paths(rd, field(root, "planner_data"));
     for (uint32_t i = 0; i < n; i++) {
-        int taken = take_entry(rd, pair[2 * i], pair[2 * i + 1], rd->refused_in ? rd->refused_in[i] : NULL,
-                               &out->entry[out->n]);
+        int taken = read_metadata_entry(rd, pair[2 * i], pair[2 * i + 1], rd->refused_in ? rd->refused_in[i] : NULL,
+                                        &out->entry[out->n]);
 
         if (taken < 0)
             return -1;
         out->entry[out->n].number = (int)i;
         out->n += taken;
     }
-    tell_lost(rd, pair, n);
+    report_missing_entries(rd, pair, n);
     return 0;
 }
 
@@ -705,7 +707,7 @@ static bool is_metadata(const struct pk *root)
 }
 
 /* Free what is only needed for parsing; out->file moves to the arena. */
-static void reader_free(struct dcp_reader *rd)
+static void dcp_reader_free(struct dcp_reader *rd)
 {
     const char **file = rd->out->file;
 
@@ -727,7 +729,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
                       struct err *e)
 {
     struct dcp_reader rd = { .a = a, .scratch = arena_new(0), .path = p->path, .r = r, .e = e, .out = out };
-    const struct pickle_rows rows = { row_class, ROW_CLASSES, take_row, &rd };
+    const struct pickle_rows rows = { row_class, ROW_CLASSES, dcp_reader_on_row, &rd };
     struct pk_tree tree = {0};
     const char *version;
     int rc = -1, parsed;
@@ -740,7 +742,7 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
     free(p->owned);
     if (parsed < 0)
         goto out;
-    check_classes(&rd, &tree);
+    check_metadata_classes(&rd, &tree);
     if (!is_metadata(tree.root)) {
         odd(&rd, tree.root, "no Metadata object: no .metadata of torch.distributed.checkpoint");
         goto out;
@@ -752,12 +754,12 @@ int dcp_metadata_read(struct arena *a, const struct dcp_pickle *p, struct dcp_ta
         goto out;
     read_whole_shapes(&rd, field(tree.root, "mcore_data"), out);
     place_unread(&rd);
-    tell_unused(&rd);
+    report_unused_items(&rd);
     rc = 0;
 out:
     if (parsed == 0)
         pk_tree_free(&tree);
-    reader_free(&rd);
+    dcp_reader_free(&rd);
 #ifdef __GLIBC__
     malloc_trim(0);             /* the result is small compared to the memory used for parsing */
 #endif

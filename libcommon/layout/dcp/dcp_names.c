@@ -32,20 +32,20 @@ struct naming {
     struct candidate *model;
 };
 
-static bool weight_state(enum dtype t, enum state *st)
+static bool weight_state_of_dtype(enum dtype t, enum state *st)
 {
     *st = t == DTYPE_F32 || t == DTYPE_F64 ? STATE_FP32 : STATE_BF16;
     return dtype_is_weight(t);
 }
 
-static bool is_weight(const struct dcp_entry *en)
+static bool is_weight_entry(const struct dcp_entry *en)
 {
     enum state st;
 
-    return en->is_tensor && en->kind == DCP_ENTRY_OTHER && weight_state(en->dtype, &st);
+    return en->is_tensor && en->kind == DCP_ENTRY_OTHER && weight_state_of_dtype(en->dtype, &st);
 }
 
-static bool same_shape(const struct dcp_entry *x, const struct dcp_entry *y)
+static bool has_same_entry_shape(const struct dcp_entry *x, const struct dcp_entry *y)
 {
     return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
 }
@@ -81,7 +81,7 @@ static int count_prefixes(struct naming *nm, const struct dcp_optimizer *o, stru
             char *prefix;
             int c;
 
-            if (k < 0 || (state >= 0 && !same_shape(&nm->t->entry[state], en)))
+            if (k < 0 || (state >= 0 && !has_same_entry_shape(&nm->t->entry[state], en)))
                 continue;
             prefix = arena_strndup(scratch, name, (size_t)(p - name));
             c = names_find(known, prefix);
@@ -193,11 +193,11 @@ static void list_keys(struct naming *nm, bool *top)
     *top = false;
     for (int i = 0; i < nm->t->n; i++) {
         const struct dcp_entry *en = &nm->t->entry[i];
-        const char *key = is_weight(en) && en->ndim > 0 ? parent_key(nm, en) : NULL;
+        const char *key = is_weight_entry(en) && en->ndim > 0 ? parent_key(nm, en) : NULL;
 
         if (key)
             add_model(nm, &cap, key);
-        else if (is_weight(en) && en->ndim > 0)
+        else if (is_weight_entry(en) && en->ndim > 0)
             *top = true;
     }
 }
@@ -212,7 +212,7 @@ static bool names_repeat(struct naming *nm)
         const struct dcp_entry *en = &nm->t->entry[i];
         const char *last = en->n_path ? en->path[en->n_path - 1] : en->name;
 
-        if (!is_weight(en) || en->ndim == 0)
+        if (!is_weight_entry(en) || en->ndim == 0)
             continue;
         twice = names_find(known, last) >= 0;
         names_add(known, last, i);
@@ -276,13 +276,13 @@ static int planned_cmp(const void *a, const void *b)
 }
 
 /* Returns the weights with the prefix, in the program's order. The caller frees the array. */
-static const struct dcp_entry **weights_of(const struct naming *nm, const char *prefix, int *n)
+static const struct dcp_entry **list_prefixed_weights(const struct naming *nm, const char *prefix, int *n)
 {
     const struct dcp_entry **list = xcalloc((size_t)nm->t->n + 1, sizeof *list);
 
     *n = 0;
     for (int i = 0; i < nm->t->n; i++)
-        if (is_weight(&nm->t->entry[i]) && str_starts(nm->t->entry[i].name, prefix))
+        if (is_weight_entry(&nm->t->entry[i]) && str_starts(nm->t->entry[i].name, prefix))
             list[(*n)++] = &nm->t->entry[i];
     qsort(list, (size_t)*n, sizeof *list, planned_cmp);
     return list;
@@ -292,7 +292,7 @@ static const struct dcp_entry **weights_of(const struct naming *nm, const char *
 static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
     int n;
-    const struct dcp_entry **w = weights_of(nm, prefix, &n);
+    const struct dcp_entry **w = list_prefixed_weights(nm, prefix, &n);
     bool fit = o->n_groups <= 1 && n == o->n && n > 0;
 
     for (int k = 0; fit && k < n; k++) {
@@ -301,7 +301,7 @@ static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, 
 
         snprintf(number, sizeof number, "%d", k);
         at = names_find(o->known, number);
-        fit = at >= 0 && (o->whole[at] < 0 || same_shape(&nm->t->entry[o->whole[at]], w[k]));
+        fit = at >= 0 && (o->whole[at] < 0 || has_same_entry_shape(&nm->t->entry[o->whole[at]], w[k]));
     }
     free(w);
     return fit;
@@ -310,7 +310,7 @@ static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, 
 static void name_numbers(struct naming *nm, struct dcp_optimizer *o, const char *prefix)
 {
     int n;
-    const struct dcp_entry **w = weights_of(nm, prefix, &n);
+    const struct dcp_entry **w = list_prefixed_weights(nm, prefix, &n);
     const char **name = arena_alloc(nm->a, ((size_t)n + 1) * sizeof *name);
 
     for (int k = 0; k < n; k++)
@@ -331,7 +331,7 @@ static void name_numbers(struct naming *nm, struct dcp_optimizer *o, const char 
 }
 
 /* Keep only the models that match the optimizer with numbered parameters, if any does. */
-static void settle_numbers(struct naming *nm)
+static void match_numbered_optimizer(struct naming *nm)
 {
     struct dcp_optimizer *o = NULL;
     int n = 0;
@@ -369,7 +369,7 @@ static const char *chosen(struct naming *nm, struct err *e)
     struct strbuf list = {0};
 
     for (int i = 0; i < nm->t->n; i++)
-        if (is_weight(&nm->t->entry[i]) && str_starts(nm->name[i], prefix))
+        if (is_weight_entry(&nm->t->entry[i]) && str_starts(nm->name[i], prefix))
             return arena_strndup(nm->a, prefix, strlen(prefix));
     for (int i = 0; i < nm->n_models; i++)
         strbuf_addf(&list, "%s%s", i ? ", " : "; there are ", nm->model[i].prefix);
@@ -378,7 +378,7 @@ static const char *chosen(struct naming *nm, struct err *e)
     return NULL;
 }
 
-static void tell_models(struct naming *nm)
+static void report_ambiguous_models(struct naming *nm)
 {
     struct source *s = nm->n->s;
     struct strbuf list = {0};
@@ -402,7 +402,7 @@ static void assign_weights(const struct naming *nm, const char *prefix)
         const struct dcp_entry *en = &nm->t->entry[i];
         enum state st;
 
-        if (is_weight(en) && weight_state(en->dtype, &st) && str_starts(nm->name[i], prefix)) {
+        if (is_weight_entry(en) && weight_state_of_dtype(en->dtype, &st) && str_starts(nm->name[i], prefix)) {
             nm->n->role[i] = (struct dcp_role){ .param = nm->name[i] + strlen(prefix), .state = st };
             names_add(nm->weight, nm->n->role[i].param, i);
         }
@@ -424,10 +424,10 @@ static void assign_moments(const struct naming *nm)
         enum state st;
         int w;
 
-        if (!o || !o->own || !en->is_tensor || !weight_state(en->dtype, &st))
+        if (!o || !o->own || !en->is_tensor || !weight_state_of_dtype(en->dtype, &st))
             continue;
         w = names_find(nm->weight, en->of);
-        if (w < 0 || taken[k][w] || !same_shape(&nm->t->entry[w], en))
+        if (w < 0 || taken[k][w] || !has_same_entry_shape(&nm->t->entry[w], en))
             continue;
         taken[k][w] = true;
         nm->n->role[i] = (struct dcp_role){ .param = nm->n->role[w].param,
@@ -463,7 +463,7 @@ static const char *unwrap_if(const struct naming *nm, const char *name)
     return nm->n->unwrapped ? unwrap_name(nm->a, name) : name;
 }
 
-static int settle(struct naming *nm, struct err *e)
+static int resolve_entry_roles(struct naming *nm, struct err *e)
 {
     const char *prefix = nm->n->model ? chosen(nm, e) : nm->n_models == 1 ? nm->model[0].prefix : "";
     struct names *entry = names_new(nm->a);
@@ -471,7 +471,7 @@ static int settle(struct naming *nm, struct err *e)
     if (!prefix)
         return -1;
     if (!nm->n->model && nm->n_models > 1)
-        tell_models(nm);
+        report_ambiguous_models(nm);
     assign_weights(nm, prefix);
     find_own(nm, prefix);
     assign_moments(nm);
@@ -499,8 +499,8 @@ int dcp_names_assign(struct dcp_naming *n, struct report *r, struct err *e)
     find_models(&nm);
     if (nm.n_models == 0)
         find_models_by_keys(&nm);
-    settle_numbers(&nm);
-    rc = settle(&nm, e);
+    match_numbered_optimizer(&nm);
+    rc = resolve_entry_roles(&nm, e);
     free(nm.model);
     return rc;
 }

@@ -30,7 +30,7 @@ static const struct { const char *name; bool whole; } kept[KEPT_N] = {
 };
 
 /* Returns the kind of a state by its last key, or KEPT_N if it is another one. */
-static enum kept kept_of(const char *what)
+static enum kept optimizer_only_state(const char *what)
 {
     const char *dot = strrchr(what, '.');
     int k = 0;
@@ -42,7 +42,7 @@ static enum kept kept_of(const char *what)
 
 /* ---- possible optimizer entries ---- */
 
-static const char *join(struct arena *a, const struct dcp_entry *en, int from, int to, const char *end)
+static const char *join_entry_path(struct arena *a, const struct dcp_entry *en, int from, int to, const char *end)
 {
     struct strbuf sb = {0};
     const char *text;
@@ -58,7 +58,7 @@ static const char *join(struct arena *a, const struct dcp_entry *en, int from, i
  * Returns the text from the key `word` on, if it is a whole key that is followed by another one. Returns NULL if
  * not.
  */
-static const char *find_key(const char *text, const char *word)
+static const char *find_path_key(const char *text, const char *word)
 {
     const size_t n = strlen(word);
 
@@ -74,7 +74,7 @@ static const char *find_key(const char *text, const char *word)
  */
 static bool guess_text(struct arena *a, struct dcp_entry *en, const char *text, const char *before)
 {
-    const char *state = find_key(text, "state"), *group = find_key(text, "param_groups");
+    const char *state = find_path_key(text, "state"), *group = find_path_key(text, "param_groups");
     const char *at = state && group ? (state < group ? state : group) : state ? state : group, *rest, *dot;
 
     if (!at || (before && at != text))
@@ -100,12 +100,12 @@ static bool guess(struct arena *a, struct dcp_entry *en)
         if (!state && strcmp(en->path[k], "param_groups") != 0)
             continue;
         en->kind = state ? DCP_ENTRY_STATE : DCP_ENTRY_OPTION;
-        en->optimizer = join(a, en, 0, k, ".");
+        en->optimizer = join_entry_path(a, en, 0, k, ".");
         en->of = en->path[k + 1];
-        en->what = join(a, en, k + 2, en->n_path, "");
+        en->what = join_entry_path(a, en, k + 2, en->n_path, "");
         return true;
     }
-    return guess_text(a, en, en->path[en->n_path - 1], join(a, en, 0, en->n_path - 1, "."));
+    return guess_text(a, en, en->path[en->n_path - 1], join_entry_path(a, en, 0, en->n_path - 1, "."));
 }
 
 /* ---- selection of the optimizers ---- */
@@ -125,7 +125,7 @@ static void forget(struct dcp_entry *en)
 }
 
 /* Count the evidence for each key: settings of groups, and states that only optimizers have. */
-static void collect(struct optimizer_reading *rd)
+static void find_optimizer_keys(struct optimizer_reading *rd)
 {
     struct dcp_table *t = rd->n->table;
     int cap = 0;
@@ -151,7 +151,7 @@ static void collect(struct optimizer_reading *rd)
             names_add(rd->o->by_key, en->optimizer, k);
         }
         rd->n_options[k] += en->kind == DCP_ENTRY_OPTION;
-        rd->n_kept[k] += en->kind == DCP_ENTRY_STATE && kept_of(en->what) < KEPT_N;
+        rd->n_kept[k] += en->kind == DCP_ENTRY_STATE && optimizer_only_state(en->what) < KEPT_N;
     }
 }
 
@@ -187,12 +187,12 @@ struct dcp_optimizer *dcp_optimizers_find(const struct dcp_optimizers *o, const 
 
 /* ---- names of parameters ---- */
 
-static bool is_number(const char *s)
+static bool is_short_decimal(const char *s)
 {
     return *s && s[strspn(s, "0123456789")] == '\0' && strlen(s) < 10;
 }
 
-static int add_name(struct dcp_optimizer *o, const char *name, int group)
+static int add_optimizer_param(struct dcp_optimizer *o, const char *name, int group)
 {
     int k = names_find(o->known, name);
 
@@ -206,7 +206,7 @@ static int add_name(struct dcp_optimizer *o, const char *name, int group)
     return k;
 }
 
-static const struct pk *value_of(const struct optimizer_reading *rd, const struct dcp_entry *en)
+static const struct pk *dcp_entry_value(const struct optimizer_reading *rd, const struct dcp_entry *en)
 {
     const int i = names_find(rd->value, en->name);
 
@@ -214,7 +214,7 @@ static const struct pk *value_of(const struct optimizer_reading *rd, const struc
 }
 
 /* Add the names or numbers that a group lists. */
-static void add_list(struct optimizer_reading *rd, struct dcp_optimizer *o, const struct pk *list)
+static void add_group_param_list(struct optimizer_reading *rd, struct dcp_optimizer *o, const struct pk *list)
 {
     uint32_t n = 0;
     struct pk **item = list ? pk_items(list, &n) : NULL;
@@ -226,7 +226,7 @@ static void add_list(struct optimizer_reading *rd, struct dcp_optimizer *o, cons
         if (!name && pk_as_int(item[i], &number))
             name = arena_fmt(rd->a, "%" PRId64, number);
         if (name)
-            add_name(o, arena_strndup(rd->a, name, strlen(name)), o->n_groups);
+            add_optimizer_param(o, arena_strndup(rd->a, name, strlen(name)), o->n_groups);
     }
     o->n_groups += item != NULL;
 }
@@ -266,7 +266,7 @@ static size_t most_names(const struct optimizer_reading *rd, const struct dcp_op
 
         if (en->kind == DCP_ENTRY_OTHER || strcmp(en->optimizer, o->key) != 0)
             continue;
-        list = en->kind == DCP_ENTRY_OPTION && strcmp(en->what, "params") == 0 ? value_of(rd, en) : NULL;
+        list = en->kind == DCP_ENTRY_OPTION && strcmp(en->what, "params") == 0 ? dcp_entry_value(rd, en) : NULL;
         most += list && pk_items(list, &n) ? n : 1;
     }
     return most;
@@ -287,10 +287,10 @@ static void list_names(struct optimizer_reading *rd, struct dcp_optimizer *o)
 
         if (en->kind != DCP_ENTRY_OPTION || strcmp(en->optimizer, o->key) != 0)
             continue;
-        if (strcmp(en->what, "params") == 0 && value_of(rd, en))
-            add_list(rd, o, value_of(rd, en));
-        else if (!is_number(en->of))
-            add_name(o, en->of, -1);
+        if (strcmp(en->what, "params") == 0 && dcp_entry_value(rd, en))
+            add_group_param_list(rd, o, dcp_entry_value(rd, en));
+        else if (!is_short_decimal(en->of))
+            add_optimizer_param(o, en->of, -1);
     }
     for (int i = 0; i < t->n; i++) {
         struct dcp_entry *en = &t->entry[i];
@@ -300,12 +300,12 @@ static void list_names(struct optimizer_reading *rd, struct dcp_optimizer *o)
             continue;
         if (!en->of)
             split_state(rd, o, en);
-        k = add_name(o, en->of, -1);
-        if (en->is_tensor && kept_of(en->what) < KEPT_N && kept[kept_of(en->what)].whole)
+        k = add_optimizer_param(o, en->of, -1);
+        if (en->is_tensor && optimizer_only_state(en->what) < KEPT_N && kept[optimizer_only_state(en->what)].whole)
             o->whole[k] = i;
     }
     for (int k = 0; k < o->n; k++)
-        n_numbers += is_number(o->name[k]);
+        n_numbers += is_short_decimal(o->name[k]);
     o->numbered = n_numbers > 0 && n_numbers == o->n;
 }
 
@@ -316,7 +316,7 @@ void dcp_optimizers_read(struct dcp_optimizers *o, struct dcp_naming *n)
     *o = (struct dcp_optimizers){ .by_key = names_new(n->s->arena) };
     for (int i = 0; i < n->s->n_values; i++)
         names_add(rd.value, n->s->value[i].name, i);
-    collect(&rd);
+    find_optimizer_keys(&rd);
     drop_others(&rd);
     for (int k = 0; k < o->n; k++)
         list_names(&rd, &o->one[k]);
@@ -428,8 +428,8 @@ void dcp_optimizers_choose(struct dcp_optimizers *o, const struct dcp_naming *n,
 
 /* ---- missing entries ---- */
 
-static void tell_names(const struct dcp_optimizer *o, const struct dcp_naming *n, const struct dcp_model_names *m,
-                       struct report *r)
+static void report_missing_params(const struct dcp_optimizer *o, const struct dcp_naming *n,
+                                  const struct dcp_model_names *m, struct report *r)
 {
     for (int i = 0; i < o->n; i++) {
         char *name = str_fmt("%s%s", m->prefix, o->name[i]);
@@ -461,14 +461,14 @@ static unsigned *states_of(const struct dcp_optimizer *o, const struct dcp_table
         const int k = en->kind == DCP_ENTRY_STATE && strcmp(en->optimizer, o->key) == 0 ? names_find(o->known, en->of)
                                                                                         : -1;
 
-        if (k >= 0 && kept_of(en->what) < KEPT_N)
-            has[k] |= 1u << kept_of(en->what);
+        if (k >= 0 && optimizer_only_state(en->what) < KEPT_N)
+            has[k] |= 1u << optimizer_only_state(en->what);
     }
     return has;
 }
 
 /* Report a state of a parameter without its partner, if most parameters of the group have both. */
-static void tell_halves(const struct dcp_optimizer *o, const struct dcp_naming *n, struct report *r)
+static void report_unpaired_states(const struct dcp_optimizer *o, const struct dcp_naming *n, struct report *r)
 {
     const size_t bytes = ((size_t)o->n_groups + 1) * sizeof(int);
     unsigned *has = states_of(o, n->table);
@@ -499,7 +499,7 @@ void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_namin
 {
     for (int k = 0; k < o->n; k++) {
         if (o->one[k].own && o->one[k].n_found > 0)
-            tell_names(&o->one[k], n, m, r);
-        tell_halves(&o->one[k], n, r);
+            report_missing_params(&o->one[k], n, m, r);
+        report_unpaired_states(&o->one[k], n, r);
     }
 }

@@ -48,7 +48,7 @@ struct dcp_writer {
 /* ---- layout ---- */
 
 /* Add a piece. `of` provides entry, part and layer. */
-static struct dcp_piece *add_piece(struct dcp_writer *w, const struct dcp_piece *of, int rank)
+static struct dcp_piece *dcp_add_rank_piece(struct dcp_writer *w, const struct dcp_piece *of, int rank)
 {
     ARRAY_ROOM(w->piece, w->cap, w->n + 1);
     w->piece[w->n] = *of;
@@ -56,15 +56,15 @@ static struct dcp_piece *add_piece(struct dcp_writer *w, const struct dcp_piece 
     return &w->piece[w->n++];
 }
 
-static const struct dcp_entry *entry_of(const struct dcp_writer *w, const struct dcp_piece *p)
+static const struct dcp_entry *dcp_piece_entry(const struct dcp_writer *w, const struct dcp_piece *p)
 {
     return &w->t->table.entry[p->entry];
 }
 
 /* Returns the shape of the tensor that is split: the entry's, or that of a row of it. */
-static const int64_t *shape_of(const struct dcp_writer *w, const struct dcp_piece *p, int *ndim)
+static const int64_t *dcp_piece_shape(const struct dcp_writer *w, const struct dcp_piece *p, int *ndim)
 {
-    const struct dcp_entry *en = entry_of(w, p);
+    const struct dcp_entry *en = dcp_piece_entry(w, p);
 
     *ndim = en->ndim - (p->layer >= 0);
     return en->shape + (p->layer >= 0);
@@ -75,16 +75,17 @@ static const int64_t *shape_of(const struct dcp_writer *w, const struct dcp_piec
  * second dimension divides them. Copies that are compared while they are read, and parts that are summed, keep their
  * rows whole: the executor can distribute columns only for plain maps.
  */
-static void add_rows(struct dcp_writer *w, const struct dcp_piece *of, int64_t row, int64_t rows, int first_rank)
+static void dcp_add_row_pieces(struct dcp_writer *w, const struct dcp_piece *of, int64_t row, int64_t rows,
+                               int first_rank)
 {
     int ndim;
-    const int64_t *shape = shape_of(w, of, &ndim);
+    const int64_t *shape = dcp_piece_shape(w, of, &ndim);
     const uint64_t bytes = of->part->map->len / (uint64_t)shape[0];
     const bool divides = ndim > 1 && shape[1] > 0 && shape[1] % w->mesh.columns == 0;
     const int n = divides && !tmap_overlays(of->part->map) ? w->mesh.columns : 1;
 
     for (int c = 0; c < n; c++) {
-        struct dcp_piece *p = add_piece(w, of, first_rank + c);
+        struct dcp_piece *p = dcp_add_rank_piece(w, of, first_rank + c);
 
         p->cut = true;
         p->n_pieces = c == 0 ? n : 0;
@@ -103,20 +104,20 @@ static void add_rows(struct dcp_writer *w, const struct dcp_piece *of, int64_t r
 static void add_one(struct dcp_writer *w, const struct dcp_piece *of)
 {
     int ndim;
-    const int64_t *shape = shape_of(w, of, &ndim);
+    const int64_t *shape = dcp_piece_shape(w, of, &ndim);
     int64_t n = of->part->param && ndim > 0 ? shape[0] : 0, each = (n + w->mesh.rows - 1) / w->mesh.rows;
     struct dcp_piece *p;
 
     for (int r = 0; r < w->mesh.rows && r * each < n; r++)
-        add_rows(w, of, r * each, each < n - r * each ? each : n - r * each, r * w->mesh.columns);
+        dcp_add_row_pieces(w, of, r * each, each < n - r * each ? each : n - r * each, r * w->mesh.columns);
     if (n > 0)
         return;
-    p = add_piece(w, of, (int)((of->entry + (of->layer > 0 ? of->layer : 0)) % w->ranks));
+    p = dcp_add_rank_piece(w, of, (int)((of->entry + (of->layer > 0 ? of->layer : 0)) % w->ranks));
     p->n_pieces = 1;
     p->len = of->part->map->len;
 }
 
-static void add_tensor(struct dcp_writer *w, int entry)
+static void dcp_add_tensor_pieces(struct dcp_writer *w, int entry)
 {
     const struct dcp_part *part = &w->t->part[entry];
 
@@ -132,9 +133,9 @@ static void box_of(const struct dcp_writer *w, const struct dcp_piece *p, int64_
     const int below = p->layer >= 0;
     int ndim;
 
-    shape_of(w, p, &ndim);
+    dcp_piece_shape(w, p, &ndim);
     memset(at, 0, TENSOR_MAX_DIM * sizeof *at);
-    memcpy(len, entry_of(w, p)->shape, TENSOR_MAX_DIM * sizeof *len);
+    memcpy(len, dcp_piece_entry(w, p)->shape, TENSOR_MAX_DIM * sizeof *len);
     if (below) {
         at[0] = p->layer;
         len[0] = 1;
@@ -149,11 +150,11 @@ static void box_of(const struct dcp_writer *w, const struct dcp_piece *p, int64_
     }
 }
 
-static struct pt_image *make_image(const struct dcp_writer *w, const struct dcp_piece *p)
+static struct pt_image *dcp_piece_image(const struct dcp_writer *w, const struct dcp_piece *p)
 {
     struct arena *a = arena_new(0);
     int64_t at[TENSOR_MAX_DIM], shape[TENSOR_MAX_DIM];
-    struct pt_new t = { .dtype = p->part->map->dtype, .ndim = entry_of(w, p)->ndim, .shape = shape };
+    struct pt_new t = { .dtype = p->part->map->dtype, .ndim = dcp_piece_entry(w, p)->ndim, .shape = shape };
     struct pt_image *im;
 
     box_of(w, p, at, shape);
@@ -171,16 +172,16 @@ static int list_pieces(struct dcp_writer *w, const struct source *s, struct err 
             struct dcp_piece *p;
 
             if (pass == 1 && part->map)
-                add_tensor(w, i);
+                dcp_add_tensor_pieces(w, i);
             if (pass == 1 || part->map)
                 continue;
-            p = add_piece(w, &(struct dcp_piece){ .entry = i, .part = part, .layer = -1 }, w->n % w->ranks);
+            p = dcp_add_rank_piece(w, &(struct dcp_piece){ .entry = i, .part = part, .layer = -1 }, w->n % w->ranks);
             if (pt_build(PREFIX, part->tree, part->pt, s->files, &p->bytes, &p->size, e) < 0)
                 return -1;
         }
     for (int i = 0; i < w->n; i++) {
         struct dcp_piece *p = &w->piece[i];
-        struct pt_image *im = p->part->map ? make_image(w, p) : NULL;
+        struct pt_image *im = p->part->map ? dcp_piece_image(w, p) : NULL;
 
         p->size = im ? pt_image_size(im) : p->size;
         p->at = w->end[p->rank];
@@ -190,17 +191,17 @@ static int list_pieces(struct dcp_writer *w, const struct source *s, struct err 
     return 0;
 }
 
-static char *file_of(const struct dcp_piece *p)
+static char *dcp_rank_file(const struct dcp_piece *p)
 {
     return str_fmt("__%d_0.distcp", p->rank);
 }
 
 /* Add the plan item of a piece and of the following ones, which have the same rows. */
-static void add_item(const struct sink *k, struct dcp_piece *p, struct plan *plan, const int *dst)
+static void dcp_add_plan_item(const struct sink *k, struct dcp_piece *p, struct plan *plan, const int *dst)
 {
     const struct dcp_writer *w = k->priv;
     const struct plan_range r = { .map = p->part->map, .from = p->from, .len = p->len * (uint64_t)p->n_pieces,
-                                  .name = entry_of(w, p)->name, .policy = k->o.replicas, .user = &p->pub };
+                                  .name = dcp_piece_entry(w, p)->name, .policy = k->o.replicas, .user = &p->pub };
     struct plan_out *out = xcalloc((size_t)p->n_pieces, sizeof *out);
 
     p->pub.param = p->part->param ? (int)(p->part->param - w->t->src->param) : 0;
@@ -208,7 +209,7 @@ static void add_item(const struct sink *k, struct dcp_piece *p, struct plan *pla
     p->pub.repeated = !p->part->param || p->part->again;        /* not a parameter's, so drift does not apply to it */
     p->pub.priv = p;
     for (int c = 0; c < p->n_pieces; c++) {
-        struct pt_image *im = make_image(w, &p[c]);
+        struct pt_image *im = dcp_piece_image(w, &p[c]);
 
         out[c] = (struct plan_out){ .dst = dst[p[c].rank], .at = p[c].at + pt_image_at(im, 0) };
         pt_image_free(im);
@@ -220,7 +221,7 @@ static void add_item(const struct sink *k, struct dcp_piece *p, struct plan *pla
     free(out);
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+static int dcp_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     struct dcp_writer *w = k->priv;
     int *dst = xcalloc((size_t)w->ranks, sizeof *dst), rc;
@@ -236,7 +237,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     }
     for (int i = 0; i < w->n && rc == 0; i++)
         if (w->piece[i].n_pieces > 0 && w->piece[i].len > 0)
-            add_item(k, &w->piece[i], plan, dst);
+            dcp_add_plan_item(k, &w->piece[i], plan, dst);
     free(dst);
     return rc;
 }
@@ -247,7 +248,7 @@ static uint64_t pieces_of(const struct dcp_target *t, int entry)
     return t->part[entry].row ? (uint64_t)t->table.entry[entry].shape[0] : 1;
 }
 
-static uint64_t estimate(const struct sink *k, const struct source *s)
+static uint64_t dcp_sink_estimate(const struct sink *k, const struct source *s)
 {
     const struct dcp_writer *w = k->priv;
     uint64_t bytes = 1 << 20;
@@ -267,8 +268,8 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
 static int write_item(const struct sink *k, const struct dcp_piece *p, uint32_t crc, struct err *e)
 {
     const struct dcp_writer *w = k->priv;
-    char *name = file_of(p), *path = path_join(k->dir, name);
-    struct pt_image *im = p->part->map ? make_image(w, p) : NULL;
+    char *name = dcp_rank_file(p), *path = path_join(k->dir, name);
+    struct pt_image *im = p->part->map ? dcp_piece_image(w, p) : NULL;
     const struct zip_run *run;
     int fd = open(path, O_WRONLY | O_CLOEXEC), rc = fd < 0 ? -1 : 0;
 
@@ -279,7 +280,7 @@ static int write_item(const struct sink *k, const struct dcp_piece *p, uint32_t 
     if (!im && rc == 0)
         rc = write_all_at(fd, p->bytes, p->size, p->at);
     if (rc < 0)
-        err_sys(e, path, "cannot write item %s", entry_of(w, p)->name);
+        err_sys(e, path, "cannot write item %s", dcp_piece_entry(w, p)->name);
     if (fd >= 0)
         close(fd);
     pt_image_free(im);
@@ -288,7 +289,8 @@ static int write_item(const struct sink *k, const struct dcp_piece *p, uint32_t 
     return rc;
 }
 
-static void look(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes, uint64_t len)
+static void dcp_sink_on_bytes(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes,
+                              uint64_t len)
 {
     struct dcp_piece *p = ((const struct sink_item *)pi->user)->priv;
 
@@ -297,7 +299,7 @@ static void look(struct sink *k, const struct plan_item *pi, uint64_t from, cons
         crc_sum_add(&p->sum, p->part->map->len, from, len, crc_bytes(0, bytes, len));
 }
 
-static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+static int dcp_sink_item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
     const struct dcp_piece *p = ((const struct sink_item *)pi->user)->priv;
     int rc = 0;
@@ -309,7 +311,7 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
 }
 
 /* Make the target's table with its chunks. The pieces of an entry are in order. */
-static void make_table(const struct dcp_writer *w, struct arena *a, struct dcp_table *t)
+static void make_chunked_table(const struct dcp_writer *w, struct arena *a, struct dcp_table *t)
 {
     *t = w->t->table;
     t->entry = arena_alloc(a, ((size_t)t->n + 1) * sizeof *t->entry);
@@ -321,7 +323,7 @@ static void make_table(const struct dcp_writer *w, struct arena *a, struct dcp_t
         struct dcp_entry *en = &t->entry[p->entry];
         int64_t *box = arena_alloc(a, 2 * TENSOR_MAX_DIM * sizeof *box);
         struct dcp_chunk *c;
-        char *name = file_of(p);
+        char *name = dcp_rank_file(p);
 
         if (en->n_chunks == 0)
             en->chunk = arena_alloc(a, (size_t)w->ranks * pieces_of(w->t, p->entry) * sizeof *en->chunk);
@@ -342,7 +344,7 @@ static int write_extra(const char *dir, const struct dcp_extra *x, struct err *e
     return rc;
 }
 
-static int finish(struct sink *k, struct plan *plan, struct err *e)
+static int dcp_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 {
     struct dcp_writer *w = k->priv;
     struct arena *a = arena_new(0);
@@ -356,7 +358,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
         if (!w->piece[i].part->map || w->piece[i].len == 0)
             rc = write_item(k, &w->piece[i], 0, e);
     if (rc == 0) {
-        make_table(w, a, &t);
+        make_chunked_table(w, a, &t);
         dcp_metadata_write(&t, &sb);
         rc = file_replace(path, sb.buf, sb.len, e);
     }
@@ -369,7 +371,8 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
 }
 
 /* Returns the tensor as it will be read: a double is not a weight of 16 bits there, whatever the source calls it. */
-static struct sink_tensor told_as(const struct sink *k, const struct dcp_part *p, int ndim, const int64_t *shape)
+static struct sink_tensor make_sink_tensor(const struct sink *k, const struct dcp_part *p, int ndim,
+                                           const int64_t *shape)
 {
     const enum state st = p->state == STATE_BF16 && p->map->dtype == DTYPE_F64 ? STATE_FP32 : p->state;
     struct sink_tensor t = { .name = p->param->name, .param = (int)(p->param - k->src->param), .state = st,
@@ -380,7 +383,7 @@ static struct sink_tensor told_as(const struct sink *k, const struct dcp_part *p
 }
 
 /* List the states of parameters. The digest of each is combined from its rows. */
-static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
+static int dcp_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
     const struct dcp_writer *w = k->priv;
     int *number = xmalloc((size_t)w->t->table.n * sizeof *number + 1), n = 0, cap = 0;
@@ -393,9 +396,9 @@ static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor *
         number[i] = p->param || p->row ? n : -1;
         ARRAY_ROOM(*out, cap, n + (int)pieces_of(w->t, i));
         for (int64_t r = 0; p->row && r < en->shape[0]; r++)
-            (*out)[n++] = told_as(k, &p->row[r], en->ndim - 1, en->shape + 1);
+            (*out)[n++] = make_sink_tensor(k, &p->row[r], en->ndim - 1, en->shape + 1);
         if (p->param)
-            (*out)[n++] = told_as(k, p, en->ndim, en->shape);
+            (*out)[n++] = make_sink_tensor(k, p, en->ndim, en->shape);
     }
     for (int i = 0; i < plan_n(plan); i++) {
         const struct plan_item *pi = plan_item(plan, i);
@@ -413,7 +416,7 @@ static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor *
 
 /* ---- the sink ---- */
 
-static void close_sink(struct sink *k)
+static void dcp_sink_close(struct sink *k)
 {
     struct dcp_writer *w = k->priv;
 
@@ -427,8 +430,14 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    .name = "dcp", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
-    .estimate = estimate, .look = look, .tensors = tensors,
+    .name = "dcp",
+    .prepare = dcp_sink_prepare,
+    .item_done = dcp_sink_item_done,
+    .finish = dcp_sink_finish,
+    .close = dcp_sink_close,
+    .estimate = dcp_sink_estimate,
+    .look = dcp_sink_on_bytes,
+    .tensors = dcp_sink_tensors,
 };
 
 struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, struct dcp_mesh mesh)

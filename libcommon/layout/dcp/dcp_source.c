@@ -129,12 +129,12 @@ static const struct dcp_chunk *chunk_of(const struct dcp_opening *x, const struc
     return &x->table.entry[it->entry].chunk[it->chunk];
 }
 
-static const struct dcp_place *place_of(const struct dcp_opening *x, const struct dcp_item *it)
+static const struct dcp_place *dcp_item_place(const struct dcp_opening *x, const struct dcp_item *it)
 {
     return it->entry < 0 ? &x->table.unread[-1 - it->entry].place[it->chunk] : &chunk_of(x, it)->place;
 }
 
-static const char *name_of(const struct dcp_opening *x, const struct dcp_item *it)
+static const char *dcp_item_name(const struct dcp_opening *x, const struct dcp_item *it)
 {
     return it->entry < 0 ? x->table.unread[-1 - it->entry].name : x->table.entry[it->entry].name;
 }
@@ -142,7 +142,7 @@ static const char *name_of(const struct dcp_opening *x, const struct dcp_item *i
 static int item_cmp(const void *a, const void *b, void *ctx)
 {
     const struct dcp_item *p = a, *q = b;
-    const uint64_t at = place_of(ctx, p)->at, other = place_of(ctx, q)->at;
+    const uint64_t at = dcp_item_place(ctx, p)->at, other = dcp_item_place(ctx, q)->at;
 
     if (p->home != q->home)
         return p->home < q->home ? -1 : 1;
@@ -161,12 +161,12 @@ static struct report *lost_report(const struct dcp_opening *x)
 }
 
 /* Report files that are named but missing, once each. */
-static void tell_missing(const struct dcp_opening *x)
+static void report_missing_files(const struct dcp_opening *x)
 {
     struct names *told = names_new(x->s->arena);
 
     for (int i = 0; i < x->n_items; i++) {
-        const struct dcp_place *place = place_of(x, &x->item[i]);
+        const struct dcp_place *place = dcp_item_place(x, &x->item[i]);
         const char *name = place->file;
 
         if (x->item[i].home >= 0 || names_find(told, name) >= 0)
@@ -178,7 +178,7 @@ static void tell_missing(const struct dcp_opening *x)
 }
 
 /* List the files in the listing's order. */
-static void list_files(struct dcp_opening *x)
+static void dcp_list_source_files(struct dcp_opening *x)
 {
     bool *named = xcalloc((size_t)x->l->n + 1, sizeof *named);
 
@@ -195,7 +195,7 @@ static void list_files(struct dcp_opening *x)
 }
 
 /* List the items of an entry that is not read. Their places are known, but they are not opened. */
-static void list_unread(struct dcp_opening *x, int u)
+static void dcp_list_unread_items(struct dcp_opening *x, int u)
 {
     const struct dcp_unread *unread = &x->table.unread[u];
 
@@ -208,7 +208,7 @@ static void list_unread(struct dcp_opening *x, int u)
     }
 }
 
-static void list_items(struct dcp_opening *x)
+static void dcp_list_items(struct dcp_opening *x)
 {
     const size_t n_entries = (size_t)x->table.n + 1;
     size_t n = 0;
@@ -236,10 +236,10 @@ static void list_items(struct dcp_opening *x)
         }
     }
     for (int i = 0; i < x->table.n_unread; i++)
-        list_unread(x, i);
+        dcp_list_unread_items(x, i);
     qsort_r(x->item, (size_t)x->n_items, sizeof *x->item, item_cmp, x);
-    tell_missing(x);
-    list_files(x);
+    report_missing_files(x);
+    dcp_list_source_files(x);
 }
 
 static void opening_free(struct dcp_opening *x)
@@ -265,7 +265,7 @@ static bool are_archives(const struct dcp_opening *x, int home, uint64_t at, uin
            memcmp(head, "PK\3\4", 4) == 0 && memcmp(end, "PK\5\6", 4) == 0;
 }
 
-static void tell_gap(struct dcp_opening *x, int home, uint64_t at, uint64_t end)
+static void report_file_gap(struct dcp_opening *x, int home, uint64_t at, uint64_t end)
 {
     if (at < end && are_archives(x, home, at, end - at))
         x->unused += end - at;
@@ -278,17 +278,17 @@ static void tell_gap(struct dcp_opening *x, int home, uint64_t at, uint64_t end)
  * Returns true if the item begins where the previous one does. SerializationFormat.SAFETENSORS stores all tensors in
  * one safetensors file, at which every item begins. Reported once per file.
  */
-static bool is_shared(struct dcp_opening *x, int i)
+static bool is_safetensors_item(struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i], *before = it - 1;
-    const uint64_t at = place_of(x, it)->at;
+    const uint64_t at = dcp_item_place(x, it)->at;
 
-    if (i == 0 || before->home != it->home || place_of(x, before)->at != at)
+    if (i == 0 || before->home != it->home || dcp_item_place(x, before)->at != at)
         return false;
-    if (i == 1 || before[-1].home != it->home || place_of(x, &before[-1])->at != at)
-        report_add(x->r, SEV_ERROR, "shared_item", files_name(x->s->files, it->home), at, name_of(x, it),
+    if (i == 1 || before[-1].home != it->home || dcp_item_place(x, &before[-1])->at != at)
+        report_add(x->r, SEV_ERROR, "shared_item", files_name(x->s->files, it->home), at, dcp_item_name(x, it),
                    "its item begins where that of %s does, as SerializationFormat.SAFETENSORS has it: only TORCH_SAVE "
-                   "can be read; save in that", name_of(x, before));
+                   "can be read; save in that", dcp_item_name(x, before));
     return true;
 }
 
@@ -301,7 +301,7 @@ static void place_items(struct dcp_opening *x)
     x->s->item = arena_alloc(x->s->arena, ((size_t)x->n_items + 1) * sizeof *x->s->item);
     for (int i = 0; i < x->n_items; i++) {
         struct dcp_item *it = &x->item[i];
-        const struct dcp_place *p = place_of(x, it);
+        const struct dcp_place *p = dcp_item_place(x, it);
 
         it->lost = it->home < 0;
         if (it->lost)
@@ -310,24 +310,24 @@ static void place_items(struct dcp_opening *x)
             end = 0;
         if (p->at > files_size(f, it->home) || p->len > files_size(f, it->home) - p->at) {
             it->lost = true;
-            report_add(lost_report(x), lost(x), "cut_short", files_name(f, it->home), p->at, name_of(x, it),
+            report_add(lost_report(x), lost(x), "cut_short", files_name(f, it->home), p->at, dcp_item_name(x, it),
                        "its item should have %" PRIu64 " bytes here, the file ends at %" PRIu64, p->len,
                        files_size(f, it->home));
             continue;
         }
-        if (is_shared(x, i))
+        if (is_safetensors_item(x, i))
             continue;
         if (p->at < end) {
-            report_add(x->r, SEV_ERROR, "overlap", files_name(f, it->home), p->at, name_of(x, it),
+            report_add(x->r, SEV_ERROR, "overlap", files_name(f, it->home), p->at, dcp_item_name(x, it),
                        "its item begins inside the one before, which ends at byte %" PRIu64, end);
             continue;
         }
-        tell_gap(x, it->home, end, p->at);
+        report_file_gap(x, it->home, end, p->at);
         end = p->at + p->len;
         it->usable = true;
         x->s->item[x->s->n_items++] = (struct source_item){ it->home, p->at, p->len };
         if (i + 1 == x->n_items || x->item[i + 1].home != it->home)
-            tell_gap(x, it->home, end, files_size(f, it->home));
+            report_file_gap(x, it->home, end, files_size(f, it->home));
     }
     if (x->unused)
         report_add(x->r, SEV_NOTE, "unused", x->path, ERR_NO_BYTE, NULL,
@@ -341,14 +341,14 @@ static void place_items(struct dcp_opening *x)
 static int wrong_item(const struct dcp_opening *x, int i, const char *what)
 {
     report_add(x->r, SEV_ERROR, "item", files_name(x->s->files, x->file[i % BATCH]), ERR_NO_BYTE,
-               name_of(x, &x->item[i]), "%s", what);
+               dcp_item_name(x, &x->item[i]), "%s", what);
     return -1;
 }
 
 /* Leave out the entry of an item whose contents are not supported. The entry is added only once. */
-static int leave_out(struct dcp_opening *x, int i, struct strbuf *what)
+static int skip_item_entry(struct dcp_opening *x, int i, struct strbuf *what)
 {
-    const char *name = name_of(x, &x->item[i]);
+    const char *name = dcp_item_name(x, &x->item[i]);
     struct source *s = x->s;
     bool known = false;
 
@@ -361,7 +361,7 @@ static int leave_out(struct dcp_opening *x, int i, struct strbuf *what)
     return -1;
 }
 
-static int take_chunk(struct dcp_opening *x, int i)
+static int read_chunk_item(struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i];
     const struct dcp_entry *en = &x->table.entry[it->entry];
@@ -371,7 +371,7 @@ static int take_chunk(struct dcp_opening *x, int i)
     struct pt_tensor t;
 
     if (pt_unread(pt, pt_root(pt), &what))
-        return leave_out(x, i, &what);
+        return skip_item_entry(x, i, &what);
     if (!pt_tensor(pt, pt_root(pt), &t))
         return wrong_item(x, i, "its item holds no plain tensor");
     if (t.dtype != en->dtype)
@@ -398,7 +398,7 @@ static bool holds_tensors(const struct pt *pt)
 /*
  * Store a value. If its tree contains tensors, its handle is kept and the item stays a file; other trees are copied.
  */
-static void take_value(struct dcp_opening *x, int i)
+static void add_item_value(struct dcp_opening *x, int i)
 {
     struct source *s = x->s;
     struct source_value *v = &s->value[s->n_values];
@@ -406,11 +406,11 @@ static void take_value(struct dcp_opening *x, int i)
     struct strbuf what = {0};
 
     if (pt_find_unread(*pt, pt_root(*pt), &what)) {
-        leave_out(x, i, &what);
+        skip_item_entry(x, i, &what);
         return;
     }
     s->n_values++;
-    *v = (struct source_value){ .name = name_of(x, &x->item[i]) };
+    *v = (struct source_value){ .name = dcp_item_name(x, &x->item[i]) };
     if (!holds_tensors(*pt)) {
         v->tree = pk_copy(s->arena, pt_root(*pt));
         return;
@@ -422,13 +422,13 @@ static void take_value(struct dcp_opening *x, int i)
     x->file[i % BATCH] = -1;
 }
 
-static void take_item(struct dcp_opening *x, int i)
+static void read_opened_item(struct dcp_opening *x, int i)
 {
     if (!*x->s->run.torch_dialect)
         snprintf(x->s->run.torch_dialect, sizeof x->s->run.torch_dialect, "%s", pt_dialect(x->pt[i % BATCH]));
     if (!x->table.entry[x->item[i].entry].is_tensor)
-        take_value(x, i);
-    else if (take_chunk(x, i) < 0)
+        add_item_value(x, i);
+    else if (read_chunk_item(x, i) < 0)
         x->found[x->first[x->item[i].entry] + (size_t)x->item[i].chunk].extent = NULL;
     pt_close(x->pt[i % BATCH]);
 }
@@ -450,7 +450,7 @@ static void lose_item(struct dcp_opening *x, int i)
         len *= (uint64_t)chunk_of(x, it)->len[d];
     found = &x->found[x->first[it->entry] + (size_t)it->chunk];
     found->extent = arena_alloc(x->s->arena, sizeof *found->extent);
-    *found->extent = pt_hole(&x->holes, x->s, place_of(x, it)->file, len);
+    *found->extent = pt_hole(&x->holes, x->s, dcp_item_place(x, it)->file, len);
     found->n_extents = len > 0;
     x->n_good[it->entry]++;
 }
@@ -470,7 +470,7 @@ static bool is_opened(const struct dcp_opening *x, int i)
 static void point_item(struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i];
-    const struct dcp_place *p = place_of(x, it);
+    const struct dcp_place *p = dcp_item_place(x, it);
     char *name = str_fmt("%s+%" PRIu64, files_name(x->s->files, it->home), p->at);
     int *file = &x->file[i % BATCH];
 
@@ -487,7 +487,8 @@ static struct pt *open_item(const struct dcp_opening *x, int i)
     struct pt *pt = pt_open(x->s->files, x->file[i % BATCH], &e);
 
     if (!pt && (x->o->holes || x->late))
-        report_add(lost_report(x), lost(x), "unreadable", NULL, ERR_NO_BYTE, name_of(x, &x->item[i]), "%s", e.msg);
+        report_add(lost_report(x), lost(x), "unreadable", NULL, ERR_NO_BYTE, dcp_item_name(x, &x->item[i]), "%s",
+                   e.msg);
     else if (!pt)
         report_add_err(x->r, "unreadable", &e);
     else
@@ -513,7 +514,7 @@ static void open_items(struct dcp_opening *x)
             x->pt[i % BATCH] = is_opened(x, i) ? open_item(x, i) : NULL;
         for (int i = first; i < first + n; i++)
             if (x->pt[i % BATCH])
-                take_item(x, i);
+                read_opened_item(x, i);
             else if ((x->o->holes || x->late) && x->item[i].entry >= 0 && (x->item[i].lost || is_opened(x, i)))
                 lose_item(x, i);
     }
@@ -521,7 +522,7 @@ static void open_items(struct dcp_opening *x)
 
 /* ---- tensors ---- */
 
-static void tell_flaw(const struct dcp_opening *x, const struct dcp_entry *en, const struct tile_flaw *flaw)
+static void report_tile_flaw(const struct dcp_opening *x, const struct dcp_entry *en, const struct tile_flaw *flaw)
 {
     const struct dcp_chunk *c = &en->chunk[flaw->chunk];
 
@@ -567,7 +568,7 @@ static struct tmap *make_map(const struct dcp_opening *x, int i, const struct ti
         return NULL;
     m = tile_map(x->s->arena, &(struct tile_tensor){ en->dtype, en->ndim, en->shape }, tile, n, &flaw);
     if (!m)
-        tell_flaw(x, en, &flaw);
+        report_tile_flaw(x, en, &flaw);
     return m;
 }
 
@@ -601,7 +602,7 @@ static void unfold(struct dcp_opening *x)
 
 /* ---- parameters ---- */
 
-static struct param *param_of(struct dcp_opening *x, const char *name, int ndim, const int64_t *shape)
+static struct param *find_or_add_dcp_param(struct dcp_opening *x, const char *name, int ndim, const int64_t *shape)
 {
     struct source *s = x->s;
     struct param *p = source_param(s, name);
@@ -620,7 +621,7 @@ static const char *row_name(struct dcp_opening *x, const char *name, int at, int
     return arena_fmt(x->s->arena, "%.*s.%" PRId64 "%s", at, name, row, name + at);
 }
 
-static bool is_weight(const struct dcp_role *r)
+static bool is_weight_role(const struct dcp_role *r)
 {
     return r->param && r->state <= STATE_FP32;
 }
@@ -633,12 +634,12 @@ static void list_stack(struct dcp_opening *x, int first, const int *next)
             const struct dcp_entry *en = &x->table.entry[i];
             const struct dcp_role *r = &x->role[i];
 
-            param_of(x, row_name(x, r->param, r->number_at, row), en->ndim - 1, en->shape + 1);
+            find_or_add_dcp_param(x, row_name(x, r->param, r->number_at, row), en->ndim - 1, en->shape + 1);
         }
 }
 
 /* Create the parameters in the order of the weights, because weights and moments are stored in no fixed order. */
-static void list_params(struct dcp_opening *x)
+static void dcp_list_params(struct dcp_opening *x)
 {
     size_t n = 0, bytes = ((size_t)x->table.n + 1) * sizeof(int);
     int *next = xmalloc(bytes), *last = xmalloc(bytes), *first = xmalloc(bytes);
@@ -649,7 +650,7 @@ static void list_params(struct dcp_opening *x)
         const struct dcp_role *r = &x->role[i];
 
         n += !r->param ? 0 : r->stack ? (size_t)x->table.entry[i].shape[0] : 1;
-        if (!is_weight(r) || !r->stack)
+        if (!is_weight_role(r) || !r->stack)
             continue;
         if (first[r->stack] < 0)
             first[r->stack] = i;
@@ -662,9 +663,9 @@ static void list_params(struct dcp_opening *x)
         const struct dcp_entry *en = &x->table.entry[i];
         const struct dcp_role *r = &x->role[i];
 
-        if (is_weight(r) && !r->stack)
-            param_of(x, r->param, en->ndim, en->shape);
-        else if (is_weight(r) && first[r->stack] == i)
+        if (is_weight_role(r) && !r->stack)
+            find_or_add_dcp_param(x, r->param, en->ndim, en->shape);
+        else if (is_weight_role(r) && first[r->stack] == i)
             list_stack(x, i, next);
     }
     free(next);
@@ -679,7 +680,8 @@ static void set_state(struct param *p, enum state st, struct tmap *m, const char
 }
 
 /* Add the stack itself, and each of its rows as a state of its parameter. */
-static void take_stack(struct dcp_opening *x, int entry, struct tmap *m, const struct tile_chunk *tile, int n_tiles)
+static void add_stacked_params(struct dcp_opening *x, int entry, struct tmap *m, const struct tile_chunk *tile,
+                               int n_tiles)
 {
     const struct dcp_entry *en = &x->table.entry[entry];
     const struct dcp_role *r = &x->role[entry];
@@ -698,7 +700,7 @@ static void take_stack(struct dcp_opening *x, int entry, struct tmap *m, const s
         report_add(x->r, SEV_ERROR, "shape", x->path, en->said_at, en->name,
                    "its rows are cut into more than %d chunks", MAX_ROW_CHUNKS);
     for (int64_t i = 0; c && i < en->shape[0]; i++) {
-        struct param *p = param_of(x, row_name(x, r->param, r->number_at, i), row.ndim, row.shape);
+        struct param *p = find_or_add_dcp_param(x, row_name(x, r->param, r->number_at, i), row.ndim, row.shape);
 
         number[i] = (int)(p - s->param);
         set_state(p, r->state, tile_map(s->arena, &row, c + first[i], first[i + 1] - first[i], &flaw),
@@ -708,12 +710,12 @@ static void take_stack(struct dcp_opening *x, int entry, struct tmap *m, const s
     free(first);
 }
 
-static void take_tensors(struct dcp_opening *x)
+static void add_tiled_tensors(struct dcp_opening *x)
 {
     struct source *s = x->s;
 
     s->stack = arena_alloc(s->arena, ((size_t)x->table.n + 1) * sizeof *s->stack);
-    list_params(x);
+    dcp_list_params(x);
     for (int i = 0; i < x->table.n; i++) {
         const struct dcp_entry *en = &x->table.entry[i];
         const struct dcp_role *r = &x->role[i];
@@ -729,9 +731,9 @@ static void take_tensors(struct dcp_opening *x)
         if (x->o->no_optimizer && r->param && r->state > STATE_FP32) {
             /* its flaws are reported, and it is left out */
         } else if (r->param && r->stack) {
-            take_stack(x, i, m, tile, n);
+            add_stacked_params(x, i, m, tile, n);
         } else if (r->param) {
-            set_state(param_of(x, r->param, en->ndim, en->shape), r->state, m, en->name);
+            set_state(find_or_add_dcp_param(x, r->param, en->ndim, en->shape), r->state, m, en->name);
         } else if (m) {
             struct source_value *v = &s->value[s->n_values++];
 
@@ -811,7 +813,7 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
         return -1;
     if (o->no_optimizer && !o->holes && !o->no_tensors)
         x.late = report_new();
-    list_items(&x);
+    dcp_list_items(&x);
     if (manifest >= 0)
         dcp_add_file(s, MANIFEST_NAME, manifest, NULL);
     if (dcp_listed(l, DS_REPAIR_LOG_NAME) >= 0)
@@ -823,7 +825,7 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     naming.path = x.path;
     rc = assign(&naming, r, e);
     if (rc == 0)
-        take_tensors(&x);
+        add_tiled_tensors(&x);
     if (x.late)
         report_lost(&x);
     opening_free(&x);

@@ -12,7 +12,7 @@
 
 /* ---- target for a source of the same layout ---- */
 
-static const struct dcp_part *take_rows(struct dcp_target *t, const struct source_stack *k)
+static const struct dcp_part *list_stack_row_parts(struct dcp_target *t, const struct source_stack *k)
 {
     struct dcp_part *row = arena_alloc(t->arena, ((size_t)k->whole.shape[0] + 1) * sizeof *row);
 
@@ -24,7 +24,7 @@ static const struct dcp_part *take_rows(struct dcp_target *t, const struct sourc
     return row;
 }
 
-static int take_entry(struct dcp_target *t, int i, struct err *e)
+static int resolve_source_entry(struct dcp_target *t, int i, struct err *e)
 {
     const struct dcp_entry *en = &t->table.entry[i];
     struct dcp_part *p = &t->part[i];
@@ -36,7 +36,7 @@ static int take_entry(struct dcp_target *t, int i, struct err *e)
                                 .state = (enum state)hit.state };
     } else if (found) {
         *p = (struct dcp_part){ .map = hit.value->map, .tree = hit.value->tree, .pt = hit.value->pt,
-                                .row = hit.stack && hit.stack->row ? take_rows(t, hit.stack) : NULL };
+                                .row = hit.stack && hit.stack->row ? list_stack_row_parts(t, hit.stack) : NULL };
     }
     if (en->is_tensor ? p->map != NULL : p->tree != NULL)
         return 0;
@@ -44,7 +44,7 @@ static int take_entry(struct dcp_target *t, int i, struct err *e)
     return -1;
 }
 
-static int take_table(struct dcp_target *t, struct err *e)
+static int copy_source_table(struct dcp_target *t, struct err *e)
 {
     const struct dcp_table *from = t->src->dcp;
 
@@ -53,7 +53,7 @@ static int take_table(struct dcp_target *t, struct err *e)
     memcpy(t->table.entry, from->entry, (size_t)from->n * sizeof *from->entry);
     t->part = arena_alloc(t->arena, ((size_t)from->n + 1) * sizeof *t->part);
     for (int i = 0; i < from->n; i++)
-        if (take_entry(t, i, e) < 0)
+        if (resolve_source_entry(t, i, e) < 0)
             return -1;
     return 0;
 }
@@ -61,7 +61,7 @@ static int take_table(struct dcp_target *t, struct err *e)
 /* ---- target for other layouts ---- */
 
 /* Add an entry under its keys. The key at position `index` is an index in a list. */
-static struct dcp_part *add_entry(struct dcp_target *t, int n_path, const char *const *path, int index)
+static struct dcp_part *add_target_entry(struct dcp_target *t, int n_path, const char *const *path, int index)
 {
     struct dcp_entry *en;
     struct strbuf name = {0};
@@ -104,7 +104,7 @@ static void shape_entry(struct dcp_target *t, const struct tmap *m, int ndim, co
         memcpy(en->shape, shape, (size_t)ndim * sizeof *shape);
 }
 
-static void add_weights(struct dcp_target *t, const struct param *p)
+static void add_model_weights_entry(struct dcp_target *t, const struct param *p)
 {
     const char *const path[] = { "model", p->name };
     const enum state st = p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
@@ -112,7 +112,7 @@ static void add_weights(struct dcp_target *t, const struct param *p)
 
     if (!p->state[st])
         return;
-    part = add_entry(t, 2, path, -1);
+    part = add_target_entry(t, 2, path, -1);
     *part = (struct dcp_part){ .map = p->state[st], .state = st, .again = p->shared_with != NULL };
     shape_entry(t, part->map, p->ndim, p->shape);
     if (dtype_is_weight(part->map->dtype))      /* a float; otherwise a buffer, which is stored whole by one rank */
@@ -147,14 +147,14 @@ static void add_moments(struct dcp_target *t, const struct param *p, const struc
 
         if (!p->state[rows[i].st])
             continue;
-        part = add_entry(t, 4, path, -1);
+        part = add_target_entry(t, 4, path, -1);
         *part = (struct dcp_part){ .map = p->state[rows[i].st], .param = p, .state = rows[i].st };
         shape_entry(t, part->map, p->ndim, p->shape);
     }
     if (p->state[STATE_EXP_AVG] && step) {
         const char *const path[] = { "optim", "state", p->name, "step" };
 
-        add_entry(t, 4, path, -1)->map = step;
+        add_target_entry(t, 4, path, -1)->map = step;
         shape_entry(t, step, 0, NULL);
     }
 }
@@ -176,7 +176,7 @@ static void add_option(struct dcp_target *t, const char *group, const char *opti
 {
     const char *const path[] = { "optim", "param_groups", group, option };
 
-    add_entry(t, 4, path, 2)->tree = v;
+    add_target_entry(t, 4, path, 2)->tree = v;
 }
 
 static void add_group(struct dcp_target *t, int number, const struct optim_group *g, struct strbuf *made_up)
@@ -220,7 +220,7 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
     }
     if (optim_groups_adam_alone(t->src, e) < 0 || optim_groups_read(t->src, t->arena, &groups, e) < 0)
         return -1;
-    optim_groups_tell_rule(t->src, &groups, notes);
+    optim_groups_report_rule(t->src, &groups, notes);
     for (int g = 0; g < groups.n && groups.group[g].options; g++)
         add_group(t, g, &groups.group[g], &made_up);
     if (groups.n == 0 || !groups.group[0].options)
@@ -240,12 +240,12 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
  * Add a value. Dicts are walked as torch's planner walks them; an empty one disappears. Items without a usable name
  * are listed in `left`.
  */
-static void add_value(struct dcp_target *t, int n, const char **path, const struct pk *v, struct strbuf *left)
+static void add_value_entries(struct dcp_target *t, int n, const char **path, const struct pk *v, struct strbuf *left)
 {
     enum { DEEPEST = 32 };
 
     if (v->type != PK_DICT || n == DEEPEST) {
-        add_entry(t, n, path, -1)->tree = v;
+        add_target_entry(t, n, path, -1)->tree = v;
         return;
     }
     for (uint32_t i = 0; i < v->n; i++) {
@@ -260,7 +260,7 @@ static void add_value(struct dcp_target *t, int n, const char **path, const stru
             below[n] = number;
         }
         if (below[n]) {
-            add_value(t, n + 1, below, v->item[2 * i + 1], left);
+            add_value_entries(t, n + 1, below, v->item[2 * i + 1], left);
             continue;
         }
         strbuf_addf(left, "%s", left->len ? ", " : "");
@@ -273,7 +273,7 @@ static void add_value(struct dcp_target *t, int n, const char **path, const stru
 }
 
 /* Returns true for values that belong to DeepSpeed's files and engine, or that already became entries. */
-static bool is_engines(const char *name)
+static bool is_engine_key(const char *name)
 {
     static const char *const names[] = { "ds_config", "ds_version", "optimizer", "data_sampler", "random_ltd",
                                          "sparse_tensor_module_names", "skipped_steps", "args" };
@@ -296,17 +296,17 @@ static void add_values(struct dcp_target *t, struct report *notes)
 
         if (v->buffer)
             continue;                   /* now a parameter of the source: source_add_buffers() */
-        if (v->tree && !is_engines(v->name) && !pk_is_none(v->tree) && pk_is_plain(v->tree)) {
-            add_value(t, 1, path, v->tree, &left);
+        if (v->tree && !is_engine_key(v->name) && !pk_is_none(v->tree) && pk_is_plain(v->tree)) {
+            add_value_entries(t, 1, path, v->tree, &left);
             counted = counted || strcmp(v->name, "iteration") == 0;
-        } else if ((!is_engines(v->name) && !(v->tree && pk_is_none(v->tree))) || str_ends(v->name, "loss_scaler")) {
+        } else if ((!is_engine_key(v->name) && !(v->tree && pk_is_none(v->tree))) || str_ends(v->name, "loss_scaler")) {
             strbuf_addf(&left, "%s%s", left.len ? ", " : "", v->name);
         }
     }
     if (!counted && s->run.iteration >= 0) {
         const char *path[] = { "iteration" };
 
-        add_value(t, 1, path, pk_int(t->arena, s->run.iteration), &left);
+        add_value_entries(t, 1, path, pk_int(t->arena, s->run.iteration), &left);
     }
     if (left.len)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
@@ -315,7 +315,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
 }
 
 /* Refuse duplicate names, because the program's own values may have any name. */
-static int check_names(const struct dcp_target *t, struct err *e)
+static int check_entry_names_unique(const struct dcp_target *t, struct err *e)
 {
     struct names *known = names_new(t->arena);
 
@@ -331,7 +331,7 @@ static int check_names(const struct dcp_target *t, struct err *e)
     return 0;
 }
 
-static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
+static int make_fsdp2_table(struct dcp_target *t, struct report *notes, struct err *e)
 {
     const struct source *s = t->src;
     const struct tmap *step = source_has_moments(s) && s->run.opt_step >= 0 ? step_map(s, t->arena) : NULL;
@@ -341,7 +341,7 @@ static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
 
-        add_weights(t, p);
+        add_model_weights_entry(t, p);
         rounded = rounded || (p->state[STATE_FP32] && p->state[STATE_BF16]);
         if (!p->state[STATE_FP32] && !p->state[STATE_BF16])
             report_add(notes, SEV_WARNING, "missing_key", s->path, ERR_NO_BYTE, p->name,
@@ -360,7 +360,7 @@ static int make_table(struct dcp_target *t, struct report *notes, struct err *e)
     if (add_groups(t, notes, e) < 0)
         return -1;
     add_values(t, notes);
-    return check_names(t, e);
+    return check_entry_names_unique(t, e);
 }
 
 /* ---- the target ---- */
@@ -378,7 +378,7 @@ struct dcp_target *dcp_target_same(const struct source *s, struct err *e)
 {
     struct dcp_target *t = dcp_target_empty(s);
 
-    if (take_table(t, e) == 0)
+    if (copy_source_table(t, e) == 0)
         return t;
     dcp_target_free(t);
     return NULL;
@@ -391,7 +391,7 @@ struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, 
     if (s->kind == LAYOUT_DCP)
         return dcp_target_same(s, e);
     t = dcp_target_empty(s);
-    if (make_table(t, notes, e) == 0)
+    if (make_fsdp2_table(t, notes, e) == 0)
         return t;
     dcp_target_free(t);
     return NULL;

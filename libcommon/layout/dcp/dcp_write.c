@@ -83,7 +83,7 @@ static struct pk *index_of(struct arena *a, const struct dcp_entry *en, int k, b
     return pk_object(a, METADATA, "MetadataIndex", index);
 }
 
-static struct pk *place_of(struct arena *a, const struct dcp_place *p)
+static struct pk *make_storage_info(struct arena *a, const struct dcp_place *p)
 {
     struct pk *info = pk_dict(a);
 
@@ -113,7 +113,7 @@ void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
             add_pair(planner, pk_str(a, en->name), path(a, en));
         paths |= en->n_path > 0;
         for (int k = 0; k < en->n_chunks; k++)
-            add_pair(storage, index_of(a, en, k, true), place_of(a, &en->chunk[k].place));
+            add_pair(storage, index_of(a, en, k, true), make_storage_info(a, &en->chunk[k].place));
     }
     pk_set_str(a, d, "state_dict_metadata", entries);
     pk_set_str(a, d, "planner_data", paths ? planner : pk_none(a));
@@ -174,7 +174,7 @@ static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
 }
 
 /* Returns true if the MetadataIndex refers to exactly this chunk. */
-static bool says_chunk(const struct pk *index, const struct dcp_entry *en, int k)
+static bool is_chunk_index(const struct pk *index, const struct dcp_entry *en, int k)
 {
     const char *name = pk_as_str(pk_get(index, "fqn"));
     const struct pk *offset = pk_get(index, "offset");
@@ -193,24 +193,24 @@ static bool says_chunk(const struct pk *index, const struct dcp_entry *en, int k
  * Add the places of an entry. Unchanged keys are kept, because those of a flattened tensor have offsets that `en`,
  * in its original shape, does not have.
  */
-static void add_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool retold)
+static void add_storage_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool retold)
 {
     for (int k = 0; k < en->n_chunks; k++) {
         const struct dcp_place *p = &en->chunk[k].place;
         const int pair = p->number < 0 ? p->moved_from - 1 : p->number;
         struct pk *index = pair < 0 ? NULL : w->storage[2 * pair];
-        struct pk *info = p->number < 0 ? place_of(w->a, p) : w->storage[2 * p->number + 1];
+        struct pk *info = p->number < 0 ? make_storage_info(w->a, p) : w->storage[2 * p->number + 1];
 
-        if (index && !retold && !says_chunk(index, en, k))
+        if (index && !retold && !is_chunk_index(index, en, k))
             index = with_field(w->a, index, "fqn", pk_str(w->a, en->name));
-        else if (!index || !says_chunk(index, en, k))
+        else if (!index || !is_chunk_index(index, en, k))
             index = index_of(w->a, en, k, !index || !pk_is_none(pk_get(index, "index")));
         add_pair(storage, index, info);
     }
 }
 
-static void add_entry(struct rewriting *w, struct pk *entries, struct pk *planner, const struct dcp_entry *en,
-                      bool retold)
+static void add_rewritten_entry(struct rewriting *w, struct pk *entries, struct pk *planner, const struct dcp_entry *en,
+                                bool retold)
 {
     struct pk *key = w->entry[2 * en->number], *v = w->entry[2 * en->number + 1];
     const char *name = pk_as_str(key);
@@ -267,8 +267,8 @@ static struct pk *new_root(struct rewriting *w, struct pk *root, const struct dc
     storage = new_dict(w->a, n);
     w->changed = (uint32_t)t->n != n_were;
     for (int i = 0; i < t->n; i++) {
-        add_entry(w, entries, planner, &t->entry[i], c->retold[i]);
-        add_places(w, storage, &t->entry[i], c->retold[i]);
+        add_rewritten_entry(w, entries, planner, &t->entry[i], c->retold[i]);
+        add_storage_places(w, storage, &t->entry[i], c->retold[i]);
     }
     o = with_field(w->a, root, "state_dict_metadata", entries);
     o = planner ? with_field(w->a, o, "planner_data", planner) : o;

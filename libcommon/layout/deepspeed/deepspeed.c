@@ -17,7 +17,7 @@ struct ds_reading {
     ds_renumber_fn *renumber;
 };
 
-static void read_file(const struct pt_files_job *f)
+static void ds_read_opened_file(const struct pt_files_job *f)
 {
     const struct ds_reading *x = f->ctx;
     const struct ds_job j = { .d = x->d, .file = f->file, .files = f->files, .pt = f->pt, .path = f->path, .r = f->r };
@@ -37,7 +37,7 @@ static void renumber_file(void *ctx, int file, int base)
 static void each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber)
 {
     struct ds_reading x = { d, fn, renumber };
-    struct pt_files o = { .s = d->s, .r = d->r, .threads = d->o->threads, .ctx = &x, .read = read_file,
+    struct pt_files o = { .s = d->s, .r = d->r, .threads = d->o->threads, .ctx = &x, .read = ds_read_opened_file,
                           .renumber = renumber_file,
                           .holes = d->o->holes || (fn == ds_read_stage && ds_stands_in(d)) };
 
@@ -89,7 +89,7 @@ static const struct source_file *lost_first(struct ds *d, struct err *e)
 }
 
 /* Read the mp_rank files. The summary needs one rank of each stage; everything else needs all. */
-static int read_stages(struct ds *d, struct err *e)
+static int ds_read_stage_files(struct ds *d, struct err *e)
 {
     int n = d->topo.tp * d->topo.pp, *file = xmalloc((size_t)n * sizeof *file);
 
@@ -109,7 +109,7 @@ static int read_stages(struct ds *d, struct err *e)
     return ds_stands_in(d) ? ds_stand_in(d, e) : 0;
 }
 
-static void read_shards(struct ds *d)
+static void ds_read_shards(struct ds *d)
 {
     int n = d->topo.tp * d->topo.pp * d->topo.dp, *rest;
 
@@ -137,7 +137,7 @@ static void find_tied(struct ds *d)
         d->s->tied_embedding |= strcmp(en[i].name, en[i - 1].name) == 0 && param_is_tied(en[i].name);
 }
 
-static void allocate(struct ds *d)
+static void ds_allocate_tables(struct ds *d)
 {
     size_t n_mp = (size_t)(d->topo.tp * d->topo.pp);
 
@@ -147,7 +147,7 @@ static void allocate(struct ds *d)
     d->layer = xcalloc((size_t)(d->n_layers * d->topo.tp), sizeof *d->layer);
 }
 
-static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
+static int ds_open_tag(struct ds *d, const struct source_listing *l, struct err *e)
 {
     const struct source_file *first;
 
@@ -160,8 +160,8 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
         return -1;
     d->s->topo = d->topo;
     ds_grid(d);
-    allocate(d);
-    if (read_stages(d, e) < 0)
+    ds_allocate_tables(d);
+    if (ds_read_stage_files(d, e) < 0)
         return -1;
     ds_missing_rest(d);
     find_tied(d);
@@ -169,7 +169,7 @@ static int open_tag(struct ds *d, const struct source_listing *l, struct err *e)
         ds_check_sizes(d);
     else
         each_file(d, d->layer_file, d->n_layers * d->topo.tp, ds_read_layer, ds_renumber_layer);
-    read_shards(d);
+    ds_read_shards(d);
     if (d->o->holes)
         ds_recover(d);
     if (d->too_many) {
@@ -219,7 +219,7 @@ int deepspeed_source_open(struct source *s, const struct source_listing *l, cons
     int rc;
 
     s->kind = LAYOUT_DEEPSPEED;
-    rc = open_tag(&d, l, e);
+    rc = ds_open_tag(&d, l, e);
     tables_free(&d);
     return rc;
 }

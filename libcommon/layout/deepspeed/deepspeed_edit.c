@@ -58,7 +58,7 @@ static const struct {
     { "universal_checkpoint_info", BY_TENSORS },
 };
 
-static const char *owner_of(const char *path)
+static const char *find_key_owner(const char *path)
 {
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         size_t n = strlen(owned[i].key);
@@ -141,7 +141,7 @@ static int refuse_value(const struct ds_set *set, const char *key, const struct 
 }
 
 /* Return the path from the file's root, e.g. "args.lr" for "lr", in the target's arena. */
-static const char *settle_path(const struct ds_target *t, struct pk *root, const char *key)
+static const char *resolve_edit_path(const struct ds_target *t, struct pk *root, const char *key)
 {
     bool of_args = !str_starts(key, "args.") && tree_find(pk_get(root, "args"), key, NULL);
 
@@ -158,11 +158,11 @@ static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *r
         err_usage(e, "%s %s: expected KEY=VALUE", option(set), set->text);
         return -1;
     }
-    to->path = settle_path(t, root, key);
+    to->path = resolve_edit_path(t, root, key);
     was = tree_find(root, to->path, NULL);
     if (!was)
         return no_such_key(t, set, key, pk_get(root, "args"), e);
-    why = owner_of(to->path);
+    why = find_key_owner(to->path);
     to->value = why ? NULL : tree_read(t->arena, eq + 1, was, set->any_type);
     if (!why && !to->value)
         return refuse_value(set, key, was, e);

@@ -27,7 +27,7 @@ struct ds_file ds_file_new(struct arena *a, const char *name)
     return f;
 }
 
-static struct pt_image *make_image(const struct ds_file *f, const struct ds_tree *x)
+static struct pt_image *ds_make_file_image(const struct ds_file *f, const struct ds_tree *x)
 {
     uint64_t *size = xmalloc((size_t)x->n * sizeof *size + 1);
     struct pt_image *im;
@@ -41,7 +41,7 @@ static struct pt_image *make_image(const struct ds_file *f, const struct ds_tree
 
 uint64_t ds_file_size(const struct ds_file *f, const struct ds_tree *x)
 {
-    struct pt_image *im = make_image(f, x);
+    struct pt_image *im = ds_make_file_image(f, x);
     uint64_t size = pt_image_size(im);
 
     pt_image_free(im);
@@ -50,7 +50,7 @@ uint64_t ds_file_size(const struct ds_file *f, const struct ds_tree *x)
 
 void ds_file_lay_out(struct arena *a, struct ds_file *f, const struct ds_tree *x)
 {
-    struct pt_image *im = make_image(f, x);
+    struct pt_image *im = ds_make_file_image(f, x);
 
     f->size = pt_image_size(im);
     f->n = x->n;
@@ -81,7 +81,7 @@ static int write_container(const struct ds_tree *x, struct pt_image *im, int fd)
 int ds_file_seal(const char *dir, const struct ds_file *f, const struct ds_tree *x, bool sync, struct err *e)
 {
     char *path = path_join(dir, f->name);
-    struct pt_image *im = make_image(f, x);
+    struct pt_image *im = ds_make_file_image(f, x);
     int rc = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
 
     for (int i = 0; i < x->n; i++)

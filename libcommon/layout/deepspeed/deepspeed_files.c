@@ -53,7 +53,7 @@ static int refuse_kind(const struct ds *d, enum ds_kind kind, const char *name, 
     return -1;
 }
 
-static void add_file(struct ds *d, const struct archive_member *m, struct ds_name n)
+static void ds_add_source_file(struct ds *d, const struct archive_member *m, struct ds_name n)
 {
     struct source *s = d->s;
     struct source_file *f = &s->file[s->n_files];
@@ -69,7 +69,7 @@ static void add_file(struct ds *d, const struct archive_member *m, struct ds_nam
 }
 
 /* Determine how this folder spells the names of zero files. */
-static void settle_prefix(struct ds *d)
+static void detect_zero_file_prefix(struct ds *d)
 {
     int n[2] = {0}, n_joined = 0;
 
@@ -107,7 +107,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
         if (n.kind == DS_ZERO3 || n.kind == DS_MOE)
             return refuse_kind(d, n.kind, name, e);
         if (n.kind != DS_OTHER)
-            add_file(d, &l->member[i], n);
+            ds_add_source_file(d, &l->member[i], n);
         else if (str_ends(name, ".pt") && !strchr(name, '/'))
             report_add(d->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
                        "no file of a checkpoint is called so");
@@ -116,7 +116,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
     for (int i = 0; i < l->n; i++)
         if (strcmp(l->member[i].name, MANIFEST_NAME) == 0 || strcmp(l->member[i].name, DS_REPAIR_LOG_NAME) == 0)
             add_ours(s, &l->member[i]);
-    settle_prefix(d);
+    detect_zero_file_prefix(d);
     return 0;
 }
 
@@ -127,7 +127,7 @@ struct degrees {
     int64_t tp, pp, mp, dp, args_dp;
 };
 
-static int64_t said_int(const struct pk *v, const char *key)
+static int64_t read_rank_count(const struct pk *v, const char *key)
 {
     int64_t i;
 
@@ -138,18 +138,18 @@ static int64_t said_int(const struct pk *v, const char *key)
  * Return the degrees in an mp_rank file. Sequence-parallel ranks count as data-parallel ones (docs/formats.md,
  * section 4.2).
  */
-static struct degrees said_degrees(const struct pk *root)
+static struct degrees read_saved_degrees(const struct pk *root)
 {
     const struct pk *args = pk_get(root, "args");
-    struct degrees g = { .mp = said_int(root, "mp_world_size"), .dp = said_int(root, "dp_world_size") };
+    struct degrees g = { .mp = read_rank_count(root, "mp_world_size"), .dp = read_rank_count(root, "dp_world_size") };
     int64_t sp = 0;
 
     if (!args)
         return g;
-    g.tp = said_int(args, "tensor_model_parallel_size");
-    g.pp = said_int(args, "pipeline_model_parallel_size");
-    sp = said_int(args, "ds_sequence_parallel_size");
-    g.args_dp = said_int(args, "data_parallel_size") * (sp ? sp : 1);
+    g.tp = read_rank_count(args, "tensor_model_parallel_size");
+    g.pp = read_rank_count(args, "pipeline_model_parallel_size");
+    sp = read_rank_count(args, "ds_sequence_parallel_size");
+    g.args_dp = read_rank_count(args, "data_parallel_size") * (sp ? sp : 1);
     return g;
 }
 
@@ -195,7 +195,7 @@ static int refuse_content(const struct ds *d, const struct source_file *first, s
 
 int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
 {
-    struct degrees named = named_degrees(d), said = said_degrees(pt_root(first->pt)), g = named;
+    struct degrees named = named_degrees(d), said = read_saved_degrees(pt_root(first->pt)), g = named;
 
     if (refuse_content(d, first, e) < 0)
         return -1;
@@ -236,7 +236,7 @@ static void degree_differs(const struct ds_job *j, const char *key, int64_t said
 void ds_check_degrees(const struct ds_job *j)
 {
     struct topology t = j->d->topo;
-    struct degrees g = said_degrees(pt_root(j->pt));
+    struct degrees g = read_saved_degrees(pt_root(j->pt));
     const struct pk *dimensions = pk_get(pt_root(j->pt), "checkpoint_parallel_dimensions");
 
     degree_differs(j, "args.tensor_model_parallel_size", g.tp, t.tp);
@@ -244,8 +244,8 @@ void ds_check_degrees(const struct ds_job *j)
     degree_differs(j, "mp_world_size", g.mp, (int64_t)t.tp * t.pp);
     degree_differs(j, "dp_world_size", g.dp, t.dp);
     degree_differs(j, "args.data_parallel_size", g.args_dp, t.dp);
-    degree_differs(j, "checkpoint_parallel_dimensions.tp_degree", said_int(dimensions, "tp_degree"), t.tp);
-    degree_differs(j, "checkpoint_parallel_dimensions.pp_degree", said_int(dimensions, "pp_degree"), t.pp);
+    degree_differs(j, "checkpoint_parallel_dimensions.tp_degree", read_rank_count(dimensions, "tp_degree"), t.tp);
+    degree_differs(j, "checkpoint_parallel_dimensions.pp_degree", read_rank_count(dimensions, "pp_degree"), t.pp);
 }
 
 /* ---- the grid ---- */
@@ -273,7 +273,7 @@ static int *new_slots(int64_t n)
     return slot;
 }
 
-static void put(struct ds *d, int file, int *slot)
+static void put_file_in_slot(struct ds *d, int file, int *slot)
 {
     const struct source_file *f = d->s->file;
 
@@ -290,7 +290,7 @@ static void extra(struct ds *d, int file)
                "outside the grid (PP=%d, TP=%d, DP=%d)", d->topo.pp, d->topo.tp, d->topo.dp);
 }
 
-static int cmp_int(const void *a, const void *b)
+static int cmp_file_layer_numbers(const void *a, const void *b)
 {
     int x = *(const int *)a, y = *(const int *)b;
 
@@ -306,7 +306,7 @@ static void collect_layers(struct ds *d)
     for (int i = 0; i < d->n_files; i++)
         if (d->name[i].kind == DS_LAYER)
             d->layer_no[n++] = d->name[i].layer;
-    qsort(d->layer_no, (size_t)n, sizeof *d->layer_no, cmp_int);
+    qsort(d->layer_no, (size_t)n, sizeof *d->layer_no, cmp_file_layer_numbers);
     for (int i = 0; i < n; i++)
         if (i == 0 || d->layer_no[i] != d->layer_no[d->n_layers - 1])
             d->layer_no[d->n_layers++] = d->layer_no[i];
@@ -314,12 +314,12 @@ static void collect_layers(struct ds *d)
 
 static int layer_index(const struct ds *d, int layer)
 {
-    const int *hit = bsearch(&layer, d->layer_no, (size_t)d->n_layers, sizeof layer, cmp_int);
+    const int *hit = bsearch(&layer, d->layer_no, (size_t)d->n_layers, sizeof layer, cmp_file_layer_numbers);
 
     return (int)(hit - d->layer_no);
 }
 
-static void place(struct ds *d, int i)
+static void place_file_in_grid(struct ds *d, int i)
 {
     struct topology t = d->topo;
     const struct ds_name *n = &d->name[i];
@@ -329,7 +329,7 @@ static void place(struct ds *d, int i)
         if (n->tp >= t.tp)
             extra(d, i);
         else
-            put(d, i, &d->layer_file[layer_index(d, n->layer) * t.tp + n->tp]);
+            put_file_in_slot(d, i, &d->layer_file[layer_index(d, n->layer) * t.tp + n->tp]);
         return;
     }
     if (n->mp >= t.tp * t.pp || n->dp >= t.dp) {
@@ -339,9 +339,9 @@ static void place(struct ds *d, int i)
     f->pp = n->mp / t.tp;
     f->tp = n->mp % t.tp;
     if (n->kind == DS_MP)
-        put(d, i, &d->mp_file[n->mp]);
+        put_file_in_slot(d, i, &d->mp_file[n->mp]);
     else if (n->bf16 == d->bf16_prefix)
-        put(d, i, &d->zero_file[n->mp * t.dp + n->dp]);
+        put_file_in_slot(d, i, &d->zero_file[n->mp * t.dp + n->dp]);
 }
 
 void ds_grid(struct ds *d)
@@ -355,7 +355,7 @@ void ds_grid(struct ds *d)
     d->zero_file = new_slots((int64_t)n_mp * t.dp);
     d->layer_file = new_slots((int64_t)d->n_layers * t.tp);
     for (int i = 0; i < d->n_files; i++)
-        place(d, i);
+        place_file_in_grid(d, i);
     for (int i = 0; i < n_mp && !ds_stands_in(d); i++)          /* else ds_stand_in() reports them */
         if (d->mp_file[i] < 0)
             ds_missing(d, ds_mp_name(i, buf));

@@ -23,7 +23,7 @@ static int64_t rank_of_mp(struct topology t, int mp)
     return (int64_t)(mp / t.tp) * t.dp * t.tp + mp % t.tp;
 }
 
-static bool said_rank(const struct ds *d, int mp, int64_t *rank)
+static bool read_saved_rank(const struct ds *d, int mp, int64_t *rank)
 {
     int file = d->mp_file[mp];
     const struct pt *pt = file < 0 ? NULL : d->s->file[file].pt;
@@ -42,7 +42,7 @@ static bool ranks_are_kept(const struct ds *d)
     bool differ = false;
 
     for (int mp = 0; mp < n_mp; mp++) {
-        if (!said_rank(d, mp, &rank))
+        if (!read_saved_rank(d, mp, &rank))
             continue;
         if (rank < 0 || rank >= (int64_t)n_mp * d->topo.dp || rank / d->topo.tp % d->topo.dp != 0)
             return false;
@@ -59,7 +59,7 @@ void ds_check_ranks(struct ds *d)
     for (int mp = 0; mp < d->topo.tp * d->topo.pp; mp++) {
         int64_t rank, want = rank_of_mp(d->topo, mp);
 
-        if (said_rank(d, mp, &rank) && rank != want)
+        if (read_saved_rank(d, mp, &rank) && rank != want)
             report_add(d->r, ds_mismatch(d), "other_rank", files_name(d->s->files, d->s->file[d->mp_file[mp]].file),
                        ERR_NO_BYTE, NULL, "args.rank is %lld, its name says %lld: another rank's file",
                        (long long)rank, (long long)want);

@@ -18,7 +18,7 @@ static const char block_key[] = "universal_checkpoint_info";
  * "\d+\.mlp\.dense_4h_to_h\.bias". It is matched from the start, not to the end; no parameter's name begins with
  * another's.
  */
-static char *pattern_of(struct arena *a, const char *name)
+static char *make_layer_name_pattern(struct arena *a, const char *name)
 {
     char *out = arena_alloc(a, 2 * strlen(name) + 4), *to = out;
     const char *p = name;
@@ -38,7 +38,7 @@ static char *pattern_of(struct arena *a, const char *name)
     return out;
 }
 
-static bool listed(const struct pk *list, const char *pattern)
+static bool has_listed_pattern(const struct pk *list, const char *pattern)
 {
     uint32_t n = 0;
     struct pk **item = pk_items(list, &n);
@@ -51,9 +51,9 @@ static bool listed(const struct pk *list, const char *pattern)
 
 static void add_pattern(struct arena *a, struct pk *list, const char *name)
 {
-    const char *pattern = pattern_of(a, name);
+    const char *pattern = make_layer_name_pattern(a, name);
 
-    if (!listed(list, pattern))
+    if (!has_listed_pattern(list, pattern))
         pk_add(a, list, pk_str(a, pattern));
 }
 

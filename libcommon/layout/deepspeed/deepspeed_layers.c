@@ -38,7 +38,7 @@ static void unknown_key(const struct ds_job *j, const char *key)
                    "'%.100s' is in no stage's param_shapes", key);
 }
 
-static bool check_tensor(const struct ds_job *j, const struct ds_entry *en, const struct pt_tensor *t)
+static bool check_layer_tensor(const struct ds_job *j, const struct ds_entry *en, const struct pt_tensor *t)
 {
     char x[128], y[128];
 
@@ -103,7 +103,7 @@ void ds_read_layer(const struct ds_job *j)
         en = layer_entry(d, d->name[j->file].layer, key);
         if (!en) {
             unknown_key(j, key);
-        } else if (check_tensor(j, en, &t->t)) {
+        } else if (check_layer_tensor(j, en, &t->t)) {
             t->name = en->name;
             l->n++;
         }

@@ -24,7 +24,7 @@ struct extent ds_hole(struct ds *d, const char *name, uint64_t len)
 /* ---- records of a damaged container ---- */
 
 /* Record `like` of another tensor rank's file, as the file `to` has it. A sound one is added: its number, else -1. */
-static int find_record(struct ds *d, int to, int like)
+static int recover_record(struct ds *d, int to, int like)
 {
     struct record found;
 
@@ -51,7 +51,7 @@ static void recover_shard(struct ds *d, int mp, int dp)
         for (int s = 0; s < DS_STATES; s++) {
             to->run[g][s] = from->run[g][s];
             if (to->run[g][s].record >= 0)
-                to->run[g][s].record = find_record(d, file, from->run[g][s].record);
+                to->run[g][s].record = recover_record(d, file, from->run[g][s].record);
         }
 }
 
@@ -66,7 +66,7 @@ static void recover_layer(struct ds *d, int i, int tp)
         return;
     to->tensor = xcalloc((size_t)from->n + 1, sizeof *to->tensor);
     for (int k = 0; k < from->n; k++) {
-        const int record = find_record(d, d->layer_file[i * d->topo.tp + tp], from->tensor[k].t.record);
+        const int record = recover_record(d, d->layer_file[i * d->topo.tp + tp], from->tensor[k].t.record);
 
         if (record < 0)
             continue;
@@ -111,7 +111,7 @@ struct apart {
     struct pt *pt;              /* NULL: it is not there, or cannot be read */
 };
 
-static struct apart open_apart(const struct ds *d, int file)
+static struct apart open_pt_apart(const struct ds *d, int file)
 {
     struct apart x = { .files = files_new() };
     struct err ignored = {0};
@@ -139,7 +139,7 @@ struct gathered {
 /* Add what data-parallel rank dp holds of each group. false: a shard that cannot be read, or other groups. */
 static bool gather_rank(struct ds *d, int mp, int dp, struct gathered *to, int *n_groups)
 {
-    struct apart x = open_apart(d, d->zero_file[mp * d->topo.dp + dp]);
+    struct apart x = open_pt_apart(d, d->zero_file[mp * d->topo.dp + dp]);
     const struct pk *maps = pk_get(pk_get(x.pt ? pt_root(x.pt) : NULL, "optimizer_state_dict"),
                                    "param_slice_mappings");
     uint32_t n = 0;
@@ -174,7 +174,7 @@ static bool gather_rank(struct ds *d, int mp, int dp, struct gathered *to, int *
 /* The shape of a slice by a layer file: a tensor of that name, or of another block's, with as many elements. */
 static bool shape_in(const struct ds *d, int file, const char *key, struct ds_slice *to)
 {
-    struct apart x = open_apart(d, file);
+    struct apart x = open_pt_apart(d, file);
     const struct pk *v = x.pt ? pk_get(pt_root(x.pt), key) : NULL;
     struct pt_tensor t;
     bool ok = v && pt_tensor(x.pt, v, &t) && t.n_elems == to->n_elems && t.ndim >= 1;
@@ -263,7 +263,7 @@ void ds_find_stages(struct ds *d)
 
 /* ---- mp_rank files ---- */
 
-static struct pt *open_mp(const struct ds *d, int mp)
+static struct pt *opened_mp_rank_pt(const struct ds *d, int mp)
 {
     return d->mp_file[mp] >= 0 ? d->s->file[d->mp_file[mp]].pt : NULL;
 }
@@ -276,7 +276,8 @@ static const struct pt *neighbour(struct ds *d, int mp)
     for (int apart = 0; apart < d->topo.pp; apart++)
         for (int k = 0; k < 2 * tp; k++) {
             const int of = k < tp ? pp - apart : pp + apart;
-            const struct pt *pt = of >= 0 && of < d->topo.pp ? open_mp(d, topo_mp(d->topo, of, k % tp)) : NULL;
+            const struct pt *pt =
+                of >= 0 && of < d->topo.pp ? opened_mp_rank_pt(d, topo_mp(d->topo, of, k % tp)) : NULL;
 
             if (pt)
                 return pt;
@@ -315,7 +316,7 @@ static struct pk *stand_in_root(const struct ds *d, struct arena *a, const struc
     return root;
 }
 
-static struct source_file *add_file(struct source *s, const char *name)
+static struct source_file *add_placeholder_file(struct source *s, const char *name)
 {
     struct source_file *grown = arena_alloc(s->arena, ((size_t)s->n_files + 1) * sizeof *grown);
 
@@ -348,7 +349,7 @@ static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err 
     memcpy(kept, bytes, size);
     free(bytes);
     if (d->mp_file[mp] < 0) {
-        f = add_file(s, name);
+        f = add_placeholder_file(s, name);
         f->pp = mp / d->topo.tp;
         f->tp = mp % d->topo.tp;
         f->file = file = files_add_mem(s->files, kept, size, arena_fmt(s->arena, "%s/%s", s->path, name));
@@ -365,7 +366,7 @@ static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err 
 /* One whose only damage is in its tensors, the random states, keeps its tree. */
 static bool only_tensors_bad(struct ds *d, int mp, const char *name)
 {
-    struct pt *pt = open_mp(d, mp);
+    struct pt *pt = opened_mp_rank_pt(d, mp);
     struct err e = {0};
 
     if (!pt || !d->o->holes || pt_check_records(pt, d->s->files, &e) == 0)
@@ -384,8 +385,8 @@ static int stand_in(struct ds *d, int mp, struct err *e)
 
     ds_mp_name(mp, name);
     if (only_tensors_bad(d, mp, name))
-        like = damaged = open_mp(d, mp);
-    else if (open_mp(d, mp))
+        like = damaged = opened_mp_rank_pt(d, mp);
+    else if (opened_mp_rank_pt(d, mp))
         return 0;
     else if (d->ref[mp / d->topo.tp])
         like = neighbour(d, mp);

@@ -48,7 +48,7 @@ struct marked {
     int file;
 };
 
-static int by_text(const void *a, const void *b)
+static int by_marked_text(const void *a, const void *b)
 {
     return strcmp(((const struct marked *)a)->text, ((const struct marked *)b)->text);
 }
@@ -59,7 +59,7 @@ static const char *most_common(struct marked *v, int n)
     const char *best = NULL;
     int most = 0;
 
-    qsort(v, (size_t)n, sizeof *v, by_text);
+    qsort(v, (size_t)n, sizeof *v, by_marked_text);
     for (int i = 0, end; i < n; i = end) {
         for (end = i; end < n && strcmp(v[end].text, v[i].text) == 0; end++)
             ;

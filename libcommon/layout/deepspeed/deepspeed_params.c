@@ -33,7 +33,7 @@ struct draft {
 
 /* ---- layers ---- */
 
-static int cmp_int(const void *a, const void *b)
+static int cmp_layer_numbers(const void *a, const void *b)
 {
     int x = *(const int *)a, y = *(const int *)b;
 
@@ -71,7 +71,7 @@ static int expected_layers(const struct ds *d, int *out)
     }
     if (tied)
         out[n++] = embedding_layer(d);
-    qsort(out, (size_t)n, sizeof *out, cmp_int);
+    qsort(out, (size_t)n, sizeof *out, cmp_layer_numbers);
     for (int i = 0; i < n; i++)
         if (i == 0 || out[i] != out[k - 1])
             out[k++] = out[i];
@@ -84,11 +84,11 @@ void ds_check_layers(struct ds *d)
     char buf[96];
 
     for (int i = 0; i < n; i++)
-        if (!bsearch(&want[i], d->layer_no, (size_t)d->n_layers, sizeof *want, cmp_int))
+        if (!bsearch(&want[i], d->layer_no, (size_t)d->n_layers, sizeof *want, cmp_layer_numbers))
             for (int tp = 0; tp < d->topo.tp; tp++)
                 ds_missing(d, ds_layer_name(want[i], tp, buf));
     for (int i = 0; i < d->n_layers && ds_all_stages(d); i++) {
-        if (bsearch(&d->layer_no[i], want, (size_t)n, sizeof *want, cmp_int))
+        if (bsearch(&d->layer_no[i], want, (size_t)n, sizeof *want, cmp_layer_numbers))
             continue;
         for (int tp = 0; tp < d->topo.tp; tp++) {
             int file = d->layer_file[i * d->topo.tp + tp];
@@ -139,7 +139,7 @@ static int by_owner_name(const void *key, const void *draft)
 }
 
 /* Assign the layer files' tensors to their parameters, and record the order inside each layer. */
-static void place_tensors(struct ds *d, struct draft *p, int n)
+static void assign_layer_tensors(struct ds *d, struct draft *p, int n)
 {
     int tp_n = d->topo.tp;
 
@@ -161,7 +161,7 @@ static void place_tensors(struct ds *d, struct draft *p, int n)
     }
 }
 
-static int by_place(const void *a, const void *b)
+static int by_draft_place(const void *a, const void *b)
 {
     const struct draft *x = a, *y = b;
 
@@ -185,7 +185,7 @@ struct ds_rules {
     struct family *family;
 };
 
-static void find_rules(struct ds *d, const struct draft *p, int n, struct ds_rules *rules)
+static void ds_find_merge_rules(struct ds *d, const struct draft *p, int n, struct ds_rules *rules)
 {
     const struct source_file *f = ds_first_mp(d);
     const char **names = xmalloc((size_t)n * sizeof *names), *lacking;
@@ -215,7 +215,7 @@ static bool has_copies(const struct ds *d)
     return pk_as_int(pk_get(d->s->run.args, "gpt_j_residual"), &parallel) && !parallel;
 }
 
-static enum merge_rule family_rule_of(const struct ds *d, const struct family *f, const char *name)
+static enum merge_rule ds_family_merge_rule(const struct ds *d, const struct family *f, const char *name)
 {
     struct family_hit h;
     enum merge_rule rule;
@@ -237,13 +237,13 @@ static bool is_up(const char *name)
     return up;
 }
 
-static enum merge_rule rule_of(struct ds *d, const struct ds_rules *rules, const char *name)
+static enum merge_rule ds_param_merge_rule(struct ds *d, const struct ds_rules *rules, const char *name)
 {
     enum merge_rule rule;
 
     if (rules->patterns)
         return merge_patterns_rule(rules->patterns, name);
-    rule = rules->family ? family_rule_of(d, rules->family, name) : merge_rule_of(name);
+    rule = rules->family ? ds_family_merge_rule(d, rules->family, name) : merge_rule_of(name);
     if (rule == MERGE_CAT0 && d->s->config.glu && is_up(name))
         return MERGE_CAT0_HALVES;
     if (d->topo.tp > 1 && !rules->family && !merge_rule_known(name))
@@ -256,7 +256,7 @@ static enum merge_rule rule_of(struct ds *d, const struct ds_rules *rules, const
 /* ---- tensor maps ---- */
 
 /* Make a map with the slices of one state, tp ascending; the merge rule orders them later. */
-static struct tmap *new_map(struct ds *d, enum dtype dtype)
+static struct tmap *ds_new_slice_map(struct ds *d, enum dtype dtype)
 {
     struct tmap *m = arena_alloc(d->s->arena, sizeof *m);
 
@@ -275,7 +275,7 @@ static void dp_range(const struct ds *d, const struct ds_entry *en, int *first, 
     *last = (int)((en->slice->first + en->slice->n_elems - 1) / partition);
 }
 
-static const struct ds_run *run_of(const struct ds *d, const struct ds_entry *en, int tp, int dp, int state)
+static const struct ds_run *ds_find_flat_run(const struct ds *d, const struct ds_entry *en, int tp, int dp, int state)
 {
     const struct ds_shard *shard = &d->shard[topo_mp(d->topo, en->pp, tp) * d->topo.dp + dp];
     const struct ds_run *run = shard->run ? &shard->run[en->group][state] : NULL;
@@ -296,7 +296,7 @@ static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state
     dp_range(d, en, &first, &last);
     for (int tp = 0; tp < d->topo.tp; tp++)
         for (int dp = first; dp <= last; dp++)
-            if (!run_of(d, en, tp, dp, state))
+            if (!ds_find_flat_run(d, en, tp, dp, state))
                 return false;
     return true;
 }
@@ -313,7 +313,7 @@ static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int stat
     out->n_extents = last - first + 1;
     out->extent = arena_alloc(d->s->arena, (size_t)out->n_extents * sizeof *out->extent);
     for (int dp = first; dp <= last; dp++) {
-        const struct ds_run *run = run_of(d, en, tp, dp, state);
+        const struct ds_run *run = ds_find_flat_run(d, en, tp, dp, state);
         int64_t start, skip, n = zero_fragment(s->first, s->n_elems, partition, dp, &start, &skip);
         char buf[96];
 
@@ -330,13 +330,13 @@ static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int stat
     }
 }
 
-static struct tmap *flat_map(struct ds *d, const struct param *p, const struct ds_entry *en, int state)
+static struct tmap *ds_make_flat_map(struct ds *d, const struct param *p, const struct ds_entry *en, int state)
 {
     struct tmap *m;
 
     if (!flat_usable(d, en, state))
         return NULL;
-    m = new_map(d, DTYPE_F32);
+    m = ds_new_slice_map(d, DTYPE_F32);
     for (int tp = 0; tp < d->topo.tp; tp++)
         flat_slice(d, en, tp, state, &m->slice[tp]);
     merge_map(d->s->arena, p, flat_state[state] != STATE_FP32, m);
@@ -347,7 +347,7 @@ static struct tmap *flat_map(struct ds *d, const struct param *p, const struct d
 static void missing_tensor(struct ds *d, const struct draft *p, int tp)
 {
     int no = p->layer >= 0 ? p->layer : embedding_layer(d);
-    const int *hit = bsearch(&no, d->layer_no, (size_t)d->n_layers, sizeof no, cmp_int);
+    const int *hit = bsearch(&no, d->layer_no, (size_t)d->n_layers, sizeof no, cmp_layer_numbers);
     int i = hit ? (int)(hit - d->layer_no) * d->topo.tp + tp : -1;
 
     if (i >= 0 && d->layer[i].ok)
@@ -397,7 +397,7 @@ static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct d
 
     if (dtype == DTYPE_N)
         return NULL;
-    m = new_map(d, dtype);
+    m = ds_new_slice_map(d, dtype);
     for (int tp = 0; tp < d->topo.tp; tp++) {
         const struct pt_tensor *t = dr->bf16 ? dr->bf16[tp] : NULL;
         struct tmap_slice *s = &m->slice[tp];
@@ -412,12 +412,12 @@ static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct d
     return m;
 }
 
-static void make_param(struct ds *d, const struct ds_rules *rules, const struct draft *dr, struct param *p)
+static void ds_make_param(struct ds *d, const struct ds_rules *rules, const struct draft *dr, struct param *p)
 {
     p->name = dr->owner->name;
     p->stage = dr->owner->pp;
     p->group = dr->owner->group;
-    p->merge = rule_of(d, rules, p->name);
+    p->merge = ds_param_merge_rule(d, rules, p->name);
     p->ndim = dr->owner->slice->ndim;
     memcpy(p->shape, dr->owner->slice->shape, sizeof p->shape);
     if (!merge_shape(p, d->topo.tp, d->s->path, d->r))
@@ -426,9 +426,9 @@ static void make_param(struct ds *d, const struct ds_rules *rules, const struct 
     if (d->o->no_optimizer)
         return;
     for (int s = 0; s < DS_STATES; s++) {
-        p->state[flat_state[s]] = flat_map(d, p, dr->owner, s);
+        p->state[flat_state[s]] = ds_make_flat_map(d, p, dr->owner, s);
         if (dr->tied)
-            p->tied[flat_state[s]] = flat_map(d, p, dr->tied, s);
+            p->tied[flat_state[s]] = ds_make_flat_map(d, p, dr->tied, s);
     }
     if (dr->tied && param_ends(p->name, ROLE_POSITION))
         report_add(d->r, SEV_NOTE, "tied_positions", d->s->path, ERR_NO_BYTE, p->name,
@@ -442,13 +442,13 @@ void ds_make_params(struct ds *d)
     int n = make_drafts(d, p);
     struct ds_rules rules;
 
-    place_tensors(d, p, n);
-    qsort(p, (size_t)n, sizeof *p, by_place);
-    find_rules(d, p, n, &rules);
+    assign_layer_tensors(d, p, n);
+    qsort(p, (size_t)n, sizeof *p, by_draft_place);
+    ds_find_merge_rules(d, p, n, &rules);
     s->param = arena_alloc(s->arena, (size_t)n * sizeof *s->param);
     s->n_params = n;
     for (int i = 0; i < n; i++)
-        make_param(d, &rules, &p[i], &s->param[i]);
+        ds_make_param(d, &rules, &p[i], &s->param[i]);
     merge_patterns_free(rules.patterns);
     family_free(rules.family);
     for (int i = 0; i < n; i++)

@@ -36,7 +36,8 @@ static bool is_param_name(const char *s)
     return true;
 }
 
-static bool read_slice(const struct reading *x, const struct pk *key, const struct pk *shape, struct ds_slice *out)
+static bool read_param_slice(const struct reading *x, const struct pk *key, const struct pk *shape,
+                             struct ds_slice *out)
 {
     uint32_t n = 0;
     struct pk **dim = pk_items(shape, &n);
@@ -66,7 +67,7 @@ static bool read_slice(const struct reading *x, const struct pk *key, const stru
     return true;
 }
 
-static bool read_group(const struct reading *x, const struct pk *shapes, struct ds_group *g)
+static bool read_param_shapes_group(const struct reading *x, const struct pk *shapes, struct ds_group *g)
 {
     uint32_t n = 0;
     struct pk **pair = pk_pairs(shapes, &n);
@@ -75,7 +76,7 @@ static bool read_group(const struct reading *x, const struct pk *shapes, struct 
     for (uint32_t i = 0; pair && i < n; i++) {
         struct ds_slice *s = &g->slice[g->n];
 
-        if (!read_slice(x, pair[2 * i], pair[2 * i + 1], s))
+        if (!read_param_slice(x, pair[2 * i], pair[2 * i + 1], s))
             return false;
         s->first = g->sum;
         g->sum += s->n_elems;
@@ -111,7 +112,7 @@ bool ds_stage_read(struct ds_stage *st, const struct pk *param_shapes, int dp, c
     st->n_groups = (int)n;
     for (uint32_t g = 0; g < n; g++) {
         st->group[g].rule = (int)g;
-        if (!read_group(&x, item[g], &st->group[g]))
+        if (!read_param_shapes_group(&x, item[g], &st->group[g]))
             return false;
     }
     return true;
@@ -251,7 +252,7 @@ static int whole_group(const struct ds_shape *x, const struct ds_stage *st, int 
     return x->n_groups == 3 && (g > 0 || st->n_groups == 1 || !group_decays(&st->group[1])) ? 1 : 0;
 }
 
-static int read_stages(struct ds_shape *x, const struct source *s, struct err *e)
+static int read_shape_stages(struct ds_shape *x, const struct source *s, struct err *e)
 {
     for (int pp = 0; pp < x->pp; pp++) {
         if (read_stage(x, s, pp, e) < 0)
@@ -279,7 +280,7 @@ int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e)
     }
     x->pp = s->topo.pp;
     x->stage = xcalloc((size_t)x->pp, sizeof *x->stage);
-    if (read_stages(x, s, e) < 0)
+    if (read_shape_stages(x, s, e) < 0)
         return -1;
     stage = xmalloc((size_t)x->pp * sizeof *stage);
     for (int pp = 0; pp < x->pp; pp++)

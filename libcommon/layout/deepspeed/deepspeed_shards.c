@@ -32,7 +32,7 @@ static int64_t rank_padding(const struct ds_group *g, int dp)
     return over < 0 ? 0 : over > g->partition ? g->partition : over;
 }
 
-static struct ds_run flat_run(const struct shard_job *k, const struct pk *v, int g, int state)
+static struct ds_run ds_read_flat_run(const struct shard_job *k, const struct pk *v, int g, int state)
 {
     const struct ds_job *j = k->j;
     struct ds_run run = { .record = -1 };
@@ -82,19 +82,19 @@ static bool check_lengths(const struct shard_job *k, int g)
     return ok;
 }
 
-static void read_runs(const struct shard_job *k, struct pk **fp32, int g)
+static void ds_read_group_runs(const struct shard_job *k, struct pk **fp32, int g)
 {
     const struct pk *state = adam_group_state(k->opt, g);
     struct ds_run *run = k->shard->run[g];
 
-    run[DS_FP32] = flat_run(k, fp32[g], g, DS_FP32);
+    run[DS_FP32] = ds_read_flat_run(k, fp32[g], g, DS_FP32);
     if (!state) {
         report_add(k->j->r, SEV_ERROR, "groups", k->j->path, ERR_NO_BYTE, NULL,
                    "%d groups in param_shapes, group %d has no optimizer state", k->ref->n_groups, g);
         run[DS_AVG].record = run[DS_AVG_SQ].record = -1;
     } else {
-        run[DS_AVG] = flat_run(k, pk_get(state, "exp_avg"), g, DS_AVG);
-        run[DS_AVG_SQ] = flat_run(k, pk_get(state, "exp_avg_sq"), g, DS_AVG_SQ);
+        run[DS_AVG] = ds_read_flat_run(k, pk_get(state, "exp_avg"), g, DS_AVG);
+        run[DS_AVG_SQ] = ds_read_flat_run(k, pk_get(state, "exp_avg_sq"), g, DS_AVG_SQ);
         adam_check(&(struct adam_file){ k->j->files, k->j->pt, k->j->path, k->opt }, g, k->j->r);
     }
     if (!check_lengths(k, g))
@@ -123,7 +123,7 @@ static struct pk **group_list(const struct shard_job *k, const char *key, enum s
     return item;
 }
 
-static void check_paddings(const struct shard_job *k)
+static void check_group_paddings(const struct shard_job *k)
 {
     const struct ds_job *j = k->j;
     /* DeepSpeed <= 0.6.7 used the other spelling. */
@@ -205,7 +205,7 @@ static void check_mapping(const struct shard_job *k, const struct pk *mapping, i
                    "listed in param_slice_mappings of group %d, but no part of it is in this rank's partition", g);
 }
 
-static void check_mappings(const struct shard_job *k)
+static void check_slice_mappings(const struct shard_job *k)
 {
     struct pk **item = group_list(k, "param_slice_mappings", SEV_NOTE, " (DeepSpeed <= 0.6.7?): recomputed");
 
@@ -319,11 +319,11 @@ void ds_read_shard(const struct ds_job *j)
         return;
     k.shard->run = xcalloc((size_t)k.ref->n_groups, sizeof *k.shard->run);
     for (int g = 0; g < k.ref->n_groups; g++)
-        read_runs(&k, fp32, g);
+        ds_read_group_runs(&k, fp32, g);
     check_owners(&k);
-    check_paddings(&k);
+    check_group_paddings(&k);
     check_counts(&k);
-    check_mappings(&k);
+    check_slice_mappings(&k);
 }
 
 void ds_renumber_shard(struct ds *d, int file, int base)

@@ -21,7 +21,7 @@ struct share_making {
     struct err *e;
 };
 
-static struct ds_share_file *add_file(struct share_making *m, const char *name)
+static struct ds_share_file *add_share_file(struct share_making *m, const char *name)
 {
     struct ds_share *s = m->s;
 
@@ -35,7 +35,7 @@ static int add_layer(struct share_making *m, int layer)
 {
     char buf[96];
     int i = m->s->n_files;
-    struct ds_share_file *f = add_file(m, ds_layer_name(layer, m->of->tp, buf));
+    struct ds_share_file *f = add_share_file(m, ds_layer_name(layer, m->of->tp, buf));
 
     f->layer = layer;
     f->owner = i % m->t->topo.dp;
@@ -96,7 +96,7 @@ static void add_shards(struct share_making *m)
 
     m->first_shard = m->s->n_files;
     for (int dp = 0; dp < t->topo.dp; dp++) {
-        struct ds_share_file *f = add_file(m, ds_zero_name(&spelling, topo_mp(t->topo, of->pp, of->tp), dp, buf));
+        struct ds_share_file *f = add_share_file(m, ds_zero_name(&spelling, topo_mp(t->topo, of->pp, of->tp), dp, buf));
         struct ds_tree *x = &f->tree;
 
         f->owner = dp;
@@ -111,7 +111,7 @@ static void add_shards(struct share_making *m)
 
 /* ---- pieces ---- */
 
-static int storage_of(const struct ds_share_file *f, const struct ds_storage *like)
+static int find_share_storage(const struct ds_share_file *f, const struct ds_storage *like)
 {
     for (int i = 0; i < f->tree.n; i++) {
         const struct ds_storage *s = &f->tree.storage[i];
@@ -123,7 +123,7 @@ static int storage_of(const struct ds_share_file *f, const struct ds_storage *li
     return -1;
 }
 
-static void add_piece(struct share_making *m, const struct ds_piece *p)
+static void add_share_piece(struct share_making *m, const struct ds_piece *p)
 {
     struct ds_share *s = m->s;
 
@@ -131,7 +131,7 @@ static void add_piece(struct share_making *m, const struct ds_piece *p)
     s->piece[s->n_pieces++] = *p;
 }
 
-static void add_weights(struct share_making *m, int held)
+static void add_held_weights_piece(struct share_making *m, int held)
 {
     const struct ds_held *h = &m->of->held[held];
     const struct ds_storage like = { .fill = DS_FILL_WEIGHTS, .state = STATE_BF16, .param = h->param };
@@ -139,9 +139,9 @@ static void add_weights(struct share_making *m, int held)
     const int file = m->layer_file[h->param];
 
     if (file >= 0)
-        add_piece(m, &(struct ds_piece){ .held = held, .state = STATE_BF16, .elem_bytes = (int)size,
+        add_share_piece(m, &(struct ds_piece){ .held = held, .state = STATE_BF16, .elem_bytes = (int)size,
                                          .first = h->from, .file = file,
-                                         .storage = storage_of(&m->s->file[file], &like),
+                                         .storage = find_share_storage(&m->s->file[file], &like),
                                          .at = (uint64_t)h->from * size, .from = h->at[STATE_BF16],
                                          .len = (uint64_t)h->n * size });
 }
@@ -159,10 +159,10 @@ static void add_flat(struct share_making *m, int held, int group, const struct d
         for (int st = STATE_FP32; st < STATE_N; st++) {
             const struct ds_storage like = { .fill = DS_FILL_FLAT, .state = (enum state)st, .group = group };
 
-            add_piece(m, &(struct ds_piece){ .held = held, .state = (enum state)st, .elem_bytes = sizeof(float),
+            add_share_piece(m, &(struct ds_piece){ .held = held, .state = (enum state)st, .elem_bytes = sizeof(float),
                                              .first = h->from + at - begin,
                                              .file = m->first_shard + dp,
-                                             .storage = storage_of(&m->s->file[m->first_shard + dp], &like),
+                                             .storage = find_share_storage(&m->s->file[m->first_shard + dp], &like),
                                              .at = (uint64_t)(at - dp * P) * sizeof(float),
                                              .from = h->at[st] + (uint64_t)(at - begin) * sizeof(float),
                                              .len = (uint64_t)(stop - at) * sizeof(float) });
@@ -183,7 +183,7 @@ static int add_held(struct share_making *m, int held)
                 continue;
             if (h->from < 0 || h->from + h->n > p->n_elems)
                 break;
-            add_weights(m, held);
+            add_held_weights_piece(m, held);
             add_flat(m, held, g, p);
             return 0;
         }
@@ -272,7 +272,7 @@ struct share_cursor {
 };
 
 /* Copy the next n bytes into `to`. Returns false if fewer are left. */
-static bool take(struct share_cursor *c, void *to, size_t n)
+static bool unpack_share_bytes(struct share_cursor *c, void *to, size_t n)
 {
     if ((size_t)(c->end - c->p) < n)
         return false;
@@ -282,18 +282,19 @@ static bool take(struct share_cursor *c, void *to, size_t n)
     return true;
 }
 
-static bool unpack_file(struct share_cursor *c, struct ds_share_file *f)
+static bool unpack_share_file(struct share_cursor *c, struct ds_share_file *f)
 {
     struct share_packed_file p;
 
-    if (!take(c, &p, sizeof p))
+    if (!unpack_share_bytes(c, &p, sizeof p))
         return false;
     f->layer = p.layer;
     f->owner = p.owner;
     f->name = xmalloc(p.name_len);
     f->tree.n = f->tree.cap = p.n_storages;
     f->tree.storage = xmalloc((size_t)p.n_storages * sizeof *f->tree.storage + 1);
-    return take(c, f->name, p.name_len) && take(c, f->tree.storage, (size_t)p.n_storages * sizeof *f->tree.storage);
+    return unpack_share_bytes(c, f->name, p.name_len) &&
+           unpack_share_bytes(c, f->tree.storage, (size_t)p.n_storages * sizeof *f->tree.storage);
 }
 
 static bool unpack_trees(struct share_cursor *c, struct ds_share *s, struct err *e)
@@ -314,7 +315,7 @@ struct ds_share *ds_share_unpack(const void *bytes, size_t n, struct err *e)
     struct share_cursor c = { bytes, (const char *)bytes + n };
     struct ds_share *s = xcalloc(1, sizeof *s);
     struct share_packed head;
-    bool ok = take(&c, &head, sizeof head);
+    bool ok = unpack_share_bytes(&c, &head, sizeof head);
 
     if (ok) {
         s->dp = head.dp;
@@ -325,8 +326,8 @@ struct ds_share *ds_share_unpack(const void *bytes, size_t n, struct err *e)
         s->piece = xmalloc((size_t)head.n_pieces * sizeof *s->piece + 1);
         s->n_pieces = head.n_pieces;
         while (ok && s->n_files < head.n_files)
-            ok = unpack_file(&c, &s->file[s->n_files++]);
-        ok = ok && take(&c, s->piece, (size_t)s->n_pieces * sizeof *s->piece) && unpack_trees(&c, s, e);
+            ok = unpack_share_file(&c, &s->file[s->n_files++]);
+        ok = ok && unpack_share_bytes(&c, s->piece, (size_t)s->n_pieces * sizeof *s->piece) && unpack_trees(&c, s, e);
     }
     if (ok)
         return s;

@@ -13,9 +13,9 @@
  *
  * finish() synchronises the processes: each sends the others of its (pp, tp) the CRC parts of what it wrote, and the
  * owner of a file writes its headers after it has received all parts. The caller provides the communication
- * (ds_meeting) and the folder (`dir` of prepare()).
+ * (ds_rendezvous) and the folder (`dir` of prepare()).
  *
- * An fp16 run: source and target of ZeRO stage 1 (ds_fresh_source() makes such a source, zero_pp_rank_* files),
+ * An fp16 run: source and target of ZeRO stage 1 (ds_synthesize_source() makes such a source, zero_pp_rank_* files),
  * ds_request.weights DTYPE_F16, and ds_now.scaler at each save. The trainer sets these through
  * checkpoint_saver_opts.weights and checkpoint_now.scaler (tools/train/checkpoint/checkpoint.h).
  */
@@ -69,7 +69,7 @@ struct ds_now {
 };
 
 /* Communication between the processes of one (pp, tp). */
-struct ds_meeting {
+struct ds_rendezvous {
     /* Send `text` to the others. What this process wrote is on disk. */
     int (*tell)(void *ctx, const char *text, size_t n, struct err *e);
     /* Wait for the text of data-parallel rank `dp` and return it, or NULL if it will not come. Caller frees. */
@@ -86,7 +86,7 @@ struct ds_save {
     const void *memory;
     uint64_t bytes, window;
     struct ds_now now;
-    struct ds_meeting meeting;
+    struct ds_rendezvous rendezvous;
     /* The mp_rank file of this (pp, tp), if this process writes it; root NULL: another process does. */
     const struct pk *mp_root;
     const struct pt *mp;        /* file in mp_files whose tensors the tree may hold */

@@ -57,7 +57,7 @@ static void renew_shard(const struct ds_share *s, const struct ds_now *now, stru
     ds_tree_set_step(x, now->opt_step);
 }
 
-static void make_tree(const struct share_saving *w, const struct ds_share_file *f, struct ds_tree *x)
+static void make_share_file_tree(const struct share_saving *w, const struct ds_share_file *f, struct ds_tree *x)
 {
     *x = (struct ds_tree){ .arena = arena_new(0), .n = f->tree.n, .cap = f->tree.n };
     x->root = pk_copy(x->arena, f->tree.root);
@@ -68,7 +68,7 @@ static void make_tree(const struct share_saving *w, const struct ds_share_file *
         renew_shard(w->s, &w->how->now, x);
 }
 
-static uint64_t estimate(const struct sink *k, const struct source *none)
+static uint64_t share_sink_estimate(const struct sink *k, const struct source *none)
 {
     const struct share_saving *w = k->priv;
     uint64_t bytes = 0;
@@ -81,7 +81,7 @@ static uint64_t estimate(const struct sink *k, const struct source *none)
 
         if (f->owner != w->s->dp)
             continue;
-        make_tree(w, f, &x);
+        make_share_file_tree(w, f, &x);
         file = ds_file_new(w->arena, f->name);
         bytes += align_up(ds_file_size(&file, &x), 4096);
         ds_tree_free(&x);
@@ -91,14 +91,14 @@ static uint64_t estimate(const struct sink *k, const struct source *none)
 
 /* ---- pieces ---- */
 
-static void lay_out(struct share_saving *w)
+static void lay_out_share_files(struct share_saving *w)
 {
     w->file = arena_alloc(w->arena, (size_t)w->s->n_files * sizeof *w->file + 1);
     for (int i = 0; i < w->s->n_files; i++) {
         struct ds_tree x;
 
         w->file[i] = ds_file_new(w->arena, w->s->file[i].name);
-        make_tree(w, &w->s->file[i], &x);
+        make_share_file_tree(w, &w->s->file[i], &x);
         ds_file_lay_out(w->arena, &w->file[i], &x);
         ds_tree_free(&x);
     }
@@ -108,7 +108,7 @@ static void lay_out(struct share_saving *w)
  * Add a plan item for a piece. The run of the memory is described as a separate tensor, all of whose bytes are
  * written.
  */
-static void add_item(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
+static void add_share_plan_item(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
 {
     struct share_saving *w = k->priv;
     struct ds_file *f = &w->file[p->file];
@@ -128,13 +128,13 @@ static void add_item(struct sink *k, struct plan *plan, int record, const struct
 }
 
 /* Add the items of a piece. In a ring, the piece is cut at the windows' borders. */
-static void add_piece(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
+static void add_share_piece_items(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
 {
     struct share_saving *w = k->priv;
     const uint64_t window = w->how->window, end = p->from + p->len;
 
     if (!window || p->from / window == (end - 1) / window) {
-        add_item(k, plan, record, p);
+        add_share_plan_item(k, plan, record, p);
         return;
     }
     for (uint64_t at = p->from, n; at < end; at += n) {
@@ -146,7 +146,7 @@ static void add_piece(struct sink *k, struct plan *plan, int record, const struc
         part->at += at - p->from;
         part->from = at;
         part->len = n;
-        add_item(k, plan, record, part);
+        add_share_plan_item(k, plan, record, part);
     }
 }
 
@@ -154,7 +154,7 @@ static void add_piece(struct sink *k, struct plan *plan, int record, const struc
  * Create the files with their lengths. Any process may be the first to open a file, so each creates it, and none
  * truncates it.
  */
-static int reserve(const struct sink *k, struct err *e)
+static int create_share_files(const struct sink *k, struct err *e)
 {
     const struct share_saving *w = k->priv;
 
@@ -173,7 +173,8 @@ static int reserve(const struct sink *k, struct err *e)
     return 0;
 }
 
-static int prepare(struct sink *k, const struct source *none, const char *dir, struct plan *plan, struct err *e)
+static int share_sink_prepare(struct sink *k, const struct source *none, const char *dir, struct plan *plan,
+                              struct err *e)
 {
     struct share_saving *w = k->priv;
     struct files *files = plan_files(plan);
@@ -182,12 +183,12 @@ static int prepare(struct sink *k, const struct source *none, const char *dir, s
 
     (void)none;
     k->dir = xstrdup(dir);
-    lay_out(w);
+    lay_out_share_files(w);
     memory.file = files_add_mem(files, w->how->memory, w->how->bytes, "staging area");
     record = files_add_record(files, &memory);
     for (int i = 0; i < w->s->n_pieces; i++)
-        add_piece(k, plan, record, &w->s->piece[i]);
-    return reserve(k, e);
+        add_share_piece_items(k, plan, record, &w->s->piece[i]);
+    return create_share_files(k, e);
 }
 
 /* ---- communication with the other processes ---- */
@@ -215,7 +216,7 @@ static int sync_files(const struct sink *k, struct err *e)
 /*
  * Send the CRC parts of every storage that this process has written to. The last line marks the message as complete.
  */
-static int tell_sums(const struct share_saving *w, struct plan *plan, struct err *e)
+static int post_crc_sums(const struct share_saving *w, struct plan *plan, struct err *e)
 {
     struct strbuf sb = {0};
     int rc;
@@ -234,14 +235,14 @@ static int tell_sums(const struct share_saving *w, struct plan *plan, struct err
                 strbuf_addf(&sb, "%d %d %llu %08x\n", i, k, (unsigned long long)w->file[i].sum[k].seen,
                             w->file[i].sum[k].acc);
     strbuf_addf(&sb, "end\n");
-    rc = w->how->meeting.tell(w->how->meeting.ctx, sb.buf, sb.len, e);
+    rc = w->how->rendezvous.tell(w->how->rendezvous.ctx, sb.buf, sb.len, e);
     strbuf_free(&sb);
     return rc;
 }
 
-static int hear_sums(const struct share_saving *w, const char *dir, int dp, struct err *e)
+static int recv_crc_sums(const struct share_saving *w, const char *dir, int dp, struct err *e)
 {
-    char *text = w->how->meeting.hear(w->how->meeting.ctx, dp, e), *p;
+    char *text = w->how->rendezvous.hear(w->how->rendezvous.ctx, dp, e), *p;
     int i, k, used, rc = 0;
     unsigned long long seen;
     uint32_t acc;
@@ -261,7 +262,7 @@ static int hear_sums(const struct share_saving *w, const char *dir, int dp, stru
 
 /* ---- headers ---- */
 
-static void add_zeros(struct crc_sum *sum, uint64_t total, uint64_t from)
+static void add_zeros_to_crc_sum(struct crc_sum *sum, uint64_t total, uint64_t from)
 {
     static const uint8_t zeros[4096];
 
@@ -280,7 +281,7 @@ static int close_sums(const struct ds_file *f, struct err *e)
         if (st->fill == DS_FILL_BYTES)
             continue;
         if (st->fill == DS_FILL_FLAT)
-            add_zeros(&f->sum[k], st->len, st->filled);
+            add_zeros_to_crc_sum(&f->sum[k], st->len, st->filled);
         if (f->sum[k].seen != st->len) {
             err_data(e, f->name, ERR_NO_BYTE, "storage %d: ranks wrote %llu of %llu bytes", k,
                      (unsigned long long)f->sum[k].seen, (unsigned long long)st->len);
@@ -290,7 +291,7 @@ static int close_sums(const struct ds_file *f, struct err *e)
     return 0;
 }
 
-static int seal(const struct sink *k, int i, struct err *e)
+static int seal_share_file(const struct sink *k, int i, struct err *e)
 {
     const struct share_saving *w = k->priv;
     struct ds_tree x;
@@ -298,31 +299,31 @@ static int seal(const struct sink *k, int i, struct err *e)
 
     if (close_sums(&w->file[i], e) < 0)
         return -1;
-    make_tree(w, &w->s->file[i], &x);
+    make_share_file_tree(w, &w->s->file[i], &x);
     rc = ds_file_seal(k->dir, &w->file[i], &x, true, e);
     ds_tree_free(&x);
     return rc;
 }
 
-static int finish(struct sink *k, struct plan *plan, struct err *e)
+static int share_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 {
     const struct share_saving *w = k->priv;
     const struct ds_save *how = w->how;
 
-    if (sync_files(k, e) < 0 || tell_sums(w, plan, e) < 0)
+    if (sync_files(k, e) < 0 || post_crc_sums(w, plan, e) < 0)
         return -1;
     for (int dp = 0; dp < w->s->n_dp; dp++)
-        if (dp != w->s->dp && hear_sums(w, k->dir, dp, e) < 0)
+        if (dp != w->s->dp && recv_crc_sums(w, k->dir, dp, e) < 0)
             return -1;
     for (int i = 0; i < w->s->n_files; i++)
-        if (w->s->file[i].owner == w->s->dp && seal(k, i, e) < 0)
+        if (w->s->file[i].owner == w->s->dp && seal_share_file(k, i, e) < 0)
             return -1;
     return how->mp_root ? ds_file_write_mp(k->dir, w->s->mp, how->mp_root, how->mp, how->mp_files, e) : 0;
 }
 
 /* ---- the sink ---- */
 
-static void close_sink(struct sink *k)
+static void share_sink_close(struct sink *k)
 {
     struct share_saving *w = k->priv;
 
@@ -332,8 +333,11 @@ static void close_sink(struct sink *k)
     free(k);
 }
 
-static const struct sink_ops ops = { .name = "deepspeed", .prepare = prepare, .finish = finish, .close = close_sink,
-                                     .estimate = estimate };
+static const struct sink_ops ops = { .name = "deepspeed",
+                                     .prepare = share_sink_prepare,
+                                     .finish = share_sink_finish,
+                                     .close = share_sink_close,
+                                     .estimate = share_sink_estimate };
 
 struct sink *ds_share_sink(const struct ds_share *s, const struct ds_save *how)
 {

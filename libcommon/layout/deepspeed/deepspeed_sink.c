@@ -14,7 +14,7 @@
 
 /* ---- the files ---- */
 
-static struct ds_file *add_file(struct dss *w, const char *name)
+static struct ds_file *dss_add_file(struct dss *w, const char *name)
 {
     struct ds_file *f = &w->file[w->n_files++];
 
@@ -29,7 +29,7 @@ static void list_layers(struct dss *w)
 
     for (int i = 0; i < t->n_params; i++)
         for (int tp = 0; tp < t->topo.tp && (i == 0 || t->param[i].layer != t->param[i - 1].layer); tp++) {
-            struct ds_file *f = add_file(w, ds_layer_name(t->param[i].layer, tp, buf));
+            struct ds_file *f = dss_add_file(w, ds_layer_name(t->param[i].layer, tp, buf));
 
             f->layer = t->param[i].layer;
             f->tp = tp;
@@ -46,7 +46,7 @@ static void list_shards(struct dss *w)
     for (int pp = 0; pp < t->topo.pp; pp++)
         for (int tp = 0; tp < t->topo.tp; tp++)
             for (int dp = 0; dp < t->topo.dp; dp++) {
-                struct ds_file *f = add_file(w, ds_zero_name(&spelling, topo_mp(t->topo, pp, tp), dp, buf));
+                struct ds_file *f = dss_add_file(w, ds_zero_name(&spelling, topo_mp(t->topo, pp, tp), dp, buf));
 
                 f->pp = pp;
                 f->tp = tp;
@@ -56,7 +56,7 @@ static void list_shards(struct dss *w)
 }
 
 /* Make the tree of a file. The result is the same at every call. */
-static void make_tree(const struct dss *w, const struct ds_file *f, struct ds_tree *x)
+static void dss_make_file_tree(const struct dss *w, const struct ds_file *f, struct ds_tree *x)
 {
     if (f->layer >= 0)
         ds_tree_layer(w->t, f->layer, x);
@@ -64,7 +64,7 @@ static void make_tree(const struct dss *w, const struct ds_file *f, struct ds_tr
         ds_tree_zero(w->t, f->pp, f->dp, x);
 }
 
-static void list_files(struct dss *w)
+static void dss_list_files(struct dss *w)
 {
     if (w->file)
         return;
@@ -76,17 +76,17 @@ static void list_files(struct dss *w)
 
 /* ---- laying out ---- */
 
-static uint64_t estimate(const struct sink *k, const struct source *s)
+static uint64_t dss_estimate(const struct sink *k, const struct source *s)
 {
     struct dss *w = k->priv;
     const struct source_file *mp = ds_mp_file(s, 0, 0);
     uint64_t n_mp = (uint64_t)(w->t->topo.pp * w->t->topo.tp), bytes = 1 << 20;     /* manifest, folders */
 
-    list_files(w);
+    dss_list_files(w);
     for (int i = 0; i < w->n_files; i++) {
         struct ds_tree x;
 
-        make_tree(w, &w->file[i], &x);
+        dss_make_file_tree(w, &w->file[i], &x);
         bytes += align_up(ds_file_size(&w->file[i], &x), 4096);
         ds_tree_free(&x);
     }
@@ -95,30 +95,30 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
     return bytes;
 }
 
-static void lay_out(struct sink *k, struct ds_file *f, struct plan *plan)
+static void dss_lay_out_file(struct sink *k, struct ds_file *f, struct plan *plan)
 {
     struct dss *w = k->priv;
     char *path = path_join(k->dir, f->name);
     struct ds_tree x;
 
-    make_tree(w, f, &x);
+    dss_make_file_tree(w, f, &x);
     ds_file_lay_out(w->arena, f, &x);
     f->dst = plan_add_sized(plan, path, f->size);
     ds_tree_free(&x);
     free(path);
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+static int dss_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     struct dss *w = k->priv;
 
     (void)e;
     k->src = s;
     k->dir = xstrdup(dir);
-    list_files(w);
+    dss_list_files(w);
     w->columns = arena_alloc(w->arena, (size_t)w->t->n_params * STATE_N * (size_t)w->t->topo.tp * sizeof *w->columns);
     for (int i = 0; i < w->n_files; i++)
-        lay_out(k, &w->file[i], plan);
+        dss_lay_out_file(k, &w->file[i], plan);
     for (int i = 0; i < w->n_files; i++)
         dss_plan_file(k, &w->file[i], plan);
     return 0;
@@ -127,7 +127,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 /* ---- finished items ---- */
 
 /* Store the CRC share of a row-parallel slice in the plan item, so that the journal records it. */
-static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+static int dss_item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
     const struct ds_target *t = ((const struct dss *)k->priv)->t;
     struct dss_item *it = pi->user;
@@ -140,7 +140,7 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
     return -1;
 }
 
-static void sum_storages(struct dss *w, struct plan *plan)
+static void dss_sum_storages(struct dss *w, struct plan *plan)
 {
     for (int i = 0; i < plan_n(plan); i++) {
         const struct plan_item *pi = plan_item(plan, i);
@@ -154,12 +154,12 @@ static void sum_storages(struct dss *w, struct plan *plan)
 }
 
 /* The file is not synced here: the whole folder is synced when it is published. */
-static int seal(struct sink *k, const struct ds_file *f, struct err *e)
+static int dss_seal_file(struct sink *k, const struct ds_file *f, struct err *e)
 {
     struct ds_tree x;
     int rc;
 
-    make_tree(k->priv, f, &x);
+    dss_make_file_tree(k->priv, f, &x);
     rc = ds_file_seal(k->dir, f, &x, false, e);
     ds_tree_free(&x);
     return rc;
@@ -177,13 +177,13 @@ static int write_mp_rank(struct sink *k, int pp, int tp, struct err *e)
     return rc;
 }
 
-static int finish(struct sink *k, struct plan *plan, struct err *e)
+static int dss_finish(struct sink *k, struct plan *plan, struct err *e)
 {
     struct dss *w = k->priv;
 
-    sum_storages(w, plan);
+    dss_sum_storages(w, plan);
     for (int i = 0; i < w->n_files; i++)
-        if (seal(k, &w->file[i], e) < 0)
+        if (dss_seal_file(k, &w->file[i], e) < 0)
             return -1;
     for (int pp = 0; pp < w->t->topo.pp; pp++)
         for (int tp = 0; tp < w->t->topo.tp; tp++)
@@ -202,7 +202,7 @@ static void add_share(const struct dss_item *it, const struct plan_item *pi, str
     t->crc ^= it->by_columns ? pi->share.acc : crc_shift(pi->crc.acc, t->len - it->logical_at - len);
 }
 
-static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
+static int dss_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
     const struct dss *w = k->priv;
     int *number = xmalloc((size_t)w->t->n_params * STATE_N * sizeof *number), n = 0;
@@ -237,7 +237,7 @@ static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor *
 
 /* ---- the sink ---- */
 
-static void close_sink(struct sink *k)
+static void dss_close(struct sink *k)
 {
     struct dss *w = k->priv;
 
@@ -248,8 +248,8 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    .name = "deepspeed", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
-    .estimate = estimate, .look = dss_look, .tensors = tensors,
+    .name = "deepspeed", .prepare = dss_prepare, .item_done = dss_item_done, .finish = dss_finish, .close = dss_close,
+    .estimate = dss_estimate, .look = dss_on_bytes, .tensors = dss_tensors,
 };
 
 struct sink *deepspeed_sink(const struct sink_opts *o, const struct ds_target *t)

@@ -39,6 +39,6 @@ struct dss {
 /* Add the items of one file to the plan. All files must be laid out. */
 void dss_plan_file(struct sink *k, struct ds_file *f, struct plan *plan);
 /* sink_ops.look: add what the rows of a row-parallel slice contribute to the merged tensor's CRC. */
-void dss_look(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
+void dss_on_bytes(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
 
 #endif

@@ -55,7 +55,7 @@ struct filling {
 
 /* ---- slices ---- */
 
-static void add_piece(struct slice *s, const struct tmap *map, int64_t from, int64_t n, int64_t logical)
+static void add_slice_piece(struct slice *s, const struct tmap *map, int64_t from, int64_t n, int64_t logical)
 {
     int64_t at = s->n ? s->piece[s->n - 1].at + s->piece[s->n - 1].n : 0;
 
@@ -72,9 +72,9 @@ static const struct tmap *zeros(struct dss *w, uint64_t len)
     return w->zero_map;
 }
 
-static int gcd(int a, int b)
+static int gcd_slice_counts(int a, int b)
 {
-    return b ? gcd(b, a % b) : a;
+    return b ? gcd_slice_counts(b, a % b) : a;
 }
 
 /* Return the number of slices of equal width that make up the rows of a row-parallel map. */
@@ -116,9 +116,9 @@ static void cut_vocab(struct dss *w, struct slice *s, const struct tmap *m, int6
     int64_t have = (int64_t)(m->len / s->size) - first, n = s->p->slice_elems;
     int64_t from_source = have < 0 ? 0 : have < n ? have : n;
 
-    add_piece(s, m, first, from_source, first);
+    add_slice_piece(s, m, first, from_source, first);
     if (from_source < n)
-        add_piece(s, zeros(w, (uint64_t)(n - from_source) * s->size), 0, n - from_source, first + from_source);
+        add_slice_piece(s, zeros(w, (uint64_t)(n - from_source) * s->size), 0, n - from_source, first + from_source);
 }
 
 /* Describe the slice as pieces of the map of the merged tensor. */
@@ -128,21 +128,21 @@ static void cut_slice(struct dss *w, struct slice *s, const struct tmap *m)
 
     switch (s->p->from->merge) {
     case MERGE_REPLICATED: case MERGE_SUM:              /* a sum has one rank: ds_target_new() guarantees it */
-        add_piece(s, m, 0, n, 0);
+        add_slice_piece(s, m, 0, n, 0);
         break;
     case MERGE_VOCAB:
         cut_vocab(w, s, m, s->tp * n);
         break;
     case MERGE_CAT0:
-        add_piece(s, m, s->tp * n, n, s->tp * n);
+        add_slice_piece(s, m, s->tp * n, n, s->tp * n);
         break;
     case MERGE_CAT0_HALVES:
-        add_piece(s, m, s->tp * half, half, s->tp * half);
-        add_piece(s, m, total / 2 + s->tp * half, half, total / 2 + s->tp * half);
+        add_slice_piece(s, m, s->tp * half, half, s->tp * half);
+        add_slice_piece(s, m, total / 2 + s->tp * half, half, total / 2 + s->tp * half);
         break;
     case MERGE_CAT1:
-        find_columns(w, s, gcd(slices_of(m), w->t->topo.tp));
-        add_piece(s, group_map(w, s, m), 0, n, 0);
+        find_columns(w, s, gcd_slice_counts(slices_of(m), w->t->topo.tp));
+        add_slice_piece(s, group_map(w, s, m), 0, n, 0);
         break;
     }
 }
@@ -155,7 +155,7 @@ static void cut_zeros(struct dss *w, struct slice *s)
     /* Cut a merged tensor of zeros like any other, but read it from the shared map of zeros. */
     if (s->p->from->merge == MERGE_CAT1) {
         find_columns(w, s, w->t->topo.tp);
-        add_piece(s, NULL, 0, s->p->slice_elems, 0);
+        add_slice_piece(s, NULL, 0, s->p->slice_elems, 0);
     } else {
         cut_slice(w, s, &m);
     }
@@ -165,7 +165,7 @@ static void cut_zeros(struct dss *w, struct slice *s)
     }
 }
 
-static bool is_moment(enum state st)
+static bool is_adam_moment_state(enum state st)
 {
     return st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
 }
@@ -178,7 +178,7 @@ static const struct tmap *untrained_table(const struct slice *s)
 {
     const struct tmap *tied = s->p->from->tied[s->state];
 
-    return tied || is_moment(s->state) ? tied : s->p->from->state[s->state];
+    return tied || is_adam_moment_state(s->state) ? tied : s->p->from->state[s->state];
 }
 
 static struct slice make_slice(struct dss *w, int param, enum state st, int tp, bool tied_copy)
@@ -188,7 +188,7 @@ static struct slice make_slice(struct dss *w, int param, enum state st, int tp, 
 
     if (tied_copy && param_ends(s.p->name, ROLE_POSITION))
         m = untrained_table(&s);
-    if (w->t->zero_moments && is_moment(st))
+    if (w->t->zero_moments && is_adam_moment_state(st))
         m = NULL;
     if (st == STATE_BF16 && !m)
         m = s.p->from->state[STATE_FP32];
@@ -206,7 +206,7 @@ static struct slice make_slice(struct dss *w, int param, enum state st, int tp, 
 
 /* ---- items ---- */
 
-static struct dss_item *new_item(struct dss *w, const struct ds_file *f, int storage, uint64_t at)
+static struct dss_item *dss_new_item(struct dss *w, const struct ds_file *f, int storage, uint64_t at)
 {
     struct dss_item *it = arena_alloc(w->arena, sizeof *it);
 
@@ -221,7 +221,7 @@ static struct dss_item *new_item(struct dss *w, const struct ds_file *f, int sto
 static struct dss_item *slice_item(const struct filling *x, const struct slice *s, uint64_t at, bool tied_copy)
 {
     struct dss *w = x->k->priv;
-    struct dss_item *it = new_item(w, x->f, x->storage, at);
+    struct dss_item *it = dss_new_item(w, x->f, x->storage, at);
 
     it->pub.param = s->p->from - w->t->src->param;
     it->pub.state = s->state;
@@ -256,7 +256,8 @@ static void plan_copy(const struct filling *x, const struct slice *s, const stru
 /* ---- row-parallel slices that are distributed from a group ---- */
 
 /* Copy n elements of one row, from element `skip` of the slices on, to every slice of the group. */
-static void deal_part_of_row(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
+static void plan_row_part_distribution(const struct filling *x, const struct slice *s, int64_t skip, int64_t n,
+                                       uint64_t at)
 {
     int64_t width = s->p->slice[1], row = skip / width, column = skip % width;
     struct filling to = *x;
@@ -271,7 +272,8 @@ static void deal_part_of_row(const struct filling *x, const struct slice *s, int
 }
 
 /* Copy rows [row, end) to every slice of the group, in one item. */
-static void deal_rows(const struct filling *x, const struct slice *s, int64_t row, int64_t end, uint64_t at)
+static void plan_rows_distribution(const struct filling *x, const struct slice *s, int64_t row, int64_t end,
+                                   uint64_t at)
 {
     struct plan_out *out = xcalloc((size_t)s->n_deal, sizeof *out);
     struct dss_item *it = slice_item(x, s, at, false);
@@ -291,18 +293,19 @@ static void deal_rows(const struct filling *x, const struct slice *s, int64_t ro
 }
 
 /* Plan elements [skip, skip+n) of each of the group's slices. Done once, for the first slice of the group. */
-static void plan_dealt(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
+static void plan_slice_group(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
 {
     int64_t width = s->p->slice[1], end = skip + n, first = (skip + width - 1) / width, last = end / width;
 
     if (s->tp % s->n_deal)
         return;
     if (first * width > skip)
-        deal_part_of_row(x, s, skip, (first * width < end ? first * width : end) - skip, at);
+        plan_row_part_distribution(x, s, skip, (first * width < end ? first * width : end) - skip, at);
     if (last > first)
-        deal_rows(x, s, first, last, at + (uint64_t)(first * width - skip) * s->out);
+        plan_rows_distribution(x, s, first, last, at + (uint64_t)(first * width - skip) * s->out);
     if (last >= first && end > last * width)
-        deal_part_of_row(x, s, last * width, end - last * width, at + (uint64_t)(last * width - skip) * s->out);
+        plan_row_part_distribution(x, s, last * width, end - last * width,
+                                   at + (uint64_t)(last * width - skip) * s->out);
 }
 
 /* Plan the copy of elements [skip, skip+n) of a slice to byte `at` of the storage. */
@@ -310,7 +313,7 @@ static void plan_range(const struct filling *x, const struct slice *s, int64_t s
                        bool tied_copy)
 {
     if (s->n_deal > 1) {
-        plan_dealt(x, s, skip, n, at);
+        plan_slice_group(x, s, skip, n, at);
         return;
     }
     for (int i = 0; i < s->n; i++) {
@@ -353,7 +356,7 @@ static void plan_flat(const struct filling *x, const struct ds_storage *st)
         filled = (uint64_t)(start + n) * sizeof(float);
     }
     if (filled < st->len) {
-        struct dss_item *it = new_item(w, x->f, x->storage, filled);
+        struct dss_item *it = dss_new_item(w, x->f, x->storage, filled);
 
         it->pub.repeated = true;        /* padding: not counted in any tensor */
         plan_add(x->plan, &(struct plan_range){ .map = zeros(w, st->len - filled), .len = st->len - filled,
@@ -380,7 +383,7 @@ void dss_plan_file(struct sink *k, struct ds_file *f, struct plan *plan)
  * The rows of some columns are not adjacent in the merged tensor. Their ends are one whole merged row apart, so their
  * sum is computed by Horner's rule. If a chunk ends inside a row, the last part is added separately.
  */
-void dss_look(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes, uint64_t len)
+void dss_on_bytes(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes, uint64_t len)
 {
     struct dss_item *it = pi->user;
     const struct dss *w = k->priv;

@@ -22,7 +22,7 @@ void ds_read_stage(const struct ds_job *j)
 
 /* ---- comparing the ranks of a stage ---- */
 
-static bool same_shape(const struct ds_slice *a, const struct ds_slice *b)
+static bool has_same_slice_shape(const struct ds_slice *a, const struct ds_slice *b)
 {
     return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
@@ -58,7 +58,7 @@ static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
                            "stands where tensor rank %d of this stage has %s", tp_a, p->slice[i].name);
                 return false;
             }
-            if (!same_shape(&p->slice[i], &q->slice[i])) {
+            if (!has_same_slice_shape(&p->slice[i], &q->slice[i])) {
                 report_add(d->r, SEV_ERROR, "shape", file, ERR_NO_BYTE, q->slice[i].name,
                            "shape [%s] on tp %d, [%s] on tp %d",
                            ds_shape_text(p->slice[i].ndim, p->slice[i].shape, x), tp_a,

@@ -39,7 +39,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
 
 /* ---- run state ---- */
 
-static int64_t int_or(const struct pk *v, int64_t otherwise)
+static int64_t pk_int_or_default(const struct pk *v, int64_t otherwise)
 {
     int64_t i;
 
@@ -60,7 +60,7 @@ int ds_lead_shard(const struct ds *d, int last)
     return -1;
 }
 
-static void read_optimizer(struct ds *d)
+static void ds_read_optimizer(struct ds *d)
 {
     struct source *s = d->s;
     struct run_state *run = &s->run;
@@ -87,10 +87,10 @@ static void read_optimizer(struct ds *d)
 }
 
 /* Compare the number of padded rows in args, in checkpoint_info and in the table's own shape. */
-static void check_vocab(struct ds *d, const char *path, const struct pk *root)
+static void check_padded_vocab(struct ds *d, const char *path, const struct pk *root)
 {
     struct model_config *c = &d->s->config;
-    int64_t noted = int_or(pk_get(pk_get(root, "checkpoint_info"), "padded_vocab_size"), 0);
+    int64_t noted = pk_int_or_default(pk_get(pk_get(root, "checkpoint_info"), "padded_vocab_size"), 0);
     const struct ds_entry *en = ds_index_find(&d->index, param_embedding_name(ROLE_WORD));
     int64_t rows = en ? en->slice->shape[0] * d->topo.tp : 0;
 
@@ -108,7 +108,7 @@ static void check_vocab(struct ds *d, const char *path, const struct pk *root)
                    "%lld padded vocabulary rows for %lld tokens", (long long)rows, (long long)c->vocab_tokens);
 }
 
-static void check_version(struct ds *d, const char *path, const struct pk *root)
+static void check_checkpoint_version(struct ds *d, const char *path, const struct pk *root)
 {
     double version;
 
@@ -128,7 +128,7 @@ static void check_optimizer_there(struct ds *d, const char *path)
     for (int i = 0; i < d->n_files; i++)
         if (d->name[i].kind == DS_ZERO)
             return;
-    if (int_or(pk_get(d->s->run.args, "no_save_optim"), 0))
+    if (pk_int_or_default(pk_get(d->s->run.args, "no_save_optim"), 0))
         report_add(d->r, SEV_WARNING, "no_optimizer", path, ERR_NO_BYTE, NULL,
                    "saved with --no-save-optim: there are weights only");
     else if (!d->o->no_optimizer)
@@ -146,11 +146,11 @@ void ds_run_state(struct ds *d)
     run_state_read(d->s, f->pt);
     if (!args || pk_is_none(args))
         report_add(d->r, SEV_WARNING, "key", path, ERR_NO_BYTE, NULL, "key 'args' is missing: no training arguments");
-    check_version(d, path, root);
-    check_vocab(d, path, root);
+    check_checkpoint_version(d, path, root);
+    check_padded_vocab(d, path, root);
     if (d->s->config.n_heads % d->topo.tp)
         report_add(d->r, SEV_ERROR, "heads", path, ERR_NO_BYTE, NULL, "%lld heads cannot be split over TP %d",
                    (long long)d->s->config.n_heads, d->topo.tp);
     check_optimizer_there(d, path);
-    read_optimizer(d);
+    ds_read_optimizer(d);
 }

@@ -13,9 +13,9 @@
 
 enum { GROUPS = 3 };
 
-const char ds_fresh_version[] = "0.12.6";
+const char ds_synthesis_version[] = "0.12.6";
 
-static struct pk *tuple_of(struct arena *a, struct pk *x, struct pk *y)
+static struct pk *make_pk_tuple(struct arena *a, struct pk *x, struct pk *y)
 {
     struct pk *t = pk_tuple(a);
 
@@ -31,7 +31,7 @@ static struct pk *tuple_of(struct arena *a, struct pk *x, struct pk *y)
  * List the parameters in groups: the decaying ones, in two halves by count if there are three groups, then the
  * others.
  */
-static struct pk *param_shapes(const struct source *s, struct arena *a, int n_groups)
+static struct pk *synthesize_param_shapes(const struct source *s, struct arena *a, int n_groups)
 {
     struct ds_group group[GROUPS] = {{0}};
     const struct ds_stage st = { .n_groups = n_groups, .group = group };
@@ -68,7 +68,7 @@ static struct pk *schedule(struct arena *a)
 }
 
 /* Make the root with the keys in the original order: DeepSpeed's keys, then the trainer's. */
-static struct pk *mp_root(const struct source *s, struct arena *a, const struct ds_fresh *f)
+static struct pk *synthesize_mp_root(const struct source *s, struct arena *a, const struct ds_synthesis *f)
 {
     static const char *const head[] = { "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
                                         "shared_params", "frozen_param_fragments", "lr_scheduler", "data_sampler",
@@ -80,15 +80,15 @@ static struct pk *mp_root(const struct source *s, struct arena *a, const struct 
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         pk_set_str(a, d, head[i], pk_none(a));
     pk_set_str(a, d, "buffer_names", pk_list(a));
-    pk_set_str(a, d, "param_shapes", param_shapes(s, a, f->n_groups));
+    pk_set_str(a, d, "param_shapes", synthesize_param_shapes(s, a, f->n_groups));
     pk_set_str(a, d, "shared_params", pk_dict(a));
     pk_set_str(a, d, "lr_scheduler", schedule(a));
     pk_set_str(a, d, "sparse_tensor_module_names",
-               pk_call(a, pk_global(a, "__builtin__", "set"), tuple_of(a, pk_list(a), NULL)));
+               pk_call(a, pk_global(a, "__builtin__", "set"), make_pk_tuple(a, pk_list(a), NULL)));
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
         pk_set_int(a, d, ints[i], i >= 3);
     pk_set_str(a, d, "ds_config", pk_dict(a));
-    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
+    pk_set_str(a, d, "ds_version", pk_str(a, ds_synthesis_version));
     pk_set_str(a, d, "args", f->args);
     pk_set_str(a, d, "checkpoint_version", pk_float(a, 3.0));
     pk_set_int(a, d, "iteration", 0);
@@ -99,7 +99,7 @@ static struct pk *mp_root(const struct source *s, struct arena *a, const struct 
     return d;
 }
 
-int ds_fresh_file(struct source *s, const struct pk *root, struct err *e)
+int ds_synthesize_file(struct source *s, const struct pk *root, struct err *e)
 {
     static const char name[] = "mp_rank_00_model_states.pt";
     uint8_t *bytes = NULL, *kept;
@@ -122,9 +122,9 @@ int ds_fresh_file(struct source *s, const struct pk *root, struct err *e)
     return s->file[s->n_files++].pt ? 0 : -1;
 }
 
-int ds_fresh_mp(struct source *s, struct arena *a, const struct ds_fresh *f, struct err *e)
+int ds_synthesize_mp(struct source *s, struct arena *a, const struct ds_synthesis *f, struct err *e)
 {
-    if (ds_fresh_file(s, mp_root(s, a, f), e) < 0)
+    if (ds_synthesize_file(s, synthesize_mp_root(s, a, f), e) < 0)
         return -1;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     s->run.n_groups = f->n_groups;
@@ -135,13 +135,13 @@ int ds_fresh_mp(struct source *s, struct arena *a, const struct ds_fresh *f, str
 /* ---- the optimizer ---- */
 
 /* Make a group of torch's AdamW, which an original run without apex uses. Each save sets the actual settings. */
-static struct pk *adamw(struct arena *a, int g)
+static struct pk *make_adamw_group(struct arena *a, int g)
 {
     struct pk *d = pk_dict(a), *ids = pk_list(a);
 
     pk_add(a, ids, pk_int(a, g));
     pk_set_str(a, d, "lr", pk_float(a, 0));
-    pk_set_str(a, d, "betas", tuple_of(a, pk_float(a, 0.9), pk_float(a, 0.999)));
+    pk_set_str(a, d, "betas", make_pk_tuple(a, pk_float(a, 0.9), pk_float(a, 0.999)));
     pk_set_str(a, d, "eps", pk_float(a, 1e-8));
     pk_set_str(a, d, "weight_decay", pk_float(a, 0));
     pk_set_str(a, d, "amsgrad", pk_bool(a, false));
@@ -152,9 +152,10 @@ static struct pk *adamw(struct arena *a, int g)
     return d;
 }
 
-struct pk *ds_fresh_zero_stage_1(struct arena *a)
+struct pk *ds_synthesize_zero_stage_1(struct arena *a)
 {
-    return pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), tuple_of(a, pk_int(a, 1), NULL));
+    return pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
+                   make_pk_tuple(a, pk_int(a, 1), NULL));
 }
 
 /*
@@ -176,18 +177,18 @@ static struct pk *optimizer(struct arena *a, bool zero_stage_1)
     for (int i = 0; i < 3; i++) {
         pk_set_str(a, d, lists[i], pk_list(a));
         if (i == 0 && zero_stage_1)
-            pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
+            pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
     }
-    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
+    pk_set_str(a, d, "ds_version", pk_str(a, ds_synthesis_version));
     pk_set_str(a, d, "param_slice_mappings", pk_list(a));
     for (int g = 0; g < GROUPS; g++)
-        pk_add(a, groups, adamw(a, g));
+        pk_add(a, groups, make_adamw_group(a, g));
     pk_set_str(a, base, "state", pk_dict(a));
     pk_set_str(a, base, "param_groups", groups);
     return d;
 }
 
-static void make_optimizer(struct source *s, bool zero_stage_1)
+static void synthesize_run_optimizer(struct source *s, bool zero_stage_1)
 {
     struct run_state *r = &s->run;
 
@@ -201,8 +202,8 @@ static void make_optimizer(struct source *s, bool zero_stage_1)
 
 /* ---- the whole source ---- */
 
-struct source *ds_fresh_source(const struct param *param, int n_params, const struct ds_fresh *f, struct arena *a,
-                               bool zero_stage_1, struct err *e)
+struct source *ds_synthesize_source(const struct param *param, int n_params, const struct ds_synthesis *f,
+                                    struct arena *a, bool zero_stage_1, struct err *e)
 {
     struct source *s = xcalloc(1, sizeof *s);
 
@@ -217,11 +218,11 @@ struct source *ds_fresh_source(const struct param *param, int n_params, const st
     memcpy(s->param, param, (size_t)n_params * sizeof *param);
     for (int i = 0; i < n_params; i++)
         s->param[i].name = arena_fmt(s->arena, "%s", param[i].name);
-    if (ds_fresh_mp(s, a, f, e) < 0) {
+    if (ds_synthesize_mp(s, a, f, e) < 0) {
         source_close(s);
         return NULL;
     }
     s->config.vocab = f->vocab;
-    make_optimizer(s, zero_stage_1);
+    synthesize_run_optimizer(s, zero_stage_1);
     return s;
 }

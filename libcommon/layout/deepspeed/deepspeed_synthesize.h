@@ -10,14 +10,14 @@
 
 #include "libcommon/layout/layout.h"
 
-extern const char ds_fresh_version[];           /* the DeepSpeed version whose files are imitated: "0.12.6" */
+extern const char ds_synthesis_version[];           /* the DeepSpeed version whose files are imitated: "0.12.6" */
 /* Add mp_rank_00_model_states.pt with this tree, in memory, to the source's files. Returns -1 with ERR_DATA. */
-MUST_CHECK int ds_fresh_file(struct source *s, const struct pk *root, struct err *e);
+MUST_CHECK int ds_synthesize_file(struct source *s, const struct pk *root, struct err *e);
 
 /* Return the `zero_stage` entry of an optimizer's tree: DeepSpeed's ZeroStageEnum(1). */
-struct pk *ds_fresh_zero_stage_1(struct arena *a);
+struct pk *ds_synthesize_zero_stage_1(struct arena *a);
 
-struct ds_fresh {
+struct ds_synthesis {
     struct pk *args;            /* a Namespace; put into the file's tree without copying */
     int64_t vocab, tokens;      /* V, V0 */
     int n_groups;               /* optimizer groups, 2 or 3 (ds_fresh_source: 3) */
@@ -27,14 +27,14 @@ struct ds_fresh {
  * Add an mp_rank_00 file of iteration 0, in memory, to a source that has its parameters in the order of the model,
  * and fill s->run from it. `a` owns the args. Returns -1 with ERR_DATA.
  */
-MUST_CHECK int ds_fresh_mp(struct source *s, struct arena *a, const struct ds_fresh *f, struct err *e);
+MUST_CHECK int ds_synthesize_mp(struct source *s, struct arena *a, const struct ds_synthesis *f, struct err *e);
 
 /*
  * Return a source of these parameters with such a file, three groups of torch's AdamW, and no tensors, for a target
  * whose tensors the caller provides (ds_request.no_tensors). The optimizer's tree is that of BF16_Optimizer, or that
  * of fp16 runs, ZeRO stage 1. Names are copied. Returns NULL with ERR_DATA.
  */
-MUST_CHECK struct source *ds_fresh_source(const struct param *param, int n_params, const struct ds_fresh *f,
-                                          struct arena *a, bool zero_stage_1, struct err *e);
+MUST_CHECK struct source *ds_synthesize_source(const struct param *param, int n_params, const struct ds_synthesis *f,
+                                               struct arena *a, bool zero_stage_1, struct err *e);
 
 #endif

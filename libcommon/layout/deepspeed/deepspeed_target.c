@@ -38,14 +38,14 @@ static int refuse_untied(const struct source *s, const struct ds_shape *o, struc
     return 0;
 }
 
-static int shape_of(const struct source *s, struct ds_shape *o, struct err *e)
+static int read_source_shape(const struct source *s, struct ds_shape *o, struct err *e)
 {
     return ds_shape_read(o, s, e) < 0 || refuse_untied(s, o, e) < 0 || ds_shape_find_layers(o, s, e) < 0 ? -1 : 0;
 }
 
 /* ---- the parameters ---- */
 
-static int by_file_order(const void *a, const void *b)
+static int by_param_file_order(const void *a, const void *b)
 {
     const struct ds_tparam *x = a, *y = b;
 
@@ -58,7 +58,7 @@ static int new_number(const struct ds_target *t, const struct ds_shape *o, int n
     return no == o->final_norm ? t->final_norm : no - o->first_layer + t->first_layer;
 }
 
-static int take_param(struct ds_target *t, const struct ds_shape *o, int i, struct err *e)
+static int ds_make_target_param(struct ds_target *t, const struct ds_shape *o, int i, struct err *e)
 {
     const struct param *p = &t->src->param[i];
     const struct ds_entry *l = ds_index_find(&o->index, p->name);
@@ -88,12 +88,12 @@ static int take_param(struct ds_target *t, const struct ds_shape *o, int i, stru
     return 0;
 }
 
-static int take_params(struct ds_target *t, const struct ds_shape *o, struct err *e)
+static int ds_make_target_params(struct ds_target *t, const struct ds_shape *o, struct err *e)
 {
     t->n_params = t->src->n_params;
     t->param = arena_alloc(t->arena, (size_t)t->n_params * sizeof *t->param);
     for (int i = 0; i < t->n_params; i++)
-        if (take_param(t, o, i, e) < 0)
+        if (ds_make_target_param(t, o, i, e) < 0)
             return -1;
     for (int i = 0; i < o->index.n; i++)
         if (!source_param(t->src, o->index.entry[i].name)) {
@@ -101,7 +101,7 @@ static int take_params(struct ds_target *t, const struct ds_shape *o, struct err
                      o->index.entry[i].name);
             return -1;
         }
-    qsort(t->param, (size_t)t->n_params, sizeof *t->param, by_file_order);
+    qsort(t->param, (size_t)t->n_params, sizeof *t->param, by_param_file_order);
     return 0;
 }
 
@@ -118,7 +118,7 @@ static void renumber(struct ds_target *t, struct ds_tparam *p, int layer)
  * Replace the source's blocks by those of the list, numbered in that order. The final LayerNorm's number moves
  * accordingly.
  */
-static void pick_layers(struct ds_target *t, const int *picked, int n)
+static void pick_target_layers(struct ds_target *t, const int *picked, int n)
 {
     const int end = t->first_layer + t->n_layers, final_norm = t->final_norm - t->n_layers + n;
     struct ds_tparam *to;
@@ -145,12 +145,12 @@ static void pick_layers(struct ds_target *t, const int *picked, int n)
     t->n_params = count;
     t->n_layers = n;
     t->final_norm = final_norm;
-    qsort(t->param, (size_t)t->n_params, sizeof *t->param, by_file_order);
+    qsort(t->param, (size_t)t->n_params, sizeof *t->param, by_param_file_order);
 }
 
 /* ---- states ---- */
 
-static int check_states(struct ds_target *t, struct err *e)
+static int check_param_states(struct ds_target *t, struct err *e)
 {
     if (t->no_tensors)
         return 0;
@@ -172,8 +172,8 @@ static int check_states(struct ds_target *t, struct err *e)
 
 /* ---- numbering, vocabulary, degrees ---- */
 
-static void settle_numbers(struct ds_target *t, const struct ds_shape *o, const struct ds_shape *like,
-                           enum ds_numbering how)
+static void resolve_layer_numbers(struct ds_target *t, const struct ds_shape *o, const struct ds_shape *like,
+                                  enum ds_numbering how)
 {
     int gap = o->final_norm - (o->first_layer + o->n_layers);
 
@@ -190,20 +190,20 @@ static void settle_numbers(struct ds_target *t, const struct ds_shape *o, const 
     t->final_norm = t->first_layer + t->n_layers + gap;
 }
 
-static int64_t arg_int(const struct source *s, const char *key, int64_t otherwise)
+static int64_t source_arg_int(const struct source *s, const char *key, int64_t otherwise)
 {
     int64_t v;
 
     return pk_as_int(pk_get(s->run.args, key), &v) ? v : otherwise;
 }
 
-static int settle_vocab(struct ds_target *t, const struct ds_request *q, struct report *notes, struct err *e)
+static int resolve_padded_vocab(struct ds_target *t, const struct ds_request *q, struct report *notes, struct err *e)
 {
     int64_t V = t->src->config.vocab, V0 = t->src->config.vocab_tokens, tp = t->topo.tp, unit;
 
     t->vocab = q->vocab ? q->vocab : V;
     if (!q->vocab && V % tp) {
-        unit = arg_int(t->src, "make_vocab_size_divisible_by", 128);
+        unit = source_arg_int(t->src, "make_vocab_size_divisible_by", 128);
         unit = (unit > 0 && unit < 1 << 20 ? unit : 128) * tp;
         t->vocab = (V + unit - 1) / unit * unit;
         report_add(notes, SEV_WARNING, "vocab", NULL, ERR_NO_BYTE, NULL,
@@ -227,7 +227,7 @@ static int settle_vocab(struct ds_target *t, const struct ds_request *q, struct 
 }
 
 /* Compute the part of each parameter that one tensor rank holds. */
-static int settle_slices(struct ds_target *t, struct err *e)
+static int compute_param_slices(struct ds_target *t, struct err *e)
 {
     int64_t heads = t->src->config.n_heads;
     int tp = t->topo.tp;
@@ -327,8 +327,8 @@ static int method_stages(struct ds_target *t, const struct ds_request *q, int *l
     return t->norm_stage < 0 ? -1 : 0;
 }
 
-static int settle_stages(struct ds_target *t, const struct ds_shape *o, const struct ds_request *q, int *layers,
-                         struct report *notes, struct err *e)
+static int resolve_stage_layers(struct ds_target *t, const struct ds_shape *o, const struct ds_request *q, int *layers,
+                                struct report *notes, struct err *e)
 {
     if (t->n_layers < t->topo.pp) {
         err_usage(e, "%d layers cannot fill %d pipeline stages", t->n_layers, t->topo.pp);
@@ -347,14 +347,14 @@ static int settle_stages(struct ds_target *t, const struct ds_shape *o, const st
 
 /* ---- groups ---- */
 
-/* The parameters that a stage holds, as ranges for holds(). */
+/* The parameters that a stage holds, as ranges for is_stage_param(). */
 struct holdings {
     int pp, n_stages;
     int first, end;                     /* its layers, by number */
     int embedding, final_norm, norm_stage;
 };
 
-static bool holds(const struct holdings *h, const struct ds_tparam *p)
+static bool is_stage_param(const struct holdings *h, const struct ds_tparam *p)
 {
     if (p->layer == h->embedding)
         return h->pp == 0 || (h->pp == h->n_stages - 1 && ds_has_copy(p->name));
@@ -370,7 +370,7 @@ static int by_optimizer_order(const void *a, const void *b)
     return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer) : x->place - y->place;
 }
 
-static void add_slice(const struct ds_target *t, struct ds_group *g, const struct ds_tparam *p, bool tied_copy)
+static void add_group_slice(const struct ds_target *t, struct ds_group *g, const struct ds_tparam *p, bool tied_copy)
 {
     struct ds_slice *s = &g->slice[g->n++];
 
@@ -384,7 +384,7 @@ static void add_slice(const struct ds_target *t, struct ds_group *g, const struc
  * Fill the groups of one stage: the decaying parameters, split into two halves by count if there are three groups,
  * and the others.
  */
-static void fill_stage(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_group *group)
+static void fill_stage_groups(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_group *group)
 {
     struct ds_tparam **list = xmalloc((size_t)t->n_params * sizeof *list);
 
@@ -392,7 +392,7 @@ static void fill_stage(const struct ds_target *t, const struct holdings *h, int 
         int n = 0;
 
         for (int i = 0; i < t->n_params; i++)
-            if (t->param[i].decays == (pass == 0) && holds(h, &t->param[i]))
+            if (t->param[i].decays == (pass == 0) && is_stage_param(h, &t->param[i]))
                 list[n++] = &t->param[i];
         if (n)
             qsort(list, (size_t)n, sizeof *list, by_optimizer_order);
@@ -401,14 +401,14 @@ static void fill_stage(const struct ds_target *t, const struct holdings *h, int 
 
             if (!g->slice)
                 g->slice = arena_alloc(t->arena, (size_t)n * sizeof *g->slice);
-            add_slice(t, g, list[i], h->pp > 0 && list[i]->layer == h->embedding);
+            add_group_slice(t, g, list[i], h->pp > 0 && list[i]->layer == h->embedding);
         }
     }
     free(list);
 }
 
 /* Return the group `rule` that stage pp of the source lists; without parameters if it lists none. */
-static struct ds_group listed(const struct ds_shape *o, int pp, int rule)
+static struct ds_group find_stage_group(const struct ds_shape *o, int pp, int rule)
 {
     for (int g = 0; g < o->stage[pp].n_groups; g++)
         if (o->stage[pp].group[g].rule == rule)
@@ -433,7 +433,7 @@ static int check_group(const struct ds_target *t, const struct ds_group *want, c
 }
 
 /* Check that the rule, applied to the source's own stages and groups, gives what its files have. */
-static int check_rule(const struct ds_target *t, const struct ds_shape *o, struct err *e)
+static int check_layout_rule(const struct ds_target *t, const struct ds_shape *o, struct err *e)
 {
     int first = t->first_layer;
 
@@ -442,9 +442,9 @@ static int check_rule(const struct ds_target *t, const struct ds_shape *o, struc
                                o->norm_stage };
         struct ds_group group[3] = {0};
 
-        fill_stage(t, &h, o->n_groups, group);
+        fill_stage_groups(t, &h, o->n_groups, group);
         for (int g = 0; g < o->n_groups; g++) {
-            const struct ds_group got = listed(o, pp, g);
+            const struct ds_group got = find_stage_group(o, pp, g);
 
             group[g].rule = g;
             if (check_group(t, &group[g], &got, pp, e) < 0)
@@ -467,7 +467,7 @@ static void close_gaps(const struct ds_target *t, struct ds_stage *st)
     }
 }
 
-static int settle_groups(struct ds_target *t, const int *layers, struct err *e)
+static int fill_target_stages(struct ds_target *t, const int *layers, struct err *e)
 {
     int first = t->first_layer;
 
@@ -478,7 +478,7 @@ static int settle_groups(struct ds_target *t, const int *layers, struct err *e)
 
         st->n_layers = layers[pp];
         st->group = arena_alloc(t->arena, (size_t)t->n_groups * sizeof *st->group);
-        fill_stage(t, &h, t->n_groups, st->group);
+        fill_stage_groups(t, &h, t->n_groups, st->group);
         close_gaps(t, st);
         if (st->n_groups == 0) {
             err_usage(e, "stage %d would have no layer and no other parameter", pp);
@@ -491,7 +491,7 @@ static int settle_groups(struct ds_target *t, const int *layers, struct err *e)
 
 /* ---- the rest of the run state ---- */
 
-static void settle_spelling(struct ds_target *t)
+static void resolve_zero_file_spelling(struct ds_target *t)
 {
     const struct source *s = t->src;
     int64_t bf16 = 1;
@@ -513,7 +513,7 @@ static void settle_spelling(struct ds_target *t)
         t->bf16_prefix = true;
 }
 
-static void weights_dtype(struct ds_target *t, const struct ds_request *q)
+static void resolve_weights_dtype(struct ds_target *t, const struct ds_request *q)
 {
     const struct pk *v = pk_get(t->src->run.args, "params_dtype");
 
@@ -523,7 +523,7 @@ static void weights_dtype(struct ds_target *t, const struct ds_request *q)
 }
 
 /* Find the number of GPUs per node from the source's (rank, local_rank) pairs; 8 if they are consistent with it. */
-static void settle_nodes(struct ds_target *t)
+static void infer_gpus_per_node(struct ds_target *t)
 {
     bool eight = true, plain = true;
     int64_t apart = 0;                  /* a multiple of the GPUs per node */
@@ -552,10 +552,11 @@ static bool has_dropout(const struct source *s)
     return hidden > 0 || attention > 0;
 }
 
-static void note_losses(const struct ds_target *t, struct report *notes)
+static void report_topology_losses(const struct ds_target *t, struct report *notes)
 {
     const struct topology from = t->src->topo, to = t->topo;
-    int64_t batch = arg_int(t->src, "global_batch_size", 0), micro = arg_int(t->src, "micro_batch_size", 0);
+    int64_t batch = source_arg_int(t->src, "global_batch_size", 0),
+            micro = source_arg_int(t->src, "micro_batch_size", 0);
 
     if (to.pp > from.pp || to.tp > from.tp)
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
@@ -577,7 +578,8 @@ static void note_losses(const struct ds_target *t, struct report *notes)
         report_add(notes, SEV_NOTE, "counters", NULL, ERR_NO_BYTE, NULL, "the source does not tell consumed samples");
 }
 
-static int settle_optimizer(struct ds_target *t, const struct ds_request *q, struct report *notes, struct err *e)
+static int resolve_target_optimizer(struct ds_target *t, const struct ds_request *q, struct report *notes,
+                                    struct err *e)
 {
     const struct run_state *r = &t->src->run;
 
@@ -597,7 +599,7 @@ static int settle_optimizer(struct ds_target *t, const struct ds_request *q, str
     return t->optimizer ? ds_tree_optimizer(t, notes, e) : 0;
 }
 
-static int settle_degrees(struct ds_target *t, const struct ds_request *q, struct err *e)
+static int resolve_target_degrees(struct ds_target *t, const struct ds_request *q, struct err *e)
 {
     t->topo = (struct topology){
         .tp = q->topo.tp ? q->topo.tp : t->src->topo.tp,
@@ -613,33 +615,34 @@ static int settle_degrees(struct ds_target *t, const struct ds_request *q, struc
     return 0;
 }
 
-static int settle(struct ds_target *t, const struct ds_request *q, struct ds_shape *o, struct ds_shape *like,
-                  struct report *notes, struct err *e)
+static int resolve_ds_request(struct ds_target *t, const struct ds_request *q, struct ds_shape *o,
+                              struct ds_shape *like, struct report *notes, struct err *e)
 {
     int *layers = NULL, rc = -1;
 
-    if (settle_degrees(t, q, e) < 0 || shape_of(t->src, o, e) < 0 || (q->like && shape_of(q->like, like, e) < 0))
+    if (resolve_target_degrees(t, q, e) < 0 || read_source_shape(t->src, o, e) < 0 ||
+        (q->like && read_source_shape(q->like, like, e) < 0))
         return -1;
-    settle_numbers(t, o, q->like ? like : NULL, q->numbering);
+    resolve_layer_numbers(t, o, q->like ? like : NULL, q->numbering);
     t->no_tensors = q->no_tensors;
     t->n_groups = q->n_groups ? q->n_groups : q->like ? like->n_groups : o->n_groups;
     layers = xcalloc((size_t)t->topo.pp + (size_t)q->n_stages, sizeof *layers);
-    weights_dtype(t, q);
-    if (settle_vocab(t, q, notes, e) < 0 || take_params(t, o, e) < 0 || settle_slices(t, e) < 0 ||
-        check_rule(t, o, e) < 0)
+    resolve_weights_dtype(t, q);
+    if (resolve_padded_vocab(t, q, notes, e) < 0 || ds_make_target_params(t, o, e) < 0 ||
+        compute_param_slices(t, e) < 0 || check_layout_rule(t, o, e) < 0)
         goto out;
     if (q->picked)
-        pick_layers(t, q->picked, q->n_picked);
-    if (settle_stages(t, o, q, layers, notes, e) < 0 || settle_optimizer(t, q, notes, e) < 0 ||
-        check_states(t, e) < 0 || settle_groups(t, layers, e) < 0)
+        pick_target_layers(t, q->picked, q->n_picked);
+    if (resolve_stage_layers(t, o, q, layers, notes, e) < 0 || resolve_target_optimizer(t, q, notes, e) < 0 ||
+        check_param_states(t, e) < 0 || fill_target_stages(t, layers, e) < 0)
         goto out;
     if (q->cast)
         t->weights = q->weights;
-    settle_spelling(t);
+    resolve_zero_file_spelling(t);
     if (q->cast)
         t->bf16_prefix = q->weights == DTYPE_BF16;
-    settle_nodes(t);
-    note_losses(t, notes);
+    infer_gpus_per_node(t);
+    report_topology_losses(t, notes);
     rc = ds_edits_read(t, q->set, q->n_set, e);
 out:
     free(layers);
@@ -660,7 +663,7 @@ struct ds_target *ds_target_new(const struct source *s, const struct ds_request 
         ds_target_free(t);
         return NULL;
     }
-    rc = settle(t, q, &o, &like, notes, e);
+    rc = resolve_ds_request(t, q, &o, &like, notes, e);
     ds_shape_free(&o);
     ds_shape_free(&like);
     if (rc == 0)

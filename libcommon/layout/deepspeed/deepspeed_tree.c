@@ -34,8 +34,8 @@ void ds_tree_free(struct ds_tree *x)
     memset(x, 0, sizeof *x);
 }
 
-static struct pk *add_tensor(struct ds_tree *x, struct ds_storage st, enum dtype dtype, int ndim, const int64_t *shape,
-                             bool requires_grad)
+static struct pk *add_tree_tensor(struct ds_tree *x, struct ds_storage st, enum dtype dtype, int ndim,
+                                  const int64_t *shape, bool requires_grad)
 {
     const struct pt_new t = { .storage = x->n++, .dtype = dtype, .ndim = ndim, .shape = shape,
                               .storage_elems = (int64_t)(st.len / (uint64_t)dtype_size(dtype)),
@@ -58,7 +58,7 @@ void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *x)
                                  .len = (uint64_t)p->slice_elems * (uint64_t)dtype_size(t->weights) };
 
         if (p->layer == layer)
-            pk_set_str(x->arena, x->root, p->key, add_tensor(x, st, t->weights, p->ndim, p->slice, false));
+            pk_set_str(x->arena, x->root, p->key, add_tree_tensor(x, st, t->weights, p->ndim, p->slice, false));
     }
 }
 
@@ -90,7 +90,7 @@ static struct pk *flat_tensor(struct shard *k, int g, enum state st)
     if (k->t->src->zero_stage_1 && st == STATE_FP32)
         n = n > padding(k, g) ? n - padding(k, g) : 0;
     storage.len = (uint64_t)n * sizeof(float);
-    return add_tensor(k->x, storage, DTYPE_F32, 1, &n, st == STATE_FP32);
+    return add_tree_tensor(k->x, storage, DTYPE_F32, 1, &n, st == STATE_FP32);
 }
 
 /* Return the source's group whose settings group g of the target uses. All decaying groups share their settings. */
@@ -114,12 +114,12 @@ static struct pk *step_value(struct shard *k, const struct pk *was)
     if (was ? !pt_tensor(r->optimizer_pt, was, &t) : !k->t->step_is_tensor)
         return pk_int(k->x->arena, 0);
     if (was)
-        return add_tensor(k->x, st, DTYPE_F32, t.ndim, t.shape, t.requires_grad);
-    return add_tensor(k->x, st, DTYPE_F32, 0, NULL, false);
+        return add_tree_tensor(k->x, st, DTYPE_F32, t.ndim, t.shape, t.requires_grad);
+    return add_tree_tensor(k->x, st, DTYPE_F32, 0, NULL, false);
 }
 
 /* Make state[g] with the source's order of keys. A universal source stores step and moments elsewhere. */
-static struct pk *adam_state(struct shard *k, int g)
+static struct pk *make_group_adam_state(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
     const struct pk *was = adam_group_state(k->t->opt, group_like(k->t, k->group[g].rule));
@@ -168,7 +168,7 @@ static struct pk *base_optimizer_state(struct shard *k)
     pair = pk_pairs(was, &n);
     /* State first, as in torch's state_dict(): its tensors have the lowest numbers. */
     for (int g = 0; g < k->n_groups; g++)
-        pk_set(a, state, pk_int(a, g), adam_state(k, g));
+        pk_set(a, state, pk_int(a, g), make_group_adam_state(k, g));
     for (int g = 0; g < k->n_groups; g++)
         pk_add(a, groups, param_group(k, g));
     for (uint32_t i = 0; pair && i < n; i++)
@@ -233,7 +233,7 @@ static bool is_elastic(const char *key)
 
 enum tree_part { PART_BASE, PART_FP32, PART_PADDINGS, PART_COUNTS, PART_MAPPINGS, PART_ALIGNMENT, PART_KEEP };
 
-static enum tree_part part_of(const char *key)
+static enum tree_part optimizer_tree_part(const char *key)
 {
     static const char *const keys[] = { "base_optimizer_state", "single_partition_of_fp32_groups", "group_paddings",
                                         "partition_count", "param_slice_mappings", "param_alignment_paddings" };
@@ -287,7 +287,7 @@ static struct pk *optimizer_state_dict(struct shard *k)
     pair = pk_pairs(was, &n);
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
-        enum tree_part part = part_of(key);
+        enum tree_part part = optimizer_tree_part(key);
         struct pk *v = part == PART_KEEP ? pk_copy(a, pair[2 * i + 1]) : make_part(k, part);
 
         if (!whole && (strcmp(key, "param_groups") == 0 || is_elastic(key)))
@@ -402,7 +402,7 @@ static bool only_str_keys(const struct pk *dict)
 }
 
 /* Returns true if a value that is copied unchanged holds no tensor, whose storage would be lost. */
-static bool is_plain(const struct pk *v)
+static bool is_tensor_free(const struct pk *v)
 {
     struct arena *a = arena_new(0);
     bool found = false;
@@ -423,7 +423,7 @@ static const char *odd_value(const struct pk *dict, const char *const *ours, int
 
         for (int k = 0; k < n_ours; k++)
             rebuilt |= strcmp(key, ours[k]) == 0 || is_elastic(key);
-        if (!rebuilt && !is_plain(pair[2 * i + 1]))
+        if (!rebuilt && !is_tensor_free(pair[2 * i + 1]))
             return key;
     }
     return NULL;
@@ -480,7 +480,7 @@ static struct pk *from_args(const struct ds_target *t, const char *key, double o
 {
     const struct pk *v = pk_get(t->src->run.args, key);
 
-    return v && !pk_is_none(v) && is_plain(v) ? pk_copy(t->arena, v) : pk_float(t->arena, otherwise);
+    return v && !pk_is_none(v) && is_tensor_free(v) ? pk_copy(t->arena, v) : pk_float(t->arena, otherwise);
 }
 
 /*
@@ -534,7 +534,7 @@ static int64_t likely_step(const struct ds_target *t)
  * Make up the optimizer's tree. For ZeRO stage 1 it has no loss scaler: DeepSpeed and `train` then continue with a
  * new one.
  */
-static void make_optimizer(struct ds_target *t, struct report *notes)
+static void synthesize_optimizer_tree(struct ds_target *t, struct report *notes)
 {
     struct arena *a = t->arena;
     struct pk *d = pk_dict(a), *groups = pk_list(a);
@@ -548,7 +548,7 @@ static void make_optimizer(struct ds_target *t, struct report *notes)
         pk_set_str(a, d, "overflow", pk_bool(a, false));
     pk_set_str(a, d, "clip_grad", from_args(t, "clip_grad", 1));
     if (t->src->zero_stage_1)
-        pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
+        pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
     pk_set_str(a, d, "group_paddings", pk_list(a));
     pk_set_str(a, d, "partition_count", pk_list(a));
     pk_set_str(a, d, "ds_version", pk_str(a, *t->src->run.ds_version ? t->src->run.ds_version : "0.0.0"));
@@ -570,7 +570,7 @@ int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e)
     if ((r->optimizer || t->src->kind == LAYOUT_DEEPSPEED) && check_optimizer(t->src, e) < 0)
         return -1;
     if (!r->param_groups)
-        make_optimizer(t, notes);
+        synthesize_optimizer_tree(t, notes);
     return 0;
 }
 
@@ -622,7 +622,8 @@ static struct pk *shared_params(const struct ds_target *t, struct arena *a, int 
     return !v ? NULL : pp == 0 && tp == 0 ? pk_copy(a, v) : pk_dict(a);
 }
 
-static struct pk *mp_root(const struct ds_target *t, struct arena *a, const struct source_file *f, int pp, int tp)
+static struct pk *make_mp_rank_root(const struct ds_target *t, struct arena *a, const struct source_file *f, int pp,
+                                    int tp)
 {
     struct pk *root = pk_copy(a, pt_root(f->pt)), *shared = shared_params(t, a, pp, tp);
 
@@ -649,7 +650,7 @@ struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp
 
     *from = ds_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
     if (*from)
-        return mp_root(t, a, *from, pp, tp);
+        return make_mp_rank_root(t, a, *from, pp, tp);
     err_data(e, s->path, ERR_NO_BYTE, "the mp_rank file of stage %d, tensor rank %d is missing", pp % s->topo.pp,
              tp % s->topo.tp);
     return NULL;

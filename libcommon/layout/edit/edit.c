@@ -15,7 +15,7 @@
 #include "libcommon/plan/elements.h"
 #include "libcommon/plan/plan.h"
 
-static struct edit_file *add_file(struct edit *x, const char *name, int file)
+static struct edit_file *add_edit_file(struct edit *x, const char *name, int file)
 {
     ARRAY_ROOM(x->file, x->cap_files, x->n_files + 1);
     x->file[x->n_files] = (struct edit_file){ .name = arena_strndup(x->arena, name, strlen(name)), .file = file };
@@ -25,7 +25,7 @@ static struct edit_file *add_file(struct edit *x, const char *name, int file)
 
 struct edit_file *edit_add_file(struct edit *x, const char *name)
 {
-    struct edit_file *f = add_file(x, name, -1);
+    struct edit_file *f = add_edit_file(x, name, -1);
 
     f->was = "";
     return f;
@@ -38,7 +38,7 @@ struct edit_made *edit_make(struct edit *x, struct edit_file *f)
     return f->made;
 }
 
-static struct edit_file *find_name(const struct edit *x, const char *name)
+static struct edit_file *find_edit_file_by_name(const struct edit *x, const char *name)
 {
     for (int i = 0; i < x->n_files; i++)
         if (strcmp(x->file[i].name, name) == 0)
@@ -77,11 +77,11 @@ static int add_others(struct edit *x, const char *prefix, struct err *e)
         path = path_join(x->s->path, name);
         if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
             rc = add_others(x, name, e);
-        } else if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && !find_name(x, name)) {
+        } else if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && !find_edit_file_by_name(x, name)) {
             file = files_add_path(x->s->files, path, e);
             rc = file < 0 ? -1 : 0;
             if (rc == 0)
-                add_file(x, name, file);
+                add_edit_file(x, name, file);
         }
         free(path);
         free(name);
@@ -112,7 +112,7 @@ struct edit *edit_new(struct source *s, struct err *e)
     x->s = s;
     x->arena = arena_new(0);
     for (int i = 0; i < s->n_files; i++)
-        add_file(x, s->file[i].name, s->file[i].file)->pt = s->file[i].pt;
+        add_edit_file(x, s->file[i].name, s->file[i].file)->pt = s->file[i].pt;
     if (add_others(x, "", e) < 0) {
         edit_free(x);
         return NULL;
@@ -137,7 +137,7 @@ void edit_free(struct edit *x)
     free(x->digest);
     edit_states_free(x->states);
     edit_entries_free(x->entries);
-    edit_anew_free(x->anew);
+    edit_rewrite_free(x->rewrite);
     arena_free(x->arena);
     free(x);
 }
@@ -208,7 +208,7 @@ void edit_drop(struct edit *x, int file)
 
 /* ---- tensors ---- */
 
-static void add_run(struct edit_file *f, uint64_t at, const struct extent *from)
+static void add_edit_run(struct edit_file *f, uint64_t at, const struct extent *from)
 {
     struct edit_run *last = f->n_runs ? &f->run[f->n_runs - 1] : NULL;
 
@@ -222,7 +222,7 @@ static void add_run(struct edit_file *f, uint64_t at, const struct extent *from)
     f->run[f->n_runs++] = (struct edit_run){ at, from->len, *from };
 }
 
-static int add_piece(struct edit *x, const struct tmap_piece *pc, const struct edit_from *from, struct err *e)
+static int add_piece_runs(struct edit *x, const struct tmap_piece *pc, const struct edit_from *from, struct err *e)
 {
     const struct record *rec = files_record(x->s->files, pc->src.record);
     struct edit_file *f = edit_find_file(x, rec->file);
@@ -238,7 +238,7 @@ static int add_piece(struct edit *x, const struct tmap_piece *pc, const struct e
         if (!from->zero)
             part = (struct extent){ from->x.record, from->x.at + pc->dst + i * pc->stride, pc->run };
 
-        add_run(f, rec->at + pc->src.at + i * pc->run, &part);
+        add_edit_run(f, rec->at + pc->src.at + i * pc->run, &part);
     }
     return 0;
 }
@@ -250,12 +250,12 @@ static int change_map(struct edit *x, const struct tmap *m, const struct edit_fr
 
     tmap_begin(&c, m, 0, m->len, -1);
     while (tmap_next(&c, UINT64_MAX, &pc))
-        if (add_piece(x, &pc, from, e) < 0)
+        if (add_piece_runs(x, &pc, from, e) < 0)
             return -1;
     return 0;
 }
 
-static void note_digest(struct edit *x, struct param *p, enum state st, uint32_t crc)
+static void record_old_digest(struct edit *x, struct param *p, enum state st, uint32_t crc)
 {
     if (p->has_digest[st]) {
         ARRAY_ROOM(x->digest, x->cap_digests, x->n_digests + 1);
@@ -265,7 +265,7 @@ static void note_digest(struct edit *x, struct param *p, enum state st, uint32_t
 }
 
 /* Returns true if p and q are different parameters whose state begins at the same bytes. q may be NULL. */
-static bool same_bytes(const struct param *p, const struct param *q, enum state st)
+static bool has_shared_storage(const struct param *p, const struct param *q, enum state st)
 {
     const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
     const struct extent *x, *y;
@@ -378,14 +378,14 @@ static int change_names(struct edit *x, const struct param *p, enum state st, co
     for (int i = 0; i < x->s->n_params; i++) {
         struct param *q = &x->s->param[i];
 
-        if (q == p || same_bytes(p, q, st) ||
+        if (q == p || has_shared_storage(p, q, st) ||
             (strcmp(q->name, first) == 0 ? !edit_second_name(x->s, p, st)
                                          : !q->shared_with || strcmp(q->shared_with, first) != 0 ||
                                            !edit_second_name(x->s, q, st)))
             continue;
         if (change_map(x, q->state[st], from, e) < 0 || (st == STATE_FP32 && change_copy(x, q, from, e) < 0))
             return -1;
-        note_digest(x, q, st, from->crc);
+        record_old_digest(x, q, st, from->crc);
     }
     return 0;
 }
@@ -393,16 +393,16 @@ static int change_names(struct edit *x, const struct param *p, enum state st, co
 int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e)
 {
     struct param *holder = p->shared_with ? source_param(x->s, p->shared_with) : NULL;
-    const struct param *all = same_bytes(p, holder, st) ? holder : p;
+    const struct param *all = has_shared_storage(p, holder, st) ? holder : p;
 
     if (change_map(x, p->state[st], from, e) < 0 || (all->tied[st] && change_map(x, all->tied[st], from, e) < 0) ||
         (st == STATE_FP32 && change_copy(x, all, from, e) < 0) ||
         change_fragment(x, p, st, from, e) < 0 || change_names(x, p, st, from, e) < 0)
         return -1;
-    note_digest(x, p, st, from->crc);
+    record_old_digest(x, p, st, from->crc);
     for (int i = 0; i < x->s->n_params; i++)
-        if (x->s->param[i].has_digest[st] && same_bytes(&x->s->param[i], p, st))
-            note_digest(x, &x->s->param[i], st, from->crc);
+        if (x->s->param[i].has_digest[st] && has_shared_storage(&x->s->param[i], p, st))
+            record_old_digest(x, &x->s->param[i], st, from->crc);
     return 0;
 }
 
@@ -416,19 +416,19 @@ static const char *what_becomes(const struct edit_file *f)
     return edit_changes(f) ? "changed" : strcmp(f->name, f->was) != 0 ? "renamed" : "kept";
 }
 
-const char *edit_anew(const struct edit *x)
+const char *edit_rewrite_summary(const struct edit *x)
 {
-    return x->anew ? x->anew->what : NULL;
+    return x->rewrite ? x->rewrite->what : NULL;
 }
 
 void edit_log(struct edit *x, const struct strbuf *log)
 {
-    if (x->anew && x->anew->ds)
-        x->anew->ds->repair_log = log;
-    if (x->anew && x->anew->zero)
-        x->anew->zero->repair_log = log;
-    if (!x->anew) {
-        struct edit_file *f = find_name(x, DS_REPAIR_LOG_NAME);
+    if (x->rewrite && x->rewrite->ds)
+        x->rewrite->ds->repair_log = log;
+    if (x->rewrite && x->rewrite->zero)
+        x->rewrite->zero->repair_log = log;
+    if (!x->rewrite) {
+        struct edit_file *f = find_edit_file_by_name(x, DS_REPAIR_LOG_NAME);
         struct edit_made *made = edit_make(x, f ? f : edit_add_file(x, DS_REPAIR_LOG_NAME));
 
         strbuf_add(&made->head, log->buf, log->len);
@@ -438,7 +438,7 @@ void edit_log(struct edit *x, const struct strbuf *log)
 
 struct source *edit_source(struct edit *x)
 {
-    return x->anew ? x->anew->src : x->s;
+    return x->rewrite ? x->rewrite->src : x->s;
 }
 
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what)

@@ -69,7 +69,7 @@ MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
  * Complete the collection of changes. A universal form in HDF5 is written again as a whole if its tables change,
  * which includes names and rows. Returns -1 with ERR_USAGE if HDF5 cannot hold the result.
  */
-MUST_CHECK int edit_settle(struct edit *x, struct err *e);
+MUST_CHECK int edit_resolve_rewrite(struct edit *x, struct err *e);
 
 /* Location of the result, and what is permitted there. */
 struct edit_place {
@@ -78,7 +78,9 @@ struct edit_place {
     bool hard_links;
     bool accept_mismatch;       /* unchanged files may differ from the source's manifest */
 };
-/* Check whether the file system of OUT can share the blocks of unchanged files. Call it after edit_settle(). */
+/*
+ * Check whether the file system of OUT can share the blocks of unchanged files. Call it after edit_resolve_rewrite().
+ */
 void edit_place(struct edit *x, const struct edit_place *p);
 
 /* Summary of the edit: before the sink has run as predicted by edit_place(), afterwards as it was done. */
@@ -99,7 +101,7 @@ bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, 
  * parameters". The functions above that concern single files do not apply then. Returns NULL if the edit is done
  * file by file.
  */
-const char *edit_anew(const struct edit *x);
+const char *edit_rewrite_summary(const struct edit *x);
 /* Write `log`, which must outlive the edit, as repair.jsonl of the result. Call it after all other changes. */
 void edit_log(struct edit *x, const struct strbuf *log);
 /*

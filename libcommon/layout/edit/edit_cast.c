@@ -56,7 +56,7 @@ void edit_cast_model(struct arena *a, struct pk *root, enum dtype to)
 
 /* ---- the optimizer ---- */
 
-static double number_of(const struct pk *block, const char *key, double otherwise)
+static double pk_double_or_default(const struct pk *block, const char *key, double otherwise)
 {
     double v;
 
@@ -64,18 +64,18 @@ static double number_of(const struct pk *block, const char *key, double otherwis
 }
 
 /* Returns the loss scaler that DeepSpeed creates for a new run. */
-static struct loss_scale fresh_scale(const struct pk *config)
+static struct loss_scale make_new_loss_scale(const struct pk *config)
 {
     const struct pk *block = pk_get(config, "fp16");
-    const double fixed = number_of(block, "loss_scale", 0);
-    struct loss_scale s = loss_scale_dynamic(ldexp(1, (int)number_of(block, "initial_scale_power", 16)));
+    const double fixed = pk_double_or_default(block, "loss_scale", 0);
+    struct loss_scale s = loss_scale_dynamic(ldexp(1, (int)pk_double_or_default(block, "initial_scale_power", 16)));
 
     if (fixed > 0)
         return loss_scale_static(fixed);
-    s.window = (int64_t)number_of(block, "loss_scale_window", 1000);
-    s.hysteresis = s.left = (int64_t)number_of(block, "hysteresis", 2);
-    s.min = number_of(block, "min_loss_scale", 1);
-    s.consecutive = number_of(block, "consecutive_hysteresis", 0) != 0;
+    s.window = (int64_t)pk_double_or_default(block, "loss_scale_window", 1000);
+    s.hysteresis = s.left = (int64_t)pk_double_or_default(block, "hysteresis", 2);
+    s.min = pk_double_or_default(block, "min_loss_scale", 1);
+    s.consecutive = pk_double_or_default(block, "consecutive_hysteresis", 0) != 0;
     return s;
 }
 
@@ -94,7 +94,7 @@ struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const stru
 {
     const char *before = pk_get(opt, "single_partition_of_fp32_groups") ? "single_partition_of_fp32_groups"
                                                                         : "clip_grad";
-    const struct loss_scale scale = fresh_scale(config);
+    const struct loss_scale scale = make_new_loss_scale(config);
     struct pk *d = pk_dict(a), **pair;
     uint32_t n = 0;
 
@@ -111,23 +111,23 @@ struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const stru
             continue;
         pk_set_str(a, d, key, pair[2 * i + 1]);
         if (to == DTYPE_F16 && strcmp(key, before) == 0)
-            pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
+            pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
     }
     if (to == DTYPE_F16 && !pk_get(d, "zero_stage"))
-        pk_set_str(a, d, "zero_stage", ds_fresh_zero_stage_1(a));
+        pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
     return d;
 }
 
 struct pk *edit_cast_zero(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to)
 {
-    const struct loss_scale scale = to == DTYPE_F16 ? fresh_scale(config) : loss_scale_static(1);
+    const struct loss_scale scale = to == DTYPE_F16 ? make_new_loss_scale(config) : loss_scale_static(1);
     struct pk *d = pk_dict(a), *stage = pk_get(opt, "zero_stage"), **pair;
     uint32_t n = 0;
 
     pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &scale));
     pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, scale.dynamic));
     pk_set_str(a, d, "overflow", pk_bool(a, false));
-    pk_set_str(a, d, "zero_stage", stage ? stage : ds_fresh_zero_stage_1(a));
+    pk_set_str(a, d, "zero_stage", stage ? stage : ds_synthesize_zero_stage_1(a));
     pair = pk_pairs(opt, &n);
     for (uint32_t i = 0; pair && i < n; i++)
         if (!pk_as_str(pair[2 * i]) || !is_of_fp16(pk_as_str(pair[2 * i])))

@@ -6,7 +6,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/plan.h"
 
-static uint64_t bytes_of(const struct edit_bytes *b)
+static uint64_t edit_bytes_size(const struct edit_bytes *b)
 {
     return b->map->len / (uint64_t)dtype_size(b->map->dtype) * (uint64_t)dtype_size(b->dtype);
 }
@@ -19,7 +19,7 @@ uint64_t edit_new_bytes(const struct edit_new *t, enum state st)
 /* Returns the container of a chunk. It is created when needed, because there may be very many. */
 static struct pt_image *image_of(const struct edit_chunk *c)
 {
-    const uint64_t bytes = bytes_of(c->of);
+    const uint64_t bytes = edit_bytes_size(c->of);
     struct arena *a = arena_new(0);
     const struct pt_new t = { .dtype = c->of->dtype, .ndim = c->ndim, .shape = c->shape,
                               .storage_elems = (int64_t)(bytes / (uint64_t)dtype_size(c->of->dtype)) };
@@ -100,7 +100,8 @@ uint64_t edit_runs_place(const struct edit_runs *r, uint64_t k)
     return place;
 }
 
-void edit_chunk_look(struct edit_chunk *c, const struct edit_states *to, uint64_t from, const void *bytes, uint64_t len)
+void edit_chunk_on_bytes(struct edit_chunk *c, const struct edit_states *to, uint64_t from, const void *bytes,
+                         uint64_t len)
 {
     const struct edit_new *t = c->of->tensor < 0 ? NULL : &to->tensor[c->of->tensor];
     struct edit_runs r;
@@ -124,6 +125,6 @@ void edit_chunks_sum(const struct edit_made *made, struct plan *p, struct edit_c
         if (!s || c->item < 0)
             continue;
         s->crc ^= plan_item(p, c->item)->share.acc;
-        s->len += bytes_of(c->of);
+        s->len += edit_bytes_size(c->of);
     }
 }

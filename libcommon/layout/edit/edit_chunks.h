@@ -33,8 +33,8 @@ void edit_chunks_plan(struct edit_made *made, struct arena *a, struct plan *p, i
 /* Write the bytes that surround the tensors. Returns 0, or -1 with errno set. */
 MUST_CHECK int edit_chunks_write(const struct edit_made *made, struct plan *p, int fd);
 /* Add bytes of a chunk, from offset `from`, to its digest as they are written. */
-void edit_chunk_look(struct edit_chunk *c, const struct edit_states *to, uint64_t from, const void *bytes,
-                     uint64_t len);
+void edit_chunk_on_bytes(struct edit_chunk *c, const struct edit_states *to, uint64_t from, const void *bytes,
+                         uint64_t len);
 /*
  * Digest of a state that new chunks make up. It is complete if len, the number of bytes covered, is the size of the
  * state.

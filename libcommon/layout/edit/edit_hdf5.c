@@ -16,7 +16,7 @@
 /*
  * Give file i of the copy its changed tree. If it is the optimizer's file, the run state is updated to point to it.
  */
-static void retell(struct edit *x, struct source *to, int i)
+static void set_rewritten_file_tree(struct edit *x, struct source *to, int i)
 {
     const struct edit_file *f = edit_find_file(x, x->s->file[i].file);
     struct pt *pt = f->root ? pt_retold(x->arena, f->pt, f->root) : NULL;
@@ -31,7 +31,7 @@ static void retell(struct edit *x, struct source *to, int i)
     to->run.param_groups = pk_get(f->root, "param_groups");
 }
 
-static int check_names(const struct edit_states *list, struct err *e)
+static int check_hdf5_group_names(const struct edit_states *list, struct err *e)
 {
     for (int i = 0; i < list->n; i++)
         if (!universal_hdf5_is_name(list->tensor[i].name)) {
@@ -50,7 +50,7 @@ static bool is_split(const struct source *s)
     return false;
 }
 
-int edit_settle(struct edit *x, struct err *e)
+int edit_resolve_rewrite(struct edit *x, struct err *e)
 {
     bool bytes_alone = !x->states;
     struct source *to;
@@ -59,16 +59,16 @@ int edit_settle(struct edit *x, struct err *e)
         bytes_alone = bytes_alone && !x->file[i].root;
     if (x->s->kind != LAYOUT_UNIVERSAL_HDF5 || bytes_alone)
         return 0;
-    if (x->states && check_names(x->states, e) < 0)
+    if (x->states && check_hdf5_group_names(x->states, e) < 0)
         return -1;
     to = x->to ? x->to : edit_source_copy(x);
     for (int i = 0; i < to->n_files; i++)
-        retell(x, to, i);
+        set_rewritten_file_tree(x, to, i);
     universal_hdf5_run(to);
     if (x->states)
         edit_source_list(x, to, x->states);
-    x->anew = arena_alloc(x->arena, sizeof *x->anew);
-    *x->anew = (struct edit_anew){ .src = to, .hdf5 = true, .hdf5_split = is_split(x->s) };
-    x->anew->what = arena_fmt(x->arena, "HDF5, %d parameters", to->n_params);
+    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
+    *x->rewrite = (struct edit_rewrite){ .src = to, .hdf5 = true, .hdf5_split = is_split(x->s) };
+    x->rewrite->what = arena_fmt(x->arena, "HDF5, %d parameters", to->n_params);
     return 0;
 }

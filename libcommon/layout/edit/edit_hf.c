@@ -16,13 +16,13 @@ enum { TEXT_MAX = 1 << 28 };
 
 /* ---- the tensors of a file ---- */
 
-static enum state state_of(const struct edit_new *t)
+static enum state edit_weights_state(const struct edit_new *t)
 {
     return t->map[STATE_FP32] ? STATE_FP32 : STATE_BF16;
 }
 
 /* Returns the number of the file that holds a parameter, in the table of the source's files. */
-static int file_of(const struct edit *x, int param)
+static int param_weights_file(const struct edit *x, int param)
 {
     const struct param *p = &x->s->param[param];
     const struct tmap *m = p->state[p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16];
@@ -43,12 +43,12 @@ static const struct edit_new **tensors_of(const struct edit *x, const struct edi
     *n = 0;
     *same = true;
     for (int i = 0; i < to->n; i++)
-        if (file_of(x, to->tensor[i].param) == file) {
+        if (param_weights_file(x, to->tensor[i].param) == file) {
             t[(*n)++] = &to->tensor[i];
             *same = *same && edit_new_is_old(x, &to->tensor[i]);
         }
     for (int i = 0; i < x->s->n_params; i++)
-        there += file_of(x, i) == file;
+        there += param_weights_file(x, i) == file;
     *same = *same && there == *n;
     return t;
 }
@@ -78,7 +78,7 @@ static int check_all_read(struct edit *x, struct edit_file *f, struct err *e)
     int has = n_stored(x, f, e), there = 0;
 
     for (int i = 0; i < x->s->n_params; i++)
-        there += file_of(x, i) == f->file;
+        there += param_weights_file(x, i) == f->file;
     if (has < 0 || there == has)
         return has < 0 ? -1 : 0;
     err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE, "holds %d tensors of a type or shape that is not known "
@@ -95,24 +95,24 @@ static int make_safetensors(struct edit *x, struct edit_file *f, const struct ed
     int rc;
 
     for (int i = 0; i < n; i++)
-        out[i] = (struct safetensors_out){ .name = t[i]->name, .dtype = t[i]->dtype[state_of(t[i])],
+        out[i] = (struct safetensors_out){ .name = t[i]->name, .dtype = t[i]->dtype[edit_weights_state(t[i])],
                                            .ndim = t[i]->ndim, .shape = t[i]->shape };
     rc = safetensors_layout(out, n, f->name, &made->head, &made->size, e);
     made->part = arena_alloc(x->arena, ((size_t)n + 1) * sizeof *made->part);
     for (int i = 0; i < n && rc == 0; i++)
         for (int k = 0; k < n; k++)     /* safetensors_layout() has sorted out[] */
             if (out[k].name == t[i]->name)
-                made->part[made->n++] = (struct edit_part){ .of = t[i], .state = state_of(t[i]), .at = out[k].at,
-                                                            .same_as = -1 };
+                made->part[made->n++] =
+                    (struct edit_part){ .of = t[i], .state = edit_weights_state(t[i]), .at = out[k].at, .same_as = -1 };
     free(out);
     return rc;
 }
 
 /* ---- pickled ---- */
 
-static bool same_bytes(const struct edit_new *a, const struct edit_new *b)
+static bool has_same_tensor_bytes(const struct edit_new *a, const struct edit_new *b)
 {
-    const enum state st = state_of(a);
+    const enum state st = edit_weights_state(a);
     const struct tmap *m = a->map[st], *o = b->map[st];
 
     if (m == o)
@@ -126,12 +126,12 @@ static bool same_bytes(const struct edit_new *a, const struct edit_new *b)
 static void add_bin_tensor(struct edit *x, struct pk *root, struct edit_made *made, const struct edit_new *t,
                            uint64_t *bytes)
 {
-    const enum state st = state_of(t);
+    const enum state st = edit_weights_state(t);
     struct edit_part part = { .of = t, .state = st, .same_as = -1 };
     struct pt_new new = { .dtype = t->dtype[st], .ndim = t->ndim, .shape = t->shape };
 
     for (int i = 0; i < made->n; i++) {
-        if (part.same_as < 0 && made->part[i].same_as < 0 && same_bytes(t, made->part[i].of)) {
+        if (part.same_as < 0 && made->part[i].same_as < 0 && has_same_tensor_bytes(t, made->part[i].of)) {
             part.same_as = i;
             part.storage = made->part[i].storage;
         }
@@ -169,7 +169,7 @@ static int make_bin(struct edit *x, struct edit_file *f, const struct edit_new *
 /* ---- index and configuration ---- */
 
 /* Returns the JSON of a file of the folder. *f is NULL if there is no such file. */
-static json_t *read_json(struct edit *x, const char *name, struct edit_file **f, struct err *e)
+static json_t *read_folder_json(struct edit *x, const char *name, struct edit_file **f, struct err *e)
 {
     const struct source_file *file = source_file(x->s, name);
     uint64_t size = file ? files_size(x->s->files, file->file) : 0;
@@ -193,7 +193,7 @@ json_t *edit_hf_config(struct edit *x, struct err *e)
 {
     struct edit_file *ignored;
 
-    return read_json(x, "config.json", &ignored, e);
+    return read_folder_json(x, "config.json", &ignored, e);
 }
 
 /* Replace the JSON of a file with `o`, if it differs. */
@@ -234,10 +234,10 @@ static void keep_unknown(const struct edit *x, json_t *map, json_t *was, json_in
     *total = n && *total > 0 ? *total : 0;
 }
 
-static int write_index(struct edit *x, const struct edit_states *to, const char *name, struct err *e)
+static int write_hf_weight_index(struct edit *x, const struct edit_states *to, const char *name, struct err *e)
 {
     struct edit_file *f;
-    json_t *was = read_json(x, name, &f, e), *o = json_deep_copy(was), *map = json_object();
+    json_t *was = read_folder_json(x, name, &f, e), *o = json_deep_copy(was), *map = json_object();
     json_t *meta = json_object_get(o, "metadata");
     json_int_t total = json_integer_value(json_object_get(meta, "total_size"));
 
@@ -245,12 +245,13 @@ static int write_index(struct edit *x, const struct edit_states *to, const char 
         keep_unknown(x, map, json_object_get(was, "weight_map"), &total);
     for (int i = 0; o && i < to->n; i++) {
         const struct edit_new *t = &to->tensor[i];
-        const struct tmap *m = t->map[state_of(t)];
+        const struct tmap *m = t->map[edit_weights_state(t)];
 
         if (json_object_get(map, t->name))
             err_usage(e, "two parameters of %s would be called %s", x->s->path, t->name);
-        total += (json_int_t)(m->len / (uint64_t)dtype_size(m->dtype) * (uint64_t)dtype_size(t->dtype[state_of(t)]));
-        json_object_set_new(map, t->name, json_string(edit_find_file(x, file_of(x, t->param))->name));
+        total += (json_int_t)(m->len / (uint64_t)dtype_size(m->dtype) *
+                              (uint64_t)dtype_size(t->dtype[edit_weights_state(t)]));
+        json_object_set_new(map, t->name, json_string(edit_find_file(x, param_weights_file(x, t->param))->name));
     }
     if (o) {
         if (json_object_get(meta, "total_size"))
@@ -267,7 +268,7 @@ static int write_index(struct edit *x, const struct edit_states *to, const char 
 static int write_config(struct edit *x, const struct edit_states *to, struct err *e)
 {
     struct edit_file *f;
-    json_t *was = to->config ? read_json(x, "config.json", &f, e) : NULL, *o = json_deep_copy(was);
+    json_t *was = to->config ? read_folder_json(x, "config.json", &f, e) : NULL, *o = json_deep_copy(was);
 
     if (o) {
         json_object_update(o, to->config);
@@ -282,7 +283,7 @@ static int write_config(struct edit *x, const struct edit_states *to, struct err
  * Returns true if the source has weights of this kind. A folder may have files of both kinds, but the source uses
  * only one.
  */
-static bool has_weights(const struct edit *x, const char *end)
+static bool has_weight_files(const struct edit *x, const char *end)
 {
     for (int i = 0; i < x->s->n_files; i++)
         if (x->s->file[i].cls == FILE_WEIGHTS && str_ends(x->s->file[i].name, end))
@@ -313,10 +314,10 @@ int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e)
             rc = str_ends(f->name, ".bin") ? make_bin(x, f, t, n, e) : make_safetensors(x, f, t, n, e);
         free(t);
     }
-    if (rc == 0 && has_weights(x, ".safetensors"))
-        rc = write_index(x, to, "model.safetensors.index.json", e);
-    if (rc == 0 && has_weights(x, ".bin"))
-        rc = write_index(x, to, "pytorch_model.bin.index.json", e);
+    if (rc == 0 && has_weight_files(x, ".safetensors"))
+        rc = write_hf_weight_index(x, to, "model.safetensors.index.json", e);
+    if (rc == 0 && has_weight_files(x, ".bin"))
+        rc = write_hf_weight_index(x, to, "pytorch_model.bin.index.json", e);
     if (rc < 0)
         return -1;
     return write_config(x, to, e);

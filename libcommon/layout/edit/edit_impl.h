@@ -80,7 +80,7 @@ struct edit {
     /* changed copy of the source, if states follow from more than a list; or NULL */
     struct source *to;
     struct edit_place place;
-    struct edit_anew *anew;             /* set if the result is written as a whole; NULL if file by file */
+    struct edit_rewrite *rewrite;             /* set if the result is written as a whole; NULL if file by file */
 };
 
 static inline bool edit_changes(const struct edit_file *f)

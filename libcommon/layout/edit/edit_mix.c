@@ -23,7 +23,7 @@ struct mixed {
 
 /* ---- the list of states ---- */
 
-static bool is_weights(enum state st)
+static bool is_mixed_weight_state(enum state st)
 {
     return st == STATE_BF16 || st == STATE_FP32;
 }
@@ -31,23 +31,23 @@ static bool is_weights(enum state st)
 static bool is_mixed(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st)
 {
     return p->state[st] && dtype_is_float(p->state[st]->dtype) &&
-           (is_weights(st) || m->moments) && !edit_second_name(s, p, st);
+           (is_mixed_weight_state(st) || m->moments) && !edit_second_name(s, p, st);
 }
 
-static void add_shape(struct strbuf *b, const struct param *p)
+static void append_shape_text(struct strbuf *b, const struct param *p)
 {
     for (int i = 0; i < p->ndim; i++)
         strbuf_addf(b, "%s%lld", i ? ", " : "(", (long long)p->shape[i]);
     strbuf_addf(b, p->ndim ? ")" : "()");
 }
 
-static int refuse_shape(const struct param *p, const struct source *s, const struct param *q, const struct source *t,
-                        struct err *e)
+static int refuse_mixed_shape(const struct param *p, const struct source *s, const struct param *q,
+                              const struct source *t, struct err *e)
 {
     struct strbuf a = {0}, b = {0};
 
-    add_shape(&a, p);
-    add_shape(&b, q);
+    append_shape_text(&a, p);
+    append_shape_text(&b, q);
     err_usage(e, "%s has shape %s in %s, %s in %s", p->name, a.buf, s->path, b.buf, t->path);
     strbuf_free(&a);
     strbuf_free(&b);
@@ -64,7 +64,7 @@ static int check_pair(const struct source *s, const struct mixed *k, const struc
         return -1;
     }
     if (q->ndim != p->ndim || memcmp(q->shape, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0)
-        return refuse_shape(p, s, q, t, e);
+        return refuse_mixed_shape(p, s, q, t, e);
     if (!q->state[k->from] || !dtype_is_float(q->state[k->from]->dtype)) {
         err_usage(e, "%s: has no %s of %s, which is in %s", t->path, state_name(k->from), p->name, s->path);
         return -1;
@@ -73,7 +73,7 @@ static int check_pair(const struct source *s, const struct mixed *k, const struc
 }
 
 /* Refuse parameters that only the other checkpoint has, because they would be lost silently. */
-static int check_names(const struct source *s, const struct source *t, struct err *e)
+static int check_mixed_param_names(const struct source *s, const struct source *t, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++)
         if (!source_param(s, t->param[i].name)) {
@@ -84,8 +84,8 @@ static int check_names(const struct source *s, const struct source *t, struct er
 }
 
 /* Returns 1 if two tensors hold the same bytes, 0 if not, -1 if they cannot be read. */
-static int same_bytes(const struct tmap *a, struct files *a_files, const struct tmap *b, struct files *b_files,
-                      struct err *e)
+static int compare_tensor_bytes(const struct tmap *a, struct files *a_files, const struct tmap *b,
+                                struct files *b_files, struct err *e)
 {
     enum { BLOCK = 1 << 20 };
     struct reader *ra, *rb;
@@ -119,7 +119,7 @@ static int check_kept(const struct source *s, const struct edit_mix *m, const st
     for (int k = 1; k < m->n; k++) {
         const struct source *t = m->part[k].s;
         const struct param *q = source_param(t, p->name);
-        const int same = q && q->state[st] ? same_bytes(a, s->files, q->state[st], t->files, e) : 0;
+        const int same = q && q->state[st] ? compare_tensor_bytes(a, s->files, q->state[st], t->files, e) : 0;
 
         if (same == 0)
             err_usage(e, "%s is %s, of which no mean is taken, and differs between %s and %s", p->name,
@@ -136,7 +136,7 @@ static int check_all_kept(const struct source *s, const struct edit_mix *m, stru
         for (int st = 0; st < STATE_N; st++) {
             const struct tmap *map = s->param[i].state[st];
 
-            if (map && is_weights((enum state)st) && !dtype_is_float(map->dtype) &&
+            if (map && is_mixed_weight_state((enum state)st) && !dtype_is_float(map->dtype) &&
                 check_kept(s, m, &s->param[i], (enum state)st, e) < 0)
                 return -1;
         }
@@ -150,7 +150,7 @@ static int list_mixed(struct source *s, const struct edit_mix *m, struct mixed *
     int n = 0;
 
     for (int k = 1; k < m->n; k++)
-        if (check_names(s, m->part[k].s, e) < 0)
+        if (check_mixed_param_names(s, m->part[k].s, e) < 0)
             return -1;
     for (int i = 0; i < s->n_params; i++)
         for (int st = 0; st < STATE_N; st++) {
@@ -187,7 +187,7 @@ static void add_some(double *sum, const void *bytes, uint64_t n, enum dtype t, c
 }
 
 /* Round the sums to the target type, always by way of fp32. */
-static void round_some(const double *sum, double divide, uint64_t n, enum dtype t, void *bytes)
+static void round_mean_values(const double *sum, double divide, uint64_t n, enum dtype t, void *bytes)
 {
     for (uint64_t i = 0; i < n; i++)
         dtype_put(t, sum[i] / divide, (uint8_t *)bytes + i * (uint64_t)dtype_size(t));
@@ -230,7 +230,7 @@ static int mix_one(const struct edit_mix *m, struct mixed *k, int fd, struct err
         }
         if (rc < 0)
             break;
-        round_some(b->sum, m->divide, n, to, b->bytes);
+        round_mean_values(b->sum, m->divide, n, to, b->bytes);
         k->crc = crc_bytes(k->crc, b->bytes, (size_t)(n * size));
         rc = write_all_at(fd, b->bytes, (size_t)(n * size), k->at + at * size);
         if (rc < 0)

@@ -67,7 +67,7 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
     return e->kind == ERR_NONE ? (int64_t)bytes : -1;
 }
 
-static int set_rows(struct edit *x, struct source *to, struct edit_rows *q, struct err *e)
+static int set_vocab_rows(struct edit *x, struct source *to, struct edit_rows *q, struct err *e)
 {
     for (int i = 0; i < to->n_params; i++) {
         struct edit_new t = edit_new_of(to, i);
@@ -92,7 +92,7 @@ struct retelling {
 };
 
 /* Replace an integer only if it exists: not every version writes these keys. */
-static void put_int(struct arena *a, struct pk *root, const char *path, int64_t v)
+static void put_existing_int(struct arena *a, struct pk *root, const char *path, int64_t v)
 {
     int64_t was;
 
@@ -101,7 +101,7 @@ static void put_int(struct arena *a, struct pk *root, const char *path, int64_t 
 }
 
 /* Update the arguments. Sizes that follow from stages and slices are set by the target. */
-static void retell(void *ctx, struct arena *a, struct pk *root)
+static void edit_model_args(void *ctx, struct arena *a, struct pk *root)
 {
     static const char *const layers[] = { "args.num_layers", "args.encoder_num_layers" };
     const struct retelling *r = ctx;
@@ -110,13 +110,13 @@ static void retell(void *ctx, struct arena *a, struct pk *root)
 
     for (int i = 0; r->m->picked && i < 2; i++)
         if (pk_as_int(tree_find(root, layers[i], NULL), &n) && n == r->n_layers)
-            put_int(a, root, layers[i], r->m->n_picked);
+            put_existing_int(a, root, layers[i], r->m->n_picked);
     if (q) {
-        put_int(a, root, "args.vocab_size", q->tokens);
+        put_existing_int(a, root, "args.vocab_size", q->tokens);
         if (pk_as_int(tree_find(root, "args.pad_vocab_size_to", NULL), &n) && n < q->tokens)
-            put_int(a, root, "args.pad_vocab_size_to", r->padded);
-        put_int(a, root, "checkpoint_info.original_vocab_size", q->tokens);
-        put_int(a, root, "universal_checkpoint_info.original_vocab_size", q->tokens);
+            put_existing_int(a, root, "args.pad_vocab_size_to", r->padded);
+        put_existing_int(a, root, "checkpoint_info.original_vocab_size", q->tokens);
+        put_existing_int(a, root, "universal_checkpoint_info.original_vocab_size", q->tokens);
     }
     if (r->m->cast)
         edit_cast_model(a, root, r->m->weights);
@@ -128,7 +128,7 @@ static void retell(void *ctx, struct arena *a, struct pk *root)
  * Change the type of the weights. They are made again from the masters if there are any, rather than from weights
  * that were already rounded.
  */
-static void cast(struct edit *x, struct source *to, const struct edit_model *m, struct report *notes)
+static void cast_pipeline_source(struct edit *x, struct source *to, const struct edit_model *m, struct report *notes)
 {
     const struct pk *args = to->run.args, *config = pk_get(args, "deepspeed_configuration");
 
@@ -148,15 +148,15 @@ static void cast(struct edit *x, struct source *to, const struct edit_model *m, 
 
 static int make_shards(struct edit *x, struct source *to, struct ds_target *t)
 {
-    x->anew = arena_alloc(x->arena, sizeof *x->anew);
-    *x->anew = (struct edit_anew){ .src = to, .ds = t };
-    x->anew->what = arena_fmt(x->arena, "TP %d, PP %d, DP %d, %d parameters", t->topo.tp, t->topo.pp, t->topo.dp,
-                              t->n_params);
+    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
+    *x->rewrite = (struct edit_rewrite){ .src = to, .ds = t };
+    x->rewrite->what = arena_fmt(x->arena, "TP %d, PP %d, DP %d, %d parameters", t->topo.tp, t->topo.pp, t->topo.dp,
+                                 t->n_params);
     return 0;
 }
 
 /* Refuse what can be refused before any work is done. */
-static int check(const struct source *s, const struct edit_model *m, struct err *e)
+static int check_pipeline_edit(const struct source *s, const struct edit_model *m, struct err *e)
 {
     if (m->picked && m->n_picked < s->topo.pp)
         err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape --target-pp makes fewer of them first",
@@ -179,11 +179,11 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
     struct ds_target *t;
     int rc = -1;
 
-    if (check(x->s, m, e) < 0 || (m->rows && set_rows(x, to, m->rows, e) < 0))
+    if (check_pipeline_edit(x->s, m, e) < 0 || (m->rows && set_vocab_rows(x, to, m->rows, e) < 0))
         goto out;
-    edit_source_retell(x, to, retell, &r);
+    edit_source_retell(x, to, edit_model_args, &r);
     if (m->cast)
-        cast(x, to, m, notes);
+        cast_pipeline_source(x, to, m, notes);
     if (m->picked)
         to->config.n_layers = m->n_picked;
     q.vocab = r.padded;

@@ -9,8 +9,8 @@
 #include "libcommon/layout/edit/edit_share.h"
 #include "libcommon/layout/manifest.h"
 
-/* The functions of the other sink, with finish() replaced. Allocated in the edit's arena. */
-struct anew_ops {
+/* The functions of the other sink, with edit_rewrite_sink_finish() replaced. Allocated in the edit's arena. */
+struct rewrite_ops {
     struct sink_ops ops;                /* must be first: the sink points to it */
     const struct sink_ops *inner;
     struct edit *x;
@@ -20,7 +20,7 @@ struct anew_ops {
  * Returns true for a file that does not belong to the layout. The source lists the layout's files; one of HDF5 lists
  * all other files too.
  */
-static bool is_beside(const struct edit *x, const struct edit_file *f)
+static bool is_sibling_file(const struct edit *x, const struct edit_file *f)
 {
     const struct source_file *own = source_file(x->s, f->name);
 
@@ -28,7 +28,7 @@ static bool is_beside(const struct edit *x, const struct edit_file *f)
            (!own || (x->s->kind == LAYOUT_UNIVERSAL_HDF5 && own->cls == FILE_OTHER && !own->pt));
 }
 
-static struct sink *hdf5_sink(const struct sink_opts *o, const struct edit_anew *n)
+static struct sink *hdf5_sink(const struct sink_opts *o, const struct edit_rewrite *n)
 {
     struct sink_opts own = *o;
 
@@ -37,30 +37,30 @@ static struct sink *hdf5_sink(const struct sink_opts *o, const struct edit_anew 
     return universal_hdf5_sink(&own);
 }
 
-static int finish(struct sink *k, struct plan *p, struct err *e)
+static int edit_rewrite_sink_finish(struct sink *k, struct plan *p, struct err *e)
 {
-    const struct anew_ops *w = (const struct anew_ops *)(const void *)k->ops;
+    const struct rewrite_ops *w = (const struct rewrite_ops *)(const void *)k->ops;
     int rc = w->inner->finish(k, p, e);
 
     for (int i = 0; i < w->x->n_files && rc == 0; i++)
-        if (is_beside(w->x, &w->x->file[i]))
+        if (is_sibling_file(w->x, &w->x->file[i]))
             rc = edit_share_or_copy(w->x, &w->x->file[i], k->dir, k->o.rehearsal, e);
     return rc;
 }
 
-struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x)
+struct sink *edit_rewrite_sink(const struct sink_opts *o, struct edit *x)
 {
-    const struct edit_anew *n = x->anew;
+    const struct edit_rewrite *n = x->rewrite;
     struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : n->hdf5 ? hdf5_sink(o, n) : zero_sink(o, n->zero);
-    struct anew_ops *w = arena_alloc(x->arena, sizeof *w);
+    struct rewrite_ops *w = arena_alloc(x->arena, sizeof *w);
 
-    *w = (struct anew_ops){ .ops = *k->ops, .inner = k->ops, .x = x };
-    w->ops.finish = finish;
+    *w = (struct rewrite_ops){ .ops = *k->ops, .inner = k->ops, .x = x };
+    w->ops.finish = edit_rewrite_sink_finish;
     k->ops = &w->ops;
     return k;
 }
 
-void edit_anew_free(struct edit_anew *n)
+void edit_rewrite_free(struct edit_rewrite *n)
 {
     if (!n)
         return;

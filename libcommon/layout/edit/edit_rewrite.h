@@ -12,14 +12,14 @@
 #include "libcommon/layout/edit/edit.h"
 #include "libcommon/layout/zero/zero_target.h"
 
-struct edit_anew {
+struct edit_rewrite {
     struct source *src;                 /* changed copy of the source */
     const char *what;                   /* description: "TP 2, PP 2, DP 2, 34 parameters" */
     struct ds_target *ds;               /* one of these two, owned by the edit; the other is NULL */
     struct zero_target *zero;
     bool hdf5, hdf5_split;              /* a universal form in HDF5, which needs no target */
 };
-struct sink *edit_anew_sink(const struct sink_opts *o, struct edit *x);
-void edit_anew_free(struct edit_anew *n);               /* n may be NULL */
+struct sink *edit_rewrite_sink(const struct sink_opts *o, struct edit *x);
+void edit_rewrite_free(struct edit_rewrite *n);               /* n may be NULL */
 
 #endif

@@ -10,7 +10,7 @@
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-static int64_t arg_of(const struct pk *args, const char *key)
+static int64_t positive_int_arg(const struct pk *args, const char *key)
 {
     int64_t v;
 
@@ -19,7 +19,8 @@ static int64_t arg_of(const struct pk *args, const char *key)
 
 int64_t edit_rows_padded(const struct pk *args, int tp, int64_t tokens)
 {
-    const int64_t asked = arg_of(args, "pad_vocab_size_to"), by = arg_of(args, "make_vocab_size_divisible_by");
+    const int64_t asked = positive_int_arg(args, "pad_vocab_size_to"),
+                  by = positive_int_arg(args, "make_vocab_size_divisible_by");
     const int64_t unit = (by ? by : 128) * (tp > 0 ? tp : 1);
 
     return asked >= tokens ? asked : (tokens + unit - 1) / unit * unit;
@@ -63,7 +64,7 @@ static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, do
 }
 
 /* splitmix64. The sequence depends only on the state, not on other random numbers. */
-static uint64_t draw(uint64_t *state)
+static uint64_t draw_splitmix64(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
 
@@ -73,10 +74,10 @@ static uint64_t draw(uint64_t *state)
 }
 
 /* Box-Muller transform of two uniform numbers in (0, 1]. */
-static double normal(uint64_t *state, double std)
+static double draw_normal_value(uint64_t *state, double std)
 {
-    const double a = (double)((draw(state) >> 11) + 1) / 9007199254740992.0;
-    const double b = (double)((draw(state) >> 11) + 1) / 9007199254740992.0;
+    const double a = (double)((draw_splitmix64(state) >> 11) + 1) / 9007199254740992.0;
+    const double b = (double)((draw_splitmix64(state) >> 11) + 1) / 9007199254740992.0;
 
     return std * sqrt(-2 * log(a)) * cos(2 * 3.14159265358979323846 * b);
 }
@@ -95,7 +96,7 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
     for (int64_t r = q->tokens_was; r < q->tokens && rc == 0; r++) {
         for (uint64_t i = 0; i < n; i++) {
             if (q->init == EDIT_INIT_NORMAL && !moment)
-                value[i] = normal(&seed, q->std);
+                value[i] = draw_normal_value(&seed, q->std);
             dtype_put(m->dtype, value[i], row + i * size);
         }
         rc = write_all_at(q->fd, row, bytes, q->at + (uint64_t)(r - q->tokens_was) * bytes);
@@ -155,7 +156,7 @@ static void add_to(struct growing *g, int64_t to, enum rows_of of)
     g->end = to;
 }
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t min_row_count(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -164,15 +165,15 @@ static int64_t least(int64_t a, int64_t b)
  * Returns the new map: tokens that stay, new tokens, then padding. Rows that were padding before are kept, others
  * are zeros.
  */
-static const struct tmap *new_map(struct edit *x, const struct tmap *m, int64_t rows_was, uint64_t row,
-                                  struct edit_rows *q)
+static const struct tmap *make_resized_rows_map(struct edit *x, const struct tmap *m, int64_t rows_was, uint64_t row,
+                                                struct edit_rows *q)
 {
     struct growing g = { .x = x, .q = q, .was = m, .row = row };
 
-    add_to(&g, least(q->tokens_was, q->tokens), ROWS_OLD);
+    add_to(&g, min_row_count(q->tokens_was, q->tokens), ROWS_OLD);
     add_to(&g, q->tokens, ROWS_NEW);
-    add_to(&g, least(q->tokens_was, q->rows), ROWS_ZERO);
-    add_to(&g, least(rows_was, q->rows), ROWS_OLD);
+    add_to(&g, min_row_count(q->tokens_was, q->rows), ROWS_ZERO);
+    add_to(&g, min_row_count(rows_was, q->rows), ROWS_OLD);
     add_to(&g, q->rows, ROWS_ZERO);
     return tmap_parts(x->arena, g.part, g.n);
 }
@@ -192,10 +193,10 @@ int edit_rows_set(struct edit *x, struct edit_new *t, struct edit_rows *q, struc
         }
         if (q->fd >= 0 && q->tokens > q->tokens_was && write_rows(x, t, (enum state)st, q, e) < 0)
             return -1;
-        to[st] = new_map(x, t->map[st], t->shape[0], row, q);
+        to[st] = make_resized_rows_map(x, t->map[st], t->shape[0], row, q);
     }
     memcpy(t->map, to, sizeof to);
-    t->kept = least(q->tokens_was, q->tokens);
+    t->kept = min_row_count(q->tokens_was, q->tokens);
     t->shape[0] = q->rows;
     return 0;
 }

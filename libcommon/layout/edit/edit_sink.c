@@ -42,19 +42,19 @@ struct editing {
 
 /* ---- bytes from several places ---- */
 
-static void add_extent(struct tmap_slice *s, int *cap, struct extent x)
+static void append_slice_extent(struct tmap_slice *s, int *cap, struct extent x)
 {
     ARRAY_ROOM(s->extent, *cap, s->n_extents + 1);
     s->extent[s->n_extents++] = x;
     s->len += x.len;
 }
 
-static void add_zeros(struct editing *w, struct plan *p, struct tmap_slice *s, int *cap, uint64_t len)
+static void append_slice_zeros(struct editing *w, struct plan *p, struct tmap_slice *s, int *cap, uint64_t len)
 {
     struct tmap *m = tmap_slice_zeros(w->arena, plan_files(p), &w->zeros, DTYPE_U8, len);
 
     for (int i = 0; i < m->slice->n_extents; i++)
-        add_extent(s, cap, m->slice->extent[i]);
+        append_slice_extent(s, cap, m->slice->extent[i]);
 }
 
 /* Returns a map of the bytes of `record` with the file's changes applied. */
@@ -72,15 +72,15 @@ static const struct tmap *patched(struct editing *w, struct plan *p, const struc
         if (run->at < at || run->at >= end)
             continue;
         if (run->at > at)
-            add_extent(&s, &cap, (struct extent){ record, at - rec->at, run->at - at });
+            append_slice_extent(&s, &cap, (struct extent){ record, at - rec->at, run->at - at });
         if (run->from.record == EDIT_ZEROS)
-            add_zeros(w, p, &s, &cap, run->len);
+            append_slice_zeros(w, p, &s, &cap, run->len);
         else
-            add_extent(&s, &cap, run->from);
+            append_slice_extent(&s, &cap, run->from);
         at = run->at + run->len;
     }
     if (at < end)
-        add_extent(&s, &cap, (struct extent){ record, at - rec->at, end - at });
+        append_slice_extent(&s, &cap, (struct extent){ record, at - rec->at, end - at });
     *kept = s;
     kept->extent = arena_alloc(w->arena, ((size_t)s.n_extents + 1) * sizeof *s.extent);
     if (s.n_extents)
@@ -90,7 +90,7 @@ static const struct tmap *patched(struct editing *w, struct plan *p, const struc
     return m;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_run_offset(const void *a, const void *b)
 {
     uint64_t x = ((const struct edit_run *)a)->at, y = ((const struct edit_run *)b)->at;
 
@@ -101,12 +101,12 @@ static int by_place(const void *a, const void *b)
  * Sort the changes and remove duplicates. The same change may occur twice (a tied weight that is one storage). Two
  * different changes of the same bytes are refused.
  */
-static int settle_runs(struct edit *x, struct edit_file *f, struct err *e)
+static int merge_equal_runs(struct edit *x, struct edit_file *f, struct err *e)
 {
     int n = 0;
 
     if (f->n_runs)
-        qsort(f->run, (size_t)f->n_runs, sizeof *f->run, by_place);
+        qsort(f->run, (size_t)f->n_runs, sizeof *f->run, by_run_offset);
     for (int i = 0; i < f->n_runs; i++) {
         struct edit_run *last = n ? &f->run[n - 1] : NULL, *run = &f->run[i];
 
@@ -126,7 +126,7 @@ static int settle_runs(struct edit *x, struct edit_file *f, struct err *e)
 /* ---- the plan ---- */
 
 /* Returns the part of record i of a .pt that is kept. */
-static struct edit_cut kept_of(const struct edit_file *f, int i, uint64_t size)
+static struct edit_cut kept_record_range(const struct edit_file *f, int i, uint64_t size)
 {
     for (int k = 0; k < f->n_cuts; k++)
         if (f->cut[k].entry == i)
@@ -141,7 +141,7 @@ static void list_records(struct written *o, int *entry)
 
     for (int i = 0; i < zip_n(z); i++) {
         const struct zip_entry *en = zip_entry(z, i);
-        const struct edit_cut kept = kept_of(o->f, i, en->size);
+        const struct edit_cut kept = kept_record_range(o->f, i, en->size);
 
         if (kept.gone)
             continue;
@@ -174,7 +174,7 @@ static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, con
         const struct zip_entry *en = zip_entry(z, entry[i]);
         struct record rec = { .file = o->f->file, .at = en->at, .len = en->size, .crc = en->crc,
                               .has_crc = en->crc != 0 || en->size == 0, .name = en->name };
-        struct edit_cut kept = kept_of(o->f, entry[i], en->size);
+        struct edit_cut kept = kept_record_range(o->f, entry[i], en->size);
         const struct tmap *m;
 
         if (i == o->tree || kept.len == 0)
@@ -237,7 +237,7 @@ static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, str
         if (rc == 0 && files_size(w->x->s->files, f->file) == 0)        /* a plan creates no files without bytes */
             rc = files_copy(w->x->s->files, f->file, path, e) < 0 ? -1 : 1;
     }
-    if (rc == 0 && settle_runs(w->x, f, e) < 0)
+    if (rc == 0 && merge_equal_runs(w->x, f, e) < 0)
         rc = -1;
     if (rc == 0) {
         *o = (struct written){ .f = f };
@@ -253,7 +253,7 @@ static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, str
     return rc < 0 ? -1 : 0;
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e)
+static int edit_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e)
 {
     struct editing *w = k->priv;
 
@@ -290,7 +290,7 @@ static int write_around(const struct written *o, struct plan *p, struct err *e)
 }
 
 /* Compute the CRCs of storages. Each part is added as its difference to the CRC of a storage of zeros. */
-static void sum_storages(const struct edit_made *made, struct plan *p)
+static void sum_made_storages(const struct edit_made *made, struct plan *p)
 {
     const int n = pt_image_storages(made->image);
     uint32_t *sum = xcalloc((size_t)n + 1, sizeof *sum);
@@ -319,7 +319,7 @@ static int write_made(const struct written *o, struct plan *p, struct err *e)
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = fd < 0 ? -1 : 0, n;
 
     if (made->image)
-        sum_storages(made, p);
+        sum_made_storages(made, p);
     n = made->image ? pt_image_runs(made->image, &run) : 0;
     for (int i = 0; i < n && rc == 0; i++)
         rc = write_all_at(fd, run[i].bytes, run[i].len, run[i].at);
@@ -334,19 +334,20 @@ static int write_made(const struct written *o, struct plan *p, struct err *e)
     return rc;
 }
 
-static void look(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len)
+static void edit_sink_on_bytes(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes,
+                               uint64_t len)
 {
     const struct sink_item *si = it->user;
 
     if (si && si->priv)
-        edit_chunk_look(si->priv, ((struct editing *)k->priv)->x->states, from, bytes, len);
+        edit_chunk_on_bytes(si->priv, ((struct editing *)k->priv)->x->states, from, bytes, len);
 }
 
 /*
  * Refuse values that are beyond the range of fp16: infinity is not a rounded value. The count is checked here
  * because a resumed run does not have it later.
  */
-static int item_done(struct sink *k, struct plan_item *it, struct err *e)
+static int edit_sink_item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     const struct sink_item *si = it->user;
     const uint64_t n = it->n_overflow;
@@ -378,7 +379,7 @@ static int check_copies(const struct editing *w, struct plan *p, struct err *e)
     return 0;
 }
 
-static int finish(struct sink *k, struct plan *p, struct err *e)
+static int edit_sink_finish(struct sink *k, struct plan *p, struct err *e)
 {
     struct editing *w = k->priv;
 
@@ -397,7 +398,7 @@ static int finish(struct sink *k, struct plan *p, struct err *e)
     return 0;
 }
 
-static void close_sink(struct sink *k)
+static void edit_sink_close(struct sink *k)
 {
     struct editing *w = k->priv;
 
@@ -412,7 +413,7 @@ static void close_sink(struct sink *k)
     free(k);
 }
 
-static uint64_t estimate(const struct sink *k, const struct source *s)
+static uint64_t edit_sink_estimate(const struct sink *k, const struct source *s)
 {
     struct edit_sum sum;
 
@@ -457,8 +458,8 @@ static int add_buffers(const struct source *s, struct sink_tensor *t)
 }
 
 /* Returns the plan item that wrote a state of the result, or NULL if it is in a shared file. */
-static const struct plan_item *item_of(const struct editing *w, struct plan *p, const struct edit_new *of,
-                                       enum state st)
+static const struct plan_item *find_state_item(const struct editing *w, struct plan *p, const struct edit_new *of,
+                                               enum state st)
 {
     for (int i = 0; i < w->n; i++)
         for (int k = 0; w->file[i].f->made && k < w->file[i].f->made->n; k++) {
@@ -496,7 +497,7 @@ static int new_tensors(const struct editing *w, struct plan *p, struct sink_tens
         const struct edit_new *of = &to->tensor[i / STATE_N];
         const enum state st = (enum state)(i % STATE_N);
         const struct param *from = &w->x->s->param[of->param];
-        const struct plan_item *item = of->map[st] ? item_of(w, p, of, st) : NULL;
+        const struct plan_item *item = of->map[st] ? find_state_item(w, p, of, st) : NULL;
         const bool whole = of->map[st] && sum[i].len && sum[i].len == edit_new_bytes(of, st);
         const bool as_it_was = of->map[st] && of->map[st] == from->state[st] && from->has_digest[st] &&
                                of->dtype[st] == of->map[st]->dtype;
@@ -515,7 +516,7 @@ static int new_tensors(const struct editing *w, struct plan *p, struct sink_tens
     return n;
 }
 
-static int tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
+static int edit_sink_tensors(const struct sink *k, struct plan *p, struct sink_tensor **out)
 {
     const struct edit *x = ((struct editing *)k->priv)->x;
     const int n_tensors = x->states ? x->states->n : x->s->n_params;
@@ -546,12 +547,23 @@ static int tensors(const struct sink *k, struct plan *p, struct sink_tensor **ou
 
 static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
 {
-    static const struct sink_ops ops = { .name = "edit", .prepare = prepare, .item_done = item_done,
-                                         .finish = finish, .close = close_sink, .estimate = estimate,
-                                         .tensors = tensors, .known_crc = known_crc };
-    static const struct sink_ops looking = { .name = "edit", .prepare = prepare, .item_done = item_done,
-                                             .finish = finish, .close = close_sink, .estimate = estimate,
-                                             .tensors = tensors, .known_crc = known_crc, .look = look };
+    static const struct sink_ops ops = { .name = "edit",
+                                         .prepare = edit_sink_prepare,
+                                         .item_done = edit_sink_item_done,
+                                         .finish = edit_sink_finish,
+                                         .close = edit_sink_close,
+                                         .estimate = edit_sink_estimate,
+                                         .tensors = edit_sink_tensors,
+                                         .known_crc = known_crc };
+    static const struct sink_ops looking = { .name = "edit",
+                                             .prepare = edit_sink_prepare,
+                                             .item_done = edit_sink_item_done,
+                                             .finish = edit_sink_finish,
+                                             .close = edit_sink_close,
+                                             .estimate = edit_sink_estimate,
+                                             .tensors = edit_sink_tensors,
+                                             .known_crc = known_crc,
+                                             .look = edit_sink_on_bytes };
     struct sink *k = xcalloc(1, sizeof *k);
     struct editing *w = xcalloc(1, sizeof *w);
 
@@ -570,5 +582,5 @@ static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
 
 struct sink *edit_sink(const struct sink_opts *o, struct edit *x)
 {
-    return x->anew ? edit_anew_sink(o, x) : files_sink(o, x);
+    return x->rewrite ? edit_rewrite_sink(o, x) : files_sink(o, x);
 }

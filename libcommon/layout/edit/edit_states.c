@@ -89,7 +89,7 @@ bool edit_new_is_old(const struct edit *x, const struct edit_new *t)
     return true;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_tensor_name_text(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -117,7 +117,7 @@ int edit_states_check(const struct edit *x, const struct edit_states *to, struct
 
     for (int i = 0; i < to->n; i++)
         name[i] = to->tensor[i].name;
-    qsort(name, (size_t)to->n, sizeof *name, by_name);
+    qsort(name, (size_t)to->n, sizeof *name, by_tensor_name_text);
     for (int i = 1; i < to->n && !twice; i++)
         twice = strcmp(name[i - 1], name[i]) == 0 ? name[i] : NULL;
     if (to->n == 0)

@@ -40,7 +40,7 @@ static int entry_of_key(const struct pt *pt, const char *key)
     return found;
 }
 
-static int entry_of(const struct pt *pt, const struct pk *persid)
+static int storage_zip_entry(const struct pt *pt, const struct pk *persid)
 {
     const struct pk *args = persid->args;
 
@@ -51,7 +51,7 @@ static int entry_of(const struct pt *pt, const struct pk *persid)
  * Returns the persistent id of the storage if v is a call that makes a plain tensor, which is stored in *t. Returns
  * NULL otherwise.
  */
-static struct pk *storage_of(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
+static struct pk *find_call_storage(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
 {
     if (v->type != PK_CALL || !v->args || v->args->n < 4 || v->args->item[0]->type != PK_PERSID || !pt_tensor(pt, v, t))
         return NULL;
@@ -84,15 +84,15 @@ static struct pk *find_bare(void *ctx, const struct pk *v)
 {
     const struct thinning *h = ctx;
     struct pt_tensor t;
-    const int entry = v->type == PK_PERSID ? entry_of(h->pt, v) : -1;
+    const int entry = v->type == PK_PERSID ? storage_zip_entry(h->pt, v) : -1;
 
     if (entry >= 0)
         h->used[entry].whole = true;
-    return storage_of(h->pt, v, &t) ? (struct pk *)v : NULL;
+    return find_call_storage(h->pt, v, &t) ? (struct pk *)v : NULL;
 }
 
 /* Find the used part of each storage. */
-static void look(struct thinning *h)
+static void find_used_storage_ranges(struct thinning *h)
 {
     const struct pk_tree *tree = pt_tree(h->pt);
     struct pt_tensor t;
@@ -101,8 +101,8 @@ static void look(struct thinning *h)
     for (int i = 0; i < zip_n(pt_zip(h->pt)); i++)
         h->used[i] = (struct used){ .from = 1 };
     for (uint32_t i = 0; i < tree->n_acts; i++) {
-        const struct pk *id = storage_of(h->pt, tree->act[i], &t);
-        const int entry = id ? entry_of(h->pt, id) : -1;
+        const struct pk *id = find_call_storage(h->pt, tree->act[i], &t);
+        const int entry = id ? storage_zip_entry(h->pt, id) : -1;
 
         if (entry >= 0)
             use(&h->used[entry], &t);
@@ -121,12 +121,12 @@ static bool is_cut(const struct thinning *h, int entry)
 }
 
 /* Callback: returns a copy of a tensor with the storage's new length and the tensor's offset in it. */
-static struct pk *swap(void *ctx, const struct pk *v)
+static struct pk *swap_thinned_tensor(void *ctx, const struct pk *v)
 {
     struct thinning *h = ctx;
     struct pt_tensor t;
-    const struct pk *id = storage_of(h->pt, v, &t);
-    const int entry = id ? entry_of(h->pt, id) : -1;
+    const struct pk *id = find_call_storage(h->pt, v, &t);
+    const int entry = id ? storage_zip_entry(h->pt, id) : -1;
     const uint64_t size = id ? (uint64_t)dtype_size(t.dtype) : 1;
     struct used *u;
     struct pk *args;
@@ -152,7 +152,7 @@ static void thin_file(struct edit *x, struct edit_file *f)
     struct thinning h = { .arena = x->arena, .pt = f->pt, .files = x->s->files };
 
     h.used = xcalloc((size_t)zip_n(z) + 1, sizeof *h.used);
-    look(&h);
+    find_used_storage_ranges(&h);
     f->cut = arena_alloc(x->arena, ((size_t)zip_n(z) + 1) * sizeof *f->cut);
     for (int i = 0; i < zip_n(z); i++)
         if (is_cut(&h, i)) {
@@ -160,7 +160,7 @@ static void thin_file(struct edit *x, struct edit_file *f)
             f->cut_bytes += zip_entry(z, i)->size - (h.used[i].end - h.used[i].from);
         }
     if (f->n_cuts)
-        f->root = pk_copy_swap(x->arena, pt_root(f->pt), swap, &h);
+        f->root = pk_copy_swap(x->arena, pt_root(f->pt), swap_thinned_tensor, &h);
     free(h.used);
 }
 
@@ -186,7 +186,7 @@ int edit_thin(struct edit *x, uint64_t *saved, struct err *e)
 static struct pk *find_named(void *ctx, const struct pk *v)
 {
     const struct thinning *h = ctx;
-    const int entry = v->type == PK_PERSID ? entry_of(h->pt, v) : -1;
+    const int entry = v->type == PK_PERSID ? storage_zip_entry(h->pt, v) : -1;
 
     if (entry >= 0)
         h->used[entry].whole = true;

@@ -39,7 +39,7 @@ int edit_universal_padded(struct edit *x, const struct param *p, bool *padded, s
 
 /* ---- files that are made new ---- */
 
-static struct edit_new *zero_row(struct edit *x, const struct edit_new *of, enum state st)
+static struct edit_new *make_zero_padding_row(struct edit *x, const struct edit_new *of, enum state st)
 {
     struct edit_new *row = arena_alloc(x->arena, sizeof *row);
     int zeros = -1;
@@ -63,7 +63,7 @@ static void make_image(struct edit *x, struct edit_file *f, const struct edit_pl
     made->part = arena_alloc(x->arena, 2 * sizeof *made->part);
     made->part[made->n++] = (struct edit_part){ .of = t, .state = st, .same_as = -1 };
     if (universal_pt_zero_row(to->src, p, vocab))
-        made->part[made->n++] = (struct edit_part){ .of = zero_row(x, t, st), .state = st, .storage = 1,
+        made->part[made->n++] = (struct edit_part){ .of = make_zero_padding_row(x, t, st), .state = st, .storage = 1,
                                                     .same_as = -1 };
 }
 
@@ -121,7 +121,7 @@ int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hi
 /* ---- folders ---- */
 
 /* Returns the parameter of "zero/NAME/rest" and sets *rest. Returns NULL if there is none. */
-static const struct param *param_of(const struct edit *x, const char *file, const char **rest)
+static const struct param *find_zero_file_param(const struct edit *x, const char *file, const char **rest)
 {
     const char *slash = str_starts(file, "zero/") ? strchr(file + 5, '/') : NULL;
     const struct param *p;
@@ -137,7 +137,7 @@ static const struct param *param_of(const struct edit *x, const char *file, cons
     return p;
 }
 
-static int state_of(const char *rest)
+static int parse_state_file_name(const char *rest)
 {
     for (int st = 0; st < STATE_N; st++) {
         const size_t n = strlen(state_name((enum state)st));
@@ -159,7 +159,7 @@ struct folder_file {
 static int place_file(struct edit *x, const struct folder_file *w, const struct edit_placing *to,
                       const struct edit_new *t, struct err *e)
 {
-    const int st = state_of(w->rest);
+    const int st = parse_state_file_name(w->rest);
     struct edit_file *f;
     int i = w->file;
 
@@ -182,7 +182,7 @@ int edit_universal_place(struct edit *x, const struct edit_placing *to, struct e
 
     for (int i = 0; i < n_files; i++) {
         struct folder_file w = { .file = i };
-        const struct param *p = param_of(x, x->file[i].was, &w.rest);
+        const struct param *p = find_zero_file_param(x, x->file[i].was, &w.rest);
 
         if (!p)
             continue;
@@ -212,7 +212,7 @@ int edit_universal_check(const struct edit *x, const struct edit_states *list, s
 
 /* ---- the engine's files ---- */
 
-static int retell(struct edit *x, struct pt *pt, struct pk *root, struct err *e)
+static int set_edited_file_root(struct edit *x, struct pt *pt, struct pk *root, struct err *e)
 {
     for (int i = 0; i < x->n_files; i++)
         if (strcmp(files_name(x->s->files, x->file[i].file), pt_path(pt)) == 0) {
@@ -229,7 +229,7 @@ static int retell_models(struct edit *x, const struct ds_target *t, struct err *
         const struct source_file *from;
         struct pk *root = ds_tree_mp(t, x->arena, mp / t->topo.tp, mp % t->topo.tp, &from, e);
 
-        if (!root || retell(x, from->pt, root, e) < 0)
+        if (!root || set_edited_file_root(x, from->pt, root, e) < 0)
             return -1;
     }
     return 0;
@@ -248,7 +248,7 @@ static void forget_digests(struct edit *x, const struct edit_new *n)
             p->has_digest[st] = false;
 }
 
-static void list_params(struct edit *x, const struct source *to, const struct ds_target *t)
+static void list_edited_params(struct edit *x, const struct source *to, const struct ds_target *t)
 {
     const struct ds_stage **stage = xcalloc((size_t)t->topo.pp + 1, sizeof *stage);
     struct ds_index index;
@@ -274,19 +274,19 @@ static void list_params(struct edit *x, const struct source *to, const struct ds
 int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struct err *e)
 {
     x->to = to;
-    list_params(x, to, t);
+    list_edited_params(x, to, t);
     if (edit_universal_check(x, x->states, e) < 0 ||
         edit_universal_place(x, &(struct edit_placing){ x->states, to, false }, e) < 0 || retell_models(x, t, e) < 0)
         return -1;
     if (to->run.optimizer == x->s->run.optimizer)
         return 0;
-    return retell(x, x->s->run.optimizer_pt, (struct pk *)to->run.optimizer, e);
+    return set_edited_file_root(x, x->s->run.optimizer_pt, (struct pk *)to->run.optimizer, e);
 }
 
 /* ---- renamed and dropped parameters ---- */
 
 /* Returns a pattern that matches exactly this name. The family's patterns do not match a renamed parameter. */
-static struct pk *pattern_of(struct arena *a, const char *name)
+static struct pk *make_exact_name_pattern(struct arena *a, const char *name)
 {
     struct strbuf sb = {0};
     struct pk *v;
@@ -312,7 +312,7 @@ static void rename_patterns(const struct edit *x, const struct edit_states *list
 
         for (int i = 0; i < list->n; i++)
             if (x->s->param[list->tensor[i].param].merge == lists[k].rule)
-                pk_add(x->arena, made, pattern_of(x->arena, list->tensor[i].name));
+                pk_add(x->arena, made, make_exact_name_pattern(x->arena, list->tensor[i].name));
         pk_set_str(x->arena, block, lists[k].key, made);
     }
 }

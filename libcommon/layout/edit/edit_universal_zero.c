@@ -101,7 +101,7 @@ static struct pk *new_groups(struct edit *x, const struct zero_target *t)
  * Returns the state of a ZeRO-3 optimizer: for each sub-group only the counter, which is the same in all. The stock
  * converter also leaves rank 0's vectors there, which no reader uses.
  */
-static struct pk *new_state(struct edit *x, const struct zero_target *t)
+static struct pk *make_subgroup_states(struct edit *x, const struct zero_target *t)
 {
     struct pk *state = pk_dict(x->arena);
 
@@ -150,7 +150,7 @@ static void retell_groups(struct edit *x, const struct zero_target *t, struct pk
 {
     struct pk *d = pk_dict(x->arena);
 
-    pk_set_str(x->arena, d, "state", new_state(x, t));
+    pk_set_str(x->arena, d, "state", make_subgroup_states(x, t));
     pk_set_str(x->arena, d, "param_groups", new_groups(x, t));
     pk_set_str(x->arena, root, "optimizer_state_dict", d);
     pk_set_str(x->arena, root, "param_groups", new_groups(x, t));

@@ -18,7 +18,7 @@
 /* An entry of the list that replaces the name at index `old` of the sequence. */
 struct successor { const struct edit_new *t; int old, layer_at; };
 
-static int by_place(const void *a, const void *b)
+static int by_successor_order(const void *a, const void *b)
 {
     const struct successor *x = a, *y = b;
     const int at = x->t->layer ? x->layer_at : x->old, of = y->t->layer ? y->layer_at : y->old;
@@ -53,13 +53,13 @@ static struct successor *successors(const struct edit *x, const struct edit_stat
         }
     }
     if (*count)
-        qsort(to, (size_t)*count, sizeof *to, by_place);
+        qsort(to, (size_t)*count, sizeof *to, by_successor_order);
     return to;
 }
 
 /* ---- groups ---- */
 
-static void new_group(const struct edit *x, const struct edit_states *list, struct zero_group *g)
+static void rebuild_zero_group(const struct edit *x, const struct edit_states *list, struct zero_group *g)
 {
     const char **name = xmalloc(((size_t)g->n + 1) * sizeof *name);
     struct zero_group to;
@@ -93,13 +93,13 @@ static int new_shapes(struct edit *x, const struct edit_states *list, const stru
     if (zero_order_read(x->s, x->arena, shape, e) < 0)
         return -1;
     for (int g = 0; g < shape->n_groups; g++) {
-        new_group(x, list, &shape->group[g]);
+        rebuild_zero_group(x, list, &shape->group[g]);
         if (shape->group[g].n == 0) {
             err_usage(e, "group %d of the optimizer would have no parameter", g);
             return -1;
         }
         if (x->s->zero_stage < 3 && zero_order_switch(root, "round_robin_gradients"))
-            zero_order_deal(x->arena, &shape->group[g], x->s->topo.dp, false);
+            zero_order_distribute(x->arena, &shape->group[g], x->s->topo.dp, false);
     }
     return 0;
 }
@@ -123,7 +123,7 @@ static void new_param_groups(struct edit *x, struct source *to)
 /* ---- trees ---- */
 
 /* Returns a dict by parameter names with the new names. Items under other keys are kept and come first. */
-static struct pk *renamed(const struct edit *x, const struct edit_states *list, const struct pk *was)
+static struct pk *rename_dict_params(const struct edit *x, const struct edit_states *list, const struct pk *was)
 {
     struct pk *d = pk_ordered_dict(x->arena), **pair;
     const char **name;
@@ -163,7 +163,8 @@ static struct pk *new_shared(const struct edit *x, const struct edit_states *lis
 }
 
 /* Update the tree of the model_states file. `type` is the new computing type, or DTYPE_N to keep it. */
-static int retell(struct edit *x, struct source *to, const struct edit_states *list, enum dtype type, struct err *e)
+static int rebuild_zero_root(struct edit *x, struct source *to, const struct edit_states *list, enum dtype type,
+                             struct err *e)
 {
     struct pt *pt = zero_order_root(x->s);
     struct pk *root = pk_copy(x->arena, pt_root(pt));
@@ -172,7 +173,7 @@ static int retell(struct edit *x, struct source *to, const struct edit_states *l
     if (new_shapes(x, list, root, &shape, e) < 0)
         return -1;
     pk_set_str(x->arena, root, "param_shapes", zero_shape_tree(x->arena, &shape));
-    pk_set_str(x->arena, root, "module", renamed(x, list, pk_get(root, "module")));
+    pk_set_str(x->arena, root, "module", rename_dict_params(x, list, pk_get(root, "module")));
     if (pk_get(root, "shared_params"))
         pk_set_str(x->arena, root, "shared_params", new_shared(x, list, pk_get(root, "shared_params")));
     if (type != DTYPE_N)
@@ -191,7 +192,7 @@ static int retell(struct edit *x, struct source *to, const struct edit_states *l
  * Refuse what cannot be edited. Buffers with a number in their name are refused if layers change, because they would
  * keep the old number.
  */
-static int check(const struct edit *x, const struct edit_states *list, struct err *e)
+static int check_zero_edit(const struct edit *x, const struct edit_states *list, struct err *e)
 {
     bool layers = false;
 
@@ -220,14 +221,15 @@ static int check(const struct edit *x, const struct edit_states *list, struct er
     return edit_states_check(x, list, e);
 }
 
-static int make(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes, struct err *e)
+static int rebuild_zero_source(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes,
+                               struct err *e)
 {
     const struct zero_request q = { .weights_only = !x->s->run.optimizer, .cast = type != DTYPE_N, .weights = type };
     struct source *to = edit_source_copy(x);
     struct zero_target *t;
 
     x->states = list;
-    if (check(x, list, e) < 0 || retell(x, to, list, type, e) < 0)
+    if (check_zero_edit(x, list, e) < 0 || rebuild_zero_root(x, to, list, type, e) < 0)
         return -1;
     edit_source_list(x, to, list);
     if (type != DTYPE_N && to->run.optimizer)
@@ -242,16 +244,16 @@ static int make(struct edit *x, struct edit_states *list, enum dtype type, struc
         zero_target_free(t);
         return rc;
     }
-    x->anew = arena_alloc(x->arena, sizeof *x->anew);
-    *x->anew = (struct edit_anew){ .src = to, .zero = t };
-    x->anew->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
-                              to->n_params);
+    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
+    *x->rewrite = (struct edit_rewrite){ .src = to, .zero = t };
+    x->rewrite->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
+                                 to->n_params);
     return 0;
 }
 
 int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e)
 {
-    return make(x, list, DTYPE_N, notes, e);
+    return rebuild_zero_source(x, list, DTYPE_N, notes, e);
 }
 
 int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes, struct err *e)
@@ -271,5 +273,5 @@ int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, st
         report_add(notes, SEV_WARNING, "range", x->s->path, ERR_NO_BYTE, NULL,
                    "ZeRO-3 keeps masters alone, which the engine rounds: none was held against 65504, the largest of "
                    "fp16 (ckpt-inspect stats shows the largest)");
-    return make(x, list, type, notes, e);
+    return rebuild_zero_source(x, list, type, notes, e);
 }

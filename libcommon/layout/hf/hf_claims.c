@@ -22,7 +22,7 @@ struct hf_claims {
  * Returns the integer stored under the first of the names in `key` that has one. `key` ends with NULL. Returns -1 if
  * none has.
  */
-static int64_t number_of(const json_t *config, const char *const *key)
+static int64_t read_config_integer(const json_t *config, const char *const *key)
 {
     for (; *key; key++) {
         const json_t *v = json_object_get(config, *key);
@@ -39,7 +39,7 @@ static int64_t number_of(const json_t *config, const char *const *key)
  * Returns the number of a layer in a name: the number after the first word "layers", "h", "blocks", "block" or
  * "layer". *before receives the length of the text before the number. Returns -1 if the name has no such number.
  */
-static int layer_of(const char *name, size_t *before)
+static int parse_layer_number(const char *name, size_t *before)
 {
     static const char *const words[] = { "layers.", "h.", "blocks.", "block.", "layer." };
 
@@ -59,7 +59,7 @@ static int layer_of(const char *name, size_t *before)
     return -1;
 }
 
-static int cmp_int(const void *a, const void *b)
+static int cmp_claimed_layers(const void *a, const void *b)
 {
     const int x = *(const int *)a, y = *(const int *)b;
 
@@ -74,7 +74,7 @@ static void check_layers(const struct hf_claims *c)
 {
     static const char *const keys[] = { "num_hidden_layers", "n_layer", "n_layers", "num_layers", NULL };
     static const char *const more_keys[] = { "num_nextn_predict_layers", NULL };
-    const int64_t claimed = number_of(c->config, keys), more = number_of(c->config, more_keys);
+    const int64_t claimed = read_config_integer(c->config, keys), more = read_config_integer(c->config, more_keys);
     int *number = xmalloc(((size_t)c->s->n_params + 1) * sizeof *number), n = 0, found = 0;
     const char *stack = NULL;
     size_t stack_len = 0;
@@ -83,7 +83,7 @@ static void check_layers(const struct hf_claims *c)
     for (int i = 0; i < c->s->n_params && one; i++) {
         size_t before = 0;
         const char *name = c->s->param[i].name;
-        const int layer = layer_of(name, &before);
+        const int layer = parse_layer_number(name, &before);
 
         if (layer < 0)
             continue;
@@ -93,7 +93,7 @@ static void check_layers(const struct hf_claims *c)
         number[n++] = layer;
     }
     if (n)
-        qsort(number, (size_t)n, sizeof *number, cmp_int);
+        qsort(number, (size_t)n, sizeof *number, cmp_claimed_layers);
     for (int i = 0; i < n && one; i++) {
         if (i && number[i] == number[i - 1])
             continue;
@@ -112,7 +112,7 @@ static void check_layers(const struct hf_claims *c)
 
 /* ---- the embedding and the head ---- */
 
-static bool is_table(const char *name)
+static bool is_embedding_weight_name(const char *name)
 {
     static const char *const ends[] = { ".embed_tokens.weight", ".wte.weight", ".word_embeddings.weight",
                                         ".embed_in.weight" };
@@ -127,20 +127,20 @@ static bool is_table(const char *name)
  * Returns the width of the embedding. Models whose embedding differs from the hidden size have a key of its own for
  * it.
  */
-static int64_t width_of(const json_t *config)
+static int64_t read_embedding_width(const json_t *config)
 {
     static const char *const own[] = { "word_embed_proj_dim", "embedding_size", "embedding_dim", "emb_dim",
                                        "d_embed", "input_embedding_size", NULL };
     static const char *const keys[] = { "hidden_size", "n_embd", "d_model", NULL };
-    const int64_t width = number_of(config, own);
+    const int64_t width = read_config_integer(config, own);
 
-    return width >= 0 ? width : number_of(config, keys);
+    return width >= 0 ? width : read_config_integer(config, keys);
 }
 
-static void check_sizes(const struct hf_claims *c, const struct param *p)
+static void check_claimed_sizes(const struct hf_claims *c, const struct param *p)
 {
     static const char *const keys[] = { "vocab_size", NULL };
-    const int64_t rows = number_of(c->config, keys), width = width_of(c->config);
+    const int64_t rows = read_config_integer(c->config, keys), width = read_embedding_width(c->config);
 
     if (p->ndim == 2 && rows >= 0 && p->shape[0] != rows)
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
@@ -150,7 +150,7 @@ static void check_sizes(const struct hf_claims *c, const struct param *p)
                    "has %lld columns, config.json a hidden size of %lld", (long long)p->shape[1], (long long)width);
 }
 
-static const struct tmap *values_of(const struct param *p)
+static const struct tmap *claimed_weights_map(const struct param *p)
 {
     return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
 }
@@ -180,7 +180,7 @@ static bool differ(const struct source *s, const struct tmap *a, const struct tm
 }
 
 /* Returns true if every model of this type has a separate head unless config.json ties it to the embedding. */
-static bool is_known(const struct hf_claims *c)
+static bool is_known_causal_lm(const struct hf_claims *c)
 {
     const char *model = json_string_value(json_object_get(c->config, "model_type"));
     const char *class = json_string_value(json_array_get(json_object_get(c->config, "architectures"), 0));
@@ -193,15 +193,15 @@ static bool is_known(const struct hf_claims *c)
     return f != NULL;
 }
 
-static void check_head(const struct hf_claims *c, const struct param *table, const struct param *head)
+static void check_claimed_head(const struct hf_claims *c, const struct param *table, const struct param *head)
 {
     const json_t *tied = json_object_get(c->config, "tie_word_embeddings");
 
-    if (json_is_true(tied) && head && table && !head->shared_with && values_of(head) && values_of(table) &&
-        differ(c->s, values_of(head), values_of(table)))
+    if (json_is_true(tied) && head && table && !head->shared_with && claimed_weights_map(head) &&
+        claimed_weights_map(table) && differ(c->s, claimed_weights_map(head), claimed_weights_map(table)))
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, head->name,
                    "is not %s, to which config.json ties it (tie_word_embeddings)", table->name);
-    if (json_is_false(tied) && !head && table && is_known(c))
+    if (json_is_false(tied) && !head && table && is_known_causal_lm(c))
         report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, NULL,
                    "there is no head, and config.json does not tie it to the embedding (tie_word_embeddings)");
 }
@@ -221,16 +221,16 @@ void hf_check_claims(const struct source *s, const json_t *config, bool sizes, e
         if (empty && sizes)
             report_add(r, severity, "config", s->path, ERR_NO_BYTE, p->name,
                        "has no elements, which no tensor of the model that config.json describes lacks");
-        if (is_table(p->name) && !empty && !table)
+        if (is_embedding_weight_name(p->name) && !empty && !table)
             table = p;
         else if (hf_is_head(p->name) && !empty && !head)
             head = p;
     }
     if (sizes && table)
-        check_sizes(&c, table);
+        check_claimed_sizes(&c, table);
     if (sizes && head)
-        check_sizes(&c, head);
+        check_claimed_sizes(&c, head);
     if (sizes)
         check_layers(&c);
-    check_head(&c, table, head);
+    check_claimed_head(&c, table, head);
 }

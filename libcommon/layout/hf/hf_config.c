@@ -22,7 +22,7 @@ static double arg_real(const struct source *s, const char *key, double otherwise
     return pk_as_double(pk_get(s->run.args, key), &v) ? v : otherwise;
 }
 
-static int64_t arg_int(const struct source *s, const char *key, int64_t otherwise)
+static int64_t hf_run_arg_int(const struct source *s, const char *key, int64_t otherwise)
 {
     int64_t v;
 
@@ -39,7 +39,7 @@ struct hf_check {
 };
 
 /* Report that Transformers cannot express argument `key`; `why` completes the message. */
-static void refuse(struct hf_check *k, const char *key, const char *why)
+static void report_inexpressible_arg(struct hf_check *k, const char *key, const char *why)
 {
     struct strbuf value = {0};
     const struct pk *v = pk_get(k->s->run.args, key);
@@ -57,7 +57,7 @@ static void refuse(struct hf_check *k, const char *key, const char *why)
     strbuf_free(&value);
 }
 
-static void warn(struct hf_check *k, const char *text)
+static void warn_config_drift(struct hf_check *k, const char *text)
 {
     report_add(k->r, SEV_WARNING, "drift", NULL, ERR_NO_BYTE, NULL, "%s", text);
 }
@@ -71,18 +71,20 @@ static void check_common(struct hf_check *k, const struct hf_config *c)
     const char *norm = pk_as_str(pk_get(s->run.args, "normalization"));
 
     if (s->config.glu)
-        refuse(k, pk_get(s->run.args, "swiglu") ? "swiglu" : "glu_activation", "gated MLPs have no place in it");
-    if (arg_int(s, "kv_channels", c->hidden / c->n_heads) != c->hidden / c->n_heads)
-        refuse(k, "kv_channels", "heads as wide as hidden / heads are built there");
+        report_inexpressible_arg(k, pk_get(s->run.args, "swiglu") ? "swiglu" : "glu_activation",
+                                 "gated MLPs have no place in it");
+    if (hf_run_arg_int(s, "kv_channels", c->hidden / c->n_heads) != c->hidden / c->n_heads)
+        report_inexpressible_arg(k, "kv_channels", "heads as wide as hidden / heads are built there");
     if (arg_flag(s, "untie_embeddings_and_output_weights", false))
-        refuse(k, "untie_embeddings_and_output_weights", "its head is the embedding");
-    if (arg_int(s, "num_key_value_heads", c->n_heads) != c->n_heads)
-        refuse(k, "num_key_value_heads", "every head has keys and values of its own there");
+        report_inexpressible_arg(k, "untie_embeddings_and_output_weights", "its head is the embedding");
+    if (hf_run_arg_int(s, "num_key_value_heads", c->n_heads) != c->n_heads)
+        report_inexpressible_arg(k, "num_key_value_heads", "every head has keys and values of its own there");
     if (norm && strcmp(norm, "layernorm") != 0 && strcmp(norm, "LayerNorm") != 0)
-        refuse(k, "normalization", "LayerNorms are built there");
+        report_inexpressible_arg(k, "normalization", "LayerNorms are built there");
     if (arg_flag(s, "fp32_residual_connection", false))
-        warn(k, "argument fp32_residual_connection is true: Transformers keeps the residual in the weights' dtype, so "
-                "results differ a little");
+        warn_config_drift(
+            k, "argument fp32_residual_connection is true: Transformers keeps the residual in the weights' dtype, so "
+               "results differ a little");
 }
 
 static void check_bloom(struct hf_check *k, const struct hf_config *c)
@@ -90,16 +92,17 @@ static void check_bloom(struct hf_check *k, const struct hf_config *c)
     const struct source *s = k->s;
 
     if (strcmp(s->config.position, "alibi") != 0)
-        refuse(k, "position_embedding_type", "BLOOM has ALiBi and no other positions");
+        report_inexpressible_arg(k, "position_embedding_type", "BLOOM has ALiBi and no other positions");
     if (!s->config.embed_layernorm && !arg_flag(s, "use_bnb_optimizer", false))
-        refuse(k, "embed_layernorm", "BLOOM always has a LayerNorm behind its embedding");
+        report_inexpressible_arg(k, "embed_layernorm", "BLOOM always has a LayerNorm behind its embedding");
     if (c->ffn != 4 * c->hidden)
-        refuse(k, "ffn_hidden_size", "BLOOM's MLP is 4 times as wide as the model");
+        report_inexpressible_arg(k, "ffn_hidden_size", "BLOOM's MLP is 4 times as wide as the model");
     if (strcmp(c->activation, "gelu") == 0)
-        warn(k, "arguments bias_gelu_fusion and openai_gelu are false: trained with the erf form of GELU, Transformers "
-                "uses the tanh form for BLOOM; activations differ by up to 4.7e-4");
+        warn_config_drift(
+            k, "arguments bias_gelu_fusion and openai_gelu are false: trained with the erf form of GELU, Transformers "
+               "uses the tanh form for BLOOM; activations differ by up to 4.7e-4");
     if (c->epsilon != 1e-5)
-        warn(k,
+        warn_config_drift(k,
              "argument layernorm_epsilon is not 1e-05: the embedding's LayerNorm was trained with 1e-05 all the same, "
                 "Transformers has one value for all");
 }
@@ -110,11 +113,12 @@ static void check_gpt2(struct hf_check *k, const struct hf_config *c)
 
     (void)c;
     if (strcmp(s->config.position, "absolute") != 0)
-        refuse(k, "position_embedding_type", "GPT-2 has learned positions and no others");
+        report_inexpressible_arg(k, "position_embedding_type", "GPT-2 has learned positions and no others");
     if (s->config.embed_layernorm)
-        refuse(k, "embed_layernorm", "GPT-2 has no LayerNorm behind its embedding");
+        report_inexpressible_arg(k, "embed_layernorm", "GPT-2 has no LayerNorm behind its embedding");
     if (arg_flag(s, "apply_residual_connection_post_layernorm", false))
-        refuse(k, "apply_residual_connection_post_layernorm", "GPT-2 takes the residual before its LayerNorms");
+        report_inexpressible_arg(k, "apply_residual_connection_post_layernorm",
+                                 "GPT-2 takes the residual before its LayerNorms");
 }
 
 /* Returns the name of the MLP's activation function, derived from the fusion arguments. */
@@ -187,7 +191,7 @@ struct hf_reading {
     struct err *e;
 };
 
-static const json_t *value_of(const struct hf_reading *x, const char *key, const char *alias)
+static const json_t *hf_config_value(const struct hf_reading *x, const char *key, const char *alias)
 {
     const json_t *v = alias ? json_object_get(x->o, alias) : NULL;
 
@@ -197,7 +201,7 @@ static const json_t *value_of(const struct hf_reading *x, const char *key, const
 
 static int read_dim(const struct hf_reading *x, const char *key, const char *alias, int64_t *out)
 {
-    const json_t *v = value_of(x, key, alias);
+    const json_t *v = hf_config_value(x, key, alias);
 
     *out = v && json_is_integer(v) ? json_integer_value(v) : 0;
     if (*out >= 1 && *out <= (int64_t)1 << 40)
@@ -208,21 +212,21 @@ static int read_dim(const struct hf_reading *x, const char *key, const char *ali
 
 static double read_real(const struct hf_reading *x, const char *key, double otherwise)
 {
-    const json_t *v = value_of(x, key, NULL);
+    const json_t *v = hf_config_value(x, key, NULL);
 
     return v && json_is_number(v) ? json_number_value(v) : otherwise;
 }
 
-static bool read_flag(const struct hf_reading *x, const char *key, bool otherwise)
+static bool read_hf_config_flag(const struct hf_reading *x, const char *key, bool otherwise)
 {
-    const json_t *v = value_of(x, key, NULL);
+    const json_t *v = hf_config_value(x, key, NULL);
 
     return v && json_is_boolean(v) ? json_boolean_value(v) : otherwise;
 }
 
 static int refuse_flag(const struct hf_reading *x, const char *key, bool bad, const char *why)
 {
-    if (read_flag(x, key, !bad) != bad)
+    if (read_hf_config_flag(x, key, !bad) != bad)
         return 0;
     err_data(x->e, x->path, ERR_NO_BYTE, "'%s' is %s: %s", key, bad ? "true" : "false", why);
     return -1;
@@ -235,7 +239,7 @@ static int read_activation(const struct hf_reading *x, struct hf_config *c)
         { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" },
         { "gelu", "gelu" },
     };
-    const char *said = json_string_value(value_of(x, "activation_function", NULL));
+    const char *said = json_string_value(hf_config_value(x, "activation_function", NULL));
 
     c->activation = c->arch == HF_BLOOM ? "gelu_fast" : said ? NULL : "gelu_new";
     for (int i = 0; i < 4 && !c->activation; i++)
@@ -252,17 +256,17 @@ static void read_tokens(const struct hf_reading *x, struct hf_config *c)
     static const char *const keys[HF_TOKENS] = { "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id" };
 
     for (int i = 0; i < HF_TOKENS; i++) {
-        const json_t *v = value_of(x, keys[i], NULL);
+        const json_t *v = hf_config_value(x, keys[i], NULL);
 
         c->token[i] = v && json_is_integer(v) ? json_integer_value(v) : -1;
     }
 }
 
 /* Read the weights' type. Transformers 5 writes `dtype`, all earlier releases write `torch_dtype`. */
-static enum dtype read_dtype(const struct hf_reading *x)
+static enum dtype read_hf_weights_dtype(const struct hf_reading *x)
 {
     static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
-    const char *said = json_string_value(value_of(x, "dtype", "torch_dtype"));
+    const char *said = json_string_value(hf_config_value(x, "dtype", "torch_dtype"));
 
     for (int i = 0; said && i < 3; i++)
         if (strcmp(said, hf_dtype_word(dtypes[i])) == 0)
@@ -277,7 +281,7 @@ static int read_bloom(const struct hf_reading *x, struct hf_config *c)
         read_dim(x, "n_head", "num_attention_heads", &c->n_heads) < 0)
         return -1;
     c->ffn = 4 * c->hidden;
-    c->post_layernorm_residual = read_flag(x, "apply_residual_connection_post_layernorm", false);
+    c->post_layernorm_residual = read_hf_config_flag(x, "apply_residual_connection_post_layernorm", false);
     if (c->epsilon == 1e-5)
         return 0;
     err_data(x->e, x->path, ERR_NO_BYTE, "'layer_norm_epsilon' is %g: Megatron's embedding LayerNorm has 1e-05 always",
@@ -293,7 +297,7 @@ static int read_gpt2(const struct hf_reading *x, struct hf_config *c)
         read_dim(x, "n_positions", "max_position_embeddings", &c->positions) < 0)
         return -1;
     c->ffn = 4 * c->hidden;
-    if (value_of(x, "n_inner", NULL) && read_dim(x, "n_inner", NULL, &c->ffn) < 0)
+    if (hf_config_value(x, "n_inner", NULL) && read_dim(x, "n_inner", NULL, &c->ffn) < 0)
         return -1;
     return refuse_flag(x, "add_cross_attention", true, "Megatron's decoder has none") < 0 ||
            refuse_flag(x, "scale_attn_by_inverse_layer_idx", true, "Megatron does not scale so") < 0 ||
@@ -301,9 +305,9 @@ static int read_gpt2(const struct hf_reading *x, struct hf_config *c)
            ? -1 : 0;
 }
 
-static int read_object(const struct hf_reading *x, struct hf_config *c)
+static int read_hf_config_object(const struct hf_reading *x, struct hf_config *c)
 {
-    const char *type = json_string_value(value_of(x, "model_type", NULL));
+    const char *type = json_string_value(hf_config_value(x, "model_type", NULL));
     int arch = type ? hf_arch_by_name(type) : -1;
 
     if (arch < 0) {
@@ -316,7 +320,7 @@ static int read_object(const struct hf_reading *x, struct hf_config *c)
     c->init_std = read_real(x, "initializer_range", 0.02);
     c->attention_dropout = arch == HF_GPT2 ? read_real(x, "attn_pdrop", 0.1) : read_real(x, "attention_dropout", 0);
     c->hidden_dropout = arch == HF_GPT2 ? read_real(x, "resid_pdrop", 0.1) : read_real(x, "hidden_dropout", 0);
-    c->dtype = read_dtype(x);
+    c->dtype = read_hf_weights_dtype(x);
     read_tokens(x, c);
     if (read_dim(x, "vocab_size", NULL, &c->vocab) < 0 || read_activation(x, c) < 0 ||
         refuse_flag(x, "tie_word_embeddings", false, "Megatron's head is the embedding") < 0 ||
@@ -341,7 +345,7 @@ int hf_config_read(const char *path, const char *text, size_t len, struct hf_con
     else if (!json_is_object(o))
         err_data(e, path, 0, "no JSON object");
     else
-        rc = read_object(&x, c);
+        rc = read_hf_config_object(&x, c);
     json_decref(o);
     return rc;
 }

@@ -19,7 +19,7 @@ static int by_key(const void *a, const void *b)
 }
 
 /* Append v as repr() of Python prints it: shortest digits, an exponent below 1e-4 and from 1e16 on. */
-static void put_real(struct strbuf *sb, double v)
+static void append_hf_json_real(struct strbuf *sb, double v)
 {
     char text[40];
     int digits = 1;
@@ -32,7 +32,7 @@ static void put_real(struct strbuf *sb, double v)
     strbuf_addf(sb, "%s%s", text, strpbrk(text, ".e") ? "" : ".0");
 }
 
-static void put_string(struct strbuf *sb, const char *s)
+static void append_hf_json_string(struct strbuf *sb, const char *s)
 {
     json_t *v = json_string(s);
     char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
@@ -42,7 +42,7 @@ static void put_string(struct strbuf *sb, const char *s)
     json_decref(v);
 }
 
-static void put_value(struct strbuf *sb, const json_t *v, int indent);
+static void append_hf_json_value(struct strbuf *sb, const json_t *v, int indent);
 
 static void put_object(struct strbuf *sb, const json_t *o, int indent)
 {
@@ -57,9 +57,9 @@ static void put_object(struct strbuf *sb, const json_t *o, int indent)
     strbuf_addf(sb, "{");
     for (i = 0; i < n; i++) {
         strbuf_addf(sb, "%s\n%*s", i ? "," : "", indent + 2, "");
-        put_string(sb, keys[i]);
+        append_hf_json_string(sb, keys[i]);
         strbuf_addf(sb, ": ");
-        put_value(sb, json_object_get(o, keys[i]), indent + 2);
+        append_hf_json_value(sb, json_object_get(o, keys[i]), indent + 2);
     }
     if (n)
         strbuf_addf(sb, "\n%*s", indent, "");
@@ -74,21 +74,21 @@ static void put_array(struct strbuf *sb, const json_t *a, int indent)
     strbuf_addf(sb, "[");
     for (size_t i = 0; i < n; i++) {
         strbuf_addf(sb, "%s\n%*s", i ? "," : "", indent + 2, "");
-        put_value(sb, json_array_get(a, i), indent + 2);
+        append_hf_json_value(sb, json_array_get(a, i), indent + 2);
     }
     if (n)
         strbuf_addf(sb, "\n%*s", indent, "");
     strbuf_addf(sb, "]");
 }
 
-static void put_value(struct strbuf *sb, const json_t *v, int indent)
+static void append_hf_json_value(struct strbuf *sb, const json_t *v, int indent)
 {
     switch (json_typeof(v)) {
     case JSON_OBJECT: put_object(sb, v, indent); break;
     case JSON_ARRAY: put_array(sb, v, indent); break;
-    case JSON_STRING: put_string(sb, json_string_value(v)); break;
+    case JSON_STRING: append_hf_json_string(sb, json_string_value(v)); break;
     case JSON_INTEGER: strbuf_addf(sb, "%" JSON_INTEGER_FORMAT, json_integer_value(v)); break;
-    case JSON_REAL: put_real(sb, json_real_value(v)); break;
+    case JSON_REAL: append_hf_json_real(sb, json_real_value(v)); break;
     case JSON_TRUE: strbuf_addf(sb, "true"); break;
     case JSON_FALSE: strbuf_addf(sb, "false"); break;
     case JSON_NULL: strbuf_addf(sb, "null"); break;
@@ -99,7 +99,7 @@ char *hf_json_text(const json_t *v)
 {
     struct strbuf sb = {0};
 
-    put_value(&sb, v, 0);
+    append_hf_json_value(&sb, v, 0);
     strbuf_addf(&sb, "\n");
     return sb.buf;
 }
@@ -111,12 +111,12 @@ const char *hf_dtype_word(enum dtype t)
     return t == DTYPE_F32 ? "float32" : t == DTYPE_F16 ? "float16" : "bfloat16";
 }
 
-static void set_int(json_t *o, const char *key, int64_t v)
+static void set_json_int(json_t *o, const char *key, int64_t v)
 {
     json_object_set_new(o, key, json_integer((json_int_t)v));
 }
 
-static void set_real(json_t *o, const char *key, double v)
+static void set_json_real(json_t *o, const char *key, double v)
 {
     json_object_set_new(o, key, json_real(v));
 }
@@ -127,7 +127,7 @@ static void set_tokens(json_t *o, const struct hf_config *c, int n)
 
     for (int i = 0; i < n; i++)
         if (c->token[i] >= 0)
-            set_int(o, keys[i], c->token[i]);
+            set_json_int(o, keys[i], c->token[i]);
 }
 
 static json_t *bloom(const struct hf_config *c)
@@ -137,10 +137,10 @@ static json_t *bloom(const struct hf_config *c)
                           "model_type", "bloom", "slow_but_exact", 0, "use_cache", 1);
 
     /* all published models have 0 here, whatever they were trained with */
-    set_real(o, "attention_dropout", 0);
-    set_real(o, "hidden_dropout", 0);
-    set_int(o, "hidden_size", c->hidden);
-    set_int(o, "pretraining_tp", c->tp);
+    set_json_real(o, "attention_dropout", 0);
+    set_json_real(o, "hidden_dropout", 0);
+    set_json_int(o, "hidden_size", c->hidden);
+    set_json_int(o, "pretraining_tp", c->tp);
     set_tokens(o, c, HF_TOKENS);
     return o;
 }
@@ -154,13 +154,13 @@ static json_t *gpt2(const struct hf_config *c)
                           "use_cache", 1, "summary_type", "cls_index", "summary_activation",
                           "summary_proj_to_labels", 1, "summary_use_proj", 1);
 
-    set_real(o, "attn_pdrop", c->attention_dropout);
-    set_real(o, "embd_pdrop", c->hidden_dropout);
-    set_real(o, "resid_pdrop", c->hidden_dropout);
-    set_real(o, "summary_first_dropout", 0.1);
-    set_int(o, "n_embd", c->hidden);
-    set_int(o, "n_positions", c->positions);
-    set_int(o, "n_inner", c->ffn);
+    set_json_real(o, "attn_pdrop", c->attention_dropout);
+    set_json_real(o, "embd_pdrop", c->hidden_dropout);
+    set_json_real(o, "resid_pdrop", c->hidden_dropout);
+    set_json_real(o, "summary_first_dropout", 0.1);
+    set_json_int(o, "n_embd", c->hidden);
+    set_json_int(o, "n_positions", c->positions);
+    set_json_int(o, "n_inner", c->ffn);
     set_tokens(o, c, HF_UNK);
     return o;
 }
@@ -170,11 +170,11 @@ char *hf_config_text(const struct hf_config *c, const json_t *changes)
     json_t *o = c->arch == HF_BLOOM ? bloom(c) : gpt2(c);
     char *text;
 
-    set_int(o, "vocab_size", c->vocab);
-    set_int(o, "n_layer", c->n_layers);
-    set_int(o, "n_head", c->n_heads);
-    set_real(o, "layer_norm_epsilon", c->epsilon);
-    set_real(o, "initializer_range", c->init_std);
+    set_json_int(o, "vocab_size", c->vocab);
+    set_json_int(o, "n_layer", c->n_layers);
+    set_json_int(o, "n_head", c->n_heads);
+    set_json_real(o, "layer_norm_epsilon", c->epsilon);
+    set_json_real(o, "initializer_range", c->init_std);
     json_object_set_new(o, "torch_dtype", json_string(hf_dtype_word(c->dtype)));
     if (changes)
         json_object_update(o, (json_t *)changes);

@@ -19,7 +19,7 @@ static const char *const known[] = {
 };
 enum { N_KNOWN = sizeof known / sizeof *known, N_DECISIVE = 3 };
 
-static bool exists(const char *dir, const char *name)
+static bool has_regular_file(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);
     struct stat st;
@@ -29,7 +29,7 @@ static bool exists(const char *dir, const char *name)
     return yes;
 }
 
-static void add_file(struct hf_tokenizer *t, const char *from, const char *to)
+static void add_tokenizer_file(struct hf_tokenizer *t, const char *from, const char *to)
 {
     for (int i = 0; i < t->n; i++)
         if (strcmp(t->file[i].to, to) == 0)
@@ -44,13 +44,13 @@ static void add_renamed(struct hf_tokenizer *t, const struct pk *args, const cha
     const char *path = pk_as_str(pk_get(args, key));
     char *base = path ? path_base(path) : NULL;
 
-    if (base && exists(t->dir, base))
-        add_file(t, base, to);
+    if (base && has_regular_file(t->dir, base))
+        add_tokenizer_file(t, base, to);
     free(base);
 }
 
 /* Returns NULL without setting *e if the tokenizer has no such file. */
-static json_t *load(const struct hf_tokenizer *t, const char *to, struct err *e)
+static json_t *load_tokenizer_json(const struct hf_tokenizer *t, const char *to, struct err *e)
 {
     for (int i = 0; i < t->n; i++) {
         char *path, *text;
@@ -84,7 +84,7 @@ static int64_t id_in_map(const json_t *map, const char *token)
     return v && json_is_integer(v) ? json_integer_value(v) : -1;
 }
 
-static int64_t id_of(const struct vocabulary *v, const char *token)
+static int64_t find_token_id(const struct vocabulary *v, const char *token)
 {
     const json_t *added = json_object_get(v->tokenizer, "added_tokens"), *item;
     int64_t id = -1;
@@ -130,7 +130,7 @@ static int64_t largest_id(const struct vocabulary *v)
 }
 
 /* Read the special tokens of a map. A value is either a string ("bos_token": "<s>") or an object with a "content". */
-static void take_tokens(struct hf_tokenizer *t, const struct vocabulary *v, const json_t *map)
+static void read_special_tokens(struct hf_tokenizer *t, const struct vocabulary *v, const json_t *map)
 {
     static const char *const keys[HF_TOKENS] = { "bos_token", "eos_token", "pad_token", "unk_token" };
 
@@ -140,21 +140,22 @@ static void take_tokens(struct hf_tokenizer *t, const struct vocabulary *v, cons
 
         t->names_tokens |= token != NULL;
         if (token && t->token[i] < 0)
-            t->token[i] = id_of(v, token);
+            t->token[i] = find_token_id(v, token);
     }
 }
 
 static void read_ids(struct hf_tokenizer *t, struct err *e)
 {
     static const char *const maps[] = { "special_tokens_map.json", "tokenizer_config.json" };
-    struct vocabulary v = { .tokenizer = load(t, "tokenizer.json", e), .vocab = load(t, "vocab.json", e),
-                            .added = load(t, "added_tokens.json", e) };
+    struct vocabulary v = { .tokenizer = load_tokenizer_json(t, "tokenizer.json", e),
+                            .vocab = load_tokenizer_json(t, "vocab.json", e),
+                            .added = load_tokenizer_json(t, "added_tokens.json", e) };
 
     t->largest_id = largest_id(&v);
     for (int i = 0; i < 2; i++) {
-        json_t *map = load(t, maps[i], e);
+        json_t *map = load_tokenizer_json(t, maps[i], e);
 
-        take_tokens(t, &v, map);
+        read_special_tokens(t, &v, map);
         json_decref(map);
     }
     json_decref(v.tokenizer);
@@ -172,8 +173,8 @@ int hf_tokenizer_open(struct hf_tokenizer *t, const char *dir, const struct pk *
     for (int i = 0; i < HF_TOKENS; i++)
         t->token[i] = -1;
     for (int i = 0; i < N_KNOWN; i++)
-        if (exists(dir, known[i])) {
-            add_file(t, known[i], known[i]);
+        if (has_regular_file(dir, known[i])) {
+            add_tokenizer_file(t, known[i], known[i]);
             found |= i < N_DECISIVE;
         }
     add_renamed(t, args, "vocab_file", "vocab.json");

@@ -24,7 +24,7 @@
 
 enum { CONFIG_MAX = 1 << 24 };
 
-static void take_config(struct source *s, const struct hf_config *c)
+static void set_source_model_config(struct source *s, const struct hf_config *c)
 {
     s->config = (struct model_config){ .n_layers = c->n_layers, .hidden = c->hidden, .n_heads = c->n_heads,
                                        .ffn_hidden = c->ffn, .max_positions = c->positions, .vocab = c->vocab,
@@ -46,7 +46,7 @@ static enum severity unread(const char *text, size_t len)
 }
 
 /* Read config.json. *known is set if its model is supported. Otherwise the tensors are still read, without checks. */
-static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, struct report *r, struct err *e)
+static int read_known_hf_config(struct hf_folder *f, struct hf_config *c, bool *known, struct report *r, struct err *e)
 {
     int file = hf_folder_has(f, "config.json") ? hf_folder_add(f, "config.json", FILE_OTHER, e) : -1;
     uint64_t size = file < 0 ? 0 : files_size(f->s->files, file);
@@ -62,7 +62,7 @@ static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, st
     rc = files_read(f->s->files, file, 0, text, size, e);
     *known = rc == 0 && hf_config_read(files_name(f->s->files, file), text, size, c, &why) == 0;
     if (*known)
-        take_config(f->s, c);
+        set_source_model_config(f->s, c);
     else if (rc == 0)
         report_add(r, unread(text, size), "config", NULL, ERR_NO_BYTE, NULL, "%s", why.msg);
     free(text);
@@ -70,14 +70,14 @@ static int read_config(struct hf_folder *f, struct hf_config *c, bool *known, st
 }
 
 /* Returns true for a tensor with one row per token. An export may leave out its padding rows. */
-static bool is_vocabulary(const char *name)
+static bool is_vocabulary_tensor(const char *name)
 {
     return str_ends(name, "word_embeddings.weight") || str_ends(name, "wte.weight") || str_ends(name, "lm_head.weight");
 }
 
 /* Fill in *p from t. Returns 1, or 0 if a source cannot hold the tensor, which is then reported as unread. */
-static int take_tensor(struct source *s, struct param *p, const struct hf_stored *t, const struct source_opts *o,
-                       struct report *r)
+static int fill_unchanged_param(struct source *s, struct param *p, const struct hf_stored *t,
+                                const struct source_opts *o, struct report *r)
 {
     enum state st = t->dtype == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
 
@@ -86,14 +86,14 @@ static int take_tensor(struct source *s, struct param *p, const struct hf_stored
         return 0;
     }
     *p = (struct param){ .name = t->full, .ndim = t->ndim, .stage = -1, .group = -1,
-                         .merge = is_vocabulary(t->full) ? MERGE_VOCAB : MERGE_REPLICATED };
+                         .merge = is_vocabulary_tensor(t->full) ? MERGE_VOCAB : MERGE_REPLICATED };
     memcpy(p->shape, t->shape, sizeof p->shape);
     p->state[st] = t->map ? t->map : hf_map_of(s, t->dtype, t->x);
     return 1;
 }
 
-static void expect_tensor(struct hf_folder *f, const struct param_row *row, const struct hf_config *c, int block,
-                          struct report *r)
+static void check_expected_tensor(struct hf_folder *f, const struct param_row *row, const struct hf_config *c,
+                                  int block, struct report *r)
 {
     char *name = hf_name(c->arch, row, block, false);
     const struct hf_stored *t = hf_folder_find(f, name);
@@ -123,7 +123,7 @@ static void expect_all(struct hf_folder *f, const struct hf_config *c, struct re
         const struct param_row *row = param_row((enum role)i);
 
         for (int k = 0; row->hf[c->arch].name && k < (row->place == PLACE_BLOCK ? (int)c->n_layers : 1); k++)
-            expect_tensor(f, row, c, row->place == PLACE_BLOCK ? k : -1, r);
+            check_expected_tensor(f, row, c, row->place == PLACE_BLOCK ? k : -1, r);
     }
 }
 
@@ -132,7 +132,7 @@ static int by_full_name(const void *a, const void *b)
     return str_natural_cmp(((const struct hf_stored *)a)->full, ((const struct hf_stored *)b)->full);
 }
 
-static bool is_weights(const char *name)
+static bool is_hf_weights_file(const char *name)
 {
     return !strchr(name, '/') &&
            (str_ends(name, ".safetensors") || (str_starts(name, "pytorch_model") && str_ends(name, ".bin")));
@@ -143,7 +143,7 @@ static bool is_weights(const char *name)
  * save. Weights with other names belong to the folder: the hub stores the same model as .safetensors and .bin, in
  * variants (model.fp16.safetensors), as Mistral's consolidated.safetensors and with adapters.
  */
-static bool is_own_name(const struct hf_folder *f, const char *name)
+static bool is_model_shard_name(const struct hf_folder *f, const char *name)
 {
     const bool bin = str_ends(name, ".bin");
     const char *rest = name + strlen(bin ? "pytorch_model" : "model");
@@ -156,16 +156,16 @@ static bool is_own_name(const struct hf_folder *f, const char *name)
 }
 
 /* Add the remaining files to the source: configuration, tokenizer and any other file, but report further weights. */
-static int take_others(struct hf_folder *f, struct report *r, struct err *e)
+static int add_remaining_files(struct hf_folder *f, struct report *r, struct err *e)
 {
     for (int i = 0; i < f->l->n; i++) {
         const struct archive_member *m = &f->l->member[i];
 
         if (source_file(f->s, m->name))
             continue;
-        if (is_weights(m->name))
-            report_add(r, is_own_name(f, m->name) ? SEV_WARNING : SEV_NOTE, "extra_file",
-                       files_name(f->s->files, m->file), ERR_NO_BYTE, NULL, is_own_name(f, m->name)
+        if (is_hf_weights_file(m->name))
+            report_add(r, is_model_shard_name(f, m->name) ? SEV_WARNING : SEV_NOTE, "extra_file",
+                       files_name(f->s->files, m->file), ERR_NO_BYTE, NULL, is_model_shard_name(f, m->name)
                            ? "holds weights that are none of this model's: no index names it"
                            : "holds weights in another form or of another part: not read");
         else if (hf_folder_add(f, m->name, FILE_OTHER, e) < 0)
@@ -177,7 +177,7 @@ static int take_others(struct hf_folder *f, struct report *r, struct err *e)
 /* A tensor with its location in the files, to find others at the same location. */
 struct placed { const struct record *rec; uint64_t at, len; enum dtype dtype; int param; bool head; };
 
-static int by_place(const void *a, const void *b)
+static int by_storage_place(const void *a, const void *b)
 {
     const struct placed *x = a, *y = b;
 
@@ -188,7 +188,7 @@ static int by_place(const void *a, const void *b)
     return x->head != y->head ? x->head - y->head : x->param - y->param;
 }
 
-static bool same_shape(const struct param *p, const struct param *q)
+static bool has_same_stored_shape(const struct param *p, const struct param *q)
 {
     return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
 }
@@ -197,7 +197,7 @@ static bool same_shape(const struct param *p, const struct param *q)
  * Mark tensors that share one storage. A pickled file may hold one storage under two names, as torch.save writes a
  * head that is the embedding. The storage then belongs to the embedding, whichever of the two names comes first.
  */
-static void note_shared(struct source *s)
+static void mark_shared_storages(struct source *s)
 {
     struct placed *t = xmalloc(((size_t)s->n_params + 1) * sizeof *t);
     int n = 0;
@@ -211,10 +211,10 @@ static void note_shared(struct source *s)
             t[n++] = (struct placed){ rec, rec->at + x->at, x->len, m->dtype, i, hf_is_head(s->param[i].name) };
     }
     if (n)
-        qsort(t, (size_t)n, sizeof *t, by_place);
+        qsort(t, (size_t)n, sizeof *t, by_storage_place);
     for (int i = 1, first = 0; i < n; i++) {
         if (t[i].rec->file == t[first].rec->file && t[i].at == t[first].at && t[i].len == t[first].len &&
-            t[i].dtype == t[first].dtype && same_shape(&s->param[t[i].param], &s->param[t[first].param]))
+            t[i].dtype == t[first].dtype && has_same_stored_shape(&s->param[t[i].param], &s->param[t[first].param]))
             s->param[t[i].param].shared_with = s->param[t[first].param].name;
         else
             first = i;
@@ -223,7 +223,7 @@ static void note_shared(struct source *s)
 }
 
 /* Warn if the folder has no checksums. A .bin has the checksums of its zip archive. */
-static void note_checksums(const struct source *s, struct report *r)
+static void report_missing_checksums(const struct source *s, struct report *r)
 {
     if (source_file(s, MANIFEST_NAME))
         return;
@@ -240,7 +240,7 @@ static void note_checksums(const struct source *s, struct report *r)
  * Load the CRCs that an export's manifest has for its tensors. They are checked when the tensors are read, like the
  * CRC of a record. manifest_load() reports a damaged manifest.
  */
-static int take_crcs(struct hf_folder *f, struct err *e)
+static int load_manifest_crcs(struct hf_folder *f, struct err *e)
 {
     struct err told = {0};
 
@@ -272,8 +272,8 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
     int rc = -1;
 
     s->kind = LAYOUT_HF;
-    if (read_config(&f, &c, &known, r, e) < 0 || take_crcs(&f, e) < 0 ||
-        hf_folder_read(&f, e) < 0 || take_others(&f, r, e) < 0)
+    if (read_known_hf_config(&f, &c, &known, r, e) < 0 || load_manifest_crcs(&f, e) < 0 ||
+        hf_folder_read(&f, e) < 0 || add_remaining_files(&f, r, e) < 0)
         goto out;
     if (known)
         expect_all(&f, &c, r);
@@ -281,10 +281,10 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
         qsort(f.tensor, (size_t)f.n, sizeof *f.tensor, by_full_name);
     s->param = arena_alloc(s->arena, ((size_t)f.n + 1) * sizeof *s->param);
     for (int i = 0; i < f.n; i++)
-        s->n_params += take_tensor(s, &s->param[s->n_params], &f.tensor[i], o, r);
-    note_shared(s);
+        s->n_params += fill_unchanged_param(s, &s->param[s->n_params], &f.tensor[i], o, r);
+    mark_shared_storages(s);
     check_claims(s, known, o, r);
-    note_checksums(s, r);
+    report_missing_checksums(s, r);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
 out:
     json_decref(f.crcs);

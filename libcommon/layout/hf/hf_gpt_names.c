@@ -34,7 +34,7 @@ struct canon {
     struct source *s;
     enum hf_arch arch;
     struct family *f;           /* NULL if the names are canonical */
-    struct hf_canonical *out;
+    struct hf_gpt_naming *out;
     struct err *e;
     int n_blocks, lowest;       /* number of blocks; the lowest block number in the names */
     /* [(n_blocks + 1) * ROLE_N]: the parameter in the files; parameters outside all blocks are last */
@@ -43,10 +43,10 @@ struct canon {
     bool *skip;                 /* parallel to s->param: true for a buffer and for the head */
     int n_made;
     struct param *made;
-    bool *turned;               /* parallel to made: the matrix is stored as [in, out] */
+    bool *transposed;               /* parallel to made: the matrix is stored as [in, out] */
 };
 
-static int refuse(const struct canon *c, const char *param, const char *why)
+static int refuse_gpt_param(const struct canon *c, const char *param, const char *why)
 {
     err_data(c->e, c->s->path, ERR_NO_BYTE, "parameter %s: %s", param, why);
     return -1;
@@ -54,7 +54,7 @@ static int refuse(const struct canon *c, const char *param, const char *why)
 
 /* ---- choose the family ---- */
 
-static bool is_canonical(const struct source *s)
+static bool has_gpt_names(const struct source *s)
 {
     int layer;
 
@@ -115,25 +115,25 @@ static int refuse_stranger(const struct canon *c, const char *name)
                  name, family_builtin(i));
         return -1;
     }
-    return refuse(c, name, "has no place in BLOOM or GPT-2, which can be trained");
+    return refuse_gpt_param(c, name, "has no place in BLOOM or GPT-2, which can be trained");
 }
 
 /* ---- places ---- */
 
-static bool is_head(const struct family_rule *r)
+static bool is_head_rule(const struct family_rule *r)
 {
     return r->merge == MERGE_VOCAB && hf_is_head(r->part[0]);
 }
 
 /* Returns the row of the parameter table that a rule describes. */
-static const struct param_row *row_of(const struct canon *c, const struct family_rule *r)
+static const struct param_row *family_rule_param_row(const struct canon *c, const struct family_rule *r)
 {
     int layer;
 
     return param_find(family_layer_name(c->s->arena, r->shard[0], FIRST_LAYER), &layer);
 }
 
-static int find_place(struct canon *c, int i)
+static int find_gpt_place(struct canon *c, int i)
 {
     const struct param *p = &c->s->param[i];
     struct canon_place *to = &c->place[i];
@@ -143,7 +143,7 @@ static int find_place(struct canon *c, int i)
         to->in_shards = true;
         to->row = param_find(p->name, &to->layer);
     } else if (hf_find_rule(c->f, p->name, &h)) {
-        *to = (struct canon_place){ h.rule, row_of(c, h.rule), h.layer, h.in_shards, h.stacked };
+        *to = (struct canon_place){ h.rule, family_rule_param_row(c, h.rule), h.layer, h.in_shards, h.stacked };
     } else if (hf_is_buffer(p->name)) {
         c->skip[i] = true;
         c->out->n_buffers++;
@@ -152,8 +152,8 @@ static int find_place(struct canon *c, int i)
         return refuse_stranger(c, p->name);
     }
     if (to->stacked)
-        return refuse(c, p->name, "its layers are one tensor and could not be told apart");
-    if (to->rule && is_head(to->rule)) {
+        return refuse_gpt_param(c, p->name, "its layers are one tensor and could not be told apart");
+    if (to->rule && is_head_rule(to->rule)) {
         c->skip[i] = true;
         c->out->head = p;
     }
@@ -165,7 +165,7 @@ static bool is_of_block(const struct canon_place *p)
     return p->row && p->row->place == PLACE_BLOCK;
 }
 
-static int count_blocks(struct canon *c)
+static int count_gpt_blocks(struct canon *c)
 {
     int highest = -1;
 
@@ -187,7 +187,7 @@ static int count_blocks(struct canon *c)
     return -1;
 }
 
-static struct param **slot_of(const struct canon *c, int block, enum role r)
+static struct param **gpt_role_slot(const struct canon *c, int block, enum role r)
 {
     return &c->slot[(block < 0 ? c->n_blocks : block) * ROLE_N + (int)r];
 }
@@ -201,7 +201,7 @@ static int fill_slots(struct canon *c)
 
         if (c->skip[i])
             continue;
-        to = slot_of(c, is_of_block(p) ? p->layer - c->lowest : -1, p->row->role);
+        to = gpt_role_slot(c, is_of_block(p) ? p->layer - c->lowest : -1, p->row->role);
         if (*to) {
             err_data(c->e, c->s->path, ERR_NO_BYTE, "parameters %s and %s: both are the same one", (*to)->name,
                      c->s->param[i].name);
@@ -218,7 +218,7 @@ static char *expected_name(const struct canon *c, const struct param_row *r, int
     if (c->f && !c->place[0].in_shards)
         return hf_name(c->arch, r, block, true);
     for (int i = 0; c->f && i < family_n(c->f); i++)
-        if (row_of(c, family_at(c->f, i)) == r && family_core_name(family_at(c->f, i)))
+        if (family_rule_param_row(c, family_at(c->f, i)) == r && family_core_name(family_at(c->f, i)))
             return xstrdup(family_layer_name(c->s->arena, family_core_name(family_at(c->f, i)), block));
     return hf_param_name(r, r->place == PLACE_BLOCK ? c->lowest + block : c->lowest + c->n_blocks + NORM_GAP);
 }
@@ -230,10 +230,11 @@ static int check_slots(const struct canon *c)
             const struct param_row *row = param_row((enum role)r);
             char *name;
 
-            if (!row->hf[c->arch].name || (block >= 0) != (row->place == PLACE_BLOCK) || *slot_of(c, block, row->role))
+            if (!row->hf[c->arch].name || (block >= 0) != (row->place == PLACE_BLOCK) ||
+                *gpt_role_slot(c, block, row->role))
                 continue;
             name = expected_name(c, row, block);
-            refuse(c, name, "is missing");
+            refuse_gpt_param(c, name, "is missing");
             free(name);
             return -1;
         }
@@ -242,7 +243,7 @@ static int check_slots(const struct canon *c)
 
 /* ---- types and sizes ---- */
 
-static int check_types(const struct canon *c, const struct param *p)
+static int check_param_dtypes(const struct canon *c, const struct param *p)
 {
     for (int st = 0; st < STATE_N; st++) {
         const enum dtype t = p->state[st] ? p->state[st]->dtype : DTYPE_F32;
@@ -254,7 +255,7 @@ static int check_types(const struct canon *c, const struct param *p)
         return -1;
     }
     if (!p->state[STATE_FP32] && !p->state[STATE_BF16])
-        return refuse(c, p->name, "has no weights that can be read");
+        return refuse_gpt_param(c, p->name, "has no weights that can be read");
     return 0;
 }
 
@@ -292,8 +293,8 @@ static int check_config(const struct canon *c, int64_t *heads)
 static void read_sizes(struct canon *c, int64_t heads)
 {
     struct model_config m = {0};
-    const struct param *word = *slot_of(c, -1, ROLE_WORD), *up = *slot_of(c, 0, ROLE_UP_B);
-    const struct param *position = *slot_of(c, -1, ROLE_POSITION);
+    const struct param *word = *gpt_role_slot(c, -1, ROLE_WORD), *up = *gpt_role_slot(c, 0, ROLE_UP_B);
+    const struct param *position = *gpt_role_slot(c, -1, ROLE_POSITION);
 
     model_config_from_args(&m, c->s->run.args);
     m.n_layers = c->n_blocks;
@@ -302,7 +303,7 @@ static void read_sizes(struct canon *c, int64_t heads)
     m.ffn_hidden = up->shape[0];
     m.n_heads = heads > 0 ? heads : m.n_heads;
     m.max_positions = position ? position->shape[0] : m.max_positions;
-    m.embed_layernorm = *slot_of(c, -1, ROLE_WORD_NORM_W) != NULL;
+    m.embed_layernorm = *gpt_role_slot(c, -1, ROLE_WORD_NORM_W) != NULL;
     strcpy(m.position, position ? "absolute" : "alibi");
     c->s->config = m;
     c->out->heads = m.n_heads;
@@ -324,7 +325,7 @@ static struct tmap *reorder(const struct canon *c, const struct tmap *m, struct 
 }
 
 /* Reorder rows from (kind, head, lane), the order of GPT-2's vectors, to (head, kind, lane). */
-static int restore_rows(const struct canon *c, struct param *p, const char *name)
+static int restore_qkv_rows(const struct canon *c, struct param *p, const char *name)
 {
     const int64_t n = c->out->heads;
     struct tmap_part *part;
@@ -335,7 +336,7 @@ static int restore_rows(const struct canon *c, struct param *p, const char *name
         return -1;
     }
     if (n > p->shape[0] || p->shape[0] % (3 * n) != 0)
-        return refuse(c, name, "its rows are no query, key and value of so many heads");
+        return refuse_gpt_param(c, name, "its rows are no query, key and value of so many heads");
     part = xcalloc(3 * (size_t)n, sizeof *part);
     for (int st = 0; st < STATE_N; st++)
         p->state[st] = p->state[st] ? reorder(c, p->state[st], part) : NULL;
@@ -348,9 +349,10 @@ static int restore_rows(const struct canon *c, struct param *p, const char *name
  * Make the canonical parameter *to from the file parameter in its place. *turned is set if the matrix is stored as
  * [in, out].
  */
-static int make_param(const struct canon *c, const struct param_row *row, int block, struct param *to, bool *turned)
+static int make_gpt_param(const struct canon *c, const struct param_row *row, int block, struct param *to,
+                          bool *transposed)
 {
-    const struct param *from = *slot_of(c, block, row->role);
+    const struct param *from = *gpt_role_slot(c, block, row->role);
     const struct canon_place *place = &c->place[from - c->s->param];
     const bool other = place->rule && !place->in_shards;
     const int layer = block >= 0 ? FIRST_LAYER + block : FIRST_LAYER + c->n_blocks + NORM_GAP;
@@ -364,28 +366,28 @@ static int make_param(const struct canon *c, const struct param_row *row, int bl
     to->shared_with = NULL;
     memset(to->spelled, 0, sizeof to->spelled);
     memset(to->has_digest, 0, sizeof to->has_digest);
-    if (check_types(c, from) < 0)
+    if (check_param_dtypes(c, from) < 0)
         return -1;
     if (from->ndim != row->ndim)
-        return refuse(c, from->name, row->ndim == 2 ? "is no matrix" : "is no vector");
+        return refuse_gpt_param(c, from->name, row->ndim == 2 ? "is no matrix" : "is no vector");
     if (!to->state[STATE_FP32])         /* without fp32 masters the weights serve as masters, widened */
         to->state[STATE_FP32] = to->state[STATE_BF16];
-    *turned = other && hf_is_turned(c->arch, row);
-    if (*turned) {
+    *transposed = other && hf_is_transposed(c->arch, row);
+    if (*transposed) {
         to->shape[0] = from->shape[1];
         to->shape[1] = from->shape[0];
     }
-    return other && row->hf[c->arch].change == HF_QKV_ROWS ? restore_rows(c, to, from->name) : 0;
+    return other && row->hf[c->arch].change == HF_QKV_ROWS ? restore_qkv_rows(c, to, from->name) : 0;
 }
 
 /*
  * Resolve the head and the embedding table. A table that only shares the tensors of the head has no states of its
  * own, so it gets the states of the head.
  */
-static void settle_head(struct canon *c)
+static void resolve_head_table(struct canon *c)
 {
-    struct param **table = slot_of(c, -1, ROLE_WORD);
-    struct hf_canonical *o = c->out;
+    struct param **table = gpt_role_slot(c, -1, ROLE_WORD);
+    struct hf_gpt_naming *o = c->out;
 
     o->table = *table;
     if (!o->head)
@@ -396,14 +398,14 @@ static void settle_head(struct canon *c)
         o->head = NULL;
 }
 
-static int make_place(struct canon *c, enum param_place place, int block)
+static int make_gpt_place_params(struct canon *c, enum param_place place, int block)
 {
     for (int r = 0; r < ROLE_N; r++) {
         const struct param_row *row = param_row((enum role)r);
 
-        if (row->place != place || !*slot_of(c, block, row->role))
+        if (row->place != place || !*gpt_role_slot(c, block, row->role))
             continue;
-        if (make_param(c, row, block, &c->made[c->n_made], &c->turned[c->n_made]) < 0)
+        if (make_gpt_param(c, row, block, &c->made[c->n_made], &c->transposed[c->n_made]) < 0)
             return -1;
         c->n_made++;
     }
@@ -416,23 +418,23 @@ static int make_all(struct canon *c)
     int rc;
 
     c->made = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *c->made);
-    c->turned = arena_alloc(s->arena, (size_t)s->n_params + 1);
-    rc = make_place(c, PLACE_EMBEDDING, -1);
+    c->transposed = arena_alloc(s->arena, (size_t)s->n_params + 1);
+    rc = make_gpt_place_params(c, PLACE_EMBEDDING, -1);
     for (int block = 0; block < c->n_blocks && rc == 0; block++)
-        rc = make_place(c, PLACE_BLOCK, block);
-    if (rc < 0 || make_place(c, PLACE_FINAL, -1) < 0)
+        rc = make_gpt_place_params(c, PLACE_BLOCK, block);
+    if (rc < 0 || make_gpt_place_params(c, PLACE_FINAL, -1) < 0)
         return -1;
     s->param = c->made;
     s->n_params = c->n_made;
     s->n_stacks = 0;                    /* stacks index the previous parameters */
     s->names = arena_alloc(s->arena, sizeof *s->names);
-    c->out->turned = c->turned;
+    c->out->transposed = c->transposed;
     return 0;
 }
 
 /* ---- public functions ---- */
 
-bool hf_canonical_needed(const struct source *s)
+bool gpt_names_are_needed(const struct source *s)
 {
     return source_is_foreign(s) || s->kind == LAYOUT_HF;
 }
@@ -444,9 +446,9 @@ static int find_places(struct canon *c)
     c->place = xcalloc((size_t)n + 1, sizeof *c->place);
     c->skip = xcalloc((size_t)n + 1, sizeof *c->skip);
     for (int i = 0; i < n; i++)
-        if (find_place(c, i) < 0)
+        if (find_gpt_place(c, i) < 0)
             return -1;
-    return count_blocks(c);
+    return count_gpt_blocks(c);
 }
 
 static const char *whose_names(const struct canon *c)
@@ -454,21 +456,21 @@ static const char *whose_names(const struct canon *c)
     return !c->f ? "the pipeline engine" : c->place[0].in_shards ? "Megatron-core" : "Transformers";
 }
 
-int hf_canonical_make(struct source *s, int64_t heads, struct hf_canonical *out, struct err *e)
+int gpt_names_apply(struct source *s, int64_t heads, struct hf_gpt_naming *out, struct err *e)
 {
     struct canon c = { .s = s, .out = out, .e = e };
     int rc = -1;
 
-    *out = (struct hf_canonical){0};
-    if (check_config(&c, &heads) < 0 || (!is_canonical(s) && choose_family(&c) < 0) || find_places(&c) < 0 ||
+    *out = (struct hf_gpt_naming){0};
+    if (check_config(&c, &heads) < 0 || (!has_gpt_names(s) && choose_family(&c) < 0) || find_places(&c) < 0 ||
         fill_slots(&c) < 0)
         goto out;
     if (!c.f)
-        c.arch = *slot_of(&c, -1, ROLE_POSITION) ? HF_GPT2 : HF_BLOOM;
+        c.arch = *gpt_role_slot(&c, -1, ROLE_POSITION) ? HF_GPT2 : HF_BLOOM;
     if (check_slots(&c) < 0)
         goto out;
     read_sizes(&c, heads);
-    settle_head(&c);
+    resolve_head_table(&c);
     out->names = whose_names(&c);
     rc = make_all(&c);
 out:
@@ -479,14 +481,14 @@ out:
     return rc;
 }
 
-static const struct tmap *weights_of(const struct param *p)
+static const struct tmap *param_weights_map(const struct param *p)
 {
     return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
 }
 
-int hf_canonical_check_head(const struct source *s, const struct hf_canonical *c, struct err *e)
+int gpt_names_check_head(const struct source *s, const struct hf_gpt_naming *c, struct err *e)
 {
-    const struct tmap *a = c->head ? weights_of(c->head) : NULL, *b = a ? weights_of(c->table) : NULL;
+    const struct tmap *a = c->head ? param_weights_map(c->head) : NULL, *b = a ? param_weights_map(c->table) : NULL;
     const int same = !a ? 1 : b ? hf_same_values(s, a, b, e) : 0;
 
     if (same == 0)

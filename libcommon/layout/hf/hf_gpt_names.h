@@ -14,10 +14,10 @@
 
 #include "libcommon/layout/layout.h"
 
-struct hf_canonical {
+struct hf_gpt_naming {
     /* convention of the files' names: "Transformers", "Megatron-core", "the pipeline engine" */
     const char *names;
-    const bool *turned;         /* per parameter: the map is stored as [in, out]; in the source's arena */
+    const bool *transposed;         /* per parameter: the map is stored as [in, out]; in the source's arena */
     int64_t heads;              /* attention heads; 0 if neither the caller nor the files give the number */
     double epsilon;             /* epsilon of the LayerNorms; 0 if the files do not give it */
     /* A head stored under a name of its own, which must equal the embedding `table`. NULL if there is none. */
@@ -25,8 +25,8 @@ struct hf_canonical {
     int n_buffers;              /* masks that are left out, because Transformers creates them when it loads a model */
 };
 
-/* Returns true if the source must be converted with hf_canonical_make() before it is trained. */
-bool hf_canonical_needed(const struct source *s);
+/* Returns true if the source must be converted with gpt_names_apply() before it is trained. */
+bool gpt_names_are_needed(const struct source *s);
 /*
  * Replace s->param with the canonical parameters and fill in s->config, as far as the shapes and config.json define
  * it. `heads` is the number that the user gave, or 0 for none. Returns -1 with ERR_DATA if a parameter is of no such
@@ -34,11 +34,11 @@ bool hf_canonical_needed(const struct source *s);
  * not fp32, bf16 or fp16, or if config.json describes a model with a different computation. Returns -1 with
  * ERR_USAGE if the number of heads is needed and unknown.
  */
-MUST_CHECK int hf_canonical_make(struct source *s, int64_t heads, struct hf_canonical *out, struct err *e);
+MUST_CHECK int gpt_names_apply(struct source *s, int64_t heads, struct hf_gpt_naming *out, struct err *e);
 /*
  * Check that the head equals the embedding byte by byte. Reads both, if there is a head. Returns -1 with ERR_DATA if
  * they differ.
  */
-MUST_CHECK int hf_canonical_check_head(const struct source *s, const struct hf_canonical *c, struct err *e);
+MUST_CHECK int gpt_names_check_head(const struct source *s, const struct hf_gpt_naming *c, struct err *e);
 
 #endif

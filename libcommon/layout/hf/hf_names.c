@@ -22,7 +22,7 @@ const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer)
     return r && r->hf[a].name ? r : NULL;
 }
 
-bool hf_is_turned(enum hf_arch a, const struct param_row *r)
+bool hf_is_transposed(enum hf_arch a, const struct param_row *r)
 {
     return r->hf[a].change == HF_TRANSPOSE || r->hf[a].change == HF_QKV_TRANSPOSE;
 }

@@ -22,7 +22,7 @@ int hf_arch_by_name(const char *name);          /* -1 if unknown */
  */
 const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer);
 /* Returns true for a matrix that the architecture stores as [in, out]. */
-bool hf_is_turned(enum hf_arch a, const struct param_row *r);
+bool hf_is_transposed(enum hf_arch a, const struct param_row *r);
 /*
  * Returns true if the name is that of the matrix before the logits, in any family. If the head is tied it is a
  * second name of the embedding, which Transformers leaves out and creates again when it loads. Without the embedding

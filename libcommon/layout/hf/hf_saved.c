@@ -101,7 +101,7 @@ struct saving {
     struct err *e;
 };
 
-static int refuse(const struct saving *x, const char *param, const char *why)
+static int refuse_saved_param(const struct saving *x, const char *param, const char *why)
 {
     err_data(x->e, x->s->path, ERR_NO_BYTE, "parameter %s: %s", param, why);
     return -1;
@@ -122,22 +122,22 @@ static const struct saved_name *names_of(const char *model)
  * Returns true if `name` ends with `end` at a word boundary: "lm_head.weight" and "model.lm_head.weight" end with
  * "lm_head.weight", "old_lm_head.weight" does not.
  */
-static bool ends_in(const char *name, const char *end)
+static bool ends_at_word_boundary(const char *name, const char *end)
 {
     const size_t n = strlen(name), k = strlen(end);
 
     return str_ends(name, end) && (n == k || *end == '.' || name[n - k - 1] == '.');
 }
 
-static const struct saved_name *find_name(const struct saving *x, const char *name)
+static const struct saved_name *find_saved_name(const struct saving *x, const char *name)
 {
     for (const struct saved_name *r = x->name; r && r->memory; r++)
-        if (ends_in(name, r->memory))
+        if (ends_at_word_boundary(name, r->memory))
             return r;
     return NULL;
 }
 
-static struct param *add_param(struct saving *x, const struct param *from)
+static struct param *add_saved_param(struct saving *x, const struct param *from)
 {
     ARRAY_ROOM(x->to, x->cap, x->n + 1);
     x->to[x->n] = *from;
@@ -154,7 +154,7 @@ static const char *disk_name(struct saving *x, const char *name, const struct sa
     return arena_fmt(x->s->arena, "%.*s%.*s%lld%s", before, name, (int)(mark - to), to, (long long)expert, mark + 1);
 }
 
-static struct tmap *part_of(struct saving *x, const struct tmap *m, uint64_t i, uint64_t n)
+static struct tmap *cut_saved_tensor_part(struct saving *x, const struct tmap *m, uint64_t i, uint64_t n)
 {
     return m ? tmap_parts(x->s->arena, &(struct tmap_part){ m, m->len / n * i, m->len / n }, 1) : NULL;
 }
@@ -163,19 +163,19 @@ static struct tmap *part_of(struct saving *x, const struct tmap *m, uint64_t i, 
 static int add_experts(struct saving *x, const struct param *p, const struct saved_name *r)
 {
     if (p->ndim != 3 || p->shape[1] % r->n)
-        return refuse(x, p->name, "is no [experts, rows, columns] of such a model");
+        return refuse_saved_param(x, p->name, "is no [experts, rows, columns] of such a model");
     for (int64_t expert = 0; expert < p->shape[0]; expert++)
         for (int k = 0; k < r->n; k++) {
-            struct param *to = add_param(x, p);
+            struct param *to = add_saved_param(x, p);
 
             to->name = disk_name(x, p->name, r, k, expert);
             to->ndim = 2;
             to->shape[0] = p->shape[1] / r->n;
             to->shape[1] = p->shape[2];
             for (int st = 0; st < STATE_N; st++)
-                to->state[st] = part_of(x, p->state[st], (uint64_t)(expert * r->n + k),
-                                        (uint64_t)(p->shape[0] * r->n));
-            to->copy = part_of(x, p->copy, (uint64_t)(expert * r->n + k), (uint64_t)(p->shape[0] * r->n));
+                to->state[st] = cut_saved_tensor_part(x, p->state[st], (uint64_t)(expert * r->n + k),
+                                                      (uint64_t)(p->shape[0] * r->n));
+            to->copy = cut_saved_tensor_part(x, p->copy, (uint64_t)(expert * r->n + k), (uint64_t)(p->shape[0] * r->n));
             memset(to->has_digest, 0, sizeof to->has_digest);
             memset(to->spelled, 0, sizeof to->spelled);
         }
@@ -184,14 +184,14 @@ static int add_experts(struct saving *x, const struct param *p, const struct sav
 
 /* ---- tied weights ---- */
 
-static bool is_table(const char *name)
+static bool is_tied_embedding_name(const char *name)
 {
     static const char *const ends[] = { "embed_tokens.weight", "wte.weight", "word_embeddings.weight",
                                         "embed_in.weight", "embeddings.weight", "tok_embeddings.weight",
                                         "shared.weight" };
 
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (ends_in(name, ends[i]))
+        if (ends_at_word_boundary(name, ends[i]))
             return true;
     return false;
 }
@@ -201,27 +201,28 @@ static const struct tied_name *tied_name_of(const char *name)
     const struct tied_name *found = NULL;
 
     for (size_t i = 0; i < sizeof tied_names / sizeof *tied_names; i++)
-        if (ends_in(name, tied_names[i].second) &&
+        if (ends_at_word_boundary(name, tied_names[i].second) &&
             (!found || strlen(tied_names[i].second) > strlen(found->second)))
             found = &tied_names[i];
     return found;
 }
 
 /* Returns the parameter that `p` is a second name of, or NULL if there is none. */
-static const struct param *first_of(const struct saving *x, const struct param *p, const struct tied_name *t)
+static const struct param *find_first_tied_param(const struct saving *x, const struct param *p,
+                                                 const struct tied_name *t)
 {
     for (int i = 0; i < x->s->n_params; i++) {
         const struct param *q = &x->s->param[i];
 
         if (q == p || q->shared_with || q->ndim != p->ndim || memcmp(q->shape, p->shape, sizeof p->shape) != 0)
             continue;
-        if (t->first ? ends_in(q->name, t->first) : is_table(q->name))
+        if (t->first ? ends_at_word_boundary(q->name, t->first) : is_tied_embedding_name(q->name))
             return q;
     }
     return NULL;
 }
 
-static const struct tmap *values_of(const struct param *p)
+static const struct tmap *saved_weights_map(const struct param *p)
 {
     return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
 }
@@ -230,12 +231,14 @@ static const struct tmap *values_of(const struct param *p)
 static int is_second(const struct saving *x, const struct param *p)
 {
     const struct tied_name *t = tied_name_of(p->name);
-    const struct param *first = t ? first_of(x, p, t) : NULL;
+    const struct param *first = t ? find_first_tied_param(x, p, t) : NULL;
     int same;
 
     if (!t || p->shared_with || !first)
         return t && p->shared_with;
-    same = values_of(p) && values_of(first) ? hf_same_values(x->s, values_of(p), values_of(first), x->e) : 1;
+    same = saved_weights_map(p) && saved_weights_map(first)
+               ? hf_same_values(x->s, saved_weights_map(p), saved_weights_map(first), x->e)
+               : 1;
     if (same == 0 && hf_is_head(p->name)) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "parameter %s: is not %s, to which config.json ties it "
                  "(tie_word_embeddings): --config tie_word_embeddings=false writes a model that has both", p->name,
@@ -249,7 +252,7 @@ static int is_second(const struct saving *x, const struct param *p)
 
 static int add_saved(struct saving *x, const struct param *p, bool tied)
 {
-    const struct saved_name *r = find_name(x, p->name);
+    const struct saved_name *r = find_saved_name(x, p->name);
     int second = tied ? is_second(x, p) : 0;
     struct param *to;
 
@@ -261,7 +264,7 @@ static int add_saved(struct saving *x, const struct param *p, bool tied)
     x->n_renamed += r != NULL;
     if (r && strchr(r->disk[0], '#'))
         return add_experts(x, p, r);
-    to = add_param(x, p);
+    to = add_saved_param(x, p);
     if (r) {
         to->name = disk_name(x, p->name, r, 0, 0);
         memset(to->spelled, 0, sizeof to->spelled);
@@ -269,13 +272,13 @@ static int add_saved(struct saving *x, const struct param *p, bool tied)
     return 0;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_saved_name(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 /* Refuse a folder that has a parameter under both its names. */
-static int check_twice(const struct saving *x)
+static int check_saved_names_unique(const struct saving *x)
 {
     const char **name = xmalloc(((size_t)x->n + 1) * sizeof *name);
     int rc = 0;
@@ -283,10 +286,10 @@ static int check_twice(const struct saving *x)
     for (int i = 0; i < x->n; i++)
         name[i] = x->to[i].name;
     if (x->n)
-        qsort(name, (size_t)x->n, sizeof *name, by_name);
+        qsort(name, (size_t)x->n, sizeof *name, by_saved_name);
     for (int i = 1; i < x->n && rc == 0; i++)
         if (strcmp(name[i - 1], name[i]) == 0)
-            rc = refuse(x, name[i], "is there under the name that it has in memory, too");
+            rc = refuse_saved_param(x, name[i], "is there under the name that it has in memory, too");
     free(name);
     return rc;
 }
@@ -305,7 +308,7 @@ int hf_saved_names(struct source *s, const json_t *config, bool tied, struct rep
     for (int i = 0; i < s->n_params && rc == 0; i++)
         rc = add_saved(&x, &s->param[i], tied);
     if (rc == 0 && x.n_renamed)
-        rc = check_twice(&x);
+        rc = check_saved_names_unique(&x);
     if (rc == 0 && (x.n_renamed || x.n_left_out)) {
         s->param = arena_alloc(s->arena, ((size_t)x.n + 1) * sizeof *s->param);
         memcpy(s->param, x.to, (size_t)x.n * sizeof *s->param);

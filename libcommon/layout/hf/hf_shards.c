@@ -29,20 +29,20 @@ struct fusion {
     int n_buffers;              /* buffers that are left out */
 };
 
-static int refuse(const struct fusion *x, const char *param, const char *why)
+static int refuse_fused_param(const struct fusion *x, const char *param, const char *why)
 {
     err_data(x->e, x->s->path, ERR_NO_BYTE, "%s: %s", param, why);
     return -1;
 }
 
-static enum state state_of(const struct param *p)
+static enum state fused_weight_state(const struct param *p)
 {
     return p->state[STATE_FP32] ? STATE_FP32 : STATE_BF16;
 }
 
 /* ---- select the parameters ---- */
 
-static int add_member(struct fusion *x, struct param *p)
+static int add_fusion_part(struct fusion *x, struct param *p)
 {
     struct family_hit h;
     char *why = NULL;
@@ -59,7 +59,7 @@ static int add_member(struct fusion *x, struct param *p)
         why = str_fmt("is of layer %d, config.json has %lld", h.layer, (long long)x->z->layers);
     }
     if (why) {
-        refuse(x, p->name, why);
+        refuse_fused_param(x, p->name, why);
         free(why);
         return -1;
     }
@@ -68,7 +68,7 @@ static int add_member(struct fusion *x, struct param *p)
 }
 
 /* Order of the model; parts of one parameter are adjacent. */
-static int by_place(const void *a, const void *b)
+static int by_fusion_place(const void *a, const void *b)
 {
     const struct fusion_part *x = a, *y = b;
 
@@ -80,7 +80,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Check that a rule which matches one part of one layer matches all parts of all layers. */
-static int check_rule(const struct fusion *x, const struct family_rule *r)
+static int check_fusion_rule_complete(const struct fusion *x, const struct family_rule *r)
 {
     const int n = (family_place(x->f, r) == 0 ? (int)x->z->layers : 1) * r->n_parts;
     int due = 0, n_met = 0;
@@ -92,20 +92,20 @@ static int check_rule(const struct fusion *x, const struct family_rule *r)
         }
     if (n_met == 0 || due == n)
         return 0;
-    return refuse(x, family_layer_name(x->s->arena, r->part[due % r->n_parts], due / r->n_parts),
+    return refuse_fused_param(x, family_layer_name(x->s->arena, r->part[due % r->n_parts], due / r->n_parts),
                   "is not there, others of its kind are");
 }
 
 static int check_members(const struct fusion *x)
 {
     for (int i = 1; i < x->n; i++)
-        if (by_place(&x->member[i - 1], &x->member[i]) == 0) {
+        if (by_fusion_place(&x->member[i - 1], &x->member[i]) == 0) {
             err_data(x->e, x->s->path, ERR_NO_BYTE, "%s and %s: both are the same parameter",
                      x->member[i - 1].from->name, x->member[i].from->name);
             return -1;
         }
     for (int i = 0; i < family_n(x->f); i++)
-        if (check_rule(x, family_at(x->f, i)) < 0)
+        if (check_fusion_rule_complete(x, family_at(x->f, i)) < 0)
             return -1;
     return 0;
 }
@@ -114,20 +114,21 @@ static int check_members(const struct fusion *x)
  * Check that all tensors have one floating-point type, because Megatron's weights have one type, and that each is
  * stored in order.
  */
-static int check_types(const struct fusion *x)
+static int check_fused_dtypes(const struct fusion *x)
 {
     const struct param *first = x->member[0].from;
-    const enum dtype t = first->state[state_of(first)]->dtype;
+    const enum dtype t = first->state[fused_weight_state(first)]->dtype;
 
     if (!dtype_is_float(t))
-        return refuse(x, first->name, "is of no floating-point type");
+        return refuse_fused_param(x, first->name, "is of no floating-point type");
     for (int i = 0; i < x->n && x->s->kind == LAYOUT_HF; i++)
-        if (x->member[i].from->state[state_of(x->member[i].from)]->slice->n_extents > 1)
-            return refuse(x, x->member[i].from->name, "does not lie in order: export-hf writes a folder in which it "
-                          "does");
+        if (x->member[i].from->state[fused_weight_state(x->member[i].from)]->slice->n_extents > 1)
+            return refuse_fused_param(x, x->member[i].from->name,
+                                      "does not lie in order: export-hf writes a folder in which it "
+                                      "does");
     for (int i = 1; i < x->n; i++) {
         const struct param *p = x->member[i].from;
-        const enum dtype other = p->state[state_of(p)]->dtype;
+        const enum dtype other = p->state[fused_weight_state(p)]->dtype;
 
         if (other == t)
             continue;
@@ -140,18 +141,18 @@ static int check_types(const struct fusion *x)
 
 /* ---- the head ---- */
 
-static bool is_head(const struct family_rule *r)
+static bool is_fusion_head_rule(const struct family_rule *r)
 {
     return r->merge == MERGE_VOCAB && hf_is_head(r->part[0]);
 }
 
 static struct extent *extent_of(const struct param *p)
 {
-    return p->state[state_of(p)]->slice->extent;
+    return p->state[fused_weight_state(p)]->slice->extent;
 }
 
 /* Returns 1 if a stored head is the embedding, 0 if it is separate, and -1 if config.json ties it but it differs. */
-static int is_tied(const struct fusion *x, const struct param *head, const struct param *table)
+static int check_head_is_tied(const struct fusion *x, const struct param *head, const struct param *table)
 {
     int same;
 
@@ -163,11 +164,12 @@ static int is_tied(const struct fusion *x, const struct param *head, const struc
         return 0;
     same = hf_same_bytes(x->s, extent_of(head), extent_of(table), x->e);
     if (same == 0)
-        return refuse(x, head->name, "is not the embedding, to which config.json ties it (tie_word_embeddings)");
+        return refuse_fused_param(x, head->name,
+                                  "is not the embedding, to which config.json ties it (tie_word_embeddings)");
     return same;
 }
 
-static int settle_head(struct fusion *x)
+static int resolve_fused_head(struct fusion *x)
 {
     static const char apart[] = "the head is not the embedding: Megatron takes it with "
                                 "--untie-embeddings-and-output-weights";
@@ -176,7 +178,7 @@ static int settle_head(struct fusion *x)
     int head = -1, tied = 1;
 
     for (int i = 0; i < family_n(x->f); i++)
-        rule = is_head(family_at(x->f, i)) ? family_at(x->f, i) : rule;
+        rule = is_fusion_head_rule(family_at(x->f, i)) ? family_at(x->f, i) : rule;
     for (int i = 0; i < x->n; i++)
         if (x->member[i].rule == rule)
             head = i;
@@ -185,9 +187,9 @@ static int settle_head(struct fusion *x)
     if (!rule)
         return 0;
     if (head < 0 && x->z->tied == 0)
-        return refuse(x, rule->part[0], "is not there, and config.json does not tie it to the embedding");
+        return refuse_fused_param(x, rule->part[0], "is not there, and config.json does not tie it to the embedding");
     if (head >= 0)
-        tied = is_tied(x, x->member[head].from, table);
+        tied = check_head_is_tied(x, x->member[head].from, table);
     if (tied < 0)
         return -1;
     if (head >= 0 && tied) {
@@ -204,11 +206,11 @@ static int settle_head(struct fusion *x)
  * Attach the manifest's CRC of a whole tensor to its record, so that it is checked when the record is read, whatever
  * parameter the tensor becomes a part of.
  */
-static void check_records(const struct fusion *x)
+static void attach_manifest_crcs(const struct fusion *x)
 {
     for (int i = 0; i < x->n; i++) {
         struct param *p = x->member[i].from;
-        const enum state st = state_of(p);
+        const enum state st = fused_weight_state(p);
         const struct extent *t = extent_of(p);
         struct record r = *files_record(x->s->files, t->record);
 
@@ -223,7 +225,10 @@ static void check_records(const struct fusion *x)
 
 static struct hf_stored stored_as(const struct param *p)
 {
-    struct hf_stored t = { .name = p->name, .full = p->name, .dtype = p->state[state_of(p)]->dtype, .ndim = p->ndim,
+    struct hf_stored t = { .name = p->name,
+                           .full = p->name,
+                           .dtype = p->state[fused_weight_state(p)]->dtype,
+                           .ndim = p->ndim,
                            .x = *extent_of(p) };
 
     memcpy(t.shape, p->shape, sizeof t.shape);
@@ -231,7 +236,7 @@ static struct hf_stored stored_as(const struct param *p)
 }
 
 /* Transpose the matrices that are stored as [in, out] to [out, in]. A dry run replaces them with zeros. */
-static int turn_matrices(struct fusion *x)
+static int transpose_fused_matrices(struct fusion *x)
 {
     struct hf_stored *from = xcalloc((size_t)x->n + 1, sizeof *from);
     struct hf_matrix *m = xcalloc((size_t)x->n + 1, sizeof *m);
@@ -239,12 +244,12 @@ static int turn_matrices(struct fusion *x)
 
     for (int i = 0; i < x->n && rc == 0; i++) {
         struct param *p = x->member[i].from;
-        struct tmap **map = &p->state[state_of(p)];
+        struct tmap **map = &p->state[fused_weight_state(p)];
 
-        if (!x->member[i].rule->turned)
+        if (!x->member[i].rule->transposed)
             continue;
         if (p->ndim != 2)
-            rc = refuse(x, p->name, "is no matrix, its rule turns it");
+            rc = refuse_fused_param(x, p->name, "is no matrix, its rule turns it");
         from[n] = stored_as(p);
         m[n] = (struct hf_matrix){ &from[n], map };
         n++;
@@ -277,7 +282,8 @@ static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct 
 
     for (int i = 0; i < m->rule->n_parts; i++)
         if (m[i].from->shape[0] != (apart ? rows[i] : rows[0] + rows[1] + rows[2]))
-            return refuse(x, m[i].from->name, "its rows do not follow from config.json's heads, groups and lanes");
+            return refuse_fused_param(x, m[i].from->name,
+                                      "its rows do not follow from config.json's heads, groups and lanes");
     for (int64_t g = 0; g < z->groups; g++)
         for (int kind = 0; kind < 3; kind++) {
             const int64_t each = kind ? z->lanes : q * z->lanes;
@@ -292,24 +298,24 @@ static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct 
  * Choose the rows of the parts that make up a parameter, in order. `row` must have room for 3 * groups entries.
  * Returns the number of entries, or -1 if the shapes do not fit.
  */
-static int choose_rows(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
+static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
 {
     const struct param *first = m->from;
 
     for (int i = 0; i < m->rule->n_parts; i++) {
         const struct param *p = m[i].from;
 
-        if (p->ndim < 1 || p->ndim != first->ndim || p->shape[0] < 1 || p->state[state_of(p)]->len == 0 ||
+        if (p->ndim < 1 || p->ndim != first->ndim || p->shape[0] < 1 || p->state[fused_weight_state(p)]->len == 0 ||
             (p->ndim > 1 && memcmp(p->shape + 1, first->shape + 1, (size_t)(p->ndim - 1) * sizeof *p->shape) != 0))
-            return refuse(x, p->name, "its shape does not fit the others that it goes together with");
+            return refuse_fused_param(x, p->name, "its shape does not fit the others that it goes together with");
         if (m->rule->merge == MERGE_CAT0_HALVES && p->shape[0] != first->shape[0])
-            return refuse(x, p->name, "has other rows than the other half");
+            return refuse_fused_param(x, p->name, "has other rows than the other half");
         row[i] = (struct fusion_rows){ i, 0, p->shape[0] };
     }
     if (m->rule->qkv)
         return fuse_qkv(x, m, row);
     if (m->rule->merge == MERGE_VOCAB && first->shape[0] != x->z->vocab)
-        return refuse(x, first->name, "its rows are not config.json's vocab_size");
+        return refuse_fused_param(x, first->name, "its rows are not config.json's vocab_size");
     return m->rule->n_parts;
 }
 
@@ -320,7 +326,7 @@ static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, co
 
     for (int i = 0; i < n; i++) {
         const struct param *p = m[row[i].of].from;
-        const struct tmap *map = p->state[state_of(p)];
+        const struct tmap *map = p->state[fused_weight_state(p)];
         const uint64_t bytes = map->len / (uint64_t)p->shape[0];
 
         part[i] = (struct tmap_part){ map, (uint64_t)row[i].at * bytes, (uint64_t)row[i].n * bytes };
@@ -331,11 +337,11 @@ static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, co
 }
 
 /* Make the parameter whose parts begin at m. */
-static int make_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
+static int make_fused_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
 {
     struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups, sizeof *row);
-    const int n = choose_rows(x, m, row);
-    const enum state st = state_of(m->from);
+    const int n = choose_fused_rows(x, m, row);
+    const enum state st = fused_weight_state(m->from);
 
     *to = *m->from;
     to->name = family_layer_name(x->s->arena, family_core_name(m->rule), m->layer);
@@ -359,7 +365,7 @@ static int make_param(const struct fusion *x, const struct fusion_part *m, struc
     return n < 0 ? -1 : 0;
 }
 
-static int check_rows(const struct fusion *x)
+static int check_repeated_vocab_rows(const struct fusion *x)
 {
     const int64_t rows = x->o->repeat_to;
 
@@ -369,7 +375,7 @@ static int check_rows(const struct fusion *x)
     return -1;
 }
 
-static void tell(const struct fusion *x)
+static void report_fusion_notes(const struct fusion *x)
 {
     if (x->n_buffers)
         report_add(x->notes, SEV_NOTE, "buffers", NULL, ERR_NO_BYTE, NULL,
@@ -385,27 +391,27 @@ int hf_to_shards(struct source *s, const struct family *f, const struct hf_sizes
 {
     struct fusion x = { .s = s, .f = f, .z = z, .o = o, .notes = notes, .e = e };
     struct param *to = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *to);
-    int rc = check_rows(&x), n = 0;
+    int rc = check_repeated_vocab_rows(&x), n = 0;
 
     x.member = xcalloc((size_t)s->n_params + 1, sizeof *x.member);
     for (int i = 0; i < s->n_params && rc == 0; i++)
-        rc = add_member(&x, &s->param[i]);
+        rc = add_fusion_part(&x, &s->param[i]);
     if (rc == 0 && x.n == 0)
-        rc = refuse(&x, "config.json", "there is no tensor of the model");
+        rc = refuse_fused_param(&x, "config.json", "there is no tensor of the model");
     if (rc == 0)
-        qsort(x.member, (size_t)x.n, sizeof *x.member, by_place);
-    if (rc == 0 && (check_members(&x) < 0 || check_types(&x) < 0 || settle_head(&x) < 0))
+        qsort(x.member, (size_t)x.n, sizeof *x.member, by_fusion_place);
+    if (rc == 0 && (check_members(&x) < 0 || check_fused_dtypes(&x) < 0 || resolve_fused_head(&x) < 0))
         rc = -1;
     if (rc == 0) {
-        check_records(&x);
-        rc = turn_matrices(&x);
+        attach_manifest_crcs(&x);
+        rc = transpose_fused_matrices(&x);
     }
     for (int i = 0; i < x.n && rc == 0; i += x.member[i].rule->n_parts)
-        rc = make_param(&x, &x.member[i], &to[n++]);
+        rc = make_fused_param(&x, &x.member[i], &to[n++]);
     free(x.member);
     if (rc < 0)
         return -1;
-    tell(&x);
+    report_fusion_notes(&x);
     s->param = to;
     s->n_params = n;
     s->names = arena_alloc(s->arena, sizeof *s->names);

@@ -29,7 +29,7 @@ struct hfs {
 
 /* ---- before the plan runs ---- */
 
-static uint64_t estimate(const struct sink *k, const struct source *s)
+static uint64_t hf_sink_estimate(const struct sink *k, const struct source *s)
 {
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
     uint64_t bytes = 1 << 20;           /* configs, index, manifest */
@@ -42,8 +42,8 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
     return bytes;
 }
 
-static struct plan_item *add_item(struct sink *k, int tensor, const struct tmap *m, uint64_t len, uint64_t at,
-                                  struct plan *plan)
+static struct plan_item *hf_add_plan_item(struct sink *k, int tensor, const struct tmap *m, uint64_t len, uint64_t at,
+                                          struct plan *plan)
 {
     struct hfs *w = k->priv;
     const struct hf_tensor *t = &w->t->tensor[tensor];
@@ -73,7 +73,7 @@ static void plan_transposed(struct sink *k, int tensor, struct plan *plan)
         uint64_t n = min_u64(most, cols - c);
         const struct tmap *m = n == cols ? t->map : tmap_slice_columns(w->arena, t->map, cols * in, c * in, n * in);
 
-        add_item(k, tensor, m, m->len, c * rows * out, plan)->transpose_row = n * in;
+        hf_add_plan_item(k, tensor, m, m->len, c * rows * out, plan)->transpose_row = n * in;
     }
 }
 
@@ -81,14 +81,14 @@ static void plan_tensor(struct sink *k, int tensor, struct plan *plan)
 {
     const struct hf_tensor *t = &((struct hfs *)k->priv)->t->tensor[tensor];
 
-    if (t->turned)
+    if (t->transposed)
         plan_transposed(k, tensor, plan);
     else if (t->len > 0)
-        add_item(k, tensor, t->map, t->len / (uint64_t)dtype_size(t->dtype) * (uint64_t)dtype_size(t->map->dtype), 0,
-                 plan);
+        hf_add_plan_item(k, tensor, t->map,
+                         t->len / (uint64_t)dtype_size(t->dtype) * (uint64_t)dtype_size(t->map->dtype), 0, plan);
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+static int hf_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     struct hfs *w = k->priv;
     const struct hf_target *t = w->t;
@@ -108,7 +108,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     return 0;
 }
 
-static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+static int hf_sink_item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
     const struct hf_item *it = pi->user;
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
@@ -160,7 +160,7 @@ static int write_headers(struct sink *k, int file, const uint32_t *crc, struct e
     return rc;
 }
 
-static int write_text(const char *dir, const char *name, char *text, struct err *e)
+static int write_hf_text_file(const char *dir, const char *name, char *text, struct err *e)
 {
     char *path = path_join(dir, name);
     int rc = file_replace(path, text, strlen(text), e);
@@ -170,7 +170,7 @@ static int write_text(const char *dir, const char *name, char *text, struct err 
     return rc;
 }
 
-static int write_index(const struct sink *k, struct err *e)
+static int write_hf_index(const struct sink *k, struct err *e)
 {
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
     json_t *map = json_object(), *o;
@@ -183,12 +183,12 @@ static int write_index(const struct sink *k, struct err *e)
     for (int i = 0; i < t->n_tensors; i++)
         json_object_set_new(map, t->tensor[i].name, json_string(t->file[t->tensor[i].file].name));
     o = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)t->tensor_bytes, "weight_map", map);
-    rc = write_text(k->dir, hf_index_name(t), hf_json_text(o), e);
+    rc = write_hf_text_file(k->dir, hf_index_name(t), hf_json_text(o), e);
     json_decref(o);
     return rc;
 }
 
-static void tell_flushed(const struct sink *k, struct plan *plan)
+static void report_fp16_losses(const struct sink *k, struct plan *plan)
 {
     uint64_t flushed = 0, infinite = 0;
     char *text;
@@ -210,7 +210,8 @@ static void tell_flushed(const struct sink *k, struct plan *plan)
 enum { CHUNK = 1 << 20 };
 
 /* Read a written tensor and check its CRC. buf must have CHUNK bytes. */
-static int check_tensor(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf, struct err *e)
+static int check_written_tensor_crc(struct files *f, int file, const struct hf_tensor *x, uint32_t crc, char *buf,
+                                    struct err *e)
 {
     uint32_t got = 0;
 
@@ -247,7 +248,7 @@ static int check_header(struct files *f, int file, const struct hf_target *t, in
     return same ? 0 : -1;
 }
 
-static int read_back(const struct sink *k, const uint32_t *crc, struct err *e)
+static int verify_written_hf_files(const struct sink *k, const uint32_t *crc, struct err *e)
 {
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
     struct files *f = files_new();
@@ -261,7 +262,7 @@ static int read_back(const struct sink *k, const uint32_t *crc, struct err *e)
         rc = file < 0 ? -1 : t->q.format == HF_SAFETENSORS ? check_header(f, file, t, i, e) : 0;
         for (int j = 0; j < t->n_tensors && rc == 0; j++)
             if (t->tensor[j].file == i)
-                rc = check_tensor(f, file, &t->tensor[j], crc[j], buf, e);
+                rc = check_written_tensor_crc(f, file, &t->tensor[j], crc[j], buf, e);
         free(path);
     }
     free(buf);
@@ -276,16 +277,17 @@ static int write_configs(const struct sink *k, struct err *e)
     int rc = 0;
 
     if (own)
-        rc = write_text(k->dir, "config.json", hf_json_text(own), e);
+        rc = write_hf_text_file(k->dir, "config.json", hf_json_text(own), e);
     json_decref(own);
     if (t->q.named || rc < 0)
         return rc;
-    rc = write_text(k->dir, "config.json", hf_config_text(&t->q.config, t->q.override), e);
+    rc = write_hf_text_file(k->dir, "config.json", hf_config_text(&t->q.config, t->q.override), e);
     return rc < 0 ? rc
-                  : write_text(k->dir, "generation_config.json", hf_generation_text(&t->q.config, t->q.override), e);
+                  : write_hf_text_file(k->dir, "generation_config.json",
+                                       hf_generation_text(&t->q.config, t->q.override), e);
 }
 
-static int finish(struct sink *k, struct plan *plan, struct err *e)
+static int hf_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 {
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
     uint32_t *crc = tensor_crcs(t, plan);
@@ -294,22 +296,22 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
     for (int i = 0; i < t->n_files && rc == 0; i++)
         rc = write_headers(k, i, crc, e);
     if (rc == 0)
-        rc = write_index(k, e);
+        rc = write_hf_index(k, e);
     if (rc == 0)
         rc = write_configs(k, e);
     if (rc == 0 && t->q.tokenizer)
         rc = hf_tokenizer_copy(t->q.tokenizer, k->dir, e);
     if (rc == 0 && t->q.verify)
-        rc = read_back(k, crc, e);
+        rc = verify_written_hf_files(k, crc, e);
     if (rc == 0)
-        tell_flushed(k, plan);
+        report_fp16_losses(k, plan);
     free(crc);
     return rc;
 }
 
 /* ---- digests of the tensors as written, under their written names ---- */
 
-static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
+static int hf_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
     const struct hf_target *t = ((struct hfs *)k->priv)->t;
     struct sink_tensor *x = xcalloc((size_t)t->n_tensors + 1, sizeof *x);
@@ -330,7 +332,7 @@ static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor *
 
 /* ---- the sink ---- */
 
-static void close_sink(struct sink *k)
+static void hf_sink_close(struct sink *k)
 {
     struct hfs *w = k->priv;
 
@@ -342,8 +344,13 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    .name = "hf", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
-    .estimate = estimate, .tensors = tensors,
+    .name = "hf",
+    .prepare = hf_sink_prepare,
+    .item_done = hf_sink_item_done,
+    .finish = hf_sink_finish,
+    .close = hf_sink_close,
+    .estimate = hf_sink_estimate,
+    .tensors = hf_sink_tensors,
 };
 
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)

@@ -28,7 +28,7 @@ struct hf_request {
     bool verify;                        /* read everything back before the folder is published */
     /* any model: tensors keep their names and shapes; only config.dtype is used from config */
     bool named;
-    const bool *turned;                 /* named: per parameter, true if stored as [in, out]; NULL if none is */
+    const bool *transposed;                 /* named: per parameter, true if stored as [in, out]; NULL if none is */
     bool as_is;                         /* named: each tensor keeps its dtype */
     const json_t *config_json;          /* named: config.json before overrides; NULL if none is written */
     const json_t *override;             /* keys that override config.json, or NULL; must outlive the target */
@@ -39,7 +39,7 @@ struct hf_request {
 struct hf_tensor {
     const char *name;
     const struct param_row *row;        /* NULL for a model without a parameter table */
-    bool turned;                        /* stored as [in, out]: rows of the map are columns */
+    bool transposed;                        /* stored as [in, out]: rows of the map are columns */
     int param;                          /* index in the source */
     enum state state;                   /* the state that it is made from */
     const struct tmap *map;             /* map of that state, rows in their new order */

@@ -19,7 +19,7 @@ struct hf_image {
     struct pt_image *pt;                /* .bin */
 };
 
-static int place_of(const struct hf_image *im, int tensor)
+static int image_tensor_index(const struct hf_image *im, int tensor)
 {
     int i = 0;
 
@@ -111,13 +111,13 @@ uint64_t hf_image_size(const struct hf_image *im)
 
 uint64_t hf_image_at(const struct hf_image *im, int tensor)
 {
-    return im->at[place_of(im, tensor)];
+    return im->at[image_tensor_index(im, tensor)];
 }
 
 void hf_image_set_crc(struct hf_image *im, int tensor, uint32_t crc)
 {
     if (im->pt)
-        pt_image_set_crc(im->pt, place_of(im, tensor), crc);
+        pt_image_set_crc(im->pt, image_tensor_index(im, tensor), crc);
 }
 
 int hf_image_write(struct hf_image *im, int fd)

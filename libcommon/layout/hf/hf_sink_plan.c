@@ -18,7 +18,7 @@ struct layers {
     int final;                          /* layer number of the last LayerNorm; -1 if there is none */
 };
 
-static int by_number(const void *a, const void *b)
+static int by_block_number(const void *a, const void *b)
 {
     return *(const int *)a - *(const int *)b;
 }
@@ -27,7 +27,7 @@ static int by_number(const void *a, const void *b)
  * Find the layers. A block's index is the rank of its number; numbers begin at 2 or 3. The number of the last
  * LayerNorm may or may not follow the last block directly.
  */
-static int find_layers(const struct hf_target *t, struct layers *l, struct err *e)
+static int find_exported_layers(const struct hf_target *t, struct layers *l, struct err *e)
 {
     const struct source *s = t->src;
     int n = 0;
@@ -48,7 +48,7 @@ static int find_layers(const struct hf_target *t, struct layers *l, struct err *
             l->final = layer;
     }
     if (n)
-        qsort(l->number, (size_t)n, sizeof *l->number, by_number);
+        qsort(l->number, (size_t)n, sizeof *l->number, by_block_number);
     for (int i = 0; i < n; i++)
         if (i == 0 || l->number[i] != l->number[i - 1])
             l->number[l->n++] = l->number[i];
@@ -76,7 +76,8 @@ static bool is_bad_table(const struct source *s, const struct param_row *r, cons
     return p->shape[0] != s->config.max_positions || (!ours && !told && s->topo.pp > 1);
 }
 
-static int check_shape(const struct hf_target *t, const struct param_row *r, const struct param *p, struct err *e)
+static int check_exported_shape(const struct hf_target *t, const struct param_row *r, const struct param *p,
+                                struct err *e)
 {
     /* The vocabulary is not checked: some universal forms hold no padding rows. */
     const struct param_dims dims = { p->shape[0], t->q.config.positions, t->q.config.hidden, t->q.config.ffn };
@@ -126,23 +127,23 @@ static const struct tmap *reorder_rows(const struct hf_target *t, const struct t
     return to;
 }
 
-static int take_tensor(struct hf_target *t, const struct param_row *r, int block, int layer, struct err *e)
+static int add_exported_tensor(struct hf_target *t, const struct param_row *r, int block, int layer, struct err *e)
 {
     struct hf_tensor *to = &t->tensor[t->n_tensors++];
     char *name = hf_param_name(r, layer), *hf = hf_name(t->q.config.arch, r, block, !t->q.bare_names);
     const struct param *p = source_param(t->src, name);
     enum hf_arch arch = t->q.config.arch;
-    bool flip = hf_is_turned(arch, r);
+    bool flip = hf_is_transposed(arch, r);
     int rc = -1;
 
     if (!p) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is not there: the model needs it", name);
         goto out;
     }
-    if (check_shape(t, r, p, e) < 0)
+    if (check_exported_shape(t, r, p, e) < 0)
         goto out;
     *to = (struct hf_tensor){ .name = arena_fmt(t->arena, "%s", hf), .row = r, .param = (int)(p - t->src->param),
-                              .turned = flip, .ndim = r->ndim, .dtype = t->q.config.dtype };
+                              .transposed = flip, .ndim = r->ndim, .dtype = t->q.config.dtype };
     to->map = choose_state(t, p, &to->state);
     if (!to->map || plan_op_of(to->map->dtype, t->q.config.dtype) < 0) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
@@ -172,27 +173,27 @@ out:
     return rc;
 }
 
-static int take_place(struct hf_target *t, enum param_place place, int block, int layer, struct err *e)
+static int add_exported_place(struct hf_target *t, enum param_place place, int block, int layer, struct err *e)
 {
     for (int r = 0; r < ROLE_N; r++)
         if (param_row(r)->place == place && param_row(r)->hf[t->q.config.arch].name &&
-            take_tensor(t, param_row(r), block, layer, e) < 0)
+            add_exported_tensor(t, param_row(r), block, layer, e) < 0)
             return -1;
     return 0;
 }
 
-static int take_tensors(struct hf_target *t, struct err *e)
+static int add_exported_tensors(struct hf_target *t, struct err *e)
 {
     struct layers l;
-    int rc = find_layers(t, &l, e);
+    int rc = find_exported_layers(t, &l, e);
 
     t->tensor = arena_alloc(t->arena, (size_t)ROLE_N * (size_t)(l.n + 2) * sizeof *t->tensor);
     if (rc == 0)
-        rc = take_place(t, PLACE_EMBEDDING, -1, -1, e);
+        rc = add_exported_place(t, PLACE_EMBEDDING, -1, -1, e);
     for (int k = 0; k < l.n && rc == 0; k++)
-        rc = take_place(t, PLACE_BLOCK, k, l.number[k], e);
+        rc = add_exported_place(t, PLACE_BLOCK, k, l.number[k], e);
     if (rc == 0)
-        rc = take_place(t, PLACE_FINAL, -1, l.final, e);
+        rc = add_exported_place(t, PLACE_FINAL, -1, l.final, e);
     free(l.number);
     if (rc == 0 && t->n_tensors != t->src->n_params) {
         err_data(e, t->src->path, ERR_NO_BYTE, "%d parameters, the model has %d", t->src->n_params, t->n_tensors);
@@ -219,15 +220,15 @@ static enum dtype named_dtype(const struct hf_target *t, const struct param *p, 
     return dtype_is_weight(m->dtype) || dtype_is_complex(m->dtype) ? DTYPE_N : m->dtype;
 }
 
-static int take_named(struct hf_target *t, int param, struct err *e)
+static int add_named_tensor(struct hf_target *t, int param, struct err *e)
 {
     const struct param *p = &t->src->param[param];
     struct hf_tensor *to = &t->tensor[t->n_tensors++];
 
     *to = (struct hf_tensor){ .name = p->name, .param = param, .ndim = p->ndim,
-                              .turned = t->q.turned && t->q.turned[param] && p->ndim == 2 };
+                              .transposed = t->q.transposed && t->q.transposed[param] && p->ndim == 2 };
     for (int d = 0; d < p->ndim; d++)
-        to->shape[d] = p->shape[to->turned ? p->ndim - 1 - d : d];
+        to->shape[d] = p->shape[to->transposed ? p->ndim - 1 - d : d];
     to->map = choose_state(t, p, &to->state);
     if (!to->map) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: has no weights", p->name);
@@ -253,7 +254,7 @@ static int take_named(struct hf_target *t, int param, struct err *e)
  * Add all parameters. A head that is the embedding is left out, as in Transformers, because the configuration ties
  * them. For other shared weights the expected name is unknown, so all names are written.
  */
-static int take_all(struct hf_target *t, struct report *notes, struct err *e)
+static int add_named_tensors(struct hf_target *t, struct report *notes, struct err *e)
 {
     int n_shared = 0;
 
@@ -262,7 +263,7 @@ static int take_all(struct hf_target *t, struct report *notes, struct err *e)
         bool left_out = t->src->param[i].shared_with && hf_is_head(t->src->param[i].name);
 
         n_shared += left_out;
-        if (!left_out && take_named(t, i, e) < 0)
+        if (!left_out && add_named_tensor(t, i, e) < 0)
             return -1;
     }
     if (n_shared)
@@ -334,7 +335,7 @@ static void name_files(struct hf_target *t)
         t->file[t->tensor[i].file].n++;
 }
 
-static int place_tensors(struct hf_target *t, struct err *e)
+static int lay_out_hf_tensors(struct hf_target *t, struct err *e)
 {
     for (int i = 0; i < t->n_files; i++) {
         struct hf_image *im = hf_image_new(t, i, e);
@@ -359,7 +360,7 @@ const char *hf_index_name(const struct hf_target *t)
 
 /* ---- the target ---- */
 
-static int settle_vocab(struct hf_target *t, struct report *notes, struct err *e)
+static int resolve_exported_vocab(struct hf_target *t, struct report *notes, struct err *e)
 {
     const struct param *p = source_param(t->src, param_embedding_name(ROLE_WORD));
     int64_t rows = p ? p->shape[0] : 0;
@@ -430,7 +431,7 @@ json_t *hf_target_config(const struct hf_target *t)
     return own;
 }
 
-static void note_states(const struct hf_target *t, struct report *notes)
+static void report_exported_states(const struct hf_target *t, struct report *notes)
 {
     int n_masters = 0, n_converted = 0;
     enum dtype from = DTYPE_F32;
@@ -458,16 +459,17 @@ struct hf_target *hf_target_new(const struct source *s, const struct hf_request 
     t->arena = arena_new(0);
     t->src = s;
     t->q = *q;
-    if (q->named ? take_all(t, notes, e) < 0 : settle_vocab(t, notes, e) < 0 || take_tensors(t, e) < 0)
+    if (q->named ? add_named_tensors(t, notes, e) < 0
+                 : resolve_exported_vocab(t, notes, e) < 0 || add_exported_tensors(t, e) < 0)
         goto failed;
     if (q->per_layer)
         share_by_layer(t);
     else
         share_by_size(t);
     name_files(t);
-    if (place_tensors(t, e) < 0)
+    if (lay_out_hf_tensors(t, e) < 0)
         goto failed;
-    note_states(t, notes);
+    report_exported_states(t, notes);
     return t;
 failed:
     hf_target_free(t);

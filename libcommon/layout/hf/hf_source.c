@@ -32,7 +32,7 @@ struct opening {
 /* ---- names ---- */
 
 /* Check a stored head. Megatron's head is the embedding, so a head that is written must equal it. */
-static int check_head(struct opening *x)
+static int check_imported_head(struct opening *x)
 {
     struct hf_stored *head = hf_folder_find(&x->folder, PARAM_HEAD);
     const struct hf_stored *table = hf_folder_find(&x->folder, param_row(ROLE_WORD)->hf[x->c.arch].name);
@@ -61,10 +61,10 @@ static int64_t dimension(const struct hf_config *c, char letter)
 void hf_stored_shape(const struct param_row *r, const struct hf_config *c, int64_t shape[TENSOR_MAX_DIM])
 {
     for (int d = 0; d < r->ndim; d++)
-        shape[d] = dimension(c, r->dims[hf_is_turned(c->arch, r) ? r->ndim - 1 - d : d]);
+        shape[d] = dimension(c, r->dims[hf_is_transposed(c->arch, r) ? r->ndim - 1 - d : d]);
 }
 
-static int check_tensor(struct opening *x, const struct param_row *r, const struct hf_stored *t)
+static int check_imported_tensor(struct opening *x, const struct param_row *r, const struct hf_stored *t)
 {
     struct strbuf want = {0}, got = {0};
     bool right = t->ndim == r->ndim;
@@ -99,7 +99,7 @@ static int check_tensor(struct opening *x, const struct param_row *r, const stru
 /* ---- parameters ---- */
 
 /* Reorder rows from (kind, head, lane) back to (head, kind, lane). */
-static struct tmap *restore_rows(struct opening *x, const struct tmap *m)
+static struct tmap *restore_imported_qkv_rows(struct opening *x, const struct tmap *m)
 {
     int64_t n = x->c.n_heads;
     struct arena *scratch = arena_new(0);
@@ -120,7 +120,7 @@ static void set_states(struct opening *x, struct param *p, struct tmap *m)
     p->state[STATE_BF16] = x->stored ? m : NULL;
 }
 
-static int take_param(struct opening *x, const struct param_row *r, int block, int layer)
+static int add_imported_param(struct opening *x, const struct param_row *r, int block, int layer)
 {
     char *hf = hf_name(x->c.arch, r, block, false), *name = hf_param_name(r, layer);
     struct hf_stored *t = hf_folder_find(&x->folder, hf);
@@ -131,14 +131,14 @@ static int take_param(struct opening *x, const struct param_row *r, int block, i
         err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s is missing", hf);
         goto out;
     }
-    if (check_tensor(x, r, t) < 0)
+    if (check_imported_tensor(x, r, t) < 0)
         goto out;
     t->used = true;
     *p = (struct param){ .name = arena_fmt(x->s->arena, "%s", name), .ndim = r->ndim, .merge = merge_rule_of(name),
                          .stage = 0, .group = -1 };
     for (int d = 0; d < r->ndim; d++)
         p->shape[d] = dimension(&x->c, r->dims[d]);
-    if (hf_is_turned(x->c.arch, r)) {
+    if (hf_is_transposed(x->c.arch, r)) {
         x->matrix_row[x->n_matrices] = r;
         x->matrix_param[x->n_matrices] = p;
         x->matrix[x->n_matrices++] = (struct hf_matrix){ .from = t, .to = &p->state[STATE_FP32] };
@@ -148,7 +148,7 @@ static int take_param(struct opening *x, const struct param_row *r, int block, i
     } else {
         struct tmap *m = hf_map_of(x->s, t->dtype, t->x);
 
-        set_states(x, p, r->hf[x->c.arch].change == HF_QKV_ROWS ? restore_rows(x, m) : m);
+        set_states(x, p, r->hf[x->c.arch].change == HF_QKV_ROWS ? restore_imported_qkv_rows(x, m) : m);
     }
     rc = 0;
 out:
@@ -157,11 +157,11 @@ out:
     return rc;
 }
 
-static int take_place(struct opening *x, enum param_place place, int block, int layer)
+static int add_imported_place(struct opening *x, enum param_place place, int block, int layer)
 {
     for (int r = 0; r < ROLE_N; r++)
         if (param_row(r)->place == place && param_row(r)->hf[x->c.arch].name &&
-            take_param(x, param_row(r), block, layer) < 0)
+            add_imported_param(x, param_row(r), block, layer) < 0)
             return -1;
     return 0;
 }
@@ -191,7 +191,7 @@ static bool all_of(const struct opening *x, enum dtype dtype)
 }
 
 /* Choose the weights' type. The types of the tensors override the type in config.json. */
-static void settle_weights(struct opening *x)
+static void resolve_imported_dtype(struct opening *x)
 {
     const bool half = all_of(x, DTYPE_F16) || (x->c.dtype == DTYPE_F16 && !all_of(x, DTYPE_BF16));
 
@@ -199,7 +199,7 @@ static void settle_weights(struct opening *x)
     x->stored = all_of(x, x->c.dtype);
 }
 
-static int take_params(struct opening *x)
+static int add_imported_params(struct opening *x)
 {
     int final = FIRST_LAYER + (int)x->c.n_layers + NORM_GAP;
     size_t most;
@@ -220,18 +220,18 @@ static int take_params(struct opening *x)
     x->matrix = xcalloc(most, sizeof *x->matrix);
     x->matrix_row = xcalloc(most, sizeof *x->matrix_row);
     x->matrix_param = xcalloc(most, sizeof *x->matrix_param);
-    settle_weights(x);
-    if (check_head(x) < 0 || take_place(x, PLACE_EMBEDDING, -1, -1) < 0)
+    resolve_imported_dtype(x);
+    if (check_imported_head(x) < 0 || add_imported_place(x, PLACE_EMBEDDING, -1, -1) < 0)
         return -1;
     for (int k = 0; k < x->c.n_layers; k++)
-        if (take_place(x, PLACE_BLOCK, k, FIRST_LAYER + k) < 0)
+        if (add_imported_place(x, PLACE_BLOCK, k, FIRST_LAYER + k) < 0)
             return -1;
-    return take_place(x, PLACE_FINAL, -1, final) < 0 ? -1 : check_unused(x);
+    return add_imported_place(x, PLACE_FINAL, -1, final) < 0 ? -1 : check_unused(x);
 }
 
 /* ---- transposed weights ---- */
 
-static int turn_matrices(struct opening *x)
+static int transpose_imported_matrices(struct opening *x)
 {
     if (x->n_matrices == 0)
         return 0;
@@ -244,7 +244,7 @@ static int turn_matrices(struct opening *x)
         if (!x->o->spool_dir)
             p->state[STATE_FP32] = tmap_slice_zeros(x->s->arena, x->s->files, &x->zeros, t->dtype, t->x.len);
         if (x->matrix_row[i]->hf[x->c.arch].change == HF_QKV_TRANSPOSE)
-            p->state[STATE_FP32] = restore_rows(x, p->state[STATE_FP32]);
+            p->state[STATE_FP32] = restore_imported_qkv_rows(x, p->state[STATE_FP32]);
         set_states(x, p, p->state[STATE_FP32]);
     }
     return 0;
@@ -252,7 +252,7 @@ static int turn_matrices(struct opening *x)
 
 /* ---- public functions ---- */
 
-static int read_config(struct opening *x)
+static int read_imported_config(struct opening *x)
 {
     char *path = path_join(x->s->path, "config.json"), *text;
     uint64_t len;
@@ -278,7 +278,7 @@ static int read_manifest(struct opening *x)
     return x->folder.crcs ? 0 : -1;
 }
 
-static void note_freshness(struct opening *x)
+static void report_synthesized_state(struct opening *x)
 {
     report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
                "iteration 0, no learning-rate schedule, no random states: "
@@ -311,15 +311,15 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     s->tied_embedding = true;
     free(base);
     x.folder = (struct hf_folder){ .s = s };
-    if (read_config(&x) < 0 || read_manifest(&x) < 0 || hf_folder_read(&x.folder, e) < 0 ||
-        take_params(&x) < 0 || turn_matrices(&x) < 0)
+    if (read_imported_config(&x) < 0 || read_manifest(&x) < 0 || hf_folder_read(&x.folder, e) < 0 ||
+        add_imported_params(&x) < 0 || transpose_imported_matrices(&x) < 0)
         goto out;
     tokens = o->vocab_tokens ? o->vocab_tokens : x.c.vocab;
     if (o->repeat_to > x.c.vocab)
         x.c.vocab = o->repeat_to;
     if (hf_make_state(s, &x.c, tokens, o->n_groups, e) < 0)
         goto out;
-    note_freshness(&x);
+    report_synthesized_state(&x);
     rc = 0;
 out:
     json_decref(x.folder.crcs);

@@ -43,7 +43,7 @@ bool hf_folder_has(const struct hf_folder *f, const char *name)
     return yes;
 }
 
-static int number_of(const struct hf_folder *f, const char *name, struct err *e)
+static int hf_folder_file_number(const struct hf_folder *f, const char *name, struct err *e)
 {
     char *path;
     int file;
@@ -63,7 +63,7 @@ static int number_of(const struct hf_folder *f, const char *name, struct err *e)
 int hf_folder_add(struct hf_folder *f, const char *name, enum file_class cls, struct err *e)
 {
     struct source *s = f->s;
-    int file = number_of(f, name, e);
+    int file = hf_folder_file_number(f, name, e);
     struct source_file *grown;
 
     if (file < 0)
@@ -85,8 +85,8 @@ static const char *base_name(const struct hf_folder *f, const char *name)
     return arena_fmt(f->s->arena, "%s", str_starts(name, prefix) ? name + sizeof prefix - 1 : name);
 }
 
-static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
-                                    const int64_t *shape)
+static struct hf_stored *add_stored_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
+                                           const int64_t *shape)
 {
     struct hf_stored *t;
 
@@ -103,7 +103,7 @@ static struct hf_stored *add_tensor(struct hf_folder *f, const char *name, enum 
 }
 
 /* Add a record for a tensor. Safetensors have no checksums, but the manifest of an export has. */
-static int add_record(struct hf_folder *f, int file, const struct safetensors_tensor *from)
+static int add_safetensors_record(struct hf_folder *f, int file, const struct safetensors_tensor *from)
 {
     const json_t *crc = json_object_get(f->crcs, from->name);
     const char *name = !crc ? from->name : arena_fmt(f->s->arena, "%s (as manifest.json has it: remove that if the "
@@ -120,18 +120,18 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
 
     for (int i = 0; st && i < safetensors_n(st); i++) {
         const struct safetensors_tensor *from = safetensors_tensor(st, i);
-        struct hf_stored *t = add_tensor(f, from->name, from->dtype, from->ndim, from->shape);
+        struct hf_stored *t = add_stored_tensor(f, from->name, from->dtype, from->ndim, from->shape);
 
         if (from->dtype == DTYPE_N && !t->why)
             t->why = arena_fmt(f->s->arena, "a tensor of type %s whose rows are no whole bytes", from->spelling);
-        t->x = (struct extent){ add_record(f, file, from), 0, from->len };
+        t->x = (struct extent){ add_safetensors_record(f, file, from), 0, from->len };
     }
     safetensors_close(st);
     return st ? 0 : -1;
 }
 
 /* Store a view in row-major order, with one extent for each run of its elements. */
-static void take_view(struct hf_folder *f, struct hf_stored *t, const struct pt_tensor *from)
+static void store_view_extents(struct hf_folder *f, struct hf_stored *t, const struct pt_tensor *from)
 {
     struct tmap *m = hf_map_of(f->s, from->dtype, (struct extent){ from->record, from->at, pt_tensor_bytes(from) });
 
@@ -147,23 +147,23 @@ static void take_view(struct hf_folder *f, struct hf_stored *t, const struct pt_
 }
 
 /* Add one pair of the pickled dict as a tensor. */
-static void take_value(struct hf_folder *f, const struct pt *pt, const char *name, const struct pk *v)
+static void add_hf_pickled_tensor(struct hf_folder *f, const struct pt *pt, const char *name, const struct pk *v)
 {
     struct strbuf why = {0};
     struct pt_tensor from;
     struct hf_stored *t;
 
     if (!pt_tensor(pt, v, &from)) {
-        t = add_tensor(f, name, DTYPE_N, 0, NULL);
+        t = add_stored_tensor(f, name, DTYPE_N, 0, NULL);
         t->why = arena_fmt(f->s->arena, "%s", pt_unread(pt, v, &why) ? why.buf : "no tensor, but another value");
         strbuf_free(&why);
         return;
     }
-    t = add_tensor(f, name, from.dtype, from.ndim, from.shape);
+    t = add_stored_tensor(f, name, from.dtype, from.ndim, from.shape);
     if (from.contiguous)
         t->x = (struct extent){ from.record, from.at, pt_tensor_bytes(&from) };
     else
-        take_view(f, t, &from);
+        store_view_extents(f, t, &from);
 }
 
 static int read_bin(struct hf_folder *f, int file, struct err *e)
@@ -179,7 +179,7 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
         const char *name = pk_as_str(pair[2 * i]);
 
         if (name) {
-            take_value(f, pt, name, pair[2 * i + 1]);
+            add_hf_pickled_tensor(f, pt, name, pair[2 * i + 1]);
             continue;
         }
         err_data(e, pt_path(pt), ERR_NO_BYTE, "a key of its dict is no string, as the name of a parameter is");
@@ -189,7 +189,7 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
     return rc;
 }
 
-static int read_file(struct hf_folder *f, const char *name, struct err *e)
+static int read_hf_weights_file(struct hf_folder *f, const char *name, struct err *e)
 {
     int file = hf_folder_add(f, name, FILE_WEIGHTS, e);
 
@@ -206,7 +206,7 @@ static bool is_listed(char *const *names, int n, const char *name)
     return false;
 }
 
-static int by_text(const void *a, const void *b)
+static int by_weights_file_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -237,13 +237,13 @@ static int files_of_index(struct arena *a, const json_t *map, const char *path, 
         (*names)[n++] = arena_fmt(a, "%s", name);
     }
     if (n)
-        qsort(*names, (size_t)n, sizeof **names, by_text);
+        qsort(*names, (size_t)n, sizeof **names, by_weights_file_name);
     return n;
 }
 
 /* Check that the tensors read from file `name`, from index `first` on, are those that the map assigns to it. */
-static int check_listed(const struct hf_folder *f, int first, const json_t *map, const char *path, const char *name,
-                        struct err *e)
+static int check_index_tensors(const struct hf_folder *f, int first, const json_t *map, const char *path,
+                               const char *name, struct err *e)
 {
     for (int i = first; i < f->n; i++) {
         char *full = str_fmt("%s%s", prefix, f->tensor[i].name);
@@ -270,7 +270,7 @@ static void lose_file(struct hf_folder *f, const json_t *map, const char *name, 
     err_clear(e);
     json_object_foreach((json_t *)map, key, v)
         if (json_string_value(v) && strcmp(json_string_value(v), name) == 0)
-            add_tensor(f, key, DTYPE_N, 0, NULL)->why = why;
+            add_stored_tensor(f, key, DTYPE_N, 0, NULL)->why = why;
 }
 
 static int read_listed(struct hf_folder *f, const json_t *map, const char *path, const char *extension, struct err *e)
@@ -281,12 +281,12 @@ static int read_listed(struct hf_folder *f, const json_t *map, const char *path,
     for (int i = 0; i < n; i++) {
         int first = f->n;
 
-        if (rc == 0 && read_file(f, names[i], e) < 0) {
+        if (rc == 0 && read_hf_weights_file(f, names[i], e) < 0) {
             f->n = first;
             rc = f->lost ? 0 : -1;
             if (rc == 0)
                 lose_file(f, map, names[i], e);
-        } else if (rc == 0 && check_listed(f, first, map, path, names[i], e) < 0) {
+        } else if (rc == 0 && check_index_tensors(f, first, map, path, names[i], e) < 0) {
             rc = -1;
         }
     }
@@ -298,7 +298,7 @@ static int read_listed(struct hf_folder *f, const json_t *map, const char *path,
     return rc;
 }
 
-static int read_index(struct hf_folder *f, const char *name, const char *extension, struct err *e)
+static int read_hf_index(struct hf_folder *f, const char *name, const char *extension, struct err *e)
 {
     int rc = -1, file = hf_folder_add(f, name, FILE_OTHER, e);
     const char *path = file < 0 ? name : files_name(f->s->files, file);
@@ -326,7 +326,7 @@ static int read_index(struct hf_folder *f, const char *name, const char *extensi
 
 /* ---- the folder ---- */
 
-static int by_name(const void *a, const void *b)
+static int by_stored_name(const void *a, const void *b)
 {
     return strcmp(((const struct hf_stored *)a)->name, ((const struct hf_stored *)b)->name);
 }
@@ -336,13 +336,13 @@ int hf_folder_read(struct hf_folder *f, struct err *e)
     int rc;
 
     if (hf_folder_has(f, "model.safetensors"))
-        rc = read_file(f, "model.safetensors", e);
+        rc = read_hf_weights_file(f, "model.safetensors", e);
     else if (hf_folder_has(f, "model.safetensors.index.json"))
-        rc = read_index(f, "model.safetensors.index.json", ".safetensors", e);
+        rc = read_hf_index(f, "model.safetensors.index.json", ".safetensors", e);
     else if (hf_folder_has(f, "pytorch_model.bin"))
-        rc = read_file(f, "pytorch_model.bin", e);
+        rc = read_hf_weights_file(f, "pytorch_model.bin", e);
     else if (hf_folder_has(f, "pytorch_model.bin.index.json"))
-        rc = read_index(f, "pytorch_model.bin.index.json", ".bin", e);
+        rc = read_hf_index(f, "pytorch_model.bin.index.json", ".bin", e);
     else {
         err_data(e, f->s->path, ERR_NO_BYTE,
                  "no model here: model.safetensors, pytorch_model.bin or an index of either is "
@@ -352,7 +352,7 @@ int hf_folder_read(struct hf_folder *f, struct err *e)
     if (rc < 0)
         return -1;
     if (f->n)
-        qsort(f->tensor, (size_t)f->n, sizeof *f->tensor, by_name);
+        qsort(f->tensor, (size_t)f->n, sizeof *f->tensor, by_stored_name);
     for (int i = 1; i < f->n; i++)
         if (strcmp(f->tensor[i - 1].name, f->tensor[i].name) == 0) {
             err_data(e, f->s->path, ERR_NO_BYTE, "tensor %.100s is there twice", f->tensor[i].name);
@@ -365,5 +365,5 @@ struct hf_stored *hf_folder_find(const struct hf_folder *f, const char *name)
 {
     const struct hf_stored key = { .name = name };
 
-    return f->n ? bsearch(&key, f->tensor, (size_t)f->n, sizeof *f->tensor, by_name) : NULL;
+    return f->n ? bsearch(&key, f->tensor, (size_t)f->n, sizeof *f->tensor, by_stored_name) : NULL;
 }

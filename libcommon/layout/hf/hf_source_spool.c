@@ -28,7 +28,7 @@ static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored
     }
 }
 
-static int run(struct plan *p, const struct hf_source_opts *o, struct err *e)
+static int run_transpose_plan(struct plan *p, const struct hf_source_opts *o, struct err *e)
 {
     struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes, .stopped = o->stopped };
     int rc;
@@ -71,7 +71,7 @@ int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf
     free(path);
     for (int i = 0; i < n; i++)
         plan_matrix(s, p, m[i].from, hf_map_of(s, m[i].from->dtype, m[i].from->x), at[i]);
-    rc = run(p, o, e);
+    rc = run_transpose_plan(p, o, e);
     file = files_add_fd(s->files, fd, at[n], "spool");
     for (int i = 0; i < n && rc == 0; i++) {
         uint32_t crc = crc_between(p, at[i], m[i].from->x.len);

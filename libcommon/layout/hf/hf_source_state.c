@@ -9,12 +9,12 @@
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 
-static void set_real(struct arena *a, struct pk *d, const char *key, double v)
+static void set_arg_real(struct arena *a, struct pk *d, const char *key, double v)
 {
     pk_set_str(a, d, key, pk_float(a, v));
 }
 
-static void set_flag(struct arena *a, struct pk *d, const char *key, bool v)
+static void set_arg_flag(struct arena *a, struct pk *d, const char *key, bool v)
 {
     pk_set_str(a, d, key, pk_bool(a, v));
 }
@@ -30,7 +30,7 @@ static struct pk *tuple_of_one(struct arena *a, struct pk *v)
 /* ---- arguments ---- */
 
 /* Megatron's PositionEmbeddingType, pickled like any enum member of Python: by value. */
-static struct pk *position_type(struct arena *a, enum hf_arch arch)
+static struct pk *make_hf_position_type(struct arena *a, enum hf_arch arch)
 {
     enum { ABSOLUTE = 2, ALIBI = 3 };
 
@@ -53,38 +53,38 @@ static void model_args(struct arena *a, struct pk *d, const struct hf_config *c)
     pk_set_int(a, d, "make_vocab_size_divisible_by", 128);
     pk_set_str(a, d, "pad_vocab_size_to", pk_none(a));
     pk_set_int(a, d, "padded_vocab_size", c->vocab);
-    set_real(a, d, "layernorm_epsilon", c->epsilon);
-    set_flag(a, d, "apply_residual_connection_post_layernorm", c->post_layernorm_residual);
-    set_flag(a, d, "embed_layernorm", c->arch == HF_BLOOM);
-    set_flag(a, d, "bias_gelu_fusion", strcmp(c->activation, "gelu_fast") == 0);
-    set_flag(a, d, "openai_gelu", strcmp(c->activation, "gelu_new") == 0);
+    set_arg_real(a, d, "layernorm_epsilon", c->epsilon);
+    set_arg_flag(a, d, "apply_residual_connection_post_layernorm", c->post_layernorm_residual);
+    set_arg_flag(a, d, "embed_layernorm", c->arch == HF_BLOOM);
+    set_arg_flag(a, d, "bias_gelu_fusion", strcmp(c->activation, "gelu_fast") == 0);
+    set_arg_flag(a, d, "openai_gelu", strcmp(c->activation, "gelu_new") == 0);
     pk_set_str(a, d, "onnx_safe", pk_none(a));
-    pk_set_str(a, d, "position_embedding_type", position_type(a, c->arch));
+    pk_set_str(a, d, "position_embedding_type", make_hf_position_type(a, c->arch));
     pk_set_str(a, d, "glu_activation", pk_none(a));
-    set_real(a, d, "init_method_std", c->init_std);
-    set_flag(a, d, "apply_query_key_layer_scaling", false);
-    set_flag(a, d, "attention_softmax_in_fp32", false);
-    set_flag(a, d, "fp32_residual_connection", false);
+    set_arg_real(a, d, "init_method_std", c->init_std);
+    set_arg_flag(a, d, "apply_query_key_layer_scaling", false);
+    set_arg_flag(a, d, "attention_softmax_in_fp32", false);
+    set_arg_flag(a, d, "fp32_residual_connection", false);
 }
 
 static void training_args(struct arena *a, struct pk *d, const struct hf_config *c)
 {
-    set_real(a, d, "attention_dropout", c->attention_dropout);
-    set_real(a, d, "hidden_dropout", c->hidden_dropout);
+    set_arg_real(a, d, "attention_dropout", c->attention_dropout);
+    set_arg_real(a, d, "hidden_dropout", c->hidden_dropout);
     pk_set_str(a, d, "optimizer", pk_str(a, "adam"));
-    set_real(a, d, "lr", 0);
-    set_real(a, d, "min_lr", 0);
+    set_arg_real(a, d, "lr", 0);
+    set_arg_real(a, d, "min_lr", 0);
     pk_set_str(a, d, "lr_decay_style", pk_str(a, "cosine"));
-    set_real(a, d, "weight_decay", 0.1);
-    set_real(a, d, "clip_grad", 1);
-    set_real(a, d, "adam_beta1", 0.9);
-    set_real(a, d, "adam_beta2", 0.95);
-    set_real(a, d, "adam_eps", 1e-8);
-    set_flag(a, d, "fp16", c->dtype == DTYPE_F16);
-    set_flag(a, d, "bf16", c->dtype == DTYPE_BF16);
+    set_arg_real(a, d, "weight_decay", 0.1);
+    set_arg_real(a, d, "clip_grad", 1);
+    set_arg_real(a, d, "adam_beta1", 0.9);
+    set_arg_real(a, d, "adam_beta2", 0.95);
+    set_arg_real(a, d, "adam_eps", 1e-8);
+    set_arg_flag(a, d, "fp16", c->dtype == DTYPE_F16);
+    set_arg_flag(a, d, "bf16", c->dtype == DTYPE_BF16);
     pk_set_str(a, d, "params_dtype", pk_global(a, "torch", hf_dtype_word(c->dtype)));
     pk_set_int(a, d, "zero_stage", c->dtype == DTYPE_F16);
-    set_flag(a, d, "deepspeed", true);
+    set_arg_flag(a, d, "deepspeed", true);
     pk_set_str(a, d, "pp_partition_method", pk_none(a));
     pk_set_str(a, d, "tokenizer_type", pk_str(a, "PretrainedFromHF"));
     pk_set_str(a, d, "tokenizer_name_or_path", pk_none(a));
@@ -103,7 +103,7 @@ static void topology_args(struct arena *a, struct pk *d)
     pk_set_int(a, d, "consumed_train_samples", 0);
     pk_set_int(a, d, "consumed_valid_samples", 0);
     pk_set_int(a, d, "consumed_train_tokens", 0);
-    set_real(a, d, "gigaflos_no_embeds", 0);
+    set_arg_real(a, d, "gigaflos_no_embeds", 0);
 }
 
 /* Not an argument of Megatron: an export writes these ids again if no tokenizer gives them. */
@@ -132,8 +132,10 @@ static struct pk *arguments(struct arena *a, const struct hf_config *c)
 int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups, struct err *e)
 {
     struct arena *a = arena_new(0);
-    const struct ds_fresh f = { .args = arguments(a, c), .vocab = c->vocab, .tokens = tokens, .n_groups = n_groups };
-    int rc = ds_fresh_mp(s, a, &f, e);
+    const struct ds_synthesis f = {
+        .args = arguments(a, c), .vocab = c->vocab, .tokens = tokens, .n_groups = n_groups
+    };
+    int rc = ds_synthesize_mp(s, a, &f, e);
 
     s->zero_stage_1 = c->dtype == DTYPE_F16;
     arena_free(a);

@@ -35,7 +35,7 @@ struct translation {
 
 /* ---- config.json ---- */
 
-static int64_t number_of(const json_t *config, const char *key, const char *alias, int64_t otherwise)
+static int64_t config_integer_or_default(const json_t *config, const char *key, const char *alias, int64_t otherwise)
 {
     const json_t *v = json_object_get(config, key);
 
@@ -62,14 +62,14 @@ json_t *hf_config_json(const struct source *s, struct err *e)
 
 int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e)
 {
-    int64_t hidden = number_of(config, "hidden_size", "n_embd", 0);
+    int64_t hidden = config_integer_or_default(config, "hidden_size", "n_embd", 0);
     const json_t *tied = json_object_get(config, "tie_word_embeddings");
 
-    z->layers = number_of(config, "num_hidden_layers", "n_layer", 0);
-    z->heads = number_of(config, "num_attention_heads", "n_head", 0);
-    z->groups = number_of(config, "num_key_value_heads", NULL, z->heads);
-    z->lanes = number_of(config, "head_dim", NULL, z->heads > 0 ? hidden / z->heads : 0);
-    z->vocab = number_of(config, "vocab_size", NULL, 0);
+    z->layers = config_integer_or_default(config, "num_hidden_layers", "n_layer", 0);
+    z->heads = config_integer_or_default(config, "num_attention_heads", "n_head", 0);
+    z->groups = config_integer_or_default(config, "num_key_value_heads", NULL, z->heads);
+    z->lanes = config_integer_or_default(config, "head_dim", NULL, z->heads > 0 ? hidden / z->heads : 0);
+    z->vocab = config_integer_or_default(config, "vocab_size", NULL, 0);
     z->tied = json_is_boolean(tied) ? json_is_true(tied) : -1;
     if (z->layers >= 1 && z->layers <= LAYERS_MAX && z->heads >= 1 && z->groups >= 1 && z->heads % z->groups == 0 &&
         z->heads <= 1 << 20 && z->lanes >= 1 && z->lanes <= 1 << 20 && z->vocab >= 1)
@@ -166,13 +166,13 @@ int hf_know_names(struct source *s, const struct family *f, struct report *notes
     return -1;
 }
 
-static int refuse(const struct translation *t, const char *param, const char *why)
+static int refuse_translated_param(const struct translation *t, const char *param, const char *why)
 {
     err_data(t->e, t->s->path, ERR_NO_BYTE, "parameter %s: %s", param, why);
     return -1;
 }
 
-static int find_rule(const struct translation *t, const struct param *p, struct family_hit *h)
+static int find_shard_name_rule(const struct translation *t, const struct param *p, struct family_hit *h)
 {
     char *why;
     int rc;
@@ -180,12 +180,12 @@ static int find_rule(const struct translation *t, const struct param *p, struct 
     if (family_find(t->f, p->name, h) && h->in_shards)
         return 0;
     why = str_fmt("no rule of the family %s has this name in shards", family_name(t->f));
-    rc = refuse(t, p->name, why);
+    rc = refuse_translated_param(t, p->name, why);
     free(why);
     return rc;
 }
 
-static int by_number(const void *a, const void *b)
+static int by_translated_layer(const void *a, const void *b)
 {
     return *(const int *)a - *(const int *)b;
 }
@@ -194,7 +194,7 @@ static int by_number(const void *a, const void *b)
  * Find the number of layers. A block's index is the rank of its layer number; stacked layers are counted by the size
  * of the stack.
  */
-static int find_layers(struct translation *t)
+static int find_translated_layers(struct translation *t)
 {
     int n = 0, *number = arena_alloc(t->s->arena, ((size_t)t->s->n_params + 1) * sizeof *number);
     int64_t stacked = -1;
@@ -205,19 +205,19 @@ static int find_layers(struct translation *t)
 
         if (p->shared_with)
             continue;
-        if (find_rule(t, p, &h) < 0)
+        if (find_shard_name_rule(t, p, &h) < 0)
             return -1;
         if (h.stacked && (p->ndim < 2 || (stacked >= 0 && p->shape[0] != stacked)))
-            return refuse(t, p->name, "stacks another number of layers than others do");
+            return refuse_translated_param(t, p->name, "stacks another number of layers than others do");
         if (h.stacked)
             stacked = p->shape[0];
         else if (family_place(t->f, h.rule) == 0)
             number[n++] = h.layer;
     }
     if (n && stacked >= 0)
-        return refuse(t, t->s->param[0].name, "some layers are stacked, some are not");
+        return refuse_translated_param(t, t->s->param[0].name, "some layers are stacked, some are not");
     if (n)
-        qsort(number, (size_t)n, sizeof *number, by_number);
+        qsort(number, (size_t)n, sizeof *number, by_translated_layer);
     for (int i = 0; i < n; i++)
         if (i == 0 || number[i] != number[i - 1])
             number[t->n_layers++] = number[i];
@@ -236,7 +236,7 @@ static int block_of(const struct translation *t, const struct family_hit *h)
 
     if (family_place(t->f, h->rule) != 0)
         return -1;
-    at = bsearch(&h->layer, t->number, (size_t)t->n_layers, sizeof *at, by_number);
+    at = bsearch(&h->layer, t->number, (size_t)t->n_layers, sizeof *at, by_translated_layer);
     return (int)(at - t->number);
 }
 
@@ -249,7 +249,7 @@ static void add_pieces(struct translation *t, struct piece x)
 }
 
 /* Order of the model: parameters before the first block, blocks, parameters after them. */
-static int by_place(const void *a, const void *b)
+static int by_piece_place(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
 
@@ -261,12 +261,12 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Check for duplicates; the pieces are sorted, so two with one name are adjacent. */
-static int check_twice(const struct translation *t)
+static int check_pieces_unique(const struct translation *t)
 {
     for (int i = 1; i < t->n; i++) {
         const struct piece *x = &t->piece[i - 1], *y = &t->piece[i];
 
-        if (by_place(x, y) == 0) {
+        if (by_piece_place(x, y) == 0) {
             err_data(t->e, t->s->path, ERR_NO_BYTE, "parameters %s and %s: both are %s of Transformers", x->from->name,
                      y->from->name, family_layer_name(t->s->arena, x->rule->part[x->part], x->layer));
             return -1;
@@ -290,7 +290,8 @@ static int check_blocks(const struct translation *t)
                 next += t->piece[k].layer == next;
             }
         if (met && next < t->n_layers)
-            return refuse(t, family_layer_name(t->s->arena, r->part[0], next), "this layer has none, others have");
+            return refuse_translated_param(t, family_layer_name(t->s->arena, r->part[0], next),
+                                           "this layer has none, others have");
     }
     return 0;
 }
@@ -301,7 +302,7 @@ static int find_pieces(struct translation *t)
         const struct param *p = &t->s->param[i];
         struct family_hit h;
 
-        if (p->shared_with || find_rule(t, p, &h) < 0)
+        if (p->shared_with || find_shard_name_rule(t, p, &h) < 0)
             continue;
         for (int l = 0; h.stacked && l < t->n_layers; l++)
             add_pieces(t, (struct piece){ p, h.rule, 0, l, true, 0 });
@@ -309,8 +310,8 @@ static int find_pieces(struct translation *t)
             add_pieces(t, (struct piece){ p, h.rule, 0, block_of(t, &h), false, family_place(t->f, h.rule) });
     }
     if (t->n)
-        qsort(t->piece, (size_t)t->n, sizeof *t->piece, by_place);
-    return check_twice(t) < 0 ? -1 : check_blocks(t);
+        qsort(t->piece, (size_t)t->n, sizeof *t->piece, by_piece_place);
+    return check_pieces_unique(t) < 0 ? -1 : check_blocks(t);
 }
 
 /* ---- elements ---- */
@@ -349,7 +350,7 @@ static struct tmap *cut_rows(struct translation *t, const struct piece *x, const
  * Choose the rows that make up a piece, in order. `row` must have room for 3 * groups entries. Returns the number of
  * entries, or -1 if the shape does not fit.
  */
-static int choose_rows(struct translation *t, const struct piece *x, struct rows *row)
+static int choose_piece_rows(struct translation *t, const struct piece *x, struct rows *row)
 {
     const struct hf_sizes *z = t->z;
     int64_t rows = x->from->shape[x->stacked];
@@ -358,32 +359,35 @@ static int choose_rows(struct translation *t, const struct piece *x, struct rows
     row[0] = (struct rows){ 0, rows };
     if (x->rule->qkv) {
         if (rows != (z->heads + 2 * z->groups) * z->lanes)
-            return refuse(t, x->from->name, "its rows are not config.json's (heads + 2 groups) x lanes");
+            return refuse_translated_param(t, x->from->name,
+                                           "its rows are not config.json's (heads + 2 groups) x lanes");
         for (int kind = 0; kind < 3; kind++)
             if (x->rule->n_parts == 1 || kind == x->part)
                 add_kind(t, kind, row, &n);
         return n;
     }
     if (x->from->merge == MERGE_CAT0_HALVES && x->rule->n_parts != 2)
-        return refuse(t, x->from->name, "is of a gated MLP, which models of this family have not in Transformers");
+        return refuse_translated_param(t, x->from->name,
+                                       "is of a gated MLP, which models of this family have not in Transformers");
     if (x->rule->n_parts == 2) {
         row[0] = (struct rows){ x->part * (rows / 2), rows / 2 };
-        return rows % 2 ? refuse(t, x->from->name, "an odd number of rows cannot be halves") : 1;
+        return rows % 2 ? refuse_translated_param(t, x->from->name, "an odd number of rows cannot be halves") : 1;
     }
     if (x->rule->merge != MERGE_VOCAB || rows == z->vocab)
         return 1;
     if (rows < z->vocab)
-        return refuse(t, x->from->name, "has fewer rows than config.json's vocab_size");
+        return refuse_translated_param(t, x->from->name, "has fewer rows than config.json's vocab_size");
     row[0].n = z->vocab;
     t->n_padding = rows - z->vocab;
     return 1;
 }
 
-static int make_param(struct translation *t, const struct piece *x, struct param *to)
+static int make_translated_param(struct translation *t, const struct piece *x, struct param *to)
 {
     const struct param *from = x->from;
     struct rows *row = xcalloc(3 * (size_t)t->z->groups, sizeof *row);
-    int n = from->ndim > x->stacked ? choose_rows(t, x, row) : refuse(t, from->name, "has no rows");
+    int n =
+        from->ndim > x->stacked ? choose_piece_rows(t, x, row) : refuse_translated_param(t, from->name, "has no rows");
     bool whole = n == 1 && !x->stacked && row[0].n == from->shape[0];
 
     *to = *from;
@@ -400,7 +404,7 @@ static int make_param(struct translation *t, const struct piece *x, struct param
         to->tied[i] = from->tied[i] ? cut_rows(t, x, from->tied[i], row, n) : NULL;
         to->has_digest[i] = false;
     }
-    if (x->rule->turned)                        /* the digest depends on the order of the elements */
+    if (x->rule->transposed)                        /* the digest depends on the order of the elements */
         memset(to->has_digest, 0, sizeof to->has_digest);
     free(row);
     return n < 0 ? -1 : 0;
@@ -411,16 +415,16 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
 {
     struct translation t = { .s = s, .f = f, .z = z, .e = e };
     struct param *to = NULL;
-    bool *turned = NULL;
-    int rc = find_layers(&t) < 0 ? -1 : find_pieces(&t);
+    bool *transposed = NULL;
+    int rc = find_translated_layers(&t) < 0 ? -1 : find_pieces(&t);
 
     if (rc == 0) {
         to = arena_alloc(s->arena, ((size_t)t.n + 1) * sizeof *to);
-        turned = arena_alloc(s->arena, (size_t)t.n + 1);
+        transposed = arena_alloc(s->arena, (size_t)t.n + 1);
     }
     for (int i = 0; i < t.n && rc == 0; i++) {
-        rc = make_param(&t, &t.piece[i], &to[i]);
-        turned[i] = t.piece[i].rule->turned;
+        rc = make_translated_param(&t, &t.piece[i], &to[i]);
+        transposed[i] = t.piece[i].rule->transposed;
     }
     free(t.piece);
     if (rc < 0)
@@ -431,5 +435,5 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
         report_add(notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
                    "%lld padding rows behind config.json's vocab_size of %lld are left behind", (long long)t.n_padding,
                    (long long)z->vocab);
-    return turned;
+    return transposed;
 }

@@ -45,7 +45,7 @@ static bool is_bucket(const char *name)
     return strstr(name, "optimizer.distributed.dp_group_idx_") != NULL;
 }
 
-static bool weight_state(enum dtype t, enum state *st)
+static bool torchdist_weight_state(enum dtype t, enum state *st)
 {
     *st = t == DTYPE_F32 || t == DTYPE_F64 ? STATE_FP32 : STATE_BF16;
     return dtype_is_weight(t);
@@ -113,7 +113,7 @@ static void add_to_stack(struct stacking *k, int i)
 }
 
 /* Report groups that are not uniform stacks; their entries keep their keys. */
-static void settle_stacks(const struct stacking *k, const char *path, struct report *r)
+static void resolve_layer_stacks(const struct stacking *k, const char *path, struct report *r)
 {
     for (int g = 1; g <= k->n_groups; g++)
         if (k->odd[g] >= 0)
@@ -127,14 +127,14 @@ static void settle_stacks(const struct stacking *k, const char *path, struct rep
 
 /* ---- assignment of roles ---- */
 
-static bool same_shape(const struct dcp_entry *x, const struct dcp_entry *y)
+static bool has_same_stack_shape(const struct dcp_entry *x, const struct dcp_entry *y)
 {
     return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
 }
 
 /* ---- missing entries that other entries refer to ---- */
 
-static void tell_lost(const struct dcp_naming *n, int entry, const char *name, struct report *r)
+static void report_missing_param_entry(const struct dcp_naming *n, int entry, const char *name, struct report *r)
 {
     report_add(r, SEV_ERROR, "missing_entry", n->path, n->table->entry[entry].said_at, name,
                "%s is there, and no tensor of that name", n->table->entry[entry].name);
@@ -172,7 +172,7 @@ static void check_modules(const struct dcp_naming *n, struct report *r)
         const char *m = module_of(a, n->table->entry[i].name);
 
         if (m && names_find(module, m) < 0 && names_find(told, m) < 0) {
-            tell_lost(n, i, arena_fmt(a, "%s.weight", m), r);
+            report_missing_param_entry(n, i, arena_fmt(a, "%s.weight", m), r);
             names_add(told, m, i);
         }
     }
@@ -225,24 +225,25 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
     for (int i = 0; i < t->n; i++) {
         const struct dcp_entry *en = &t->entry[i];
 
-        if (!en->is_tensor || is_bucket(en->name) || optimizer_key(en->name, &st) || !weight_state(en->dtype, &st))
+        if (!en->is_tensor || is_bucket(en->name) || optimizer_key(en->name, &st) ||
+            !torchdist_weight_state(en->dtype, &st))
             continue;
         role[i] = (struct dcp_role){ .param = en->name, .state = st };
         names_add(weight, en->name, i);
         add_to_stack(&k, i);
     }
-    settle_stacks(&k, n->path, r);
+    resolve_layer_stacks(&k, n->path, r);
     held = xcalloc((size_t)t->n + 1, sizeof *held);
     for (int i = 0; i < t->n; i++) {
         const char *key = t->entry[i].is_tensor ? optimizer_key(t->entry[i].name, &st) : NULL;
         int w = key ? names_find(weight, key) : -1;
 
         if (key && w < 0 && names_n(weight) > 0)
-            tell_lost(n, i, key, r);
+            report_missing_param_entry(n, i, key, r);
         if (w >= 0)
             held[w] |= 1u << st;
         /* An entry of another shape, or a master of an fp32 weight, stays a value. */
-        if (w < 0 || role[w].state == st || !same_shape(&t->entry[w], &t->entry[i]))
+        if (w < 0 || role[w].state == st || !has_same_stack_shape(&t->entry[w], &t->entry[i]))
             continue;
         role[i] = role[w];
         role[i].state = st;
@@ -259,7 +260,7 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
  * Returns the form recorded in common.pt, for the only optimizer or any of several, if ranks cannot be changed in
  * it. Returns NULL otherwise.
  */
-static const char *told_form(const struct source *s)
+static const char *saved_sharding_type(const struct source *s)
 {
     static const char key[] = "param_state_sharding_type";
 
@@ -276,7 +277,7 @@ static const char *told_form(const struct source *s)
 
 void torchdist_names_check_optimizer(const struct source *s, struct report *r)
 {
-    const char *form = told_form(s);
+    const char *form = saved_sharding_type(s);
     const struct dcp_entry *found = NULL;
 
     for (int i = 0; i < s->dcp->n && !found; i++)

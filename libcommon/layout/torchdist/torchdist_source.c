@@ -63,7 +63,7 @@ static int check_backends(const char *path, const json_t *o, struct err *e)
     return ok ? 0 : -1;
 }
 
-static int read_config(struct source *s, const struct source_listing *l, struct err *e)
+static int read_torchdist_config(struct source *s, const struct source_listing *l, struct err *e)
 {
     enum { MOST = 1 << 16 };
     int file = dcp_listed(l, TORCHDIST_CONFIG), rc = -1;
@@ -99,7 +99,7 @@ struct flattening {
     bool too_many;
 };
 
-static void add_value(struct flattening *w, const struct source_value *v)
+static void add_common_value(struct flattening *w, const struct source_value *v)
 {
     struct source *s = w->s;
 
@@ -113,7 +113,7 @@ static void add_value(struct flattening *w, const struct source_value *v)
     s->value[s->n_values++] = *v;
 }
 
-static bool take_tensor(struct flattening *w, const char *name, const struct pk *v)
+static bool add_common_tensor(struct flattening *w, const char *name, const struct pk *v)
 {
     struct source_value x = { .name = name };
     struct tile_flaw flaw;
@@ -129,7 +129,7 @@ static bool take_tensor(struct flattening *w, const char *name, const struct pk 
     c.extent = tile_runs(w->s->arena, &t, MAX_RUNS, &c.n_extents);
     x.map = c.extent ? tile_map(w->s->arena, &(struct tile_tensor){ t.dtype, t.ndim, x.shape }, &c, 1, &flaw) : NULL;
     if (x.map)
-        add_value(w, &x);
+        add_common_value(w, &x);
     return x.map != NULL;
 }
 
@@ -153,8 +153,8 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
         return;
     }
     if (!is_walked(v, &n)) {
-        if (!take_tensor(w, name, v))
-            add_value(w, &(struct source_value){ .name = name, .tree = v, .pt = w->pt });
+        if (!add_common_tensor(w, name, v))
+            add_common_value(w, &(struct source_value){ .name = name, .tree = v, .pt = w->pt });
         return;
     }
     for (uint32_t i = 0; i < n && !w->too_many; i++) {
@@ -178,7 +178,7 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
  * Read Adam's step counter: one for all parameters, as in Megatron's plain optimizers, or one per group, as in its
  * distributed optimizer.
  */
-static void find_step(struct source *s)
+static void torchdist_find_step(struct source *s)
 {
     struct source_hit hit;
     struct err e = {0};
@@ -209,7 +209,7 @@ static void read_run(struct source *s, const struct pt *pt)
     s->run.optimizer = pk_get(pt_root(pt), "optimizer");
     inner = pk_get(s->run.optimizer, "optimizer");
     s->run.param_groups = pk_get(inner ? inner : s->run.optimizer, "param_groups");
-    find_step(s);
+    torchdist_find_step(s);
 }
 
 static int read_common(struct source *s, const struct source_listing *l, struct report *r, struct err *e)
@@ -247,7 +247,7 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
 {
     int rc;
 
-    if (read_config(s, l, e) < 0)
+    if (read_torchdist_config(s, l, e) < 0)
         return -1;
     rc = dcp_open(s, l, o, torchdist_names_assign, r, e);
     s->kind = LAYOUT_TORCHDIST;

@@ -108,7 +108,7 @@ struct torchdist_keys {
     bool *uneven;                       /* per prefix: the layers cannot be stacked */
 };
 
-static struct torchdist_key *key_of(struct torchdist_keys *ks, const char *name, int number_at)
+static struct torchdist_key *find_or_add_torchdist_key(struct torchdist_keys *ks, const char *name, int number_at)
 {
     int i = names_find(ks->known, name);
     struct torchdist_key *k;
@@ -135,7 +135,7 @@ static struct torchdist_key *key_of(struct torchdist_keys *ks, const char *name,
  * Add a parameter to its key. "decoder.layers.3.mlp.weight" is layer 3 of the key without the number. Two parameters
  * of the same key and layer are refused.
  */
-static int add_param(struct torchdist_keys *ks, int param, struct err *e)
+static int add_param_to_key(struct torchdist_keys *ks, int param, struct err *e)
 {
     enum { LAYERS_MAX = 1 << 16 };
     const char *name = ks->s->param[param].name;
@@ -147,9 +147,9 @@ static int add_param(struct torchdist_keys *ks, int param, struct err *e)
     if (numbered)
         layer = atoi(name + at + 1);
     if (numbered && layer < LAYERS_MAX)
-        k = key_of(ks, arena_fmt(ks->t->arena, "%.*s%s", at, name, name + at + 1 + digits), at);
+        k = find_or_add_torchdist_key(ks, arena_fmt(ks->t->arena, "%.*s%s", at, name, name + at + 1 + digits), at);
     else
-        k = key_of(ks, name, layer = 0);
+        k = find_or_add_torchdist_key(ks, name, layer = 0);
     ARRAY_ROOM(k->param, k->cap, layer + 1);
     for (; k->n <= layer; k->n++)
         k->param[k->n] = -1;
@@ -196,8 +196,8 @@ static void find_uneven(struct torchdist_keys *ks)
     }
 }
 
-static void add_entry(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one, enum state st,
-                      const char *begin)
+static void add_torchdist_entry(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one,
+                                enum state st, const char *begin)
 {
     struct dcp_target *t = ks->t;
     const struct param *p = one ? one : &ks->s->param[k->param[0]];
@@ -222,26 +222,26 @@ static void add_entry(struct torchdist_keys *ks, const struct torchdist_key *k, 
 }
 
 /* Add the weights under the key, followed by the optimizer's states. */
-static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
+static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
 {
     const struct param *p = one ? one : &ks->s->param[k->param[0]];
     const bool rounded = p->state[STATE_BF16] != NULL;
 
     if (!rounded && !p->state[STATE_FP32])
         return;
-    add_entry(ks, k, one, rounded ? STATE_BF16 : STATE_FP32, "");
+    add_torchdist_entry(ks, k, one, rounded ? STATE_BF16 : STATE_FP32, "");
     if (one && one->shared_with) {  /* a tied weight's second name: the optimizer has states only for the first */
         ks->t->part[ks->t->table.n - 1].again = true;
         return;
     }
     if (ks->how == TORCHDIST_DISTRIBUTED && p->state[STATE_FP32] && p->state[STATE_EXP_AVG])
-        add_entry(ks, k, one, STATE_FP32, "optimizer.state.param.");
+        add_torchdist_entry(ks, k, one, STATE_FP32, "optimizer.state.param.");
     else if (rounded && p->state[STATE_FP32])
-        add_entry(ks, k, one, STATE_FP32, "optimizer.state.fp32_param.");
+        add_torchdist_entry(ks, k, one, STATE_FP32, "optimizer.state.fp32_param.");
     if (p->state[STATE_EXP_AVG])
-        add_entry(ks, k, one, STATE_EXP_AVG, "optimizer.state.exp_avg.");
+        add_torchdist_entry(ks, k, one, STATE_EXP_AVG, "optimizer.state.exp_avg.");
     if (p->state[STATE_EXP_AVG_SQ])
-        add_entry(ks, k, one, STATE_EXP_AVG_SQ, "optimizer.state.exp_avg_sq.");
+        add_torchdist_entry(ks, k, one, STATE_EXP_AVG_SQ, "optimizer.state.exp_avg_sq.");
 }
 
 /*
@@ -249,7 +249,7 @@ static void add_states(struct torchdist_keys *ks, const struct torchdist_key *k,
  * without contents in addition to their weight. Those of Transformer Engine save fp8 data in it. The object is a
  * list of what each rank contributed. Megatron-core's loader requires one for each module.
  */
-static void add_object(struct torchdist_keys *ks, const char *key, int layer, int n_layers)
+static void add_extra_state_object(struct torchdist_keys *ks, const char *key, int layer, int n_layers)
 {
     struct dcp_target *t = ks->t;
     struct pk *list = pk_list(t->arena);
@@ -279,11 +279,11 @@ static void add_objects(struct torchdist_keys *ks, const struct torchdist_key *k
         const struct param *p = k->param[l] >= 0 ? &ks->s->param[k->param[l]] : NULL;
 
         if (p && has_object(p))
-            add_object(ks, stacked ? k->name : p->name, stacked ? l : 0, stacked ? k->n : 1);
+            add_extra_state_object(ks, stacked ? k->name : p->name, stacked ? l : 0, stacked ? k->n : 1);
     }
 }
 
-static void add_entries(struct torchdist_keys *ks)
+static void add_torchdist_entries(struct torchdist_keys *ks)
 {
     struct dcp_target *t = ks->t;
     const size_t room = (size_t)ks->s->n_params * (STATE_N + 1) + 1;
@@ -295,10 +295,10 @@ static void add_entries(struct torchdist_keys *ks)
         const struct torchdist_key *k = &ks->key[i];
 
         if (k->prefix >= 0 && !ks->uneven[k->prefix])
-            add_states(ks, k, NULL);
+            add_key_states(ks, k, NULL);
         for (int l = 0; (k->prefix < 0 || ks->uneven[k->prefix]) && l < k->n; l++)
             if (k->param[l] >= 0)
-                add_states(ks, k, &ks->s->param[k->param[l]]);
+                add_key_states(ks, k, &ks->s->param[k->param[l]]);
         if (k->prefix >= 0)
             add_objects(ks, k);
     }
@@ -322,7 +322,8 @@ static void add_identifiers(struct arena *a, struct pk *options)
  * Returns the settings per group, without the parameters, and the step: one for all parameters, or one in each
  * group.
  */
-static struct pk *optimizer_of(const struct dcp_target *t, enum torchdist_optimizer how, const struct optim_groups *g)
+static struct pk *make_torchdist_optimizer(const struct dcp_target *t, enum torchdist_optimizer how,
+                                           const struct optim_groups *g)
 {
     struct arena *a = t->arena;
     struct pk *d = pk_dict(a), *state = pk_dict(a), *groups = pk_list(a);
@@ -380,7 +381,7 @@ static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct
     if (s->run.iteration >= 0)
         pk_set_int(t->arena, root, "iteration", s->run.iteration);
     if (moments)
-        pk_set_str(t->arena, root, "optimizer", optimizer_of(t, how, &g));
+        pk_set_str(t->arena, root, "optimizer", make_torchdist_optimizer(t, how, &g));
     if (s->n_values)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
                    "of %d values beside the parameters only the iteration and the optimizer's settings are carried: "
@@ -388,7 +389,7 @@ static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct
     return add_files(t, root, NULL, e);
 }
 
-static int check_names(const struct torchdist_keys *ks, struct err *e)
+static int check_megatron_core_names(const struct torchdist_keys *ks, struct err *e)
 {
     for (int i = 0; i < ks->n; i++)
         if (str_starts(ks->key[i].name, "decoder.layers.") && ks->key[i].number_at)
@@ -407,12 +408,12 @@ static struct dcp_target *target_of_names(const struct source *s, enum torchdist
     int rc = source_one_model(s, e);
 
     for (int i = 0; i < s->n_params && rc == 0; i++)
-        rc = add_param(&ks, i, e);
+        rc = add_param_to_key(&ks, i, e);
     if (rc == 0)
-        rc = check_names(&ks, e);
+        rc = check_megatron_core_names(&ks, e);
     if (rc == 0) {
         find_uneven(&ks);
-        add_entries(&ks);
+        add_torchdist_entries(&ks);
         rc = add_common(t, how, notes, e);
     }
     for (int i = 0; i < ks.n; i++)

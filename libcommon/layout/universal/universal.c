@@ -133,14 +133,14 @@ void universal_step(const struct source *s, uint8_t **out, uint64_t *size)
     arena_free(a);
 }
 
-static bool is_mp_rank(const struct source_file *f)
+static bool is_model_states_file(const struct source_file *f)
 {
     return (str_starts(f->name, "mp_rank_") || str_starts(f->name, "zero_pp_rank_")) &&
            str_ends(f->name, "_model_states.pt");
 }
 
 /* Check the records of a file. A layout that keeps no handles has f->pt NULL; the file is then opened here. */
-static int check_file(const struct source *s, const struct source_file *f, struct err *e)
+static int check_pt_file_records(const struct source *s, const struct source_file *f, struct err *e)
 {
     struct pt *pt = f->pt ? f->pt : pt_open(s->files, f->file, e);
     int rc = pt ? pt_check_records(pt, s->files, e) : -1;
@@ -161,7 +161,7 @@ static int copy_file(const struct source *s, const struct source_file *f, const 
     int rc;
 
     if (!f->pt || !pt_is_retold(f->pt))
-        return check_file(s, f, e) < 0 ? -1 : files_copy(s->files, f->file, path, e);
+        return check_pt_file_records(s, f, e) < 0 ? -1 : files_copy(s->files, f->file, path, e);
     rc = pt_build(pt_prefix(f->pt), pt_root(f->pt), f->pt, s->files, &bytes, &size, e);
     if (rc == 0)
         rc = file_replace(path, bytes, size, e);
@@ -177,7 +177,7 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
         const struct source_file *f = &s->file[i];
         char *path;
 
-        if (!is_mp_rank(f))
+        if (!is_model_states_file(f))
             continue;
         path = path_join(dir, f->name);
         rc = copy_file(s, f, path, e);
@@ -224,7 +224,7 @@ struct universal_state universal_state_of(const struct source *s, const struct p
  * Returns true if the state exists or, under ZeRO, can be made: weights can serve as masters there. The pipeline
  * engine stores both.
  */
-static bool has_state(const struct source *s, const struct param *p, enum state st)
+static bool has_universal_state(const struct source *s, const struct param *p, enum state st)
 {
     int op;
 
@@ -246,7 +246,7 @@ int universal_check_states(const struct source *s, struct err *e)
     }
     for (int i = 0; i < s->n_params; i++)
         for (int j = 0; universal_is_trained(s, &s->param[i]) && j < UNIVERSAL_STATES; j++) {
-            if (has_state(s, &s->param[i], universal_states[j]))
+            if (has_universal_state(s, &s->param[i], universal_states[j]))
                 continue;
             err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is not there: a universal form is made of masters "
                      "and moments; start from a checkpoint that has its optimizer states", s->param[i].name,
@@ -285,7 +285,7 @@ void universal_check_params(const struct source *s, struct report *r)
         report_add(r, SEV_ERROR, "no_params", s->path, ERR_NO_BYTE, NULL,
                    "holds no optimizer states: this is no universal checkpoint; make it again from one that has them");
     for (int i = 0; i < s->n_files && s->n_params > 0; i++)
-        if (is_mp_rank(&s->file[i]) && s->file[i].pt)
+        if (is_model_states_file(&s->file[i]) && s->file[i].pt)
             check_rank(s, &s->file[i], told, r);
     arena_free(a);
 }
@@ -295,7 +295,7 @@ uint64_t universal_extra_bytes(const struct source *s)
     uint64_t sum = 1 << 20;             /* optimizer_state.pt, manifest, folders */
 
     for (int i = 0; i < s->n_files; i++)
-        if (is_mp_rank(&s->file[i]))
+        if (is_model_states_file(&s->file[i]))
             sum += align_up(files_size(s->files, s->file[i].file), 4096);
     return sum;
 }

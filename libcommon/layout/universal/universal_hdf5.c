@@ -98,7 +98,7 @@ static void put_model(struct h5_out *h, const struct model_config *c)
     h5_set_str(h, H5_TOP, "model_position", c->position);
 }
 
-static void put_run(struct h5_out *h, const struct run_state *r)
+static void write_run_attributes(struct h5_out *h, const struct run_state *r)
 {
     struct strbuf groups = {0};
 
@@ -140,11 +140,11 @@ void universal_hdf5_put_root(struct h5_out *h, const struct sink *k)
     h5_set_int(h, H5_TOP, "source_pp", s->topo.pp);
     h5_set_int(h, H5_TOP, "source_dp", s->topo.dp);
     h5_set_int(h, H5_TOP, "tied_embedding", s->tied_embedding);
-    put_run(h, &s->run);
+    write_run_attributes(h, &s->run);
     put_model(h, &s->config);
 }
 
-static int cat_dim(enum merge_rule m)
+static int hdf5_cat_dim(enum merge_rule m)
 {
     return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
 }
@@ -154,8 +154,8 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
     int64_t shape[TENSOR_MAX_DIM];
 
     h5_set_str(h, object, "merge_rule", merge_rule_name(p->merge));
-    if (cat_dim(p->merge) >= 0)
-        h5_set_int(h, object, "cat_dim", cat_dim(p->merge));
+    if (hdf5_cat_dim(p->merge) >= 0)
+        h5_set_int(h, object, "cat_dim", hdf5_cat_dim(p->merge));
     if (!universal_is_trained(k->src, p))
         h5_set_int(h, object, "trained", 0);
     if (p->stage >= 0)
@@ -175,7 +175,7 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
  * Allocate disk space for the file. File systems that cannot reserve space are accepted; others report a full disk
  * now.
  */
-static int reserve(const struct sink *k, int fd, const char *path, struct err *e)
+static int reserve_index_space(const struct sink *k, int fd, const char *path, struct err *e)
 {
     struct stat st;
 
@@ -196,7 +196,7 @@ int universal_hdf5_publish(const struct sink *k, const char *from, const char *t
         err_sys(e, from, "cannot open");
         return -1;
     }
-    if (reserve(k, fd, from, e) < 0)
+    if (reserve_index_space(k, fd, from, e) < 0)
         goto out;
     if (!k->o.rehearsal && (k->o.split ? syncfs(fd) : fsync(fd)) < 0) {
         err_sys(e, from, "cannot sync");
@@ -234,7 +234,7 @@ out:
 
 /* ---- 1. tables ---- */
 
-static bool has_state(const struct sink *k, const struct param *p, enum state st)
+static bool has_hdf5_state(const struct sink *k, const struct param *p, enum state st)
 {
     return universal_state_of(k->src, p, st, k->o.vocab).map != NULL;
 }
@@ -245,7 +245,7 @@ static void put_states(struct h5_out *h, int64_t in, const struct sink *k, const
 
     universal_shape(k->src, p, k->o.vocab, shape);
     for (int j = 0; j < UNIVERSAL_STATES; j++)
-        if (has_state(k, p, universal_states[j]))
+        if (has_hdf5_state(k, p, universal_states[j]))
             h5_done(h, h5_new_dataset(h, &(struct h5_new){ in, state_name(universal_states[j]), p->ndim, shape }));
 }
 
@@ -257,7 +257,7 @@ static int reserve_path(const struct sink *k, const char *path, struct err *e)
         err_sys(e, path, "cannot open");
         return -1;
     }
-    rc = reserve(k, fd, path, e);
+    rc = reserve_index_space(k, fd, path, e);
     close(fd);
     return rc;
 }
@@ -302,7 +302,7 @@ static void put_inside(struct h5_out *h, const struct sink *k, const struct para
     h5_done(h, group);
 }
 
-static int make_index(const struct sink *k, const char *path, struct err *e)
+static int make_hdf5_index(const struct sink *k, const char *path, struct err *e)
 {
     char *part = str_fmt("%s.new", path), *zero = path_join(k->dir, "zero");
     struct h5_out *h = h5_create(part);
@@ -334,8 +334,8 @@ struct hdf5_sink {
 };
 
 /* Check that the dataset has the shape that this source requires: a resumed folder may be from another conversion. */
-static int check_place(const struct h5_in *h, const struct h5_dataset *d, const struct param *p,
-                       const int64_t *shape, enum state st, struct err *e)
+static int check_dataset_shape(const struct h5_in *h, const struct h5_dataset *d, const struct param *p,
+                               const int64_t *shape, enum state st, struct err *e)
 {
     if (d->storage == H5_CONTIGUOUS && d->ndim == p->ndim &&
         memcmp(d->shape, shape, (size_t)p->ndim * sizeof *shape) == 0)
@@ -346,7 +346,8 @@ static int check_place(const struct h5_in *h, const struct h5_dataset *d, const 
 }
 
 /* Add a plan item that writes the state to its dataset. */
-static void add_item(struct sink *k, struct plan *plan, int param, enum state st, int dst, const struct h5_dataset *d)
+static void hdf5_add_plan_item(struct sink *k, struct plan *plan, int param, enum state st, int dst,
+                               const struct h5_dataset *d)
 {
     const struct param *p = &k->src->param[param];
     const struct universal_state u = universal_state_of(k->src, p, st, k->o.vocab);
@@ -367,7 +368,7 @@ static void add_item(struct sink *k, struct plan *plan, int param, enum state st
     w->n++;
 }
 
-static int add_states(struct sink *k, struct h5_in *h, int param, int dst, struct plan *plan, struct err *e)
+static int hdf5_add_param_states(struct sink *k, struct h5_in *h, int param, int dst, struct plan *plan, struct err *e)
 {
     struct hdf5_sink *w = k->priv;
     const struct param *p = &k->src->param[param];
@@ -380,12 +381,12 @@ static int add_states(struct sink *k, struct h5_in *h, int param, int dst, struc
         struct h5_dataset d;
         int rc = 0;
 
-        if (has_state(k, p, st)) {
-            rc = h5_look(h, path, w->arena, &d, e);
+        if (has_hdf5_state(k, p, st)) {
+            rc = h5_inspect_dataset(h, path, w->arena, &d, e);
             if (rc == 0)
-                rc = check_place(h, &d, p, shape, st, e);
+                rc = check_dataset_shape(h, &d, p, shape, st, e);
             if (rc == 0 && len > 0)
-                add_item(k, plan, param, st, dst, &d);
+                hdf5_add_plan_item(k, plan, param, st, dst, &d);
         }
         free(path);
         if (rc < 0)
@@ -400,7 +401,7 @@ static int add_inside(struct sink *k, const char *path, struct plan *plan, struc
     int rc = h ? 0 : -1, dst = h ? plan_add_dst(plan, path) : -1;
 
     for (int i = 0; i < k->src->n_params && rc == 0; i++)
-        rc = add_states(k, h, i, dst, plan, e);
+        rc = hdf5_add_param_states(k, h, i, dst, plan, e);
     h5_close(h);
     return rc;
 }
@@ -413,7 +414,7 @@ static int add_linked(struct sink *k, struct plan *plan, struct err *e)
         char *file = data_file(k, &k->src->param[i]), *path = path_join(k->dir, file);
         struct h5_in *h = h5_open(path, e);
 
-        rc = h ? add_states(k, h, i, plan_add_dst(plan, path), plan, e) : -1;
+        rc = h ? hdf5_add_param_states(k, h, i, plan_add_dst(plan, path), plan, e) : -1;
         h5_close(h);
         free(path);
         free(file);
@@ -421,7 +422,7 @@ static int add_linked(struct sink *k, struct plan *plan, struct err *e)
     return rc;
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+static int hdf5_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     char *path = path_join(dir, INDEX_NAME);
     int rc;
@@ -430,20 +431,20 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
     k->dir = xstrdup(dir);
     rc = universal_hdf5_check(s, false, e);
     if (rc == 0 && k->o.part == 0 && !(k->o.resumed && access(path, F_OK) == 0))
-        rc = make_index(k, path, e);
+        rc = make_hdf5_index(k, path, e);
     if (rc == 0)
         rc = k->o.split ? add_linked(k, plan, e) : add_inside(k, path, plan, e);
     free(path);
     return rc;
 }
 
-static int item_done(struct sink *k, struct plan_item *it, struct err *e)
+static int hdf5_sink_item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     (void)k, (void)it, (void)e;
     return 0;                           /* a dataset has no surrounding bytes to write */
 }
 
-static void close_sink(struct sink *k)
+static void hdf5_sink_close(struct sink *k)
 {
     struct hdf5_sink *w = k->priv;
 
@@ -461,8 +462,11 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    .name = "universal-hdf5", .prepare = prepare, .item_done = item_done, .finish = universal_hdf5_finish,
-    .close = close_sink,
+    .name = "universal-hdf5",
+    .prepare = hdf5_sink_prepare,
+    .item_done = hdf5_sink_item_done,
+    .finish = universal_hdf5_finish,
+    .close = hdf5_sink_close,
 };
 
 struct sink *universal_hdf5_sink(const struct sink_opts *o)

@@ -65,7 +65,7 @@ struct hdf5_reader {
 };
 
 /* Returns the number of the file with this name, or -1 if there is none. */
-static int find_member(const struct hdf5_reader *rd, const char *name)
+static int find_hdf5_member(const struct hdf5_reader *rd, const char *name)
 {
     return names_find(rd->member, name);
 }
@@ -77,12 +77,12 @@ static const char *index_path(const struct hdf5_reader *rd)
 
 /* ---- 1. the root ---- */
 
-static int open_index(struct hdf5_reader *rd, struct err *e)
+static int open_hdf5_index(struct hdf5_reader *rd, struct err *e)
 {
     const char *path, *name;
     uint64_t base;
 
-    rd->index_file = find_member(rd, INDEX_NAME);
+    rd->index_file = find_hdf5_member(rd, INDEX_NAME);
     if (rd->index_file < 0) {
         err_data(e, rd->s->path, ERR_NO_BYTE, "no %s", INDEX_NAME);
         return -1;
@@ -145,7 +145,7 @@ static void root_str(const struct hdf5_reader *rd, const char *name, char *buf, 
     }
 }
 
-static void read_model(struct hdf5_reader *rd)
+static void read_model_attributes(struct hdf5_reader *rd)
 {
     struct model_config *c = &rd->s->config;
 
@@ -181,7 +181,7 @@ static void read_root(struct hdf5_reader *rd)
         report_add(rd->r, SEV_ERROR, "key", index_path(rd), ERR_NO_BYTE, NULL,
                    "attribute 'checkpoint_version' is absent");
     snprintf(s->run.torch_dialect, sizeof s->run.torch_dialect, "shardkit");
-    read_model(rd);
+    read_model_attributes(rd);
 }
 
 /* ---- 2. the other files ---- */
@@ -198,14 +198,14 @@ static struct pt *open_pt(struct hdf5_reader *rd, int file)
     return pt;
 }
 
-static bool is_mp_rank(const char *name, int *mp)
+static bool parse_mp_rank_file_name(const char *name, int *mp)
 {
     int end = 0;
 
     return sscanf(name, "mp_rank_%d_model_states.pt%n", mp, &end) == 1 && end && !name[end] && *mp >= 0;
 }
 
-static void add_file(struct hdf5_reader *rd, const struct archive_member *m)
+static void add_hdf5_source_file(struct hdf5_reader *rd, const struct archive_member *m)
 {
     struct source *s = rd->s;
     struct source_file *f = &s->file[s->n_files++];
@@ -213,7 +213,7 @@ static void add_file(struct hdf5_reader *rd, const struct archive_member *m)
 
     *f = (struct source_file){ .name = arena_strndup(s->arena, m->name, strlen(m->name)), .file = m->file,
                                .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
-    if (is_mp_rank(m->name, &mp)) {
+    if (parse_mp_rank_file_name(m->name, &mp)) {
         if (s->topo.tp > 0) {
             f->pp = mp / s->topo.tp;
             f->tp = mp % s->topo.tp;
@@ -241,7 +241,7 @@ bool universal_hdf5_has_model(const struct source *s)
     for (int i = 0, mp; s->kind == LAYOUT_UNIVERSAL_HDF5 && i < s->n_files; i++) {
         uint32_t n;
 
-        has = has || (is_mp_rank(s->file[i].name, &mp) && s->file[i].pt &&
+        has = has || (parse_mp_rank_file_name(s->file[i].name, &mp) && s->file[i].pt &&
                       pk_pairs(pk_get(pt_root(s->file[i].pt), "module"), &n));
     }
     return has;
@@ -257,7 +257,7 @@ void universal_hdf5_run(struct source *s)
     int mp;
 
     for (int i = 0; i < s->n_files; i++)
-        if (is_mp_rank(s->file[i].name, &mp) && s->file[i].pt) {
+        if (parse_mp_rank_file_name(s->file[i].name, &mp) && s->file[i].pt) {
             run_state_read(s, s->file[i].pt);
             break;
         }
@@ -275,9 +275,9 @@ static void read_files(struct hdf5_reader *rd)
 
     s->file = arena_alloc(s->arena, (size_t)(rd->l->n + 1) * sizeof *s->file);
     for (int i = 0; i < rd->l->n; i++)
-        add_file(rd, &rd->l->member[i]);
+        add_hdf5_source_file(rd, &rd->l->member[i]);
     for (int i = 0, mp; i < s->n_files; i++)
-        n += is_mp_rank(s->file[i].name, &mp);
+        n += parse_mp_rank_file_name(s->file[i].name, &mp);
     if (n < mp_ranks)
         report_add(rd->r, SEV_ERROR, "missing_file", s->path, ERR_NO_BYTE, NULL,
                    "%lld mp_rank files, the index says %lld", (long long)n, (long long)mp_ranks);
@@ -285,7 +285,7 @@ static void read_files(struct hdf5_reader *rd)
         s->run.optimizer = pt_root(s->run.optimizer_pt);
         s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
         s->zero_stage_1 = run_state_zero_stage(s->run.optimizer) > 0;
-    } else if (find_member(rd, "zero/optimizer_state.pt") < 0 && s->run.n_groups > 0) {
+    } else if (find_hdf5_member(rd, "zero/optimizer_state.pt") < 0 && s->run.n_groups > 0) {
         missing_file(rd, "zero/optimizer_state.pt");
     }
     universal_hdf5_run(s);
@@ -293,7 +293,7 @@ static void read_files(struct hdf5_reader *rd)
 
 /* ---- 3. shards ---- */
 
-static int by_place(const void *a, const void *b)
+static int by_shard_entry_offset(const void *a, const void *b)
 {
     const struct zip_entry *x = *(const struct zip_entry *const *)a, *y = *(const struct zip_entry *const *)b;
 
@@ -309,7 +309,7 @@ static void index_entries(struct hdf5_shard *sh)
             sh->record[sh->n_entries] = -1;
             sh->entry[sh->n_entries++] = zip_entry(sh->zip, i);
         }
-    qsort(sh->entry, (size_t)sh->n_entries, sizeof *sh->entry, by_place);
+    qsort(sh->entry, (size_t)sh->n_entries, sizeof *sh->entry, by_shard_entry_offset);
 }
 
 /* Open a shard. May run in any thread. */
@@ -364,7 +364,7 @@ static int shard_cmp(const void *a, const void *b)
     return c ? c : x->at < y->at ? -1 : x->at > y->at;
 }
 
-static void read_shards(struct hdf5_reader *rd)
+static void read_shard_table(struct hdf5_reader *rd)
 {
     struct arena *a = rd->s->arena;
     struct err e = {0};
@@ -429,8 +429,8 @@ static struct hdf5_shard *find_shard(const struct hdf5_reader *rd, const char *p
 /*
  * Convert bytes [at, at+len) of a shard to a range of one of its records. Returns false if no record contains them.
  */
-static bool find_record(const struct hdf5_reader *rd, struct hdf5_shard *sh, uint64_t at, uint64_t len,
-                        struct extent *x)
+static bool find_shard_record_run(const struct hdf5_reader *rd, struct hdf5_shard *sh, uint64_t at, uint64_t len,
+                                  struct extent *x)
 {
     int lo = 0, hi = sh->n_entries;
     const struct zip_entry *en;
@@ -471,7 +471,7 @@ static void param_error(const struct hdf5_reader *rd, const struct home *at, con
     report_add(rd->r, SEV_ERROR, code, h5_path(at->h), ERR_NO_BYTE, at->p->name, "%s", text);
 }
 
-static struct tmap *new_map(struct arena *a, enum tmap_op op, uint64_t len, int n_slices)
+static struct tmap *new_hdf5_tensor_map(struct arena *a, enum tmap_op op, uint64_t len, int n_slices)
 {
     struct tmap *m = arena_alloc(a, sizeof *m);
 
@@ -503,7 +503,7 @@ static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const stru
 
         if (sh && sh->file < 0)
             return false;               /* already reported */
-        if (!sh || !find_record(rd, sh, seg->at - sh->at, seg->len, &sl->extent[i])) {
+        if (!sh || !find_shard_record_run(rd, sh, seg->at - sh->at, seg->len, &sl->extent[i])) {
             report_add(rd->r, SEV_ERROR, "shard_range", seg->path, seg->at, at->p->name,
                        "%llu bytes of %s are not inside a record of a listed shard",
                        (unsigned long long)seg->len, name);
@@ -514,10 +514,10 @@ static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const stru
 }
 
 /* Returns the map of a dataset that is not made of columns. */
-static struct tmap *whole_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *d,
-                              const char *name)
+static struct tmap *make_whole_dataset_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *d,
+                                           const char *name)
 {
-    struct tmap *m = new_map(rd->s->arena, TMAP_CONCAT, d->len, 1);
+    struct tmap *m = new_hdf5_tensor_map(rd->s->arena, TMAP_CONCAT, d->len, 1);
 
     return fill_slice(rd, at, d, name, &m->slice[0]) ? m : NULL;
 }
@@ -536,7 +536,7 @@ static bool column_fits(const struct h5_dataset *d, const struct h5_dataset *who
 static struct tmap *column_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *whole,
                                const char *name)
 {
-    struct tmap *m = new_map(rd->s->arena, TMAP_INTERLEAVE, whole->len, whole->n_columns);
+    struct tmap *m = new_hdf5_tensor_map(rd->s->arena, TMAP_INTERLEAVE, whole->len, whole->n_columns);
     uint64_t rows = (uint64_t)whole->shape[0];
 
     if (whole->ndim < 2 || whole->len == 0) {
@@ -551,7 +551,7 @@ static struct tmap *column_map(struct hdf5_reader *rd, const struct home *at, co
             param_error(rd, at, "shape", "a column that is no slice");
             return NULL;
         }
-        if (h5_look(at->h, whole->column[i], rd->s->arena, &d, &e) < 0) {
+        if (h5_inspect_dataset(at->h, whole->column[i], rd->s->arena, &d, &e) < 0) {
             report_add_err(rd->r, "hdf5", &e);
             return NULL;
         }
@@ -578,7 +578,8 @@ static bool is_trained(const struct home *at)
     return !h5_get_int(at->h, *at->group ? at->group : "/", "trained", &v) || v != 0;
 }
 
-static struct tmap *read_state(struct hdf5_reader *rd, const struct home *at, enum state st, struct h5_dataset *d)
+static struct tmap *read_state_dataset(struct hdf5_reader *rd, const struct home *at, enum state st,
+                                       struct h5_dataset *d)
 {
     char *path = str_fmt("%s/%s", at->group, state_name(st));
     char *name = arena_fmt(rd->s->arena, "%s %s", at->p->name, state_name(st));
@@ -588,24 +589,24 @@ static struct tmap *read_state(struct hdf5_reader *rd, const struct home *at, en
     if (!h5_has(at->h, path)) {
         if (st == STATE_FP32 || is_trained(at))
             param_error(rd, at, "hdf5", "a state is missing");
-    } else if (h5_look(at->h, path, rd->s->arena, d, &e) < 0) {
+    } else if (h5_inspect_dataset(at->h, path, rd->s->arena, d, &e) < 0) {
         report_add_err(rd->r, "hdf5", &e);
     } else if (d->storage == H5_COLUMNS) {
         m = column_map(rd, at, d, name);
     } else {
-        m = whole_map(rd, at, d, name);
+        m = make_whole_dataset_map(rd, at, d, name);
     }
     free(path);
     return m;
 }
 
-static void read_states(struct hdf5_reader *rd, const struct home *at)
+static void read_param_datasets(struct hdf5_reader *rd, const struct home *at)
 {
     struct param *p = at->p;
 
     for (int j = 0; j < UNIVERSAL_STATES; j++) {
         struct h5_dataset d = {0};
-        struct tmap *m = read_state(rd, at, universal_states[j], &d);
+        struct tmap *m = read_state_dataset(rd, at, universal_states[j], &d);
 
         if (!m)
             continue;
@@ -638,7 +639,7 @@ static void read_param(struct hdf5_reader *rd, const struct home *at)
     at->p->merge = merge < 0 ? merge_rule_of(at->p->name) : (enum merge_rule)merge;
     at->p->stage = small_attribute(at, object, "stage");
     at->p->group = small_attribute(at, object, "optimizer_group");
-    read_states(rd, at);
+    read_param_datasets(rd, at);
 }
 
 /* Read a parameter with --split. The index only has a link, which must lead to the file named after the parameter. */
@@ -652,7 +653,7 @@ static void read_linked(struct hdf5_reader *rd, struct home *at)
         free(want);
         return;
     }
-    at->file = find_member(rd, want);
+    at->file = find_hdf5_member(rd, want);
     path = path_join(rd->s->path, want);
     if (at->file < 0) {
         missing_file(rd, want);
@@ -668,11 +669,11 @@ static void read_linked(struct hdf5_reader *rd, struct home *at)
 }
 
 /* Without tensors: check by name that the states of the parameter exist. */
-static void look_for_states(struct hdf5_reader *rd, const struct home *at)
+static void check_states_present(struct hdf5_reader *rd, const struct home *at)
 {
     char *linked = str_fmt("zero/%s.h5", at->p->name);
 
-    if (rd->split && find_member(rd, linked) < 0)
+    if (rd->split && find_hdf5_member(rd, linked) < 0)
         missing_file(rd, linked);
     for (int j = 0; j < UNIVERSAL_STATES && !rd->split; j++) {
         char *path = str_fmt("%s/%s", at->group, state_name(universal_states[j]));
@@ -713,7 +714,7 @@ static void read_params(struct hdf5_reader *rd)
         at.p->stage = at.p->group = -1;
         at.group = arena_fmt(s->arena, "/%s", name[i]);
         if (rd->o->no_tensors)
-            look_for_states(rd, &at);
+            check_states_present(rd, &at);
         else if (rd->split)
             read_linked(rd, &at);
         else
@@ -735,12 +736,12 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     rd.member = names_new(s->arena);
     for (int i = 0; i < l->n; i++)
         names_add(rd.member, l->member[i].name, l->member[i].file);
-    if (open_index(&rd, e) < 0 || check_format(&rd, e) < 0)
+    if (open_hdf5_index(&rd, e) < 0 || check_format(&rd, e) < 0)
         goto out;
     read_root(&rd);
     read_files(&rd);
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
-        read_shards(&rd);
+        read_shard_table(&rd);
     read_params(&rd);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
 out:

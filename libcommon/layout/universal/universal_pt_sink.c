@@ -21,7 +21,7 @@
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/zero/zero_target.h"
 
-static const float *zero_row(int64_t n)
+static const float *make_zero_float_row(int64_t n)
 {
     return xcalloc((size_t)n, sizeof(float));
 }
@@ -60,7 +60,7 @@ static struct pk *padding_tensor(struct arena *a, const struct source *s, const 
                                               .requires_grad = st == STATE_FP32 });
 }
 
-static int cat_dim(enum merge_rule m)
+static int universal_pt_cat_dim(enum merge_rule m)
 {
     return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
 }
@@ -69,7 +69,7 @@ static int cat_dim(enum merge_rule m)
  * Returns the container of one parameter and state. It is deterministic, so it can be created a second time when the
  * CRC is known.
  */
-static struct pt_image *make_image(const struct sink *k, const struct param *p, enum state st)
+static struct pt_image *make_state_file_image(const struct sink *k, const struct param *p, enum state st)
 {
     const struct source *s = k->src;
     struct arena *a = arena_new(0);
@@ -91,8 +91,8 @@ static struct pt_image *make_image(const struct sink *k, const struct param *p, 
         root = pt_new_tensor(a, &t);
         goto out;
     }
-    if (cat_dim(p->merge) >= 0 && universal_is_trained(s, p))
-        pk_set_str(a, root, "cat_dim", pk_int(a, cat_dim(p->merge)));
+    if (universal_pt_cat_dim(p->merge) >= 0 && universal_is_trained(s, p))
+        pk_set_str(a, root, "cat_dim", pk_int(a, universal_pt_cat_dim(p->merge)));
     if (p->merge == MERGE_CAT0_HALVES)
         pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
     if (has_padding_tensor(p, k->o.vocab)) {
@@ -116,7 +116,7 @@ struct pt_image *universal_pt_image(const struct source *s, const struct param *
 {
     const struct sink k = { .src = s, .o.vocab = vocab };
 
-    return make_image(&k, p, st);
+    return make_state_file_image(&k, p, st);
 }
 
 bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab)
@@ -126,7 +126,7 @@ bool universal_pt_zero_row(const struct source *s, const struct param *p, enum v
 
 /* ---- prepare ---- */
 
-static struct sink_item *new_item(int param, enum state st, char *file)
+static struct sink_item *new_state_file_item(int param, enum state st, char *file)
 {
     struct sink_item *it = xcalloc(1, sizeof *it);
 
@@ -146,10 +146,10 @@ static void add_state(struct sink *k, int i, enum state st, struct plan *plan)
     struct pt_sink *w = k->priv;
     const struct param *p = &k->src->param[i];
     const struct universal_state u = universal_state_of(k->src, p, st, k->o.vocab);
-    struct pt_image *im = make_image(k, p, st);
+    struct pt_image *im = make_state_file_image(k, p, st);
     char *file = str_fmt("zero/%s/%s.pt", p->name, state_name(st));
     char *path = path_join(k->dir, file);
-    struct sink_item *it = new_item(i, st, file);
+    struct sink_item *it = new_state_file_item(i, st, file);
     int n;
 
     ARRAY_ROOM(w->item, w->cap, w->n + 1);
@@ -166,7 +166,7 @@ static void add_state(struct sink *k, int i, enum state st, struct plan *plan)
  * Check the parameters' names. They become names of folders, whatever file they were read from, and none may lead
  * out of the form.
  */
-static int check_names(const struct source *s, struct err *e)
+static int check_param_folder_names(const struct source *s, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++)
         if (!zero_is_name(s->param[i].name)) {
@@ -177,11 +177,12 @@ static int check_names(const struct source *s, struct err *e)
     return 0;
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+static int universal_pt_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan,
+                                     struct err *e)
 {
     k->src = s;
     k->dir = xstrdup(dir);
-    if (check_names(s, e) < 0 || universal_check_states(s, e) < 0)
+    if (check_param_folder_names(s, e) < 0 || universal_check_states(s, e) < 0)
         return -1;
     for (int i = 0; i < s->n_params; i++) {
         char *folder = str_fmt("%s/zero/%s", dir, s->param[i].name);
@@ -202,7 +203,7 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
 static int write_zero_row(int fd, struct pt_image *im, const struct param *p)
 {
     size_t n = (size_t)p->shape[1] * sizeof(float);
-    const float *row = zero_row(p->shape[1]);
+    const float *row = make_zero_float_row(p->shape[1]);
     int rc;
 
     pt_image_set_crc(im, 1, crc_bytes(0, row, n));
@@ -211,11 +212,11 @@ static int write_zero_row(int fd, struct pt_image *im, const struct param *p)
     return rc;
 }
 
-static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+static int universal_pt_sink_item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
     const struct sink_item *it = pi->user;
     const struct param *p = &k->src->param[it->param];
-    struct pt_image *im = make_image(k, p, it->state);
+    struct pt_image *im = make_state_file_image(k, p, it->state);
     char *path = path_join(k->dir, it->file);
     const struct zip_run *run;
     int n, rc = 0, fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -285,7 +286,7 @@ static int write_steps(struct sink *k, struct err *e)
     return rc;
 }
 
-static int finish(struct sink *k, struct plan *plan, struct err *e)
+static int universal_pt_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 {
     uint8_t *bytes = NULL;
     uint64_t size;
@@ -303,7 +304,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
     return rc;
 }
 
-static void close_sink(struct sink *k)
+static void universal_pt_sink_close(struct sink *k)
 {
     struct pt_sink *w = k->priv;
 
@@ -318,7 +319,11 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    .name = "universal-pt", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
+    .name = "universal-pt",
+    .prepare = universal_pt_sink_prepare,
+    .item_done = universal_pt_sink_item_done,
+    .finish = universal_pt_sink_finish,
+    .close = universal_pt_sink_close,
 };
 
 struct sink *universal_pt_sink(const struct sink_opts *o)

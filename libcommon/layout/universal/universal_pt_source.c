@@ -67,24 +67,25 @@ static int state_of_file(const char *rest)
     return -1;
 }
 
-static bool is_mp_rank(const char *name)
+static bool is_mp_rank_file_name(const char *name)
 {
     return str_starts(name, "mp_rank_") && str_ends(name, "_model_states.pt");
 }
 
-static bool is_known(const char *name)
+static bool is_universal_file_name(const char *name)
 {
-    return is_mp_rank(name) || ds_name_parse(name).kind == DS_ZERO3 || strcmp(name, "zero/optimizer_state.pt") == 0 ||
-           strcmp(name, MANIFEST_NAME) == 0 || strcmp(name, DS_REPAIR_LOG_NAME) == 0;
+    return is_mp_rank_file_name(name) || ds_name_parse(name).kind == DS_ZERO3 ||
+           strcmp(name, "zero/optimizer_state.pt") == 0 || strcmp(name, MANIFEST_NAME) == 0 ||
+           strcmp(name, DS_REPAIR_LOG_NAME) == 0;
 }
 
 /* Returns true for a file with run state; its handle is kept open. */
 static bool is_kept(const char *name)
 {
-    return is_mp_rank(name) || strcmp(name, "zero/optimizer_state.pt") == 0;
+    return is_mp_rank_file_name(name) || strcmp(name, "zero/optimizer_state.pt") == 0;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_tied_then_name(const void *a, const void *b)
 {
     const struct param *x = a, *y = b;
     bool tx = param_is_tied(x->name), ty = param_is_tied(y->name);
@@ -93,7 +94,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /* List the folders under zero/, each once. The listing is sorted, so equal names are adjacent. */
-static void list_params(struct opened *u)
+static void list_param_folders(struct opened *u)
 {
     struct source *s = u->s;
     int cap = 0;
@@ -117,22 +118,22 @@ static void list_params(struct opened *u)
         s->param[s->n_params++] = (struct param){ .name = arena_strndup(s->arena, name, n), .stage = -1, .group = -1 };
     }
     if (s->n_params)
-        qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_place);
+        qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_tied_then_name);
 }
 
-static int find_param(const struct source *s, const char *name, size_t n)
+static int find_param_folder(const struct source *s, const char *name, size_t n)
 {
     struct param key = { .name = NULL };
     char *copy = str_fmt("%.*s", (int)n, name);
     const struct param *p;
 
     key.name = copy;
-    p = bsearch(&key, s->param, (size_t)s->n_params, sizeof *s->param, by_place);
+    p = bsearch(&key, s->param, (size_t)s->n_params, sizeof *s->param, by_tied_then_name);
     free(copy);
     return p ? (int)(p - s->param) : -1;
 }
 
-static void take_names(struct opened *u, const struct source_listing *l)
+static void list_universal_files(struct opened *u, const struct source_listing *l)
 {
     struct source *s = u->s;
 
@@ -146,14 +147,14 @@ static void take_names(struct opened *u, const struct source_listing *l)
             .cls = str_starts(name, "zero/") ? FILE_OPTIMIZER : FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1,
         };
     }
-    list_params(u);
+    list_param_folders(u);
     u->param_of = arena_alloc(s->arena, (size_t)(l->n + 1) * sizeof *u->param_of);
     for (int i = 0; i < s->n_files; i++) {
         const char *rest;
         size_t n = param_part(s->file[i].name, &rest);
 
-        u->param_of[i] = n ? find_param(s, s->file[i].name + 5, n) : -1;
-        if (n ? state_of_file(rest) < 0 && strcmp(rest, "step.pt") != 0 : !is_known(s->file[i].name))
+        u->param_of[i] = n ? find_param_folder(s, s->file[i].name + 5, n) : -1;
+        if (n ? state_of_file(rest) < 0 && strcmp(rest, "step.pt") != 0 : !is_universal_file_name(s->file[i].name))
             report_add(u->r, SEV_WARNING, str_starts(s->file[i].name, "tmp/") ? "leftover" : "extra_file",
                        path_of(s, i), ERR_NO_BYTE, NULL, "does not belong to a universal checkpoint");
     }
@@ -222,7 +223,7 @@ static struct tmap *one_extent(struct arena *a, const struct pt_tensor *t)
     return m;
 }
 
-static void take_tensor(struct opened *u, int i, enum state st, const struct pt *pt)
+static void read_state_tensor(struct opened *u, int i, enum state st, const struct pt *pt)
 {
     struct param *p = &u->s->param[u->param_of[i]];
     const struct pk *root = pt_root(pt);
@@ -237,7 +238,7 @@ static void take_tensor(struct opened *u, int i, enum state st, const struct pt 
         return;
     }
     if (foreign)
-        group = universal_zero_take(&u->zero, p->name, &t, path_of(u->s, i), u->r);
+        group = universal_zero_match_tensor(&u->zero, p->name, &t, path_of(u->s, i), u->r);
     if (group < -1)
         return;
     if (!t.contiguous || ((t.dtype != DTYPE_F32 || t.n_elems == 0) && (!foreign || group >= 0))) {
@@ -261,7 +262,7 @@ static void take_tensor(struct opened *u, int i, enum state st, const struct pt 
     p->state[st] = one_extent(u->s->arena, &t);
 }
 
-static void take_step(struct opened *u, int i, const struct pt *pt)
+static void read_step_file(struct opened *u, int i, const struct pt *pt)
 {
     struct run_state *run = &u->s->run;
     struct pt_tensor t;
@@ -289,7 +290,7 @@ static void take_step(struct opened *u, int i, const struct pt *pt)
     run->step_in_state = true;
 }
 
-static void take_file(struct opened *u, int i, struct pt *pt)
+static void read_universal_pt_file(struct opened *u, int i, struct pt *pt)
 {
     const char *name = u->s->file[i].name, *rest;
 
@@ -303,15 +304,15 @@ static void take_file(struct opened *u, int i, struct pt *pt)
     }
     if (u->param_of[i] >= 0 && param_part(name, &rest)) {
         if (strcmp(rest, "step.pt") == 0)
-            take_step(u, i, pt);
+            read_step_file(u, i, pt);
         else if (state_of_file(rest) >= 0)
-            take_tensor(u, i, (enum state)state_of_file(rest), pt);
+            read_state_tensor(u, i, (enum state)state_of_file(rest), pt);
     }
     pt_close(pt);
 }
 
 /* Open the files. Many threads parse their tables, a batch at a time; one thread stores the results. */
-static void open_files(struct opened *u)
+static void open_universal_pt_files(struct opened *u)
 {
     enum { BATCH = 512 };
     struct source *s = u->s;
@@ -331,13 +332,13 @@ static void open_files(struct opened *u)
         }
         for (int i = 0; i < n; i++)
             if (pt[i])
-                take_file(u, first + i, pt[i]);
+                read_universal_pt_file(u, first + i, pt[i]);
     }
 }
 
 /* ---- checks on the whole ---- */
 
-static void check_rule(struct opened *u, const struct param *p)
+static void check_param_merge_rule(struct opened *u, const struct param *p)
 {
     enum merge_rule by_name = merge_rule_of(p->name);
 
@@ -346,7 +347,7 @@ static void check_rule(struct opened *u, const struct param *p)
                    "was merged as %s, its name says %s", merge_rule_name(p->merge), merge_rule_name(by_name));
 }
 
-static void check_shape(struct opened *u, const struct param *p)
+static void check_param_row_count(struct opened *u, const struct param *p)
 {
     const struct model_config *c = &u->s->config;
     int64_t want = 0;
@@ -375,7 +376,7 @@ static uint64_t state_file_size(const struct source *s, const struct param *p, e
  * Returns true if the state was read. If tensors are not read, returns true if its file exists and is not much
  * shorter than those of the other states.
  */
-static bool has_state(const struct opened *u, const struct param *p, enum state st)
+static bool has_param_state_file(const struct opened *u, const struct param *p, enum state st)
 {
     const uint64_t slack = 64 << 10;    /* bytes that a pickle may hold in addition to the tensor */
     uint64_t size, most = 0;
@@ -424,14 +425,14 @@ static void check_params(struct opened *u)
         struct param *p = &u->s->param[i];
 
         for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (is_due(u, p, universal_states[j]) && !has_state(u, p, universal_states[j]) &&
+            if (is_due(u, p, universal_states[j]) && !has_param_state_file(u, p, universal_states[j]) &&
                 (lost(u, universal_states[j]) == SEV_ERROR || u->o->no_tensors ||
                  !make_hole(u, p, universal_states[j])))
                 report_add(u->r, lost(u, universal_states[j]), "state_missing", u->s->path, ERR_NO_BYTE, p->name,
                            "zero/%s/%s.pt is missing or unusable", p->name, state_name(universal_states[j]));
         if (p->ndim && u->zero.file < 0) {
-            check_rule(u, p);
-            check_shape(u, p);
+            check_param_merge_rule(u, p);
+            check_param_row_count(u, p);
         }
     }
 }
@@ -443,13 +444,13 @@ static void find_vocab(struct source *s)
             s->config.vocab = s->param[i].shape[0];
 }
 
-static void take_run_state(struct opened *u)
+static void read_universal_run_state(struct opened *u)
 {
     struct source *s = u->s;
     int mp = u->zero.file;
 
     for (int i = 0; i < s->n_files; i++) {
-        if (mp < 0 && is_mp_rank(s->file[i].name) && s->file[i].pt)
+        if (mp < 0 && is_mp_rank_file_name(s->file[i].name) && s->file[i].pt)
             mp = i;
         if (strcmp(s->file[i].name, "zero/optimizer_state.pt") == 0 && s->file[i].pt) {
             s->run.optimizer_pt = s->file[i].pt;
@@ -477,10 +478,10 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
 
     s->kind = LAYOUT_UNIVERSAL_PT;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
-    take_names(&u, l);
+    list_universal_files(&u, l);
     u.zero = universal_zero_open(s, r);
-    open_files(&u);
-    take_run_state(&u);
+    open_universal_pt_files(&u);
+    read_universal_run_state(&u);
     find_vocab(s);
     check_params(&u);
     pt_holes_free(&u.holes);
@@ -488,6 +489,6 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     if (!o->no_tensors && manifest_load(s, false, r, e) < 0)
         return -1;
     if (u.zero.file >= 0 && !o->no_tensors)
-        universal_zero_settle(&u.zero, s);
+        universal_zero_resolve_params(&u.zero, s);
     return 0;
 }

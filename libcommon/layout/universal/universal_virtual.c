@@ -186,7 +186,8 @@ static const struct tmap *set_map(const struct sink *k, const struct replica_set
 }
 
 /* Read bytes [at, at+n) of every copy into buf, one copy every COMPARE_CHUNK bytes. */
-static int read_copies(const struct sink *k, const struct tmap *m, uint64_t at, uint64_t n, char *buf, struct err *e)
+static int read_replica_copies(const struct sink *k, const struct tmap *m, uint64_t at, uint64_t n, char *buf,
+                               struct err *e)
 {
     for (int i = 0; i < m->n_slices; i++)
         if (tmap_read(m, k->src->files, (struct tmap_range){ i, at, n }, buf + (uint64_t)i * COMPARE_CHUNK, e) < 0)
@@ -215,7 +216,7 @@ static int each_chunk(const struct sink *k, const struct tmap *m, chunk_fn *fn, 
     for (uint64_t at = 0; at < m->len && rc == 0; at += COMPARE_CHUNK) {
         uint64_t n = min_u64(COMPARE_CHUNK, m->len - at);
 
-        rc = read_copies(k, m, at, n, buf, e);
+        rc = read_replica_copies(k, m, at, n, buf, e);
         if (rc == 0)
             rc = fn(ctx, copy, at, n, e);
     }
@@ -284,7 +285,7 @@ static int compare_set(struct sink *k, int i, struct err *e)
     return 0;
 }
 
-static int check_record(struct sink *k, int record, struct err *e)
+static int check_record_crc(struct sink *k, int record, struct err *e)
 {
     const struct record *r = files_record(k->src->files, record);
     char *buf = xmalloc(CRC_CHUNK);
@@ -321,13 +322,13 @@ static int check_set(struct sink *k, int i, struct err *e)
         for (int j = 0; j < m->slice[c].n_extents; j++)
             if (m->slice[c].extent[j].record != last) {
                 last = m->slice[c].extent[j].record;
-                if (check_record(k, last, e) < 0)
+                if (check_record_crc(k, last, e) < 0)
                     return -1;
             }
     return 0;
 }
 
-static int compare_replicas(struct sink *k, struct err *e)
+static int compare_replica_sets(struct sink *k, struct err *e)
 {
     struct virtual_sink *w = k->priv;
 
@@ -355,7 +356,7 @@ struct virtual_filling {
     char *out;
 };
 
-static int fill_chunk(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e)
+static int write_combined_chunk(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e)
 {
     struct virtual_filling *f = ctx;
 
@@ -373,12 +374,12 @@ static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h
     char *name = str_fmt("/%s/%s", k->src->param[r->param].name, state_name(r->state));
     struct virtual_filling f = { .sink = k, .map = set_map(k, r), .fd = fd, .path = h5_path(h) };
     struct h5_dataset d;
-    int rc = h5_look(h, name, a, &d, e);
+    int rc = h5_inspect_dataset(h, name, a, &d, e);
 
     if (rc == 0) {
         f.at = d.at;
         f.out = xmalloc(COMPARE_CHUNK);
-        rc = each_chunk(k, f.map, fill_chunk, &f, e);
+        rc = each_chunk(k, f.map, write_combined_chunk, &f, e);
         free(f.out);
     }
     free(name);
@@ -422,7 +423,7 @@ struct placing {
     enum state st;
 };
 
-static struct h5_new new_state(const struct placing *x, const int64_t *shape)
+static struct h5_new new_state_dataset(const struct placing *x, const int64_t *shape)
 {
     return (struct h5_new){ x->in, state_name(x->st), x->p->ndim, shape };
 }
@@ -472,7 +473,7 @@ static int put_external(const struct placing *x, struct err *e)
     const struct tmap *m = x->p->state[x->st];
     int64_t shape[TENSOR_MAX_DIM];
     uint64_t len = universal_shape(k->src, x->p, k->o.vocab, shape);
-    struct h5_new d = new_state(x, shape);
+    struct h5_new d = new_state_dataset(x, shape);
     int n_slices = m->op == TMAP_REPLICAS ? 1 : m->n_slices;
 
     if (collect_segments(x, 0, n_slices, len, e) < 0)
@@ -527,7 +528,7 @@ static int put_columns(const struct placing *x, struct err *e)
     const struct tmap *m = x->p->state[x->st];
     int64_t *width = xcalloc((size_t)m->n_slices, sizeof *width), group = -1;
     char **source = xcalloc((size_t)m->n_slices, sizeof *source);
-    struct h5_new d = new_state(x, x->p->shape);
+    struct h5_new d = new_state_dataset(x, x->p->shape);
     int rc = slice_widths(x->sink, x->p, m, width, e);
 
     if (rc == 0) {
@@ -553,7 +554,7 @@ static const char *policy_name(enum replica_policy r)
 
 static void put_combined(const struct placing *x, uint64_t differ)
 {
-    struct h5_new d = new_state(x, x->p->shape);
+    struct h5_new d = new_state_dataset(x, x->p->shape);
     int64_t id = h5_new_dataset(x->h, &d);
 
     h5_set_str(x->h, id, "replicas", policy_name(x->sink->o.replicas));
@@ -561,7 +562,7 @@ static void put_combined(const struct placing *x, uint64_t differ)
     h5_done(x->h, id);
 }
 
-static int put_state(const struct placing *x, struct err *e)
+static int write_state_dataset(const struct placing *x, struct err *e)
 {
     const struct tmap *m = x->p->state[x->st];
     uint64_t differ = n_differ(x->sink->priv, (int)(x->p - x->sink->src->param), x->st);
@@ -591,7 +592,7 @@ static bool has_slices(const struct param *p)
     return false;
 }
 
-static int put_param(struct h5_out *h, int64_t slices, struct sink *k, int param, struct err *e)
+static int write_param_group(struct h5_out *h, int64_t slices, struct sink *k, int param, struct err *e)
 {
     const struct param *p = &k->src->param[param];
     int64_t group = h5_new_group(h, H5_TOP, p->name);
@@ -603,14 +604,14 @@ static int put_param(struct h5_out *h, int64_t slices, struct sink *k, int param
     for (int j = 0; j < UNIVERSAL_STATES && rc == 0; j++) {
         x.st = universal_states[j];
         if (p->state[x.st])
-            rc = put_state(&x, e);
+            rc = write_state_dataset(&x, e);
     }
     h5_done(h, group);
     h5_done(h, helpers);
     return rc;
 }
 
-static int by_path(const void *a, const void *b)
+static int by_shard_path(const void *a, const void *b)
 {
     const struct virtual_shard *x = a, *y = b;
     int c = str_natural_cmp(x->path, y->path);
@@ -633,7 +634,7 @@ static void put_shards(struct h5_out *h, const struct sink *k)
     for (int i = 0; i < w->n_shards; i++)
         if (w->shard[i].used)
             row[n++] = w->shard[i];
-    qsort(row, (size_t)n, sizeof *row, by_path);
+    qsort(row, (size_t)n, sizeof *row, by_shard_path);
     for (int i = 0; i < n; i++) {
         path[i] = row[i].path;
         at[i] = row[i].base;
@@ -652,7 +653,7 @@ static void put_shards(struct h5_out *h, const struct sink *k)
     free(crc);
 }
 
-static int make_index(struct sink *k, const char *path, struct err *e)
+static int make_virtual_index(struct sink *k, const char *path, struct err *e)
 {
     struct h5_out *h = h5_create(path);
     int64_t slices;
@@ -661,7 +662,7 @@ static int make_index(struct sink *k, const char *path, struct err *e)
     universal_hdf5_put_root(h, k);
     slices = h5_new_group(h, H5_TOP, INDEX_SLICES);
     for (int i = 0; i < k->src->n_params && rc == 0; i++)
-        rc = put_param(h, slices, k, i, e);
+        rc = write_param_group(h, slices, k, i, e);
     h5_done(h, slices);
     put_shards(h, k);
     if (rc == 0)
@@ -671,7 +672,7 @@ static int make_index(struct sink *k, const char *path, struct err *e)
 }
 
 /* Report copies that were combined into the index. The driver has no plan item that would report them. */
-static void tell_drift(struct sink *k)
+static void report_drifted_copies(struct sink *k)
 {
     const struct virtual_sink *w = k->priv;
 
@@ -690,7 +691,8 @@ static void tell_drift(struct sink *k)
     }
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+static int virtual_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan,
+                                struct err *e)
 {
     char *path = path_join(dir, INDEX_NAME), *part = str_fmt("%s.new", path);
     int rc = -1;
@@ -703,23 +705,23 @@ static int prepare(struct sink *k, const struct source *s, const char *dir, stru
                  "carry; another form can be made");
     else if (k->o.part != 0)
         rc = 0;                         /* takes about a second, so it is not divided */
-    else if (universal_hdf5_check(s, true, e) == 0 && survey(k, e) == 0 && compare_replicas(k, e) == 0 &&
-             make_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
+    else if (universal_hdf5_check(s, true, e) == 0 && survey(k, e) == 0 && compare_replica_sets(k, e) == 0 &&
+             make_virtual_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
         rc = universal_hdf5_publish(k, part, path, e);
     if (rc == 0)
-        tell_drift(k);
+        report_drifted_copies(k);
     free(part);
     free(path);
     return rc;
 }
 
-static int item_done(struct sink *k, struct plan_item *it, struct err *e)
+static int virtual_sink_item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     (void)k, (void)it, (void)e;
     return 0;                           /* there are no items */
 }
 
-static void close_sink(struct sink *k)
+static void virtual_sink_close(struct sink *k)
 {
     struct virtual_sink *w = k->priv;
 
@@ -734,8 +736,12 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    .name = "universal-virtual", .prepare = prepare, .item_done = item_done, .finish = universal_hdf5_finish,
-    .close = close_sink, .points_only = true,
+    .name = "universal-virtual",
+    .prepare = virtual_sink_prepare,
+    .item_done = virtual_sink_item_done,
+    .finish = universal_hdf5_finish,
+    .close = virtual_sink_close,
+    .points_only = true,
 };
 
 struct sink *universal_virtual_sink(const struct sink_opts *o)

@@ -88,8 +88,8 @@ static int take_untrained(const struct universal_zero *z, const char *name, stru
     return -1;
 }
 
-int universal_zero_take(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
-                        struct report *r)
+int universal_zero_match_tensor(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
+                                struct report *r)
 {
     const struct zero_slot *slot;
     int group = zero_shape_find(&z->shape, name, &slot);
@@ -148,7 +148,7 @@ void universal_zero_state(const struct universal_zero *z, struct source *s, enum
     s->run.step_is_tensor = step.is_tensor;
 }
 
-static bool is_buffer(const struct pk *names, const char *name)
+static bool is_listed_buffer_name(const struct pk *names, const char *name)
 {
     uint32_t n = 0;
     struct pk **item = pk_items(names, &n);
@@ -202,7 +202,7 @@ static void find_weights(const struct universal_zero *z, struct source *s)
     }
 }
 
-void universal_zero_settle(const struct universal_zero *z, struct source *s)
+void universal_zero_resolve_params(const struct universal_zero *z, struct source *s)
 {
     const struct pk *names = pk_get(pt_root(s->file[z->file].pt), "buffer_names");
     int n = 0;
@@ -212,7 +212,7 @@ void universal_zero_settle(const struct universal_zero *z, struct source *s)
         const struct param *p = &s->param[i];
         struct source_value *v = &s->value[s->n_values];
 
-        if (p->group >= 0 || !is_buffer(names, p->name) || !p->state[STATE_FP32]) {
+        if (p->group >= 0 || !is_listed_buffer_name(names, p->name) || !p->state[STATE_FP32]) {
             s->param[n++] = *p;
             continue;
         }

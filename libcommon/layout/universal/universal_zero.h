@@ -23,8 +23,8 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r);
  * Match a file's tensor with its parameter. A flat tensor *t gets the shape from param_shapes. Returns the optimizer
  * group, -1 if the parameter is not trained, or -2 if the tensor cannot be that parameter's, which is reported.
  */
-int universal_zero_take(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
-                        struct report *r);
+int universal_zero_match_tensor(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
+                                struct report *r);
 /*
  * Set stage, counter and number of ranks. optimizer_state.pt must have been read. A missing model_states file is a
  * finding "missing_file" of severity `lost`.
@@ -34,6 +34,6 @@ void universal_zero_state(const struct universal_zero *z, struct source *s, enum
  * Convert buffers of the model to values, and a tied weight's second name to another name of the first, as in the
  * original checkpoint. Call it as the last step of an open.
  */
-void universal_zero_settle(const struct universal_zero *z, struct source *s);
+void universal_zero_resolve_params(const struct universal_zero *z, struct source *s);
 
 #endif

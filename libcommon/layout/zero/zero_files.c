@@ -22,7 +22,7 @@ enum severity zero_mismatch(const struct zero *z)
     return z->o->accept_mismatch ? SEV_WARNING : SEV_ERROR;
 }
 
-static int refuse(const struct zero *z, const char *name, const struct ds_name *n, struct err *e)
+static int refuse_unsupported_file(const struct zero *z, const char *name, const struct ds_name *n, struct err *e)
 {
     const char *why = NULL;
 
@@ -36,7 +36,7 @@ static int refuse(const struct zero *z, const char *name, const struct ds_name *
     return -1;
 }
 
-static void add_file(struct zero *z, const struct archive_member *m, struct ds_name n)
+static void zero_add_source_file(struct zero *z, const struct archive_member *m, struct ds_name n)
 {
     struct source *s = z->s;
 
@@ -47,7 +47,7 @@ static void add_file(struct zero *z, const struct archive_member *m, struct ds_n
     z->name[s->n_files++] = n;
 }
 
-static void settle_prefix(struct zero *z)
+static void resolve_optim_file_prefix(struct zero *z)
 {
     int n[2] = {0};
 
@@ -70,13 +70,13 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
         const char *name = l->member[i].name;
         struct ds_name n = ds_name_parse(name);
 
-        if (refuse(z, name, &n, e) < 0)
+        if (refuse_unsupported_file(z, name, &n, e) < 0)
             return -1;
         /* Files of no rank are listed with the first rank. */
         if ((n.mp >= 0 ? n.mp : 0) != z->tp)
             continue;
         if (n.kind != DS_OTHER)
-            add_file(z, &l->member[i], n);
+            zero_add_source_file(z, &l->member[i], n);
         else if (str_ends(name, ".pt") && !strchr(name, '/'))
             report_add(z->r, SEV_WARNING, "extra_file", files_name(s->files, l->member[i].file), ERR_NO_BYTE, NULL,
                        "no file of a checkpoint is called so");
@@ -87,14 +87,14 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
     z->n_files = s->n_files;
     for (int i = 0; i < l->n && z->tp == 0; i++)
         if (strcmp(l->member[i].name, MANIFEST_NAME) == 0 || strcmp(l->member[i].name, DS_REPAIR_LOG_NAME) == 0)
-            add_file(z, &l->member[i], ds_name_parse(l->member[i].name));
-    settle_prefix(z);
+            zero_add_source_file(z, &l->member[i], ds_name_parse(l->member[i].name));
+    resolve_optim_file_prefix(z);
     return 0;
 }
 
 /* ---- ranks ---- */
 
-static void missing(struct zero *z, int *told, const char *name)
+static void report_missing_rank_file(struct zero *z, int *told, const char *name)
 {
     if (++*told <= MISSING_NAMED)
         report_add(z->r, zero_lost(z), "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%s is missing", name);
@@ -117,9 +117,9 @@ static void find_missing(struct zero *z)
 
     for (int r = 0; r < z->world; r++) {
         if (z->optim_file[r] < 0 && z->has_optimizer)
-            missing(z, &told, zero_optim_name(z, r));
+            report_missing_rank_file(z, &told, zero_optim_name(z, r));
         if (z->model_file[r] < 0 && z->stage == 3)
-            missing(z, &told, zero_model_name(z, r));
+            report_missing_rank_file(z, &told, zero_model_name(z, r));
     }
     if (told > MISSING_NAMED)
         report_add(z->r, zero_lost(z), "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
@@ -131,7 +131,7 @@ static void find_missing(struct zero *z)
                        : "no optimizer states here: weights only");
 }
 
-static void place(struct zero *z, int i)
+static void assign_file_to_rank(struct zero *z, int i)
 {
     const struct ds_name *n = &z->name[i];
     const char *path = files_name(z->s->files, z->s->file[i].file);
@@ -178,7 +178,7 @@ int zero_files_ranks(struct zero *z, struct err *e)
         z->rank[r].step = -1;
     }
     for (int i = 0; i < z->n_files; i++)
-        place(z, i);
+        assign_file_to_rank(z, i);
     find_missing(z);
     return 0;
 }

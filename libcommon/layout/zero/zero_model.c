@@ -34,7 +34,7 @@ static bool read_frozen(struct zero *z)
     return true;
 }
 
-static struct zero_tensor *find_tensor(struct zero *z, const struct names *names, const char *name)
+static struct zero_tensor *find_zero_tensor(struct zero *z, const struct names *names, const char *name)
 {
     int i = name ? names_find(names, name) : -1;
 
@@ -47,7 +47,7 @@ static void read_buffers(struct zero *z, const struct names *names)
     struct pk **item = pk_items(pk_get(z->root, "buffer_names"), &n);
 
     for (uint32_t i = 0; item && i < n; i++) {
-        struct zero_tensor *t = find_tensor(z, names, pk_as_str(item[i]));
+        struct zero_tensor *t = find_zero_tensor(z, names, pk_as_str(item[i]));
 
         if (t)
             t->buffer = true;
@@ -62,10 +62,10 @@ static void read_shared(struct zero *z, const struct names *names)
     const struct zero_slot *other;
 
     for (uint32_t i = 0; pair && i < n; i++) {
-        struct zero_tensor *t = find_tensor(z, names, pk_as_str(pair[2 * i]));
+        struct zero_tensor *t = find_zero_tensor(z, names, pk_as_str(pair[2 * i]));
         const char *holder = pk_as_str(pair[2 * i + 1]);
 
-        if (!t || !holder || !find_tensor(z, names, holder) || strcmp(holder, t->name) == 0 ||
+        if (!t || !holder || !find_zero_tensor(z, names, holder) || strcmp(holder, t->name) == 0 ||
             zero_shape_find(&z->shape, t->name, &other) >= 0)
             report_add(z->r, SEV_ERROR, "key", z->path, ERR_NO_BYTE, NULL,
                        "shared_params: '%.60s' cannot share the tensor of '%.60s'",
@@ -114,7 +114,7 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
     read_buffers(z, names);
     read_shared(z, names);
     for (int i = 0; i < z->n_frozen; i++) {
-        struct zero_tensor *t = find_tensor(z, names, z->frozen[i].name);
+        struct zero_tensor *t = find_zero_tensor(z, names, z->frozen[i].name);
 
         if (t)
             t->frozen = true;
@@ -148,7 +148,7 @@ static const char *const own_keys[] = {
     "sparse_tensor_module_names", "csr_tensor_module_names", NULL,
 };
 
-static bool is_in(const char *key, const char *const *list)
+static bool is_key_in_list(const char *key, const char *const *list)
 {
     for (; *list; list++)
         if (strcmp(key, *list) == 0)
@@ -156,14 +156,14 @@ static bool is_in(const char *key, const char *const *list)
     return false;
 }
 
-static bool is_plain(const struct pk *v)
+static bool is_scalar_value(const struct pk *v)
 {
     double x;
 
     return v && (pk_as_str(v) || pk_as_double(v, &x));
 }
 
-static void compare(const struct zero *z, const struct pt_files_job *j)
+static void compare_model_file(const struct zero *z, const struct pt_files_job *j)
 {
     uint32_t n = 0;
     struct pk **pair = pk_pairs(pt_root(j->pt), &n);
@@ -176,16 +176,16 @@ static void compare(const struct zero *z, const struct pt_files_job *j)
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
-        if (key && !is_in(key, engine_keys) && !is_in(key, own_keys) && is_plain(pair[2 * i + 1]) &&
-            !same_tree(pk_get(z->root, key), pair[2 * i + 1]))
+        if (key && !is_key_in_list(key, engine_keys) && !is_key_in_list(key, own_keys) &&
+            is_scalar_value(pair[2 * i + 1]) && !same_tree(pk_get(z->root, key), pair[2 * i + 1]))
             report_add(j->r, SEV_NOTE, "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "%s, which the caller saved, differs from that of rank 0", key);
     }
 }
 
 /* Returns a rank's piece of a frozen parameter, which must have the same length on all ranks. */
-static struct zero_run read_piece(const struct zero *z, const struct pt_files_job *j, const struct zero_slot *s,
-                                  const struct pk *v)
+static struct zero_run read_frozen_piece(const struct zero *z, const struct pt_files_job *j, const struct zero_slot *s,
+                                         const struct pk *v)
 {
     int64_t want = zero_piece_elems(s->n_elems, z->world);
     struct zero_run run = { .record = -1 };
@@ -211,12 +211,12 @@ void zero_model_rank(const struct pt_files_job *j)
     ds_name_check(n, j->pt, j->path, zero_mismatch(z), j->r);
     if (z->stage != 3)
         return;
-    compare(z, j);
+    compare_model_file(z, j);
     if (z->n_frozen == 0 || !pieces || pk_is_none(pieces))
         return;
     rank->frozen = xcalloc((size_t)z->n_frozen, sizeof *rank->frozen);
     for (int i = 0; i < z->n_frozen; i++)
-        rank->frozen[i] = read_piece(z, j, &z->frozen[i], pk_get(pieces, z->frozen[i].name));
+        rank->frozen[i] = read_frozen_piece(z, j, &z->frozen[i], pk_get(pieces, z->frozen[i].name));
 }
 
 void zero_model_renumber(void *ctx, int file, int base)

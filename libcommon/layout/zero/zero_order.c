@@ -32,7 +32,7 @@ struct zero_group zero_order_new_group(struct arena *a, int n)
     return (struct zero_group){ .slot = arena_alloc(a, ((size_t)n + 1) * sizeof(struct zero_slot)) };
 }
 
-void zero_order_deal(struct arena *a, struct zero_group *g, int world, bool back)
+void zero_order_distribute(struct arena *a, struct zero_group *g, int world, bool back)
 {
     struct zero_group to = zero_order_new_group(a, g->n);
 
@@ -46,7 +46,7 @@ void zero_order_deal(struct arena *a, struct zero_group *g, int world, bool back
     *g = to;
 }
 
-static void append(struct zero_group *g, const struct zero_group *more)
+static void append_group_slots(struct zero_group *g, const struct zero_group *more)
 {
     memcpy(g->slot + g->n, more->slot, (size_t)more->n * sizeof *g->slot);
     g->n += more->n;
@@ -72,7 +72,7 @@ static int join_groups(const struct source *s, struct arena *a, struct zero_shap
         for (uint32_t i = 0; item && i < m; i++, next++) {
             if (!pk_as_int(item[i], &id) || id != next || id >= from.n_groups)
                 goto odd;
-            append(&x->group[g], &from.group[id]);
+            append_group_slots(&x->group[g], &from.group[id]);
         }
     }
     if (group && next == from.n_groups)
@@ -83,7 +83,7 @@ odd:
 }
 
 /* Replace the shapes of slices in a tensor rank's param_shapes with those of whole parameters. */
-static int take_whole(const struct source *s, struct zero_shape *x, struct err *e)
+static int set_whole_slot_shapes(const struct source *s, struct zero_shape *x, struct err *e)
 {
     for (int g = 0; g < x->n_groups; g++)
         for (int i = 0; i < x->group[g].n; i++) {
@@ -142,11 +142,11 @@ int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *
         rc = report_first_error(told, e);
     report_free(told);
     if (rc == 0 && s->topo.tp > 1)
-        rc = take_whole(s, out, e);
+        rc = set_whole_slot_shapes(s, out, e);
     if (rc == 0 && s->zero_stage == 3 && s->run.optimizer)
         rc = join_groups(s, a, out, e);
     for (int g = 0; rc == 0 && g < out->n_groups; g++)
         if (s->zero_stage < 3 && zero_order_switch(root, "round_robin_gradients"))
-            zero_order_deal(a, &out->group[g], s->topo.dp, true);
+            zero_order_distribute(a, &out->group[g], s->topo.dp, true);
     return rc;
 }

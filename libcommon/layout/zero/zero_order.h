@@ -24,7 +24,7 @@ MUST_CHECK int zero_order_read(const struct source *s, struct arena *a, struct z
  * Distribute parameters as round_robin_gradients does: every world-th from the first, then every world-th from the
  * second, and so on. With `back`, restore the original order.
  */
-void zero_order_deal(struct arena *a, struct zero_group *g, int world, bool back);
+void zero_order_distribute(struct arena *a, struct zero_group *g, int world, bool back);
 struct zero_group zero_order_new_group(struct arena *a, int n);
 
 #endif

@@ -26,7 +26,7 @@ static int find_frozen(const struct zero *z, const char *name)
 
 /* ---- tensor maps ---- */
 
-static struct tmap *new_map(struct zero *z, enum dtype dtype, int64_t n_elems, int n_extents)
+static struct tmap *new_zero_map(struct zero *z, enum dtype dtype, int64_t n_elems, int n_extents)
 {
     struct tmap *m = arena_alloc(z->s->arena, sizeof *m);
 
@@ -40,7 +40,7 @@ static struct tmap *new_map(struct zero *z, enum dtype dtype, int64_t n_elems, i
     return m;
 }
 
-static void add_extent(struct tmap *m, const struct zero_run *run, int64_t at, int64_t n)
+static void add_run_extent(struct tmap *m, const struct zero_run *run, int64_t at, int64_t n)
 {
     uint64_t size = (uint64_t)dtype_size(m->dtype);
 
@@ -82,7 +82,7 @@ static const struct zero_run *lead_run(const struct zero *z, int group, int stat
  * Returns the map of one flat state over all ranks. Returns NULL if a rank with a part of it is not usable, which
  * was reported.
  */
-static struct tmap *flat_map(struct zero *z, const struct zero_place *p, int state)
+static struct tmap *make_flat_state_map(struct zero *z, const struct zero_place *p, int state)
 {
     const struct zero_run *lead = lead_run(z, p->group, state);
     struct tmap *m = NULL;
@@ -97,7 +97,7 @@ static struct tmap *flat_map(struct zero *z, const struct zero_place *p, int sta
         if (n == 0 && p->slot->n_elems > 0)
             continue;
         if (lead && (!run || run->record < 0)) {
-            m = m ? m : new_map(z, lead->dtype, p->slot->n_elems, last - first + 1);
+            m = m ? m : new_zero_map(z, lead->dtype, p->slot->n_elems, last - first + 1);
             if (n > 0)
                 add_hole(z, m, z->optim_file[r] >= 0 ? z->s->file[z->optim_file[r]].name : zero_optim_name(z, r), n);
             continue;
@@ -105,14 +105,14 @@ static struct tmap *flat_map(struct zero *z, const struct zero_place *p, int sta
         if (!run || run->record < 0)
             return NULL;
         if (!m)
-            m = new_map(z, run->dtype, p->slot->n_elems, last - first + 1);
+            m = new_zero_map(z, run->dtype, p->slot->n_elems, last - first + 1);
         if (run->dtype != m->dtype) {
             report_add(z->r, SEV_ERROR, "dtype", z->s->path, ERR_NO_BYTE, p->slot->name, "%s on rank %d, %s on rank %d",
                        dtype_name(m->dtype), first, dtype_name(run->dtype), r);
             return NULL;
         }
         if (n > 0)
-            add_extent(m, run, at, n);
+            add_run_extent(m, run, at, n);
     }
     return m;
 }
@@ -126,13 +126,13 @@ struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_t
         report_add(z->r, SEV_ERROR, "strided", z->path, ERR_NO_BYTE, name, "is not contiguous");
         return NULL;
     }
-    m = new_map(z, t->dtype, t->n_elems, 1);
+    m = new_zero_map(z, t->dtype, t->n_elems, 1);
     if (t->n_elems > 0)
-        add_extent(m, &run, 0, t->n_elems);
+        add_run_extent(m, &run, 0, t->n_elems);
     return m;
 }
 
-static struct tmap *whole_map(struct zero *z, const struct zero_tensor *t)
+static struct tmap *make_whole_weights_map(struct zero *z, const struct zero_tensor *t)
 {
     return zero_tensor_map(z, t->name, &t->t);
 }
@@ -140,7 +140,7 @@ static struct tmap *whole_map(struct zero *z, const struct zero_tensor *t)
 /* Returns the map of a trained tensor in a lost model_states file: a hole. */
 static struct tmap *lost_map(struct zero *z, const struct zero_tensor *t)
 {
-    struct tmap *m = new_map(z, t->t.dtype, t->t.n_elems, 1);
+    struct tmap *m = new_zero_map(z, t->t.dtype, t->t.n_elems, 1);
 
     if (t->t.n_elems > 0)
         add_hole(z, m, z->lost_model, t->t.n_elems);
@@ -169,7 +169,7 @@ static struct tmap *frozen_map(struct zero *z, int i)
         int64_t left = s->n_elems - r * c;
 
         if (!run && z->o->holes && type != DTYPE_N) {
-            m = m ? m : new_map(z, type, s->n_elems, z->world);
+            m = m ? m : new_zero_map(z, type, s->n_elems, z->world);
             if (left > 0)
                 add_hole(z, m, z->model_file[r] >= 0 ? z->s->file[z->model_file[r]].name : zero_model_name(z, r),
                          left < c ? left : c);
@@ -178,9 +178,9 @@ static struct tmap *frozen_map(struct zero *z, int i)
         if (!run || run->record < 0 || (m && run->dtype != m->dtype))
             return NULL;
         if (!m)
-            m = new_map(z, run->dtype, s->n_elems, z->world);
+            m = new_zero_map(z, run->dtype, s->n_elems, z->world);
         if (left > 0)
-            add_extent(m, run, 0, left < c ? left : c);
+            add_run_extent(m, run, 0, left < c ? left : c);
     }
     return m;
 }
@@ -198,7 +198,7 @@ static void put_weights(struct param *p, struct tmap *m)
         p->copy = m;
 }
 
-static struct param *add_param(struct zero *z, const char *name, int ndim, const int64_t *shape)
+static struct param *add_zero_param(struct zero *z, const char *name, int ndim, const int64_t *shape)
 {
     struct param *p = &z->s->param[z->s->n_params++];
 
@@ -210,7 +210,7 @@ static struct param *add_param(struct zero *z, const char *name, int ndim, const
     return p;
 }
 
-static bool same_shape(const struct zero_slot *s, const struct pt_tensor *t)
+static bool has_slot_shape(const struct zero_slot *s, const struct pt_tensor *t)
 {
     return s->ndim == t->ndim && memcmp(s->shape, t->shape, (size_t)s->ndim * sizeof *s->shape) == 0;
 }
@@ -218,38 +218,38 @@ static bool same_shape(const struct zero_slot *s, const struct pt_tensor *t)
 /* Add a trained parameter. t is its tensor in `module`, or NULL if it has none there. */
 static void make_trained(struct zero *z, const struct zero_place *place, const struct zero_tensor *t)
 {
-    struct param *p = add_param(z, place->slot->name, place->slot->ndim, place->slot->shape);
+    struct param *p = add_zero_param(z, place->slot->name, place->slot->ndim, place->slot->shape);
 
     p->group = place->group;
     if (z->o->no_tensors)
         return;
     /* world is 0 if the optimizer's files did not define how vectors are partitioned. */
     for (int s = 0; s < ZERO_STATES && z->shape.world > 0; s++)
-        p->state[zero_states[s]] = flat_map(z, place, s);
+        p->state[zero_states[s]] = make_flat_state_map(z, place, s);
     if (z->stage == 3)
         return;
     if (!t)
         report_add(z->r, SEV_ERROR, "missing_key", z->path, ERR_NO_BYTE, p->name, "`module` has no tensor of it");
-    else if (!same_shape(place->slot, &t->t))
+    else if (!has_slot_shape(place->slot, &t->t))
         report_add(z->r, SEV_ERROR, "shape", z->path, ERR_NO_BYTE, p->name,
                    "its tensor in `module` has another shape than param_shapes");
     else if (z->lost_model)
         put_weights(p, lost_map(z, t));
     else
-        put_weights(p, whole_map(z, t));
+        put_weights(p, make_whole_weights_map(z, t));
 }
 
-static void make_frozen(struct zero *z, int i, const struct zero_tensor *t)
+static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t)
 {
     const struct zero_slot *s = &z->frozen[i];
-    struct param *p = add_param(z, s->name, s->ndim, s->shape);
+    struct param *p = add_zero_param(z, s->name, s->ndim, s->shape);
 
     if (z->o->no_tensors)
         return;
     if (z->stage == 3)
         put_weights(p, frozen_map(z, i));
-    else if (t && same_shape(s, &t->t))
-        put_weights(p, whole_map(z, t));
+    else if (t && has_slot_shape(s, &t->t))
+        put_weights(p, make_whole_weights_map(z, t));
     if (p->state[STATE_BF16] || p->state[STATE_FP32])
         return;
     report_add(z->r, z->lost_model ? SEV_ERROR : SEV_WARNING, "missing_key", z->path, ERR_NO_BYTE, p->name,
@@ -265,13 +265,13 @@ static void make_shared(struct zero *z, const struct zero_tensor *t)
 
     if (!holder)
         return;
-    p = add_param(z, t->name, holder->ndim, holder->shape);
+    p = add_zero_param(z, t->name, holder->ndim, holder->shape);
     p->state[STATE_BF16] = holder->state[STATE_BF16];
     p->state[STATE_FP32] = holder->state[STATE_FP32];
     p->shared_with = holder->name;
 }
 
-static void make_param(struct zero *z, struct zero_tensor *t)
+static void make_zero_param(struct zero *z, struct zero_tensor *t)
 {
     struct zero_place place = { -1, NULL };
     int frozen = find_frozen(z, t->name);
@@ -280,9 +280,9 @@ static void make_param(struct zero *z, struct zero_tensor *t)
     if (place.group >= 0)
         make_trained(z, &place, t);
     else if (frozen >= 0)
-        make_frozen(z, frozen, t);
+        make_frozen_param(z, frozen, t);
     else if (z->stage < 3)  /* frozen in ZeRO-1, which does not list such parameters; or without elements */
-        put_weights(add_param(z, t->name, t->t.ndim, t->t.shape), whole_map(z, t));
+        put_weights(add_zero_param(z, t->name, t->t.ndim, t->t.shape), make_whole_weights_map(z, t));
     else
         return;
     t->used = true;
@@ -300,7 +300,7 @@ void zero_params_make(struct zero *z)
     for (int i = 0; i < z->n_tensors; i++) {
         names_add(met, z->tensor[i].name, i);
         if (!z->tensor[i].buffer && !z->tensor[i].shared_with)
-            make_param(z, &z->tensor[i]);
+            make_zero_param(z, &z->tensor[i]);
     }
     /* Names missing in `module` are parameters as well. */
     for (int g = 0; g < z->shape.n_groups; g++)
@@ -309,7 +309,7 @@ void zero_params_make(struct zero *z)
                 make_trained(z, &(struct zero_place){ g, &z->shape.group[g].slot[i] }, NULL);
     for (int i = 0; i < z->n_frozen; i++)
         if (names_find(met, z->frozen[i].name) < 0)
-            make_frozen(z, i, NULL);
+            make_frozen_param(z, i, NULL);
     for (int i = 0; i < z->n_tensors; i++)
         if (z->tensor[i].shared_with)
             make_shared(z, &z->tensor[i]);

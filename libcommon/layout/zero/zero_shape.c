@@ -56,8 +56,8 @@ static bool read_slot(struct zero_slot *s, const struct pk *key, const struct pk
     return false;
 }
 
-static bool read_group(struct zero_group *g, struct arena *a, const struct pk *shapes, const char *path,
-                       struct report *r)
+static bool read_shapes_group(struct zero_group *g, struct arena *a, const struct pk *shapes, const char *path,
+                              struct report *r)
 {
     uint32_t n = 0;
     struct pk **pair = pk_pairs(shapes, &n);
@@ -94,7 +94,7 @@ void zero_shape_index(struct zero_shape *x, struct arena *a)
 }
 
 /* Check that no name occurs twice. The index has only the first of equal names. */
-static bool check_names(const struct zero_shape *x, const char *path, struct report *r)
+static bool check_slot_names_unique(const struct zero_shape *x, const char *path, struct report *r)
 {
     const struct zero_slot *first;
 
@@ -124,10 +124,10 @@ bool zero_shape_read(struct zero_shape *x, struct arena *a, const struct pk *par
     }
     x->group = arena_alloc(a, n * sizeof *x->group);
     for (; (uint32_t)x->n_groups < n; x->n_groups++)
-        if (!read_group(&x->group[x->n_groups], a, item[x->n_groups], path, r))
+        if (!read_shapes_group(&x->group[x->n_groups], a, item[x->n_groups], path, r))
             return false;
     zero_shape_index(x, a);
-    return check_names(x, path, r);
+    return check_slot_names_unique(x, path, r);
 }
 
 int zero_shape_find(const struct zero_shape *x, const char *name, const struct zero_slot **slot)

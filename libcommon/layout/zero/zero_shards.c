@@ -23,14 +23,14 @@ struct zero_shard {
     int r;
 };
 
-static void tell(const struct zero_shard *k, const char *code, const char *text)
+static void report_shard_error(const struct zero_shard *k, const char *code, const char *text)
 {
     report_add(k->j->r, SEV_ERROR, code, k->j->path, ERR_NO_BYTE, NULL, "%s", text);
 }
 
 /* ---- the layout, from rank 0 ---- */
 
-static const struct pk *optimizer_of(const struct pt *pt)
+static const struct pk *shard_optimizer_tree(const struct pt *pt)
 {
     const struct pk *opt = pk_get(pt_root(pt), "optimizer_state_dict");
 
@@ -63,7 +63,7 @@ static bool read_pads(struct zero *z, const struct pk *opt, const char *path)
 
 bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path)
 {
-    const struct pk *opt = optimizer_of(pt);
+    const struct pk *opt = shard_optimizer_tree(pt);
     int64_t stage = opt ? run_state_zero_stage(opt) : -1;
 
     /* BF16_Optimizer, DeepSpeed's choice for some ZeRO-1 runs, stores the same vectors and names no stage. */
@@ -80,7 +80,7 @@ bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path)
 
 /* ---- vectors ---- */
 
-static struct zero_run flat_run(const struct zero_shard *k, const struct pk *v, int g, const char *what)
+static struct zero_run read_flat_vector(const struct zero_shard *k, const struct pk *v, int g, const char *what)
 {
     const struct pt_files_job *j = k->j;
     struct zero_run run = { .record = -1 };
@@ -102,7 +102,7 @@ static struct zero_run flat_run(const struct zero_shard *k, const struct pk *v, 
  * Check the length of a vector. ZeRO-3's vectors are exactly as long as the pieces. In ZeRO-1/2 the padding at the
  * end may be present or not: it is omitted for masters, and for moments in the elastic form.
  */
-static bool fits(const struct zero_shard *k, const struct zero_run *run, int g, const char *what)
+static bool has_expected_vector_length(const struct zero_shard *k, const struct zero_run *run, int g, const char *what)
 {
     const struct zero_shape *x = &k->z->shape;
     int64_t least = zero_lean(x, g, k->r), most = x->group[g].part;
@@ -151,7 +151,7 @@ static const struct pk *settings_of(const struct zero_shard *k, int g)
 }
 
 /* Add the tensors of a group's state at any depth, except Adam's own. */
-static void read_more(const struct zero_shard *k, int g, const struct pk *dict, const char *above)
+static void read_extra_states(const struct zero_shard *k, int g, const struct pk *dict, const char *above)
 {
     uint32_t n = 0;
     struct pk **pair = pk_pairs(dict, &n);
@@ -171,7 +171,7 @@ static void read_more(const struct zero_shard *k, int g, const struct pk *dict, 
         } else {
             char *below = str_fmt("%s.", name);
 
-            read_more(k, g, pair[2 * i + 1], below);
+            read_extra_states(k, g, pair[2 * i + 1], below);
             cap = (size_t)rank->n_more;
             free(below);
             free(name);
@@ -183,7 +183,7 @@ static void read_more(const struct zero_shard *k, int g, const struct pk *dict, 
  * Read the vectors of a group. Adam's moments are required if the group's settings imply them and its state has
  * nothing else. Other optimizers have one of them or none. ZeRO-3 does not step a sub-group without gradients.
  */
-static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
+static void read_group_vectors(const struct zero_shard *k, const struct pk *fp32, int g)
 {
     static const char *const words[ZERO_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
     const struct pk *state = adam_group_state(k->opt, g), *settings = settings_of(k, g);
@@ -191,14 +191,14 @@ static void read_runs(const struct zero_shard *k, const struct pk *fp32, int g)
     struct zero_run *run = k->rank->run[g];
     bool ok = true, due;
 
-    run[ZERO_FP32] = flat_run(k, fp32, g, words[ZERO_FP32]);
-    read_more(k, g, state, "");
+    run[ZERO_FP32] = read_flat_vector(k, fp32, g, words[ZERO_FP32]);
+    read_extra_states(k, g, state, "");
     due = !k->rank->no_moments && k->rank->n_more == before && (!settings || adam_is_due(settings));
     for (int s = ZERO_AVG; s < ZERO_STATES; s++)
-        run[s] = due || pk_get(state, words[s]) ? flat_run(k, pk_get(state, words[s]), g, words[s])
+        run[s] = due || pk_get(state, words[s]) ? read_flat_vector(k, pk_get(state, words[s]), g, words[s])
                                                 : (struct zero_run){ .record = -1 };
     for (int s = 0; s < ZERO_STATES; s++)
-        ok &= fits(k, &run[s], g, words[s]);
+        ok &= has_expected_vector_length(k, &run[s], g, words[s]);
     for (int s = 0; s < ZERO_STATES && !ok; s++)
         run[s].record = -1;
 }
@@ -223,7 +223,7 @@ static void check_count(const struct zero_shard *k)
     }
 }
 
-static void check_paddings(const struct zero_shard *k)
+static void check_recorded_paddings(const struct zero_shard *k)
 {
     const struct zero_shape *x = &k->z->shape;
     const struct pk *pads = pk_get(k->opt, "group_paddings");
@@ -265,7 +265,7 @@ static bool same_mapping(const struct zero_shard *k, const struct pk *mapping, i
     return met == n;
 }
 
-static void check_mappings(const struct zero_shard *k)
+static void check_param_mappings(const struct zero_shard *k)
 {
     const struct pk *list = pk_get(k->opt, "param_slice_mappings");
     uint32_t n = 0;
@@ -298,7 +298,7 @@ static const struct pk *masters_of(const struct zero_shard *k)
     uint32_t n = 0;
 
     if (!pk_items(list, &n)) {
-        tell(k, "key", k->z->stage == 3 ? "key 'fp32_flat_groups' is missing"
+        report_shard_error(k, "key", k->z->stage == 3 ? "key 'fp32_flat_groups' is missing"
                                         : "key 'single_partition_of_fp32_groups' is missing");
         return NULL;
     }
@@ -313,16 +313,17 @@ void zero_shards_rank(const struct pt_files_job *j)
 {
     struct zero *z = j->ctx;
     const struct ds_name *n = &z->name[j->file];
-    struct zero_shard k = { z, j, optimizer_of(j->pt), &z->rank[n->dp], n->dp };
+    struct zero_shard k = { z, j, shard_optimizer_tree(j->pt), &z->rank[n->dp], n->dp };
     const struct pk *masters;
 
     ds_name_check(n, j->pt, j->path, zero_mismatch(z), j->r);
     if (!k.opt) {
-        tell(&k, "key", "key 'optimizer_state_dict' is missing");
+        report_shard_error(&k, "key", "key 'optimizer_state_dict' is missing");
         return;
     }
     if (pk_get(k.opt, "ds_zero_partition_groups")) {
-        tell(&k, "key", "ds_zero_partition_groups: expert-parallel partitions (AutoEP) are not supported");
+        report_shard_error(&k, "key",
+                           "ds_zero_partition_groups: expert-parallel partitions (AutoEP) are not supported");
         return;
     }
     masters = masters_of(&k);
@@ -333,10 +334,10 @@ void zero_shards_rank(const struct pt_files_job *j)
     k.rank->no_moments = has_no_moments(&k);
     k.rank->run = xcalloc((size_t)z->shape.n_groups, sizeof *k.rank->run);
     for (int g = 0; g < z->shape.n_groups; g++)
-        read_runs(&k, adam_list_at(masters, g), g);
+        read_group_vectors(&k, adam_list_at(masters, g), g);
     check_count(&k);
-    check_paddings(&k);
-    check_mappings(&k);
+    check_recorded_paddings(&k);
+    check_param_mappings(&k);
 }
 
 /* Find the lead's records in rank r's file. Each is valid, or -1. */

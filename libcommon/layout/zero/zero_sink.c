@@ -30,7 +30,8 @@ struct zero_writer {
 
 /* ---- the files ---- */
 
-static void make_tree(const struct zero_writer *w, const struct ds_file *f, struct arena *keep, struct zero_tree *x)
+static void make_zero_file_tree(const struct zero_writer *w, const struct ds_file *f, struct arena *keep,
+                                struct zero_tree *x)
 {
     if (f->layer >= 0)
         zero_tree_model(w->t, f->dp, keep, x);
@@ -38,7 +39,7 @@ static void make_tree(const struct zero_writer *w, const struct ds_file *f, stru
         zero_tree_optim(w->t, f->dp, keep, x);
 }
 
-static void add_file(struct zero_writer *w, const char *name, bool model, int rank)
+static void zero_add_sink_file(struct zero_writer *w, const char *name, bool model, int rank)
 {
     struct ds_file *f = &w->file[w->n_files++];
 
@@ -47,7 +48,7 @@ static void add_file(struct zero_writer *w, const char *name, bool model, int ra
     f->dp = rank;
 }
 
-static void list_files(struct zero_writer *w)
+static void zero_list_sink_files(struct zero_writer *w)
 {
     const struct zero_shape *x = &w->t->shape;
     char name[96];
@@ -56,28 +57,28 @@ static void list_files(struct zero_writer *w)
         return;
     w->file = arena_alloc(w->arena, 2 * (size_t)x->world * sizeof *w->file);
     if (x->stage < 3)
-        add_file(w, "mp_rank_00_model_states.pt", true, 0);
+        zero_add_sink_file(w, "mp_rank_00_model_states.pt", true, 0);
     for (int r = 0; x->stage == 3 && r < x->world; r++) {
         snprintf(name, sizeof name, "zero_pp_rank_%d_mp_rank_00_model_states.pt", r);
-        add_file(w, name, true, r);
+        zero_add_sink_file(w, name, true, r);
     }
     for (int r = 0; r < x->world && !w->t->weights_only; r++) {
         snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", w->t->bf16_names ? "bf16_" : "", r);
-        add_file(w, name, false, r);
+        zero_add_sink_file(w, name, false, r);
     }
 }
 
-static uint64_t estimate(const struct sink *k, const struct source *s)
+static uint64_t zero_sink_estimate(const struct sink *k, const struct source *s)
 {
     struct zero_writer *w = k->priv;
     uint64_t bytes = 1 << 20;           /* manifest, folder */
 
     (void)s;
-    list_files(w);
+    zero_list_sink_files(w);
     for (int i = 0; i < w->n_files; i++) {
         struct zero_tree x;
 
-        make_tree(w, &w->file[i], NULL, &x);
+        make_zero_file_tree(w, &w->file[i], NULL, &x);
         bytes += align_up(ds_file_size(&w->file[i], &x.ds), 4096);
         zero_tree_free(&x);
     }
@@ -90,13 +91,13 @@ static uint64_t estimate(const struct sink *k, const struct source *s)
  * Returns true if the item is included in the digest. Masters and moments are stored once in vectors. fp32 weights
  * of trained parameters are copies of the masters.
  */
-static bool counts(const struct zero_writer *w, const struct ds_file *f, const struct zero_fill *fill)
+static bool is_counted_fill(const struct zero_writer *w, const struct ds_file *f, const struct zero_fill *fill)
 {
     return fill->param >= 0 && (f->layer < 0 || fill->state == STATE_BF16 || w->t->weights_only ||
                                 !zero_target_trains(w->t, &w->t->src->param[fill->param]));
 }
 
-static void add_item(struct sink *k, int file, const struct zero_fill *fill, struct plan *plan)
+static void zero_add_plan_item(struct sink *k, int file, const struct zero_fill *fill, struct plan *plan)
 {
     struct zero_writer *w = k->priv;
     struct ds_file *f = &w->file[file];
@@ -104,7 +105,9 @@ static void add_item(struct sink *k, int file, const struct zero_fill *fill, str
     struct plan_item *pi;
     int n;
 
-    *it = (struct zero_item){ .file = file, .storage = fill->storage, .at = fill->at, .counts = counts(w, f, fill) };
+    *it = (struct zero_item){
+        .file = file, .storage = fill->storage, .at = fill->at, .counts = is_counted_fill(w, f, fill)
+    };
     it->pub = (struct sink_item){ .param = fill->param < 0 ? 0 : fill->param, .state = fill->state, .file = f->name,
                                   .repeated = fill->param < 0 };
     n = plan_add(plan, &(struct plan_range){ .map = fill->map, .from = fill->from, .len = fill->len,
@@ -115,31 +118,31 @@ static void add_item(struct sink *k, int file, const struct zero_fill *fill, str
     it->logical_at = plan_out_bytes(pi, fill->from);
 }
 
-static int prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
+static int zero_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan, struct err *e)
 {
     struct zero_writer *w = k->priv;
 
     (void)e;
     k->src = s;
     k->dir = xstrdup(dir);
-    list_files(w);
+    zero_list_sink_files(w);
     for (int i = 0; i < w->n_files; i++) {
         struct ds_file *f = &w->file[i];
         char *path = path_join(dir, f->name);
         struct zero_tree x;
 
-        make_tree(w, f, w->arena, &x);
+        make_zero_file_tree(w, f, w->arena, &x);
         ds_file_lay_out(w->arena, f, &x.ds);
         f->dst = plan_add_sized(plan, path, f->size);
         for (int n = 0; n < x.n; n++)
-            add_item(k, i, &x.fill[n], plan);
+            zero_add_plan_item(k, i, &x.fill[n], plan);
         zero_tree_free(&x);
         free(path);
     }
     return 0;
 }
 
-static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
+static int zero_sink_item_done(struct sink *k, struct plan_item *pi, struct err *e)
 {
     const struct zero_item *it = pi->user;
 
@@ -157,7 +160,7 @@ static int item_done(struct sink *k, struct plan_item *pi, struct err *e)
  * follow it. Bytes that no item fills are zeros, so each item is added as its difference to the CRC of a storage of
  * zeros.
  */
-static void sum_storages(struct zero_writer *w, struct plan *plan)
+static void sum_zero_storage_crcs(struct zero_writer *w, struct plan *plan)
 {
     for (int i = 0; i < w->n_files; i++)
         for (int s = 0; s < w->file[i].n; s++)
@@ -173,16 +176,16 @@ static void sum_storages(struct zero_writer *w, struct plan *plan)
     }
 }
 
-static int finish(struct sink *k, struct plan *plan, struct err *e)
+static int zero_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 {
     struct zero_writer *w = k->priv;
     int rc = 0;
 
-    sum_storages(w, plan);
+    sum_zero_storage_crcs(w, plan);
     for (int i = 0; i < w->n_files && rc == 0; i++) {
         struct zero_tree x;
 
-        make_tree(w, &w->file[i], NULL, &x);
+        make_zero_file_tree(w, &w->file[i], NULL, &x);
         rc = ds_file_seal(k->dir, &w->file[i], &x.ds, false, e);
         zero_tree_free(&x);
     }
@@ -192,7 +195,7 @@ static int finish(struct sink *k, struct plan *plan, struct err *e)
 /* ---- digests ---- */
 
 /* List the tensors that a reader of the result will find, each once. */
-static int list_tensors(const struct zero_writer *w, struct sink_tensor *t, int *number)
+static int list_zero_sink_tensors(const struct zero_writer *w, struct sink_tensor *t, int *number)
 {
     const struct source *s = w->t->src;
     int n = 0;
@@ -240,12 +243,12 @@ static int list_shared(const struct zero_writer *w, struct sink_tensor *t, int n
     return all;
 }
 
-static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
+static int zero_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
     const struct zero_writer *w = k->priv;
     const size_t room = (size_t)w->t->src->n_params * STATE_N + 1;
     struct sink_tensor *t = xcalloc(room, sizeof *t);
-    int *number = xmalloc(room * sizeof *number), n = list_tensors(w, t, number);
+    int *number = xmalloc(room * sizeof *number), n = list_zero_sink_tensors(w, t, number);
 
     for (int i = 0; i < plan_n(plan); i++) {
         const struct plan_item *pi = plan_item(plan, i);
@@ -262,7 +265,7 @@ static int tensors(const struct sink *k, struct plan *plan, struct sink_tensor *
 
 /* ---- the sink ---- */
 
-static void close_sink(struct sink *k)
+static void zero_sink_close(struct sink *k)
 {
     struct zero_writer *w = k->priv;
 
@@ -273,8 +276,13 @@ static void close_sink(struct sink *k)
 }
 
 static const struct sink_ops ops = {
-    .name = "zero", .prepare = prepare, .item_done = item_done, .finish = finish, .close = close_sink,
-    .estimate = estimate, .tensors = tensors,
+    .name = "zero",
+    .prepare = zero_sink_prepare,
+    .item_done = zero_sink_item_done,
+    .finish = zero_sink_finish,
+    .close = zero_sink_close,
+    .estimate = zero_sink_estimate,
+    .tensors = zero_sink_tensors,
 };
 
 struct sink *zero_sink(const struct sink_opts *o, const struct zero_target *t)

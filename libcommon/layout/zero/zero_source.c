@@ -139,7 +139,7 @@ static struct source_file *open_lead(struct zero *z)
 /*
  * Read the optimizer's files. The first one defines how vectors are partitioned; without it the others are not read.
  */
-static bool read_shards(struct zero *z)
+static bool zero_read_optim_shards(struct zero *z)
 {
     struct pt_files o = reading(z);
     struct source_file *f = open_lead(z);
@@ -169,7 +169,7 @@ static enum dtype weights_of_module(const struct zero *z)
     return DTYPE_F32;
 }
 
-static int open_tag(struct zero *z, struct err *e)
+static int zero_open_tag(struct zero *z, struct err *e)
 {
     struct source_file *first = first_model(z, e);
     int64_t said = 0;
@@ -188,7 +188,7 @@ static int open_tag(struct zero *z, struct err *e)
     if (known)
         read_models(z);
     if (known && z->has_optimizer && !z->o->no_optimizer)
-        known = read_shards(z);
+        known = zero_read_optim_shards(z);
     zero_state_read(z, first->pt, known && z->has_optimizer && z->optim_file[z->lead] >= 0
                                       ? &z->s->file[z->optim_file[z->lead]] : NULL);
     if (z->too_many) {
@@ -214,7 +214,7 @@ static int open_rank(struct zero *z, const struct source_listing *l, struct err 
     int rc = zero_files_read(z, l, e);
 
     if (rc == 0)
-        rc = open_tag(z, e);
+        rc = zero_open_tag(z, e);
     for (int k = 0; z->rank && k < z->world; k++) {
         free(z->rank[k].run);
         free(z->rank[k].frozen);
@@ -241,7 +241,7 @@ static int count_tensor_ranks(const struct source_listing *l)
 }
 
 /* Append a rank's files to the source, which closes them. */
-static void take_files(struct source *s, const struct source *from)
+static void append_rank_files(struct source *s, const struct source *from)
 {
     struct source_file *all = arena_alloc(s->arena, (size_t)(s->n_files + from->n_files + 1) * sizeof *all);
 
@@ -278,7 +278,7 @@ static int join_ranks(struct zero *first, const struct source_listing *l, struct
                                     .arena = s->arena, .names = arena_alloc(s->arena, sizeof *s->names),
                                     .run = unknown };
         rc = open_rank(&z, l, e);
-        take_files(s, rank[t]);
+        append_rank_files(s, rank[t]);
         if (rc == 1)
             err_data(e, z.path, ERR_NO_BYTE, "has no weights, tensor rank 0 has some");
     }

@@ -6,7 +6,7 @@
 #include "libcommon/layout/run_state.h"
 #include "libcommon/layout/zero/zero_source.h"
 
-static void read_optimizer(struct zero *z, const struct source_file *f)
+static void read_zero_optimizer(struct zero *z, const struct source_file *f)
 {
     struct run_state *run = &z->s->run;
     const struct pk *opt = pk_get(pt_root(f->pt), "optimizer_state_dict");
@@ -77,7 +77,7 @@ static bool has_moment(const struct zero *z, int r, int g, int s)
 }
 
 /* Check that for each group all ranks have a moment, or none has. */
-static void compare_groups(struct zero *z)
+static void compare_rank_moments(struct zero *z)
 {
     for (int g = 0; g < z->shape.n_groups; g++)
         for (int s = ZERO_AVG; s < ZERO_STATES; s++)
@@ -113,7 +113,7 @@ static const char *more_states(struct zero *z)
 }
 
 /* Report optimizers other than Adam: their masters are read, and their states are values. */
-static void tell_more(struct zero *z)
+static void report_extra_states(struct zero *z)
 {
     z->s->run.more_states = more_states(z);
     if (z->s->run.more_states)
@@ -145,11 +145,11 @@ void zero_state_read(struct zero *z, const struct pt *model, const struct source
     z->s->run.n_groups = z->shape.n_groups;
     if (!optim || !optim->pt)
         return;
-    read_optimizer(z, optim);
-    tell_more(z);
+    read_zero_optimizer(z, optim);
+    report_extra_states(z);
     compare_steps(z);
     compare_settings(z);
     compare_with_engine(z);
     compare_moments(z);
-    compare_groups(z);
+    compare_rank_moments(z);
 }

@@ -17,15 +17,15 @@
 
 /* ---- parameters ---- */
 
-static const struct tmap *weights_of(const struct param *p)
+static const struct tmap *source_weights_map(const struct param *p)
 {
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
 }
 
 /* Returns true for a tensor of integers, and for a buffer of `like`. Types of floats come first in the enum. */
-static bool is_buffer(const struct param *p, const struct source *like)
+static bool is_buffer_param(const struct param *p, const struct source *like)
 {
-    const struct tmap *m = weights_of(p);
+    const struct tmap *m = source_weights_map(p);
 
     return m && (m->dtype > DTYPE_BF16 || (like && zero_like_buffer(like, p->name)));
 }
@@ -49,12 +49,12 @@ static void split_buffers(struct source *s, const struct source *like)
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
 
-        if (!is_buffer(p, like)) {
+        if (!is_buffer_param(p, like)) {
             s->param[n] = *p;
             s->param[n++].group = -1;   /* not in a new group yet */
             continue;
         }
-        s->value[s->n_values] = (struct source_value){ .name = p->name, .map = weights_of(p), .ndim = p->ndim,
+        s->value[s->n_values] = (struct source_value){ .name = p->name, .map = source_weights_map(p), .ndim = p->ndim,
                                                        .buffer = true };
         memcpy(s->value[s->n_values++].shape, p->shape, sizeof p->shape);
     }
@@ -72,7 +72,7 @@ static enum dtype common_dtype(const struct source *s)
     enum dtype t = DTYPE_N;
 
     for (int i = 0; i < s->n_params; i++) {
-        const struct tmap *m = weights_of(&s->param[i]);
+        const struct tmap *m = source_weights_map(&s->param[i]);
 
         if (m && t != DTYPE_N && t != m->dtype)
             return DTYPE_F32;
@@ -93,7 +93,7 @@ static void one_group(const struct source *s, struct optim_groups *out, enum sta
     *out = (struct optim_groups){ .n = 1, .group = g };
     *g = (struct optim_group){ .param = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof *g->param) };
     for (int i = 0; i < s->n_params; i++)
-        if (due == STATE_FP32 ? weights_of(&s->param[i]) != NULL : s->param[i].state[due] != NULL)
+        if (due == STATE_FP32 ? source_weights_map(&s->param[i]) != NULL : s->param[i].state[due] != NULL)
             g->param[g->n++] = s->param[i].name;
 }
 
@@ -114,7 +114,7 @@ static void leave_out_frozen(const struct source *s, struct optim_groups *groups
         for (int i = 0; i < x->n; i++) {
             const struct param *p = source_param(s, x->param[i]);
 
-            if (p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ] || !weights_of(p))
+            if (p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ] || !source_weights_map(p))
                 x->param[n++] = x->param[i];
             else if (left++ == 0)
                 strbuf_addf(&first, "%s", p->name);
@@ -128,27 +128,27 @@ static void leave_out_frozen(const struct source *s, struct optim_groups *groups
     strbuf_free(&first);
 }
 
-static int read_groups(struct source *s, const struct zero_fresh_request *q, struct optim_groups *out,
-                       struct report *notes, struct err *e)
+static int read_optimizer_groups(struct source *s, const struct zero_synthesis_request *q, struct optim_groups *out,
+                                 struct report *notes, struct err *e)
 {
-    const enum zero_fresh what = q->what;
+    const enum zero_synthesis what = q->what;
     struct optim_groups own = {0};
 
-    if (what == ZERO_FRESH_WEIGHTS)
+    if (what == ZERO_SYNTHESIS_WEIGHTS)
         one_group(s, &own, STATE_FP32);
     else if (optim_groups_read(s, s->arena, &own, e) < 0)
         return -1;
-    if (what != ZERO_FRESH_WEIGHTS && s->kind == LAYOUT_DCP && source_has_moments(s))
+    if (what != ZERO_SYNTHESIS_WEIGHTS && s->kind == LAYOUT_DCP && source_has_moments(s))
         leave_out_frozen(s, &own, notes);
-    optim_groups_tell_rule(s, &own, notes);
+    optim_groups_report_rule(s, &own, notes);
     *out = own;
     if (q->like && zero_like_groups(s, q->like, &own, out, notes, e) < 0)
         return -1;
-    if (what == ZERO_FRESH_WEIGHTS)
+    if (what == ZERO_SYNTHESIS_WEIGHTS)
         return 0;
-    if (out->n == 0 && what == ZERO_FRESH_NAMES)
+    if (out->n == 0 && what == ZERO_SYNTHESIS_NAMES)
         one_group(s, out, STATE_EXP_AVG);
-    if (what == ZERO_FRESH_NAMES && !source_has_moments(s)) {
+    if (what == ZERO_SYNTHESIS_NAMES && !source_has_moments(s)) {
         err_data(e, s->path, ERR_NO_BYTE, "has no moments: a universal form is made of masters and moments; start from "
                  "a checkpoint that has its optimizer states");
         return -1;
@@ -160,7 +160,7 @@ static int read_groups(struct source *s, const struct zero_fresh_request *q, str
                  source_has_moments(s) ? " without an existing checkpoint's (--like)" : "");
         return -1;
     }
-    if (s->run.opt_step < 0 && what == ZERO_FRESH_RANKS) {
+    if (s->run.opt_step < 0 && what == ZERO_SYNTHESIS_RANKS) {
         err_data(e, s->path, ERR_NO_BYTE, "has no step of the optimizer that all parameters share: ZeRO keeps one");
         return -1;
     }
@@ -168,7 +168,7 @@ static int read_groups(struct source *s, const struct zero_fresh_request *q, str
 }
 
 /* Report missing groups and steps. A form that stores each parameter by its name is made without them. */
-static void tell_unsaid(const struct source *s, const struct optim_groups *groups, struct report *notes)
+static void report_missing_settings(const struct source *s, const struct optim_groups *groups, struct report *notes)
 {
     bool said = false;
 
@@ -190,7 +190,8 @@ static void tell_unsaid(const struct source *s, const struct optim_groups *group
 }
 
 /* Refuse moments of a parameter in no group, because they would be lost silently. */
-static int check_groups(const struct source *s, const struct source *like, struct report *notes, struct err *e)
+static int check_moments_have_group(const struct source *s, const struct source *like, struct report *notes,
+                                    struct err *e)
 {
     for (int i = 0; i < s->n_params; i++)
         if (s->param[i].group < 0 && s->param[i].state[STATE_EXP_AVG] && like) {
@@ -206,7 +207,7 @@ static int check_groups(const struct source *s, const struct source *like, struc
 
 /* ---- model_states ---- */
 
-static struct pk *param_shapes(struct source *s, const struct optim_groups *groups)
+static struct pk *make_param_shapes_tree(struct source *s, const struct optim_groups *groups)
 {
     struct zero_shape x = { .n_groups = groups->n };
 
@@ -277,7 +278,7 @@ static struct pk *model_states(struct source *s, const struct source *like, cons
     pk_set_str(a, d, "module", module(s, like, buffer_names));
     pk_set_str(a, d, "buffer_names", buffer_names);
     pk_set_str(a, d, "optimizer", pk_none(a));
-    pk_set_str(a, d, "param_shapes", param_shapes(s, groups));
+    pk_set_str(a, d, "param_shapes", make_param_shapes_tree(s, groups));
     pk_set_str(a, d, "frozen_param_shapes", pk_none(a));
     pk_set_str(a, d, "shared_params", like ? pk_copy(a, pk_get(root, "shared_params")) : pk_dict(a));
     pk_set_str(a, d, "frozen_param_fragments", pk_none(a));
@@ -289,7 +290,7 @@ static struct pk *model_states(struct source *s, const struct source *like, cons
     pk_set_int(a, d, "dp_world_size", 1);
     pk_set_int(a, d, "mp_world_size", 1);
     pk_set_str(a, d, "ds_config", like ? pk_copy(a, pk_get(root, "ds_config")) : config(s));
-    pk_set_str(a, d, "ds_version", like ? pk_copy(a, pk_get(root, "ds_version")) : pk_str(a, ds_fresh_version));
+    pk_set_str(a, d, "ds_version", like ? pk_copy(a, pk_get(root, "ds_version")) : pk_str(a, ds_synthesis_version));
     return d;
 }
 
@@ -332,7 +333,7 @@ static void place_step(struct run_state *run, const struct run_state *like)
     run->step_is_tensor = !said || like->step_is_tensor;
 }
 
-static void make_optimizer(struct source *s, const struct source *like, const struct optim_groups *groups)
+static void make_zero_optimizer(struct source *s, const struct source *like, const struct optim_groups *groups)
 {
     struct arena *a = s->arena;
     struct pk *d = pk_dict(a), *base = pk_dict(a), *args = pk_tuple(a), *list = param_groups(s, groups);
@@ -348,7 +349,7 @@ static void make_optimizer(struct source *s, const struct source *like, const st
     pk_set_str(a, d, "base_optimizer_state", base);
     pk_add(a, args, pk_int(a, 2));
     pk_set_str(a, d, "zero_stage", pk_call(a, pk_global(a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), args));
-    pk_set_str(a, d, "ds_version", pk_str(a, ds_fresh_version));
+    pk_set_str(a, d, "ds_version", pk_str(a, ds_synthesis_version));
     s->run.optimizer = d;
     s->run.param_groups = list;
     s->run.optimizer_pt = NULL;
@@ -361,15 +362,15 @@ static void make_optimizer(struct source *s, const struct source *like, const st
  * Returns true if the source has such trees already, or if it is the pipeline engine's and the target a universal
  * form.
  */
-static bool stays(const struct source *s, enum zero_fresh what)
+static bool stays(const struct source *s, enum zero_synthesis what)
 {
-    return s->zero_stage || (what == ZERO_FRESH_NAMES && s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST &&
+    return s->zero_stage || (what == ZERO_SYNTHESIS_NAMES && s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST &&
                              s->kind != LAYOUT_HF);
 }
 
-int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct report *notes, struct err *e)
+int zero_synthesize_trees(struct source *s, const struct zero_synthesis_request *q, struct report *notes, struct err *e)
 {
-    const enum zero_fresh what = q->what;
+    const enum zero_synthesis what = q->what;
     struct optim_groups groups;
     struct pk *root;
 
@@ -378,22 +379,22 @@ int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct
     if (source_one_model(s, e) < 0)
         return -1;
     split_buffers(s, q->like);
-    if (read_groups(s, q, &groups, notes, e) < 0)
+    if (read_optimizer_groups(s, q, &groups, notes, e) < 0)
         return -1;
     s->weights = q->weights != DTYPE_N ? q->weights : q->like ? q->like->weights : common_dtype(s);
     root = model_states(s, q->like, &groups);
-    if (what != ZERO_FRESH_WEIGHTS && check_groups(s, q->like, notes, e) < 0)
+    if (what != ZERO_SYNTHESIS_WEIGHTS && check_moments_have_group(s, q->like, notes, e) < 0)
         return -1;
-    if (what != ZERO_FRESH_WEIGHTS) {
-        zero_carry_values(s, root, notes);
-        tell_unsaid(s, &groups, notes);
+    if (what != ZERO_SYNTHESIS_WEIGHTS) {
+        zero_add_client_state(s, root, notes);
+        report_missing_settings(s, &groups, notes);
     }
-    if (ds_fresh_file(s, root, e) < 0)
+    if (ds_synthesize_file(s, root, e) < 0)
         return -1;
     s->zero_root = s->file[s->n_files - 1].pt;
-    if (what != ZERO_FRESH_WEIGHTS)
-        make_optimizer(s, q->like, &groups);
-    if (what == ZERO_FRESH_RANKS && !q->like)
+    if (what != ZERO_SYNTHESIS_WEIGHTS)
+        make_zero_optimizer(s, q->like, &groups);
+    if (what == ZERO_SYNTHESIS_RANKS && !q->like)
         report_add(notes, SEV_WARNING, "config", s->path, ERR_NO_BYTE, NULL,
                    "has no ds_config: files are laid out for an engine without round_robin_gradients and "
                    "parameter_alignment and with a sub_group_size of 1e9, as they are by default");

@@ -11,22 +11,22 @@
 
 #include "libcommon/layout/layout.h"
 
-enum zero_fresh {
-    ZERO_FRESH_RANKS,           /* for files of ZeRO: groups, their order and one step are required */
-    ZERO_FRESH_NAMES,           /* for a form that stores each parameter by its name: settings are optional */
-    ZERO_FRESH_WEIGHTS,         /* without an optimizer */
+enum zero_synthesis {
+    ZERO_SYNTHESIS_RANKS,           /* for files of ZeRO: groups, their order and one step are required */
+    ZERO_SYNTHESIS_NAMES,           /* for a form that stores each parameter by its name: settings are optional */
+    ZERO_SYNTHESIS_WEIGHTS,         /* without an optimizer */
 };
-struct zero_fresh_request {
-    enum zero_fresh what;
+struct zero_synthesis_request {
+    enum zero_synthesis what;
     enum dtype weights;         /* type to compute with; DTYPE_N for that of the weights, or of `like` */
     const struct source *like;  /* a ZeRO checkpoint whose groups, frozen parameters and ds_config are used; or NULL */
 };
 /*
  * Make the trees. A source that has such trees already is not changed, nor is one of the pipeline engine with
- * ZERO_FRESH_NAMES. Returns -1 with ERR_DATA if something required is missing. `notes` lists what is left out.
+ * ZERO_SYNTHESIS_NAMES. Returns -1 with ERR_DATA if something required is missing. `notes` lists what is left out.
  * `like` must stay open as long as the source.
  */
-MUST_CHECK int zero_fresh_make(struct source *s, const struct zero_fresh_request *q, struct report *notes,
-                               struct err *e);
+MUST_CHECK int zero_synthesize_trees(struct source *s, const struct zero_synthesis_request *q, struct report *notes,
+                                     struct err *e);
 
 #endif

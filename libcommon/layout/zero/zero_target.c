@@ -13,7 +13,7 @@
 #include "libcommon/layout/zero/zero_order.h"
 
 /* Find the lowest rank's model_states, and the optim_states if they are requested. */
-static int find_root(struct zero_target *t, struct err *e)
+static int find_target_root(struct zero_target *t, struct err *e)
 {
     const struct source *s = t->src;
 
@@ -114,14 +114,14 @@ static void split_groups(struct zero_target *t, int world)
 }
 
 /* Convert the groups from the source's order to the optimizer's, and from there to the target's. */
-static int settle_groups(struct zero_target *t, int stage, int world, struct err *e)
+static int resolve_target_groups(struct zero_target *t, int stage, int world, struct err *e)
 {
     if (zero_order_read(t->src, t->arena, &t->shape, e) < 0)
         return -1;
     t->n_groups = t->shape.n_groups;
     for (int g = 0; g < t->n_groups; g++) {
         if (stage < 3 && zero_order_switch(t->root, "round_robin_gradients"))
-            zero_order_deal(t->arena, &t->shape.group[g], world, false);
+            zero_order_distribute(t->arena, &t->shape.group[g], world, false);
         fill_up(t, &t->shape.group[g], stage < 3 && zero_order_switch(t->root, "parameter_alignment"));
     }
     t->group_of = arena_alloc(t->arena, ((size_t)t->n_groups + 1) * sizeof *t->group_of);
@@ -203,7 +203,7 @@ const struct tmap *zero_target_weights(const struct zero_target *t, const struct
     return w && (w->dtype == t->weights || !master) ? w : master;
 }
 
-static int check_states(const struct zero_target *t, struct report *notes, struct err *e)
+static int check_fp32_states(const struct zero_target *t, struct report *notes, struct err *e)
 {
     static const enum state due[] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
     bool widened = false;
@@ -232,7 +232,7 @@ static int check_states(const struct zero_target *t, struct report *notes, struc
  * Check that weights can be converted to the type that the run computes with. Frozen parameters of a universal form
  * are fp32, made from weights of a smaller type.
  */
-static int check_weights(const struct zero_target *t, struct report *notes, struct err *e)
+static int check_weights_castable(const struct zero_target *t, struct report *notes, struct err *e)
 {
     for (int i = 0; i < t->src->n_params; i++) {
         const struct param *p = &t->src->param[i];
@@ -253,7 +253,7 @@ static int check_weights(const struct zero_target *t, struct report *notes, stru
     return 0;
 }
 
-static int settle_form(struct zero_target *t, int stage, struct report *notes, struct err *e)
+static int resolve_optimizer_form(struct zero_target *t, int stage, struct report *notes, struct err *e)
 {
     int64_t was = run_state_zero_stage(t->opt);
 
@@ -288,14 +288,14 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
     t->arena = arena_new(0);
     t->src = s;
     t->weights_only = q->weights_only;
-    if (find_root(t, e) < 0)
+    if (find_target_root(t, e) < 0)
         goto failed;
     t->weights = q->cast ? q->weights : s->weights;
     t->bf16_names = has_prefix(t, !s->zero_root && !q->cast);
-    if (settle_form(t, stage, notes, e) < 0 || settle_groups(t, stage, world, e) < 0)
+    if (resolve_optimizer_form(t, stage, notes, e) < 0 || resolve_target_groups(t, stage, world, e) < 0)
         goto failed;
-    if (check_states(t, notes, e) < 0 || check_weights(t, notes, e) < 0 || check_carried(t->root_pt, e) < 0 ||
-        (t->opt_pt && check_carried(t->opt_pt, e) < 0))
+    if (check_fp32_states(t, notes, e) < 0 || check_weights_castable(t, notes, e) < 0 ||
+        check_carried(t->root_pt, e) < 0 || (t->opt_pt && check_carried(t->opt_pt, e) < 0))
         goto failed;
     return t;
 failed:

@@ -18,7 +18,7 @@ bool zero_like_buffer(const struct source *like, const char *name)
 
 /* ---- the model ---- */
 
-static void add_shape(struct strbuf *out, const struct param *p)
+static void append_param_shape(struct strbuf *out, const struct param *p)
 {
     for (int d = 0; d < p->ndim; d++)
         strbuf_addf(out, "%s%lld", d ? ", " : "", (long long)p->shape[d]);
@@ -28,8 +28,8 @@ static int bad_shape(const struct source *s, const struct param *p, const struct
 {
     struct strbuf have = {0}, due = {0};
 
-    add_shape(&have, p);
-    add_shape(&due, want);
+    append_param_shape(&have, p);
+    append_param_shape(&due, want);
     err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is [%s], and [%s] in the checkpoint of --like", p->name,
              have.len ? have.buf : "", due.len ? due.buf : "");
     strbuf_free(&have);
@@ -62,7 +62,8 @@ static int check_all_there(struct source *s, const struct source *like, struct e
 }
 
 /* Check that the engine has every parameter of the source, which would otherwise be lost silently. */
-static int check_all_taken(const struct source *s, const struct source *like, struct report *notes, struct err *e)
+static int check_params_in_template(const struct source *s, const struct source *like, struct report *notes,
+                                    struct err *e)
 {
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i], *there = source_param(like, p->name);
@@ -132,7 +133,7 @@ int zero_like_groups(struct source *s, const struct source *like, const struct o
 {
     const struct names *group = number_groups(s->arena, own);
 
-    if (check_all_there(s, like, e) < 0 || check_all_taken(s, like, notes, e) < 0 ||
+    if (check_all_there(s, like, e) < 0 || check_params_in_template(s, like, notes, e) < 0 ||
         optim_groups_read(like, s->arena, out, e) < 0)
         return -1;
     for (int g = 0; g < out->n; g++) {

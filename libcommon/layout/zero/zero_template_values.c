@@ -18,7 +18,7 @@ struct carrying {
 };
 enum { TOLD = 8 };
 
-static void leave(struct carrying *c, const char *name)
+static void record_left_out_value(struct carrying *c, const char *name)
 {
     if (c->n_left++ < TOLD)
         strbuf_addf(&c->left, "%s%s", c->left.len ? ", " : "", name);
@@ -34,7 +34,7 @@ static bool is_optimizers(const char *name)
 }
 
 /* Returns true for keys that a DeepSpeed engine writes: the new file has its own. */
-static bool is_engines(const char *name)
+static bool is_deepspeed_engine_key(const char *name)
 {
     static const char *const names[] = {
         "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
@@ -52,12 +52,13 @@ static bool is_engines(const char *name)
  * Copy a value. An existing number is replaced with the source's. Values of a schedule are collected in one dict
  * again.
  */
-static bool carry_value(struct carrying *c, const char *name, const struct pk *v)
+static bool add_client_state_value(struct carrying *c, const char *name, const struct pk *v)
 {
     static const char schedule[] = "lr_scheduler.";
     struct pk *was = pk_get(c->root, name), *dict = pk_get(c->root, "lr_scheduler");
 
-    if (!pk_is_plain(v) || is_engines(name) || (!pk_is_none(was) && (was->type != PK_INT || v->type != PK_INT)))
+    if (!pk_is_plain(v) || is_deepspeed_engine_key(name) ||
+        (!pk_is_none(was) && (was->type != PK_INT || v->type != PK_INT)))
         return false;
     if (!str_starts(name, schedule)) {
         pk_set_str(c->a, c->root, name, pk_copy(c->a, v));
@@ -87,7 +88,7 @@ static const struct pt *values_file(const struct source *s)
 }
 
 /* Copy the file's values. Its dicts stay whole, as the program expects them. */
-static void carry_file(struct carrying *c, const struct pt *pt)
+static void add_file_client_state(struct carrying *c, const struct pt *pt)
 {
     uint32_t n = 0;
     struct pk **pair = pk_pairs(pt_root(pt), &n);
@@ -95,24 +96,25 @@ static void carry_file(struct carrying *c, const struct pt *pt)
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
-        if (key && !is_engines(key) && !pk_is_none(pair[2 * i + 1]) && !carry_value(c, key, pair[2 * i + 1]))
-            leave(c, key);
+        if (key && !is_deepspeed_engine_key(key) && !pk_is_none(pair[2 * i + 1]) &&
+            !add_client_state_value(c, key, pair[2 * i + 1]))
+            record_left_out_value(c, key);
     }
 }
 
-void zero_carry_values(struct source *s, struct pk *root, struct report *notes)
+void zero_add_client_state(struct source *s, struct pk *root, struct report *notes)
 {
     struct carrying c = { .a = s->arena, .root = root };
     const struct pt *file = values_file(s);
 
     if (file)
-        carry_file(&c, file);
+        add_file_client_state(&c, file);
     for (int i = 0; i < s->n_values; i++) {
         const struct source_value *v = &s->value[i];
 
         if (!v->buffer && !is_optimizers(v->name) && !(file && (v->pt == file || str_starts(v->name, "optimizer."))) &&
-            (!v->tree || v->pt || !carry_value(&c, v->name, v->tree)))
-            leave(&c, v->name);
+            (!v->tree || v->pt || !add_client_state_value(&c, v->name, v->tree)))
+            record_left_out_value(&c, v->name);
     }
     if (c.n_left > TOLD)
         strbuf_addf(&c.left, " and %d more", c.n_left - TOLD);

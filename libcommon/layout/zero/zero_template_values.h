@@ -10,6 +10,6 @@
  * Copy the values that the caller saved with model and optimizer to its client_state, which are keys of `root`, the
  * new file's tree. Tensors and objects of other classes cannot be stored there and cause a WARNING.
  */
-void zero_carry_values(struct source *s, struct pk *root, struct report *notes);
+void zero_add_client_state(struct source *s, struct pk *root, struct report *notes);
 
 #endif

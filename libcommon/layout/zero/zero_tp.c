@@ -25,7 +25,7 @@ struct joining {
 
 /* ---- rules ---- */
 
-static int find_family(struct joining *j, const char *const *name, int n, struct err *e)
+static int find_tp_family(struct joining *j, const char *const *name, int n, struct err *e)
 {
     const char *lacking = "";
 
@@ -43,7 +43,7 @@ static int find_family(struct joining *j, const char *const *name, int n, struct
  * trainer's parameter; under Transformers' names, the slices may be of a part of it. *said is set if the rule is
  * certain, because a trainer always splits a parameter of this name in this way.
  */
-static int family_rule_of(const struct family *f, const char *name, bool *said)
+static int find_family_merge_rule(const struct family *f, const char *name, bool *said)
 {
     enum merge_rule merge;
     struct family_hit h;
@@ -58,12 +58,12 @@ static int family_rule_of(const struct family *f, const char *name, bool *said)
         return MERGE_CAT0;
     if (h.rule->qkv)
         return -1;
-    if (h.rule->turned)
+    if (h.rule->transposed)
         return merge == MERGE_CAT0 ? MERGE_CAT1 : MERGE_CAT0;
     return (int)merge;
 }
 
-static int find_rules(struct joining *j, const struct pk *root, const char *path, struct err *e)
+static int find_tp_merge_rules(struct joining *j, const struct pk *root, const char *path, struct err *e)
 {
     const struct source *s = j->rank[0];
     const char **name = xmalloc(((size_t)s->n_params + 1) * sizeof *name);
@@ -74,7 +74,7 @@ static int find_rules(struct joining *j, const struct pk *root, const char *path
             name[n++] = s->param[i].name;
     j->patterns = merge_patterns_new(pk_get(root, "universal_checkpoint_info"), name, n, true, path,
                                      j->r);
-    rc = j->patterns ? 0 : find_family(j, name, n, e);
+    rc = j->patterns ? 0 : find_tp_family(j, name, n, e);
     free(name);
     return rc;
 }
@@ -82,13 +82,14 @@ static int find_rules(struct joining *j, const struct pk *root, const char *path
 /* ---- slices ---- */
 
 /* Returns the map of a state, or of the copy of the weights if st is STATE_N. */
-static const struct tmap *map_of(const struct param *p, int st)
+static const struct tmap *slice_state_map(const struct param *p, int st)
 {
     return st < STATE_N ? p->state[st] : p->copy;
 }
 
 /* Returns the map of a fused parameter: part by part, the pieces of all ranks, by rows. */
-static struct tmap *join_parts(const struct joining *j, const struct param *whole, struct param *const *slice, int st)
+static struct tmap *join_fused_parts(const struct joining *j, const struct param *whole, struct param *const *slice,
+                                     int st)
 {
     struct tmap_part *part = xcalloc((size_t)j->parts->n * (size_t)j->n, sizeof *part);
     uint64_t *at = xcalloc((size_t)j->n, sizeof *at);
@@ -97,7 +98,7 @@ static struct tmap *join_parts(const struct joining *j, const struct param *whol
 
     for (int k = 0; k < j->parts->n; k++)
         for (int t = 0; t < j->n; t++) {
-            const struct tmap *one = map_of(slice[t], st);
+            const struct tmap *one = slice_state_map(slice[t], st);
             const uint64_t rows = (uint64_t)merge_parts_width(j->parts, k, t, j->n);
             const uint64_t len = one->len / (uint64_t)(whole->shape[0] / j->n) * rows;
 
@@ -120,7 +121,7 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
     m->n_slices = j->n;
     m->slice = arena_alloc(a, (size_t)j->n * sizeof *m->slice);
     for (int t = 0; t < j->n; t++) {
-        const struct tmap *one = map_of(slice[t], st), *first = map_of(slice[0], st);
+        const struct tmap *one = slice_state_map(slice[t], st), *first = slice_state_map(slice[0], st);
 
         if (!one)
             return NULL;                /* its file is not usable, which was reported */
@@ -133,7 +134,7 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
         m->slice[t] = *one->slice;      /* without tensor ranks a map has one slice */
     }
     if (j->parts)
-        return join_parts(j, whole, slice, st);
+        return join_fused_parts(j, whole, slice, st);
     merge_map(a, whole, st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ, m);
     return m;
 }
@@ -184,7 +185,7 @@ static bool begin_alike(const struct joining *j, struct param *const *slice)
 static int guess_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
     bool said = true;
-    int rule = family_rule_of(j->family, p->name, &said);
+    int rule = find_family_merge_rule(j->family, p->name, &said);
 
     if (rule < 0)
         report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
@@ -219,7 +220,7 @@ static bool check_parts(const struct joining *j, const struct param *p, int rule
     return true;
 }
 
-static int find_rule(const struct joining *j, const struct param *p, struct param *const *slice)
+static int find_slice_merge_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
     const int rule = j->patterns ? (int)merge_patterns_rule(j->patterns, p->name) : guess_rule(j, p, slice);
 
@@ -232,7 +233,7 @@ static void join_param(struct joining *j, struct param *p, struct param **slice)
     int rule;
 
     j->parts = j->patterns ? merge_patterns_parts(j->patterns, p->name) : NULL;
-    rule = find_slices(j, p, slice) ? find_rule(j, p, slice) : -1;
+    rule = find_slices(j, p, slice) ? find_slice_merge_rule(j, p, slice) : -1;
     whole.merge = rule < 0 ? MERGE_CAT0 : (enum merge_rule)rule;
     if (rule < 0 || !merge_shape(&whole, j->n, j->rank[0]->path, j->r)) {
         memset(p->state, 0, sizeof p->state);
@@ -279,7 +280,7 @@ int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct
 {
     struct joining j = { .rank = rank, .n = n, .r = z->r };
     struct param **slice = xcalloc((size_t)n, sizeof *slice);
-    int rc = find_rules(&j, z->root, z->path, e);
+    int rc = find_tp_merge_rules(&j, z->root, z->path, e);
 
     compare_ranks(&j, zero_mismatch(z));
     for (int i = 0; i < rank[0]->n_params && rc == 0; i++)

@@ -62,7 +62,7 @@ struct carrier {
 };
 
 /* Replace a tensor with one that has a storage of its own, of its own length. */
-static struct pk *carry_tensor(void *ctx, const struct pk *v)
+static struct pk *copy_tree_tensor(void *ctx, const struct pk *v)
 {
     struct carrier *c = ctx;
     struct zero_tree *x = c->x;
@@ -88,11 +88,11 @@ static struct pk *carry_tensor(void *ctx, const struct pk *v)
         .requires_grad = t.requires_grad });
 }
 
-struct pk *zero_tree_carry(struct zero_tree *x, const struct pk *v, const struct pt *pt)
+struct pk *zero_tree_copy_value(struct zero_tree *x, const struct pk *v, const struct pt *pt)
 {
     struct carrier c = { x, pt };
 
-    return v ? pk_copy_swap(x->ds.arena, v, carry_tensor, &c) : pk_none(x->ds.arena);
+    return v ? pk_copy_swap(x->ds.arena, v, copy_tree_tensor, &c) : pk_none(x->ds.arena);
 }
 
 /* ---- weights ---- */
@@ -106,7 +106,7 @@ struct model_tree {
     struct names *frozen;               /* storages of frozen tensors, by name */
 };
 
-static struct zero_fill weights_of(const struct model_tree *k, const struct param *p)
+static struct zero_fill make_weights_fill(const struct model_tree *k, const struct param *p)
 {
     const struct tmap *m = zero_target_weights(k->t, p);
     int op = m ? plan_op_of(m->dtype, k->t->weights) : -1;
@@ -135,7 +135,7 @@ static struct pk *trained_view(struct model_tree *k, const struct param *p, bool
 {
     const struct zero_slot *slot;
     int g = zero_shape_find(&k->t->shape, p->name, &slot);
-    struct zero_fill f = weights_of(k, p);
+    struct zero_fill f = make_weights_fill(k, p);
 
     f.storage = k->storage[g];
     f.at = (uint64_t)slot->first * (uint64_t)dtype_size(k->t->weights);
@@ -148,7 +148,7 @@ static struct pk *trained_view(struct model_tree *k, const struct param *p, bool
 
 static struct pk *frozen_tensor(struct model_tree *k, const struct param *p)
 {
-    struct zero_fill f = weights_of(k, p);
+    struct zero_fill f = make_weights_fill(k, p);
     uint64_t len = weights_bytes(k, p);
     int known = names_find(k->frozen, p->name);
 
@@ -189,7 +189,7 @@ static struct pk *module_value(struct model_tree *k, const char *name, const str
     if (!own && pk_is_none(v) && name && source_find(k->t->src, name, &hit) && hit.value && hit.value->map)
         return buffer(k, hit.value);
     if (!own)
-        return zero_tree_carry(k->x, v, k->t->root_pt);
+        return zero_tree_copy_value(k->x, v, k->t->root_pt);
     if (k->t->shape.stage == 3)
         return empty_tensor(k);
     if (zero_target_trains(k->t, own))
@@ -226,7 +226,7 @@ static struct pk *frozen_piece(struct model_tree *k, const struct param *p)
 {
     const int64_t size = dtype_size(k->t->weights), n = (int64_t)weights_bytes(k, p) / size;
     const int64_t c = zero_piece_elems(n, k->t->shape.world), first = k->rank * c, left = n - first;
-    struct zero_fill f = weights_of(k, p);
+    struct zero_fill f = make_weights_fill(k, p);
     const uint64_t elem = (uint64_t)dtype_size(f.map->dtype);
 
     f.storage = zero_tree_storage(k->x, (uint64_t)(c * size));
@@ -236,7 +236,7 @@ static struct pk *frozen_piece(struct model_tree *k, const struct param *p)
     return zero_tree_vector(k->x, f.storage, k->t->weights, c, false);
 }
 
-static struct pk *make_frozen(struct model_tree *k, bool values)
+static struct pk *make_frozen_tree(struct model_tree *k, bool values)
 {
     const struct zero_target *t = k->t;
     struct arena *a = k->x->ds.arena;
@@ -295,9 +295,9 @@ static struct pk *model_value(struct model_tree *k, const char *key, const struc
     if (strcmp(key, "param_shapes") == 0)
         return zero_shape_tree(a, &k->t->shape);
     if (strcmp(key, "frozen_param_shapes") == 0)
-        return make_frozen(k, false);
+        return make_frozen_tree(k, false);
     if (strcmp(key, "frozen_param_fragments") == 0)
-        return make_frozen(k, true);
+        return make_frozen_tree(k, true);
     if (strcmp(key, "shared_params") == 0 && k->rank > 0)
         return pk_dict(a);              /* only rank 0 has them */
     if (strcmp(key, "dp_world_size") == 0)
@@ -308,7 +308,7 @@ static struct pk *model_value(struct model_tree *k, const char *key, const struc
         return whole_model(k, key, v);
     if (strcmp(key, "ds_config") == 0 && !pk_is_none(v))
         return zero_tree_config(k->x, k->t);
-    return zero_tree_carry(k->x, v, k->t->root_pt);
+    return zero_tree_copy_value(k->x, v, k->t->root_pt);
 }
 
 void zero_tree_model(const struct zero_target *t, int rank, struct arena *keep, struct zero_tree *out)

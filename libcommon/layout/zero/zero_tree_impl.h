@@ -15,7 +15,7 @@ void zero_tree_fill(struct zero_tree *x, const struct zero_fill *fill);
 int zero_tree_number(struct zero_tree *x, float v);
 struct pk *zero_tree_vector(struct zero_tree *x, int storage, enum dtype dtype, int64_t n, bool requires_grad);
 /* Returns a copy of a value of the source. Tensors of `pt` get storages of their own. */
-struct pk *zero_tree_carry(struct zero_tree *x, const struct pk *v, const struct pt *pt);
+struct pk *zero_tree_copy_value(struct zero_tree *x, const struct pk *v, const struct pt *pt);
 /* Returns the run's configuration with the target's stage. */
 struct pk *zero_tree_config(struct zero_tree *x, const struct zero_target *t);
 

@@ -67,14 +67,14 @@ static int first_source_group(const struct zero_target *t, int og)
 }
 
 /* Returns the state of group g: the source's counter, and the vectors. */
-static struct pk *adam_state(struct optim *k, int g)
+static struct pk *make_adam_state_tree(struct optim *k, int g)
 {
     const struct pk *was = adam_group_state(k->t->opt, first_source_group(k->t, k->t->group_of[g]));
     const struct run_state *run = &k->t->src->run;
     struct pk *d = pk_dict(k->a), *step = pk_get(was, "step");
 
     if (step)
-        pk_set_str(k->a, d, "step", zero_tree_carry(k->x, step, k->t->opt_pt));
+        pk_set_str(k->a, d, "step", zero_tree_copy_value(k->x, step, k->t->opt_pt));
     else if (run->step_in_state && run->step_is_tensor)
         pk_set_str(k->a, d, "step", pt_new_tensor(k->a, &(struct pt_new){
             .storage = zero_tree_number(k->x, (float)run->opt_step), .dtype = DTYPE_F32, .storage_elems = 1 }));
@@ -92,7 +92,7 @@ static struct pk *groups(struct optim *k)
     struct pk *list = pk_list(k->a);
 
     for (int og = 0; og < t->n_groups; og++) {
-        struct pk *d = zero_tree_carry(k->x, adam_list_at(t->param_groups, og), t->opt_pt), *ids = pk_list(k->a);
+        struct pk *d = zero_tree_copy_value(k->x, adam_list_at(t->param_groups, og), t->opt_pt), *ids = pk_list(k->a);
 
         for (int g = 0; g < t->shape.n_groups; g++)
             if (t->group_of[g] == og)
@@ -109,9 +109,9 @@ static struct pk *base_state(struct optim *k)
 
     for (int g = 0; g < k->t->shape.n_groups; g++)
         if (k->t->elastic)
-            pk_add(k->a, list, adam_state(k, g));
+            pk_add(k->a, list, make_adam_state_tree(k, g));
         else
-            pk_set(k->a, state, pk_int(k->a, g), adam_state(k, g));
+            pk_set(k->a, state, pk_int(k->a, g), make_adam_state_tree(k, g));
     if (k->t->elastic)
         return list;
     pk_set_str(k->a, d, "state", state);
@@ -133,7 +133,7 @@ static struct pk *stage_value(struct optim *k, const struct pk *was)
     return pk_call(k->a, pk_global(k->a, "deepspeed.runtime.zero.config", "ZeroStageEnum"), args);
 }
 
-static struct pk *counts(struct optim *k)
+static struct pk *make_partition_counts(struct optim *k)
 {
     const struct zero_shape *x = &k->t->shape;
     struct pk *list = pk_list(k->a);
@@ -238,15 +238,15 @@ static struct pk *part_value(struct optim *k, enum optim_part p, const struct pk
     case P_MASTERS: case P_MASTERS3: return masters(k);
     case P_PADDINGS: return paddings(k);
     case P_ALIGNMENTS: return alignments(k);
-    case P_COUNTS: return counts(k);
+    case P_COUNTS: return make_partition_counts(k);
     case P_MAPPINGS: return mappings(k);
-    case P_STEP: return was ? zero_tree_carry(k->x, was, k->t->opt_pt) : step_number(k);
-    case P_VERSION: return zero_tree_carry(k->x, was ? was : pk_get(k->t->root, "ds_version"), NULL);
-    default: return was ? zero_tree_carry(k->x, was, k->t->opt_pt) : NULL;
+    case P_STEP: return was ? zero_tree_copy_value(k->x, was, k->t->opt_pt) : step_number(k);
+    case P_VERSION: return zero_tree_copy_value(k->x, was ? was : pk_get(k->t->root, "ds_version"), NULL);
+    default: return was ? zero_tree_copy_value(k->x, was, k->t->opt_pt) : NULL;
     }
 }
 
-static int part_of(const char *key)
+static int optim_key_part(const char *key)
 {
     for (int i = 0; i < P_N; i++)
         if (strcmp(key, keys[i]) == 0)
@@ -289,8 +289,8 @@ static struct pk *optimizer_state(struct optim *k)
             pk_set_str(k->a, d, keys[p], v);
     }
     for (uint32_t i = 0; pair && i < n; i++)
-        if (pk_as_str(pair[2 * i]) && part_of(pk_as_str(pair[2 * i])) < 0)
-            pk_set_str(k->a, d, pk_as_str(pair[2 * i]), zero_tree_carry(k->x, pair[2 * i + 1], k->t->opt_pt));
+        if (pk_as_str(pair[2 * i]) && optim_key_part(pk_as_str(pair[2 * i])) < 0)
+            pk_set_str(k->a, d, pk_as_str(pair[2 * i]), zero_tree_copy_value(k->x, pair[2 * i + 1], k->t->opt_pt));
     return d;
 }
 
@@ -302,5 +302,5 @@ void zero_tree_optim(const struct zero_target *t, int rank, struct arena *keep, 
     k.a = out->ds.arena;
     pk_set_str(k.a, out->ds.root, "optimizer_state_dict", optimizer_state(&k));
     pk_set_str(k.a, out->ds.root, "ds_config", zero_tree_config(out, t));
-    pk_set_str(k.a, out->ds.root, "ds_version", zero_tree_carry(out, pk_get(t->root, "ds_version"), NULL));
+    pk_set_str(k.a, out->ds.root, "ds_version", zero_tree_copy_value(out, pk_get(t->root, "ds_version"), NULL));
 }

@@ -9,7 +9,7 @@
 
 #include "libcommon/layout/zero/zero_source.h"
 
-static struct source_value *add_value(struct zero *z, const char *name)
+static struct source_value *add_zero_value(struct zero *z, const char *name)
 {
     struct source_value *v = &z->s->value[z->s->n_values++];
 
@@ -17,7 +17,7 @@ static struct source_value *add_value(struct zero *z, const char *name)
     return v;
 }
 
-static bool is_in(const char *key, const char *const *list)
+static bool is_listed_value_key(const char *key, const char *const *list)
 {
     for (; *list; list++)
         if (strcmp(key, *list) == 0)
@@ -25,9 +25,9 @@ static bool is_in(const char *key, const char *const *list)
     return false;
 }
 
-static void add_tensor(struct zero *z, const char *name, const struct pt_tensor *t, bool buffer)
+static void add_zero_tensor_value(struct zero *z, const char *name, const struct pt_tensor *t, bool buffer)
 {
-    struct source_value *v = add_value(z, name);
+    struct source_value *v = add_zero_value(z, name);
     struct tmap *m = zero_tensor_map(z, name, t);
 
     v->map = m;
@@ -44,10 +44,10 @@ static void add_tree(struct zero *z, const char *name, const struct pk *tree, co
     struct pt_tensor t;
 
     if (pt_tensor(pt, tree, &t)) {
-        add_tensor(z, name, &t, false);
+        add_zero_tensor_value(z, name, &t, false);
         return;
     }
-    v = add_value(z, name);
+    v = add_zero_value(z, name);
     v->tree = tree;
     v->pt = pt;
 }
@@ -62,7 +62,7 @@ static void add_dict(struct zero *z, const char *prefix, const struct pk *dict, 
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
-        if (key && !is_in(key, not))
+        if (key && !is_listed_value_key(key, not))
             add_tree(z, arena_fmt(z->s->arena, "%s%s", prefix, key), pair[2 * i + 1], pt);
     }
 }
@@ -76,7 +76,7 @@ static void add_module(struct zero *z, const struct pt *pt)
 
     for (int i = 0; i < z->n_tensors; i++)
         if (z->tensor[i].buffer || (!z->tensor[i].used && z->tensor[i].t.n_elems > 0 && !z->tensor[i].shared_with))
-            add_tensor(z, z->tensor[i].name, &z->tensor[i].t, z->tensor[i].buffer);
+            add_zero_tensor_value(z, z->tensor[i].name, &z->tensor[i].t, z->tensor[i].buffer);
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
@@ -119,8 +119,10 @@ static void add_optimizer(struct zero *z, const struct pt *pt)
         add_tree(z, "optimizer.param_groups", z->s->run.param_groups, pt);
     for (int r = 0; r < z->world; r++)
         for (int i = 0; i < z->rank[r].n_more; i++)
-            add_tensor(z, arena_fmt(z->s->arena, "optimizer.state.%d.%s.rank%d", z->rank[r].more[i].group,
-                                    z->rank[r].more[i].name, r), &z->rank[r].more[i].t, false);
+            add_zero_tensor_value(z,
+                                  arena_fmt(z->s->arena, "optimizer.state.%d.%s.rank%d", z->rank[r].more[i].group,
+                                            z->rank[r].more[i].name, r),
+                                  &z->rank[r].more[i].t, false);
     for (int g = 0; g < z->shape.n_groups; g++) {
         step = pk_get(adam_group_state(opt, g), "step");
         /* Sub-groups depend on the number of ranks, so only the first of each group is used. */

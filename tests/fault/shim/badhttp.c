@@ -1,8 +1,8 @@
 /*
  * badhttp.c - a web server that fails: badhttp PORT [SERVER EVERY], until it is killed
  *
- * Answers 500 to everything. With SERVER, the port of one that works, it does so to one connection in EVERY; another one
- * of them is cut after some bytes of it went through, and the others are passed on as they are.
+ * Answers 500 to everything. With SERVER, the port of one that works, it does so to one connection in EVERY; another
+ * one of them is cut after some bytes of it went through, and the others are passed on as they are.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

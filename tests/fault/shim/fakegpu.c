@@ -7,8 +7,8 @@
  * It is what the trainer loads in place of shardkit-cuda.so. Kernels are the CPU's, each queued in a stream that really
  * runs beside the host (fakedev.h), so what is read too early, or waits in a circle, shows. As with CUDA memory that is
  * neither the device's nor pinned is read when a copy from it is queued, and a copy to it is waited for. FAKEGPU_NET
- * is a file that the ranks share, new for each job. FAKEGPU_STANDS=NAME: device 1 stands for good in the first kernel of
- * that name, or, of "save", in the first copy beside the passes to memory that was pinned.
+ * is a file that the ranks share, new for each job. FAKEGPU_STANDS=NAME: device 1 stands for good in the first kernel
+ * of that name, or, of "save", in the first copy beside the passes to memory that was pinned.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -232,7 +232,8 @@ QUEUED(cast, void *dst; enum dtype to; const void *src; enum dtype from; int64_t
        (void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s),
        LIST(dst, to, src, from, n), (a->dst, a->to, a->src, a->from, a->n, NULL))
 QUEUED(scale, void *x; float f; int64_t n; enum dtype t;,
-       (void *x, float f, int64_t n, enum dtype t, struct dev_stream *s), LIST(x, f, n, t), (a->x, a->f, a->n, a->t, NULL))
+       (void *x, float f, int64_t n, enum dtype t, struct dev_stream *s), LIST(x, f, n, t), (a->x, a->f, a->n, a->t,
+           NULL))
 QUEUED(add, void *y; const void *x; int64_t n; enum dtype t;,
        (void *y, const void *x, int64_t n, enum dtype t, struct dev_stream *s), LIST(y, x, n, t),
        (a->y, a->x, a->n, a->t, NULL))

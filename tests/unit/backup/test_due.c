@@ -96,13 +96,15 @@ static void test_published_schedule(void **state)
     n = due_make(&r, &st, &a);
 
     got = steps_text(a, n, DUE_COPY, 1, FORM_WHOLE);
-    assert_string_equal(got, "3000 10000 20000 30000 31200 31259 40000 50000 60000 70000 80000 90000 95000 100000 110000 "
-                             "120000 ");
+    assert_string_equal(got,
+                        "3000 10000 20000 30000 31200 31259 40000 50000 60000 70000 80000 90000 95000 100000 110000 "
+                        "120000 ");
     free(got);
     got = steps_text(a, n, DUE_COPY, 1, FORM_WEIGHTS);
-    assert_string_equal(got, "6000 9000 12000 15000 18000 21000 24000 27000 33000 36000 39000 42000 45000 48000 51000 "
-                             "54000 57000 63000 66000 69000 72000 75000 78000 81000 84000 87000 93000 96000 99000 102000 "
-                             "105000 108000 111000 114000 117000 ");
+    assert_string_equal(got,
+                        "6000 9000 12000 15000 18000 21000 24000 27000 33000 36000 39000 42000 45000 48000 51000 "
+                        "54000 57000 63000 66000 69000 72000 75000 78000 81000 84000 87000 93000 96000 99000 102000 "
+                        "105000 108000 111000 114000 117000 ");
     free(got);
     for (int64_t s = 1000, k = 0; s <= 120000; s += 1000) {
         k += sprintf(want + k, "%lld ", (long long)s);
@@ -178,7 +180,9 @@ static void test_newer_and_unsound(void **state)
 
 static void test_nothing_is_forgotten(void **state)
 {
-    static const struct due_held held[] = { { 1, FORM_WHOLE, true, true }, { 2, FORM_WHOLE, true, true }, { 3, FORM_WHOLE, true, true } };
+    static const struct due_held held[] = { { 1, FORM_WHOLE, true, true },
+                                            { 2, FORM_WHOLE, true, true },
+                                            { 3, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 1, 2, 3, 4 };
     static const struct { const char *rules; int64_t latest; bool known; const char *forget; } cases[] = {
         { "place p\nfull-every 1\n", 4, true, "" },             /* no keep rule: all steps stay */
@@ -240,7 +244,9 @@ static void test_place_forgets(void **state)
 /* Newer copies that are damaged or not yet made do not count: the newest sound ones of a place stay. */
 static void test_place_keeps_the_good(void **state)
 {
-    static const struct due_held held[] = { { 10, FORM_WHOLE, true, true }, { 20, FORM_WHOLE, true, true }, { 30, FORM_TAR, false, false },
+    static const struct due_held held[] = { { 10, FORM_WHOLE, true, true },
+                                            { 20, FORM_WHOLE, true, true },
+                                            { 30, FORM_TAR, false, false },
                                             { 40, FORM_WHOLE, true, true } };
     static const int64_t step[] = { 50, 60 };
     static const struct { const char *keep; int n_held; const char *forget, *wait; } cases[] = {
@@ -334,9 +340,9 @@ static void test_bad_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published_schedule), cmocka_unit_test(test_places_hold), cmocka_unit_test(test_newer_and_unsound),
-        cmocka_unit_test(test_nothing_is_forgotten), cmocka_unit_test(test_place_forgets),
-        cmocka_unit_test(test_place_keeps_the_good),
+        cmocka_unit_test(test_published_schedule),     cmocka_unit_test(test_places_hold),
+        cmocka_unit_test(test_newer_and_unsound),      cmocka_unit_test(test_nothing_is_forgotten),
+        cmocka_unit_test(test_place_forgets),          cmocka_unit_test(test_place_keeps_the_good),
         cmocka_unit_test(test_place_keeps_whole_ones), cmocka_unit_test(test_bad_rules),
     };
 

@@ -13,8 +13,9 @@
 #include "libcommon/format/archive.h"
 #include "tools/ckpt-backup/place/tar.h"
 
-#define LONG_NAME "zero/3.self_attention.query_key_value.weight.with.a.name.that.is.longer.than.a.header.has.room.for." \
-                  "and.longer.still.so.that.it.cannot.be.cut.in.two.either.because.no.slash.is.near.enough/fp32.pt"
+#define LONG_NAME \
+    "zero/3.self_attention.query_key_value.weight.with.a.name.that.is.longer.than.a.header.has.room.for." \
+    "and.longer.still.so.that.it.cannot.be.cut.in.two.either.because.no.slash.is.near.enough/fp32.pt"
 
 /* Write only the headers. The rest of the file is a hole. */
 static void write_heads(const char *path, const struct tar *t)
@@ -34,9 +35,15 @@ static void test_members(void **state)
     static struct receipt_file file[] = {
         { .name = "a.pt", .size_bytes = 1, .mode = 0640 },
         { .name = "empty", .size_bytes = 0, .mode = 0640 },
-        { .name = "big.pt", .size_bytes = (UINT64_C(9) << 30) + 5, .mode = 0644, .mtime_ns = INT64_C(1646000000123456789) },
+        { .name = "big.pt",
+          .size_bytes = (UINT64_C(9) << 30) + 5,
+          .mode = 0644,
+          .mtime_ns = INT64_C(1646000000123456789) },
         { .name = LONG_NAME, .size_bytes = 512, .mode = 0600 },
-        { .name = "gr\xc3\xb6\xc3\x9f" "e.pt", .size_bytes = 3, .mode = 0644 },
+        { .name = "gr\xc3\xb6\xc3\x9f"
+                  "e.pt",
+          .size_bytes = 3,
+          .mode = 0644 },
         { .name = "lati\xf1.pt", .size_bytes = 4, .mode = 0644 },
         { .name = "last.pt", .size_bytes = 513, .mode = 0644 },
     };

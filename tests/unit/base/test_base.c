@@ -140,13 +140,15 @@ static void values_of_every_type(void **state)
 /* Values as torch 2.15 converts the same bits to float64. */
 static void values_of_8_bits(void **state)
 {
-    static const struct { enum dtype t; uint8_t bits; double value; } cases[] = {
-        { DTYPE_F8_E4M3, 0x7e, 448 }, { DTYPE_F8_E4M3, 0x81, -0x1p-9 }, { DTYPE_F8_E4M3, 0x38, 1 },
-        { DTYPE_F8_E4M3, 0xff, NAN }, { DTYPE_F8_E5M2, 0x7b, 57344 }, { DTYPE_F8_E5M2, 0xfc, -INFINITY },
-        { DTYPE_F8_E5M2, 0x7d, NAN }, { DTYPE_F8_E5M2, 0x01, 0x1p-16 }, { DTYPE_F8_E4M3FNUZ, 0x7f, 240 },
-        { DTYPE_F8_E4M3FNUZ, 0x80, NAN }, { DTYPE_F8_E4M3FNUZ, 0x01, 0x1p-10 }, { DTYPE_F8_E5M2FNUZ, 0xff, -57344 },
-        { DTYPE_F8_E5M2FNUZ, 0x80, NAN }, { DTYPE_F8_E5M2FNUZ, 0x01, 0x1p-17 }, { DTYPE_F8_E8M0, 0x7f, 1 },
-        { DTYPE_F8_E8M0, 0x00, 0x1p-127 }, { DTYPE_F8_E8M0, 0xff, NAN }, { DTYPE_QI8, 0xff, -1 }, { DTYPE_QU8, 0xff, 255 },
+    static const struct { enum dtype t; uint8_t bits; double value;
+    } cases[] = {
+        { DTYPE_F8_E4M3, 0x7e, 448 },      { DTYPE_F8_E4M3, 0x81, -0x1p-9 },     { DTYPE_F8_E4M3, 0x38, 1 },
+        { DTYPE_F8_E4M3, 0xff, NAN },      { DTYPE_F8_E5M2, 0x7b, 57344 },       { DTYPE_F8_E5M2, 0xfc, -INFINITY },
+        { DTYPE_F8_E5M2, 0x7d, NAN },      { DTYPE_F8_E5M2, 0x01, 0x1p-16 },     { DTYPE_F8_E4M3FNUZ, 0x7f, 240 },
+        { DTYPE_F8_E4M3FNUZ, 0x80, NAN },  { DTYPE_F8_E4M3FNUZ, 0x01, 0x1p-10 }, { DTYPE_F8_E5M2FNUZ, 0xff, -57344 },
+        { DTYPE_F8_E5M2FNUZ, 0x80, NAN },  { DTYPE_F8_E5M2FNUZ, 0x01, 0x1p-17 }, { DTYPE_F8_E8M0, 0x7f, 1 },
+        { DTYPE_F8_E8M0, 0x00, 0x1p-127 }, { DTYPE_F8_E8M0, 0xff, NAN },         { DTYPE_QI8, 0xff, -1 },
+        { DTYPE_QU8, 0xff, 255 },
     };
 
     (void)state;

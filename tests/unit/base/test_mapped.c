@@ -222,7 +222,8 @@ static void test_samples(void **state)
         char *to = str_fmt("%s%s", part.prefix, i ? ".bin" : ".idx"), *bytes;
         uint64_t n;
 
-        bytes = file_slurp(i ? "tests/data/text/text_document.bin" : "tests/data/text/text_document.idx", 1 << 26, &n, &e);
+        bytes =
+            file_slurp(i ? "tests/data/text/text_document.bin" : "tests/data/text/text_document.idx", 1 << 26, &n, &e);
         assert_true(bytes && file_replace(to, bytes, n, &e) == 0);
         free(bytes);
         free(to);
@@ -234,7 +235,8 @@ static void test_samples(void **state)
             assert_int_equal(truncate(bin, i == 1 ? 100001 : 65536), 0);
         for (int64_t k = 0; k < dataset_samples(d); k++)
             if (dataset_get(d, k, tokens, &e) < 0) {
-                assert_true(e.kind == ERR_DATA && str_starts(e.msg, bin) && strstr(e.msg, ": cut short while in use: "));
+                assert_true(e.kind == ERR_DATA && str_starts(e.msg, bin) &&
+                            strstr(e.msg, ": cut short while in use: "));
                 err_clear(&e);
                 n_failed[i]++;
             }

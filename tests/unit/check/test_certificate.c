@@ -97,8 +97,11 @@ static int certify(const char *in, const char *out, struct strbuf *text, struct 
 }
 
 static const char *const drifts[] = {
-    "4.mlp.dense_4h_to_h.weight:exp_avg_sq:0:1", "3.input_layernorm.bias:exp_avg:0:1", "5.self_attention.dense.weight:fp32:0:1",
-    "8.weight:bf16:0:1", "tied_modules.embed.word_embeddings.weight:exp_avg:0:1",
+    "4.mlp.dense_4h_to_h.weight:exp_avg_sq:0:1",
+    "3.input_layernorm.bias:exp_avg:0:1",
+    "5.self_attention.dense.weight:fp32:0:1",
+    "8.weight:bf16:0:1",
+    "tied_modules.embed.word_embeddings.weight:exp_avg:0:1",
 };
 
 /* The files of the result are consistent, but one bit differs from the source. */
@@ -199,7 +202,10 @@ static void other_tensors(void **state)
         struct report *r = report_new();
 
         must(verify_run(dir, &o, r, &e) == 0, &e);
-        /* Layer 7 and the final LayerNorm's number are new, the old one is missing; the vocabulary's padding differs with TP. */
+        /*
+         * Layer 7 and the final LayerNorm's number are new, the old one is missing; the vocabulary's padding differs
+         * with TP.
+         */
         assert_true(count(r, "certificate") >= (12 + 2 + 2) * 4);
         report_free(r);
     }

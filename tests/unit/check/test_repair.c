@@ -234,7 +234,8 @@ static void test_log(void **state)
     repair_log(&made.s, &r.repaired, REPLICAS_FIRST, &log);
     assert_non_null(strstr(log.buf, "{\"format\":\"shardkit-repair\",\"version\":1,\"tag\":\"made\",\"tp\":3,"));
     assert_non_null(strstr(log.buf, "\"policy\":\"first\",\"parameters\":1,\"states\":1}\n"));
-    assert_non_null(strstr(log.buf, "\"state\":\"exp_avg\",\"elements\":100,\"differed\":2,\"changed\":2,\"max_ulps\":null,"
+    assert_non_null(strstr(log.buf,
+                           "\"state\":\"exp_avg\",\"elements\":100,\"differed\":2,\"changed\":2,\"max_ulps\":null,"
                            "\"max_abs\":0.5,\"ranks\":[{\"rank\":1,\"changed\":1,\"max_ulps\":null,"));
     strbuf_free(&log);
     close_made(&made, &r);

@@ -391,7 +391,8 @@ static int times(int rank, struct fakenet *n, bool prompt)
     }
     EXPECT(comm_sync(all, s, &e) == 0);
     waited = comm_seconds_waiting(w) - waited;
-    if (waited < (rank == 0 ? 0 : 0.8e-3) * SLOW_MS * ROUNDS || waited > (rank == 0 ? 0.3e-3 : 1.4e-3) * SLOW_MS * ROUNDS) {
+    if (waited < (rank == 0 ? 0 : 0.8e-3) * SLOW_MS * ROUNDS ||
+        waited > (rank == 0 ? 0.3e-3 : 1.4e-3) * SLOW_MS * ROUNDS) {
         fprintf(stderr, "rank %d has waited %.3f s\n", rank, waited);
         return 1;
     }
@@ -543,7 +544,8 @@ static void test_hang(void **state)
     (void)state;
     expect_words(said, "\n");
     *strchr(headline, '\n') = '\0';
-    expect_words(headline, " has waited 1 s in all_reduce #5 of group world, in forward of iteration 17; rank 2 (host ");
+    expect_words(headline,
+                 " has waited 1 s in all_reduce #5 of group world, in forward of iteration 17; rank 2 (host ");
     expect_words(headline, ", GPU-two at 0000:02:00.0) is in optimizer of iteration 17 since");
     expect_words(headline + strlen(headline) + 1, "rank 1 (host ");
     free(said);

@@ -96,7 +96,8 @@ static void test_contradictions(void **state)
     refused("RANK=0 WORLD_SIZE=0", "environment: RANK=0 does not fit WORLD_SIZE=0");
     refused("WORLD_SIZE=8", "environment: WORLD_SIZE=8 is set but RANK is not");
     refused("OMPI_COMM_WORLD_SIZE=8", "environment: OMPI_COMM_WORLD_SIZE is set but OMPI_COMM_WORLD_RANK is not");
-    refused("RANK=0 WORLD_SIZE=2 MASTER_PORT=70000", "environment: MASTER_PORT=70000: expected a number from 0 to 65535");
+    refused("RANK=0 WORLD_SIZE=2 MASTER_PORT=70000",
+            "environment: MASTER_PORT=70000: expected a number from 0 to 65535");
     refused("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_STEP_NODELIST=a[1",
             "environment: SLURM_STEP_NODELIST=a[1: no host name at its beginning");
 }

@@ -598,12 +598,14 @@ static int share(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed), cmocka_unit_test(test_root_killed), cmocka_unit_test(test_leaves),
-        cmocka_unit_test(test_killed_and_all_ended), cmocka_unit_test(test_all_terminated),
-        cmocka_unit_test(test_gives_up), cmocka_unit_test(test_crashes), cmocka_unit_test(test_last_words_hang), cmocka_unit_test(test_hangs),
-        cmocka_unit_test(test_reads), cmocka_unit_test(test_reads_alone), cmocka_unit_test(test_long),
-        cmocka_unit_test(test_late),
-        cmocka_unit_test(test_stopped_for_a_while), cmocka_unit_test(test_stopped), cmocka_unit_test(test_dump),
+        cmocka_unit_test(test_killed),         cmocka_unit_test(test_root_killed),
+        cmocka_unit_test(test_leaves),         cmocka_unit_test(test_killed_and_all_ended),
+        cmocka_unit_test(test_all_terminated), cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_crashes),        cmocka_unit_test(test_last_words_hang),
+        cmocka_unit_test(test_hangs),          cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_reads_alone),    cmocka_unit_test(test_long),
+        cmocka_unit_test(test_late),           cmocka_unit_test(test_stopped_for_a_while),
+        cmocka_unit_test(test_stopped),        cmocka_unit_test(test_dump),
         cmocka_unit_test(test_alone),
     };
 

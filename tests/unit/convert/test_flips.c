@@ -203,7 +203,8 @@ static void every_byte(void **state)
         for (uint64_t at = 0; at < s.size[i]; at += (uint64_t)share())
             must_find(&s, &(struct flip){ s.file[i], at, (uint8_t)(1 << rng() % 8) });
     assert_false(verify_finds(&s));
-    printf("    %s of %llu bytes in %d files\n", share() == 1 ? "every one" : "a sample", (unsigned long long)s.total, s.n);
+    printf("    %s of %llu bytes in %d files\n", share() == 1 ? "every one" : "a sample", (unsigned long long)s.total,
+           s.n);
     free_set(&s);
 }
 
@@ -284,7 +285,8 @@ static void conversions(void **state)
         if (convert(s.root, out, i % 2 ? universal_pt_sink : universal_hdf5_sink) == 0) {
             got = tensor_lines(out);
             if (strcmp(got, sound) != 0)
-                fail_msg("%s: byte %llu, bit %02x: a wrong tensor was published", f.file, (unsigned long long)f.at, f.bit);
+                fail_msg("%s: byte %llu, bit %02x: a wrong tensor was published", f.file, (unsigned long long)f.at,
+                         f.bit);
             free(got);
             published++;
         } else {

@@ -167,7 +167,9 @@ static char *truth_path(int set_no, enum form form, const char *what)
 static void learn(int set_no)
 {
     for (int form = 0; form < FORMS; form++) {
-        struct job j = { .in = set_dir[set_no], .out = truth_path(set_no, (enum form)form, "out"), .form = (enum form)form };
+        struct job j = { .in = set_dir[set_no],
+                         .out = truth_path(set_no, (enum form)form, "out"),
+                         .form = (enum form)form };
         struct err e = {0};
         char *lines, warnings[16];
 
@@ -227,7 +229,8 @@ static void write_mutant(const struct mutant *m, const char *dir)
             continue;
         if (strchr(f->name, '/') && dir_make(path_parent(to), &e) < 0)
             _exit(1);
-        if (f->changed ? file_replace(to, f->bytes, f->size, &e) < 0 : link(path_join(set_dir[m->set_no], f->name), to) < 0)
+        if (f->changed ? file_replace(to, f->bytes, f->size, &e) < 0
+                       : link(path_join(set_dir[m->set_no], f->name), to) < 0)
             _exit(1);
     }
 }
@@ -412,7 +415,8 @@ static void convert_folder(int set_no, const char *from, const char *dir)
 /* In a child: generating starts threads, and no child may be forked after that. */
 static void make_folder(int set_no, uint64_t seed, const char *dir)
 {
-    static const char *const golden[] = { "tests/data/bloom-tp2pp2dp2/global_step", "tests/data/gpt2-tp2pp2dp1/global_step" };
+    static const char *const golden[] = { "tests/data/bloom-tp2pp2dp2/global_step",
+                                          "tests/data/gpt2-tp2pp2dp1/global_step" };
     struct ckptgen g;
     struct err e = {0};
     char *cmd;
@@ -452,7 +456,8 @@ static void learn_in_child(int set_no, uint64_t seed, const char *dir)
 static int setup(void **state)
 {
     (void)state;
-    snprintf(scratch, sizeof scratch, "%s/shardkit-mutants-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(scratch, sizeof scratch, "%s/shardkit-mutants-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(scratch))
         return -1;
     for (int i = 0; i < SETS; i++) {

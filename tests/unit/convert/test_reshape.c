@@ -237,7 +237,8 @@ static void from_universal(void **state)
     struct sink *(*const forms[])(const struct sink_opts *) = { universal_pt_sink, universal_hdf5_sink,
                                                                 universal_virtual_sink };
     struct ckptgen g = resh_small_model(2, 2, 3);
-    char *in = resh_generate(&g, "a"), *want = resh_in_scratch("want"), *mid = resh_in_scratch("mid"), *out = resh_in_scratch("out");
+    char *in = resh_generate(&g, "a"), *want = resh_in_scratch("want"), *mid = resh_in_scratch("mid"),
+         *out = resh_in_scratch("out");
     struct ds_request q = resh_to_topology(4, 3, 2);
 
     (void)state;

@@ -281,7 +281,8 @@ static void elastic_zero(void **state)
 {
     struct ckptgen g = resh_small_model(1, 1, 2);
     struct ds_request q = resh_to_topology(1, 1, 1);
-    char *in, *mid = resh_in_scratch("mid"), *out = resh_in_scratch("out"), *want = resh_in_scratch("want"), *msg, **names;
+    char *in, *mid = resh_in_scratch("mid"), *out = resh_in_scratch("out"), *want = resh_in_scratch("want"), *msg,
+              **names;
     int n;
 
     (void)state;
@@ -293,8 +294,10 @@ static void elastic_zero(void **state)
         if (strstr(names[i], "zero"))
             rewrite(in, names[i], make_elastic);
     ptdiff_list_free(names, n);
-    msg = str_fmt("%s/zero_pp_rank_0_mp_rank_00_optim_states.pt: elastic ZeRO shards (elastic_checkpoint) cannot be written "
-                  "again; ds2universal reads them, and what it makes can be reshaped", in);
+    msg = str_fmt(
+        "%s/zero_pp_rank_0_mp_rank_00_optim_states.pt: elastic ZeRO shards (elastic_checkpoint) cannot be written "
+        "again; ds2universal reads them, and what it makes can be reshaped",
+        in);
     expect_refused(in, q, ERR_DATA, msg);
     /* And so it is. */
     resh_to_universal(in, mid, universal_pt_sink);
@@ -448,10 +451,13 @@ static void for_deepspeed(void **state)
 
     (void)state;
     resh_do(bloom, out, &q);
-    expect_said("universal_checkpoint_info", BLOCK_HEAD("257", "512")
-                "\"pipeline_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.weight\"], "
-                "\"tp_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.weight\", "
-                "\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.bias\", " BLOCK_LAYER);
+    expect_said(
+        "universal_checkpoint_info",
+        BLOCK_HEAD(
+            "257",
+            "512") "\"pipeline_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.weight\"], "
+                   "\"tp_replicated_parameter_patterns\": [\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.weight\", "
+                   "\"tied_modules\\\\.embed\\\\.word_embeddings\\\\.norm\\\\.bias\", " BLOCK_LAYER);
     /* The earlier path is in args, and the contents of the file are kept as well. */
     expect_said("ds_config", "{\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 1, \"steps_per_print\": 2000, "
                 "\"gradient_clipping\": 1.0, \"zero_optimization\": {\"stage\": 0}, \"bf16\": {\"enabled\": true}, "

@@ -148,9 +148,11 @@ static void test_hostile(void **state)
     (void)state;
     expect_refused((struct member[]){ {"a/../../b", "x", 1, 0, NULL}, {0} }, "a member name with '..'");
     expect_refused((struct member[]){ {"..", "x", 1, 0, NULL}, {0} }, "a member name with '..'");
-    expect_refused((struct member[]){ {"/etc/passwd", "x", 1, 0, NULL}, {0} }, "a member with an absolute name or none");
+    expect_refused((struct member[]){ { "/etc/passwd", "x", 1, 0, NULL }, { 0 } },
+                   "a member with an absolute name or none");
     expect_refused((struct member[]){ {"a\nb", "x", 1, 0, NULL}, {0} }, "a member name with control characters");
-    expect_refused((struct member[]){ {"a", "x", 1, 0, NULL}, {"b", NULL, 0, 0, "a"}, {0} }, "a link, device or sparse file");
+    expect_refused((struct member[]){ { "a", "x", 1, 0, NULL }, { "b", NULL, 0, 0, "a" }, { 0 } },
+                   "a link, device or sparse file");
     expect_refused((struct member[]){ {"b", NULL, 0, AE_IFLNK, "/etc"}, {0} }, "a link, device or sparse file");
     expect_refused((struct member[]){ {"a", "x", 1, 0, NULL}, {"./a", "y", 1, 0, NULL}, {0} },
                    "member a stands twice in the archive");

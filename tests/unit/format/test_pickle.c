@@ -113,7 +113,8 @@ static void test_newer_damage(void **state)
     expect_error(P("\x95\3\0\0\0\0\0\0\0N."), "t: at byte 0: damaged pickle: a frame of 3 bytes, 2 are left");
     expect_error(P("\x95\377\377\377\377\377\377\377\377N."),
                  "t: at byte 0: damaged pickle: a frame of 18446744073709551615 bytes, 2 are left");
-    expect_error(P("\x95\13\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N."), "t: at byte 9: damaged pickle: a frame inside a frame");
+    expect_error(P("\x95\13\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N."),
+                 "t: at byte 9: damaged pickle: a frame inside a frame");
     expect_error(P("\x8d\377\377\377\377\377\377\377\377a."),
                  "t: at byte 0: damaged pickle: ends inside an operand of 18446744073709551615 bytes");
     expect_error(P("\x8c\1\377."), "t: at byte 0: damaged pickle: a string of 1 bytes is not UTF-8");
@@ -156,14 +157,18 @@ static void test_damage(void **state)
     parse_text(P("}U\3a\0bK\1s."), "{\"a\\u0000b\": 1}");   /* a token's number, say */
     expect_error(P("}U\1aNsU\1aNs."), "t: at byte 6: damaged pickle: a key stands twice in one dict");
     expect_error(P("h\5."), "t: at byte 0: damaged pickle: memo index 5 was never stored");
-    expect_error(P("Nr\377\377\377\377."), "t: at byte 1: damaged pickle: memo index 4294967295, at most 67108864 are supported");
+    expect_error(P("Nr\377\377\377\377."),
+                 "t: at byte 1: damaged pickle: memo index 4294967295, at most 67108864 are supported");
     expect_error(P("q\0."), "t: at byte 0: damaged pickle: stack underflow");
     expect_error(P("X\377\377\377\377a."), "t: at byte 0: damaged pickle: ends inside an operand of 4294967295 bytes");
-    expect_error(P("\x8b\377\377\377\377a."), "t: at byte 0: damaged pickle: ends inside an operand of 4294967295 bytes");
+    expect_error(P("\x8b\377\377\377\377a."),
+                 "t: at byte 0: damaged pickle: ends inside an operand of 4294967295 bytes");
     expect_error(P("X\1\0\0\0\377."), "t: at byte 0: damaged pickle: a string of 1 bytes is not UTF-8");
     expect_error(P("X\2\0\0\0\300\200."), "t: at byte 0: damaged pickle: a string of 2 bytes is not UTF-8");
-    expect_error(P("cos\n."), "t: at byte 0: damaged pickle: a global whose module or name is no plain word of at most 500 letters");
-    expect_error(P("co s\nx\n."), "t: at byte 0: damaged pickle: a global whose module or name is no plain word of at most 500 letters");
+    expect_error(P("cos\n."),
+                 "t: at byte 0: damaged pickle: a global whose module or name is no plain word of at most 500 letters");
+    expect_error(P("co s\nx\n."),
+                 "t: at byte 0: damaged pickle: a global whose module or name is no plain word of at most 500 letters");
     expect_error(P("N)R."), "t: at byte 2: damaged pickle: calls something that is no global");
     expect_error(P("cos\nx\nNR."), "t: at byte 7: damaged pickle: arguments that are no tuple");
     expect_error(P("]Nb."), "t: at byte 2: damaged pickle: sets the state of a value that takes none");
@@ -274,7 +279,8 @@ static bool equal(const struct pk *a, const struct pk *b)
     case PK_GLOBAL: return strcmp(a->module, b->module) == 0 && strcmp(a->name, b->name) == 0;
     case PK_LIST: case PK_TUPLE: case PK_SET: return a->n == b->n && equal_items(a, b, a->n);
     case PK_DICT: return a->n == b->n && equal_items(a, b, 2 * a->n);
-    default: return equal(a->fn, b->fn) && equal(a->args, b->args) && equal(a->state, b->state) && equal(a->fill, b->fill);
+    default:
+        return equal(a->fn, b->fn) && equal(a->args, b->args) && equal(a->state, b->state) && equal(a->fill, b->fill);
     }
 }
 

@@ -66,12 +66,14 @@ static void test_archive_rules(void **state)
     expect_refused((struct memzip_record[]){ pkl, {"p/.data/version", "3", 1}, {0} }, NULL);
     expect_refused((struct memzip_record[]){ pkl, version, {"p/byteorder", "little", 6}, {0} }, NULL);
     expect_refused((struct memzip_record[]){ pkl, {0} }, "x.pt: not a torch.save archive (record version missing)");
-    expect_refused((struct memzip_record[]){ version, {0} }, "x.pt: not a torch.save archive (record data.pkl missing)");
+    expect_refused((struct memzip_record[]){ version, { 0 } },
+                   "x.pt: not a torch.save archive (record data.pkl missing)");
     expect_refused((struct memzip_record[]){ pkl, {"p/version", "11", 2}, {0} },
                    "x.pt: not a torch.save archive (version '11', 1 to 10 expected)");
     expect_refused((struct memzip_record[]){ pkl, {"p/version", "0", 1}, {0} },
                    "x.pt: not a torch.save archive (version '0', 1 to 10 expected)");
-    expect_refused((struct memzip_record[]){ pkl, {"q/version", "3\n", 2}, {0} }, "x.pt: records under two prefixes (p, q)");
+    expect_refused((struct memzip_record[]){ pkl, { "q/version", "3\n", 2 }, { 0 } },
+                   "x.pt: records under two prefixes (p, q)");
     expect_refused((struct memzip_record[]){ {"data.pkl", "N.", 2}, {"version", "3\n", 2}, {0} },
                    "x.pt: not a torch.save archive (its records have no prefix)");
     expect_refused((struct memzip_record[]){ pkl, version, {"p/byteorder", "big", 3}, {0} },
@@ -85,7 +87,8 @@ static void test_archive_rules(void **state)
 }
 
 /* One tensor over a storage of `bytes` zeros. */
-static void expect_tensor(const char *cls, int numel, int offset, int size, int stride, uint64_t bytes, const char *want)
+static void expect_tensor(const char *cls, int numel, int offset, int size, int stride, uint64_t bytes,
+                          const char *want)
 {
     static const char zeros[256];
     struct strbuf sb = {0};
@@ -104,11 +107,15 @@ static void test_storages_and_views(void **state)
     expect_tensor("FloatStorage", 8, 2, 3, 2, 32, NULL);
     expect_tensor("FloatStorage", 8, 6, 2, 1, 32, NULL);
     expect_tensor("FloatStorage", 8, 8, 0, 1, 32, NULL);
-    expect_tensor("FloatStorage", 8, 7, 2, 1, 32, "x.pt: at byte 181: tensor 'w' reaches element 9 of storage 0, which has 8");
+    expect_tensor("FloatStorage", 8, 7, 2, 1, 32,
+                  "x.pt: at byte 181: tensor 'w' reaches element 9 of storage 0, which has 8");
     expect_tensor("FloatStorage", 8, 0, 200, 0, 32, NULL);
-    expect_tensor("FloatStorage", 8, 0, 5, 2, 32, "x.pt: at byte 181: tensor 'w' reaches element 9 of storage 0, which has 8");
-    expect_tensor("FloatStorage", 8, 0, 8, 1, 28, "x.pt: at byte 143: storage 0 has 28 bytes, pickle expects 8 elements of f32");
-    expect_tensor("HalfStorage", 8, 0, 8, 1, 32, "x.pt: at byte 142: storage 0 has 32 bytes, pickle expects 8 elements of f16");
+    expect_tensor("FloatStorage", 8, 0, 5, 2, 32,
+                  "x.pt: at byte 181: tensor 'w' reaches element 9 of storage 0, which has 8");
+    expect_tensor("FloatStorage", 8, 0, 8, 1, 28,
+                  "x.pt: at byte 143: storage 0 has 28 bytes, pickle expects 8 elements of f32");
+    expect_tensor("HalfStorage", 8, 0, 8, 1, 32,
+                  "x.pt: at byte 142: storage 0 has 32 bytes, pickle expects 8 elements of f16");
     expect_tensor("OddStorage", 8, 0, 8, 1, 32,
                   "x.pt: at byte 141: a storage reference that is not ('storage', type, key, location, n)");
 }
@@ -218,7 +225,8 @@ static void test_tensors(void **state)
     assert_string_equal(pt_prefix(pt), "zoo_torch1");
     assert_string_equal(pt_dialect(pt), "torch < 2");
     assert_true(pt_tensor(pt, pk_get(root, "base"), &t));
-    assert_true(t.dtype == DTYPE_F32 && t.ndim == 2 && t.shape[0] == 4 && t.shape[1] == 6 && t.contiguous && t.n_elems == 24);
+    assert_true(t.dtype == DTYPE_F32 && t.ndim == 2 && t.shape[0] == 4 && t.shape[1] == 6 && t.contiguous &&
+                t.n_elems == 24);
     assert_int_equal(files_record(f, t.record)->crc, 0x6edc4182);
     assert_true(pt_tensor(pt, pk_get(root, "transposed"), &t));
     assert_true(t.shape[0] == 6 && t.stride[0] == 1 && t.stride[1] == 6 && !t.contiguous);

@@ -310,9 +310,10 @@ static void test_layout_order(void **state)
     struct safetensors_out t[] = { { "b", DTYPE_F16, 1, one, 0, 0 }, { "a", DTYPE_F16, 1, one, 0, 0 },
                                    { "\"\\\n\1\xc3\xa9", DTYPE_I64, 0, NULL, 0, 0 }, { "z", DTYPE_BF16, 1, one, 0,
                                                                                        0 } };
-    static const char want[] = "{\"__metadata__\":{\"format\":\"pt\"},\"\\\"\\\\\\n\\u0001\xc3\xa9\":{\"dtype\":\"I64\",\"shape\":[],"
-        "\"data_offsets\":[0,8]}," TENSOR("z", "BF16", "1", 8, 10) "," TENSOR("a", "F16", "1", 10, 12) ","
-        TENSOR("b", "F16", "1", 12, 14) "}";
+    static const char want[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"\\\"\\\\\\n\\u0001\xc3\xa9\":{\"dtype\":\"I64\",\"shape\":[],"
+        "\"data_offsets\":[0,8]}," TENSOR("z", "BF16", "1", 8, 10) "," TENSOR("a", "F16", "1", 10, 12) "," TENSOR(
+            "b", "F16", "1", 12, 14) "}";
     struct strbuf header = {0};
     struct err e = {0};
     uint64_t size;
@@ -331,9 +332,11 @@ static void test_layout_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accepts), cmocka_unit_test(test_refuses_json), cmocka_unit_test(test_refuses_places),
-        cmocka_unit_test(test_refuses_lengths), cmocka_unit_test(test_deep), cmocka_unit_test(test_reads), cmocka_unit_test(test_four_bits),
-        cmocka_unit_test(test_layout), cmocka_unit_test(test_layout_order),
+        cmocka_unit_test(test_accepts),        cmocka_unit_test(test_refuses_json),
+        cmocka_unit_test(test_refuses_places), cmocka_unit_test(test_refuses_lengths),
+        cmocka_unit_test(test_deep),           cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_four_bits),      cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_layout_order),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

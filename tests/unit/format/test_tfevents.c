@@ -448,7 +448,8 @@ static void test_start_and_valid(void **state)
     assert_int_equal(step_of(n, "iteration-time/world_size", 8), 20);
     assert_int_equal(step_of(n, "iteration-time/world_size", 0), 21);
     assert_int_equal(step_of(n, "lm-loss-validation/valid_fr/lm loss validation", 2), 20);
-    assert_int_equal(step_of(n, "lm-loss-validation/valid_fr/lm loss validation ppl vs tokens", 7.38905609893065), 23040);
+    assert_int_equal(step_of(n, "lm-loss-validation/valid_fr/lm loss validation ppl vs tokens", 7.38905609893065),
+                     23040);
     options_free(&o);
 }
 

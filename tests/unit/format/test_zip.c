@@ -118,15 +118,17 @@ static void test_container_messages(void **state)
     longer = xcalloc(1, size + 3);
     memcpy(longer, bytes, size);
     assert_int_equal(container_findings(longer, size + 3, text), 1);
-    assert_string_equal(text, "x.pt: at byte 1475: zip end records: 449 bytes expected here (as torch.save writes them), "
-                              "452 found");
+    assert_string_equal(text,
+                        "x.pt: at byte 1475: zip end records: 449 bytes expected here (as torch.save writes them), "
+                        "452 found");
     free(longer);
     free(bytes);
 }
 
 static void test_what_it_is_instead(void **state)
 {
-    static const uint8_t legacy[] = { 0x80, 2, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e };
+    static const uint8_t legacy[] = { 0x80, 2,    0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                      0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e };
     uint8_t tar[512] = "name";
 
     (void)state;
@@ -135,7 +137,8 @@ static void test_what_it_is_instead(void **state)
     expect_open(legacy, sizeof legacy, "x.pt: not a zip-format torch file (found: legacy torch format, written before "
                 "torch 1.6 or with _use_new_zipfile_serialization=False; re-save it with torch.load and torch.save)");
     expect_open(tar, sizeof tar, "x.pt: not a zip-format torch file (found: a tar archive)");
-    expect_open((const uint8_t *)"PYTORCH1", 8, "x.pt: not a zip-format torch file (found: torch's preview-release container)");
+    expect_open((const uint8_t *)"PYTORCH1", 8,
+                "x.pt: not a zip-format torch file (found: torch's preview-release container)");
     expect_open((const uint8_t *)"\x80\2}.", 4, "x.pt: not a zip-format torch file (found: a bare pickle)");
     expect_open((const uint8_t *)"{}", 2, "x.pt: not a zip-format torch file (found: something else)");
     expect_open((const uint8_t *)"\0\0\0", 3, "x.pt: not a zip-format torch file (found: zeros)");
@@ -189,7 +192,8 @@ static void test_lies(void **state)
     put_le32(c1 + 24, 500);
     expect_open(file, size, "x.pt: at byte 67: record p/data/0 claims bytes 128..628 but the next thing begins at 133");
     put_le32(c1 + 24, 6);
-    expect_open(file, size, "x.pt: at byte 250: record p/data/0 is encrypted, on another disk, or stored with two sizes (6, 500)");
+    expect_open(file, size,
+                "x.pt: at byte 250: record p/data/0 is encrypted, on another disk, or stored with two sizes (6, 500)");
     memcpy(c1, save, 64);
 
     put_le32(c1 + 42, 0xfffffff0);

@@ -18,7 +18,10 @@
 static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
 #define N_TYPES 3
 
-/* Around the edges of panels (4..32), of cuts of k (256, 512), of chunks of rows (192) and of blocks of columns (1024) */
+/*
+ * Around the edges of panels (4..32), of cuts of k (256, 512), of chunks of rows (192) and of blocks of columns
+ * (1024)
+ */
 static const struct size { int64_t m, n, k; } sizes[] = {
     { 1, 1, 1 }, { 5, 7, 3 }, { 12, 32, 2 }, { 33, 65, 17 }, { 97, 130, 259 }, { 64, 96, 512 }, { 20, 50, 1031 },
     { 390, 33, 40 }, { 13, 1030, 21 }, { 200, 1027, 5 }, { 7, 5, 1200 },
@@ -101,7 +104,8 @@ static void check_linear(struct size z, enum dtype t, bool with_bias)
     /* As in test_gelu_range() */
     got = kt_get(act, z.m * z.n, t);
     kt_within("linear_gelu", got, want, slack, z.m * z.n, kt_eps(t) + 3 * 87 * EPS_F32);
-    kt_within("linear_gelu without pre", kt_get(alone, z.m * z.n, t), got, early, z.m * z.n, fused_twice(t) * kt_eps(t));
+    kt_within("linear_gelu without pre", kt_get(alone, z.m * z.n, t), got, early, z.m * z.n,
+              fused_twice(t) * kt_eps(t));
     kt_within("gelu of pre", kt_get(again, z.m * z.n, t), got, early, z.m * z.n, fused_twice(t) * 2 * kt_eps(t));
 }
 
@@ -480,7 +484,8 @@ static void check_digest(enum dtype t, enum dtype other)
     static unsigned char x[2][BYTES];
     uint64_t got[ALL], *out = kt_out(ALL, DTYPE_F64);
     void *d[2] = { kt_scratch(BYTES), kt_scratch(BYTES) };
-    struct kernel_runs *r = digest_list(run, size, N), *none = digest_list(NULL, NULL, 0), *q = digest_list(more, others, M);
+    struct kernel_runs *r = digest_list(run, size, N), *none = digest_list(NULL, NULL, 0),
+                       *q = digest_list(more, others, M);
     const struct kernel_digests of = { {        /* of no run: between them */
         { d[0], t, r, 0 }, { d[0], t, none, N }, { d[1], other, q, N + 1 },
     }, 3 };
@@ -607,7 +612,8 @@ static void test_f16_exact(void)
     kt->cast(d_back, DTYPE_F16, d_up, DTYPE_F32, N, NULL);
     /* 65536 stands for infinity where a number is half way to it. */
     for (int i = 0; i < FINITE; i++) {
-        double low = dtype_value(DTYPE_F16, &all[i]), high = i + 1 == FINITE ? 65536 : dtype_value(DTYPE_F16, &all[i + 1]);
+        double low = dtype_value(DTYPE_F16, &all[i]),
+               high = i + 1 == FINITE ? 65536 : dtype_value(DTYPE_F16, &all[i + 1]);
         float half = (float)((low + high) / 2);
         float x[EACH] = { half, nextafterf(half, 0), nextafterf(half, INFINITY), -half };
 

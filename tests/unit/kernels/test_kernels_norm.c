@@ -416,7 +416,7 @@ static void test_xent_nan(void)
 
 enum { FD_M = 3, FD_H = 6 };
 static struct {
-    double x[FD_M * FD_H], gamma[FD_H], beta[FD_H], w[FD_M * FD_H];     /* w: weights of the sum that is differentiated */
+    double x[FD_M * FD_H], gamma[FD_H], beta[FD_H], w[FD_M * FD_H]; /* w: weights of the sum that is differentiated */
     int32_t target[FD_M];
 } fd;
 

@@ -281,7 +281,8 @@ static void test_source_sees_the_formula(void **state)
 /* The keys of a dict, one a line; a value that says how tensors are cut is appended as its pickle. */
 static void keys_of(const struct pk *v, struct strbuf *out)
 {
-    static const char *const telling[] = { "param_shapes", "param_slice_mappings", "group_paddings", "partition_count" };
+    static const char *const telling[] = { "param_shapes", "param_slice_mappings", "group_paddings",
+                                           "partition_count" };
     uint32_t n = 0;
     struct pk **pair = pk_pairs(v, &n);
 

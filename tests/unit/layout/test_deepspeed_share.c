@@ -56,7 +56,7 @@ static struct source *make_source(void)
 {
     static const enum role roles[] = { ROLE_WORD, ROLE_NORM1_W, ROLE_QKV_W, ROLE_DENSE_W, ROLE_FINAL_NORM_W };
     struct arena *a = arena_new(0);
-    struct ds_fresh f = { .vocab = 8, .tokens = 8, .n_groups = 3 };
+    struct ds_synthesis f = { .vocab = 8, .tokens = 8, .n_groups = 3 };
     struct param param[5];
     struct err e = {0};
     struct source *s;
@@ -68,7 +68,7 @@ static struct source *make_source(void)
     pk_set_int(a, f.args, "num_attention_heads", 2);
     pk_set_int(a, f.args, "num_layers", 1);
     pk_set_int(a, f.args, "padded_vocab_size", 8);
-    s = ds_fresh_source(param, 5, &f, a, false, &e);
+    s = ds_synthesize_source(param, 5, &f, a, false, &e);
     must(s != NULL, &e);
     arena_free(a);
     return s;
@@ -77,8 +77,12 @@ static struct source *make_source(void)
 static void model_open(struct model *m)
 {
     static const int blocks[] = { 1 };
-    const struct ds_request q = { .topo = { .tp = 1, .pp = 1, .dp = RANKS }, .stages = blocks, .n_stages = 1, .step = -1,
-                                  .no_tensors = true, .weights = DTYPE_F32 };
+    const struct ds_request q = { .topo = { .tp = 1, .pp = 1, .dp = RANKS },
+                                  .stages = blocks,
+                                  .n_stages = 1,
+                                  .step = -1,
+                                  .no_tensors = true,
+                                  .weights = DTYPE_F32 };
     struct report *notes = report_new();
     struct err e = {0};
 
@@ -204,7 +208,7 @@ static int save(const struct model *m, struct table *t, int dp, struct err *e)
     const struct exec_opts x = { .threads = 1, .mem_bytes = 1 << 20 };
     struct ds_save how = { .memory = m->memory[dp], .bytes = m->bytes,
                            .now = { .opt_step = 7, .decay = { .lr = 0.5 }, .clip_grad = 1 },
-                           .meeting = { .tell = tell, .hear = hear, .ctx = t } };
+                           .rendezvous = { .tell = tell, .hear = hear, .ctx = t } };
     const struct source_file *from = NULL;
     struct arena *a = arena_new(0);
     struct files *files = files_new();

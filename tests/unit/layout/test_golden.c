@@ -35,7 +35,9 @@ static void convert(const char *in, const char *out, struct sink *(*open_sink)(c
     struct err e = {0};
     struct source_opts so = {0};
     struct source *s = source_open(in, &so, NULL, &e);
-    struct sink_opts ko = { .vocab = vocab, .replicas = REPLICAS_AVERAGE, .final_path = out, .n_parts = 1, .threads = 2 };
+    struct sink_opts ko = {
+        .vocab = vocab, .replicas = REPLICAS_AVERAGE, .final_path = out, .n_parts = 1, .threads = 2
+    };
     struct convert_opts o = { .out = out, .options_text = "", .n_parts = 1, .threads = 2, .mem_bytes = 16 << 20,
                               .progress = PROGRESS_NEVER, .verify = verify_sound };
     struct convert_result res;

@@ -230,8 +230,13 @@ static struct input *input_new(void)
                              .arena = arena_new(0), .topo = { TP, 1, DP } };
     in->s.config = (struct model_config){ .n_layers = 1, .hidden = 6, .vocab = 10, .vocab_tokens = ROWS_KEPT,
                                           .position = "alibi" };
-    in->s.run = (struct run_state){ .iteration = 20, .consumed_samples = 160, .consumed_tokens = -1,
-                                    .checkpoint_version = 3.0, .ds_version = "0.12.6", .opt_step = 21, .step_in_state = true };
+    in->s.run = (struct run_state){ .iteration = 20,
+                                    .consumed_samples = 160,
+                                    .consumed_tokens = -1,
+                                    .checkpoint_version = 3.0,
+                                    .ds_version = "0.12.6",
+                                    .opt_step = 21,
+                                    .step_in_state = true };
     for (int tp = 0; tp < TP; tp++)
         for (int dp = 0; dp < DP; dp++)
             write_shard(in, tp, dp);
@@ -571,7 +576,7 @@ static void test_merged_runs(void **state)
     convert(in, universal_virtual_sink(&plain), "virtual");
     h = h5_open(path, &e);
     assert_non_null(h);
-    assert_int_equal(h5_look(h, "/8.weight/fp32", a, &d, &e), 0);
+    assert_int_equal(h5_inspect_dataset(h, "/8.weight/fp32", a, &d, &e), 0);
     assert_int_equal(d.n_segments, 2);
     assert_int_equal(d.segment[0].at, files_record(in->s.files, r)->at + 40);
     assert_int_equal(d.segment[0].len, 12);
@@ -689,7 +694,8 @@ static void test_h5py(void **state)
     write_raw(raw);
     for (int i = 0; i < 3; i++) {
         struct sink_opts o = plain;
-        char *cmd = str_fmt("/usr/bin/python3 tests/golden/forms/h5py_check.py --raw %s/%s %s >&2", in->dir, forms[i], raw);
+        char *cmd =
+            str_fmt("/usr/bin/python3 tests/golden/forms/h5py_check.py --raw %s/%s %s >&2", in->dir, forms[i], raw);
 
         o.split = i == 2;
         convert(in, i == 1 ? universal_virtual_sink(&o) : universal_hdf5_sink(&o), forms[i]);
@@ -723,7 +729,7 @@ static void test_most_segments(void **state)
     assert_int_equal(h5_finish(h, &e), 0);
     in = h5_open(path, &e);
     assert_non_null(in);
-    assert_int_equal(h5_look(in, "/x", a, &d, &e), 0);
+    assert_int_equal(h5_inspect_dataset(in, "/x", a, &d, &e), 0);
     assert_int_equal(d.n_segments, H5_MAX_SEGMENTS);
     for (int i = 0; i < H5_MAX_SEGMENTS; i++) {
         assert_string_equal(d.segment[i].path, seg[i].path);
@@ -832,7 +838,7 @@ static bool *payload_of(const char *path, uint64_t size)
         char *name = str_fmt("/%s/%s", specs[i / 3].name, state_name(universal_states[i % 3]));
         struct h5_dataset d;
 
-        assert_int_equal(h5_look(h, name, a, &d, &e), 0);
+        assert_int_equal(h5_inspect_dataset(h, name, a, &d, &e), 0);
         if (d.storage == H5_CONTIGUOUS)
             memset(is + d.at, 1, d.len);
         free(name);

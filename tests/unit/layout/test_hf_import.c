@@ -112,7 +112,8 @@ static void containers(void **state)
 /* Rows that only padding needs are zeros, or the last row again. */
 static void new_rows(void **state)
 {
-    char *in = generated(false, "in"), *a = resh_in_scratch("a"), *b = resh_in_scratch("b"), *ds = resh_in_scratch("ds");
+    char *in = generated(false, "in"), *a = resh_in_scratch("a"), *b = resh_in_scratch("b"),
+         *ds = resh_in_scratch("ds");
     struct hfdo h = hfdo_defaults();
     struct err e = {0};
 
@@ -310,7 +311,9 @@ static void refusals(void **state)
 static void refused_configs(void **state)
 {
     static const char *const cases[][2] = {
-        { "", "no JSON" }, { "[]", "no JSON object" }, { "{}", "'model_type' is 'absent'" },
+        { "", "no JSON" },
+        { "[]", "no JSON object" },
+        { "{}", "'model_type' is 'absent'" },
         { "{\"model_type\":\"llama\"}", "'model_type' is 'llama': bloom and gpt2 can be imported" },
         { "{\"model_type\":\"gpt2\"}", "'vocab_size' is absent" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":\"5\"}",
@@ -320,13 +323,17 @@ static void refused_configs(void **state)
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1000000000000,\"n_head\":2,\"n_positions\":5}",
           "config.json has 1000000000000 layers, the files 16 tensors" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
-          "\"activation_function\":\"relu\"}", "'activation_function' is 'relu': Megatron has GELU only" },
+          "\"activation_function\":\"relu\"}",
+          "'activation_function' is 'relu': Megatron has GELU only" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
-          "\"tie_word_embeddings\":false}", "'tie_word_embeddings' is false" },
+          "\"tie_word_embeddings\":false}",
+          "'tie_word_embeddings' is false" },
         { "{\"model_type\":\"gpt2\",\"vocab_size\":6,\"n_embd\":4,\"n_layer\":1,\"n_head\":2,\"n_positions\":5,"
-          "\"add_cross_attention\":true}", "'add_cross_attention' is true" },
+          "\"add_cross_attention\":true}",
+          "'add_cross_attention' is true" },
         { "{\"model_type\":\"bloom\",\"vocab_size\":6,\"hidden_size\":4,\"n_layer\":1,\"n_head\":2,"
-          "\"layer_norm_epsilon\":1e-6}", "'layer_norm_epsilon' is 1e-06" },
+          "\"layer_norm_epsilon\":1e-6}",
+          "'layer_norm_epsilon' is 1e-06" },
     };
     struct hand m;
 

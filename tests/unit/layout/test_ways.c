@@ -30,7 +30,9 @@ static void test_world_size(void **state)
     memcpy(value, s->value, (size_t)s->n_values * sizeof *value);
     value[s->n_values++] = (struct source_value){ .name = "mp_world_size", .tree = pk_int(s->arena, 4) };
     s->value = value;
-    assert_int_equal(zero_fresh_make(s, &(struct zero_fresh_request){ ZERO_FRESH_NAMES, DTYPE_N, NULL }, notes, &e), 0);
+    assert_int_equal(
+        zero_synthesize_trees(s, &(struct zero_synthesis_request){ ZERO_SYNTHESIS_NAMES, DTYPE_N, NULL }, notes, &e),
+        0);
     assert_true(pk_as_int(pk_get(pt_root(zero_order_root(s)), "mp_world_size"), &ranks));
     assert_int_equal(ranks, 1);
     report_free(notes);

@@ -888,7 +888,8 @@ static void test_read_only_folder(void **state)
     assert_int_equal(status, 0);
     said = file_slurp(log, 4096, &size, &e);
     assert_non_null(said);
-    snprintf(want, sizeof want, ": cannot create: Permission denied; --index-dir names another folder for the index files");
+    snprintf(want, sizeof want,
+             ": cannot create: Permission denied; --index-dir names another folder for the index files");
     if (!str_starts(said, "read-only/text") || !str_ends(said, want))
         fail_msg("said: %s", said);
     assert_int_equal(chmod(folder, 0755), 0);

@@ -46,7 +46,7 @@ static void test_grammar(void **state)
     assert_int_equal(family_n(r), 3);
     assert_int_equal(family_at(r, 0)->line, 5);
     assert_int_equal(family_at(r, 1)->line, 7);
-    assert_true(family_at(r, 1)->turned && !family_at(r, 1)->qkv && family_at(r, 1)->merge == MERGE_CAT1);
+    assert_true(family_at(r, 1)->transposed && !family_at(r, 1)->qkv && family_at(r, 1)->merge == MERGE_CAT1);
 
     assert_true(family_find(r, "m.layers.12.v.weight", &h));
     assert_true(!h.in_shards && h.part == 2 && h.layer == 12 && h.rule == family_at(r, 0));
@@ -227,7 +227,7 @@ static void test_table(void **state)
                 assert_string_equal(h.rule->part[0], hf);
                 assert_int_equal(h.rule->merge, row->merge);
                 assert_int_equal(h.rule->qkv, c == HF_QKV_ROWS || c == HF_QKV_TRANSPOSE);
-                assert_int_equal(h.rule->turned, c == HF_TRANSPOSE || c == HF_QKV_TRANSPOSE);
+                assert_int_equal(h.rule->transposed, c == HF_TRANSPOSE || c == HF_QKV_TRANSPOSE);
                 seen++;
             }
             free(name);

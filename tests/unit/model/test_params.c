@@ -109,7 +109,8 @@ static struct pk *good_info(struct arena *a)
 {
     static const char *const vocab[] = { "tied_modules.embed.word_embeddings.weight" };
     static const char *const row[] = { "\\d+.mlp.dense_4h_to_h.weight", "\\d+.self_attention.dense.weight" };
-    static const char *const copy[] = { "\\d+.input_layernorm.weight", "\\d+.self_attention.dense.bias", "\\d+.weight" };
+    static const char *const copy[] = { "\\d+.input_layernorm.weight", "\\d+.self_attention.dense.bias",
+                                        "\\d+.weight" };
     struct pk *info = pk_dict(a);
 
     pk_set_str(a, info, "universal_checkpoint_version", pk_float(a, 0.2));

@@ -245,11 +245,12 @@ static void expect_cost_is_least(int L, int pp, int64_t V)
 
 static void test_cost(void **state)
 {
-    static const struct { int L, pp; int64_t h, s, V; int want[4]; } known[] = {
+    static const struct { int L, pp; int64_t h, s, V; int want[4];
+    } known[] = {
         { 24, 2, 2048, 2048, 250880, { 16, 8 } },      /* BLOOM-1b7: the head is worth 8.75 blocks */
-        { 24, 4, 2048, 2048, 250880, { 7, 8, 8, 1 } },       /* the head alone outweighs a fourth: it gets the least block */
-        { 30, 4, 4096, 2048, 250880, { 8, 9, 9, 4 } },         /* 7b1: 4.7 blocks */
-        { 24, 4, 2048, 2048, 50304, { 6, 6, 7, 5 } },          /* GPT-2's: 1.75 */
+        { 24, 4, 2048, 2048, 250880, { 7, 8, 8, 1 } }, /* the head alone outweighs a fourth: it gets the least block */
+        { 30, 4, 4096, 2048, 250880, { 8, 9, 9, 4 } }, /* 7b1: 4.7 blocks */
+        { 24, 4, 2048, 2048, 50304, { 6, 6, 7, 5 } }, /* GPT-2's: 1.75 */
     };
 
     (void)state;
@@ -284,7 +285,8 @@ static void test_refusals(void **state)
                    "partition method 'profile' is not supported: expected " PIPELINE_METHODS);
     expect_refused(specs(4), "type:transformer|", 2,
                    "partition method 'type:transformer|' is not supported: expected " PIPELINE_METHODS);
-    expect_refused(specs(4), "parameters", 2, "partition method 'parameters': the model's sizes do not tell what layers "
+    expect_refused(specs(4), "parameters", 2,
+                   "partition method 'parameters': the model's sizes do not tell what layers "
                    "weigh");
     expect_refused(specs(4), "cost", 2, "partition method 'cost': the model's sizes do not tell what layers cost");
     expect_refused(specs(8), "uniform", 8, "'uniform' cuts 8 layers over 8 stages so that the embedding is not on the "

@@ -217,7 +217,8 @@ static unsigned char *slice_bytes(const struct world *w, const struct tmap_slice
     return p;
 }
 
-static unsigned char *map_bytes(const struct world *w, const struct tmap *m, enum replica_policy policy, uint64_t *n_differ)
+static unsigned char *map_bytes(const struct world *w, const struct tmap *m, enum replica_policy policy,
+                                uint64_t *n_differ)
 {
     unsigned char *out = xmalloc(m->len + 1), *slice[MAX_SLICES];
     uint64_t at = 0;
@@ -506,7 +507,8 @@ static void test_corrupt_record(void **state)
         small_begin(&t, in_dir("s0"), 1000, 500000, crc ^ 4, in_dir("d0"));
         t.o.no_uring = no_uring;
         assert_int_equal(small_run(&t, REPLICAS_FAIL), -1);
-        snprintf(want, sizeof want, "%s: at byte 1000: record data/3 is corrupt (crc %08x, expected %08x), read for 3.w fp32",
+        snprintf(want, sizeof want,
+                 "%s: at byte 1000: record data/3 is corrupt (crc %08x, expected %08x), read for 3.w fp32",
                  in_dir("s0"), crc, crc ^ 4);
         assert_string_equal(t.e.msg, want);
         assert_int_equal(t.e.kind, ERR_DATA);
@@ -708,7 +710,8 @@ struct seen {
     _Atomic uint64_t n;
 };
 
-static int note_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+static int note_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
+                      struct err *e)
 {
     struct seen *s = ctx;
 

@@ -135,7 +135,8 @@ static void test_corrupt(void **state)
     add_one(&w, &a, 0, LEN, "3.w fp32");
     plan_close(w.plan);
     assert_int_equal(play(&w, 300, &e), -1);
-    snprintf(want, sizeof want, "a.pt: at byte 0: record data/3 is corrupt (crc %08x, expected %08x), read for 3.w fp32",
+    snprintf(want, sizeof want,
+             "a.pt: at byte 0: record data/3 is corrupt (crc %08x, expected %08x), read for 3.w fp32",
              crc_bytes(0, data, LEN), crc_bytes(0, data, LEN) ^ 1);
     assert_string_equal(e.msg, want);
     assert_int_equal(e.kind, ERR_DATA);

@@ -44,7 +44,8 @@ struct matrix {
 
 static void make_matrix(const struct job *j, int record, struct matrix *m)
 {
-    uint64_t row = j->part * (uint64_t)j->n_outs, len = j->rows * row, part = row / (uint64_t)j->n_slices, end = SRC_BYTES;
+    uint64_t row = j->part * (uint64_t)j->n_outs, len = j->rows * row, part = row / (uint64_t)j->n_slices,
+             end = SRC_BYTES;
 
     m->bytes = xmalloc(len);
     m->map = (struct tmap){ .op = j->n_slices > 1 ? TMAP_INTERLEAVE : TMAP_CONCAT, .dtype = DTYPE_F32, .len = len,
@@ -126,7 +127,8 @@ static struct plan *make_plan(const struct job *j, struct files *f, const struct
 }
 
 /* A later run must find the item as the journal recorded it. */
-static void check_journal(const struct job *j, struct files *f, const struct matrix *m, struct plan *done, char *const *path)
+static void check_journal(const struct job *j, struct files *f, const struct matrix *m, struct plan *done,
+                          char *const *path)
 {
     char *dir = in_scratch("job"), *file = path_join(dir, "journal.0");
     struct plan *p = make_plan(j, f, m, path);
@@ -218,7 +220,8 @@ static void test_shapes(void **state)
 static void test_failing_destination(void **state)
 {
     struct job j = { .part = 65536, .n_outs = 4, .rows = 12, .n_slices = 1 };
-    char *src = in_scratch("source"), *path[] = { in_scratch("out0"), in_scratch("out1"), in_scratch("gone"), in_scratch("out3") };
+    char *src = in_scratch("source"),
+         *path[] = { in_scratch("out0"), in_scratch("out1"), in_scratch("gone"), in_scratch("out3") };
     struct exec_opts o = { .threads = 2, .mem_bytes = 8 << 20 };
     struct files *f = files_new();
     struct err e = {0};

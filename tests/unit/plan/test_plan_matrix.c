@@ -283,7 +283,8 @@ static void test_permute(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_large), cmocka_unit_test(test_permute) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_all), cmocka_unit_test(test_large),
+                                        cmocka_unit_test(test_permute) };
     struct err e = {0};
     int rc;
 

@@ -55,7 +55,10 @@ static void add_slice(struct rig *r, struct tmap *m, uint64_t len)
     }
 }
 
-/* A map of bytes with two slices. Bytes are not added up: loops over op leave out TMAP_SUM, which follows TMAP_REPLICAS. */
+/*
+ * A map of bytes with two slices. Bytes are not added up: loops over op leave out TMAP_SUM, which follows
+ * TMAP_REPLICAS.
+ */
 static struct tmap *make(struct rig *r, enum tmap_op op)
 {
     struct tmap *m = arena_alloc(r->arena, sizeof *m);

@@ -146,9 +146,11 @@ static void test_round_trips(void **state)
 /* Tokens as the vocabulary spells them, and the bytes they stand for. */
 static void test_spelling(void **state)
 {
-    static const struct { const char *spelled, *bytes; } cases[] = {
-        { "A", "A" }, { "~", "~" }, { "\xc4\xa0", " " }, { "\xc4\x8a", "\n" }, { "\xc5\x83", "\xad" },
-        { "\xc4\xa1", "\x7f" }, { "\xc5\x82", "\xa0" }, { "\xc2\xa1", "\xa1" }, { "\xc3\xbf", "\xff" }, { "</s>", "</s>" },
+    static const struct { const char *spelled, *bytes;
+    } cases[] = {
+        { "A", "A" },           { "~", "~" },           { "\xc4\xa0", " " },    { "\xc4\x8a", "\n" },
+        { "\xc5\x83", "\xad" }, { "\xc4\xa1", "\x7f" }, { "\xc5\x82", "\xa0" }, { "\xc2\xa1", "\xa1" },
+        { "\xc3\xbf", "\xff" }, { "</s>", "</s>" },
     };
     struct bpe *b = open_named("bloom");
     const int64_t beyond = bpe_vocab_size(b);
@@ -339,7 +341,8 @@ static void test_unsupported(void **state)
     expect_change("bloom", "model", "dropout", "0.1", ": model.dropout is not supported");
     expect_change("bloom", "model", "merges", "[[\"a\",\"qq\"]]",
                   ": model.merges[0]: the vocabulary has no token for its part: right");
-    expect_change("bloom", "model", "vocab", "{\"a\":0}", ": model.vocab: no token for byte 0x00: no byte-level vocabulary");
+    expect_change("bloom", "model", "vocab", "{\"a\":0}",
+                  ": model.vocab: no token for byte 0x00: no byte-level vocabulary");
     expect_change("bloom", NULL, "pre_tokenizer", "{\"type\":\"Metaspace\"}",
                   ": pre_tokenizer: type Metaspace is not supported");
     expect_change("bloom", NULL, "pre_tokenizer", "{\"type\":\"Digits\"}",

@@ -58,7 +58,9 @@ static uint32_t value(const struct seat *x, int param, int64_t i, int kind)
     const struct stage_param *p = &x->g->param[param];
     const uint64_t part = p->split ? (uint64_t)x->t + 1 : 0;
 
-    return (uint32_t)((((uint64_t)p->id * 31 + part) * 1000003 + (uint64_t)i * 7 + (uint64_t)kind) * 0x9e3779b97f4a7c15u >> 32);
+    return (uint32_t)((((uint64_t)p->id * 31 + part) * 1000003 + (uint64_t)i * 7 + (uint64_t)kind) *
+                          0x9e3779b97f4a7c15u >>
+                      32);
 }
 
 static void fill(struct seat *x)
@@ -191,12 +193,12 @@ static int do_flips(int rank, int size, void *arg)
         struct hit h = {0};
         int rc;
 
-        digest_note(d, true, NULL);
+        digest_record(d, true, NULL);
         EXPECT(digest_compare(d, &f, NULL, &e) == 0);
         if (rank == who)
             h = flip(&x, kind, place, bit);
         EXPECT(comm_host_broadcast(comm_world_group(x.world), &h, sizeof h, who, &e) == 0);
-        digest_note(d, true, NULL);
+        digest_record(d, true, NULL);
         rc = digest_compare(d, &f, NULL, &e);
         EXPECT(rc >= 0);
         if (judge(&h, who, rc, &f))

@@ -63,7 +63,8 @@ static struct comm *everybody(const struct seat *x) { return comm_world_group(x-
 
 static int begin(struct seat *x, struct err *e)
 {
-    static char text[] = "train --backend cpu --threads 1 --bf16 --num-layers 2 --hidden-size 24 --num-attention-heads 6 "
+    static char text[] =
+        "train --backend cpu --threads 1 --bf16 --num-layers 2 --hidden-size 24 --num-attention-heads 6 "
         "--seq-length 16 --max-position-embeddings 16 --position-embedding-type alibi --embed-layernorm --vocab-size 257 "
         "--micro-batch-size 1 --global-batch-size 6 --train-samples 300000 --lr 1e-3 --lr-decay-style constant --eval-iters 0";
     struct trainer *t = &x->t;
@@ -85,7 +86,7 @@ static int begin(struct seat *x, struct err *e)
         return -1;
     t->place = comm_place(t->world);
     if (options_check(&t->o, t->place->size, OPTIONS_BEFORE_LOAD, e) < 0 ||
-        (trainer_speaks(t) && !(t->log = trainlog_open(NULL, false, e))))
+        (trainer_is_rank0(t) && !(t->log = trainlog_open(NULL, false, e))))
         return -1;
     if (trainer_setup(t, e) < 0)
         return -1;
@@ -236,14 +237,14 @@ static int one_flip(struct seat *x, struct count *n)
 
     for (int i = 0; i < wait; i++)
         EXPECT(step_train(t, &s, &e) == 0);
-    EXPECT(optimizer_settle_weights(t->optimizer, NULL, &e) == 0);
+    EXPECT(optimizer_wait_for_weights(t->optimizer, NULL, &e) == 0);
     keep(x, false);
     if (t->place->rank == h.who)
         h = flip(x, h, place, bit);
     EXPECT(comm_host_broadcast(everybody(x), &h, sizeof h, h.who, &e) == 0);
     for (int i = 0; i < x->j->every && rc == 0; i++)
         rc = step_train(t, &s, &e);
-    EXPECT(optimizer_settle_weights(t->optimizer, NULL, &other) == 0);
+    EXPECT(optimizer_wait_for_weights(t->optimizer, NULL, &other) == 0);
     bad = judge(x, &h, rc, &e, n);
     keep(x, true);
     /* What was noted of the state that is gone. */

@@ -398,8 +398,9 @@ static void test_fp16(void **state)
     assert_non_null(strstr(o.note[0], "ds.json decides, fp16.loss_scale is 0.0"));
     with_json(tr1, "", 0, NULL);
     assert_true(o.fp16);
-    with_json("{\"fp16\": {\"enabled\": true, \"consecutive_hysteresis\": true, \"fp16_frobs\": 1, \"loss_scale\": 64}}",
-              "--min-loss-scale 4 --fp16", 0, NULL);
+    with_json(
+        "{\"fp16\": {\"enabled\": true, \"consecutive_hysteresis\": true, \"fp16_frobs\": 1, \"loss_scale\": 64}}",
+        "--min-loss-scale 4 --fp16", 0, NULL);
     assert_true(o.loss_scale == 64 && o.initial_loss_scale == 65536 && o.loss_scale_window == 1000);
     assert_true(o.min_loss_scale == 1 && o.consecutive_hysteresis);
     assert_int_equal(o.n_notes, 2);
@@ -412,7 +413,8 @@ static void test_fp16(void **state)
               "%s: fp16.initial_scale_power: expected a whole number from 0 to 99");
     with_json("{\"fp16\": {\"enabled\": true, \"hysteresis\": 0}}", "", 0,
               "--hysteresis (%s: fp16.hysteresis): 0 is out of range: expected 1 to 1000000000000000");
-    with_json("{\"fp16\": {\"enabled\": true, \"loss_scale\": \"x\"}}", "", 0, "%s: fp16.loss_scale: expected a number");
+    with_json("{\"fp16\": {\"enabled\": true, \"loss_scale\": \"x\"}}", "", 0,
+              "%s: fp16.loss_scale: expected a number");
     with_json("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", MODEL RUN, 1,
               "--bf16 (%s: bf16.enabled) and --fp16 (%s: fp16.enabled) exclude each other");
 
@@ -611,9 +613,10 @@ static void test_data_rules(void **state)
 static void test_bloom_script(void **state)
 {
     char *train = put("train.txt", "\"train: 0.5 0:0.95 /d/en, 0.5 0:0.95 /d/fr\"\n"), line[4000];
-    char *json = put("ds.json", "{\"train_micro_batch_size_per_gpu\": 1, \"train_batch_size\": 2048, "
-                     "\"gradient_clipping\": 1.0, \"zero_optimization\": {\"stage\": 0}, \"bf16\": {\"enabled\": true}, "
-                     "\"steps_per_print\": 2000, \"wall_clock_breakdown\": false}");
+    char *json = put(
+        "ds.json", "{\"train_micro_batch_size_per_gpu\": 1, \"train_batch_size\": 2048, "
+                   "\"gradient_clipping\": 1.0, \"zero_optimization\": {\"stage\": 0}, \"bf16\": {\"enabled\": true}, "
+                   "\"steps_per_print\": 2000, \"wall_clock_breakdown\": false}");
     struct schedule s;
     struct err e = {0};
 
@@ -682,10 +685,13 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_teardown(f, forget)
     const struct CMUnitTest tests[] = {
-        T(test_defaults), T(test_spellings), T(test_short_names), T(test_refused), T(test_help_wins),
-        T(test_environment), T(test_file), T(test_deepspeed), T(test_deepspeed_environment), T(test_fp16), T(test_derived),
-        T(test_parallel), T(test_model), T(test_complete), T(test_schedule_rules), T(test_schedule_of),
-        T(test_data_rules), T(test_bloom_script), T(test_print),
+        T(test_defaults),    T(test_spellings),  T(test_short_names),
+        T(test_refused),     T(test_help_wins),  T(test_environment),
+        T(test_file),        T(test_deepspeed),  T(test_deepspeed_environment),
+        T(test_fp16),        T(test_derived),    T(test_parallel),
+        T(test_model),       T(test_complete),   T(test_schedule_rules),
+        T(test_schedule_of), T(test_data_rules), T(test_bloom_script),
+        T(test_print),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

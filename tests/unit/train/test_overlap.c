@@ -188,10 +188,22 @@ static void begin(struct seat *x, bool overlap)
 {
     const struct model_config c = { .n_layers = BLOCKS, .hidden = 16, .n_heads = 2, .ffn_hidden = 32, .seq_len = S,
                                     .max_positions = S, .vocab = V, .embed_layernorm = x->x->position[1] == 'l' };
-    const struct model_opts mo = { .t = x->x->t, .grad_t = grad_t(x), .b = B, .s = S, .n_slots = pipeline_slots(x->x->topo, x->pp),
-                                   .eps = 1e-5f, .sequence_parallel = x->x->sequence_parallel };
-    const struct optimizer_opts oo = { .t = x->x->t, .grad_t = grad_t(x), .reduce = x->x->reduce, .beta1 = 0.9f, .beta2 = 0.95f,
-                                       .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1, .overlap_reduce = overlap,
+    const struct model_opts mo = { .t = x->x->t,
+                                   .grad_t = grad_t(x),
+                                   .b = B,
+                                   .s = S,
+                                   .n_slots = pipeline_slots(x->x->topo, x->pp),
+                                   .eps = 1e-5f,
+                                   .sequence_parallel = x->x->sequence_parallel };
+    const struct optimizer_opts oo = { .t = x->x->t,
+                                       .grad_t = grad_t(x),
+                                       .reduce = x->x->reduce,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .eps = 1e-8f,
+                                       .weight_decay = 0.1f,
+                                       .clip = 1,
+                                       .overlap_reduce = overlap,
                                        .overlap_gather = overlap };
     const struct optimizer_groups groups = { comm_world_group(x->world), x->dp,
                                              x->pp == 0 || x->pp == x->x->topo.pp - 1 ? x->tied : NULL };
@@ -291,7 +303,7 @@ static struct result run(struct seat *x, bool overlap)
     for (x->step = 0; x->step < STEPS; x->step++) {
         one_step(x, &r);
         if (x->step == 0) {
-            demand(optimizer_settle_weights(x->o, NULL, &e) == 0, "settle", &e);
+            demand(optimizer_wait_for_weights(x->o, NULL, &e) == 0, "settle", &e);
             r.seen = xmalloc((size_t)x->g->flat_n * bytes);
             memcpy(r.seen, x->st.weights, (size_t)x->g->flat_n * bytes);
         }
@@ -301,7 +313,7 @@ static struct result run(struct seat *x, bool overlap)
             r.valid[x->step] = x->g->last ? *model_loss(x->m) : 0;
         }
     }
-    demand(optimizer_settle_weights(x->o, NULL, &e) == 0, "settle", &e);
+    demand(optimizer_wait_for_weights(x->o, NULL, &e) == 0, "settle", &e);
     overflow(x);
     r.weights = x->st.weights;
     r.master = x->st.master;

@@ -62,18 +62,20 @@ static void test_slow(void **state)
     (void)state;
     good_job(r);
     r[5].rate[RATE_GEMM] = 612e12;
-    expect(r, N, 1, "slow: rank 5 (host node1, GPU-5 at 0000:01:00.0): matrix products 612.0 TFLOP/s, 88% of the median "
-                    "692.5 TFLOP/s\n");
+    expect(r, N, 1,
+           "slow: rank 5 (host node1, GPU-5 at 0000:01:00.0): matrix products 612.0 TFLOP/s, 88% of the median "
+           "692.5 TFLOP/s\n");
     good_job(r);
     r[2].rate[RATE_TO_DEVICE] = 13.7e9;
     r[2].rate[RATE_FROM_DEVICE] = 13e9;
     r[6].rate[RATE_COPY] = 2.1e12;
-    expect(r, N, 2, "slow: rank 2 (host node0, GPU-2 at 0000:02:00.0): copies to the device 13.7 GB/s, 25% of the median "
-                    "55.0 GB/s\n"
-                    "slow: rank 2 (host node0, GPU-2 at 0000:02:00.0): copies from the device 13.0 GB/s, 24% of the median "
-                    "54.0 GB/s\n"
-                    "slow: rank 6 (host node1, GPU-6 at 0000:02:00.0): copies on the device 2100.0 GB/s, 50% of the median "
-                    "4200.0 GB/s\n");
+    expect(r, N, 2,
+           "slow: rank 2 (host node0, GPU-2 at 0000:02:00.0): copies to the device 13.7 GB/s, 25% of the median "
+           "55.0 GB/s\n"
+           "slow: rank 2 (host node0, GPU-2 at 0000:02:00.0): copies from the device 13.0 GB/s, 24% of the median "
+           "54.0 GB/s\n"
+           "slow: rank 6 (host node1, GPU-6 at 0000:02:00.0): copies on the device 2100.0 GB/s, 50% of the median "
+           "4200.0 GB/s\n");
     /* Half of all being slow moves the median, not all of it. */
     good_job(r);
     for (int i = 0; i < 3; i++)
@@ -86,8 +88,9 @@ static void test_slow(void **state)
     }
     good_job(r);
     r[1].rate[RATE_GEMM] = 500e12;
-    expect(r, 2, 1, "slow: rank 1 (host node0, GPU-1 at 0000:01:00.0): matrix products 500.0 TFLOP/s, 84% of the median "
-                    "595.0 TFLOP/s\n");
+    expect(r, 2, 1,
+           "slow: rank 1 (host node0, GPU-1 at 0000:01:00.0): matrix products 500.0 TFLOP/s, 84% of the median "
+           "595.0 TFLOP/s\n");
 }
 
 /* Links within a host are compared with their like, those between hosts with theirs. */
@@ -98,8 +101,9 @@ static void test_links(void **state)
     (void)state;
     good_job(r);
     r[1].rate[RATE_LINK] = 190e9;
-    expect(r, N, 1, "slow: rank 1 (host node0, GPU-1 at 0000:01:00.0): the link to rank 2 190.0 GB/s, 50% of the median "
-                    "380.0 GB/s\n");
+    expect(r, N, 1,
+           "slow: rank 1 (host node0, GPU-1 at 0000:01:00.0): the link to rank 2 190.0 GB/s, 50% of the median "
+           "380.0 GB/s\n");
     good_job(r);
     r[7].rate[RATE_LINK] = 20e9;
     expect(r, N, 1, "slow: rank 7 (host node1, GPU-7 at 0000:03:00.0): the link to rank 0 20.0 GB/s, 62% of the median "
@@ -117,10 +121,11 @@ static void test_wrong(void **state)
     snprintf(r[0].wrong, sizeof r[0].wrong, "cannot allocate");
     memset(r[0].rate, 0, sizeof r[0].rate);
     r[0].who = (struct dev_who){ .model = "a processor" };
-    expect(r, N, 2, "wrong: rank 0 (host node0): cannot allocate\n"
-                    "wrong: rank 4 (host node1, GPU-4 at 0000:00:00.0): the same product twice: 3 of 8 bytes differ\n"
-                    "slow: rank 4 (host node1, GPU-4 at 0000:00:00.0): matrix products 100.0 TFLOP/s, 14% of the median "
-                    "693.0 TFLOP/s\n");
+    expect(r, N, 2,
+           "wrong: rank 0 (host node0): cannot allocate\n"
+           "wrong: rank 4 (host node1, GPU-4 at 0000:00:00.0): the same product twice: 3 of 8 bytes differ\n"
+           "slow: rank 4 (host node1, GPU-4 at 0000:00:00.0): matrix products 100.0 TFLOP/s, 14% of the median "
+           "693.0 TFLOP/s\n");
 }
 
 static void test_shown(void **state)

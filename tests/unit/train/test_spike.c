@@ -27,7 +27,7 @@ static void test_calm(void **state)
 
     (void)state;
     for (int i = 0; i < 10000; i++)
-        if (spike_take(&s, loss_at(i)))
+        if (spike_add_loss(&s, loss_at(i)))
             fail_msg("iteration %d of a calm run is a spike", i);
 }
 
@@ -40,7 +40,7 @@ static void test_jumps(void **state)
     for (int i = 0; i < 3000; i++) {
         const double jump = (i >= 1700 && i < 1712) || (i >= 2500 && i < 2503) ? 0.6 : 0;
 
-        if (spike_take(&s, loss_at(i) + jump) != (i == 1700 || i == 2500))
+        if (spike_add_loss(&s, loss_at(i) + jump) != (i == 1700 || i == 2500))
             fail_msg("iteration %d", i);
     }
 }
@@ -53,12 +53,12 @@ static void test_scatter(void **state)
 
     (void)state;
     for (int i = 0; i < 2000; i++)
-        assert_false(spike_take(&s, 3 + 0.5 * noise()));
-    assert_true(spike_take(&s, 3 + 5));
+        assert_false(spike_add_loss(&s, 3 + 0.5 * noise()));
+    assert_true(spike_add_loss(&s, 3 + 5));
     for (int i = 0; i < 2000; i++)
-        told += spike_take(&s, 9 + 0.01 * noise());
+        told += spike_add_loss(&s, 9 + 0.01 * noise());
     assert_int_equal(told, 0);
-    assert_true(spike_take(&s, 12));
+    assert_true(spike_add_loss(&s, 12));
 }
 
 /* Too few to judge by. */
@@ -68,7 +68,7 @@ static void test_young(void **state)
 
     (void)state;
     for (int i = 0; i < SPIKE_LEAST; i++)
-        assert_false(spike_take(&s, i % 2 ? 3 : 300));
+        assert_false(spike_add_loss(&s, i % 2 ? 3 : 300));
 }
 
 int main(void)

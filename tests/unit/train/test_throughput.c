@@ -26,7 +26,7 @@ static void test_steady(void **state)
 
     (void)state;
     for (int i = 0; i < 10000; i++)
-        if (throughput_take(&t, took(i)))
+        if (throughput_add_step(&t, took(i)))
             fail_msg("iteration %d", i);
 }
 
@@ -39,7 +39,7 @@ static void test_slower(void **state)
     (void)state;
     for (int i = 0; i < 4000; i++) {
         const bool slow = (i >= 1000 && i < 1100) || i >= 3000;
-        const bool now = throughput_take(&t, took(i) * (slow ? 1.05 : 1));
+        const bool now = throughput_add_step(&t, took(i) * (slow ? 1.05 : 1));
 
         told += now;
         first = now && !first ? i : first;

@@ -146,7 +146,8 @@ static char *universal_form(const char *in, bool is_virtual)
     struct convert_result res;
 
     job_must(s != NULL, &e);
-    job_must(convert_run(s, is_virtual ? universal_virtual_sink(&ko) : universal_hdf5_sink(&ko), &o, &res, &e) == 0, &e);
+    job_must(convert_run(s, is_virtual ? universal_virtual_sink(&ko) : universal_hdf5_sink(&ko), &o, &res, &e) == 0,
+             &e);
     source_close(s);
     return out;
 }

@@ -475,7 +475,8 @@ static void replaced_tag(void **state)
 /* Somebody's notes in a tag that is saved again, and the work of converters beside it, are nobody's to remove. */
 static void nothing_foreign_removed(void **state)
 {
-    char *dir = in_scratch("foreign"), *tag = path_join(dir, "global_step3"), *kept = path_join(dir, "global_step3.kept");
+    char *dir = in_scratch("foreign"), *tag = path_join(dir, "global_step3"),
+         *kept = path_join(dir, "global_step3.kept");
     struct checkpoint_now now = job_fresh_now;
     struct checkpoint_saved out;
     struct err e = {0};
@@ -487,7 +488,8 @@ static void nothing_foreign_removed(void **state)
     small_savers(&j, dir);
     save_step(&j, 3);
     put(tag, "notes.txt", "mine");
-    run("mkdir $a/global_step3_universal.part $a/global_step3_universal.part.job $a/global_step9.0badcafe.part", dir, "");
+    run("mkdir $a/global_step3_universal.part $a/global_step3_universal.part.job $a/global_step9.0badcafe.part", dir,
+        "");
     run("echo mine >$a/global_step9.0badcafe.part/notes.txt; mkdir $a/global_step8.0badcafe.part", dir, "");
     run("mkdir $a/global_step7.0badcafe.gone.part", dir, "");
     now.iteration = 3;

@@ -24,8 +24,16 @@ static char *in_scratch(const char *name)
 }
 
 static const struct loss_scale scaler = {
-    .dynamic = true, .scale = 131072, .factor = 2, .min = 1, .stop_at_min = true, .window = 6, .hysteresis = 2, .left = 1,
-    .iter = 20, .last_overflow = 19,
+    .dynamic = true,
+    .scale = 131072,
+    .factor = 2,
+    .min = 1,
+    .stop_at_min = true,
+    .window = 6,
+    .hysteresis = 2,
+    .left = 1,
+    .iter = 20,
+    .last_overflow = 19,
 };
 
 static struct checkpoint_load_opts plain_load(void)

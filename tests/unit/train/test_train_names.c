@@ -54,8 +54,8 @@ static int64_t by_kind(int64_t row)
 /* Element `i` of a rank's slice of a parameter, in the files' tensor; -1: a row of padding. */
 static int64_t place_of(const struct stage_param *p, int tp, int64_t i)
 {
-    const bool turned = p->role == ROLE_QKV_W || p->role == ROLE_DENSE_W || p->role == ROLE_UP_W ||
-                        p->role == ROLE_DOWN_W;
+    const bool transposed = p->role == ROLE_QKV_W || p->role == ROLE_DENSE_W || p->role == ROLE_UP_W ||
+                            p->role == ROLE_DOWN_W;
     const int64_t cols = p->ndim > 1 ? p->slice[1] : 1, whole = p->ndim > 1 ? p->shape[1] : 1;
     int64_t row = i / cols, col = i % cols;
 
@@ -67,7 +67,7 @@ static int64_t place_of(const struct stage_param *p, int tp, int64_t i)
         return -1;
     if (p->role == ROLE_QKV_W || p->role == ROLE_QKV_B)
         row = by_kind(row);
-    return turned ? col * p->shape[0] + row : row * whole + col;
+    return transposed ? col * p->shape[0] + row : row * whole + col;
 }
 
 static void check_runs(const struct rank *r, const struct source *s)

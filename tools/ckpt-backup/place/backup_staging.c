@@ -15,7 +15,7 @@
 
 enum { FINGERPRINT_MAX = 64 << 20 };
 
-static bool is_there(const char *path)
+static bool is_stage_path_present(const char *path)
 {
     struct stat st;
 
@@ -33,7 +33,7 @@ static int remove_any(const char *path, struct err *e)
     return -1;
 }
 
-static bool has_fingerprint(const struct backup_stage *s, const char *wanted)
+static bool has_stage_fingerprint(const struct backup_stage *s, const char *wanted)
 {
     char *path = path_join(s->job, "fingerprint"), *text;
     struct err ignored = {0};
@@ -47,12 +47,12 @@ static bool has_fingerprint(const struct backup_stage *s, const char *wanted)
     return same;
 }
 
-static int begin(struct backup_stage *s, const char *fingerprint, struct err *e)
+static int begin_backup_stage(struct backup_stage *s, const char *fingerprint, struct err *e)
 {
     char *path = path_join(s->job, "fingerprint");
     int rc = -1;
 
-    if (is_there(s->part) && !is_there(s->job)) {
+    if (is_stage_path_present(s->part) && !is_stage_path_present(s->job)) {
         err_usage(e, "%s: is in the way, and no unfinished work of ours; move it away", s->part);
         goto out;
     }
@@ -68,8 +68,8 @@ int stage_open(struct backup_stage *s, const char *final, const char *job, const
 {
     *s = (struct backup_stage){ .final = xstrdup(final), .part = str_fmt("%s.part", final), .job = xstrdup(job),
                                 .old = str_fmt("%s.old.part", final) };
-    s->resumed = is_there(s->part) && has_fingerprint(s, fingerprint);
-    if (s->resumed || begin(s, fingerprint, e) == 0)
+    s->resumed = is_stage_path_present(s->part) && has_stage_fingerprint(s, fingerprint);
+    if (s->resumed || begin_backup_stage(s, fingerprint, e) == 0)
         return 0;
     stage_close(s);
     return -1;
@@ -77,7 +77,7 @@ int stage_open(struct backup_stage *s, const char *final, const char *job, const
 
 int stage_make_way(struct backup_stage *s, struct err *e)
 {
-    if (!is_there(s->final))
+    if (!is_stage_path_present(s->final))
         return 0;
     if (remove_any(s->old, e) < 0)
         return -1;
@@ -104,7 +104,7 @@ int stage_sweep(const char *final, const char *job, struct err *e)
     char *part = str_fmt("%s.part", final), *old = str_fmt("%s.old.part", final);
     int rc = 0;
 
-    if (is_there(job) && !is_there(part))
+    if (is_stage_path_present(job) && !is_stage_path_present(part))
         rc = remove_any(old, e) < 0 ? -1 : remove_any(job, e);
     free(part);
     free(old);

@@ -40,7 +40,7 @@ static uint32_t part_crc(const struct receipt *rec, int i)
     return is_tar(rec) ? rec->tar_crc : rec->file[i].crc;
 }
 
-static struct summed_file *parts_new(const struct receipt *rec, const char *path)
+static struct summed_file *summed_files_new(const struct receipt *rec, const char *path)
 {
     int n = n_parts(rec);
     struct summed_file *part = xcalloc((size_t)n + 1, sizeof *part);
@@ -52,7 +52,7 @@ static struct summed_file *parts_new(const struct receipt *rec, const char *path
     return part;
 }
 
-static void parts_free(struct summed_file *part, int n)
+static void summed_files_free(struct summed_file *part, int n)
 {
     for (int i = 0; i < n; i++)
         free(part[i].path);
@@ -74,7 +74,7 @@ static char *text_of(const struct finding *f, const char *path, const char *show
     return renamed;
 }
 
-static void take_verdict(struct receipt *rec, const struct report *r, const char *path, const char *shown)
+static void record_verify_verdict(struct receipt *rec, const struct report *r, const char *path, const char *shown)
 {
     rec->checked = true;
     free(rec->unsound);
@@ -94,7 +94,7 @@ static int run_verify(const struct place_opts *o, struct receipt *rec, const cha
     int rc = verify_run(path, &vo, r, e);
 
     if (rc == 0)
-        take_verdict(rec, r, path, shown);
+        record_verify_verdict(rec, r, path, shown);
     report_free(r);
     return rc;
 }
@@ -102,7 +102,7 @@ static int run_verify(const struct place_opts *o, struct receipt *rec, const cha
 /* ---- bytes that verify did not read ---- */
 
 /* Return the index of the first run of that path, or the index where it would be inserted. */
-static int first_run(const struct verify_runs *l, const char *path)
+static int find_first_verify_run(const struct verify_runs *l, const char *path)
 {
     int from = 0, to = l->n;
 
@@ -117,7 +117,7 @@ static int first_run(const struct verify_runs *l, const char *path)
     return from;
 }
 
-static void add_gap(struct transfer *t, const struct summed_file *part, uint64_t at, uint64_t end)
+static void add_gap_run(struct transfer *t, const struct summed_file *part, uint64_t at, uint64_t end)
 {
     if (end > at)
         transfer_add(t, xstrdup(part->path), NULL, end - at)->from_at = at;
@@ -128,16 +128,17 @@ static void cut_part(struct transfer *t, struct summed_file *part, const struct 
 {
     uint64_t at = 0;
 
-    for (int i = first_run(known, part->path); i < known->n && strcmp(known->run[i].path, part->path) == 0; i++) {
+    for (int i = find_first_verify_run(known, part->path); i < known->n && strcmp(known->run[i].path, part->path) == 0;
+         i++) {
         const struct verify_run *k = &known->run[i];
 
         if (k->len < KNOWN_MIN_BYTES || k->at < at || k->at > part->size_bytes || k->len > part->size_bytes - k->at)
             continue;
-        add_gap(t, part, at, k->at);
+        add_gap_run(t, part, at, k->at);
         crc_sum_add(&part->sum, part->size_bytes, k->at, k->len, k->crc);
         at = k->at + k->len;
     }
-    add_gap(t, part, at, part->size_bytes);
+    add_gap_run(t, part, at, part->size_bytes);
 }
 
 /*
@@ -171,7 +172,7 @@ static int sum_parts(const struct place_opts *o, struct summed_file *part, int n
 
 /* ---- comparing the bytes only ---- */
 
-static void add_read(struct transfer *t, char *path, uint64_t size_bytes, uint32_t crc)
+static void add_crc_run(struct transfer *t, char *path, uint64_t size_bytes, uint32_t crc)
 {
     struct transfer_run *r = transfer_add(t, path, NULL, size_bytes);
 
@@ -189,9 +190,9 @@ int verdict_bytes(const struct place_opts *o, const struct receipt *rec, const c
     if (rec->form == FORM_PACK)
         return packing_check(o, rec, path, r, e);
     if (rec->form == FORM_TAR)
-        add_read(&t, xstrdup(path), rec->size_bytes, rec->tar_crc);
+        add_crc_run(&t, xstrdup(path), rec->size_bytes, rec->tar_crc);
     for (int i = 0; i < rec->n_files && rec->form != FORM_TAR; i++)
-        add_read(&t, path_join(path, rec->file[i].name), rec->file[i].size_bytes, rec->file[i].crc);
+        add_crc_run(&t, path_join(path, rec->file[i].name), rec->file[i].size_bytes, rec->file[i].crc);
     rc = transfer_do(&t, &to, NULL, e);
     transfer_free(&t);
     return rc;
@@ -212,7 +213,7 @@ static bool same_sums(const struct receipt *rec, const struct summed_file *part)
 static int compare_sound(const struct place_opts *o, struct receipt *rec, const char *path, const char *shown,
                          struct err *e)
 {
-    struct summed_file *part = parts_new(rec, path);
+    struct summed_file *part = summed_files_new(rec, path);
     struct verify_runs known = {0};
     int rc;
 
@@ -226,7 +227,7 @@ static int compare_sound(const struct place_opts *o, struct receipt *rec, const 
     if (rc == 0)
         rc = same_sums(rec, part) ? 2 : 1;
     verify_runs_free(&known);
-    parts_free(part, n_parts(rec));
+    summed_files_free(part, n_parts(rec));
     return rc - (rc > 0);
 }
 
@@ -254,7 +255,7 @@ int verdict_compare(const struct place_opts *o, struct receipt *rec, const char 
 
 int verdict_sum(const struct place_opts *o, struct receipt *rec, const char *folder, struct err *e)
 {
-    struct summed_file *part = parts_new(rec, folder);
+    struct summed_file *part = summed_files_new(rec, folder);
     struct verify_runs known = {0};
     int rc = run_verify(o, rec, folder, folder, &known, e);
 
@@ -264,6 +265,6 @@ int verdict_sum(const struct place_opts *o, struct receipt *rec, const char *fol
     for (int i = 0; i < rec->n_files && rc == 0; i++)
         rec->file[i].crc = part[i].sum.acc;
     verify_runs_free(&known);
-    parts_free(part, rec->n_files);
+    summed_files_free(part, rec->n_files);
     return rc;
 }

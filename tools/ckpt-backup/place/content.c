@@ -27,7 +27,7 @@ struct listing {
 
 static int list_below(struct listing *l, const char *inside, int depth, struct err *e);
 
-static int add_file(struct listing *l, const char *name, const struct stat *st, struct err *e)
+static int add_content_file(struct listing *l, const char *name, const struct stat *st, struct err *e)
 {
     struct content *c = l->c;
 
@@ -47,7 +47,7 @@ static int add_file(struct listing *l, const char *name, const struct stat *st, 
  * Add a file or folder to the list. Symbolic links are followed, because a backup that only links back to its source
  * is no backup.
  */
-static int add_entry(struct listing *l, const char *name, int depth, struct err *e)
+static int add_content_entry(struct listing *l, const char *name, int depth, struct err *e)
 {
     char *path = path_join(l->c->path, name);
     struct stat st;
@@ -56,7 +56,7 @@ static int add_entry(struct listing *l, const char *name, int depth, struct err 
     if (rc < 0)
         err_sys(e, path, "cannot be looked at");
     else if (S_ISREG(st.st_mode))
-        rc = add_file(l, name, &st, e);
+        rc = add_content_file(l, name, &st, e);
     else if (S_ISDIR(st.st_mode))
         rc = list_below(l, name, depth + 1, e);
     else {
@@ -85,7 +85,7 @@ static int list_below(struct listing *l, const char *inside, int depth, struct e
         if (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0)
             continue;
         name = *inside ? path_join(inside, ent->d_name) : xstrdup(ent->d_name);
-        rc = add_entry(l, name, depth, e);
+        rc = add_content_entry(l, name, depth, e);
         free(name);
     }
     if (rc == 0 && errno) {
@@ -98,7 +98,7 @@ static int list_below(struct listing *l, const char *inside, int depth, struct e
     return rc;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_content_file_name(const void *a, const void *b)
 {
     return strcmp(((const struct content_file *)a)->name, ((const struct content_file *)b)->name);
 }
@@ -123,7 +123,7 @@ int64_t content_latest(const char *run_folder)
 }
 
 /* Returns true if the tag is newer than `latest`. Savers write the tag first, then `latest`. */
-static bool is_newer(const struct content *c)
+static bool is_newer_than_latest(const struct content *c)
 {
     char *run = path_parent(c->path);
     int64_t latest = content_latest(run);
@@ -141,7 +141,7 @@ int content_finished(const struct content *c, const struct receipt *rec, struct 
     return -1;
 }
 
-static void check_containers(struct source *s, struct report *r)
+static void check_content_containers(struct source *s, struct report *r)
 {
     for (int i = 0; i < s->n_files; i++) {
         struct err e = {0};
@@ -153,7 +153,7 @@ static void check_containers(struct source *s, struct report *r)
     }
 }
 
-static int refuse(const struct report *r, const char *path, struct err *e)
+static int refuse_unsound_content(const struct report *r, const char *path, struct err *e)
 {
     for (int i = 0; i < report_n(r); i++)
         if (report_get(r, i)->severity == SEV_ERROR) {
@@ -189,7 +189,7 @@ static void choose_files(struct content *c, const struct source *s, enum backup_
     c->n_files = n;
 }
 
-static int check_kind(const struct source *s, enum backup_form form, struct err *e)
+static int check_backup_layout(const struct source *s, enum backup_form form, struct err *e)
 {
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
         err_usage(e, "%s: an index that points into shards elsewhere; back up the checkpoint it was made of", s->path);
@@ -211,7 +211,7 @@ int content_list(struct content *c, const char *tag_folder, struct err *e)
         return -1;
     }
     if (c->n_files)
-        qsort(c->file, (size_t)c->n_files, sizeof *c->file, by_name);
+        qsort(c->file, (size_t)c->n_files, sizeof *c->file, by_content_file_name);
     for (int i = 0; i < c->n_files; i++)
         c->size_bytes += c->file[i].size_bytes;
     return 0;
@@ -225,9 +225,9 @@ static int open_folder(struct content *c, const struct source *s, enum backup_fo
         err_usage(e, "%s: is an archive already; name the checkpoint's folder", s->path);
         return -1;
     }
-    if (check_kind(s, form, e) < 0 || content_list(c, s->path, e) < 0)
+    if (check_backup_layout(s, form, e) < 0 || content_list(c, s->path, e) < 0)
         return -1;
-    c->newer = is_newer(c);
+    c->newer = is_newer_than_latest(c);
     choose_files(c, s, form);
     return 0;
 }
@@ -247,8 +247,8 @@ int content_open(struct content *c, const char *path, enum backup_form form, int
     for (int i = 0; i < report_n(r) && !c->warning; i++)
         if (strcmp(report_get(r, i)->code, "newer_steps") == 0)
             c->warning = finding_text(report_get(r, i));
-    check_containers(s, r);
-    rc = refuse(r, c->path, e);
+    check_content_containers(s, r);
+    rc = refuse_unsound_content(r, c->path, e);
 out:
     source_close(s);
     report_free(r);

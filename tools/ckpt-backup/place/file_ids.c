@@ -9,7 +9,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 
-static int by_id(const void *va, const void *vb)
+static int by_device_and_inode(const void *va, const void *vb)
 {
     const struct file_id *a = va, *b = vb;
 
@@ -21,7 +21,7 @@ static int by_id(const void *va, const void *vb)
 static void sort_ids(struct file_ids *l)
 {
     if (l->n)
-        qsort(l->id, (size_t)l->n, sizeof *l->id, by_id);
+        qsort(l->id, (size_t)l->n, sizeof *l->id, by_device_and_inode);
 }
 
 void file_ids_of_content(struct file_ids *l, const struct content *c)
@@ -60,7 +60,7 @@ void file_ids_free(struct file_ids *l)
 int file_ids_shared(const struct file_ids *a, const struct file_ids *b)
 {
     for (int i = 0, k = 0; i < a->n && k < b->n;) {
-        int order = by_id(&a->id[i], &b->id[k]);
+        int order = by_device_and_inode(&a->id[i], &b->id[k]);
 
         if (order == 0)
             return a->id[i].number;

@@ -17,7 +17,7 @@ MUST_CHECK struct receipt *local_read_receipt(const struct place *p, const char 
  * Check that all files of the receipt exist with their sizes, that none is a link, and that there are no other files.
  * Adds a finding for the first fault.
  */
-void local_look(const struct place *p, const struct receipt *rec, struct report *r);
+void local_check_files(const struct place *p, const struct receipt *rec, struct report *r);
 /*
  * Return the path, inside the backup at `path`, of something that the receipt does not list, or NULL. Caller frees.
  */

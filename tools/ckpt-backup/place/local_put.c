@@ -165,7 +165,7 @@ static int copy_files(struct place *p, struct receipt *rec, const char *from, co
 
 /* ---- put ---- */
 
-static char *fingerprint(const struct content *c, enum backup_form form)
+static char *content_fingerprint(const struct content *c, enum backup_form form)
 {
     struct strbuf sb = {0};
 
@@ -177,7 +177,7 @@ static char *fingerprint(const struct content *c, enum backup_form form)
 }
 
 /* Advance `latest` to this backup. It never moves back, and it names only backups that are whole and sound. */
-static int move_latest(const struct place *p, const struct receipt *rec, struct err *e)
+static int advance_local_latest(const struct place *p, const struct receipt *rec, struct err *e)
 {
     char *path, *text;
     int rc;
@@ -194,7 +194,7 @@ static int move_latest(const struct place *p, const struct receipt *rec, struct 
 }
 
 /* Refuse a backup that contains files that are not its own. It neither counts as a backup nor is replaced. */
-static int refuse_foreign(const struct receipt *rec, const char *final, struct err *e)
+static int refuse_local_foreign(const struct receipt *rec, const char *final, struct err *e)
 {
     char *foreign = local_foreign(rec, final);
     bool found = foreign != NULL;
@@ -206,8 +206,8 @@ static int refuse_foreign(const struct receipt *rec, const char *final, struct e
 }
 
 /* Copy the source's bytes into the stage, and set their sums in the receipt. */
-static int fill_stage(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
-                      struct place_put *out, struct err *e)
+static int copy_content_to_stage(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
+                                 struct place_put *out, struct err *e)
 {
     struct tar t = {0};
     int rc;
@@ -233,8 +233,8 @@ static int fill_stage(struct place *p, const struct content *c, struct receipt *
  * Read the stage back and check that its bytes are the source's. Stores verify's result in rec->checked and
  * rec->unsound.
  */
-static int read_back(struct place *p, const struct content *c, struct receipt *rec, const struct backup_stage *s,
-                     struct err *e)
+static int read_back_stage(struct place *p, const struct content *c, struct receipt *rec, const struct backup_stage *s,
+                           struct err *e)
 {
     struct receipt folder = *rec;
     int rc;
@@ -251,20 +251,20 @@ static int read_back(struct place *p, const struct content *c, struct receipt *r
 }
 
 /* Do everything between opening the stage and publishing the backup under its name. */
-static int fill(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
-                struct place_put *out, struct err *e)
+static int build_local_backup(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
+                              struct place_put *out, struct err *e)
 {
-    if (fill_stage(p, c, rec, s, out, e) < 0 || read_back(p, c, rec, s, e) < 0 ||
+    if (copy_content_to_stage(p, c, rec, s, out, e) < 0 || read_back_stage(p, c, rec, s, e) < 0 ||
         content_unchanged(c, e) < 0 || content_finished(c, rec, e) < 0 ||
         (!receipt_is_file(rec->form) && local_finish_folder(rec, s->part, e) < 0))
         return -1;
     /* At no time do a sound receipt and the older backup exist together. */
     rec->intact = true;
     rec->verified_s = (int64_t)clock_wall_s();
-    if (refuse_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
+    if (refuse_local_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
         stage_publish(s, e) < 0)
         return -1;
-    return move_latest(p, rec, e);
+    return advance_local_latest(p, rec, e);
 }
 
 /*
@@ -296,16 +296,16 @@ static int holds_same(struct place *p, struct receipt *rec, const struct content
     int same = refuse_shared(p, rec, c, e) < 0 ? -1 : place_same_bytes(p, rec, c, e);
 
     if (same == 0)
-        place_say_other(p, rec, e);
-    return same <= 0 ? -1 : place_same_files(rec, c) ? 0 : (place_take_times(rec, c), local_write_receipt(p, rec, e));
+        place_refuse_other(p, rec, e);
+    return same <= 0 ? -1 : place_same_files(rec, c) ? 0 : (place_copy_mtimes(rec, c), local_write_receipt(p, rec, e));
 }
 
 /*
  * Inspect what has the name now. Returns 1 if the backup exists already, 0 if it must be made, -1 on error. damaged:
  * there is a receipt that cannot be read.
  */
-static int look_before(struct place *p, const struct content *c, struct receipt *rec, bool damaged,
-                       const char *final, struct err *e)
+static int inspect_existing_backup(struct place *p, const struct content *c, struct receipt *rec, bool damaged,
+                                   const char *final, struct err *e)
 {
     struct report *r = report_new();
     struct stat st;
@@ -317,10 +317,10 @@ static int look_before(struct place *p, const struct content *c, struct receipt 
         err_usage(e, "%s: is there, and no backup of ours (no receipt in %s/%s); move it away", final, p->path,
                   RECEIPT_FOLDER);
         rc = -1;
-    } else if (rec && refuse_foreign(rec, final, e) < 0) {
+    } else if (rec && refuse_local_foreign(rec, final, e) < 0) {
         rc = -1;
     } else if (rec) {
-        local_look(p, rec, r);
+        local_check_files(p, rec, r);
         if (rec->intact && report_count(r, SEV_ERROR) == 0)
             rc = holds_same(p, rec, c, e) < 0 ? -1 : 1;
     }
@@ -328,14 +328,15 @@ static int look_before(struct place *p, const struct content *c, struct receipt 
     return rc;
 }
 
-static int put_new(struct place *p, const struct content *c, struct place_put *out, const char *final, struct err *e)
+static int put_new_local_backup(struct place *p, const struct content *c, struct place_put *out, const char *final,
+                                struct err *e)
 {
-    char *job = local_path(p, out->receipt->name, ".job"), *print = fingerprint(c, out->receipt->form);
+    char *job = local_path(p, out->receipt->name, ".job"), *print = content_fingerprint(c, out->receipt->form);
     struct backup_stage s = {0};
     int rc = stage_open(&s, final, job, print, e);
 
     if (rc == 0) {
-        rc = fill(p, c, out->receipt, &s, out, e);
+        rc = build_local_backup(p, c, out->receipt, &s, out, e);
         /* Wrong bytes cannot be resumed, and neither can an unfinished packed file. */
         if (rc < 0 && (e->kind == ERR_DATA || out->receipt->form == FORM_PACK))
             stage_discard(&s);
@@ -355,16 +356,16 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 
     if (damaged)
         err_clear(e);                   /* the content of a damaged receipt does not matter */
-    rc = e->kind != ERR_NONE ? -1 : look_before(p, c, old, damaged, final, e);
+    rc = e->kind != ERR_NONE ? -1 : inspect_existing_backup(p, c, old, damaged, final, e);
     if (rc > 0) {
         out->there_already = true;
         out->receipt = old;
         old = NULL;
         /* The run that made the backup may have been killed before it updated `latest`. */
-        rc = stage_sweep(final, job, e) < 0 ? -1 : move_latest(p, out->receipt, e);
+        rc = stage_sweep(final, job, e) < 0 ? -1 : advance_local_latest(p, out->receipt, e);
     } else if (rc == 0) {
         out->receipt = place_new_receipt(c, form);
-        rc = put_new(p, c, out, final, e);
+        rc = put_new_local_backup(p, c, out, final, e);
     }
     receipt_free(old);
     free(name);
@@ -376,7 +377,8 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
 /* ---- get ---- */
 
 /* Copy the bytes of a backup, in any form, into the stage's files. */
-static int take_bytes(const struct place *p, const struct receipt *rec, const struct backup_stage *s, struct err *e)
+static int restore_backup_bytes(const struct place *p, const struct receipt *rec, const struct backup_stage *s,
+                                struct err *e)
 {
     struct transfer_opts o = place_transfer(&p->o, "restore", NULL);
     char *from = path_join(p->path, rec->name), *parent = path_parent(s->part);
@@ -401,14 +403,14 @@ static int take_bytes(const struct place *p, const struct receipt *rec, const st
     return rc;
 }
 
-static int take_out(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
+static int restore_local_backup(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
 {
     struct receipt folder = *rec;
     int rc = reserve_files(rec, s->part, s->resumed, e);
 
     folder.form = FORM_WHOLE;           /* the output is a folder in any case */
     if (rc == 0)
-        rc = take_bytes(p, rec, s, e);
+        rc = restore_backup_bytes(p, rec, s, e);
     if (rc == 0)
         rc = verdict_bytes(&p->o, &folder, s->part, NULL, e);
     if (rc == 0)
@@ -436,5 +438,5 @@ int local_restore(const struct place *p, const struct receipt *rec, const char *
 
 int local_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
-    return local_restore(p, rec, out, take_out, e);
+    return local_restore(p, rec, out, restore_local_backup, e);
 }

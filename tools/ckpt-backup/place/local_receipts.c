@@ -54,7 +54,7 @@ struct receipt *local_read_receipt(const struct place *p, const char *name, stru
     return rec;
 }
 
-static bool look_at_file(const char *path, uint64_t size_bytes, struct report *r)
+static bool check_backup_file(const char *path, uint64_t size_bytes, struct report *r)
 {
     struct stat st;
 
@@ -71,7 +71,7 @@ static bool look_at_file(const char *path, uint64_t size_bytes, struct report *r
 }
 
 /* Returns false, with a finding, if the folder, or one inside the backup, is a symbolic link. */
-static bool look_at_folder(const char *path, struct report *r)
+static bool check_backup_folder(const char *path, struct report *r)
 {
     struct stat st;
     bool link = lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
@@ -82,7 +82,7 @@ static bool look_at_folder(const char *path, struct report *r)
 }
 
 /* Check the folders in the file's name. Folders that it shares with the previous name have already been inspected. */
-static bool look_at_folders(const char *top, const char *name, const char *before, struct report *r)
+static bool check_parent_folders(const char *top, const char *name, const char *before, struct report *r)
 {
     bool well = true;
 
@@ -93,23 +93,23 @@ static bool look_at_folders(const char *top, const char *name, const char *befor
         if (before && strncmp(name, before, n + 1) == 0)
             continue;
         path = str_fmt("%s/%.*s", top, (int)n, name);
-        well = look_at_folder(path, r);
+        well = check_backup_folder(path, r);
         free(path);
     }
     return well;
 }
 
-void local_look(const struct place *p, const struct receipt *rec, struct report *r)
+void local_check_files(const struct place *p, const struct receipt *rec, struct report *r)
 {
     char *top = path_join(p->path, rec->name), *foreign = NULL;
-    bool well = receipt_is_file(rec->form) ? look_at_file(top, rec->size_bytes, r) : look_at_folder(top, r);
+    bool well = receipt_is_file(rec->form) ? check_backup_file(top, rec->size_bytes, r) : check_backup_folder(top, r);
 
     /* Stop at the first fault: if one file is missing, all may be, and one line suffices. */
     for (int i = 0; i < rec->n_files && well && !receipt_is_file(rec->form); i++) {
         char *path = path_join(top, rec->file[i].name);
 
-        well = look_at_folders(top, rec->file[i].name, i ? rec->file[i - 1].name : NULL, r) &&
-               look_at_file(path, rec->file[i].size_bytes, r);
+        well = check_parent_folders(top, rec->file[i].name, i ? rec->file[i - 1].name : NULL, r) &&
+               check_backup_file(path, rec->file[i].size_bytes, r);
         free(path);
     }
     if (well && (foreign = local_foreign(rec, top)))

@@ -31,12 +31,12 @@ struct maker {
 
 /* ---- spans of maps ---- */
 
-static int file_of(const struct maker *m, const struct record *r)
+static int record_content_file(const struct maker *m, const struct record *r)
 {
     return m->content_file[r->file];
 }
 
-static int width_of(enum dtype t)
+static int dtype_pack_width(enum dtype t)
 {
     int n = dtype_size(t);
 
@@ -46,7 +46,7 @@ static int width_of(enum dtype t)
 static struct pack_run *add_span(struct maker *m, const struct extent *x, enum dtype dtype)
 {
     const struct record *r = files_record(m->s->files, x->record);
-    int file = file_of(m, r), width = width_of(dtype);
+    int file = record_content_file(m, r), width = dtype_pack_width(dtype);
 
     if (file < 0 || x->len == 0)
         return NULL;
@@ -71,7 +71,7 @@ static void refer(struct maker *m, struct pack_run *span, const struct tmap_slic
         if (n == 0)
             continue;
         ARRAY_ROOM(x->ref, x->cap_refs, x->n_refs + 1);
-        x->ref[x->n_refs++] = (struct pack_ref){ file_of(m, r), r->at + e->at + skip, n };
+        x->ref[x->n_refs++] = (struct pack_ref){ record_content_file(m, r), r->at + e->at + skip, n };
         len -= n;
     }
     span->n_refs = x->n_refs - span->first_ref;
@@ -90,8 +90,8 @@ static enum pack_guess guess_of(enum dtype told, enum dtype from)
  * Add the slice's spans. If `from` is not NULL, they are predicted element by element from the slice `from` of type
  * `from_dtype`.
  */
-static void add_slice(struct maker *m, const struct tmap_slice *slice, enum dtype dtype, const struct tmap_slice *from,
-                      enum dtype from_dtype)
+static void add_slice_spans(struct maker *m, const struct tmap_slice *slice, enum dtype dtype,
+                            const struct tmap_slice *from, enum dtype from_dtype)
 {
     enum pack_guess guess = from ? guess_of(dtype, from_dtype) : PACK_NO_GUESS;
     uint64_t at = 0;
@@ -116,7 +116,7 @@ static void add_slice(struct maker *m, const struct tmap_slice *slice, enum dtyp
  * Add the slices of a map, predicted from the map `from`. With `from` NULL, only the slices of a replicated map after
  * the first are predicted, from the first.
  */
-static void add_map(struct maker *m, const struct tmap *map, const struct tmap *from)
+static void add_map_spans(struct maker *m, const struct tmap *map, const struct tmap *from)
 {
     bool copies = map->op == TMAP_REPLICAS;
 
@@ -125,26 +125,26 @@ static void add_map(struct maker *m, const struct tmap *map, const struct tmap *
     for (int k = 0; k < map->n_slices; k++) {
         const struct tmap *told = from ? from : copies && k > 0 ? map : NULL;
 
-        add_slice(m, &map->slice[k], map->dtype, told ? &told->slice[copies ? 0 : k] : NULL,
+        add_slice_spans(m, &map->slice[k], map->dtype, told ? &told->slice[copies ? 0 : k] : NULL,
                   told ? told->dtype : map->dtype);
     }
 }
 
-static void add_param(struct maker *m, const struct param *p)
+static void add_param_spans(struct maker *m, const struct param *p)
 {
     for (int s = 0; s < STATE_N; s++) {
         const struct tmap *from = s == STATE_BF16 ? p->state[STATE_FP32] : NULL;
 
         if (p->state[s])
-            add_map(m, p->state[s], from);
+            add_map_spans(m, p->state[s], from);
         if (p->tied[s])
-            add_map(m, p->tied[s], from ? from : p->state[s]);
+            add_map_spans(m, p->tied[s], from ? from : p->state[s]);
     }
 }
 
 /* ---- from spans to runs ---- */
 
-static int by_place(const void *va, const void *vb)
+static int by_pack_run_place(const void *va, const void *vb)
 {
     const struct pack_run *a = va, *b = vb;
 
@@ -156,7 +156,7 @@ static int by_place(const void *va, const void *vb)
 }
 
 /* Append a run. It is merged into the last run if both hold the same sort of numbers and no cut separates them. */
-static void put_run(struct maker *m, struct pack_run r, bool cut)
+static void append_pack_run(struct maker *m, struct pack_run r, bool cut)
 {
     struct pack_index *x = m->x;
     struct pack_run *last = x->n_runs ? &x->run[x->n_runs - 1] : NULL;
@@ -186,7 +186,7 @@ static void put_cut(struct maker *m, struct pack_run r, int *cut)
             piece.guess = r.guess = PACK_NO_GUESS;
             piece.n_refs = r.n_refs = 0;
         }
-        put_run(m, piece, here);
+        append_pack_run(m, piece, here);
         r.at += piece.len;
         r.len -= piece.len;
     }
@@ -222,14 +222,14 @@ static int fill_file(struct maker *m, int file, int i)
 
 /* ---- records ---- */
 
-static int by_number(const void *va, const void *vb)
+static int by_cut_offset(const void *va, const void *vb)
 {
     uint64_t a = *(const uint64_t *)va, b = *(const uint64_t *)vb;
 
     return (a > b) - (a < b);
 }
 
-static void add_record(struct maker *m, int file, const struct zip_entry *z)
+static void add_pack_record(struct maker *m, int file, const struct zip_entry *z)
 {
     struct pack_records *l = m->records;
 
@@ -257,9 +257,9 @@ static void find_cuts(struct maker *m, const struct content *c, int file)
     if (i >= 0 && files_size(f, i) == c->file[file].size_bytes)
         z = zip_open(f, i, &ignored);
     for (int k = 0; z && k < zip_n(z); k++)
-        add_record(m, file, zip_entry(z, k));
+        add_pack_record(m, file, zip_entry(z, k));
     if (m->n_cuts)
-        qsort(m->cut, (size_t)m->n_cuts, sizeof *m->cut, by_number);
+        qsort(m->cut, (size_t)m->n_cuts, sizeof *m->cut, by_cut_offset);
     zip_close(z);
     files_free(f);
     free(path);
@@ -302,9 +302,9 @@ static void find_spans(struct maker *m, const struct content *c)
     for (int i = 0; i < m->s->n_files; i++)
         m->content_file[m->s->file[i].file] = find_content(c, m->s->file[i].name);
     for (int i = 0; i < m->s->n_params; i++)
-        add_param(m, &m->s->param[i]);
+        add_param_spans(m, &m->s->param[i]);
     if (m->n_spans)
-        qsort(m->span, (size_t)m->n_spans, sizeof *m->span, by_place);
+        qsort(m->span, (size_t)m->n_spans, sizeof *m->span, by_pack_run_place);
 }
 
 void pack_runs_make(struct pack_index *x, struct pack_records *records, const struct content *c, int threads)

@@ -21,7 +21,8 @@ static struct pack_opts pack_opts(const struct place_opts *o, const struct recei
 }
 
 /* Compare the CRCs of the bytes read with the CRCs that the .pt files store for their records. */
-static int check_records(const struct pack_index *x, const struct pack_records *l, const char *folder, struct err *e)
+static int check_pack_record_crcs(const struct pack_index *x, const struct pack_records *l, const char *folder,
+                                  struct err *e)
 {
     for (int i = 0; i < l->n; i++) {
         const struct pack_record *r = &l->record[i];
@@ -49,7 +50,7 @@ int packing_put(const struct place_opts *o, const struct content *c, struct rece
     int rc = -1;
 
     pack_runs_make(&x, &records, c, o->threads);
-    if (pack_write(part, c->path, &x, &po, e) < 0 || check_records(&x, &records, c->path, e) < 0)
+    if (pack_write(part, c->path, &x, &po, e) < 0 || check_pack_record_crcs(&x, &records, c->path, e) < 0)
         goto out;
     for (int i = 0; i < rec->n_files; i++)
         rec->file[i].crc = x.file[i].crc;

@@ -97,7 +97,7 @@ static int wait_lock(struct place *p, struct err *e)
     return 0;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_receipt_name(const void *a, const void *b)
 {
     return str_natural_cmp((*(struct receipt *const *)a)->name, (*(struct receipt *const *)b)->name);
 }
@@ -110,7 +110,7 @@ int place_list(struct place *p, struct place_receipts *out, struct report *r, st
         return -1;
     }
     if (out->n)
-        qsort(out->receipt, (size_t)out->n, sizeof *out->receipt, by_name);
+        qsort(out->receipt, (size_t)out->n, sizeof *out->receipt, by_receipt_name);
     return 0;
 }
 
@@ -156,7 +156,7 @@ int place_check(struct place *p, struct receipt *rec, struct report *r, struct e
     return p->ops->check(p, rec, r, e);
 }
 
-int place_note(struct place *p, const struct receipt *rec, struct err *e)
+int place_write_receipt(struct place *p, const struct receipt *rec, struct err *e)
 {
     return place_lock(p, e) < 0 ? -1 : p->ops->note(p, rec, e);
 }
@@ -169,7 +169,7 @@ static bool is_read_only(const struct err *e)
     return e->kind == ERR_SYS && (e->sys == EROFS || e->sys == EACCES || e->sys == EPERM);
 }
 
-int place_judge(struct place *p, struct receipt *rec, bool intact, struct err *e)
+int place_record_result(struct place *p, struct receipt *rec, bool intact, struct err *e)
 {
     struct place_receipts now = {0};
     struct report *ignored = report_new();

@@ -106,13 +106,13 @@ MUST_CHECK int place_check_outside(const char *path, const char *tag_folder, str
  */
 MUST_CHECK int place_check(struct place *p, struct receipt *rec, struct report *r, struct err *e);
 /* Write the receipt again, after the backup was verified. */
-MUST_CHECK int place_note(struct place *p, const struct receipt *rec, struct err *e);
+MUST_CHECK int place_write_receipt(struct place *p, const struct receipt *rec, struct err *e);
 /*
  * Record the result of a place_check() that ran without the lock, `intact` or not. Waits for the lock and updates the
  * receipt as it is then. Returns 0; 1 if the backup has been replaced or removed meanwhile, and nothing is recorded;
  * 2 if the place cannot be written, so that its receipt is unchanged and *e has the reason; -1 on error.
  */
-MUST_CHECK int place_judge(struct place *p, struct receipt *rec, bool intact, struct err *e);
+MUST_CHECK int place_record_result(struct place *p, struct receipt *rec, bool intact, struct err *e);
 /* Restore a backup to the folder `out`, which must not exist. Every byte is compared. */
 MUST_CHECK int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
 /*
@@ -128,7 +128,7 @@ extern const struct place_ops place_local_ops, place_rclone_ops;
  * Lock the file at `path` and keep its descriptor in p->lock_fd. On failure the message names the process that holds
  * it.
  */
-MUST_CHECK int place_take_lock(struct place *p, const char *path, struct err *e);
+MUST_CHECK int place_acquire_lock(struct place *p, const char *path, struct err *e);
 void place_add_receipt(struct place_receipts *l, struct receipt *rec);
 /* Return a new receipt for a content that is about to be copied. The CRCs are not filled in yet. */
 struct receipt *place_new_receipt(const struct content *c, enum backup_form form);
@@ -140,9 +140,9 @@ struct transfer_opts place_transfer(const struct place_opts *o, const char *what
 MUST_CHECK int place_same_bytes(const struct place *p, const struct receipt *rec, const struct content *c,
                                 struct err *e);
 /* Set an ERR_USAGE message that the backup holds other bytes than the source. */
-void place_say_other(const struct place *p, const struct receipt *rec, struct err *e);
+void place_refuse_other(const struct place *p, const struct receipt *rec, struct err *e);
 /* Store the content's times in the receipt. For a source with the same bytes and new times. */
-void place_take_times(struct receipt *rec, const struct content *c);
+void place_copy_mtimes(struct receipt *rec, const struct content *c);
 /* Returns true if names, sizes and times of the receipt and the content agree. */
 bool place_same_files(const struct receipt *rec, const struct content *c);
 /*

@@ -18,7 +18,7 @@ enum { RECEIPT_MAX = 256 << 20 };
 /* ---- receipts ---- */
 
 /* Read one NAME.json of the folder and add it to `out`. */
-static void take_receipt(struct place *p, const char *file, struct place_receipts *out, struct report *r)
+static void add_receipt_file(struct place *p, const char *file, struct place_receipts *out, struct report *r)
 {
     char *name = str_fmt("%.*s", (int)(strlen(file) - strlen(".json")), file);
     struct err e = {0};
@@ -31,7 +31,7 @@ static void take_receipt(struct place *p, const char *file, struct place_receipt
             report_add_err(r, "receipt", &e);
         return;
     }
-    local_look(p, rec, r);
+    local_check_files(p, rec, r);
     if (report_count(r, SEV_ERROR) > before)
         rec->intact = false;
     place_add_receipt(out, rec);
@@ -50,7 +50,7 @@ static int local_receipts(struct place *p, struct place_receipts *out, struct re
     }
     while (d && (errno = 0, ent = readdir(d)) != NULL)
         if (str_ends(ent->d_name, ".json") && ent->d_name[0] != '.')
-            take_receipt(p, ent->d_name, out, r);
+            add_receipt_file(p, ent->d_name, out, r);
     if (d && errno) {
         err_sys(e, folder, "cannot list the folder");
         rc = -1;
@@ -68,7 +68,7 @@ static int local_check(struct place *p, struct receipt *rec, struct report *r, s
     char *path = path_join(p->path, rec->name);
     int before = report_count(r, SEV_ERROR), rc = 0;
 
-    local_look(p, rec, r);
+    local_check_files(p, rec, r);
     /* Missing files have been reported. Reading the remaining ones would add nothing of importance. */
     if (report_count(r, SEV_ERROR) == before)
         rc = rec->form == FORM_PACK ? verdict_bytes(&p->o, rec, path, r, e)
@@ -100,7 +100,7 @@ static int remove_bytes(const struct receipt *rec, const char *path, struct err 
  * Finish a removal. NAME.json has been renamed to NAME.gone, so the backup no longer counts. Its files are renamed
  * before they are removed, so that a half-removed folder is never mistaken for a checkpoint.
  */
-static int finish_removal(struct place *p, const struct receipt *rec, struct err *e)
+static int finish_local_removal(struct place *p, const struct receipt *rec, struct err *e)
 {
     char *path = path_join(p->path, rec->name), *gone = str_fmt("%s.gone.part", path);
     char *sums = local_path(p, rec->name, ".crc32"), *note = local_path(p, rec->name, ".gone");
@@ -134,7 +134,7 @@ static int local_remove(struct place *p, const struct receipt *rec, struct err *
     } else if (rename(json, note) < 0) {
         err_sys(e, json, "cannot rename to %s", note);
     } else if (dir_sync(json, e) == 0) {
-        rc = finish_removal(p, rec, e);
+        rc = finish_local_removal(p, rec, e);
     }
     free(foreign);
     free(path);
@@ -144,7 +144,7 @@ static int local_remove(struct place *p, const struct receipt *rec, struct err *
 }
 
 /* Finish the removals and replacements that a killed run left. */
-static int sweep(struct place *p, struct err *e)
+static int finish_killed_changes(struct place *p, struct err *e)
 {
     char *folder = path_join(p->path, RECEIPT_FOLDER), *latest = path_join(p->path, "latest");
     DIR *d = opendir(folder);
@@ -162,7 +162,7 @@ static int sweep(struct place *p, struct err *e)
         if (text)
             rec = receipt_parse(text, size, path, &ignored);
         if (rec)
-            rc = finish_removal(p, rec, e);
+            rc = finish_local_removal(p, rec, e);
         if (str_ends(ent->d_name, ".part"))
             rc = unlink_if_there(path, e);      /* a receipt that was being replaced */
         receipt_free(rec);
@@ -184,19 +184,24 @@ static int local_lock(struct place *p, struct err *e)
     if (rc < 0)
         err_sys(e, p->path, "cannot create the folder");
     else
-        rc = dir_make(folder, e) < 0 ? -1 : place_take_lock(p, path, e);
+        rc = dir_make(folder, e) < 0 ? -1 : place_acquire_lock(p, path, e);
 
     free(folder);
     free(path);
-    return rc < 0 ? -1 : sweep(p, e);
+    return rc < 0 ? -1 : finish_killed_changes(p, e);
 }
 
-static int local_note(struct place *p, const struct receipt *rec, struct err *e)
+static int local_place_write_receipt(struct place *p, const struct receipt *rec, struct err *e)
 {
     return local_write_receipt(p, rec, e);
 }
 
 const struct place_ops place_local_ops = {
-    .lock = local_lock, .receipts = local_receipts, .put = local_put, .check = local_check, .note = local_note,
-    .get = local_get, .remove = local_remove,
+    .lock = local_lock,
+    .receipts = local_receipts,
+    .put = local_put,
+    .check = local_check,
+    .note = local_place_write_receipt,
+    .get = local_get,
+    .remove = local_remove,
 };

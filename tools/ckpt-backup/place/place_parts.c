@@ -16,7 +16,7 @@
  * The lock file names the process that holds it, for the error message of others. The file is never removed, because
  * that would be a race.
  */
-int place_take_lock(struct place *p, const char *path, struct err *e)
+int place_acquire_lock(struct place *p, const char *path, struct err *e)
 {
     char who[128] = "", host[64] = "";
     ssize_t n;
@@ -77,7 +77,7 @@ struct receipt *place_new_receipt(const struct content *c, enum backup_form form
     return r;
 }
 
-static bool same(const struct receipt *rec, const struct content *c, bool times)
+static bool has_content_files(const struct receipt *rec, const struct content *c, bool times)
 {
     if (rec->n_files != c->n_files)
         return false;
@@ -90,7 +90,7 @@ static bool same(const struct receipt *rec, const struct content *c, bool times)
 
 bool place_same_files(const struct receipt *rec, const struct content *c)
 {
-    return same(rec, c, true);
+    return has_content_files(rec, c, true);
 }
 
 struct transfer_opts place_transfer(const struct place_opts *o, const char *what, struct report *report)
@@ -105,9 +105,9 @@ int place_same_bytes(const struct place *p, const struct receipt *rec, const str
     struct transfer t = {0};
     int rc;
 
-    if (same(rec, c, true))
+    if (has_content_files(rec, c, true))
         return 1;
-    if (!same(rec, c, false))
+    if (!has_content_files(rec, c, false))
         return 0;
     for (int i = 0; i < rec->n_files; i++) {
         struct transfer_run *r = transfer_add(&t, path_join(c->path, rec->file[i].name), NULL,
@@ -126,13 +126,13 @@ int place_same_bytes(const struct place *p, const struct receipt *rec, const str
     return 0;
 }
 
-void place_say_other(const struct place *p, const struct receipt *rec, struct err *e)
+void place_refuse_other(const struct place *p, const struct receipt *rec, struct err *e)
 {
     err_usage(e, "%s: holds another %s (copied of %s), which stays; move it away, or give another place", p->path,
               rec->name, rec->source);
 }
 
-void place_take_times(struct receipt *rec, const struct content *c)
+void place_copy_mtimes(struct receipt *rec, const struct content *c)
 {
     for (int i = 0; i < rec->n_files; i++)
         rec->file[i].mtime_ns = c->file[i].mtime_ns;

@@ -4,8 +4,8 @@
  * Renaming on a remote is not dependable, so files are written under their final names, and only the receipt makes
  * them a backup: it is written last, after everything was downloaded again and compared. Until then
  * .ckpt-backup/NAME.job records that the files in NAME are unfinished and ours. The next run resumes: rclone skips
- * files that are there with the right size, and files that prove to be wrong are sent again. remote_transfer.h describes
- * how each form is transported.
+ * files that are there with the right size, and files that prove to be wrong are sent again. remote_transfer.h
+ * describes how each form is transported.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -81,8 +81,8 @@ static int send_until_right(const struct far_cargo *g, struct err *e)
 }
 
 /* Refuse if anything at or below NAME belongs neither to an unfinished backup of ours nor to one with a receipt. */
-static int refuse_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec, bool ours,
-                          struct err *e)
+static int refuse_remote_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec, bool ours,
+                                 struct err *e)
 {
     char *inside = str_fmt("%s/", rec->name);
     int rc = 0;
@@ -106,8 +106,8 @@ static int refuse_foreign(const struct place *p, const struct far_list *l, const
 }
 
 /* Write `latest`, unless whole copies of later steps are there: it never moves back. */
-static int move_latest(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
-                       struct err *e)
+static int advance_remote_latest(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
+                                 struct err *e)
 {
     char *text;
     int rc;
@@ -124,7 +124,7 @@ static int move_latest(const struct place *p, const struct receipt *rec, const s
 }
 
 /* Check that the name can be sent to rclone. Lists of files are exchanged as UTF-8, one name per line. */
-static int check_name(const struct place *p, const char *name, struct err *e)
+static int check_remote_name(const struct place *p, const char *name, struct err *e)
 {
     if (!strpbrk(name, "\r\n") && utf8_check(name, strlen(name)) == strlen(name))
         return 0;
@@ -133,27 +133,27 @@ static int check_name(const struct place *p, const char *name, struct err *e)
     return -1;
 }
 
-static int check_names(const struct place *p, const struct receipt *rec, struct err *e)
+static int check_remote_names(const struct place *p, const struct receipt *rec, struct err *e)
 {
-    int rc = check_name(p, rec->name, e);
+    int rc = check_remote_name(p, rec->name, e);
 
     for (int i = 0; i < rec->n_files && rc == 0 && !receipt_is_file(rec->form); i++)
-        rc = check_name(p, rec->file[i].name, e);
+        rc = check_remote_name(p, rec->file[i].name, e);
     return rc;
 }
 
-static int put_new(struct place *p, const struct content *c, const struct far_list *l, struct place_put *out,
-                   struct err *e)
+static int put_new_remote_backup(struct place *p, const struct content *c, const struct far_list *l,
+                                 struct place_put *out, struct err *e)
 {
     struct receipt *rec = out->receipt;
     bool ours = far_has(l, rec->name, ".json") || far_has(l, rec->name, ".job");
     struct far_cargo g;
     int rc = -1;
 
-    if (refuse_foreign(p, l, rec, ours, e) < 0)
+    if (refuse_remote_foreign(p, l, rec, ours, e) < 0)
         return -1;
     if (far_cargo_make(&g, p, c, rec, &out->moved_bytes, e) == 0 && content_finished(c, rec, e) == 0 &&
-        far_write(p, far_note(p, rec->name, ".job"), "unfinished\n", e) == 0 && send_until_right(&g, e) == 0 &&
+        far_write(p, far_sidecar_path(p, rec->name, ".job"), "unfinished\n", e) == 0 && send_until_right(&g, e) == 0 &&
         content_unchanged(c, e) == 0) {
         rec->intact = true;
         rec->verified_s = (int64_t)clock_wall_s();
@@ -167,7 +167,7 @@ static int put_new(struct place *p, const struct content *c, const struct far_li
 static int finish_put(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
                       struct err *e)
 {
-    return move_latest(p, rec, there, e) < 0 ? -1 : far_delete_note(p, rec->name, ".job", e);
+    return advance_remote_latest(p, rec, there, e) < 0 ? -1 : far_delete_sidecar(p, rec->name, ".job", e);
 }
 
 /*
@@ -183,7 +183,7 @@ static int there_already(struct place *p, const struct content *c, struct place_
     if (same == -2)
         return 0;
     if (same == 0)
-        place_say_other(p, old, e);
+        place_refuse_other(p, old, e);
     if (same <= 0)
         return -1;
     for (int i = 0; i < there->n; i++)
@@ -193,7 +193,7 @@ static int there_already(struct place *p, const struct content *c, struct place_
     out->there_already = true;
     if (place_same_files(old, c))
         return 1;
-    place_take_times(old, c);
+    place_copy_mtimes(old, c);
     return far_write_receipt(p, old, e) < 0 ? -1 : 1;
 }
 
@@ -208,11 +208,11 @@ static int far_put(struct place *p, const struct content *c, enum backup_form fo
     if (rc < 0)
         goto out;
     out->receipt = place_new_receipt(c, form);
-    rc = check_names(p, out->receipt, e) < 0 ? -1 : far_read_receipts(p, &l, &there, r, e);
+    rc = check_remote_names(p, out->receipt, e) < 0 ? -1 : far_read_receipts(p, &l, &there, r, e);
     if (rc == 0)
         rc = there_already(p, c, &there, out, e);
     if (rc == 0) {
-        rc = put_new(p, c, &l, out, e) < 0 ? -1 : finish_put(p, out->receipt, &there, e);
+        rc = put_new_remote_backup(p, c, &l, out, e) < 0 ? -1 : finish_put(p, out->receipt, &there, e);
     } else if (rc == 1 && far_has(&l, out->receipt->name, ".job")) {
         far_cargo_sweep(p, out->receipt);
         rc = finish_put(p, out->receipt, &there, e);
@@ -230,21 +230,21 @@ out:
  * Finish a removal. NAME.gone has been written, so the removal is decided. The receipt is deleted first, so that the
  * backup no longer counts.
  */
-static int finish_removal(const struct place *p, const struct receipt *rec, struct err *e)
+static int finish_remote_removal(const struct place *p, const struct receipt *rec, struct err *e)
 {
     char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
     struct rclone_call rmdirs = { { "rmdirs", folder }, .absent_is_fine = true, .stopped = p->o.stopped };
-    int rc = far_delete_note(p, rec->name, ".json", e);
+    int rc = far_delete_sidecar(p, rec->name, ".json", e);
 
     if (rc == 0)
         rc = receipt_is_file(rec->form) ? far_delete(p, "", rec->name, e) : far_delete(p, rec->name, files, e);
     if (rc == 0 && !receipt_is_file(rec->form))
         rc = rclone_run(&rmdirs, p->path, e) < 0 ? -1 : 0;
     if (rc == 0)
-        rc = far_delete_note(p, rec->name, ".crc32", e);
+        rc = far_delete_sidecar(p, rec->name, ".crc32", e);
     free(folder);
     free(files);
-    return rc < 0 ? -1 : far_delete_note(p, rec->name, ".gone", e);
+    return rc < 0 ? -1 : far_delete_sidecar(p, rec->name, ".gone", e);
 }
 
 static int far_remove(struct place *p, const struct receipt *rec, struct err *e)
@@ -254,13 +254,13 @@ static int far_remove(struct place *p, const struct receipt *rec, struct err *e)
     int rc = far_list(p, &l, e);
 
     if (rc == 0) {
-        rc = refuse_foreign(p, &l, rec, true, e);
+        rc = refuse_remote_foreign(p, &l, rec, true, e);
         far_list_free(&l);
     }
     if (rc == 0)
-        rc = far_write(p, far_note(p, rec->name, ".gone"), text, e);
+        rc = far_write(p, far_sidecar_path(p, rec->name, ".gone"), text, e);
     free(text);
-    return rc < 0 ? -1 : finish_removal(p, rec, e);
+    return rc < 0 ? -1 : finish_remote_removal(p, rec, e);
 }
 
 /* Finish a removal that a killed run left. Its NAME.gone is a copy of the receipt. */
@@ -274,7 +274,7 @@ static int sweep_one(const struct place *p, const char *note, struct err *e)
     struct receipt *rec = rc == 0 && sb.buf ? receipt_parse(sb.buf, sb.len, path, &ignored) : NULL;
 
     if (rec)
-        rc = finish_removal(p, rec, e);
+        rc = finish_remote_removal(p, rec, e);
     receipt_free(rec);
     strbuf_free(&sb);
     free(path);
@@ -293,7 +293,7 @@ static int far_lock(struct place *p, struct err *e)
     char *path = str_fmt("%s/ckpt-backup-%ld-%016llx.lock", dir && *dir ? dir : "/tmp", (long)getuid(),
                          (unsigned long long)hash_bytes(HASH_START, p->path, strlen(p->path)));
     struct far_list l = {0};
-    int rc = place_take_lock(p, path, e);
+    int rc = place_acquire_lock(p, path, e);
 
     free(path);
     if (rc == 0)
@@ -306,12 +306,12 @@ static int far_lock(struct place *p, struct err *e)
     return rc;
 }
 
-static int far_note_verified(struct place *p, const struct receipt *rec, struct err *e)
+static int far_place_write_receipt(struct place *p, const struct receipt *rec, struct err *e)
 {
     return far_write_receipt(p, rec, e);
 }
 
 const struct place_ops place_rclone_ops = {
-    .lock = far_lock, .receipts = far_receipts, .put = far_put, .check = far_check, .note = far_note_verified,
+    .lock = far_lock, .receipts = far_receipts, .put = far_put, .check = far_check, .note = far_place_write_receipt,
     .get = far_get, .remove = far_remove,
 };

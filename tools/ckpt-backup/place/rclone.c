@@ -21,7 +21,8 @@ static const char *last_words(const struct strbuf *said, char *text, size_t size
     return cut && cut - line < 10 ? cut + 3 : line;
 }
 
-static int judge(const struct rclone_call *c, int status, const struct strbuf *said, const char *remote, struct err *e)
+static int check_rclone_status(const struct rclone_call *c, int status, const struct strbuf *said, const char *remote,
+                               struct err *e)
 {
     char text[512];
 
@@ -54,7 +55,7 @@ int rclone_run(const struct rclone_call *c, const char *remote, struct err *e)
         errno = sys;
         err_sys(e, remote, "is a remote, and needs the program rclone (apt-get install rclone), which cannot be run");
     } else if (rc == 0) {
-        rc = judge(c, status, &said, remote, e);
+        rc = check_rclone_status(c, status, &said, remote, e);
     }
     strbuf_free(&said);
     return rc;

@@ -54,7 +54,7 @@ int64_t receipt_step(const char *tag)
     return !strchr(digits, '_') && parse_int(digits, 0, INT64_C(1) << 53, &step) == 0 ? step : -1;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_receipt_file_name(const void *a, const void *b)
 {
     return strcmp(((const struct receipt_file *)a)->name, ((const struct receipt_file *)b)->name);
 }
@@ -63,7 +63,7 @@ const struct receipt_file *receipt_find(const struct receipt *r, const char *nam
 {
     const struct receipt_file key = { .name = (char *)name };
 
-    return r->n_files ? bsearch(&key, r->file, (size_t)r->n_files, sizeof key, by_name) : NULL;
+    return r->n_files ? bsearch(&key, r->file, (size_t)r->n_files, sizeof key, by_receipt_file_name) : NULL;
 }
 
 bool receipt_is_sound(const struct receipt *r)
@@ -82,7 +82,7 @@ const char *receipt_state(const struct receipt *r, const char *damaged)
  * Store a string. File names are arbitrary bytes, but JSON is UTF-8. A string that is not UTF-8 is stored in readable
  * form under KEY, and in hex under KEY_hex.
  */
-static void put_text(json_t *o, const char *key, const char *s)
+static void set_receipt_text(json_t *o, const char *key, const char *s)
 {
     struct strbuf sb = {0};
     char *key_hex;
@@ -98,14 +98,14 @@ static void put_text(json_t *o, const char *key, const char *s)
     strbuf_free(&sb);
 }
 
-static json_t *file_json(const struct receipt *r, const struct receipt_file *f)
+static json_t *receipt_file_json(const struct receipt *r, const struct receipt_file *f)
 {
     char crc[9];
     json_t *o;
 
     snprintf(crc, sizeof crc, "%08x", f->crc);
     o = json_object();
-    put_text(o, "name", f->name);
+    set_receipt_text(o, "name", f->name);
     json_object_update_new(o, json_pack("{s:I, s:s, s:I, s:i}", "size_bytes", (json_int_t)f->size_bytes, "crc32", crc,
                                         "mtime_ns", (json_int_t)f->mtime_ns, "mode", (int)f->mode));
     if (r->form == FORM_TAR)
@@ -117,11 +117,11 @@ json_t *receipt_json(const struct receipt *r)
 {
     json_t *o = json_object();
 
-    put_text(o, "name", r->name);
-    put_text(o, "tag", r->tag);
+    set_receipt_text(o, "name", r->name);
+    set_receipt_text(o, "tag", r->tag);
     json_object_update_new(o, json_pack("{s:o, s:s}", "step", r->step < 0 ? json_null() : json_integer(r->step),
                                         "form", form_names[r->form]));
-    put_text(o, "source", r->source);
+    set_receipt_text(o, "source", r->source);
     json_object_update_new(o, json_pack("{s:I, s:o, s:b, s:I, s:i}", "copied_s", (json_int_t)r->copied_s,
         "verified_s", r->verified_s ? json_integer(r->verified_s) : json_null(), "sound", (int)receipt_is_sound(r),
         "size_bytes", (json_int_t)r->size_bytes, "n_files", r->n_files));
@@ -141,7 +141,7 @@ char *receipt_text(const struct receipt *r)
     if (receipt_is_file(r->form))
         json_object_set_new(o, "crc32", json_string(crc));
     for (int i = 0; i < r->n_files; i++)
-        json_array_append_new(list, file_json(r, &r->file[i]));
+        json_array_append_new(list, receipt_file_json(r, &r->file[i]));
     json_object_set_new(o, "files", list);
     line = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
     text = str_fmt("%s\n%08x\n", line, crc_bytes(0, line, strlen(line)));
@@ -181,7 +181,7 @@ static char *from_hex(const char *hex)
     return NULL;
 }
 
-static bool take_text(const json_t *o, const char *key, char **into)
+static bool parse_receipt_text(const json_t *o, const char *key, char **into)
 {
     char *key_hex = str_fmt("%s" HEX, key);
     const char *s = json_string_value(json_object_get(o, key));
@@ -193,7 +193,7 @@ static bool take_text(const json_t *o, const char *key, char **into)
 }
 
 /* Read an integer; null gives `absent`. Returns false for any other type. */
-static bool take_number(const json_t *o, const char *key, int64_t absent, int64_t *into)
+static bool parse_receipt_integer(const json_t *o, const char *key, int64_t absent, int64_t *into)
 {
     const json_t *v = json_object_get(o, key);
 
@@ -201,7 +201,7 @@ static bool take_number(const json_t *o, const char *key, int64_t absent, int64_
     return json_is_integer(v) || json_is_null(v);
 }
 
-static bool take_crc(const json_t *o, uint32_t *crc)
+static bool parse_receipt_crc(const json_t *o, uint32_t *crc)
 {
     const char *s = json_string_value(json_object_get(o, "crc32"));
     char *end;
@@ -211,7 +211,7 @@ static bool take_crc(const json_t *o, uint32_t *crc)
 }
 
 /* Returns true if the name stays below the folder that it will be joined to. */
-static bool is_inside(const char *name)
+static bool is_name_inside_folder(const char *name)
 {
     for (const char *p = name; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
         if (*p == '\0' || *p == '/' || (p[0] == '.' && p[1] == '.' && (p[2] == '/' || p[2] == '\0')))
@@ -219,13 +219,13 @@ static bool is_inside(const char *name)
     return true;
 }
 
-static bool take_file(const json_t *o, enum backup_form form, struct receipt_file *f)
+static bool parse_receipt_file(const json_t *o, enum backup_form form, struct receipt_file *f)
 {
     int64_t size, mode, at = 0;
 
-    if (!take_text(o, "name", &f->name) || !is_inside(f->name) || !take_crc(o, &f->crc) ||
-        !take_number(o, "size_bytes", -1, &size) || !take_number(o, "mtime_ns", 0, &f->mtime_ns) ||
-        !take_number(o, "mode", -1, &mode) || (form == FORM_TAR && !take_number(o, "at", -1, &at)))
+    if (!parse_receipt_text(o, "name", &f->name) || !is_name_inside_folder(f->name) || !parse_receipt_crc(o, &f->crc) ||
+        !parse_receipt_integer(o, "size_bytes", -1, &size) || !parse_receipt_integer(o, "mtime_ns", 0, &f->mtime_ns) ||
+        !parse_receipt_integer(o, "mode", -1, &mode) || (form == FORM_TAR && !parse_receipt_integer(o, "at", -1, &at)))
         return false;
     f->size_bytes = (uint64_t)size;
     f->at = (uint64_t)at;
@@ -233,7 +233,7 @@ static bool take_file(const json_t *o, enum backup_form form, struct receipt_fil
     return size >= 0 && at >= 0 && mode >= 0;
 }
 
-static bool take_form(const json_t *o, enum backup_form *form)
+static bool parse_receipt_form(const json_t *o, enum backup_form *form)
 {
     const char *s = json_string_value(json_object_get(o, "form"));
 
@@ -245,18 +245,20 @@ static bool take_form(const json_t *o, enum backup_form *form)
     return false;
 }
 
-static bool take_receipt(const json_t *o, struct receipt *r)
+static bool parse_receipt_object(const json_t *o, struct receipt *r)
 {
     const char *format = json_string_value(json_object_get(o, "format"));
     const json_t *list = json_object_get(o, "files");
     int64_t size;
 
     if (!format || strcmp(format, FORMAT) != 0 || json_integer_value(json_object_get(o, "version")) != 1 ||
-        !take_text(o, "name", &r->name) || strchr(r->name, '/') || !is_inside(r->name) ||
-        !take_text(o, "tag", &r->tag) || strchr(r->tag, '/') || !is_inside(r->tag) ||
-        !take_text(o, "source", &r->source) || !take_form(o, &r->form) || !take_number(o, "step", -1, &r->step) ||
-        !take_number(o, "copied_s", 0, &r->copied_s) || !take_number(o, "verified_s", 0, &r->verified_s) ||
-        !take_number(o, "size_bytes", -1, &size) || size < 0 || (receipt_is_file(r->form) && !take_crc(o, &r->tar_crc)))
+        !parse_receipt_text(o, "name", &r->name) || strchr(r->name, '/') || !is_name_inside_folder(r->name) ||
+        !parse_receipt_text(o, "tag", &r->tag) || strchr(r->tag, '/') || !is_name_inside_folder(r->tag) ||
+        !parse_receipt_text(o, "source", &r->source) || !parse_receipt_form(o, &r->form) ||
+        !parse_receipt_integer(o, "step", -1, &r->step) || !parse_receipt_integer(o, "copied_s", 0, &r->copied_s) ||
+        !parse_receipt_integer(o, "verified_s", 0, &r->verified_s) ||
+        !parse_receipt_integer(o, "size_bytes", -1, &size) || size < 0 ||
+        (receipt_is_file(r->form) && !parse_receipt_crc(o, &r->tar_crc)))
         return false;
     r->size_bytes = (uint64_t)size;
     /* Older versions wrote only "sound". */
@@ -267,11 +269,11 @@ static bool take_receipt(const json_t *o, struct receipt *r)
     r->file = xcalloc(json_array_size(list) + 1, sizeof *r->file);
     for (size_t i = 0; i < json_array_size(list); i++) {
         r->n_files = (int)i + 1;
-        if (!take_file(json_array_get(list, i), r->form, &r->file[i]))
+        if (!parse_receipt_file(json_array_get(list, i), r->form, &r->file[i]))
             return false;
     }
     if (r->n_files)
-        qsort(r->file, (size_t)r->n_files, sizeof *r->file, by_name);
+        qsort(r->file, (size_t)r->n_files, sizeof *r->file, by_receipt_file_name);
     return json_is_array(list);
 }
 
@@ -290,7 +292,7 @@ struct receipt *receipt_parse(const char *text, uint64_t size, const char *where
     }
     o = json_loadb(text, n, 0, NULL);
     r = xcalloc(1, sizeof *r);
-    if (!take_receipt(o, r)) {
+    if (!parse_receipt_object(o, r)) {
         err_data(e, where, ERR_NO_BYTE, "is no receipt of a backup as this version writes it");
         receipt_free(r);
         r = NULL;

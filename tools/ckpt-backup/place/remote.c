@@ -33,7 +33,7 @@ char *far_path(const struct place *p, const char *inside)
     return p->path[strlen(p->path) - 1] == ':' ? str_fmt("%s%s", p->path, inside) : path_join(p->path, inside);
 }
 
-char *far_note(const struct place *p, const char *name, const char *suffix)
+char *far_sidecar_path(const struct place *p, const char *name, const char *suffix)
 {
     char *inside = str_fmt("%s/%s%s", RECEIPT_FOLDER, name, suffix), *path = far_path(p, inside);
 
@@ -62,7 +62,7 @@ int far_delete(const struct place *p, const char *inside, const char *files, str
     return rc < 0 ? -1 : 0;
 }
 
-int far_delete_note(const struct place *p, const char *name, const char *suffix, struct err *e)
+int far_delete_sidecar(const struct place *p, const char *name, const char *suffix, struct err *e)
 {
     char *file = str_fmt("%s%s\n", name, suffix);
     int rc = far_delete(p, RECEIPT_FOLDER, file, e);
@@ -74,10 +74,10 @@ int far_delete_note(const struct place *p, const char *name, const char *suffix,
 int far_write_receipt(const struct place *p, const struct receipt *rec, struct err *e)
 {
     char *text = receipt_text(rec), *sums = receipt_sums(rec);
-    int rc = far_write(p, far_note(p, rec->name, ".crc32"), sums, e);
+    int rc = far_write(p, far_sidecar_path(p, rec->name, ".crc32"), sums, e);
 
     if (rc == 0)
-        rc = far_write(p, far_note(p, rec->name, ".json"), text, e);
+        rc = far_write(p, far_sidecar_path(p, rec->name, ".json"), text, e);
     free(text);
     free(sums);
     return rc;
@@ -136,8 +136,8 @@ bool far_has(const struct far_list *l, const char *name, const char *suffix)
     return has;
 }
 
-static void look_for_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec,
-                             struct report *r)
+static void report_remote_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec,
+                                  struct report *r)
 {
     char *inside = str_fmt("%s/", rec->name), *shown = far_path(p, rec->name);
     bool found = false;
@@ -157,7 +157,8 @@ static void look_for_foreign(const struct place *p, const struct far_list *l, co
  * Compare the remote's files with a receipt. Adds a finding for the first file that is missing or has another size,
  * or for one that the receipt does not list.
  */
-static void look_far(const struct place *p, const struct far_list *l, const struct receipt *rec, struct report *r)
+static void check_remote_files(const struct place *p, const struct far_list *l, const struct receipt *rec,
+                               struct report *r)
 {
     bool well = true;
 
@@ -176,7 +177,7 @@ static void look_far(const struct place *p, const struct far_list *l, const stru
         free(shown);
     }
     if (well && !receipt_is_file(rec->form))
-        look_for_foreign(p, l, rec, r);
+        report_remote_foreign(p, l, rec, r);
 }
 
 /* ---- receipts ---- */
@@ -209,8 +210,8 @@ static void parse_receipts(const struct place *p, struct strbuf *sb, struct plac
 }
 
 /* Add a finding for each *.json file in the receipt folder from which no receipt was parsed. */
-static void tell_unread(const struct place *p, const struct far_list *l, const struct place_receipts *out,
-                        struct report *r)
+static void report_unread_receipts(const struct place *p, const struct far_list *l, const struct place_receipts *out,
+                                   struct report *r)
 {
     for (int i = 0; i < l->n; i++) {
         const char *path = far_name(l, i);
@@ -242,12 +243,12 @@ int far_read_receipts(const struct place *p, const struct far_list *l, struct pl
     for (int i = 0; i < out->n && rc >= 0; i++) {
         int before = report_count(r, SEV_ERROR);
 
-        look_far(p, l, out->receipt[i], r);
+        check_remote_files(p, l, out->receipt[i], r);
         if (report_count(r, SEV_ERROR) > before)
             out->receipt[i]->intact = false;
     }
     if (rc >= 0)
-        tell_unread(p, l, out, r);
+        report_unread_receipts(p, l, out, r);
     strbuf_free(&sb);
     free(folder);
     return rc < 0 ? -1 : 0;

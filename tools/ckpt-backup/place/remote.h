@@ -13,12 +13,12 @@
 
 char *far_path(const struct place *p, const char *inside);      /* Return "REMOTE:path/inside". Caller frees. */
 /* Return the path of "NAME" with `suffix` in RECEIPT_FOLDER of the place. Caller frees. */
-char *far_note(const struct place *p, const char *name, const char *suffix);
+char *far_sidecar_path(const struct place *p, const char *name, const char *suffix);
 /* Write `text` as the file's whole content. Frees `path`. */
 MUST_CHECK int far_write(const struct place *p, char *path, const char *text, struct err *e);
 /* Delete files of a folder of the place. `files` has one name per line. Files that do not exist are not an error. */
 MUST_CHECK int far_delete(const struct place *p, const char *inside, const char *files, struct err *e);
-MUST_CHECK int far_delete_note(const struct place *p, const char *name, const char *suffix, struct err *e);
+MUST_CHECK int far_delete_sidecar(const struct place *p, const char *name, const char *suffix, struct err *e);
 MUST_CHECK int far_write_receipt(const struct place *p, const struct receipt *rec, struct err *e);
 
 /* ---- listing ---- */

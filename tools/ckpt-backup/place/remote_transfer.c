@@ -205,7 +205,7 @@ static int send_pack(const struct far_cargo *g, bool again, struct err *e)
 }
 
 /* Returns 1 if the remote has a file of the right size, 0 if not, -1 if this cannot be determined. */
-static int is_there(const struct far_cargo *g, struct err *e)
+static int has_remote_file(const struct far_cargo *g, struct err *e)
 {
     struct far_list l;
     int i, there;
@@ -226,13 +226,13 @@ int far_cargo_send(const struct far_cargo *g, const bool *bad, struct err *e)
         return send_files(g, bad, e);
     if (g->rec->form == FORM_PACK)
         return send_pack(g, bad != NULL, e);
-    there = bad ? 0 : is_there(g, e);
+    there = bad ? 0 : has_remote_file(g, e);
     return there == 0 ? send_tar(g, e) : there < 0 ? -1 : 0;
 }
 
 /* ---- restoring ---- */
 
-static int take_files(const struct place *p, const struct receipt *rec, const char *part, struct err *e)
+static int download_backup_files(const struct place *p, const struct receipt *rec, const char *part, struct err *e)
 {
     char *folder = far_path(p, rec->name), *files = far_list_text(rec, NULL);
     struct rclone_call c = { { "copy", "--files-from-raw", "-", folder, part }, .input = files,
@@ -245,8 +245,8 @@ static int take_files(const struct place *p, const struct receipt *rec, const ch
 }
 
 /* Copy a member of the .tar into a file. A file that already has the right size was restored by an earlier run. */
-static int take_member(const struct place *p, const struct receipt *rec, const struct receipt_file *f,
-                       const char *file, struct err *e)
+static int download_tar_member(const struct place *p, const struct receipt *rec, const struct receipt_file *f,
+                               const char *file, struct err *e)
 {
     char *tar = far_path(p, rec->name), *at = str_fmt("%llu", (unsigned long long)f->at);
     char *count = str_fmt("%llu", (unsigned long long)f->size_bytes);
@@ -271,27 +271,29 @@ static int take_member(const struct place *p, const struct receipt *rec, const s
     return rc;
 }
 
-static int take_tar(const struct place *p, const struct receipt *rec, const char *part, struct err *e)
+static int download_tar_members(const struct place *p, const struct receipt *rec, const char *part, struct err *e)
 {
     int rc = 0;
 
     for (int i = 0; i < rec->n_files && rc == 0; i++) {
         char *file = path_join(part, rec->file[i].name), *parent = path_parent(file);
 
-        rc = dir_make(parent, e) < 0 ? -1 : take_member(p, rec, &rec->file[i], file, e);
+        rc = dir_make(parent, e) < 0 ? -1 : download_tar_member(p, rec, &rec->file[i], file, e);
         free(parent);
         free(file);
     }
     return rc;
 }
 
-static int take_out(const struct place *p, const struct receipt *rec, struct backup_stage *s, struct err *e)
+static int restore_remote_backup(const struct place *p, const struct receipt *rec, struct backup_stage *s,
+                                 struct err *e)
 {
     struct receipt whole = *rec;
     int rc = dir_make(s->part, e);
 
     if (rc == 0)
-        rc = rec->form == FORM_TAR ? take_tar(p, rec, s->part, e) : take_files(p, rec, s->part, e);
+        rc = rec->form == FORM_TAR ? download_tar_members(p, rec, s->part, e)
+                                   : download_backup_files(p, rec, s->part, e);
     whole.form = FORM_WHOLE;            /* the output is a folder in any case */
     if (rc == 0) {
         rc = verdict_bytes(&p->o, &whole, s->part, NULL, e);
@@ -326,5 +328,5 @@ static int get_pack(const struct place *p, const struct receipt *rec, const char
 
 int far_get(struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
-    return rec->form == FORM_PACK ? get_pack(p, rec, out, e) : local_restore(p, rec, out, take_out, e);
+    return rec->form == FORM_PACK ? get_pack(p, rec, out, e) : local_restore(p, rec, out, restore_remote_backup, e);
 }

@@ -24,7 +24,7 @@ struct collector {
     struct strbuf *into;                /* NULL: refuse further output */
 };
 
-static la_ssize_t collect(struct archive *a, void *ctx, const void *p, size_t n)
+static la_ssize_t collect_tar_header(struct archive *a, void *ctx, const void *p, size_t n)
 {
     struct collector *c = ctx;
 
@@ -85,7 +85,8 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     archive_entry_set_mtime(x, f->mtime_ns / 1000000000, 0);
     if (archive_write_set_format_pax_restricted(a) == ARCHIVE_OK && set_charset(a, name, utf8) == ARCHIVE_OK &&
         archive_write_set_bytes_per_block(a, 0) == ARCHIVE_OK &&
-        archive_write_open(a, &c, NULL, collect, NULL) == ARCHIVE_OK && archive_write_header(a, x) == ARCHIVE_OK)
+        archive_write_open(a, &c, NULL, collect_tar_header, NULL) == ARCHIVE_OK &&
+        archive_write_header(a, x) == ARCHIVE_OK)
         rc = 0;
     else {
         errno = archive_errno(a) > 0 ? archive_errno(a) : EINVAL;
@@ -94,7 +95,7 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
 out:
     /*
      * On free, libarchive would write zeros for the member's bytes, which are written elsewhere. With `into` NULL,
-     * collect() refuses them. archive_write_fail() would prevent it as well, but leaks memory.
+     * collect_tar_header() refuses them. archive_write_fail() would prevent it as well, but leaks memory.
      */
     c.into = NULL;
     archive_write_free(a);
@@ -157,7 +158,7 @@ uint32_t tar_crc(const struct tar *t, const struct receipt *r)
     return sum.acc;
 }
 
-static int put(const char *path, int to, const void *p, size_t n, struct err *e)
+static int send_tar_bytes(const char *path, int to, const void *p, size_t n, struct err *e)
 {
     if (write_all(to, p, n) == 0)
         return 0;
@@ -183,7 +184,7 @@ static int write_member(const char *path, uint64_t size_bytes, uint8_t *buf, int
             err_sys(e, path, "cannot read");
         else if (n == 0)
             err_data(e, path, size_bytes - left, "cut short while it was sent");
-        rc = n <= 0 ? -1 : put(path, to, buf, (size_t)n, e);
+        rc = n <= 0 ? -1 : send_tar_bytes(path, to, buf, (size_t)n, e);
         left -= n > 0 ? (uint64_t)n : 0;
     }
     close(fd);
@@ -201,11 +202,11 @@ int tar_write(const struct tar *t, const struct receipt *r, const char *folder, 
         char *path = path_join(folder, name);
         uint64_t end;
 
-        rc = put(path, to, h->bytes.buf, h->bytes.len, e);
+        rc = send_tar_bytes(path, to, h->bytes.buf, h->bytes.len, e);
         if (rc == 0 && i < r->n_files) {
             end = r->file[i].at + r->file[i].size_bytes;
             rc = write_member(path, r->file[i].size_bytes, buf, to, e);
-            rc = rc < 0 ? -1 : put(path, to, zeros, t->head[i + 1].at - end, e);
+            rc = rc < 0 ? -1 : send_tar_bytes(path, to, zeros, t->head[i + 1].at - end, e);
         }
         free(path);
     }

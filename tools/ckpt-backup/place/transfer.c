@@ -45,7 +45,7 @@ struct moving {
     struct journal *journal;
 };
 
-static void add_extent(struct moving *m, int i, const struct record *rec)
+static void add_transfer_extent(struct moving *m, int i, const struct record *rec)
 {
     struct tmap_slice *s = &m->slice[i];
 
@@ -56,7 +56,7 @@ static void add_extent(struct moving *m, int i, const struct record *rec)
     s->extent[s->n_extents++] = (struct extent){ files_add_record(m->files, rec), 0, rec->len };
 }
 
-static int by_place(const void *va, const void *vb)
+static int by_zip_entry_offset(const void *va, const void *vb)
 {
     const struct zip_entry *a = *(const struct zip_entry *const *)va, *b = *(const struct zip_entry *const *)vb;
 
@@ -80,14 +80,20 @@ static int cut_at_records(struct moving *m, int i, int file, struct err *e)
         if (x->method == 0 && x->crc != 0 && x->size > 0)
             entry[n++] = x;
     }
-    qsort(entry, (size_t)n, sizeof *entry, by_place);
+    qsort(entry, (size_t)n, sizeof *entry, by_zip_entry_offset);
     for (int k = 0; k < n; k++) {
-        add_extent(m, i, &(struct record){ .file = file, .at = at, .len = entry[k]->at - at, .name = "container" });
-        add_extent(m, i, &(struct record){ .file = file, .at = entry[k]->at, .len = entry[k]->size, .has_crc = true,
-                                           .crc = entry[k]->crc, .name = entry[k]->name });
+        add_transfer_extent(m, i,
+                            &(struct record){ .file = file, .at = at, .len = entry[k]->at - at, .name = "container" });
+        add_transfer_extent(m, i,
+                            &(struct record){ .file = file,
+                                              .at = entry[k]->at,
+                                              .len = entry[k]->size,
+                                              .has_crc = true,
+                                              .crc = entry[k]->crc,
+                                              .name = entry[k]->name });
         at = entry[k]->at + entry[k]->size;
     }
-    add_extent(m, i, &(struct record){ .file = file, .at = at, .len = size - at, .name = "container" });
+    add_transfer_extent(m, i, &(struct record){ .file = file, .at = at, .len = size - at, .name = "container" });
     free(entry);
     zip_close(z);
     return 0;
@@ -105,12 +111,14 @@ static int map_run(struct moving *m, int i, struct err *e)
                                .slice = &m->slice[i] };
     if (r->records)
         return cut_at_records(m, i, file, e);
-    add_extent(m, i, &(struct record){ .file = file, .len = r->size_bytes, .has_crc = r->has_crc, .crc = r->crc,
-                                       .name = "(all of the file)" });
+    add_transfer_extent(
+        m, i,
+        &(struct record){
+            .file = file, .len = r->size_bytes, .has_crc = r->has_crc, .crc = r->crc, .name = "(all of the file)" });
     return 0;
 }
 
-static void add_items(struct moving *m, int i)
+static void add_transfer_items(struct moving *m, int i)
 {
     const struct transfer_run *r = &m->t->run[i];
     int n_dst = plan_n_dst(m->plan), dst = -1;
@@ -134,7 +142,7 @@ static int plan_all(struct moving *m, struct report *report, struct err *e)
 {
     for (int i = 0; i < m->t->n; i++) {
         if (map_run(m, i, e) == 0) {
-            add_items(m, i);
+            add_transfer_items(m, i);
             continue;
         }
         if (!report)
@@ -147,7 +155,7 @@ static int plan_all(struct moving *m, struct report *report, struct err *e)
 
 /* ---- running ---- */
 
-static int item_done(void *ctx, struct plan_item *it, struct err *e)
+static int transfer_item_done(void *ctx, struct plan_item *it, struct err *e)
 {
     struct moving *m = ctx;
 
@@ -166,10 +174,10 @@ static int resume(struct moving *m, const char *job, struct err *e)
     return n < 0 ? -1 : 0;
 }
 
-static int run_plan(struct moving *m, const struct transfer_opts *o, uint64_t *moved, struct err *e)
+static int run_transfer_plan(struct moving *m, const struct transfer_opts *o, uint64_t *moved, struct err *e)
 {
     struct exec_opts x = { .threads = o->threads, .mem_bytes = o->mem_bytes, .stopped = o->stopped,
-                           .item_done = item_done, .ctx = m, .report = o->report };
+                           .item_done = transfer_item_done, .ctx = m, .report = o->report };
     char *path = o->job ? path_join(o->job, "journal.0") : NULL;
     struct exec_stats st = {0};
     int rc = -1;
@@ -242,7 +250,7 @@ int transfer_do(struct transfer *t, const struct transfer_opts *o, uint64_t *mov
     m.map = xcalloc((size_t)t->n + 1, sizeof *m.map);
     m.slice = xcalloc((size_t)t->n + 1, sizeof *m.slice);
     drop_cached(t);
-    if (plan_all(&m, o->report, e) < 0 || run_plan(&m, o, moved, e) < 0)
+    if (plan_all(&m, o->report, e) < 0 || run_transfer_plan(&m, o, moved, e) < 0)
         goto out;
     sum_up(&m);
     rc = 0;

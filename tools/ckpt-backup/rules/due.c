@@ -82,7 +82,7 @@ static bool is_verified(const struct due_place *p, int64_t step, enum backup_for
     return false;
 }
 
-static bool is_there(const struct due_place *p, int64_t step, enum backup_form form)
+static bool has_serving_copy(const struct due_place *p, int64_t step, enum backup_form form)
 {
     for (int i = 0; i < p->n_held; i++)
         if ((p->held[i].verified || p->held[i].there) && serves(&p->held[i], step, form))
@@ -113,7 +113,7 @@ static void sort_steps(struct steps *s)
     s->n = n;
 }
 
-static void count(struct newest *c, int64_t step, enum backup_form form)
+static void add_newest_step(struct newest *c, int64_t step, enum backup_form form)
 {
     c->any.step[c->any.n++] = step;
     if (form != FORM_WEIGHTS)
@@ -150,15 +150,15 @@ static void list_steps(struct making *m, int place)
     newest_make(stay, p->n_held + m->st->n_steps);
     newest_make(sound, p->n_held);
     for (int i = 0; i < p->n_held; i++) {
-        count(stay, p->held[i].step, p->held[i].form);
+        add_newest_step(stay, p->held[i].step, p->held[i].form);
         if (p->held[i].verified)
-            count(sound, p->held[i].step, p->held[i].form);
+            add_newest_step(sound, p->held[i].step, p->held[i].form);
     }
     for (int i = 0; i < m->st->n_steps; i++) {
         enum backup_form form = picked_form(&m->rules->place[place], m->st->step[i]);
 
         if (form != (enum backup_form)FORM_NONE)
-            count(stay, m->st->step[i], form);
+            add_newest_step(stay, m->st->step[i], form);
     }
     newest_sort(stay);
     newest_sort(sound);
@@ -166,19 +166,20 @@ static void list_steps(struct making *m, int place)
 
 /* ---- actions ---- */
 
-static void add(struct making *m, struct due_action a)
+static void add_due_action(struct making *m, struct due_action a)
 {
     ARRAY_ROOM(m->action, m->cap, m->n + 1);
     m->action[m->n++] = a;
 }
 
-static void add_copies(struct making *m, int64_t step)
+static void add_due_copies(struct making *m, int64_t step)
 {
     for (int p = 0; p < m->rules->n_places; p++) {
         enum backup_form form = due_form(m, p, step);
 
-        if (form != (enum backup_form)FORM_NONE && m->st->place[p].known && !is_there(&m->st->place[p], step, form))
-            add(m, (struct due_action){ DUE_COPY, step, p, DUE_RUN, form });
+        if (form != (enum backup_form)FORM_NONE && m->st->place[p].known &&
+            !has_serving_copy(&m->st->place[p], step, form))
+            add_due_action(m, (struct due_action){ DUE_COPY, step, p, DUE_RUN, form });
     }
 }
 
@@ -201,7 +202,7 @@ static void add_forget(struct making *m, struct due_action a)
             a.for_place = p;
         }
     }
-    add(m, a);
+    add_due_action(m, a);
 }
 
 static void forget_in_run(struct making *m)
@@ -237,7 +238,7 @@ static void forget_in_place(struct making *m, int place)
         if (kept_in_place(k, &m->stay[place], a.step, a.form))
             continue;
         if (kept_in_place(k, &m->sound[place], a.step, a.form))
-            add(m, a);
+            add_due_action(m, a);
         else
             add_forget(m, a);
     }
@@ -252,7 +253,7 @@ int due_make(const struct rules *r, const struct due_state *st, struct due_actio
     for (int p = 0; p < r->n_places; p++)
         list_steps(&m, p);
     for (int i = 0; i < st->n_steps; i++)
-        add_copies(&m, st->step[i]);
+        add_due_copies(&m, st->step[i]);
     forget_in_run(&m);
     for (int p = 0; p < r->n_places; p++)
         if (st->place[p].known)

@@ -41,7 +41,7 @@ static int bad_number(struct rules_reading *rd, const char *rule, const char *va
     return -1;
 }
 
-static int take_number(struct rules_reading *rd, const char *rule, const char *value, int64_t *into)
+static int parse_rule_number(struct rules_reading *rd, const char *rule, const char *value, int64_t *into)
 {
     if (parse_int(value, 1, STEP_MAX, into) < 0)
         return bad_number(rd, rule, value);
@@ -49,7 +49,7 @@ static int take_number(struct rules_reading *rd, const char *rule, const char *v
 }
 
 /* Parse "31200,31259" and add the steps to those already picked. */
-static int take_list(struct rules_reading *rd, const char *rule, char *value, struct rules_pick *p)
+static int parse_rule_steps(struct rules_reading *rd, const char *rule, char *value, struct rules_pick *p)
 {
     char *rest = value, *word;
 
@@ -58,7 +58,7 @@ static int take_list(struct rules_reading *rd, const char *rule, char *value, st
 
         while (isspace((unsigned char)*word))
             word++;
-        if (take_number(rd, rule, word, &step) < 0)
+        if (parse_rule_number(rd, rule, word, &step) < 0)
             return -1;
         if (p->n == LIST_MAX_STEPS) {
             err_usage(rd->e, "%s: line %d: more than %d steps", rd->path, rd->line, LIST_MAX_STEPS);
@@ -72,44 +72,44 @@ static int take_list(struct rules_reading *rd, const char *rule, char *value, st
 
 /* ---- rules ---- */
 
-static int take_keep_last(struct rules_reading *rd, char *value)
+static int parse_keep_last_rule(struct rules_reading *rd, char *value)
 {
     current_keep(rd)->given = true;
-    return take_number(rd, "keep-last", value, &current_keep(rd)->last);
+    return parse_rule_number(rd, "keep-last", value, &current_keep(rd)->last);
 }
 
-static int take_keep_every(struct rules_reading *rd, char *value)
+static int parse_keep_every_rule(struct rules_reading *rd, char *value)
 {
     current_keep(rd)->given = true;
-    return take_number(rd, "keep-every", value, &current_keep(rd)->pick.every);
+    return parse_rule_number(rd, "keep-every", value, &current_keep(rd)->pick.every);
 }
 
-static int take_keep(struct rules_reading *rd, char *value)
+static int parse_keep_rule(struct rules_reading *rd, char *value)
 {
-    return take_list(rd, "keep", value, &current_keep(rd)->pick);
+    return parse_rule_steps(rd, "keep", value, &current_keep(rd)->pick);
 }
 
-static int take_full_every(struct rules_reading *rd, char *value)
+static int parse_full_every_rule(struct rules_reading *rd, char *value)
 {
-    return take_number(rd, "full-every", value, &current(rd)->full.every);
+    return parse_rule_number(rd, "full-every", value, &current(rd)->full.every);
 }
 
-static int take_full(struct rules_reading *rd, char *value)
+static int parse_full_rule(struct rules_reading *rd, char *value)
 {
-    return take_list(rd, "full", value, &current(rd)->full);
+    return parse_rule_steps(rd, "full", value, &current(rd)->full);
 }
 
-static int take_weights_every(struct rules_reading *rd, char *value)
+static int parse_weights_every_rule(struct rules_reading *rd, char *value)
 {
-    return take_number(rd, "weights-every", value, &current(rd)->weights.every);
+    return parse_rule_number(rd, "weights-every", value, &current(rd)->weights.every);
 }
 
-static int take_weights(struct rules_reading *rd, char *value)
+static int parse_weights_rule(struct rules_reading *rd, char *value)
 {
-    return take_list(rd, "weights", value, &current(rd)->weights);
+    return parse_rule_steps(rd, "weights", value, &current(rd)->weights);
 }
 
-static int take_form(struct rules_reading *rd, enum backup_form form)
+static int set_full_form(struct rules_reading *rd, enum backup_form form)
 {
     if (current(rd)->full_form != FORM_WHOLE && current(rd)->full_form != form) {
         err_usage(rd->e, "%s: line %d: %s: tar or pack, not both", rd->path, rd->line, current(rd)->path);
@@ -119,16 +119,16 @@ static int take_form(struct rules_reading *rd, enum backup_form form)
     return 0;
 }
 
-static int take_tar(struct rules_reading *rd, char *value)
+static int parse_tar_rule(struct rules_reading *rd, char *value)
 {
     (void)value;
-    return take_form(rd, FORM_TAR);
+    return set_full_form(rd, FORM_TAR);
 }
 
-static int take_pack(struct rules_reading *rd, char *value)
+static int parse_pack_rule(struct rules_reading *rd, char *value)
 {
     (void)value;
-    return take_form(rd, FORM_PACK);
+    return set_full_form(rd, FORM_PACK);
 }
 
 bool rules_is_remote(const char *path)
@@ -138,7 +138,7 @@ bool rules_is_remote(const char *path)
     return colon && (!slash || colon < slash);
 }
 
-static int take_place(struct rules_reading *rd, char *value)
+static int parse_place_rule(struct rules_reading *rd, char *value)
 {
     struct rules *r = rd->rules;
     char *folder = path_parent(rd->path);
@@ -160,11 +160,11 @@ static const struct rule {
     bool has_value, of_a_place;
     int (*take)(struct rules_reading *rd, char *value);
 } rule_table[] = {
-    { "keep-last", true, false, take_keep_last }, { "keep-every", true, false, take_keep_every },
-    { "keep", true, false, take_keep }, { "place", true, false, take_place },
-    { "full-every", true, true, take_full_every }, { "full", true, true, take_full },
-    { "weights-every", true, true, take_weights_every }, { "weights", true, true, take_weights },
-    { "tar", false, true, take_tar }, { "pack", false, true, take_pack },
+    { "keep-last", true, false, parse_keep_last_rule }, { "keep-every", true, false, parse_keep_every_rule },
+    { "keep", true, false, parse_keep_rule }, { "place", true, false, parse_place_rule },
+    { "full-every", true, true, parse_full_every_rule }, { "full", true, true, parse_full_rule },
+    { "weights-every", true, true, parse_weights_every_rule }, { "weights", true, true, parse_weights_rule },
+    { "tar", false, true, parse_tar_rule }, { "pack", false, true, parse_pack_rule },
 };
 enum { N_RULES = sizeof rule_table / sizeof *rule_table };
 
@@ -180,7 +180,7 @@ static int unknown(struct rules_reading *rd, const char *word)
     return -1;
 }
 
-static int take_rule(struct rules_reading *rd, const char *word, char *value)
+static int parse_backup_rule(struct rules_reading *rd, const char *word, char *value)
 {
     for (int i = 0; i < N_RULES; i++) {
         const struct rule *rule = &rule_table[i];
@@ -235,7 +235,7 @@ int rules_read(struct rules *r, const char *path, struct err *e)
         word = strsep(&value, " \t");
         while (value && isspace((unsigned char)*value))
             value++;
-        rc = take_rule(&rd, word, value ? value : nothing);
+        rc = parse_backup_rule(&rd, word, value ? value : nothing);
     }
     free(text);
     return rc;

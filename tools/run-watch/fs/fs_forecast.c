@@ -9,12 +9,12 @@
 static const double apart_s = 600, day_s = 86400, week_s = 604800, known_s = 1800;
 enum { MOST_POINTS = 300 };
 
-static double number_at(const json_t *list, size_t i, size_t k)
+static double area_sample_number(const json_t *list, size_t i, size_t k)
 {
     return json_number_value(json_array_get(json_array_get(list, i), k));
 }
 
-static json_t *list_of(json_t *areas, const char *key)
+static json_t *area_sample_list(json_t *areas, const char *key)
 {
     json_t *list = json_object_get(areas, key);
 
@@ -27,13 +27,14 @@ static json_t *list_of(json_t *areas, const char *key)
 
 double fs_forecast_hours(json_t *areas, const char *key, double now_s, double value, double full)
 {
-    json_t *list = list_of(areas, key);
+    json_t *list = area_sample_list(areas, key);
     double n = 1, sum_t = 0, sum_v = value, sum_tt = 0, sum_tv = 0, first = now_s, slope;
 
-    while (json_array_size(list) > MOST_POINTS || (json_array_size(list) && number_at(list, 0, 0) < now_s - week_s))
+    while (json_array_size(list) > MOST_POINTS ||
+           (json_array_size(list) && area_sample_number(list, 0, 0) < now_s - week_s))
         json_array_remove(list, 0);
     for (size_t i = 0; i < json_array_size(list); i++) {
-        double t = number_at(list, i, 0) - now_s, v = number_at(list, i, 1);
+        double t = area_sample_number(list, i, 0) - now_s, v = area_sample_number(list, i, 1);
 
         if (t < -day_s || t >= 0)
             continue;
@@ -44,7 +45,7 @@ double fs_forecast_hours(json_t *areas, const char *key, double now_s, double va
         sum_tt += t * t;
         sum_tv += t * v;
     }
-    if (json_array_size(list) == 0 || now_s - number_at(list, json_array_size(list) - 1, 0) >= apart_s)
+    if (json_array_size(list) == 0 || now_s - area_sample_number(list, json_array_size(list) - 1, 0) >= apart_s)
         json_array_append_new(list, json_pack("[f, f]", now_s, value));
     if (now_s - first < known_s)
         return -1;

@@ -21,7 +21,7 @@ void fs_measure_free(struct fs_measure *m)
 }
 
 /* Find two percentages such as "(12.34%)": of bytes and of inodes. */
-static int take_quota(struct fs_measure *m, const char *program, struct err *e)
+static int parse_quota_shares(struct fs_measure *m, const char *program, struct err *e)
 {
     const char *p = m->said.buf;
     int n = 0;
@@ -40,7 +40,7 @@ static int take_quota(struct fs_measure *m, const char *program, struct err *e)
     return -1;
 }
 
-static int take_number(struct fs_measure *m, const char *program, const char *about, struct err *e)
+static int parse_du_number(struct fs_measure *m, const char *program, const char *about, struct err *e)
 {
     char *end;
 
@@ -53,7 +53,7 @@ static int take_number(struct fs_measure *m, const char *program, const char *ab
 }
 
 /* Get the number in df's column "Available", in units of 1024 bytes, from the first line that begins with `name`. */
-static int take_df(struct fs_measure *m, const char *name, struct err *e)
+static int parse_df_available(struct fs_measure *m, const char *name, struct err *e)
 {
     int column = -1, i;
 
@@ -86,7 +86,7 @@ static void strip(struct strbuf *sb)
         sb->buf[--sb->len] = '\0';
 }
 
-int fs_measure_take(struct fs_measure *m, const struct fs_area *a, struct err *e)
+int fs_measure_run(struct fs_measure *m, const struct fs_area *a, struct err *e)
 {
     const char *const du[] = { "du", "-bs", a->what, NULL };
     const char *const inodes[] = { "du", "-s", "-BK", "--inodes", a->what, NULL };
@@ -106,10 +106,10 @@ int fs_measure_take(struct fs_measure *m, const struct fs_area *a, struct err *e
     if (rc < 0)
         return -1;
     if (a->kind == FS_DU || a->kind == FS_INODES)
-        return take_number(m, c.argv[0], a->what, e);
+        return parse_du_number(m, c.argv[0], a->what, e);
     if (m->doubt) {
         err_data(e, a->name, ERR_NO_BYTE, "%s", m->doubt);
         return -1;
     }
-    return a->kind == FS_QUOTA ? take_quota(m, c.argv[0], e) : take_df(m, a->what, e);
+    return a->kind == FS_QUOTA ? parse_quota_shares(m, c.argv[0], e) : parse_df_available(m, a->what, e);
 }

@@ -15,7 +15,7 @@ struct fs_measure {
 };
 
 /* Measure an area. ERR_SYS or ERR_DATA: the value is unknown. fs_measure_free() must be called in any case. */
-MUST_CHECK int fs_measure_take(struct fs_measure *m, const struct fs_area *a, struct err *e);
+MUST_CHECK int fs_measure_run(struct fs_measure *m, const struct fs_area *a, struct err *e);
 void fs_measure_free(struct fs_measure *m);
 
 #endif

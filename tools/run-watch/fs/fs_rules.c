@@ -20,7 +20,7 @@ void fs_rules_free(struct fs_rules *r)
 }
 
 /* Parse "85%" or "85". */
-static int take_share(const char *word, double *share)
+static int parse_percent_share(const char *word, double *share)
 {
     char *end;
     double v = strtod(word, &end);
@@ -29,7 +29,7 @@ static int take_share(const char *word, double *share)
     return end == word || (*end && strcmp(end, "%") != 0) || !(v > 0 && v <= 100) ? -1 : 0;
 }
 
-static int take_count(const char *word, uint64_t *n)
+static int parse_area_limit(const char *word, uint64_t *n)
 {
     int64_t v;
 
@@ -40,12 +40,12 @@ static int take_count(const char *word, uint64_t *n)
 }
 
 /* Parse the words of a line as an area. Returns NULL on success, else a description of what was expected. */
-static const char *take_area(struct fs_area *a, const char *const *word, int n)
+static const char *parse_area_rule(struct fs_area *a, const char *const *word, int n)
 {
     *a = (struct fs_area){ .name = n > 1 ? word[1] : NULL };
     if (strcmp(word[0], "quota") == 0) {
         a->kind = FS_QUOTA;
-        if (n < 4 || take_share(word[2], &a->share) < 0)
+        if (n < 4 || parse_percent_share(word[2], &a->share) < 0)
             return "quota NAME PERCENT COMMAND...";
         memcpy(a->command, word + 3, (size_t)(n - 3) * sizeof *word);
         return NULL;
@@ -55,8 +55,8 @@ static const char *take_area(struct fs_area *a, const char *const *word, int n)
 
         a->kind = inodes ? FS_INODES : FS_DU;
         a->what = word[4];
-        if (n != 5 || take_share(word[3], &a->share) < 0 ||
-            (inodes ? take_count(word[2], &a->limit) : parse_size(word[2], &a->limit)) < 0 || a->limit == 0)
+        if (n != 5 || parse_percent_share(word[3], &a->share) < 0 ||
+            (inodes ? parse_area_limit(word[2], &a->limit) : parse_size(word[2], &a->limit)) < 0 || a->limit == 0)
             return inodes ? "inodes NAME NUMBER PERCENT FOLDER" : "du NAME SIZE PERCENT FOLDER";
         return NULL;
     }
@@ -68,7 +68,7 @@ static const char *take_area(struct fs_area *a, const char *const *word, int n)
     return "quota, du, inodes or df";
 }
 
-static int split(char *line, const char **word)
+static int split_rule_words(char *line, const char **word)
 {
     int n = 0;
     char *save = NULL;
@@ -99,10 +99,10 @@ int fs_rules_read(struct fs_rules *r, const char *path, struct err *e)
         next = strchr(line, '\n');
         if (next)
             *next++ = '\0';
-        n = split(line, word);
+        n = split_rule_words(line, word);
         if (n == 0)
             continue;
-        expected = n < 0 ? "fewer words" : take_area(&a, word, n);
+        expected = n < 0 ? "fewer words" : parse_area_rule(&a, word, n);
         if (expected) {
             err_usage(e, "%s: line %d: expected %s", path, number, expected);
             return -1;

@@ -52,7 +52,7 @@ struct past_point *past_add_point(struct past *p, int64_t iteration)
     return x;
 }
 
-static struct past_set *find_set(struct past *p, const char *name)
+static struct past_set *get_past_set(struct past *p, const char *name)
 {
     for (int i = 0; i < p->n_sets; i++)
         if (strcmp(p->set[i].name, name) == 0)
@@ -64,7 +64,7 @@ static struct past_set *find_set(struct past *p, const char *name)
 
 void past_add_valid(struct past *p, const char *name, int64_t iteration, double loss, double at_s)
 {
-    struct past_set *s = find_set(p, name);
+    struct past_set *s = get_past_set(p, name);
 
     ARRAY_ROOM(s->p, s->cap, s->n + 1);
     s->p[s->n++] = (struct past_valid){ .iteration = iteration, .loss = loss, .at_s = at_s, .samples = NAN,
@@ -86,7 +86,7 @@ struct past_event *past_add_event(struct past *p, enum past_kind kind, int64_t i
 
 /* ---- times ---- */
 
-static int by_size(const void *a, const void *b)
+static int by_iteration_gap(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
@@ -102,7 +102,7 @@ static int64_t usual_stride(const struct past *p)
     for (int i = 1; i < p->n; i++)
         if (!p->point[i].first && p->point[i].iteration > p->point[i - 1].iteration)
             d[n++] = p->point[i].iteration - p->point[i - 1].iteration;
-    qsort(d, (size_t)n, sizeof *d, by_size);
+    qsort(d, (size_t)n, sizeof *d, by_iteration_gap);
     middle = n ? d[n / 2] : 1;
     free(d);
     return middle;
@@ -306,7 +306,7 @@ static void join_saves(struct past *p)
     p->n_events = n;
 }
 
-bool past_settle(struct past *p)
+bool past_resolve(struct past *p)
 {
     cut_stretches(p);
     fill_times(p);

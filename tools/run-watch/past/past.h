@@ -3,7 +3,7 @@
  *
  * Several files may describe one run: logs of train or Megatron-LM, folders of TensorBoard's files, and the folder of
  * its checkpoints (status.json, reports, the checkpoints themselves). They are read one after the other into one
- * struct past; past_settle() then puts everything on the same axes. Iterations that were done twice, before and after
+ * struct past; past_resolve() then puts everything on the same axes. Iterations that were done twice, before and after
  * a restart, are contained twice.
  *
  * A log has no times except at some starts and ends; after these, the durations of the iterations are added up.
@@ -73,11 +73,11 @@ struct past {
     char *name;
     struct past_point *point;           /* in the order in which they were computed */
     int n, cap;
-    int *stretch;                       /* indices of the points with `first` set; valid after past_settle() */
+    int *stretch;                       /* indices of the points with `first` set; valid after past_resolve() */
     int n_stretches;
     struct past_set *set;
     int n_sets, cap_sets;
-    struct past_event *event;           /* sorted by kind, then time, after past_settle() */
+    struct past_event *event;           /* sorted by kind, then time, after past_resolve() */
     int n_events, cap_events;
     struct past_slow *slow;
     int n_slow, cap_slow;
@@ -111,7 +111,7 @@ struct past_event *past_add_event(struct past *p, enum past_kind kind, int64_t i
  * Complete the data after everything has been read: compute missing times of points, and the positions of events and
  * validation losses on every axis. Returns whether there is any point.
  */
-bool past_settle(struct past *p);
+bool past_resolve(struct past *p);
 /* Returns the number of iterations that were done more than once. */
 int64_t past_repeated(const struct past *p);
 

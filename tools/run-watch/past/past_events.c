@@ -42,7 +42,7 @@ static struct past_point *point_of(struct past_file *r, int64_t iteration, doubl
     return x;
 }
 
-static void take_valid(struct past *p, const struct tfevents_value *v)
+static void add_event_valid(struct past *p, const struct tfevents_value *v)
 {
     char name[sizeof v->tag];
     const size_t len = strlen(v->tag);
@@ -55,12 +55,12 @@ static void take_valid(struct past *p, const struct tfevents_value *v)
     past_add_valid(p, name, v->step, (double)v->value, v->wall_s);
 }
 
-static void take_value(void *ctx, const struct tfevents_value *v)
+static void add_event_value(void *ctx, const struct tfevents_value *v)
 {
     struct past_file *r = ctx;
 
     if (str_starts(v->tag, valid_tag)) {
-        take_valid(r->p, v);
+        add_event_valid(r->p, v);
     } else if (strcmp(v->tag, "steps-vs-samples/y=steps,x=samples") == 0) {
         point_of(r, (int64_t)v->value, v->wall_s)->samples = (double)v->step;
     } else if (strcmp(v->tag, "steps-vs-tokens/y=steps,x=tokens") == 0) {
@@ -77,7 +77,7 @@ static void take_value(void *ctx, const struct tfevents_value *v)
     }
 }
 
-static int by_name(const void *a, const void *b)
+static int by_event_file_name(const void *a, const void *b)
 {
     return str_natural_cmp(*(char *const *)a, *(char *const *)b);
 }
@@ -100,12 +100,12 @@ int past_read_events(struct past *p, const char *dir, struct err *e)
     closedir(d);
     /* The names contain the second in which the files were created. */
     if (n)
-        qsort(file, (size_t)n, sizeof *file, by_name);
+        qsort(file, (size_t)n, sizeof *file, by_event_file_name);
     for (int i = 0; i < n; i++) {
         struct past_file r = { p, p->n };
 
         if (rc == 0)
-            rc = tfevents_read(file[i], 0, take_value, &r, e);
+            rc = tfevents_read(file[i], 0, add_event_value, &r, e);
         free(file[i]);
     }
     free(file);

@@ -43,7 +43,7 @@ static int for_each(const char *dir, int (*each)(struct past *p, const char *pat
     return rc;
 }
 
-static json_t *read_json(const char *path, struct err *e)
+static json_t *read_json_object(const char *path, struct err *e)
 {
     uint64_t size;
     char *text = file_slurp(path, max_bytes, &size, e);
@@ -61,7 +61,7 @@ static json_t *read_json(const char *path, struct err *e)
     return NULL;
 }
 
-static double number(const json_t *o, const char *key, double otherwise)
+static double get_json_number(const json_t *o, const char *key, double otherwise)
 {
     const json_t *v = json_object_get(o, key);
 
@@ -76,13 +76,14 @@ static int add_report(struct past *p, const char *path, const char *name, struct
 
     if (!str_ends(name, ".json"))
         return 0;
-    o = read_json(path, e);
+    o = read_json_object(path, e);
     if (!o)
         return -1;
     cause = json_string_value(json_object_get(o, "cause"));
     message = json_string_value(json_object_get(o, "message"));
     text = str_fmt("%s%s%s", cause ? cause : name, message ? ": " : "", message ? message : "");
-    past_add_event(p, PAST_INCIDENT, (int64_t)number(o, "iteration", -1), number(o, "time_s", (double)NAN), text);
+    past_add_event(p, PAST_INCIDENT, (int64_t)get_json_number(o, "iteration", -1),
+                   get_json_number(o, "time_s", (double)NAN), text);
     free(text);
     json_decref(o);
     return 0;
@@ -124,9 +125,9 @@ static int read_folder(struct past *p, const char *dir, struct err *e)
     }
     if (access(status, F_OK) == 0) {
         json_decref(p->status);
-        p->status = read_json(status, e);
+        p->status = read_json_object(status, e);
         rc = p->status ? rc : -1;
-        p->train_iters = (int64_t)number(p->status, "train_iters", (double)p->train_iters);
+        p->train_iters = (int64_t)get_json_number(p->status, "train_iters", (double)p->train_iters);
     }
     if (for_each(reports, add_reports, p, e) < 0)
         rc = -1;
@@ -140,7 +141,7 @@ static int read_folder(struct past *p, const char *dir, struct err *e)
     return rc;
 }
 
-static int note_events(struct past *p, const char *path, const char *name, struct err *e)
+static int is_event_file(struct past *p, const char *path, const char *name, struct err *e)
 {
     (void)p;
     (void)path;
@@ -158,7 +159,7 @@ int past_read(struct past *p, const char *path, struct err *e)
     }
     if (!S_ISDIR(st.st_mode))
         return past_read_log(p, path, e);
-    if (for_each(path, note_events, p, e) <= 0)
+    if (for_each(path, is_event_file, p, e) <= 0)
         return read_folder(p, path, e);
     return p->n ? 0 : past_read_events(p, path, e);
 }

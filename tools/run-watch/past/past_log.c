@@ -31,7 +31,7 @@ static const struct log_part {
     PART("grad norm:", v[PAST_NORM]), PART("samples per second:", v[PAST_SAMPLES_S]), PART("TFLOPs:", v[PAST_TFLOPS]),
 };
 
-static void take_part(struct past_point *x, const char *text)
+static void parse_iteration_field(struct past_point *x, const char *text)
 {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strncmp(text, parts[i].name, parts[i].len) == 0) {
@@ -44,7 +44,7 @@ static void take_part(struct past_point *x, const char *text)
         }
 }
 
-static void take_iteration(struct past_log *r, const char *line)
+static void parse_iteration_line(struct past_log *r, const char *line)
 {
     char *end;
     const long long iteration = strtoll(line + strlen(" iteration "), &end, 10);
@@ -59,7 +59,7 @@ static void take_iteration(struct past_log *r, const char *line)
     r->starts = false;
     for (const char *at = strchr(end, '|'); at; at = strchr(at, '|')) {
         at += 1 + strspn(at + 1, " ");
-        take_part(x, at);
+        parse_iteration_field(x, at);
     }
     /* Some programs log only the batch size and the duration. */
     if (!isfinite(x->v[PAST_SAMPLES_S]) && x->v[PAST_BATCH] > 0 && x->elapsed_s > 0)
@@ -85,7 +85,7 @@ static double datetime(const char *line)
 }
 
 /* Parse "English loss at iteration 40 | lm loss value: 2.1E+00 | ..." */
-static bool take_valid(struct past *p, char *line)
+static bool parse_valid_line(struct past *p, char *line)
 {
     char *at = strstr(line, " loss at iteration ");
     double iteration, loss;
@@ -98,7 +98,7 @@ static bool take_valid(struct past *p, char *line)
     return true;
 }
 
-static void take_slow(struct past *p, const char *line)
+static void parse_slow_rank_line(struct past *p, const char *line)
 {
     struct past_slow s = { .rank = -1, .after = p->n };
     const char *host = strstr(line, "host: ");
@@ -118,7 +118,7 @@ static void take_slow(struct past *p, const char *line)
 }
 
 /* Add an event with the text of the line up to the date or the end of the line. */
-static void add_told(struct past *p, enum past_kind kind, const char *line, double at_s)
+static void add_log_event(struct past *p, enum past_kind kind, const char *line, double at_s)
 {
     const char *from = line + (*line == '['), *to = strstr(from, "] datetime:");
     char *text = str_fmt("%.*s", (int)(to ? to - from : (long)strlen(from)), from);
@@ -127,7 +127,7 @@ static void add_told(struct past *p, enum past_kind kind, const char *line, doub
     free(text);
 }
 
-static void take_line(struct past_log *r, char *line)
+static void parse_past_line(struct past_log *r, char *line)
 {
     struct past *p = r->p;
     double iteration;
@@ -135,7 +135,7 @@ static void take_line(struct past_log *r, char *line)
     if (str_starts(line, "[default") && strchr(line, ':'))
         line = strchr(line, ':') + 1;
     if (str_starts(line, " iteration ")) {
-        take_iteration(r, line);
+        parse_iteration_line(r, line);
     } else if (str_starts(line, "using world size:")) {
         r->starts = true;
         past_add_event(p, PAST_START, -1, NAN, line);
@@ -146,14 +146,14 @@ static void take_line(struct past_log *r, char *line)
         else
             past_add_event(p, PAST_START, -1, datetime(line), "start");
     } else if (str_starts(line, "[exiting program") || str_starts(line, "[Detected kill switch")) {
-        add_told(p, PAST_STOP, line, datetime(line));
+        add_log_event(p, PAST_STOP, line, datetime(line));
     } else if (strstr(line, "successfully saved checkpoint at iteration") &&
                log_field(line, "checkpoint at iteration", &iteration)) {
         past_add_event(p, PAST_SAVE, (int64_t)iteration, NAN, "");
     } else if (str_starts(line, "[straggler]")) {
-        take_slow(p, line);
+        parse_slow_rank_line(p, line);
     } else {
-        take_valid(p, line);
+        parse_valid_line(p, line);
     }
 }
 
@@ -173,7 +173,7 @@ int past_read_log(struct past *p, const char *path, struct err *e)
     while ((n = getline(&line, &cap, f)) > 0)
         if (line[n - 1] == '\n') {      /* ignore a last line without a newline, which is still being written */
             line[n - 1] = '\0';
-            take_line(&r, line);
+            parse_past_line(&r, line);
         }
     if (ferror(f)) {
         err_sys(e, path, "cannot read");

@@ -13,7 +13,7 @@
 struct page {
     const char *title;
     double made_s;              /* in seconds since 1970 */
-    struct past *const *run;    /* after past_settle() */
+    struct past *const *run;    /* after past_resolve() */
     int n_runs;
     /*
      * Usage of file systems: an array of {name, of ("bytes", "inodes", "free"), t, v (arrays: seconds since 1970 and

@@ -38,7 +38,7 @@ void page_add_json(struct strbuf *out, const json_t *o)
     free(text);
 }
 
-static void add_text(struct strbuf *out, const char *text)
+static void write_page_text(struct strbuf *out, const char *text)
 {
     json_t *o = text_json(text);
 
@@ -46,7 +46,7 @@ static void add_text(struct strbuf *out, const char *text)
     json_decref(o);
 }
 
-static void add_number(struct strbuf *out, double v, int digits)
+static void write_page_number(struct strbuf *out, double v, int digits)
 {
     if (isfinite(v))
         strbuf_addf(out, "%.*g", digits, v);
@@ -73,7 +73,7 @@ static void add_column(struct strbuf *out, const struct page_column *c)
     for (int i = 0; i < c->n; i++) {
         if (i)
             strbuf_addf(out, ",");
-        add_number(out, c->v[(size_t)(c->at ? c->at[i] : i) * c->stride] - c->less, c->digits);
+        write_page_number(out, c->v[(size_t)(c->at ? c->at[i] : i) * c->stride] - c->less, c->digits);
     }
     strbuf_addf(out, "]");
 }
@@ -93,7 +93,7 @@ static double field_of(const struct page_places *p, int i, size_t at)
     return v;
 }
 
-static void add_places(struct strbuf *out, const struct page_places *p, double t0)
+static void write_page_positions(struct strbuf *out, const struct page_places *p, double t0)
 {
     const struct { const char *name; size_t at; double less; } rest[] = {
         { "samples", p->samples, 0 }, { "tokens", p->tokens, 0 }, { "time", p->at_s, t0 },
@@ -110,7 +110,7 @@ static void add_places(struct strbuf *out, const struct page_places *p, double t
         strbuf_addf(out, "],\"%s\":[", rest[k].name);
         for (int i = 0; i < p->n; i++) {
             strbuf_addf(out, i ? "," : "");
-            add_number(out, field_of(p, i, rest[k].at) - rest[k].less, k == 2 ? 9 : 15);
+            write_page_number(out, field_of(p, i, rest[k].at) - rest[k].less, k == 2 ? 9 : 15);
         }
     }
     strbuf_addf(out, "]");
@@ -158,7 +158,7 @@ static void choose_of(const struct past *p, int value, int columns, struct page_
     free(seen);
 }
 
-static void choose(const struct past *p, int columns, struct page_kept *k)
+static void choose_page_rows(const struct past *p, int columns, struct page_kept *k)
 {
     k->row = xcalloc((size_t)p->n, sizeof *k->row);
     k->all = xcalloc((size_t)p->n, sizeof *k->all);
@@ -213,7 +213,7 @@ static void add_axes(struct strbuf *out, const struct past *p, const struct page
         add_column(out, &c);
     } else {
         strbuf_addf(out, "\"tokens\":");
-        add_number(out, of, 15);
+        write_page_number(out, of, 15);
     }
     strbuf_addf(out, "},\"breaks\":[");
     for (int s = 1; s < p->n_stretches; s++)
@@ -247,7 +247,7 @@ static void add_curves(struct strbuf *out, const struct past *p, int columns, do
 {
     struct page_kept k = {0};
 
-    choose(p, columns, &k);
+    choose_page_rows(p, columns, &k);
     add_axes(out, p, &k, t0);
     add_series(out, p, &k);
     for (int v = 0; v < PAST_VALUES; v++)
@@ -267,9 +267,9 @@ static void add_valid(struct strbuf *out, const struct past *p, double t0)
         };
 
         strbuf_addf(out, "%s{\"name\":", s ? "," : "");
-        add_text(out, p->set[s].name);
+        write_page_text(out, p->set[s].name);
         strbuf_addf(out, ",");
-        add_places(out, &places, t0);
+        write_page_positions(out, &places, t0);
         strbuf_addf(out, ",");
         add_column(out, &(struct page_column){ "y", &v->loss, sizeof *v / sizeof(double), NULL, p->set[s].n, 7, 0 });
         strbuf_addf(out, "}");
@@ -295,11 +295,11 @@ static void add_events(struct strbuf *out, const struct past *p, double t0)
             to++;
         places.n = to - from;
         strbuf_addf(out, "%s\"%s\":{", comma, kind_name[v->kind]);
-        add_places(out, &places, t0);
+        write_page_positions(out, &places, t0);
         strbuf_addf(out, ",\"text\":[");
         for (int i = from; i < to; i++) {
             strbuf_addf(out, i > from ? "," : "");
-            add_text(out, p->event[i].text);
+            write_page_text(out, p->event[i].text);
         }
         strbuf_addf(out, "],\"kept\":[");
         for (int i = from; i < to; i++)
@@ -347,7 +347,7 @@ static bool is_late(const struct past_slow *s)
  * Write a cell for each rank that was late in a range of time: "n" is the number of lines about it, "of" the number
  * of all lines in the range.
  */
-static void add_slow(struct strbuf *out, const struct past *p, double t0)
+static void write_slow_rank_cells(struct strbuf *out, const struct past *p, double t0)
 {
     const double width = p->n_slow ? slow_width(p) : 0, zero = p->dated ? 0 : t0;
     struct past_slow *s = xcalloc((size_t)p->n_slow + 1, sizeof *s);
@@ -377,7 +377,7 @@ static void add_slow(struct strbuf *out, const struct past *p, double t0)
         if (n_late == 0)
             continue;
         strbuf_addf(out, "%s{\"rank\":%d,\"host\":", comma, s[from].rank);
-        add_text(out, s[from].host);
+        write_page_text(out, s[from].host);
         strbuf_addf(out, ",\"at\":%.0f,\"n\":%d,\"of\":%d,\"above\":%.1f}", s[from].at_s, n_late, n_of, above);
         comma = ",";
     }
@@ -388,7 +388,7 @@ out:
 
 /* ---- key figures ---- */
 
-static int by_size(const void *a, const void *b)
+static int by_page_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
 
@@ -406,7 +406,7 @@ static double last_median(const struct past *p, size_t at)
         if (isfinite(x))
             v[n++] = x;
     }
-    qsort(v, (size_t)n, sizeof *v, by_size);
+    qsort(v, (size_t)n, sizeof *v, by_page_value);
     return n ? v[n / 2] : (double)NAN;
 }
 
@@ -423,7 +423,7 @@ static double last_mean_loss(const struct past *p, int *n)
     return *n ? sum / *n : (double)NAN;
 }
 
-static int count(const struct past *p, enum past_kind kind, bool kept)
+static int count_past_events(const struct past *p, enum past_kind kind, bool kept)
 {
     int n = 0;
 
@@ -439,17 +439,18 @@ static json_t *facts(const struct past *p, double t0)
     const struct past_point *last = &p->point[p->n - 1];
     int window;
     const double loss = last_mean_loss(p, &window);
-    const int starts = count(p, PAST_START, false);
+    const int starts = count_past_events(p, PAST_START, false);
     json_t *o = json_pack("{s:I, s:I, s:o, s:o, s:o, s:i, s:o, s:o, s:o}", "iteration", (json_int_t)last->iteration,
                           "train_iters", (json_int_t)p->train_iters, "samples", real_or_null(last->samples), "tokens",
                           real_or_null(last->tokens), "loss", real_or_null(loss), "window", window, "samples_s",
                           real_or_null(last_median(p, offsetof(struct past_point, v[PAST_SAMPLES_S]))), "tflops",
                           real_or_null(last_median(p, offsetof(struct past_point, v[PAST_TFLOPS]))), "step_s",
                           real_or_null(last_median(p, offsetof(struct past_point, elapsed_s))));
-    json_t *counts = json_pack("{s:f, s:i, s:I, s:i, s:i, s:i, s:i}", "span_s", last->at_s - t0, "starts",
-                               starts > 0 ? starts : p->n_stretches, "repeated", (json_int_t)past_repeated(p),
-                               "saves", count(p, PAST_SAVE, false), "kept", count(p, PAST_SAVE, true), "backups",
-                               count(p, PAST_BACKUP, false), "incidents", count(p, PAST_INCIDENT, false));
+    json_t *counts =
+        json_pack("{s:f, s:i, s:I, s:i, s:i, s:i, s:i}", "span_s", last->at_s - t0, "starts",
+                  starts > 0 ? starts : p->n_stretches, "repeated", (json_int_t)past_repeated(p), "saves",
+                  count_past_events(p, PAST_SAVE, false), "kept", count_past_events(p, PAST_SAVE, true), "backups",
+                  count_past_events(p, PAST_BACKUP, false), "incidents", count_past_events(p, PAST_INCIDENT, false));
 
     json_object_update(o, counts);
     json_decref(counts);
@@ -464,7 +465,7 @@ void page_add_run(struct strbuf *out, const struct past *p, int columns)
     json_t *o = facts(p, t0);
 
     strbuf_addf(out, "{\"name\":");
-    add_text(out, p->name);
+    write_page_text(out, p->name);
     strbuf_addf(out, ",\"dated\":%s,\"t0\":%.3f,\"facts\":", p->dated ? "true" : "false", t0);
     page_add_json(out, o);
     json_decref(o);
@@ -477,6 +478,6 @@ void page_add_run(struct strbuf *out, const struct past *p, int columns)
     add_curves(out, p, columns, t0);
     add_valid(out, p, t0);
     add_events(out, p, t0);
-    add_slow(out, p, t0);
+    write_slow_rank_cells(out, p, t0);
     strbuf_addf(out, "}");
 }

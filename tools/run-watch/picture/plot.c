@@ -18,7 +18,7 @@ static void series_add(struct plot_series *s, double samples, double loss)
 }
 
 /* Returns the set of that name. If the runs are parallel, each run has its own sets. */
-static struct plot_series *find_set(struct plot *p, const char *run, const char *of, struct err *e)
+static struct plot_series *get_plot_set(struct plot *p, const char *run, const char *of, struct err *e)
 {
     char *name = p->beside ? str_fmt("%s, %s", of, run) : xstrdup(of);
 
@@ -51,7 +51,7 @@ static void free_series(struct plot_series *s, int n)
     }
 }
 
-static int add_run(struct plot *p, const struct past *run, struct err *e)
+static int add_plot_run(struct plot *p, const struct past *run, struct err *e)
 {
     struct plot_series *s = &p->run[p->n_runs++];
 
@@ -64,7 +64,7 @@ static int add_run(struct plot *p, const struct past *run, struct err *e)
     }
     for (int k = 0; k < run->n_sets; k++) {
         const struct past_set *from = &run->set[k];
-        struct plot_series *set = find_set(p, run->name, from->name, e);
+        struct plot_series *set = get_plot_set(p, run->name, from->name, e);
 
         if (!set)
             return -1;
@@ -118,7 +118,7 @@ static int make_differences(struct plot *p, struct err *e)
 
 /* ---- axes ---- */
 
-static void widen(const struct plot_series *s, int n, double *x_hi, double *lo, double *hi)
+static void widen_plot_ranges(const struct plot_series *s, int n, double *x_hi, double *lo, double *hi)
 {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < s[i].n; k++) {
@@ -158,8 +158,8 @@ static void make_axes(struct plot *p)
     const struct plot_ask *a = &p->ask;
     double x_hi = 0, lo = INFINITY, hi = -INFINITY, valid_lo = INFINITY, valid_hi = -INFINITY;
 
-    widen(p->set, p->n_sets, &x_hi, &valid_lo, &valid_hi);
-    widen(p->run, p->n_runs, &x_hi, &lo, &hi);
+    widen_plot_ranges(p->set, p->n_sets, &x_hi, &valid_lo, &valid_hi);
+    widen_plot_ranges(p->run, p->n_runs, &x_hi, &lo, &hi);
     p->x = axis_over(0, x_hi);
     p->x.hi = x_hi;                     /* the axis ends where the curves do */
     p->train = a->level_name ? axis_over(fmin(lo, a->level), fmax(hi, a->level)) : axis_over(lo, hi);
@@ -181,7 +181,7 @@ struct plot *plot_new(const struct plot_ask *a, struct past *const *run, int n, 
     for (int i = 1; i < n; i++)
         p->beside = p->beside || !goes_on(run[i - 1], run[i]);
     for (int i = 0; i < n; i++)
-        if (add_run(p, run[i], e) < 0)
+        if (add_plot_run(p, run[i], e) < 0)
             goto fail;
     drop_empty(p);
     if (a->difference && make_differences(p, e) < 0)

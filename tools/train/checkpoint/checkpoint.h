@@ -234,7 +234,7 @@ struct checkpoint_saver_opts {
      */
     const struct checkpoint *from;
     /* --no-load-rng, --finetune: RNG states are created from the seed and not carried over */
-    bool fresh_rng;
+    bool new_rng;
     bool no_rng;                /* --no-save-rng: write no RNG entries */
     int64_t seed;
     int local_rank;             /* local rank of this process on its host, for args */

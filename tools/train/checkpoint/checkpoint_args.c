@@ -52,7 +52,7 @@ static struct pk *parse_text(struct arena *a, const char *s)
     return pk_str(a, s);
 }
 
-static struct pk *value_of(struct arena *a, const struct checkpoint_value *v)
+static struct pk *pickle_argument_value(struct arena *a, const struct checkpoint_value *v)
 {
     struct pk *list;
 
@@ -84,7 +84,7 @@ bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value
                             struct strbuf *is)
 {
     struct arena *a = arena_new(0);
-    const struct pk *saved = pk_get(args, v->name), *now = value_of(a, v);
+    const struct pk *saved = pk_get(args, v->name), *now = pickle_argument_value(a, v);
     struct strbuf x = {0}, y = {0};
     double f, g;
     bool differs = saved != NULL;
@@ -108,7 +108,7 @@ bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value
 }
 
 /* Returns megatron.enums.PositionEmbeddingType(3). A call of this form can be loaded by any version of Python. */
-static struct pk *position_type(struct arena *a, const char *name)
+static struct pk *pickle_position_type(struct arena *a, const char *name)
 {
     struct pk *arg = pk_tuple(a);
 
@@ -136,7 +136,7 @@ void checkpoint_args_of_model(struct arena *a, struct pk *d, const struct model_
     pk_set_str(a, d, "embed_layernorm", pk_bool(a, m->embed_layernorm));
     pk_set_int(a, d, "padded_vocab_size", m->vocab);
     if (!name || strcmp(name, m->position))     /* otherwise keep the spelling of the loaded checkpoint */
-        pk_set_str(a, d, "position_embedding_type", position_type(a, m->position));
+        pk_set_str(a, d, "position_embedding_type", pickle_position_type(a, m->position));
 }
 
 void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoint_saver_opts *o)
@@ -148,7 +148,7 @@ void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoi
     for (int i = 0; i < o->n_args; i++)
         if ((strcmp(o->args[i].name, "position_embedding_type") || !position) &&
             !(o->args[i].weak && pk_get(d, o->args[i].name)))
-            pk_set_str(a, d, o->args[i].name, value_of(a, &o->args[i]));
+            pk_set_str(a, d, o->args[i].name, pickle_argument_value(a, &o->args[i]));
     checkpoint_args_of_model(a, d, &s->model);
     pk_set_str(a, d, "bf16", pk_bool(a, o->weights == DTYPE_BF16));
     pk_set_str(a, d, "fp16", pk_bool(a, o->weights == DTYPE_F16));

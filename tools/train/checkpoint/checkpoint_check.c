@@ -13,7 +13,7 @@ static const char *way_on(const struct finding *f)
     return mismatch_is(f) ? ", --accept-mismatch goes on all the same" : "";
 }
 
-int checkpoint_judge(const struct report *r, const char *path, struct report *notes, struct err *e)
+int checkpoint_check_findings(const struct report *r, const char *path, struct report *notes, struct err *e)
 {
     int n_more = report_count(r, SEV_ERROR) - 1;
 
@@ -43,9 +43,9 @@ int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, 
 
     mismatch_sample(c->src, &o, found);
     if (rc == 0)
-        rc = checkpoint_judge(found, c->src->path, notes, e);
+        rc = checkpoint_check_findings(found, c->src->path, notes, e);
     if (rc == 0)
-        rc = hf_canonical_check_head(c->src, &c->names, e);
+        rc = gpt_names_check_head(c->src, &c->names, e);
     report_free(found);
     return rc;
 }

@@ -90,7 +90,7 @@ static uint64_t end_of(const struct state_copy *c, int bucket)
 /* ---- the thread ---- */
 
 /* Claim the next bytes, at most n, and return their current address. */
-static const char *claim(struct state_copy *c, uint64_t *n)
+static const char *claim_copy_bytes(struct state_copy *c, uint64_t *n)
 {
     const uint64_t at = c->claimed;
     const char *from;
@@ -123,7 +123,7 @@ static uint64_t copy_next(struct state_copy *c, uint64_t at)
 
     if (!gone) {
         pthread_mutex_lock(&c->lock);
-        from = claim(c, &n);
+        from = claim_copy_bytes(c, &n);
         pthread_mutex_unlock(&c->lock);
         c->o.dev->copy(c->o.memory + at % a->room, from, n, c->stream);
         c->o.dev->stream_sync(c->stream);
@@ -215,7 +215,7 @@ void state_copy_start(struct state_copy *c, struct dev_stream *s)
     pthread_mutex_unlock(&c->lock);
 }
 
-void state_copy_settle(struct state_copy *c)
+void state_copy_wait(struct state_copy *c)
 {
     pthread_mutex_lock(&c->lock);
     while (c->copied < c->o.area.bytes)
@@ -224,7 +224,7 @@ void state_copy_settle(struct state_copy *c)
 }
 
 /* Set aside the rest of the shard up to `end`, after the work queued in s. */
-static void set_aside(struct state_copy *c, uint64_t end, struct dev_stream *s)
+static void set_aside_shard(struct state_copy *c, uint64_t end, struct dev_stream *s)
 {
     const struct dev_ops *dev = c->o.dev;
 
@@ -260,7 +260,7 @@ void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s)
     /* Data that the thread has claimed directly from the state must be copied first. */
     reading = c->claimed > c->aside_end ? min_u64(c->claimed, end) : 0;
     if (end > max_u64(c->claimed, c->aside_end))
-        set_aside(c, end, s);
+        set_aside_shard(c, end, s);
     while (c->copied < reading)
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);

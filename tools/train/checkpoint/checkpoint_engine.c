@@ -26,7 +26,7 @@ struct save_engine {
 /* ---- setup ---- */
 
 /* Open the mp_rank file that is the basis of every save. */
-static int open_mp(struct save_engine *g, const char *bytes, struct err *e)
+static int open_mp_template(struct save_engine *g, const char *bytes, struct err *e)
 {
     g->mp_bytes = xmalloc(g->set.mp_bytes + 1);
     memcpy(g->mp_bytes, bytes, g->set.mp_bytes);
@@ -53,7 +53,7 @@ struct save_engine *save_engine_new(const void *setup, size_t n, const void *are
     g->area = checkpoint_area_of(g->s, g->set.weights, g->set.memory_bytes);
     g->rank = topo_rank(g->set.topo, g->set.pp, g->set.dp, g->set.tp);
     free(blocks);
-    if (open_mp(g, p, e) == 0)
+    if (open_mp_template(g, p, e) == 0)
         g->share = ds_share_unpack(p + g->set.mp_bytes, (size_t)(end - p) - g->set.mp_bytes, e);
     if (g->share)
         return g;
@@ -84,7 +84,7 @@ struct save_writing {
  * Returns the index of the first of n values that is not finite, or -1. Each block is first tested as a whole with
  * vector code, whose cost is negligible compared with the CRC.
  */
-static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
+static int64_t find_not_finite_value(enum dtype t, const void *values, int64_t n)
 {
     enum { BLOCK = 1024 };
     const uint32_t *wide = values;
@@ -112,14 +112,15 @@ static int64_t first_not_finite(enum dtype t, const void *values, int64_t n)
  * Called by the executor with the bytes that it hashes. A state from which training cannot continue must not become
  * `latest`.
  */
-static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+static int save_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
+                         struct err *e)
 {
     struct save_writing *w = ctx;
     const struct stage *s = w->g->s;
     const struct ds_piece *p = it->user;
     const struct stage_param *param = &s->param[s->run[p->held].param];
     const enum dtype t = p->state == STATE_BF16 ? w->g->set.weights : DTYPE_F32;
-    const int64_t at = first_not_finite(t, bytes, (int64_t)(len / (uint64_t)dtype_size(t)));
+    const int64_t at = find_not_finite_value(t, bytes, (int64_t)(len / (uint64_t)dtype_size(t)));
     double value;
 
     if (at < 0)
@@ -136,32 +137,32 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
 
 /* ---- the other ranks of this (pp, tp) ---- */
 
-static int tell_done(void *ctx, const char *text, size_t n, struct err *e)
+static int post_done(void *ctx, const char *text, size_t n, struct err *e)
 {
-    return save_meeting_tell(ctx, "done", text, n, e);
+    return save_rendezvous_post(ctx, "done", text, n, e);
 }
 
 /*
  * Returns what data-parallel rank `dp` has published. The numbers of data-parallel ranks differ by multiples of the
  * number of tensor ranks.
  */
-static char *hear_done(void *ctx, int dp, struct err *e)
+static char *wait_for_done(void *ctx, int dp, struct err *e)
 {
-    struct save_meeting *m = ctx;
+    struct save_rendezvous *m = ctx;
 
-    return save_meeting_hear(m, "done", topo_rank(m->topo, m->rank / m->topo.tp / m->topo.dp, dp, m->rank % m->topo.tp),
-                             e);
+    return save_rendezvous_wait_for(m, "done",
+                                    topo_rank(m->topo, m->rank / m->topo.tp / m->topo.dp, dp, m->rank % m->topo.tp), e);
 }
 
 /* ---- one save ---- */
 
-static struct ds_save save_of(const struct save_engine *g, const struct checkpoint_now *now, struct save_meeting *m)
+static struct ds_save save_of(const struct save_engine *g, const struct checkpoint_now *now, struct save_rendezvous *m)
 {
     return (struct ds_save){
         .memory = g->memory, .bytes = g->area.room, .window = g->area.window < g->area.bytes ? g->area.window : 0,
         .now = { .opt_step = now->opt_step, .decay = now->decay, .no_decay = now->no_decay, .clip_grad = now->clip_grad,
                  .scaler = now->has_scaler ? &now->scaler : NULL, .overflow = now->overflow },
-        .meeting = { .tell = tell_done, .hear = hear_done, .ctx = m },
+        .rendezvous = { .tell = post_done, .hear = wait_for_done, .ctx = m },
     };
 }
 
@@ -209,11 +210,11 @@ static int write_windows(const struct save_engine *g, struct plan *plan, const s
     return rc;
 }
 
-static int write_share(struct save_engine *g, struct save_meeting *m, const struct save_feed *feed,
+static int write_share(struct save_engine *g, struct save_rendezvous *m, const struct save_feed *feed,
                        enum checkpoint_fault *fault, struct err *e)
 {
     struct save_writing w = { .g = g };
-    struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM, .look = look, .ctx = &w };
+    struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM, .look = save_on_bytes, .ctx = &w };
     struct files *files = files_new();
     struct plan *plan = plan_new(files);
     struct arena *a = arena_new(0);
@@ -247,40 +248,40 @@ uint64_t save_engine_disk_bytes(const struct save_engine *g)
     return sum + (g->set.dp == 0 ? align_up(g->set.mp_bytes + 4096, 4096) : 0);
 }
 
-static int publish(struct save_meeting *m, struct err *e)
+static int publish_sealed_save(struct save_rendezvous *m, struct err *e)
 {
     for (int r = 0; r < topo_world(m->topo); r++) {
-        char *text = save_meeting_hear(m, "sealed", r, e);
+        char *text = save_rendezvous_wait_for(m, "sealed", r, e);
 
         if (!text)
             return -1;
         free(text);
     }
-    return save_meeting_publish(m, e);
+    return save_rendezvous_publish(m, e);
 }
 
 int save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
                     enum checkpoint_fault *fault, struct err *e)
 {
-    struct save_meeting m;
+    struct save_rendezvous m;
     int rc;
 
     *fault = CHECKPOINT_FAILED;
-    save_meeting_open(&m, o, g->s->topo, g->rank, feed->gone, feed->ctx);
+    save_rendezvous_open(&m, o, g->s->topo, g->rank, feed->gone, feed->ctx);
     rc = write_share(g, &m, feed, fault, e);
     if (rc == 0)
-        rc = save_meeting_tell(&m, "sealed", "", 0, e);
+        rc = save_rendezvous_post(&m, "sealed", "", 0, e);
     if (rc == 0 && g->rank == 0)
-        rc = publish(&m, e);
+        rc = publish_sealed_save(&m, e);
     if (rc == 0) {
         *fault = CHECKPOINT_FINE;
     } else {
-        save_meeting_fail(&m, e);
+        save_rendezvous_fail(&m, e);
         if (m.echo && *fault == CHECKPOINT_FAILED)
             *fault = CHECKPOINT_ECHO;
         if (g->rank == 0)
-            save_meeting_discard(&m);
+            save_rendezvous_discard(&m);
     }
-    save_meeting_close(&m);
+    save_rendezvous_close(&m);
     return rc;
 }

@@ -51,8 +51,8 @@ struct save_setup {
 /* ---- checkpoint_template.c ---- */
 
 /* Build that message. `notes` receives what could not be carried over. */
-MUST_CHECK int checkpoint_carry(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
-                                struct err *e);
+MUST_CHECK int checkpoint_template_make(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
+                                        struct err *e);
 
 /* ---- checkpoint_engine.c ---- */
 
@@ -81,7 +81,7 @@ uint64_t save_engine_disk_bytes(const struct save_engine *g);
 
 /* ---- checkpoint_rendezvous.c ---- */
 
-struct save_meeting {
+struct save_rendezvous {
     const struct save_order *o;
     struct topology topo;
     int rank;
@@ -90,31 +90,31 @@ struct save_meeting {
     void *ctx;
     bool echo;                  /* abandoned because of another rank */
 };
-void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
-                       bool (*gone)(void *ctx), void *ctx);
-void save_meeting_close(struct save_meeting *m);
-MUST_CHECK int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n,
-                                 struct err *e);
+void save_rendezvous_open(struct save_rendezvous *m, const struct save_order *o, struct topology topo, int rank,
+                          bool (*gone)(void *ctx), void *ctx);
+void save_rendezvous_close(struct save_rendezvous *m);
+MUST_CHECK int save_rendezvous_post(const struct save_rendezvous *m, const char *word, const void *text, size_t n,
+                                    struct err *e);
 /*
  * Wait for the text that `rank` has published under `word` and return it. Returns NULL if another rank failed or was
  * lost. The caller frees it.
  */
-MUST_CHECK char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e);
+MUST_CHECK char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int rank, struct err *e);
 /*
  * Report to the other ranks that this rank cannot continue, because of `why`. If another rank caused the failure,
  * nothing is published and m->echo is set instead. Published reasons are therefore always original ones.
  */
-void save_meeting_fail(struct save_meeting *m, const struct err *why);
+void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why);
 /* Publish the checkpoint, on rank 0, when all files are complete. */
-MUST_CHECK int save_meeting_publish(const struct save_meeting *m, struct err *e);
+MUST_CHECK int save_rendezvous_publish(const struct save_rendezvous *m, struct err *e);
 /* Remove the folders of a save that failed, on rank 0. */
-void save_meeting_discard(const struct save_meeting *m);
+void save_rendezvous_discard(const struct save_rendezvous *m);
 /*
  * Remove a folder in which another process that has not noticed the end yet may be creating a file, or which it may
  * be renaming to its final name. Retries for two seconds. A .part folder is renamed to .gone.part first, so it is
  * either published completely or not at all. A folder that does not exist is fine; one that contains foreign files is
  * kept.
  */
-MUST_CHECK int save_meeting_remove(const char *path, enum replace_what what, struct err *e);
+MUST_CHECK int save_rendezvous_remove(const char *path, enum replace_what what, struct err *e);
 
 #endif

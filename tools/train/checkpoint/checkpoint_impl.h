@@ -31,7 +31,7 @@ struct checkpoint {
     int first_layer;            /* number of the first block in names: 3, or 2 in Microsoft's fork */
     bool accept_mismatch;
     /* for a source whose names had to be translated; all 0: it had canonical names */
-    struct hf_canonical names;
+    struct hf_gpt_naming names;
 };
 
 /*
@@ -51,7 +51,7 @@ const struct param *checkpoint_bare(const struct checkpoint *c);
  * Pass warnings on to `notes`. If there is an error, fail with the first one; its message states how to continue
  * despite the error, if that is possible.
  */
-MUST_CHECK int checkpoint_judge(const struct report *r, const char *path, struct report *notes, struct err *e);
+MUST_CHECK int checkpoint_check_findings(const struct report *r, const char *path, struct report *notes, struct err *e);
 
 /* ---- checkpoint_match.c ---- */
 
@@ -127,6 +127,6 @@ void state_copy_start(struct state_copy *c, struct dev_stream *s);
  */
 void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s);
 bool state_copy_waits(struct state_copy *c, int bucket);        /* returns true if a part of it is not copied yet */
-void state_copy_settle(struct state_copy *c);           /* waits until everything is copied */
+void state_copy_wait(struct state_copy *c);           /* waits until everything is copied */
 
 #endif

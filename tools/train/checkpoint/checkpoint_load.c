@@ -78,7 +78,7 @@ struct load {
 
 /* ---- items ---- */
 
-static void take_bytes(struct load *l, const struct fill *f, uint64_t at, const void *bytes, uint64_t len)
+static void store_loaded_bytes(struct load *l, const struct fill *f, uint64_t at, const void *bytes, uint64_t len)
 {
     const struct dev_ops *dev = l->o->dev;
     const char *from = bytes;
@@ -102,7 +102,8 @@ static void take_bytes(struct load *l, const struct fill *f, uint64_t at, const 
  * Store masters that are read also as weights, if there are no other weights: rounded, or in their type before
  * widening.
  */
-static void take_rounded(struct load *l, const struct plan_item *it, uint64_t at, const void *bytes, uint64_t len)
+static void store_rounded_weights(struct load *l, const struct plan_item *it, uint64_t at, const void *bytes,
+                                  uint64_t len)
 {
     const struct fill *f = it->user;
     const enum dtype type = plan_out_dtype(it), to = l->o->weights;
@@ -131,19 +132,20 @@ static char *gathering_room(struct load *l, struct turning *g)
 }
 
 /* Store some elements of columns, from byte `from` of the columns on. */
-static void take_columns(struct load *l, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len)
+static void store_transposed_columns(struct load *l, const struct plan_item *it, uint64_t from, const void *bytes,
+                                     uint64_t len)
 {
     const struct fill *f = it->user;
     const enum dtype type = plan_out_dtype(it);
     const uint64_t size = (uint64_t)dtype_size(type);
-    const struct turn_chunk c = { .at = (int64_t)(from / size), .n = (int64_t)(len / size), .bytes = bytes,
+    const struct transpose_chunk c = { .at = (int64_t)(from / size), .n = (int64_t)(len / size), .bytes = bytes,
                                   .type = type, .widen = f->widen != DTYPE_F32 };
 
-    turn_put(f->turn, &c, f->gathering ? gathering_room(l, f->gathering) : f->dst);
+    transpose_put(f->turn, &c, f->gathering ? gathering_room(l, f->gathering) : f->dst);
 }
 
 /* Copy a matrix to the device after its last columns have been read. */
-static int item_done(void *ctx, struct plan_item *it, struct err *e)
+static int load_item_done(void *ctx, struct plan_item *it, struct err *e)
 {
     struct load *l = ctx;
     const struct fill *f = it->user;
@@ -163,7 +165,8 @@ static int item_done(void *ctx, struct plan_item *it, struct err *e)
 }
 
 /* Called by the executor with the bytes that it would write. */
-static int look(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len, struct err *e)
+static int load_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
+                         struct err *e)
 {
     struct load *l = ctx;
     const struct fill *f = it->user;
@@ -174,17 +177,17 @@ static int look(void *ctx, const struct plan_item *it, uint64_t from, const void
         return 0;
     from -= plan_out_bytes(it, it->from);
     if (f->turn) {
-        take_columns(l, it, from, bytes, len);
+        store_transposed_columns(l, it, from, bytes, len);
         return 0;
     }
     if (f->rounded)
-        take_rounded(l, it, from, bytes, len);
+        store_rounded_weights(l, it, from, bytes, len);
     if (host && f->widen == DTYPE_F32) {
         memcpy(f->dst + from, bytes, len);
         return 0;
     }
     pthread_mutex_lock(&l->lock);
-    take_bytes(l, f, from, bytes, len);
+    store_loaded_bytes(l, f, from, bytes, len);
     pthread_mutex_unlock(&l->lock);
     return 0;
 }
@@ -201,7 +204,7 @@ struct want {
 };
 
 /* Add an item. `r` has the range of a map; the other fields of it are filled in here. */
-static struct plan_item *add_item(struct load *l, struct plan_range r, const struct want *w)
+static struct plan_item *add_load_item(struct load *l, struct plan_range r, const struct want *w)
 {
     struct fill *f = arena_alloc(l->arena, sizeof *f);
     struct plan_item *it;
@@ -235,7 +238,7 @@ static const struct tmap *slice_of(struct load *l, const struct want *w, int64_t
     return *columns;
 }
 
-static enum dtype type_of(const struct load *l, enum state st)
+static enum dtype loaded_state_dtype(const struct load *l, enum state st)
 {
     return st == STATE_BF16 ? l->o->weights : DTYPE_F32;
 }
@@ -255,39 +258,39 @@ static void set_types(struct plan_item *it, enum dtype to)
 }
 
 /* Request rows of a matrix that is stored as [in, out], where they are columns. */
-static void add_turned(struct load *l, const struct want *w)
+static void add_transposed_rows(struct load *l, const struct want *w)
 {
     const struct stage_param *p = &l->s->param[w->param];
     const int64_t tp = l->s->topo.tp, cut0 = p->split && p->merge == MERGE_CAT0;
     const uint64_t column = (uint64_t)dtype_size(w->map->dtype), row = (uint64_t)p->shape[0] * column;
-    const struct turn_slice slice = { .rows = p->slice[0], .in = p->slice[1], .whole = p->shape[0],
+    const struct transpose_slice slice = { .rows = p->slice[0], .in = p->slice[1], .whole = p->shape[0],
                                       .first = cut0 ? l->s->tp * p->slice[0] : 0,
                                       .heads = p->role == ROLE_QKV_W ? l->s->model.n_heads / tp : 0 };
     const struct tmap_part rank = { w->map, p->merge == MERGE_CAT1 ? (uint64_t)(l->s->tp * slice.in) * row : 0,
                                     (uint64_t)slice.in * row };
     const struct tmap *m = rank.len == w->map->len ? w->map : tmap_parts(l->arena, &rank, 1);
-    struct turn *t = arena_alloc(l->arena, TURN_MOST * sizeof *t);
-    const int n = turn_columns(&slice, w->from, w->n, t);
+    struct turn *t = arena_alloc(l->arena, TRANSPOSE_MOST * sizeof *t);
+    const int n = transpose_columns(&slice, w->from, w->n, t);
     struct turning *g = NULL;
 
     if (!dev_on_host(l->o->dev)) {
         g = arena_alloc(l->arena, sizeof *g);
-        *g = (struct turning){ .bytes = (uint64_t)(w->n * dtype_size(type_of(l, w->state))), .left = n };
+        *g = (struct turning){ .bytes = (uint64_t)(w->n * dtype_size(loaded_state_dtype(l, w->state))), .left = n };
     }
     for (int i = 0; i < n; i++) {
         const uint64_t from = (uint64_t)t[i].at * column, len = (uint64_t)t[i].cols * column;
         const struct tmap *part = t[i].cols == slice.whole ? m : tmap_slice_columns(l->arena, m, row, from, len);
-        struct plan_item *it = add_item(l, (struct plan_range){ .map = part, .len = part->len }, w);
+        struct plan_item *it = add_load_item(l, (struct plan_range){ .map = part, .len = part->len }, w);
 
         ((struct fill *)it->user)->turn = &t[i];
         ((struct fill *)it->user)->gathering = g;
-        set_types(it, type_of(l, w->state));
+        set_types(it, loaded_state_dtype(l, w->state));
     }
 }
 
-static bool is_turned(const struct load *l, int param)
+static bool is_transposed_param(const struct load *l, int param)
 {
-    return l->c->names.turned && l->c->names.turned[l->from[param] - l->c->src->param];
+    return l->c->names.transposed && l->c->names.transposed[l->from[param] - l->c->src->param];
 }
 
 static void add_want(struct load *l, const struct want *w)
@@ -297,8 +300,8 @@ static void add_want(struct load *l, const struct want *w)
     int64_t first, have, n = w->n;
     struct plan_range part;
 
-    if (is_turned(l, w->param)) {
-        add_turned(l, w);
+    if (is_transposed_param(l, w->param)) {
+        add_transposed_rows(l, w);
         return;
     }
     m = slice_of(l, w, &first);
@@ -307,35 +310,35 @@ static void add_want(struct load *l, const struct want *w)
     if (n <= 0)                         /* vocabulary rows after the source's last row stay zero */
         return;
     part = (struct plan_range){ .map = m, .from = (uint64_t)(first + w->from) * size, .len = (uint64_t)n * size };
-    set_types(add_item(l, part, w), type_of(l, w->state));
+    set_types(add_load_item(l, part, w), loaded_state_dtype(l, w->state));
 }
 
 /* ---- choosing the bytes ---- */
 
-static bool is_moment(enum state st)
+static bool is_moment_state(enum state st)
 {
     return st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
 }
 
 /* Returns the source's map for a state of a parameter's copy on this stage; NULL: the state is zero. */
-static const struct tmap *map_of(const struct load *l, int param, enum state st)
+static const struct tmap *find_loaded_map(const struct load *l, int param, enum state st)
 {
     const struct stage_param *p = &l->s->param[param];
     const struct param *q = l->from[param];
 
-    if (is_moment(st) && l->o->no_optim)
+    if (is_moment_state(st) && l->o->no_optim)
         return NULL;
     if (p->untrained && q->tied[STATE_FP32])
         return q->tied[st];
-    if (p->untrained && is_moment(st))
+    if (p->untrained && is_moment_state(st))
         return NULL;
-    return q->state[st] || is_moment(st) ? q->state[st] : q->state[STATE_BF16];
+    return q->state[st] || is_moment_state(st) ? q->state[st] : q->state[STATE_BF16];
 }
 
 /* Returns the map for the weights: the layer files if they can be used unchanged, else the masters. */
-static const struct tmap *weights_of(const struct load *l, int param)
+static const struct tmap *find_weights_map(const struct load *l, int param)
 {
-    const struct tmap *w = l->from[param]->state[STATE_BF16], *master = map_of(l, param, STATE_FP32);
+    const struct tmap *w = l->from[param]->state[STATE_BF16], *master = find_loaded_map(l, param, STATE_FP32);
 
     if (w && !(l->s->param[param].untrained && master != w) &&
         (master == w || (w->dtype == l->o->weights && !l->disagree[param])))
@@ -360,13 +363,14 @@ static char *weights_at(const struct load *l, const struct stage_run *r)
 /* Returns true if the weights are computed from the masters, which are read anyway. */
 static bool come_along(const struct load *l, int param, int dp)
 {
-    return plans_for(l, dp) && !is_turned(l, param) && weights_of(l, param) == map_of(l, param, STATE_FP32);
+    return plans_for(l, dp) && !is_transposed_param(l, param) &&
+           find_weights_map(l, param) == find_loaded_map(l, param, STATE_FP32);
 }
 
 /* Request weights. This rank needs all of them; if the reading is shared, it reads its own part. */
-static void add_weights(struct load *l, const struct stage_run *r, int dp)
+static void add_wanted_weights(struct load *l, const struct stage_run *r, int dp)
 {
-    const struct want w = { .param = r->param, .dp = dp, .state = STATE_BF16, .map = weights_of(l, r->param),
+    const struct want w = { .param = r->param, .dp = dp, .state = STATE_BF16, .map = find_weights_map(l, r->param),
                             .from = r->from, .n = r->n, .dst = weights_at(l, r) };
 
     if (!come_along(l, r->param, dp))
@@ -379,7 +383,7 @@ static void add_shard(struct load *l, const struct stage_run *r, int dp)
 
     for (int st = STATE_FP32; st < STATE_N; st++) {
         const struct want w = { .param = r->param, .dp = dp, .state = (enum state)st,
-                                .map = map_of(l, r->param, (enum state)st), .from = r->from, .n = r->n,
+                                .map = find_loaded_map(l, r->param, (enum state)st), .from = r->from, .n = r->n,
                                 .dst = buf[st] + (uint64_t)r->shard_at * sizeof(float),
                                 .rounded = st == STATE_FP32 && come_along(l, r->param, dp) ? weights_at(l, r) : NULL };
 
@@ -413,7 +417,7 @@ static void add_tied_check(struct load *l, const struct stage_run *r, int dp)
             const struct plan_range part = { .map = m, .from = (uint64_t)(first + w.from) * sizeof(float),
                                              .len = (uint64_t)have * sizeof(float) };
 
-            item[side] = add_item(l, part, &w)->number;
+            item[side] = add_load_item(l, part, &w)->number;
         }
         ARRAY_ROOM(l->pair, l->cap_pairs, l->n_pairs + 1);
         l->pair[l->n_pairs++] = (struct pair){ item[0], item[1] };
@@ -437,7 +441,7 @@ static void report_tied(struct load *l)
 /* ---- running a plan ---- */
 
 /* Read the rest of a record for its CRC only if that is inexpensive. The ranks take the rests in turn. */
-static void deal_rests(const struct load *l)
+static void distribute_record_rests(const struct load *l)
 {
     int n = 0;
 
@@ -455,14 +459,17 @@ static void deal_rests(const struct load *l)
 
 static int run_own(struct load *l, struct err *e)
 {
-    struct exec_opts x = { .threads = l->o->threads > 0 ? l->o->threads : DEFAULT_THREADS, .look = look, .ctx = l,
-                           .item_done = item_done,
-                           .mem_bytes = l->o->mem_bytes ? l->o->mem_bytes : DEFAULT_MEM, .stopped = l->o->stopped };
+    struct exec_opts x = { .threads = l->o->threads > 0 ? l->o->threads : DEFAULT_THREADS,
+                           .look = load_on_bytes,
+                           .ctx = l,
+                           .item_done = load_item_done,
+                           .mem_bytes = l->o->mem_bytes ? l->o->mem_bytes : DEFAULT_MEM,
+                           .stopped = l->o->stopped };
     struct exec_stats st = {0};
     int rc;
 
     plan_close(l->plan);
-    deal_rests(l);
+    distribute_record_rests(l);
     rc = exec_run(l->plan, &x, &st, e);
     l->out->read_bytes += st.read_bytes;
     return rc;
@@ -472,7 +479,7 @@ static int run_own(struct load *l, struct err *e)
  * Run the plan if rc is 0. *on is set to true if all ranks that share the reading succeeded and the data is correct.
  * If *on is false and the result is 0, another rank failed, and will report why.
  */
-static int run_plan(struct load *l, int rc, bool *on, struct err *e)
+static int run_load_plan(struct load *l, int rc, bool *on, struct err *e)
 {
     if (rc == 0)
         rc = run_own(l, e);
@@ -506,22 +513,22 @@ static void plan_replicas(struct load *l)
             const struct want w = { .param = i, .dp = n % l->s->topo.dp, .state = (enum state)st };
             const struct tmap *m = l->from[i]->state[st];
 
-            if (!m || m->op != TMAP_REPLICAS || m->n_slices < 2 || (is_moment((enum state)st) && l->o->no_optim))
+            if (!m || m->op != TMAP_REPLICAS || m->n_slices < 2 || (is_moment_state((enum state)st) && l->o->no_optim))
                 continue;
             /* even with REPLICAS_FAIL, all are counted first */
-            add_item(l, (struct plan_range){ .map = m, .len = m->len }, &w)->policy = REPLICAS_FIRST;
+            add_load_item(l, (struct plan_range){ .map = m, .len = m->len }, &w)->policy = REPLICAS_FIRST;
             n++;
         }
 }
 
-/* First plan: find copies that disagree. rc and *on as in run_plan(). */
+/* First plan: find copies that disagree. rc and *on as in run_load_plan(). */
 static int find_drift(struct load *l, int rc, bool *on, struct err *e)
 {
     bool (*drifted)[STATE_N] = xcalloc((size_t)l->s->n_params, sizeof *drifted);
 
     if (rc == 0)
         plan_replicas(l);
-    rc = run_plan(l, rc, on, e);
+    rc = run_load_plan(l, rc, on, e);
     for (int i = 0; *on && i < plan_n(l->plan); i++) {
         const struct plan_item *it = plan_item(l->plan, i);
         const struct fill *f = it->user;
@@ -535,7 +542,7 @@ static int find_drift(struct load *l, int rc, bool *on, struct err *e)
         rc = load_share_any(&l->share, drifted[0], l->s->n_params * STATE_N, e);
     for (int i = 0; *on && i < l->s->n_params; i++)
         for (int st = 0; st < STATE_N; st++) {
-            l->disagree[i] = l->disagree[i] || (drifted[i][st] && !is_moment((enum state)st));
+            l->disagree[i] = l->disagree[i] || (drifted[i][st] && !is_moment_state((enum state)st));
             l->out->n_drifted += drifted[i][st];
         }
     if (*on && rc == 0)
@@ -557,7 +564,7 @@ static int fill_all(struct load *l, bool *on, struct err *e)
     l->plan = plan_new(l->c->src->files);
     for (int d = 0; d < n; d++)
         for (int k = 0; k < n_runs[d]; k++)
-            add_weights(l, &run[d][k], d);
+            add_wanted_weights(l, &run[d][k], d);
     for (int d = 0; d < n; d++)
         for (int k = 0; k < n_runs[d] && plans_for(l, d); k++)
             add_shard(l, &run[d][k], d);
@@ -566,7 +573,7 @@ static int fill_all(struct load *l, bool *on, struct err *e)
             add_tied_check(l, &run[d][k], d);
     free(run);
     free(n_runs);
-    rc = run_plan(l, 0, on, e);
+    rc = run_load_plan(l, 0, on, e);
     if (*on)
         report_tied(l);
     return rc;

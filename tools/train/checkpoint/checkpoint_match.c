@@ -24,7 +24,7 @@ static int wrong_shape(const struct matching *l, const struct stage_param *p, co
     return -1;
 }
 
-static int check_vocab(const struct matching *l, int64_t rows, int64_t have, struct err *e)
+static int match_vocab_rows(const struct matching *l, int64_t rows, int64_t have, struct err *e)
 {
     int64_t V0 = l->c->info.model.vocab_tokens;
 
@@ -61,7 +61,7 @@ static int match(const struct matching *l, int i, struct err *e)
         (p->ndim > 1 && q->shape[1] != p->shape[1]))
         return wrong_shape(l, p, q, e);
     l->from[i] = q;
-    return vocab && !p->tied_copy ? check_vocab(l, p->shape[0], q->shape[0], e) : 0;
+    return vocab && !p->tied_copy ? match_vocab_rows(l, p->shape[0], q->shape[0], e) : 0;
 }
 
 int checkpoint_match(struct checkpoint *of, const struct stage *s, const struct checkpoint_load_opts *o,

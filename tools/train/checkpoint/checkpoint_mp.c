@@ -27,7 +27,7 @@ static void renew_own(struct arena *a, struct pk *root, const struct checkpoint_
         pk_set_str(a, root, "ds_version", pk_str(a, o->ds_version));
     if (o->no_rng)
         rng_states_remove(root);
-    else if (o->fresh_rng || !pk_get(root, "torch_rng_state"))
+    else if (o->new_rng || !pk_get(root, "torch_rng_state"))
         rng_states_set(a, root, &(struct rng_states){ .seed = o->seed, .pp = o->stage->pp, .tp = o->stage->tp });
 }
 

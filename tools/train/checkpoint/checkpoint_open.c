@@ -24,7 +24,7 @@
  * Returns the names of the tags in a folder, such as "a, b" (only the first few). *n receives their number.
  * Unfinished ones are ignored. The caller frees the result.
  */
-static char *list_tags(const char *dir, int *n)
+static char *list_tag_names(const char *dir, int *n)
 {
     DIR *d = opendir(dir);
     const struct dirent *ent;
@@ -83,8 +83,10 @@ static bool is_after_latest(const char *dir)
 {
     char *next = path_join(dir, "latest.next"), *latest = path_join(dir, "latest");
     struct stat a, b;
-    bool yes = stat(latest, &b) < 0 || (stat(next, &a) == 0 && (a.st_mtim.tv_sec > b.st_mtim.tv_sec ||
-               (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec >= b.st_mtim.tv_nsec)));
+    bool yes =
+        stat(latest, &b) < 0 ||
+        (stat(next, &a) == 0 && (a.st_mtim.tv_sec > b.st_mtim.tv_sec ||
+                                 (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec >= b.st_mtim.tv_nsec)));
 
     free(next);
     free(latest);
@@ -93,7 +95,7 @@ static bool is_after_latest(const char *dir)
 
 /* ---- --universal-checkpoint ---- */
 
-static bool is_newer(const char *dir, const char *latest, const char *universal)
+static bool is_latest_newer(const char *dir, const char *latest, const char *universal)
 {
     char *a = path_join(dir, "latest"), *b = path_join(dir, "latest_universal");
     int64_t x = checkpoint_tag_number(latest), y = checkpoint_tag_number(universal);
@@ -118,7 +120,7 @@ static char *universal_tag(const struct checkpoint_from *from, struct err *e)
                  "checkpoint with ds2universal, or leave the option out (any topology loads without it)");
     if (tag && !from->force)
         latest = checkpoint_pointer(from->dir, "latest", e);
-    if (latest && is_newer(from->dir, latest, tag)) {
+    if (latest && is_latest_newer(from->dir, latest, tag)) {
         err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: 'latest' (%s) is newer than 'latest_universal' "
                  "(%s); leave the option out to go on from %s, or force it to go back to %s", latest, tag, latest, tag);
     }
@@ -148,7 +150,7 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
     free(found);
     if (tag)
         return tag;
-    found = list_tags(dir, &n);
+    found = list_tag_names(dir, &n);
     if (n)
         err_data(e, dir, ERR_NO_BYTE, "holds %s but no file 'latest': write the name of the one to go on from into it, "
                  "or give --load %s/NAME; to begin from scratch use another folder", found, dir);
@@ -169,7 +171,7 @@ static bool is_megatrons(const char *dir)
 }
 
 /* Returns the path to open, or NULL without an error if there is no checkpoint. */
-static char *choose(const struct checkpoint_from *from, struct report *notes, struct err *e)
+static char *choose_checkpoint_path(const struct checkpoint_from *from, struct report *notes, struct err *e)
 {
     struct stat st;
     char *tag, *path;
@@ -239,7 +241,7 @@ const struct param *checkpoint_bare(const struct checkpoint *c)
 
 /* ---- reading the contents ---- */
 
-static double number(const struct pk *v, double otherwise)
+static double pickled_number(const struct pk *v, double otherwise)
 {
     double x;
 
@@ -254,7 +256,7 @@ static int64_t whole(const struct pk *v, int64_t otherwise)
 }
 
 /* Returns the tree of any mp_rank file, for entries that are the same in all of them. */
-static const struct pk *mp_root(const struct source *s)
+static const struct pk *first_mp_root(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++)
         if (str_starts(s->file[i].name, "mp_rank_") && s->file[i].pt)
@@ -271,8 +273,8 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
      * not rules that the options must agree with.
      */
     c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && whole(pk_get(d, "decay_steps"), 0) > 0;
-    c->max_lr = number(pk_get(d, "max_lr"), 0);
-    c->min_lr = number(pk_get(d, "min_lr"), 0);
+    c->max_lr = pickled_number(pk_get(d, "max_lr"), 0);
+    c->min_lr = pickled_number(pk_get(d, "min_lr"), 0);
     c->warmup_steps = whole(pk_get(d, "warmup_steps"), 0);
     c->num_steps = whole(pk_get(d, "num_steps"), 0);
     c->decay_steps = whole(pk_get(d, "decay_steps"), 0);
@@ -281,7 +283,7 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
     snprintf(c->decay_style, sizeof c->decay_style, "%s", style ? style : "");
 }
 
-static void read_groups(struct checkpoint_info *c, const struct run_state *r)
+static void read_group_settings(struct checkpoint_info *c, const struct run_state *r)
 {
     uint32_t n = 0, n_betas;
     struct pk **group = pk_items(r->param_groups, &n);
@@ -291,14 +293,14 @@ static void read_groups(struct checkpoint_info *c, const struct run_state *r)
         struct pk **beta = pk_items(pk_get(group[g], "betas"), &n_betas);
 
         c->group[c->n_groups++] = (struct ds_settings){
-            .lr = number(pk_get(group[g], "lr"), 0), .eps = number(pk_get(group[g], "eps"), 1e-8),
-            .beta1 = beta && n_betas == 2 ? number(beta[0], 0.9) : 0.9,
-            .beta2 = beta && n_betas == 2 ? number(beta[1], 0.999) : 0.999,
-            .weight_decay = number(pk_get(group[g], "weight_decay"), 0),
+            .lr = pickled_number(pk_get(group[g], "lr"), 0), .eps = pickled_number(pk_get(group[g], "eps"), 1e-8),
+            .beta1 = beta && n_betas == 2 ? pickled_number(beta[0], 0.9) : 0.9,
+            .beta2 = beta && n_betas == 2 ? pickled_number(beta[1], 0.999) : 0.999,
+            .weight_decay = pickled_number(pk_get(group[g], "weight_decay"), 0),
         };
     }
     c->has_clip_grad = pk_get(r->optimizer, "clip_grad") != NULL;
-    c->clip_grad = number(pk_get(r->optimizer, "clip_grad"), 0);
+    c->clip_grad = pickled_number(pk_get(r->optimizer, "clip_grad"), 0);
 }
 
 static bool is_role(const char *name, enum role r)
@@ -310,7 +312,7 @@ static bool is_role(const char *name, enum role r)
 }
 
 /* Returns the number of blocks that a stage lists. *norm is set to whether it lists the final LayerNorm. */
-static int count_blocks(const struct source *s, int pp, bool *norm)
+static int count_stage_blocks(const struct source *s, int pp, bool *norm)
 {
     const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
     /* discarded, because the open has already reported errors in this file */
@@ -331,7 +333,7 @@ static int count_blocks(const struct source *s, int pp, bool *norm)
 }
 
 /* Read the number of blocks of each stage from the lists in the mp_rank files. */
-static void read_blocks(struct checkpoint *c)
+static void read_stage_blocks(struct checkpoint *c)
 {
     const struct source *s = c->src;
     int *blocks = arena_alloc(c->arena, ((size_t)s->topo.pp + 1) * sizeof *blocks), norm = -1;
@@ -339,7 +341,7 @@ static void read_blocks(struct checkpoint *c)
     for (int pp = 0; pp < s->topo.pp; pp++) {
         bool here;
 
-        blocks[pp] = count_blocks(s, pp, &here);
+        blocks[pp] = count_stage_blocks(s, pp, &here);
         norm = here ? pp : norm;
     }
     /*
@@ -353,7 +355,7 @@ static void read_blocks(struct checkpoint *c)
     c->info.blocks = blocks;
 }
 
-static void read_states(struct checkpoint_info *c, const struct source *s)
+static void read_saved_states(struct checkpoint_info *c, const struct source *s)
 {
     const struct pk *params_dtype = pk_get(s->run.args, "params_dtype");
 
@@ -391,7 +393,7 @@ static void decaying_first(struct checkpoint_info *c)
 static void fill_info(struct checkpoint *c)
 {
     const struct source *s = c->src;
-    const struct pk *root = mp_root(s), *args = s->run.args;
+    const struct pk *root = first_mp_root(s), *args = s->run.args;
     struct checkpoint_info *i = &c->info;
 
     i->path = s->path;
@@ -406,28 +408,28 @@ static void fill_info(struct checkpoint *c)
     i->skipped_train_samples = whole(pk_get(args, "skipped_train_samples"), 0);
     i->skipped_train_iteration = whole(pk_get(args, "skipped_train_iteration"), 0);
     i->skipped_steps = whole(pk_get(root, "skipped_steps"), 0);
-    i->gigaflos = number(pk_get(args, "gigaflos_no_embeds"), 0);
+    i->gigaflos = pickled_number(pk_get(args, "gigaflos_no_embeds"), 0);
     i->args = args;
     i->epsilon = c->names.epsilon;
     i->ds_version = s->run.ds_version;
     i->has_rng = pk_get(root, "torch_rng_state") != NULL;
     read_schedule(&i->schedule, pk_get(root, "lr_scheduler"));
-    read_groups(i, &s->run);
+    read_group_settings(i, &s->run);
     i->zero_stage_1 = s->zero_stage_1;
     i->has_scaler = loss_scale_read(&i->scaler, pk_get(s->run.optimizer, "loss_scaler"));
     i->overflow = whole(pk_get(s->run.optimizer, "overflow"), 0) != 0;
-    read_states(i, s);
+    read_saved_states(i, s);
     if (c->names.names) {
         i->weights = s->zero_stage ? s->weights : i->weights;
         i->has_scaler = i->has_scaler && i->weights == DTYPE_F16;
         decaying_first(i);
     } else {
-        read_blocks(c);
+        read_stage_blocks(c);
     }
 }
 
 /* Refuse checkpoints from which training cannot continue. */
-static int check_kind(const struct checkpoint *c, struct err *e)
+static int check_trainable(const struct checkpoint *c, struct err *e)
 {
     const struct source *s = c->src;
     const char *position = s->config.position;
@@ -459,9 +461,9 @@ static int bring_names(struct checkpoint *c, const struct checkpoint_from *from,
 
     if (source_one_model(s, e) < 0)
         return -1;
-    if (!hf_canonical_needed(s))
+    if (!gpt_names_are_needed(s))
         return 0;
-    if (hf_canonical_make(s, from->heads, &c->names, e) < 0)
+    if (gpt_names_apply(s, from->heads, &c->names, e) < 0)
         return -1;
     if (s->run.consumed_samples < 0)    /* its iterations count another trainer's batches */
         s->run.iteration = 0;
@@ -476,7 +478,7 @@ static int bring_names(struct checkpoint *c, const struct checkpoint_from *from,
 char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e)
 {
     struct report *notes = report_new();
-    char *path = choose(from, notes, e);
+    char *path = choose_checkpoint_path(from, notes, e);
 
     report_free(notes);
     return path;
@@ -495,7 +497,7 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
 {
     struct source_opts so = { .threads = from->threads, .accept_mismatch = from->accept_mismatch, .model = from->model,
                               .hf = true };
-    char *path = choose(from, notes, e);
+    char *path = choose_checkpoint_path(from, notes, e);
     struct report *found = report_new();
     struct checkpoint *c = NULL;
     int rc = -1;
@@ -514,10 +516,10 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c->src = source_open(path, &so, found, e);
     if (c->src && !from->accept_mismatch)
         manifest_give_crcs(c->src);             /* on all ranks, because their plans must be the same */
-    if (!c->src || checkpoint_judge(found, c->src->path, notes, e) < 0 || bring_names(c, from, notes, e) < 0)
+    if (!c->src || checkpoint_check_findings(found, c->src->path, notes, e) < 0 || bring_names(c, from, notes, e) < 0)
         goto out;
     c->first_layer = lowest_layer(c->src);
-    if (check_kind(c, e) < 0)
+    if (check_trainable(c, e) < 0)
         goto out;
     fill_info(c);
     c->accept_mismatch = from->accept_mismatch;

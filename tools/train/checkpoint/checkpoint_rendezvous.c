@@ -16,30 +16,30 @@
 
 enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
 
-void save_meeting_open(struct save_meeting *m, const struct save_order *o, struct topology topo, int rank,
-                       bool (*gone)(void *ctx), void *ctx)
+void save_rendezvous_open(struct save_rendezvous *m, const struct save_order *o, struct topology topo, int rank,
+                          bool (*gone)(void *ctx), void *ctx)
 {
-    *m = (struct save_meeting){ .o = o, .rank = rank, .topo = topo, .gone = gone, .ctx = ctx };
+    *m = (struct save_rendezvous){ .o = o, .rank = rank, .topo = topo, .gone = gone, .ctx = ctx };
     m->part = path_join(o->dir, o->part);
     m->job = str_fmt("%s.job", m->part);
 }
 
-void save_meeting_close(struct save_meeting *m)
+void save_rendezvous_close(struct save_rendezvous *m)
 {
     free(m->part);
     free(m->job);
 }
 
-static char *told_path(const struct save_meeting *m, const char *word, int rank)
+static char *posted_text_path(const struct save_rendezvous *m, const char *word, int rank)
 {
     return str_fmt("%s/%s.%d", m->job, word, rank);
 }
 
 /* Publish a text atomically, like file_replace(). It is not needed after a crash, so nothing is synced. */
-int save_meeting_tell(const struct save_meeting *m, const char *word, const void *text, size_t n, struct err *e)
+int save_rendezvous_post(const struct save_rendezvous *m, const char *word, const void *text, size_t n, struct err *e)
 {
     /* If this process is killed here, replace.c recognizes the name as that of an unfinished file. */
-    char *path = told_path(m, word, m->rank), *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
+    char *path = posted_text_path(m, word, m->rank), *tmp = str_fmt("%s.%ld.part", path, (long)getpid());
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), rc = -1;
 
     if (fd >= 0 && write_all_at(fd, text, n, 0) == 0 && rename(tmp, path) == 0)
@@ -55,7 +55,7 @@ int save_meeting_tell(const struct save_meeting *m, const char *word, const void
     return rc;
 }
 
-static bool exists(const char *path)
+static bool is_path_existing(const char *path)
 {
     struct stat st;
 
@@ -63,7 +63,7 @@ static bool exists(const char *path)
 }
 
 /* Returns true and sets *e if another rank has published a failure, or the folders of the save have been removed. */
-static bool hear_failure(struct save_meeting *m, struct err *e)
+static bool recv_posted_failure(struct save_rendezvous *m, struct err *e)
 {
     DIR *d = opendir(m->job);
     const struct dirent *ent;
@@ -84,14 +84,14 @@ static bool hear_failure(struct save_meeting *m, struct err *e)
         }
     if (d)
         closedir(d);
-    if (!m->echo && (!d || !exists(m->part))) {
+    if (!m->echo && (!d || !is_path_existing(m->part))) {
         err_data(e, m->part, ERR_NO_BYTE, "the save was given up by another rank, or removed by another run");
         m->echo = true;
     }
     return m->echo;
 }
 
-void save_meeting_fail(struct save_meeting *m, const struct err *why)
+void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why)
 {
     struct err heard = {0}, ignored = {0};
 
@@ -99,23 +99,23 @@ void save_meeting_fail(struct save_meeting *m, const struct err *why)
      * If another rank has abandoned the save, its files disappear while this rank uses them. The resulting error is
      * not an original reason.
      */
-    if (!m->echo && hear_failure(m, &heard))
+    if (!m->echo && recv_posted_failure(m, &heard))
         return;
     /* A full disk usually still has space for an empty file. */
-    if (!m->echo && save_meeting_tell(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
-        save_meeting_tell(m, "failed", "", 0, &ignored) < 0)
-        save_meeting_discard(m);
+    if (!m->echo && save_rendezvous_post(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
+        save_rendezvous_post(m, "failed", "", 0, &ignored) < 0)
+        save_rendezvous_discard(m);
 }
 
-char *save_meeting_hear(struct save_meeting *m, const char *word, int rank, struct err *e)
+char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int rank, struct err *e)
 {
-    char *path = told_path(m, word, rank), *text = NULL;
+    char *path = posted_text_path(m, word, rank), *text = NULL;
     useconds_t step = WAIT_FIRST_US;
     double orphan_s = -1;               /* when the end of the trainer was noticed; negative: it is running */
     uint64_t n;
 
-    while (!exists(path)) {
-        if (hear_failure(m, e))
+    while (!is_path_existing(path)) {
+        if (recv_posted_failure(m, e))
             goto out;
         if (orphan_s < 0 && m->gone(m->ctx))
             orphan_s = clock_s();
@@ -134,7 +134,7 @@ out:
 }
 
 /* Write `latest.next`. With it, a run that starts after a kill can see that the rename below has happened. */
-static int announce(const struct save_meeting *m, const char *next, struct err *e)
+static int announce(const struct save_rendezvous *m, const char *next, struct err *e)
 {
     char *text = str_fmt("%s\n%s", m->o->tag, m->o->part);
     int rc = file_replace(next, text, strlen(text), e);
@@ -143,7 +143,7 @@ static int announce(const struct save_meeting *m, const char *next, struct err *
     return rc;
 }
 
-int save_meeting_publish(const struct save_meeting *m, struct err *e)
+int save_rendezvous_publish(const struct save_rendezvous *m, struct err *e)
 {
     char *next = path_join(m->o->dir, "latest.next"), *latest = path_join(m->o->dir, "latest");
     struct staging s = { .out = path_join(m->o->dir, m->o->tag), .part = m->part, .job = m->job, .lock_fd = -1,
@@ -155,7 +155,7 @@ int save_meeting_publish(const struct save_meeting *m, struct err *e)
     if (rc == 0)
         rc = file_replace(latest, m->o->tag, strlen(m->o->tag), e);
     /* If the folder still has its old name, the file latest.next has no effect. */
-    if (rc == 0 || exists(m->part))
+    if (rc == 0 || is_path_existing(m->part))
         unlink(next);
     free(s.kept);                       /* the trainer has reported it */
     free(s.out);
@@ -178,7 +178,7 @@ static char *gone_name(const char *path)
 
 static int remove_once(const char *path, const char *gone, enum replace_what what, struct err *e)
 {
-    if (exists(path)) {
+    if (is_path_existing(path)) {
         if (replace_check(path, what, e) < 0)
             return -1;
         /* If a writer has renamed it already, the folder is a checkpoint now and ENOENT is no error. */
@@ -187,10 +187,10 @@ static int remove_once(const char *path, const char *gone, enum replace_what wha
             return -1;
         }
     }
-    return exists(gone) ? replace_remove(gone, what, e) : 0;
+    return is_path_existing(gone) ? replace_remove(gone, what, e) : 0;
 }
 
-int save_meeting_remove(const char *path, enum replace_what what, struct err *e)
+int save_rendezvous_remove(const char *path, enum replace_what what, struct err *e)
 {
     const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
     struct err why = {0};
@@ -211,11 +211,11 @@ int save_meeting_remove(const char *path, enum replace_what what, struct err *e)
     return rc;
 }
 
-void save_meeting_discard(const struct save_meeting *m)
+void save_rendezvous_discard(const struct save_rendezvous *m)
 {
     struct err ignored = {0};
 
     /* Folders that cannot be removed have names that the next save removes. */
-    if (save_meeting_remove(m->job, REPLACE_JOB, &ignored) == 0)
-        (void)!save_meeting_remove(m->part, REPLACE_PART, &ignored);
+    if (save_rendezvous_remove(m->job, REPLACE_JOB, &ignored) == 0)
+        (void)!save_rendezvous_remove(m->part, REPLACE_PART, &ignored);
 }

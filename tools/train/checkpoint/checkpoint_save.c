@@ -33,7 +33,7 @@ struct checkpoint_saver {
     char *job;                  /* the folder through which the writers of the current save communicate, or NULL */
     struct checkpoint_saved last;       /* the outcome of the last save, as seen by this rank */
     bool polled;                /* poll has returned it */
-    enum { TOLD_NOTHING, TOLD_GOOD, TOLD_BAD } told;    /* the outcome that poll or wait has reported */
+    enum { REPORTED_NOTHING, REPORTED_GOOD, REPORTED_BAD } told;    /* the outcome that poll or wait has reported */
     char differs[112];          /* the first replica that differs in the last check; "": none */
 };
 
@@ -125,7 +125,7 @@ static int hash_replicas(const struct checkpoint_saver *v, uint32_t *crc, struct
 }
 
 /* Find the first replica that differs; the result is the same on every rank of the group. */
-static int compare_replicas(struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
+static int compare_replica_hashes(struct checkpoint_saver *v, const uint32_t *all, int n, int ranks, struct err *e)
 {
     const struct stage *s = v->o.stage;
     int n_differ = 0, first = -1, who = -1;
@@ -149,7 +149,7 @@ static int compare_replicas(struct checkpoint_saver *v, const uint32_t *all, int
     return -1;
 }
 
-static int check_replicas(struct checkpoint_saver *v, struct err *e)
+static int check_saver_replicas(struct checkpoint_saver *v, struct err *e)
 {
     int n = v->o.stage->n_params * STATE_N, ranks = v->o.tp ? comm_size(v->o.tp) : 1, rc;
     uint32_t *mine, *all;
@@ -163,7 +163,7 @@ static int check_replicas(struct checkpoint_saver *v, struct err *e)
     if (rc == 0)
         rc = comm_host_all_gather(v->o.tp, mine, all, (size_t)n * sizeof *mine, e);
     if (rc == 0)
-        rc = compare_replicas(v, all, n, ranks, e);
+        rc = compare_replica_hashes(v, all, n, ranks, e);
     free(mine);
     free(all);
     return rc;
@@ -214,7 +214,7 @@ enum {
  * Allocate as much of the device's memory as is available in one piece. The optimizer waits for data that does not
  * fit.
  */
-static uint64_t take_aside(struct checkpoint_saver *v)
+static uint64_t allocate_aside_memory(struct checkpoint_saver *v)
 {
     uint64_t room = align_down(min_u64(v->o.aside_bytes, v->area.bytes), ASIDE_UNIT);
     struct err ignored = {0};
@@ -243,7 +243,7 @@ static int make_area(struct checkpoint_saver *v, struct report *notes, struct er
         report_add(notes, SEV_WARNING, "unpinned", v->o.dir, ERR_NO_BYTE, NULL, "saves will be slower: %s", why.msg);
     if (v->o.tp && comm_size(v->o.tp) > 1 && !(v->replicas = dev->alloc_host(for_replicas(v, NULL, NULL), e)))
         return -1;
-    o.aside_room = take_aside(v);
+    o.aside_room = allocate_aside_memory(v);
     o.aside = v->aside;
     v->copy = state_copy_new(&o, e);
     return v->copy ? 0 : -1;
@@ -260,7 +260,7 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
     v->last = none;
     v->area = checkpoint_area_of(o->stage, o->weights, o->memory_bytes);
     v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
-    if (checkpoint_carry(o, &msg, notes, e) < 0)
+    if (checkpoint_template_make(o, &msg, notes, e) < 0)
         goto out;
     v->o.from = NULL;                   /* the checkpoint and the arguments are not needed any more */
     v->o.args = NULL;
@@ -311,11 +311,12 @@ uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)
 
 /* ---- results ---- */
 
-static void take_result(struct checkpoint_saver *v, enum checkpoint_fault fault, double wall_s, const struct err *why)
+static void record_save_result(struct checkpoint_saver *v, enum checkpoint_fault fault, double wall_s,
+                               const struct err *why)
 {
     v->under_way = false;
     v->polled = false;
-    v->told = TOLD_NOTHING;
+    v->told = REPORTED_NOTHING;
     v->last.ok = fault == CHECKPOINT_FINE;
     v->last.fault = fault;
     v->last.wall_s = wall_s;
@@ -323,7 +324,7 @@ static void take_result(struct checkpoint_saver *v, enum checkpoint_fault fault,
 }
 
 /* Publish the failure of a writer that died, because it cannot do so itself and the others would wait for it. */
-static void tell_for_writer(const struct checkpoint_saver *v, const struct err *why)
+static void post_writer_failure(const struct checkpoint_saver *v, const struct err *why)
 {
     char *path = str_fmt("%s/failed.%d", v->job, v->rank);
     struct err ignored = {0};
@@ -349,9 +350,9 @@ static void finish_last(struct checkpoint_saver *v, int block)
     if (block)
         wait_end(v);
     if (rc < 0)
-        tell_for_writer(v, &why);
+        post_writer_failure(v, &why);
     if (rc != 0)
-        take_result(v, rc > 0 ? CHECKPOINT_FINE : (enum checkpoint_fault)fault, wall, &why);
+        record_save_result(v, rc > 0 ? CHECKPOINT_FINE : (enum checkpoint_fault)fault, wall, &why);
 }
 
 int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *out)
@@ -363,7 +364,7 @@ int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *ou
     *out = v->last;
     v->polled = true;
     if (out->ok)
-        v->told = TOLD_GOOD;
+        v->told = REPORTED_GOOD;
     return 1;
 }
 
@@ -371,7 +372,7 @@ int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *ou
  * Choose one rank's outcome and broadcast it: the worst one, of the lowest rank that has it. If nothing failed, that
  * is rank 0, which published. Returns that rank, or -1 on error.
  */
-static int agree(const struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
+static int agree_on_outcome(const struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e)
 {
     int64_t size, worst;
     int from;
@@ -403,13 +404,13 @@ int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *ou
 
     finish_last(v, 1);
     *out = v->last;
-    from = agree(v, out, e);
+    from = agree_on_outcome(v, out, e);
     if (from < 0)
         return -1;
     name_rank(v, out, from);
     /* The outcome that poll returned was only this rank's own; another rank's part may have failed. */
-    out->told = v->told == (out->ok ? TOLD_GOOD : TOLD_BAD);
-    v->told = out->ok ? TOLD_GOOD : TOLD_BAD;
+    out->told = v->told == (out->ok ? REPORTED_GOOD : REPORTED_BAD);
+    v->told = out->ok ? REPORTED_GOOD : REPORTED_BAD;
     if (out->ok)
         return 0;
     *e = out->err;
@@ -446,7 +447,7 @@ static int clean_entry(const char *dir, const char *name, struct err *e)
     int rc = 0;
 
     if (is_leftover(name, &what)) {
-        rc = save_meeting_remove(path, what, e);
+        rc = save_rendezvous_remove(path, what, e);
     } else if (checkpoint_tag_length(name) && strcmp(name + checkpoint_tag_length(name), ".old.part") == 0) {
         path[strlen(path) - strlen(".old.part")] = '\0';
         rc = staging_recover(path, e);
@@ -474,7 +475,7 @@ int checkpoint_clean(const char *dir, struct err *e)
 }
 
 /* Record a message if a tag of that name contains foreign files; it will be renamed and kept. */
-static void note_kept(struct checkpoint_saver *v, const char *tag)
+static void record_kept_tag(struct checkpoint_saver *v, const char *tag)
 {
     char *path = path_join(v->dir, tag);
     struct err foreign = {0};
@@ -493,7 +494,7 @@ struct beginning {
 };
 
 /* Create a new pair of folders, on rank 0. */
-static void begin(const struct checkpoint_saver *v, const char *tag, struct beginning *b)
+static void create_save_folders(const struct checkpoint_saver *v, const char *tag, struct beginning *b)
 {
     struct timespec t;
     char *part, *job;
@@ -516,7 +517,7 @@ static int agree_beginning(const struct checkpoint_saver *v, const char *tag, st
 {
     memset(b, 0, sizeof *b);
     if (v->rank == 0)
-        begin(v, tag, b);
+        create_save_folders(v, tag, b);
     else if (!v->o.world)               /* in a test that acts for all ranks, rank 0 first */
         snprintf(b->part, sizeof b->part, "%s.%08x.part", tag, 0);
     return v->o.world ? comm_host_broadcast(v->o.world, b, sizeof *b, 0, e) : 0;
@@ -550,15 +551,15 @@ static int order(struct checkpoint_saver *v, const struct checkpoint_now *now, s
     v->last = none;
     v->last.iteration = now->iteration;
     snprintf(v->last.path, sizeof v->last.path, "%s/%s", v->o.dir, o->tag);
-    note_kept(v, o->tag);
+    record_kept_tag(v, o->tag);
     if (rc == 0 && b.rc < 0) {
-        take_result(v, v->rank == 0 ? CHECKPOINT_FAILED : CHECKPOINT_ECHO, 0, &b.err);
+        record_save_result(v, v->rank == 0 ? CHECKPOINT_FAILED : CHECKPOINT_ECHO, 0, &b.err);
     } else if (rc == 0) {
         memcpy(o->part, b.part, sizeof o->part);
         free(v->job);
         v->job = str_fmt("%s/%s.job", v->dir, b.part);
         /* The writer has finished the previous save, but the thread may not have recorded its last piece yet. */
-        state_copy_settle(v->copy);
+        state_copy_wait(v->copy);
         rc = writer_save(v->o.writer, o, sizeof *o, e);
         v->under_way = rc == 0;
         if (rc == 0)
@@ -583,7 +584,7 @@ static int all_fine(struct checkpoint_saver *v, int rc, struct err *e)
     memcpy(x.tensor, v->differs, sizeof x.tensor);
     if (!v->o.world)
         return rc;
-    if (agree(v, &x, &ours) < 0) {
+    if (agree_on_outcome(v, &x, &ours) < 0) {
         *v->differs = '\0';
         *e = ours;
         return -1;
@@ -595,7 +596,7 @@ static int all_fine(struct checkpoint_saver *v, int rc, struct err *e)
 
 int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
 {
-    const int rc = check_replicas(v, e);
+    const int rc = check_saver_replicas(v, e);
 
     /*
      * A failure of this rank's device or of a link concerns only this rank. The others may be waiting for it, so the

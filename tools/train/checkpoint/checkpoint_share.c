@@ -14,7 +14,7 @@
 enum { FAILED, MARK, ANTIMARK, N_SAID };
 
 /* Check the records of which several ranks have read parts. */
-static int check_records(const struct load_share *h, struct plan *p, struct err *e)
+static int check_shared_records(const struct load_share *h, struct plan *p, struct err *e)
 {
     const int n = plan_seen(p, NULL), size = comm_size(h->dp);
     struct plan_seen *mine = xcalloc((size_t)n + 1, sizeof *mine);
@@ -50,7 +50,7 @@ int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *o
         return -1;
     }
     /* All ranks combine the same sums, so an error is found by all of them. */
-    rc = check_records(h, p, e);
+    rc = check_shared_records(h, p, e);
     *on = rc == 0;
     return rc;
 }

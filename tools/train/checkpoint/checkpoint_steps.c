@@ -84,14 +84,14 @@ int64_t checkpoint_tag_number(const char *name)
 }
 
 /* Returns true for "global_step20" and for what a converter makes of it: "global_step20_universal". */
-static bool is_own_name(const char *name)
+static bool is_step_name(const char *name)
 {
     const size_t n = checkpoint_tag_length(name);
 
     return n && name[n] != '.';
 }
 
-static bool is_folder(const char *path)
+static bool is_step_folder(const char *path)
 {
     struct stat st;
 
@@ -107,18 +107,18 @@ static bool is_checkpoint(const char *dir, const char *name)
     if (name[0] == '.' || str_starts(name, ASIDE) || str_ends(name, ".part") || str_ends(name, ".part.job"))
         return false;
     path = path_join(dir, name);
-    yes = is_folder(path) && (is_own_name(name) || checkpoint_is_tag(path));
+    yes = is_step_folder(path) && (is_step_name(name) || checkpoint_is_tag(path));
     free(path);
     return yes;
 }
 
 /* ---- listing ---- */
 
-static void add_step(struct checkpoint_steps *s, const char *name)
+static void add_checkpoint_step(struct checkpoint_steps *s, const char *name)
 {
     if (!s->n++ || checkpoint_tag_number(name) > checkpoint_tag_number(s->name))
         snprintf(s->name, sizeof s->name, "%s", name);
-    if (is_own_name(name) && checkpoint_tag_number(name) > s->newest)
+    if (is_step_name(name) && checkpoint_tag_number(name) > s->newest)
         s->newest = checkpoint_tag_number(name);
 }
 
@@ -130,8 +130,8 @@ static int add_pointer(const char *dir, const char *pointer, struct checkpoint_s
 {
     char *tag = checkpoint_pointer(dir, pointer, e), *path = tag ? path_join(dir, tag) : NULL;
 
-    if (path && !is_folder(path))
-        add_step(s, tag);
+    if (path && !is_step_folder(path))
+        add_checkpoint_step(s, tag);
     free(path);
     free(tag);
     return e->kind == ERR_NONE ? 0 : -1;
@@ -152,7 +152,7 @@ int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct er
     }
     while ((ent = readdir(d)))
         if (is_checkpoint(dir, ent->d_name))
-            add_step(s, ent->d_name);
+            add_checkpoint_step(s, ent->d_name);
     closedir(d);
     s->itself = checkpoint_is_tag(dir);
     return add_pointer(dir, "latest", s, e);
@@ -171,8 +171,9 @@ static bool is_moved(const struct aside *a, const char *name)
     const char *kept = str_starts(name, "keep-") ? name + strlen("keep-") : name;
 
     if (a->after < 0)
-        return is_checkpoint(a->dir, name) || (kept != name && is_own_name(kept));
-    return is_own_name(kept) && checkpoint_tag_number(kept) > a->after && (kept != name || is_checkpoint(a->dir, name));
+        return is_checkpoint(a->dir, name) || (kept != name && is_step_name(kept));
+    return is_step_name(kept) && checkpoint_tag_number(kept) > a->after &&
+           (kept != name || is_checkpoint(a->dir, name));
 }
 
 static int make_aside(struct aside *a, struct err *e)
@@ -223,7 +224,7 @@ static int move_pointers(struct aside *a, const char *tag, struct err *e)
     for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++) {
         struct err ignored = {0};
         char *named = a->after < 0 ? NULL : checkpoint_pointer(a->dir, names[i], &ignored);
-        const bool moves = named && is_own_name(named) && checkpoint_tag_number(named) > a->after;
+        const bool moves = named && is_step_name(named) && checkpoint_tag_number(named) > a->after;
 
         if (moves && !strcmp(names[i], "latest")) {
             char *path = path_join(a->dir, "latest");

@@ -36,7 +36,7 @@ static bool usable(const struct checkpoint_saver_opts *o)
     return c && !c->names.names && c->info.has_optimizer && c->src->zero_stage_1 == (o->weights == DTYPE_F16);
 }
 
-static int by_id(const void *a, const void *b)
+static int by_stage_param_id(const void *a, const void *b)
 {
     const struct stage_param *x = a, *y = b;
 
@@ -44,17 +44,19 @@ static int by_id(const void *a, const void *b)
 }
 
 /* Create a source that describes the model on one rank. `args`: the initial Namespace, or NULL. */
-static struct source *fresh_source(const struct checkpoint_saver_opts *o, const struct pk *args, struct err *e)
+static struct source *synthesize_source(const struct checkpoint_saver_opts *o, const struct pk *args, struct err *e)
 {
     const struct model_config *m = &o->stage->model;
     const int blocks = (int)m->n_layers;
     struct stage *s = stage_new(m, (struct topology){ 1, 1, 1 }, 0, 0, 0, &blocks);
     struct param *param = xcalloc((size_t)s->n_params, sizeof *param);
     struct arena *a = arena_new(0);
-    struct ds_fresh f = { .vocab = m->vocab, .tokens = m->vocab_tokens ? m->vocab_tokens : m->vocab, .n_groups = 3 };
+    struct ds_synthesis f = { .vocab = m->vocab,
+                              .tokens = m->vocab_tokens ? m->vocab_tokens : m->vocab,
+                              .n_groups = 3 };
     struct source *src;
 
-    qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_id);
+    qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_stage_param_id);
     for (int i = 0; i < s->n_params; i++) {
         const struct stage_param *p = &s->param[i];
 
@@ -63,7 +65,7 @@ static struct source *fresh_source(const struct checkpoint_saver_opts *o, const 
     }
     f.args = args ? pk_copy(a, args) : pk_object(a, "argparse", "Namespace", pk_dict(a));
     checkpoint_args_of_model(a, f.args, m);
-    src = ds_fresh_source(param, s->n_params, &f, a, o->weights == DTYPE_F16, e);
+    src = ds_synthesize_source(param, s->n_params, &f, a, o->weights == DTYPE_F16, e);
     arena_free(a);
     free(param);
     stage_free(s);
@@ -94,7 +96,7 @@ static struct ds_target *find_target(const struct checkpoint_saver_opts *o, stru
     else
         pass_notes(told, notes);
     if (!t) {
-        *made = fresh_source(o, o->from ? o->from->src->run.args : NULL, e);
+        *made = synthesize_source(o, o->from ? o->from->src->run.args : NULL, e);
         t = *made ? target_of(*made, o, told, e) : NULL;
     }
     report_free(told);
@@ -104,7 +106,7 @@ static struct ds_target *find_target(const struct checkpoint_saver_opts *o, stru
 /* ---- this rank's share ---- */
 
 /* Returns the target's parameter that corresponds to the stage's, or -1 with *e set if there is none. */
-static int find_param(const struct ds_target *t, const struct stage_param *p, struct err *e)
+static int find_target_param(const struct ds_target *t, const struct stage_param *p, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++) {
         const struct ds_tparam *q = &t->param[i];
@@ -128,7 +130,7 @@ static int find_held(const struct ds_target *t, const struct checkpoint_saver_op
     int *param = xmalloc((size_t)s->n_params * sizeof *param + 1), rc = 0;
 
     for (int i = 0; i < s->n_params && rc == 0; i++) {
-        param[i] = find_param(t, &s->param[i], e);
+        param[i] = find_target_param(t, &s->param[i], e);
         rc = param[i] < 0 ? -1 : 0;
     }
     for (int i = 0; i < s->n_runs && rc == 0; i++) {
@@ -167,7 +169,8 @@ static double first_gigaflos(const struct source *s)
     return pk_as_double(pk_get(s->run.args, "gigaflos_no_embeds"), &v) ? v : 0;
 }
 
-int checkpoint_carry(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes, struct err *e)
+int checkpoint_template_make(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
+                             struct err *e)
 {
     const struct stage *s = o->stage;
     struct save_setup head = { .topo = s->topo, .pp = s->pp, .dp = s->dp, .tp = s->tp, .model = s->model,

@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min_columns(int64_t a, int64_t b) { return a < b ? a : b; }
 
-int turn_columns(const struct turn_slice *s, int64_t from, int64_t n, struct turn t[TURN_MOST])
+int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n, struct turn t[TRANSPOSE_MOST])
 {
     const int64_t lanes = s->heads ? s->rows / (3 * s->heads) : 1, unit = s->heads ? 3 * lanes : 1;
     const int64_t first = from / s->in / unit, end = (from + n - 1) / s->in / unit + 1;         /* heads, or rows */
@@ -29,7 +29,7 @@ int turn_columns(const struct turn_slice *s, int64_t from, int64_t n, struct tur
 }
 
 /* Copy `n` elements that are `stride` elements apart to consecutive places. */
-static void put_run(char *dst, const char *src, int64_t n, int64_t stride, const struct turn_chunk *c)
+static void copy_strided_run(char *dst, const char *src, int64_t n, int64_t stride, const struct transpose_chunk *c)
 {
     const int64_t size = dtype_size(c->type);
 
@@ -47,37 +47,38 @@ static void put_run(char *dst, const char *src, int64_t n, int64_t stride, const
 }
 
 /* Rows [row, row + n) of the chunk's columns [col, end); `src` is the first element. */
-struct turn_block {
+struct transpose_block {
     int64_t row, n, col, end;
     const char *src;
 };
 
-static void put_block(const struct turn *t, const struct turn_block *b, const struct turn_chunk *c, char *dst)
+static void put_block(const struct turn *t, const struct transpose_block *b, const struct transpose_chunk *c, char *dst)
 {
     const int64_t size = dtype_size(c->type), to = c->widen ? (int64_t)sizeof(float) : size;
 
     for (int64_t col = b->col; col < b->end; col++) {
         const int64_t place = (t->first + col / t->run * t->step + col % t->run) * t->in + b->row - t->from;
-        const int64_t skip = place < 0 ? -place : 0, n = least(b->n, t->n - place);
+        const int64_t skip = place < 0 ? -place : 0, n = min_columns(b->n, t->n - place);
 
         if (skip < n)
-            put_run(dst + (place + skip) * to, b->src + (skip * t->cols + col - b->col) * size, n - skip, t->cols, c);
+            copy_strided_run(dst + (place + skip) * to, b->src + (skip * t->cols + col - b->col) * size, n - skip,
+                             t->cols, c);
     }
 }
 
-void turn_put(const struct turn *t, const struct turn_chunk *c, char *dst)
+void transpose_put(const struct turn *t, const struct transpose_chunk *c, char *dst)
 {
     const int64_t size = dtype_size(c->type), end = c->at + c->n;
 
     /* Process the rest of the row in which the chunk begins, then whole rows, then its part of the row after them. */
     for (int64_t at = c->at; at < end;) {
-        struct turn_block b = { .row = at / t->cols, .n = 1, .col = at % t->cols, .end = t->cols,
+        struct transpose_block b = { .row = at / t->cols, .n = 1, .col = at % t->cols, .end = t->cols,
                                 .src = (const char *)c->bytes + (at - c->at) * size };
 
         if (b.col == 0 && end - at >= t->cols)
             b.n = (end - at) / t->cols;
         else
-            b.end = least(t->cols, b.col + end - at);
+            b.end = min_columns(t->cols, b.col + end - at);
         put_block(t, &b, c, dst);
         at += b.n * (b.end - b.col);
     }

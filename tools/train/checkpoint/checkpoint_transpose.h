@@ -25,7 +25,7 @@ struct turn {
 };
 
 /* A rank's slice of a matrix. */
-struct turn_slice {
+struct transpose_slice {
     int64_t rows, in;           /* size of the slice */
     int64_t whole;              /* rows of the merged matrix, which are the columns of the stored one */
     int64_t first;              /* the first row of the slice in the merged matrix */
@@ -35,24 +35,24 @@ struct turn_slice {
      */
     int64_t heads;
 };
-enum { TURN_MOST = 3 };
+enum { TRANSPOSE_MOST = 3 };
 /*
  * Compute the columns that contain elements [from, from + n) of the slice, n > 0. Returns the number of entries of
  * `t`.
  */
-int turn_columns(const struct turn_slice *s, int64_t from, int64_t n, struct turn t[TURN_MOST]);
+int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n, struct turn t[TRANSPOSE_MOST]);
 
 /*
  * Copy elements [at, at + n) of the columns, in row-major order, to `dst`, the address of element t->from of the
  * slice. They have type `type` and are converted to fp32 if `widen`, else not converted. Any thread may call it,
  * because no two chunks share an element.
  */
-struct turn_chunk {
+struct transpose_chunk {
     int64_t at, n;
     const void *bytes;
     enum dtype type;
     bool widen;
 };
-void turn_put(const struct turn *t, const struct turn_chunk *c, char *dst);
+void transpose_put(const struct turn *t, const struct transpose_chunk *c, char *dst);
 
 #endif

@@ -62,7 +62,7 @@ static void first_line(const char *path, char *out, size_t n)
         fclose(f);
 }
 
-static void look_at_self(struct holder *h)
+static void read_own_holder(struct holder *h)
 {
     const char *restarts = getenv("SLURM_RESTART_COUNT");
     uint64_t random[2] = { (uint64_t)getpid(), (uint64_t)time(NULL) };
@@ -99,7 +99,7 @@ static char *spell(const struct holder *h)
     return line;
 }
 
-static void take_text(const json_t *o, const char *key, char *out, size_t n)
+static void read_holder_text(const json_t *o, const char *key, char *out, size_t n)
 {
     const char *s = json_string_value(json_object_get(o, key));
 
@@ -113,11 +113,11 @@ static void understand(const char *text, size_t n, struct holder *h)
     json_t *o = json_loadb(text, n, 0, NULL);
 
     memset(h, 0, sizeof *h);
-    take_text(o, "host", h->host, sizeof h->host);
-    take_text(o, "job_id", h->job_id, sizeof h->job_id);
-    take_text(o, "boot_id", h->boot_id, sizeof h->boot_id);
-    take_text(o, "pid_space", h->pid_space, sizeof h->pid_space);
-    take_text(o, "nonce", h->nonce, sizeof h->nonce);
+    read_holder_text(o, "host", h->host, sizeof h->host);
+    read_holder_text(o, "job_id", h->job_id, sizeof h->job_id);
+    read_holder_text(o, "boot_id", h->boot_id, sizeof h->boot_id);
+    read_holder_text(o, "pid_space", h->pid_space, sizeof h->pid_space);
+    read_holder_text(o, "nonce", h->nonce, sizeof h->nonce);
     h->pid = json_integer_value(json_object_get(o, "pid"));
     h->restarts = json_integer_value(json_object_get(o, "restarts"));
     h->started_ticks = json_integer_value(json_object_get(o, "started_ticks"));
@@ -202,7 +202,7 @@ enum life { LIVES, ENDED, UNKNOWN };
 
 static bool same_text(const char *a, const char *b) { return *a && !strcmp(a, b); }
 
-static enum life judge(const struct holder *self, const struct holder *who)
+static enum life classify_holder_life(const struct holder *self, const struct holder *who)
 {
     const bool same_kernel = same_text(self->boot_id, who->boot_id) && same_text(self->pid_space, who->pid_space);
     int64_t ticks;
@@ -228,7 +228,7 @@ static double fs_now(const struct savelock *l)
     return (double)st.st_mtim.tv_sec;
 }
 
-static void describe(const struct savelock *l, const struct lock_file *f, struct strbuf *sb)
+static void describe_lock_holder(const struct savelock *l, const struct lock_file *f, struct strbuf *sb)
 {
     const struct holder *h = &f->who;
     const time_t since = (time_t)h->since_s;
@@ -261,7 +261,7 @@ static int watch_holder(const struct savelock *l, const struct lock_file *was, s
     struct strbuf sb = {0};
     struct lock_file is;
 
-    describe(l, was, &sb);
+    describe_lock_holder(l, was, &sb);
     strbuf_addf(&sb, ": waiting for %.0f s at most to see whether it lives", limit);
     if (l->o.say)
         l->o.say(l->o.arg, sb.buf);
@@ -296,11 +296,11 @@ static void remove_stale(const struct savelock *l, const struct lock_file *stale
     free(aside);
 }
 
-static int refuse(const struct savelock *l, const struct lock_file *f, struct err *e)
+static int refuse_locked_folder(const struct savelock *l, const struct lock_file *f, struct err *e)
 {
     struct strbuf sb = {0};
 
-    describe(l, f, &sb);
+    describe_lock_holder(l, f, &sb);
     err_data(e, l->path, ERR_NO_BYTE, "another job saves into this folder (%s): end it, or give another --save; "
              "if it is certainly gone, remove this file", sb.buf);
     strbuf_free(&sb);
@@ -308,7 +308,7 @@ static int refuse(const struct savelock *l, const struct lock_file *f, struct er
 }
 
 /* Handle an existing lock. Returns 0 or 1 to try again, -1 if its holder is alive. */
-static int settle(const struct savelock *l, struct err *e)
+static int resolve_existing_lock(const struct savelock *l, struct err *e)
 {
     struct lock_file f, is;
     enum life life;
@@ -318,7 +318,7 @@ static int settle(const struct savelock *l, struct err *e)
         err_sys(e, l->path, "cannot read who saves into this folder");
     if (rc <= 0)
         return rc;
-    life = judge(&l->self, &f.who);
+    life = classify_holder_life(&l->self, &f.who);
     if (life == UNKNOWN) {
         rc = watch_holder(l, &f, e);
         if (rc < 0)
@@ -328,7 +328,7 @@ static int settle(const struct savelock *l, struct err *e)
         life = rc > 0 ? ENDED : LIVES;
     }
     if (life == LIVES)
-        return refuse(l, &f, e);
+        return refuse_locked_folder(l, &f, e);
     remove_stale(l, &f);
     return 1;
 }
@@ -340,7 +340,7 @@ static int acquire(const struct savelock *l, struct err *e)
 
         if (rc != 0)
             return rc < 0 ? -1 : 0;
-        if (settle(l, e) < 0)
+        if (resolve_existing_lock(l, e) < 0)
             return -1;
     }
     err_data(e, l->path, ERR_NO_BYTE, "changes hands all the time: how many jobs save into this folder?");
@@ -361,7 +361,7 @@ bool savelock_held(const struct savelock *l, struct err *e)
      */
     if (rc <= 0 || !*f.who.nonce || !strcmp(f.who.nonce, l->self.nonce))
         return true;
-    describe(l, &f, &sb);
+    describe_lock_holder(l, &f, &sb);
     err_data(e, l->path, ERR_NO_BYTE, "another job has taken this folder over (%s), because nothing was heard of "
              "this one; nothing more is saved", sb.buf);
     strbuf_free(&sb);
@@ -430,7 +430,7 @@ static void free_all(struct savelock *l)
     free(l);
 }
 
-struct savelock *savelock_take(const struct savelock_opts *o, struct err *e)
+struct savelock *savelock_acquire(const struct savelock_opts *o, struct err *e)
 {
     struct savelock *l = xcalloc(1, sizeof *l);
     int rc;
@@ -438,7 +438,7 @@ struct savelock *savelock_take(const struct savelock_opts *o, struct err *e)
     l->o = *o;
     pthread_mutex_init(&l->guard, NULL);
     pthread_cond_init(&l->ended, NULL);
-    look_at_self(&l->self);
+    read_own_holder(&l->self);
     l->path = path_join(o->dir, "train.lock");
     l->mine = str_fmt("%s.%s", l->path, l->self.nonce);
     rc = write_lock(l->mine, &l->self, e);

@@ -38,7 +38,7 @@ struct savelock;
  * Acquire the lock. Returns NULL if another job holds it (ERR_DATA names the job and what to do) or if it cannot be
  * created (ERR_SYS). Waits for at most about a minute, to see whether a holder on another host is alive.
  */
-MUST_CHECK struct savelock *savelock_take(const struct savelock_opts *o, struct err *e);
+MUST_CHECK struct savelock *savelock_acquire(const struct savelock_opts *o, struct err *e);
 /* Returns true if this process still holds the lock. If not, *e names the holder. Any thread. */
 bool savelock_held(const struct savelock *l, struct err *e);
 /* Remove the lock if this process holds it. Any thread, once; NULL is allowed. */

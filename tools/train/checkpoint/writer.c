@@ -162,7 +162,7 @@ static void serve(struct serving *s, const struct header *h, const void *msg, st
  * Detach from the trainer: close its files (a launcher waits until its pipes are closed), and ignore the signals that
  * are meant for it.
  */
-static void become_writer(const struct serving *s)
+static void detach_writer(const struct serving *s)
 {
     static const int ignored[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGQUIT };
     int null = open("/dev/null", O_RDWR);
@@ -182,7 +182,7 @@ static _Noreturn void run_writer(int sock, int flow, int memfd)
     struct serving s = { .sock = sock, .flow = flow, .memfd = memfd };
     struct header h;
 
-    become_writer(&s);
+    detach_writer(&s);
     while (recv_all(sock, &h, sizeof h) && h.what != MSG_END) {
         void *msg = malloc(h.n + 1);
         struct reply r = { .rc = -1 };
@@ -235,7 +235,7 @@ long writer_pid(const struct writer *w)
 }
 
 /* Set *e to the reason why the writer did not answer. Returns -1. */
-static int lost(struct writer *w, struct err *e)
+static int report_lost_writer(struct writer *w, struct err *e)
 {
     int status = 0;
 
@@ -256,14 +256,14 @@ static int post(struct writer *w, enum message what, const void *msg, size_t n, 
     struct header h = { .what = what, .n = n };
 
     if (w->dead || !send_all(w->sock, &h, sizeof h) || !send_all(w->sock, msg, n))
-        return lost(w, e);
+        return report_lost_writer(w, e);
     return 0;
 }
 
-static int answer(struct writer *w, struct reply *r, struct err *e)
+static int recv_writer_reply(struct writer *w, struct reply *r, struct err *e)
 {
     if (!recv_all(w->sock, r, sizeof *r))
-        return lost(w, e);
+        return report_lost_writer(w, e);
     if (r->rc < 0)
         *e = r->err;
     return r->rc;
@@ -277,7 +277,7 @@ static int answer(struct writer *w, struct reply *r, struct err *e)
  * Touch all pages in advance. The first save then does not have to, and if memory is insufficient, the error is
  * reported now instead of a fatal signal later.
  */
-static void *touch(void *arg)
+static void *touch_area_pages(void *arg)
 {
     enum { STEP = 64 << 20 };
     struct writer *w = arg;
@@ -306,9 +306,9 @@ int writer_area_begin(struct writer *w, uint64_t bytes, struct err *e)
         w->area = NULL;
         return -1;
     }
-    w->touching = pthread_create(&w->toucher, NULL, touch, w) == 0;
+    w->touching = pthread_create(&w->toucher, NULL, touch_area_pages, w) == 0;
     if (!w->touching)
-        touch(w);
+        touch_area_pages(w);
     return 0;
 }
 
@@ -331,7 +331,7 @@ void *writer_area(struct writer *w, uint64_t bytes, struct err *e)
     if (!w->area && writer_area_begin(w, bytes, e) < 0)
         return NULL;
     if (end_touching(w, e) < 0 || post(w, MSG_AREA, &w->area_bytes, sizeof w->area_bytes, e) < 0 ||
-        answer(w, &r, e) < 0)
+        recv_writer_reply(w, &r, e) < 0)
         return NULL;
     return w->area;
 }
@@ -340,7 +340,7 @@ int writer_setup(struct writer *w, const void *msg, size_t n, uint64_t *disk_byt
 {
     struct reply r;
 
-    if (post(w, MSG_SETUP, msg, n, e) < 0 || answer(w, &r, e) < 0)
+    if (post(w, MSG_SETUP, msg, n, e) < 0 || recv_writer_reply(w, &r, e) < 0)
         return -1;
     *disk_bytes = r.bytes;
     return 0;
@@ -377,7 +377,7 @@ int writer_result(struct writer *w, int block, double *wall_s, int *fault, struc
         return 0;
     w->saving = false;
     *fault = CHECKPOINT_FAILED;
-    if (answer(w, &r, e) < 0) {
+    if (recv_writer_reply(w, &r, e) < 0) {
         if (!w->dead)
             *fault = (int)r.fault;
         return -1;

@@ -45,8 +45,8 @@ MUST_CHECK int writer_area_begin(struct writer *w, uint64_t bytes, struct err *e
  */
 MUST_CHECK void *writer_area(struct writer *w, uint64_t bytes, struct err *e);
 /*
- * Send the writer its configuration, the bytes of checkpoint_carry(). *disk_bytes receives the disk space that this
- * rank's files need.
+ * Send the writer its configuration, the bytes of checkpoint_template_make(). *disk_bytes receives the disk space
+ * that this rank's files need.
  */
 MUST_CHECK int writer_setup(struct writer *w, const void *msg, size_t n, uint64_t *disk_bytes, struct err *e);
 /* Start writing the state that will be copied into the area. msg is a struct save_order. No save may be in progress. */

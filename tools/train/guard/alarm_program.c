@@ -18,7 +18,7 @@
 
 enum { VARIABLES = 512, TEXT = 2600, OWN = 7 };
 
-static void say_failure(int why)
+static void print_alarm_failure(int why)
 {
     char line[200];
     int n = snprintf(line, sizeof line, "train: --alarm-command: cannot start sh: %s\n", strerrordesc_np(why));
@@ -27,7 +27,7 @@ static void say_failure(int why)
         return;
 }
 
-static bool is_own(const char *variable) { return strncmp(variable, "TRAIN_", 6) == 0; }
+static bool is_train_variable(const char *variable) { return strncmp(variable, "TRAIN_", 6) == 0; }
 
 /* Returns the environment of the command: this process's, with the facts of the incident added. */
 static char **environment(const struct alarm_facts *f)
@@ -45,7 +45,7 @@ static char **environment(const struct alarm_facts *f)
     for (int i = 0; i < k; i++)
         all[n++] = own[i];
     for (char **v = environ; *v && n < VARIABLES + OWN; v++)
-        if (!is_own(*v))
+        if (!is_train_variable(*v))
             all[n++] = *v;
     all[n] = NULL;
     return all;
@@ -71,7 +71,7 @@ void alarm_call(const struct alarm_facts *f)
     posix_spawn_file_actions_adddup2(&files, 1, 2);
     rc = posix_spawn(&pid, "/bin/sh", &files, &attr, (char *const *)argv, environment(f));
     if (rc)
-        say_failure(rc);
+        print_alarm_failure(rc);
     else
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
             continue;

@@ -69,7 +69,7 @@ static bool is_every(const struct digest_set *d, const struct digest_copy *c)
     return c->every;
 }
 
-static bool is_shared(const struct digest_set *d, const struct digest_copy *c)
+static bool is_shared_copy(const struct digest_set *d, const struct digest_copy *c)
 {
     return comm_size(d->c.dp) > 1 || c->every || c->tied;
 }
@@ -117,13 +117,13 @@ static int make_runs(struct digest_set *d, struct err *e)
             if (d->copy[g->run[i].param].every)
                 d->copy[d->n++] = copy_of(d, kind, g->run[i].param);
     d->all = params_runs(d, NULL, e);
-    d->shared = d->all ? params_runs(d, is_shared, e) : NULL;
+    d->shared = d->all ? params_runs(d, is_shared_copy, e) : NULL;
     d->every = d->shared ? params_runs(d, is_every, e) : NULL;
     d->owned = d->every ? owned_runs(d, e) : NULL;
     return d->owned ? 0 : -1;
 }
 
-static int allocate(struct digest_set *d, struct err *e)
+static int allocate_digest_trail(struct digest_set *d, struct err *e)
 {
     const uint64_t bytes = (uint64_t)(TRAIL + 1) * (uint64_t)(d->n + 1) * sizeof *d->own;
 
@@ -150,7 +150,7 @@ struct digest_set *digest_new(const struct stage *g, const struct stage_state *s
     d->copy = xcalloc(most, sizeof *d->copy);
     for (int i = 0; i < 2; i++)
         d->grads[i] = xcalloc((size_t)g->n_params, sizeof *d->grads[i]);
-    if (make_runs(d, e) == 0 && allocate(d, e) == 0)
+    if (make_runs(d, e) == 0 && allocate_digest_trail(d, e) == 0)
         return d;
     digest_free(d);
     return NULL;
@@ -189,7 +189,7 @@ static int await(struct digest_set *d, struct dev_stream *s, struct err *e)
 }
 
 /* Compute row i with one launch: with small launches, a GPU is slower to launch them than to execute them. */
-static void take(struct digest_set *d, int i, bool whole, struct dev_stream *s)
+static void compute_digest_row(struct digest_set *d, int i, bool whole, struct dev_stream *s)
 {
     const int64_t owned = d->g->n_params, n = d->n_owned;
     const struct kernel_digests all = { {
@@ -231,22 +231,22 @@ static void read_timers(struct digest_set *d)
     d->took_s += clock_s() - begin;
 }
 
-void digest_note(struct digest_set *d, bool whole, struct dev_stream *s)
+void digest_record(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     read_timers(d);
     if (!whole && comm_size(d->c.tp) == 1)
         return;
     if (d->n_noted >= TRAIL)                    /* the row is overwritten */
         read_timer(d, d->n_noted % TRAIL);
-    take(d, d->n_noted++ % TRAIL, whole, s);
+    compute_digest_row(d, d->n_noted++ % TRAIL, whole, s);
 }
 
-void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s)
+void digest_record_rest(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     if (whole)
         return;
     d->n_noted -= comm_size(d->c.tp) > 1;       /* the step's row is computed again */
-    take(d, d->n_noted++ % TRAIL, true, s);
+    compute_digest_row(d, d->n_noted++ % TRAIL, true, s);
 }
 
 double digest_seconds(struct digest_set *d)
@@ -259,7 +259,7 @@ double digest_seconds(struct digest_set *d)
 
 enum digest_list { OVER_DP, OVER_TP, OVER_TIED, LISTS };
 
-static bool listed(const struct digest_copy *c, enum digest_list list)
+static bool is_listed_copy(const struct digest_copy *c, enum digest_list list)
 {
     return list == OVER_DP ? c->kind == WEIGHTS : list == OVER_TP ? c->every : c->tied;
 }
@@ -288,7 +288,7 @@ static int find_minority(const uint64_t *all, int size, int step, int *share)
     return 2 * same_as_least >= size ? -1 : who;
 }
 
-static void add_rank(struct strbuf *sb, const struct digest_set *d, const struct comm *c, int member)
+static void add_digest_rank(struct strbuf *sb, const struct digest_set *d, const struct comm *c, int member)
 {
     const int rank = comm_world_rank(c, member);
     const char *device = comm_device_name(d->c.world, rank);
@@ -298,8 +298,8 @@ static void add_rank(struct strbuf *sb, const struct digest_set *d, const struct
 }
 
 /* Describe the first difference of a list, which is at copy `of`. */
-static void describe(const struct digest_set *d, const struct comm *c, const uint64_t *all, int step,
-                     const struct digest_copy *of, struct digest_finding *f)
+static void describe_differing_copy(const struct digest_set *d, const struct comm *c, const uint64_t *all, int step,
+                                    const struct digest_copy *of, struct digest_finding *f)
 {
     static const char *const kind[] = { "weight", "master", "exp_avg", "exp_avg_sq" };
     const int size = comm_size(c);
@@ -310,14 +310,14 @@ static void describe(const struct digest_set *d, const struct comm *c, const uin
     snprintf(f->tensor, sizeof f->tensor, "%s", d->g->param[of->param].name);
     strbuf_addf(&sb, "%s: %s: the copy of ", f->tensor, kind[of->kind]);
     if (who >= 0) {
-        add_rank(&sb, d, c, who);
+        add_digest_rank(&sb, d, c, who);
         strbuf_addf(&sb, " has other bits than %d of its %d others", size - share, size - 1);
     } else {
         while (all[(int64_t)other * step] == all[0])
             other++;
-        add_rank(&sb, d, c, 0);
+        add_digest_rank(&sb, d, c, 0);
         strbuf_addf(&sb, " has other bits than that of ");
-        add_rank(&sb, d, c, other);
+        add_digest_rank(&sb, d, c, other);
         strbuf_addf(&sb, ", and it is not known which is wrong");
     }
     snprintf(f->text, sizeof f->text, "%s", sb.buf);
@@ -337,7 +337,7 @@ static int pick(const struct digest_set *d, enum digest_list list, const uint64_
     int n = 0;
 
     for (int i = 0; i < d->n; i++)
-        if (listed(&d->copy[i], list))
+        if (is_listed_copy(&d->copy[i], list))
             mine[n++] = row[i];
     return n;
 }
@@ -353,7 +353,8 @@ static uint64_t sum_of(const uint64_t *mine, int n)
 }
 
 /* Exchange a list whose combined numbers differ, and find the first copy that differs. */
-static int find(struct digest_set *d, struct comm *c, struct digest_part p, struct digest_finding *f, struct err *e)
+static int find_differing_copy(struct digest_set *d, struct comm *c, struct digest_part p, struct digest_finding *f,
+                               struct err *e)
 {
     const int size = comm_size(c), n = p.n;
     uint64_t *all = xcalloc((size_t)n * (size_t)size + 1, sizeof *all);
@@ -362,13 +363,13 @@ static int find(struct digest_set *d, struct comm *c, struct digest_part p, stru
     for (int i = 0, at = 0; rc == 0 && i < d->n; i++) {
         bool differ = false;
 
-        if (!listed(&d->copy[i], p.list))
+        if (!is_listed_copy(&d->copy[i], p.list))
             continue;
         for (int r = 1; r < size; r++)
             differ |= all[(int64_t)r * n + at] != all[at];
         f->differ += differ;
         if (differ && first < 0)
-            describe(d, c, all + at, n, &d->copy[first = i], f);
+            describe_differing_copy(d, c, all + at, n, &d->copy[first = i], f);
         at++;
     }
     free(all);
@@ -376,7 +377,7 @@ static int find(struct digest_set *d, struct comm *c, struct digest_part p, stru
 }
 
 /* Returns row i of those since the last comparison, the oldest first. */
-static const uint64_t *row_of(const struct digest_set *d, int rows, int i)
+static const uint64_t *digest_trail_row(const struct digest_set *d, int rows, int i)
 {
     return d->own + (int64_t)((d->n_noted - rows + i) % TRAIL) * d->n;
 }
@@ -394,7 +395,7 @@ static int begin_of(struct digest_set *d, struct comm *c, enum digest_list list,
     mine = xcalloc((size_t)d->n + 1, sizeof *mine);
     all = xcalloc((size_t)rows * (size_t)size, sizeof *all);
     for (int i = 0; i < rows; i++)
-        sum[i] = sum_of(mine, pick(d, list, row_of(d, rows, i), mine));
+        sum[i] = sum_of(mine, pick(d, list, digest_trail_row(d, rows, i), mine));
     rc = comm_host_all_gather(c, sum, all, (size_t)rows * sizeof *sum, e);
     for (int i = rows - 1; rc == 0 && i >= 0; i--)
         for (int r = 1; r < size; r++)
@@ -409,7 +410,7 @@ static int begin_of(struct digest_set *d, struct comm *c, enum digest_list list,
  * Give all ranks the finding of one rank: the first that has identified the rank at fault, else the first with any
  * finding. Returns 1 if there is a finding, else 0; -1 on error.
  */
-static int share(struct digest_set *d, struct digest_finding *f, struct err *e)
+static int share_digest_finding(struct digest_set *d, struct digest_finding *f, struct err *e)
 {
     struct comm *all = comm_world_group(d->c.world);
     const int size = comm_size(all), me = comm_rank(all);
@@ -425,8 +426,8 @@ static int share(struct digest_set *d, struct digest_finding *f, struct err *e)
 }
 
 /* Get the finding from a row, using the lists whose `differs` is true. */
-static int find_in(struct digest_set *d, struct comm *const group[], const bool differs[], const uint64_t *row,
-                   struct digest_finding *f, struct err *e)
+static int find_row_difference(struct digest_set *d, struct comm *const group[], const bool differs[],
+                               const uint64_t *row, struct digest_finding *f, struct err *e)
 {
     uint64_t *mine = xcalloc((size_t)d->n + 1, sizeof *mine);
     int rc = 0;
@@ -437,7 +438,7 @@ static int find_in(struct digest_set *d, struct comm *const group[], const bool 
         struct digest_part part = { list, mine, differs[list] ? pick(d, list, row, mine) : 0 };
 
         if (differs[list])
-            rc = find(d, group[list], part, &found, e);
+            rc = find_differing_copy(d, group[list], part, &found, e);
         if (found.differ && (!f->differ || (f->rank < 0 && found.rank >= 0)))
             *f = found;
     }
@@ -483,8 +484,8 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
         return -1;
     for (int list = 0; list < LISTS; list++)
         differs[list] = most > 0 && ago[list] == most;
-    if (most > 0 && (find_in(d, group, differs, row_of(d, rows, rows - (int)most), f, e) < 0 ||
-                     share(d, f, e) < 0 || forget_where(d, differs, f, e) < 0))
+    if (most > 0 && (find_row_difference(d, group, differs, digest_trail_row(d, rows, rows - (int)most), f, e) < 0 ||
+                     share_digest_finding(d, f, e) < 0 || forget_where(d, differs, f, e) < 0))
         return -1;
     d->n_noted = 0;
     if (most > 1)
@@ -494,7 +495,7 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
 
 /* ---- doing the same work twice ---- */
 
-int digest_note_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e)
+int digest_record_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e)
 {
     const int64_t at = (int64_t)TRAIL * d->n;
     const struct kernel_digests of = { { { d->st->grads, t, d->all, 0 } }, 1 };
@@ -528,12 +529,12 @@ int digest_compare_times(struct digest_set *d, struct digest_finding *f, struct 
         return -1;
     if (f->differ) {
         f->rank = ranks == 1 ? comm_rank(all) : -1;
-        add_rank(&sb, d, all, comm_rank(all));
+        add_digest_rank(&sb, d, all, comm_rank(all));
         strbuf_addf(&sb, " got other bits for the gradient of %s from the same work", f->tensor);
         if (ranks > 1)
             strbuf_addf(&sb, ", and so did %lld other ranks", (long long)ranks - 1);
         snprintf(f->text, sizeof f->text, "%s", sb.buf);
         strbuf_free(&sb);
     }
-    return share(d, f, e);
+    return share_digest_finding(d, f, e);
 }

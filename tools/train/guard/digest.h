@@ -43,12 +43,12 @@ void digest_free(struct digest_set *d);             /* NULL is allowed */
  * weights that have copies. The digests cover the state after the work queued in `s`. No rank waits, so on a GPU this
  * costs only its own time as long as other work is queued. `whole` must be the same on all ranks.
  */
-void digest_note(struct digest_set *d, bool whole, struct dev_stream *s);
+void digest_record(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
- * Complete the record of a step for a comparison that was not planned: the step's digest_note() was called with this
+ * Complete the record of a step for a comparison that was not planned: the step's digest_record() was called with this
  * `whole`, and afterwards its record is a whole one.
  */
-void digest_note_rest(struct digest_set *d, bool whole, struct dev_stream *s);
+void digest_record_rest(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
  * Compare the digests recorded since the last comparison; the last record must be a whole one. The host waits for the
  * work queued in `s`. Returns 0 if all are equal. Returns 1 if not; *f is then one finding, the same on all ranks,
@@ -62,12 +62,12 @@ MUST_CHECK int digest_compare(struct digest_set *d, struct digest_finding *f, st
 double digest_seconds(struct digest_set *d);
 
 /*
- * Check that the same work done twice gives the same gradients. digest_note_grads() records the gradients, of dtype
+ * Check that the same work done twice gives the same gradients. digest_record_grads() records the gradients, of dtype
  * `t`, after the work queued in `s`; `time` is 0 for the first run and 1 for the second. digest_compare_times()
  * returns 0, 1 or -1 as above. If several ranks work on one replica of the model, a wrong number propagates to
  * others, so a rank is named only if no other rank has differences.
  */
-MUST_CHECK int digest_note_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e);
+MUST_CHECK int digest_record_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e);
 MUST_CHECK int digest_compare_times(struct digest_set *d, struct digest_finding *f, struct err *e);
 
 #endif

@@ -81,7 +81,7 @@ struct json_out {
     char buf[8192];
 };
 
-static void flush(struct json_out *o)
+static void flush_report_json(struct json_out *o)
 {
     for (size_t at = 0; at < o->n && !o->bad;) {
         const ssize_t k = write(o->fd, o->buf + at, o->n - at);
@@ -94,45 +94,46 @@ static void flush(struct json_out *o)
     o->n = 0;
 }
 
-static void put(struct json_out *o, const char *p, size_t n)
+static void put_report_bytes(struct json_out *o, const char *p, size_t n)
 {
     if (sizeof o->buf - o->n < n)
-        flush(o);
+        flush_report_json(o);
     memcpy(o->buf + o->n, p, n);
     o->n += n;
 }
 
-static void put_key(struct json_out *o, const char *key)
+static void put_report_key(struct json_out *o, const char *key)
 {
     char text[40];
     const char last = o->n ? o->buf[o->n - 1] : ',';
 
-    put(o, text, (size_t)snprintf(text, sizeof text, "%s\"%s\":", last == '{' || last == ',' ? "" : ",", key));
+    put_report_bytes(o, text,
+                     (size_t)snprintf(text, sizeof text, "%s\"%s\":", last == '{' || last == ',' ? "" : ",", key));
 }
 
-static void put_text(struct json_out *o, const char *key, const char *s)
+static void put_report_text(struct json_out *o, const char *key, const char *s)
 {
     char escaped[8];
     size_t n = s ? strlen(s) : 0, good;
 
-    put_key(o, key);
+    put_report_key(o, key);
     if (!s) {
-        put(o, "null", 4);
+        put_report_bytes(o, "null", 4);
         return;
     }
     good = utf8_check(s, n);
-    put(o, "\"", 1);
+    put_report_bytes(o, "\"", 1);
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)s[i];
 
         if (c == '"' || c == '\\')
-            put(o, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\%c", c));
+            put_report_bytes(o, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\%c", c));
         else if (c < ' ')
-            put(o, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", c));
+            put_report_bytes(o, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", c));
         else
-            put(o, i < good || c < 0x80 ? s + i : "?", 1);
+            put_report_bytes(o, i < good || c < 0x80 ? s + i : "?", 1);
     }
-    put(o, "\"", 1);
+    put_report_bytes(o, "\"", 1);
 }
 
 /* Write a number, or null if it is below `least`. */
@@ -140,17 +141,17 @@ static void put_number(struct json_out *o, const char *key, long long v, long lo
 {
     char text[24];
 
-    put_key(o, key);
+    put_report_key(o, key);
     if (v < least)
-        put(o, "null", 4);
+        put_report_bytes(o, "null", 4);
     else
-        put(o, text, (size_t)snprintf(text, sizeof text, "%lld", v));
+        put_report_bytes(o, text, (size_t)snprintf(text, sizeof text, "%lld", v));
 }
 
 static void put_bool(struct json_out *o, const char *key, bool v)
 {
-    put_key(o, key);
-    put(o, v ? "true" : "false", v ? 4 : 5);
+    put_report_key(o, key);
+    put_report_bytes(o, v ? "true" : "false", v ? 4 : 5);
 }
 
 /* Write the keys "time" and "time_s". */
@@ -164,9 +165,10 @@ static void put_time(struct json_out *o)
     gmtime_r(&now.tv_sec, &utc);
     snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02dZ", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
              utc.tm_hour, utc.tm_min, utc.tm_sec);
-    put_text(o, "time", text);
-    put_key(o, "time_s");
-    put(o, text, (size_t)snprintf(text, sizeof text, "%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000));
+    put_report_text(o, "time", text);
+    put_report_key(o, "time_s");
+    put_report_bytes(o, text,
+                     (size_t)snprintf(text, sizeof text, "%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000));
 }
 
 /* Write rank, host, pid and GPU of a rank; nulls for rank -1. */
@@ -175,9 +177,9 @@ static void put_place(struct json_out *o, const struct report_run *r, int rank)
     const struct comm_place *p = rank >= 0 ? comm_place_of(r->world, rank) : NULL;
 
     put_number(o, "rank", rank, 0);
-    put_text(o, "host", p ? p->host : NULL);
+    put_report_text(o, "host", p ? p->host : NULL);
     put_number(o, "pid", p ? p->pid : -1, 0);
-    put_text(o, "gpu", p ? comm_device_name(r->world, rank) : NULL);
+    put_report_text(o, "gpu", p ? comm_device_name(r->world, rank) : NULL);
 }
 
 static void put_rank(struct json_out *o, const struct report_run *r, const struct report_incident *x, int rank)
@@ -187,14 +189,14 @@ static void put_rank(struct json_out *o, const struct report_run *r, const struc
     char stacks[24];
 
     snprintf(stacks, sizeof stacks, "rank%05d.txt", rank);
-    put(o, rank ? ",{" : "{", rank ? 2 : 1);
+    put_report_bytes(o, rank ? ",{" : "{", rank ? 2 : 1);
     put_place(o, r, rank);
     put_bool(o, "answers", known);
     put_bool(o, "in_call", known && d->in_call);
     put_number(o, "waits_for", known ? d->waiting_for : -1, 0);
-    put_text(o, "doing", known ? d->text : NULL);
-    put_text(o, "stacks", stacks);
-    put(o, "}", 1);
+    put_report_text(o, "doing", known ? d->text : NULL);
+    put_report_text(o, "stacks", stacks);
+    put_report_bytes(o, "}", 1);
 }
 
 /* Returns the tag that `latest` names, or NULL. */
@@ -220,32 +222,32 @@ static void put_report(struct json_out *o, const struct report_run *r, const str
     char sig[24], latest[64];
 
     snprintf(sig, sizeof sig, "SIG%s", abbreviation ? abbreviation : "?");
-    put(o, "{", 1);
-    put_text(o, "form", "train-report-1");
+    put_report_bytes(o, "{", 1);
+    put_report_text(o, "form", "train-report-1");
     put_time(o);
-    put_text(o, "cause", x->cause);
+    put_report_text(o, "cause", x->cause);
     put_number(o, "exit_status", x->status, 1);
-    put_text(o, "message", x->message);
+    put_report_text(o, "message", x->message);
     put_place(o, r, x->rank);
-    put_text(o, "signal", x->signal ? sig : NULL);
-    put_text(o, "tensor", x->tensor);
-    put_text(o, "job_id", *status_job_id() ? status_job_id() : NULL);
-    put_text(o, "run", r->name);
-    put_text(o, "save", r->save);
+    put_report_text(o, "signal", x->signal ? sig : NULL);
+    put_report_text(o, "tensor", x->tensor);
+    put_report_text(o, "job_id", *status_job_id() ? status_job_id() : NULL);
+    put_report_text(o, "run", r->name);
+    put_report_text(o, "save", r->save);
     put_number(o, "world_size", size, 0);
     put_number(o, "tp", r->topo->tp, 1);
     put_number(o, "pp", r->topo->pp, 1);
     put_number(o, "dp", r->topo->dp, 1);
     put_number(o, "iteration", *r->iteration, 0);
-    put_text(o, "phase", *r->phase);
-    put_text(o, "last_save", read_latest(r, latest, sizeof latest));
+    put_report_text(o, "phase", *r->phase);
+    put_report_text(o, "last_save", read_latest(r, latest, sizeof latest));
     put_number(o, "written_by", comm_place(r->world)->rank, 0);
-    put_key(o, "ranks");
-    put(o, "[", 1);
+    put_report_key(o, "ranks");
+    put_report_bytes(o, "[", 1);
     for (int rank = 0; x->status && rank < size; rank++)
         put_rank(o, r, x, rank);
-    put(o, "]}\n", 3);
-    flush(o);
+    put_report_bytes(o, "]}\n", 3);
+    flush_report_json(o);
 }
 
 /* ---- files ---- */
@@ -254,7 +256,7 @@ static void put_report(struct json_out *o, const struct report_run *r, const str
  * Give the file its final name. link() keeps an existing file, so the first report is kept. On file systems without
  * link(), rename() is used and the last report replaces the others.
  */
-static bool publish(const char *part, const char *path)
+static bool publish_report_file(const char *part, const char *path)
 {
     bool done = link(part, path) == 0;
 
@@ -264,7 +266,7 @@ static bool publish(const char *part, const char *path)
     return done;
 }
 
-static bool write_report(const struct report_run *r, const struct report_incident *x, char path[PATH_MAX])
+static bool write_incident_report(const struct report_run *r, const struct report_incident *x, char path[PATH_MAX])
 {
     static struct json_out o;
     char part[PATH_MAX], name[96];
@@ -284,7 +286,7 @@ static bool write_report(const struct report_run *r, const struct report_inciden
      */
     done = close(o.fd) == 0 && !o.bad;
     if (done)
-        return publish(part, path);
+        return publish_report_file(part, path);
     unlink(part);
     return false;
 }
@@ -315,7 +317,7 @@ bool report_write(const struct report_run *r, const struct report_incident *x)
         return false;
     while (atomic_flag_test_and_set(&busy))
         nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
-    done = write_report(r, x, path);
+    done = write_incident_report(r, x, path);
     if (r->alarm && (done || access(path, F_OK) < 0))
         call_alarm(r, x, done ? path : "");
     atomic_flag_clear(&busy);

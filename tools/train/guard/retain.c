@@ -52,7 +52,7 @@ static char *tag_path(const struct retain *r, int64_t iteration, const char *bef
     return str_fmt("%s/%s" TAG "%lld", r->o.dir, before, (long long)iteration);
 }
 
-static bool exists(char *path)
+static bool has_retained_path(char *path)
 {
     struct stat st;
     const bool there = lstat(path, &st) == 0;
@@ -61,7 +61,7 @@ static bool exists(char *path)
     return there;
 }
 
-static bool is_folder(char *path)
+static bool is_retained_folder(char *path)
 {
     struct stat st;
     const bool is = lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -71,7 +71,7 @@ static bool is_folder(char *path)
 }
 
 /* Returns true if the checkpoint is complete as far as its tables show. Frees `path`. */
-static bool is_complete(char *path)
+static bool is_checkpoint_complete(char *path)
 {
     const struct source_opts o = { .threads = 1 };
     struct err e = {0};
@@ -86,7 +86,8 @@ static bool may_go(const struct retain *r, int64_t iteration)
 {
     const bool listed = save_schedule_lists(r->o.schedule, iteration) && save_schedule_due(r->o.schedule, iteration);
 
-    return !listed && !exists(tag_path(r, iteration, KEEP)) && is_complete(tag_path(r, iteration, ""));
+    return !listed && !has_retained_path(tag_path(r, iteration, KEEP)) &&
+           is_checkpoint_complete(tag_path(r, iteration, ""));
 }
 
 static int descending(const void *a, const void *b)
@@ -100,7 +101,7 @@ static int descending(const void *a, const void *b)
  * List the iterations of the checkpoint folders up to `newest`, the newest first. Also removes the remains of
  * earlier, interrupted removals.
  */
-static int list(const struct retain *r, int64_t newest, int64_t **found, struct err *e)
+static int list_retained_iterations(const struct retain *r, int64_t newest, int64_t **found, struct err *e)
 {
     DIR *d = opendir(r->o.dir);
     const struct dirent *ent;
@@ -122,7 +123,7 @@ static int list(const struct retain *r, int64_t newest, int64_t **found, struct 
             err_clear(e);
             free(path);
         }
-        if (i < 0 || i > newest || !is_folder(tag_path(r, i, "")))
+        if (i < 0 || i > newest || !is_retained_folder(tag_path(r, i, "")))
             continue;
         if (n == room)
             *found = xrealloc(*found, (size_t)(room = 2 * room + 16) * sizeof **found);
@@ -150,11 +151,11 @@ static int remove_one(const struct retain *r, int64_t iteration, struct err *e)
     return rc;
 }
 
-static void sweep(const struct retain *r, int64_t newest)
+static void remove_old_checkpoints(const struct retain *r, int64_t newest)
 {
     int64_t *found;
     struct err e = {0};
-    const int n = list(r, newest, &found, &e);
+    const int n = list_retained_iterations(r, newest, &found, &e);
 
     if (n < 0)
         r->o.say(r->o.arg, e.msg);
@@ -169,7 +170,7 @@ static void sweep(const struct retain *r, int64_t newest)
 
 /* ---- the thread ---- */
 
-static void *work(void *retain)
+static void *run_retain_thread(void *retain)
 {
     struct retain *r = retain;
 
@@ -185,7 +186,7 @@ static void *work(void *retain)
             continue;
         }
         pthread_mutex_unlock(&r->lock);
-        sweep(r, newest);
+        remove_old_checkpoints(r, newest);
         pthread_mutex_lock(&r->lock);
     }
     pthread_mutex_unlock(&r->lock);
@@ -204,7 +205,7 @@ struct retain *retain_new(const struct retain_opts *o)
     /* Block signals in the thread; the program's main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    r->running = pthread_create(&r->thread, NULL, work, r) == 0;
+    r->running = pthread_create(&r->thread, NULL, run_retain_thread, r) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!r->running)
         o->say(o->arg, "no thread for --keep-last: nothing is removed");

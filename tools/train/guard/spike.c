@@ -22,7 +22,7 @@ static bool is_spike(struct spike *s, double loss)
     return loss > s->usual + fmax(8 * median_of(x, n), 0.05 * fabs(s->usual));
 }
 
-bool spike_take(struct spike *s, double loss)
+bool spike_add_loss(struct spike *s, double loss)
 {
     const bool is = is_spike(s, loss), first = is && s->calm == 0;
 

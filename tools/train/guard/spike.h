@@ -22,6 +22,6 @@ struct spike {
 };
 
 /* Add a loss. Returns true if it is the first jump of an incident. */
-bool spike_take(struct spike *s, double loss);
+bool spike_add_loss(struct spike *s, double loss);
 
 #endif

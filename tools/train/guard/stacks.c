@@ -61,14 +61,14 @@ void stacks_prepare(void)
         sigaction(STACK_SIGNAL, &act, NULL);
 }
 
-static void say(int fd, const char *text)
+static void write_stack_text(int fd, const char *text)
 {
     if (write(fd, text, strlen(text)) < 0)
         return;
 }
 
 /* Write a line such as "thread 1234 (train)". */
-static void say_thread(int fd, int tid)
+static void write_thread_line(int fd, int tid)
 {
     char path[64], name[32] = "?", line[128];
     int f;
@@ -82,20 +82,20 @@ static void say_thread(int fd, int tid)
     if (n > 0)
         name[name[n - 1] == '\n' ? n - 1 : n] = '\0';
     snprintf(line, sizeof line, "\nthread %d (%s)\n", tid, name);
-    say(fd, line);
+    write_stack_text(fd, line);
 }
 
-static void ask(int fd, int tid)
+static void request_thread_stack(int fd, int tid)
 {
     const int64_t until = clock_ns() + THREAD_MS * INT64_C(1000000);
 
-    say_thread(fd, tid);
+    write_thread_line(fd, tid);
     atomic_store(&asked, tid);
     if (syscall(SYS_tgkill, getpid(), tid, STACK_SIGNAL) == 0)
         while (atomic_load(&asked) == tid && clock_ns() < until)
             nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
     if (atomic_exchange(&asked, 0) == tid)
-        say(fd, "does not answer\n");
+        write_stack_text(fd, "does not answer\n");
 }
 
 /* The layout of the kernel's directory entries. */
@@ -119,7 +119,7 @@ static void ask_others(int fd)
         const int tid = atoi(d->name);
 
         if (tid > 0 && tid != me)
-            ask(fd, tid);
+            request_thread_stack(fd, tid);
         at += d->len;
     }
     if (dir >= 0)
@@ -131,7 +131,7 @@ void stacks_write(int fd)
     if (atomic_exchange(&busy, true))
         return;
     atomic_store(&to_fd, fd);
-    say_thread(fd, (int)syscall(SYS_gettid));
+    write_thread_line(fd, (int)syscall(SYS_gettid));
     write_own(fd);
     ask_others(fd);
     atomic_store(&busy, false);

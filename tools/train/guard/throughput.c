@@ -7,7 +7,7 @@
 
 #include "tools/train/guard/median.h"
 
-bool throughput_take(struct throughput *t, double took)
+bool throughput_add_step(struct throughput *t, double took)
 {
     double x[THROUGHPUT_ALL], scatter;
     bool before = t->slow;

@@ -26,6 +26,6 @@ struct throughput {
  * Add the time of an iteration. took: seconds per sample, so that a growing batch is not a change. Returns true when
  * an incident begins.
  */
-bool throughput_take(struct throughput *t, double took);
+bool throughput_add_step(struct throughput *t, double took);
 
 #endif

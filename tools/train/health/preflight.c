@@ -42,7 +42,7 @@ struct messages {
 };
 
 /* Send one message to `other` and receive one from it. */
-static int exchange(struct preflight *p, const struct messages *x, int other, struct err *e)
+static int exchange_link_message(struct preflight *p, const struct messages *x, int other, struct err *e)
 {
     const int64_t n = (int64_t)(p->z.message / 4);
     struct comm_req *out = NULL, *in = NULL;
@@ -62,7 +62,7 @@ static bool equal(struct preflight *p, const struct messages *x, const float *a,
     p->k->sumsq(x->sums, a, n, x->tmp, NULL);
     p->k->sumsq(x->sums + 1, b, n, x->tmp, NULL);
     p->dev->copy(x->got, x->sums, 16, NULL);
-    preflight_settle_device(p);
+    preflight_sync_device(p);
     return memcmp(&x->got[0], &x->got[1], 8) == 0;
 }
 
@@ -71,11 +71,11 @@ static int try_link(struct preflight *p, const struct messages *x, int other, st
     const int n = p->t->place->size;
     double begin;
 
-    if (exchange(p, x, other, e) < 0 || comm_sync(p->all, NULL, e) < 0)
+    if (exchange_link_message(p, x, other, e) < 0 || comm_sync(p->all, NULL, e) < 0)
         return -1;
     begin = clock_s();
     for (int i = 0; i < p->z.exchanges; i++)
-        if (exchange(p, x, other, e) < 0)
+        if (exchange_link_message(p, x, other, e) < 0)
             return -1;
     if (comm_sync(p->all, NULL, e) < 0)
         return -1;
@@ -98,7 +98,7 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
 {
     const int size = p->t->place->size;
     const int64_t n = (int64_t)(p->z.message / 4);
-    float *host = preflight_take_host(p, p->z.message);
+    float *host = preflight_alloc_host(p, p->z.message);
     double begin = 0, all;
 
     /* Continue even if host memory is missing, because the other ranks wait for this one in the collective calls. */
@@ -107,7 +107,7 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
             host[i] = pass ? (float)size * (float)(size + 1) / 2 : (float)(p->t->place->rank + 1);
         if (host)
             p->dev->copy(pass ? x->want : x->out, host, p->z.message, NULL);
-        preflight_settle_device(p);
+        preflight_sync_device(p);
     }
     for (int i = 0; i <= p->z.exchanges; i++) {
         if (i == 1 && comm_barrier(p->all, NULL, e) < 0)
@@ -131,9 +131,9 @@ static int try_neighbours(struct preflight *p, double *all_reduce, struct err *e
 {
     const int64_t n = (int64_t)(p->z.message / 4);
     struct messages x = {
-        .out = preflight_take_memory(p, p->z.message), .in = preflight_take_memory(p, p->z.message),
-        .want = preflight_take_memory(p, p->z.message), .sums = preflight_take_memory(p, 16),
-        .tmp = preflight_take_memory(p, (uint64_t)p->k->sumsq_scratch(n) * 8), .got = preflight_take_host(p, 16),
+        .out = preflight_alloc_device(p, p->z.message), .in = preflight_alloc_device(p, p->z.message),
+        .want = preflight_alloc_device(p, p->z.message), .sums = preflight_alloc_device(p, 16),
+        .tmp = preflight_alloc_device(p, (uint64_t)p->k->sumsq_scratch(n) * 8), .got = preflight_alloc_host(p, 16),
     };
     int64_t lacks = !(x.out && x.in && x.want && x.sums && x.tmp && x.got);
     int rc = comm_host_all_reduce(p->all, &lacks, 1, DTYPE_I64, COMM_MAX, e);
@@ -142,7 +142,7 @@ static int try_neighbours(struct preflight *p, double *all_reduce, struct err *e
     watch_phase(p->watch, "preflight: neighbours", -1, -1);
     if (rc == 0 && have) {
         preflight_random(p, x.out, n, 1000 + (uint32_t)p->t->place->rank);
-        preflight_settle_device(p);
+        preflight_sync_device(p);
     }
     for (int phase = 0; rc == 0 && have && phase < 3; phase++) {
         const int other = partner(p->t->place->rank, p->t->place->size, phase);
@@ -217,7 +217,7 @@ int preflight_run(struct trainer *t, struct err *e)
         if (named == 0)
             strbuf_addf(&verdict, "%d rank%s tried out%s: all well\n", n, n == 1 ? "" : "s",
                         dev_on_host(p.dev) ? " on processors" : "");
-        if (trainer_speaks(t))
+        if (trainer_is_rank0(t))
             show(t, all, all_reduce, verdict.buf);
         if (named > 0) {
             err_usage(e, "preflight: %d of %d ranks slow or wrong", named, n);

@@ -27,7 +27,7 @@ void preflight_wrong(struct preflight *p, const char *fmt, ...)
     va_end(ap);
 }
 
-void preflight_settle_device(struct preflight *p)
+void preflight_sync_device(struct preflight *p)
 {
     struct err e = {0};
 
@@ -38,7 +38,7 @@ void preflight_settle_device(struct preflight *p)
         preflight_wrong(p, "%s", e.msg);
 }
 
-void *preflight_take_memory(struct preflight *p, uint64_t bytes)
+void *preflight_alloc_device(struct preflight *p, uint64_t bytes)
 {
     struct err e = {0};
     void *x = p->dev->alloc(bytes, &e);
@@ -48,7 +48,7 @@ void *preflight_take_memory(struct preflight *p, uint64_t bytes)
     return x;
 }
 
-void *preflight_take_host(struct preflight *p, uint64_t bytes)
+void *preflight_alloc_host(struct preflight *p, uint64_t bytes)
 {
     struct err e = {0};
     void *x = p->dev->alloc_host(bytes, &e);
@@ -60,7 +60,7 @@ void *preflight_take_host(struct preflight *p, uint64_t bytes)
 
 /* ---- timing ---- */
 
-static int by_size(const void *a, const void *b)
+static int by_round_rate(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
 
@@ -74,19 +74,19 @@ static double seconds_of(struct preflight *p, void (*work)(struct preflight *p, 
     int times = 1;
 
     work(p, arg);                       /* the first call also loads code and chooses algorithms */
-    preflight_settle_device(p);
+    preflight_sync_device(p);
     begin = clock_s();
     work(p, arg);
-    preflight_settle_device(p);
+    preflight_sync_device(p);
     times += (int)(p->z.round_s / (clock_s() - begin + 1e-6));
     for (int i = 0; i < ROUNDS; i++) {
         begin = clock_s();
         for (int k = 0; k < times; k++)
             work(p, arg);
-        preflight_settle_device(p);
+        preflight_sync_device(p);
         round[i] = (clock_s() - begin) / times;
     }
-    qsort(round, ROUNDS, sizeof *round, by_size);
+    qsort(round, ROUNDS, sizeof *round, by_round_rate);
     return round[ROUNDS / 2];
 }
 
@@ -103,13 +103,13 @@ void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key)
  * Fill `pool` with copies of one block of random numbers, and compare the sum of squares of each copy with that of
  * the block, bit by bit. A bit that cannot be written changes the sum.
  */
-static void read_back(struct preflight *p, char *pool, uint64_t bytes)
+static void check_memory_pool(struct preflight *p, char *pool, uint64_t bytes)
 {
     const uint64_t block = p->z.block, n = bytes / block;
     const int64_t elems = (int64_t)(block / 4);
-    double *sums = preflight_take_memory(p, (n + 1) * 8), *got = preflight_take_host(p, (n + 1) * 8);
-    double *tmp = preflight_take_memory(p, (uint64_t)p->k->sumsq_scratch(elems) * 8);
-    float *source = preflight_take_memory(p, block);
+    double *sums = preflight_alloc_device(p, (n + 1) * 8), *got = preflight_alloc_host(p, (n + 1) * 8);
+    double *tmp = preflight_alloc_device(p, (uint64_t)p->k->sumsq_scratch(elems) * 8);
+    float *source = preflight_alloc_device(p, block);
 
     if (sums && got && tmp && source) {
         preflight_random(p, source, elems, 1);
@@ -119,7 +119,7 @@ static void read_back(struct preflight *p, char *pool, uint64_t bytes)
         for (uint64_t i = 0; i < n; i++)
             p->k->sumsq(sums + 1 + i, (float *)(void *)(pool + i * block), elems, tmp, NULL);
         p->dev->copy(got, sums, (n + 1) * 8, NULL);
-        preflight_settle_device(p);
+        preflight_sync_device(p);
         for (uint64_t i = 1; i <= n; i++)
             if (memcmp(&got[i], &got[0], 8) != 0)
                 preflight_wrong(p, "memory at %llu of %llu bytes does not hold what was written",
@@ -164,9 +164,9 @@ void preflight_memory(struct preflight *p)
         preflight_wrong(p, "%s of memory are needed, %s are free", bytes_text(bytes, need), bytes_text(left, have));
         return;
     }
-    pool = preflight_take_memory(p, bytes);
+    pool = preflight_alloc_device(p, bytes);
     if (pool)
-        read_back(p, pool, bytes);
+        check_memory_pool(p, pool, bytes);
     p->dev->free(pool);
 }
 
@@ -186,8 +186,8 @@ static void do_copy(struct preflight *p, void *arg)
 void preflight_copies(struct preflight *p)
 {
     const double bytes = (double)p->z.block;
-    void *a = preflight_take_memory(p, p->z.block), *b = preflight_take_memory(p, p->z.block);
-    void *host = preflight_take_host(p, p->z.block);
+    void *a = preflight_alloc_device(p, p->z.block), *b = preflight_alloc_device(p, p->z.block);
+    void *host = preflight_alloc_host(p, p->z.block);
 
     watch_phase(p->watch, "preflight: copies", -1, -1);
     if (a && b && host) {
@@ -244,7 +244,7 @@ static void shapes_of(const struct preflight *p, struct product *q)
     }
 }
 
-static void multiply(struct preflight *p, void *arg)
+static void run_matrix_products(struct preflight *p, void *arg)
 {
     const struct product *q = arg;
 
@@ -281,7 +281,7 @@ static void try_again(struct preflight *p, const struct product *q)
 {
     const int last = q->n_shapes - 1;
     const uint64_t bytes = (uint64_t)(q->m * q->n[last]) * (uint64_t)dtype_size(q->t);
-    char *a = preflight_take_host(p, bytes), *b = preflight_take_host(p, bytes);
+    char *a = preflight_alloc_host(p, bytes), *b = preflight_alloc_host(p, bytes);
     uint64_t differ = 0;
 
     for (int i = 0; i < 2 && a && b; i++) {
@@ -290,7 +290,7 @@ static void try_again(struct preflight *p, const struct product *q)
             .m = q->m, .n = q->n[last], .k = q->k[last], .x = q->x, .w = q->w, .y = q->y,
         }, q->t, NULL);
         p->dev->copy(i ? b : a, q->y, bytes, NULL);
-        preflight_settle_device(p);
+        preflight_sync_device(p);
     }
     for (uint64_t i = 0; a && b && i < bytes; i++)
         differ += a[i] != b[i];
@@ -306,7 +306,7 @@ static void try_again(struct preflight *p, const struct product *q)
 static void try_known(struct preflight *p)
 {
     enum { M = 64, N = 48, K = 32, ALL = M * K + N * K + M * N };
-    uint16_t *host = preflight_take_host(p, ALL * 2), *dev = preflight_take_memory(p, ALL * 2);
+    uint16_t *host = preflight_alloc_host(p, ALL * 2), *dev = preflight_alloc_device(p, ALL * 2);
     uint16_t *x = host, *w = x + M * K, *y = w + N * K;
     int bad = 0;
 
@@ -320,7 +320,7 @@ static void try_known(struct preflight *p)
             .m = M, .n = N, .k = K, .x = dev, .w = dev + M * K, .y = dev + M * K + N * K,
         }, DTYPE_BF16, NULL);
         p->dev->copy(y, dev + M * K + N * K, M * N * 2, NULL);
-        preflight_settle_device(p);
+        preflight_sync_device(p);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < N; j++) {
                 float sum = 0;
@@ -338,20 +338,20 @@ static void try_known(struct preflight *p)
 
 void preflight_products(struct preflight *p)
 {
-    float *block = preflight_take_memory(p, p->z.block);
+    float *block = preflight_alloc_device(p, p->z.block);
     struct product q;
     int size;
 
     watch_phase(p->watch, "preflight: matrix products", -1, -1);
     shapes_of(p, &q);
     size = dtype_size(q.t);
-    q.x = preflight_take_memory(p, (uint64_t)(q.x_n * size));
-    q.w = preflight_take_memory(p, (uint64_t)(q.w_n * size));
-    q.y = preflight_take_memory(p, (uint64_t)(q.y_n * size));
+    q.x = preflight_alloc_device(p, (uint64_t)(q.x_n * size));
+    q.w = preflight_alloc_device(p, (uint64_t)(q.w_n * size));
+    q.y = preflight_alloc_device(p, (uint64_t)(q.y_n * size));
     if (block && q.x && q.w && q.y) {
         fill_random(p, q.x, q.x_n, q.t, block, 100);
         fill_random(p, q.w, q.w_n, q.t, block, 200);
-        p->mine->rate[RATE_GEMM] = flops_of(&q) / seconds_of(p, multiply, &q);
+        p->mine->rate[RATE_GEMM] = flops_of(&q) / seconds_of(p, run_matrix_products, &q);
         try_again(p, &q);
         try_known(p);
     }

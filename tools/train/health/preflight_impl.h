@@ -36,10 +36,10 @@ void preflight_wrong(struct preflight *p, const char *fmt, ...) PRINTF_LIKE(2, 3
  * Wait for the device and record its errors. The watch is informed of the wait, so a device that does not respond is
  * reported by name.
  */
-void preflight_settle_device(struct preflight *p);
+void preflight_sync_device(struct preflight *p);
 /* Allocate memory of the device or of the host. On failure, record an error and return NULL. */
-void *preflight_take_memory(struct preflight *p, uint64_t bytes);
-void *preflight_take_host(struct preflight *p, uint64_t bytes);
+void *preflight_alloc_device(struct preflight *p, uint64_t bytes);
+void *preflight_alloc_host(struct preflight *p, uint64_t bytes);
 /* Fill x, fp32 [n], with normally distributed random numbers. */
 void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key);
 

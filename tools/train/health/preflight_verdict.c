@@ -32,7 +32,7 @@ static void rate_text(char *buf, size_t room, enum preflight_rate kind, double x
         snprintf(buf, room, "%.1f G%s", x * 1e-9, what);
 }
 
-static int by_size(const void *a, const void *b)
+static int by_rate(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
 
@@ -55,11 +55,11 @@ static double median_for(const struct preflight_rank *all, int n, const struct p
             room[m++] = all[i].rate[kind];
     if (m == 0)
         return 0;
-    qsort(room, (size_t)m, sizeof *room, by_size);
+    qsort(room, (size_t)m, sizeof *room, by_rate);
     return m % 2 ? room[m / 2] : (room[m / 2 - 1] + room[m / 2]) / 2;
 }
 
-static void add_name(const struct preflight_rank *r, struct strbuf *out)
+static void add_preflight_rank_name(const struct preflight_rank *r, struct strbuf *out)
 {
     strbuf_addf(out, "rank %d (host %s", r->rank, r->host);
     if (r->who.uuid[0])
@@ -67,8 +67,8 @@ static void add_name(const struct preflight_rank *r, struct strbuf *out)
     strbuf_addf(out, ")");
 }
 
-static bool add_slow(const struct preflight_rank *all, int n, const struct preflight_rank *r, enum preflight_rate kind,
-                     double *room, struct strbuf *out)
+static bool add_slow_rate(const struct preflight_rank *all, int n, const struct preflight_rank *r,
+                          enum preflight_rate kind, double *room, struct strbuf *out)
 {
     const double median = median_for(all, n, r, kind, room), x = r->rate[kind];
     char own[32], usual[32];
@@ -79,7 +79,7 @@ static bool add_slow(const struct preflight_rank *all, int n, const struct prefl
     rate_text(own, sizeof own, kind, x);
     rate_text(usual, sizeof usual, kind, median);
     strbuf_addf(out, "slow: ");
-    add_name(r, out);
+    add_preflight_rank_name(r, out);
     strbuf_addf(out, ": %s", rates[kind].name);
     if (kind == RATE_LINK)
         strbuf_addf(out, " to rank %d", r->next);
@@ -97,11 +97,11 @@ int preflight_verdict(const struct preflight_rank *r, int n, struct strbuf *out)
 
         if (bad) {
             strbuf_addf(out, "wrong: ");
-            add_name(&r[i], out);
+            add_preflight_rank_name(&r[i], out);
             strbuf_addf(out, ": %s\n", r[i].wrong);
         }
         for (int kind = 0; kind < RATE_N; kind++)
-            bad |= add_slow(r, n, &r[i], (enum preflight_rate)kind, room, out);
+            bad |= add_slow_rate(r, n, &r[i], (enum preflight_rate)kind, room, out);
         named += bad;
     }
     free(room);
@@ -110,7 +110,7 @@ int preflight_verdict(const struct preflight_rank *r, int n, struct strbuf *out)
 
 /* ---- printing ---- */
 
-static int width_of(const struct preflight_rank *r, int n, size_t field)
+static int text_column_width(const struct preflight_rank *r, int n, size_t field)
 {
     int width = 6;
 
@@ -122,7 +122,7 @@ static int width_of(const struct preflight_rank *r, int n, size_t field)
     return width;
 }
 
-#define WIDTH(f) width_of(r, n, offsetof(struct preflight_rank, f))
+#define WIDTH(f) text_column_width(r, n, offsetof(struct preflight_rank, f))
 
 void preflight_table(const struct preflight_rank *r, int n, struct strbuf *out)
 {

@@ -58,7 +58,7 @@ const char *status_host(void)
 }
 
 /* Write null for unknown values: jansson refuses NaN, and readers should not see -1. */
-static json_t *count(int64_t v)
+static json_t *count_or_null_json(int64_t v)
 {
     return v < 0 ? json_null() : json_integer(v);
 }
@@ -81,7 +81,7 @@ static atomic_bool ended;
 /* the reason of the stall, guarded by one_writer; NULL: the job is not stalled */
 static char *stalled;
 
-static char *dump(const struct status *s)
+static char *dump_status_json(const struct status *s)
 {
     json_t *o = json_object();
     double now = clock_wall_s();
@@ -95,15 +95,15 @@ static char *dump(const struct status *s)
     json_object_set_new(o, "updated_s", real(now));
     json_object_set_new(o, "phase", text(s->phase));
     json_object_set_new(o, "percent", s->phase && strcmp(s->phase, "index") == 0 ? real(s->percent) : json_null());
-    json_object_set_new(o, "iteration", count(s->iteration));
-    json_object_set_new(o, "train_iters", count(s->train_iters));
-    json_object_set_new(o, "consumed_samples", count(s->consumed_samples));
-    json_object_set_new(o, "consumed_tokens", count(s->consumed_tokens));
+    json_object_set_new(o, "iteration", count_or_null_json(s->iteration));
+    json_object_set_new(o, "train_iters", count_or_null_json(s->train_iters));
+    json_object_set_new(o, "consumed_samples", count_or_null_json(s->consumed_samples));
+    json_object_set_new(o, "consumed_tokens", count_or_null_json(s->consumed_tokens));
     json_object_set_new(o, "loss", real(s->loss));
     json_object_set_new(o, "learning_rate", s->lr < 0 ? json_null() : real(s->lr));
     json_object_set_new(o, "iteration_s", s->iteration_s < 0 ? json_null() : real(s->iteration_s));
     json_object_set_new(o, "loss_scale", s->loss_scale > 0 ? real(s->loss_scale) : json_null());
-    json_object_set_new(o, "skipped_steps", count(s->skipped_steps));
+    json_object_set_new(o, "skipped_steps", count_or_null_json(s->skipped_steps));
     json_object_set_new(o, "last_complete_tag", text(s->last_complete_tag));
     json_object_set_new(o, "saving_tag", text(s->saving_tag));
     json_object_set_new(o, "save_stall_s", s->save_wall_s > 0 ? real(s->save_stall_s) : json_null());
@@ -174,7 +174,7 @@ int status_write(const char *path, const struct status *s, struct err *e)
     int rc;
 
     pthread_mutex_lock(&one_writer);
-    rc = replace_by_json(path, dump(s), e);
+    rc = replace_by_json(path, dump_status_json(s), e);
     pthread_mutex_unlock(&one_writer);
     return rc < 0 ? -1 : 0;
 }
@@ -192,7 +192,7 @@ int status_end(const char *path, const struct status *s, struct err *e)
      * disk may hang. Writing without the lock is safe, as every thread's temporary file has its own name.
      */
     locked = pthread_mutex_clocklock(&one_writer, CLOCK_MONOTONIC, &until) == 0;
-    rc = replace_by_json(path, dump(s), e);
+    rc = replace_by_json(path, dump_status_json(s), e);
     if (rc == 0)
         atomic_store(&ended, true);
     if (locked)
@@ -233,7 +233,7 @@ int status_stalled_for(const char *path, const char *host, long pid, const char 
     return rc < 0 ? -1 : 0;
 }
 
-static double number(const json_t *o, const char *key, double otherwise)
+static double read_status_number(const json_t *o, const char *key, double otherwise)
 {
     const json_t *v = json_object_get(o, key);
 
@@ -246,13 +246,13 @@ void status_recall(const char *path, struct status *s)
 
     if (!o)
         return;
-    s->iteration = (int64_t)number(o, "iteration", (double)s->iteration);
-    s->train_iters = (int64_t)number(o, "train_iters", (double)s->train_iters);
-    s->consumed_samples = (int64_t)number(o, "consumed_samples", (double)s->consumed_samples);
-    s->consumed_tokens = (int64_t)number(o, "consumed_tokens", (double)s->consumed_tokens);
-    s->loss = number(o, "loss", s->loss);
-    s->lr = number(o, "learning_rate", s->lr);
-    s->iteration_s = number(o, "iteration_s", s->iteration_s);
+    s->iteration = (int64_t)read_status_number(o, "iteration", (double)s->iteration);
+    s->train_iters = (int64_t)read_status_number(o, "train_iters", (double)s->train_iters);
+    s->consumed_samples = (int64_t)read_status_number(o, "consumed_samples", (double)s->consumed_samples);
+    s->consumed_tokens = (int64_t)read_status_number(o, "consumed_tokens", (double)s->consumed_tokens);
+    s->loss = read_status_number(o, "loss", s->loss);
+    s->lr = read_status_number(o, "learning_rate", s->lr);
+    s->iteration_s = read_status_number(o, "iteration_s", s->iteration_s);
     json_decref(o);
 }
 

@@ -50,7 +50,7 @@ struct trainlog_step {
     double lr;                          /* after the scheduler's step */
     int64_t batch;                      /* of this iteration */
     double loss;                        /* of this iteration */
-    double mean_loss;                   /* mean since the last line, from trainlog_mean_take() */
+    double mean_loss;                   /* mean since the last line, from trainlog_mean_consume() */
     double loss_scale;                  /* after this iteration; 0: no loss scale is used */
     double grad_norm;                   /* before clipping; negative: unknown */
     double params_norm;                 /* negative: not requested */
@@ -75,7 +75,7 @@ struct trainlog_mean {
     int64_t n;
 };
 void trainlog_mean_add(struct trainlog_mean *m, double loss);
-double trainlog_mean_take(struct trainlog_mean *m);     /* returns the mean, 0 if empty, and resets the sum */
+double trainlog_mean_consume(struct trainlog_mean *m);     /* returns the mean, 0 if empty, and resets the sum */
 
 /* ---- the other lines ---- */
 
@@ -108,8 +108,8 @@ struct trainlog_save {
     double stall_s;
     double wall_s;              /* from the start of the save until it was published */
     uint64_t bytes;
-    int64_t n_beside;           /* number of iterations during the save; beside_s is their mean duration */
-    double beside_s;
+    int64_t n_concurrent;           /* number of iterations during the save; concurrent_s is their mean duration */
+    double concurrent_s;
     double alone_s;             /* mean duration of iterations without a save; 0: there were none */
 };
 /* "  checkpoint: stall 0.004 s, 57.1 GB in 28.9 s (1.98 GB/s), 21 iterations beside it of 1.334 s, 1.331 s alone" */

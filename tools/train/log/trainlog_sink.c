@@ -87,7 +87,7 @@ struct trainlog *trainlog_open(const char *path, bool to_stdout, struct err *e)
     return t;
 }
 
-static void put(struct trainlog *t, int i, const char *line, size_t n)
+static void write_log_line(struct trainlog *t, int i, const char *line, size_t n)
 {
     if (write_line(t->fd[i], line, n) == 0)
         return;
@@ -106,7 +106,7 @@ void trainlog_write(struct trainlog *t, const char *text)
 
         n += text[n] == '\n';
         for (int i = 0; i < t->n; i++)
-            put(t, i, text, n);
+            write_log_line(t, i, text, n);
         text += n;
     }
 }

@@ -9,7 +9,8 @@
 
 enum variants { PLAIN = 1, SAMPLES = 2, TOKENS = 4, FLOPS = 8 };
 
-static void put(struct tfevents *t, const struct trainlog_step *s, const char *tag, int variants, double value)
+static void put_tb_scalars(struct tfevents *t, const struct trainlog_step *s, const char *tag, int variants,
+                           double value)
 {
     const struct { int bit; const char *suffix; int64_t at; } all[] = {
         { PLAIN, "", s->iteration },
@@ -54,17 +55,17 @@ void trainlog_tb_step(struct tfevents *t, const struct train_opts *o, const stru
     tfevents_scalar(t, "steps-vs-tokens/y=steps,x=tokens", (double)s->iteration, s->tokens);
     tfevents_scalar(t, "steps-vs-tokens/y=tokens,x=steps", (double)s->tokens, s->iteration);
     if (o->log_learning_rate_to_tensorboard)
-        put(t, s, "learning-rate/learning-rate", PLAIN | SAMPLES | TOKENS, s->lr);
+        put_tb_scalars(t, s, "learning-rate/learning-rate", PLAIN | SAMPLES | TOKENS, s->lr);
     if (o->log_batch_size_to_tensorboard)
-        put(t, s, "batch-size/batch-size", PLAIN | SAMPLES, (double)s->batch);
-    put(t, s, "lm-loss-training/lm loss", PLAIN | SAMPLES | TOKENS | FLOPS, s->loss);
+        put_tb_scalars(t, s, "batch-size/batch-size", PLAIN | SAMPLES, (double)s->batch);
+    put_tb_scalars(t, s, "lm-loss-training/lm loss", PLAIN | SAMPLES | TOKENS | FLOPS, s->loss);
     if (o->log_loss_scale_to_tensorboard && s->loss_scale > 0)
-        put(t, s, "loss-scale/loss-scale", PLAIN | SAMPLES | TOKENS, s->loss_scale);
+        put_tb_scalars(t, s, "loss-scale/loss-scale", PLAIN | SAMPLES | TOKENS, s->loss_scale);
     if (!(s->grad_norm < 0))
-        put(t, s, "grad-norm/grad-norm", PLAIN | SAMPLES | TOKENS, s->grad_norm);
-    put(t, s, "num-zeros/num-zeros", PLAIN | SAMPLES | TOKENS, 0);
+        put_tb_scalars(t, s, "grad-norm/grad-norm", PLAIN | SAMPLES | TOKENS, s->grad_norm);
+    put_tb_scalars(t, s, "num-zeros/num-zeros", PLAIN | SAMPLES | TOKENS, 0);
     if (!(s->params_norm < 0))
-        put(t, s, "params-norm/params-norm", PLAIN | SAMPLES | TOKENS, s->params_norm);
+        put_tb_scalars(t, s, "params-norm/params-norm", PLAIN | SAMPLES | TOKENS, s->params_norm);
     for (int i = 0; o->log_timers_to_tensorboard && i < n_timers; i++) {
         snprintf(tag, sizeof tag, "time/%s-time", timers[i].name);
         tfevents_scalar(t, tag, timers[i].ms * 1e-3, s->iteration);
@@ -78,7 +79,7 @@ void trainlog_tb_interval(struct tfevents *t, const struct train_opts *o, const 
     if (!t)
         return;
     if (o->log_timers_to_tensorboard)
-        put(t, s, "iteration-time/iteration-time", PLAIN | SAMPLES | TOKENS, s->elapsed_s);
+        put_tb_scalars(t, s, "iteration-time/iteration-time", PLAIN | SAMPLES | TOKENS, s->elapsed_s);
     tfevents_scalar(t, "iteration-time/samples per second", samples, s->iteration);
     tfevents_scalar(t, "iteration-time/samples per second per replica", samples / s->data_parallel_size, s->iteration);
     tfevents_scalar(t, "iteration-time/tokens per second", tokens, s->iteration);
@@ -93,9 +94,9 @@ void trainlog_tb_valid(struct tfevents *t, const struct train_opts *o, const str
     int all = PLAIN | SAMPLES | TOKENS | FLOPS;
 
     snprintf(tag, sizeof tag, "lm-loss-validation/%s/lm loss validation", name);
-    put(t, s, tag, all, loss);
+    put_tb_scalars(t, s, tag, all, loss);
     if (!o->log_validation_ppl_to_tensorboard)
         return;
     snprintf(tag, sizeof tag, "lm-loss-validation/%s/lm loss validation ppl", name);
-    put(t, s, tag, all, trainlog_perplexity(loss));
+    put_tb_scalars(t, s, tag, all, trainlog_perplexity(loss));
 }

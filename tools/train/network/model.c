@@ -11,7 +11,7 @@
 /* ---- memory ---- */
 
 /* Allocate the next `bytes` of the pool. While there is no pool yet, only count them. */
-static void *take(struct model *m, int64_t bytes)
+static void *acquire_pool_bytes(struct model *m, int64_t bytes)
 {
     uint64_t at = m->used;
 
@@ -19,8 +19,14 @@ static void *take(struct model *m, int64_t bytes)
     return m->pool ? (char *)m->pool + at : NULL;
 }
 
-static void *take_t(struct model *m, int64_t n) { return take(m, n * dtype_size(m->opts.t)); }
-static float *take_f(struct model *m, int64_t n) { return take(m, n * (int64_t)sizeof(float)); }
+static void *acquire_pool_elements(struct model *m, int64_t n)
+{
+    return acquire_pool_bytes(m, n * dtype_size(m->opts.t));
+}
+static float *acquire_pool_floats(struct model *m, int64_t n)
+{
+    return acquire_pool_bytes(m, n * (int64_t)sizeof(float));
+}
 
 /*
  * Lay out the buffers of a block. Data that is recomputed uses the buffers in `shared`, which are the same for all
@@ -31,43 +37,43 @@ static void place_block(struct model *m, struct model_block *a, const struct mod
     const bool full = m->opts.recompute == RECOMPUTE_FULL;
 
     *a = shared ? *shared : (struct model_block){0};
-    a->input = take_t(m, m->own_rows * m->hidden);
+    a->input = acquire_pool_elements(m, m->own_rows * m->hidden);
     if (shared && full)
         return;
-    a->norm1_mean = take_f(m, m->own_rows);
-    a->norm1_rstd = take_f(m, m->own_rows);
-    a->norm2_mean = take_f(m, m->own_rows);
-    a->norm2_rstd = take_f(m, m->own_rows);
-    a->qkv = take_t(m, m->rows * 3 * m->heads_width);
-    a->attended = take_t(m, m->rows * m->heads_width);
-    a->lse = take_f(m, m->rows * m->heads);
-    a->middle = take_t(m, m->own_rows * m->hidden);
-    a->gelu_in = take_t(m, m->rows * m->ffn);
+    a->norm1_mean = acquire_pool_floats(m, m->own_rows);
+    a->norm1_rstd = acquire_pool_floats(m, m->own_rows);
+    a->norm2_mean = acquire_pool_floats(m, m->own_rows);
+    a->norm2_rstd = acquire_pool_floats(m, m->own_rows);
+    a->qkv = acquire_pool_elements(m, m->rows * 3 * m->heads_width);
+    a->attended = acquire_pool_elements(m, m->rows * m->heads_width);
+    a->lse = acquire_pool_floats(m, m->rows * m->heads);
+    a->middle = acquire_pool_elements(m, m->own_rows * m->hidden);
+    a->gelu_in = acquire_pool_elements(m, m->rows * m->ffn);
     if (shared)
         return;
-    a->norm1 = take_t(m, m->own_rows * m->hidden);
-    a->norm2 = take_t(m, m->own_rows * m->hidden);
-    a->gelu_out = take_t(m, m->rows * m->ffn);
+    a->norm1 = acquire_pool_elements(m, m->own_rows * m->hidden);
+    a->norm2 = acquire_pool_elements(m, m->own_rows * m->hidden);
+    a->gelu_out = acquire_pool_elements(m, m->rows * m->ffn);
 }
 
 static void place_head(struct model *m)
 {
     int64_t c = m->head_rows;
 
-    m->logits = take_t(m, c * m->vocab);
-    m->stat = take_f(m, c * 3);
-    m->all_stat = m->stage->topo.tp > 1 ? take_f(m, c * 3 * m->stage->topo.tp) : NULL;
-    m->lse = take_f(m, c);
-    m->loss_rows = take_f(m, m->rows);
-    m->final_norm = take_t(m, m->rows * m->hidden);
-    m->d_final_norm = take_t(m, m->rows * m->hidden);
-    m->loss = take(m, 2 * (int64_t)sizeof(double));
+    m->logits = acquire_pool_elements(m, c * m->vocab);
+    m->stat = acquire_pool_floats(m, c * 3);
+    m->all_stat = m->stage->topo.tp > 1 ? acquire_pool_floats(m, c * 3 * m->stage->topo.tp) : NULL;
+    m->lse = acquire_pool_floats(m, c);
+    m->loss_rows = acquire_pool_floats(m, m->rows);
+    m->final_norm = acquire_pool_elements(m, m->rows * m->hidden);
+    m->d_final_norm = acquire_pool_elements(m, m->rows * m->hidden);
+    m->loss = acquire_pool_bytes(m, 2 * (int64_t)sizeof(double));
     if (m->stage->first)
-        m->head_grad = take(m, m->vocab * m->hidden * dtype_size(model_grad_dtype(m)));
+        m->head_grad = acquire_pool_bytes(m, m->vocab * m->hidden * dtype_size(model_grad_dtype(m)));
 }
 
 /* Lay out all memory. It is called once to count the bytes and once to assign the addresses. */
-static void place(struct model *m)
+static void place_model_buffers(struct model *m)
 {
     const struct stage *g = m->stage;
     struct model_block shared;
@@ -80,33 +86,33 @@ static void place(struct model *m)
 
         for (int i = 0; i < g->n_blocks; i++)
             place_block(m, &s->block[i], m->opts.recompute == RECOMPUTE_NONE ? NULL : &shared);
-        s->output = take_t(m, m->own_rows * m->hidden);
+        s->output = acquire_pool_elements(m, m->own_rows * m->hidden);
         /* a stage without blocks passes its input on */
         if (g->n_blocks == 0)
             s->block[0].input = s->output;
         if (g->norm && !g->last)
-            s->normed = take_t(m, m->own_rows * m->hidden);
+            s->normed = acquire_pool_elements(m, m->own_rows * m->hidden);
         if (g->first && g->model.embed_layernorm) {
-            s->embedded = take_t(m, m->own_rows * m->hidden);
-            s->embed_mean = take_f(m, m->own_rows);
-            s->embed_rstd = take_f(m, m->own_rows);
+            s->embedded = acquire_pool_elements(m, m->own_rows * m->hidden);
+            s->embed_mean = acquire_pool_floats(m, m->own_rows);
+            s->embed_rstd = acquire_pool_floats(m, m->own_rows);
         }
         if (g->norm) {
-            s->final_mean = take_f(m, m->own_rows);
-            s->final_rstd = take_f(m, m->own_rows);
+            s->final_mean = acquire_pool_floats(m, m->own_rows);
+            s->final_rstd = acquire_pool_floats(m, m->own_rows);
         }
     }
-    m->work = take_t(m, m->rows * m->hidden);
+    m->work = acquire_pool_elements(m, m->rows * m->hidden);
     if (m->opts.sequence_parallel) {
-        m->gathered = take_t(m, m->rows * m->hidden);
-        m->positions = take(m, m->rows * (int64_t)sizeof(int32_t));
+        m->gathered = acquire_pool_elements(m, m->rows * m->hidden);
+        m->positions = acquire_pool_bytes(m, m->rows * (int64_t)sizeof(int32_t));
     }
-    m->d_gelu_in = take_t(m, m->rows * m->ffn);
-    m->d_qkv = take_t(m, m->rows * 3 * m->heads_width);
-    m->d_attended = take_t(m, m->rows * m->heads_width);
-    m->scratch = take(m, (int64_t)m->scratch_bytes);
+    m->d_gelu_in = acquire_pool_elements(m, m->rows * m->ffn);
+    m->d_qkv = acquire_pool_elements(m, m->rows * 3 * m->heads_width);
+    m->d_attended = acquire_pool_elements(m, m->rows * m->heads_width);
+    m->scratch = acquire_pool_bytes(m, (int64_t)m->scratch_bytes);
     if (m->alibi_bytes)
-        m->alibi = take(m, (int64_t)m->alibi_bytes);
+        m->alibi = acquire_pool_bytes(m, (int64_t)m->alibi_bytes);
     if (g->last)
         place_head(m);
 }
@@ -204,7 +210,7 @@ static void fill_positions(struct model *m)
     free(position);
 }
 
-static struct model *prepare(const struct stage *g, const struct kernels *k, const struct model_opts *o)
+static struct model *prepare_model_layout(const struct stage *g, const struct kernels *k, const struct model_opts *o)
 {
     struct model *m = xcalloc(1, sizeof *m);
 
@@ -215,7 +221,7 @@ static struct model *prepare(const struct stage *g, const struct kernels *k, con
     for (int i = 0; i < o->n_slots; i++)
         m->slot[i].block = xcalloc((size_t)g->n_blocks + 1, sizeof *m->slot[i].block);
     set_sizes(m);
-    place(m);
+    place_model_buffers(m);
     return m;
 }
 
@@ -228,15 +234,15 @@ int64_t model_boundary(const struct stage *g, const struct model_opts *o)
  * Returns the size of the buffer in which tensor ranks' parts of a sum arrive (comm_share): sufficient for all parts
  * of one sum.
  */
-static uint64_t sum_room(const struct model *m)
+static uint64_t model_sum_room(const struct model *m)
 {
     return align_up((uint64_t)(m->forward.part[0].rows * m->hidden * dtype_size(m->opts.t) / m->stage->topo.tp), 256);
 }
 
 uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struct model_opts *o)
 {
-    struct model *m = prepare(g, k, o);
-    uint64_t n = m->used + comm_share_bytes(g->topo.tp, sum_room(m));
+    struct model *m = prepare_model_layout(g, k, o);
+    uint64_t n = m->used + comm_share_bytes(g->topo.tp, model_sum_room(m));
 
     model_free(m);
     return n;
@@ -245,16 +251,16 @@ uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struc
 struct model *model_new(const struct stage *g, const struct stage_state *st, const struct kernels *k, struct comm *tp,
                         const struct model_opts *o, struct err *e)
 {
-    struct model *m = prepare(g, k, o);
+    struct model *m = prepare_model_layout(g, k, o);
 
     m->state = *st;
     m->tp_group = tp;
     m->pool = k->dev->alloc(m->used, e);
-    if (!m->pool || comm_share(tp, m->pool, m->used, sum_room(m), e) < 0) {
+    if (!m->pool || comm_share(tp, m->pool, m->used, model_sum_room(m), e) < 0) {
         model_free(m);
         return NULL;
     }
-    place(m);
+    place_model_buffers(m);
     if (m->alibi)
         fill_bias(m);
     if (m->positions)
@@ -286,7 +292,8 @@ void model_loss_begin(struct model *m, struct dev_stream *s) { m->kernels->dev->
 
 void model_hook(struct model *m, const struct model_hooks *h) { m->hooks = *h; }
 
-void model_look(struct model *m, void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits), void *ctx)
+void model_set_logits_callback(struct model *m, void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits),
+                               void *ctx)
 {
     m->look = look;
     m->look_ctx = ctx;

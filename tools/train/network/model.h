@@ -113,6 +113,7 @@ void *model_head_grad(struct model *m);
  * Set a callback for an evaluation that needs the logits. It is called for each chunk of rows with T [rows, V / tp]
  * in device memory. NULL disables it.
  */
-void model_look(struct model *m, void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits), void *ctx);
+void model_set_logits_callback(struct model *m, void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits),
+                               void *ctx);
 
 #endif

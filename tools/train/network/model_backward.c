@@ -25,13 +25,13 @@ static int recompute(const struct way *f, int i, const struct model_block *a, st
     if (m->opts.recompute == RECOMPUTE_FULL)
         return model_recompute_block(m, i, a, f->mb, f->s, e);
     k->layernorm(&(struct kernel_layernorm){
-        .m = m->own_rows, .h = m->hidden, .x = a->input, .gamma = weight_of(m, i, ROLE_NORM1_W),
-        .beta = weight_of(m, i, ROLE_NORM1_B), .eps = m->opts.eps, .y = a->norm1, .mean = a->norm1_mean,
+        .m = m->own_rows, .h = m->hidden, .x = a->input, .gamma = model_param_weights(m, i, ROLE_NORM1_W),
+        .beta = model_param_weights(m, i, ROLE_NORM1_B), .eps = m->opts.eps, .y = a->norm1, .mean = a->norm1_mean,
         .rstd = a->norm1_rstd,
     }, m->opts.t, f->s);
     k->layernorm(&(struct kernel_layernorm){
-        .m = m->own_rows, .h = m->hidden, .x = a->middle, .gamma = weight_of(m, i, ROLE_NORM2_W),
-        .beta = weight_of(m, i, ROLE_NORM2_B), .eps = m->opts.eps, .y = a->norm2, .mean = a->norm2_mean,
+        .m = m->own_rows, .h = m->hidden, .x = a->middle, .gamma = model_param_weights(m, i, ROLE_NORM2_W),
+        .beta = model_param_weights(m, i, ROLE_NORM2_B), .eps = m->opts.eps, .y = a->norm2, .mean = a->norm2_mean,
         .rstd = a->norm2_rstd,
     }, m->opts.t, f->s);
     k->gelu(a->gelu_out, a->gelu_in, m->rows * m->ffn, m->opts.t, f->s);
@@ -52,8 +52,8 @@ static void dropout_rows(const struct way *f, int block, enum model_site where, 
         struct kernel_dropout drop = model_dropout(m, f->mb, block, where, p->own_row);
 
         m->kernels->dropout_back(&(struct kernel_dropout_back){
-            .m = p->own_rows, .h = m->hidden, .dz = row_of(m, f->grad, p->own_at, m->hidden), .drop = drop,
-            .da = row_of(m, *da, p->own_at, m->hidden), .dbias = dbias, .add = f->mb->add || i > 0,
+            .m = p->own_rows, .h = m->hidden, .dz = model_row_address(m, f->grad, p->own_at, m->hidden), .drop = drop,
+            .da = model_row_address(m, *da, p->own_at, m->hidden), .dbias = dbias, .add = f->mb->add || i > 0,
             .grad_t = m->opts.grad_t, .scratch = m->scratch,
         }, m->opts.t, f->s);
     }
@@ -77,16 +77,26 @@ static void norm_rows(const struct way *f, const struct norm *n, const void *dy,
 
     for (int i = 0; i < m->backward.n; i++) {
         const struct model_part *p = &m->backward.part[i];
-        void *d = row_of(m, f->grad, p->own_at, m->hidden);
+        void *d = model_row_address(m, f->grad, p->own_at, m->hidden);
 
-        m->kernels->layernorm_back(&(struct kernel_layernorm_back){
-            .m = p->own_rows, .h = m->hidden, .dy = row_of(m, dy, dy == f->grad ? p->own_at : p->own_row, m->hidden),
-            .x = row_of(m, n->x, p->own_at, m->hidden),
-            .gamma = weight_of(m, n->block, n->gamma), .mean = n->mean + p->own_at, .rstd = n->rstd + p->own_at,
-            .add_dx = residual ? d : NULL, .dx = d, .dgamma = grad_of(m, n->block, n->gamma),
-            .dbeta = grad_of(m, n->block, n->beta), .add = f->mb->add || i > 0, .grad_t = m->opts.grad_t,
-            .scratch = m->scratch,
-        }, m->opts.t, f->s);
+        m->kernels->layernorm_back(
+            &(struct kernel_layernorm_back){
+                .m = p->own_rows,
+                .h = m->hidden,
+                .dy = model_row_address(m, dy, dy == f->grad ? p->own_at : p->own_row, m->hidden),
+                .x = model_row_address(m, n->x, p->own_at, m->hidden),
+                .gamma = model_param_weights(m, n->block, n->gamma),
+                .mean = n->mean + p->own_at,
+                .rstd = n->rstd + p->own_at,
+                .add_dx = residual ? d : NULL,
+                .dx = d,
+                .dgamma = grad_of(m, n->block, n->gamma),
+                .dbeta = grad_of(m, n->block, n->beta),
+                .add = f->mb->add || i > 0,
+                .grad_t = m->opts.grad_t,
+                .scratch = m->scratch,
+            },
+            m->opts.t, f->s);
     }
 }
 
@@ -113,7 +123,7 @@ static const void *all_rows(const struct model *m, const void *own)
 }
 
 /* Start a gather and wait for it. *all receives the rows. */
-static int gather(const struct way *f, const void *own, const void **all, struct err *e)
+static int gather_all_rows(const struct way *f, const void *own, const void **all, struct err *e)
 {
     *all = all_rows(f->m, own);
     return gather_start(f, own, e) < 0 ? -1 : gather_wait(f, e);
@@ -132,21 +142,35 @@ static int mlp_back(const struct way *f, int i, const struct model_block *a, str
     void *own;
 
     dropout_rows(f, m->stage->first_block + i, SITE_MLP_OUT, grad_of(m, i, ROLE_DOWN_B), &own);
-    if (gather(f, own, &dm, e) < 0)
+    if (gather_all_rows(f, own, &dm, e) < 0)
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
         .m = m->rows, .n = m->hidden, .k = m->ffn, .dy = dm, .x = a->gelu_out, .dw = grad_of(m, i, ROLE_DOWN_W),
         .add = add, .grad_t = m->opts.grad_t,
     }, m->opts.t, f->s);
-    k->linear_dx_gelu(&(struct kernel_linear_dx){
-        .m = m->rows, .n = m->hidden, .k = m->ffn, .dy = dm, .w = weight_of(m, i, ROLE_DOWN_W), .pre = a->gelu_in,
-        .dx = m->d_gelu_in,
-    }, m->opts.t, f->s);
+    k->linear_dx_gelu(
+        &(struct kernel_linear_dx){
+            .m = m->rows,
+            .n = m->hidden,
+            .k = m->ffn,
+            .dy = dm,
+            .w = model_param_weights(m, i, ROLE_DOWN_W),
+            .pre = a->gelu_in,
+            .dx = m->d_gelu_in,
+        },
+        m->opts.t, f->s);
     if (gather_start(f, a->norm2, e) < 0)
         return -1;
-    k->linear_dx(&(struct kernel_linear_dx){
-        .m = m->rows, .n = m->ffn, .k = m->hidden, .dy = m->d_gelu_in, .w = weight_of(m, i, ROLE_UP_W), .dx = m->work,
-    }, m->opts.t, f->s);
+    k->linear_dx(
+        &(struct kernel_linear_dx){
+            .m = m->rows,
+            .n = m->ffn,
+            .k = m->hidden,
+            .dy = m->d_gelu_in,
+            .w = model_param_weights(m, i, ROLE_UP_W),
+            .dx = m->work,
+        },
+        m->opts.t, f->s);
     if (model_sums_start(m, &m->backward, m->work, f->s, e) < 0 || gather_wait(f, e) < 0)
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
@@ -163,7 +187,7 @@ static int mlp_back(const struct way *f, int i, const struct model_block *a, str
  * Backward pass of attention. f->grad is the gradient of y = x + dropout(attention + bias) on input, and that of x on
  * return.
  */
-static int attention_back(const struct way *f, int i, const struct model_block *a, struct err *e)
+static int run_attention_backward(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
     struct model *m = f->m;
     const struct kernels *k = m->kernels;
@@ -180,23 +204,29 @@ static int attention_back(const struct way *f, int i, const struct model_block *
     void *own;
 
     dropout_rows(f, m->stage->first_block + i, SITE_ATTENTION_OUT, grad_of(m, i, ROLE_DENSE_B), &own);
-    if (gather(f, own, &da, e) < 0)
+    if (gather_all_rows(f, own, &da, e) < 0)
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
         .m = m->rows, .n = m->hidden, .k = m->heads_width, .dy = da, .x = a->attended,
         .dw = grad_of(m, i, ROLE_DENSE_W), .add = add, .grad_t = m->opts.grad_t,
     }, m->opts.t, f->s);
     k->linear_dx(&(struct kernel_linear_dx){
-        .m = m->rows, .n = m->hidden, .k = m->heads_width, .dy = da, .w = weight_of(m, i, ROLE_DENSE_W),
+        .m = m->rows, .n = m->hidden, .k = m->heads_width, .dy = da, .w = model_param_weights(m, i, ROLE_DENSE_W),
         .dx = m->d_attended,
     }, m->opts.t, f->s);
     if (gather_start(f, a->norm1, e) < 0)
         return -1;
     k->attention_back(&at, &back, m->opts.t, f->s);
-    k->linear_dx(&(struct kernel_linear_dx){
-        .m = m->rows, .n = 3 * m->heads_width, .k = m->hidden, .dy = m->d_qkv, .w = weight_of(m, i, ROLE_QKV_W),
-        .dx = m->work,
-    }, m->opts.t, f->s);
+    k->linear_dx(
+        &(struct kernel_linear_dx){
+            .m = m->rows,
+            .n = 3 * m->heads_width,
+            .k = m->hidden,
+            .dy = m->d_qkv,
+            .w = model_param_weights(m, i, ROLE_QKV_W),
+            .dx = m->work,
+        },
+        m->opts.t, f->s);
     if (model_sums_start(m, &m->backward, m->work, f->s, e) < 0 || gather_wait(f, e) < 0)
         return -1;
     k->linear_dw(&(struct kernel_linear_dw){
@@ -221,7 +251,7 @@ static int embedding_back(const struct way *f, const struct model_slot *sl, stru
     for (int i = 0; i < m->backward.n; i++) {
         const struct model_part *p = &m->backward.part[i];
         struct kernel_dropout drop = model_dropout(m, f->mb, -1, SITE_EMBEDDING, p->own_row);
-        void *d = row_of(m, f->grad, p->own_at, m->hidden);
+        void *d = model_row_address(m, f->grad, p->own_at, m->hidden);
 
         if (drop.p > 0)
             k->dropout_back(&(struct kernel_dropout_back){
@@ -235,13 +265,24 @@ static int embedding_back(const struct way *f, const struct model_slot *sl, stru
             }, m->opts.t, f->s);
     }
     if (sl->embedded)
-        k->layernorm_back(&(struct kernel_layernorm_back){
-            .m = m->own_rows, .h = m->hidden, .dy = f->grad, .x = sl->embedded,
-            .gamma = weight_of(m, -1, ROLE_WORD_NORM_W), .mean = sl->embed_mean, .rstd = sl->embed_rstd, .dx = f->grad,
-            .dgamma = grad_of(m, -1, ROLE_WORD_NORM_W), .dbeta = grad_of(m, -1, ROLE_WORD_NORM_B), .add = add,
-            .grad_t = m->opts.grad_t, .scratch = m->scratch,
-        }, m->opts.t, f->s);
-    if (gather(f, f->grad, &all, e) < 0)
+        k->layernorm_back(
+            &(struct kernel_layernorm_back){
+                .m = m->own_rows,
+                .h = m->hidden,
+                .dy = f->grad,
+                .x = sl->embedded,
+                .gamma = model_param_weights(m, -1, ROLE_WORD_NORM_W),
+                .mean = sl->embed_mean,
+                .rstd = sl->embed_rstd,
+                .dx = f->grad,
+                .dgamma = grad_of(m, -1, ROLE_WORD_NORM_W),
+                .dbeta = grad_of(m, -1, ROLE_WORD_NORM_B),
+                .add = add,
+                .grad_t = m->opts.grad_t,
+                .scratch = m->scratch,
+            },
+            m->opts.t, f->s);
+    if (gather_all_rows(f, f->grad, &all, e) < 0)
         return -1;
     k->embed_back(&(struct kernel_embed_back){
         .m = m->rows, .h = m->hidden, .first = m->stage->tp * m->vocab, .rows = m->vocab, .id = f->mb->tokens,
@@ -259,8 +300,8 @@ static void lone_head_back(const struct way *f)
     for (int i = 0; i < m->backward.n; i++) {
         const struct model_part *p = &m->backward.part[i];
 
-        m->kernels->dev->copy(row_of(m, f->grad, p->own_at, m->hidden),
-                              row_of(m, m->d_final_norm, p->own_row, m->hidden),
+        m->kernels->dev->copy(model_row_address(m, f->grad, p->own_at, m->hidden),
+                              model_row_address(m, m->d_final_norm, p->own_row, m->hidden),
                               (uint64_t)(p->own_rows * m->hidden * dtype_size(m->opts.t)), f->s);
     }
 }
@@ -279,7 +320,7 @@ int model_backward(struct model *m, int slot, const struct micro_batch *mb, void
     for (int i = m->stage->n_blocks - 1; i >= 0; i--) {
         const struct model_block *a = &sl->block[i];
 
-        if (recompute(&f, i, a, e) < 0 || mlp_back(&f, i, a, e) < 0 || attention_back(&f, i, a, e) < 0)
+        if (recompute(&f, i, a, e) < 0 || mlp_back(&f, i, a, e) < 0 || run_attention_backward(&f, i, a, e) < 0)
             return -1;
         if (mb->last && (model_sum_copies(m, i, s, e) < 0 || grads_done(m, m->stage->first_block + i, s, e) < 0))
             return -1;

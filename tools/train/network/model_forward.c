@@ -27,12 +27,12 @@ struct kernel_dropout model_dropout(const struct model *m, const struct micro_ba
 struct kernel_attention model_attention(const struct model *m, const struct micro_batch *mb, int block,
                                         const struct model_block *a, const struct model_part *p)
 {
-    char *q = row_of(m, a->qkv, p->row, 3 * m->heads_width);
+    char *q = model_row_address(m, a->qkv, p->row, 3 * m->heads_width);
     const int size = dtype_size(m->opts.t);
     struct kernel_attention at = {
         .b = p->samples, .s = m->opts.s, .heads = m->heads, .hd = m->head_dim, .head0 = m->stage->tp * m->heads, .q = q,
         .k = q + m->head_dim * size, .v = q + 2 * m->head_dim * size, .token_stride = 3 * m->heads_width,
-        .head_stride = 3 * m->head_dim, .o = row_of(m, a->attended, p->row, m->heads_width),
+        .head_stride = 3 * m->head_dim, .o = model_row_address(m, a->attended, p->row, m->heads_width),
         .lse = a->lse + p->row * m->heads, .scale = (float)(1 / sqrt(m->head_dim)), .bias = m->alibi,
         .round_unit = m->stage->first_block + block > 1 ? (float)(m->stage->first_block + block) : 1,
         .drop = model_dropout(m, mb, m->stage->first_block + block, SITE_ATTENTION, p->row),
@@ -45,8 +45,8 @@ struct kernel_attention model_attention(const struct model *m, const struct micr
 
 /*
  * A pass over blocks. A phase is half a block: attention (even numbers) or MLP (odd numbers). For each part,
- * prepare() computes the input of the phase: the sum that ended the previous phase, residual and LayerNorm. front()
- * continues up to the input of the last product. back() computes that product and starts its sum.
+ * prepare_forward_phase() computes the input of the phase: the sum that ended the previous phase, residual and
+ * LayerNorm. front() continues up to the input of the last product. back() computes that product and starts its sum.
  */
 struct pass {
     struct model *m;
@@ -67,24 +67,24 @@ static void after_block(struct pass *f, int i, const struct model_part *p)
     struct kernel_layernorm norm = { .m = p->own_rows, .h = m->hidden, .eps = m->opts.eps };
 
     if (next) {
-        norm.gamma = weight_of(m, i + 1, ROLE_NORM1_W);
-        norm.beta = weight_of(m, i + 1, ROLE_NORM1_B);
-        norm.y = row_of(m, next->norm1, p->own_at, m->hidden);
+        norm.gamma = model_param_weights(m, i + 1, ROLE_NORM1_W);
+        norm.beta = model_param_weights(m, i + 1, ROLE_NORM1_B);
+        norm.y = model_row_address(m, next->norm1, p->own_at, m->hidden);
         norm.mean = next->norm1_mean + p->own_at;
         norm.rstd = next->norm1_rstd + p->own_at;
     } else if (m->stage->norm) {
-        norm.gamma = weight_of(m, -1, ROLE_FINAL_NORM_W);
-        norm.beta = weight_of(m, -1, ROLE_FINAL_NORM_B);
-        norm.y = m->stage->last ? row_of(m, m->final_norm, p->own_row, m->hidden)
-               : row_of(m, sl->normed, p->own_at, m->hidden);
+        norm.gamma = model_param_weights(m, -1, ROLE_FINAL_NORM_W);
+        norm.beta = model_param_weights(m, -1, ROLE_FINAL_NORM_B);
+        norm.y = m->stage->last ? model_row_address(m, m->final_norm, p->own_row, m->hidden)
+               : model_row_address(m, sl->normed, p->own_at, m->hidden);
         norm.mean = sl->final_mean + p->own_at;
         norm.rstd = sl->final_rstd + p->own_at;
     }
     m->kernels->residual_norm(&(struct kernel_residual_norm){
-        .a = row_of(m, m->work, p->own_row, m->hidden), .bias = weight_of(m, i, ROLE_DOWN_B),
-        .residual = row_of(m, a->middle, p->own_at, m->hidden),
+        .a = model_row_address(m, m->work, p->own_row, m->hidden), .bias = model_param_weights(m, i, ROLE_DOWN_B),
+        .residual = model_row_address(m, a->middle, p->own_at, m->hidden),
         .drop = model_dropout(m, f->mb, m->stage->first_block + i, SITE_MLP_OUT, p->own_row),
-        .z = row_of(m, next ? next->input : sl->output, p->own_at, m->hidden), .norm = norm,
+        .z = model_row_address(m, next ? next->input : sl->output, p->own_at, m->hidden), .norm = norm,
     }, m->opts.t, f->s);
 }
 
@@ -94,13 +94,14 @@ static void after_attention(struct pass *f, int i, const struct model_part *p)
     struct model_block *a = &f->sl->block[i];
 
     m->kernels->residual_norm(&(struct kernel_residual_norm){
-        .a = row_of(m, m->work, p->own_row, m->hidden), .bias = weight_of(m, i, ROLE_DENSE_B),
-        .residual = row_of(m, a->input, p->own_at, m->hidden),
+        .a = model_row_address(m, m->work, p->own_row, m->hidden), .bias = model_param_weights(m, i, ROLE_DENSE_B),
+        .residual = model_row_address(m, a->input, p->own_at, m->hidden),
         .drop = model_dropout(m, f->mb, m->stage->first_block + i, SITE_ATTENTION_OUT, p->own_row),
-        .z = row_of(m, a->middle, p->own_at, m->hidden),
+        .z = model_row_address(m, a->middle, p->own_at, m->hidden),
         .norm = {
-            .m = p->own_rows, .h = m->hidden, .gamma = weight_of(m, i, ROLE_NORM2_W),
-            .beta = weight_of(m, i, ROLE_NORM2_B), .eps = m->opts.eps, .y = row_of(m, a->norm2, p->own_at, m->hidden),
+            .m = p->own_rows, .h = m->hidden, .gamma = model_param_weights(m, i, ROLE_NORM2_W),
+            .beta = model_param_weights(m, i, ROLE_NORM2_B), .eps = m->opts.eps,
+            .y = model_row_address(m, a->norm2, p->own_at, m->hidden),
             .mean = a->norm2_mean + p->own_at, .rstd = a->norm2_rstd + p->own_at,
         },
     }, m->opts.t, f->s);
@@ -112,15 +113,22 @@ static void norm1(struct pass *f, int i, const struct model_part *p)
     struct model *m = f->m;
     struct model_block *a = &f->sl->block[i];
 
-    m->kernels->layernorm(&(struct kernel_layernorm){
-        .m = p->own_rows, .h = m->hidden, .x = row_of(m, a->input, p->own_at, m->hidden),
-        .gamma = weight_of(m, i, ROLE_NORM1_W), .beta = weight_of(m, i, ROLE_NORM1_B), .eps = m->opts.eps,
-        .y = row_of(m, a->norm1, p->own_at, m->hidden), .mean = a->norm1_mean + p->own_at,
-        .rstd = a->norm1_rstd + p->own_at,
-    }, m->opts.t, f->s);
+    m->kernels->layernorm(
+        &(struct kernel_layernorm){
+            .m = p->own_rows,
+            .h = m->hidden,
+            .x = model_row_address(m, a->input, p->own_at, m->hidden),
+            .gamma = model_param_weights(m, i, ROLE_NORM1_W),
+            .beta = model_param_weights(m, i, ROLE_NORM1_B),
+            .eps = m->opts.eps,
+            .y = model_row_address(m, a->norm1, p->own_at, m->hidden),
+            .mean = a->norm1_mean + p->own_at,
+            .rstd = a->norm1_rstd + p->own_at,
+        },
+        m->opts.t, f->s);
 }
 
-static int prepare(struct pass *f, int phase, int first, int part, struct err *e)
+static int prepare_forward_phase(struct pass *f, int phase, int first, int part, struct err *e)
 {
     struct model *m = f->m;
     const struct model_part *p = &m->forward.part[part];
@@ -156,15 +164,22 @@ static int front(struct pass *f, int phase, int part, struct err *e)
         return -1;
     if (phase % 2) {
         k->linear_gelu(&(struct kernel_linear){
-            .m = p->rows, .n = m->ffn, .k = m->hidden, .x = rows, .w = weight_of(m, i, ROLE_UP_W),
-            .bias = weight_of(m, i, ROLE_UP_B), .y = row_of(m, a->gelu_out, p->row, m->ffn),
-            .pre = row_of(m, a->gelu_in, p->row, m->ffn),
+            .m = p->rows, .n = m->ffn, .k = m->hidden, .x = rows, .w = model_param_weights(m, i, ROLE_UP_W),
+            .bias = model_param_weights(m, i, ROLE_UP_B), .y = model_row_address(m, a->gelu_out, p->row, m->ffn),
+            .pre = model_row_address(m, a->gelu_in, p->row, m->ffn),
         }, m->opts.t, f->s);
     } else {
-        k->linear(&(struct kernel_linear){
-            .m = p->rows, .n = 3 * m->heads_width, .k = m->hidden, .x = rows, .w = weight_of(m, i, ROLE_QKV_W),
-            .bias = weight_of(m, i, ROLE_QKV_B), .y = row_of(m, a->qkv, p->row, 3 * m->heads_width),
-        }, m->opts.t, f->s);
+        k->linear(
+            &(struct kernel_linear){
+                .m = p->rows,
+                .n = 3 * m->heads_width,
+                .k = m->hidden,
+                .x = rows,
+                .w = model_param_weights(m, i, ROLE_QKV_W),
+                .bias = model_param_weights(m, i, ROLE_QKV_B),
+                .y = model_row_address(m, a->qkv, p->row, 3 * m->heads_width),
+            },
+            m->opts.t, f->s);
         k->attention(&at, m->opts.t, f->s);
     }
     return 0;
@@ -176,18 +191,24 @@ static int back(struct pass *f, int phase, int part, struct err *e)
     const struct model_part *p = &m->forward.part[part];
     const int i = phase / 2;
     struct model_block *a = &f->sl->block[i];
-    void *y = row_of(m, m->work, p->row, m->hidden);
+    void *y = model_row_address(m, m->work, p->row, m->hidden);
 
     if (phase % 2)
         m->kernels->linear(&(struct kernel_linear){
-            .m = p->rows, .n = m->hidden, .k = m->ffn, .x = row_of(m, a->gelu_out, p->row, m->ffn),
-            .w = weight_of(m, i, ROLE_DOWN_W), .y = y,
+            .m = p->rows, .n = m->hidden, .k = m->ffn, .x = model_row_address(m, a->gelu_out, p->row, m->ffn),
+            .w = model_param_weights(m, i, ROLE_DOWN_W), .y = y,
         }, m->opts.t, f->s);
     else
-        m->kernels->linear(&(struct kernel_linear){
-            .m = p->rows, .n = m->hidden, .k = m->heads_width, .x = row_of(m, a->attended, p->row, m->heads_width),
-            .w = weight_of(m, i, ROLE_DENSE_W), .y = y,
-        }, m->opts.t, f->s);
+        m->kernels->linear(
+            &(struct kernel_linear){
+                .m = p->rows,
+                .n = m->hidden,
+                .k = m->heads_width,
+                .x = model_row_address(m, a->attended, p->row, m->heads_width),
+                .w = model_param_weights(m, i, ROLE_DENSE_W),
+                .y = y,
+            },
+            m->opts.t, f->s);
     return model_sum_start(m, &m->forward, part, m->work, f->s, e);
 }
 
@@ -200,17 +221,17 @@ static int phases(struct pass *f, int first, int last, struct err *e)
 {
     const int n = f->m->forward.n;
 
-    if (prepare(f, first, first, 0, e) < 0)
+    if (prepare_forward_phase(f, first, first, 0, e) < 0)
         return -1;
     for (int at = first * n; at < (last + 1) * n; at++) {
         const int next = at + 1;
 
-        if (front(f, at / n, at % n, e) < 0 || (n > 1 && prepare(f, next / n, first, next % n, e) < 0))
+        if (front(f, at / n, at % n, e) < 0 || (n > 1 && prepare_forward_phase(f, next / n, first, next % n, e) < 0))
             return -1;
-        if (back(f, at / n, at % n, e) < 0 || (n == 1 && prepare(f, next, first, 0, e) < 0))
+        if (back(f, at / n, at % n, e) < 0 || (n == 1 && prepare_forward_phase(f, next, first, 0, e) < 0))
             return -1;
     }
-    return n > 1 ? prepare(f, last + 1, first, 1, e) : 0;
+    return n > 1 ? prepare_forward_phase(f, last + 1, first, 1, e) : 0;
 }
 
 int model_recompute_block(struct model *m, int block, const struct model_block *a, const struct micro_batch *mb,
@@ -230,19 +251,20 @@ int model_recompute_block(struct model *m, int block, const struct model_block *
 /* ---- embedding ---- */
 
 /* Look up the word embeddings, sum them over tensor ranks, and store own rows in x [own_rows, hidden]. */
-static int look_up(struct model *m, void *x, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
+static int embed_words(struct model *m, void *x, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
 {
     const struct model_cut *c = &m->backward;
     void *all = m->opts.sequence_parallel ? m->work : x;
 
     m->kernels->embed(&(struct kernel_embed){
         .m = m->rows, .h = m->hidden, .first = m->stage->tp * m->vocab, .rows = m->vocab, .id = mb->tokens,
-        .table = weight_of(m, -1, ROLE_WORD), .y = all,
+        .table = model_param_weights(m, -1, ROLE_WORD), .y = all,
     }, m->opts.t, s);
     if (model_sums_start(m, c, all, s, e) < 0 || model_sums_wait(m, c, s, e) < 0)
         return -1;
     for (int i = 0; i < c->n && all != x; i++)
-        m->kernels->dev->copy(row_of(m, x, c->part[i].own_at, m->hidden), row_of(m, all, c->part[i].own_row, m->hidden),
+        m->kernels->dev->copy(model_row_address(m, x, c->part[i].own_at, m->hidden),
+                              model_row_address(m, all, c->part[i].own_row, m->hidden),
                               (uint64_t)(c->part[i].own_rows * m->hidden * dtype_size(m->opts.t)), s);
     return 0;
 }
@@ -251,22 +273,22 @@ static int look_up(struct model *m, void *x, const struct micro_batch *mb, struc
 static int embedding(struct model *m, struct model_slot *sl, const struct micro_batch *mb, struct dev_stream *s,
                      struct err *e)
 {
-    const void *table = stage_get(m->stage, -1, ROLE_POSITION) ? weight_of(m, -1, ROLE_POSITION) : NULL;
+    const void *table = stage_get(m->stage, -1, ROLE_POSITION) ? model_param_weights(m, -1, ROLE_POSITION) : NULL;
     const int32_t *position = mb->positions ? mb->positions : m->positions;
     void *x = sl->block[0].input;
 
-    if (look_up(m, sl->embedded ? sl->embedded : x, mb, s, e) < 0)
+    if (embed_words(m, sl->embedded ? sl->embedded : x, mb, s, e) < 0)
         return -1;
     if (sl->embedded)
         m->kernels->layernorm(&(struct kernel_layernorm){
-            .m = m->own_rows, .h = m->hidden, .x = sl->embedded, .gamma = weight_of(m, -1, ROLE_WORD_NORM_W),
-            .beta = weight_of(m, -1, ROLE_WORD_NORM_B), .eps = EMBED_NORM_EPS, .y = x, .mean = sl->embed_mean,
+            .m = m->own_rows, .h = m->hidden, .x = sl->embedded, .gamma = model_param_weights(m, -1, ROLE_WORD_NORM_W),
+            .beta = model_param_weights(m, -1, ROLE_WORD_NORM_B), .eps = EMBED_NORM_EPS, .y = x, .mean = sl->embed_mean,
             .rstd = sl->embed_rstd,
         }, m->opts.t, s);
     for (int i = 0; i < m->backward.n; i++) {
         const struct model_part *p = &m->backward.part[i];
         struct kernel_dropout drop = model_dropout(m, mb, -1, SITE_EMBEDDING, p->own_row);
-        void *own = row_of(m, x, p->own_at, m->hidden);
+        void *own = model_row_address(m, x, p->own_at, m->hidden);
 
         if (table || drop.p > 0)
             m->kernels->embed_finish(&(struct kernel_embed_finish){
@@ -285,8 +307,8 @@ static int lone_head(struct model *m, const struct model_slot *sl, struct dev_st
     for (int i = 0; i < m->forward.n; i++) {
         const struct model_part *p = &m->forward.part[i];
 
-        m->kernels->dev->copy(row_of(m, m->final_norm, p->own_row, m->hidden),
-                              row_of(m, sl->output, p->own_at, m->hidden),
+        m->kernels->dev->copy(model_row_address(m, m->final_norm, p->own_row, m->hidden),
+                              model_row_address(m, sl->output, p->own_at, m->hidden),
                               (uint64_t)(p->own_rows * m->hidden * dtype_size(m->opts.t)), s);
     }
     return 0;

@@ -13,7 +13,7 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     const struct kernels *k = m->kernels;
     const enum dtype t = m->opts.t;
     const int64_t first = m->stage->tp * m->vocab, at = row0 * m->hidden * dtype_size(t);
-    const void *word = weight_of(m, -1, ROLE_WORD);
+    const void *word = model_param_weights(m, -1, ROLE_WORD);
     void *grad;
 
     k->linear(&(struct kernel_linear){
@@ -50,9 +50,12 @@ static int gather_fin(struct model *m, struct dev_stream *s, struct err *e)
     for (int i = 0; i < m->forward.n && m->opts.sequence_parallel; i++) {
         const struct model_part *p = &m->forward.part[i];
 
-        if (comm_all_gather(m->tp_group, &(struct comm_data){ .in = row_of(m, m->final_norm, p->own_row, m->hidden),
-                                                              .out = row_of(m, m->final_norm, p->row, m->hidden),
-                                                              .n = p->own_rows * m->hidden, .t = m->opts.t }, s, e) < 0)
+        if (comm_all_gather(m->tp_group,
+                            &(struct comm_data){ .in = model_row_address(m, m->final_norm, p->own_row, m->hidden),
+                                                 .out = model_row_address(m, m->final_norm, p->row, m->hidden),
+                                                 .n = p->own_rows * m->hidden,
+                                                 .t = m->opts.t },
+                            s, e) < 0)
             return -1;
     }
     return 0;

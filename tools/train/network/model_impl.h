@@ -101,7 +101,7 @@ struct model {
 enum model_site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_MLP_OUT, SITE_N };
 
 /* A parameter's weights and gradient. `block` is relative to the stage's first; -1: a parameter outside of blocks. */
-static inline const void *weight_of(const struct model *m, int block, enum role r)
+static inline const void *model_param_weights(const struct model *m, int block, enum role r)
 {
     return (const char *)m->state.weights + stage_get(m->stage, block, r)->at * dtype_size(m->opts.t);
 }
@@ -126,7 +126,7 @@ static inline int grads_done(const struct model *m, int block, struct dev_stream
 }
 
 /* Returns the address of row `row` of T [.., width]. */
-static inline void *row_of(const struct model *m, const void *x, int64_t row, int64_t width)
+static inline void *model_row_address(const struct model *m, const void *x, int64_t row, int64_t width)
 {
     return (char *)x + row * width * dtype_size(m->opts.t);
 }
@@ -157,7 +157,8 @@ MUST_CHECK int model_gather_start(struct model *m, const struct model_cut *c, in
 MUST_CHECK int model_gather_wait(struct model *m, int i, struct dev_stream *s, struct err *e);
 static inline const void *gathered_rows(const struct model *m, const struct model_part *p, const void *x)
 {
-    return m->opts.sequence_parallel ? row_of(m, m->gathered, p->row, m->hidden) : row_of(m, x, p->own_at, m->hidden);
+    return m->opts.sequence_parallel ? model_row_address(m, m->gathered, p->row, m->hidden)
+                                     : model_row_address(m, x, p->own_at, m->hidden);
 }
 /*
  * With sequence parallelism, each rank computes the gradients of replicated parameters from its own rows only. Sum

@@ -43,12 +43,13 @@ void model_cut_rows(struct model *m)
 int model_sum_start(struct model *m, const struct model_cut *c, int i, void *x, struct dev_stream *s, struct err *e)
 {
     const struct model_part *p = &c->part[i];
-    void *rows = row_of(m, x, p->row, m->hidden);
+    void *rows = model_row_address(m, x, p->row, m->hidden);
 
     if (m->opts.sequence_parallel)
-        return comm_reduce_scatter_start(m->tp_group, &(struct comm_data){ rows, row_of(m, x, p->own_row, m->hidden),
-                                                                           p->own_rows * m->hidden, m->opts.t,
-                                                                           COMM_SUM }, s, &m->sum_req[i], e);
+        return comm_reduce_scatter_start(m->tp_group,
+                                         &(struct comm_data){ rows, model_row_address(m, x, p->own_row, m->hidden),
+                                                              p->own_rows * m->hidden, m->opts.t, COMM_SUM },
+                                         s, &m->sum_req[i], e);
     return comm_all_reduce_start(m->tp_group, &(struct comm_data){ rows, rows, p->rows * m->hidden, m->opts.t,
                                                                    COMM_SUM }, s, &m->sum_req[i], e);
 }
@@ -81,10 +82,12 @@ int model_gather_start(struct model *m, const struct model_cut *c, int i, const 
 
     if (!m->opts.sequence_parallel)
         return 0;
-    return comm_all_gather_start(m->tp_group, &(struct comm_data){ .in = row_of(m, x, p->own_at, m->hidden),
-                                                                   .out = row_of(m, m->gathered, p->row, m->hidden),
-                                                                   .n = p->own_rows * m->hidden, .t = m->opts.t }, s,
-                                 &m->gather_req[i], e);
+    return comm_all_gather_start(m->tp_group,
+                                 &(struct comm_data){ .in = model_row_address(m, x, p->own_at, m->hidden),
+                                                      .out = model_row_address(m, m->gathered, p->row, m->hidden),
+                                                      .n = p->own_rows * m->hidden,
+                                                      .t = m->opts.t },
+                                 s, &m->gather_req[i], e);
 }
 
 int model_gather_wait(struct model *m, int i, struct dev_stream *s, struct err *e)

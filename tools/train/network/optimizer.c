@@ -71,7 +71,7 @@ static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o
  * Returns the size of the buffer in which other ranks' parts of a sum arrive (comm_share): the part of a bucket, or
  * pieces large enough to keep a link busy.
  */
-static uint64_t sum_room(const struct stage *g, const struct optimizer_opts *o)
+static uint64_t optimizer_sum_room(const struct stage *g, const struct optimizer_opts *o)
 {
     uint64_t part = 0;
 
@@ -93,15 +93,15 @@ static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o
 
 uint64_t optimizer_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
-    return pool_bytes(g, o) + comm_share_bytes(g->topo.dp, sum_room(g, o));
+    return pool_bytes(g, o) + comm_share_bytes(g->topo.dp, optimizer_sum_room(g, o));
 }
 
-static bool counts(const struct stage *g, const struct stage_param *q)
+static bool is_counted_in_norm(const struct stage *g, const struct stage_param *q)
 {
     return !q->tied_copy && !q->untrained && (q->split || g->tp == 0);
 }
 
-static int list_runs(struct optimizer *p, struct err *e)
+static int list_optimizer_runs(struct optimizer *p, struct err *e)
 {
     const struct stage *g = p->g;
     struct kernel_run *all = xcalloc((size_t)g->n_runs + 1, sizeof *all);
@@ -113,7 +113,7 @@ static int list_runs(struct optimizer *p, struct err *e)
         const struct stage_param *q = &g->param[r->param];
 
         all[i] = (struct kernel_run){ r->shard_at, r->n, q->at + r->from, q->id, q->decays ? p->o.weight_decay : 0 };
-        if (counts(g, q))
+        if (is_counted_in_norm(g, q))
             counted[n_counted++] = all[i];
     }
     p->counted = p->k->runs_new(counted, n_counted, e);
@@ -153,8 +153,8 @@ struct optimizer *optimizer_new(const struct stage *g, const struct stage_state 
     p->not_ready = -1;
     p->updated = xcalloc((size_t)g->n_buckets, sizeof *p->updated);
     p->pool = k->dev->alloc(pool_bytes(g, o), e);
-    if (!p->pool || list_runs(p, e) < 0 ||
-        comm_share(c->dp, st->weights, (uint64_t)(g->flat_n * dtype_size(o->t)), sum_room(g, o), e) < 0) {
+    if (!p->pool || list_optimizer_runs(p, e) < 0 ||
+        comm_share(c->dp, st->weights, (uint64_t)(g->flat_n * dtype_size(o->t)), optimizer_sum_room(g, o), e) < 0) {
         optimizer_free(p);
         return NULL;
     }
@@ -246,7 +246,7 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
 }
 
 /* Complete what reduce() has started, and store the average in p->grad. Does nothing for buckets in another state. */
-static int average(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
+static int average_bucket_grads(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
     const struct stage_bucket *b = &p->g->bucket[i];
     const int dp = p->g->topo.dp;
@@ -282,7 +282,7 @@ int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struc
     while (p->g->bucket[i].block != block)
         i++;
     /* A rounded bucket uses the buffer of the bucket before the previous one, which must be complete. */
-    if (rounds(&p->o) && i >= 2 && average(p, i - 2, s, e) < 0)
+    if (rounds(&p->o) && i >= 2 && average_bucket_grads(p, i - 2, s, e) < 0)
         return -1;
     return reduce(p, i, s, e);
 }
@@ -297,12 +297,12 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
             return -1;
     /* Average the blocks first: the other buckets were started last, or use the same buffers as blocks. */
     for (int i = 0; i < n; i++)
-        if (p->g->bucket[i].block >= 0 && average(p, i, s, e) < 0)
+        if (p->g->bucket[i].block >= 0 && average_bucket_grads(p, i, s, e) < 0)
             return -1;
     for (int i = 0; i < n; i++) {
         if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
             return -1;
-        if (average(p, i, s, e) < 0)
+        if (average_bucket_grads(p, i, s, e) < 0)
             return -1;
         p->reduction[i] = LOCAL;
     }
@@ -364,7 +364,7 @@ int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *
 }
 
 /* Start gathering the weights of bucket i from all data-parallel ranks. */
-static int gather(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
+static int start_bucket_gather(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
     const struct stage_bucket *b = &p->g->bucket[i];
     const int64_t own = b->n / p->g->topo.dp;
@@ -410,15 +410,15 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
             .p = p->st.master, .m = p->st.exp_avg, .v = p->st.exp_avg_sq, .g = p->grad, .w = p->st.weights,
             .grad_t = p->o.grad_t,
         }, p->updated[i], p->step, p->o.t, s);
-        if (gather(p, i, s, e) < 0)
+        if (start_bucket_gather(p, i, s, e) < 0)
             return -1;
     }
     p->not_ready = g->n_buckets - 1;
-    return p->o.overlap_gather ? 0 : optimizer_settle_weights(p, s, e);
+    return p->o.overlap_gather ? 0 : optimizer_wait_for_weights(p, s, e);
 }
 
 /* Returns the first place of the model (model.h) that reads weights of bucket i. */
-static int place_of(const struct stage *g, int i)
+static int first_bucket_place(const struct stage *g, int i)
 {
     if (g->bucket[i].block >= 0)
         return g->bucket[i].block;
@@ -429,13 +429,13 @@ int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, st
 {
     struct optimizer *p = optimizer;
 
-    for (; p->not_ready >= 0 && place_of(p->g, p->not_ready) <= place; p->not_ready--)
+    for (; p->not_ready >= 0 && first_bucket_place(p->g, p->not_ready) <= place; p->not_ready--)
         if (comm_wait(&p->gathering[p->not_ready], s, e) < 0)
             return -1;
     return 0;
 }
 
-int optimizer_settle_weights(struct optimizer *p, struct dev_stream *s, struct err *e)
+int optimizer_wait_for_weights(struct optimizer *p, struct dev_stream *s, struct err *e)
 {
     return optimizer_weights_ready(p, INT_MAX, s, e);
 }

@@ -88,7 +88,7 @@ MUST_CHECK int optimizer_weights_ready(void *optimizer, int place, struct dev_st
  * Wait until all weights have been gathered, for readers other than the model. Work that is queued in `s` afterwards
  * sees all of them.
  */
-MUST_CHECK int optimizer_settle_weights(struct optimizer *p, struct dev_stream *s, struct err *e);
+MUST_CHECK int optimizer_wait_for_weights(struct optimizer *p, struct dev_stream *s, struct err *e);
 /* Compute the L2 norm of all masters, counting each element once, on every rank (--log-params-norm). */
 MUST_CHECK int optimizer_params_norm(struct optimizer *p, double *norm, struct dev_stream *s, struct err *e);
 

@@ -113,7 +113,7 @@ static int backward(struct pipeline *p, int i, struct dev_stream *s, struct err 
 }
 
 /* Wait until all sends are complete. */
-static int settle(struct pipeline *p, struct dev_stream *s, struct err *e)
+static int wait_for_pipeline_sends(struct pipeline *p, struct dev_stream *s, struct err *e)
 {
     for (int i = 0; i < p->opts.n_slots; i++)
         if (comm_wait(&p->output_sent[i], s, e) < 0)
@@ -137,7 +137,7 @@ int pipeline_train(struct pipeline *p, int n, int64_t step, struct dev_stream *s
         if (backward(p, i, s, e) < 0)
             return -1;
     }
-    return settle(p, s, e);
+    return wait_for_pipeline_sends(p, s, e);
 }
 
 int pipeline_eval(struct pipeline *p, int n, struct dev_stream *s, struct err *e)
@@ -147,5 +147,5 @@ int pipeline_eval(struct pipeline *p, int n, struct dev_stream *s, struct err *e
     for (int i = 0; i < n; i++)
         if (forward(p, i, n, false, s, e) < 0)
             return -1;
-    return settle(p, s, e);
+    return wait_for_pipeline_sends(p, s, e);
 }

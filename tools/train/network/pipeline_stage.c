@@ -14,7 +14,7 @@ enum { NAME_FIRST_BLOCK = 3, NAME_AFTER_BLOCKS = 4 };
 enum { BLOCK_ROLES = ROLE_DOWN_B - ROLE_NORM1_W + 1 };
 
 /* Returns the index of a parameter, the same in every topology: embedding, blocks, final LayerNorm. */
-static int id_of(const struct model_config *m, enum role r, int block)
+static int stage_param_id(const struct model_config *m, enum role r, int block)
 {
     if (block >= 0)
         return ROLE_POSITION + 1 + block * BLOCK_ROLES + (r - ROLE_NORM1_W);
@@ -23,7 +23,7 @@ static int id_of(const struct model_config *m, enum role r, int block)
     return ROLE_POSITION + 1 + (int)m->n_layers * BLOCK_ROLES + (r - ROLE_FINAL_NORM_W);
 }
 
-static void add_param(struct stage *s, enum role r, int block)
+static void add_stage_param(struct stage *s, enum role r, int block)
 {
     struct stage_param *p = &s->param[s->n_params];
     const struct model_config *m = &s->model;
@@ -33,7 +33,7 @@ static void add_param(struct stage *s, enum role r, int block)
 
     p->role = r;
     p->block = block;
-    p->id = id_of(&s->model, r, block);
+    p->id = stage_param_id(&s->model, r, block);
     if (block >= 0)
         p->name = arena_fmt(s->arena, "%d.%s", block + NAME_FIRST_BLOCK, row->key);
     else if (r >= ROLE_FINAL_NORM_W)
@@ -78,13 +78,13 @@ static void add_embedding(struct stage *s, bool copy)
     const bool positions = !strcmp(s->model.position, "absolute");
     int from = s->n_params;
 
-    add_param(s, ROLE_WORD, -1);
+    add_stage_param(s, ROLE_WORD, -1);
     if (s->model.embed_layernorm && !copy) {
-        add_param(s, ROLE_WORD_NORM_W, -1);
-        add_param(s, ROLE_WORD_NORM_B, -1);
+        add_stage_param(s, ROLE_WORD_NORM_W, -1);
+        add_stage_param(s, ROLE_WORD_NORM_B, -1);
     }
     if (positions)
-        add_param(s, ROLE_POSITION, -1);
+        add_stage_param(s, ROLE_POSITION, -1);
     for (; copy && from < s->n_params; from++) {
         s->param[from].tied_copy = s->param[from].role == ROLE_WORD;
         s->param[from].untrained = s->param[from].role == ROLE_POSITION;
@@ -132,7 +132,7 @@ struct stage *stage_new(const struct model_config *m, struct topology topo, int 
     s->norm = s->n_blocks > 0;
     for (int i = pp + 1; i < topo.pp; i++)
         s->norm = s->norm && blocks[i] == 0;
-    s->n_ids = id_of(m, ROLE_FINAL_NORM_B, -1) + 1;
+    s->n_ids = stage_param_id(m, ROLE_FINAL_NORM_B, -1) + 1;
     most = s->n_blocks * BLOCK_ROLES + ROLE_N;
     s->param = arena_alloc(a, (size_t)most * sizeof *s->param);
     s->by_role = arena_alloc(a, (size_t)(s->n_blocks + 1) * sizeof *s->by_role);
@@ -142,8 +142,8 @@ struct stage *stage_new(const struct model_config *m, struct topology topo, int 
     s->bucket = arena_alloc(a, (size_t)(s->n_blocks + 2) * sizeof *s->bucket);
 
     if (s->norm) {
-        add_param(s, ROLE_FINAL_NORM_W, -1);
-        add_param(s, ROLE_FINAL_NORM_B, -1);
+        add_stage_param(s, ROLE_FINAL_NORM_W, -1);
+        add_stage_param(s, ROLE_FINAL_NORM_B, -1);
     }
     if (s->last && !s->first)
         add_embedding(s, true);
@@ -151,7 +151,7 @@ struct stage *stage_new(const struct model_config *m, struct topology topo, int 
         end_bucket(s, -1);
     for (int i = s->n_blocks - 1; i >= 0; i--) {
         for (enum role r = ROLE_NORM1_W; r <= ROLE_DOWN_B; r++)
-            add_param(s, r, s->first_block + i);
+            add_stage_param(s, r, s->first_block + i);
         end_bucket(s, s->first_block + i);
     }
     if (s->first) {

@@ -19,7 +19,8 @@ enum { JSON_MAX_BYTES = 1 << 20 };
  * Compare a key's value, written as a user would write it, with its option. If the option was not given, it is set to
  * the value; otherwise both must be the same.
  */
-static int agree(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
+static int match_deepspeed_option(struct train_opts *o, const char *key, const char *option, const char *text,
+                                  struct err *e)
 {
     const struct option_row *r = option_find(&options_table, option);
     struct options_place here = { FROM_DEEPSPEED, arena_fmt(o->impl->arena, "%s: %s", o->deepspeed_config, key), NULL };
@@ -30,7 +31,7 @@ static int agree(struct train_opts *o, const char *key, const char *option, cons
 
     if (options_source(o, r->field) < FROM_DEEPSPEED)
         return options_set(o, r, 1, &word, &here, e);
-    if (options_take_value(&theirs, r, 1, &word, &here, e) < 0)
+    if (options_parse_value(&theirs, r, 1, &word, &here, e) < 0)
         return -1;
     /* Compare the printed values, in which 1, 1.0 and 1e0 are the same. */
     options_value(o, r, &ours_text);
@@ -71,31 +72,31 @@ static int wrong_value(const struct train_opts *o, const char *key, const char *
     return -1;
 }
 
-static int take_simple(struct train_opts *o, const char *key, const char *option, const json_t *v, struct err *e)
+static int apply_ds_scalar(struct train_opts *o, const char *key, const char *option, const json_t *v, struct err *e)
 {
     char text[PYTEXT_FLOAT];
 
     if (value_text(v, text) < 0)
         return wrong_value(o, key, "a number", e);
-    return *text ? agree(o, key, option, text, e) : 0;
+    return *text ? match_deepspeed_option(o, key, option, text, e) : 0;
 }
 
-static int take_communication(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int apply_ds_communication(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     const char *name = json_string_value(v);
 
     if (json_is_null(v))
         return 0;
     if (name && strcmp(name, "fp32") == 0)
-        return agree(o, key, "grad-reduce-dtype", "fp32", e);
+        return match_deepspeed_option(o, key, "grad-reduce-dtype", "fp32", e);
     if (name && (strcmp(name, "bf16") == 0 || strcmp(name, "bfp16") == 0))
-        return agree(o, key, "grad-reduce-dtype", "bf16", e);
+        return match_deepspeed_option(o, key, "grad-reduce-dtype", "bf16", e);
     if (name && strcmp(name, "fp16") == 0)
-        return agree(o, key, "grad-reduce-dtype", "fp16", e);
+        return match_deepspeed_option(o, key, "grad-reduce-dtype", "fp16", e);
     return wrong_value(o, key, "\"fp32\", \"fp16\" or \"bf16\"", e);
 }
 
-static int take_accumulation(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int apply_ds_accumulation(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     if (json_is_string(v))              /* "auto" */
         return 0;
@@ -114,21 +115,21 @@ static const json_t *member(struct train_opts *o, const char *key, const json_t 
 
     json_object_foreach((json_t *)object, k, v)
         if (strcmp(k, name) != 0 && !(known && strstr(known, k)))
-            options_note(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
+            options_add_remark(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
     return json_object_get(object, name);
 }
 
-static int take_zero(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int apply_ds_zero(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     const json_t *stage;
 
     if (!json_is_object(v))
         return wrong_value(o, key, "an object", e);
     stage = member(o, key, v, "stage", NULL);
-    return stage ? take_simple(o, "zero_optimization.stage", "zero-stage", stage, e) : 0;
+    return stage ? apply_ds_scalar(o, "zero_optimization.stage", "zero-stage", stage, e) : 0;
 }
 
-static int take_bf16(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int apply_ds_bf16(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     const json_t *enabled;
 
@@ -137,7 +138,7 @@ static int take_bf16(struct train_opts *o, const char *key, const json_t *v, str
     enabled = member(o, key, v, "enabled", NULL);
     if (enabled && !json_is_boolean(enabled))
         return wrong_value(o, "bf16.enabled", "true or false", e);
-    return enabled ? take_simple(o, "bf16.enabled", "bf16", enabled, e) : 0;
+    return enabled ? apply_ds_scalar(o, "bf16.enabled", "bf16", enabled, e) : 0;
 }
 
 /* ---- fp16 ---- */
@@ -152,7 +153,8 @@ static const struct { const char *key, *option, *otherwise; } scaler_keys[] = {
 };
 
 /* Set the option to the value even if another source gave it a different one, and add a note in that case. */
-static int decide(struct train_opts *o, const char *key, const char *option, const char *text, struct err *e)
+static int override_option_value(struct train_opts *o, const char *key, const char *option, const char *text,
+                                 struct err *e)
 {
     const struct option_row *r = option_find(&options_table, option);
     struct options_place here = { FROM_DEEPSPEED, arena_fmt(o->impl->arena, "%s: %s", o->deepspeed_config, key), NULL };
@@ -167,14 +169,14 @@ static int decide(struct train_opts *o, const char *key, const char *option, con
     if (rc == 0)
         options_value(o, r, &after);
     if (rc == 0 && given && strcmp(before.buf, after.buf) != 0)
-        options_note(o, "%s %s has no effect: %s decides, %s is %s", where, before.buf, o->deepspeed_config, key,
-                     after.buf);
+        options_add_remark(o, "%s %s has no effect: %s decides, %s is %s", where, before.buf, o->deepspeed_config, key,
+                           after.buf);
     strbuf_free(&before);
     strbuf_free(&after);
     return rc;
 }
 
-static int take_scaler_key(struct train_opts *o, size_t i, const json_t *v, struct err *e)
+static int apply_ds_scaler_key(struct train_opts *o, size_t i, const json_t *v, struct err *e)
 {
     char *key = arena_fmt(o->impl->arena, "fp16.%s", scaler_keys[i].key), text[PYTEXT_FLOAT];
 
@@ -188,7 +190,7 @@ static int take_scaler_key(struct train_opts *o, size_t i, const json_t *v, stru
             return wrong_value(o, key, "a whole number from 0 to 99", e);
         pytext_float(text, exp2(atof(text)));
     }
-    return decide(o, key, scaler_keys[i].option, text, e);
+    return override_option_value(o, key, scaler_keys[i].option, text, e);
 }
 
 static bool is_fp16_key(const char *key)
@@ -204,7 +206,7 @@ static bool is_fp16_key(const char *key)
     return false;
 }
 
-static int take_fp16(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int apply_ds_fp16(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     const json_t *enabled = json_object_get(v, "enabled"), *consecutive = json_object_get(v, "consecutive_hysteresis");
     const char *k;
@@ -214,13 +216,13 @@ static int take_fp16(struct train_opts *o, const char *key, const json_t *v, str
         return wrong_value(o, key, "an object", e);
     if (enabled && !json_is_boolean(enabled))
         return wrong_value(o, "fp16.enabled", "true or false", e);
-    if (enabled && take_simple(o, "fp16.enabled", "fp16", enabled, e) < 0)
+    if (enabled && apply_ds_scalar(o, "fp16.enabled", "fp16", enabled, e) < 0)
         return -1;
     if (!json_is_true(enabled))
         return 0;                       /* its other keys have no effect then */
     o->impl->json_fp16 = true;
     for (size_t i = 0; i < sizeof scaler_keys / sizeof *scaler_keys; i++)
-        if (take_scaler_key(o, i, json_object_get(v, scaler_keys[i].key), e) < 0)
+        if (apply_ds_scaler_key(o, i, json_object_get(v, scaler_keys[i].key), e) < 0)
             return -1;
     if (consecutive && !json_is_boolean(consecutive))
         return wrong_value(o, "fp16.consecutive_hysteresis", "true or false", e);
@@ -229,11 +231,11 @@ static int take_fp16(struct train_opts *o, const char *key, const json_t *v, str
         return wrong_value(o, "fp16.auto_cast", "false: a pipeline's inputs are tokens", e);
     json_object_foreach((json_t *)v, k, other)
         if (!is_fp16_key(k))
-            options_note(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
+            options_add_remark(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
     return 0;
 }
 
-static int take_curriculum(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int refuse_ds_curriculum(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     if (json_is_object(v) && !json_is_true(json_object_get(v, "enabled")))
         return 0;
@@ -241,7 +243,7 @@ static int take_curriculum(struct train_opts *o, const char *key, const json_t *
     return -1;
 }
 
-static int take_nothing(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int ignore_ds_key(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     (void)o, (void)key, (void)v, (void)e;
     return 0;
@@ -255,23 +257,23 @@ static const struct {
     { "train_batch_size", "global-batch-size", NULL },
     { "gradient_clipping", "clip-grad", NULL },
     { "steps_per_print", "steps-per-print", NULL },
-    { "gradient_accumulation_steps", NULL, take_accumulation },
-    { "zero_optimization", NULL, take_zero },
-    { "bf16", NULL, take_bf16 },
-    { "bfloat16", NULL, take_bf16 },
-    { "fp16", NULL, take_fp16 },
-    { "communication_data_type", NULL, take_communication },
-    { "curriculum_learning", NULL, take_curriculum },
-    { "wall_clock_breakdown", NULL, take_nothing },
-    { "zero_allow_untested_optimizer", NULL, take_nothing },
+    { "gradient_accumulation_steps", NULL, apply_ds_accumulation },
+    { "zero_optimization", NULL, apply_ds_zero },
+    { "bf16", NULL, apply_ds_bf16 },
+    { "bfloat16", NULL, apply_ds_bf16 },
+    { "fp16", NULL, apply_ds_fp16 },
+    { "communication_data_type", NULL, apply_ds_communication },
+    { "curriculum_learning", NULL, refuse_ds_curriculum },
+    { "wall_clock_breakdown", NULL, ignore_ds_key },
+    { "zero_allow_untested_optimizer", NULL, ignore_ds_key },
 };
 
-static int take_key(struct train_opts *o, const char *key, const json_t *v, struct err *e)
+static int apply_ds_key(struct train_opts *o, const char *key, const json_t *v, struct err *e)
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i].key, key) == 0)
-            return keys[i].take ? keys[i].take(o, key, v, e) : take_simple(o, key, keys[i].option, v, e);
-    options_note(o, "%s: %s is not known here and has no effect", o->deepspeed_config, key);
+            return keys[i].take ? keys[i].take(o, key, v, e) : apply_ds_scalar(o, key, keys[i].option, v, e);
+    options_add_remark(o, "%s: %s is not known here and has no effect", o->deepspeed_config, key);
     return 0;
 }
 
@@ -298,7 +300,7 @@ int deepspeed_json_read(struct train_opts *o, struct err *e)
     }
     json_object_foreach(root, key, v)
         if (rc == 0)
-            rc = take_key(o, key, v, e);
+            rc = apply_ds_key(o, key, v, e);
     json_decref(root);
     /* DeepSpeed creates the optimizer. If its configuration does not enable fp16, there would be no scaler. */
     if (rc == 0 && o->fp16 && !o->impl->json_fp16) {

@@ -16,7 +16,7 @@
 
 /* ---- parallelism ---- */
 
-static int check_world(struct train_opts *o, int world, struct err *e)
+static int check_world_size(struct train_opts *o, int world, struct err *e)
 {
     int64_t tp = o->tensor_model_parallel_size, pp = o->pipeline_model_parallel_size;
 
@@ -28,7 +28,7 @@ static int check_world(struct train_opts *o, int world, struct err *e)
     o->world_size = world;
     o->data_parallel_size = world / (int)(tp * pp);
     if (o->sequence_parallel && tp == 1) {
-        options_note(o, "--sequence-parallel: nothing to split with one tensor-parallel rank");
+        options_add_remark(o, "--sequence-parallel: nothing to split with one tensor-parallel rank");
         o->sequence_parallel = false;
     }
     return 0;
@@ -36,7 +36,8 @@ static int check_world(struct train_opts *o, int world, struct err *e)
 
 /* ---- the model ---- */
 
-static int missing(const struct train_opts *o, enum options_stage stage, const char *name, int64_t value, struct err *e)
+static int refuse_missing_option(const struct train_opts *o, enum options_stage stage, const char *name, int64_t value,
+                                 struct err *e)
 {
     if (value || (stage == OPTIONS_BEFORE_LOAD && o->load))
         return 0;
@@ -169,10 +170,10 @@ static int check_model(struct train_opts *o, enum options_stage stage, struct er
 {
     int64_t tp = o->tensor_model_parallel_size, h, n;
 
-    if (missing(o, stage, "num-layers", o->num_layers, e) < 0 ||
-        missing(o, stage, "hidden-size", o->hidden_size, e) < 0 ||
-        missing(o, stage, "num-attention-heads", o->num_attention_heads, e) < 0 ||
-        missing(o, stage, "seq-length", o->seq_length, e) < 0)
+    if (refuse_missing_option(o, stage, "num-layers", o->num_layers, e) < 0 ||
+        refuse_missing_option(o, stage, "hidden-size", o->hidden_size, e) < 0 ||
+        refuse_missing_option(o, stage, "num-attention-heads", o->num_attention_heads, e) < 0 ||
+        refuse_missing_option(o, stage, "seq-length", o->seq_length, e) < 0)
         return -1;
     h = o->hidden_size;
     n = o->num_attention_heads;
@@ -231,7 +232,7 @@ static int check_units(const struct train_opts *o, struct err *e)
     return 0;
 }
 
-static int check_sizes(const struct train_opts *o, struct err *e)
+static int check_sample_counts(const struct train_opts *o, struct err *e)
 {
     double gbs = (double)o->global_batch_size, iters = o->train_samples ? (double)o->train_samples / gbs
                                                                          : (double)o->train_iters;
@@ -259,7 +260,7 @@ static int check_schedule(struct train_opts *o, struct err *e)
     }
     if (!o->global_batch_size)
         o->global_batch_size = o->micro_batch_size * o->data_parallel_size;
-    if (check_units(o, e) < 0 || check_sizes(o, e) < 0)
+    if (check_units(o, e) < 0 || check_sample_counts(o, e) < 0)
         return -1;
     if (!OPTS_GIVEN(o, lr) && !o->eval_only) {
         err_usage(e, "no --lr given");
@@ -306,7 +307,7 @@ int options_data_groups(const struct train_opts *o, enum options_split split, st
     return 0;
 }
 
-static int check_groups(const struct train_opts *o, struct err *e)
+static int check_data_groups(const struct train_opts *o, struct err *e)
 {
     for (int split = SPLIT_TRAIN; split <= SPLIT_TEST; split++) {
         struct data_groups g = {0};
@@ -352,7 +353,7 @@ static int check_data(struct train_opts *o, struct err *e)
         err_usage(e, "--eod-mask-loss needs --eod-id or a tokenizer");
         return -1;
     }
-    return check_groups(o, e);
+    return check_data_groups(o, e);
 }
 
 /* ---- skipped iterations ---- */
@@ -494,7 +495,7 @@ static int check_precision(struct train_opts *o, struct err *e)
 
 int options_check(struct train_opts *o, int world, enum options_stage stage, struct err *e)
 {
-    if (check_world(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, e) < 0)
+    if (check_world_size(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, e) < 0)
         return -1;
     /* Only the devices are tested; no other option is needed. */
     if (o->preflight && !o->num_layers && !o->load)

@@ -22,7 +22,7 @@ struct words {
  * Split `text` into words, in place. Returns -1 if a quote is not closed or there are too many words. If `comments`,
  * '#' ends the text.
  */
-static int split(char *text, bool comments, struct words *w)
+static int split_option_words(char *text, bool comments, struct words *w)
 {
     char *in = text, *out;
 
@@ -70,7 +70,7 @@ static int set_words(struct train_opts *o, const struct option_row *r, const str
     return options_set(o, r, w->n, w->v, at, e);
 }
 
-static int read_line(struct train_opts *o, const char *path, int line, char *text, struct err *e)
+static int read_option_line(struct train_opts *o, const char *path, int line, char *text, struct err *e)
 {
     struct options_place at = { FROM_FILE, arena_fmt(o->impl->arena, "%s, line %d", path, line), NULL };
     struct words w;
@@ -107,7 +107,7 @@ static int read_line(struct train_opts *o, const char *path, int line, char *tex
         err_usage(e, "%s: a file of options cannot name another", at.where);
         return -1;
     }
-    if (split(rest, true, &w) < 0) {
+    if (split_option_words(rest, true, &w) < 0) {
         err_usage(e, "%s: %s: a quote is not closed", at.where, name);
         return -1;
     }
@@ -131,7 +131,7 @@ int options_read_file(struct train_opts *o, const char *path, struct err *e)
 
         if (end)
             *end = '\0';
-        if (read_line(o, path, ++line, at, e) < 0)
+        if (read_option_line(o, path, ++line, at, e) < 0)
             goto out;
         at = end ? end + 1 : NULL;
     }
@@ -150,7 +150,7 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
     int rc = -1;
 
     /* A list is split at blanks; any other value is the whole text, as the shell passed it. */
-    if (r->kind == OPTION_LIST && split(text, false, &w) < 0)
+    if (r->kind == OPTION_LIST && split_option_words(text, false, &w) < 0)
         err_usage(e, "%s: a quote is not closed", name);
     else
         rc = set_words(o, r, &w, false, &at, e);
@@ -189,7 +189,7 @@ int options_read_env(struct train_opts *o, char **env, struct err *e)
         if (!r && read_elsewhere(name))
             continue;
         if (!r)         /* it may belong to another tool: add a note, do not stop */
-            options_note(o, "environment: %s is no option", name);
+            options_add_remark(o, "environment: %s is no option", name);
         else if (read_variable(o, r, name, equals + 1, e) < 0)
             return -1;
     }

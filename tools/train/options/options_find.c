@@ -8,7 +8,7 @@
 
 #include "tools/train/options/options_impl.h"
 
-static const struct option_row *row_of(size_t field)
+static const struct option_row *find_field_row(size_t field)
 {
     OPTION_EACH(&options_table, g, r)
         if (r->dest && r->field == field)
@@ -37,7 +37,7 @@ const char *options_label(const struct train_opts *o, const struct option_row *r
 
 const char *options_where(const struct train_opts *o, size_t field)
 {
-    return options_label(o, row_of(field), &o->impl->origin[field]);
+    return options_label(o, find_field_row(field), &o->impl->origin[field]);
 }
 
 const char *options_word(const struct train_opts *o, const struct option_row *r)
@@ -48,7 +48,7 @@ const char *options_word(const struct train_opts *o, const struct option_row *r)
     return arena_strndup(o->impl->arena, word, (size_t)len);
 }
 
-void options_note(struct train_opts *o, const char *fmt, ...)
+void options_add_remark(struct train_opts *o, const char *fmt, ...)
 {
     va_list ap;
     char *s;

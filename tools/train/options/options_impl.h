@@ -48,8 +48,8 @@ const char *options_word(const struct train_opts *o, const struct option_row *r)
 MUST_CHECK int options_set(struct train_opts *o, const struct option_row *r, int n, char *const *words,
                            const struct options_place *at, struct err *e);
 /* The same without recording the source. */
-MUST_CHECK int options_take_value(struct train_opts *o, const struct option_row *r, int n, char *const *words,
-                                  const struct options_place *at, struct err *e);
+MUST_CHECK int options_parse_value(struct train_opts *o, const struct option_row *r, int n, char *const *words,
+                                   const struct options_place *at, struct err *e);
 /*
  * Returns the name of the option's environment variable, such as SHARDKIT_MICRO_BATCH_SIZE; valid as long as the
  * options.

@@ -10,15 +10,15 @@
 
 enum { DOTS = 48 };
 
-static void add_text(struct strbuf *sb, const char *s)
+static void add_option_text(struct strbuf *sb, const char *s)
 {
     strbuf_addf(sb, "%s", s ? s : "None");
 }
 
-static void add_list(struct strbuf *sb, const struct option_list *l)
+static void add_option_list(struct strbuf *sb, const struct option_list *l)
 {
     if (!l->v) {
-        add_text(sb, NULL);
+        add_option_text(sb, NULL);
         return;
     }
     strbuf_addf(sb, "[");
@@ -27,12 +27,12 @@ static void add_list(struct strbuf *sb, const struct option_list *l)
     strbuf_addf(sb, "]");
 }
 
-static void add_number(struct strbuf *sb, const struct option_row *r, const void *at, bool given)
+static void add_option_number(struct strbuf *sb, const struct option_row *r, const void *at, bool given)
 {
     int64_t v = *(const int64_t *)at;
 
     if (!r->def && !given && v <= 0)
-        add_text(sb, NULL);
+        add_option_text(sb, NULL);
     else
         strbuf_addf(sb, r->kind == OPTION_OCTAL ? "0o%lo" : "%ld", (long)v);
 }
@@ -45,13 +45,13 @@ void options_value(const struct train_opts *o, const struct option_row *r, struc
 
     switch (option_kind(r)) {
     case OPTION_FLAG: case OPTION_UNFLAG: case OPTION_BOOL:
-        add_text(sb, *(const bool *)at ? "True" : "False");
+        add_option_text(sb, *(const bool *)at ? "True" : "False");
         return;
-    case OPTION_INT: case OPTION_OCTAL: add_number(sb, r, at, given); return;
-    case OPTION_WORD: add_text(sb, options_word(o, r)); return;
-    case OPTION_TEXT: add_text(sb, *(const char *const *)at); return;
-    case OPTION_LIST: add_list(sb, at); return;
-    case OPTION_REAL: add_text(sb, r->def || given ? pytext_float(number, *(const double *)at) : NULL); return;
+    case OPTION_INT: case OPTION_OCTAL: add_option_number(sb, r, at, given); return;
+    case OPTION_WORD: add_option_text(sb, options_word(o, r)); return;
+    case OPTION_TEXT: add_option_text(sb, *(const char *const *)at); return;
+    case OPTION_LIST: add_option_list(sb, at); return;
+    case OPTION_REAL: add_option_text(sb, r->def || given ? pytext_float(number, *(const double *)at) : NULL); return;
     default: return;
     }
 }
@@ -62,7 +62,7 @@ struct shown {
     int value;
 };
 
-static int by_name(const void *a, const void *b)
+static int by_shown_option_name(const void *a, const void *b)
 {
     return strcasecmp(((const struct shown *)a)->name, ((const struct shown *)b)->name);
 }
@@ -93,7 +93,7 @@ void options_print(const struct train_opts *o, bool origins, struct strbuf *sb)
     OPTION_EACH(&options_table, g, r)
         if (r->dest)
             list[n++] = (struct shown){ r->dest, r, 0 };
-    qsort(list, (size_t)n, sizeof *list, by_name);
+    qsort(list, (size_t)n, sizeof *list, by_shown_option_name);
     strbuf_addf(sb, "------------------------ arguments ------------------------\n");
     for (int i = 0; i < n; i++)
         add_shown(o, &list[i], origins, sb);

@@ -1,15 +1,15 @@
 /*
  * options_table.c - the table of options
  *
- * A row is all that an option needs: adding one here and its field in train_options.h makes the program parse it, print it,
- * show it in --help and complete it. `make man` adds it to docs/train.1, where more text can be added.
+ * A row is all that an option needs: adding one here and its field in train_options.h makes the program parse it,
+ * print it, show it in --help and complete it. `make man` adds it to docs/train.1, where more text can be added.
  */
 #include "tools/train/options/options_impl.h"
 
 #define FIELD(f) OPTION_FIELD(struct train_opts, f), .dest = #f
 #define UNSAVED(f) OPTION_FIELD(struct train_opts, f)   /* not among the arguments that checkpoints hold */
 #define ACTS .marks = OPTIONS_ACTS
-#define TOLD .marks = OPTIONS_ACTS | OPTIONS_TOLD
+#define TOLD .marks = OPTIONS_ACTS | OPTIONS_PRINTED
 #define DIM_MAX 1e9                     /* sizes of a model */
 #define COUNT_MAX 1e15                  /* samples, tokens, iterations: exact in a double */
 

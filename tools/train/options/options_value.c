@@ -28,8 +28,8 @@ static char *unquoted(struct train_opts *o, const char *word)
     return arena_strndup(o->impl->arena, word, n);
 }
 
-int options_take_value(struct train_opts *o, const struct option_row *r, int n, char *const *words,
-                       const struct options_place *at, struct err *e)
+int options_parse_value(struct train_opts *o, const struct option_row *r, int n, char *const *words,
+                        const struct options_place *at, struct err *e)
 {
     const enum option_kind kind = option_kind(r);
     char **kept = arena_alloc(o->impl->arena, (size_t)(n + 1) * sizeof *kept);
@@ -39,13 +39,13 @@ int options_take_value(struct train_opts *o, const struct option_row *r, int n, 
                   ? unquoted(o, words[i]) : arena_strndup(o->impl->arena, words[i], strlen(words[i]));
     if (kind == OPTION_NOTE && (!o->impl->ignored.buf || !strstr(o->impl->ignored.buf, r->name)))
         strbuf_addf(&o->impl->ignored, "%s--%s", o->impl->ignored.len ? ", " : "", r->name);
-    return option_take_words(r, o, n, kept, options_label(o, r, at), e);
+    return option_set_words(r, o, n, kept, options_label(o, r, at), e);
 }
 
 int options_set(struct train_opts *o, const struct option_row *r, int n, char *const *words,
                 const struct options_place *at, struct err *e)
 {
-    if (options_take_value(o, r, n, words, at, e) < 0)
+    if (options_parse_value(o, r, n, words, at, e) < 0)
         return -1;
     if (r->dest)
         o->impl->origin[r->field] = (struct options_place){ at->source, at->where, NULL };

@@ -24,7 +24,7 @@ static int status_of(const struct err *why)
     return why->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
 }
 
-static void say(int rank, const struct err *why)
+static void print_refusal(int rank, const struct err *why)
 {
     if (rank)
         fprintf(stderr, "[rank %d] ", rank);
@@ -47,7 +47,7 @@ int refusal_share(struct comm_world *w, const struct err *own, struct err *e)
         said |= r < rank && all[r].status == me.status && all[r].reason == me.reason;
     }
     if (rc > 0 && own && !said)
-        say(rank, own);
+        print_refusal(rank, own);
     free(all);
     return rc;
 }
@@ -61,12 +61,12 @@ int refusal_leave(const struct err *why)
     bool alone = launch_find(&l, &e) < 0 || l.size == 1;
 
     if (alone || l.rank == 0)
-        say(0, why);
+        print_refusal(0, why);
     if (alone)
         return status_of(why);
     if (comm_world_open(&o, &w, &e) < 0) {
         if (l.rank > 0)
-            say(l.rank, why);
+            print_refusal(l.rank, why);
         return status_of(why);
     }
     if (refusal_share(w, why, &e) < 0)

@@ -18,7 +18,7 @@ struct schedule_reader {
     struct err *e;
 };
 
-static int wrong(const struct schedule_reader *r, const char *where, const char *what)
+static int refuse_schedule_text(const struct schedule_reader *r, const char *where, const char *what)
 {
     err_usage(r->e, "%s '%s': column %d: %s", r->option, r->text, (int)(where - r->text) + 1, what);
     return -1;
@@ -32,10 +32,10 @@ static int expected(const struct schedule_reader *r, const char *what)
         snprintf(text, sizeof text, "expected %s, found '%c'", what, *r->at);
     else
         snprintf(text, sizeof text, "expected %s, found the end", what);
-    return wrong(r, r->at, text);
+    return refuse_schedule_text(r, r->at, text);
 }
 
-static int take_number(struct schedule_reader *r, const char *what, int64_t *out)
+static int parse_schedule_number(struct schedule_reader *r, const char *what, int64_t *out)
 {
     char word[24], text[120];
     size_t n = strspn(r->at, "0123456789_");
@@ -45,13 +45,13 @@ static int take_number(struct schedule_reader *r, const char *what, int64_t *out
     snprintf(word, sizeof word, "%.*s", (int)n, r->at);
     if (n >= sizeof word || parse_int(word, 1, ITERATION_MAX, out) < 0) {
         snprintf(text, sizeof text, "expected %s, found '%s'", what, word);
-        return wrong(r, r->at, text);
+        return refuse_schedule_text(r, r->at, text);
     }
     r->at += n;
     return 0;
 }
 
-static int take_sign(struct schedule_reader *r, char sign, const char *what)
+static int parse_schedule_sign(struct schedule_reader *r, char sign, const char *what)
 {
     if (*r->at != sign)
         return expected(r, what);
@@ -71,41 +71,41 @@ static int check_stretch(const struct schedule_reader *r, const struct save_stre
     if (s->last < s->first) {
         snprintf(text, sizeof text, "iterations %lld-%lld end before they begin", (long long)s->first,
                  (long long)s->last);
-        return wrong(r, begin, text);
+        return refuse_schedule_text(r, begin, text);
     }
     if (before && before->last == INT64_MAX) {
         snprintf(text, sizeof text, "nothing can follow %lld-, which has no end", (long long)before->first);
-        return wrong(r, begin, text);
+        return refuse_schedule_text(r, begin, text);
     }
     if (before && s->first <= before->last) {
         snprintf(text, sizeof text, "iteration %lld does not lie behind %lld-%lld", (long long)s->first,
                  (long long)before->first, (long long)before->last);
-        return wrong(r, begin, text);
+        return refuse_schedule_text(r, begin, text);
     }
     if (s->last / s->every == (s->first - 1) / s->every) {
         snprintf(text, sizeof text, "no multiple of %lld lies in %lld-%lld: nothing would be saved",
                  (long long)s->every, (long long)s->first, (long long)s->last);
-        return wrong(r, interval, text);
+        return refuse_schedule_text(r, interval, text);
     }
     return 0;
 }
 
-static int take_stretch(struct schedule_reader *r, struct save_stretch *s, const struct save_stretch *before)
+static int parse_save_stretch(struct schedule_reader *r, struct save_stretch *s, const struct save_stretch *before)
 {
     const char *begin, *interval;
 
     r->at += strspn(r->at, " ");
     begin = r->at;
     s->last = INT64_MAX;
-    if (take_number(r, "an iteration from 1 on", &s->first) < 0 ||
-        take_sign(r, '-', "'-' behind the first iteration") < 0)
+    if (parse_schedule_number(r, "an iteration from 1 on", &s->first) < 0 ||
+        parse_schedule_sign(r, '-', "'-' behind the first iteration") < 0)
         return -1;
-    if (*r->at != ':' && take_number(r, "the last iteration, or ':'", &s->last) < 0)
+    if (*r->at != ':' && parse_schedule_number(r, "the last iteration, or ':'", &s->last) < 0)
         return -1;
-    if (take_sign(r, ':', "':' and an interval") < 0)
+    if (parse_schedule_sign(r, ':', "':' and an interval") < 0)
         return -1;
     interval = r->at;
-    if (take_number(r, "an interval of 1 or more iterations", &s->every) < 0)
+    if (parse_schedule_number(r, "an interval of 1 or more iterations", &s->every) < 0)
         return -1;
     return check_stretch(r, s, before, begin, interval);
 }
@@ -120,7 +120,7 @@ int save_schedule_parse(struct save_schedule *s, const char *text, const char *o
         return 0;
     do {
         s->stretch = xrealloc(s->stretch, (size_t)(s->n + 1) * sizeof *s->stretch);
-        if (take_stretch(&r, &s->stretch[s->n], s->n ? &s->stretch[s->n - 1] : NULL) < 0)
+        if (parse_save_stretch(&r, &s->stretch[s->n], s->n ? &s->stretch[s->n - 1] : NULL) < 0)
             return -1;
         s->n++;
     } while (*r.at == ',' && r.at++);

@@ -14,13 +14,13 @@
 #include "tools/train/options/options_impl.h"
 
 /* Callback for each option of the command line (option_table.h). */
-static int take(void *ctx, const struct option_given *g, struct err *e)
+static int set_command_line_option(void *ctx, const struct option_given *g, struct err *e)
 {
     const struct options_place here = { FROM_COMMAND_LINE, NULL, g->name };
     struct train_opts *o = ctx;
 
     if (!option_find(&options_table, g->name))
-        options_note(o, "--%s is taken for --%s", g->name, g->row->name);
+        options_add_remark(o, "--%s is taken for --%s", g->name, g->row->name);
     return options_set(o, g->row, g->n, g->words, &here, e);
 }
 
@@ -30,7 +30,7 @@ static void set_defaults(struct train_opts *o)
 
     table.into = o;
     o->eod_id = o->umask = -1;
-    option_take_defaults(&table);
+    option_set_defaults(&table);
 }
 
 /*
@@ -80,11 +80,14 @@ static void ignore_without_fp16(struct train_opts *o)
  * With fp16 and stage 0, DeepSpeed keeps an unsharded optimizer in the mp_rank files (docs/training.md 3.6). Only
  * with bf16 does 0 mean 1.
  */
-static void note_stage(struct train_opts *o)
+static void record_fp16_stage(struct train_opts *o)
 {
     if (o->fp16 && o->zero_stage == 0)
-        options_note(o, "%s 0 with --fp16: the optimizer is sharded, scaled and saved as by stage 1; DeepSpeed goes on "
-                     "from its saves with stage 1 only", OPTS_WHERE(o, zero_stage));
+        options_add_remark(
+            o,
+            "%s 0 with --fp16: the optimizer is sharded, scaled and saved as by stage 1; DeepSpeed goes on "
+            "from its saves with stage 1 only",
+            OPTS_WHERE(o, zero_stage));
 }
 
 int options_parse(struct train_opts *o, int argc, char **argv, char **env, struct err *e)
@@ -94,7 +97,7 @@ int options_parse(struct train_opts *o, int argc, char **argv, char **env, struc
     int asked;
 
     table.ctx = table.into = o;
-    table.set = take;
+    table.set = set_command_line_option;
     memset(o, 0, sizeof *o);
     o->impl = xcalloc(1, sizeof *o->impl);
     o->impl->arena = arena_new(0);
@@ -115,9 +118,9 @@ int options_parse(struct train_opts *o, int argc, char **argv, char **env, struc
     if (o->deepspeed_config && deepspeed_json_read(o, e) < 0)
         return -1;
     ignore_without_fp16(o);
-    note_stage(o);
+    record_fp16_stage(o);
     if (o->impl->ignored.len)
-        options_note(o, "accepted, without effect here: %s", o->impl->ignored.buf);
+        options_add_remark(o, "accepted, without effect here: %s", o->impl->ignored.buf);
     return 0;
 }
 

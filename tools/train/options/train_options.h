@@ -240,7 +240,7 @@ enum opts_source options_source(const struct train_opts *o, size_t field);
 void options_mark(struct train_opts *o, size_t field, enum opts_source source);
 const char *options_where(const struct train_opts *o, size_t field);
 /* Add a note for rank 0 to print. */
-void options_note(struct train_opts *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void options_add_remark(struct train_opts *o, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* ---- printing ---- */
 
@@ -258,7 +258,7 @@ enum {
     OPTIONS_OURS = 1,           /* an option of this program only: saved arguments do not have it */
     /* saved with the value in effect whether given or not; other options are saved as loaded unless given */
     OPTIONS_ACTS = 2,
-    OPTIONS_TOLD = 4,           /* affects the training: a value that differs from the checkpoint's is reported */
+    OPTIONS_PRINTED = 4,           /* affects the training: a value that differs from the checkpoint's is reported */
 };
 
 #endif

@@ -76,7 +76,7 @@ void batches_begin(struct batches *b, const struct dataset *d, int64_t first, in
 }
 
 /* Write one sample to all parts, from row `row0` on. Returns the sum of its loss mask. */
-static int64_t fill(struct batches *b, int32_t *part, int64_t row0)
+static int64_t write_batch_sample(struct batches *b, int32_t *part, int64_t row0)
 {
     int32_t *tokens = part + row0, *labels = tokens + b->m, *positions = labels + b->m;
     float *weight = (float *)(void *)(positions + b->m);
@@ -110,7 +110,7 @@ static int check_tokens(const struct batches *b, int64_t number, struct err *e)
 }
 
 /* Returns the next buffer of host memory, after its previous contents have been copied to the device. */
-static int32_t *take_room(struct batches *b)
+static int32_t *acquire_host_room(struct batches *b)
 {
     b->room = (b->room + 1) % HOST_ROOMS;
     if (!b->k->dev->event_done(b->copied[b->room])) {
@@ -145,7 +145,7 @@ int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *
 {
     struct batches *b = ctx;
     const int64_t in_step = ((int64_t)i * b->o.dp + b->o.d) * b->o.b;
-    int32_t *part = take_room(b);
+    int32_t *part = acquire_host_room(b);
     float *weight = (float *)(void *)(part + 3 * b->m), *grad_weight = weight + b->m;
     char *device = b->device + (uint64_t)slot * b->slot_bytes;
     int64_t sum = 0;
@@ -153,7 +153,7 @@ int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *
     for (int j = 0; j < b->o.b; j++) {
         if (read_sample(b, b->first + in_step + j, e) < 0)
             return -1;
-        sum += fill(b, part, (int64_t)j * b->o.s);
+        sum += write_batch_sample(b, part, (int64_t)j * b->o.s);
     }
     for (int64_t j = 0; j < b->m; j++) {
         weight[j] /= (float)(sum ? sum : 1);

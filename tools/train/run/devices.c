@@ -114,14 +114,14 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
         t->all_know = true;
         return NULL;
     }
-    if (!k && t->o.backend == BACKEND_AUTO && trainer_speaks(t) && (some || t->o.preflight))
+    if (!k && t->o.backend == BACKEND_AUTO && trainer_is_rank0(t) && (some || t->o.preflight))
         fprintf(stderr, "note: processors are used: %s\n", why.msg);
     return k ? k : kernels_cpu_open(&o, e);
 }
 
 int devices_open(struct trainer *t, struct err *e)
 {
-    if (t->o.trace && !trainer_only_looks(t))
+    if (t->o.trace && !trainer_is_check_only(t))
         t->trace = trace_new(t->o.traced.first, t->o.traced.last);
     t->k = trace_kernels(t->trace, open_kernels(t, e));
     if (!t->k)

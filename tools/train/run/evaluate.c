@@ -71,7 +71,7 @@ int evaluate_all(struct trainer *t, struct evaluate_set *set, int n, const char 
             return -1;
         if (count)
             t->consumed_valid_samples += t->o.eval_iters * t->micro_batches * t->o.micro_batch_size * t->topo.dp;
-        if (!trainer_speaks(t))
+        if (!trainer_is_rank0(t))
             continue;
         trainlog_add_valid(&sb, set[i].name, where, loss);
         trainlog_flush(t->log, &sb);
@@ -90,7 +90,7 @@ struct logits {
     int64_t v;
 };
 
-static void keep_chunk(void *ctx, int64_t row0, int64_t rows, const void *logits)
+static void store_logit_chunk(void *ctx, int64_t row0, int64_t rows, const void *logits)
 {
     struct logits *x = ctx;
     const int64_t row = x->v * dtype_size(x->t->t);
@@ -100,7 +100,7 @@ static void keep_chunk(void *ctx, int64_t row0, int64_t rows, const void *logits
 }
 
 /* Combine the parts of all tensor ranks into fp32 [m, V]. The caller frees the result. */
-static float *join_parts(struct logits *x, const char *all, int64_t m)
+static float *merge_logit_parts(struct logits *x, const char *all, int64_t m)
 {
     const int tp = x->t->topo.tp, size = dtype_size(x->t->t);
     float *out = xmalloc((size_t)(m * x->v * tp) * sizeof *out);
@@ -162,14 +162,14 @@ int evaluate_dump_logits(struct trainer *t, struct err *e)
         return -1;
     }
     batches_begin(t->batches, t->valid[0].data, t->valid[0].at, 1, 1);
-    model_look(t->model, keep_chunk, &x);
+    model_set_logits_callback(t->model, store_logit_chunk, &x);
     if (pipeline_eval(t->pipeline, 1, NULL, e) < 0)
         return -1;
-    model_look(t->model, NULL, NULL);
+    model_set_logits_callback(t->model, NULL, NULL);
     if (x.part && comm_host_all_gather(t->tp, x.part, all, part, e) < 0)
         return -1;
     if (x.part && t->rank_tp == 0 && t->rank_dp == 0) {
-        float *logits = join_parts(&x, all, m);
+        float *logits = merge_logit_parts(&x, all, m);
 
         rc = batches_get(t->batches, 0, 0, &mb, e) < 0 ? -1 : write_logits(t, &mb, logits, v * t->topo.tp, e);
         free(logits);

@@ -22,7 +22,7 @@ static bool is_gamma(enum role r)
  * Draw elements from .. from + n of this rank's slice of one parameter into x, in fp32. If the columns are split, the
  * range must consist of whole rows.
  */
-static void draw(struct trainer *t, const struct stage_param *p, int64_t from, int64_t n, float *x)
+static void draw_param_values(struct trainer *t, const struct stage_param *p, int64_t from, int64_t n, float *x)
 {
     const uint64_t key64 = hash_mix(hash_mix((uint64_t)t->o.seed) ^ (uint64_t)p->id);
     const uint32_t key[2] = { (uint32_t)key64, (uint32_t)(key64 >> 32) };
@@ -50,7 +50,7 @@ static void set_param(struct trainer *t, const struct stage_param *p, float *tmp
 
         for (int64_t from = 0, n; from < p->n; from += n) {
             n = p->n - from < most ? p->n - from : most;
-            draw(t, p, from, n, tmp);
+            draw_param_values(t, p, from, n, tmp);
             t->k->cast(w + from * size, t->t, tmp, DTYPE_F32, n, NULL);
         }
     } else if (is_gamma(p->role)) {
@@ -65,7 +65,7 @@ static void set_param(struct trainer *t, const struct stage_param *p, float *tmp
     }
 }
 
-void fresh_weights(struct trainer *t)
+void initial_weights_set(struct trainer *t)
 {
     const struct stage *g = t->stage;
     const uint64_t grads = (uint64_t)(g->flat_n * dtype_size(t->model_opts.grad_t ? t->t : DTYPE_F32));

@@ -8,6 +8,6 @@
 struct trainer;
 
 /* Initialize this rank's weights and masters from the seed. The values are the same in every topology. */
-void fresh_weights(struct trainer *t);
+void initial_weights_set(struct trainer *t);
 
 #endif

@@ -54,7 +54,7 @@ static void log_step(struct trainer *t, const struct step *x, struct telling *y)
         trainlog_tb_step(t->events, o, &s, NULL, 0);
     if (t->iteration % o->log_interval == 0) {
         s.elapsed_s = (now - y->since) / (double)y->steps;
-        s.mean_loss = trainlog_mean_take(&y->mean);
+        s.mean_loss = trainlog_mean_consume(&y->mean);
         s.tflops = schedule_tflops(schedule_flops(o->recompute_granularity == RECOMPUTE_FULL ? 4 : 3, x->batch,
                                                   o->seq_length, o->num_layers, o->hidden_size,
                                                   t->model_config.vocab),
@@ -82,7 +82,7 @@ static void watch_loss(struct trainer *t, const struct step *x)
 {
     char line[256], file[64];
 
-    if (!isfinite(x->loss) || !spike_take(&t->spike, x->loss))
+    if (!isfinite(x->loss) || !spike_add_loss(&t->spike, x->loss))
         return;
     snprintf(line, sizeof line, "the loss jumped: %.6g at iteration %lld, the median of the last %d is %.6g%s%s",
              x->loss, (long long)t->iteration, SPIKE_WINDOW, t->spike.usual, *t->complete_tag ? "; kept: " : "",
@@ -101,7 +101,7 @@ static void watch_loss(struct trainer *t, const struct step *x)
  * Advance the trace to the next iteration, and write it once all its iterations are over. A file that cannot be
  * written is no reason to stop.
  */
-static int trace_turn(struct trainer *t, int64_t next, struct err *e)
+static int advance_trace(struct trainer *t, int64_t next, struct err *e)
 {
     char *path;
     int64_t n;
@@ -128,7 +128,7 @@ static int trace_turn(struct trainer *t, int64_t next, struct err *e)
 }
 
 /* Begin to measure how much time each rank computes and how much it waits. */
-static void look_at_ranks(struct trainer *t)
+static void start_rank_timing(struct trainer *t)
 {
     comm_time_waits(t->world);
     t->slow_from = t->iteration;
@@ -142,13 +142,13 @@ struct stop {
     int64_t kill, signal, duration, save_failed, slow;  /* the maximum over all ranks */
 };
 
-static int agree(struct trainer *t, struct stop *s, struct err *e)
+static int agree_on_stop(struct trainer *t, struct stop *s, struct err *e)
 {
     double minutes;
 
-    s->kill = trainer_speaks(t) && status_kill_switch(t->o.kill_switch_path);
+    s->kill = trainer_is_rank0(t) && status_kill_switch(t->o.kill_switch_path);
     s->signal = status_stop_signal();
-    s->duration = trainer_speaks(t) &&
+    s->duration = trainer_is_rank0(t) &&
                   status_duration_over(t->start_s, clock_wall_s(), t->o.exit_duration_in_mins, &minutes);
     s->save_failed = saving_poll(t);
     s->slow = t->became_slow;
@@ -156,13 +156,13 @@ static int agree(struct trainer *t, struct stop *s, struct err *e)
     return comm_host_all_reduce(comm_world_group(t->world), s, sizeof *s / sizeof s->kill, DTYPE_I64, COMM_MAX, e);
 }
 
-static void say_stop(struct trainer *t, enum status_reason why, int sig)
+static void log_stop_reason(struct trainer *t, enum status_reason why, int sig)
 {
     struct strbuf sb = {0};
     time_t now = time(NULL);
     double minutes = 0;
 
-    if (!trainer_speaks(t))
+    if (!trainer_is_rank0(t))
         return;
     status_duration_over(t->start_s, clock_wall_s(), 0, &minutes);
     switch (why) {
@@ -204,11 +204,11 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
 {
     struct stop s;
 
-    if (agree(t, &s, e) < 0)
+    if (agree_on_stop(t, &s, e) < 0)
         return -1;
     if (s.slow)
-        look_at_ranks(t);
-    if ((s.save_failed && saving_settle_save(t, e) < 0))
+        start_rank_timing(t);
+    if ((s.save_failed && saving_wait_for_save(t, e) < 0))
         return -1;
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
            : far_enough(t, first);
@@ -217,7 +217,7 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
     t->status.signal = (int)s.signal;
     if (t->saver && t->saved_iteration != t->iteration && saving_begin(t, e) < 0)
         return -1;
-    say_stop(t, *why, (int)s.signal);
+    log_stop_reason(t, *why, (int)s.signal);
     return 0;
 }
 
@@ -227,7 +227,7 @@ static int stop_now(struct trainer *t, int64_t first, enum status_reason *why, s
  * Report a run that became slower, and the rank with the longest compute time if one is clearly slower than its
  * stage.
  */
-static void tell_slow(struct trainer *t, const struct trainlog_rank *every)
+static void report_slow_run(struct trainer *t, const struct trainlog_rank *every)
 {
     double median;
     const struct trainlog_rank *r = trainlog_slowest(every, t->place->size, &median);
@@ -250,7 +250,7 @@ static void tell_slow(struct trainer *t, const struct trainlog_rank *every)
 }
 
 /* Rank 0 prints how much time each rank has computed and waited since the last such line. */
-static int tell_straggler(struct trainer *t, struct err *e)
+static int log_rank_times(struct trainer *t, struct err *e)
 {
     const double now = clock_s(), calls = comm_seconds_waiting(t->world);
     const double wait = calls - t->calls_s, all = now - t->told_s;
@@ -263,11 +263,11 @@ static int tell_straggler(struct trainer *t, struct err *e)
     t->told_s = now;
     t->calls_s = calls;
     rc = comm_host_all_gather(comm_world_group(t->world), &me, every, sizeof me, e);
-    if (rc == 0 && trainer_speaks(t)) {
+    if (rc == 0 && trainer_is_rank0(t)) {
         trainlog_add_straggler(&sb, t->iteration, every, t->place->size);
         trainlog_flush(t->log, &sb);
         if (t->slow_from)
-            tell_slow(t, every);
+            report_slow_run(t, every);
     }
     t->slow_from = 0;
     strbuf_free(&sb);
@@ -276,7 +276,7 @@ static int tell_straggler(struct trainer *t, struct err *e)
 }
 
 /* Print the cost of comparing copies, which helps to choose --digest-interval. */
-static void tell_digests(struct trainer *t)
+static void print_digest_cost(struct trainer *t)
 {
     const double s = t->n_digests ? t->digest_s + digest_seconds(t->digest) : 0;
 
@@ -288,13 +288,13 @@ static void tell_digests(struct trainer *t)
 /* ---- the loop ---- */
 
 /* Do the comparison of --check-replicas. */
-static int check_replicas(struct trainer *t, struct err *e)
+static int check_live_replicas(struct trainer *t, struct err *e)
 {
-    if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
+    if (optimizer_wait_for_weights(t->optimizer, NULL, e) < 0)
         return -1;
     if (checkpoint_check_live(t->saver, e) == 0)
         return 0;
-    saving_note_failure(t);
+    saving_record_failure(t);
     return -1;
 }
 
@@ -303,14 +303,14 @@ static int after_step(struct trainer *t, struct err *e)
     const bool looked = t->slow_from && t->iteration == t->slow_from + SLOW_STEPS;
     char where[48];
 
-    if ((looked || on(t->o.log_straggler_interval, t->iteration)) && tell_straggler(t, e) < 0)
+    if ((looked || on(t->o.log_straggler_interval, t->iteration)) && log_rank_times(t, e) < 0)
         return -1;
     if (on(t->o.eval_interval, t->iteration) && t->n_valid > 0) {
         snprintf(where, sizeof where, "iteration %lld", (long long)t->iteration);
         if (evaluate_all(t, t->valid, t->n_valid, where, true, e) < 0)
             return -1;
     }
-    return t->saver && on(t->o.check_replicas, t->iteration) ? check_replicas(t, e) : 0;
+    return t->saver && on(t->o.check_replicas, t->iteration) ? check_live_replicas(t, e) : 0;
 }
 
 static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
@@ -325,7 +325,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
         *why = STATUS_SAMPLES;
         show_line(t, "nothing to do: %lld samples consumed, --exit-samples %lld", (long long)t->consumed_samples,
                   (long long)t->o.exit_samples);
-        say_stop(t, *why, 0);
+        log_stop_reason(t, *why, 0);
         return 0;
     }
 
@@ -335,22 +335,22 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     t->calls_s = comm_seconds_waiting(t->world);
 
     while (t->iteration < t->schedule.train_iters) {
-        if (trace_turn(t, t->iteration + 1, e) < 0)
+        if (advance_trace(t, t->iteration + 1, e) < 0)
             return -1;
         step_skip(t);
         rc = step_train(t, &x, e);
         if (rc < 0)
             return -1;
         if (rc > 0) {
-            *why = nan_tell_first(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
+            *why = nan_report_first(t, x.norm, x.loss, e) == 0 ? STATUS_NAN : STATUS_FAILED;
             return -1;
         }
-        saving_note_step(t, x.seconds);
-        if (trainer_speaks(t))
+        saving_record_step(t, x.seconds);
+        if (trainer_is_rank0(t))
             log_step(t, &x, &tell);
-        if (trainer_speaks(t)) {
+        if (trainer_is_rank0(t)) {
             watch_loss(t, &x);
-            t->became_slow |= throughput_take(&t->throughput, x.seconds / (double)x.batch);
+            t->became_slow |= throughput_add_step(&t->throughput, x.seconds / (double)x.batch);
         }
         if (after_step(t, e) < 0 || stop_now(t, first, why, e) < 0)
             return -1;
@@ -363,7 +363,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
 }
 
 /* The end of all iterations (docs/training.md 6.1): validation, a last checkpoint, the test sets. */
-static int finish(struct trainer *t, struct err *e)
+static int finish_training(struct trainer *t, struct err *e)
 {
     if (evaluate_all(t, t->valid, t->n_valid, "the end of training for val data", true, e) < 0)
         return -1;
@@ -388,7 +388,7 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
                                t->topo.dp, &t->micro_batches, e) < 0)
         return -1;
     if (!t->o.eval_only) {
-        if (trainer_speaks(t)) {
+        if (trainer_is_rank0(t)) {
             trainlog_add_datetime(&sb, TRAINLOG_BEFORE_STEP, time(NULL));
             trainlog_flush(t->log, &sb);
             trainlog_tb_start(t->events, &t->o, t->place->size, t->iteration);
@@ -396,21 +396,21 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
         show_phase(t, "train");
         rc = iterate(t, why, e);
         if (rc == 0)
-            tell_digests(t);
+            print_digest_cost(t);
         if (rc == 0)
-            rc = trace_turn(t, INT64_MAX, e);
+            rc = advance_trace(t, INT64_MAX, e);
     }
     if (rc == 0 && (t->o.eval_only || *why == STATUS_FINISHED)) {
         *why = STATUS_FINISHED;
-        if (trainer_speaks(t) && !t->o.eval_only) {
+        if (trainer_is_rank0(t) && !t->o.eval_only) {
             trainlog_add_datetime(&sb, TRAINLOG_AFTER_TRAIN, time(NULL));
             trainlog_flush(t->log, &sb);
         }
-        rc = finish(t, e);
+        rc = finish_training(t, e);
     }
     strbuf_free(&sb);
     if (rc == 0)
-        rc = optimizer_settle_weights(t->optimizer, NULL, e);
+        rc = optimizer_wait_for_weights(t->optimizer, NULL, e);
     if (rc == 0)
         rc = saving_finish(t, e);
     return rc;

@@ -168,7 +168,7 @@ void memory_plan_show(struct trainer *t)
     struct memory_plan p;
     char text[16];
 
-    if (!trainer_speaks(t))
+    if (!trainer_is_rank0(t))
         return;
     strbuf_addf(&sb, "parameters: %llu\n", (unsigned long long)n);
     for (int i = 0; i < t->topo.pp; i++) {
@@ -235,8 +235,8 @@ struct advice {
     int told;
 };
 
-static bool offer(struct advice *a, const struct setting *x, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static bool offer(struct advice *a, const struct setting *x, const char *fmt, ...)
+static bool add_fitting_setting(struct advice *a, const struct setting *x, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static bool add_fitting_setting(struct advice *a, const struct setting *x, const char *fmt, ...)
 {
     const uint64_t need = need_of(a->t, x);
     const int ranks = topo_world(x->topo), here = topo_world(a->t->topo);
@@ -278,7 +278,7 @@ static void offer_degree(struct advice *a, const struct setting *from, const cha
                 x.topo.pp *= f;
             if (tensor && x.topo.tp > 8)        /* beyond the links within a host it would be very slow */
                 break;
-            if (offer(a, &x, "%s %d", option, tensor ? x.topo.tp : x.topo.pp))
+            if (add_fitting_setting(a, &x, "%s %d", option, tensor ? x.topo.tp : x.topo.pp))
                 return;
         }
 }
@@ -290,7 +290,7 @@ static void offer_ranks(struct advice *a, const struct setting *from)
         struct setting x = *from;
 
         x.topo.dp *= f;
-        if (offer(a, &x, "data-parallel size %d", x.topo.dp))
+        if (add_fitting_setting(a, &x, "data-parallel size %d", x.topo.dp))
             return;
     }
 }
@@ -308,19 +308,19 @@ static void offer_changes(struct advice *a, const struct setting *now)
     struct setting x = *now;
 
     for (x.b = now->b - 1; x.b > 0; x.b--)
-        if (now->b % x.b == 0 && offer(a, &x, "--micro-batch-size %d", x.b))
+        if (now->b % x.b == 0 && add_fitting_setting(a, &x, "--micro-batch-size %d", x.b))
             break;
     x = *now;
     x.sequence_parallel = true;
     if (!now->sequence_parallel)
-        offer(a, &x, "--sequence-parallel");
+        add_fitting_setting(a, &x, "--sequence-parallel");
     x = *now;
     x.recompute = RECOMPUTE_SELECTIVE;
     if (now->recompute == RECOMPUTE_NONE)
-        offer(a, &x, "--recompute-granularity selective");
+        add_fitting_setting(a, &x, "--recompute-granularity selective");
     x.recompute = RECOMPUTE_FULL;
     if (now->recompute != RECOMPUTE_FULL)
-        offer(a, &x, "--recompute-granularity full");
+        add_fitting_setting(a, &x, "--recompute-granularity full");
     offer_topologies(a, now);
 }
 
@@ -341,7 +341,7 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
     /* No single change is sufficient: try the settings with which this model needs the least memory, and more ranks. */
     least.b = 1;
     least.recompute = RECOMPUTE_FULL;
-    if (offer(&a, &least, "--micro-batch-size 1 --recompute-granularity full"))
+    if (add_fitting_setting(&a, &least, "--micro-batch-size 1 --recompute-granularity full"))
         return;
     a.also = "--micro-batch-size 1 --recompute-granularity full ";
     offer_topologies(&a, &least);
@@ -400,13 +400,13 @@ static void account_here(const struct trainer *t, struct account *mine)
 }
 
 /* Report that the plan does not fit, with the same message on every rank; rank 0 prints the advice first. */
-static void refuse(struct trainer *t, int rank, const struct account *x, struct err *e)
+static void refuse_memory_plan(struct trainer *t, int rank, const struct account *x, struct err *e)
 {
     const struct comm_place *p = comm_place_of(t->world, rank);
     struct strbuf sb = {0};
     char need[16], room[16];
 
-    if (trainer_speaks(t)) {
+    if (trainer_is_rank0(t)) {
         advise(t, x->room, &sb);
         trainlog_flush(t->log, &sb);
     }
@@ -437,7 +437,7 @@ int memory_plan_check(struct trainer *t, struct err *e)
         if ((double)all[r].need / (double)all[r].room > (double)worst->need / (double)worst->room)
             worst = &all[r];
     if (rc == 0 && worst->need > worst->room) {
-        refuse(t, (int)(worst - all), worst, e);
+        refuse_memory_plan(t, (int)(worst - all), worst, e);
         rc = -1;
     } else if (rc == 0 && t->o.dry_run && worst->room != UINT64_MAX) {
         show_line(t, "it fits: %s a rank at most, %s can be had", bytes_text(worst->need, need),

@@ -60,7 +60,7 @@ struct dump {
  * Returns the position of a tensor in the order of computation: activations from the embedding to the head, gradients
  * from the head to the embedding.
  */
-static int32_t turn_of(const struct dump *d, const char *kind, const char *name, int block)
+static int32_t tensor_compute_order(const struct dump *d, const char *kind, const char *name, int block)
 {
     const int last = (int)d->t->model_config.n_layers + 1;
     const struct stage *g = d->t->stage;
@@ -88,10 +88,10 @@ struct nan_tensor {
 };
 
 /* Search one tensor. If it has such values, add a line to the dump. */
-static void look(struct dump *d, struct nan_tensor x)
+static void search_tensor(struct dump *d, struct nan_tensor x)
 {
     int64_t first = 0, bad = x.p ? count_bad(d->t, x.p, x.n, x.dt, &first) : 0;
-    const int32_t turn = bad ? turn_of(d, x.kind, x.name, x.block) : INT_MAX;
+    const int32_t turn = bad ? tensor_compute_order(d, x.kind, x.name, x.block) : INT_MAX;
 
     if (bad && turn < d->first.turn) {
         d->first.turn = turn;
@@ -108,23 +108,26 @@ static void look(struct dump *d, struct nan_tensor x)
                     (long long)x.n, (long long)bad, (long long)first);
 }
 
-static void look_at_block(struct dump *d, const struct model *m, int slot, int i)
+static void search_block_tensors(struct dump *d, const struct model *m, int slot, int i)
 {
     const struct model_block *a = &m->slot[slot].block[i];
     const int block = m->stage->first_block + i;
     const enum dtype dt = m->opts.t;
 
-    look(d, (struct nan_tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
+    search_tensor(d, (struct nan_tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
     /* With full recomputation, the other buffers are shared and have the values of the last block that used them. */
     if (m->opts.recompute == RECOMPUTE_FULL)
         return;
-    look(d, (struct nan_tensor){ "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt });
-    look(d, (struct nan_tensor){ "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt });
-    look(d, (struct nan_tensor){ "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt });
-    look(d, (struct nan_tensor){ "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt });
+    search_tensor(
+        d, (struct nan_tensor){ "activation", "query_key_value", block, a->qkv, m->rows * 3 * m->heads_width, dt });
+    search_tensor(
+        d, (struct nan_tensor){ "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt });
+    search_tensor(
+        d, (struct nan_tensor){ "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt });
+    search_tensor(d, (struct nan_tensor){ "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt });
 }
 
-static void look_at_all(struct dump *d)
+static void search_all_tensors(struct dump *d)
 {
     const struct trainer *t = d->t;
     const struct stage *g = t->stage;
@@ -132,18 +135,18 @@ static void look_at_all(struct dump *d)
     const enum dtype grads = t->model_opts.grad_t ? t->t : DTYPE_F32;
 
     for (int i = 0; i < g->n_params; i++)
-        look(d, (struct nan_tensor){ "weight", g->param[i].name, g->param[i].block,
+        search_tensor(d, (struct nan_tensor){ "weight", g->param[i].name, g->param[i].block,
                                      (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n,
                                      t->t });
     for (int i = 0; i < g->n_blocks; i++)
-        look_at_block(d, t->model, slot, i);
+        search_block_tensors(d, t->model, slot, i);
     if (g->norm)
-        look(d, (struct nan_tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
+        search_tensor(d, (struct nan_tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
                                      model_boundary(g, &t->model_opts), t->t });
     if (g->last)
-        look(d, (struct nan_tensor){ "loss", "of the micro-batches", -1, model_loss(t->model), 1, DTYPE_F64 });
+        search_tensor(d, (struct nan_tensor){ "loss", "of the micro-batches", -1, model_loss(t->model), 1, DTYPE_F64 });
     for (int i = 0; i < g->n_params; i++)
-        look(d, (struct nan_tensor){ "gradient", g->param[i].name, g->param[i].block,
+        search_tensor(d, (struct nan_tensor){ "gradient", g->param[i].name, g->param[i].block,
                                      (char *)t->state.grads + g->param[i].at * dtype_size(grads), g->param[i].n,
                                      grads });
 }
@@ -182,7 +185,7 @@ static int name_first(struct trainer *t, const struct culprit *mine, struct strb
     return rc;
 }
 
-int nan_tell_first(struct trainer *t, double norm, double loss, struct err *e)
+int nan_report_first(struct trainer *t, double norm, double loss, struct err *e)
 {
     struct dump d = { .t = t, .first = { .turn = INT_MAX } };
     struct strbuf first = {0};
@@ -192,7 +195,7 @@ int nan_tell_first(struct trainer *t, double norm, double loss, struct err *e)
     strbuf_addf(&d.sb, "{\"iteration\": %lld, \"rank\": %d, \"stage\": %d, \"dp\": %d, \"tp\": %d, \"loss\": \"%g\", "
                 "\"grad_norm\": \"%g\", \"not_finite\": [", (long long)t->iteration + 1, t->place->rank, t->rank_pp,
                 t->rank_dp, t->rank_tp, loss, norm);
-    look_at_all(&d);
+    search_all_tensors(&d);
     strbuf_addf(&d.sb, "]}\n");
     if (t->o.save)
         write_dump(t, &d.sb);

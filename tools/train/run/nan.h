@@ -13,6 +13,6 @@ struct trainer;
  * its tensors with such values in SAVE/nan_iteration<N>.rank<R>.json. Returns -1 and a different *e if the ranks
  * cannot communicate.
  */
-MUST_CHECK int nan_tell_first(struct trainer *t, double norm, double loss, struct err *e);
+MUST_CHECK int nan_report_first(struct trainer *t, double norm, double loss, struct err *e);
 
 #endif

@@ -30,7 +30,7 @@
  * Get the statistics of the file system. If the folder does not exist yet, use its nearest existing parent. Returns
  * false if they cannot be determined.
  */
-static bool look_at_fs(const char *path, struct statvfs *fs)
+static bool get_fs_stats(const char *path, struct statvfs *fs)
 {
     char *dir = xstrdup(path);
     bool known;
@@ -66,7 +66,7 @@ static int check_room(const struct trainer *t, struct err *e)
     struct statvfs fs;
     char a[16], b[16];
 
-    if (!look_at_fs(t->o.save, &fs))
+    if (!get_fs_stats(t->o.save, &fs))
         return 0;
     if ((uint64_t)fs.f_bavail * fs.f_frsize < need) {
         err_usage(e, "%s: %s free, a checkpoint takes %s", t->o.save,
@@ -171,7 +171,7 @@ struct decision {
     struct err err;
 };
 
-static bool is_folder(char *path)
+static bool is_saved_folder(char *path)
 {
     struct stat st;
     const bool is = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -203,7 +203,7 @@ static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps
 {
     struct err ignored = {0};
     char *chosen = checkpoint_chosen(&(struct checkpoint_from){ .dir = t->o.save }, &ignored);
-    const bool tag = is_folder(path_join(t->o.save, s->name));
+    const bool tag = is_saved_folder(path_join(t->o.save, s->name));
     char *way;
 
     if (chosen && !s->itself)
@@ -216,7 +216,8 @@ static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps
     return way;
 }
 
-static int refuse(const struct trainer *t, const struct run_start *b, const struct checkpoint_steps *s, struct err *e)
+static int refuse_save_folder(const struct trainer *t, const struct run_start *b, const struct checkpoint_steps *s,
+                              struct err *e)
 {
     char *way = way_to_go_on(t, s), *latest = NULL, *why;
     struct err ignored = {0};
@@ -241,7 +242,7 @@ static int refuse(const struct trainer *t, const struct run_start *b, const stru
     return -1;
 }
 
-static int decide(const struct trainer *t, const struct run_start *b, struct saving_way *way, struct err *e)
+static int decide_saving_way(const struct trainer *t, const struct run_start *b, struct saving_way *way, struct err *e)
 {
     const bool here = b->path && !t->o.finetune && is_in_save(t, b);
     struct checkpoint_steps s;
@@ -256,7 +257,7 @@ static int decide(const struct trainer *t, const struct run_start *b, struct sav
     if (!s.n && !(s.itself && !b->path && !t->o.new_run))
         return 0;
     if (!t->o.new_run && !here && (!b->path || s.newest > b->iteration))
-        return refuse(t, b, &s, e);
+        return refuse_save_folder(t, b, &s, e);
     if (t->o.new_run || s.newest > b->iteration) {
         *way = (struct saving_way){ .due = true, .after = t->o.new_run ? -1 : b->iteration };
         snprintf(way->newest, sizeof way->newest, "%s", s.name);
@@ -290,23 +291,23 @@ int savedir_check_steps_early(const struct trainer *t, struct err *e)
         b = (struct run_start){ path, t->o.finetune ? 0 : checkpoint_tag_number(name) };
         /* Only tags of this form are certain to contain the iteration. */
         if (t->o.finetune || checkpoint_tag_length(name))
-            rc = decide(t, &b, &unused, e);
+            rc = decide_saving_way(t, &b, &unused, e);
         free(name);
     } else {
-        rc = decide(t, &b, &unused, e);
+        rc = decide_saving_way(t, &b, &unused, e);
     }
     free(path);
     return rc;
 }
 
-static int decide_and_say(struct trainer *t, struct decision *d, struct err *e)
+static int decide_and_print_way(struct trainer *t, struct decision *d, struct err *e)
 {
     const struct checkpoint_info *f = t->from ? checkpoint_info(t->from) : NULL;
     const struct run_start b = { f ? f->path : NULL, f && !t->o.finetune ? f->iteration : 0 };
 
-    if (decide(t, &b, &d->way, e) < 0)
+    if (decide_saving_way(t, &b, &d->way, e) < 0)
         return -1;
-    d->stands = f && !d->way.due && is_folder(str_fmt("%s/global_step%lld", t->o.save, (long long)b.iteration));
+    d->stands = f && !d->way.due && is_saved_folder(str_fmt("%s/global_step%lld", t->o.save, (long long)b.iteration));
     if (d->way.due && t->o.new_run)
         show_line(t, "note: --new-run: the checkpoints of %s (up to %s) are moved to %s/set-aside-TIME when the first "
                   "one of this run is saved", t->o.save, d->way.newest, t->o.save);
@@ -323,8 +324,8 @@ int savedir_check_steps(struct trainer *t, struct err *e)
 
     if (!saves(t))
         return 0;
-    if (trainer_speaks(t))
-        (void)!decide_and_say(t, &d, &d.err);
+    if (trainer_is_rank0(t))
+        (void)!decide_and_print_way(t, &d, &d.err);
     if (comm_host_broadcast(comm_world_group(t->world), &d, sizeof d, 0, e) < 0)
         return -1;
     if (d.err.kind != ERR_NONE) {
@@ -342,7 +343,7 @@ int savedir_make_way(struct trainer *t, struct err *e)
 {
     char where[512];
 
-    if (!t->way.due || !trainer_speaks(t))
+    if (!t->way.due || !trainer_is_rank0(t))
         return 0;
     if (checkpoint_steps_set_aside(t->o.save, t->way.after, t->way.tag, where, sizeof where, e) < 0)
         return -1;

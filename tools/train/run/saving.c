@@ -63,13 +63,13 @@ bool saving_option(const struct train_opts *o, const struct option_row *r, struc
     }
 }
 
-static void warn(void *trainer, const char *line)
+static void print_save_warning(void *trainer, const char *line)
 {
     show_line(trainer, "warning: %s", line);
 }
 
 /* Called before the optimizer changes a bucket, which the current save may still have to copy. */
-static void release(void *trainer, int bucket)
+static void release_saved_bucket(void *trainer, int bucket)
 {
     struct trainer *t = trainer;
     const double begin = clock_s();
@@ -86,7 +86,7 @@ int saving_open(struct trainer *t, struct err *e)
     struct checkpoint_saver_opts o = {
         .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
         .dev = t->k->dev, .writer = t->writer, .world = comm_world_group(t->world), .tp = t->tp, .from = t->from,
-        .fresh_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
+        .new_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
         .local_rank = t->place->local_rank, .watch = comm_watch(t->world), .memory_bytes = t->save_memory,
         .aside_bytes = memory_plan_aside(t),
         .ds_config = t->o.deepspeed_config, .args = args,
@@ -95,7 +95,7 @@ int saving_open(struct trainer *t, struct err *e)
     OPTION_EACH(&options_table, g, r)
         if (r->dest && !(g->marks & OPTIONS_OURS) && saving_option(&t->o, r, &args[o.n_args])) {
             if (strcmp(r->dest, "pp_partition_method") == 0)
-                args[o.n_args].s = t->noted_method;
+                args[o.n_args].s = t->recorded_method;
             o.n_args++;
         }
     t->saver = checkpoint_saver_new(&o, notes, e);
@@ -104,10 +104,10 @@ int saving_open(struct trainer *t, struct err *e)
     free(args);
     if (!t->saver)
         return -1;
-    optimizer_gate(t->optimizer, release, t);
-    if (t->o.keep_last > 0 && trainer_speaks(t))
+    optimizer_gate(t->optimizer, release_saved_bucket, t);
+    if (t->o.keep_last > 0 && trainer_is_rank0(t))
         t->retain = retain_new(&(struct retain_opts){ .dir = t->o.save, .last = t->o.keep_last,
-                                                      .schedule = &t->o.saves, .say = warn, .arg = t });
+                                                      .schedule = &t->o.saves, .say = print_save_warning, .arg = t });
     return 0;
 }
 
@@ -140,31 +140,35 @@ static struct checkpoint_now present(const struct trainer *t)
 /* number of iterations in the running mean, so old ones lose weight; the first iteration of a run is excluded */
 enum { FEW = 8 };
 
-void saving_note_step(struct trainer *t, double seconds)
+void saving_record_step(struct trainer *t, double seconds)
 {
     struct saving_pace *p = &t->pace;
 
     if (t->saver && t->status.saving_tag) {
-        p->n_beside++;
-        p->beside_s += seconds;
+        p->n_concurrent++;
+        p->concurrent_s += seconds;
     } else {
         p->n_alone++;
         p->alone_s += (seconds - p->alone_s) / (double)(p->n_alone > FEW ? FEW : p->n_alone > 2 ? p->n_alone - 1 : 1);
     }
 }
 
-static void tell_times(struct trainer *t, const struct checkpoint_saved *s, struct strbuf *sb)
+static void report_save_times(struct trainer *t, const struct checkpoint_saved *s, struct strbuf *sb)
 {
     const struct saving_pace *p = &t->pace;
     const struct trainlog_save x = {
-        .stall_s = p->stall_s, .wall_s = s->wall_s, .bytes = checkpoint_save_bytes(t->saver), .n_beside = p->n_beside,
-        .beside_s = p->n_beside ? p->beside_s / (double)p->n_beside : 0, .alone_s = p->alone_s,
+        .stall_s = p->stall_s,
+        .wall_s = s->wall_s,
+        .bytes = checkpoint_save_bytes(t->saver),
+        .n_concurrent = p->n_concurrent,
+        .concurrent_s = p->n_concurrent ? p->concurrent_s / (double)p->n_concurrent : 0,
+        .alone_s = p->alone_s,
     };
 
     trainlog_add_save_times(sb, &x);
     t->status.save_stall_s = x.stall_s;
     t->status.save_wall_s = x.wall_s;
-    t->status.save_slowdown_s = x.n_beside && p->n_alone ? x.beside_s - x.alone_s : NAN;
+    t->status.save_slowdown_s = x.n_concurrent && p->n_alone ? x.concurrent_s - x.alone_s : NAN;
 }
 
 void saving_keep(struct trainer *t, const char *why)
@@ -179,16 +183,16 @@ void saving_keep(struct trainer *t, const char *why)
  * Report the outcome of a save, once. A failed save is reported and the run continues, because the previous
  * checkpoint is still valid.
  */
-static void tell(struct trainer *t, const struct checkpoint_saved *s)
+static void report_save_outcome(struct trainer *t, const struct checkpoint_saved *s)
 {
     struct strbuf sb = {0};
 
-    if (s->iteration < 0 || s->told || !trainer_speaks(t))
+    if (s->iteration < 0 || s->told || !trainer_is_rank0(t))
         return;
     if (s->ok) {
         snprintf(t->complete_tag, sizeof t->complete_tag, "global_step%lld", (long long)s->iteration);
         trainlog_add_saved(&sb, s->iteration, t->o.save);
-        tell_times(t, s, &sb);
+        report_save_times(t, s, &sb);
         trainlog_flush(t->log, &sb);
     } else {
         show_line(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
@@ -213,11 +217,11 @@ bool saving_poll(struct trainer *t)
     if (!t->saver || !checkpoint_save_poll(t->saver, &s))
         return false;
     if (s.ok)
-        tell(t, &s);
+        report_save_outcome(t, &s);
     return !s.ok;
 }
 
-int saving_settle_save(struct trainer *t, struct err *e)
+int saving_wait_for_save(struct trainer *t, struct err *e)
 {
     struct checkpoint_saved s = { .ok = true };
 
@@ -227,7 +231,7 @@ int saving_settle_save(struct trainer *t, struct err *e)
         err_clear(e);
     if (e->kind != ERR_NONE)
         return -1;
-    tell(t, &s);
+    report_save_outcome(t, &s);
     t->save_failed = !s.ok;
     if (s.fault != CHECKPOINT_NOT_FINITE)
         return 0;
@@ -237,7 +241,7 @@ int saving_settle_save(struct trainer *t, struct err *e)
     return -1;
 }
 
-void saving_note_failure(struct trainer *t)
+void saving_record_failure(struct trainer *t)
 {
     const char *tensor = checkpoint_replica_at_fault(t->saver);
 
@@ -259,7 +263,7 @@ int saving_begin(struct trainer *t, struct err *e)
     int rc;
 
     trace_host_begin(t->trace, TRACE_WAIT, "the save before");
-    rc = saving_settle_save(t, e);
+    rc = saving_wait_for_save(t, e);
     trace_host_end(t->trace);
     if (rc < 0)
         return -1;
@@ -275,7 +279,7 @@ int saving_begin(struct trainer *t, struct err *e)
         show_line(t, "warning: %s", e->msg);
         err_clear(e);
     }
-    if (trainer_speaks(t)) {
+    if (trainer_is_rank0(t)) {
         trainlog_add_saving(&sb, t->iteration, t->o.save);
         trainlog_flush(t->log, &sb);
     }
@@ -288,7 +292,7 @@ int saving_begin(struct trainer *t, struct err *e)
     trace_host_end(t->trace);
     t->saved_iteration = t->iteration;
     t->pace.stall_s = clock_s() - begin;
-    if (rc == 0 && trainer_speaks(t)) {
+    if (rc == 0 && trainer_is_rank0(t)) {
         timer.ms = t->pace.stall_s * 1e3;
         trainlog_add_timers(&sb, &timer, 1);
         trainlog_flush(t->log, &sb);
@@ -298,7 +302,7 @@ int saving_begin(struct trainer *t, struct err *e)
         show_phase(t, "train");
     else {
         t->status.saving_tag = NULL;
-        saving_note_failure(t);
+        saving_record_failure(t);
     }
     return rc;
 }
@@ -340,13 +344,13 @@ int saving_finish(struct trainer *t, struct err *e)
     if (!t->saver)
         return 0;
     show_phase(t, "save");
-    if (saving_settle_save(t, e) < 0)
+    if (saving_wait_for_save(t, e) < 0)
         return -1;
     if (!t->save_failed)
         return 0;
     /* Hours of work depend on it, and the cause of the failure may be gone by now. */
     show_line(t, "the last checkpoint is tried once more");
-    if (saving_begin(t, e) < 0 || saving_settle_save(t, e) < 0)
+    if (saving_begin(t, e) < 0 || saving_wait_for_save(t, e) < 0)
         return -1;
     if (!t->save_failed)
         return 0;

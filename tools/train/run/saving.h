@@ -16,8 +16,8 @@ struct saving_pace {
     int64_t begun;              /* the iteration of the last save that was begun */
     double begun_s;             /* by clock_s() */
     double stall_s;             /* how long training has been blocked by it */
-    int64_t n_beside;           /* number of iterations since the save began, while it is in progress */
-    double beside_s;            /* their total time */
+    int64_t n_concurrent;           /* number of iterations since the save began, while it is in progress */
+    double concurrent_s;            /* their total time */
     int64_t n_alone;            /* number of iterations without a save in progress */
     double alone_s;             /* mean time of the last few of them */
 };
@@ -44,16 +44,16 @@ MUST_CHECK int saving_open(struct trainer *t, struct err *e);
  */
 MUST_CHECK int saving_step(struct trainer *t, struct err *e);
 /* Record the duration of an iteration. */
-void saving_note_step(struct trainer *t, double seconds);
+void saving_record_step(struct trainer *t, double seconds);
 /* Begin a save of the current iteration. A failure stops the run only if no further save would be possible. */
 MUST_CHECK int saving_begin(struct trainer *t, struct err *e);
 /*
  * Record that a save could not begin, or that checkpoint_check_live() failed. If replicas differ, that becomes the
  * reason of the run's end.
  */
-void saving_note_failure(struct trainer *t);
+void saving_record_failure(struct trainer *t);
 /*
- * Returns true if a save has failed, as seen by this rank; then all ranks must call saving_settle_save(). Reports a
+ * Returns true if a save has failed, as seen by this rank; then all ranks must call saving_wait_for_save(). Reports a
  * save that succeeded.
  */
 bool saving_poll(struct trainer *t);
@@ -63,7 +63,7 @@ void saving_keep(struct trainer *t, const char *why);
  * Wait for the save in progress and report it; sets t->save_failed. Returns -1 if the state is not finite or the
  * ranks cannot communicate.
  */
-MUST_CHECK int saving_settle_save(struct trainer *t, struct err *e);
+MUST_CHECK int saving_wait_for_save(struct trainer *t, struct err *e);
 /* Call it at the end of the run. If the last save failed, it is tried once more. Returns -1 if that fails, too. */
 MUST_CHECK int saving_finish(struct trainer *t, struct err *e);
 

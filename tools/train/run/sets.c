@@ -59,7 +59,7 @@ struct build_job {
 
 enum { KEEP_S = 30 };           /* interval of saving partial results: a kill loses no more than this */
 
-static void *build(void *arg)
+static void *build_dataset_indexes(void *arg)
 {
     struct build_job *j = arg;
     struct err e = {0};
@@ -81,7 +81,7 @@ static void *build(void *arg)
     return NULL;
 }
 
-static void job_free(struct build_job *j)
+static void build_job_free(struct build_job *j)
 {
     for (int split = 0; split < N_SPLITS; split++)
         data_groups_free(&j->groups[split]);
@@ -112,14 +112,14 @@ static struct build_job *job_start(const struct trainer *t, struct err *e)
     /* Block signals in the thread; the program's main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (rc == 0 && pthread_create(&j->thread, NULL, build, j) != 0) {
+    if (rc == 0 && pthread_create(&j->thread, NULL, build_dataset_indexes, j) != 0) {
         err_sys(e, "index", "cannot start a thread");
         rc = -1;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc == 0)
         return j;
-    job_free(j);
+    build_job_free(j);
     return NULL;
 }
 
@@ -169,7 +169,7 @@ static int job_end(struct build_job *j, bool stopped, struct err *e)
         *e = j->err;
     else if (stopped)
         err_stop(e);
-    job_free(j);
+    build_job_free(j);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
@@ -204,7 +204,7 @@ struct build_news {
     int64_t over, stop;
 };
 
-static int exchange(struct trainer *t, struct build_news *x, struct err *e)
+static int exchange_build_news(struct trainer *t, struct build_news *x, struct err *e)
 {
     x->stop |= status_stop_signal() != 0;
     return comm_host_all_reduce(comm_world_group(t->world), &x->over, 2, DTYPE_I64, COMM_MAX, e);
@@ -224,7 +224,7 @@ static int build_and_show(struct trainer *t, struct build_job *j, struct err *e)
             percent = job_percent(j);
         } while (!x.over && !x.stop && !status_stop_signal() && percent == before && clock_s() > begun);
         show_build(t, &shown, percent);
-        if (exchange(t, &x, e) < 0) {
+        if (exchange_build_news(t, &x, e) < 0) {
             struct err ignored = {0};
 
             (void)!job_end(j, true, &ignored);
@@ -242,7 +242,7 @@ static int wait_for_build(struct trainer *t, struct err *e)
 
     do {
         x = (struct build_news){0};
-        if (exchange(t, &x, e) < 0)
+        if (exchange_build_news(t, &x, e) < 0)
             return -1;
     } while (!x.over && !x.stop);
     return 0;
@@ -252,12 +252,12 @@ static int wait_for_build(struct trainer *t, struct err *e)
 static int build_missing(struct trainer *t, struct err *e)
 {
     struct err own = {0}, lost = {0};
-    struct build_job *j = trainer_speaks(t) ? job_start(t, &own) : NULL;
+    struct build_job *j = trainer_is_rank0(t) ? job_start(t, &own) : NULL;
 
     if (j)
         (void)!build_and_show(t, j, &own);
-    else if (trainer_speaks(t))
-        (void)!exchange(t, &(struct build_news){ .over = true }, &lost);
+    else if (trainer_is_rank0(t))
+        (void)!exchange_build_news(t, &(struct build_news){ .over = true }, &lost);
     else
         (void)!wait_for_build(t, &lost);
     if (lost.kind != ERR_NONE) {
@@ -309,7 +309,7 @@ static int open_train(struct trainer *t, struct err *e)
     return rc;
 }
 
-static int open_all(struct trainer *t, struct err *e)
+static int open_all_datasets(struct trainer *t, struct err *e)
 {
     if (wants(t, SPLIT_TRAIN) && open_train(t, e) < 0)
         return -1;
@@ -328,15 +328,15 @@ int sets_open(struct trainer *t, struct err *e)
 
     if (build_missing(t, e) < 0)
         return -1;
-    if (trainer_speaks(t))
-        (void)!open_all(t, &own);
+    if (trainer_is_rank0(t))
+        (void)!open_all_datasets(t, &own);
     if (comm_host_broadcast(comm_world_group(t->world), &own, sizeof own, 0, e) < 0)
         return -1;
     if (own.kind != ERR_NONE) {
         *e = own;
         return -1;
     }
-    return trainer_speaks(t) ? 0 : open_all(t, e);
+    return trainer_is_rank0(t) ? 0 : open_all_datasets(t, e);
 }
 
 static void close_sets(struct evaluate_set *set, int n)

@@ -97,7 +97,7 @@ static void scaling_begin(struct trainer *t)
     t->scale.consecutive = o->consecutive_hysteresis;
 }
 
-static void note_scaling(struct trainer *t, const char *what, double stored, double asked, bool given)
+static void print_kept_scaling(struct trainer *t, const char *what, double stored, double asked, bool given)
 {
     if (given && stored != asked)
         show_line(t, "note: the loss scale's %s stays %.10g, as the checkpoint's optimizer has it; %.10g is for fresh "
@@ -108,7 +108,7 @@ static void note_scaling(struct trainer *t, const char *what, double stored, dou
  * Use the checkpoint's loss scale. DeepSpeed saves its scaler as a whole object, including its settings, so these
  * replace the options.
  */
-static void take_scaler(struct trainer *t, const struct checkpoint_info *f)
+static void apply_saved_scaler(struct trainer *t, const struct checkpoint_info *f)
 {
     const struct loss_scale *saved = &f->scaler;
     const struct loss_scale asked = t->scale;
@@ -122,12 +122,12 @@ static void take_scaler(struct trainer *t, const struct checkpoint_info *f)
         return;
     }
     if (!saved->dynamic) {
-        note_scaling(t, "value", saved->scale, asked.scale, OPTS_GIVEN(o, loss_scale));
+        print_kept_scaling(t, "value", saved->scale, asked.scale, OPTS_GIVEN(o, loss_scale));
         return;
     }
-    note_scaling(t, "window", (double)saved->window, (double)asked.window, OPTS_GIVEN(o, loss_scale_window));
-    note_scaling(t, "hysteresis", (double)saved->hysteresis, (double)asked.hysteresis, OPTS_GIVEN(o, hysteresis));
-    note_scaling(t, "minimum", saved->min, asked.min, OPTS_GIVEN(o, min_loss_scale));
+    print_kept_scaling(t, "window", (double)saved->window, (double)asked.window, OPTS_GIVEN(o, loss_scale_window));
+    print_kept_scaling(t, "hysteresis", (double)saved->hysteresis, (double)asked.hysteresis, OPTS_GIVEN(o, hysteresis));
+    print_kept_scaling(t, "minimum", saved->min, asked.min, OPTS_GIVEN(o, min_loss_scale));
 }
 
 /* Continue the checkpoint's loss scale with its settings. Notes report overridden options and changes of precision. */
@@ -144,7 +144,7 @@ static void scaling_resume(struct trainer *t, const struct checkpoint_info *f)
         return;
     }
     if (f->has_scaler && !t->o.no_load_optim)
-        take_scaler(t, f);
+        apply_saved_scaler(t, f);
     else
         show_line(t, "note: the loss scale begins anew, at %.10g%s", t->scale.scale,
                   f->has_scaler ? "" : ": the checkpoint has none");
@@ -163,14 +163,14 @@ static struct schedule_lr saved_schedule(const struct checkpoint_schedule *c)
     };
 }
 
-static void note_stored(struct trainer *t, const char *what, double stored, double given, bool said)
+static void record_kept_setting(struct trainer *t, const char *what, double stored, double given, bool said)
 {
     if (said && stored != given)
-        options_note(&t->o, "%s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what, stored,
-                     given);
+        options_add_remark(&t->o, "%s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what,
+                           stored, given);
 }
-#define TAKE_REAL(t, field, stored) (take_real((t), &(t)->o.field, offsetof(struct train_opts, field), (stored)))
-static void take_real(struct trainer *t, double *option, size_t field, double stored)
+#define TAKE_REAL(t, field, stored) (apply_saved_real((t), &(t)->o.field, offsetof(struct train_opts, field), (stored)))
+static void apply_saved_real(struct trainer *t, double *option, size_t field, double stored)
 {
     if (*option != stored)
         options_mark(&t->o, field, FROM_CHECKPOINT);
@@ -181,17 +181,17 @@ static void take_real(struct trainer *t, double *option, size_t field, double st
  * Use the optimizer's settings that are stored with its state (docs/training.md 4.3). Call it before the options are
  * printed, because these show the values in effect.
  */
-static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
+static void apply_saved_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {
     struct optimizer_opts *p = &t->optimizer_opts;
 
     if (f->n_groups > 0) {
         const struct ds_settings *d = &f->group[0];
 
-        note_stored(t, "weight decay", d->weight_decay, t->o.weight_decay, OPTS_GIVEN(&t->o, weight_decay));
-        note_stored(t, "Adam's beta1", d->beta1, t->o.adam_beta1, OPTS_GIVEN(&t->o, adam_beta1));
-        note_stored(t, "Adam's beta2", d->beta2, t->o.adam_beta2, OPTS_GIVEN(&t->o, adam_beta2));
-        note_stored(t, "Adam's eps", d->eps, t->o.adam_eps, OPTS_GIVEN(&t->o, adam_eps));
+        record_kept_setting(t, "weight decay", d->weight_decay, t->o.weight_decay, OPTS_GIVEN(&t->o, weight_decay));
+        record_kept_setting(t, "Adam's beta1", d->beta1, t->o.adam_beta1, OPTS_GIVEN(&t->o, adam_beta1));
+        record_kept_setting(t, "Adam's beta2", d->beta2, t->o.adam_beta2, OPTS_GIVEN(&t->o, adam_beta2));
+        record_kept_setting(t, "Adam's eps", d->eps, t->o.adam_eps, OPTS_GIVEN(&t->o, adam_eps));
         p->weight_decay = (float)d->weight_decay;
         p->beta1 = (float)d->beta1;
         p->beta2 = (float)d->beta2;
@@ -204,14 +204,14 @@ static void take_optimizer(struct trainer *t, const struct checkpoint_info *f)
             t->stored_lr = d->lr;
     }
     if (f->has_clip_grad) {
-        note_stored(t, "gradient clipping", f->clip_grad, t->o.clip_grad, OPTS_GIVEN(&t->o, clip_grad));
+        record_kept_setting(t, "gradient clipping", f->clip_grad, t->o.clip_grad, OPTS_GIVEN(&t->o, clip_grad));
         p->clip = f->clip_grad;
         TAKE_REAL(t, clip_grad, f->clip_grad);
     }
 }
 
 /* With --use-checkpoint-lr-scheduler, set the options to the checkpoint's rules; schedule_lr_resume() applies them. */
-static void take_schedule(struct trainer *t, const struct checkpoint_info *f)
+static void apply_saved_schedule(struct trainer *t, const struct checkpoint_info *f)
 {
     const struct checkpoint_schedule *c = &f->schedule;
     const int style = schedule_style_of(c->decay_style);
@@ -231,7 +231,7 @@ static void take_schedule(struct trainer *t, const struct checkpoint_info *f)
 }
 
 /* Print notes about settings that differ from those in the checkpoint. */
-static void note_changes(struct trainer *t)
+static void print_changed_settings(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
     const struct { const char *name, *what, *then; int64_t now; } settings[] = {
@@ -253,7 +253,7 @@ static void note_changes(struct trainer *t)
         struct checkpoint_value v;
         struct strbuf was = {0}, is = {0};
 
-        if (r->marks & OPTIONS_TOLD && saving_option(o, r, &v) &&
+        if (r->marks & OPTIONS_PRINTED && saving_option(o, r, &v) &&
             checkpoint_arg_differs(checkpoint_info(t->from)->args, &v, &was, &is))
             show_line(t, "note: %s is %s, the checkpoint was saved with %s", options_where(o, r->field), is.buf,
                       was.buf);
@@ -262,7 +262,7 @@ static void note_changes(struct trainer *t)
     }
 }
 
-static int take_progress(struct trainer *t, const struct checkpoint_loaded *loaded, struct err *e)
+static int apply_saved_progress(struct trainer *t, const struct checkpoint_loaded *loaded, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
     struct strbuf lines = {0};
@@ -295,7 +295,7 @@ static int take_progress(struct trainer *t, const struct checkpoint_loaded *load
         show_line(t, "note: the checkpoint has no learning-rate schedule: the options' begins at %lld samples",
                   (long long)f->consumed_train_samples);
     }
-    if (rc == 0 && trainer_speaks(t))
+    if (rc == 0 && trainer_is_rank0(t))
         trainlog_flush(t->log, &lines);
     strbuf_free(&lines);
     return rc;
@@ -315,7 +315,7 @@ static int sum_read(struct trainer *t, uint64_t read, struct trainlog_load *l, s
     return 0;
 }
 
-static int load(struct trainer *t, struct err *e)
+static int load_trainer_state(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
     struct report *notes = report_new();
@@ -336,11 +336,11 @@ static int load(struct trainer *t, struct err *e)
     rc = agree_all_well(t, rc, e);
     if (rc == 0)
         rc = sum_read(t, loaded.read_bytes, &read, e);
-    if (rc == 0 && trainer_speaks(t))
+    if (rc == 0 && trainer_is_rank0(t))
         trainlog_add_checkpoint_version(&sb);
-    if (rc == 0 && (rc = take_progress(t, &loaded, e)) == 0)
+    if (rc == 0 && (rc = apply_saved_progress(t, &loaded, e)) == 0)
         rc = schedule_ramp_check(&t->schedule.ramp, t->consumed_samples, t->o.micro_batch_size, t->topo.dp, e);
-    if (rc == 0 && trainer_speaks(t)) {
+    if (rc == 0 && trainer_is_rank0(t)) {
         const struct trainlog_timer timer = { "load-checkpoint", (clock_s() - begin) * 1e3 };
 
         read.wall_s = clock_s() - begin;
@@ -360,7 +360,7 @@ static int load(struct trainer *t, struct err *e)
 static int check_checkpoint(struct trainer *t, struct err *e)
 {
     struct report *notes = report_new();
-    int rc = trainer_speaks(t) ? checkpoint_check_mismatch(t->from, notes, e) : 0;
+    int rc = trainer_is_rank0(t) ? checkpoint_check_mismatch(t->from, notes, e) : 0;
 
     show_report(t, notes);
     report_free(notes);
@@ -373,7 +373,7 @@ static int check_checkpoint(struct trainer *t, struct err *e)
  * Allow a missing optimizer state for a run that starts a new training or does not train. Other runs would lose it,
  * and the load reports that as an error.
  */
-static void settle_moments(struct trainer *t)
+static void allow_missing_moments(struct trainer *t)
 {
     if (checkpoint_info(t->from)->has_optimizer || t->o.no_load_optim || !(t->o.finetune || t->o.eval_only))
         return;
@@ -391,7 +391,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
     struct report *notes;
     int rc = 0;
 
-    if (t->o.save && trainer_speaks(t) && !trainer_only_looks(t) && checkpoint_clean(t->o.save, e) < 0)
+    if (t->o.save && trainer_is_rank0(t) && !trainer_is_check_only(t) && checkpoint_clean(t->o.save, e) < 0)
         return -1;
     if (comm_barrier(comm_world_group(t->world), NULL, e) < 0)
         return -1;
@@ -403,11 +403,11 @@ static int open_checkpoint(struct trainer *t, struct err *e)
     report_free(notes);
     if (rc <= 0)
         return rc;
-    settle_moments(t);
+    allow_missing_moments(t);
     return check_checkpoint(t, e) < 0 ? -1 : shape_from_checkpoint(t, e);
 }
 
-static void settle_model_opts(struct trainer *t)
+static void resolve_model_opts(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
     const bool grad_t = o->fp16 && !o->accumulate_allreduce_grads_in_fp32;
@@ -436,7 +436,7 @@ static void settle_model_opts(struct trainer *t)
 }
 
 /* Determine all shapes. Allocates no large memory yet. */
-static int settle(struct trainer *t, int64_t *eod, struct err *e)
+static int resolve_trainer_shapes(struct trainer *t, int64_t *eod, struct err *e)
 {
     if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
         return -1;
@@ -447,12 +447,12 @@ static int settle(struct trainer *t, int64_t *eod, struct err *e)
     t->rank_tp = t->place->rank % t->topo.tp;
     t->rank_dp = t->place->rank / t->topo.tp % t->topo.dp;
     t->rank_pp = t->place->rank / (t->topo.tp * t->topo.dp);
-    if (shape_settle_model(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
+    if (shape_resolve_model(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
         return -1;
     t->stage = stage_new(&t->model_config, t->topo, t->rank_pp, t->rank_dp, t->rank_tp, t->blocks);
     if (devices_open(t, e) < 0)
         return -1;
-    settle_model_opts(t);
+    resolve_model_opts(t);
     return 0;
 }
 
@@ -468,7 +468,7 @@ static bool wants_digests(const struct trainer *t)
     return (t->o.digest_interval > 0 && t->place->size > 1) || t->o.replay_check > 0;
 }
 
-static int build(struct trainer *t, int64_t eod, struct err *e)
+static int build_trainer(struct trainer *t, int64_t eod, struct err *e)
 {
     const struct optimizer_groups groups = { comm_world_group(t->world), t->dp, t->tied };
     const struct batches_opts bo = {
@@ -480,10 +480,10 @@ static int build(struct trainer *t, int64_t eod, struct err *e)
     if (allocate_state(t, e) < 0)
         return -1;
     if (t->from) {
-        if (load(t, e) < 0)
+        if (load_trainer_state(t, e) < 0)
             return -1;
     } else {
-        fresh_weights(t);
+        initial_weights_set(t);
         t->opt_step = t->o.adam_initial_step;
     }
     t->model = model_new(t->stage, &t->state, t->k, t->tp, &t->model_opts, e);
@@ -512,15 +512,15 @@ int trainer_setup(struct trainer *t, struct err *e)
 
     t->stored_lr = -1;
     t->saved_iteration = -1;
-    if (open_checkpoint(t, e) < 0 || savedir_check_steps(t, e) < 0 || settle(t, &eod, e) < 0)
+    if (open_checkpoint(t, e) < 0 || savedir_check_steps(t, e) < 0 || resolve_trainer_shapes(t, &eod, e) < 0)
         return -1;
     if (t->from) {
-        take_optimizer(t, checkpoint_info(t->from));
-        take_schedule(t, checkpoint_info(t->from));
+        apply_saved_optimizer(t, checkpoint_info(t->from));
+        apply_saved_schedule(t, checkpoint_info(t->from));
     }
     show_settings(t);
     if (t->from && !t->o.finetune)
-        note_changes(t);
+        print_changed_settings(t);
     memory_plan_snapshot(t);
     if (t->o.dry_run)
         memory_plan_show(t);
@@ -531,7 +531,7 @@ int trainer_setup(struct trainer *t, struct err *e)
     if (!t->o.dry_run && t->o.save &&
         checkpoint_saver_begin(t->writer, t->stage, t->t, t->save_memory, e) < 0)
         return -1;
-    if (!t->o.dry_run && build(t, eod, e) < 0)
+    if (!t->o.dry_run && build_trainer(t, eod, e) < 0)
         return -1;
     if (sets_open(t, e) < 0)
         return -1;
@@ -551,7 +551,7 @@ int trainer_setup_preflight(struct trainer *t, struct err *e)
 
     if (!t->o.num_layers && !t->o.load)
         return devices_open(t, e);
-    return open_checkpoint(t, e) < 0 ? -1 : settle(t, &eod, e);
+    return open_checkpoint(t, e) < 0 ? -1 : resolve_trainer_shapes(t, &eod, e);
 }
 
 void trainer_free(struct trainer *t)

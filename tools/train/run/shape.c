@@ -17,7 +17,8 @@
  * Set one size from the checkpoint, or refuse a contradiction (docs/training.md 6.2; the reference uses an
  * assertion).
  */
-static int take_size(struct trainer *t, int64_t *option, size_t field, int64_t saved, const char *what, struct err *e)
+static int apply_saved_size(struct trainer *t, int64_t *option, size_t field, int64_t saved, const char *what,
+                            struct err *e)
 {
     if (saved <= 0)
         return 0;
@@ -31,9 +32,9 @@ static int take_size(struct trainer *t, int64_t *option, size_t field, int64_t s
     return 0;
 }
 #define TAKE_SIZE(t, field, saved, e) \
-    take_size((t), &(t)->o.field, offsetof(struct train_opts, field), (saved), #field, (e))
+    apply_saved_size((t), &(t)->o.field, offsetof(struct train_opts, field), (saved), #field, (e))
 
-static int take_position(struct trainer *t, const struct model_config *c, struct err *e)
+static int apply_saved_position(struct trainer *t, const struct model_config *c, struct err *e)
 {
     const int saved = !strcmp(c->position, "alibi") ? POSITION_ALIBI : POSITION_ABSOLUTE;
 
@@ -59,7 +60,7 @@ static int take_position(struct trainer *t, const struct model_config *c, struct
  * Set epsilon from the checkpoint. Only a Transformers folder has it, and only if the weights have not been trained
  * with another value since.
  */
-static int take_epsilon(struct trainer *t, double saved, struct err *e)
+static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
 {
     if (saved <= 0)
         return 0;
@@ -81,7 +82,7 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
 
     if (TAKE_SIZE(t, num_layers, c->n_layers, e) < 0 || TAKE_SIZE(t, hidden_size, c->hidden, e) < 0 ||
         TAKE_SIZE(t, num_attention_heads, c->n_heads, e) < 0 || TAKE_SIZE(t, ffn_hidden_size, c->ffn_hidden, e) < 0 ||
-        take_position(t, c, e) < 0 || take_epsilon(t, f->epsilon, e) < 0)
+        apply_saved_position(t, c, e) < 0 || apply_saved_epsilon(t, f->epsilon, e) < 0)
         return -1;
     if (!strcmp(c->position, "absolute") &&
         TAKE_SIZE(t, max_position_embeddings, c->max_positions, e) < 0)
@@ -173,7 +174,7 @@ static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)
 
 /* ---- the whole model, and its partition ---- */
 
-static void settle_config(struct trainer *t)
+static void resolve_model_config(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
     struct model_config *c = &t->model_config;
@@ -275,12 +276,12 @@ static int cut_stages(struct trainer *t, struct err *e)
     if (rc > 0)
         show_line(t, "note: '%s' leaves a stage of %d without what it needs: blocks are dealt out evenly",
                   o->pp_partition_method, t->topo.pp);
-    t->noted_method = method_of_cut(t, rc > 0 ? "even" : o->pp_partition_method);
+    t->recorded_method = method_of_cut(t, rc > 0 ? "even" : o->pp_partition_method);
     return 0;
 }
 
-int shape_settle_model(struct trainer *t, int64_t *eod, struct err *e)
+int shape_resolve_model(struct trainer *t, int64_t *eod, struct err *e)
 {
-    settle_config(t);
+    resolve_model_config(t);
     return choose_vocab(t, eod, e) < 0 ? -1 : cut_stages(t, e);
 }

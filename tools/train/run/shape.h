@@ -16,7 +16,7 @@ struct trainer;
  */
 MUST_CHECK int shape_from_checkpoint(struct trainer *t, struct err *e);
 /* Set t->model_config and t->blocks. *eod receives the tokenizer's end-of-document token, or -1. */
-MUST_CHECK int shape_settle_model(struct trainer *t, int64_t *eod, struct err *e);
+MUST_CHECK int shape_resolve_model(struct trainer *t, int64_t *eod, struct err *e);
 /*
  * Compute the number of blocks of each stage of `topo`, by the run's partition method. Returns 1 if the method leaves
  * a stage empty and the blocks were distributed evenly instead. ERR_USAGE if there are too few blocks.

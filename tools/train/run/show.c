@@ -19,7 +19,7 @@ void show_line(struct trainer *t, const char *fmt, ...)
     char text[1024];
     va_list ap;
 
-    if (!trainer_speaks(t))
+    if (!trainer_is_rank0(t))
         return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -33,7 +33,7 @@ void show_report(struct trainer *t, struct report *r)
 {
     static const char *const prefix[] = { "note: ", "warning: ", "error: " };
 
-    for (int i = 0; i < report_n(r) && trainer_speaks(t); i++) {
+    for (int i = 0; i < report_n(r) && trainer_is_rank0(t); i++) {
         char *text = finding_text(report_get(r, i));
 
         show_line(t, "%s%s", prefix[report_get(r, i)->severity], text);
@@ -59,7 +59,7 @@ void show_phase(struct trainer *t, const char *phase)
     struct err e = {0};
 
     show_present(t, phase);
-    if (!trainer_speaks(t) || !t->status_path)
+    if (!trainer_is_rank0(t) || !t->status_path)
         return;
     /*
      * A failed write is no reason to stop, and is reported only once. Later writes are still tried, because a full
@@ -114,7 +114,7 @@ void show_settings(struct trainer *t)
     struct strbuf sb = {0};
 
     t->params_no_embeds = params_no_embeds(&t->model_config);
-    if (!trainer_speaks(t))
+    if (!trainer_is_rank0(t))
         return;
     trainlog_add_world(&sb, t->place->size, t->topo.dp, t->topo.tp, t->topo.pp);
     options_print(&t->o, t->o.verbose, &sb);

@@ -71,7 +71,7 @@ static int scaled_update(struct trainer *t, struct step *x, struct err *e)
     if (what == LOSS_SCALE_STUCK)
         return 1;
     t->overflow = what != LOSS_SCALE_GOOD;
-    if (trainer_speaks(t)) {
+    if (trainer_is_rank0(t)) {
         trainlog_add_scale(&sb, what, used, &t->scale);
         trainlog_flush(t->log, &sb);
     }
@@ -131,13 +131,13 @@ static bool notes_whole(const struct trainer *t)
  * Record the digests after the passes, while a GPU is still executing them. The work is queued in time, so the GPU
  * does not become idle.
  */
-static int note_copies(struct trainer *t, struct err *e)
+static int record_copy_digests(struct trainer *t, struct err *e)
 {
     if (!watches_copies(t))
         return 0;
-    if (optimizer_settle_weights(t->optimizer, NULL, e) < 0)
+    if (optimizer_wait_for_weights(t->optimizer, NULL, e) < 0)
         return -1;
-    digest_note(t->digest, notes_whole(t), NULL);
+    digest_record(t->digest, notes_whole(t), NULL);
     return 0;
 }
 
@@ -153,7 +153,7 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
         return 0;
     watch_phase(comm_watch(t->world), "digests", t->iteration + 1, -1);
     if (!compares_copies(t))
-        digest_note_rest(t->digest, notes_whole(t), NULL);
+        digest_record_rest(t->digest, notes_whole(t), NULL);
     rc = digest_compare(t->digest, &f, NULL, e);
     t->digest_s += clock_s() - begin;
     t->n_digests++;
@@ -170,14 +170,14 @@ static int replay(struct trainer *t, struct err *e)
 {
     const struct model_hooks none = {0};
     struct digest_finding f;
-    int rc = optimizer_settle_weights(t->optimizer, NULL, e);
+    int rc = optimizer_wait_for_weights(t->optimizer, NULL, e);
 
     model_hook(t->model, &none);
     for (int time = 0; rc == 0 && time < 2; time++) {
         batches_begin(t->batches, t->train, t->consumed_samples + t->skew, 1, t->scale.scale);
         rc = pipeline_train(t->pipeline, 1, t->iteration + 1, NULL, e);
         if (rc == 0)
-            rc = digest_note_grads(t->digest, t->model_opts.grad_t ? t->t : DTYPE_F32, time, NULL, e);
+            rc = digest_record_grads(t->digest, t->model_opts.grad_t ? t->t : DTYPE_F32, time, NULL, e);
     }
     model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
     if (rc == 0)
@@ -204,7 +204,7 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
      * the norm.
      */
     evaluate_loss_fetch(t);
-    if (note_copies(t, e) < 0)
+    if (record_copy_digests(t, e) < 0)
         return -1;
     if (optimizer_reduce(t->optimizer, model_head_grad(t->model), &x->norm, t->loss, NULL, e) < 0)
         return -1;

@@ -68,7 +68,7 @@ struct trainer {
     enum dtype t;
 
     struct model_config model_config;
-    const char *noted_method;   /* the partition method that the saved arguments name */
+    const char *recorded_method;   /* the partition method that the saved arguments name */
     char *saved_method;         /* the checkpoint's partition method, if the options do not give one */
     int *blocks;                /* [pp] number of transformer blocks of each stage */
     struct stage *stage;
@@ -149,8 +149,8 @@ static inline int trainer_ranks_planned(const struct trainer *t)
     return t->o.dry_run_ranks > 0 ? (int)t->o.dry_run_ranks : t->place->size;
 }
 /* Returns true for a mode in which nothing is written and nothing is trained. */
-static inline bool trainer_only_looks(const struct trainer *t) { return t->o.dry_run || t->o.preflight; }
+static inline bool trainer_is_check_only(const struct trainer *t) { return t->o.dry_run || t->o.preflight; }
 /* Returns true on rank 0, which prints. */
-static inline bool trainer_speaks(const struct trainer *t) { return t->place->rank == 0; }
+static inline bool trainer_is_rank0(const struct trainer *t) { return t->place->rank == 0; }
 
 #endif

@@ -47,7 +47,7 @@ static bool has_streams(const struct trace *t) { return t->k && !dev_on_host(t->
 
 /* ---- spans ---- */
 
-static int add(struct trace *t, struct trace_span s)
+static int add_trace_span(struct trace *t, struct trace_span s)
 {
     if (t->n == TRACE_MOST_SPANS) {
         t->n_lost++;
@@ -72,7 +72,7 @@ static void host_begin(struct trace *t, struct trace_span s)
         s.track = TRACE_HOST;
         s.number = -1;
         s.from_s = clock_s();
-        t->at_host = add(t, s);
+        t->at_host = add_trace_span(t, s);
     }
 }
 
@@ -118,7 +118,7 @@ int trace_begin(struct trace *t, enum trace_class class, const char *name, struc
         return 0;
     }
     x.track = track_of(t, s);
-    i = x.track < 0 ? -1 : add(t, x);
+    i = x.track < 0 ? -1 : add_trace_span(t, x);
     if (i < 0)
         return -1;
     t->span[i].from = t->k->dev->timer_new();
@@ -156,14 +156,14 @@ void trace_phase(struct trace *t, const char *phase, int micro_batch)
     if (!is_on(t))
         return;
     end_host_span(t, &t->at_phase);
-    t->at_phase = add(t, (struct trace_span){ .class = -1, .name = phase, .track = TRACE_PHASES,
+    t->at_phase = add_trace_span(t, (struct trace_span){ .class = -1, .name = phase, .track = TRACE_PHASES,
                                               .number = micro_batch, .from_s = clock_s() });
 }
 
 /* ---- steps ---- */
 
 /* Relate the device's clock to the host's: read the host's clock as soon as a timer on the device has completed. */
-static void meet_clocks(struct trace *t)
+static void relate_device_clock(struct trace *t)
 {
     if (!has_streams(t))
         return;
@@ -181,16 +181,16 @@ void trace_step(struct trace *t, int64_t iteration)
     end_host_span(t, &t->at_step);
     t->now = iteration;
     if (!t->on && iteration >= t->first && iteration <= t->last)
-        meet_clocks(t);
+        relate_device_clock(t);
     t->on = iteration >= t->first && iteration <= t->last;
     if (t->on)
-        t->at_step = add(t, (struct trace_span){ .class = -1, .name = "step", .track = TRACE_STEPS,
+        t->at_step = add_trace_span(t, (struct trace_span){ .class = -1, .name = "step", .track = TRACE_STEPS,
                                                  .number = iteration, .from_s = clock_s() });
 }
 
 bool trace_is_due(const struct trace *t) { return t && !t->written && t->n > 0 && t->now > t->last; }
 
-int trace_settle(struct trace *t, struct comm *all, struct err *e)
+int trace_resolve(struct trace *t, struct comm *all, struct err *e)
 {
     end_host_span(t, &t->at_phase);
     end_host_span(t, &t->at_step);

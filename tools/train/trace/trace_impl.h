@@ -19,7 +19,7 @@ enum { TRACE_MOST_STREAMS = 64, TRACE_MOST_SPANS = 1 << 20 };
 struct trace_span {
     const char *name, *of;              /* of: the group or path that the call works on; or NULL */
     double from_s, to_s;                /* in seconds, from clock_s(); to_s 0: the span has not ended */
-    /* used for spans on a stream: timers that are converted into from_s and to_s by trace_settle() */
+    /* used for spans on a stream: timers that are converted into from_s and to_s by trace_resolve() */
     struct dev_event *from, *to;
     int class;                          /* -1: the span is a step or a phase */
     int track;
@@ -54,6 +54,6 @@ struct trace {
 int trace_begin(struct trace *t, enum trace_class class, const char *name, struct dev_stream *s);
 void trace_end(struct trace *t, int i, struct dev_stream *s);
 /* End the open spans and compute the times of all spans. Waits for the device. Returns -1 if comm_sync() fails. */
-MUST_CHECK int trace_settle(struct trace *t, struct comm *all, struct err *e);
+MUST_CHECK int trace_resolve(struct trace *t, struct comm *all, struct err *e);
 
 #endif

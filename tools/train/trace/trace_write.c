@@ -36,7 +36,7 @@ struct trace_text {
     int *step, n_steps;         /* indices of the spans that are steps */
 };
 
-static void add_text(struct strbuf *sb, const char *text)
+static void add_json_string(struct strbuf *sb, const char *text)
 {
     json_t *o = text_json(text);
     char *json = json_dumps(o, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
@@ -46,11 +46,11 @@ static void add_text(struct strbuf *sb, const char *text)
     json_decref(o);
 }
 
-static void add_name(struct trace_text *x, const char *what, int track, const char *name)
+static void add_trace_name(struct trace_text *x, const char *what, int track, const char *name)
 {
     strbuf_addf(&x->sb, "%s{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":",
                 x->sb.len || x->rank ? ",\n" : "", x->rank, track, what);
-    add_text(&x->sb, name);
+    add_json_string(&x->sb, name);
     strbuf_addf(&x->sb, "}}");
 }
 
@@ -64,7 +64,7 @@ static void add_event(struct trace_text *x, const struct trace_span *s)
                 : s->track == TRACE_PHASES ? "phase" : "other");
     if (s->of) {
         strbuf_addf(&x->sb, ",\"args\":{\"of\":");
-        add_text(&x->sb, s->of);
+        add_json_string(&x->sb, s->of);
         strbuf_addf(&x->sb, "}");
     }
     strbuf_addf(&x->sb, "}");
@@ -122,16 +122,16 @@ static void add_track(struct trace_text *x, const struct trace *t, int track)
         add_other(x, t, track, at, end);
 }
 
-static void add_rank(struct trace_text *x, const struct trace *t, const char *host)
+static void add_trace_rank(struct trace_text *x, const struct trace *t, const char *host)
 {
     static const char *const track_name[] = { "steps", "phases", "host" };
     char *name = str_fmt("rank %d, %s%s", x->rank, host, t->n_lost ? " (there were more spans than room)" : "");
 
-    add_name(x, "process_name", 0, name);
+    add_trace_name(x, "process_name", 0, name);
     free(name);
     for (int track = 0; track < TRACE_STREAMS + t->n_streams; track++) {
         name = track < TRACE_STREAMS ? xstrdup(track_name[track]) : str_fmt("stream %d", track - TRACE_STREAMS);
-        add_name(x, "thread_name", track, name);
+        add_trace_name(x, "thread_name", track, name);
         add_track(x, t, track);
         free(name);
     }
@@ -146,7 +146,7 @@ struct trace_file {
     struct err *e;
 };
 
-static void put(struct trace_file *f, const void *text, size_t n)
+static void put_trace_bytes(struct trace_file *f, const void *text, size_t n)
 {
     if (f->e->kind == ERR_NONE && write_all(f->fd, text, n) < 0)
         err_sys(f->e, f->part, "cannot write %zu bytes", n);
@@ -167,7 +167,7 @@ static int send_text(struct comm *all, const struct strbuf *sb, struct err *e)
  * Receive one rank's text and write it to the file. After a write error it still receives the text, so that no sender
  * has to wait.
  */
-static int take_text(struct comm *all, int rank, int64_t bytes, struct trace_file *f, struct err *e)
+static int recv_trace_text(struct comm *all, int rank, int64_t bytes, struct trace_file *f, struct err *e)
 {
     char *piece = xmalloc(COMM_HOST_MAX);
     int rc = 0;
@@ -177,7 +177,7 @@ static int take_text(struct comm *all, int rank, int64_t bytes, struct trace_fil
 
         rc = comm_host_recv(all, piece, n, rank, e);
         if (rc == 0)
-            put(f, piece, n);
+            put_trace_bytes(f, piece, n);
     }
     free(piece);
     return rc;
@@ -192,8 +192,8 @@ struct trace_said {
  * Write the header, the text of all ranks and the trailer to `path`. Errors of the file are stored in *file. Returns
  * -1 with *e set if communication with the ranks fails.
  */
-static int gather(struct comm *all, const struct trace_text *x, const struct trace_said *said, const char *path,
-                  struct err *file, struct err *e)
+static int gather_trace_text(struct comm *all, const struct trace_text *x, const struct trace_said *said,
+                             const char *path, struct err *file, struct err *e)
 {
     static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", tail[] = "\n]}\n";
     struct trace_file f = { .part = str_fmt("%s.part", path), .e = file };
@@ -202,11 +202,11 @@ static int gather(struct comm *all, const struct trace_text *x, const struct tra
     f.fd = open(f.part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (f.fd < 0)
         err_sys(file, f.part, "cannot create");
-    put(&f, head, sizeof head - 1);
-    put(&f, x->sb.buf, x->sb.len);
+    put_trace_bytes(&f, head, sizeof head - 1);
+    put_trace_bytes(&f, x->sb.buf, x->sb.len);
     for (int r = 1; r < comm_size(all) && rc == 0; r++)
-        rc = take_text(all, r, said[r].bytes, &f, e);
-    put(&f, tail, sizeof tail - 1);
+        rc = recv_trace_text(all, r, said[r].bytes, &f, e);
+    put_trace_bytes(&f, tail, sizeof tail - 1);
     if (f.fd >= 0 && close(f.fd) < 0)
         err_sys(file, f.part, "cannot write");
     if (file->kind == ERR_NONE && rc == 0 && rename(f.part, path) < 0)
@@ -252,18 +252,18 @@ int trace_write(struct trace *t, struct comm *all, const char *path, int64_t *n_
     t->written = true;
     *lost = true;
     *n_spans = 0;
-    rc = trace_settle(t, all, e);
+    rc = trace_resolve(t, all, e);
     find_steps(&x, t);
     gethostname(host, sizeof host - 1);
     if (rc == 0)
         rc = agree_on_zero(&x, t, all, e);
     if (rc == 0)
-        add_rank(&x, t, host);
+        add_trace_rank(&x, t, host);
     mine = (struct trace_said){ (int64_t)x.sb.len, x.n };
     if (rc == 0)
         rc = comm_host_all_gather(all, &mine, said, sizeof mine, e);
     if (rc == 0)
-        rc = x.rank == 0 ? gather(all, &x, said, path, &file, e) : send_text(all, &x.sb, e);
+        rc = x.rank == 0 ? gather_trace_text(all, &x, said, path, &file, e) : send_text(all, &x.sb, e);
     if (rc == 0)
         rc = await_all_sent(all, e);
     for (int r = 0; r < comm_size(all); r++)

@@ -28,7 +28,7 @@ static const struct param *grouped(const struct source *s, const char *key)
     return p;
 }
 
-static const struct param *owner_of(const struct relisting *w, int i)
+static const struct param *find_entry_param(const struct relisting *w, int i)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
     const struct param *p = w->x->entries->of->part[i].param;
@@ -101,7 +101,7 @@ static struct pk *new_names(const struct relisting *w, const struct pk *was)
 
 static int relist(struct relisting *w, int i, struct err *e)
 {
-    const struct param *p = owner_of(w, i);
+    const struct param *p = find_entry_param(w, i);
     const struct pk *names = p ? NULL : new_names(w, w->x->entries->of->part[i].tree);
     struct edit_entry *n = p ? NULL : edit_entries_add(w->x, i);
 
@@ -129,7 +129,7 @@ int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
     for (int i = 0; i < x->s->dcp->n; i++)
         if ((cores ? edit_relist_torchdist(&w, i, e) : relist(&w, i, e)) < 0)
             return -1;
-    return edit_entries_settle(x, e);
+    return edit_entries_resolve_files(x, e);
 }
 
 /* ---- without some entries ---- */
@@ -145,7 +145,7 @@ bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en)
     return x->s->kind == LAYOUT_TORCHDIST ? is_cores_optimizer(x->s, en->name) : en->kind != DCP_ENTRY_OTHER;
 }
 
-void edit_dcp_tell(struct edit *x, int i, edit_dcp_told *tell, void *ctx)
+void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_told *tell, void *ctx)
 {
     const struct dcp_part *part = &x->entries->of->part[i];
 
@@ -155,7 +155,7 @@ void edit_dcp_tell(struct edit *x, int i, edit_dcp_told *tell, void *ctx)
         tell(ctx, x, &part->row[r]);
 }
 
-static void note_held(void *ctx, struct edit *x, const struct dcp_part *part)
+static void record_held_param(void *ctx, struct edit *x, const struct dcp_part *part)
 {
     ((bool *)ctx)[part->param - x->s->param] = true;
 }
@@ -174,7 +174,7 @@ static int check_values(struct edit *x, struct err *e)
     bool *held = xcalloc((size_t)s->n_params + 1, sizeof *held);
 
     for (int k = 0; k < x->entries->n; k++)
-        edit_dcp_tell(x, x->entries->entry[k].was, note_held, held);
+        edit_dcp_visit_parts(x, x->entries->entry[k].was, record_held_param, held);
     for (int i = 0; i < s->n_params && e->kind == ERR_NONE; i++)
         if (!held[i] && !s->param[i].copy && !s->param[i].shared_with && !is_cores_optimizer(s, s->param[i].name))
             err_usage(e, "drop optimizer: %s has the values of %s among the optimizer's alone; export-hf writes "
@@ -193,12 +193,12 @@ int edit_dcp_drop_optimizer(struct edit *x, struct err *e)
         if (!edit_dcp_is_optimizers(x, &t->entry[i]))
             edit_entries_add(x, i);
         else
-            edit_dcp_tell(x, i, forget_digest, NULL);
+            edit_dcp_visit_parts(x, i, forget_digest, NULL);
     if (x->entries->n == t->n) {
         err_usage(e, "drop optimizer: %s has nothing of an optimizer's", x->s->path);
         return -1;
     }
-    return check_values(x, e) < 0 ? -1 : edit_entries_settle(x, e);
+    return check_values(x, e) < 0 ? -1 : edit_entries_resolve_files(x, e);
 }
 
 /* ---- values ---- */
@@ -211,7 +211,7 @@ int edit_dcp_begin(struct edit *x, struct err *e)
     return 0;
 }
 
-static struct edit_entry *entry_of(const struct edit *x, const char *name)
+static struct edit_entry *find_edit_entry(const struct edit *x, const char *name)
 {
     for (int i = 0; i < x->entries->n; i++)
         if (strcmp(x->entries->entry[i].en.name, name) == 0)
@@ -221,17 +221,17 @@ static struct edit_entry *entry_of(const struct edit *x, const char *name)
 
 const struct pk *edit_dcp_value(const struct edit *x, const char *entry)
 {
-    const struct edit_entry *n = entry_of(x, entry);
+    const struct edit_entry *n = find_edit_entry(x, entry);
 
     return !n ? NULL : n->bytes ? n->bytes->tree : x->entries->of->part[n->was].tree;
 }
 
 void edit_dcp_set_value(struct edit *x, const char *entry, const struct pk *value)
 {
-    edit_entry_set(x, entry_of(x, entry), value, NULL);         /* read from JSON, it has no tensors */
+    edit_entry_set(x, find_edit_entry(x, entry), value, NULL);         /* read from JSON, it has no tensors */
 }
 
 int edit_dcp_end(struct edit *x, struct err *e)
 {
-    return edit_entries_settle(x, e);
+    return edit_entries_resolve_files(x, e);
 }

@@ -36,7 +36,7 @@ bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en);
 /* Parameters whose state entry i of the source is: one, or of a stack one a row. Behind edit_entries_begin(). */
 struct dcp_part;
 typedef void edit_dcp_told(void *ctx, struct edit *x, const struct dcp_part *part);
-void edit_dcp_tell(struct edit *x, int i, edit_dcp_told *tell, void *ctx);
+void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_told *tell, void *ctx);
 /*
  * Files with bytes that are no entry's are made anew without them; *saved: how many. ERR_DATA as above.
  */

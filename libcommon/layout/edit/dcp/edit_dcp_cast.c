@@ -12,7 +12,7 @@
 #include "libcommon/layout/edit/edit_impl.h"
 
 /* What a parameter's weights are now, and what their state will be called: by their type, as readers do. */
-static enum state weights_of(const struct param *p)
+static enum state cast_weight_state(const struct param *p)
 {
     return p->state[STATE_BF16] ? STATE_BF16 : STATE_FP32;
 }
@@ -23,7 +23,7 @@ static enum state weights_as(enum dtype to)
 }
 
 /* cast[]: of each parameter. Masters of weights of fp32 are no state of theirs. */
-static struct edit_states *list_of(const struct source *s, const bool *cast, enum dtype to)
+static struct edit_states *list_cast_states(const struct source *s, const bool *cast, enum dtype to)
 {
     struct edit_states *list = xcalloc(1, sizeof *list);
     const enum state as = weights_as(to);
@@ -49,11 +49,11 @@ static bool is_cast(struct edit *x, int i, enum dtype to)
 {
     const struct dcp_part *part = &x->entries->of->part[i], *one = part->row ? part->row : part;
 
-    return one->param && one->state == weights_of(one->param) && dtype_is_float(one->map->dtype) &&
+    return one->param && one->state == cast_weight_state(one->param) && dtype_is_float(one->map->dtype) &&
            one->map->dtype != to && !edit_dcp_is_optimizers(x, &x->s->dcp->entry[i]);
 }
 
-static void note_cast(void *ctx, struct edit *x, const struct dcp_part *part)
+static void record_cast_param(void *ctx, struct edit *x, const struct dcp_part *part)
 {
     ((bool *)ctx)[part->param - x->s->param] = true;
 }
@@ -89,7 +89,7 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
 static int check_castable(const struct source *s, enum dtype to, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++) {
-        const struct tmap *m = s->param[i].state[weights_of(&s->param[i])];
+        const struct tmap *m = s->param[i].state[cast_weight_state(&s->param[i])];
 
         if (!m || !dtype_is_weight(m->dtype) || m->dtype == to || plan_op_of(m->dtype, to) >= 0)
             continue;
@@ -109,8 +109,8 @@ int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e)
         return -1;
     for (int i = 0; i < t->n; i++)
         if (is_cast(x, i, to))
-            edit_dcp_tell(x, i, note_cast, cast);
-    x->states = list_of(x->s, cast, to);
+            edit_dcp_visit_parts(x, i, record_cast_param, cast);
+    x->states = list_cast_states(x->s, cast, to);
     for (int i = 0; i < t->n; i++) {
         struct edit_entry *n = edit_entries_add(x, i);
 
@@ -123,5 +123,5 @@ int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e)
             if (cast_chunk(x, n, k, to, e) < 0)
                 return -1;
     }
-    return edit_core_cast(x, to, e) < 0 ? -1 : edit_entries_settle(x, e);
+    return edit_core_cast(x, to, e) < 0 ? -1 : edit_entries_resolve_files(x, e);
 }

@@ -12,25 +12,25 @@
 /* A file of the source. */
 struct thin_file {
     uint64_t used;                      /* bytes of its items */
-    bool anew;
+    bool rewrite;
 };
 
-static int number_of(const struct names *numbers, const struct dcp_chunk *c)
+static int chunk_file_number(const struct names *numbers, const struct dcp_chunk *c)
 {
     return c->place.file ? names_find(numbers, c->place.file) : -1;
 }
 
-static void look(struct edit *x, const struct names *numbers, struct thin_file *file)
+static void measure_used_item_bytes(struct edit *x, const struct names *numbers, struct thin_file *file)
 {
     for (int i = 0; i < x->s->dcp->n; i++)
         for (int k = 0; k < x->s->dcp->entry[i].n_chunks; k++) {
             const struct dcp_chunk *c = &x->s->dcp->entry[i].chunk[k];
 
-            file[number_of(numbers, c)].used += c->place.len;
+            file[chunk_file_number(numbers, c)].used += c->place.len;
         }
     for (int i = 0; i < x->s->n_files; i++)
-        file[i].anew = str_ends(x->s->file[i].name, ".distcp") &&
-                       file[i].used < files_size(x->s->files, x->s->file[i].file);
+        file[i].rewrite = str_ends(x->s->file[i].name, ".distcp") &&
+                          file[i].used < files_size(x->s->files, x->s->file[i].file);
 }
 
 /* The item's archive, of whatever is in it: of a flattened tensor, whose chunks are no boxes of its shape. */
@@ -54,7 +54,7 @@ static void thin_entry(struct edit *x, int i, const struct names *numbers, const
     bool any = false;
 
     for (int k = 0; k < was->n_chunks; k++)
-        any = any || file[number_of(numbers, &was->chunk[k])].anew;
+        any = any || file[chunk_file_number(numbers, &was->chunk[k])].rewrite;
     if (!any)
         return;
     if (was->n_whole)
@@ -62,7 +62,7 @@ static void thin_entry(struct edit *x, int i, const struct names *numbers, const
     else
         edit_entry_copy(x, n);
     for (int k = 0; k < was->n_chunks; k++) {
-        if (!file[number_of(numbers, &was->chunk[k])].anew) {
+        if (!file[chunk_file_number(numbers, &was->chunk[k])].rewrite) {
             n->en.chunk[k].place = was->chunk[k].place;
             continue;
         }
@@ -86,15 +86,15 @@ int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e)
         names_add(numbers, s->file[i].name, i);
     if (edit_entries_begin(x, e) < 0)
         return -1;
-    look(x, numbers, file);
+    measure_used_item_bytes(x, numbers, file);
     for (int i = 0; i < s->dcp->n; i++)
         thin_entry(x, i, numbers, file);
-    rc = edit_entries_settle(x, e);
+    rc = edit_entries_resolve_files(x, e);
     for (int i = 0; i < s->n_files && rc == 0; i++) {
         const struct edit_file *f = edit_find_file(x, s->file[i].file);
         const uint64_t was = files_size(s->files, f->file);
 
-        if (file[i].anew)
+        if (file[i].rewrite)
             *saved += f->drop ? was : was - (f->made->size < was ? f->made->size : was);
     }
     return rc;
@@ -158,5 +158,5 @@ int edit_dcp_rewrite(struct edit *x, struct err *e)
         return -1;
     for (int i = 0; i < x->s->dcp->n; i++)
         rewrite_entry(x, i);
-    return edit_entries_settle(x, e);
+    return edit_entries_resolve_files(x, e);
 }

@@ -177,8 +177,8 @@ static struct new_file *file_for(struct new_files *w, const struct edit_bytes *b
     return &w->file[i];
 }
 
-static int add_value(struct edit *x, struct edit_made *made, const struct edit_bytes *b, struct dcp_place *place,
-                     struct err *e)
+static int append_value_archive(struct edit *x, struct edit_made *made, const struct edit_bytes *b,
+                                struct dcp_place *place, struct err *e)
 {
     uint8_t *bytes = NULL;
 
@@ -213,7 +213,7 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
 }
 
 /* Files of new bytes: values first, which are their heads. */
-static int lay_out(struct edit *x, struct new_files *w, struct err *e)
+static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *e)
 {
     struct edit_entries *es = x->entries;
 
@@ -230,7 +230,7 @@ static int lay_out(struct edit *x, struct new_files *w, struct err *e)
                 en->chunk[k].place.file = f->name;
                 if (b->map)
                     add_chunk(x, f, en, k, b);
-                else if (add_value(x, f->made, b, &en->chunk[k].place, e) < 0)
+                else if (append_value_archive(x, f->made, b, &en->chunk[k].place, e) < 0)
                     return -1;
             }
     return 0;
@@ -292,7 +292,7 @@ static void drop_files(struct edit *x)
 }
 
 /* A parameter may have got the name of another entry. */
-static int check_names(struct edit *x, struct err *e)
+static int check_edit_entry_names(struct edit *x, struct err *e)
 {
     const struct edit_entries *es = x->entries;
     struct names *known = names_new(x->arena);
@@ -307,13 +307,13 @@ static int check_names(struct edit *x, struct err *e)
     return 0;
 }
 
-int edit_entries_settle(struct edit *x, struct err *e)
+int edit_entries_resolve_files(struct edit *x, struct err *e)
 {
     struct new_files w = { .x = x, .known = names_new(x->arena) };
-    int rc = check_names(x, e);
+    int rc = check_edit_entry_names(x, e);
 
     if (rc == 0)
-        rc = lay_out(x, &w, e);
+        rc = lay_out_entry_files(x, &w, e);
     free(w.file);
     if (rc < 0)
         return -1;

@@ -67,6 +67,6 @@ const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, con
 /* Elements of a tensor that stay are a part of what has a new digest. The chunk's numbers live as long as the edit. */
 void edit_entry_see(struct edit *x, const struct edit_entry *n, const struct dcp_chunk *c, const struct edit_bytes *b);
 /* All is said. ERR_DATA: .metadata or a value cannot be read. */
-MUST_CHECK int edit_entries_settle(struct edit *x, struct err *e);
+MUST_CHECK int edit_entries_resolve_files(struct edit *x, struct err *e);
 
 #endif

@@ -51,7 +51,7 @@ static struct dcp_chunk rows_of(struct arena *a, const struct edit_new *t, int64
 }
 
 /* Chunks of rows that stay are where they are; all behind them is one new chunk, of m. */
-static void set_rows(struct relisting *w, struct edit_entry *n, const struct tmap *m, struct edit_bytes b)
+static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, const struct tmap *m, struct edit_bytes b)
 {
     const struct edit_new *t = &w->list->tensor[b.tensor];
     const struct dcp_chunk *c = n->en.chunk;
@@ -104,6 +104,6 @@ int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct par
         return -1;
     }
     if (m && m != part->map)
-        set_rows(w, n, m, (struct edit_bytes){ .tensor = k, .state = part->state });
+        set_entry_row_chunks(w, n, m, (struct edit_bytes){ .tensor = k, .state = part->state });
     return 0;
 }

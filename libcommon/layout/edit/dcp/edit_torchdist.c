@@ -36,7 +36,7 @@ static const char *stack_in(struct arena *a, const char *name)
 }
 
 /* One more layer under a key, or beginning of keys, of which the deepest counts. */
-static int count(struct relisting *w, const char *key, int least)
+static int count_module_layer(struct relisting *w, const char *key, int least)
 {
     int at = names_find(w->rows, key);
 
@@ -58,20 +58,20 @@ void edit_relist_depths(struct relisting *w)
 
         if (layer_in(a, w->list->tensor[k].name, &key) < 0)
             continue;
-        at = count(w, key, 0);
-        count(w, stack_in(a, key), ++w->depth[at]);
+        at = count_module_layer(w, key, 0);
+        count_module_layer(w, stack_in(a, key), ++w->depth[at]);
     }
     w->entry = names_new(a);
     for (int i = 0; i < w->x->s->dcp->n; i++)
         names_add(w->entry, w->x->s->dcp->entry[i].name, i);
 }
 
-static int first_of(const struct relisting *w, const struct param *p)
+static int first_listed_tensor(const struct relisting *w, const struct param *p)
 {
     return w->first[p - w->x->s->param];
 }
 
-static int refuse(const struct dcp_entry *en, const char *what, struct err *e)
+static int refuse_torchdist_entry(const struct dcp_entry *en, const char *what, struct err *e)
 {
     err_usage(e, "%s: %s; reshape --to dcp writes a form without stacks", en->name, what);
     return -1;
@@ -94,27 +94,27 @@ static int restack(struct relisting *w, const struct dcp_entry *en, const struct
 
     *to = (struct restack){0};
     for (int64_t r = 0; r < en->shape[0]; r++)
-        for (int k = first_of(w, row[r].param); k >= 0; k = w->next[k])
+        for (int k = first_listed_tensor(w, row[r].param); k >= 0; k = w->next[k])
             to->n++;
     to->from = arena_alloc(w->x->arena, ((size_t)to->n + 1) * sizeof *to->from);
     memset(to->from, -1, (size_t)to->n * sizeof *to->from);
     for (int64_t r = 0; r < en->shape[0]; r++)
-        for (int k = first_of(w, row[r].param); k >= 0; k = w->next[k]) {
+        for (int k = first_listed_tensor(w, row[r].param); k >= 0; k = w->next[k]) {
             const int64_t number = layer_in(w->x->arena, w->list->tensor[k].name, &key);
 
             if (number < 0 || number >= to->n || to->from[number] >= 0 || (to->key && strcmp(to->key, key) != 0))
-                return refuse(en, "its rows are layers: all of them get new names, or are left out, numbered from 0 on",
-                              e);
+                return refuse_torchdist_entry(
+                    en, "its rows are layers: all of them get new names, or are left out, numbered from 0 on", e);
             to->key = key;
             to->from[number] = r;
         }
     if (to->key && to->n < w->depth[names_find(w->rows, stack_in(w->x->arena, to->key))])
-        return refuse(en, "would have fewer layers than what is stacked beside it", e);
+        return refuse_torchdist_entry(en, "would have fewer layers than what is stacked beside it", e);
     return 0;
 }
 
 /* Where chunk c begins if it is one of row r. */
-static const int64_t *in_row(struct arena *a, const struct dcp_entry *en, int c, int64_t r)
+static const int64_t *chunk_offsets_in_row(struct arena *a, const struct dcp_entry *en, int c, int64_t r)
 {
     int64_t *at = arena_alloc(a, (size_t)en->ndim * sizeof *at);
 
@@ -132,7 +132,7 @@ static int move_rows(struct relisting *w, struct edit_entry *n, const struct res
 
     for (int c = 0; c < was->n_chunks; c++)
         if (was->n_whole || was->chunk[c].len[0] != 1)
-            return refuse(was, "is cut otherwise than into layers", e);
+            return refuse_torchdist_entry(was, "is cut otherwise than into layers", e);
     for (int r = 0; r < to->n; r++)
         for (int c = 0; c < was->n_chunks; c++)
             most += was->chunk[c].at[0] == to->from[r];
@@ -142,7 +142,7 @@ static int move_rows(struct relisting *w, struct edit_entry *n, const struct res
             if (was->chunk[c].at[0] != to->from[r])
                 continue;
             n->en.chunk[at] = was->chunk[c];
-            n->en.chunk[at].at = in_row(w->x->arena, was, c, r);
+            n->en.chunk[at].at = chunk_offsets_in_row(w->x->arena, was, c, r);
             n->bytes[at] = (struct edit_bytes){ .tensor = -1, .dtype = was->dtype };
             if (taken[c]) {
                 n->en.chunk[at].place.number = -1;
@@ -173,7 +173,7 @@ static int relist_stack(struct relisting *w, int i, const struct dcp_part *row, 
         return 0;
     layer_in(a, row[0].param->name, &key);
     if (!key || !str_ends(en->name, key))
-        return refuse(en, "its name is not that of its rows", e);
+        return refuse_torchdist_entry(en, "its name is not that of its rows", e);
     same = to.n == en->shape[0];
     for (int r = 0; r < to.n; r++)
         same = same && to.from[r] == r;
@@ -188,12 +188,12 @@ static int relist_one(struct relisting *w, int i, const struct param *p, struct 
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
 
-    for (int k = first_of(w, p); k >= 0; k = w->next[k]) {
+    for (int k = first_listed_tensor(w, p); k >= 0; k = w->next[k]) {
         struct edit_entry *n = edit_entries_add(w->x, i);
         const char *name = edit_with_name(w->x->arena, en->name, p->name, w->list->tensor[k].name);
 
         if (!name)
-            return refuse(en, "its name is not that of its parameter", e);
+            return refuse_torchdist_entry(en, "its name is not that of its parameter", e);
         n->en.name = name;
         if (edit_relist_rows(w, n, p, k, e) < 0)
             return -1;
@@ -211,7 +211,7 @@ struct object {
     int at_len;
 };
 
-static bool read_object(struct arena *a, const char *entry, struct object *o)
+static bool parse_object_entry_name(struct arena *a, const char *entry, struct object *o)
 {
     static const char mark[] = "/shard_";
     const char *slash = strstr(entry, mark), *at = slash ? slash + sizeof mark - 1 : NULL, *of;
@@ -235,7 +235,7 @@ static bool read_object(struct arena *a, const char *entry, struct object *o)
 }
 
 /* How many keys the name has behind n bytes, which are whole ones. */
-static int keys_behind(const char *name, size_t n)
+static int count_trailing_keys(const char *name, size_t n)
 {
     int dots = 0;
 
@@ -257,8 +257,8 @@ static size_t without(const char *name, int keys)
 /* Is the j-th new name of p's the same module as the reference's? `p` says nothing where it is left out. */
 static bool agrees(const struct relisting *w, const struct param *p, const struct param *with, size_t n)
 {
-    int k = first_of(w, p), o = first_of(w, with);
-    const int keys = keys_behind(p->name, n), others = keys_behind(with->name, n);
+    int k = first_listed_tensor(w, p), o = first_listed_tensor(w, with);
+    const int keys = count_trailing_keys(p->name, n), others = count_trailing_keys(with->name, n);
 
     for (; k >= 0 && o >= 0; k = w->next[k], o = w->next[o]) {
         const char *name = w->list->tensor[k].name, *other = w->list->tensor[o].name;
@@ -285,7 +285,7 @@ static const struct param *guide_of(const struct relisting *w, const char *name,
         if (strncmp(p->name, name, n) != 0 || p->name[n] != '.')
             continue;
         *met = true;
-        if (first_of(w, p) < 0)
+        if (first_listed_tensor(w, p) < 0)
             continue;
         if (guide && !agrees(w, p, guide, n)) {
             err_usage(e, "%s goes with its module, of which %s and %s would be parted", name, guide->name, p->name);
@@ -297,7 +297,7 @@ static const struct param *guide_of(const struct relisting *w, const char *name,
 }
 
 /* As one of the module's that the list's tensor k is of. */
-static void add_object(struct relisting *w, int i, const struct object *o, size_t n, int keys, int k)
+static void add_module_object(struct relisting *w, int i, const struct object *o, size_t n, int keys, int k)
 {
     struct arena *a = w->x->arena;
     const char *to = w->list->tensor[k].name, *key = NULL, *under = NULL;
@@ -321,8 +321,8 @@ static int relist_object(struct relisting *w, int i, const struct object *o, str
 
         n = without(arena_strndup(w->x->arena, o->name, n), 1);
         guide = n ? guide_of(w, o->name, n, &met, e) : NULL;
-        for (int k = guide ? first_of(w, guide) : -1; k >= 0; k = w->next[k])
-            add_object(w, i, o, n, keys_behind(guide->name, n), k);
+        for (int k = guide ? first_listed_tensor(w, guide) : -1; k >= 0; k = w->next[k])
+            add_module_object(w, i, o, n, count_trailing_keys(guide->name, n), k);
     }
     if (!met)
         edit_entries_add(w->x, i);      /* random states and the like are no module's */
@@ -332,7 +332,7 @@ static int relist_object(struct relisting *w, int i, const struct object *o, str
 /* ---- an entry ---- */
 
 /* The key that an optimizer's state is of, or the entry's own. */
-static const char *key_of(const struct dcp_entry *en)
+static const char *torchdist_entry_key(const struct dcp_entry *en)
 {
     static const char begin[] = "optimizer.state.";
     const char *at = strstr(en->name, begin), *key = at ? strchr(at + sizeof begin - 1, '.') : NULL;
@@ -347,7 +347,7 @@ static bool all_stay(const struct relisting *w, const char *name, size_t n)
 
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
-        const int k = first_of(w, p);
+        const int k = first_listed_tensor(w, p);
 
         if (strncmp(p->name, name, n) != 0 || (p->name[n] != '.' && p->name[n] != '\0'))
             continue;
@@ -361,11 +361,11 @@ static bool all_stay(const struct relisting *w, const char *name, size_t n)
 static int relist_unknown(struct relisting *w, int i, const char *what, struct err *e)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
-    const char *key = key_of(en);
+    const char *key = torchdist_entry_key(en);
     const size_t n = torchdist_number_place(key) ? (size_t)torchdist_number_place(key) : strlen(key);
 
     if (!all_stay(w, key, n))
-        return refuse(en, what, e);
+        return refuse_torchdist_entry(en, what, e);
     edit_entries_add(w->x, i);
     return 0;
 }
@@ -374,7 +374,9 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i], *weights;
     const struct dcp_part *of = &w->x->entries->of->part[i];
-    const int k = of->param || of->row || key_of(en) == en->name ? -1 : names_find(w->entry, key_of(en));
+    const int k = of->param || of->row || torchdist_entry_key(en) == en->name
+                      ? -1
+                      : names_find(w->entry, torchdist_entry_key(en));
     struct object o;
 
     if (k >= 0) {
@@ -387,7 +389,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
         return relist_stack(w, i, of->row, e);
     if (of->param)
         return relist_one(w, i, of->param, e);
-    if (!en->is_tensor && read_object(w->x->arena, en->name, &o))
+    if (!en->is_tensor && parse_object_entry_name(w->x->arena, en->name, &o))
         return relist_object(w, i, &o, e);
     if (en->is_tensor && torchdist_number_place(en->name))
         return relist_unknown(w, i, "holds layers in a form that is not known here", e);
@@ -441,7 +443,7 @@ int edit_core_cast(struct edit *x, enum dtype to, struct err *e)
     return put_arg(x, "args.params_dtype", -1, pk_global(a, "torch", dtype_torch_name(to)), e);
 }
 
-static int64_t arg_of(const struct edit *x, const char *key)
+static int64_t edit_positive_arg(const struct edit *x, const char *key)
 {
     int64_t n;
 
@@ -451,10 +453,10 @@ static int64_t arg_of(const struct edit *x, const char *key)
 /* Without arguments nothing says that some rows are padding. */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q)
 {
-    const int64_t tokens = arg_of(x, "vocab_size"), tp = arg_of(x, "tensor_model_parallel_size");
+    const int64_t tokens = edit_positive_arg(x, "vocab_size"), tp = edit_positive_arg(x, "tensor_model_parallel_size");
 
     q->tokens_was = rows;
-    if (x->s->kind != LAYOUT_TORCHDIST || !arg_of(x, "padded_vocab_size"))
+    if (x->s->kind != LAYOUT_TORCHDIST || !edit_positive_arg(x, "padded_vocab_size"))
         return;
     q->rows = edit_rows_padded(x->s->run.args, tp ? (int)tp : 1, q->tokens);
     if (tokens && tokens <= rows)
@@ -466,5 +468,5 @@ int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e)
     struct arena *a = x->arena;
 
     return put_arg(x, "args.padded_vocab_size", -1, pk_int(a, q->rows), e) < 0 ? -1
-           : arg_of(x, "vocab_size") ? put_arg(x, "args.vocab_size", -1, pk_int(a, q->tokens), e) : 0;
+           : edit_positive_arg(x, "vocab_size") ? put_arg(x, "args.vocab_size", -1, pk_int(a, q->tokens), e) : 0;
 }
