@@ -266,6 +266,23 @@ static void inspect_backup_places(struct survey *s, struct backup *b, bool lock)
     }
 }
 
+/*
+ * Refuse a folder that cannot be recognised as a run's: it has neither a step nor `latest`, and no place holds a backup.
+ * A schedule of such a folder would be empty, which reads as if every copy had been made.
+ */
+static int check_is_run(const struct survey *s, struct err *e)
+{
+    int n_backups = 0;
+
+    for (int p = 0; p < s->rules.n_places; p++)
+        n_backups += s->receipts[p].n;
+    if (s->n_steps || s->n_gone || s->latest >= 0 || n_backups || s->incomplete)
+        return 0;
+    err_data(e, s->run, ERR_NO_BYTE, "holds no checkpoint (a folder global_stepN), and no place has a backup: nothing can "
+             "be due; give the folder of train's --save");
+    return -1;
+}
+
 int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e)
 {
     struct due_state st;
@@ -279,6 +296,10 @@ int survey_open(struct survey *s, struct backup *b, bool lock, struct err *e)
     s->receipts = xcalloc((size_t)s->rules.n_places + 1, sizeof *s->receipts);
     s->held = xcalloc((size_t)s->rules.n_places + 1, sizeof *s->held);
     inspect_backup_places(s, b, lock);
+    if (check_is_run(s, e) < 0) {
+        survey_close(s);
+        return -1;
+    }
     st = (struct due_state){ s->step, s->n_steps, s->latest, s->held };
     s->n_actions = due_make(&s->rules, &st, &s->action);
     return 0;
