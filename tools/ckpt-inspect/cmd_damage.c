@@ -124,6 +124,26 @@ static bool can_salvage(const struct damaged *x)
                                                 x->s->kind == LAYOUT_UNIVERSAL_PT)));
 }
 
+/* Returns true if everything that weights alone need can be opened, whatever is wrong with the optimizer's files. */
+static bool can_open_weights(const struct damaged *x)
+{
+    const struct source_opts o = { .no_optimizer = true };
+    struct report *r = report_new();
+    struct err ignored = {0};
+    struct source *s = source_open(x->s->path, &o, r, &ignored);
+    const bool yes = s && s->n_params > 0 && s->n_unread == 0 && report_count(r, SEV_ERROR) == 0;
+
+    source_close(s);
+    report_free(r);
+    return yes;
+}
+
+static void print_weights_way(const struct damaged *x)
+{
+    printf("weights: all are whole: export-hf %s OUT%s\n", x->s->path,
+           x->s->kind == LAYOUT_DEEPSPEED ? ", or reshape or merge-tp with --weights-only" : "");
+}
+
 static void print_ways(const struct damaged *x)
 {
     const char *path = x->s->path;
@@ -132,7 +152,12 @@ static void print_ways(const struct damaged *x)
     printf("%d of %d parameters%s are whole in every state\n", x->n_intact, x->s->n_params,
            is_damage_list_complete(x) ? "" : " that could be opened");
     if (!is_damage_list_complete(x)) {
-        printf("not all of it could be opened: what the errors name is not counted, and no tool uses the rest\n");
+        const bool weights = x->n_weights == 0 && can_open_weights(x);
+
+        printf("not all of it could be opened: what the errors name is not counted%s\n",
+               weights ? "" : ", and no tool uses the rest");
+        if (weights)
+            print_weights_way(x);
         return;
     }
     if (x->d.n_unchecked)
@@ -141,10 +166,8 @@ static void print_ways(const struct damaged *x)
         printf("no tensor is damaged; ckpt-inspect verify reads the other bytes, and compares values\n");
         return;
     }
-    if (x->n_weights == 0 && x->s->kind == LAYOUT_DEEPSPEED)
-        printf("weights: all are whole: export-hf %s OUT, or reshape or merge-tp with --weights-only\n", path);
-    else if (x->n_weights == 0)
-        printf("weights: all are whole: export-hf %s OUT\n", path);
+    if (x->n_weights == 0)
+        print_weights_way(x);
     else
         printf("weights: those of %d parameter%s are damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
     if (x->no_optimizer)

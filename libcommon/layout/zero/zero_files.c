@@ -94,10 +94,10 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 
 /* ---- ranks ---- */
 
-static void report_missing_rank_file(struct zero *z, int *told, const char *name)
+static void report_missing_rank_file(struct zero *z, enum severity severity, int *told, const char *name)
 {
     if (++*told <= MISSING_NAMED)
-        report_add(z->r, zero_lost(z), "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%s is missing", name);
+        report_add(z->r, severity, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%s is missing", name);
 }
 
 char *zero_optim_name(const struct zero *z, int r)
@@ -113,16 +113,18 @@ char *zero_model_name(const struct zero *z, int r)
 
 static void find_missing(struct zero *z)
 {
+    /* ZeRO-1 and 2 keep the weights apart from the optimizer's files, which are not opened for weights alone. */
+    const enum severity of_optim = z->o->no_optimizer && z->stage != 3 ? SEV_WARNING : zero_lost(z);
     int told = 0;
 
     for (int r = 0; r < z->world; r++) {
         if (z->optim_file[r] < 0 && z->has_optimizer)
-            report_missing_rank_file(z, &told, zero_optim_name(z, r));
+            report_missing_rank_file(z, of_optim, &told, zero_optim_name(z, r));
         if (z->model_file[r] < 0 && z->stage == 3)
-            report_missing_rank_file(z, &told, zero_model_name(z, r));
+            report_missing_rank_file(z, zero_lost(z), &told, zero_model_name(z, r));
     }
     if (told > MISSING_NAMED)
-        report_add(z->r, zero_lost(z), "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
+        report_add(z->r, of_optim, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
                    told - MISSING_NAMED);
     if (!z->has_optimizer)
         report_add(z->r, SEV_WARNING, "no_optimizer", z->s->path, ERR_NO_BYTE, NULL,
