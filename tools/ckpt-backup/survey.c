@@ -267,8 +267,8 @@ static void inspect_backup_places(struct survey *s, struct backup *b, bool lock)
 }
 
 /*
- * Refuse a folder that cannot be recognised as a run's: it has neither a step nor `latest`, and no place holds a backup.
- * A schedule of such a folder would be empty, which reads as if every copy had been made.
+ * Refuse a folder that cannot be recognised as a run's: it has neither a step nor `latest`, and no place holds a
+ * backup. A schedule of such a folder would be empty, which reads as if every copy had been made.
  */
 static int check_is_run(const struct survey *s, struct err *e)
 {
@@ -278,8 +278,8 @@ static int check_is_run(const struct survey *s, struct err *e)
         n_backups += s->receipts[p].n;
     if (s->n_steps || s->n_gone || s->latest >= 0 || n_backups || s->incomplete)
         return 0;
-    err_data(e, s->run, ERR_NO_BYTE, "holds no checkpoint (a folder global_stepN), and no place has a backup: nothing can "
-             "be due; give the folder of train's --save");
+    err_data(e, s->run, ERR_NO_BYTE, "holds no checkpoint (a folder global_stepN), and no place has a backup: nothing "
+             "can be due; give the folder of train's --save");
     return -1;
 }
 

@@ -3,9 +3,11 @@
  */
 #include "tools/train/run/setup.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libcommon/base/clock.h"
 #include "tools/train/checkpoint/checkpoint.h"
@@ -382,6 +384,20 @@ static void allow_missing_moments(struct trainer *t)
         show_line(t, "note: the checkpoint has no optimizer state: Adam begins anew");
 }
 
+/*
+ * Refuse a folder of --load that does not exist, unless it is that of --save: a job that is submitted again names both,
+ * and its first start finds neither.
+ */
+static int check_load_exists(const struct trainer *t, struct err *e)
+{
+    const char *load = t->o.load;
+
+    if (access(load, F_OK) == 0 || errno != ENOENT || (t->o.save && strcmp(load, t->o.save) == 0))
+        return 0;
+    err_usage(e, "--load %s: no such folder; a run from scratch has no --load, or the folder of --save", load);
+    return -1;
+}
+
 static int open_checkpoint(struct trainer *t, struct err *e)
 {
     const struct checkpoint_from from = {
@@ -397,6 +413,8 @@ static int open_checkpoint(struct trainer *t, struct err *e)
         return -1;
     if (!t->o.load)
         return 0;
+    if (check_load_exists(t, e) < 0)
+        return -1;
     notes = report_new();
     rc = checkpoint_open(&from, &t->from, notes, e);
     show_report(t, notes);
