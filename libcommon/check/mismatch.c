@@ -16,6 +16,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/copies.h"
+#include "libcommon/check/damage.h"
 #include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/verdict.h"
 #include "libcommon/plan/tmap.h"
@@ -568,24 +569,60 @@ static bool has_masters(const struct source *s)
     return false;
 }
 
+/* Returns true if the source was opened without masters that its other files may have. */
+static bool leaves_out_masters(const struct source *s, const struct mismatch_opts *o)
+{
+    if (s->kind == LAYOUT_DEEPSPEED)
+        return !has_masters(s) && has_shards(s);
+    return (s->kind == LAYOUT_ZERO || s->kind == LAYOUT_TORCHDIST) && s->weights_only && !o->moments_only;
+}
+
+/* Returns true if a record of a tensor is damaged, which explains values that do not belong together. */
+static bool has_damage(struct source *s, const struct mismatch_opts *o)
+{
+    const struct damage_opts damage_opts = { .threads = o->threads > 0 ? o->threads : THREADS_DEFAULT };
+    struct damage d;
+    struct err ignored = {0};
+    bool damaged;
+
+    if (damage_find(s, &damage_opts, &d, &ignored) < 0)
+        return true;
+    damaged = d.n_bad > 0;
+    damage_free(&d);
+    return damaged;
+}
+
+/*
+ * Sample a source that was opened without its masters together with them. Returns false if they cannot be opened or
+ * are damaged: the weights can be used without them.
+ */
+static bool sample_with_masters(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    const struct source_opts so = { .accept_mismatch = true, .threads = o->threads };
+    struct report *ignored = report_new(), *found = report_new();
+    struct err e = {0};
+    struct source *with = source_open(s->path, &so, ignored, &e);
+    bool sampled = with != NULL;
+
+    if (with) {
+        sample_all(with, o, found);
+        sampled = report_count(found, SEV_ERROR) == 0 || !has_damage(with, o);
+    }
+    for (int i = 0; sampled && i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+
+        report_add(r, f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
+    }
+    source_close(with);
+    report_free(found);
+    report_free(ignored);
+    return sampled;
+}
+
 void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
-    struct source_opts so = { .accept_mismatch = true, .threads = o->threads };
-    struct report *ignored;
-    struct source *with;
-    struct err e = {0};
-
-    if (s->kind != LAYOUT_DEEPSPEED || has_masters(s) || !has_shards(s)) {
+    if (!leaves_out_masters(s, o) || !sample_with_masters(s, o, r))
         sample_all(s, o, r);
-        return;
-    }
-    /* What else is wrong with the shards does not matter to who wants the weights alone. */
-    ignored = report_new();
-    with = source_open(s->path, &so, ignored, &e);
-    if (with)
-        sample_all(with, o, r);
-    source_close(with);
-    report_free(ignored);
 }
 
 bool mismatch_is(const struct finding *f)

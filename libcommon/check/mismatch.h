@@ -41,8 +41,9 @@ struct mismatch_opts {
 /*
  * Inspect the first and last values of every piece: "bf16_master" where weights are not of their masters' save,
  * "moments" where the two belong to different gradients, and what verdict.h finds in those values: "not_finite",
- * "negative_exp_avg_sq", "replicas", "tied". A deepspeed source that was opened without its shards is opened again with
- * them, when there are any. Damage is not reported here: what cannot be read is passed over.
+ * "negative_exp_avg_sq", "replicas", "tied". A source that was opened without its masters (DeepSpeed, ZeRO, torch_dist)
+ * is opened again with them. If they are damaged, the weights alone are sampled. Damage is not reported here: what
+ * cannot be read is passed over.
  */
 void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r);
 /* Is this finding one that accept_mismatch makes a warning? */
