@@ -54,6 +54,10 @@ static const char *what_else(const uint8_t *p, uint64_t n)
         return "torch's preview-release container";
     if (n >= 4 && memcmp(p, "PK\5\6", 4) == 0)
         return "a zip without records";
+    if (n >= 9 && p[5] == 0 && p[6] == 0 && p[7] == 0 && p[8] == '{')
+        return "a safetensors file: name the folder that holds it";
+    if (n >= 4 && memcmp(p, "\211HDF", 4) == 0)
+        return "an HDF5 file";
     if (p[0] == 0x80)
         return "a bare pickle";
     for (uint64_t i = 0; i < n; i++)

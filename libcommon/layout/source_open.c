@@ -407,8 +407,8 @@ static void no_checkpoint(const char *dir, struct err *e)
     else if (kind)
         err_data(e, dir, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
     else
-        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/, index.h5 or .metadata, and no 'latest' "
-                 "file");
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/, index.h5, .metadata or *.safetensors, "
+                 "and no 'latest' file; name a tag, a model folder, or the folder of a run");
     free(inside);
     free(tags);
 }
