@@ -3,6 +3,8 @@
  */
 #include "libcommon/layout/verdict.h"
 
+#include "libcommon/base/mem.h"
+
 static unsigned long long elems_of(const struct verdict_of *of)
 {
     const uint64_t size = (uint64_t)dtype_size(of->map->dtype);
@@ -16,14 +18,15 @@ static const char *unit(const struct verdict_of *of)
     return of->n_read ? "values compared" : "elements";
 }
 
-/* Returns true for an attention mask, which contains only 0 and -infinity. */
+/* Returns true for an attention mask, which contains zeros and infinities, and nothing else. No weight is one. */
 static bool is_mask(const struct verdict_of *of)
 {
     struct stats_job job = { .a = of->map, .a_files = of->s->files, .len = of->map->len };
     struct stats_opts so = { .threads = 1, .replicas = REPLICAS_FIRST, .report = report_new() };
     struct err e = {0};
-    bool mask = stats_run(&job, 1, &so, &e) == 0 && job.stats.n_nan == 0 &&
-                job.stats.n_zero + job.stats.n_inf == job.stats.n;
+    const bool mask = !str_ends(of->param, ".weight") && stats_run(&job, 1, &so, &e) == 0 && job.stats.n_nan == 0 &&
+                      job.stats.n_zero && job.stats.n_inf &&
+                      job.stats.n_zero + job.stats.n_inf == job.stats.n;
 
     report_free(so.report);
     return mask;

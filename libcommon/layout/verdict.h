@@ -22,8 +22,8 @@ struct verdict_of {
     enum severity severity;             /* severity of errors: SEV_WARNING if mismatches are accepted */
 };
 /*
- * Report "not_finite" and "negative_exp_avg_sq". Reports nothing if all counts are 0. A tensor that is not trained
- * and contains only zeros and infinities is a mask, which is reported as a note.
+ * Report "not_finite" and "negative_exp_avg_sq". Reports nothing if all counts are 0. A tensor that is not trained,
+ * is no weight by its name, and contains zeros and infinities and nothing else is a mask, which is reported as a note.
  */
 void verdict_values(const struct verdict_of *of, const struct values *v, struct report *r);
 
