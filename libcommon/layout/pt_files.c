@@ -255,7 +255,7 @@ static char **siblings(const struct source *s, int *n)
     return list;
 }
 
-struct pt *pt_sibling(struct source *s, const char *name, int *file)
+struct pt *pt_sibling(struct source *s, const char *name, int *file, pt_fits_fn *fits, void *ctx)
 {
     struct stat st;
     struct pt *found = NULL;
@@ -271,6 +271,10 @@ struct pt *pt_sibling(struct source *s, const char *name, int *file)
         int at = path && stat(path, &st) == 0 ? files_add_path(s->files, path, &ignored) : -1;
 
         found = at >= 0 ? pt_open(s->files, at, &ignored) : found;
+        if (found && at >= 0 && fits && !fits(ctx, found)) {
+            pt_close(found);
+            found = NULL;
+        }
         if (found && at >= 0 && file)
             *file = at;
         free(path);

@@ -62,10 +62,12 @@ void pt_holes_free(struct pt_holes *h);
 
 /* Close pt with the source, because trees refer to it. */
 void pt_hold(struct source *s, struct pt *pt);
+/* Returns true if the file of another tag can be used here; otherwise it reports the reason. */
+typedef bool pt_fits_fn(void *ctx, const struct pt *pt);
 /*
- * Open the file `name` of the newest other tag in the same folder that has a readable one. Returns NULL if there is
- * none. The caller closes it.
+ * Open the file `name` of the newest other tag in the same folder that has a readable one which fits (`fits` NULL: any
+ * one). Returns NULL if there is none. The caller closes it.
  */
-struct pt *pt_sibling(struct source *s, const char *name, int *file);
+struct pt *pt_sibling(struct source *s, const char *name, int *file, pt_fits_fn *fits, void *ctx);
 
 #endif

@@ -81,7 +81,7 @@ static const struct source_file *lost_first(struct ds *d, struct err *e)
 {
     struct source_file *f = arena_alloc(d->s->arena, sizeof *f);
 
-    *f = (struct source_file){ .pt = ds_lost_first(d) };
+    *f = (struct source_file){ .pt = ds_lost_first(d, e) };
     if (!f->pt)
         return NULL;
     err_clear(e);

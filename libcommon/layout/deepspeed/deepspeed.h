@@ -155,6 +155,11 @@ MUST_CHECK int ds_files_read(struct ds *d, const struct source_listing *l, struc
 MUST_CHECK int ds_degrees(struct ds *d, const struct source_file *first, struct err *e);
 /* Compare the degrees in an mp_rank file with those of the checkpoint. */
 void ds_check_degrees(const struct ds_job *j);
+/*
+ * Compare the degrees in an mp_rank file of another tag with the names of this one's files. Returns the difference as
+ * text, which the caller frees, or NULL if there is none.
+ */
+char *ds_degrees_unlike(const struct ds *d, const struct pk *root);
 /* Put every file into the grid; report missing, extra and duplicate files. */
 void ds_grid(struct ds *d);
 /* Write "layer_03-model_01-model_states.pt" and similar names into buf. Return buf. */
@@ -193,8 +198,8 @@ static inline bool ds_stands_in(const struct ds *d)
 }
 /* Return the severity of a lost shard or layer file. */
 static inline enum severity ds_lost(const struct ds *d) { return d->o->holes ? SEV_WARNING : SEV_ERROR; }
-/* Return mp_rank_00 of another tag of the run, or NULL. */
-struct pt *ds_lost_first(struct ds *d);
+/* Return mp_rank_00 of another tag of the run, or NULL. Then, adds to *e why other tags were not used. */
+struct pt *ds_lost_first(struct ds *d, struct err *e);
 /* Find the shapes of stages that no mp_rank file describes. */
 void ds_find_stages(struct ds *d);
 /* Make replacements of lost mp_rank files. Needs d->ref. */

@@ -226,6 +226,22 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
     return 0;
 }
 
+char *ds_degrees_unlike(const struct ds *d, const struct pk *root)
+{
+    const struct degrees said = read_saved_degrees(root), named = named_degrees(d);
+    const struct { const char *what; int64_t said, named; } pair[] = {
+        { "tensor-parallel ranks", said.tp, named.tp }, { "model-parallel ranks", said.mp, named.mp },
+        { "data-parallel ranks", said.dp, named.dp },
+    };
+
+    /* Fewer named ones are no contradiction, because files of the last ranks may be lost. */
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
+        if (pair[i].said && pair[i].named > pair[i].said)
+            return str_fmt("it has %lld %s, the files here are of %lld", (long long)pair[i].said, pair[i].what,
+                           (long long)pair[i].named);
+    return NULL;
+}
+
 static void degree_differs(const struct ds_job *j, const char *key, int64_t said, int64_t settled)
 {
     if (said && said != settled)

@@ -3,7 +3,8 @@
  *
  * Only for a caller that asks for it (source_opts.holes) or that needs no optimizer states:
  *   mp_rank files   Each gets a copy of another rank's tree: of its own stage where one can be read, else of any
- *                   stage, else of another tag in the same folder. Its random states are those of a new run.
+ *                   stage, else of another tag in the same folder of which arguments and param_shapes agree with the
+ *                   layer files and shards that are there. Its random states are those of a new run.
  *   param_shapes    Of a stage whose mp_rank files are all lost: from the same file of another tag, else from the
  *                   shards' param_slice_mappings (names, lengths, order) and the layer files (shapes).
  *   shards, layers  A record whose container is damaged is looked for where the files of the other tensor ranks have
@@ -83,24 +84,6 @@ void ds_recover(struct ds *d)
     for (int i = 0; i < d->topo.tp * d->topo.pp * d->topo.dp && !d->o->no_optimizer; i++)
         if (!d->shard[i].run && d->zero_file[i] >= 0)
             recover_shard(d, i / d->topo.dp, i % d->topo.dp);
-}
-
-/* ---- other tags of the run ---- */
-
-/* The same rank's file of the newest other tag that has one; open, and closed with the source. */
-static struct pt *sibling_mp(struct ds *d, int mp)
-{
-    char buf[96];
-    struct pt *found = pt_sibling(d->s, ds_mp_name(mp, buf), NULL);
-
-    if (found)
-        pt_hold(d->s, found);
-    return found;
-}
-
-struct pt *ds_lost_first(struct ds *d)
-{
-    return sibling_mp(d, 0);
 }
 
 /* ---- param_shapes of shards and layer files ---- */
@@ -226,6 +209,303 @@ static struct pk *gathered_shapes(struct ds *d, int pp)
     return tree;
 }
 
+/* ---- other tags of the run ---- */
+
+/* An mp_rank file of another tag, and what is compared with the files of this one. */
+struct mp_candidate {
+    struct ds *d;
+    int mp;
+    const struct pk *args;
+    struct model_config config;
+    int64_t tp;                         /* its tensor degree; 0 if it does not record it */
+    struct ds_index index;              /* of its stage */
+    struct strbuf refused;              /* the refusals, for the error if nothing fits */
+};
+
+/* The number of elements of dimension `dim` of a tensor in a layer file; 0 if there is no such tensor. */
+static int64_t layer_dim(const struct apart *x, const char *key, int dim)
+{
+    const struct pk *v = pk_get(pt_root(x->pt), key);
+    struct pt_tensor t;
+
+    return v && pt_tensor(x->pt, v, &t) && dim < t.ndim ? t.shape[dim] : 0;
+}
+
+static char *size_unlike(const char *what, int64_t claimed, const char *file, int64_t found)
+{
+    return claimed > 0 && found > 0 && claimed != found
+               ? str_fmt("its %s is %lld, %s has %lld", what, (long long)claimed, file, (long long)found) : NULL;
+}
+
+static bool set_in_args(const struct mp_candidate *c, const char *key)
+{
+    int64_t v;
+
+    return pk_as_int(pk_get(c->args, key), &v) && v != 0;
+}
+
+/* The embedding's file and the arguments: vocabulary, hidden size, position embedding, LayerNorm of the embedding. */
+static char *embedding_unlike(const struct mp_candidate *c, const struct apart *x, const char *file)
+{
+    static const char table[] = "position_embeddings.weight", norm[] = "word_embeddings.norm.weight";
+    const struct model_config *m = &c->config;
+    const bool learned = str_ends(m->position, "absolute"), has_table = layer_dim(x, table, 0) > 0;
+    const bool has_norm = layer_dim(x, norm, 0) > 0;
+    char *why = size_unlike("padded_vocab_size", m->vocab, file, layer_dim(x, "word_embeddings.weight", 0) * c->tp);
+
+    if (!why)
+        why = size_unlike("hidden_size", m->hidden, file, layer_dim(x, "word_embeddings.weight", 1));
+    if (!why && *m->position && learned != has_table)
+        why = str_fmt("its position_embedding_type is %s, %s has %s%s", m->position, file, has_table ? "" : "no ",
+                      table);
+    if (!why && pk_get(c->args, "embed_layernorm") && m->embed_layernorm != has_norm)
+        why = str_fmt("its embed_layernorm is %s, %s has %s%s", m->embed_layernorm ? "true" : "false", file,
+                      has_norm ? "" : "no ", norm);
+    return why;
+}
+
+/* A block's file and the arguments. */
+static char *block_unlike(const struct mp_candidate *c, const struct apart *x, const char *file)
+{
+    const struct model_config *m = &c->config;
+    char *why = size_unlike("hidden_size", m->hidden, file, layer_dim(x, "input_layernorm.weight", 0));
+
+    if (!why)
+        why = size_unlike("ffn_hidden_size", m->ffn_hidden, file,
+                          layer_dim(x, "mlp.dense_h_to_4h.weight", 0) * c->tp / (m->glu ? 2 : 1));
+    return why;
+}
+
+/* A tensor of a layer file: its type and the arguments, its shape and that in param_shapes. */
+static char *tensor_unlike(const struct mp_candidate *c, int layer, const char *key, const struct pt_tensor *t,
+                           bool embedding, const char *file)
+{
+    const bool flags = pk_get(c->args, "bf16") && pk_get(c->args, "fp16");
+    const enum dtype want = set_in_args(c, "bf16") ? DTYPE_BF16 : set_in_args(c, "fp16") ? DTYPE_F16 : DTYPE_F32;
+    char *own = str_fmt("%d.%s", layer, key), *tied = str_fmt("tied_modules.embed.%s", key), *why = NULL;
+    const struct ds_entry *en = ds_index_find(&c->index, own);
+    bool lists_layer = false;
+    char a[128], b[128];
+
+    if (!en && embedding)
+        en = ds_index_find(&c->index, tied);
+    for (int i = 0; i < c->index.n; i++)
+        lists_layer |= ds_layer_of(c->index.entry[i].name) == layer;
+    if (flags && t->dtype != want && !str_ends(key, "inv_freq"))
+        why = str_fmt("its weights are %s by its arguments, %s has %s", dtype_name(want), file, dtype_name(t->dtype));
+    else if (en && (en->slice->ndim != t->ndim ||
+                    memcmp(en->slice->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0))
+        why = str_fmt("it lists %.100s as [%s], %s has [%s]", en->name,
+                      ds_shape_text(en->slice->ndim, en->slice->shape, a), file,
+                      ds_shape_text(t->ndim, t->shape, b));
+    else if (!en && lists_layer && !str_ends(key, "inv_freq") && !str_ends(key, "_extra_state"))
+        why = str_fmt("it does not list %.100s, which is in %s", own, file);
+    free(own);
+    free(tied);
+    return why;
+}
+
+static char *layer_unlike(const struct mp_candidate *c, int file)
+{
+    struct apart x = open_pt_apart(c->d, file);
+    const char *name = c->d->s->file[file].name;
+    uint32_t n = 0;
+    struct pk **pair = x.pt ? pk_pairs(pt_root(x.pt), &n) : NULL;
+    struct pt_tensor t;
+    const bool embedding = pair && layer_dim(&x, "word_embeddings.weight", 0) > 0;
+    char *why = NULL;
+
+    if (embedding)
+        why = embedding_unlike(c, &x, name);
+    else if (pair)
+        why = block_unlike(c, &x, name);
+    for (uint32_t i = 0; pair && i < n && !why; i++)
+        if (pk_as_str(pair[2 * i]) && pt_tensor(x.pt, pair[2 * i + 1], &t))
+            why = tensor_unlike(c, c->d->name[file].layer, pk_as_str(pair[2 * i]), &t, embedding, name);
+    for (int i = 0; pair && i < c->index.n && !why; i++) {
+        const char *listed = c->index.entry[i].name;
+
+        if (ds_layer_of(listed) == c->d->name[file].layer && !pk_get(pt_root(x.pt), strchr(listed, '.') + 1))
+            why = str_fmt("it lists %.100s, which %s lacks", listed, name);
+    }
+    close_apart(&x);
+    return why;
+}
+
+/* All layer files, one tensor rank of each; and the number of blocks. */
+static char *layers_unlike(const struct mp_candidate *c)
+{
+    const struct ds *d = c->d;
+    int done = -1, n_blocks = 0;
+    char *why = NULL;
+
+    for (int i = 0; i < d->n_files && !why; i++) {
+        struct apart x;
+
+        if (d->name[i].kind != DS_LAYER || d->name[i].layer == done)
+            continue;
+        x = open_pt_apart(d, i);
+        if (x.pt) {
+            done = d->name[i].layer;
+            n_blocks += layer_dim(&x, "input_layernorm.weight", 0) > 0;
+        }
+        close_apart(&x);
+        why = layer_unlike(c, i);
+    }
+    if (!why && c->config.n_layers > 0 && n_blocks > c->config.n_layers)
+        why = str_fmt("its num_layers is %lld, there are %d here", (long long)c->config.n_layers, n_blocks);
+    return why;
+}
+
+/* A shard of the same rank: the parameters that it lists, and its data-parallel degree. */
+static char *shard_unlike(const struct mp_candidate *c, int file, int64_t dp)
+{
+    struct apart x = open_pt_apart(c->d, file);
+    const struct pk *opt = pk_get(x.pt ? pt_root(x.pt) : NULL, "optimizer_state_dict");
+    const char *name = c->d->s->file[file].name;
+    uint32_t n = 0, n_pairs = 0;
+    struct pk **item = pk_items(pk_get(opt, "partition_count"), &n);
+    char *why = NULL;
+    int64_t count;
+
+    if (item && n && pk_as_int(item[0], &count))
+        why = size_unlike("data-parallel degree", dp, name, count);
+    item = pk_items(pk_get(opt, "param_slice_mappings"), &n);
+    for (uint32_t g = 0; item && g < n && !why; g++) {
+        struct pk **pair = pk_pairs(item[g], &n_pairs);
+
+        for (uint32_t i = 0; pair && i < n_pairs && !why; i++)
+            if (pk_as_str(pair[2 * i]) && !ds_index_find(&c->index, pk_as_str(pair[2 * i])))
+                why = str_fmt("it does not list %.100s, which is in %s", pk_as_str(pair[2 * i]), name);
+    }
+    close_apart(&x);
+    return why;
+}
+
+static char *shards_unlike(const struct mp_candidate *c, const struct pk *root)
+{
+    const struct ds *d = c->d;
+    int64_t dp = 0;
+    char *why = NULL;
+
+    pk_as_int(pk_get(root, "dp_world_size"), &dp);
+    for (int i = 0; i < d->n_files && !why; i++) {
+        if (d->name[i].kind != DS_ZERO)
+            continue;
+        if (d->name[i].bf16 && set_in_args(c, "fp16"))
+            why = str_fmt("its fp16 is true, %s is of a bf16 run", d->s->file[i].name);
+        else if (d->name[i].mp == c->mp)
+            why = shard_unlike(c, i, dp);
+    }
+    return why;
+}
+
+/* An mp_rank file of this tag that can be read, which lost ones of other stages agree with. */
+static char *config_unlike(const struct mp_candidate *c)
+{
+    const struct source_file *f = ds_first_mp(c->d);
+    const struct pk *args = f ? pk_get(pt_root(f->pt), "args") : NULL;
+    struct model_config own;
+    char *why;
+
+    model_config_from_args(&own, args);
+    why = size_unlike("num_layers", c->config.n_layers, f ? f->name : "", own.n_layers);
+    if (!why)
+        why = size_unlike("hidden_size", c->config.hidden, f ? f->name : "", own.hidden);
+    if (!why)
+        why = size_unlike("num_attention_heads", c->config.n_heads, f ? f->name : "", own.n_heads);
+    if (!why && *own.position && *c->config.position && strcmp(own.position, c->config.position) != 0)
+        why = str_fmt("its position_embedding_type is %s, that of %s is %s", c->config.position, f->name,
+                      own.position);
+    return why;
+}
+
+/* Why an mp_rank file of another tag is not of this run's model, or NULL. The caller frees the text. */
+static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
+{
+    const struct pk *root = pt_root(pt);
+    struct report *ignored = report_new();
+    struct ds_stage st = {0};
+    const struct ds_stage *ref = &st;
+    int64_t dp = 0;
+    char *why;
+
+    c->args = pk_get(root, "args");
+    model_config_from_args(&c->config, c->args);
+    c->tp = 0;
+    pk_as_int(pk_get(c->args, "tensor_model_parallel_size"), &c->tp);
+    if (c->tp < 1)
+        c->tp = 0;                      /* the sizes of the whole model are then not compared */
+    pk_as_int(pk_get(root, "dp_world_size"), &dp);
+    if (!ds_stage_read(&st, pk_get(root, "param_shapes"), dp > 0 && dp < 1 << 20 ? (int)dp : 1, pt_path(pt), ignored))
+        ref = NULL;
+    ds_index_make(&c->index, &ref, 1);
+    why = ds_degrees_unlike(c->d, root);
+    if (!why)
+        why = config_unlike(c);
+    if (!why)
+        why = layers_unlike(c);
+    if (!why && ref)
+        why = shards_unlike(c, root);
+    if (!why && c->config.n_heads > 0 && c->config.hidden % c->config.n_heads)
+        why = str_fmt("its %lld heads do not divide its hidden size", (long long)c->config.n_heads);
+    ds_index_free(&c->index);
+    ds_stage_free(&st);
+    report_free(ignored);
+    return why;
+}
+
+/* Returns true if a finding begins with this text. */
+static bool is_reported(const struct report *r, const char *start)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (str_starts(report_get(r, i)->text, start))
+            return true;
+    return false;
+}
+
+static bool candidate_fits(void *ctx, const struct pt *pt)
+{
+    struct mp_candidate *c = ctx;
+    char *why = candidate_unlike(c, pt), *dir = path_parent(pt_path(pt));
+    const bool fits = !why;
+
+    if (why) {
+        char *start = str_fmt("%s is not of this model, so its files are not used: ", dir);
+
+        if (!is_reported(c->d->r, start))
+            report_add(c->d->r, SEV_WARNING, "stand_in", c->d->s->path, ERR_NO_BYTE, NULL, "%s%s", start, why);
+        strbuf_addf(&c->refused, "; %s%s", start, why);
+        free(start);
+    }
+    free(why);
+    free(dir);
+    return fits;
+}
+
+/*
+ * The same rank's file of the newest other tag that has one and is of the same model; open, and closed with the
+ * source. Without one, adds to *e (may be NULL) why others were not used.
+ */
+static struct pt *sibling_mp(struct ds *d, int mp, struct err *e)
+{
+    struct mp_candidate c = { .d = d, .mp = mp };
+    char buf[96];
+    struct pt *found = pt_sibling(d->s, ds_mp_name(mp, buf), NULL, candidate_fits, &c);
+
+    if (found)
+        pt_hold(d->s, found);
+    else if (e && c.refused.len)
+        err_add(e, "%s", c.refused.buf);
+    strbuf_free(&c.refused);
+    return found;
+}
+
+struct pt *ds_lost_first(struct ds *d, struct err *e)
+{
+    return sibling_mp(d, 0, e);
+}
+
 /* ---- stages without any mp_rank file ---- */
 
 static bool stage_known(const struct ds *d, int pp)
@@ -241,7 +521,7 @@ static void find_stage(struct ds *d, int pp)
     const int mp = topo_mp(d->topo, pp, 0);
     struct ds_rank_stage *to = &d->stage[mp];
     const struct pk *shapes = gathered_shapes(d, pp);
-    const struct pt *other = shapes ? NULL : sibling_mp(d, mp);
+    const struct pt *other = shapes ? NULL : sibling_mp(d, mp, NULL);
     char buf[96];
 
     shapes = other ? pk_get(pt_root(other), "param_shapes") : shapes;
@@ -268,8 +548,8 @@ static struct pt *opened_mp_rank_pt(const struct ds *d, int mp)
     return d->mp_file[mp] >= 0 ? d->s->file[d->mp_file[mp]].pt : NULL;
 }
 
-/* Whose tree a lost file gets: another tensor rank of its stage, the nearest stage, another tag. */
-static const struct pt *neighbour(struct ds *d, int mp)
+/* Whose tree a lost file gets: another tensor rank of its stage, the nearest stage, another tag (*other_tag is set). */
+static const struct pt *neighbour(struct ds *d, int mp, bool *other_tag)
 {
     const int tp = d->topo.tp, pp = mp / tp;
 
@@ -282,7 +562,8 @@ static const struct pt *neighbour(struct ds *d, int mp)
             if (pt)
                 return pt;
         }
-    return sibling_mp(d, mp);
+    *other_tag = true;
+    return sibling_mp(d, mp, NULL);
 }
 
 /* The rank and its place in a node, as its neighbour counts them. */
@@ -376,12 +657,14 @@ static bool only_tensors_bad(struct ds *d, int mp, const char *name)
     return true;
 }
 
-static int stand_in(struct ds *d, int mp, struct err *e)
+/* *tag: the file that a lost one was made from, if it is of another tag. */
+static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
 {
     char name[96];
     const struct pt *like = NULL;
     struct pt *damaged = NULL;
     char *like_name;
+    bool other_tag = false;
 
     ds_mp_name(mp, name);
     if (only_tensors_bad(d, mp, name))
@@ -389,27 +672,50 @@ static int stand_in(struct ds *d, int mp, struct err *e)
     else if (opened_mp_rank_pt(d, mp))
         return 0;
     else if (d->ref[mp / d->topo.tp])
-        like = neighbour(d, mp);
+        like = neighbour(d, mp, &other_tag);
     if (!like) {
         report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
                    "missing %s (expected PP=%d, TP=%d, DP=%d), and what its stage holds is said by no other file", name,
                    d->topo.pp, d->topo.tp, d->topo.dp);
         return 0;
     }
-    like_name = path_base(pt_path(like));
+    like_name = other_tag ? xstrdup(pt_path(like)) : path_base(pt_path(like));
     if (!damaged)
         report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
                    "%s is lost: made again from %s, with the random states of a new run", name, like_name);
     free(like_name);
     if (damaged)
         pt_hold(d->s, damaged);
+    *tag = other_tag ? like : *tag;
     return put_stand_in(d, mp, like, e);
+}
+
+/* The counters that stand-ins have of another tag. */
+static void report_counters(struct ds *d, const struct pt *tag)
+{
+    const struct pk *root = pt_root(tag), *args = pk_get(root, "args");
+    char *dir = path_parent(pt_path(tag));
+    int64_t step = -1, samples = -1, tokens = -1;
+
+    if (!pk_as_int(pk_get(root, "iteration"), &step))
+        pk_as_int(pk_get(root, "global_steps"), &step);
+    pk_as_int(pk_get(args, "consumed_train_samples"), &samples);
+    pk_as_int(pk_get(args, "consumed_train_tokens"), &tokens);
+    report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
+               "the counters are those of %s: step %lld, %lld samples, %lld tokens (-1: not recorded); ckpt-edit retag "
+               "--step N --samples N --tokens N sets those of the result", dir, (long long)step, (long long)samples,
+               (long long)tokens);
+    free(dir);
 }
 
 int ds_stand_in(struct ds *d, struct err *e)
 {
+    const struct pt *tag = NULL;
+
     for (int mp = 0; mp < d->topo.tp * d->topo.pp; mp++)
-        if (stand_in(d, mp, e) < 0)
+        if (stand_in(d, mp, &tag, e) < 0)
             return -1;
+    if (tag)
+        report_counters(d, tag);
     return 0;
 }

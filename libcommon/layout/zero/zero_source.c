@@ -16,11 +16,11 @@ static struct source_file *other_tags_model(struct zero *z)
 {
     char *name = arena_fmt(z->s->arena, "mp_rank_%02d_model_states.pt", z->tp);
     int file;
-    struct pt *pt = pt_sibling(z->s, name, &file);
+    struct pt *pt = pt_sibling(z->s, name, &file, NULL, NULL);
 
     if (!pt) {
         name = zero_model_name(z, 0);
-        pt = pt_sibling(z->s, name, &file);
+        pt = pt_sibling(z->s, name, &file, NULL, NULL);
         z->stage = pt ? 3 : z->stage;
     }
     if (!pt)
