@@ -6,7 +6,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/buffers.h"
+#include "libcommon/layout/layout.h"
 
 const char *layout_name(enum layout_kind k)
 {
@@ -81,23 +81,20 @@ bool source_has_moments(const struct source *s)
 void source_add_buffers(struct source *s)
 {
     struct param *p = arena_alloc(s->arena, (size_t)(s->n_params + s->n_values + 1) * sizeof *p);
-    char *prefix = buffers_prefix(s);
 
     if (s->n_params)
         memcpy(p, s->param, (size_t)s->n_params * sizeof *p);
     s->param = p;
     for (int i = 0; i < s->n_values; i++) {
         const struct source_value *v = &s->value[i];
-        const char *name = buffers_name(v, prefix);
         bool half = v->map && dtype_size(v->map->dtype) == 2;
 
-        if (!name || !v->map || source_param(s, name))
+        if (!v->buffer || !v->map || source_param(s, v->name))
             continue;
-        p[s->n_params] = (struct param){ .name = name, .ndim = v->ndim, .stage = -1, .group = -1 };
+        p[s->n_params] = (struct param){ .name = v->name, .ndim = v->ndim, .stage = -1, .group = -1 };
         memcpy(p[s->n_params].shape, v->shape, sizeof v->shape);
         p[s->n_params++].state[half ? STATE_BF16 : STATE_FP32] = (struct tmap *)v->map;
     }
-    free(prefix);
 }
 
 /* ---- search by name ---- */

@@ -6,7 +6,6 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
-#include "libcommon/layout/buffers.h"
 #include "tools/ckpt-inspect/diff.h"
 
 struct key {
@@ -169,18 +168,16 @@ struct side {
     const struct view *v;
     int first;                          /* number of the first layer */
     struct key *k;
-    char *prefix;                       /* prefix of the names of buffers */
 };
 
 static struct side side_of(const struct view *v, int first)
 {
-    return (struct side){ v, first, sorted_keys(v, first), v->source ? buffers_prefix(v->source) : NULL };
+    return (struct side){ v, first, sorted_keys(v, first) };
 }
 
 static void side_free(struct side *s)
 {
     keys_free(s->k, s->v->n_all);
-    free(s->prefix);
 }
 
 /*
@@ -199,11 +196,10 @@ static struct key *find_otherwise(const struct side *mine, const struct view_ten
         found = find_diff_key(k, n, key_of_state(mine->v, t, mine->first, other));
         return found || t->param->state[STATE_EXP_AVG]
                    ? found
-                   : find_diff_key(k, n, str_fmt("value %s%s", others->prefix, name));
+                   : find_diff_key(k, n, str_fmt("value %s", name));
     }
     if (t->param)
         return NULL;
-    name += str_starts(name, mine->prefix) ? strlen(mine->prefix) : 0;
     found = find_diff_key(k, n, str_fmt("%s fp32", name));
     return found ? found : find_diff_key(k, n, str_fmt("%s bf16", name));
 }

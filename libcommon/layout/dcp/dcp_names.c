@@ -28,21 +28,37 @@ struct naming {
     struct dcp_optimizers opt;
     const char **name;          /* per entry, without wrappers' keys if these are removed */
     struct names *weight;       /* entries that do not belong to an optimizer, by that name */
+    bool no_weights;            /* no tensor of a weights' type has a dimension: those of other types are the model */
     int n_models;
     struct candidate *model;
 };
 
-static bool weight_state_of_dtype(enum dtype t, enum state *st)
+enum state dcp_state_of_dtype(enum dtype t)
 {
-    *st = t == DTYPE_F32 || t == DTYPE_F64 ? STATE_FP32 : STATE_BF16;
-    return dtype_is_weight(t);
+    if (!dtype_is_weight(t))
+        return dtype_size(t) == 2 ? STATE_BF16 : STATE_FP32;
+    return t == DTYPE_F32 || t == DTYPE_F64 ? STATE_FP32 : STATE_BF16;
+}
+
+/* Returns true for a tensor that a model may have: one that is no optimizer's. */
+static bool is_model_entry(const struct dcp_entry *en)
+{
+    return en->is_tensor && en->kind == DCP_ENTRY_OTHER;
 }
 
 static bool is_weight_entry(const struct dcp_entry *en)
 {
-    enum state st;
+    return is_model_entry(en) && dtype_is_weight(en->dtype);
+}
 
-    return en->is_tensor && en->kind == DCP_ENTRY_OTHER && weight_state_of_dtype(en->dtype, &st);
+/*
+ * Returns true for a tensor that programs save next to the model and that is no weight, if no key separates it from
+ * the model's: a counter or a generator's state.
+ */
+static bool is_program_entry(const struct dcp_entry *en)
+{
+    return !dtype_is_weight(en->dtype) &&
+           ((en->ndim == 0 && !strchr(en->name, '.')) || strstr(en->name, "rng_state") != NULL);
 }
 
 static bool has_same_entry_shape(const struct dcp_entry *x, const struct dcp_entry *y)
@@ -165,6 +181,12 @@ static void try_unwrapped(struct naming *nm)
 
 /* ---- without an optimizer's names: the keys that contain tensors ---- */
 
+/* Returns true for a tensor whose key may be a model's: a weight with at least one dimension. */
+static bool is_keyed_entry(const struct naming *nm, const struct dcp_entry *en)
+{
+    return (nm->no_weights ? is_model_entry(en) && !is_program_entry(en) : is_weight_entry(en)) && en->ndim > 0;
+}
+
 /*
  * Returns "app.model." for ("app", "model", "norm.weight"). Returns NULL if the program's keys are not known, or if
  * there is only one.
@@ -193,11 +215,11 @@ static void list_keys(struct naming *nm, bool *top)
     *top = false;
     for (int i = 0; i < nm->t->n; i++) {
         const struct dcp_entry *en = &nm->t->entry[i];
-        const char *key = is_weight_entry(en) && en->ndim > 0 ? parent_key(nm, en) : NULL;
+        const char *key = is_keyed_entry(nm, en) ? parent_key(nm, en) : NULL;
 
         if (key)
             add_model(nm, &cap, key);
-        else if (is_weight_entry(en) && en->ndim > 0)
+        else if (is_keyed_entry(nm, en))
             *top = true;
     }
 }
@@ -212,7 +234,7 @@ static bool names_repeat(struct naming *nm)
         const struct dcp_entry *en = &nm->t->entry[i];
         const char *last = en->n_path ? en->path[en->n_path - 1] : en->name;
 
-        if (!is_weight_entry(en) || en->ndim == 0)
+        if (!is_keyed_entry(nm, en))
             continue;
         twice = names_find(known, last) >= 0;
         names_add(known, last, i);
@@ -247,6 +269,9 @@ static void find_models_by_keys(struct naming *nm)
     bool top;
 
     nm->n_models = 0;
+    nm->no_weights = true;
+    for (int i = 0; i < nm->t->n && nm->no_weights; i++)
+        nm->no_weights = !is_weight_entry(&nm->t->entry[i]) || nm->t->entry[i].ndim == 0;
     list_keys(nm, &top);
     if (nm->n_models == 0 || (nm->n_models == 1 && !top))
         return;
@@ -369,7 +394,7 @@ static const char *chosen(struct naming *nm, struct err *e)
     struct strbuf list = {0};
 
     for (int i = 0; i < nm->t->n; i++)
-        if (is_weight_entry(&nm->t->entry[i]) && str_starts(nm->name[i], prefix))
+        if (is_model_entry(&nm->t->entry[i]) && str_starts(nm->name[i], prefix))
             return arena_strndup(nm->a, prefix, strlen(prefix));
     for (int i = 0; i < nm->n_models; i++)
         strbuf_addf(&list, "%s%s", i ? ", " : "; there are ", nm->model[i].prefix);
@@ -400,10 +425,10 @@ static void assign_weights(const struct naming *nm, const char *prefix)
 {
     for (int i = 0; i < nm->t->n; i++) {
         const struct dcp_entry *en = &nm->t->entry[i];
-        enum state st;
 
-        if (is_weight_entry(en) && weight_state_of_dtype(en->dtype, &st) && str_starts(nm->name[i], prefix)) {
-            nm->n->role[i] = (struct dcp_role){ .param = nm->name[i] + strlen(prefix), .state = st };
+        if (is_model_entry(en) && str_starts(nm->name[i], prefix) && (*prefix || !is_program_entry(en))) {
+            nm->n->role[i] = (struct dcp_role){ .param = nm->name[i] + strlen(prefix),
+                                                .state = dcp_state_of_dtype(en->dtype) };
             names_add(nm->weight, nm->n->role[i].param, i);
         }
     }
@@ -421,10 +446,9 @@ static void assign_moments(const struct naming *nm)
         const int k = en->kind != DCP_ENTRY_STATE ? -1 : strcmp(en->what, "exp_avg") == 0 ? 0
                     : strcmp(en->what, "exp_avg_sq") == 0 ? 1 : -1;
         const struct dcp_optimizer *o = k < 0 ? NULL : dcp_optimizers_find(&nm->opt, en->optimizer);
-        enum state st;
         int w;
 
-        if (!o || !o->own || !en->is_tensor || !weight_state_of_dtype(en->dtype, &st))
+        if (!o || !o->own || !en->is_tensor || !dtype_is_weight(en->dtype))
             continue;
         w = names_find(nm->weight, en->of);
         if (w < 0 || taken[k][w] || !has_same_entry_shape(&nm->t->entry[w], en))

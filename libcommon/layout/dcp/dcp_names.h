@@ -5,7 +5,8 @@
  * optimizer, whichever it is: "<optimizer>state.<fqn>.<what>", where fqn is the parameter's name in its module. The
  * program's prefix of the weights ("model.") is the text that must precede these names to give the name of a tensor.
  * Without an optimizer, or with one that numbers its parameters, the prefix is the one key below which all weights
- * are stored. If there is no such key, every floating-point tensor is a parameter under its own name.
+ * are stored. If there is no such key, every tensor is a parameter under its own name, except counters and random
+ * states of the program. Tensors of any type below the prefix belong to the model.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_NAMES_H
 #define SHARDKIT_LAYOUT_DCP_NAMES_H
@@ -24,6 +25,12 @@ struct dcp_role {
     int stack;  /* 0 if none; entries with the same number have equally many rows, and are listed row by row */
     int number_at;
 };
+
+/*
+ * Returns the state that a tensor of the model is read as. Integers, booleans and complex numbers, whose state means
+ * nothing, have that of source_add_buffers().
+ */
+enum state dcp_state_of_dtype(enum dtype t);
 
 /* Input and result of the naming. Memory belongs to the source. */
 struct dcp_naming {

@@ -99,13 +99,15 @@ static void dcp_add_row_pieces(struct dcp_writer *w, const struct dcp_piece *of,
 }
 
 /*
- * Split the states of parameters. A tensor without rows, or that is not a parameter's, is stored whole by one rank.
+ * Split the states of parameters. A tensor without rows, of no type of weights, or that is not a parameter's, is
+ * stored whole by one rank.
  */
 static void add_one(struct dcp_writer *w, const struct dcp_piece *of)
 {
     int ndim;
     const int64_t *shape = dcp_piece_shape(w, of, &ndim);
-    int64_t n = of->part->param && ndim > 0 ? shape[0] : 0, each = (n + w->mesh.rows - 1) / w->mesh.rows;
+    const bool split = of->part->param && ndim > 0 && dtype_is_weight(w->t->table.entry[of->entry].dtype);
+    int64_t n = split ? shape[0] : 0, each = (n + w->mesh.rows - 1) / w->mesh.rows;
     struct dcp_piece *p;
 
     for (int r = 0; r < w->mesh.rows && r * each < n; r++)
@@ -374,7 +376,8 @@ static int dcp_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 static struct sink_tensor make_sink_tensor(const struct sink *k, const struct dcp_part *p, int ndim,
                                            const int64_t *shape)
 {
-    const enum state st = p->state == STATE_BF16 && p->map->dtype == DTYPE_F64 ? STATE_FP32 : p->state;
+    const enum state st = p->by_dtype ? dcp_state_of_dtype(p->map->dtype)
+                        : p->state == STATE_BF16 && p->map->dtype == DTYPE_F64 ? STATE_FP32 : p->state;
     struct sink_tensor t = { .name = p->param->name, .param = (int)(p->param - k->src->param), .state = st,
                              .ndim = ndim, .dtype = p->map->dtype, .len = p->map->len };
 

@@ -113,10 +113,9 @@ static void add_model_weights_entry(struct dcp_target *t, const struct param *p)
     if (!p->state[st])
         return;
     part = add_target_entry(t, 2, path, -1);
-    *part = (struct dcp_part){ .map = p->state[st], .state = st, .again = p->shared_with != NULL };
+    *part = (struct dcp_part){ .map = p->state[st], .param = p, .state = st, .by_dtype = true,
+                               .again = p->shared_with != NULL };
     shape_entry(t, part->map, p->ndim, p->shape);
-    if (dtype_is_weight(part->map->dtype))      /* a float; otherwise a buffer, which is stored whole by one rank */
-        part->param = p;
 }
 
 /* Returns a map of the step that all parameters share, stored as a record in memory. */

@@ -18,6 +18,7 @@ struct dcp_part {
     const struct tmap *map;             /* a tensor's elements; NULL if it is the pickled tree */
     const struct param *param;          /* the parameter whose state it is, or NULL */
     enum state state;
+    bool by_dtype;                      /* a reader derives the state from the type: dcp_state_of_dtype() */
     bool again;                         /* another name of an earlier part */
     const struct pk *tree;
     const struct pt *pt;                /* file of the tensors inside the tree; NULL if it has none */

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/buffers.h"
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/zero/zero_template_values.h"
@@ -34,18 +33,11 @@ static bool is_buffer_param(const struct param *p, const struct source *like)
 static void split_buffers(struct source *s, const struct source *like)
 {
     struct source_value *value = arena_alloc(s->arena, (size_t)(s->n_values + s->n_params + 1) * sizeof *value);
-    char *prefix = buffers_prefix(s);
     int n = 0;
 
     if (s->n_values)
         memcpy(value, s->value, (size_t)s->n_values * sizeof *value);
     s->value = value;
-    for (int i = 0; i < s->n_values; i++) {
-        const char *name = buffers_name(&value[i], prefix);
-
-        value[i].buffer = name != NULL;
-        value[i].name = name ? name : value[i].name;
-    }
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
 
@@ -60,7 +52,6 @@ static void split_buffers(struct source *s, const struct source *like)
     }
     s->n_params = n;
     *s->names = (struct source_names){0};
-    free(prefix);
 }
 
 /*
