@@ -231,22 +231,42 @@ static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
         add_state_diff(out, key, json_integer(a), json_integer(b));
 }
 
-/* Compare the numbers that every layout can provide, if both sides provide them. */
-static void compare_run(json_t *out, const struct source *x, const struct source *y)
+/* Compare a dimension of the model. A form that does not record it (0) cannot differ in it. */
+static void compare_dimension(const struct diff_state *out, const char *key, int64_t a, int64_t b)
 {
-    compare_int(out, "iteration", x->run.iteration, y->run.iteration);
-    compare_int(out, "optimizer_step", x->run.opt_step, y->run.opt_step);
-    compare_int(out, "consumed_samples", x->run.consumed_samples, y->run.consumed_samples);
-    compare_int(out, "consumed_tokens", x->run.consumed_tokens, y->run.consumed_tokens);
-    compare_int(out, "layers", x->config.n_layers, y->config.n_layers);
-    compare_int(out, "hidden", x->config.hidden, y->config.hidden);
-    compare_int(out, "heads", x->config.n_heads, y->config.n_heads);
-    compare_int(out, "ffn_hidden", x->config.ffn_hidden, y->config.ffn_hidden);
-    compare_int(out, "seq_len", x->config.seq_len, y->config.seq_len);
-    compare_int(out, "vocab_tokens", x->config.vocab_tokens, y->config.vocab_tokens);
-    compare_int(out, "embed_layernorm", x->config.embed_layernorm, y->config.embed_layernorm);
-    if (strcmp(x->config.position, y->config.position) != 0)
-        add_state_diff(out, "position", out_text(x->config.position), out_text(y->config.position));
+    if (a != b)
+        add_state_diff(a > 0 && b > 0 ? out->run : out->by_layout, key, a > 0 ? json_integer(a) : NULL,
+                       b > 0 ? json_integer(b) : NULL);
+}
+
+/* Returns true if the source has a configuration, so that flags of it that are false are recorded as such. */
+static bool has_config(const struct source *s)
+{
+    return s->config.n_layers > 0 || s->config.hidden > 0;
+}
+
+/* Compare the numbers that every layout can provide, if both sides provide them. */
+static void compare_run(const struct diff_state *out, const struct source *x, const struct source *y)
+{
+    const struct model_config *a = &x->config, *b = &y->config;
+    const bool in_a = has_config(x), in_b = has_config(y);
+    const char *p = *a->position ? a->position : NULL, *q = *b->position ? b->position : NULL;
+
+    compare_int(out->run, "iteration", x->run.iteration, y->run.iteration);
+    compare_int(out->run, "optimizer_step", x->run.opt_step, y->run.opt_step);
+    compare_int(out->run, "consumed_samples", x->run.consumed_samples, y->run.consumed_samples);
+    compare_int(out->run, "consumed_tokens", x->run.consumed_tokens, y->run.consumed_tokens);
+    compare_dimension(out, "layers", a->n_layers, b->n_layers);
+    compare_dimension(out, "hidden", a->hidden, b->hidden);
+    compare_dimension(out, "heads", a->n_heads, b->n_heads);
+    compare_dimension(out, "ffn_hidden", a->ffn_hidden, b->ffn_hidden);
+    compare_dimension(out, "seq_len", a->seq_len, b->seq_len);
+    compare_dimension(out, "vocab_tokens", a->vocab_tokens, b->vocab_tokens);
+    if ((in_a && in_b && a->embed_layernorm != b->embed_layernorm) || (in_a != in_b))
+        add_state_diff(in_a && in_b ? out->run : out->by_layout, "embed_layernorm",
+                       in_a ? json_integer(a->embed_layernorm) : NULL, in_b ? json_integer(b->embed_layernorm) : NULL);
+    if ((p || q) && (!p || !q || strcmp(p, q) != 0))
+        add_state_diff(p && q ? out->run : out->by_layout, "position", p ? out_text(p) : NULL, q ? out_text(q) : NULL);
 }
 
 /*
@@ -268,15 +288,22 @@ static void compare_param_groups(struct diff_walk *w, const struct pk *a, const 
     }
 }
 
+/* Compare the arguments, or the schedules. A form of another layout that has none at all is no difference. */
+static void compare_part(struct diff_walk *w, json_t *counted, const char *key, const struct pk *a, const struct pk *b)
+{
+    const struct both v = { pk_get(a, key), pk_get(b, key) };
+    const bool left_out = w->a->kind != w->b->kind && (pk_is_none(v.a) || pk_is_none(v.b));
+
+    compare_state_trees(w, left_out ? w->out->by_layout : counted, key, v, 0);
+}
 
 /* Compare the roots of both files. Arguments and schedules have lists of their own. */
 static void compare_roots(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
 
-    compare_state_trees(w, w->out->arguments, "args", (struct both){ pk_get(a, "args"), pk_get(b, "args") }, 0);
-    compare_state_trees(w, w->out->schedules, "lr_scheduler",
-            (struct both){ pk_get(a, "lr_scheduler"), pk_get(b, "lr_scheduler") }, 0);
+    compare_part(w, w->out->arguments, "args", a, b);
+    compare_part(w, w->out->schedules, "lr_scheduler", a, b);
     compare_state_trees(w, w->out->run, "", (struct both){ a, b }, 0);
     if (w->a->run.param_groups && w->b->run.param_groups)
         compare_param_groups(w, w->a->run.param_groups, w->b->run.param_groups);
@@ -354,7 +381,7 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     out->arguments = json_array();
     out->schedules = json_array();
     out->by_layout = json_array();
-    compare_run(out->run, a, b);
+    compare_run(out, a, b);
     if (a->n_values || b->n_values)
         compare_values(&w);
     w.a_pt = mp_file(a);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/names.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
 #include "libcommon/layout/hf/hf_saved.h"
@@ -410,27 +411,91 @@ static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e
     return 0;
 }
 
-/*
- * Give the parameters of a checkpoint whose model is of another family the names that its model folder has, to
- * compare the two. Parameters that cannot be named in this way keep their names and differ.
- */
-static void as_saved(const struct inspect *in, struct view *v, const struct view *model)
+/* ---- the same names on both sides ---- */
+
+static const char *bare_name(const struct param *p)
 {
+    return p->name + (str_starts(p->name, "transformer.") ? strlen("transformer.") : 0);
+}
+
+/* The number of parameters of `s` whose names `other` lacks. */
+static int count_unmatched(const struct source *s, const struct source *other)
+{
+    struct arena *arena = arena_new(0);
+    struct names *known = names_new(arena);
+    int n = 0;
+
+    for (int i = 0; i < other->n_params; i++)
+        names_add(known, bare_name(&other->param[i]), i);
+    for (int i = 0; i < s->n_params; i++)
+        n += names_find(known, bare_name(&s->param[i])) < 0;
+    arena_free(arena);
+    return n;
+}
+
+/* What hf_saved_names() replaces in a source. */
+struct view_naming {
+    struct param *param;
+    struct source_names *names;
+    int n_params, n_stacks;
+};
+
+static struct view_naming naming_of(const struct source *s)
+{
+    return (struct view_naming){ s->param, s->names, s->n_params, s->n_stacks };
+}
+
+/* Give the source the naming `to`, and list it again if that is not the one that is listed. */
+static void set_naming(const struct inspect *in, struct view *v, const struct view_naming *listed,
+                       const struct view_naming *to)
+{
+    struct source *s = v->source;
+
+    s->param = to->param;
+    s->names = to->names;
+    s->n_params = to->n_params;
+    s->n_stacks = to->n_stacks;
+    if (to->param == listed->param)
+        return;
+    v->n = v->n_plain = v->n_unread = 0;
+    free(v->tensor);
+    free(v->plain);
+    free(v->unread);
+    v->tensor = NULL;
+    v->plain = NULL;
+    v->unread = NULL;
+    list_source(v, in);
+    list_values(v, in);
+}
+
+/*
+ * Give the parameters of a checkpoint whose model is of another family, or those of its model folder as well, the
+ * names that save_pretrained writes, if more of the two sides' names are then the same.
+ */
+static void as_saved(const struct inspect *in, struct view *v, struct view *model)
+{
+    struct view *const side[2] = { v, model };
+    const struct view_naming had[2] = { naming_of(v->source), naming_of(model->source) };
+    struct view_naming best[2] = { had[0], had[1] };
     struct report *notes = report_new();
     struct err ignored = {0};
     json_t *config = hf_config_json(model->source, &ignored);
-    const struct param *had = v->source->param;
+    int least = count_unmatched(v->source, model->source) + count_unmatched(model->source, v->source);
 
-    if (config && hf_saved_names(v->source, config, hf_ties_head(config), notes, &ignored) == 0 &&
-        v->source->param != had) {
-        v->n = v->n_plain = 0;
-        free(v->tensor);
-        free(v->plain);
-        v->tensor = NULL;
-        v->plain = NULL;
-        list_source(v, in);
-        list_values(v, in);
+    for (int i = 0; i < 2 && config && least > 0; i++) {
+        int n;
+
+        if (hf_saved_names(side[i]->source, config, hf_ties_head(config), notes, &ignored) < 0)
+            break;
+        n = count_unmatched(v->source, model->source) + count_unmatched(model->source, v->source);
+        if (n >= least)
+            continue;
+        least = n;
+        best[0] = naming_of(v->source);
+        best[1] = naming_of(model->source);
     }
+    set_naming(in, v, &had[0], &best[0]);
+    set_naming(in, model, &had[1], &best[1]);
     json_decref(config);
     report_free(notes);
 }
