@@ -461,6 +461,15 @@ static void assign_moments(const struct naming *nm)
         free(taken[k]);
 }
 
+/* Returns true if one of the models is trained by the optimizer rather than that of the prefix. */
+static bool trains_another(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
+{
+    for (int i = 0; i < nm->n_models; i++)
+        if (strcmp(nm->model[i].prefix, prefix) != 0 && dcp_optimizer_prefers(o, nm->model[i].prefix, prefix))
+            return true;
+    return false;
+}
+
 /* Find the optimizers with the model's names. If several have the same names, at most one of them is chosen. */
 static void find_own(struct naming *nm, const char *prefix)
 {
@@ -474,7 +483,7 @@ static void find_own(struct naming *nm, const char *prefix)
         for (int i = 0; i < o->n; i++)
             found += names_find(nm->weight, o->name[i]) >= 0;
         o->n_found = found;
-        o->own = found ? found * 2 >= o->n : nm->opt.n == 1 && o->n == 0;
+        o->own = found ? found * 2 >= o->n && !trains_another(nm, o, prefix) : nm->opt.n == 1 && o->n == 0;
     }
     dcp_optimizers_choose(&nm->opt, n, prefix, nm->r);
     for (int k = 0; k < nm->opt.n; k++)

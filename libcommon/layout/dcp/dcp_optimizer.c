@@ -395,9 +395,40 @@ static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
     return yes;
 }
 
+/* Returns the length of the keys that both begin with: 7 for "policy.model." and "policy.optim.". */
+static size_t common_keys(const char *x, const char *y)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; x[i] && x[i] == y[i]; i++)
+        n = x[i] == '.' ? i + 1 : n;
+    return n;
+}
+
+/* Returns true if the prefix is that of a copy of a model, which no optimizer trains. */
+static bool is_copy(const char *prefix)
+{
+    static const char *const words[] = { "ema", "swa", "averag", "shadow", "teacher" };
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (const char *p = prefix; (p = strstr(p, words[i])) != NULL; p++)
+            if (p == prefix || p[-1] == '.' || p[-1] == '_')
+                return true;
+    return false;
+}
+
+bool dcp_optimizer_prefers(const struct dcp_optimizer *o, const char *other, const char *prefix)
+{
+    const size_t theirs = common_keys(o->key, other), ours = common_keys(o->key, prefix);
+
+    if (is_called_so(o, other) != is_called_so(o, prefix))
+        return is_called_so(o, other);
+    return theirs != ours ? theirs > ours : is_copy(prefix) && !is_copy(other);
+}
+
 /*
- * Returns the optimizer of the two that belongs to the prefix: the one whose key contains it, otherwise the one
- * whose names all have weights. Returns NULL if neither test decides.
+ * Returns the optimizer of the two that belongs to the prefix: the one whose key contains it, otherwise the one that
+ * shares more keys with it, otherwise the one whose names all have weights. Returns NULL if neither test decides.
  */
 static struct dcp_optimizer *better(struct dcp_optimizer *x, struct dcp_optimizer *y, const char *prefix)
 {
@@ -405,6 +436,8 @@ static struct dcp_optimizer *better(struct dcp_optimizer *x, struct dcp_optimize
 
     if (is_called_so(x, prefix) != is_called_so(y, prefix))
         return is_called_so(x, prefix) ? x : y;
+    if (common_keys(x->key, prefix) != common_keys(y->key, prefix))
+        return common_keys(x->key, prefix) > common_keys(y->key, prefix) ? x : y;
     return all_x == all_y ? NULL : all_x ? x : y;
 }
 

@@ -42,6 +42,11 @@ void dcp_optimizers_unwrap_entries(struct dcp_naming *n);
 /* Give the parameters of a numbered optimizer their names: number i is name[i]. */
 void dcp_optimizer_rename(struct dcp_optimizer *o, struct arena *a, const char **name, int count);
 /*
+ * Returns true if the optimizer trains the model of prefix `other` rather than that of `prefix`, by its key, by the
+ * keys that it shares with them, or because one of the two is a copy ("ema.").
+ */
+bool dcp_optimizer_prefers(const struct dcp_optimizer *o, const char *other, const char *prefix);
+/*
  * If several `own` optimizers have a name in common, keep `own` only for the one that belongs to the prefix, or for
  * none.
  */
