@@ -9,6 +9,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "tools/common/family_cli.h"
@@ -151,8 +152,10 @@ static int fit_config(const struct export_job *j, struct source *s, struct repor
         json_object_update(config, j->config);
     if (s->kind != LAYOUT_HF && !j->hf.transposed)
         rc = hf_saved_names(s, config, hf_ties_head(config), notes, e);
-    if (rc == 0 && s->kind != LAYOUT_HF)
+    if (rc == 0 && s->kind != LAYOUT_HF) {
         hf_check_claims(s, config, true, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+        hf_check_layers(s, config, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+    }
     cli_warn_findings(&j->cli, r);
     if (rc == 0 && report_first_error(r, e) < 0) {
         const size_t len = strlen(e->msg);

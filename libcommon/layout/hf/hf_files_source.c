@@ -8,7 +8,7 @@
  * Findings made here:
  *   missing_param E, shape E   differs from what a BLOOM or GPT-2 config.json requires
  *   config N, E       N: config.json is absent or of an unsupported model; E: it is not JSON, or its claims differ
- *                     from the tensors (hf_claims.h; a warning with accept_mismatch)
+ *                     from the tensors (hf_claims.h, hf_layers.h; a warning with accept_mismatch)
  *   unread E          a tensor that is not read; W with source_opts.skip_unreadable
  *   extra_file W/N    a shard that no index names; N: weights in another form, which are not read
  *   no_crc W          safetensors have no checksums and there is no manifest with any
@@ -18,6 +18,7 @@
 
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/hf/hf_claims.h"
+#include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/manifest.h"
@@ -260,6 +261,8 @@ static void check_claims(const struct source *s, bool known, const struct source
 
     if (config)
         hf_check_claims(s, config, !known, o->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
+    if (config && !known && !o->holes)
+        hf_check_layers(s, config, o->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
     json_decref(config);
 }
 

@@ -1,0 +1,214 @@
+/*
+ * hf_layers.c - check that a model's layers are alike and have the sizes of config.json
+ */
+#include "libcommon/layout/hf/hf_layers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/layout/hf/hf_translate.h"
+
+/* A number from a name never decides how long a loop runs. */
+enum { LAYERS_MAX = 1 << 16 };
+
+/* ---- sizes ---- */
+
+enum size { SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_QUERY, SIZE_KEY, SIZE_HEAD, SIZE_QKV, SIZE_N };
+
+/* The shapes of a family's tensors, by the end of the name in Transformers. */
+static const struct { const char *end; enum size size[2]; } known_shapes[] = {
+    { ".self_attn.q_proj.weight", { SIZE_QUERY, SIZE_HIDDEN } },
+    { ".self_attn.k_proj.weight", { SIZE_KEY, SIZE_HIDDEN } },
+    { ".self_attn.v_proj.weight", { SIZE_KEY, SIZE_HIDDEN } },
+    { ".self_attn.o_proj.weight", { SIZE_HIDDEN, SIZE_QUERY } },
+    { ".self_attn.q_proj.bias", { SIZE_QUERY, SIZE_NONE } },
+    { ".self_attn.k_proj.bias", { SIZE_KEY, SIZE_NONE } },
+    { ".self_attn.v_proj.bias", { SIZE_KEY, SIZE_NONE } },
+    { ".self_attn.o_proj.bias", { SIZE_HIDDEN, SIZE_NONE } },
+    { ".self_attn.q_norm.weight", { SIZE_HEAD, SIZE_NONE } },
+    { ".self_attn.k_norm.weight", { SIZE_HEAD, SIZE_NONE } },
+    { ".mlp.gate_proj.weight", { SIZE_FFN, SIZE_HIDDEN } },
+    { ".mlp.up_proj.weight", { SIZE_FFN, SIZE_HIDDEN } },
+    { ".mlp.down_proj.weight", { SIZE_HIDDEN, SIZE_FFN } },
+    { ".attention.query_key_value.weight", { SIZE_QKV, SIZE_HIDDEN } },
+    { ".attention.query_key_value.bias", { SIZE_QKV, SIZE_NONE } },
+    { ".attention.dense.weight", { SIZE_HIDDEN, SIZE_HIDDEN } },
+    { ".attention.dense.bias", { SIZE_HIDDEN, SIZE_NONE } },
+    { ".mlp.dense_h_to_4h.weight", { SIZE_FFN, SIZE_HIDDEN } },
+    { ".mlp.dense_h_to_4h.bias", { SIZE_FFN, SIZE_NONE } },
+    { ".mlp.dense_4h_to_h.weight", { SIZE_HIDDEN, SIZE_FFN } },
+    { ".mlp.dense_4h_to_h.bias", { SIZE_HIDDEN, SIZE_NONE } },
+    { ".input_layernorm.weight", { SIZE_HIDDEN, SIZE_NONE } },
+    { ".input_layernorm.bias", { SIZE_HIDDEN, SIZE_NONE } },
+    { ".post_attention_layernorm.weight", { SIZE_HIDDEN, SIZE_NONE } },
+    { ".post_attention_layernorm.bias", { SIZE_HIDDEN, SIZE_NONE } },
+};
+
+/* Returns a positive number that fits in 31 bits, so that products of two fit; -1 if config.json has none. */
+static int64_t read_size(const json_t *config, const char *key)
+{
+    const json_t *v = json_object_get(config, key);
+    const int64_t n = json_is_integer(v) ? json_integer_value(v) : -1;
+
+    return n > 0 && n <= INT32_MAX ? n : -1;
+}
+
+/* Fill in the sizes; -1 for one that config.json does not give. Qwen3's heads have a size of their own by default. */
+static void read_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
+{
+    const int64_t hidden = read_size(config, "hidden_size"), heads = read_size(config, "num_attention_heads");
+    const int64_t groups = read_size(config, "num_key_value_heads");
+    int64_t lanes = read_size(config, "head_dim");
+
+    if (lanes < 0 && hidden > 0 && heads > 0 && hidden % heads == 0 && strcmp(model_type, "qwen3") != 0)
+        lanes = hidden / heads;
+    size[SIZE_NONE] = -1;
+    size[SIZE_HIDDEN] = hidden;
+    size[SIZE_FFN] = read_size(config, "intermediate_size");
+    size[SIZE_HEAD] = lanes;
+    size[SIZE_QUERY] = lanes > 0 && heads > 0 ? heads * lanes : -1;
+    size[SIZE_KEY] = lanes > 0 && groups > 0 ? groups * lanes : -1;
+    size[SIZE_QKV] = hidden > 0 ? 3 * hidden : -1;
+}
+
+/* ---- tensors of the layers ---- */
+
+struct layer_tensor {
+    const struct param *param;
+    const char *kind;                   /* its name in the rules, with '*' for the layer */
+    int layer;
+};
+
+static int cmp_kind_then_layer(const void *a, const void *b)
+{
+    const struct layer_tensor *x = a, *y = b;
+    const int order = strcmp(x->kind, y->kind);
+
+    return order ? order : (x->layer > y->layer) - (x->layer < y->layer);
+}
+
+/* List the parameters that the rules have in a layer, sorted. Returns their number; the caller frees *out. */
+static int list_layer_tensors(const struct source *s, const struct family *f, struct layer_tensor **out)
+{
+    struct layer_tensor *t = xmalloc(((size_t)s->n_params + 1) * sizeof *t);
+    struct family_hit h;
+    int n = 0;
+
+    for (int i = 0; i < s->n_params; i++)
+        if (hf_find_rule(f, s->param[i].name, &h) && !h.in_shards && h.layer >= 0 && h.layer < LAYERS_MAX)
+            t[n++] = (struct layer_tensor){ &s->param[i], h.rule->part[h.part], h.layer };
+    if (n)
+        qsort(t, (size_t)n, sizeof *t, cmp_kind_then_layer);
+    *out = t;
+    return n;
+}
+
+struct layers_check {
+    const struct source *s;
+    int64_t size[SIZE_N];
+    const bool *has_layer;              /* [LAYERS_MAX]: the layers that any tensor belongs to */
+    enum severity severity;
+    struct report *r;
+};
+
+static bool is_unread(const struct source *s, const char *name)
+{
+    for (int i = 0; i < s->n_unread; i++)
+        if (str_ends(name, s->unread[i].name) || str_ends(s->unread[i].name, name))
+            return true;
+    return false;
+}
+
+static bool has_float_elements(const struct param *p)
+{
+    const struct tmap *m = p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
+
+    return m && (m->dtype == DTYPE_F32 || m->dtype == DTYPE_F16 || m->dtype == DTYPE_BF16);
+}
+
+static bool has_equal_shape(const struct param *p, const struct param *q)
+{
+    return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
+}
+
+/* Returns false, with a finding, for a shape that config.json contradicts. */
+static bool check_config_shape(const struct layers_check *c, const struct layer_tensor *t)
+{
+    const struct param *p = t->param;
+
+    for (size_t i = 0; i < sizeof known_shapes / sizeof *known_shapes; i++) {
+        const enum size *want = known_shapes[i].size;
+        const int ndim = want[1] == SIZE_NONE ? 1 : 2;
+
+        if (!str_ends(t->kind, known_shapes[i].end))
+            continue;
+        if (p->ndim != ndim) {
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
+                       "has %d dimensions, the model of config.json %d", p->ndim, ndim);
+            return false;
+        }
+        for (int d = 0; d < ndim; d++)
+            if (c->size[want[d]] > 0 && p->shape[d] != c->size[want[d]]) {
+                report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, p->name,
+                           "has %lld elements in dimension %d, config.json's sizes give %lld",
+                           (long long)p->shape[d], d, (long long)c->size[want[d]]);
+                return false;
+            }
+        return true;
+    }
+    return true;
+}
+
+/* Check the n tensors of one kind. */
+static void check_kind(const struct layers_check *c, const struct layer_tensor *t, int n)
+{
+    struct arena *a = arena_new(0);
+    int layer = 0;
+
+    for (int i = 0; i <= n; i++) {
+        const int end = i < n ? t[i].layer : LAYERS_MAX;
+
+        for (; layer < end; layer++) {
+            const char *name = c->has_layer[layer] ? family_layer_name(a, t->kind, layer) : NULL;
+
+            if (name && !is_unread(c->s, name))
+                report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
+                           "is not there; other layers of the model that config.json describes have it");
+        }
+        layer = end + 1;
+        if (i < n && has_float_elements(t[i].param) && check_config_shape(c, &t[i]) && i &&
+            has_float_elements(t[i - 1].param) && !has_equal_shape(t[i].param, t[i - 1].param))
+            report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, t[i].param->name,
+                       "has another shape than %s", t[i - 1].param->name);
+    }
+    arena_free(a);
+}
+
+void hf_check_layers(const struct source *s, const json_t *config, enum severity severity, struct report *r)
+{
+    const char *model_type = json_string_value(json_object_get(config, "model_type"));
+    struct err ignored = {0};
+    struct family *f = model_type && !strpbrk(model_type, "/.") && !json_object_get(config, "quantization_config")
+                           ? family_open(model_type, &ignored) : NULL;
+    struct layers_check c = { .s = s, .severity = severity, .r = r };
+    struct layer_tensor *t;
+    bool *has_layer;
+    int n;
+
+    if (!f)
+        return;
+    n = list_layer_tensors(s, f, &t);
+    has_layer = xcalloc(LAYERS_MAX, sizeof *has_layer);
+    for (int i = 0; i < n; i++)
+        has_layer[t[i].layer] = true;
+    read_sizes(config, model_type, c.size);
+    c.has_layer = has_layer;
+    for (int i = 0, first = 0; i < n; i++)
+        if (i + 1 == n || strcmp(t[i].kind, t[i + 1].kind) != 0) {
+            check_kind(&c, t + first, i + 1 - first);
+            first = i + 1;
+        }
+    free(has_layer);
+    free(t);
+    family_free(f);
+}
