@@ -34,7 +34,21 @@ static struct source *open_from(const struct ckptedit *j, struct damage *d, stru
 
 /* ---- findings ---- */
 
-static void print_salvaged_states(const struct ckptedit *j, const struct source *s, const struct salvage *x)
+/* Warn if nothing came from --from: neither elements nor values. */
+static void warn_of_unused_from(const struct ckptedit *j, const struct source *s, const struct damage *d,
+                                const struct salvage *x)
+{
+    int n_values = 0;
+
+    for (int i = 0; i < d->n_values; i++)
+        n_values += !str_ends(s->value[d->value[i]].name, ".step");
+    if (j->from && x->n_elems[SALVAGE_REPLACED] == 0 && n_values == 0)
+        cli_warn(&j->cli, "--from %s: 0 elements came from it: nothing that is lost is in it, or nothing is lost",
+                 j->from);
+}
+
+static void print_salvaged_states(const struct ckptedit *j, const struct source *s, const struct damage *d,
+                                  const struct salvage *x)
 {
     static const char *const means[SALVAGE_N] = {
         [SALVAGE_COPIED] = "elements from copies", [SALVAGE_ROUNDED] = "weights from their masters, rounded",
@@ -43,6 +57,7 @@ static void print_salvaged_states(const struct ckptedit *j, const struct source 
         [SALVAGE_ABSENT] = "elements that nothing has set to 0",
     };
 
+    warn_of_unused_from(j, s, d, x);
     if (x->n == 0) {
         cli_info(&j->cli, "%s: no tensor is damaged", s->path);
         return;
@@ -96,15 +111,21 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
 
 /* ---- the result ---- */
 
-/* Write the filled states of a universal form as files. */
-static int write_universal(struct source *s, struct edit *x, const struct salvage *found, struct err *e)
+/* Write the filled states of a universal form as files, and files again of which only the container is damaged. */
+static int write_universal(const struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
+                           struct err *e)
 {
     bool *hit = arena_alloc(edit_arena(x), (size_t)s->n_params * STATE_N + 1);
     struct edit_states *to = edit_states_new(x, "salvage", e);
+    int n = 0;
 
     for (int i = 0; i < found->n; i++)
         hit[found->state[i].param * STATE_N + (int)found->state[i].state] = true;
-    return to ? edit_universal_fill(x, to, hit, e) : -1;
+    if (!to || edit_universal_fill(x, to, hit, e) < 0 || edit_universal_mend_containers(x, &n, e) < 0)
+        return -1;
+    if (n)
+        cli_info(&j->cli, "%s: %d file%s with a damaged container written again", s->path, n, n == 1 ? "" : "s");
+    return 0;
 }
 
 static int write_salvage_result(struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
@@ -122,7 +143,7 @@ static int write_salvage_result(struct ckptedit *j, struct source *s, struct edi
     } else if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST) {
         rc = edit_dcp_rewrite(x, e);
     } else if (s->kind == LAYOUT_UNIVERSAL_PT) {
-        rc = write_universal(s, x, found, e);
+        rc = write_universal(j, s, x, found, e);
     } else {
         err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, layout_name(s->kind));
     }
@@ -157,7 +178,7 @@ static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     if (rc == 0)
         rc = fill_salvage_spool(j, s, &d, o, &found, e);
     if (rc == 0) {
-        print_salvaged_states(j, s, &found);
+        print_salvaged_states(j, s, &d, &found);
         salvage_log(&d, &found, o->from, &j->log);
         rc = write_salvage_result(j, s, x, &found, e);
     }

@@ -118,6 +118,43 @@ int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hi
     return 0;
 }
 
+/* ---- damaged containers ---- */
+
+/* Returns 1 if the file's records and tree are sound and its container is not; -1 if it cannot be read. */
+static int is_only_container_bad(struct edit *x, struct edit_file *f, struct err *e)
+{
+    struct report *r = report_new();
+    struct err damaged = {0};
+    int rc = 0;
+
+    /* A file that does not open has no sound tree to write. */
+    if (edit_open_pt(x, f, &damaged) == 0)
+        rc = zip_check_container(pt_zip(f->pt), x->s->files, f->file, r, e) < 0 ? -1 : report_count(r, SEV_ERROR) > 0;
+    if (rc > 0 && pt_check_records(f->pt, x->s->files, &damaged) < 0)
+        rc = 0;
+    report_free(r);
+    return rc;
+}
+
+int edit_universal_mend_containers(struct edit *x, int *n, struct err *e)
+{
+    *n = 0;
+    for (int i = 0; i < x->n_files; i++) {
+        struct edit_file *f = &x->file[i];
+        int bad;
+
+        if (f->drop || f->file < 0 || edit_changes(f) || !str_ends(f->name, ".pt"))
+            continue;
+        bad = is_only_container_bad(x, f, e);
+        if (bad < 0)
+            return -1;
+        if (bad)
+            f->root = pk_copy(x->arena, pt_root(f->pt));
+        *n += bad;
+    }
+    return 0;
+}
+
 /* ---- folders ---- */
 
 /* Returns the parameter of "zero/NAME/rest" and sets *rest. Returns NULL if there is none. */

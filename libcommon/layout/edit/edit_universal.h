@@ -56,5 +56,10 @@ MUST_CHECK int edit_universal_zero(struct edit *x, const struct source *to, cons
  * there is added. The list becomes the edit's in any case. ERR_DATA: a parameter has no readable state file.
  */
 MUST_CHECK int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hit, struct err *e);
+/*
+ * Write .pt files again whose container is damaged and whose records are sound, so far as the edit does not make them
+ * anyway. *n is their number. Returns -1 if a file cannot be read.
+ */
+MUST_CHECK int edit_universal_mend_containers(struct edit *x, int *n, struct err *e);
 
 #endif
