@@ -236,6 +236,8 @@ int cmd_forget(struct backup *b)
     survey_warn_newer(&s, b);
     for (int i = 0; i < s.n_actions; i++)
         n_wait += s.action[i].verb == DUE_WAIT;
+    if (b->cli.verify && !b->apply)
+        cli_warn(&b->cli, "--verify acts with --apply: no backup is read now, so a damaged one is not found");
     rc = forget_all(b, &s, &n_done);
     cli_info(&b->cli, "%d %s, %d wait for a copy%s", n_done, b->apply ? "removed" : "may go", n_wait,
              b->apply || n_done == 0 ? "" : "; --apply removes them");

@@ -3,10 +3,13 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "tools/ckpt-backup/backup.h"
 
@@ -79,14 +82,60 @@ static struct receipt *find_receipt(const struct place *p, const struct place_re
     return NULL;
 }
 
+/* Returns true if the folder `dir` is a backup of a place: its receipt lies next to it. */
+static bool is_backup(const char *dir)
+{
+    char *place = path_parent(dir), *name = path_base(dir);
+    char *receipt = str_fmt("%s/" RECEIPT_FOLDER "/%s.json", place, name);
+    struct stat st;
+    const bool yes = strcmp(name, RECEIPT_FOLDER) == 0 || lstat(receipt, &st) == 0;
+
+    free(receipt);
+    free(name);
+    free(place);
+    return yes;
+}
+
+/* Return the real path of the nearest folder of `out` that exists, or NULL. The caller frees it. */
+static char *nearest_folder(const char *out)
+{
+    char *dir = path_parent(out), *real;
+
+    while (!(real = realpath(dir, NULL)) && errno == ENOENT && strcmp(dir, "/") != 0 && strcmp(dir, ".") != 0) {
+        char *up = path_parent(dir);
+
+        free(dir);
+        dir = up;
+    }
+    free(dir);
+    return real;
+}
+
+/* Refuse an OUT that exists, or that would be a file too many of a backup. */
 static int check_out(const char *out, struct err *e)
 {
     struct stat st;
+    char *dir;
+    int rc = 0;
 
-    if (lstat(out, &st) < 0 && errno == ENOENT)
-        return 0;
-    err_usage(e, "%s: is there already; give another name", out);
-    return -1;
+    if (lstat(out, &st) == 0 || errno != ENOENT) {
+        err_usage(e, "%s: is there already; give another name", out);
+        return -1;
+    }
+    dir = nearest_folder(out);
+    while (dir && strcmp(dir, "/") != 0 && rc == 0) {
+        char *up = path_parent(dir);
+
+        if (is_backup(dir)) {
+            err_usage(e, "%s: is inside the backup %s, which would no longer be what was copied; give another name",
+                      out, dir);
+            rc = -1;
+        }
+        free(dir);
+        dir = up;
+    }
+    free(dir);
+    return rc;
 }
 
 static void print_restored_backup(struct backup *b, const struct place *p, const struct receipt *rec, double wall_s)
