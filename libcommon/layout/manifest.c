@@ -467,11 +467,12 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 
 /*
  * Returns true if the manifest must list the state. Weights of 16 bits may be rounded masters that the source does not
- * list, and earlier releases list no integers in the layout dcp.
+ * list, earlier releases list no integers in the layout dcp, and the HDF5 forms list no tensor without elements.
  */
 static bool is_listed_state(const struct source *s, const struct param *p, int st)
 {
-    return p->state[st] && st != STATE_BF16 && (s->kind != LAYOUT_DCP || dtype_is_weight(p->state[st]->dtype));
+    return p->state[st] && p->state[st]->len && st != STATE_BF16 &&
+           (s->kind != LAYOUT_DCP || dtype_is_weight(p->state[st]->dtype));
 }
 
 static void load_tensor_digests(struct source *s, const json_t *o, bool weights_only, const char *file,

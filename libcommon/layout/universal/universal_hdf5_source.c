@@ -34,6 +34,7 @@
 
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/manifest.h"
 #include "libcommon/layout/run_state.h"
 
@@ -223,7 +224,8 @@ static void add_hdf5_source_file(struct hdf5_reader *rd, const struct archive_me
         s->run.optimizer_pt = f->pt = open_pt(rd, m->file);
     } else if (universal_hdf5_holds(m->name) && (rd->split || strcmp(m->name, INDEX_NAME) == 0)) {
         f->cls = FILE_OPTIMIZER;
-    } else if (strcmp(m->name, MANIFEST_NAME) != 0) {
+    } else if (strcmp(m->name, MANIFEST_NAME) != 0 && ds_name_parse(m->name).kind != DS_ZERO3 &&
+               strcmp(m->name, DS_REPAIR_LOG_NAME) != 0) {
         report_add(rd->r, SEV_WARNING, "extra_file", files_name(s->files, m->file), ERR_NO_BYTE, NULL,
                    "does not belong to a universal checkpoint");
     }

@@ -241,7 +241,7 @@ static void read_state_tensor(struct opened *u, int i, enum state st, const stru
         group = universal_zero_match_tensor(&u->zero, p->name, &t, path_of(u->s, i), u->r);
     if (group < -1)
         return;
-    if (!t.contiguous || ((t.dtype != DTYPE_F32 || t.n_elems == 0) && (!foreign || group >= 0))) {
+    if (!t.contiguous || (t.dtype != DTYPE_F32 && (!foreign || group >= 0))) {
         report_add(u->r, SEV_ERROR, "key", path_of(u->s, i), ERR_NO_BYTE, p->name,
                    "'param' is %s, %d-dimensional%s; contiguous f32 is expected", dtype_name(t.dtype),
                    t.ndim, t.contiguous ? "" : ", strided");
