@@ -657,6 +657,16 @@ static bool only_tensors_bad(struct ds *d, int mp, const char *name)
     return true;
 }
 
+static bool is_of_same_folder(const struct pt *a, const struct pt *b)
+{
+    char *x = path_parent(pt_path(a)), *y = path_parent(pt_path(b));
+    const bool same = strcmp(x, y) == 0;
+
+    free(x);
+    free(y);
+    return same;
+}
+
 /* *tag: the file that a lost one was made from, if it is of another tag. */
 static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
 {
@@ -673,6 +683,9 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
         return 0;
     else if (d->ref[mp / d->topo.tp])
         like = neighbour(d, mp, &other_tag);
+    /* All stand-ins are of one tag: where it lacks this rank's file, that of another rank is used. */
+    if (other_tag && *tag && !(like && is_of_same_folder(like, *tag)))
+        like = *tag;
     if (!like) {
         report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
                    "missing %s (expected PP=%d, TP=%d, DP=%d), and what its stage holds is said by no other file", name,
