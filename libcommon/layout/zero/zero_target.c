@@ -246,6 +246,11 @@ static int check_weights_castable(const struct zero_target *t, struct report *no
                      dtype_name(m->dtype), dtype_name(t->weights));
             return -1;
         }
+        if (m && !trained && t->src->kind == LAYOUT_ZERO && !p->state[STATE_BF16] && m->dtype == DTYPE_F32 &&
+            dtype_size(t->weights) == 2)
+            report_add(notes, SEV_WARNING, "rounded", t->src->path, ERR_NO_BYTE, p->name,
+                       "is fp32 and no buffer that the model names: it becomes %s as the other weights",
+                       dtype_name(t->weights));
         if (!m && !trained)
             report_add(notes, SEV_WARNING, "missing_key", t->src->path, ERR_NO_BYTE, p->name,
                        "a frozen parameter whose values are not there: the new checkpoint lacks them, too");
