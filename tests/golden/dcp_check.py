@@ -150,7 +150,7 @@ def cat(tool, folder, expected):
     names = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int64": "i64", "uint8": "u8", "bool": "bool"}
     bad = [k for k, v in want["tensors"].items() if sha(run(k, "--raw")) != v["sha256"]]
     stacks = {v["name"]: v for v in told.get("stacks", [])}
-    beside = {**{v["name"]: v for v in told["values"]}, **stacks}
+    beside = {**{v["name"]: v for v in told.get("values", [])}, **stacks}
     bad += [k for k, v in want["tensors"].items()
             if k in beside and (beside[k]["shape"], beside[k]["dtype"]) != (v["shape"], names[v["dtype"]])]
     # A stack's rows, each by the name that has its number, are the stack.
