@@ -382,10 +382,12 @@ static char *make_set(const char *dir, enum making making, bool sealed, const ch
     struct err e = {0};
     struct source *s = source_open(dir, &(struct source_opts){ .threads = 1 }, r, &e);
 
-    if (making == AS_IT_IS)
+    if (making == AS_IT_IS) {
+        free(out);
         out = xstrdup(dir);
-    else if (!s || write_out(s, making_sink(making, s, &ko, &t, r, &e), out, &e) < 0)
+    } else if (!s || write_out(s, making_sink(making, s, &ko, &t, r, &e), out, &e) < 0) {
         fail_msg("%s: %s", name, e.msg);
+    }
     target_free(&t);
     source_close(s);
     report_free(r);
