@@ -123,19 +123,6 @@ const char *run_shared_name(int k, char buf[64])
     return buf;
 }
 
-static bool same_value(const struct pk *a, const struct pk *b)
-{
-    struct strbuf x = {0}, y = {0};
-    bool same;
-
-    pk_text(a, &x);
-    pk_text(b, &y);
-    same = x.len == y.len && memcmp(x.buf, y.buf, x.len) == 0;
-    strbuf_free(&x);
-    strbuf_free(&y);
-    return same;
-}
-
 static enum severity mismatch_severity(const struct source *s)
 {
     return s->accept_mismatch ? SEV_WARNING : SEV_ERROR;
@@ -156,7 +143,7 @@ static void check_shared(const struct source *s, struct report *r)
         for (int k = 0; k < RUN_SHARED; k++) {
             const struct pk *mine = run_shared_get(pt_root(f->pt), k), *its = run_shared_get(pt_root(first->pt), k);
 
-            if (f == first || (!mine && !its) || (mine && its && same_value(mine, its)))
+            if (f == first || (!mine && !its) || (mine && its && pk_same_text(mine, its)))
                 continue;
             report_add(r, mismatch_severity(s), "mixed_saves", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
                        "%s differs from that of %s: the files are not of one save", run_shared_name(k, buf),

@@ -156,6 +156,8 @@ const char *pk_enum(const struct pk *v, int64_t *value);
  * "<os.system>" for an opaque value).
  */
 void pk_text(const struct pk *v, struct strbuf *out);
+/* Returns true if pk_text() writes the same text for both values. */
+bool pk_same_text(const struct pk *a, const struct pk *b);
 /*
  * Append the path from root to `node`, such as "optimizer.state.0.exp_avg", for messages. Returns false if `node`
  * is not below root.

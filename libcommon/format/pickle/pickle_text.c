@@ -202,3 +202,16 @@ void pk_text(const struct pk *v, struct strbuf *out)
     case PK_PERSID: strbuf_addf(out, "\"<storage>\""); break;
     }
 }
+
+bool pk_same_text(const struct pk *a, const struct pk *b)
+{
+    struct strbuf x = {0}, y = {0};
+    bool same;
+
+    pk_text(a, &x);
+    pk_text(b, &y);
+    same = x.len == y.len && memcmp(x.buf, y.buf, x.len) == 0;
+    strbuf_free(&x);
+    strbuf_free(&y);
+    return same;
+}

@@ -124,19 +124,6 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
 
 /* ---- every rank of ZeRO-3 ---- */
 
-static bool same_tree(const struct pk *a, const struct pk *b)
-{
-    struct strbuf x = {0}, y = {0};
-    bool same;
-
-    pk_text(a, &x);
-    pk_text(b, &y);
-    same = x.len == y.len && memcmp(x.buf, y.buf, x.len) == 0;
-    strbuf_free(&x);
-    strbuf_free(&y);
-    return same;
-}
-
 /* Keys that the engine saves on every rank, with the same values. */
 static const char *const engine_keys[] = {
     "param_shapes", "frozen_param_shapes", "buffer_names", "global_steps", "global_samples",
@@ -169,7 +156,7 @@ static void compare_model_file(const struct zero *z, const struct pt_files_job *
     struct pk **pair = pk_pairs(pt_root(j->pt), &n);
 
     for (const char *const *key = engine_keys; *key; key++)
-        if (!same_tree(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
+        if (!pk_same_text(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
             report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "%s differs from that of rank 0: the files are not of one save", *key);
     /* client_state may differ between ranks: a rank's loss, a generator's state. */
@@ -177,7 +164,7 @@ static void compare_model_file(const struct zero *z, const struct pt_files_job *
         const char *key = pk_as_str(pair[2 * i]);
 
         if (key && !is_key_in_list(key, engine_keys) && !is_key_in_list(key, own_keys) &&
-            is_scalar_value(pair[2 * i + 1]) && !same_tree(pk_get(z->root, key), pair[2 * i + 1]))
+            is_scalar_value(pair[2 * i + 1]) && !pk_same_text(pk_get(z->root, key), pair[2 * i + 1]))
             report_add(j->r, SEV_NOTE, "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "%s, which the caller saved, differs from that of rank 0", key);
     }
