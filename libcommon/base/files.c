@@ -1025,12 +1025,24 @@ char *path_base(const char *path)
     return str_fmt("%.*s", (int)(n - i), path + i);
 }
 
+/* Returns true if two paths are spelled alike, but for slashes at the end. */
+static bool is_same_spelling(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+
+    while (n > 1 && a[n - 1] == '/')
+        n--;
+    while (m > 1 && b[m - 1] == '/')
+        m--;
+    return n == m && memcmp(a, b, n) == 0;
+}
+
 bool path_same(const char *a, const char *b)
 {
     struct stat x, y;
 
     if (stat(a, &x) < 0 || stat(b, &y) < 0)
-        return strcmp(a, b) == 0;
+        return is_same_spelling(a, b);
     return (S_ISREG(x.st_mode) || S_ISDIR(x.st_mode)) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 

@@ -384,18 +384,6 @@ static void allow_missing_moments(struct trainer *t)
         show_line(t, "note: the checkpoint has no optimizer state: Adam begins anew");
 }
 
-/* Returns true if two paths are spelled alike, but for slashes at the end. */
-static bool is_same_spelling(const char *a, const char *b)
-{
-    size_t n = strlen(a), m = strlen(b);
-
-    while (n > 1 && a[n - 1] == '/')
-        n--;
-    while (m > 1 && b[m - 1] == '/')
-        m--;
-    return n == m && memcmp(a, b, n) == 0;
-}
-
 /*
  * Refuse a folder of --load that does not exist, unless it is that of --save: a job that is submitted again names both,
  * and its first start finds neither.
@@ -404,7 +392,7 @@ static int check_load_exists(const struct trainer *t, struct err *e)
 {
     const char *load = t->o.load;
 
-    if (access(load, F_OK) == 0 || errno != ENOENT || (t->o.save && is_same_spelling(load, t->o.save)))
+    if (access(load, F_OK) == 0 || errno != ENOENT || (t->o.save && path_same(load, t->o.save)))
         return 0;
     err_usage(e, "--load %s: no such folder; a run from scratch has no --load, or the folder of --save", load);
     return -1;
