@@ -167,6 +167,13 @@ struct source_opts {
     bool accept_mismatch;       /* files of different saves or ranks cause a warning instead of an ERROR */
     bool skip_unreadable;       /* leave out what cannot be read, with a warning; otherwise it is an ERROR "unread" */
     const char *model;          /* LAYOUT_DCP: prefix of the model's tensors, if there are several; NULL to find it */
+    /*
+     * LAYOUT_DEEPSPEED without any mp_rank file, with no_optimizer: run_args() makes Megatron's arguments from the file
+     * or folder `config`, in the arena. Without run_args such a folder is refused; without config, the error names the
+     * option --config.
+     */
+    const char *config;
+    struct pk *(*run_args)(const char *config, struct arena *a, struct err *e);
     int threads;                /* for opening files; 0 = 16 */
 };
 

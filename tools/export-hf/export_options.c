@@ -71,13 +71,15 @@ static int parse_shard_size(void *into, const char *arg, struct err *e)
     return 0;
 }
 
-/* Read a model's own config.json, for a model that is in no table. */
+/* Read a model's own config.json, or that in a folder, for a model that is in no table. */
 static int read_config_file(struct export_job *j, const char *path, struct err *e)
 {
     json_error_t why;
+    char *file = hf_config_file(path);
 
     json_decref(j->config_file);
-    j->config_file = json_load_file(path, 0, &why);
+    j->config_file = json_load_file(file, 0, &why);
+    free(file);
     j->config_path = path;
     if (json_is_object(j->config_file))
         return 0;
@@ -135,7 +137,9 @@ static const struct option_row export_rows[] = {
       .marks = SHAPES },
     { "tokenizer", 0, "DIR", "copy the tokenizer's files from there, and take its special ids", FIELD(tokenizer),
       .marks = EXPORTS | SHAPES },
-    { "config", 0, "KEY=JSON", "set a key of config.json; or FILE: copy the config.json of a model of another family",
+    { "config", 0, "KEY=JSON",
+      "set a key of config.json; or FILE (or its folder): copy the config.json of a model of another family; if IN has "
+      "no mp_rank file, it stands for all of them",
       .take = parse_config_option, .marks = EXPORTS | SHAPES },
     { "rules", 0, "FAMILY",
       "the names of a family's parameters: llama, gpt_neox, gpt2, bloom, or a FILE with a dot or "

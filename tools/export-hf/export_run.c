@@ -226,7 +226,7 @@ static struct source *open_export_input(struct export_job *j, const char *in, st
     struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
                               .accept_mismatch = j->cli.accept_mismatch,
                               .skip_unreadable = j->cli.skip_unreadable,
-                              .model = j->cli.model };
+                              .model = j->cli.model, .config = j->config_path, .run_args = hf_run_args };
     struct source *s = source_open(in, &so, *r, e);
 
     if (!s || !so.no_optimizer || s->n_params == 0 ||

@@ -15,6 +15,8 @@ static const struct option_row rows[] = {
       "OUT/repair.jsonl tells what changed", FIELD(repair) },
     { "weights-only", .help = "no optimizer shards are compared or written, and those of IN not opened",
       FIELD(weights_only) },
+    { "config", 0, "FILE", "the model's config.json, or its folder. With --weights-only, if IN has no mp_rank file: it "
+      "stands for all of them", FIELD(config) },
     {0},
 };
 
@@ -54,6 +56,8 @@ static int check_merge_options(struct merge_job *j)
     if (j->repair && j->weights_only)
         return refuse_merge_usage(
             j, "--repair settles weights and optimizer together: --weights-only does not go with it");
+    if (j->config && !j->weights_only)
+        return refuse_merge_usage(j, "--config goes with --weights-only");
     if (j->repair && j->cli.replicas == REPLICAS_FAIL)
         return refuse_merge_usage(j, "--repair: say how with --replicas average, first or majority");
     return 0;
@@ -72,5 +76,7 @@ int merge_job_parse(struct merge_job *j, int argc, char **argv)
     /* Everything besides IN that the output depends on. A run can be resumed only with the same values. */
     strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair, j->weights_only,
                 j->cli.replicas);
+    if (j->config)
+        strbuf_addf(&j->shape, "config %s\n", j->config);
     return check_merge_options(j);
 }

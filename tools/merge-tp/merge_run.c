@@ -9,6 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/layout/hf/hf_config.h"
 #include "tools/common/convert_cli.h"
 #include "tools/merge-tp/merge_tp.h"
 
@@ -137,7 +138,7 @@ int merge_job_run(struct merge_job *j)
 {
     struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
                               .skip_unreadable = j->cli.skip_unreadable,
-                              .model = j->cli.model,
+                              .model = j->cli.model, .config = j->config, .run_args = hf_run_args,
                               .no_optimizer = j->weights_only };
     struct report *r = report_new();
     struct err e = {0};

@@ -15,6 +15,7 @@ struct merge_job {
     const char *in, *out;
     int target_tp;                      /* 0 if not given */
     bool check, repair, weights_only;
+    const char *config;                 /* NULL: not given */
     struct strbuf shape;                /* the options that affect the output, as text */
     struct replicas replicas;
     struct repair repaired;             /* n is 0 if no repair was needed */

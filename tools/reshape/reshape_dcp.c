@@ -58,7 +58,7 @@ static int check_dcp_options(const struct reshape_job *j, const struct source *s
                   "another option given is for checkpoints of DeepSpeed", s->path);
     else if (j->cli.set_latest && makes_torchdist(j, s) && !has_number(j->out))
         err_usage(e, "%s: --set-latest: Megatron finds folders that are called iter_0000005 or release", j->out);
-    else if ((j->rules || j->config) && !reshape_makes_names(j, s))
+    else if ((j->rules || (j->config && !j->weights_only)) && !reshape_makes_names(j, s))
         err_usage(e, "%s: --rules and --config are for a folder of Transformers under its own names", s->path);
     else if (j->distributed && (!makes_torchdist(j, s) || is_same(j, s)))
         err_usage(e, "%s: --distributed-optimizer is for torchdist made of another layout; of its own all entries stay "

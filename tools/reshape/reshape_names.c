@@ -24,8 +24,10 @@ bool reshape_makes_names(const struct reshape_job *j, const struct source *s)
 static json_t *read_reshape_config(const struct reshape_job *j, const struct source *s, struct err *e)
 {
     json_error_t why;
-    json_t *o = j->config ? json_load_file(j->config, 0, &why) : hf_config_json(s, e);
+    char *file = j->config ? hf_config_file(j->config) : NULL;
+    json_t *o = file ? json_load_file(file, 0, &why) : hf_config_json(s, e);
 
+    free(file);
     if (e->kind != ERR_NONE || json_is_object(o))
         return o;
     if (j->config)

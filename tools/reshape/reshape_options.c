@@ -71,7 +71,8 @@ static const struct option_row form_rows[] = {
     { "rules", 0, "FAMILY", "torchdist of a folder of Transformers: names of a family's parameters: llama, "
       "gpt_neox, gpt2, or a FILE with a dot or a slash in its name (default: by model_type of config.json)",
       FIELD(rules) },
-    { "config", 0, "FILE", "the model's config.json (default: that of IN)", FIELD(config) },
+    { "config", 0, "FILE", "the model's config.json, or its folder (torchdist; default: that of IN). With "
+      "--weights-only, if IN has no mp_rank file: it stands for all of them", FIELD(config) },
     {0},
 };
 
@@ -126,8 +127,9 @@ static int check_reshape_options(struct reshape_job *j)
                                     "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
     if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to != RESHAPE_TO_HF)
         return refuse_reshape_usage(j, "--dtype goes with --to zero1, zero2 or zero3");
-    if ((j->rules || j->config) && j->to != RESHAPE_TO_TORCHDIST && j->to != RESHAPE_TO_HF)
-        return refuse_reshape_usage(j, "--rules and --config go with --to torchdist and --to hf");
+    if ((j->rules || (j->config && !j->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to != RESHAPE_TO_HF)
+        return refuse_reshape_usage(
+            j, "--rules and --config go with --to torchdist and --to hf, --config with --weights-only, too");
     if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
         return refuse_reshape_usage(j, "--distributed-optimizer goes with --to torchdist");
     if (j->ranks && j->mesh.rows)

@@ -2,6 +2,7 @@
  * reshape_run.c - compute the target, then preview or write it
  */
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/hf/hf_config.h"
 #include "tools/common/convert_cli.h"
 #include "tools/reshape/reshape.h"
 
@@ -49,7 +50,7 @@ int reshape_job_run(struct reshape_job *j)
 {
     struct source_opts so = { .no_optimizer = j->weights_only, .hf = j->to, .accept_mismatch = j->cli.accept_mismatch,
                               .skip_unreadable = j->cli.skip_unreadable,
-                              .model = j->cli.model };
+                              .model = j->cli.model, .config = j->config, .run_args = hf_run_args };
     struct source_opts summary = { .no_tensors = j->to == 0 || j->to >= RESHAPE_TO_DCP };    /* ZeRO also needs the
                                                                                                 tensors of the model */
     struct report *r = report_new();

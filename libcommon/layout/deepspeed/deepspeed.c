@@ -76,12 +76,17 @@ static const struct source_file *open_first(struct ds *d, struct err *e)
     return NULL;
 }
 
-/* Return the mp_rank file of another tag of the run, which has the same degrees, if none of this tag opens. */
+/*
+ * Return the mp_rank file of another tag of the run, which has the same degrees, if none of this tag opens; else one
+ * that is made from a config.json.
+ */
 static const struct source_file *lost_first(struct ds *d, struct err *e)
 {
     struct source_file *f = arena_alloc(d->s->arena, sizeof *f);
 
     *f = (struct source_file){ .pt = ds_lost_first(d, e) };
+    if (!f->pt)
+        f->pt = ds_lost_config(d, e);
     if (!f->pt)
         return NULL;
     err_clear(e);

@@ -131,6 +131,7 @@ struct ds {
     struct ds_index index;      /* every parameter in ref of every stage */
     struct ds_shard *shard;     /* [mp * DP + dp] */
     struct ds_layer *layer;     /* [i * TP + tp] */
+    struct pt *made;            /* an mp_rank file of source_opts.config, if there is no other; else NULL */
     int lead;                   /* index in zero_file of the shard with the run's optimizer settings; -1 if none */
     struct pt_holes holes;
 };
@@ -200,6 +201,12 @@ static inline bool ds_stands_in(const struct ds *d)
 static inline enum severity ds_lost(const struct ds *d) { return d->o->holes ? SEV_WARNING : SEV_ERROR; }
 /* Return mp_rank_00 of another tag of the run, or NULL. Then, adds to *e why other tags were not used. */
 struct pt *ds_lost_first(struct ds *d, struct err *e);
+/*
+ * Return an mp_rank file of the arguments that source_opts.config gives and the shapes of the layer files, and set
+ * d->made to it. The stages are then unknown, so there is one. NULL: the caller gave no such file (the next step is
+ * added to *e), or it does not fit the layer files.
+ */
+struct pt *ds_lost_config(struct ds *d, struct err *e);
 /* Find the shapes of stages that no mp_rank file describes. */
 void ds_find_stages(struct ds *d);
 /* Make replacements of lost mp_rank files. Needs d->ref. */

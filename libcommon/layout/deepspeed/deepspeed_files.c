@@ -349,7 +349,8 @@ static void place_file_in_grid(struct ds *d, int i)
         return;
     }
     if (n->mp >= t.tp * t.pp || n->dp >= t.dp) {
-        extra(d, i);
+        if (!d->made)           /* its single stage stands for all */
+            extra(d, i);
         return;
     }
     f->pp = n->mp / t.tp;

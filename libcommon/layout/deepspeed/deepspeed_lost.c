@@ -4,7 +4,8 @@
  * Only for a caller that asks for it (source_opts.holes) or that needs no optimizer states:
  *   mp_rank files   Each gets a copy of another rank's tree: of its own stage where one can be read, else of any
  *                   stage, else of another tag in the same folder of which arguments and param_shapes agree with the
- *                   layer files and shards that are there. Its random states are those of a new run.
+ *                   layer files and shards that are there. Its random states are those of a new run. If there is none
+ *                   and only weights are needed: a tree of one stage, with arguments of a config.json.
  *   param_shapes    Of a stage whose mp_rank files are all lost: from the same file of another tag, else from the
  *                   shards' param_slice_mappings (names, lengths, order) and the layer files (shapes).
  *   shards, layers  A record whose container is damaged is looked for where the files of the other tensor ranks have
@@ -15,6 +16,7 @@
 
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/model/rng_states.h"
 
 struct extent ds_hole(struct ds *d, const char *name, uint64_t len)
@@ -506,6 +508,250 @@ struct pt *ds_lost_first(struct ds *d, struct err *e)
     return sibling_mp(d, 0, e);
 }
 
+/* ---- a tag without any mp_rank file, and a config.json ---- */
+
+/* What the layer files hold. */
+struct layer_facts {
+    int n_blocks;
+    int embedding;                      /* the number of its layer file; -1 without one */
+    int64_t rows, hidden;               /* of the embedding's slice */
+    enum dtype dtype;
+    bool norm;                          /* vectors in a file that is neither the embedding's nor a block's */
+    bool head;                          /* a matrix like the embedding's in such a file */
+    /* of the layer that is being read */
+    int layer;
+    bool is_block, has_norm, has_head;
+};
+
+static bool is_buffer_key(const char *key)
+{
+    return str_ends(key, "inv_freq") || str_ends(key, "_extra_state");
+}
+
+/* Call `each` for the parameters of every layer file, in their order; of a layer's files for one that can be read. */
+static void each_layer_tensor(const struct ds *d, void *ctx,
+                              void (*each)(void *ctx, int layer, const char *key, const struct pt_tensor *t))
+{
+    int done = -1;
+
+    for (int i = 0; i < d->n_files; i++) {
+        struct apart x;
+        struct pt_tensor t;
+        uint32_t n = 0;
+        struct pk **pair;
+
+        if (d->name[i].kind != DS_LAYER || d->name[i].layer == done)
+            continue;
+        x = open_pt_apart(d, i);
+        pair = x.pt ? pk_pairs(pt_root(x.pt), &n) : NULL;
+        for (uint32_t k = 0; pair && k < n; k++)
+            if (pk_as_str(pair[2 * k]) && !is_buffer_key(pk_as_str(pair[2 * k])) &&
+                pt_tensor(x.pt, pair[2 * k + 1], &t))
+                each(ctx, d->name[i].layer, pk_as_str(pair[2 * k]), &t);
+        done = pair ? d->name[i].layer : done;
+        close_apart(&x);
+    }
+}
+
+static void end_layer_facts(struct layer_facts *f)
+{
+    f->n_blocks += f->is_block;
+    f->norm |= !f->is_block && f->has_norm;
+    f->head |= !f->is_block && f->has_head;
+    f->is_block = f->has_norm = f->has_head = false;
+}
+
+static void add_layer_fact(void *ctx, int layer, const char *key, const struct pt_tensor *t)
+{
+    struct layer_facts *f = ctx;
+
+    if (layer != f->layer)
+        end_layer_facts(f);
+    f->layer = layer;
+    if (strcmp(key, "word_embeddings.weight") == 0 && t->ndim == 2) {
+        f->embedding = layer;
+        f->rows = t->shape[0];
+        f->hidden = t->shape[1];
+        f->dtype = t->dtype;
+    } else if (layer != f->embedding) {
+        f->is_block |= strstr(key, "attention.") || strstr(key, "mlp.");
+        f->has_norm |= t->ndim == 1;
+        f->has_head |= t->ndim == 2 && t->shape[0] == f->rows && t->shape[1] == f->hidden;
+    }
+}
+
+/* Matrices decay, vectors do not. */
+struct listed_stage {
+    struct arena *a;
+    const char *embedding;              /* the prefix of its names */
+    int embedding_layer;
+    struct ds_group group[2];
+    int cap[2];
+};
+
+static void list_layer_tensor(void *ctx, int layer, const char *key, const struct pt_tensor *t)
+{
+    struct listed_stage *l = ctx;
+    const int g = t->ndim < 2;
+    struct ds_slice *s;
+
+    ARRAY_ROOM(l->group[g].slice, l->cap[g], l->group[g].n + 1);
+    s = &l->group[g].slice[l->group[g].n++];
+    *s = (struct ds_slice){ .ndim = t->ndim };
+    s->name = layer == l->embedding_layer ? arena_fmt(l->a, "%s%s", l->embedding, key)
+                                          : arena_fmt(l->a, "%d.%s", layer, key);
+    memcpy(s->shape, t->shape, sizeof s->shape);
+}
+
+/* The param_shapes of the only stage. The embedding is tied unless another layer has a matrix of its size. */
+static struct pk *listed_shapes(const struct ds *d, const struct layer_facts *f, struct arena *a)
+{
+    struct listed_stage l = { .a = a, .embedding_layer = f->embedding,
+                              .embedding = f->head ? arena_fmt(a, "%d.", f->embedding) : "tied_modules.embed." };
+    const struct ds_stage st = { .n_groups = 2, .group = l.group };
+    struct pk *tree;
+
+    each_layer_tensor(d, &l, list_layer_tensor);
+    tree = ds_stage_tree(a, &st);
+    free(l.group[0].slice);
+    free(l.group[1].slice);
+    return tree;
+}
+
+/* Why the layer files are not all those of the configuration's model, or NULL. The caller frees the text. */
+static char *facts_unlike(const struct layer_facts *f, const struct mp_candidate *c)
+{
+    if (f->embedding < 0)
+        return xstrdup("no layer file has word_embeddings.weight");
+    if (c->config.n_layers != f->n_blocks)
+        return str_fmt("its number of layers is %lld, the layer files have %d", (long long)c->config.n_layers,
+                       f->n_blocks);
+    if (!f->norm)
+        return xstrdup("the layer file of the final LayerNorm is missing");
+    if (pk_get(c->args, "untie_embeddings_and_output_weights") &&
+        set_in_args(c, "untie_embeddings_and_output_weights") != f->head)
+        return str_fmt("its tie_word_embeddings is %s, the layer files have %s head", f->head ? "true" : "false",
+                       f->head ? "a" : "no");
+    if (c->config.n_heads > 0 && c->config.hidden % c->config.n_heads)
+        return str_fmt("its %lld heads do not divide its hidden size", (long long)c->config.n_heads);
+    return c->config.n_heads % c->tp ? str_fmt("its %lld heads cannot be split over TP %lld",
+                                               (long long)c->config.n_heads, (long long)c->tp) : NULL;
+}
+
+/* The arguments that files have and a configuration does not: ranks, the rows with padding, the type of weights. */
+static void complete_args(struct arena *a, struct pk *args, const struct layer_facts *f, int tp, int64_t step)
+{
+    int64_t rows = 0;
+
+    pk_set_int(a, args, "tensor_model_parallel_size", tp);
+    pk_set_int(a, args, "world_size", tp);
+    pk_set_int(a, args, "iteration", step);
+    pk_set_str(a, args, "fp16", pk_bool(a, f->dtype == DTYPE_F16));
+    pk_set_str(a, args, "bf16", pk_bool(a, f->dtype == DTYPE_BF16));
+    pk_set_str(a, args, "params_dtype", pk_global(a, "torch", f->dtype == DTYPE_F16    ? "float16"
+                                                              : f->dtype == DTYPE_BF16 ? "bfloat16" : "float32"));
+    pk_as_int(pk_get(args, "padded_vocab_size"), &rows);
+    if (rows < f->rows * tp)
+        pk_set_int(a, args, "padded_vocab_size", f->rows * tp);
+}
+
+/* The step in the folder's name, "global_step20"; 0 without one. */
+static int64_t named_step(const struct source *s)
+{
+    static const char start[] = "global_step";
+
+    return str_starts(s->tag, start) ? strtoll(s->tag + strlen(start), NULL, 10) : 0;
+}
+
+static int n_named_tp(const struct ds *d)
+{
+    int tp = 1;
+
+    for (int i = 0; i < d->n_files; i++)
+        if (d->name[i].kind == DS_LAYER && d->name[i].tp >= tp)
+            tp = d->name[i].tp + 1;
+    return tp;
+}
+
+static struct pk *configured_root(const struct ds *d, struct arena *a, struct pk *args, const struct layer_facts *f,
+                                  int tp)
+{
+    struct ds_synthesis y = { .args = args, .n_groups = 2 };
+    struct pk *root;
+
+    pk_as_int(pk_get(args, "padded_vocab_size"), &y.tokens);
+    complete_args(a, args, f, tp, named_step(d->s));
+    pk_as_int(pk_get(args, "padded_vocab_size"), &y.vocab);
+    y.tokens = y.tokens < y.vocab ? y.tokens : 0;       /* 0: not known */
+    root = ds_synthesize_root(a, &y, listed_shapes(d, f, a));
+    pk_set_int(a, root, "mp_world_size", tp);
+    pk_set_int(a, root, "iteration", named_step(d->s));
+    pk_set_int(a, root, "global_steps", named_step(d->s));
+    return root;
+}
+
+/* The file in memory, under the name of the configuration. */
+static struct pt *open_configured(struct ds *d, const struct pk *root, struct err *e)
+{
+    uint8_t *bytes = NULL, *kept;
+    uint64_t size;
+
+    if (pt_build("mp_rank_00_model_states", root, NULL, d->s->files, &bytes, &size, e) < 0)
+        return NULL;
+    kept = arena_alloc(d->s->arena, size);
+    memcpy(kept, bytes, size);
+    free(bytes);
+    return pt_open(d->s->files, files_add_mem(d->s->files, kept, size, d->o->config), e);
+}
+
+static struct pt *make_configured(struct ds *d, struct arena *a, struct err *e)
+{
+    struct layer_facts f = { .embedding = -1 };
+    struct mp_candidate c = { .d = d };
+    struct pk *args = d->o->run_args(d->o->config, a, e), *root;
+    struct pt *made = NULL;
+    char *why;
+
+    if (!args)
+        return NULL;
+    each_layer_tensor(d, &f, add_layer_fact);
+    end_layer_facts(&f);
+    root = configured_root(d, a, args, &f, n_named_tp(d));
+    c.args = args;
+    c.tp = n_named_tp(d);
+    model_config_from_args(&c.config, args);
+    why = facts_unlike(&f, &c);
+    if (!why)
+        why = layers_unlike(&c);
+    if (why)
+        err_data(e, d->o->config, ERR_NO_BYTE, "is not of the model in %s: %s", d->s->path, why);
+    else
+        made = open_configured(d, root, e);
+    free(why);
+    return made;
+}
+
+struct pt *ds_lost_config(struct ds *d, struct err *e)
+{
+    struct arena *a;
+
+    if (!d->o->run_args || !d->o->no_optimizer) {
+        err_add(e, "; export-hf --config FILE, the model's config.json, writes the weights without them");
+        return NULL;
+    }
+    if (!d->o->config) {
+        err_add(e, "; --config FILE, the model's config.json, stands for all of them");
+        return NULL;
+    }
+    err_clear(e);
+    a = arena_new(0);
+    d->made = make_configured(d, a, e);
+    arena_free(a);
+    if (d->made)
+        pt_hold(d->s, d->made);
+    return d->made;
+}
+
 /* ---- stages without any mp_rank file ---- */
 
 static bool stage_known(const struct ds *d, int pp)
@@ -520,15 +766,15 @@ static void find_stage(struct ds *d, int pp)
 {
     const int mp = topo_mp(d->topo, pp, 0);
     struct ds_rank_stage *to = &d->stage[mp];
-    const struct pk *shapes = gathered_shapes(d, pp);
-    const struct pt *other = shapes ? NULL : sibling_mp(d, mp, NULL);
+    const struct pk *shapes = d->made ? NULL : gathered_shapes(d, pp);
+    const struct pt *other = d->made ? d->made : shapes ? NULL : sibling_mp(d, mp, NULL);
     char buf[96];
 
     shapes = other ? pk_get(pt_root(other), "param_shapes") : shapes;
     if (!shapes)
         return;                 /* the missing files are reported, and the stage stays unknown */
     to->ok = ds_stage_read(&to->st, shapes, d->topo.dp, other ? pt_path(other) : d->s->path, d->r);
-    if (to->ok)
+    if (to->ok && !d->made)
         report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
                    "%s: shapes of stage %d are those of %s", ds_mp_name(mp, buf), pp,
                    other ? pt_path(other) : "param_slice_mappings and the layer files");
@@ -563,7 +809,7 @@ static const struct pt *neighbour(struct ds *d, int mp, bool *other_tag)
                 return pt;
         }
     *other_tag = true;
-    return sibling_mp(d, mp, NULL);
+    return d->made ? d->made : sibling_mp(d, mp, NULL);
 }
 
 /* The rank and its place in a node, as its neighbour counts them. */
@@ -693,7 +939,7 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
         return 0;
     }
     like_name = other_tag ? xstrdup(pt_path(like)) : path_base(pt_path(like));
-    if (!damaged)
+    if (!damaged && !d->made)
         report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
                    "%s is lost: made again from %s, with the random states of a new run", name, like_name);
     free(like_name);
@@ -728,7 +974,12 @@ int ds_stand_in(struct ds *d, struct err *e)
     for (int mp = 0; mp < d->topo.tp * d->topo.pp; mp++)
         if (stand_in(d, mp, &tag, e) < 0)
             return -1;
-    if (tag)
+    if (tag && d->made)
+        report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
+                   "no mp_rank file is left: the arguments are those of %s, the shapes those of the layer files; all "
+                   "layers count as one pipeline stage, the step is %lld, other counters and schedules are 0",
+                   d->o->config, (long long)named_step(d->s));
+    else if (tag)
         report_counters(d, tag);
     return 0;
 }

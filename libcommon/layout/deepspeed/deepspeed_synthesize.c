@@ -68,7 +68,7 @@ static struct pk *schedule(struct arena *a)
 }
 
 /* Make the root with the keys in the original order: DeepSpeed's keys, then the trainer's. */
-static struct pk *synthesize_mp_root(const struct source *s, struct arena *a, const struct ds_synthesis *f)
+struct pk *ds_synthesize_root(struct arena *a, const struct ds_synthesis *f, struct pk *param_shapes)
 {
     static const char *const head[] = { "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
                                         "shared_params", "frozen_param_fragments", "lr_scheduler", "data_sampler",
@@ -80,7 +80,7 @@ static struct pk *synthesize_mp_root(const struct source *s, struct arena *a, co
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         pk_set_str(a, d, head[i], pk_none(a));
     pk_set_str(a, d, "buffer_names", pk_list(a));
-    pk_set_str(a, d, "param_shapes", synthesize_param_shapes(s, a, f->n_groups));
+    pk_set_str(a, d, "param_shapes", param_shapes);
     pk_set_str(a, d, "shared_params", pk_dict(a));
     pk_set_str(a, d, "lr_scheduler", schedule(a));
     pk_set_str(a, d, "sparse_tensor_module_names",
@@ -124,7 +124,7 @@ int ds_synthesize_file(struct source *s, const struct pk *root, struct err *e)
 
 int ds_synthesize_mp(struct source *s, struct arena *a, const struct ds_synthesis *f, struct err *e)
 {
-    if (ds_synthesize_file(s, synthesize_mp_root(s, a, f), e) < 0)
+    if (ds_synthesize_file(s, ds_synthesize_root(a, f, synthesize_param_shapes(s, a, f->n_groups)), e) < 0)
         return -1;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     s->run.n_groups = f->n_groups;

@@ -23,6 +23,8 @@ struct ds_synthesis {
     int n_groups;               /* optimizer groups, 2 or 3 (ds_fresh_source: 3) */
 };
 
+/* Return the tree of such a file. `param_shapes` becomes a part of it. */
+struct pk *ds_synthesize_root(struct arena *a, const struct ds_synthesis *f, struct pk *param_shapes);
 /*
  * Add an mp_rank_00 file of iteration 0, in memory, to a source that has its parameters in the order of the model,
  * and fill s->run from it. `a` owns the args. Returns -1 with ERR_DATA.

@@ -5,6 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/files.h"
 
 /* ---- arguments ---- */
 
@@ -331,6 +334,13 @@ static int read_hf_config_object(const struct hf_reading *x, struct hf_config *c
     err_data(x->e, x->path, ERR_NO_BYTE, "hidden size %lld is not divisible by %lld heads", (long long)c->hidden,
              (long long)c->n_heads);
     return -1;
+}
+
+char *hf_config_file(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path_join(path, "config.json") : xstrdup(path);
 }
 
 int hf_config_read(const char *path, const char *text, size_t len, struct hf_config *c, struct err *e)

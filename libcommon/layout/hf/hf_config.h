@@ -51,6 +51,8 @@ const char *hf_dtype_word(enum dtype t);
  */
 char *hf_json_text(const json_t *v);
 
+/* Returns the path that the user of an option --config means: of a folder, its config.json. The caller frees it. */
+char *hf_config_file(const char *path);
 /*
  * Parse the text of a config.json into *c. Key aliases are accepted (n_embed, num_attention_heads,
  * num_hidden_layers). Returns -1 with ERR_DATA if the model is not supported or Megatron cannot express it.
@@ -58,6 +60,12 @@ char *hf_json_text(const json_t *v);
  * types of weights.
  */
 MUST_CHECK int hf_config_read(const char *path, const char *text, size_t len, struct hf_config *c, struct err *e);
+/*
+ * Make Megatron's arguments of a model from its config.json, or from that in the folder `path`, for
+ * source_opts.run_args. Models other than BLOOM and GPT-2 get the sizes, and what determines how slices are merged.
+ * Returns NULL with ERR_SYS or ERR_DATA.
+ */
+MUST_CHECK struct pk *hf_run_args(const char *path, struct arena *a, struct err *e);
 
 /* ---- hf_config_tokenizer.c ---- */
 

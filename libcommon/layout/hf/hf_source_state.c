@@ -4,8 +4,10 @@
  * The state is an mp_rank file of iteration 0 (deepspeed_synthesize.h) with the arguments that a trainer compares or a
  * tool reads. The other arguments come from the command line that continues the training.
  */
+#include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/files.h"
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 
@@ -125,6 +127,103 @@ static struct pk *arguments(struct arena *a, const struct hf_config *c)
     topology_args(a, d);
     pk_set_str(a, d, HF_TOKENS_ARG, token_ids(a, c));
     return pk_object(a, "argparse", "Namespace", d);
+}
+
+/* ---- the arguments of a run whose own ones are lost ---- */
+
+static json_t *config_member(const json_t *o, const char *key, const char *alias)
+{
+    json_t *v = json_object_get(o, key);
+
+    return v ? v : json_object_get(o, alias);
+}
+
+static void copy_config_int(struct arena *a, struct pk *d, const char *arg, const json_t *v)
+{
+    if (json_is_integer(v))
+        pk_set_int(a, d, arg, json_integer_value(v));
+}
+
+/* The arguments that the readers of a checkpoint use, of a model that is neither BLOOM nor GPT-2. */
+static struct pk *other_arguments(struct arena *a, const json_t *o)
+{
+    static const char *const keys[][3] = {
+        { "num_layers", "num_hidden_layers", "n_layer" }, { "hidden_size", "hidden_size", "n_embd" },
+        { "num_attention_heads", "num_attention_heads", "n_head" },
+        { "num_key_value_heads", "num_key_value_heads", "num_key_value_heads" },
+        { "ffn_hidden_size", "intermediate_size", "n_inner" }, { "padded_vocab_size", "vocab_size", "vocab_size" },
+        { "max_position_embeddings", "max_position_embeddings", "n_positions" },
+    };
+    const json_t *tied = json_object_get(o, "tie_word_embeddings");
+    const json_t *parallel = json_object_get(o, "use_parallel_residual");
+    const char *act = json_string_value(json_object_get(o, "hidden_act"));
+    struct pk *d = pk_dict(a);
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        copy_config_int(a, d, keys[i][0], config_member(o, keys[i][1], keys[i][2]));
+    if (json_is_boolean(tied))
+        set_arg_flag(a, d, "untie_embeddings_and_output_weights", !json_is_true(tied));
+    if (json_is_boolean(parallel))
+        set_arg_flag(a, d, "gpt_j_residual", json_is_true(parallel));
+    if (act && strcmp(act, "silu") == 0)
+        set_arg_flag(a, d, "swiglu", true);
+    if (json_object_get(o, "rms_norm_eps"))
+        pk_set_str(a, d, "normalization", pk_str(a, "rmsnorm"));
+    topology_args(a, d);
+    return pk_object(a, "argparse", "Namespace", d);
+}
+
+/* Refuse a config.json without the number of heads, which no other file of a checkpoint holds. */
+static int check_sizes(const char *path, const json_t *o, struct err *e)
+{
+    static const char *const keys[][2] = { { "num_hidden_layers", "n_layer" }, { "hidden_size", "n_embd" },
+                                           { "num_attention_heads", "n_head" } };
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *v = config_member(o, keys[i][0], keys[i][1]);
+
+        if (!json_is_integer(v) || json_integer_value(v) < 1) {
+            err_data(e, path, ERR_NO_BYTE, "'%s' is %s, a number of 1 or more is expected", keys[i][0],
+                     v ? "none" : "absent");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static struct pk *parse_run_args(const char *path, const char *text, size_t len, struct arena *a, struct err *e)
+{
+    json_error_t why;
+    json_t *o = json_loadb(text, len, 0, &why);
+    const char *type = json_string_value(json_object_get(o, "model_type"));
+    struct hf_config c;
+    struct pk *args = NULL;
+
+    if (!json_is_object(o)) {
+        err_data(e, path, ERR_NO_BYTE, "no JSON object: %s", o ? "another value" : why.text);
+    } else if (type && hf_arch_by_name(type) >= 0) {
+        if (hf_config_read(path, text, len, &c, e) == 0)
+            args = arguments(a, &c);
+    } else if (check_sizes(path, o, e) == 0) {
+        args = other_arguments(a, o);
+    }
+    json_decref(o);
+    return args;
+}
+
+struct pk *hf_run_args(const char *path, struct arena *a, struct err *e)
+{
+    enum { MOST = 1 << 24 };
+    char *file = hf_config_file(path), *text;
+    struct pk *args = NULL;
+    uint64_t len;
+
+    text = file_slurp(file, MOST, &len, e);
+    if (text)
+        args = parse_run_args(file, text, len, a, e);
+    free(text);
+    free(file);
+    return args;
 }
 
 /* ---- the file ---- */
