@@ -37,7 +37,7 @@ static struct trainer train;
 
 static int exit_status(const struct err *e)
 {
-    return e->kind == ERR_USAGE ? EXIT_USAGE : train.cause ? (int)train.cause : CAUSE_FAILED;
+    return e->kind == ERR_USAGE ? EXIT_USAGE : train.failure.cause ? (int)train.failure.cause : CAUSE_FAILED;
 }
 
 static int report_train_failure(const struct err *e)
@@ -49,8 +49,8 @@ static int report_train_failure(const struct err *e)
 static void dump_calls_on_signal(int sig)
 {
     (void)sig;
-    if (train.world)
-        watch_dump(comm_watch(train.world));
+    if (train.ranks.world)
+        watch_dump(comm_watch(train.ranks.world));
 }
 
 /* Set if this process wrote the final report or the final status; it then syncs them to disk. */
@@ -86,7 +86,7 @@ static void leave_it_to_rank_0(const struct trainer *t)
  */
 static const char *report_end(struct trainer *t, const struct watch_end *end)
 {
-    if (!t->report.world || (!trainer_is_rank0(t) && (end->rank != 0 || end->doing || t->place->local_rank > 1)))
+    if (!t->report.world || (!trainer_is_rank0(t) && (end->rank != 0 || end->doing || t->ranks.place->local_rank > 1)))
         return NULL;
     if (!trainer_is_rank0(t) && end->status != CAUSE_LOST)
         leave_it_to_rank_0(t);
@@ -101,18 +101,18 @@ static const char *report_end(struct trainer *t, const struct watch_end *end)
  */
 static bool is_status_ours(const struct trainer *t, struct err *e)
 {
-    return t->status_path && (!t->lock || savelock_held(t->lock, e));
+    return t->log.status_path && (!t->saves.lock || savelock_held(t->saves.lock, e));
 }
 
 /* Write the final status. If two threads get here, the first one wins. */
 static void write_final_status(const struct trainer *t, const struct status *last)
 {
     struct err e = {0};
-    int rc = is_status_ours(t, &e) ? status_end(t->status_path, last, &e) : 1;
+    int rc = is_status_ours(t, &e) ? status_end(t->log.status_path, last, &e) : 1;
 
     if (rc == 0)
         wrote_status = true;
-    else if (rc < 0 && !t->status_fails)
+    else if (rc < 0 && !t->log.status_fails)
         fprintf(stderr, "train: %s\n", e.msg);
 }
 
@@ -120,7 +120,7 @@ static void flush_events(const struct trainer *t)
 {
     struct err e = {0};
 
-    if (tfevents_flush(t->events, &e) < 0)
+    if (tfevents_flush(t->log.events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
 }
 
@@ -132,7 +132,7 @@ static void sync_end(const struct trainer *t)
     if (wrote_report && report_sync(&t->report, "report.json", &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     err_clear(&e);
-    if (wrote_status && status_sync(t->status_path, &e) < 0)
+    if (wrote_status && status_sync(t->log.status_path, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
 }
 
@@ -143,7 +143,7 @@ static void sync_end(const struct trainer *t)
 static void on_abort(void *arg, const struct watch_end *end)
 {
     const char *report = report_end(&train, end);
-    struct status last = train.status;
+    struct status last = train.log.status;
 
     (void)arg;
     last.reason = STATUS_FAILED;
@@ -151,8 +151,8 @@ static void on_abort(void *arg, const struct watch_end *end)
     last.cause = cause_name(end->status);
     last.report = report;
     write_final_status(&train, &last);
-    savelock_drop(train.lock);
-    if (!end->signal || end->rank != train.place->rank)
+    savelock_drop(train.saves.lock);
+    if (!end->signal || end->rank != train.ranks.place->rank)
         report_stacks(&train.report, end->reason);
     flush_events(&train);
 }
@@ -176,14 +176,14 @@ static void on_stall(void *arg, const char *text)
     struct err e = {0};
     int rc = 0;
 
-    if (!t->place || trainer_is_check_only(t))
+    if (!t->ranks.place || trainer_is_check_only(t))
         return;
-    root = comm_place_of(t->world, 0);
+    root = comm_place_of(t->ranks.world, 0);
     path = t->o.status_file ? xstrdup(t->o.status_file) : t->o.save ? path_join(t->o.save, "status.json") : NULL;
     if (!trainer_is_rank0(t) && path)
         rc = status_stalled_for(path, root->host, root->pid, text, &e);
     else if (trainer_is_rank0(t) && is_status_ours(t, &e))
-        rc = status_stalled(t->status_path, &t->status, text, &e);
+        rc = status_stalled(t->log.status_path, &t->log.status, text, &e);
     if (rc < 0)
         fprintf(stderr, "train: %s\n", e.msg);
     free(path);
@@ -200,13 +200,18 @@ static void on_phase(void *arg, const char *phase, int micro_batch)
     trace_phase(((struct trainer *)arg)->trace, phase, micro_batch);
 }
 
-static void show_text_line(void *arg, const char *line) { show_line(arg, "%s", line); }
+static void show_text_line(void *trainer, const char *line)
+{
+    struct trainer *t = trainer;
+
+    show_line(&t->log, "%s", line);
+}
 
 static void on_lost_lock(void *arg, const char *reason)
 {
     struct trainer *t = arg;
 
-    comm_abort(t->world, CAUSE_FAILED, reason);
+    comm_abort(t->ranks.world, CAUSE_FAILED, reason);
 }
 
 static bool is_stop_requested(void) { return status_stop_signal() != 0; }
@@ -244,18 +249,18 @@ static int join_train_job(struct trainer *t, struct err *e)
     if (launch_find(&l, e) < 0)
         return -1;
     let_signals_end_us(&l);
-    if (comm_world_open(&co, &t->world, e) < 0)
+    if (comm_world_open(&co, &t->ranks.world, e) < 0)
         return -1;
-    refused = refusal_share(t->world, NULL, e);
+    refused = refusal_share(t->ranks.world, NULL, e);
     if (refused > 0)
-        comm_world_close(t->world);
+        comm_world_close(t->ranks.world);
     if (refused)
         return refused;
-    t->place = comm_place(t->world);
+    t->ranks.place = comm_place(t->ranks.world);
     status_catch_signals(dump_calls_on_signal);
-    if (comm_host_all_reduce(comm_world_group(t->world), &start, 1, DTYPE_F64, COMM_MAX, e) < 0)
+    if (comm_host_all_reduce(comm_world_group(t->ranks.world), &start, 1, DTYPE_F64, COMM_MAX, e) < 0)
         return -1;
-    t->start_s = -start;
+    t->ranks.start_s = -start;
     return 0;
 }
 
@@ -268,43 +273,43 @@ static int lock_save(struct trainer *t, struct err *e)
 
     if (dir_make(t->o.save, e) < 0)
         return -1;
-    t->lock = savelock_acquire(&o, e);
-    if (!t->lock)
+    t->saves.lock = savelock_acquire(&o, e);
+    if (!t->saves.lock)
         return -1;
-    checkpoint_latest(t->o.save, t->complete_tag, sizeof t->complete_tag);
-    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
+    checkpoint_latest(t->o.save, t->saves.complete_tag, sizeof t->saves.complete_tag);
+    t->log.status.last_complete_tag = *t->saves.complete_tag ? t->saves.complete_tag : NULL;
     return 0;
 }
 
 /* Open rank 0's log, folder, events and status file. */
 static int open_log(struct trainer *t, struct err *e)
 {
-    t->status.loss = NAN;
-    t->status.lr = t->status.iteration_s = -1;
+    t->log.status.loss = NAN;
+    t->log.status.lr = t->log.status.iteration_s = -1;
     if (!trainer_is_rank0(t))
         return 0;
     if (savedir_check_steps_early(t, e) < 0)
         return -1;
-    t->log = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
-    if (!t->log)
+    t->log.lines = trainlog_open(t->o.log_file, !t->o.quiet || !t->o.log_file, e);
+    if (!t->log.lines)
         return -1;
     if (trainer_is_check_only(t))
         return 0;
     if (t->o.save && lock_save(t, e) < 0)
         return -1;
-    if (t->o.tensorboard_dir && !(t->events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size,
+    if (t->o.tensorboard_dir && !(t->log.events = tfevents_open(t->o.tensorboard_dir, t->o.tensorboard_queue_size,
                                                             TRAINLOG_TB_WAIT_S, e)))
         return -1;
     if (t->o.status_file)
-        t->status_path = xstrdup(t->o.status_file);
+        t->log.status_path = xstrdup(t->o.status_file);
     else if (t->o.save)
-        t->status_path = path_join(t->o.save, "status.json");
+        t->log.status_path = path_join(t->o.save, "status.json");
     /*
      * The run may end before it has progress of its own; until then the status file keeps what the previous run
      * wrote.
      */
-    if (t->status_path)
-        status_recall(t->status_path, &t->status);
+    if (t->log.status_path)
+        status_recall(t->log.status_path, &t->log.status);
     return 0;
 }
 
@@ -315,12 +320,12 @@ static int open_log_for_all(struct trainer *t, struct err *e)
 
     if (open_log(t, &told) < 0)
         assert(told.kind != ERR_NONE);
-    if (comm_host_broadcast(comm_world_group(t->world), &told, sizeof told, 0, e) < 0)
+    if (comm_host_broadcast(comm_world_group(t->ranks.world), &told, sizeof told, 0, e) < 0)
         return -1;
     if (told.kind == ERR_NONE || told.kind == ERR_STOP)  /* killed_at_start() handles the signal, like any early one */
         return 0;
     *e = told;
-    t->all_know = true;
+    t->failure.on_all_ranks = true;
     return -1;
 }
 
@@ -333,17 +338,17 @@ static int killed_at_start(struct trainer *t, enum status_reason *why, struct er
     int64_t there[2] = { trainer_is_rank0(t) && status_kill_switch(t->o.kill_switch_path), status_stop_signal() };
     struct strbuf sb = {0};
 
-    if (comm_host_all_reduce(comm_world_group(t->world), there, 2, DTYPE_I64, COMM_MAX, e) < 0)
+    if (comm_host_all_reduce(comm_world_group(t->ranks.world), there, 2, DTYPE_I64, COMM_MAX, e) < 0)
         return -1;
     if (there[0] || there[1])
         *why = there[0] ? STATUS_KILL_SWITCH : STATUS_SIGNAL;
-    t->status.signal = (int)there[1];
+    t->log.status.signal = (int)there[1];
     if (there[0] && trainer_is_rank0(t))
         trainlog_add_kill_switch(&sb, t->o.kill_switch_path, time(NULL));
     else if (there[1] && trainer_is_rank0(t))
         trainlog_add_exit_signal(&sb, (int)there[1], time(NULL));
     if (trainer_is_rank0(t))
-        trainlog_flush(t->log, &sb);
+        trainlog_flush(t->log.lines, &sb);
     strbuf_free(&sb);
     return 0;
 }
@@ -351,26 +356,26 @@ static int killed_at_start(struct trainer *t, enum status_reason *why, struct er
 /* Enable reports: from here on failures are reported. */
 static int watch_out(struct trainer *t, struct err *e)
 {
-    t->report.iteration = &t->iteration;
-    t->report.phase = &t->status.phase;
-    t->report.topo = &t->topo;
+    t->report.iteration = &t->progress.iteration;
+    t->report.phase = &t->log.status.phase;
+    t->report.topo = &t->ranks.topo;
     t->report.alarm = t->o.alarm_command;
-    if (report_open(&t->report, t->world, t->o.save, t->start_s, e) < 0)
+    if (report_open(&t->report, t->ranks.world, t->o.save, t->ranks.start_s, e) < 0)
         return -1;
-    crash_catch(&t->report, comm_watch(t->world));
+    crash_catch(&t->report, comm_watch(t->ranks.world));
     return 0;
 }
 
 static int run_train_job(struct trainer *t, enum status_reason *why, struct err *e)
 {
     *why = STATUS_FAILED;
-    if (t->o.dry_run_ranks && t->place->size > 1) {
-        err_usage(e, "--dry-run-ranks: %d processes were started, expected one", t->place->size);
+    if (t->o.dry_run_ranks && t->ranks.place->size > 1) {
+        err_usage(e, "--dry-run-ranks: %d processes were started, expected one", t->ranks.place->size);
         return -1;
     }
     if (trainer_is_check_only(t)) {
         status_release_signals();
-        watch_catch_term(comm_watch(t->world));
+        watch_catch_term(comm_watch(t->ranks.world));
     }
     /* With wrong options, nothing may be changed on disk. */
     if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log_for_all(t, e) < 0 ||
@@ -406,10 +411,10 @@ static void end_log(struct trainer *t, enum status_reason why)
     struct status last;
 
     show_present(t, "stop");
-    last = t->status;
+    last = t->log.status;
     last.reason = why;
     write_final_status(t, &last);
-    savelock_end(t->lock);
+    savelock_end(t->saves.lock);
     flush_events(t);
     sync_end(t);
 }
@@ -418,11 +423,11 @@ static void close_log(struct trainer *t)
 {
     struct err e = {0};
 
-    if (tfevents_close(t->events, &e) < 0)
+    if (tfevents_close(t->log.events, &e) < 0)
         fprintf(stderr, "train: %s\n", e.msg);
-    trainlog_close(t->log);
-    savelock_free(t->lock);
-    free(t->status_path);
+    trainlog_close(t->log.lines);
+    savelock_free(t->saves.lock);
+    free(t->log.status_path);
 }
 
 /* Free everything. A rank may be lost even now, so the objects that the watch's thread uses are freed last. */
@@ -431,8 +436,8 @@ static void leave_train_job(struct trainer *t, enum status_reason why)
     end_log(t, why);
     trainer_free(t);
     crash_release();
-    comm_world_close(t->world);
-    t->world = NULL;                    /* checked by the handler of SIGUSR2 */
+    comm_world_close(t->ranks.world);
+    t->ranks.world = NULL;                    /* checked by the handler of SIGUSR2 */
     trace_free(t->trace);               /* after closing, because closing is traced, too */
     close_log(t);
 }
@@ -446,14 +451,15 @@ static int leave_together(struct trainer *t, enum status_reason why, const struc
     struct err e = {0};
     int rc = trainer_is_rank0(t) ? report_train_failure(said) : exit_status(said);
 
-    t->status.message = said->msg;
-    t->status.cause = rc == EXIT_USAGE ? NULL : cause_name(rc);
+    t->log.status.message = said->msg;
+    t->log.status.cause = rc == EXIT_USAGE ? NULL : cause_name(rc);
     if (trainer_is_rank0(t) && rc != EXIT_USAGE)
-        t->status.report = write_failure_report(t, &(struct report_incident){
-            .cause = t->status.cause, .status = rc, .message = said->msg, .file = "report.json",
-            .rank = t->culprit - 1, .tensor = *t->tensor ? t->tensor : NULL });
-    if (comm_barrier(comm_world_group(t->world), NULL, &e) < 0 || (saving_wait_for_save(t, &e) < 0 && !t->not_finite))
-        comm_abort(t->world, rc, e.msg);
+        t->log.status.report = write_failure_report(t, &(struct report_incident){
+            .cause = t->log.status.cause, .status = rc, .message = said->msg, .file = "report.json",
+            .rank = t->failure.culprit - 1, .tensor = *t->failure.tensor ? t->failure.tensor : NULL });
+    if (comm_barrier(comm_world_group(t->ranks.world), NULL, &e) < 0 ||
+        (saving_wait_for_save(t, &e) < 0 && !t->failure.not_finite))
+        comm_abort(t->ranks.world, rc, e.msg);
     leave_train_job(t, why);
     return rc;
 }
@@ -467,11 +473,11 @@ static int train_main(struct trainer *t)
     if (rc)
         return rc < 0 ? report_train_failure(&e) : rc;
     if (run_train_job(t, &why, &e) < 0) {
-        why = t->not_finite || why == STATUS_NAN ? STATUS_NAN : STATUS_FAILED;
-        t->cause = why == STATUS_NAN ? CAUSE_NAN : t->cause;
-        if (why == STATUS_NAN || e.kind == ERR_USAGE || t->all_know)
+        why = t->failure.not_finite || why == STATUS_NAN ? STATUS_NAN : STATUS_FAILED;
+        t->failure.cause = why == STATUS_NAN ? CAUSE_NAN : t->failure.cause;
+        if (why == STATUS_NAN || e.kind == ERR_USAGE || t->failure.on_all_ranks)
             return leave_together(t, why, &e);
-        comm_abort(t->world, exit_status(&e), e.msg);
+        comm_abort(t->ranks.world, exit_status(&e), e.msg);
     }
     leave_train_job(t, why);
     return EXIT_OK;
@@ -522,10 +528,10 @@ int main(int argc, char **argv)
         umask((mode_t)t->o.umask);
     /* Install the handlers before anything that takes time, and again after MPI has installed its own. */
     status_catch_signals(dump_calls_on_signal);
-    if (t->o.save && !trainer_is_check_only(t) && !(t->writer = writer_start(&e)))
+    if (t->o.save && !trainer_is_check_only(t) && !(t->saves.writer = writer_start(&e)))
         return report_train_failure(&e);
     rc = train_main(t);
-    writer_end(t->writer);
+    writer_end(t->saves.writer);
     options_free(&t->o);
     return rc;
 }

@@ -57,7 +57,7 @@ static uint64_t draw(struct seat *x, uint64_t below)
     return (x->random >> 33) % below;
 }
 
-static struct comm *everybody(const struct seat *x) { return comm_world_group(x->t.world); }
+static struct comm *everybody(const struct seat *x) { return comm_world_group(x->t.ranks.world); }
 
 /* ---- a run ---- */
 
@@ -82,23 +82,23 @@ static int begin(struct seat *x, struct err *e)
     for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         argv[argc++] = more[i];
     argv[argc] = NULL;
-    if (options_parse(&t->o, argc, argv, NULL, e) < 0 || comm_world_open(&(struct comm_options){0}, &t->world, e) < 0)
+    if (options_parse(&t->o, argc, argv, NULL, e) < 0 || comm_world_open(&(struct comm_options){0}, &t->ranks.world, e) < 0)
         return -1;
-    t->place = comm_place(t->world);
-    if (options_check(&t->o, t->place->size, OPTIONS_BEFORE_LOAD, e) < 0 ||
-        (trainer_is_rank0(t) && !(t->log = trainlog_open(NULL, false, e))))
+    t->ranks.place = comm_place(t->ranks.world);
+    if (options_check(&t->o, t->ranks.place->size, OPTIONS_BEFORE_LOAD, e) < 0 ||
+        (trainer_is_rank0(t) && !(t->log.lines = trainlog_open(NULL, false, e))))
         return -1;
     if (trainer_setup(t, e) < 0)
         return -1;
-    t->digest_tokens = x->j->whole ? 0 : INT64_MAX;
+    t->copies.whole_tokens = x->j->whole ? 0 : INT64_MAX;
     return 0;
 }
 
 static void end(struct seat *x)
 {
-    trainlog_close(x->t.log);
+    trainlog_close(x->t.log.lines);
     trainer_free(&x->t);
-    comm_world_close(x->t.world);
+    comm_world_close(x->t.ranks.world);
     options_free(&x->t.o);
     for (int i = 0; i < 4; i++)
         free(x->before[i]);
@@ -106,10 +106,10 @@ static void end(struct seat *x)
 
 static void *buffer(const struct seat *x, int kind, size_t *bytes)
 {
-    const struct stage_state *s = &x->t.state;
+    const struct stage_state *s = &x->t.network.state;
     void *const all[] = { s->weights, s->master, s->exp_avg, s->exp_avg_sq };
 
-    *bytes = kind == 0 ? (size_t)x->t.stage->flat_n * 2 : (size_t)x->t.stage->shard_n * 4;
+    *bytes = kind == 0 ? (size_t)x->t.network.stage->flat_n * 2 : (size_t)x->t.network.stage->shard_n * 4;
     return all[kind];
 }
 
@@ -132,18 +132,18 @@ static void keep(struct seat *x, bool back)
 static struct hit flip(struct seat *x, struct hit h, uint64_t place, int bit)
 {
     const struct trainer *t = &x->t;
-    const struct stage *g = t->stage;
+    const struct stage *g = t->network.stage;
     const struct stage_run *r = &g->run[place % (uint64_t)g->n_runs];
     const struct stage_param *p = &g->param[h.kind == 0 ? (int)(place % (uint64_t)g->n_params) : r->param];
-    const bool tied = t->topo.pp > 1 && p->role == ROLE_WORD;
+    const bool tied = t->ranks.topo.pp > 1 && p->role == ROLE_WORD;
     size_t n;
     void *is = buffer(x, h.kind, &n);
 
     place /= 64;
     snprintf(h.name, sizeof h.name, "%s", p->name);
-    h.copies = p->split ? 1 : t->topo.tp;
+    h.copies = p->split ? 1 : t->ranks.topo.tp;
     if (h.kind == 0) {
-        h.copies = h.copies > t->topo.dp ? h.copies : t->topo.dp;
+        h.copies = h.copies > t->ranks.topo.dp ? h.copies : t->ranks.topo.dp;
         h.copies = tied && h.copies < 2 ? 2 : h.copies;
         ((uint16_t *)is)[p->at + (int64_t)(place % (uint64_t)p->n)] ^= (uint16_t)(1 << bit % 16);
     } else {
@@ -170,9 +170,9 @@ static int same(struct seat *x, struct comm *c, uint32_t mine, bool *equal, stru
 static int copies_equal(struct seat *x, bool *equal, struct err *e)
 {
     const struct trainer *t = &x->t;
-    const struct stage *g = t->stage;
-    const uint16_t *w = t->state.weights;
-    const float *const shard[] = { t->state.master, t->state.exp_avg, t->state.exp_avg_sq };
+    const struct stage *g = t->network.stage;
+    const uint16_t *w = t->network.state.weights;
+    const float *const shard[] = { t->network.state.master, t->network.state.exp_avg, t->network.state.exp_avg_sq };
     uint32_t every = 0, all = 0;
     int64_t n_unlike;
 
@@ -188,7 +188,7 @@ static int copies_equal(struct seat *x, bool *equal, struct err *e)
             every = crc_bytes(every, shard[i % 3] + r->shard_at, (size_t)r->n * 4);
     }
     *equal = true;
-    if (same(x, t->dp, all, equal, e) < 0 || same(x, t->tp, every, equal, e) < 0)
+    if (same(x, t->ranks.dp, all, equal, e) < 0 || same(x, t->ranks.tp, every, equal, e) < 0)
         return -1;
     n_unlike = !*equal;
     if (comm_host_all_reduce(everybody(x), &n_unlike, 1, DTYPE_I64, COMM_SUM, e) < 0)
@@ -205,11 +205,11 @@ static int judge(struct seat *x, const struct hit *h, int rc, const struct err *
     bool equal;
 
     snprintf(rank, sizeof rank, "rank %d (", h->who);
-    if (rc < 0 && x->t.cause == CAUSE_REPLICAS && (h->copies > 1 || h->either)) {
+    if (rc < 0 && x->t.failure.cause == CAUSE_REPLICAS && (h->copies > 1 || h->either)) {
         n->told++;
-        if (h->either || (strstr(e->msg, rank) && (x->t.culprit == h->who + 1 || (h->copies == 2 && !x->t.culprit))))
+        if (h->either || (strstr(e->msg, rank) && (x->t.failure.culprit == h->who + 1 || (h->copies == 2 && !x->t.failure.culprit))))
             return 0;
-        if (h->kind == 0 && x->t.topo.tp == 2 && strstr(e->msg, rank) && !x->t.culprit)
+        if (h->kind == 0 && x->t.ranks.topo.tp == 2 && strstr(e->msg, rank) && !x->t.failure.culprit)
             return 0;
     } else if (rc >= 0 && (h->copies == 1 || h->either)) {
         n->nan += rc > 0;
@@ -221,7 +221,7 @@ static int judge(struct seat *x, const struct hit *h, int rc, const struct err *
         return 0;
     }
     fprintf(stderr, "rank %d, %s of kind %d, %d copies, flipped: step %d, culprit %d: %s\n", h->who, h->name, h->kind,
-            h->copies, rc, x->t.culprit - 1, rc < 0 ? e->msg : "nothing said");
+            h->copies, rc, x->t.failure.culprit - 1, rc < 0 ? e->msg : "nothing said");
     return 1;
 }
 
@@ -237,24 +237,24 @@ static int one_flip(struct seat *x, struct count *n)
 
     for (int i = 0; i < wait; i++)
         EXPECT(step_train(t, &s, &e) == 0);
-    EXPECT(optimizer_wait_for_weights(t->optimizer, NULL, &e) == 0);
+    EXPECT(optimizer_wait_for_weights(t->network.optimizer, NULL, &e) == 0);
     keep(x, false);
-    if (t->place->rank == h.who)
+    if (t->ranks.place->rank == h.who)
         h = flip(x, h, place, bit);
     EXPECT(comm_host_broadcast(everybody(x), &h, sizeof h, h.who, &e) == 0);
     for (int i = 0; i < x->j->every && rc == 0; i++)
         rc = step_train(t, &s, &e);
-    EXPECT(optimizer_wait_for_weights(t->optimizer, NULL, &other) == 0);
+    EXPECT(optimizer_wait_for_weights(t->network.optimizer, NULL, &other) == 0);
     bad = judge(x, &h, rc, &e, n);
     keep(x, true);
     /* What was noted of the state that is gone. */
-    digest_free(t->digest);
-    t->digest = digest_new(t->stage, &t->state, t->t, t->k,
-                           &(struct digest_groups){ t->world, t->tp, t->dp, t->tied }, &other);
-    EXPECT(t->digest);
-    t->cause = 0;
-    t->culprit = 0;
-    t->all_know = false;
+    digest_free(t->copies.digests);
+    t->copies.digests = digest_new(t->network.stage, &t->network.state, t->shape.weights, t->k,
+                           &(struct digest_groups){ t->ranks.world, t->ranks.tp, t->ranks.dp, t->ranks.tied }, &other);
+    EXPECT(t->copies.digests);
+    t->failure.cause = 0;
+    t->failure.culprit = 0;
+    t->failure.on_all_ranks = false;
     return bad;
 }
 

@@ -68,7 +68,7 @@ static bool equal(struct preflight *p, const struct messages *x, const float *a,
 
 static int try_link(struct preflight *p, const struct messages *x, int other, struct err *e)
 {
-    const int n = p->t->place->size;
+    const int n = p->t->ranks.place->size;
     double begin;
 
     if (exchange_link_message(p, x, other, e) < 0 || comm_sync(p->all, NULL, e) < 0)
@@ -79,10 +79,10 @@ static int try_link(struct preflight *p, const struct messages *x, int other, st
             return -1;
     if (comm_sync(p->all, NULL, e) < 0)
         return -1;
-    if (other == (p->t->place->rank + 1) % n) {
+    if (other == (p->t->ranks.place->rank + 1) % n) {
         p->mine->rate[RATE_LINK] = (double)p->z.message * p->z.exchanges / (clock_s() - begin);
         p->mine->next = other;
-        p->mine->next_node = comm_place_of(p->t->world, other)->node;
+        p->mine->next_node = comm_place_of(p->t->ranks.world, other)->node;
     }
     preflight_random(p, x->want, (int64_t)(p->z.message / 4), 1000 + (uint32_t)other);
     if (!equal(p, x, x->in, x->want))
@@ -96,7 +96,7 @@ static int try_link(struct preflight *p, const struct messages *x, int other, st
  */
 static int try_all_reduce(struct preflight *p, const struct messages *x, double *rate, struct err *e)
 {
-    const int size = p->t->place->size;
+    const int size = p->t->ranks.place->size;
     const int64_t n = (int64_t)(p->z.message / 4);
     float *host = preflight_alloc_host(p, p->z.message);
     double begin = 0, all;
@@ -104,7 +104,7 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
     /* Continue even if host memory is missing, because the other ranks wait for this one in the collective calls. */
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; host && i < n; i++)
-            host[i] = pass ? (float)size * (float)(size + 1) / 2 : (float)(p->t->place->rank + 1);
+            host[i] = pass ? (float)size * (float)(size + 1) / 2 : (float)(p->t->ranks.place->rank + 1);
         if (host)
             p->dev->copy(pass ? x->want : x->out, host, p->z.message, NULL);
         preflight_sync_device(p);
@@ -141,11 +141,11 @@ static int try_neighbours(struct preflight *p, double *all_reduce, struct err *e
 
     watch_phase(p->watch, "preflight: neighbours", -1, -1);
     if (rc == 0 && have) {
-        preflight_random(p, x.out, n, 1000 + (uint32_t)p->t->place->rank);
+        preflight_random(p, x.out, n, 1000 + (uint32_t)p->t->ranks.place->rank);
         preflight_sync_device(p);
     }
     for (int phase = 0; rc == 0 && have && phase < 3; phase++) {
-        const int other = partner(p->t->place->rank, p->t->place->size, phase);
+        const int other = partner(p->t->ranks.place->rank, p->t->ranks.place->size, phase);
 
         rc = comm_barrier(p->all, NULL, e);
         if (rc == 0 && other >= 0)
@@ -173,13 +173,13 @@ static int try_all(struct preflight *p, double *all_reduce, struct err *e)
             return -1;
         tests[i](p);
     }
-    return p->t->place->size > 1 ? try_neighbours(p, all_reduce, e) : 0;
+    return p->t->ranks.place->size > 1 ? try_neighbours(p, all_reduce, e) : 0;
 }
 
 static void show(struct trainer *t, const struct preflight_rank *all, double all_reduce, const char *verdict)
 {
     struct strbuf sb = {0};
-    const int n = t->place->size;
+    const int n = t->ranks.place->size;
 
     if (t->o.json)
         preflight_json(all, n, &sb);
@@ -189,24 +189,25 @@ static void show(struct trainer *t, const struct preflight_rank *all, double all
         strbuf_addf(&sb, "all-reduce over %d ranks: %.1f GB/s of each rank's links\n", n, all_reduce * 1e-9);
     if (!t->o.json)
         strbuf_addf(&sb, "%s", verdict);
-    trainlog_flush(t->log, &sb);
+    trainlog_flush(t->log.lines, &sb);
     strbuf_free(&sb);
 }
 
 int preflight_run(struct trainer *t, struct err *e)
 {
-    const int n = t->place->size;
-    struct preflight_rank mine = { .rank = t->place->rank, .node = t->place->node, .next = -1, .next_node = -1 };
+    const struct run_ranks *r = &t->ranks;
+    const int n = r->place->size;
+    struct preflight_rank mine = { .rank = r->place->rank, .node = r->place->node, .next = -1, .next_node = -1 };
     struct preflight_rank *all = xcalloc((size_t)n, sizeof *all);
     struct preflight p = {
-        .t = t, .k = t->k, .dev = t->k->dev, .watch = comm_watch(t->world), .all = comm_world_group(t->world),
+        .t = t, .k = t->k, .dev = t->k->dev, .watch = comm_watch(r->world), .all = comm_world_group(r->world),
         .mine = &mine, .z = dev_on_host(t->k->dev) ? of_cpu : of_gpu,
     };
     struct strbuf verdict = {0};
     double all_reduce = 0;
     int rc, named;
 
-    snprintf(mine.host, sizeof mine.host, "%s", t->place->host);
+    snprintf(mine.host, sizeof mine.host, "%s", r->place->host);
     p.dev->who(&mine.who);
     watch_timeout(p.watch, HANG_S);
     rc = try_all(&p, &all_reduce, e);
@@ -222,7 +223,7 @@ int preflight_run(struct trainer *t, struct err *e)
         if (named > 0) {
             err_usage(e, "preflight: %d of %d ranks slow or wrong", named, n);
             e->kind = ERR_SYS;
-            t->all_know = true;
+            t->failure.on_all_ranks = true;
             rc = -1;
         }
     }

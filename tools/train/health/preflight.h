@@ -52,8 +52,8 @@ void preflight_json(const struct preflight_rank *r, int n, struct strbuf *out);
 struct trainer;
 /*
  * Run the tests. Every rank must call it once the kernels are open. If the trainer's shape is determined, it supplies
- * the sizes. Rank 0 prints the results. Returns -1 with ERR_SYS and t->all_know set if a rank is slow or has an
- * error, and -1 without all_know if the ranks cannot communicate.
+ * the sizes. Rank 0 prints the results. Returns -1 with ERR_SYS and t->failure.on_all_ranks set if a rank is slow
+ * or has an error, and -1 without it if the ranks cannot communicate.
  */
 MUST_CHECK int preflight_run(struct trainer *t, struct err *e);
 

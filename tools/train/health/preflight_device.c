@@ -141,8 +141,8 @@ static uint64_t memory_wanted(const struct preflight *p)
     uint64_t total, left;
     struct memory_plan plan;
 
-    if (p->t->stage) {
-        memory_plan_stage(p->t, p->t->rank_pp, &plan);
+    if (p->t->network.stage) {
+        memory_plan_stage(p->t, p->t->ranks.rank_pp, &plan);
         return plan.total;
     }
     if (dev_on_host(p->dev))
@@ -227,12 +227,13 @@ struct product {
 static void shapes_of(const struct preflight *p, struct product *q)
 {
     const struct trainer *t = p->t;
-    const int64_t h = t->model_config.hidden, f = t->model_config.ffn_hidden, tp = t->stage ? t->topo.tp : 1;
+    const int64_t h = t->shape.config.hidden, f = t->shape.config.ffn_hidden;
+    const int64_t tp = t->network.stage ? t->ranks.topo.tp : 1;
 
     *q = (struct product){ .n_shapes = 1, .m = p->z.m, .n = { p->z.n }, .k = { p->z.k }, .t = DTYPE_BF16 };
-    if (t->stage)
+    if (t->network.stage)
         *q = (struct product){
-            .n_shapes = SHAPES, .m = (int64_t)t->model_opts.b * t->model_opts.s, .t = t->t,
+            .n_shapes = SHAPES, .m = (int64_t)t->network.model_opts.b * t->network.model_opts.s, .t = t->shape.weights,
             .n = { 3 * h / tp, h, f / tp, h }, .k = { h, h / tp, h, f / tp },
         };
     if (dev_on_host(p->dev) && q->m > p->z.m)

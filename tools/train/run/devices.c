@@ -23,15 +23,15 @@ struct gpu_card {
  */
 static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all, struct err *e)
 {
-    for (int r = 0; r < t->place->size; r++) {
-        const struct comm_place *p = comm_place_of(t->world, r);
+    for (int r = 0; r < t->ranks.place->size; r++) {
+        const struct comm_place *p = comm_place_of(t->ranks.world, r);
 
         if (!all[r].who[0]) {
             err_usage(e, "rank %d: %s", r, all[r].why);
             return r;
         }
         for (int q = 0; q < r; q++)
-            if (comm_place_of(t->world, q)->node == p->node && !strcmp(all[q].who, all[r].who)) {
+            if (comm_place_of(t->ranks.world, q)->node == p->node && !strcmp(all[q].who, all[r].who)) {
                 err_usage(e, "ranks %d and %d would share %s of host %s: start one rank for each GPU", q, r,
                           all[r].who, p->host);
                 return r;
@@ -46,7 +46,7 @@ static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all,
  */
 static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, bool *some, struct err *e)
 {
-    const int size = t->place->size;
+    const int size = t->ranks.place->size;
     struct gpu_card mine = {0}, *all = xcalloc((size_t)size, sizeof *all);
     struct err why = {0};
     const struct kernels *k = kernels_cuda_open(o, &why);
@@ -62,8 +62,8 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
     snprintf(mine.why, sizeof mine.why, "%.440s", why.msg);
     if (size == 1)
         *e = why;
-    else if (comm_host_all_gather(comm_world_group(t->world), &mine, all, sizeof mine, e) < 0)
-        comm_abort(t->world, 1, e->msg);
+    else if (comm_host_all_gather(comm_world_group(t->ranks.world), &mine, all, sizeof mine, e) < 0)
+        comm_abort(t->ranks.world, 1, e->msg);
     else
         without = rank_without_gpu(t, all, e);
     for (int r = 0; r < size; r++)
@@ -74,7 +74,7 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
         k = NULL;
     }
     if (k)
-        comm_use_device(t->world, trace_net(t->trace, net));
+        comm_use_device(t->ranks.world, trace_net(t->trace, net));
     return k;
 }
 
@@ -87,7 +87,7 @@ static int name_device(struct trainer *t, struct err *e)
     t->k->dev->who(&who);
     if (who.uuid[0])
         snprintf(text, sizeof text, "%s at %s", who.uuid, who.pci);
-    return comm_name_device(t->world, text, e);
+    return comm_name_device(t->ranks.world, text, e);
 }
 
 /*
@@ -97,8 +97,8 @@ static int name_device(struct trainer *t, struct err *e)
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
     const struct kernel_opts o = {
-        .threads = t->o.threads ? (int)t->o.threads : processors_default_threads(t->place->local_size),
-        .device = t->place->local_rank,
+        .threads = t->o.threads ? (int)t->o.threads : processors_default_threads(t->ranks.place->local_size),
+        .device = t->ranks.place->local_rank,
     };
     const struct kernels *k = NULL;
     struct err why = {0};
@@ -111,7 +111,7 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
     if (!k && some && t->o.preflight) {
         *e = why;
         e->kind = ERR_SYS;
-        t->all_know = true;
+        t->failure.on_all_ranks = true;
         return NULL;
     }
     if (!k && t->o.backend == BACKEND_AUTO && trainer_is_rank0(t) && (some || t->o.preflight))
@@ -127,6 +127,6 @@ int devices_open(struct trainer *t, struct err *e)
     if (!t->k)
         return -1;
     if (!dev_on_host(t->k->dev))
-        watch_queues(comm_watch(t->world));
+        watch_queues(comm_watch(t->ranks.world));
     return name_device(t, e);
 }

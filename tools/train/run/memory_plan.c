@@ -46,7 +46,9 @@ struct setting {
 
 static struct setting setting_of(const struct trainer *t)
 {
-    return (struct setting){ t->topo, t->model_opts.b, t->model_opts.recompute, t->model_opts.sequence_parallel };
+    const struct model_opts *o = &t->network.model_opts;
+
+    return (struct setting){ t->ranks.topo, o->b, o->recompute, o->sequence_parallel };
 }
 
 /*
@@ -79,8 +81,8 @@ static const struct kernels *planned_kernels(const struct trainer *t, struct pla
 static void plan_one(const struct trainer *t, const struct setting *x, const int *blocks, int pp,
                      struct memory_plan *out)
 {
-    struct model_config config = t->model_config;
-    struct model_opts mo = t->model_opts;
+    struct model_config config = t->shape.config;
+    struct model_opts mo = t->network.model_opts;
     struct batches_opts bo = { .b = x->b, .s = mo.s, .n_slots = pipeline_slots(x->topo, pp) };
     const int64_t unit = t->o.make_vocab_size_divisible_by * x->topo.tp;
     struct planned room;
@@ -95,17 +97,17 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
     mo.n_slots = bo.n_slots;
     g = stage_new(&config, x->topo, pp, 0, 0, blocks);
     *out = (struct memory_plan){ .stage = pp };
-    out->part[0] = (uint64_t)g->flat_n * (uint64_t)dtype_size(t->t);
+    out->part[0] = (uint64_t)g->flat_n * (uint64_t)dtype_size(t->shape.weights);
     out->part[1] = (uint64_t)g->flat_n * (uint64_t)dtype_size(mo.grad_t ? mo.t : DTYPE_F32);
     out->part[2] = (uint64_t)g->shard_n * 12;
     out->part[3] = model_bytes(g, k, &mo) + pipeline_bytes(g, &mo);
     if (!dev_on_host(k->dev))
         out->part[3] += pipeline_boxes(g, &mo);
-    out->part[4] = optimizer_bytes(g, &t->optimizer_opts);
+    out->part[4] = optimizer_bytes(g, &t->network.optimizer_opts);
     out->part[5] = batches_bytes(&bo);
     /* The snapshot is counted once: both processes of a rank share it. */
     if (t->o.save)
-        out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->t, t->save_memory);
+        out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->shape.weights, t->saves.memory_bytes);
     if (dev_on_host(k->dev))
         out->part[MEMORY_PLAN_PROGRAM] = PROGRAM + (t->o.save ? WRITER : 0);
     out->n_parts = dev_on_host(k->dev) ? MEMORY_PLAN_PARTS : MEMORY_PLAN_SNAPSHOT;
@@ -118,7 +120,7 @@ void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
 {
     const struct setting x = setting_of(t);
 
-    plan_one(t, &x, t->blocks, pp, out);
+    plan_one(t, &x, t->shape.blocks, pp, out);
 }
 
 /* The smallest size of the ring. With a smaller one, the optimizer would wait almost all the time. */
@@ -130,22 +132,23 @@ void memory_plan_snapshot(struct trainer *t)
     uint64_t total, left, rest, room, want;
     char has[16], wants[16];
 
-    t->save_memory = (uint64_t)(t->o.save_memory * 1e9);
-    memory_plan_stage(t, t->rank_pp, &p);
-    want = checkpoint_snapshot_bytes(t->stage, t->t, 0);
+    t->saves.memory_bytes = (uint64_t)(t->o.save_memory * 1e9);
+    memory_plan_stage(t, t->ranks.rank_pp, &p);
+    want = checkpoint_snapshot_bytes(t->network.stage, t->shape.weights, 0);
     /* A dry run for other machines cannot determine their memory. */
-    if (!t->o.save || (!t->save_memory && (memory_plan_elsewhere(t) || t->o.dry_run_ranks)))
+    if (!t->o.save || (!t->saves.memory_bytes && (memory_plan_elsewhere(t) || t->o.dry_run_ranks)))
         return;
-    if (!t->save_memory) {
+    if (!t->saves.memory_bytes) {
         mem_host(&total, &left);
         rest = dev_on_host(t->k->dev) ? p.total - p.part[MEMORY_PLAN_SNAPSHOT] : 0;
-        room = left / 10 * 9 / (uint64_t)t->place->local_size;
+        room = left / 10 * 9 / (uint64_t)t->ranks.place->local_size;
         room = max_u64(room - min_u64(room, rest), RING_LEAST);
-        t->save_memory = left > 0 && room < want ? room : 0;
+        t->saves.memory_bytes = left > 0 && room < want ? room : 0;
     }
-    if (t->save_memory && t->save_memory < want)
-        show_line(t, "note: a save's state, %s a rank, flows through %s of its host's memory: behind the first of it "
-                  "the optimizer waits for the disk", bytes_text(want, wants), bytes_text(t->save_memory, has));
+    if (t->saves.memory_bytes && t->saves.memory_bytes < want)
+        show_line(&t->log,
+                  "note: a save's state, %s a rank, flows through %s of its host's memory: behind the first of it "
+                  "the optimizer waits for the disk", bytes_text(want, wants), bytes_text(t->saves.memory_bytes, has));
 }
 
 uint64_t memory_plan_aside(const struct trainer *t)
@@ -164,14 +167,14 @@ uint64_t memory_plan_aside(const struct trainer *t)
 void memory_plan_show(struct trainer *t)
 {
     struct strbuf sb = {0};
-    const uint64_t n = (uint64_t)model_n_params(&t->model_config);
+    const uint64_t n = (uint64_t)model_n_params(&t->shape.config);
     struct memory_plan p;
     char text[16];
 
     if (!trainer_is_rank0(t))
         return;
     strbuf_addf(&sb, "parameters: %llu\n", (unsigned long long)n);
-    for (int i = 0; i < t->topo.pp; i++) {
+    for (int i = 0; i < t->ranks.topo.pp; i++) {
         memory_plan_stage(t, i, &p);
         strbuf_addf(&sb, "memory of a rank of stage %d: %s", i, bytes_text(p.total, text));
         for (int k = 0; k < p.n_parts; k++)
@@ -183,7 +186,7 @@ void memory_plan_show(struct trainer *t)
         strbuf_addf(&sb, "\n");
     }
     strbuf_addf(&sb, "a checkpoint: %s\n", bytes_text(schedule_checkpoint_bytes(n), text));
-    trainlog_flush(t->log, &sb);
+    trainlog_flush(t->log.lines, &sb);
     strbuf_free(&sb);
 }
 
@@ -213,8 +216,8 @@ static uint64_t need_of(const struct trainer *t, const struct setting *x)
     if (!is_possible(t, x))
         return UINT64_MAX;
     blocks = xcalloc((size_t)x->topo.pp, sizeof *blocks);
-    if (x->topo.pp == t->topo.pp)
-        memcpy(blocks, t->blocks, (size_t)x->topo.pp * sizeof *blocks);
+    if (x->topo.pp == t->ranks.topo.pp)
+        memcpy(blocks, t->shape.blocks, (size_t)x->topo.pp * sizeof *blocks);
     else if (shape_cut(t, x->topo, x->recompute, blocks, &e) < 0)
         most = UINT64_MAX;
     for (int i = 0; i < x->topo.pp && most != UINT64_MAX; i++) {
@@ -239,7 +242,7 @@ static bool add_fitting_setting(struct advice *a, const struct setting *x, const
 static bool add_fitting_setting(struct advice *a, const struct setting *x, const char *fmt, ...)
 {
     const uint64_t need = need_of(a->t, x);
-    const int ranks = topo_world(x->topo), here = topo_world(a->t->topo);
+    const int ranks = topo_world(x->topo), here = topo_world(a->t->ranks.topo);
     char what[120], text[16];
     va_list ap;
 
@@ -251,7 +254,7 @@ static bool add_fitting_setting(struct advice *a, const struct setting *x, const
     strbuf_addf(a->out, "would fit: %s%s", a->also, what);
     if (ranks != here)
         strbuf_addf(a->out, " on %d ranks", ranks);
-    if (ranks != here || x->topo.dp != a->t->topo.dp)
+    if (ranks != here || x->topo.dp != a->t->ranks.topo.dp)
         strbuf_addf(a->out, " (TP %d, PP %d, DP %d)", x->topo.tp, x->topo.pp, x->topo.dp);
     strbuf_addf(a->out, ": %s a rank\n", bytes_text(need, text));
     a->told++;
@@ -388,8 +391,8 @@ static void account_here(const struct trainer *t, struct account *mine)
 
     memset(mine, 0, sizeof *mine);
     /* A dry run in one process has to check all stages. */
-    for (int i = 0; i < t->topo.pp; i++)
-        if (t->o.dry_run_ranks || i == t->rank_pp) {
+    for (int i = 0; i < t->ranks.topo.pp; i++)
+        if (t->o.dry_run_ranks || i == t->ranks.rank_pp) {
             memory_plan_stage(t, i, &p);
             most = p.total > most.total ? p : most;
         }
@@ -402,13 +405,13 @@ static void account_here(const struct trainer *t, struct account *mine)
 /* Report that the plan does not fit, with the same message on every rank; rank 0 prints the advice first. */
 static void refuse_memory_plan(struct trainer *t, int rank, const struct account *x, struct err *e)
 {
-    const struct comm_place *p = comm_place_of(t->world, rank);
+    const struct comm_place *p = comm_place_of(t->ranks.world, rank);
     struct strbuf sb = {0};
     char need[16], room[16];
 
     if (trainer_is_rank0(t)) {
         advise(t, x->room, &sb);
-        trainlog_flush(t->log, &sb);
+        trainlog_flush(t->log.lines, &sb);
     }
     strbuf_free(&sb);
     bytes_text(x->need, need);
@@ -420,18 +423,18 @@ static void refuse_memory_plan(struct trainer *t, int rank, const struct account
         err_usage(e, "does not fit: rank %d (host %s, %s at %s) needs %s for stage %d, %s of its memory can be had",
                   rank, p->host, x->who.uuid, x->who.pci, need, x->stage, room);
     e->kind = ERR_SYS;
-    t->all_know = true;
+    t->failure.on_all_ranks = true;
 }
 
 int memory_plan_check(struct trainer *t, struct err *e)
 {
-    const int size = t->place->size;
+    const int size = t->ranks.place->size;
     struct account mine, *all = xcalloc((size_t)size, sizeof *all), *worst;
     char need[16], room[16];
     int rc;
 
     account_here(t, &mine);
-    rc = comm_host_all_gather(comm_world_group(t->world), &mine, all, sizeof mine, e);
+    rc = comm_host_all_gather(comm_world_group(t->ranks.world), &mine, all, sizeof mine, e);
     worst = all;
     for (int r = 1; rc == 0 && r < size; r++)
         if ((double)all[r].need / (double)all[r].room > (double)worst->need / (double)worst->room)
@@ -440,7 +443,7 @@ int memory_plan_check(struct trainer *t, struct err *e)
         refuse_memory_plan(t, (int)(worst - all), worst, e);
         rc = -1;
     } else if (rc == 0 && t->o.dry_run && worst->room != UINT64_MAX) {
-        show_line(t, "it fits: %s a rank at most, %s can be had", bytes_text(worst->need, need),
+        show_line(&t->log, "it fits: %s a rank at most, %s can be had", bytes_text(worst->need, need),
                   bytes_text(worst->room, room));
     }
     free(all);

@@ -21,8 +21,8 @@ struct memory_plan {
 /* Compute the plan of a rank of stage pp. It is the same for all ranks of the stage. */
 void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out);
 /*
- * Set how much host memory snapshots may use (t->save_memory): the value of --save-memory, or a reduced amount if
- * this host does not have enough for all of its ranks. Call it before any rank has allocated memory.
+ * Set how much host memory snapshots may use (t->saves.memory_bytes): the value of --save-memory, or a reduced
+ * amount if this host does not have enough for all of its ranks. Call it before any rank has allocated memory.
  */
 void memory_plan_snapshot(struct trainer *t);
 /*
@@ -34,8 +34,8 @@ uint64_t memory_plan_aside(const struct trainer *t);
 void memory_plan_show(struct trainer *t);
 /*
  * Check that every rank's plan fits into the free memory of its device, or into --device-memory. Every rank must call
- * it. If it does not fit, the function fails with ERR_SYS and sets t->all_know, and rank 0 has printed what would
- * make it fit.
+ * it. If it does not fit, the function fails with ERR_SYS and sets t->failure.on_all_ranks, and rank 0 has printed
+ * what would make it fit.
  */
 MUST_CHECK int memory_plan_check(struct trainer *t, struct err *e);
 /*

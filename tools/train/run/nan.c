@@ -62,8 +62,8 @@ struct dump {
  */
 static int32_t tensor_compute_order(const struct dump *d, const char *kind, const char *name, int block)
 {
-    const int last = (int)d->t->model_config.n_layers + 1;
-    const struct stage *g = d->t->stage;
+    const int last = (int)d->t->shape.config.n_layers + 1;
+    const struct stage *g = d->t->network.stage;
     /*
      * Parameters outside of blocks that belong after the last block; on the last stages this includes the tied copy
      * that is the head.
@@ -130,30 +130,34 @@ static void search_block_tensors(struct dump *d, const struct model *m, int slot
 static void search_all_tensors(struct dump *d)
 {
     const struct trainer *t = d->t;
-    const struct stage *g = t->stage;
-    const int slot = (int)((t->micro_batches - 1) % t->model_opts.n_slots);
-    const enum dtype grads = t->model_opts.grad_t ? t->t : DTYPE_F32;
+    const struct run_shape *s = &t->shape;
+    const struct run_network *net = &t->network;
+    const struct stage *g = net->stage;
+    const int slot = (int)((t->progress.micro_batches - 1) % net->model_opts.n_slots);
+    const enum dtype grads = run_network_grads(net);
 
     for (int i = 0; i < g->n_params; i++)
         search_tensor(d, (struct nan_tensor){ "weight", g->param[i].name, g->param[i].block,
-                                     (char *)t->state.weights + g->param[i].at * dtype_size(t->t), g->param[i].n,
-                                     t->t });
+                                     (char *)net->state.weights + g->param[i].at * dtype_size(s->weights),
+                                     g->param[i].n, s->weights });
     for (int i = 0; i < g->n_blocks; i++)
-        search_block_tensors(d, t->model, slot, i);
+        search_block_tensors(d, net->model, slot, i);
     if (g->norm)
-        search_tensor(d, (struct nan_tensor){ "activation", "behind the last block", -1, model_output(t->model, slot),
-                                     model_boundary(g, &t->model_opts), t->t });
+        search_tensor(d, (struct nan_tensor){ "activation", "behind the last block", -1, model_output(net->model, slot),
+                                     model_boundary(g, &net->model_opts), s->weights });
     if (g->last)
-        search_tensor(d, (struct nan_tensor){ "loss", "of the micro-batches", -1, model_loss(t->model), 1, DTYPE_F64 });
+        search_tensor(d, (struct nan_tensor){ "loss", "of the micro-batches", -1, model_loss(net->model), 1,
+                                              DTYPE_F64 });
     for (int i = 0; i < g->n_params; i++)
         search_tensor(d, (struct nan_tensor){ "gradient", g->param[i].name, g->param[i].block,
-                                     (char *)t->state.grads + g->param[i].at * dtype_size(grads), g->param[i].n,
+                                     (char *)net->state.grads + g->param[i].at * dtype_size(grads), g->param[i].n,
                                      grads });
 }
 
 static void write_dump(const struct trainer *t, const struct strbuf *sb)
 {
-    char *path = str_fmt("%s/nan_iteration%lld.rank%d.json", t->o.save, (long long)t->iteration + 1, t->place->rank);
+    char *path = str_fmt("%s/nan_iteration%lld.rank%d.json", t->o.save, (long long)t->progress.iteration + 1,
+                         t->ranks.place->rank);
     struct err e = {0};
 
     if (dir_make(t->o.save, &e) < 0 || file_replace(path, sb->buf, sb->len, &e) < 0)
@@ -164,9 +168,9 @@ static void write_dump(const struct trainer *t, const struct strbuf *sb)
 /* Append the earliest finding of all ranks as text. */
 static int name_first(struct trainer *t, const struct culprit *mine, struct strbuf *sb, struct err *e)
 {
-    const int size = t->place->size;
+    const int size = t->ranks.place->size;
     struct culprit *all = xcalloc((size_t)size, sizeof *all);
-    int rc = comm_host_all_gather(comm_world_group(t->world), mine, all, sizeof *mine, e), first = 0;
+    int rc = comm_host_all_gather(comm_world_group(t->ranks.world), mine, all, sizeof *mine, e), first = 0;
 
     for (int r = 1; rc == 0 && r < size; r++)
         if (all[r].turn < all[first].turn)
@@ -177,9 +181,9 @@ static int name_first(struct trainer *t, const struct culprit *mine, struct strb
             strbuf_addf(sb, "the loss");
         else
             strbuf_addf(sb, "element %lld of %s %s", (long long)all[first].element, all[first].kind, all[first].name);
-        strbuf_addf(sb, " on rank %d (host %s)", first, comm_place_of(t->world, first)->host);
-        t->culprit = first + 1;
-        snprintf(t->tensor, sizeof t->tensor, "%s", all[first].name);
+        strbuf_addf(sb, " on rank %d (host %s)", first, comm_place_of(t->ranks.world, first)->host);
+        t->failure.culprit = first + 1;
+        snprintf(t->failure.tensor, sizeof t->failure.tensor, "%s", all[first].name);
     }
     free(all);
     return rc;
@@ -187,24 +191,25 @@ static int name_first(struct trainer *t, const struct culprit *mine, struct strb
 
 int nan_report_first(struct trainer *t, double norm, double loss, struct err *e)
 {
+    const struct run_ranks *r = &t->ranks;
     struct dump d = { .t = t, .first = { .turn = INT_MAX } };
     struct strbuf first = {0};
     char least[80] = "";
     int rc;
 
     strbuf_addf(&d.sb, "{\"iteration\": %lld, \"rank\": %d, \"stage\": %d, \"dp\": %d, \"tp\": %d, \"loss\": \"%g\", "
-                "\"grad_norm\": \"%g\", \"not_finite\": [", (long long)t->iteration + 1, t->place->rank, t->rank_pp,
-                t->rank_dp, t->rank_tp, loss, norm);
+                "\"grad_norm\": \"%g\", \"not_finite\": [", (long long)t->progress.iteration + 1, r->place->rank,
+                r->rank_pp, r->rank_dp, r->rank_tp, loss, norm);
     search_all_tensors(&d);
     strbuf_addf(&d.sb, "]}\n");
     if (t->o.save)
         write_dump(t, &d.sb);
     rc = name_first(t, &d.first, &first, e);
-    if (t->t == DTYPE_F16)
-        snprintf(least, sizeof least, "the loss scale is already at its minimum of %g, and ", t->scale.min);
+    if (t->shape.weights == DTYPE_F16)
+        snprintf(least, sizeof least, "the loss scale is already at its minimum of %g, and ", t->progress.scale.min);
     if (rc == 0)
         err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %sthe gradient norm is %g, the loss %g; expected finite "
-                 "numbers%s%s", (long long)t->iteration + 1, least, isnan(norm) ? (double)NAN : norm,
+                 "numbers%s%s", (long long)t->progress.iteration + 1, least, isnan(norm) ? (double)NAN : norm,
                  isnan(loss) ? (double)NAN : loss, first.buf ? first.buf : "",
                  t->o.save ? "; nan_iteration*.json beside the checkpoints say more" : "");
     strbuf_free(&first);

@@ -20,7 +20,6 @@
 #include "libcommon/base/progress.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/checkpoint_steps.h"
-#include "tools/train/run/agree.h"
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
@@ -54,14 +53,15 @@ static bool get_fs_stats(const char *path, struct statvfs *fs)
  */
 static uint64_t files_of_a_save(const struct trainer *t)
 {
-    const uint64_t mp = (uint64_t)t->topo.tp * (uint64_t)t->topo.pp;
+    const struct run_ranks *r = &t->ranks;
+    const uint64_t mp = (uint64_t)r->topo.tp * (uint64_t)r->topo.pp;
 
-    return (uint64_t)(t->model_config.n_layers + 4) * (uint64_t)t->topo.tp + mp * (uint64_t)t->topo.dp + mp + 8;
+    return (uint64_t)(t->shape.config.n_layers + 4) * (uint64_t)r->topo.tp + mp * (uint64_t)r->topo.dp + mp + 8;
 }
 
 static int check_room(const struct trainer *t, struct err *e)
 {
-    const uint64_t need = schedule_checkpoint_bytes((uint64_t)model_n_params(&t->model_config));
+    const uint64_t need = schedule_checkpoint_bytes((uint64_t)model_n_params(&t->shape.config));
     const uint64_t n = files_of_a_save(t);
     struct statvfs fs;
     char a[16], b[16];
@@ -116,8 +116,8 @@ static int try_rename(const char *from, const char *to, struct err *e)
  */
 static int try_out(const struct trainer *t, struct err *e)
 {
-    char *was = str_fmt("%s/global_step0.%08x.part", t->o.save, (unsigned)t->place->rank);
-    char *is = str_fmt("%s/global_step0.f%07x.part", t->o.save, (unsigned)t->place->rank);
+    char *was = str_fmt("%s/global_step0.%08x.part", t->o.save, (unsigned)t->ranks.place->rank);
+    char *is = str_fmt("%s/global_step0.f%07x.part", t->o.save, (unsigned)t->ranks.place->rank);
     char *file = path_join(was, "mp_rank_00_model_states.pt"), *moved = path_join(was, "mp_rank_01_model_states.pt");
     struct err ignored = {0};
     int rc = dir_make(was, e);
@@ -143,17 +143,18 @@ static int try_out(const struct trainer *t, struct err *e)
 
 int savedir_check(struct trainer *t, struct err *e)
 {
+    const struct run_ranks *r = &t->ranks;
     struct err why = {0};
     int rc;
 
     if (!t->o.save)
         return 0;
     rc = check_room(t, e);
-    if (rc == 0 && !t->o.dry_run && t->place->local_rank == 0 && try_out(t, &why) < 0) {
-        err_data(e, "--save", ERR_NO_BYTE, "no checkpoint can be saved from host %s: %s", t->place->host, why.msg);
+    if (rc == 0 && !t->o.dry_run && r->place->local_rank == 0 && try_out(t, &why) < 0) {
+        err_data(e, "--save", ERR_NO_BYTE, "no checkpoint can be saved from host %s: %s", r->place->host, why.msg);
         rc = -1;
     }
-    return agree_all_well(t, rc, e);
+    return run_ranks_agree(&t->ranks, &t->failure, rc, e);
 }
 
 /* ---- the checkpoints in the folder ---- */
@@ -166,7 +167,7 @@ struct run_start {
 
 /* What is to be done with the folder. Rank 0 broadcasts it to all ranks. */
 struct decision {
-    struct saving_way way;
+    struct saving_moves moves;
     bool stands;                /* the folder has a checkpoint of the iteration at which the run begins */
     struct err err;
 };
@@ -242,7 +243,7 @@ static int refuse_save_folder(const struct trainer *t, const struct run_start *b
     return -1;
 }
 
-static int decide_saving_way(const struct trainer *t, const struct run_start *b, struct saving_way *way, struct err *e)
+static int decide_moves(const struct trainer *t, const struct run_start *b, struct saving_moves *moves, struct err *e)
 {
     const bool here = b->path && !t->o.finetune && is_in_save(t, b);
     struct checkpoint_steps s;
@@ -259,12 +260,12 @@ static int decide_saving_way(const struct trainer *t, const struct run_start *b,
     if (!t->o.new_run && !here && (!b->path || s.newest > b->iteration))
         return refuse_save_folder(t, b, &s, e);
     if (t->o.new_run || s.newest > b->iteration) {
-        *way = (struct saving_way){ .due = true, .after = t->o.new_run ? -1 : b->iteration };
-        snprintf(way->newest, sizeof way->newest, "%s", s.name);
+        *moves = (struct saving_moves){ .due = true, .after = t->o.new_run ? -1 : b->iteration };
+        snprintf(moves->newest, sizeof moves->newest, "%s", s.name);
         if (here) {
             char *base = path_base(b->path);
 
-            snprintf(way->tag, sizeof way->tag, "%s", base);
+            snprintf(moves->tag, sizeof moves->tag, "%s", base);
             free(base);
         }
     }
@@ -275,7 +276,7 @@ int savedir_check_steps_early(const struct trainer *t, struct err *e)
 {
     const struct checkpoint_from from = { .dir = t->o.load, .universal = t->o.universal_checkpoint,
                                           .force = t->o.force };
-    struct saving_way unused = {0};
+    struct saving_moves unused = {0};
     struct run_start b = {0};
     struct err later = {0};
     char *path, *name;
@@ -291,29 +292,31 @@ int savedir_check_steps_early(const struct trainer *t, struct err *e)
         b = (struct run_start){ path, t->o.finetune ? 0 : checkpoint_tag_number(name) };
         /* Only tags of this form are certain to contain the iteration. */
         if (t->o.finetune || checkpoint_tag_length(name))
-            rc = decide_saving_way(t, &b, &unused, e);
+            rc = decide_moves(t, &b, &unused, e);
         free(name);
     } else {
-        rc = decide_saving_way(t, &b, &unused, e);
+        rc = decide_moves(t, &b, &unused, e);
     }
     free(path);
     return rc;
 }
 
-static int decide_and_print_way(struct trainer *t, struct decision *d, struct err *e)
+static int decide_and_print_moves(struct trainer *t, struct decision *d, struct err *e)
 {
     const struct checkpoint_info *f = t->from ? checkpoint_info(t->from) : NULL;
     const struct run_start b = { f ? f->path : NULL, f && !t->o.finetune ? f->iteration : 0 };
 
-    if (decide_saving_way(t, &b, &d->way, e) < 0)
+    if (decide_moves(t, &b, &d->moves, e) < 0)
         return -1;
-    d->stands = f && !d->way.due && is_saved_folder(str_fmt("%s/global_step%lld", t->o.save, (long long)b.iteration));
-    if (d->way.due && t->o.new_run)
-        show_line(t, "note: --new-run: the checkpoints of %s (up to %s) are moved to %s/set-aside-TIME when the first "
-                  "one of this run is saved", t->o.save, d->way.newest, t->o.save);
-    else if (d->way.due)
-        show_line(t, "warning: %s holds %s, newer than iteration %lld, which this run begins with: what is newer is "
-                  "moved to %s/set-aside-TIME when the first checkpoint is saved", t->o.save, d->way.newest,
+    d->stands = f && !d->moves.due && is_saved_folder(str_fmt("%s/global_step%lld", t->o.save, (long long)b.iteration));
+    if (d->moves.due && t->o.new_run)
+        show_line(&t->log,
+                  "note: --new-run: the checkpoints of %s (up to %s) are moved to %s/set-aside-TIME when the first "
+                  "one of this run is saved", t->o.save, d->moves.newest, t->o.save);
+    else if (d->moves.due)
+        show_line(&t->log,
+                  "warning: %s holds %s, newer than iteration %lld, which this run begins with: what is newer is "
+                  "moved to %s/set-aside-TIME when the first checkpoint is saved", t->o.save, d->moves.newest,
                   (long long)b.iteration, t->o.save);
     return 0;
 }
@@ -325,17 +328,17 @@ int savedir_check_steps(struct trainer *t, struct err *e)
     if (!saves(t))
         return 0;
     if (trainer_is_rank0(t))
-        (void)!decide_and_print_way(t, &d, &d.err);
-    if (comm_host_broadcast(comm_world_group(t->world), &d, sizeof d, 0, e) < 0)
+        (void)!decide_and_print_moves(t, &d, &d.err);
+    if (comm_host_broadcast(comm_world_group(t->ranks.world), &d, sizeof d, 0, e) < 0)
         return -1;
     if (d.err.kind != ERR_NONE) {
         *e = d.err;
         return -1;
     }
-    t->way = d.way;
+    t->saves.moves = d.moves;
     /* A run that begins at the iteration of its last save has nothing new to save. */
     if (d.stands)
-        t->saved_iteration = checkpoint_info(t->from)->iteration;
+        t->saves.saved_iteration = checkpoint_info(t->from)->iteration;
     return 0;
 }
 
@@ -343,14 +346,14 @@ int savedir_make_way(struct trainer *t, struct err *e)
 {
     char where[512];
 
-    if (!t->way.due || !trainer_is_rank0(t))
+    if (!t->saves.moves.due || !trainer_is_rank0(t))
         return 0;
-    if (checkpoint_steps_set_aside(t->o.save, t->way.after, t->way.tag, where, sizeof where, e) < 0)
+    if (checkpoint_steps_set_aside(t->o.save, t->saves.moves.after, t->saves.moves.tag, where, sizeof where, e) < 0)
         return -1;
-    t->way.due = false;
-    checkpoint_latest(t->o.save, t->complete_tag, sizeof t->complete_tag);
-    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
+    t->saves.moves.due = false;
+    checkpoint_latest(t->o.save, t->saves.complete_tag, sizeof t->saves.complete_tag);
+    t->log.status.last_complete_tag = *t->saves.complete_tag ? t->saves.complete_tag : NULL;
     if (*where)
-        show_line(t, "checkpoints that were there are moved to %s", where);
+        show_line(&t->log, "checkpoints that were there are moved to %s", where);
     return 0;
 }

@@ -63,9 +63,9 @@ bool saving_option(const struct train_opts *o, const struct option_row *r, struc
     }
 }
 
-static void print_save_warning(void *trainer, const char *line)
+static void print_save_warning(void *log, const char *line)
 {
-    show_line(trainer, "warning: %s", line);
+    show_line(log, "warning: %s", line);
 }
 
 /* Called before the optimizer changes a bucket, which the current save may still have to copy. */
@@ -74,20 +74,25 @@ static void release_saved_bucket(void *trainer, int bucket)
     struct trainer *t = trainer;
     const double begin = clock_s();
 
-    checkpoint_save_release(t->saver, bucket);
-    t->pace.stall_s += clock_s() - begin;
+    checkpoint_save_release(t->saves.saver, bucket);
+    t->saves.pace.stall_s += clock_s() - begin;
 }
 
 int saving_open(struct trainer *t, struct err *e)
 {
+    struct run_saves *v = &t->saves;
+    const struct run_ranks *ranks = &t->ranks;
+    struct run_network *net = &t->network;
     /* large enough: there are fewer rows than bytes */
     struct checkpoint_value *args = xcalloc(sizeof t->o, sizeof *args);
     struct report *notes = report_new();
     struct checkpoint_saver_opts o = {
-        .dir = t->o.save, .stage = t->stage, .state = &t->state, .blocks = t->blocks, .weights = t->t,
-        .dev = t->k->dev, .writer = t->writer, .world = comm_world_group(t->world), .tp = t->tp, .from = t->from,
+        .dir = t->o.save, .stage = net->stage, .state = &net->state, .blocks = t->shape.blocks,
+        .weights = t->shape.weights,
+        .dev = t->k->dev, .writer = v->writer, .world = comm_world_group(ranks->world), .tp = ranks->tp,
+        .from = t->from,
         .new_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
-        .local_rank = t->place->local_rank, .watch = comm_watch(t->world), .memory_bytes = t->save_memory,
+        .local_rank = ranks->place->local_rank, .watch = comm_watch(ranks->world), .memory_bytes = v->memory_bytes,
         .aside_bytes = memory_plan_aside(t),
         .ds_config = t->o.deepspeed_config, .args = args,
     };
@@ -95,31 +100,33 @@ int saving_open(struct trainer *t, struct err *e)
     OPTION_EACH(&options_table, g, r)
         if (r->dest && !(g->marks & OPTIONS_OURS) && saving_option(&t->o, r, &args[o.n_args])) {
             if (strcmp(r->dest, "pp_partition_method") == 0)
-                args[o.n_args].s = t->recorded_method;
+                args[o.n_args].s = t->shape.recorded_method;
             o.n_args++;
         }
-    t->saver = checkpoint_saver_new(&o, notes, e);
-    show_report(t, notes);
+    v->saver = checkpoint_saver_new(&o, notes, e);
+    show_report(&t->log, notes);
     report_free(notes);
     free(args);
-    if (!t->saver)
+    if (!v->saver)
         return -1;
-    optimizer_gate(t->optimizer, release_saved_bucket, t);
+    optimizer_gate(net->optimizer, release_saved_bucket, t);
     if (t->o.keep_last > 0 && trainer_is_rank0(t))
-        t->retain = retain_new(&(struct retain_opts){ .dir = t->o.save, .last = t->o.keep_last,
-                                                      .schedule = &t->o.saves, .say = print_save_warning, .arg = t });
+        v->retain = retain_new(&(struct retain_opts){ .dir = t->o.save, .last = t->o.keep_last,
+                                                      .schedule = &t->o.saves, .say = print_save_warning,
+                                                      .arg = &t->log });
     return 0;
 }
 
 static struct checkpoint_now present(const struct trainer *t)
 {
-    const struct schedule_lr *lr = &t->schedule.lr;
+    const struct run_progress *p = &t->progress;
+    const struct schedule_lr *lr = &p->schedule.lr;
     struct checkpoint_now now = {
-        .iteration = t->iteration, .consumed_train_samples = t->consumed_samples,
-        .consumed_valid_samples = t->consumed_valid_samples, .consumed_tokens = t->consumed_tokens,
-        .skipped_train_samples = t->skew, .skipped_train_iteration = t->skipped_to,
-        .gigaflos = t->gigaflos, .opt_step = t->opt_step, .clip_grad = t->o.clip_grad,
-        .skipped_steps = t->skipped_steps, .has_scaler = step_scales(t), .scaler = t->scale, .overflow = t->overflow,
+        .iteration = p->iteration, .consumed_train_samples = p->consumed_samples,
+        .consumed_valid_samples = p->consumed_valid_samples, .consumed_tokens = p->consumed_tokens,
+        .skipped_train_samples = p->passed_samples, .skipped_train_iteration = p->skipped_iteration,
+        .gigaflos = p->gigaflos, .opt_step = p->opt_step, .clip_grad = t->o.clip_grad,
+        .skipped_steps = p->skipped_steps, .has_scaler = step_scales(t), .scaler = p->scale, .overflow = p->overflow,
         .schedule = {
             .present = true, .max_lr = lr->max_lr, .min_lr = lr->min_lr, .warmup_steps = (int64_t)lr->warmup_steps,
             .num_steps = lr->num_steps, .decay_steps = lr->decay_steps, .warmup_tokens = lr->warmup_tokens,
@@ -142,9 +149,9 @@ enum { FEW = 8 };
 
 void saving_record_step(struct trainer *t, double seconds)
 {
-    struct saving_pace *p = &t->pace;
+    struct saving_pace *p = &t->saves.pace;
 
-    if (t->saver && t->status.saving_tag) {
+    if (t->saves.saver && t->log.status.saving_tag) {
         p->n_concurrent++;
         p->concurrent_s += seconds;
     } else {
@@ -155,28 +162,28 @@ void saving_record_step(struct trainer *t, double seconds)
 
 static void report_save_times(struct trainer *t, const struct checkpoint_saved *s, struct strbuf *sb)
 {
-    const struct saving_pace *p = &t->pace;
+    const struct saving_pace *p = &t->saves.pace;
     const struct trainlog_save x = {
         .stall_s = p->stall_s,
         .wall_s = s->wall_s,
-        .bytes = checkpoint_save_bytes(t->saver),
+        .bytes = checkpoint_save_bytes(t->saves.saver),
         .n_concurrent = p->n_concurrent,
         .concurrent_s = p->n_concurrent ? p->concurrent_s / (double)p->n_concurrent : 0,
         .alone_s = p->alone_s,
     };
 
     trainlog_add_save_times(sb, &x);
-    t->status.save_stall_s = x.stall_s;
-    t->status.save_wall_s = x.wall_s;
-    t->status.save_slowdown_s = x.n_concurrent && p->n_alone ? x.concurrent_s - x.alone_s : NAN;
+    t->log.status.save_stall_s = x.stall_s;
+    t->log.status.save_wall_s = x.wall_s;
+    t->log.status.save_slowdown_s = x.n_concurrent && p->n_alone ? x.concurrent_s - x.alone_s : NAN;
 }
 
 void saving_keep(struct trainer *t, const char *why)
 {
     struct err e = {0};
 
-    if (*t->complete_tag && retain_mark(t->o.save, t->complete_tag, why, &e) < 0)
-        show_line(t, "warning: %s", e.msg);
+    if (*t->saves.complete_tag && retain_mark(t->o.save, t->saves.complete_tag, why, &e) < 0)
+        show_line(&t->log, "warning: %s", e.msg);
 }
 
 /*
@@ -190,23 +197,23 @@ static void report_save_outcome(struct trainer *t, const struct checkpoint_saved
     if (s->iteration < 0 || s->told || !trainer_is_rank0(t))
         return;
     if (s->ok) {
-        snprintf(t->complete_tag, sizeof t->complete_tag, "global_step%lld", (long long)s->iteration);
+        snprintf(t->saves.complete_tag, sizeof t->saves.complete_tag, "global_step%lld", (long long)s->iteration);
         trainlog_add_saved(&sb, s->iteration, t->o.save);
         report_save_times(t, s, &sb);
-        trainlog_flush(t->log, &sb);
+        trainlog_flush(t->log.lines, &sb);
     } else {
-        show_line(t, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
-                  *t->complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->complete_tag);
+        show_line(&t->log, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
+                  *t->saves.complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->saves.complete_tag);
     }
     if (s->ok && *s->note)
-        show_line(t, "warning: %s", s->note);
-    if (s->ok && t->spiked)
+        show_line(&t->log, "warning: %s", s->note);
+    if (s->ok && t->saves.keep_next)
         saving_keep(t, "the first behind a loss that jumped");
-    t->spiked = t->spiked && !s->ok;
-    if (s->ok && t->retain)
-        retain_after_save(t->retain, s->iteration);
-    t->status.saving_tag = NULL;
-    t->status.last_complete_tag = *t->complete_tag ? t->complete_tag : NULL;
+    t->saves.keep_next = t->saves.keep_next && !s->ok;
+    if (s->ok && t->saves.retain)
+        retain_after_save(t->saves.retain, s->iteration);
+    t->log.status.saving_tag = NULL;
+    t->log.status.last_complete_tag = *t->saves.complete_tag ? t->saves.complete_tag : NULL;
     strbuf_free(&sb);
 }
 
@@ -214,7 +221,7 @@ bool saving_poll(struct trainer *t)
 {
     struct checkpoint_saved s = { .iteration = -1 };
 
-    if (!t->saver || !checkpoint_save_poll(t->saver, &s))
+    if (!t->saves.saver || !checkpoint_save_poll(t->saves.saver, &s))
         return false;
     if (s.ok)
         report_save_outcome(t, &s);
@@ -225,35 +232,36 @@ int saving_wait_for_save(struct trainer *t, struct err *e)
 {
     struct checkpoint_saved s = { .ok = true };
 
-    if (!t->saver)
+    if (!t->saves.saver)
         return 0;
-    if (checkpoint_save_wait(t->saver, &s, e) == 0 || !s.ok)
+    if (checkpoint_save_wait(t->saves.saver, &s, e) == 0 || !s.ok)
         err_clear(e);
     if (e->kind != ERR_NONE)
         return -1;
     report_save_outcome(t, &s);
-    t->save_failed = !s.ok;
+    t->saves.last_failed = !s.ok;
     if (s.fault != CHECKPOINT_NOT_FINITE)
         return 0;
     /* A state that is not finite cannot be saved later either, and training it further is useless. */
     err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s", (long long)s.iteration, s.err.msg);
-    t->not_finite = t->all_know = true;
+    t->failure.not_finite = t->failure.on_all_ranks = true;
     return -1;
 }
 
 void saving_record_failure(struct trainer *t)
 {
-    const char *tensor = checkpoint_replica_at_fault(t->saver);
+    const char *tensor = checkpoint_replica_at_fault(t->saves.saver);
 
     if (!tensor)
         return;
-    t->cause = CAUSE_REPLICAS;
-    t->all_know = true;
-    snprintf(t->tensor, sizeof t->tensor, "%s", tensor);
+    t->failure.cause = CAUSE_REPLICAS;
+    t->failure.on_all_ranks = true;
+    snprintf(t->failure.tensor, sizeof t->failure.tensor, "%s", tensor);
 }
 
 int saving_begin(struct trainer *t, struct err *e)
 {
+    struct run_saves *v = &t->saves;
     const struct checkpoint_now now = present(t);
     const double begin = clock_s();
     struct checkpoint_saved before = { .iteration = -1 };
@@ -267,41 +275,41 @@ int saving_begin(struct trainer *t, struct err *e)
     trace_host_end(t->trace);
     if (rc < 0)
         return -1;
-    t->pace = (struct saving_pace){ .begun = t->iteration, .begun_s = begin, .n_alone = t->pace.n_alone,
-                                    .alone_s = t->pace.alone_s };
-    if ((t->lock && !savelock_held(t->lock, e)) || savedir_make_way(t, e) < 0)
+    v->pace = (struct saving_pace){ .begun = t->progress.iteration, .begun_s = begin, .n_alone = v->pace.n_alone,
+                                    .alone_s = v->pace.alone_s };
+    if ((v->lock && !savelock_held(v->lock, e)) || savedir_make_way(t, e) < 0)
         return -1;
-    snprintf(t->saving_tag, sizeof t->saving_tag, "global_step%lld", (long long)t->iteration);
-    t->status.saving_tag = t->saving_tag;
+    snprintf(v->saving_tag, sizeof v->saving_tag, "global_step%lld", (long long)t->progress.iteration);
+    t->log.status.saving_tag = v->saving_tag;
     show_phase(t, "save");
     /* The curves in TensorBoard then reach as far as the checkpoints. */
-    if (tfevents_flush(t->events, e) < 0) {
-        show_line(t, "warning: %s", e->msg);
+    if (tfevents_flush(t->log.events, e) < 0) {
+        show_line(&t->log, "warning: %s", e->msg);
         err_clear(e);
     }
     if (trainer_is_rank0(t)) {
-        trainlog_add_saving(&sb, t->iteration, t->o.save);
-        trainlog_flush(t->log, &sb);
+        trainlog_add_saving(&sb, t->progress.iteration, t->o.save);
+        trainlog_flush(t->log.lines, &sb);
     }
     /*
      * A gather of weights may still be in progress. It does not matter, because only this rank's own part of them is
      * saved.
      */
     trace_host_begin(t->trace, TRACE_SAVE, "save");
-    rc = checkpoint_save(t->saver, &now, &before, &stall_s, e);
+    rc = checkpoint_save(v->saver, &now, &before, &stall_s, e);
     trace_host_end(t->trace);
-    t->saved_iteration = t->iteration;
-    t->pace.stall_s = clock_s() - begin;
+    v->saved_iteration = t->progress.iteration;
+    v->pace.stall_s = clock_s() - begin;
     if (rc == 0 && trainer_is_rank0(t)) {
-        timer.ms = t->pace.stall_s * 1e3;
+        timer.ms = v->pace.stall_s * 1e3;
         trainlog_add_timers(&sb, &timer, 1);
-        trainlog_flush(t->log, &sb);
+        trainlog_flush(t->log.lines, &sb);
     }
     strbuf_free(&sb);
     if (rc == 0)
         show_phase(t, "train");
     else {
-        t->status.saving_tag = NULL;
+        t->log.status.saving_tag = NULL;
         saving_record_failure(t);
     }
     return rc;
@@ -310,9 +318,9 @@ int saving_begin(struct trainer *t, struct err *e)
 /* Determine whether any rank is still writing another save. */
 static int busy(struct trainer *t, bool *yes, struct err *e)
 {
-    int64_t any = checkpoint_save_busy(t->saver);
+    int64_t any = checkpoint_save_busy(t->saves.saver);
 
-    if (comm_host_all_reduce(comm_world_group(t->world), &any, 1, DTYPE_I64, COMM_MAX, e) < 0)
+    if (comm_host_all_reduce(comm_world_group(t->ranks.world), &any, 1, DTYPE_I64, COMM_MAX, e) < 0)
         return -1;
     *yes = any != 0;
     return 0;
@@ -320,42 +328,45 @@ static int busy(struct trainer *t, bool *yes, struct err *e)
 
 int saving_step(struct trainer *t, struct err *e)
 {
-    const bool due = save_schedule_due(&t->o.saves, t->iteration), queue = t->o.save_when_busy == BUSY_QUEUE;
-    const bool must = t->o.save_when_busy == BUSY_WAIT || t->iteration == t->schedule.train_iters ||
-                      save_schedule_lists(&t->o.saves, t->iteration);
+    struct run_saves *v = &t->saves;
+    const bool due = save_schedule_due(&t->o.saves, t->progress.iteration), queue = t->o.save_when_busy == BUSY_QUEUE;
+    const bool must = t->o.save_when_busy == BUSY_WAIT || t->progress.iteration == t->progress.schedule.train_iters ||
+                      save_schedule_lists(&t->o.saves, t->progress.iteration);
     bool waits = false;
 
-    if (!due && !t->pace.queued)
+    if (!due && !v->pace.queued)
         return 0;
     if (!(due && must) && busy(t, &waits, e) < 0)
         return -1;
     if (!waits)
         return saving_begin(t, e);
     if (due)
-        show_line(t, "checkpoint of iteration %lld: %s, that of iteration %lld is still being written after %.1f s "
-                  "(--save-when-busy %s)", (long long)t->iteration, queue ? "queued" : "skipped",
-                  (long long)t->pace.begun, clock_s() - t->pace.begun_s, queue ? "queue" : "skip");
-    t->pace.queued = queue;
+        show_line(&t->log,
+                  "checkpoint of iteration %lld: %s, that of iteration %lld is still being written after %.1f s "
+                  "(--save-when-busy %s)", (long long)t->progress.iteration, queue ? "queued" : "skipped",
+                  (long long)v->pace.begun, clock_s() - v->pace.begun_s, queue ? "queue" : "skip");
+    v->pace.queued = queue;
     return 0;
 }
 
 int saving_finish(struct trainer *t, struct err *e)
 {
-    if (!t->saver)
+    if (!t->saves.saver)
         return 0;
     show_phase(t, "save");
     if (saving_wait_for_save(t, e) < 0)
         return -1;
-    if (!t->save_failed)
+    if (!t->saves.last_failed)
         return 0;
     /* Hours of work depend on it, and the cause of the failure may be gone by now. */
-    show_line(t, "the last checkpoint is tried once more");
+    show_line(&t->log, "the last checkpoint is tried once more");
     if (saving_begin(t, e) < 0 || saving_wait_for_save(t, e) < 0)
         return -1;
-    if (!t->save_failed)
+    if (!t->saves.last_failed)
         return 0;
-    err_data(e, t->o.save, ERR_NO_BYTE, "the checkpoint of iteration %lld could not be saved", (long long)t->iteration);
-    t->all_know = true;
-    t->cause = CAUSE_SAVE;
+    err_data(e, t->o.save, ERR_NO_BYTE, "the checkpoint of iteration %lld could not be saved",
+             (long long)t->progress.iteration);
+    t->failure.on_all_ranks = true;
+    t->failure.cause = CAUSE_SAVE;
     return -1;
 }

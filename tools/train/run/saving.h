@@ -5,10 +5,15 @@
 #define SHARDKIT_TRAIN_RUN_SAVING_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "libcommon/base/err.h"
 
+struct checkpoint_saver;
+struct retain;
+struct savelock;
 struct trainer;
+struct writer;
 
 /* Timing of saves and iterations on this rank. Zero-initialise it. */
 struct saving_pace {
@@ -23,11 +28,27 @@ struct saving_pace {
 };
 
 /* Checkpoints of the folder that the first save moves (savedir.h). Zero-initialised: none. */
-struct saving_way {
+struct saving_moves {
     bool due;
     int64_t after;              /* move those with larger iteration numbers; -1: all */
     char newest[64];            /* the name of the newest one */
     char tag[128];              /* the tag that `latest` is to name, if it named one of those; "": none */
+};
+
+/* The saves of a run. */
+struct run_saves {
+    struct writer *writer;      /* the process that writes; NULL without --save */
+    struct checkpoint_saver *saver;     /* NULL without --save */
+    struct savelock *lock;      /* the lock on the folder of --save; rank 0 only */
+    struct retain *retain;      /* rank 0 only; NULL without --keep-last */
+    uint64_t memory_bytes;      /* bytes that this rank's snapshot may use; 0: unlimited */
+    int64_t saved_iteration;    /* the last iteration for which a save was begun; -1: none */
+    char complete_tag[64];      /* the tag that `latest` names, as far as this run can determine */
+    char saving_tag[64];        /* the tag of the last save that was begun */
+    bool last_failed;           /* the last completed save failed */
+    bool keep_next;             /* the next complete checkpoint is to be kept, because the loss jumped */
+    struct saving_pace pace;
+    struct saving_moves moves;
 };
 
 /* Convert one option to a value of the saved arguments. Returns false if it has no value of its own there. */
@@ -35,7 +56,7 @@ struct checkpoint_value;
 struct option_row;
 struct train_opts;
 bool saving_option(const struct train_opts *o, const struct option_row *r, struct checkpoint_value *v);
-/* Open t->saver, with the arguments that its checkpoints contain. */
+/* Open t->saves.saver, with the arguments that its checkpoints contain. */
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
 /*
  * Begin a save if one is due. Call it after every iteration after which the run continues. If another save is still
@@ -60,7 +81,7 @@ bool saving_poll(struct trainer *t);
 /* Keep the newest complete checkpoint, whatever --keep-last is. Rank 0 only. */
 void saving_keep(struct trainer *t, const char *why);
 /*
- * Wait for the save in progress and report it; sets t->save_failed. Returns -1 if the state is not finite or the
+ * Wait for the save in progress and report it; sets t->saves.last_failed. Returns -1 if the state is not finite or the
  * ranks cannot communicate.
  */
 MUST_CHECK int saving_wait_for_save(struct trainer *t, struct err *e);

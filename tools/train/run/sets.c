@@ -19,9 +19,9 @@ enum { N_SPLITS = SPLIT_TEST + 1 };
 
 static int64_t samples_of(const struct trainer *t, enum options_split split)
 {
-    return split == SPLIT_TRAIN ? t->schedule.train_samples
-           : split == SPLIT_VALID ? schedule_valid_samples(&t->schedule, &t->o)
-                                  : schedule_test_samples(&t->schedule, &t->o);
+    return split == SPLIT_TRAIN ? t->progress.schedule.train_samples
+           : split == SPLIT_VALID ? schedule_valid_samples(&t->progress.schedule, &t->o)
+                                  : schedule_test_samples(&t->progress.schedule, &t->o);
 }
 
 static bool wants(const struct trainer *t, enum options_split split)
@@ -187,7 +187,7 @@ static void show_build(struct trainer *t, struct build_shown *x, double percent)
         return;
     if (x->begun_s < 0)
         x->begun_s = now;
-    x->percent = t->status.percent = percent;
+    x->percent = t->log.status.percent = percent;
     /* Do not print a line for a build that takes only a moment. */
     if (now - x->begun_s < 0.3 || now - x->status_s < 1)
         return;
@@ -196,7 +196,7 @@ static void show_build(struct trainer *t, struct build_shown *x, double percent)
     if (x->line_s >= 0 && now - x->line_s < 60)
         return;
     x->line_s = now;
-    show_line(t, "building the order of samples: %.1f %%", percent);
+    show_line(&t->log, "building the order of samples: %.1f %%", percent);
 }
 
 /* The data that the ranks exchange while rank 0 builds. */
@@ -207,7 +207,7 @@ struct build_news {
 static int exchange_build_news(struct trainer *t, struct build_news *x, struct err *e)
 {
     x->stop |= status_stop_signal() != 0;
-    return comm_host_all_reduce(comm_world_group(t->world), &x->over, 2, DTYPE_I64, COMM_MAX, e);
+    return comm_host_all_reduce(comm_world_group(t->ranks.world), &x->over, 2, DTYPE_I64, COMM_MAX, e);
 }
 
 static int build_and_show(struct trainer *t, struct build_job *j, struct err *e)
@@ -232,7 +232,7 @@ static int build_and_show(struct trainer *t, struct build_job *j, struct err *e)
         }
     } while (!x.over && !x.stop);
     if (x.over && shown.line_s >= 0)
-        show_line(t, "built the order of samples in %.1f s", clock_s() - shown.begun_s);
+        show_line(&t->log, "built the order of samples in %.1f s", clock_s() - shown.begun_s);
     return job_end(j, !x.over, e);
 }
 
@@ -264,7 +264,7 @@ static int build_missing(struct trainer *t, struct err *e)
         *e = lost;
         return -1;
     }
-    if (comm_host_broadcast(comm_world_group(t->world), &own, sizeof own, 0, e) < 0)
+    if (comm_host_broadcast(comm_world_group(t->ranks.world), &own, sizeof own, 0, e) < 0)
         return -1;
     *e = own;
     return own.kind == ERR_NONE ? 0 : -1;
@@ -300,8 +300,8 @@ static int open_train(struct trainer *t, struct err *e)
     int rc = options_data_groups(&t->o, SPLIT_TRAIN, &g, e);
 
     if (rc == 0 && g.n > 0)
-        rc = dataset_open(&g.group[0], &o, &t->train, e);
-    if (rc == 0 && !t->train) {
+        rc = dataset_open(&g.group[0], &o, &t->sets.train, e);
+    if (rc == 0 && !t->sets.train) {
         err_usage(e, "there is no training data: the data options leave it no document");
         rc = -1;
     }
@@ -313,11 +313,11 @@ static int open_all_datasets(struct trainer *t, struct err *e)
 {
     if (wants(t, SPLIT_TRAIN) && open_train(t, e) < 0)
         return -1;
-    if (wants(t, SPLIT_VALID) && (open_eval(t, SPLIT_VALID, &t->valid, &t->n_valid, e) < 0 ||
-                                  open_eval(t, SPLIT_TEST, &t->test, &t->n_test, e) < 0))
+    if (wants(t, SPLIT_VALID) && (open_eval(t, SPLIT_VALID, &t->sets.valid, &t->sets.n_valid, e) < 0 ||
+                                  open_eval(t, SPLIT_TEST, &t->sets.test, &t->sets.n_test, e) < 0))
         return -1;
-    for (int i = 0; i < t->n_valid; i++)
-        t->valid[i].at = t->consumed_valid_samples / t->n_valid;
+    for (int i = 0; i < t->sets.n_valid; i++)
+        t->sets.valid[i].at = t->progress.consumed_valid_samples / t->sets.n_valid;
     return 0;
 }
 
@@ -330,7 +330,7 @@ int sets_open(struct trainer *t, struct err *e)
         return -1;
     if (trainer_is_rank0(t))
         (void)!open_all_datasets(t, &own);
-    if (comm_host_broadcast(comm_world_group(t->world), &own, sizeof own, 0, e) < 0)
+    if (comm_host_broadcast(comm_world_group(t->ranks.world), &own, sizeof own, 0, e) < 0)
         return -1;
     if (own.kind != ERR_NONE) {
         *e = own;
@@ -350,7 +350,7 @@ static void close_sets(struct evaluate_set *set, int n)
 
 void sets_close(struct trainer *t)
 {
-    dataset_close(t->train);
-    close_sets(t->valid, t->n_valid);
-    close_sets(t->test, t->n_test);
+    dataset_close(t->sets.train);
+    close_sets(t->sets.valid, t->sets.n_valid);
+    close_sets(t->sets.test, t->sets.n_test);
 }

@@ -6,7 +6,15 @@
 
 #include "libcommon/base/err.h"
 
+struct dataset;
 struct trainer;
+
+/* The open data sets of a run. */
+struct run_sets {
+    struct dataset *train;
+    int n_valid, n_test;
+    struct evaluate_set *valid, *test;
+};
 
 /*
  * Open the data sets. All ranks must call it. A thread of rank 0 first builds missing index files. Meanwhile the

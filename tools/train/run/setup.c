@@ -15,11 +15,9 @@
 #include "tools/train/guard/retain.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline_schedule.h"
-#include "tools/train/run/agree.h"
 #include "tools/train/run/batches.h"
 #include "tools/train/run/devices.h"
 #include "tools/train/run/evaluate.h"
-#include "tools/train/run/initial_weights.h"
 #include "tools/train/run/memory_plan.h"
 #include "tools/train/run/savedir.h"
 #include "tools/train/run/saving.h"
@@ -29,55 +27,6 @@
 #include "tools/train/run/step.h"
 #include "tools/train/run/trainer.h"
 
-/* ---- groups and memory ---- */
-
-static struct comm *group(struct trainer *t, const char *name, int n, int first, int stride, struct err *e)
-{
-    int *rank = xmalloc((size_t)n * sizeof *rank);
-    struct comm *c;
-
-    for (int i = 0; i < n; i++)
-        rank[i] = first + i * stride;
-    c = comm_create(t->world, name, rank, n, e);
-    free(rank);
-    return c;
-}
-
-/* Create the groups of ranks, numbered as described in docs/training.md 2.1. */
-static int make_groups(struct trainer *t, struct err *e)
-{
-    const struct topology p = t->topo;
-    const int stage_ranks = p.dp * p.tp;
-
-    t->tp = group(t, "tp", p.tp, topo_rank(p, t->rank_pp, t->rank_dp, 0), 1, e);
-    t->dp = t->tp ? group(t, "dp", p.dp, topo_rank(p, t->rank_pp, 0, t->rank_tp), p.tp, e) : NULL;
-    t->pipe = t->dp ? group(t, "pp", p.pp, topo_rank(p, 0, t->rank_dp, t->rank_tp), stage_ranks, e) : NULL;
-    if (!t->pipe)
-        return -1;
-    if (p.pp == 1 || (t->rank_pp > 0 && t->rank_pp < p.pp - 1))
-        return 0;
-    t->tied = group(t, "tied", 2, topo_rank(p, 0, t->rank_dp, t->rank_tp), (p.pp - 1) * stage_ranks, e);
-    return t->tied ? 0 : -1;
-}
-
-static int allocate_state(struct trainer *t, struct err *e)
-{
-    const uint64_t weights = align_up((uint64_t)t->stage->flat_n * dtype_size(t->t), 256);
-    const uint64_t grads = align_up((uint64_t)t->stage->flat_n * (t->model_opts.grad_t ? dtype_size(t->t) : 4), 256);
-    const uint64_t shard = align_up((uint64_t)t->stage->shard_n * 4, 256);
-    char *at = t->state_pool = t->k->dev->alloc(weights + grads + 3 * shard, e);
-
-    if (!at)
-        return -1;
-    t->k->dev->zero(at + weights, grads, NULL);
-    t->state.weights = at;
-    t->state.grads = at += weights;
-    t->state.master = (float *)(void *)(at += grads);
-    t->state.exp_avg = (float *)(void *)(at += shard);
-    t->state.exp_avg_sq = (float *)(void *)(at + shard);
-    return 0;
-}
-
 /* ---- the initial loss scale ---- */
 
 /* Initialize the loss scale from the options; without fp16 it is 1. */
@@ -85,24 +34,25 @@ static void scaling_begin(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
 
-    t->scale = loss_scale_static(1);
+    t->progress.scale = loss_scale_static(1);
     if (!step_scales(t))
         return;
     if (o->loss_scale > 0) {
-        t->scale = loss_scale_static(o->loss_scale);
+        t->progress.scale = loss_scale_static(o->loss_scale);
         return;
     }
-    t->scale = loss_scale_dynamic(o->initial_loss_scale);
-    t->scale.min = o->min_loss_scale;
-    t->scale.window = o->loss_scale_window;
-    t->scale.hysteresis = t->scale.left = o->hysteresis;
-    t->scale.consecutive = o->consecutive_hysteresis;
+    t->progress.scale = loss_scale_dynamic(o->initial_loss_scale);
+    t->progress.scale.min = o->min_loss_scale;
+    t->progress.scale.window = o->loss_scale_window;
+    t->progress.scale.hysteresis = t->progress.scale.left = o->hysteresis;
+    t->progress.scale.consecutive = o->consecutive_hysteresis;
 }
 
 static void print_kept_scaling(struct trainer *t, const char *what, double stored, double asked, bool given)
 {
     if (given && stored != asked)
-        show_line(t, "note: the loss scale's %s stays %.10g, as the checkpoint's optimizer has it; %.10g is for fresh "
+        show_line(&t->log,
+                  "note: the loss scale's %s stays %.10g, as the checkpoint's optimizer has it; %.10g is for fresh "
                   "runs", what, stored, asked);
 }
 
@@ -113,13 +63,13 @@ static void print_kept_scaling(struct trainer *t, const char *what, double store
 static void apply_saved_scaler(struct trainer *t, const struct checkpoint_info *f)
 {
     const struct loss_scale *saved = &f->scaler;
-    const struct loss_scale asked = t->scale;
+    const struct loss_scale asked = t->progress.scale;
     const struct train_opts *o = &t->o;
 
-    t->scale = *saved;
-    t->overflow = f->overflow;
+    t->progress.scale = *saved;
+    t->progress.overflow = f->overflow;
     if (saved->dynamic != asked.dynamic) {
-        show_line(t, "note: the loss scale stays %s at %.10g, as the checkpoint's optimizer has it",
+        show_line(&t->log, "note: the loss scale stays %s at %.10g, as the checkpoint's optimizer has it",
                   saved->dynamic ? "dynamic" : "static", saved->scale);
         return;
     }
@@ -135,20 +85,22 @@ static void apply_saved_scaler(struct trainer *t, const struct checkpoint_info *
 /* Continue the checkpoint's loss scale with its settings. Notes report overridden options and changes of precision. */
 static void scaling_resume(struct trainer *t, const struct checkpoint_info *f)
 {
+    const struct run_shape *s = &t->shape;
     if (!t->o.finetune)
-        t->skipped_steps = f->skipped_steps;
-    if (f->has_optimizer && f->weights != t->t)
-        show_line(t, "note: the checkpoint's weights are %s: the masters are taken%s%s", dtype_name(f->weights),
-                  t->t == DTYPE_F32 ? "" : ", and rounded to ", t->t == DTYPE_F32 ? "" : dtype_name(t->t));
+        t->progress.skipped_steps = f->skipped_steps;
+    if (f->has_optimizer && f->weights != s->weights)
+        show_line(&t->log, "note: the checkpoint's weights are %s: the masters are taken%s%s", dtype_name(f->weights),
+                  s->weights == DTYPE_F32 ? "" : ", and rounded to ",
+                  s->weights == DTYPE_F32 ? "" : dtype_name(s->weights));
     if (!step_scales(t)) {
         if (f->has_scaler)
-            show_line(t, "note: the checkpoint's loss scale of %.10g is left behind", f->scaler.scale);
+            show_line(&t->log, "note: the checkpoint's loss scale of %.10g is left behind", f->scaler.scale);
         return;
     }
     if (f->has_scaler && !t->o.no_load_optim)
         apply_saved_scaler(t, f);
     else
-        show_line(t, "note: the loss scale begins anew, at %.10g%s", t->scale.scale,
+        show_line(&t->log, "note: the loss scale begins anew, at %.10g%s", t->progress.scale.scale,
                   f->has_scaler ? "" : ": the checkpoint has none");
 }
 
@@ -185,7 +137,7 @@ static void apply_saved_real(struct trainer *t, double *option, size_t field, do
  */
 static void apply_saved_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {
-    struct optimizer_opts *p = &t->optimizer_opts;
+    struct optimizer_opts *p = &t->network.optimizer_opts;
 
     if (f->n_groups > 0) {
         const struct ds_settings *d = &f->group[0];
@@ -203,7 +155,7 @@ static void apply_saved_optimizer(struct trainer *t, const struct checkpoint_inf
         TAKE_REAL(t, adam_beta2, d->beta2);
         TAKE_REAL(t, adam_eps, d->eps);
         if (t->o.override_lr_scheduler)
-            t->stored_lr = d->lr;
+            t->progress.stored_lr = d->lr;
     }
     if (f->has_clip_grad) {
         record_kept_setting(t, "gradient clipping", f->clip_grad, t->o.clip_grad, OPTS_GIVEN(&t->o, clip_grad));
@@ -248,7 +200,8 @@ static void print_changed_settings(struct trainer *t)
         int64_t saved;
 
         if (pk_as_int(pk_get(checkpoint_info(t->from)->args, settings[i].name), &saved) && saved != settings[i].now)
-            show_line(t, "note: %s is %lld, the checkpoint was saved with %lld: from here on %s", settings[i].what,
+            show_line(&t->log,
+                      "note: %s is %lld, the checkpoint was saved with %lld: from here on %s", settings[i].what,
                       (long long)settings[i].now, (long long)saved, settings[i].then);
     }
     OPTION_EACH(&options_table, g, r) {
@@ -257,7 +210,7 @@ static void print_changed_settings(struct trainer *t)
 
         if (r->marks & OPTIONS_PRINTED && saving_option(o, r, &v) &&
             checkpoint_arg_differs(checkpoint_info(t->from)->args, &v, &was, &is))
-            show_line(t, "note: %s is %s, the checkpoint was saved with %s", options_where(o, r->field), is.buf,
+            show_line(&t->log, "note: %s is %s, the checkpoint was saved with %s", options_where(o, r->field), is.buf,
                       was.buf);
         strbuf_free(&was);
         strbuf_free(&is);
@@ -266,39 +219,40 @@ static void print_changed_settings(struct trainer *t)
 
 static int apply_saved_progress(struct trainer *t, const struct checkpoint_loaded *loaded, struct err *e)
 {
+    struct run_progress *p = &t->progress;
     const struct checkpoint_info *f = checkpoint_info(t->from);
     struct strbuf lines = {0};
     int rc = 0;
 
-    t->consumed_samples = f->consumed_train_samples;
-    t->consumed_valid_samples = f->consumed_valid_samples;
-    t->skew = f->skipped_train_samples;
+    p->consumed_samples = f->consumed_train_samples;
+    p->consumed_valid_samples = f->consumed_valid_samples;
+    p->passed_samples = f->skipped_train_samples;
     if (!t->o.finetune) {
-        t->iteration = f->iteration;
-        t->skipped_to = f->skipped_train_iteration;
-        t->consumed_tokens = f->consumed_tokens;
-        t->gigaflos = f->gigaflos;
+        p->iteration = f->iteration;
+        p->skipped_iteration = f->skipped_train_iteration;
+        p->consumed_tokens = f->consumed_tokens;
+        p->gigaflos = f->gigaflos;
     }
-    t->opt_step = loaded->opt_step;
-    if (t->opt_step < 0) {
-        t->opt_step = f->iteration + t->o.adam_initial_step;
-        show_line(t, "note: the checkpoint does not say how many steps Adam has taken: %lld, from the iteration",
-                  (long long)t->opt_step);
+    p->opt_step = loaded->opt_step;
+    if (p->opt_step < 0) {
+        p->opt_step = f->iteration + t->o.adam_initial_step;
+        show_line(&t->log, "note: the checkpoint does not say how many steps Adam has taken: %lld, from the iteration",
+                  (long long)p->opt_step);
     }
     scaling_resume(t, f);
     if (f->schedule.present) {
         struct schedule_lr saved = saved_schedule(&f->schedule);
 
-        rc = schedule_lr_resume(&t->schedule.lr, &saved, t->o.override_lr_scheduler, t->o.use_checkpoint_lr_scheduler,
+        rc = schedule_lr_resume(&p->schedule.lr, &saved, t->o.override_lr_scheduler, t->o.use_checkpoint_lr_scheduler,
                                 &lines, e);
     } else {
-        t->schedule.lr.num_steps = f->consumed_train_samples;
-        t->schedule.lr.num_tokens = f->consumed_tokens;
-        show_line(t, "note: the checkpoint has no learning-rate schedule: the options' begins at %lld samples",
+        p->schedule.lr.num_steps = f->consumed_train_samples;
+        p->schedule.lr.num_tokens = f->consumed_tokens;
+        show_line(&t->log, "note: the checkpoint has no learning-rate schedule: the options' begins at %lld samples",
                   (long long)f->consumed_train_samples);
     }
     if (rc == 0 && trainer_is_rank0(t))
-        trainlog_flush(t->log, &lines);
+        trainlog_flush(t->log.lines, &lines);
     strbuf_free(&lines);
     return rc;
 }
@@ -306,13 +260,13 @@ static int apply_saved_progress(struct trainer *t, const struct checkpoint_loade
 /* Compute the number of bytes that the ranks have read: total, least and most. */
 static int sum_read(struct trainer *t, uint64_t read, struct trainlog_load *l, struct err *e)
 {
-    struct comm *all = comm_world_group(t->world);
+    struct comm *all = comm_world_group(t->ranks.world);
     int64_t sum = (int64_t)read, ends[2] = { -sum, sum };
 
     if (comm_host_all_reduce(all, &sum, 1, DTYPE_I64, COMM_SUM, e) < 0 ||
         comm_host_all_reduce(all, ends, 2, DTYPE_I64, COMM_MAX, e) < 0)
         return -1;
-    *l = (struct trainlog_load){ .ranks = t->place->size, .bytes = (uint64_t)sum, .least = (uint64_t)-ends[0],
+    *l = (struct trainlog_load){ .ranks = t->ranks.place->size, .bytes = (uint64_t)sum, .least = (uint64_t)-ends[0],
                                  .most = (uint64_t)ends[1] };
     return 0;
 }
@@ -322,8 +276,8 @@ static int load_trainer_state(struct trainer *t, struct err *e)
     const struct checkpoint_info *f = checkpoint_info(t->from);
     struct report *notes = report_new();
     const struct checkpoint_load_opts o = {
-        .weights = t->t, .no_optim = t->o.no_load_optim, .replicas = (enum replica_policy)t->o.replicas,
-        .dev = t->k->dev, .dp = t->dp, .threads = (int)t->o.threads, .notes = notes,
+        .weights = t->shape.weights, .no_optim = t->o.no_load_optim, .replicas = (enum replica_policy)t->o.replicas,
+        .dev = t->k->dev, .dp = t->ranks.dp, .threads = (int)t->o.threads, .notes = notes,
     };
     struct checkpoint_loaded loaded;
     struct trainlog_load read;
@@ -332,16 +286,17 @@ static int load_trainer_state(struct trainer *t, struct err *e)
     int rc;
 
     show_phase(t, "load");
-    rc = checkpoint_load(t->from, t->stage, &t->state, &o, &loaded, e);
-    show_report(t, notes);
+    rc = checkpoint_load(t->from, t->network.stage, &t->network.state, &o, &loaded, e);
+    show_report(&t->log, notes);
     /* The checkpoint is loaded only when every rank has its part. */
-    rc = agree_all_well(t, rc, e);
+    rc = run_ranks_agree(&t->ranks, &t->failure, rc, e);
     if (rc == 0)
         rc = sum_read(t, loaded.read_bytes, &read, e);
     if (rc == 0 && trainer_is_rank0(t))
         trainlog_add_checkpoint_version(&sb);
     if (rc == 0 && (rc = apply_saved_progress(t, &loaded, e)) == 0)
-        rc = schedule_ramp_check(&t->schedule.ramp, t->consumed_samples, t->o.micro_batch_size, t->topo.dp, e);
+        rc = schedule_ramp_check(&t->progress.schedule.ramp, t->progress.consumed_samples, t->o.micro_batch_size,
+                                 t->ranks.topo.dp, e);
     if (rc == 0 && trainer_is_rank0(t)) {
         const struct trainlog_timer timer = { "load-checkpoint", (clock_s() - begin) * 1e3 };
 
@@ -349,7 +304,7 @@ static int load_trainer_state(struct trainer *t, struct err *e)
         trainlog_add_loaded(&sb, f->iteration, f->path);
         trainlog_add_load_times(&sb, &read);
         trainlog_add_timers(&sb, &timer, 1);
-        trainlog_flush(t->log, &sb);
+        trainlog_flush(t->log.lines, &sb);
     }
     strbuf_free(&sb);
     report_free(notes);
@@ -364,9 +319,9 @@ static int check_checkpoint(struct trainer *t, struct err *e)
     struct report *notes = report_new();
     int rc = trainer_is_rank0(t) ? checkpoint_check_mismatch(t->from, notes, e) : 0;
 
-    show_report(t, notes);
+    show_report(&t->log, notes);
     report_free(notes);
-    if (comm_host_broadcast(comm_world_group(t->world), e, sizeof *e, 0, e) < 0)
+    if (comm_host_broadcast(comm_world_group(t->ranks.world), e, sizeof *e, 0, e) < 0)
         return -1;
     return e->kind != ERR_NONE ? -1 : rc;
 }
@@ -381,7 +336,7 @@ static void allow_missing_moments(struct trainer *t)
         return;
     t->o.no_load_optim = true;
     if (!t->o.eval_only)
-        show_line(t, "note: the checkpoint has no optimizer state: Adam begins anew");
+        show_line(&t->log, "note: the checkpoint has no optimizer state: Adam begins anew");
 }
 
 /*
@@ -409,7 +364,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
 
     if (t->o.save && trainer_is_rank0(t) && !trainer_is_check_only(t) && checkpoint_clean(t->o.save, e) < 0)
         return -1;
-    if (comm_barrier(comm_world_group(t->world), NULL, e) < 0)
+    if (comm_barrier(comm_world_group(t->ranks.world), NULL, e) < 0)
         return -1;
     if (!t->o.load)
         return 0;
@@ -417,7 +372,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
         return -1;
     notes = report_new();
     rc = checkpoint_open(&from, &t->from, notes, e);
-    show_report(t, notes);
+    show_report(&t->log, notes);
     report_free(notes);
     if (rc <= 0)
         return rc;
@@ -427,6 +382,7 @@ static int open_checkpoint(struct trainer *t, struct err *e)
 
 static void resolve_model_opts(struct trainer *t)
 {
+    const struct run_ranks *r = &t->ranks;
     const struct train_opts *o = &t->o;
     const bool grad_t = o->fp16 && !o->accumulate_allreduce_grads_in_fp32;
     const bool beside = !dev_on_host(t->k->dev) || memory_plan_elsewhere(t);
@@ -439,14 +395,15 @@ static void resolve_model_opts(struct trainer *t)
         t->o.overlap_grad_reduce = beside;
     if (!OPTS_GIVEN(o, overlap_param_gather))
         t->o.overlap_param_gather = beside;
-    t->model_opts = (struct model_opts){
-        .t = t->t, .grad_t = grad_t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
-        .n_slots = pipeline_slots(t->topo, t->rank_pp), .recompute = (enum opts_recompute)o->recompute_granularity,
+    t->network.model_opts = (struct model_opts){
+        .t = t->shape.weights, .grad_t = grad_t, .b = (int)o->micro_batch_size, .s = (int)o->seq_length,
+        .n_slots = pipeline_slots(r->topo, r->rank_pp), .recompute = (enum opts_recompute)o->recompute_granularity,
         .hidden_dropout = (float)o->hidden_dropout, .attention_dropout = (float)o->attention_dropout,
         .eps = (float)o->layernorm_epsilon, .seed = (uint64_t)o->seed, .sequence_parallel = o->sequence_parallel,
     };
-    t->optimizer_opts = (struct optimizer_opts){
-        .t = t->t, .grad_t = grad_t, .reduce = o->grad_reduce_dtype == REDUCE_FP32 ? DTYPE_F32 : t->t,
+    t->network.optimizer_opts = (struct optimizer_opts){
+        .t = t->shape.weights, .grad_t = grad_t,
+        .reduce = o->grad_reduce_dtype == REDUCE_FP32 ? DTYPE_F32 : t->shape.weights,
         .beta1 = (float)o->adam_beta1, .beta2 = (float)o->adam_beta2, .eps = (float)o->adam_eps,
         .weight_decay = (float)o->weight_decay, .clip = o->clip_grad,
         .overlap_reduce = o->overlap_grad_reduce, .overlap_gather = o->overlap_param_gather,
@@ -454,20 +411,18 @@ static void resolve_model_opts(struct trainer *t)
 }
 
 /* Determine all shapes. Allocates no large memory yet. */
-static int resolve_trainer_shapes(struct trainer *t, int64_t *eod, struct err *e)
+static int resolve_trainer_shapes(struct trainer *t, struct err *e)
 {
+    struct run_ranks *r = &t->ranks;
     if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_COMPLETE, e) < 0)
         return -1;
-    t->t = t->o.bf16 ? DTYPE_BF16 : t->o.fp16 ? DTYPE_F16 : DTYPE_F32;
+    t->shape.weights = t->o.bf16 ? DTYPE_BF16 : t->o.fp16 ? DTYPE_F16 : DTYPE_F32;
     scaling_begin(t);
-    t->topo = (struct topology){ (int)t->o.tensor_model_parallel_size, (int)t->o.pipeline_model_parallel_size,
-                                 t->o.data_parallel_size };
-    t->rank_tp = t->place->rank % t->topo.tp;
-    t->rank_dp = t->place->rank / t->topo.tp % t->topo.dp;
-    t->rank_pp = t->place->rank / (t->topo.tp * t->topo.dp);
-    if (shape_resolve_model(t, eod, e) < 0 || (!t->o.preflight && schedule_init(&t->schedule, &t->o, e) < 0))
+    run_ranks_place(r, (struct topology){ (int)t->o.tensor_model_parallel_size,
+                                                  (int)t->o.pipeline_model_parallel_size, t->o.data_parallel_size });
+    if (shape_resolve_model(t, e) < 0 || (!t->o.preflight && schedule_init(&t->progress.schedule, &t->o, e) < 0))
         return -1;
-    t->stage = stage_new(&t->model_config, t->topo, t->rank_pp, t->rank_dp, t->rank_tp, t->blocks);
+    t->network.stage = stage_new(&t->shape.config, r->topo, r->rank_pp, r->rank_dp, r->rank_tp, t->shape.blocks);
     if (devices_open(t, e) < 0)
         return -1;
     resolve_model_opts(t);
@@ -483,54 +438,54 @@ enum { DIGEST_TOKENS = 50000 };
 /* Returns true if there are copies to compare, or work to be repeated. */
 static bool wants_digests(const struct trainer *t)
 {
-    return (t->o.digest_interval > 0 && t->place->size > 1) || t->o.replay_check > 0;
+    return (t->o.digest_interval > 0 && t->ranks.place->size > 1) || t->o.replay_check > 0;
 }
 
-static int build_trainer(struct trainer *t, int64_t eod, struct err *e)
+static int build_trainer(struct trainer *t, struct err *e)
 {
-    const struct optimizer_groups groups = { comm_world_group(t->world), t->dp, t->tied };
+    struct run_network *net = &t->network;
+    const struct optimizer_groups groups = { comm_world_group(t->ranks.world), t->ranks.dp, t->ranks.tied };
     const struct batches_opts bo = {
-        .b = t->model_opts.b, .s = t->model_opts.s, .dp = t->topo.dp, .d = t->rank_dp,
-        .n_slots = t->model_opts.n_slots, .vocab = t->model_config.vocab, .eod = eod,
-        .eod_mask_loss = t->o.eod_mask_loss, .watch = comm_watch(t->world),
+        .b = net->model_opts.b, .s = net->model_opts.s, .dp = t->ranks.topo.dp, .d = t->ranks.rank_dp,
+        .n_slots = net->model_opts.n_slots, .vocab = t->shape.config.vocab, .eod = t->shape.eod,
+        .eod_mask_loss = t->o.eod_mask_loss, .watch = comm_watch(t->ranks.world),
     };
 
-    if (allocate_state(t, e) < 0)
+    if (run_network_allocate(net, t->k->dev, e) < 0)
         return -1;
     if (t->from) {
         if (load_trainer_state(t, e) < 0)
             return -1;
     } else {
-        initial_weights_set(t);
-        t->opt_step = t->o.adam_initial_step;
+        run_network_init_weights(net, &t->o, t->k);
+        t->progress.opt_step = t->o.adam_initial_step;
     }
-    t->model = model_new(t->stage, &t->state, t->k, t->tp, &t->model_opts, e);
-    t->batches = t->model ? batches_new(t->k, &bo, e) : NULL;
-    t->pipeline = t->batches ? pipeline_new(&(struct pipeline_parts){
-        .stage = t->stage, .model = t->model, .kernels = t->k, .opts = &t->model_opts, .group = t->pipe,
-        .watch = comm_watch(t->world), .get = batches_get, .ctx = t->batches,
+    net->model = model_new(net->stage, &net->state, t->k, t->ranks.tp, &net->model_opts, e);
+    net->batches = net->model ? batches_new(t->k, &bo, e) : NULL;
+    net->pipeline = net->batches ? pipeline_new(&(struct pipeline_parts){
+        .stage = net->stage, .model = net->model, .kernels = t->k, .opts = &net->model_opts, .group = t->ranks.pipe,
+        .watch = comm_watch(t->ranks.world), .get = batches_get, .ctx = net->batches,
     }, e) : NULL;
-    t->optimizer = t->pipeline ? optimizer_new(t->stage, &t->state, t->k, &groups, &t->optimizer_opts, e) : NULL;
-    if (t->optimizer)
-        model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
-    t->loss = t->optimizer ? t->k->dev->alloc_host(sizeof *t->loss, e) : NULL;
-    if (!t->loss)
+    if (net->pipeline)
+        net->optimizer = optimizer_new(net->stage, &net->state, t->k, &groups, &net->optimizer_opts, e);
+    if (net->optimizer)
+        model_hook(net->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, net->optimizer });
+    net->loss = net->optimizer ? t->k->dev->alloc_host(sizeof *net->loss, e) : NULL;
+    if (!net->loss)
         return -1;
     if (!wants_digests(t))
         return 0;
-    t->digest_tokens = DIGEST_TOKENS;
-    t->digest = digest_new(t->stage, &t->state, t->t, t->k, &(struct digest_groups){
-        .world = t->world, .tp = t->tp, .dp = t->dp, .tied = t->tied }, e);
-    return t->digest ? 0 : -1;
+    t->copies.whole_tokens = DIGEST_TOKENS;
+    t->copies.digests = digest_new(net->stage, &net->state, t->shape.weights, t->k, &(struct digest_groups){
+        .world = t->ranks.world, .tp = t->ranks.tp, .dp = t->ranks.dp, .tied = t->ranks.tied }, e);
+    return t->copies.digests ? 0 : -1;
 }
 
 int trainer_setup(struct trainer *t, struct err *e)
 {
-    int64_t eod;
-
-    t->stored_lr = -1;
-    t->saved_iteration = -1;
-    if (open_checkpoint(t, e) < 0 || savedir_check_steps(t, e) < 0 || resolve_trainer_shapes(t, &eod, e) < 0)
+    t->progress.stored_lr = -1;
+    t->saves.saved_iteration = -1;
+    if (open_checkpoint(t, e) < 0 || savedir_check_steps(t, e) < 0 || resolve_trainer_shapes(t, e) < 0)
         return -1;
     if (t->from) {
         apply_saved_optimizer(t, checkpoint_info(t->from));
@@ -544,12 +499,12 @@ int trainer_setup(struct trainer *t, struct err *e)
         memory_plan_show(t);
     if (memory_plan_check(t, e) < 0 || savedir_check(t, e) < 0)
         return -1;
-    if (!t->o.dry_run && make_groups(t, e) < 0)
+    if (!t->o.dry_run && run_ranks_group(&t->ranks, e) < 0)
         return -1;
     if (!t->o.dry_run && t->o.save &&
-        checkpoint_saver_begin(t->writer, t->stage, t->t, t->save_memory, e) < 0)
+        checkpoint_saver_begin(t->saves.writer, t->network.stage, t->shape.weights, t->saves.memory_bytes, e) < 0)
         return -1;
-    if (!t->o.dry_run && build_trainer(t, eod, e) < 0)
+    if (!t->o.dry_run && build_trainer(t, e) < 0)
         return -1;
     if (sets_open(t, e) < 0)
         return -1;
@@ -559,44 +514,39 @@ int trainer_setup(struct trainer *t, struct err *e)
         return -1;
     checkpoint_close(t->from);
     t->from = NULL;
-    t->stands = true;
+    t->progress.ready = true;
     return 0;
 }
 
 int trainer_setup_preflight(struct trainer *t, struct err *e)
 {
-    int64_t eod;
-
     if (!t->o.num_layers && !t->o.load)
         return devices_open(t, e);
-    return open_checkpoint(t, e) < 0 ? -1 : resolve_trainer_shapes(t, &eod, e);
+    return open_checkpoint(t, e) < 0 ? -1 : resolve_trainer_shapes(t, e);
 }
 
 void trainer_free(struct trainer *t)
 {
-    checkpoint_saver_free(t->saver);
+    checkpoint_saver_free(t->saves.saver);
     checkpoint_close(t->from);
     sets_close(t);
-    if (t->loss)
-        t->k->dev->free_host(t->loss);
-    batches_free(t->batches);
+    if (t->network.loss)
+        t->k->dev->free_host(t->network.loss);
+    batches_free(t->network.batches);
     /* Close the groups before freeing the memory that their members share. */
-    comm_close(t->tied);
-    comm_close(t->pipe);
-    comm_close(t->dp);
-    comm_close(t->tp);
-    retain_free(t->retain);
-    digest_free(t->digest);
-    optimizer_free(t->optimizer);
-    pipeline_free(t->pipeline);
-    model_free(t->model);
-    if (t->state_pool)
-        t->k->dev->free(t->state_pool);
-    stage_free(t->stage);
-    comm_use_device(t->world, NULL);
-    watch_outside(comm_watch(t->world), "the device to end", -1, NULL);
+    run_ranks_close_groups(&t->ranks);
+    retain_free(t->saves.retain);
+    digest_free(t->copies.digests);
+    optimizer_free(t->network.optimizer);
+    pipeline_free(t->network.pipeline);
+    model_free(t->network.model);
+    if (t->network.memory)
+        t->k->dev->free(t->network.memory);
+    stage_free(t->network.stage);
+    comm_use_device(t->ranks.world, NULL);
+    watch_outside(comm_watch(t->ranks.world), "the device to end", -1, NULL);
     kernels_close(t->k);
-    watch_outside_end(comm_watch(t->world));
-    free(t->blocks);
-    free(t->saved_method);
+    watch_outside_end(comm_watch(t->ranks.world));
+    free(t->shape.blocks);
+    free(t->shape.saved_method);
 }

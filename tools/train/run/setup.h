@@ -12,7 +12,7 @@ struct trainer;
 MUST_CHECK int trainer_setup(struct trainer *t, struct err *e);
 /*
  * For --preflight: open the device's kernels, and determine the shape if the options or a checkpoint describe a model
- * (else t->stage is NULL).
+ * (else t->network.stage is NULL).
  */
 MUST_CHECK int trainer_setup_preflight(struct trainer *t, struct err *e);
 void trainer_free(struct trainer *t);

@@ -96,7 +96,7 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
         OPTS_MARK(&t->o, max_position_embeddings);
     }
     if (!OPTS_GIVEN(&t->o, pp_partition_method) && method) {
-        t->o.pp_partition_method = t->saved_method = xstrdup(method);
+        t->o.pp_partition_method = t->shape.saved_method = xstrdup(method);
         OPTS_MARK(&t->o, pp_partition_method);
     }
     if (!OPTS_GIVEN(&t->o, partition_algorithm)) {
@@ -112,7 +112,7 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
  * Get the number of tokens from the tokenizer that the options name. Leaves *tokens unchanged if they name none. *eod
  * is set if it is known.
  */
-static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, struct err *e)
+static int tokenizer_size(struct trainer *t, int64_t *tokens, struct err *e)
 {
     const struct train_opts *o = &t->o;
     struct bpe *b;
@@ -126,9 +126,9 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, stru
     if (!b)
         return -1;
     if (bpe_path(b) && !str_starts(bpe_path(b), o->tokenizer_name_or_path))
-        show_line(t, "tokenizer %s: %s", o->tokenizer_name_or_path, bpe_path(b));
+        show_line(&t->log, "tokenizer %s: %s", o->tokenizer_name_or_path, bpe_path(b));
     *tokens = bpe_vocab_size(b);
-    *eod = bpe_eod(b);
+    t->shape.eod = bpe_eod(b);
     bpe_free(b);
     return 0;
 }
@@ -137,36 +137,36 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, int64_t *eod, stru
  * Choose V (docs/training.md 2.2): the checkpoint's as long as the tensor degree divides it, because its padding rows
  * have been trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
  */
-static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)
+static int choose_vocab(struct trainer *t, struct err *e)
 {
     struct train_opts *o = &t->o;
-    const int64_t step = o->make_vocab_size_divisible_by * t->topo.tp, saved = t->model_config.vocab;
+    const int64_t step = o->make_vocab_size_divisible_by * t->ranks.topo.tp, saved = t->shape.config.vocab;
     int64_t tokens = 0;
 
-    *eod = -1;
-    if (tokenizer_size(t, &tokens, eod, e) < 0)
+    t->shape.eod = -1;
+    if (tokenizer_size(t, &tokens, e) < 0)
         return -1;
     if (o->eod_id >= 0)
-        *eod = o->eod_id;
+        t->shape.eod = o->eod_id;
     if (!tokens)
-        tokens = o->vocab_size > 0 ? o->vocab_size : t->model_config.vocab_tokens;
-    t->model_config.vocab_tokens = tokens;
+        tokens = o->vocab_size > 0 ? o->vocab_size : t->shape.config.vocab_tokens;
+    t->shape.config.vocab_tokens = tokens;
     if (o->pad_vocab_size_to > 0) {
-        t->model_config.vocab = o->pad_vocab_size_to;
-    } else if (saved > 0 && saved % t->topo.tp == 0) {
-        t->model_config.vocab = saved;
+        t->shape.config.vocab = o->pad_vocab_size_to;
+    } else if (saved > 0 && saved % t->ranks.topo.tp == 0) {
+        t->shape.config.vocab = saved;
     } else if (tokens > 0 || saved > 0) {
         int64_t least = tokens > saved ? tokens : saved;
 
-        t->model_config.vocab = (least + step - 1) / step * step;
+        t->shape.config.vocab = (least + step - 1) / step * step;
     } else {
         err_usage(e, "the vocabulary is not known: give --vocab-size, --vocab-file with --merge-file, "
                      "--tokenizer-name-or-path, or --pad-vocab-size-to");
         return -1;
     }
-    if (t->model_config.vocab < tokens || t->model_config.vocab % t->topo.tp) {
+    if (t->shape.config.vocab < tokens || t->shape.config.vocab % t->ranks.topo.tp) {
         err_usage(e, "%lld vocabulary rows: expected at least %lld, and a multiple of tensor degree %d",
-                  (long long)t->model_config.vocab, (long long)tokens, t->topo.tp);
+                  (long long)t->shape.config.vocab, (long long)tokens, t->ranks.topo.tp);
         return -1;
     }
     return 0;
@@ -177,7 +177,7 @@ static int choose_vocab(struct trainer *t, int64_t *eod, struct err *e)
 static void resolve_model_config(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
-    struct model_config *c = &t->model_config;
+    struct model_config *c = &t->shape.config;
 
     if (t->from)
         *c = checkpoint_info(t->from)->model;
@@ -200,12 +200,12 @@ static int cut_by(const struct trainer *t, const char *method, struct topology t
     const int64_t h = o->hidden_size, f = o->ffn_hidden_size, tp = topo.tp;
     struct pipeline_specs specs = {
         .n = L + 7, .embedding = 1, .first_layer = 3, .n_layers = L, .final_norm = L + 4,
-        .embedding_elems = t->model_config.vocab / tp * h +
+        .embedding_elems = t->shape.config.vocab / tp * h +
                            (o->position_embedding_type == POSITION_ABSOLUTE ? o->max_position_embeddings * h : 0),
         .layer_elems = (4 * h * h + 2 * h * f + 3 * h + f) / tp + 6 * h, .final_norm_elems = 2 * h,
     };
 
-    pipeline_costs(&specs, h, f, o->seq_length, t->model_config.vocab);
+    pipeline_costs(&specs, h, f, o->seq_length, t->shape.config.vocab);
     /* A block costs three passes, and a fourth if it is recomputed. The head is not recomputed. */
     if (recompute == RECOMPUTE_FULL)
         specs.layer_cost *= 4.0 / 3;
@@ -240,15 +240,17 @@ int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute
 static const char *method_of_cut(const struct trainer *t, const char *given)
 {
     const char *const names[] = { given, "type:transformer", "type:transformer|embedding", "parameters", "uniform" };
-    int *blocks = xcalloc((size_t)t->topo.pp, sizeof *blocks);
+    int *blocks = xcalloc((size_t)t->ranks.topo.pp, sizeof *blocks);
     const char *found = given;
     bool same = false;
 
     for (int i = 0; i < 5 && !same; i++) {
         struct err e = {0};
-        int norm = pipeline_method_genuine(names[i]) ? cut_by(t, names[i], t->topo, RECOMPUTE_NONE, blocks, &e) : -1;
+        int norm = -1;
 
-        same = can_be(norm, blocks) && memcmp(blocks, t->blocks, (size_t)t->topo.pp * sizeof *blocks) == 0;
+        if (pipeline_method_genuine(names[i]))
+            norm = cut_by(t, names[i], t->ranks.topo, RECOMPUTE_NONE, blocks, &e);
+        same = can_be(norm, blocks) && memcmp(blocks, t->shape.blocks, (size_t)t->ranks.topo.pp * sizeof *blocks) == 0;
         found = same ? names[i] : found;
     }
     free(blocks);
@@ -265,23 +267,23 @@ static int cut_stages(struct trainer *t, struct err *e)
     const struct train_opts *o = &t->o;
     int rc = 0;
 
-    t->blocks = xcalloc((size_t)t->topo.pp, sizeof *t->blocks);
-    if (from && from->n_stages == t->topo.pp && !OPTS_GIVEN(o, pp_partition_method) &&
+    t->shape.blocks = xcalloc((size_t)t->ranks.topo.pp, sizeof *t->shape.blocks);
+    if (from && from->n_stages == t->ranks.topo.pp && !OPTS_GIVEN(o, pp_partition_method) &&
         !OPTS_GIVEN(o, partition_algorithm))
-        memcpy(t->blocks, from->blocks, (size_t)t->topo.pp * sizeof *t->blocks);
+        memcpy(t->shape.blocks, from->blocks, (size_t)t->ranks.topo.pp * sizeof *t->shape.blocks);
     else
-        rc = shape_cut(t, t->topo, (enum opts_recompute)o->recompute_granularity, t->blocks, e);
+        rc = shape_cut(t, t->ranks.topo, (enum opts_recompute)o->recompute_granularity, t->shape.blocks, e);
     if (rc < 0)
         return -1;
     if (rc > 0)
-        show_line(t, "note: '%s' leaves a stage of %d without what it needs: blocks are dealt out evenly",
-                  o->pp_partition_method, t->topo.pp);
-    t->recorded_method = method_of_cut(t, rc > 0 ? "even" : o->pp_partition_method);
+        show_line(&t->log, "note: '%s' leaves a stage of %d without what it needs: blocks are dealt out evenly",
+                  o->pp_partition_method, t->ranks.topo.pp);
+    t->shape.recorded_method = method_of_cut(t, rc > 0 ? "even" : o->pp_partition_method);
     return 0;
 }
 
-int shape_resolve_model(struct trainer *t, int64_t *eod, struct err *e)
+int shape_resolve_model(struct trainer *t, struct err *e)
 {
     resolve_model_config(t);
-    return choose_vocab(t, eod, e) < 0 ? -1 : cut_stages(t, e);
+    return choose_vocab(t, e) < 0 ? -1 : cut_stages(t, e);
 }

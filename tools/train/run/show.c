@@ -13,45 +13,45 @@
 #include "tools/train/log/trainlog.h"
 #include "tools/train/run/trainer.h"
 
-void show_line(struct trainer *t, const char *fmt, ...)
+void show_line(struct run_log *log, const char *fmt, ...)
 {
     struct strbuf sb = {0};
     char text[1024];
     va_list ap;
 
-    if (!trainer_is_rank0(t))
+    if (!log->lines)
         return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     strbuf_addf(&sb, "%s\n", text);
-    trainlog_flush(t->log, &sb);
+    trainlog_flush(log->lines, &sb);
     strbuf_free(&sb);
 }
 
-void show_report(struct trainer *t, struct report *r)
+void show_report(struct run_log *log, struct report *r)
 {
     static const char *const prefix[] = { "note: ", "warning: ", "error: " };
 
-    for (int i = 0; i < report_n(r) && trainer_is_rank0(t); i++) {
+    for (int i = 0; i < report_n(r) && log->lines; i++) {
         char *text = finding_text(report_get(r, i));
 
-        show_line(t, "%s%s", prefix[report_get(r, i)->severity], text);
+        show_line(log, "%s%s", prefix[report_get(r, i)->severity], text);
         free(text);
     }
 }
 
 void show_present(struct trainer *t, const char *phase)
 {
-    watch_phase(comm_watch(t->world), phase, t->iteration, -1);
-    t->status.phase = phase;
-    if (t->stands) {
-        t->status.iteration = t->iteration;
-        t->status.train_iters = t->schedule.train_iters;
-        t->status.consumed_samples = t->consumed_samples;
-        t->status.consumed_tokens = t->consumed_tokens;
+    watch_phase(comm_watch(t->ranks.world), phase, t->progress.iteration, -1);
+    t->log.status.phase = phase;
+    if (t->progress.ready) {
+        t->log.status.iteration = t->progress.iteration;
+        t->log.status.train_iters = t->progress.schedule.train_iters;
+        t->log.status.consumed_samples = t->progress.consumed_samples;
+        t->log.status.consumed_tokens = t->progress.consumed_tokens;
     }
-    t->status.world_size = t->place->size;
+    t->log.status.world_size = t->ranks.place->size;
 }
 
 void show_phase(struct trainer *t, const char *phase)
@@ -59,29 +59,29 @@ void show_phase(struct trainer *t, const char *phase)
     struct err e = {0};
 
     show_present(t, phase);
-    if (!trainer_is_rank0(t) || !t->status_path)
+    if (!trainer_is_rank0(t) || !t->log.status_path)
         return;
     /*
      * A failed write is no reason to stop, and is reported only once. Later writes are still tried, because a full
      * disk may get space again and watchers read this file.
      */
-    if (status_write(t->status_path, &t->status, &e) == 0)
-        t->status_fails = false;
-    else if (!t->status_fails) {
-        show_line(t, "warning: %s", e.msg);
-        t->status_fails = true;
+    if (status_write(t->log.status_path, &t->log.status, &e) == 0)
+        t->log.status_fails = false;
+    else if (!t->log.status_fails) {
+        show_line(&t->log, "warning: %s", e.msg);
+        t->log.status_fails = true;
     }
 }
 
 /* Append a line per stage with its contents, such as "stage 1: blocks 2 to 4, final norm". */
 static void add_stages(const struct trainer *t, struct strbuf *sb)
 {
-    const int pp = t->topo.pp;
+    const int pp = t->ranks.topo.pp;
     int norm = pp - 1;
 
-    while (norm > 0 && t->blocks[norm] == 0)
+    while (norm > 0 && t->shape.blocks[norm] == 0)
         norm--;
-    for (int i = 0, first = 0; i < pp; first += t->blocks[i++]) {
+    for (int i = 0, first = 0; i < pp; first += t->shape.blocks[i++]) {
         const char *comma = "";
 
         strbuf_addf(sb, "stage %d: ", i);
@@ -89,8 +89,8 @@ static void add_stages(const struct trainer *t, struct strbuf *sb)
             strbuf_addf(sb, "embedding");
             comma = ", ";
         }
-        if (t->blocks[i]) {
-            strbuf_addf(sb, "%sblocks %d to %d", comma, first, first + t->blocks[i] - 1);
+        if (t->shape.blocks[i]) {
+            strbuf_addf(sb, "%sblocks %d to %d", comma, first, first + t->shape.blocks[i] - 1);
             comma = ", ";
         }
         if (i == norm) {
@@ -113,17 +113,17 @@ void show_settings(struct trainer *t)
 {
     struct strbuf sb = {0};
 
-    t->params_no_embeds = params_no_embeds(&t->model_config);
+    t->shape.params_no_embeds = params_no_embeds(&t->shape.config);
     if (!trainer_is_rank0(t))
         return;
-    trainlog_add_world(&sb, t->place->size, t->topo.dp, t->topo.tp, t->topo.pp);
+    trainlog_add_world(&sb, t->ranks.place->size, t->ranks.topo.dp, t->ranks.topo.tp, t->ranks.topo.pp);
     options_print(&t->o, t->o.verbose, &sb);
     for (int i = 0; i < t->o.n_notes; i++)
         strbuf_addf(&sb, "note: %s\n", t->o.note[i]);
-    strbuf_addf(&sb, "padded vocabulary: %lld rows, %lld tokens\n", (long long)t->model_config.vocab,
-                (long long)t->model_config.vocab_tokens);
+    strbuf_addf(&sb, "padded vocabulary: %lld rows, %lld tokens\n", (long long)t->shape.config.vocab,
+                (long long)t->shape.config.vocab_tokens);
     add_stages(t, &sb);
-    trainlog_add_iterations(&sb, t->schedule.train_iters);
-    trainlog_flush(t->log, &sb);
+    trainlog_add_iterations(&sb, t->progress.schedule.train_iters);
+    trainlog_flush(t->log.lines, &sb);
     strbuf_free(&sb);
 }

@@ -6,18 +6,31 @@
 
 #include "libcommon/base/err.h"
 #include "libcommon/base/report.h"
+#include "tools/train/log/status.h"
 
+struct tfevents;
 struct trainer;
+struct trainlog;
 
-/* Write one line to the log, on rank 0. */
-void show_line(struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* What a run prints and publishes. Ranks other than 0 have no files. */
+struct run_log {
+    struct trainlog *lines;
+    struct tfevents *events;
+    struct status status;
+    /* NULL: none, or it belongs to another job; valid until all threads of the world have ended */
+    char *status_path;
+    bool status_fails;          /* it could not be written, and that has been reported */
+};
+
+/* Write one line to the log. Does nothing on ranks without a log. */
+void show_line(struct run_log *log, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Set the current phase of the run, for readers of status.json and for messages about a rank that makes no progress. */
 void show_phase(struct trainer *t, const char *phase);
-/* Set the phase only in t->status. */
+/* Set the phase only in t->log.status. */
 void show_present(struct trainer *t, const char *phase);
-/* Print the notes and warnings of a report, on rank 0. */
-void show_report(struct trainer *t, struct report *r);
-/* Print the model, the training settings and the devices. Sets t->params_no_embeds. */
+/* Print the notes and warnings of a report. Does nothing on ranks without a log. */
+void show_report(struct run_log *log, struct report *r);
+/* Print the model, the training settings and the devices. Sets t->shape.params_no_embeds. */
 void show_settings(struct trainer *t);
 
 #endif

@@ -25,36 +25,39 @@
  */
 void step_skip(struct trainer *t)
 {
+    struct run_progress *p = &t->progress;
     for (int i = 0; i < t->o.n_skip; i++) {
         const struct opts_range *r = &t->o.skip[i];
-        const int64_t next = t->iteration + 1, first = next > t->skipped_to ? next : t->skipped_to + 1;
-        int64_t one = t->o.micro_batch_size * t->topo.dp;
+        const int64_t next = p->iteration + 1, first = next > p->skipped_iteration ? next : p->skipped_iteration + 1;
+        int64_t one = t->o.micro_batch_size * t->ranks.topo.dp;
 
         if (next < r->first || first > r->last)
             continue;
         if (t->o.skip_whole_batches)
-            one = schedule_batch(&t->schedule.ramp, t->consumed_samples);
-        t->skew += (r->last - first + 1) * one;
-        t->skipped_to = r->last;
-        show_line(t, "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
+            one = schedule_batch(&p->schedule.ramp, p->consumed_samples);
+        p->passed_samples += (r->last - first + 1) * one;
+        p->skipped_iteration = r->last;
+        show_line(&t->log,
+                  "skipped iterations %lld to %lld: %lld samples passed over", (long long)first, (long long)r->last,
                   (long long)((r->last - first + 1) * one));
     }
 }
 
-bool step_scales(const struct trainer *t) { return t->t == DTYPE_F16; }
+bool step_scales(const struct trainer *t) { return t->shape.weights == DTYPE_F16; }
 
 /* Update the weights. norm: the value from the optimizer. The norm and the gradients have to be divided by `scale`. */
 static int update(struct trainer *t, int64_t batch, double norm, double scale, struct err *e)
 {
+    struct run_progress *p = &t->progress;
     const struct optimizer_update u = {
-        .lr = t->stored_lr >= 0 ? t->stored_lr : schedule_lr_now(&t->schedule.lr), .t = t->opt_step + 1, .norm = norm,
-        .scale = scale,
+        .lr = p->stored_lr >= 0 ? p->stored_lr : schedule_lr_now(&p->schedule.lr), .t = p->opt_step + 1,
+        .norm = norm, .scale = scale,
     };
 
-    t->stored_lr = -1;
-    t->opt_step++;
-    schedule_lr_step(&t->schedule.lr, batch, t->consumed_tokens);
-    return optimizer_update(t->optimizer, &u, NULL, e);
+    p->stored_lr = -1;
+    p->opt_step++;
+    schedule_lr_step(&p->schedule.lr, batch, p->consumed_tokens);
+    return optimizer_update(t->network.optimizer, &u, NULL, e);
 }
 
 /*
@@ -64,24 +67,25 @@ static int update(struct trainer *t, int64_t batch, double norm, double scale, s
  */
 static int scaled_update(struct trainer *t, struct step *x, struct err *e)
 {
-    const double used = t->scale.scale, norm = x->norm;
-    const enum loss_scale_event what = loss_scale_update(&t->scale, !isfinite(norm) || !isfinite(x->loss));
+    struct run_progress *p = &t->progress;
+    const double used = p->scale.scale, norm = x->norm;
+    const enum loss_scale_event what = loss_scale_update(&p->scale, !isfinite(norm) || !isfinite(x->loss));
     struct strbuf sb = {0};
 
     if (what == LOSS_SCALE_STUCK)
         return 1;
-    t->overflow = what != LOSS_SCALE_GOOD;
+    p->overflow = what != LOSS_SCALE_GOOD;
     if (trainer_is_rank0(t)) {
-        trainlog_add_scale(&sb, what, used, &t->scale);
-        trainlog_flush(t->log, &sb);
+        trainlog_add_scale(&sb, what, used, &p->scale);
+        trainlog_flush(t->log.lines, &sb);
     }
     strbuf_free(&sb);
     if (what == LOSS_SCALE_GOOD) {
-        t->last_norm = x->norm = norm / used;
-        return update(t, x->batch, norm, t->o.unscale_with_step_scale ? used : t->scale.scale, e);
+        p->last_norm = x->norm = norm / used;
+        return update(t, x->batch, norm, t->o.unscale_with_step_scale ? used : p->scale.scale, e);
     }
-    x->norm = t->last_norm;
-    t->skipped_steps++;
+    x->norm = p->last_norm;
+    p->skipped_steps++;
     return 0;
 }
 
@@ -93,21 +97,23 @@ static int plain_update(struct trainer *t, struct step *x, struct err *e)
 }
 
 /* End the run because of a finding, which all ranks have. Returns -1. */
-static int give_up(struct trainer *t, enum cause cause, const struct digest_finding *f, const char *so, struct err *e)
+static int give_up(struct trainer *t, enum cause cause, const struct digest_finding *found,
+                   const char *so, struct err *e)
 {
-    err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s; tensors that differ: %d; %s", (long long)t->iteration + 1,
-             f->text, f->differ, so);
-    t->cause = cause;
-    t->culprit = f->rank + 1;
-    snprintf(t->tensor, sizeof t->tensor, "%s", f->tensor);
-    t->all_know = true;
+    struct run_failure *f = &t->failure;
+    err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s; tensors that differ: %d; %s",
+             (long long)t->progress.iteration + 1, found->text, found->differ, so);
+    f->cause = cause;
+    f->culprit = found->rank + 1;
+    snprintf(f->tensor, sizeof f->tensor, "%s", found->tensor);
+    f->on_all_ranks = true;
     return -1;
 }
 
-/* Returns true if copies are compared. t->digest may exist for --replay-check alone. */
+/* Returns true if copies are compared. t->copies.digests may exist for --replay-check alone. */
 static bool watches_copies(const struct trainer *t)
 {
-    return t->digest && t->o.digest_interval > 0 && t->place->size > 1;
+    return t->copies.digests && t->o.digest_interval > 0 && t->ranks.place->size > 1;
 }
 
 /*
@@ -116,15 +122,16 @@ static bool watches_copies(const struct trainer *t)
  */
 static bool compares_copies(const struct trainer *t)
 {
-    const int64_t iteration = t->iteration + 1;
+    const int64_t iteration = t->progress.iteration + 1;
 
     return watches_copies(t) && (iteration % t->o.digest_interval == 0 ||
-                                 (t->saver && save_schedule_due(&t->o.saves, iteration)));
+                                 (t->saves.saver && save_schedule_due(&t->o.saves, iteration)));
 }
 
 static bool notes_whole(const struct trainer *t)
 {
-    return compares_copies(t) || t->micro_batches * t->o.micro_batch_size * t->o.seq_length >= t->digest_tokens;
+    const struct run_progress *p = &t->progress;
+    return compares_copies(t) || p->micro_batches * t->o.micro_batch_size * t->o.seq_length >= t->copies.whole_tokens;
 }
 
 /*
@@ -135,15 +142,16 @@ static int record_copy_digests(struct trainer *t, struct err *e)
 {
     if (!watches_copies(t))
         return 0;
-    if (optimizer_wait_for_weights(t->optimizer, NULL, e) < 0)
+    if (optimizer_wait_for_weights(t->network.optimizer, NULL, e) < 0)
         return -1;
-    digest_record(t->digest, notes_whole(t), NULL);
+    digest_record(t->copies.digests, notes_whole(t), NULL);
     return 0;
 }
 
 /* Compare the copies before the update is applied. This is also done if a norm that is not finite will end the run. */
 static int compare_copies(struct trainer *t, double norm, struct err *e)
 {
+    struct run_copies *c = &t->copies;
     const bool no_number = !isfinite(norm) && !step_scales(t);
     const double begin = clock_s();
     struct digest_finding f;
@@ -151,13 +159,13 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
 
     if (!watches_copies(t) || !(compares_copies(t) || no_number))
         return 0;
-    watch_phase(comm_watch(t->world), "digests", t->iteration + 1, -1);
+    watch_phase(comm_watch(t->ranks.world), "digests", t->progress.iteration + 1, -1);
     if (!compares_copies(t))
-        digest_record_rest(t->digest, notes_whole(t), NULL);
-    rc = digest_compare(t->digest, &f, NULL, e);
-    t->digest_s += clock_s() - begin;
-    t->n_digests++;
-    watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
+        digest_record_rest(c->digests, notes_whole(t), NULL);
+    rc = digest_compare(c->digests, &f, NULL, e);
+    c->wait_s += clock_s() - begin;
+    c->n_compared++;
+    watch_phase(comm_watch(t->ranks.world), "optimizer", t->progress.iteration + 1, -1);
     return rc > 0 ? give_up(t, CAUSE_REPLICAS, &f, "the state in memory is not to be trusted", e) : rc;
 }
 
@@ -168,37 +176,42 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
  */
 static int replay(struct trainer *t, struct err *e)
 {
+    const struct run_progress *p = &t->progress;
+    struct run_network *net = &t->network;
     const struct model_hooks none = {0};
     struct digest_finding f;
-    int rc = optimizer_wait_for_weights(t->optimizer, NULL, e);
+    int rc = optimizer_wait_for_weights(net->optimizer, NULL, e);
 
-    model_hook(t->model, &none);
+    model_hook(net->model, &none);
     for (int time = 0; rc == 0 && time < 2; time++) {
-        batches_begin(t->batches, t->train, t->consumed_samples + t->skew, 1, t->scale.scale);
-        rc = pipeline_train(t->pipeline, 1, t->iteration + 1, NULL, e);
+        batches_begin(net->batches, t->sets.train, p->consumed_samples + p->passed_samples, 1, p->scale.scale);
+        rc = pipeline_train(net->pipeline, 1, p->iteration + 1, NULL, e);
         if (rc == 0)
-            rc = digest_record_grads(t->digest, t->model_opts.grad_t ? t->t : DTYPE_F32, time, NULL, e);
+            rc = digest_record_grads(t->copies.digests, run_network_grads(net), time, NULL, e);
     }
-    model_hook(t->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, t->optimizer });
+    model_hook(net->model, &(struct model_hooks){ optimizer_weights_ready, optimizer_grads_done, net->optimizer });
     if (rc == 0)
-        rc = digest_compare_times(t->digest, &f, e);
+        rc = digest_compare_times(t->copies.digests, &f, e);
     return rc > 0 ? give_up(t, CAUSE_DEVICE, &f, "a device there does not compute as it should", e) : rc;
 }
 
 int step_train(struct trainer *t, struct step *x, struct err *e)
 {
+    const struct run_network *net = &t->network;
+    struct run_progress *p = &t->progress;
     double begin = clock_s();
     int rc;
 
-    x->batch = schedule_batch(&t->schedule.ramp, t->consumed_samples);
-    if (schedule_micro_batches(x->batch, t->o.micro_batch_size, t->topo.dp, &t->micro_batches, e) < 0)
+    x->batch = schedule_batch(&p->schedule.ramp, p->consumed_samples);
+    if (schedule_micro_batches(x->batch, t->o.micro_batch_size, t->ranks.topo.dp, &p->micro_batches, e) < 0)
         return -1;
-    if (t->o.replay_check > 0 && (t->iteration + 1) % t->o.replay_check == 0 && replay(t, e) < 0)
+    if (t->o.replay_check > 0 && (p->iteration + 1) % t->o.replay_check == 0 && replay(t, e) < 0)
         return -1;
-    batches_begin(t->batches, t->train, t->consumed_samples + t->skew, (int)t->micro_batches, t->scale.scale);
-    if (pipeline_train(t->pipeline, (int)t->micro_batches, t->iteration + 1, NULL, e) < 0)
+    batches_begin(net->batches, t->sets.train, p->consumed_samples + p->passed_samples,
+                  (int)p->micro_batches, p->scale.scale);
+    if (pipeline_train(net->pipeline, (int)p->micro_batches, p->iteration + 1, NULL, e) < 0)
         return -1;
-    watch_phase(comm_watch(t->world), "optimizer", t->iteration + 1, -1);
+    watch_phase(comm_watch(t->ranks.world), "optimizer", p->iteration + 1, -1);
     /*
      * The loss is copied to the host while the norm is computed, so a GPU waits for the host only once per step, for
      * the norm.
@@ -206,22 +219,22 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
     evaluate_loss_fetch(t);
     if (record_copy_digests(t, e) < 0)
         return -1;
-    if (optimizer_reduce(t->optimizer, model_head_grad(t->model), &x->norm, t->loss, NULL, e) < 0)
+    if (optimizer_reduce(net->optimizer, model_head_grad(net->model), &x->norm, net->loss, NULL, e) < 0)
         return -1;
-    x->loss = evaluate_loss_mean(t, t->micro_batches);
+    x->loss = evaluate_loss_mean(t, p->micro_batches);
     if (compare_copies(t, x->norm, e) < 0)
         return -1;
     rc = step_scales(t) ? scaled_update(t, x, e) : plain_update(t, x, e);
     if (rc)
         return rc;
-    t->iteration++;
-    t->consumed_samples += x->batch;
-    t->consumed_tokens += x->batch * t->o.seq_length;
-    t->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->params_no_embeds * 1e-9);
+    p->iteration++;
+    p->consumed_samples += x->batch;
+    p->consumed_tokens += x->batch * t->o.seq_length;
+    p->gigaflos += schedule_gigaflos(x->batch, t->o.seq_length, t->shape.params_no_embeds * 1e-9);
     x->seconds = clock_s() - begin;
-    t->steps_s += x->seconds;
+    t->copies.steps_s += x->seconds;
     x->params_norm = -1;
-    if (t->o.log_params_norm && t->iteration % t->o.log_interval == 0)
-        return optimizer_params_norm(t->optimizer, &x->params_norm, NULL, e);
+    if (t->o.log_params_norm && p->iteration % t->o.log_interval == 0)
+        return optimizer_params_norm(net->optimizer, &x->params_norm, NULL, e);
     return 0;
 }

@@ -9,7 +9,18 @@
 
 #include "libcommon/base/err.h"
 
+struct digest_set;
 struct trainer;
+
+/* The comparison of copies during a run. */
+struct run_copies {
+    struct digest_set *digests; /* NULL: there are no copies, or comparing them is disabled */
+    /* number of tokens of a replica's step from which on the digests of all weights with copies are recorded */
+    int64_t whole_tokens;
+    int64_t n_compared;         /* number of comparisons */
+    double wait_s;              /* how long the run has waited for them */
+    double steps_s;             /* time of all iterations of this run */
+};
 
 struct step {
     int64_t batch;              /* number of samples */
