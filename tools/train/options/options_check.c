@@ -461,13 +461,16 @@ static int check_run(struct train_opts *o, struct err *e)
     return 0;
 }
 
-static int check_precision(struct train_opts *o, struct err *e)
+static int check_precision(struct train_opts *o, enum options_stage stage, struct err *e)
 {
     static const char *const names[] = { [REDUCE_BF16] = "bf16", [REDUCE_FP32] = "fp32", [REDUCE_FP16] = "fp16" };
     const int own = o->fp16 ? REDUCE_FP16 : o->bf16 ? REDUCE_BF16 : REDUCE_FP32;
 
     if (EXCLUSIVE(bf16, o->bf16, fp16, o->fp16))
         return -1;
+    /* The checkpoint will give the type. */
+    if (stage == OPTIONS_BEFORE_LOAD && o->load && !OPTS_GIVEN(o, bf16) && !OPTS_GIVEN(o, fp16))
+        return 0;
     /* Megatron sets this argument, too. With bf16 there is no other way here. */
     o->accumulate_allreduce_grads_in_fp32 |= o->bf16;
     if (!OPTS_GIVEN(o, grad_reduce_dtype))
@@ -495,7 +498,7 @@ static int check_precision(struct train_opts *o, struct err *e)
 
 int options_check(struct train_opts *o, int world, enum options_stage stage, struct err *e)
 {
-    if (check_world_size(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, e) < 0)
+    if (check_world_size(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, stage, e) < 0)
         return -1;
     /* Only the devices are tested; no other option is needed. */
     if (o->preflight && !o->num_layers && !o->load)

@@ -43,7 +43,8 @@ static const struct option_row network_rows[] = {
     INT("make-vocab-size-divisible-by", make_vocab_size_divisible_by, 1, DIM_MAX, "128",
         "pad the vocabulary to a multiple of this times the tensor-parallel size")
     INT("pad-vocab-size-to", pad_vocab_size_to, 1, DIM_MAX, NULL, "pad the vocabulary to exactly this")
-    FLAG("bf16", bf16, "weights and activations in bf16 (else fp32), masters in fp32", TOLD)
+    FLAG("bf16", bf16, "weights and activations in bf16, masters in fp32; without --bf16 and --fp16: fp32, or the "
+         "type of the checkpoint's weights; False: fp32", TOLD, .kind = OPTION_BOOL)
     FLAG("fp16", fp16, "weights, activations and gradients in fp16, with a loss scale", TOLD)
     REAL("loss-scale", loss_scale, 0, 1e30, NULL, "of fp16: a static one; 0 or not given: dynamic")
     REAL("initial-loss-scale", initial_loss_scale, 1e-30, 1e30, "4294967296", "what a dynamic one begins with")

@@ -65,13 +65,18 @@ static const char *find_config(int argc, char **argv, char **env)
     return path;
 }
 
-/* Note fp16 options that have no effect; scripts of bf16 runs contain them, too. */
+/*
+ * Record fp16 options that have no effect; scripts of bf16 runs contain them, too. They have an effect if the checkpoint
+ * gives fp16.
+ */
 static void ignore_without_fp16(struct train_opts *o)
 {
+    const bool open = o->load && !OPTS_GIVEN(o, bf16) && !OPTS_GIVEN(o, fp16);
+
     static const char *const names[] = { "loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window",
                                          "hysteresis" };
 
-    for (size_t i = 0; i < sizeof names / sizeof *names && !o->fp16; i++)
+    for (size_t i = 0; i < sizeof names / sizeof *names && !o->fp16 && !open; i++)
         if (options_source(o, option_find(&options_table, names[i])->field) >= FROM_DEEPSPEED)
             strbuf_addf(&o->impl->ignored, "%s--%s", o->impl->ignored.len ? ", " : "", names[i]);
 }

@@ -74,6 +74,21 @@ static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
     return 0;
 }
 
+/* Set the type of the weights from the checkpoint, unless --bf16 or --fp16 is given. */
+static void apply_saved_precision(struct trainer *t, enum dtype saved)
+{
+    if (OPTS_GIVEN(&t->o, bf16) || OPTS_GIVEN(&t->o, fp16) || (saved != DTYPE_BF16 && saved != DTYPE_F16))
+        return;
+    t->o.bf16 = saved == DTYPE_BF16;
+    t->o.fp16 = saved == DTYPE_F16;
+    if (t->o.bf16)
+        OPTS_MARK(&t->o, bf16);
+    else
+        OPTS_MARK(&t->o, fp16);
+    show_line(t, "note: weights are in %s, as in the checkpoint; --bf16 False trains in fp32",
+              t->o.bf16 ? "bf16" : "fp16");
+}
+
 int shape_from_checkpoint(struct trainer *t, struct err *e)
 {
     const struct checkpoint_info *f = checkpoint_info(t->from);
@@ -103,6 +118,7 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
         t->o.partition_algorithm = (int)pipeline_balance_of(f->ds_version);
         OPTS_MARK(&t->o, partition_algorithm);
     }
+    apply_saved_precision(t, f->weights);
     return 0;
 }
 
