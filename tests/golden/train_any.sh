@@ -24,7 +24,7 @@ own() {
     case "$*" in *parallel*) ranks=2 ;; esac
     check "$what: train loads it${*:+ ($*)}" launch $ranks --load "$folder" --data-path "$W/tokens" --split 60,40,0 \
         --micro-batch-size 1 --global-batch-size 4 --train-samples 8 --seq-length 16 --eval-iters 1 --eval-only --threads 1 \
-        --backend cpu --hidden-dropout 0 --attention-dropout 0 --num-attention-heads "$heads" --dump-logits "$W/$n.npy" "$@"
+        --backend cpu --bf16 False --hidden-dropout 0 --attention-dropout 0 --num-attention-heads "$heads" --dump-logits "$W/$n.npy" "$@"
     echo "$of $W/$n.npy" >>"$W/$how.list"
 }
 two_ranks() {

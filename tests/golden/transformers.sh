@@ -47,7 +47,7 @@ if [ -n "$full" ]; then
         case $model in *strong) tag=$W/$model.in ;; *) tag=$(eval echo \$$model) ;; esac
         check "$model in fp32" export-hf -q --accept-mismatch --dtype fp32 "$tag" "$W/$model-masters"
         # shellcheck disable=SC2046,SC2086
-        check "$model: logits of train" "$BIN/train" $options $(echo $COMMON | sed 's/--bf16//') --eval-only \
+        check "$model: logits of train" "$BIN/train" $options $(echo $COMMON | sed 's/--bf16/--bf16 False/') --eval-only \
             --accept-mismatch --dump-logits "$W/$model.npy" --data-path "$DATA_DIR/text_document" --load "$tag"
         check "$model: logits of train and of Transformers" "$full" - "$W/$model-masters" "$W/$model.npy" <<'END'
 import sys, numpy, torch, transformers
