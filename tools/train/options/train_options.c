@@ -66,8 +66,8 @@ static const char *find_config(int argc, char **argv, char **env)
 }
 
 /*
- * Record fp16 options that have no effect; scripts of bf16 runs contain them, too. They have an effect if the checkpoint
- * gives fp16.
+ * Record fp16 options that have no effect; scripts of bf16 runs contain them, too. If the checkpoint may give fp16,
+ * none is recorded.
  */
 static void ignore_without_fp16(struct train_opts *o)
 {

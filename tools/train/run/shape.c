@@ -85,7 +85,7 @@ static void apply_saved_precision(struct trainer *t, enum dtype saved)
         OPTS_MARK(&t->o, bf16);
     else
         OPTS_MARK(&t->o, fp16);
-    show_line(t, "note: weights are in %s, as in the checkpoint; --bf16 False trains in fp32",
+    show_line(&t->log, "note: weights are in %s, as in the checkpoint; --bf16 False trains in fp32",
               t->o.bf16 ? "bf16" : "fp16");
 }
 
