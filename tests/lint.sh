@@ -1,5 +1,5 @@
 #!/bin/sh
-# lint.sh - includes follow the arrows: tools -> {convert, check} -> layout -> plan -> {format, model} -> base
+# lint.sh - includes follow the arrows: tools -> check -> layout -> write -> ckpt -> plan -> {format, model} -> base
 #
 # Prints each include that does not as file:line, and exits 1. Also: our headers are named
 # from the repository root, and no .c file is included; files of a folder are in no circle (lint_circles.sh),
@@ -24,10 +24,12 @@ awk '
         if (from == "libcommon/format") return "libcommon/format/ libcommon/base/"
         if (from == "libcommon/model")  return "libcommon/model/ libcommon/format/ libcommon/base/"
         if (from == "libcommon/plan")   return "libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
-        below = "libcommon/layout/ libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
-        if (from ~ "^libcommon/layout")  return below
-        if (from == "libcommon/check")   return "libcommon/check/ " below
-        if (from == "libcommon/convert") return "libcommon/convert/ " below
+        below = "libcommon/ckpt/ libcommon/plan/ libcommon/format/ libcommon/model/ libcommon/base/"
+        if (from == "libcommon/ckpt")   return below
+        if (from == "libcommon/write")  return "libcommon/write/ " below
+        below = "libcommon/layout/ libcommon/write/ " below
+        if (from ~ "^libcommon/layout") return below
+        if (from == "libcommon/check")  return "libcommon/check/ " below
         if (from == "kernels")          return "kernels/kernels.h libcommon/base/"
         if (from ~ "^kernels/")         return "kernels/kernels.h libcommon/base/ " from "/"
         if (from == "tools/train")      return "libcommon/ kernels/kernels.h tools/train/"

@@ -14,6 +14,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/text.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/plan/executor.h"
 
 enum certificate_verdict { EQUAL, REPAIRED, COMBINED, VOCABULARY, ZEROED, ROUNDED, DROPPED };

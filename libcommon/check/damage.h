@@ -13,7 +13,7 @@
 #ifndef SHARDKIT_CHECK_DAMAGE_H
 #define SHARDKIT_CHECK_DAMAGE_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 enum damage_why { DAMAGE_NONE, DAMAGE_LOST, DAMAGE_CUT, DAMAGE_UNREAD, DAMAGE_CORRUPT };
 

@@ -17,8 +17,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/check/copies.h"
 #include "libcommon/check/damage.h"
+#include "libcommon/ckpt/verdict.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/optim_groups.h"
-#include "libcommon/layout/verdict.h"
 #include "libcommon/plan/tmap.h"
 
 enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };

@@ -10,7 +10,7 @@
 #ifndef SHARDKIT_CHECK_MISMATCH_H
 #define SHARDKIT_CHECK_MISMATCH_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 /* How near a parameter's weights must be to its masters. */
 enum mismatch_rule {

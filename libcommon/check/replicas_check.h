@@ -8,7 +8,7 @@
 #ifndef SHARDKIT_CHECK_REPLICAS_CHECK_H
 #define SHARDKIT_CHECK_REPLICAS_CHECK_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 /* One state of one replicated parameter. */
 struct replica_state {

@@ -9,7 +9,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/plan/tmap.h"
 
 /* By number of file: does it hold tensors of parameters, and are some compared with those of another file? */

@@ -4,7 +4,7 @@
 #ifndef SHARDKIT_CHECK_SINGLE_COPY_H
 #define SHARDKIT_CHECK_SINGLE_COPY_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 #define NO_MANIFEST "no_manifest"
 /*

@@ -11,10 +11,11 @@
 #include "libcommon/check/certificate.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify_values.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/layout.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 
 /* Findings about this file with this code. */
 static bool has_finding_code(const struct report *r, const char *name, const char *code)

@@ -8,9 +8,9 @@
 #define SHARDKIT_CHECK_VERIFY_SCAN_H
 
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/zip.h"
-#include "libcommon/layout/layout.h"
-#include "libcommon/layout/manifest.h"
 
 struct scan_item {
     const struct tmap *map;

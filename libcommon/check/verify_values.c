@@ -15,7 +15,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify_scan.h"
-#include "libcommon/layout/verdict.h"
+#include "libcommon/ckpt/verdict.h"
 
 /* One state of one parameter, or the last stage's copy of it, or another tensor, as it goes by. */
 struct passed {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/zero/zero_order.h"
 

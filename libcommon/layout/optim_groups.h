@@ -7,7 +7,7 @@
 #ifndef SHARDKIT_LAYOUT_OPTIM_GROUPS_H
 #define SHARDKIT_LAYOUT_OPTIM_GROUPS_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 struct optim_group {
     const struct pk *options;           /* a dict: lr, betas, ...; its "params" must be ignored */

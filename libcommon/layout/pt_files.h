@@ -9,8 +9,8 @@
 #ifndef SHARDKIT_LAYOUT_PT_FILES_H
 #define SHARDKIT_LAYOUT_PT_FILES_H
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/layout.h"
 
 /* The arguments of the function that reads a file: the file, its handle, a report of its own. */
 struct pt_files_job {

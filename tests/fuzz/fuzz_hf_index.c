@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/layouts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

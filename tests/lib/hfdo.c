@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/convert/convert.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 
 struct hfdo hfdo_defaults(void)
 {

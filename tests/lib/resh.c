@@ -12,8 +12,10 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/convert/convert.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/ptdiff.h"
 
 static char scratch[64];

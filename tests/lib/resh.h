@@ -8,6 +8,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/ckptgen.h"
 
 /* Group setup and teardown: create a scratch folder, in memory if /dev/shm exists, and remove it. */

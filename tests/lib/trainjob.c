@@ -9,8 +9,10 @@
 #include <string.h>
 
 #include "libcommon/check/verify.h"
-#include "libcommon/convert/convert.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/ptdiff.h"
 #include "tests/lib/trainjob.h"
 

@@ -50,7 +50,7 @@ compile() {     # FILE.c
 for lint in lint_circles.sh lint_text.sh lint_types.sh lint_symbols.sh; do holds $lint; done
 
 f=libcommon/base/utf8.c g=libcommon/base/names.c t=tests/unit/base/test_base.c
-echo '#include "libcommon/layout/layout.h"' >>$f
+echo '#include "libcommon/ckpt/checkpoint.h"' >>$f
 fails "an include against the arrows" lint.sh "$f:[0-9]*: libcommon/base may not include" $f
 echo '#include "mem.h"' >>$f
 fails "an include that is not named from the root" lint.sh "not named from the repository root" $f

@@ -8,7 +8,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
-#include "libcommon/convert/replace.h"
+#include "libcommon/write/replace.h"
 #include "tools/ckpt-backup/survey.h"
 
 /* ---- printing ---- */

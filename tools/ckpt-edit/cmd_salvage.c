@@ -12,6 +12,7 @@
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "libcommon/layout/edit/edit_universal.h"
 #include "libcommon/layout/edit/edit_zero.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
 /* ---- the other checkpoint ---- */

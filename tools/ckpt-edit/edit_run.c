@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "libcommon/base/text.h"
-#include "libcommon/convert/staging.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/write/sink.h"
+#include "libcommon/write/staging.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/ckpt-edit/swap.h"
 #include "tools/common/convert_cli.h"

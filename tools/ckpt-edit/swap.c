@@ -14,7 +14,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
-#include "libcommon/convert/replace.h"
+#include "libcommon/write/replace.h"
 
 enum { NOTE_MAX = 1 << 20 };
 

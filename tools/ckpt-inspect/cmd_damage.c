@@ -13,6 +13,7 @@
 
 #include "libcommon/base/text.h"
 #include "libcommon/check/salvage.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 /* Everything that is printed. */

@@ -5,6 +5,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 /* damaged: not everything could be opened, so that it cannot be established that the copies are in sync. */

@@ -8,6 +8,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/progress.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/view.h"
 
 static const char *const class_names[] = { "weights", "optimizer", "other" };

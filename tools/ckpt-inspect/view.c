@@ -10,12 +10,13 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/layout/hf/hf_translate.h"
-#include "libcommon/layout/tile.h"
+#include "libcommon/layout/layouts.h"
 
 /*
  * With shared nodes a pickle can have many more paths than bytes; no real file has this many. MAX_RUNS bounds the

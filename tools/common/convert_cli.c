@@ -12,8 +12,9 @@
 #include "libcommon/check/damage.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/convert/rehearsal.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/write/rehearsal.h"
+#include "libcommon/write/sink.h"
 
 static void convert_cli_warn(void *ctx, const char *text)
 {

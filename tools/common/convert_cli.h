@@ -7,7 +7,8 @@
 #define SHARDKIT_COMMON_CONVERT_CLI_H
 
 #include "libcommon/cli/cli.h"
-#include "libcommon/convert/convert.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 
 /* The groups of shared option rows that follow a converter's own; `write`: cli_rows_write_fail. */
 #define CLI_GROUPS_CONVERT(title, cli, write) \

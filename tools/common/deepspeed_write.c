@@ -10,8 +10,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/check/certificate.h"
-#include "libcommon/convert/deepspeed_preview.h"
+#include "libcommon/write/sink.h"
 #include "tools/common/convert_cli.h"
+#include "tools/common/deepspeed_preview.h"
 
 /* ---- the certificate ---- */
 

@@ -9,8 +9,8 @@
 
 #include "libcommon/check/repair.h"
 #include "libcommon/cli/cli.h"
-#include "libcommon/convert/convert.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/write/convert.h"
 
 struct ds_write {
     struct cli *cli;

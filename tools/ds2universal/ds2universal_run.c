@@ -5,7 +5,10 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/zero/zero_synthesize.h"
+#include "libcommon/write/sink.h"
 #include "tools/ds2universal/ds2universal.h"
 
 static const char *const form_names[] = { "pt", "hdf5", "virtual" };

@@ -7,8 +7,8 @@
 #include <jansson.h>
 
 #include "libcommon/cli/cli.h"
-#include "libcommon/convert/rehearsal.h"
 #include "libcommon/layout/hf/hf_sink.h"
+#include "libcommon/write/rehearsal.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_options.h"
 #include "tools/common/deepspeed_write.h"

@@ -12,6 +12,8 @@
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_translate.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/write/sink.h"
 #include "tools/common/family_cli.h"
 #include "tools/export-hf/export.h"
 

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/convert/staging.h"
 #include "libcommon/layout/hf/hf_source.h"
+#include "libcommon/write/sink.h"
+#include "libcommon/write/staging.h"
 #include "tools/export-hf/export.h"
 
 enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */

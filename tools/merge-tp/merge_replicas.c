@@ -7,7 +7,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/replicas_report.h"
-#include "libcommon/layout/ds_names.h"
+#include "libcommon/ckpt/ds_names.h"
 #include "tools/merge-tp/merge_tp.h"
 
 static json_t *repaired_json(const struct merge_job *j)

@@ -10,6 +10,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/check/replicas_report.h"
 #include "libcommon/layout/hf/hf_config.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/common/convert_cli.h"
 #include "tools/merge-tp/merge_tp.h"
 

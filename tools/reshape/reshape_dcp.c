@@ -9,7 +9,9 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/dcp/dcp_sink.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist_target.h"
+#include "libcommon/write/sink.h"
 #include "tools/reshape/reshape.h"
 
 static bool makes_torchdist(const struct reshape_job *j, const struct source *s)

@@ -5,9 +5,9 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/convert/staging.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_shards.h"
+#include "libcommon/write/staging.h"
 #include "tools/common/family_cli.h"
 #include "tools/reshape/reshape.h"
 

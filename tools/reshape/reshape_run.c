@@ -3,6 +3,7 @@
  */
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/hf/hf_config.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/common/convert_cli.h"
 #include "tools/reshape/reshape.h"
 

@@ -17,6 +17,7 @@
 #define SHARDKIT_LAYOUT_DCP_H
 
 #include "libcommon/layout/dcp/dcp_names.h"
+#include "libcommon/layout/layouts.h"
 
 #define DCP_METADATA ".metadata"
 

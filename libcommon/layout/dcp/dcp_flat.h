@@ -8,8 +8,8 @@
 #ifndef SHARDKIT_LAYOUT_DCP_FLAT_H
 #define SHARDKIT_LAYOUT_DCP_FLAT_H
 
+#include "libcommon/ckpt/tile.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
-#include "libcommon/layout/tile.h"
 
 /* Returns true if the entry's shape and chunks match the original shape recorded for it. */
 bool dcp_flat_fits(const struct dcp_entry *en);

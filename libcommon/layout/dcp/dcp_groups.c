@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
-#include "libcommon/layout/unwrap.h"
+#include "libcommon/ckpt/unwrap.h"
 
 struct gathering {
     const struct dcp_naming *n;

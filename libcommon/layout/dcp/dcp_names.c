@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/unwrap.h"
 #include "libcommon/layout/dcp/dcp_optimizer.h"
-#include "libcommon/layout/unwrap.h"
 
 /* A prefix, and how many of an optimizer's names have a tensor with this prefix. */
 struct candidate {

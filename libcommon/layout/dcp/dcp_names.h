@@ -11,8 +11,8 @@
 #ifndef SHARDKIT_LAYOUT_DCP_NAMES_H
 #define SHARDKIT_LAYOUT_DCP_NAMES_H
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
-#include "libcommon/layout/layout.h"
 
 /*
  * The role of an entry: a state of a parameter, or a separate value (param NULL). The entry may also be a stack of

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/unwrap.h"
+#include "libcommon/ckpt/unwrap.h"
 
 #define QUANTISED "__bnb_optimizer_quant_state__"
 

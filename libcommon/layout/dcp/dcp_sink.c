@@ -15,6 +15,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_write.h"
+#include "libcommon/write/sink.h"
 
 #define PREFIX "archive"
 

@@ -10,6 +10,7 @@
 #define SHARDKIT_LAYOUT_DCP_SINK_H
 
 #include "libcommon/layout/dcp/dcp_target.h"
+#include "libcommon/write/sink.h"
 
 /* A mesh of ranks. Rank r is in row r / columns. */
 struct dcp_mesh {

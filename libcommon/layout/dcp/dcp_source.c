@@ -9,15 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_flat.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
-#include "libcommon/layout/ds_names.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
-#include "libcommon/layout/tile.h"
 
 /* Limit for strided chunks, which are one extent per contiguous run. No trainer writes one with very many. */
 enum { MAX_RUNS = 1 << 20 };

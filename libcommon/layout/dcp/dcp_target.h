@@ -10,8 +10,8 @@
 #ifndef SHARDKIT_LAYOUT_DCP_TARGET_H
 #define SHARDKIT_LAYOUT_DCP_TARGET_H
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
-#include "libcommon/layout/layout.h"
 
 /* The contents of an entry. */
 struct dcp_part {

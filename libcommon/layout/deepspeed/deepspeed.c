@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
 
 /* ---- many files at once ---- */

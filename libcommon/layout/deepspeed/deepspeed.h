@@ -62,12 +62,13 @@
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_H
 
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/ds_names.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
-#include "libcommon/layout/run_state.h"
 #include "libcommon/model/merge_patterns.h"
 
 /* Parameter names become folder names and HDF5 paths, so their length and characters are restricted. */

@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 
 enum { MISSING_NAMED = 256 };
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /* Write the mark's name, "iteration" or "args.seed", into buf. Returns buf or a constant. */

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/merge_slices.h"
 #include "libcommon/model/family.h"
 #include "libcommon/model/merge_patterns.h"
 #include "libcommon/model/zero_partition.h"

@@ -10,7 +10,7 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_SHAPE_H
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 /* One parameter's slice: the part that one tensor rank holds. */
 struct ds_slice {

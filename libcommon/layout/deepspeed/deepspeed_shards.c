@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
+#include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/run_state.h"
 #include "libcommon/model/zero_partition.h"
 
 static const char *const state_words[DS_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };

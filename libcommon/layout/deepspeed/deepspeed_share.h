@@ -25,6 +25,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/model/loss_scale.h"
+#include "libcommon/write/sink.h"
 
 /* ---- once ---- */
 

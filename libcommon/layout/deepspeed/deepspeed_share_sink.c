@@ -9,6 +9,7 @@
 
 #include "libcommon/layout/deepspeed/deepspeed_file.h"
 #include "libcommon/layout/deepspeed/deepspeed_share_impl.h"
+#include "libcommon/write/sink.h"
 
 struct share_saving {
     const struct ds_share *s;

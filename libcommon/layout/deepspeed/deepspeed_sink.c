@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/write/sink.h"
 
 /* ---- the files ---- */
 

@@ -9,6 +9,7 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_SINK_H
 
 #include "libcommon/layout/deepspeed/deepspeed_file.h"
+#include "libcommon/write/sink.h"
 
 /*
  * One item: a run of one storage, or of that storage in the files of several tensor ranks, and its position in the

@@ -22,6 +22,7 @@
 #include "libcommon/layout/deepspeed/deepspeed_sink.h"
 #include "libcommon/model/zero_partition.h"
 #include "libcommon/plan/tmap_slice.h"
+#include "libcommon/write/sink.h"
 
 /* Elements [at, at + n) of a slice come from element `from` of `map`. */
 struct sink_piece {

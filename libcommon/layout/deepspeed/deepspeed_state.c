@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
-#include "libcommon/layout/adam_state.h"
+#include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/run_state.h"
 
 /* ---- the optimizer's step ---- */
 

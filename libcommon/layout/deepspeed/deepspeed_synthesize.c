@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/run_state.h"
 #include "libcommon/model/loss_scale.h"
 
 enum { GROUPS = 3 };

@@ -24,6 +24,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/model/pipeline_cuts.h"
+#include "libcommon/write/sink.h"
 
 enum ds_numbering {
     NUMBERING_KEEP,

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
+#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/model/schedule_lr.h"
 #include "libcommon/model/zero_partition.h"
 

@@ -6,12 +6,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/ds_names.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/plan/elements.h"
 #include "libcommon/plan/plan.h"
 

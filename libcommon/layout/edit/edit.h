@@ -13,7 +13,8 @@
 #ifndef SHARDKIT_LAYOUT_EDIT_H
 #define SHARDKIT_LAYOUT_EDIT_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/write/sink.h"
 
 struct edit;
 /*

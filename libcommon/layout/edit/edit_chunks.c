@@ -5,6 +5,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/plan.h"
+#include "libcommon/write/sink.h"
 
 static uint64_t edit_bytes_size(const struct edit_bytes *b)
 {

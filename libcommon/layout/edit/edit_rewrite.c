@@ -5,9 +5,11 @@
 
 #include <string.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_share.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/sink.h"
 
 /* The functions of the other sink, with edit_rewrite_sink_finish() replaced. Allocated in the edit's arena. */
 struct rewrite_ops {

@@ -11,6 +11,7 @@
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/edit/edit.h"
 #include "libcommon/layout/zero/zero_target.h"
+#include "libcommon/write/sink.h"
 
 struct edit_rewrite {
     struct source *src;                 /* changed copy of the source */

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/ckpt/manifest.h"
 
 /*
  * Returns true for an error that means the file system, or the pair of file systems, cannot share. Any other error

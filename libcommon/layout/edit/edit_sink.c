@@ -10,14 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_chunks.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_items.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_share.h"
-#include "libcommon/layout/manifest.h"
 #include "libcommon/plan/tmap_slice.h"
+#include "libcommon/write/sink.h"
 
 /* One file that is written. */
 struct written {

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
-#include "libcommon/layout/ds_names.h"
+#include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/ds_names.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/zero/zero_tree.h"
 #include "libcommon/plan/tmap_slice.h"

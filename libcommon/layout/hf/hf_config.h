@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_names.h"
-#include "libcommon/layout/layout.h"
 
 enum { HF_BOS, HF_EOS, HF_PAD, HF_UNK, HF_TOKENS };
 /* An argument that an import stores: the four token ids as a list. */

@@ -16,12 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/hf/hf_claims.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 
 enum { CONFIG_MAX = 1 << 24 };
 

@@ -12,7 +12,7 @@
 #ifndef SHARDKIT_LAYOUT_HF_GPT_NAMES_H
 #define SHARDKIT_LAYOUT_HF_GPT_NAMES_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 struct hf_gpt_naming {
     /* convention of the files' names: "Transformers", "Megatron-core", "the pipeline engine" */

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 /*
  * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers

@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 /*
  * Replace s->param with the parameters that a saved folder of config.json's model has. model_type selects the names.

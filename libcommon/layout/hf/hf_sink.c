@@ -15,6 +15,7 @@
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_sink_image.h"
 #include "libcommon/plan/tmap_slice.h"
+#include "libcommon/write/sink.h"
 
 struct hf_item {
     struct sink_item pub;

@@ -12,8 +12,9 @@
 #ifndef SHARDKIT_LAYOUT_HF_SINK_H
 #define SHARDKIT_LAYOUT_HF_SINK_H
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/write/sink.h"
 
 enum hf_format { HF_SAFETENSORS, HF_BIN };
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
-#include "libcommon/layout/manifest.h"
 #include "libcommon/plan/tmap_permute.h"
 #include "libcommon/plan/tmap_slice.h"
 

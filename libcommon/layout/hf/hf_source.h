@@ -15,8 +15,8 @@
 #define SHARDKIT_LAYOUT_HF_SOURCE_H
 
 #include "libcommon/base/progress.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
-#include "libcommon/layout/layout.h"
 
 struct hf_source_opts {
     int n_groups;               /* number of optimizer groups, 2 or 3 */

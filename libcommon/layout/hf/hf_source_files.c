@@ -8,11 +8,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
-#include "libcommon/layout/tile.h"
 
 /* RUNS_MAX bounds the memory for views that are not contiguous (100 MB). */
 enum { FILES_MAX = 100000, RUNS_MAX = 1 << 22 };

@@ -9,6 +9,7 @@
 #define SHARDKIT_LAYOUT_HF_SOURCE_IMPL_H
 
 #include "libcommon/layout/hf/hf_source.h"
+#include "libcommon/layout/layouts.h"
 
 /* A tensor of the folder. */
 struct hf_stored {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/unwrap.h"
+#include "libcommon/ckpt/unwrap.h"
 #include "libcommon/plan/tmap_slice.h"
 
 /* Limit of a model's layers. A layer's number comes from a name in the file, so it must be bounded. */

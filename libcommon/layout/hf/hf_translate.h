@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/model/family.h"
 
 /* Sizes of the model, from config.json. */

@@ -12,7 +12,8 @@
 #ifndef SHARDKIT_LAYOUT_TORCHDIST_H
 #define SHARDKIT_LAYOUT_TORCHDIST_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/layouts.h"
 
 #define TORCHDIST_COMMON "common.pt"
 #define TORCHDIST_CONFIG "metadata.json"

@@ -8,10 +8,11 @@
 
 #include <jansson.h>
 
+#include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/tile.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
-#include "libcommon/layout/run_state.h"
-#include "libcommon/layout/tile.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
 
 /*

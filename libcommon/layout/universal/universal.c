@@ -7,26 +7,11 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/adam_state.h"
 #include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/zero/zero_target.h"
-
-const enum state universal_states[UNIVERSAL_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
-
-uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
-                         int64_t shape[TENSOR_MAX_DIM])
-{
-    uint64_t len = sizeof(float);
-
-    memcpy(shape, p->shape, sizeof p->shape);
-    if (vocab == VOCAB_STRIP && p->merge == MERGE_VOCAB && s->config.vocab_tokens > 0 &&
-        s->config.vocab_tokens < shape[0])
-        shape[0] = s->config.vocab_tokens;
-    for (int i = 0; i < p->ndim; i++)
-        len *= (uint64_t)shape[i];
-    return len;
-}
+#include "libcommon/write/sink.h"
 
 /* Returns true for a per-rank entry, whose data is stored in per-parameter files instead. */
 static bool is_sharded_key(const char *key)
@@ -201,7 +186,7 @@ struct universal_state universal_state_of(const struct source *s, const struct p
 
     if (universal_is_trained(s, p)) {
         u.map = zero_target_state(p, st, &u.op);
-        u.len = universal_shape(s, p, vocab, shape);
+        u.len = param_kept_shape(s, p, vocab, shape);
         if (u.op > PLAN_COPY)           /* bytes of 16-bit elements */
             u.len /= 2;
         return u;
@@ -245,12 +230,12 @@ int universal_check_states(const struct source *s, struct err *e)
         return -1;
     }
     for (int i = 0; i < s->n_params; i++)
-        for (int j = 0; universal_is_trained(s, &s->param[i]) && j < UNIVERSAL_STATES; j++) {
-            if (has_universal_state(s, &s->param[i], universal_states[j]))
+        for (int j = 0; universal_is_trained(s, &s->param[i]) && j < TRAINED_STATES; j++) {
+            if (has_universal_state(s, &s->param[i], trained_states[j]))
                 continue;
             err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is not there: a universal form is made of masters "
                      "and moments; start from a checkpoint that has its optimizer states", s->param[i].name,
-                     state_name(universal_states[j]), s->zero_stage ? " in fp32" : "");
+                     state_name(trained_states[j]), s->zero_stage ? " in fp32" : "");
             return -1;
         }
     return 0;
@@ -290,7 +275,8 @@ void universal_check_params(const struct source *s, struct report *r)
     arena_free(a);
 }
 
-uint64_t universal_extra_bytes(const struct source *s)
+/* Returns the size of the files that every universal form has in addition to the tensors. */
+static uint64_t universal_extra_bytes(const struct source *s)
 {
     uint64_t sum = 1 << 20;             /* optimizer_state.pt, manifest, folders */
 
@@ -298,4 +284,20 @@ uint64_t universal_extra_bytes(const struct source *s)
         if (is_model_states_file(&s->file[i]))
             sum += align_up(files_size(s->files, s->file[i].file), 4096);
     return sum;
+}
+
+uint64_t universal_estimate(const struct sink *k, const struct source *s)
+{
+    enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, padding of the last block */
+    uint64_t bytes = universal_extra_bytes(s);
+    int64_t shape[TENSOR_MAX_DIM];
+
+    for (int i = 0; i < s->n_params; i++)
+        for (int j = 0; j < TRAINED_STATES; j++)
+            if (s->param[i].state[trained_states[j]]) {
+                bytes += AROUND_A_TENSOR;
+                if (!k->ops->points_only)
+                    bytes += param_kept_shape(s, &s->param[i], k->o.vocab, shape);
+            }
+    return bytes;
 }

@@ -7,18 +7,8 @@
 #ifndef SHARDKIT_LAYOUT_UNIVERSAL_H
 #define SHARDKIT_LAYOUT_UNIVERSAL_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/write/sink.h"
 
-/* The states in a universal checkpoint, in the order in which the reference writes them. */
-#define UNIVERSAL_STATES 3
-extern const enum state universal_states[UNIVERSAL_STATES];
-
-/*
- * Returns the number of bytes written for one state: all rows, or with VOCAB_STRIP only the first V0 rows of the
- * vocabulary. Sets shape[] accordingly.
- */
-uint64_t universal_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
-                         int64_t shape[TENSOR_MAX_DIM]);
 /*
  * Create the bytes of zero/optimizer_state.pt: the optimizer_state_dict of shard (0,0,0) without its per-rank
  * entries, plus param_groups. The caller frees *out.
@@ -70,7 +60,12 @@ struct pt_image;
 struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
                                     enum vocab_policy vocab);
 bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab);
-/* Returns the size of these additional files, for checks of disk space. */
-uint64_t universal_extra_bytes(const struct source *s);
+/* Returns the maximum disk space of a result, before it is planned (sink_ops.estimate). */
+uint64_t universal_estimate(const struct sink *k, const struct source *s);
+
+/* The writers of the three forms. */
+struct sink *universal_pt_sink(const struct sink_opts *o);
+struct sink *universal_hdf5_sink(const struct sink_opts *o);
+struct sink *universal_virtual_sink(const struct sink_opts *o);
 
 #endif

@@ -9,7 +9,9 @@
  * index.h5 gets its final name when its tables are complete. Another process, or a later run that resumes, therefore
  * finds either all tables or none, and reads the offsets from the file itself.
  */
+#include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
+#include "libcommon/write/sink.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -68,8 +70,8 @@ int universal_hdf5_check(const struct source *s, bool as_is, struct err *e)
                      p->ndim, H5_MAX_DIM);
             return -1;
         }
-        for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (check_state(s, p, universal_states[j], as_is, e) < 0)
+        for (int j = 0; j < TRAINED_STATES; j++)
+            if (check_state(s, p, trained_states[j], as_is, e) < 0)
                 return -1;
     }
     return 0;
@@ -165,7 +167,7 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
     if (k->src->run.opt_step >= 0)
         h5_set_int(h, object, "step", k->src->run.opt_step);
     if (p->merge == MERGE_VOCAB) {
-        universal_shape(k->src, p, k->o.vocab, shape);
+        param_kept_shape(k->src, p, k->o.vocab, shape);
         h5_set_int(h, object, "vocab_rows_kept", shape[0]);
         h5_set_int(h, object, "vocab_rows_padded", p->shape[0]);
     }
@@ -243,10 +245,10 @@ static void put_states(struct h5_out *h, int64_t in, const struct sink *k, const
 {
     int64_t shape[TENSOR_MAX_DIM];
 
-    universal_shape(k->src, p, k->o.vocab, shape);
-    for (int j = 0; j < UNIVERSAL_STATES; j++)
-        if (has_hdf5_state(k, p, universal_states[j]))
-            h5_done(h, h5_new_dataset(h, &(struct h5_new){ in, state_name(universal_states[j]), p->ndim, shape }));
+    param_kept_shape(k->src, p, k->o.vocab, shape);
+    for (int j = 0; j < TRAINED_STATES; j++)
+        if (has_hdf5_state(k, p, trained_states[j]))
+            h5_done(h, h5_new_dataset(h, &(struct h5_new){ in, state_name(trained_states[j]), p->ndim, shape }));
 }
 
 static int reserve_path(const struct sink *k, const char *path, struct err *e)
@@ -373,10 +375,10 @@ static int hdf5_add_param_states(struct sink *k, struct h5_in *h, int param, int
     struct hdf5_sink *w = k->priv;
     const struct param *p = &k->src->param[param];
     int64_t shape[TENSOR_MAX_DIM];
-    uint64_t len = universal_shape(k->src, p, k->o.vocab, shape);
+    uint64_t len = param_kept_shape(k->src, p, k->o.vocab, shape);
 
-    for (int j = 0; j < UNIVERSAL_STATES; j++) {
-        enum state st = universal_states[j];
+    for (int j = 0; j < TRAINED_STATES; j++) {
+        enum state st = trained_states[j];
         char *path = k->o.split ? str_fmt("/%s", state_name(st)) : str_fmt("/%s/%s", p->name, state_name(st));
         struct h5_dataset d;
         int rc = 0;
@@ -463,6 +465,7 @@ static void hdf5_sink_close(struct sink *k)
 
 static const struct sink_ops ops = {
     .name = "universal-hdf5",
+    .estimate = universal_estimate,
     .prepare = hdf5_sink_prepare,
     .item_done = hdf5_sink_item_done,
     .finish = universal_hdf5_finish,

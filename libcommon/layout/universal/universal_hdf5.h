@@ -16,6 +16,7 @@
 
 #include "libcommon/format/hdf5.h"
 #include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/sink.h"
 
 #define INDEX_NAME    "index.h5"
 #define INDEX_FORMAT  "shardkit-universal"

@@ -32,11 +32,12 @@
 
 #include <omp.h>
 
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/ds_names.h"
-#include "libcommon/layout/manifest.h"
-#include "libcommon/layout/run_state.h"
+#include "libcommon/layout/layouts.h"
 
 enum { OPEN_THREADS = 16 };
 
@@ -606,9 +607,9 @@ static void read_param_datasets(struct hdf5_reader *rd, const struct home *at)
 {
     struct param *p = at->p;
 
-    for (int j = 0; j < UNIVERSAL_STATES; j++) {
+    for (int j = 0; j < TRAINED_STATES; j++) {
         struct h5_dataset d = {0};
-        struct tmap *m = read_state_dataset(rd, at, universal_states[j], &d);
+        struct tmap *m = read_state_dataset(rd, at, trained_states[j], &d);
 
         if (!m)
             continue;
@@ -619,7 +620,7 @@ static void read_param_datasets(struct hdf5_reader *rd, const struct home *at)
             param_error(rd, at, "shape", "its states differ in shape");
             continue;
         }
-        p->state[universal_states[j]] = m;
+        p->state[trained_states[j]] = m;
     }
 }
 
@@ -677,10 +678,10 @@ static void check_states_present(struct hdf5_reader *rd, const struct home *at)
 
     if (rd->split && find_hdf5_member(rd, linked) < 0)
         missing_file(rd, linked);
-    for (int j = 0; j < UNIVERSAL_STATES && !rd->split; j++) {
-        char *path = str_fmt("%s/%s", at->group, state_name(universal_states[j]));
+    for (int j = 0; j < TRAINED_STATES && !rd->split; j++) {
+        char *path = str_fmt("%s/%s", at->group, state_name(trained_states[j]));
 
-        if (!h5_has(at->h, path) && (universal_states[j] == STATE_FP32 || is_trained(at)))
+        if (!h5_has(at->h, path) && (trained_states[j] == STATE_FP32 || is_trained(at)))
             param_error(rd, at, "hdf5", "a state is missing");
         free(path);
     }

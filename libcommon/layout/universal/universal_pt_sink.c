@@ -20,6 +20,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/zero/zero_target.h"
+#include "libcommon/write/sink.h"
 
 static const float *make_zero_float_row(int64_t n)
 {
@@ -83,7 +84,7 @@ static struct pt_image *make_state_file_image(const struct sink *k, const struct
     int n_storages = 1;
 
     t.shape = shape;
-    t.storage_elems = (int64_t)(universal_shape(s, p, k->o.vocab, shape) / sizeof(float));
+    t.storage_elems = (int64_t)(param_kept_shape(s, p, k->o.vocab, shape) / sizeof(float));
     size[0] = (uint64_t)t.storage_elems * (uint64_t)dtype_size(u.dtype);
     if (s->zero_stage == 3 && s->topo.tp <= 1 && universal_is_trained(s, p)) {
         t.ndim = 1;
@@ -191,9 +192,9 @@ static int universal_pt_sink_prepare(struct sink *k, const struct source *s, con
         free(folder);
         if (rc < 0)
             return -1;
-        for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (universal_state_of(s, &s->param[i], universal_states[j], k->o.vocab).map)
-                add_state(k, i, universal_states[j], plan);
+        for (int j = 0; j < TRAINED_STATES; j++)
+            if (universal_state_of(s, &s->param[i], trained_states[j], k->o.vocab).map)
+                add_state(k, i, trained_states[j], plan);
     }
     return 0;
 }
@@ -320,6 +321,7 @@ static void universal_pt_sink_close(struct sink *k)
 
 static const struct sink_ops ops = {
     .name = "universal-pt",
+    .estimate = universal_estimate,
     .prepare = universal_pt_sink_prepare,
     .item_done = universal_pt_sink_item_done,
     .finish = universal_pt_sink_finish,

@@ -20,12 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/ds_names.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
-#include "libcommon/layout/run_state.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_zero.h"
 
@@ -58,11 +59,11 @@ static size_t param_part(const char *name, const char **rest)
 
 static int state_of_file(const char *rest)
 {
-    for (int j = 0; j < UNIVERSAL_STATES; j++) {
-        size_t n = strlen(state_name(universal_states[j]));
+    for (int j = 0; j < TRAINED_STATES; j++) {
+        size_t n = strlen(state_name(trained_states[j]));
 
-        if (strncmp(rest, state_name(universal_states[j]), n) == 0 && strcmp(rest + n, ".pt") == 0)
-            return universal_states[j];
+        if (strncmp(rest, state_name(trained_states[j]), n) == 0 && strcmp(rest + n, ".pt") == 0)
+            return trained_states[j];
     }
     return -1;
 }
@@ -384,8 +385,8 @@ static bool has_param_state_file(const struct opened *u, const struct param *p, 
     if (!u->o->no_tensors)
         return p->state[st] != NULL;
     size = state_file_size(u->s, p, st);
-    for (int j = 0; j < UNIVERSAL_STATES; j++)
-        most = max_u64(most, state_file_size(u->s, p, universal_states[j]));
+    for (int j = 0; j < TRAINED_STATES; j++)
+        most = max_u64(most, state_file_size(u->s, p, trained_states[j]));
     return size > 0 && size + slack >= most;
 }
 
@@ -424,12 +425,12 @@ static void check_params(struct opened *u)
     for (int i = 0; i < u->s->n_params; i++) {
         struct param *p = &u->s->param[i];
 
-        for (int j = 0; j < UNIVERSAL_STATES; j++)
-            if (is_due(u, p, universal_states[j]) && !has_param_state_file(u, p, universal_states[j]) &&
-                (lost(u, universal_states[j]) == SEV_ERROR || u->o->no_tensors ||
-                 !make_hole(u, p, universal_states[j])))
-                report_add(u->r, lost(u, universal_states[j]), "state_missing", u->s->path, ERR_NO_BYTE, p->name,
-                           "zero/%s/%s.pt is missing or unusable", p->name, state_name(universal_states[j]));
+        for (int j = 0; j < TRAINED_STATES; j++)
+            if (is_due(u, p, trained_states[j]) && !has_param_state_file(u, p, trained_states[j]) &&
+                (lost(u, trained_states[j]) == SEV_ERROR || u->o->no_tensors ||
+                 !make_hole(u, p, trained_states[j])))
+                report_add(u->r, lost(u, trained_states[j]), "state_missing", u->s->path, ERR_NO_BYTE, p->name,
+                           "zero/%s/%s.pt is missing or unusable", p->name, state_name(trained_states[j]));
         if (p->ndim && u->zero.file < 0) {
             check_param_merge_rule(u, p);
             check_param_row_count(u, p);

@@ -25,6 +25,8 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/sink.h"
 
 /* The reads are small and spread over the shards, so more of them run at once than there are cores. */
 enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COPIES = 256 };
@@ -160,8 +162,8 @@ static int survey(struct sink *k, struct err *e)
     w->n_shards = files_count(s->files);
     w->shard = xcalloc((size_t)w->n_shards + 1, sizeof *w->shard);
     for (int i = 0; i < s->n_params; i++)
-        for (int j = 0; j < UNIVERSAL_STATES; j++) {
-            const struct tmap *m = s->param[i].state[universal_states[j]];
+        for (int j = 0; j < TRAINED_STATES; j++) {
+            const struct tmap *m = s->param[i].state[trained_states[j]];
 
             if (!m)
                 continue;
@@ -173,7 +175,7 @@ static int survey(struct sink *k, struct err *e)
                 return -1;
             }
             if (m->op == TMAP_REPLICAS && m->n_slices > 1)
-                add_replica_set(w, i, universal_states[j]);
+                add_replica_set(w, i, trained_states[j]);
         }
     return 0;
 }
@@ -472,7 +474,7 @@ static int put_external(const struct placing *x, struct err *e)
     const struct virtual_sink *w = k->priv;
     const struct tmap *m = x->p->state[x->st];
     int64_t shape[TENSOR_MAX_DIM];
-    uint64_t len = universal_shape(k->src, x->p, k->o.vocab, shape);
+    uint64_t len = param_kept_shape(k->src, x->p, k->o.vocab, shape);
     struct h5_new d = new_state_dataset(x, shape);
     int n_slices = m->op == TMAP_REPLICAS ? 1 : m->n_slices;
 
@@ -583,8 +585,8 @@ static int write_state_dataset(const struct placing *x, struct err *e)
 
 static bool has_slices(const struct param *p)
 {
-    for (int j = 0; j < UNIVERSAL_STATES; j++) {
-        const struct tmap *m = p->state[universal_states[j]];
+    for (int j = 0; j < TRAINED_STATES; j++) {
+        const struct tmap *m = p->state[trained_states[j]];
 
         if (m && m->op == TMAP_INTERLEAVE && m->n_slices > 1)
             return true;
@@ -601,8 +603,8 @@ static int write_param_group(struct h5_out *h, int64_t slices, struct sink *k, i
     int rc = 0;
 
     universal_hdf5_put_param(h, group, k, p);
-    for (int j = 0; j < UNIVERSAL_STATES && rc == 0; j++) {
-        x.st = universal_states[j];
+    for (int j = 0; j < TRAINED_STATES && rc == 0; j++) {
+        x.st = trained_states[j];
         if (p->state[x.st])
             rc = write_state_dataset(&x, e);
     }
@@ -737,6 +739,7 @@ static void virtual_sink_close(struct sink *k)
 
 static const struct sink_ops ops = {
     .name = "universal-virtual",
+    .estimate = universal_estimate,
     .prepare = virtual_sink_prepare,
     .item_done = virtual_sink_item_done,
     .finish = universal_hdf5_finish,

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
-#include "libcommon/layout/ds_names.h"
-#include "libcommon/layout/run_state.h"
+#include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/run_state.h"
 
 /* Returns the model_states file of the lowest rank, or -1. */
 static int find_model(const struct source *s)

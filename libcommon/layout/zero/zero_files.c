@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 enum { MISSING_NAMED = 16 };

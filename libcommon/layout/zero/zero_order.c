@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "libcommon/layout/ds_names.h"
+#include "libcommon/ckpt/ds_names.h"
 
 struct pt *zero_order_root(const struct source *s)
 {

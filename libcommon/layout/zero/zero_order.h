@@ -8,7 +8,7 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_ORDER_H
 #define SHARDKIT_LAYOUT_ZERO_ORDER_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_shape.h"
 
 /*

@@ -13,8 +13,8 @@
 #define SHARDKIT_LAYOUT_ZERO_SHAPE_H
 
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/layout.h"
 
 enum { ZERO_NAME_MAX = 240 };
 

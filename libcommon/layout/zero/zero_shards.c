@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/zip.h"
-#include "libcommon/layout/run_state.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 const enum state zero_states[ZERO_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };

@@ -11,6 +11,7 @@
 
 #include "libcommon/layout/deepspeed/deepspeed_file.h"
 #include "libcommon/layout/zero/zero_tree.h"
+#include "libcommon/write/sink.h"
 
 /* One item: a run of one storage, and its position in the tensor. */
 struct zero_item {

@@ -43,9 +43,10 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_SOURCE_H
 #define SHARDKIT_LAYOUT_ZERO_SOURCE_H
 
-#include "libcommon/layout/adam_state.h"
-#include "libcommon/layout/ds_names.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/layout/zero/zero_shape.h"
 

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "libcommon/layout/run_state.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 static void read_zero_optimizer(struct zero *z, const struct source_file *f)

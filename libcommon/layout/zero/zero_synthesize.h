@@ -9,7 +9,7 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_SYNTHESIZE_H
 #define SHARDKIT_LAYOUT_ZERO_SYNTHESIZE_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 enum zero_synthesis {
     ZERO_SYNTHESIS_RANKS,           /* for files of ZeRO: groups, their order and one step are required */

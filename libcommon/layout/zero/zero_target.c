@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
-#include "libcommon/layout/ds_names.h"
+#include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/optim_groups.h"
-#include "libcommon/layout/run_state.h"
 #include "libcommon/layout/zero/zero_order.h"
 
 /* Find the lowest rank's model_states, and the optim_states if they are requested. */

@@ -13,8 +13,9 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TARGET_H
 #define SHARDKIT_LAYOUT_ZERO_TARGET_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/write/sink.h"
 
 struct zero_request {
     int stage;                          /* 1, 2, 3; 0 for the source's */

@@ -4,7 +4,7 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TEMPLATE_VALUES_H
 #define SHARDKIT_LAYOUT_ZERO_TEMPLATE_VALUES_H
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 /*
  * Copy the values that the caller saved with model and optimizer to its client_state, which are keys of `root`, the

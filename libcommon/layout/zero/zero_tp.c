@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/merge_slices.h"
+#include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/layout/zero/zero_source.h"
 #include "libcommon/model/family.h"
 #include "libcommon/model/merge_patterns.h"

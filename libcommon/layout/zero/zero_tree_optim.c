@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/adam_state.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
 /* An optim_states file that is being made. */

@@ -7,7 +7,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/ckpt/manifest.h"
 
 char *tensor_lines(const char *out)
 {

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 /* Return the "tensors" lines of the manifest in `out`, or "" if there is none. */
 char *tensor_lines(const char *out);

@@ -22,8 +22,7 @@
 #include "libcommon/base/names.h"
 #include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
-#include "libcommon/base/text.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 static char scratch[] = "/tmp/shardkit-base-XXXXXX";
 

@@ -12,7 +12,9 @@
 
 #include "libcommon/check/certificate.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/convert/convert.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/ckptgen.h"
 
 static char scratch[64];

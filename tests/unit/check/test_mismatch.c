@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "libcommon/check/mismatch.h"
-#include "libcommon/layout/tile.h"
+#include "libcommon/ckpt/tile.h"
 
 enum { ROWS = 8, COLUMNS = 8, PIECES = 2 };
 enum cut { BY_ROWS, BY_COLUMNS };

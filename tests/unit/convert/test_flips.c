@@ -21,8 +21,11 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/convert/convert.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/ckptgen.h"
 
 enum { MAX_FILES = 256 };

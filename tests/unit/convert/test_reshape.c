@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/ptdiff.h"
 #include "tests/lib/resh.h"
 

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/layout/universal/universal.h"
 #include "tests/lib/ptdiff.h"
 #include "tests/lib/resh.h"
 

@@ -15,9 +15,10 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/format/zip.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/layouts.h"
 #include "tests/lib/ckptgen.h"
 #include "tests/lib/ckptgen_impl.h"
 #include "tests/lib/torch_zip.h"

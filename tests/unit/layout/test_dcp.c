@@ -13,9 +13,10 @@
 #include <cmocka.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/layouts.h"
 #include "tests/lib/mutants/mutate.h"
 #include "tests/lib/mutants/tensor_lines.h"
 

@@ -16,8 +16,9 @@
 #include <cmocka.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/layouts.h"
 #include "tests/lib/ckptgen.h"
 
 #define BLOOM "tests/data/bloom-tp2pp2dp2"

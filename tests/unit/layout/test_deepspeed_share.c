@@ -16,10 +16,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/deepspeed/deepspeed_share.h"
+#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/plan/executor.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/scratch.h"
 
 enum { RANKS = 2, PARAMS_MAX = 32, ELEMS_MAX = 1 << 14 };

@@ -17,9 +17,11 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/check/verify.h"
-#include "libcommon/convert/convert.h"
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 
 static char scratch[] = "/tmp/shardkit-golden-XXXXXX";
 
@@ -115,9 +117,9 @@ static void bloom_pt(void **state)
     convert("tests/data/bloom-tp2pp2dp2", out, universal_pt_sink, VOCAB_KEEP);
     must(s != NULL, &e);
     for (int i = 0; i < s->n_params; i++)
-        for (int j = 0; j < UNIVERSAL_STATES; j++, n++) {
-            char *a = str_fmt("%s/zero/%s/%s.pt", theirs, s->param[i].name, state_name(universal_states[j]));
-            char *b = str_fmt("%s/zero/%s/%s.pt", out, s->param[i].name, state_name(universal_states[j]));
+        for (int j = 0; j < TRAINED_STATES; j++, n++) {
+            char *a = str_fmt("%s/zero/%s/%s.pt", theirs, s->param[i].name, state_name(trained_states[j]));
+            char *b = str_fmt("%s/zero/%s/%s.pt", out, s->param[i].name, state_name(trained_states[j]));
 
             same_file(a, b);
             free(a);
@@ -201,9 +203,9 @@ static void bloom_forms_are_equal(void **state)
         must(b != NULL, &e);
         assert_int_equal(a->n_params, b->n_params);
         for (int i = 0; i < a->n_params; i++)
-            for (int j = 0; j < UNIVERSAL_STATES; j++)
-                assert_int_equal(tensor_crc(a, &a->param[i], universal_states[j]),
-                                 tensor_crc(b, source_param(b, a->param[i].name), universal_states[j]));
+            for (int j = 0; j < TRAINED_STATES; j++)
+                assert_int_equal(tensor_crc(a, &a->param[i], trained_states[j]),
+                                 tensor_crc(b, source_param(b, a->param[i].name), trained_states[j]));
         source_close(b);
         free(out);
     }

@@ -24,8 +24,10 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
 #include "libcommon/format/zip.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/plan/executor.h"
+#include "libcommon/write/sink.h"
 
 enum { TP = 2, DP = 2, ROWS_KEPT = 7 };
 
@@ -122,8 +124,8 @@ static void write_file(const char *path, const void *p, size_t n)
 static void write_shard(struct input *in, int tp, int dp)
 {
     static const char *const names[] = { "archive/data/0", "archive/data/1", "archive/data/2" };
-    struct zip_out rec[UNIVERSAL_STATES] = {0};
-    float *flat[UNIVERSAL_STATES];
+    struct zip_out rec[TRAINED_STATES] = {0};
+    float *flat[TRAINED_STATES];
     const struct zip_run *run;
     struct zip_layout *l;
     char *path = shard_name(in, tp, dp);
@@ -131,22 +133,22 @@ static void write_shard(struct input *in, int tp, int dp)
     int64_t n;
     struct err e = {0};
 
-    for (int j = 0; j < UNIVERSAL_STATES; j++) {
-        flat[j] = flat_of(universal_states[j], tp, &n);
+    for (int j = 0; j < TRAINED_STATES; j++) {
+        flat[j] = flat_of(trained_states[j], tp, &n);
         rec[j] = (struct zip_out){ names[j], (uint64_t)(n / DP) * 4, 0, 0 };
         rec[j].crc = crc_bytes(0, flat[j] + dp * (n / DP), rec[j].size);
     }
-    l = zip_layout_new(rec, UNIVERSAL_STATES);
+    l = zip_layout_new(rec, TRAINED_STATES);
     n_runs = zip_layout_runs(l, &run);
     for (int i = 0; i < n_runs; i++)
         assert_int_equal(write_all_at(fd, run[i].bytes, run[i].len, run[i].at), 0);
-    for (int j = 0; j < UNIVERSAL_STATES; j++)
+    for (int j = 0; j < TRAINED_STATES; j++)
         assert_int_equal(write_all_at(fd, flat[j] + dp * (n / DP), rec[j].size, rec[j].at), 0);
     close(fd);
     file = files_add_path(in->s.files, path, &e);
     assert_true(file >= 0);
-    for (int j = 0; j < UNIVERSAL_STATES; j++) {
-        in->record[tp][dp][universal_states[j]] =
+    for (int j = 0; j < TRAINED_STATES; j++) {
+        in->record[tp][dp][trained_states[j]] =
             files_add_record(in->s.files, &(struct record){ .file = file, .at = rec[j].at, .len = rec[j].size,
                                                             .has_crc = true, .crc = rec[j].crc, .name = names[j] });
         free(flat[j]);
@@ -203,8 +205,8 @@ static void make_params(struct input *in)
         *p = (struct param){ .name = specs[i].name, .ndim = specs[i].ndim, .merge = specs[i].merge,
                              .stage = i % 2, .group = -1 };
         memcpy(p->shape, specs[i].shape, sizeof p->shape);
-        for (int j = 0; j < UNIVERSAL_STATES; j++)
-            p->state[universal_states[j]] = make_map(in, i, universal_states[j], first, n / DP);
+        for (int j = 0; j < TRAINED_STATES; j++)
+            p->state[trained_states[j]] = make_map(in, i, trained_states[j], first, n / DP);
         first += slice_elems(&specs[i]);
     }
 }
@@ -355,8 +357,8 @@ static float expected(int param, enum state st, int64_t i, enum replica_policy p
 static bool values_right(const struct source *s, int64_t rows, enum replica_policy policy)
 {
     for (int i = 0; i < N; i++)
-        for (int j = 0; j < UNIVERSAL_STATES; j++) {
-            enum state st = universal_states[j];
+        for (int j = 0; j < TRAINED_STATES; j++) {
+            enum state st = trained_states[j];
             const struct param *p = source_param(s, specs[i].name);
             int64_t n = i == 0 ? rows * 6 : elems(&specs[i]);
             static float got[10000];
@@ -492,9 +494,9 @@ static void test_places(void **state)
         k[i] = universal_hdf5_sink(&o);
         if (k[i]->ops->prepare(k[i], &in->s, dir, p[i], &e) < 0)
             fail_msg("%s", e.msg);
-        assert_int_equal(plan_n(p[i]), N * UNIVERSAL_STATES);
+        assert_int_equal(plan_n(p[i]), N * TRAINED_STATES);
     }
-    for (int i = 0; i < N * UNIVERSAL_STATES; i++) {
+    for (int i = 0; i < N * TRAINED_STATES; i++) {
         uint64_t at = plan_item(p[0], i)->dst_at;
 
         assert_int_equal(plan_item(p[1], i)->dst_at, at);
@@ -664,8 +666,8 @@ static void write_raw(const char *dir)
 
     assert_int_equal(dir_make(dir, &e), 0);
     for (int i = 0; i < N; i++)
-        for (int j = 0; j < UNIVERSAL_STATES; j++) {
-            enum state st = universal_states[j];
+        for (int j = 0; j < TRAINED_STATES; j++) {
+            enum state st = trained_states[j];
             char *path = str_fmt("%s/%s.%s", dir, specs[i].name, state_name(st));
             static float v[10000];
 
@@ -834,8 +836,8 @@ static bool *payload_of(const char *path, uint64_t size)
     struct h5_in *h = h5_open(path, &e);
 
     assert_non_null(h);
-    for (int i = 0; i < N * UNIVERSAL_STATES; i++) {
-        char *name = str_fmt("/%s/%s", specs[i / 3].name, state_name(universal_states[i % 3]));
+    for (int i = 0; i < N * TRAINED_STATES; i++) {
+        char *name = str_fmt("/%s/%s", specs[i / 3].name, state_name(trained_states[i % 3]));
         struct h5_dataset d;
 
         assert_int_equal(h5_inspect_dataset(h, name, a, &d, &e), 0);

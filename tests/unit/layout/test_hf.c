@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
-#include "libcommon/convert/convert.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/hfdo.h"
 #include "tests/lib/resh.h"
 

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/tile.h"
 #include "libcommon/plan/tmap_slice.h"
-#include "libcommon/layout/tile.h"
 
 enum { MAX_CHUNKS = 64, MAX_ELEMS = 4096 };
 

@@ -14,7 +14,8 @@
 #include <cmocka.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/layouts.h"
 #include "tests/lib/mutants/mutate.h"
 #include "tests/lib/mutants/tensor_lines.h"
 

@@ -8,12 +8,13 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
-#include "libcommon/layout/merge_slices.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/optim_groups.h"
-#include "libcommon/layout/zero/zero_synthesize.h"
 #include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/zero/zero_synthesize.h"
 
 /* A value of the caller's that is called like the engine's own: tensors stay those of one rank. */
 static void test_world_size(void **state)

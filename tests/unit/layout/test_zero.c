@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/layout/layouts.h"
 #include "tests/lib/mutants/mutate.h"
 #include "tests/lib/mutants/tensor_lines.h"
 

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/convert/journal.h"
 #include "libcommon/plan/executor.h"
+#include "libcommon/write/journal.h"
 
 enum { SRC_BYTES = 3 << 20, DST_BYTES = 3 << 19, MAX_OUTS = 40, MAX_EXTENTS = 12 };
 

@@ -15,7 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libcommon/convert/convert.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/write/convert.h"
+#include "libcommon/write/sink.h"
 #include "tests/lib/ptdiff.h"
 #include "tests/lib/scratch.h"
 #include "tests/lib/trainjob.h"

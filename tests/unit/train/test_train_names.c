@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/layout/layouts.h"
 #include "tests/lib/trainjob.h"
 
 /* hidden 6, 2 heads, one layer of ffn 10, 29 tokens; queries, keys and values of GPT-2's in one matrix of [6, 18]. */

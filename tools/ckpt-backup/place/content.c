@@ -12,8 +12,9 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/zip.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/ckpt-backup/place/receipt.h"
 
 enum { DEPTH_MAX = 8, FILES_MAX = 1 << 20 };

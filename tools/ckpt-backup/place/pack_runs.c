@@ -12,8 +12,9 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/zip.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/layouts.h"
 
 /* For shorter pieces, the description of the reference costs more than it saves. */
 enum { GUESS_MIN_BYTES = 512 };

@@ -10,9 +10,9 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/convert/journal.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/plan/executor.h"
+#include "libcommon/write/journal.h"
 
 /* The most bytes per file in progress that are moved again after a kill. */
 #define PIECE_BYTES ((uint64_t)256 << 20)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/plan/executor.h"
+#include "libcommon/write/sink.h"
 
 enum { EXEC_MEM = 16 << 20 };
 

@@ -21,8 +21,8 @@
 
 #include <limits.h>
 
-#include "libcommon/convert/replace.h"
 #include "libcommon/layout/deepspeed/deepspeed_share.h"
+#include "libcommon/write/replace.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /* One save, as ordered by the trainer. */

@@ -12,9 +12,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
-#include "libcommon/layout/manifest.h"
+#include "libcommon/layout/layouts.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 #include "tools/train/checkpoint/checkpoint_steps.h"
 

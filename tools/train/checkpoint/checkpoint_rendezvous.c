@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
-#include "libcommon/convert/staging.h"
+#include "libcommon/write/staging.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
 
 enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };

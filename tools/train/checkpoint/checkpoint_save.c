@@ -13,7 +13,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/crc.h"
 #include "libcommon/comm/comm.h"
-#include "libcommon/convert/staging.h"
+#include "libcommon/write/staging.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
 #include "tools/train/checkpoint/checkpoint_steps.h"
 

@@ -14,8 +14,9 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 
 #define ASIDE "set-aside-"

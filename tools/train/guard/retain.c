@@ -15,7 +15,8 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/layout/layout.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/layouts.h"
 
 #define TAG     "global_step"
 #define REMOVED ".removed."             /* prefix of a tag: the folder is being removed */

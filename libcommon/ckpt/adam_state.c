@@ -1,0 +1,206 @@
+/*
+ * adam_state.c - read groups and counters from an optimizer's tree
+ */
+#include "libcommon/ckpt/adam_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/mem.h"
+
+/* Returns the entry of a dict whose key is the integer n, or NULL. */
+static const struct pk *get_int(const struct pk *dict, int64_t n)
+{
+    uint32_t n_pairs = 0;
+    struct pk **pair = pk_pairs(dict, &n_pairs);
+    int64_t key;
+
+    for (uint32_t i = 0; pair && i < n_pairs; i++)
+        if (pk_as_int(pair[2 * i], &key) && key == n)
+            return pair[2 * i + 1];
+    return NULL;
+}
+
+const struct pk *adam_list_at(const struct pk *list, int i)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(list, &n);
+
+    return item && (uint32_t)i < n ? item[i] : NULL;
+}
+
+const struct pk *adam_base(const struct pk *optimizer)
+{
+    const struct pk *base = pk_get(optimizer, "base_optimizer_state");
+
+    return base ? base : pk_get(optimizer, "optimizer_state_dict");
+}
+
+const struct pk *adam_group_state(const struct pk *optimizer, int g)
+{
+    const struct pk *base = adam_base(optimizer), *state = pk_get(base, "state");
+    int64_t id = g;
+
+    if (!state)
+        return adam_list_at(base, g);        /* elastic form: a list of the groups' dicts */
+    /*
+     * torch numbers parameters across all groups. Each group has one, the flat buffer; those of ZeRO-3 have several.
+     */
+    if (base == pk_get(optimizer, "base_optimizer_state"))
+        pk_as_int(adam_list_at(pk_get(adam_list_at(pk_get(base, "param_groups"), g), "params"), 0), &id);
+    return get_int(state, id);
+}
+
+/*
+ * Read the number in a one-element tensor, checking its record's CRC. Returns 0, or -1 after reporting the error to
+ * r.
+ */
+static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, struct report *r, double *out)
+{
+    const struct record *rec = files_record(a->files, t->record);
+    const struct extent number = { t->record, t->at, (uint64_t)dtype_size(t->dtype) };
+    unsigned char buf[64], value[16];
+    struct err e = {0};
+
+    if (t->n_elems != 1) {
+        report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL,
+                   "step is a tensor of %lld elements, one expected", (long long)t->n_elems);
+        return -1;
+    }
+    /*
+     * Normally the storage holds only the number. If the number is a part of a large storage, that is not read for
+     * the CRC.
+     */
+    if (files_read_extent(a->files, &number, value, &e) < 0 ||
+        (rec->len <= sizeof buf && files_read(a->files, rec->file, rec->at, buf, rec->len, &e) < 0)) {
+        report_add_err(r, "unreadable", &e);
+        return -1;
+    }
+    if (rec->len <= sizeof buf && rec->has_crc && crc_bytes(0, buf, rec->len) != rec->crc) {
+        report_add(r, SEV_ERROR, "crc", a->path, rec->at, NULL, "record %s is corrupt (crc %08x, expected %08x)",
+                   rec->name, crc_bytes(0, buf, rec->len), rec->crc);
+        return -1;
+    }
+    *out = dtype_value(t->dtype, value);
+    return 0;
+}
+
+struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r)
+{
+    const struct pk *v = pk_get(adam_group_state(a->opt, g), "step");
+    const struct pk *groups = pk_get(adam_base(a->opt), "param_groups");
+    struct pt_tensor t;
+    struct adam_step s = { .in_state = v != NULL };
+
+    if (!v)
+        v = pk_get(a->opt, "base_optimizer_state_step");
+    if (!v)
+        v = pk_get(adam_list_at(groups, g), "step");
+    if (v && pt_tensor(a->pt, v, &t)) {
+        s.is_tensor = true;
+        s.found = tensor_number(a, &t, r, &s.value) == 0;
+    } else if (v) {
+        s.found = pk_as_double(v, &s.value);
+    }
+    if (s.found && !(s.value >= 0 && s.value < 9e15 && s.value == floor(s.value))) {
+        report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL, "step of group %d is %g", g, s.value);
+        s.found = false;
+    }
+    return s;
+}
+
+bool adam_is_due(const struct pk *settings)
+{
+    uint32_t n = 0;
+    double eps = 0;
+
+    return pk_items(pk_get(settings, "betas"), &n) && n == 2 && pk_as_double(pk_get(settings, "eps"), &eps) && eps > 0;
+}
+
+/* ---- settings ---- */
+
+static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);
+
+/* Add a list's items and a dict's values, named by their indices and keys. */
+static bool add_setting_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
+{
+    uint32_t n = 0;
+    struct pk **item = pk_items(v, &n), **pair = item ? NULL : pk_pairs(v, &n);
+
+    for (uint32_t i = 0; (item || pair) && i < n; i++) {
+        const char *key = pair ? pk_as_str(pair[2 * i]) : NULL;
+        char *below = key ? str_fmt("%s.%s", name, key) : str_fmt("%s.%u", name, i);
+
+        /* The numbers of a group's parameters depend on the layout of the files, so they are not settings. */
+        if (!key || strcmp(key, "params") != 0)
+            add_settings(a, below, pair ? pair[2 * i + 1] : item[i], out);
+        free(below);
+    }
+    return item || pair;
+}
+
+static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
+{
+    struct report *ignored = report_new();
+    struct pt_tensor t;
+    double x;
+
+    if (pt_tensor(a->pt, v, &t)) {              /* a rate stored as a tensor, for a captured step */
+        if (t.n_elems == 1 && tensor_number(a, &t, ignored, &x) == 0)
+            strbuf_addf(out, "%s %.17g\n", name, x);
+    } else if (!add_setting_members(a, name, v, out)) {
+        strbuf_addf(out, "%s ", name);
+        pk_text(v, out);
+        strbuf_addf(out, "\n");
+    }
+    report_free(ignored);
+}
+
+char *adam_settings(const struct adam_file *a)
+{
+    static const char *const keys[] = { "zero_stage", "loss_scaler", "dynamic_loss_scale", "clip_grad",
+                                        "param_alignment_paddings", "base_optimizer_state_step", "ds_version" };
+    struct strbuf out = {0};
+    const struct pk *groups = pk_get(adam_base(a->opt), "param_groups");
+
+    if (groups)
+        add_settings(a, "param_groups", groups, &out);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (pk_get(a->opt, keys[i]))
+            add_settings(a, keys[i], pk_get(a->opt, keys[i]), &out);
+    strbuf_add(&out, "", 1);
+    return out.buf;
+}
+
+bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160])
+{
+    while (*x || *y) {
+        const size_t n = strcspn(x, "\n"), m = strcspn(y, "\n");
+
+        if (n != m || memcmp(x, y, n) != 0) {
+            snprintf(a, 160, "%.*s", (int)n, x);
+            snprintf(b, 160, "%.*s", (int)m, y);
+            return true;
+        }
+        x += n + (x[n] == '\n');
+        y += m + (y[m] == '\n');
+    }
+    return false;
+}
+
+void adam_check(const struct adam_file *a, int g, struct report *r)
+{
+    uint32_t n = 0;
+    struct pk **pair = pk_pairs(adam_group_state(a->opt, g), &n);
+
+    for (uint32_t i = 0; pair && i < n; i++) {
+        const char *key = pk_as_str(pair[2 * i]);
+
+        if (!key || (strcmp(key, "exp_avg") != 0 && strcmp(key, "exp_avg_sq") != 0 && strcmp(key, "step") != 0))
+            report_add(r, SEV_ERROR, "optimizer", a->path, ERR_NO_BYTE, NULL,
+                       "group %d has state '%s'; only Adam moments are supported", g, key ? key : "?");
+    }
+}

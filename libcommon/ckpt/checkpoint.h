@@ -1,0 +1,244 @@
+/*
+ * checkpoint.h - what an opened checkpoint is, whatever layout it has
+ *
+ * plain data: run state, configuration, and for every parameter one tensor map per state.
+ */
+#ifndef SHARDKIT_CKPT_CHECKPOINT_H
+#define SHARDKIT_CKPT_CHECKPOINT_H
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/names.h"
+#include "libcommon/base/report.h"
+#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/model/config.h"
+#include "libcommon/model/params.h"
+#include "libcommon/model/topology.h"
+#include "libcommon/plan/plan.h"
+
+/* The states of a trained parameter in fp32, in the order in which a universal checkpoint writes them. */
+#define TRAINED_STATES 3
+extern const enum state trained_states[TRAINED_STATES];
+
+enum layout_kind {
+    LAYOUT_DEEPSPEED,           /* 3D shards: layer_*, mp_rank_*, [bf16_]zero_* */
+    LAYOUT_UNIVERSAL_PT,        /* zero/<parameter>/<state>.pt */
+    LAYOUT_UNIVERSAL_HDF5,      /* index.h5 that holds the bytes (or one .h5 per parameter) */
+    LAYOUT_UNIVERSAL_VIRTUAL,   /* index.h5 that points into shards */
+    LAYOUT_HF,                  /* a model folder of Hugging Face Transformers: hf_source.h */
+    /* The following belong to no known model family: config may be all 0. */
+    LAYOUT_ZERO,                /* DeepSpeed's engine without pipeline, ZeRO-1, 2, 3: mp_rank_00_* or zero_pp_rank_* */
+    LAYOUT_DCP,                 /* torch.distributed.checkpoint: dcp/dcp.h */
+    LAYOUT_TORCHDIST,           /* Megatron-core's torch_dist: torchdist/torchdist.h */
+};
+/* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual", "hf", "zero", "dcp", "torchdist". */
+const char *layout_name(enum layout_kind k);
+
+/* The contents of a file, for sizes and completeness. */
+enum file_class { FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OTHER };
+
+struct source_file {
+    char *name;                 /* inside the tag folder: "mp_rank_00_model_states.pt" */
+    int file;                   /* number in source->files */
+    enum file_class cls;
+    struct pt *pt;              /* handle (tables only) of a .pt file that is kept open, else NULL */
+    int pp, tp, dp, layer;      /* coordinates; -1 where not applicable */
+};
+
+/* A container inside a file: an item of a .distcp. */
+struct source_item {
+    int file;
+    uint64_t at, len;
+};
+
+struct param {
+    const char *name;           /* canonical name, as spelled in the files: "3.mlp.dense_4h_to_h.weight" */
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];           /* full merged shape, padding rows included */
+    enum merge_rule merge;
+    int stage;                  /* pipeline stage that owns it; -1 if unknown */
+    int group;                  /* optimizer group on that stage; -1 if unknown */
+    struct tmap *state[STATE_N];        /* NULL if the checkpoint does not hold it */
+    /* rounded copy of the masters, stored as weights next to them, for comparison; or NULL */
+    struct tmap *copy;
+    struct tmap *tied[STATE_N];         /* the last stage's copy of a tied parameter, or NULL */
+    uint32_t digest[STATE_N];           /* CRC-32 of the logical bytes, if a manifest lists it */
+    bool has_digest[STATE_N];
+    const char *spelled[STATE_N];       /* the state's name in the files, if it differs from `name`; or NULL */
+    const char *shared_with;    /* the parameter that this one is another name of (a tied weight); or NULL */
+};
+
+/* Data of a checkpoint other than parameters: a tensor (Adam's step, a generator's state) or a plain value. */
+struct source_value {
+    const char *name;           /* as spelled in the files: "optim.state.model.norm.weight.step" */
+    const struct tmap *map;     /* a tensor's elements; NULL for a plain value */
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIM];
+    const struct pk *tree;      /* the plain value; NULL for a tensor */
+    const struct pt *pt;        /* file of the tensors inside the tree; NULL if it has none */
+    bool buffer;                /* a buffer of the model, which is stored with its weights */
+};
+
+/* A tensor of the files whose rows are states of one parameter each. */
+struct source_stack {
+    struct source_value whole;  /* the tensor, under its name in the files */
+    enum state state;
+    const int *row;             /* indices of the parameters, [whole.shape[0]]; NULL if they do not have this state */
+};
+
+/* Everything except tensor data. Members that tools use are typed; the trees stay in the pt handles. */
+struct run_state {
+    int64_t iteration;                  /* -1 if unknown */
+    int64_t consumed_samples, consumed_tokens;      /* -1 if unknown */
+    double checkpoint_version;          /* 3.0 */
+    char ds_version[64];
+    char torch_dialect[32];             /* writer of the container: "torch < 2", "torch 2", "shardkit" */
+    int64_t opt_step;                   /* Adam's counter; -1 if unknown */
+    bool step_in_state;                 /* state[g]['step'] exists (torch Adam), so step.pt must be written */
+    bool step_is_tensor;                /* ... as a 0-dim fp32 tensor rather than an int */
+    int n_groups;
+    const struct pk *args;              /* Namespace of mp_rank_00; owned by the source */
+    const struct pk *optimizer;         /* optimizer_state_dict of shard (pp 0, dp 0, tp 0), or of optimizer_state.pt */
+    const struct pk *param_groups;      /* list of dicts, or NULL */
+    struct pt *optimizer_pt;            /* the file of both */
+    /* names of states that are not Adam's, which are values; NULL if there are none */
+    const char *more_states;
+};
+
+/* A tensor or value of the files that cannot be read. It is not part of the source. */
+struct source_unread {
+    const char *name;           /* as spelled in the files */
+    const char *why;            /* "a sparse tensor: save it after .to_dense()" */
+};
+
+struct dcp_table;
+struct source {
+    enum layout_kind kind;
+    char *path;                 /* the tag folder (or archive) as opened, with "latest" resolved */
+    char *tag;                  /* its base name */
+    struct files *files;
+    struct arena *arena;
+    struct topology topo;       /* of the shards; for universal forms from the mp_rank files, 0 if unknown */
+    struct model_config config;
+    struct run_state run;
+    bool tied_embedding;        /* the last stage holds a second copy */
+    /* shards are ZeRO-1/2's rather than BF16_Optimizer's; for a universal form: made from such shards */
+    bool zero_stage_1;
+    int zero_stage;             /* 1, 2 or 3 for LAYOUT_ZERO, and for a universal form made from it; otherwise 0 */
+    struct pt *zero_root;       /* its model_states, one of `file`, if zero_synthesize.h created them; else NULL */
+    enum dtype weights;         /* type that such a run computes with */
+    int n_files;
+    struct source_file *file;   /* every file of the tag that belongs to the layout, in natural order */
+    int n_items;
+    struct source_item *item;   /* zips inside files */
+    int n_params;
+    struct param *param;        /* order: embedding, layers, final LayerNorm; within them natural order of names */
+    const struct dcp_table *dcp;        /* LAYOUT_DCP: the entries in their order, for writing them again */
+    int n_models;               /* LAYOUT_DCP: if several prefixes may be the model, their number; else 0 */
+    const char **model;
+    bool groups_by_settings;    /* LAYOUT_DCP: run.param_groups were derived from settings per parameter, not listed */
+    int n_values;
+    struct source_value *value; /* in the order of the files' tables */
+    int n_stacks;
+    struct source_stack *stack;
+    int n_unread, cap_unread;
+    struct source_unread *unread;
+    int n_held;
+    struct pt **held;           /* handles of containers inside files that trees refer to; closed with the source */
+    bool weights_only;          /* opened with no_optimizer */
+    bool accept_mismatch;       /* opened with accept_mismatch */
+    /* tables for source_param() and source_file(), in the arena; NULL to search linearly */
+    struct source_names *names;
+};
+
+/* What to do with the padding rows of the vocabulary: keep them, or write only the first V0 rows. */
+enum vocab_policy { VOCAB_KEEP, VOCAB_STRIP };
+
+struct source_names {
+    struct names *param, *file, *value, *stack, *spelled;       /* each is made when first needed */
+};
+
+struct source_opts {
+    bool no_tensors;            /* stop after topology, run state and the file list (for the summary) */
+    bool no_optimizer;          /* do not open optimizer shards (bf16 only) */
+    bool piped;                 /* "-" is a tar archive on standard input */
+    bool hf;                    /* also accept a Transformers model, which has only weights (hf_files_source.c) */
+    /*
+     * Files that are lost or cannot be read are reported as warnings. Their bytes become holes: extents of records
+     * of files without bytes, so that reading one fails with ERR_DATA. Missing mp_rank files are made from another
+     * rank's (LAYOUT_DEEPSPEED).
+     */
+    bool holes;
+    bool accept_mismatch;       /* files of different saves or ranks cause a warning instead of an ERROR */
+    bool skip_unreadable;       /* leave out what cannot be read, with a warning; otherwise it is an ERROR "unread" */
+    const char *model;          /* LAYOUT_DCP: prefix of the model's tensors, if there are several; NULL to find it */
+    /*
+     * LAYOUT_DEEPSPEED without any mp_rank file, with no_optimizer: run_args() makes Megatron's arguments from the file
+     * or folder `config`, in the arena. Without run_args such a folder is refused; without config, the error names the
+     * option --config.
+     */
+    const char *config;
+    struct pk *(*run_args)(const char *config, struct arena *a, struct err *e);
+    int threads;                /* for opening files; 0 = 16 */
+};
+
+/* The location of something unreadable, for the message: a file and a byte, or NULL and ERR_NO_BYTE. */
+struct source_spot {
+    const char *file;
+    uint64_t at;
+};
+/* Record that `name` is not read, and report it with the severity that `o` requests. Copies the strings. */
+void source_add_unread(struct source *s, const struct source_opts *o, struct report *r, struct source_spot spot,
+                       const char *name, const char *why);
+
+void source_close(struct source *s);                    /* s may be NULL */
+/* Find a parameter or file by name. Returns NULL if there is none. Not thread-safe: the first call makes a table. */
+struct param *source_param(const struct source *s, const char *name);
+const struct source_file *source_file(const struct source *s, const char *name);
+/* Returns true for a model of no known family. Names are then the model's own, and config is all 0. */
+bool source_is_foreign(const struct source *s);
+/*
+ * Check that the model's tensors are identified, before another layout is made from the source. Returns -1 with
+ * ERR_USAGE if there may be several models; the message lists them and the option that chooses one
+ * (source_opts.model).
+ */
+MUST_CHECK int source_one_model(const struct source *s, struct err *e);
+/* Returns true if any parameter has Adam's moments. */
+bool source_has_moments(const struct source *s);
+/*
+ * Returns the number of bytes of one state of 4 bytes an element: all rows, or with VOCAB_STRIP only the first V0 rows
+ * of the vocabulary. Sets shape[] accordingly.
+ */
+uint64_t param_kept_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
+                          int64_t shape[TENSOR_MAX_DIM]);
+/*
+ * Append the model's buffers to the parameters, for forms that store both alike. Each gets one state: STATE_BF16 if
+ * its elements have 16 bits, else STATE_FP32, whatever its type. Call it only once.
+ */
+void source_add_buffers(struct source *s);
+/*
+ * Find the data that a user means by a name: a parameter, NAME:STATE or NAME.STATE, a state as spelled in the files,
+ * a value, or a stack, which is a value, too. Returns false if there is none. Not thread-safe, like source_param().
+ */
+struct source_hit {
+    struct param *param;                /* NULL for a value */
+    int state;                          /* state of the parameter; -1 if none was given */
+    const struct source_value *value;
+    const struct source_stack *stack;   /* ... the stack that `value` is the whole of; or NULL */
+};
+bool source_find(const struct source *s, const char *name, struct source_hit *hit);
+/*
+ * Find the data with exactly this name in the files: a state, which hit->state gives, a value or a stack. A
+ * parameter's own name may be another one's name in the files ("model.head", which is "model.model.head" in the
+ * files). Returns false if there is none, or none that can be read.
+ */
+bool source_find_entry(const struct source *s, const char *name, struct source_hit *hit);
+/*
+ * Returns the state that has the parameter's bare name in the files, if another state has a different name there.
+ * Returns -1 otherwise.
+ */
+int param_named_state(const struct param *p);
+
+/* The pointer file that Megatron-LM writes next to its tags: the number of its last iter_0000005, or "release". */
+#define LATEST_ITERATION "latest_checkpointed_iteration.txt"
+
+#endif

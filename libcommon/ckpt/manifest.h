@@ -1,0 +1,96 @@
+/*
+ * manifest.h - OUT/manifest.json: a record of what a conversion wrote, for later verification
+ *
+ * One JSON object, with one line per entry so that grep and diff work on it:
+ *   format, version, layout, source {layout, path, tag, tp, pp, dp, iteration}
+ *   files    name, size_bytes, crc32 of every file of the folder except this one
+ *   tensors  name, state, dtype, shape, crc32 of the logical row-major bytes, which is
+ *            the same in every topology and layout
+ *   crc32    of all bytes of the manifest before this key
+ * CRCs are eight hex digits, as `crc32` and zip tools print them.
+ */
+#ifndef SHARDKIT_CKPT_MANIFEST_H
+#define SHARDKIT_CKPT_MANIFEST_H
+
+#include <jansson.h>
+
+#include "libcommon/ckpt/checkpoint.h"
+
+#define MANIFEST_NAME "manifest.json"
+
+#define MANIFEST_FORMAT "\"format\":\"shardkit-manifest\""
+
+/* The names of the files of a folder and its subfolders, sorted, without the manifest. */
+struct manifest_names {
+    char **name;
+    int n, cap;
+};
+MUST_CHECK int manifest_list_folder(struct manifest_names *l, const char *dir, struct err *e);
+void manifest_free_names(struct manifest_names *l);
+
+/* The CRC of a whole file, made from ranges that are read and from ranges with a CRC that is known. */
+enum { FILE_SUM_BUFFER = 1 << 20 };
+struct file_sum {
+    struct files *files;
+    int file;
+    char *buf;                  /* FILE_SUM_BUFFER bytes */
+    struct crc_sum sum;
+};
+/* Read file bytes [at, end) and add their CRC. */
+MUST_CHECK int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e);
+
+/*
+ * Read the source's manifest.json, and set every parameter's digest. Returns 0 if there is none (has_digest stays
+ * false). Damage is reported as an ERROR "manifest". With weights_only the optimizer's states were not opened, and
+ * their entries are skipped.
+ */
+MUST_CHECK int manifest_load(struct source *s, bool weights_only, struct report *r, struct err *e);
+
+/*
+ * Give CRCs to records without one. Call it after manifest_load(), before a result is made from the source. The
+ * digest of a tensor that is one whole record of a file without checksums (HDF5) becomes the record's CRC. A plan
+ * that reads the record then checks it, however it converts the elements.
+ */
+void manifest_give_crcs(const struct source *s);
+
+/*
+ * Returns the digests of a form whose tensors have one state each, as an object {NAME: number}, which is empty
+ * without a manifest. The caller releases it with json_decref(). Returns NULL and sets *e if the manifest is
+ * damaged.
+ */
+json_t *manifest_crcs(const struct source *s, struct err *e);
+
+/*
+ * Returns the entries of "files" by name, or NULL if there is no valid manifest. The caller releases it with
+ * json_decref().
+ */
+json_t *manifest_files(const struct source *s);
+/* Get the CRC of a file with this name and size from these entries. Returns false if it is not listed. */
+bool manifest_listed(const json_t *files, const char *name, uint64_t size, uint32_t *crc);
+/*
+ * Get the digest of a tensor from the source's manifest. Returns false if it is not listed. Reads the manifest
+ * again.
+ */
+bool manifest_digest(const struct source *s, const char *name, enum state st, uint32_t *crc);
+
+/* Bytes of a file that the caller has read, with their CRC. */
+struct manifest_run {
+    int file;
+    uint64_t at, len;
+    uint32_t crc;
+};
+/*
+ * Compare every file of the folder with the manifest (name, size, CRC). Findings: "file_missing", "file_size",
+ * "file_crc", "file_unlisted". Only bytes outside the runs are read; runs must be sorted by file and offset and must
+ * not overlap. Flaws of the manifest itself were reported when the source was opened. Returns -1 only if reading
+ * fails.
+ */
+MUST_CHECK int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
+                              struct report *r, struct err *e);
+
+/* Returns true if the folder has a manifest of ours, damaged or not, judging by its first bytes. */
+bool manifest_is_ours(const char *dir);
+/* Returns true if the folder's manifest lists file `name` with its current size and CRC. */
+bool manifest_holds(const char *dir, const char *name);
+
+#endif

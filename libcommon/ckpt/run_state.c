@@ -1,0 +1,204 @@
+/*
+ * run_state.c - read the keys of an mp_rank file that users and other writers need
+ */
+#include "libcommon/ckpt/run_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Returns the writer of the container: torch's payloads are followed by a descriptor, ours by the next record. */
+static const char *dialect(const struct pt *pt)
+{
+    const struct zip *z = pt_zip(pt);
+    const struct zip_entry *first = zip_n(z) > 1 ? zip_entry(z, 0) : NULL, *second = first ? zip_entry(z, 1) : NULL;
+    char name[300];
+
+    if (first && first->size > 0 && second->header_at >= first->at + first->packed_size &&
+        second->header_at - (first->at + first->packed_size) < 16)
+        return "shardkit";
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s/%s", pt_prefix(pt), i ? "byteorder" : ".format_version");
+        if (zip_find(z, name))
+            return "torch 2";
+    }
+    return "torch < 2";
+}
+
+static int64_t run_state_int_or(const struct pk *v, int64_t otherwise)
+{
+    int64_t i;
+
+    return v && pk_as_int(v, &i) ? i : otherwise;
+}
+
+static void read_saved_vocab(struct model_config *c, const struct pk *root)
+{
+    const struct pk *info = pk_get(root, "checkpoint_info"), *uni = pk_get(root, "universal_checkpoint_info");
+    int64_t rows =
+        run_state_int_or(pk_get(info, "padded_vocab_size"), run_state_int_or(pk_get(uni, "padded_vocab_size"), 0));
+
+    if (!c->vocab && rows > 0)
+        c->vocab = rows;
+    c->vocab_tokens = run_state_int_or(pk_get(info, "original_vocab_size"),
+                                       run_state_int_or(pk_get(uni, "original_vocab_size"), c->vocab_tokens));
+    if (c->vocab_tokens < 0)
+        c->vocab_tokens = 0;
+}
+
+static void read_topology(struct topology *t, const struct pk *args)
+{
+    if (!t->tp)
+        t->tp = (int)run_state_int_or(pk_get(args, "tensor_model_parallel_size"), 0);
+    if (!t->pp)
+        t->pp = (int)run_state_int_or(pk_get(args, "pipeline_model_parallel_size"), 0);
+    if (!t->dp)
+        t->dp = (int)run_state_int_or(pk_get(args, "data_parallel_size"), 0);
+}
+
+void run_state_read(struct source *s, const struct pt *mp)
+{
+    struct run_state *run = &s->run;
+    const struct pk *root = pt_root(mp), *args = pk_get(root, "args");
+    const char *version = pk_as_str(pk_get(root, "ds_version"));
+
+    run->args = args;
+    run->iteration = run_state_int_or(pk_get(root, "iteration"), run_state_int_or(pk_get(root, "global_steps"), -1));
+    run->consumed_samples =
+        run_state_int_or(pk_get(args, "consumed_train_samples"), run_state_int_or(pk_get(root, "global_samples"), -1));
+    run->consumed_tokens =
+        run_state_int_or(pk_get(root, "tokens"), run_state_int_or(pk_get(args, "consumed_train_tokens"), -1));
+    run->checkpoint_version = 3.0;      /* the QKV order of every save since 2021 */
+    pk_as_double(pk_get(root, "checkpoint_version"), &run->checkpoint_version);
+    snprintf(run->ds_version, sizeof run->ds_version, "%s", version ? version : "");
+    snprintf(run->torch_dialect, sizeof run->torch_dialect, "%s", dialect(mp));
+    model_config_from_args(&s->config, args);
+    read_saved_vocab(&s->config, root);
+    read_topology(&s->topo, args);
+}
+
+int64_t run_state_zero_stage(const struct pk *opt)
+{
+    static const char *const members[] = { "disabled", "optimizer_states", "gradients", "weights" };
+    const struct pk *v = pk_get(opt, "zero_stage");
+    int64_t stage;
+    const char *member;
+
+    if (!v || pk_is_none(v))
+        return 0;
+    if (pk_as_int(v, &stage))
+        return stage;
+    member = pk_enum(v, &stage);
+    for (int i = 0; member && i < 4; i++)
+        if (strcmp(member, members[i]) == 0)
+            return i;
+    return stage;
+}
+
+/* ---- what the files of a save share ---- */
+
+/* Keys in mp_rank files, some of them also in zero files: at the top level, in args or in a schedule. */
+static const struct {
+    const char *dict, *key;
+} shared[RUN_SHARED] = {
+    { NULL, "iteration" }, { NULL, "global_steps" }, { NULL, "ds_version" }, { NULL, "checkpoint_version" },
+    { NULL, "global_samples" }, { NULL, "skipped_steps" }, { NULL, "tokens" },
+    { "args", "consumed_train_samples" }, { "args", "consumed_valid_samples" }, { "args", "seed" },
+    { "args", "num_layers" }, { "args", "hidden_size" }, { "args", "ffn_hidden_size" },
+    { "args", "num_attention_heads" }, { "args", "seq_length" }, { "args", "padded_vocab_size" },
+    { "args", "micro_batch_size" }, { "args", "global_batch_size" }, { "args", "train_samples" },
+    { "args", "train_iters" }, { "args", "lr" }, { "args", "min_lr" }, { "args", "adam_beta1" },
+    { "args", "adam_beta2" }, { "args", "adam_eps" }, { "args", "weight_decay" }, { "args", "clip_grad" },
+    { "args", "init_method_std" }, { "args", "position_embedding_type" },
+    { "lr_scheduler", "max_lr" }, { "lr_scheduler", "num_steps" }, { "lr_scheduler", "num_tokens" },
+};
+
+const struct pk *run_shared_get(const struct pk *root, int k)
+{
+    return pk_get(shared[k].dict ? pk_get(root, shared[k].dict) : root, shared[k].key);
+}
+
+const char *run_shared_name(int k, char buf[64])
+{
+    snprintf(buf, 64, "%s%s%s", shared[k].dict ? shared[k].dict : "", shared[k].dict ? "." : "", shared[k].key);
+    return buf;
+}
+
+static enum severity mismatch_severity(const struct source *s)
+{
+    return s->accept_mismatch ? SEV_WARNING : SEV_ERROR;
+}
+
+/* Each file against the first; of a file only the first difference, because one of another save differs in many. */
+static void check_shared(const struct source *s, struct report *r)
+{
+    const struct source_file *first = NULL;
+    char buf[64];
+
+    for (int i = 0; i < s->n_files; i++) {
+        const struct source_file *f = &s->file[i];
+
+        if (!f->pt || !str_ends(f->name, "_model_states.pt"))
+            continue;
+        first = first ? first : f;
+        for (int k = 0; k < RUN_SHARED; k++) {
+            const struct pk *mine = run_shared_get(pt_root(f->pt), k), *its = run_shared_get(pt_root(first->pt), k);
+
+            if (f == first || (!mine && !its) || (mine && its && pk_same_text(mine, its)))
+                continue;
+            report_add(r, mismatch_severity(s), "mixed_saves", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
+                       "%s differs from that of %s: the files are not of one save", run_shared_name(k, buf),
+                       first->name);
+            break;
+        }
+    }
+}
+
+/* ---- the configuration and the tensors ---- */
+
+static void check_claim(const struct source *s, const char *param, const char *what, int64_t claimed, int64_t found,
+                        struct report *r)
+{
+    if (claimed > 0 && found > 0 && claimed != found)
+        report_add(r, mismatch_severity(s), "config", s->path, ERR_NO_BYTE, param,
+                   "the training arguments list %s %lld, the tensors have %lld", what, (long long)claimed,
+                   (long long)found);
+}
+
+static void check_config(const struct source *s, struct report *r)
+{
+    const struct model_config *c = &s->config;
+    const struct param *mlp = NULL, *words = NULL;
+    int64_t n_layers = 0;
+
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        char buf[128];
+        int layer;
+        const char *kind = param_kind(p->name, &layer, buf);
+
+        n_layers += layer >= 0 && strcmp(kind, "input_layernorm.weight") == 0;
+        if (p->ndim == 2 && layer >= 0 && strcmp(kind, "mlp.dense_h_to_4h.weight") == 0)
+            mlp = p;
+        if (p->ndim == 2 && param_ends(p->name, ROLE_WORD))
+            words = p;
+    }
+    check_claim(s, NULL, "num_layers", c->n_layers, n_layers, r);
+    if (words)
+        check_claim(s, words->name, "hidden_size", c->hidden, words->shape[1], r);
+    if (mlp)
+        check_claim(s, mlp->name, "ffn_hidden_size", c->ffn_hidden, mlp->shape[0] / (c->glu ? 2 : 1), r);
+    if (words && c->n_heads > 0 && words->shape[1] % c->n_heads)
+        report_add(r, mismatch_severity(s), "config", s->path, ERR_NO_BYTE, words->name,
+                   "the training arguments list %lld heads, which do not divide the hidden size %lld",
+                   (long long)c->n_heads, (long long)words->shape[1]);
+}
+
+void run_state_check(const struct source *s, struct report *r)
+{
+    /* Where files are lost or damaged that is reported already. */
+    if (report_count(r, SEV_ERROR) > 0)
+        return;
+    if (s->kind != LAYOUT_DEEPSPEED)
+        check_shared(s, r);
+    check_config(s, r);
+}

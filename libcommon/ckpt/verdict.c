@@ -1,0 +1,69 @@
+/*
+ * verdict.c - report findings about values
+ */
+#include "libcommon/ckpt/verdict.h"
+
+#include "libcommon/base/mem.h"
+
+static unsigned long long elems_of(const struct verdict_of *of)
+{
+    const uint64_t size = (uint64_t)dtype_size(of->map->dtype);
+
+    return of->n_read ? of->n_read : of->map->len / (size ? size : 1);
+}
+
+/* Returns "values compared" for a sample, "elements" for all. */
+static const char *unit(const struct verdict_of *of)
+{
+    return of->n_read ? "values compared" : "elements";
+}
+
+/* Returns true for an attention mask, which contains zeros and infinities, and nothing else. No weight is one. */
+static bool is_mask(const struct verdict_of *of)
+{
+    struct stats_job job = { .a = of->map, .a_files = of->s->files, .len = of->map->len };
+    struct stats_opts so = { .threads = 1, .replicas = REPLICAS_FIRST, .report = report_new() };
+    struct err e = {0};
+    const bool mask = !str_ends(of->param, ".weight") && stats_run(&job, 1, &so, &e) == 0 && job.stats.n_nan == 0 &&
+                      job.stats.n_zero && job.stats.n_inf &&
+                      job.stats.n_zero + job.stats.n_inf == job.stats.n;
+
+    report_free(so.report);
+    return mask;
+}
+
+void verdict_values(const struct verdict_of *of, const struct values *v, struct report *r)
+{
+    if (v->n_nan || v->n_inf)
+        report_add(r, !of->trained && v->n_nan == 0 && is_mask(of) ? SEV_NOTE : of->severity, "not_finite", of->file,
+                   ERR_NO_BYTE, of->param, "%s%sholds %llu NaN and %llu infinite values", of->what,
+                   *of->what ? " " : "", (unsigned long long)v->n_nan, (unsigned long long)v->n_inf);
+    if (v->n_negative)
+        report_add(r, of->severity, "negative_exp_avg_sq", of->file, ERR_NO_BYTE, of->param,
+                   "exp_avg_sq is negative in %llu of %llu %s", (unsigned long long)v->n_negative, elems_of(of),
+                   unit(of));
+}
+
+bool verdict_tie_is_kept(const struct param *p)
+{
+    return !param_ends(p->name, ROLE_POSITION);
+}
+
+void verdict_tied(const struct verdict_of *of, const struct stats_diff *d, struct report *r)
+{
+    const bool rounding = d->max_ulps <= 1;
+
+    if (d->n_differ)
+        report_add(r, rounding ? SEV_WARNING : of->severity, "tied", of->file, ERR_NO_BYTE, of->param,
+                   "%s of the last stage differs from the first stage's in %llu of %llu %s, by %.9g at most%s",
+                   of->what, (unsigned long long)d->n_differ, (unsigned long long)d->n, unit(of), d->max_abs,
+                   rounding ? ", which is rounding; the first stage's copy is used" : ": more than rounding explains");
+}
+
+void verdict_replicas(const struct verdict_of *of, uint64_t n, bool drift, struct report *r)
+{
+    if (n)
+        report_add(r, drift ? SEV_WARNING : of->severity, "replicas", of->file, ERR_NO_BYTE, of->param,
+                   "%s differs between tensor-parallel ranks in %llu of %llu %s", of->what, (unsigned long long)n,
+                   elems_of(of), unit(of));
+}

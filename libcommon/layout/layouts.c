@@ -1,0 +1,778 @@
+/*
+ * layouts.c - identify a path, and call the opener of its layout
+ *
+ * A path is a tag folder, a folder whose `latest` (or, if there is none, `latest_universal` or Megatron's
+ * `latest_checkpointed_iteration.txt`) names one, or a tar archive of either. The result is a listing of the tag's
+ * files with numbers in source->files. Its names determine the layout.
+ *
+ * Findings are always added to a report. A caller that passes no report requires a complete checkpoint: its open
+ * fails with the first ERROR.
+ *
+ * Codes of findings made here: newer_steps W. Each opener lists its own (deepspeed.h).
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ckpt_overlap.h"
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/run_state.h"
+#include "libcommon/format/archive.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/layout/other_kinds.h"
+#include "libcommon/layout/torchdist/torchdist.h"
+
+/* A longer listing is not a checkpoint: the largest known has some ten thousand files. */
+enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
+
+/* ---- listings ---- */
+
+struct open_listing {
+    int n, cap;
+    struct archive_member *member;
+};
+
+static void listing_add(struct open_listing *l, char *name, int file)
+{
+    ARRAY_ROOM(l->member, l->cap, l->n + 1);
+    l->member[l->n++] = (struct archive_member){ name, file };
+}
+
+static void listing_free(struct open_listing *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->member[i].name);
+    free(l->member);
+    memset(l, 0, sizeof *l);
+}
+
+static int by_member_name(const void *a, const void *b)
+{
+    return str_natural_cmp(((const struct archive_member *)a)->name, ((const struct archive_member *)b)->name);
+}
+
+/* The folders that contain the current one. A symbolic link back to one of them would cause endless recursion. */
+struct dir_chain {
+    const struct dir_chain *up;
+    int depth;
+    dev_t dev;
+    ino_t ino;
+};
+
+static bool chain_has(const struct dir_chain *c, const struct stat *st)
+{
+    for (; c; c = c->up)
+        if (c->dev == st->st_dev && c->ino == st->st_ino)
+            return true;
+    return false;
+}
+
+static int list_directory(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
+                          const struct dir_chain *up, struct err *e);
+
+/*
+ * Add one directory entry. Entries that are neither files nor folders (a dangling link, a pipe) are skipped; if the
+ * layout needs one, its name is reported as missing.
+ */
+static int list_directory_entry(struct open_listing *l, struct files *f, const char *path, const char *name,
+                                const struct dir_chain *up, struct err *e)
+{
+    struct stat st;
+    char *below;
+    int file, rc;
+
+    if (stat(path, &st) < 0)
+        return 0;
+    if (S_ISDIR(st.st_mode)) {
+        struct dir_chain here = { up, up->depth + 1, st.st_dev, st.st_ino };
+
+        if (chain_has(up, &st) || here.depth > LIST_DEPTH_MAX)
+            return 0;
+        below = str_fmt("%s/", name);
+        rc = list_directory(l, f, path, below, &here, e);
+        free(below);
+        return rc;
+    }
+    if (!S_ISREG(st.st_mode))
+        return 0;
+    if (l->n == LIST_MAX) {
+        err_data(e, path, ERR_NO_BYTE, "more than %d files: this is no checkpoint", LIST_MAX);
+        return -1;
+    }
+    file = files_add_path(f, path, e);
+    if (file < 0)
+        return -1;
+    listing_add(l, xstrdup(name), file);
+    return 0;
+}
+
+static int by_natural_name(const void *a, const void *b)
+{
+    return str_natural_cmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int by_directory_entry(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Read the names in a folder, sorted, because file numbers must not depend on the order on disk. */
+static int read_names(const char *dir, char ***names, int *n, struct err *e)
+{
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+    int cap = 0, failed;
+
+    if (!d) {
+        err_sys(e, dir, "cannot list");
+        return -1;
+    }
+    while (errno = 0, (ent = readdir(d)) != NULL && *n <= LIST_MAX) {
+        if (strcmp(ent->d_name, ".") == 0 || strcmp(ent->d_name, "..") == 0)
+            continue;
+        ARRAY_ROOM(*names, cap, *n + 1);
+        (*names)[(*n)++] = xstrdup(ent->d_name);
+    }
+    failed = !ent && errno;
+    if (failed)
+        err_sys(e, dir, "cannot list");
+    closedir(d);
+    if (*n)
+        qsort(*names, (size_t)*n, sizeof **names, by_directory_entry);
+    return failed ? -1 : 0;
+}
+
+static int list_directory(struct open_listing *l, struct files *f, const char *dir, const char *prefix,
+                          const struct dir_chain *up, struct err *e)
+{
+    char **names = NULL;
+    int n = 0, rc = read_names(dir, &names, &n, e);
+
+    for (int i = 0; i < n; i++) {
+        char *path = path_join(dir, names[i]), *name = str_fmt("%s%s", prefix, names[i]);
+
+        if (rc == 0)
+            rc = list_directory_entry(l, f, path, name, up, e);
+        free(path);
+        free(name);
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}
+
+static int list_tree(struct open_listing *l, struct files *f, const char *dir, struct err *e)
+{
+    struct stat st;
+    struct dir_chain top = {0};
+
+    if (stat(dir, &st) < 0) {
+        err_sys(e, dir, "cannot open");
+        return -1;
+    }
+    top.dev = st.st_dev;
+    top.ino = st.st_ino;
+    return list_directory(l, f, dir, "", &top, e);
+}
+
+/* ---- identification by names ---- */
+
+static bool marks_hdf5(const char *name)
+{
+    return strcmp(name, "index.h5") == 0;
+}
+
+static bool marks_universal(const char *name)
+{
+    return str_starts(name, "zero/");
+}
+
+static bool marks_deepspeed(const char *name)
+{
+    return str_ends(name, ".pt") && !strchr(name, '/') &&
+           (str_starts(name, "mp_rank_") || str_starts(name, "layer_") || str_starts(name, "zero_pp_rank_") ||
+            str_starts(name, "bf16_zero_pp_rank_"));
+}
+
+static bool marks_hf(const char *name)
+{
+    return strcmp(name, "model.safetensors") == 0 || strcmp(name, "model.safetensors.index.json") == 0 ||
+           strcmp(name, "pytorch_model.bin") == 0 || strcmp(name, "pytorch_model.bin.index.json") == 0;
+}
+
+/* Returns true if there are no layer files: the engine without pipeline writes none. */
+static bool lacks_layers(const struct source_listing *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (ds_name_parse(l->member[i].name).kind == DS_LAYER)
+            return false;
+    return true;
+}
+
+/* The layouts, with the most specific mark first: a universal folder has mp_rank files, too. */
+static const struct layout_rule {
+    bool (*marks)(const char *name);    /* true for a name inside the folder that only this layout has */
+    /* ... and true if all names fit the layout; NULL to accept any */
+    bool (*fits)(const struct source_listing *l);
+    bool tag;                           /* a tag of a run; a model may be stored next to tags and is not one */
+    int (*open)(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
+                struct err *e);
+} rules[] = {
+    { marks_hdf5, NULL, true, universal_hdf5_source_open },
+    { marks_universal, NULL, true, universal_pt_source_open },
+    { marks_deepspeed, lacks_layers, true, zero_source_open },
+    { marks_deepspeed, NULL, true, deepspeed_source_open },
+    { torchdist_marks, NULL, true, torchdist_source_open },
+    { dcp_marks, torchdist_fits, true, torchdist_source_open },
+    { dcp_marks, NULL, true, dcp_source_open },
+    { marks_hf, NULL, false, hf_files_source_open },
+};
+enum { N_RULES = sizeof rules / sizeof *rules };
+
+/* Returns true for a name that only a tag folder has. */
+static bool marks_tag(const char *name)
+{
+    for (int i = 0; i < N_RULES; i++)
+        if (rules[i].tag && rules[i].marks(name))
+            return true;
+    return false;
+}
+
+/* Returns the length of the folder part of a member's name, if the rest marks a tag. Returns -1 if it does not. */
+static int tag_prefix_len(const char *name, bool (*marks)(const char *name))
+{
+    for (const char *s = name;; s++) {
+        if (marks(s))
+            return (int)(s - name);
+        s = strchr(s, '/');
+        if (!s)
+            return -1;
+    }
+}
+
+static bool has_marked_entry(const char *dir, bool (*marks)(const char *name))
+{
+    DIR *d = opendir(dir);
+    struct dirent *ent;
+    bool yes = false;
+
+    if (!d)
+        return false;
+    while (!yes && (ent = readdir(d)) != NULL)
+        yes = marks(ent->d_name);
+    closedir(d);
+    return yes;
+}
+
+static bool marks_tag_entry(const char *name)
+{
+    return marks_tag(name) || strcmp(name, "zero") == 0;
+}
+
+static bool is_tag_folder(const char *dir)
+{
+    return has_marked_entry(dir, marks_tag_entry);
+}
+
+/* ---- latest ---- */
+
+static const char *const latest_names[] = { "latest", "latest_universal", LATEST_ITERATION };
+enum { N_LATEST = sizeof latest_names / sizeof *latest_names };
+
+/*
+ * Returns the folder that the text of a pointer file names. Megatron's file has only the iteration, or "release".
+ * The function frees `tag` or returns it.
+ */
+static char *latest_folder(const char *where, char *tag)
+{
+    char *folder;
+
+    if (!str_ends(where, latest_names[N_LATEST - 1]) || tag[strspn(tag, "0123456789")])
+        return tag;
+    folder = str_fmt("iter_%.*s%s", (int)(strlen(tag) < 7 ? 7 - strlen(tag) : 0), "0000000", tag);
+    free(tag);
+    return folder;
+}
+
+/* Returns the tag in a `latest` file. Leading and trailing blanks are dropped, as in the reference. */
+static char *latest_parse(const char *where, const char *text, uint64_t len, struct err *e)
+{
+    const char *a = text, *b = text + len;
+    char *tag;
+
+    while (a < b && isspace((unsigned char)*a))
+        a++;
+    while (b > a && isspace((unsigned char)b[-1]))
+        b--;
+    if (a == b) {
+        err_data(e, where, ERR_NO_BYTE, "is empty, it should name a checkpoint folder%s",
+                 str_ends(where, "latest_universal") ? " (was the output path given with a trailing slash?)" : "");
+        return NULL;
+    }
+    tag = str_fmt("%.*s", (int)(b - a), a);
+    if (strlen(tag) != (size_t)(b - a) || b - a > TAG_MAX || strchr(tag, '/') ||
+        strcmp(tag, ".") == 0 || strcmp(tag, "..") == 0) {
+        err_data(e, where, ERR_NO_BYTE, "'%.60s' is not a folder name beside it", tag);
+        free(tag);
+        return NULL;
+    }
+    return latest_folder(where, tag);
+}
+
+/* Returns a list of the tags inside a folder, such as "global_step10, global_step20", or NULL. */
+static char *list_tag_folders(const char *dir)
+{
+    enum { LISTED = 8 };
+    struct strbuf tags = {0};
+    struct err ignored = {0};
+    char **names = NULL;
+    int n = 0, n_tags = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0 && n)
+        qsort(names, (size_t)n, sizeof *names, by_natural_name);
+    for (int i = 0; i < n; i++) {
+        char *path = path_join(dir, names[i]);
+
+        if (is_tag_folder(path) && ++n_tags <= LISTED)
+            strbuf_addf(&tags, "%s%s", n_tags == 1 ? "" : ", ", names[i]);
+        free(path);
+        free(names[i]);
+    }
+    free(names);
+    if (n_tags > LISTED)
+        strbuf_addf(&tags, " and %d more", n_tags - LISTED);
+    return tags.buf;
+}
+
+/* Returns a description of a folder that has no supported layout, or NULL if it is not known. */
+static const char *kind_of_folder(const char *dir, bool sure)
+{
+    struct err ignored = {0};
+    const char *kind = NULL;
+    char **names = NULL;
+    int n = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0)
+        kind = other_kind((const char *const *)names, n, sure);
+    for (int i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+    return kind;
+}
+
+/*
+ * Find the first folder inside that is a model, or of another known kind. Returns its name, which the caller frees,
+ * and sets *kind to its description.
+ */
+static char *find_inside(const char *dir, const char **kind)
+{
+    struct err ignored = {0};
+    char **names = NULL, *found = NULL;
+    int n = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0 && n)
+        qsort(names, (size_t)n, sizeof *names, by_natural_name);
+    for (int i = 0; i < n; i++) {
+        char *path = found ? NULL : path_join(dir, names[i]);
+
+        *kind = !path                              ? *kind
+                : has_marked_entry(path, marks_hf) ? "a model of Transformers"
+                                                   : kind_of_folder(path, true);
+        if (path && *kind)
+            found = xstrdup(names[i]);
+        free(path);
+        free(names[i]);
+    }
+    free(names);
+    return found;
+}
+
+/* Report that `dir` is not a tag and names none. The error lists the tags inside it, or describes what it is. */
+static void no_checkpoint(const char *dir, struct err *e)
+{
+    char *tags = list_tag_folders(dir), *inside = NULL;
+    const char *kind = tags ? NULL : kind_of_folder(dir, false);
+
+    if (!tags && !kind)
+        inside = find_inside(dir, &kind);
+    if (tags)
+        err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; name one of the checkpoints in it: %s", tags);
+    else if (inside)
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here; %s/ in it is %s", inside, kind);
+    else if (kind)
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
+    else
+        err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/, index.h5, .metadata or *.safetensors, "
+                 "and no 'latest' file; name a tag, a model folder, or the folder of a run");
+    free(inside);
+    free(tags);
+}
+
+/* Report that `where`, a pointer file in `dir`, refers to a folder that does not exist. */
+static void no_such_tag(const char *dir, const char *where, const char *tag, const char *path, struct err *e)
+{
+    char *tags = list_tag_folders(dir);
+
+    err_data(e, where, ERR_NO_BYTE, "points to '%s' but %s does not exist%s%s", tag, path,
+             tags ? "; name one of the checkpoints beside it: " : "", tags ? tags : "");
+    free(tags);
+}
+
+static bool names_latest(const char *dir)
+{
+    struct stat st;
+    bool yes = false;
+
+    for (int i = 0; i < N_LATEST; i++) {
+        char *where = path_join(dir, latest_names[i]);
+
+        yes = yes || stat(where, &st) == 0;
+        free(where);
+    }
+    return yes;
+}
+
+/* Follow the pointer file of a folder. Returns the tag folder's path, or NULL. */
+static char *latest_follow(const char *dir, struct err *e)
+{
+    for (int i = 0; i < N_LATEST; i++) {
+        char *where = path_join(dir, latest_names[i]), *text, *tag = NULL, *path = NULL;
+        uint64_t len;
+        struct stat st;
+
+        if (stat(where, &st) < 0) {
+            free(where);
+            continue;
+        }
+        text = file_slurp(where, 4096, &len, e);
+        if (text)
+            tag = latest_parse(where, text, len, e);
+        if (tag)
+            path = path_join(dir, tag);
+        if (path && (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))) {
+            no_such_tag(dir, where, tag, path, e);
+            free(path);
+            path = NULL;
+        }
+        free(text);
+        free(tag);
+        free(where);
+        return path;
+    }
+    no_checkpoint(dir, e);
+    return NULL;
+}
+
+/* Find the last number in a tag's name. Returns its number of digits, or 0; *at receives its position. */
+static int last_number(const char *tag, int *at)
+{
+    int end = (int)strlen(tag);
+
+    while (end > 0 && !isdigit((unsigned char)tag[end - 1]))
+        end--;
+    *at = end;
+    while (*at > 0 && isdigit((unsigned char)tag[*at - 1]))
+        (*at)--;
+    return end - *at;
+}
+
+/* Returns true if `name` differs from `tag` only by a larger number. */
+static bool is_later(const char *name, const char *tag)
+{
+    int at, at_name, n = last_number(tag, &at), n_name = last_number(name, &at_name);
+
+    return n > 0 && n_name > 0 && n <= 18 && n_name <= 18 && at == at_name && strncmp(name, tag, (size_t)at) == 0 &&
+           strcmp(name + at + n_name, tag + at + n) == 0 && atoll(name + at) > atoll(tag + at);
+}
+
+/*
+ * Warn about tags with a higher step than that in `latest`. They exist if a run was restarted in its folder, or
+ * killed during a save.
+ */
+static void find_newer(const char *dir, const char *tag_path, struct report *r)
+{
+    char *tag = path_base(tag_path), *newest = NULL, **names = NULL;
+    struct err ignored = {0};
+    int n = 0, n_newer = 0;
+
+    if (read_names(dir, &names, &n, &ignored) == 0 && n)
+        qsort(names, (size_t)n, sizeof *names, by_natural_name);
+    for (int i = 0; i < n; i++) {
+        char *path = path_join(dir, names[i]);
+
+        if (is_later(names[i], tag) && is_tag_folder(path)) {
+            n_newer++;
+            free(newest);
+            newest = xstrdup(names[i]);
+        }
+        free(path);
+        free(names[i]);
+    }
+    if (n_newer)
+        report_add(r, SEV_WARNING, "newer_steps", dir, ERR_NO_BYTE, NULL, "%d step%s newer than %s, which 'latest' "
+                   "names; the newest is %s: name its folder to open that one", n_newer,
+                   n_newer == 1 ? " is" : "s are", tag, newest);
+    free(names);
+    free(newest);
+    free(tag);
+}
+
+/* ---- archives ---- */
+
+/* Returns the member that is a pointer to a tag, or NULL. It may be in any folder of the archive. */
+static const struct archive_member *member_latest(const struct archive_member *m, int n, int *prefix_len)
+{
+    for (int k = 0; k < N_LATEST; k++)
+        for (int i = 0; i < n; i++) {
+            const char *slash = strrchr(m[i].name, '/'), *base = slash ? slash + 1 : m[i].name;
+
+            if (strcmp(base, latest_names[k]) == 0) {
+                *prefix_len = (int)(base - m[i].name);
+                return &m[i];
+            }
+        }
+    return NULL;
+}
+
+/* Returns the only tag folder of the archive ("" if the members are at its top), or NULL. The caller frees it. */
+static char *archive_only_tag(const char *path, const struct archive_member *m, int n,
+                              bool (*marks)(const char *name), struct err *e)
+{
+    char *found = NULL;
+
+    for (int i = 0; i < n; i++) {
+        int len = tag_prefix_len(m[i].name, marks);
+
+        if (len < 0 || (found && strlen(found) == (size_t)len && strncmp(found, m[i].name, (size_t)len) == 0))
+            continue;
+        if (found) {
+            err_data(e, path, ERR_NO_BYTE, "holds more than one checkpoint ('%s', '%.*s') and no 'latest'",
+                     found, len, m[i].name);
+            free(found);
+            return NULL;
+        }
+        found = str_fmt("%.*s", len, m[i].name);
+    }
+    if (!found && marks == marks_tag)
+        return archive_only_tag(path, m, n, marks_hf, e);
+    if (!found)
+        err_data(e, path, ERR_NO_BYTE, "no checkpoint in this archive: no mp_rank_*, zero/, index.h5 or "
+                 ".metadata");
+    return found;
+}
+
+/* Returns "ckpt/global_step20/" for the tag that the archive's `latest` names, or for its only one. */
+static char *archive_tag_prefix(struct files *f, const char *path, const struct archive_member *m, int n,
+                                struct err *e)
+{
+    int prefix_len;
+    const struct archive_member *latest = member_latest(m, n, &prefix_len);
+    char text[4096], *tag, *prefix;
+    uint64_t len;
+
+    if (!latest)
+        return archive_only_tag(path, m, n, marks_tag, e);
+    len = files_size(f, latest->file);
+    if (len > sizeof text) {
+        err_data(e, files_name(f, latest->file), ERR_NO_BYTE, "has %llu bytes, a folder name is expected",
+                 (unsigned long long)len);
+        return NULL;
+    }
+    if (files_read(f, latest->file, 0, text, len, e) < 0)
+        return NULL;
+    tag = latest_parse(files_name(f, latest->file), text, len, e);
+    if (!tag)
+        return NULL;
+    prefix = str_fmt("%.*s%s/", prefix_len, latest->name, tag);
+    free(tag);
+    return prefix;
+}
+
+/* List the members below the tag's prefix, with names relative to it. */
+static int list_archive(struct open_listing *l, struct source *s, const char *path, struct err *e)
+{
+    struct archive_member *m = NULL;
+    int n = archive_list(s->files, path, &m, e), rc = -1;
+    char *prefix = NULL;
+
+    if (n < 0)
+        return -1;
+    prefix = archive_tag_prefix(s->files, path, m, n, e);
+    if (!prefix)
+        goto out;
+    for (int i = 0; i < n; i++)
+        if (str_starts(m[i].name, prefix))
+            listing_add(l, xstrdup(m[i].name + strlen(prefix)), m[i].file);
+    if (l->n == 0) {
+        err_data(e, path, ERR_NO_BYTE, "'latest' points to '%s' but the archive does not hold it", prefix);
+        goto out;
+    }
+    if (*prefix) {
+        char *base = path_base(prefix);
+
+        s->tag = arena_fmt(s->arena, "%s", base);
+        free(base);
+    }
+    rc = 0;
+out:
+    free(prefix);
+    archive_list_free(m, n);
+    return rc;
+}
+
+/* ---- open and close ---- */
+
+/* Returns "dir" for "dir///", because names below it are built and compared as text. The caller frees it. */
+static char *strip_slashes(const char *path)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return str_fmt("%.*s", (int)n, path);
+}
+
+/* Set s->path and s->tag, and list the tag's files, sorted. */
+static int list_path(struct source *s, const char *given, bool piped, struct open_listing *l, struct report *r,
+                     struct err *e)
+{
+    char *path = strip_slashes(given), *tag_path = NULL, *base;
+    struct stat st;
+    int rc = -1;
+
+    if (piped && strcmp(given, "-") == 0) {
+        tag_path = xstrdup(archive_stdin);
+        if (list_archive(l, s, archive_stdin, e) < 0)
+            goto out;
+    } else if (stat(path, &st) < 0) {
+        err_sys(e, path, "cannot open");
+        goto out;
+    } else if (S_ISDIR(st.st_mode)) {
+        /* A model that was made from a tag may be stored next to the tags. */
+        tag_path = is_tag_folder(path) || (!names_latest(path) && has_marked_entry(path, marks_hf)) ? xstrdup(path)
+                                                                                         : latest_follow(path, e);
+        if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
+            goto out;
+        if (r && strcmp(tag_path, path) != 0)
+            find_newer(path, tag_path, r);
+    } else {
+        if (!archive_is_tar(path)) {
+            err_data(e, path, ERR_NO_BYTE, "neither a checkpoint folder nor a tar archive of one; ckpt-inspect lists "
+                     "single .pt, .pth, .ckpt and .h5 files");
+            goto out;
+        }
+        tag_path = xstrdup(path);
+        if (list_archive(l, s, path, e) < 0)
+            goto out;
+    }
+    qsort(l->member, (size_t)l->n, sizeof *l->member, by_member_name);
+    s->path = arena_fmt(s->arena, "%s", tag_path);
+    if (!s->tag) {
+        base = path_base(tag_path);
+        s->tag = arena_fmt(s->arena, "%s", base);
+        free(base);
+    }
+    rc = 0;
+out:
+    free(path);
+    free(tag_path);
+    return rc;
+}
+
+static const char *other_kind_listed(const struct source_listing *l)
+{
+    const char **name = xmalloc(((size_t)l->n + 1) * sizeof *name), *kind;
+
+    for (int i = 0; i < l->n; i++)
+        name[i] = l->member[i].name;
+    kind = other_kind(name, l->n, false);
+    free(name);
+    return kind;
+}
+
+static int open_layout(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                       struct report *r, struct err *e)
+{
+    const char *kind;
+
+    for (int k = 0; k < N_RULES; k++)
+        for (int i = 0; i < l->n; i++)
+            if (rules[k].marks(l->member[i].name) && (!rules[k].fits || rules[k].fits(l))) {
+                if (rules[k].tag || o->hf)
+                    return rules[k].open(s, l, o, r, e);
+                err_data(e, s->path, ERR_NO_BYTE,
+                         "a model of Transformers and no checkpoint; export-hf --import makes one of BLOOM and GPT-2, "
+                         "reshape --to dcp one of any model");
+                return -1;
+            }
+    kind = other_kind_listed(l);
+    if (!kind)
+        return deepspeed_source_open(s, l, o, r, e);    /* reports what is missing */
+    err_data(e, s->path, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
+    return -1;
+}
+
+/* Returns -1 with the first ERROR of the report in *e, or 0 if there is none. */
+static int fail_on_error(const struct report *r, const char *path, struct err *e)
+{
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+        const char *file = f->file ? f->file : path;
+
+        if (f->severity != SEV_ERROR)
+            continue;
+        /* A finding made from an err contains its own location. */
+        if (!f->file && str_starts(f->text, path)) {
+            e->kind = ERR_DATA;
+            strncpy(e->msg, f->text, sizeof e->msg - 1);
+        } else if (f->param) {
+            err_data(e, file, f->at, "parameter %s: %s", f->param, f->text);
+        } else {
+            err_data(e, file, f->at, "%s", f->text);
+        }
+        return -1;
+    }
+    return 0;
+}
+
+struct source *source_open(const char *path, const struct source_opts *o, struct report *r, struct err *e)
+{
+    static const struct source_opts defaults;
+    struct source *s = xcalloc(1, sizeof *s);
+    struct report *own = r ? NULL : report_new();
+    struct open_listing l = {0};
+    struct source_listing sl;
+    int rc = -1;
+
+    s->arena = arena_new(0);
+    s->names = arena_alloc(s->arena, sizeof *s->names);
+    s->files = files_new();
+    s->weights_only = o && o->no_optimizer;
+    s->accept_mismatch = o && o->accept_mismatch;
+    s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
+    if (list_path(s, path, o && o->piped, &l, r, e) < 0)
+        goto out;
+    sl = (struct source_listing){ l.n, l.member };
+    if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
+        goto out;
+    source_overlap(s, r ? r : own);
+    if (s->kind <= LAYOUT_UNIVERSAL_VIRTUAL && !(o && (o->no_tensors || o->holes)))
+        run_state_check(s, r ? r : own);
+    if (own && fail_on_error(own, s->path, e) < 0)
+        goto out;
+    rc = 0;
+out:
+    listing_free(&l);
+    report_free(own);
+    if (rc < 0) {
+        source_close(s);
+        s = NULL;
+    }
+    return s;
+}

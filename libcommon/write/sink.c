@@ -1,0 +1,53 @@
+/*
+ * sink.c - code that all sinks share
+ */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/write/sink.h"
+
+/*
+ * Create a file without reserving disk space. This is used in a rehearsal, and on tmpfs, where reserving a file's
+ * space keeps one thread busy and the writers do it in parallel.
+ */
+static int make_hollow(const char *path, uint64_t size, struct err *e)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
+
+    if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
+        err_sys(e, path, "cannot create");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int sink_make_files(const struct sink *k, const struct plan *p, struct err *e)
+{
+    enum { MAX_AT_A_TIME = 16 };        /* more do not help: a disk's journal, or memory's zones, are shared */
+    int n = k->o.threads < 1 ? 1 : k->o.threads < MAX_AT_A_TIME ? k->o.threads : MAX_AT_A_TIME;
+    bool hollow = k->o.rehearsal || (plan_n_dst(p) > 0 && path_in_memory(k->dir));
+    _Atomic bool failed = false;
+
+    if (k->o.part != 0)
+        return 0;
+    #pragma omp parallel for num_threads(n) schedule(dynamic)
+    for (int i = 0; i < plan_n_dst(p); i++) {
+        const struct plan_dst *d = plan_dst(p, i);
+        struct err mine = {0};
+
+        if (d->size == 0 || failed)
+            continue;
+        if ((hollow ? make_hollow(d->path, d->size, &mine)
+                            : file_reserve(d->path, d->size, k->o.resumed, &mine)) == 0)
+            continue;
+        #pragma omp critical
+        if (!failed) {
+            failed = true;
+            *e = mine;
+        }
+    }
+    return failed ? -1 : 0;
+}
