@@ -31,7 +31,7 @@ static int apply_saved_size(struct trainer *t, int64_t *option, size_t field, in
     options_mark(&t->o, field, FROM_CHECKPOINT);
     return 0;
 }
-#define TAKE_SIZE(t, field, saved, e) \
+#define APPLY_SAVED_SIZE(t, field, saved, e) \
     apply_saved_size((t), &(t)->o.field, offsetof(struct train_opts, field), (saved), #field, (e))
 
 static int apply_saved_position(struct trainer *t, const struct model_config *c, struct err *e)
@@ -95,12 +95,13 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
     const struct model_config *c = &f->model;
     const char *method = pk_as_str(pk_get(f->args, "pp_partition_method"));
 
-    if (TAKE_SIZE(t, num_layers, c->n_layers, e) < 0 || TAKE_SIZE(t, hidden_size, c->hidden, e) < 0 ||
-        TAKE_SIZE(t, num_attention_heads, c->n_heads, e) < 0 || TAKE_SIZE(t, ffn_hidden_size, c->ffn_hidden, e) < 0 ||
+    if (APPLY_SAVED_SIZE(t, num_layers, c->n_layers, e) < 0 || APPLY_SAVED_SIZE(t, hidden_size, c->hidden, e) < 0 ||
+        APPLY_SAVED_SIZE(t, num_attention_heads, c->n_heads, e) < 0 ||
+        APPLY_SAVED_SIZE(t, ffn_hidden_size, c->ffn_hidden, e) < 0 ||
         apply_saved_position(t, c, e) < 0 || apply_saved_epsilon(t, f->epsilon, e) < 0)
         return -1;
     if (!strcmp(c->position, "absolute") &&
-        TAKE_SIZE(t, max_position_embeddings, c->max_positions, e) < 0)
+        APPLY_SAVED_SIZE(t, max_position_embeddings, c->max_positions, e) < 0)
         return -1;
     if (!OPTS_GIVEN(&t->o, seq_length) && c->seq_len > 0) {
         t->o.seq_length = c->seq_len;

@@ -1,9 +1,9 @@
 /*
  * trainer.h - the data of one rank of a training run
  *
- *   setup.c        checkpoint and options -> stage, memory, groups, weights, data
+ *   setup.c        checkpoint and options -> device, stage, memory, groups, weights, data
  *   run_ranks.c    the ranks of the job, and this one's groups
- *   devices.c      the device that the rank computes on
+ *   resume.c       the checkpoint that the run continues
  *   shape.c        checkpoint and options -> sizes of the model, vocabulary, blocks of each stage
  *   memory_plan.c  how much memory each rank needs, whether it fits, and what would make it fit
  *   run_network.c  memory and initial weights of the rank's part of the model

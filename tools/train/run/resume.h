@@ -1,0 +1,30 @@
+/*
+ * resume.h - the checkpoint that a run continues
+ *
+ * Order of calls: resume_open(), resume_apply_settings() once the options are complete, resume_print_changes(), and
+ * resume_load() once the memory is allocated.
+ */
+#ifndef SHARDKIT_TRAIN_RUN_RESUME_H
+#define SHARDKIT_TRAIN_RUN_RESUME_H
+
+#include "libcommon/base/err.h"
+
+struct trainer;
+
+/*
+ * Open the checkpoint of --load as t->from, and set the architecture options that were not given from it. Leaves
+ * t->from NULL if there is none. Removes remains of killed saves from the folder of --save first. All ranks must call
+ * it.
+ */
+MUST_CHECK int resume_open(struct trainer *t, struct err *e);
+/*
+ * Use the settings that are stored with the optimizer's state, and the learning-rate schedule if that was requested.
+ * The options then have the values in effect. Does nothing without a checkpoint.
+ */
+void resume_apply_settings(struct trainer *t);
+/* Print notes about settings that differ from those in the checkpoint. */
+void resume_print_changes(struct trainer *t);
+/* Load t->from into the memory of t->network, and set t->progress. All ranks must call it. */
+MUST_CHECK int resume_load(struct trainer *t, struct err *e);
+
+#endif
