@@ -1,0 +1,28 @@
+/*
+ * ending.h - the end of a run: the final report, the final status, and the release of what the run holds
+ */
+#ifndef SHARDKIT_TRAIN_ENDING_H
+#define SHARDKIT_TRAIN_ENDING_H
+
+#include "libcommon/comm/watch.h"
+#include "tools/train/run/trainer.h"
+
+/* Print the reason of a failure. Returns its exit status. */
+int ending_report_failure(const struct trainer *t, const struct err *e);
+/*
+ * Leave the job and free everything but the options. rc: the result of the run, with its error in *e if it is
+ * negative. why: the reason of the end if it is not. Returns the exit status. A failure that only this rank has seen
+ * aborts the job, and the function does not return.
+ */
+int ending_leave(struct trainer *t, int rc, enum status_reason why, const struct err *e);
+
+/*
+ * Callbacks of the watch (comm.h) with the trainer as `arg`. They may run in the watch's thread while the main thread
+ * is blocked.
+ */
+void ending_on_abort(void *trainer, const struct watch_end *end);
+void ending_on_left(void *trainer);
+/* Record in the status that the job makes no progress, or, with text NULL, that it continues. */
+void ending_on_stall(void *trainer, const char *text);
+
+#endif
