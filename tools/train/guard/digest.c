@@ -25,7 +25,7 @@ enum { TRAIL = 128 };           /* number of rows: the last steps before a compa
 /* Describes the tensor that one digest belongs to. */
 struct digest_copy {
     int kind, param;
-    bool every;                 /* tensor ranks hold copies of it */
+    bool replicated;                 /* tensor ranks hold copies of it */
     bool tied;                  /* one of the two copies of a tied word embedding */
 };
 
@@ -36,19 +36,19 @@ struct digest_set {
     const struct kernels *k;
     struct digest_groups c;
     /*
-     * all: all parameters; shared: those that some other rank has, too; every: those that tensor ranks have, too;
+     * all: all parameters; shared: those that some other rank has, too; replicated: those that tensor ranks have, too;
      * owned: this rank's runs of the latter
      */
-    struct kernel_runs *all, *shared, *every, *owned;
+    struct kernel_runs *all, *shared, *replicated, *owned;
     int n_owned, n;             /* n: number of copies, which is n_params plus KINDS - 1 times n_owned */
     struct digest_copy *copy;
-    /* [TRAIL + 1][n]: step i of n_noted is in row i % TRAIL; the last row is for gradients */
+    /* [TRAIL + 1][n]: recorded step i is in row i % TRAIL; the last row is for gradients */
     uint64_t *on_device, *own;
     uint64_t *grads[2];         /* [n_params] each, of the first and the second run */
-    int n_noted;                /* number of steps since the last comparison */
+    int n_recorded;             /* number of steps recorded since the last comparison */
     int n_timed;                /* number of rows of the last comparison whose timers have not been read */
     struct dev_event *timer[TRAIL][2];  /* with a GPU: around the work of a row */
-    double took_s;
+    double seconds;             /* time spent on recording, as far as timers have been read */
 };
 
 /* ---- lists of copies ---- */
@@ -63,19 +63,19 @@ static struct digest_copy copy_of(const struct digest_set *d, int kind, int para
 
 typedef bool digest_fits(const struct digest_set *d, const struct digest_copy *c);
 
-static bool is_every(const struct digest_set *d, const struct digest_copy *c)
+static bool is_replicated(const struct digest_set *d, const struct digest_copy *c)
 {
     (void)d;
-    return c->every;
+    return c->replicated;
 }
 
 static bool is_shared_copy(const struct digest_set *d, const struct digest_copy *c)
 {
-    return comm_size(d->c.dp) > 1 || c->every || c->tied;
+    return comm_size(d->c.dp) > 1 || c->replicated || c->tied;
 }
 
 /* Returns the runs of the parameters for which fits() is true, or of all if it is NULL. */
-static struct kernel_runs *params_runs(struct digest_set *d, digest_fits *fits, struct err *e)
+static struct kernel_runs *runs_of_params(struct digest_set *d, digest_fits *fits, struct err *e)
 {
     const struct stage *g = d->g;
     struct kernel_run *run = xcalloc((size_t)g->n_params + 1, sizeof *run);
@@ -90,14 +90,14 @@ static struct kernel_runs *params_runs(struct digest_set *d, digest_fits *fits, 
     return runs;
 }
 
-static struct kernel_runs *owned_runs(struct digest_set *d, struct err *e)
+static struct kernel_runs *runs_of_owned(struct digest_set *d, struct err *e)
 {
     const struct stage *g = d->g;
     struct kernel_run *run = xcalloc((size_t)g->n_runs + 1, sizeof *run);
     struct kernel_runs *runs;
 
     for (int i = 0; i < g->n_runs; i++)
-        if (d->copy[g->run[i].param].every) {
+        if (d->copy[g->run[i].param].replicated) {
             run[d->n_owned] = (struct kernel_run){ .at = g->run[i].shard_at, .n = g->run[i].n, .out = d->n_owned };
             d->n_owned++;
         }
@@ -106,7 +106,7 @@ static struct kernel_runs *owned_runs(struct digest_set *d, struct err *e)
     return runs;
 }
 
-static int make_runs(struct digest_set *d, struct err *e)
+static int list_copies(struct digest_set *d, struct err *e)
 {
     const struct stage *g = d->g;
 
@@ -114,12 +114,12 @@ static int make_runs(struct digest_set *d, struct err *e)
         d->copy[d->n++] = copy_of(d, WEIGHTS, i);
     for (int kind = MASTER; kind < KINDS; kind++)
         for (int i = 0; i < g->n_runs; i++)
-            if (d->copy[g->run[i].param].every)
+            if (d->copy[g->run[i].param].replicated)
                 d->copy[d->n++] = copy_of(d, kind, g->run[i].param);
-    d->all = params_runs(d, NULL, e);
-    d->shared = d->all ? params_runs(d, is_shared_copy, e) : NULL;
-    d->every = d->shared ? params_runs(d, is_every, e) : NULL;
-    d->owned = d->every ? owned_runs(d, e) : NULL;
+    d->all = runs_of_params(d, NULL, e);
+    d->shared = d->all ? runs_of_params(d, is_shared_copy, e) : NULL;
+    d->replicated = d->shared ? runs_of_params(d, is_replicated, e) : NULL;
+    d->owned = d->replicated ? runs_of_owned(d, e) : NULL;
     return d->owned ? 0 : -1;
 }
 
@@ -150,7 +150,7 @@ struct digest_set *digest_new(const struct stage *g, const struct stage_state *s
     d->copy = xcalloc(most, sizeof *d->copy);
     for (int i = 0; i < 2; i++)
         d->grads[i] = xcalloc((size_t)g->n_params, sizeof *d->grads[i]);
-    if (make_runs(d, e) == 0 && allocate_digest_trail(d, e) == 0)
+    if (list_copies(d, e) == 0 && allocate_digest_trail(d, e) == 0)
         return d;
     digest_free(d);
     return NULL;
@@ -162,7 +162,7 @@ void digest_free(struct digest_set *d)
         return;
     d->k->runs_free(d->all);
     d->k->runs_free(d->shared);
-    d->k->runs_free(d->every);
+    d->k->runs_free(d->replicated);
     d->k->runs_free(d->owned);
     for (int i = 0; i < 2 * TRAIL && d->timer[i / 2][i % 2]; i++)
         d->k->dev->event_free(d->timer[i / 2][i % 2]);
@@ -180,7 +180,7 @@ void digest_free(struct digest_set *d)
  * Wait until the work queued in `s` is complete. stream_sync() is needed because comm_sync() does not wait if a
  * single rank has a GPU: it then has no link to watch.
  */
-static int await(struct digest_set *d, struct dev_stream *s, struct err *e)
+static int wait_for_stream(struct digest_set *d, struct dev_stream *s, struct err *e)
 {
     if (comm_sync(comm_world_group(d->c.world), s, e) < 0)
         return -1;
@@ -193,7 +193,7 @@ static void compute_digest_row(struct digest_set *d, int i, bool whole, struct d
 {
     const int64_t owned = d->g->n_params, n = d->n_owned;
     const struct kernel_digests all = { {
-        { d->st->weights, d->t, whole ? d->shared : d->every, 0 },
+        { d->st->weights, d->t, whole ? d->shared : d->replicated, 0 },
         { d->st->master, DTYPE_F32, d->owned, owned },
         { d->st->exp_avg, DTYPE_F32, d->owned, owned + n },
         { d->st->exp_avg_sq, DTYPE_F32, d->owned, owned + 2 * n },
@@ -206,13 +206,13 @@ static void compute_digest_row(struct digest_set *d, int i, bool whole, struct d
     if (d->timer[i][1])
         d->k->dev->event_record(d->timer[i][1], s);
     else
-        d->took_s += clock_s() - begin;
+        d->seconds += clock_s() - begin;
 }
 
 static void read_timer(struct digest_set *d, int i)
 {
     if (d->timer[i][0])
-        d->took_s += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
+        d->seconds += d->k->dev->seconds_between(d->timer[i][0], d->timer[i][1]);
 }
 
 /*
@@ -228,31 +228,43 @@ static void read_timers(struct digest_set *d)
     for (int i = 0; i < d->n_timed; i++)
         read_timer(d, i);
     d->n_timed = 0;
-    d->took_s += clock_s() - begin;
+    d->seconds += clock_s() - begin;
+}
+
+/* Returns true if tensor ranks hold copies, which every step records. */
+static bool has_tensor_copies(const struct digest_set *d) { return comm_size(d->c.tp) > 1; }
+
+/* Record one more step in the trail. The row of the step TRAIL steps earlier is overwritten. */
+static void add_trail_row(struct digest_set *d, bool whole, struct dev_stream *s)
+{
+    compute_digest_row(d, d->n_recorded % TRAIL, whole, s);
+    d->n_recorded++;
 }
 
 void digest_record(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     read_timers(d);
-    if (!whole && comm_size(d->c.tp) == 1)
+    if (!whole && !has_tensor_copies(d))
         return;
-    if (d->n_noted >= TRAIL)                    /* the row is overwritten */
-        read_timer(d, d->n_noted % TRAIL);
-    compute_digest_row(d, d->n_noted++ % TRAIL, whole, s);
+    if (d->n_recorded >= TRAIL)
+        read_timer(d, d->n_recorded % TRAIL);
+    add_trail_row(d, whole, s);
 }
 
 void digest_record_rest(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     if (whole)
         return;
-    d->n_noted -= comm_size(d->c.tp) > 1;       /* the step's row is computed again */
-    compute_digest_row(d, d->n_noted++ % TRAIL, true, s);
+    /* If digest_record() has recorded a part of the step, record the whole step in its place. */
+    if (has_tensor_copies(d))
+        d->n_recorded--;
+    add_trail_row(d, true, s);
 }
 
 double digest_seconds(struct digest_set *d)
 {
     read_timers(d);
-    return d->took_s;
+    return d->seconds;
 }
 
 /* ---- comparing ---- */
@@ -261,7 +273,7 @@ enum digest_list { OVER_DP, OVER_TP, OVER_TIED, LISTS };
 
 static bool is_listed_copy(const struct digest_copy *c, enum digest_list list)
 {
-    return list == OVER_DP ? c->kind == WEIGHTS : list == OVER_TP ? c->every : c->tied;
+    return list == OVER_DP ? c->kind == WEIGHTS : list == OVER_TP ? c->replicated : c->tied;
 }
 
 /*
@@ -304,7 +316,7 @@ static void describe_differing_copy(const struct digest_set *d, const struct com
     static const char *const kind[] = { "weight", "master", "exp_avg", "exp_avg_sq" };
     const int size = comm_size(c);
     struct strbuf sb = {0};
-    int share, who = find_minority(all, size, step, &share), other = 0;
+    int share, who = find_minority(all, size, step, &share);
 
     f->rank = who >= 0 ? comm_world_rank(c, who) : -1;
     snprintf(f->tensor, sizeof f->tensor, "%s", d->g->param[of->param].name);
@@ -313,6 +325,8 @@ static void describe_differing_copy(const struct digest_set *d, const struct com
         add_digest_rank(&sb, d, c, who);
         strbuf_addf(&sb, " has other bits than %d of its %d others", size - share, size - 1);
     } else {
+        int other = 1;
+
         while (all[(int64_t)other * step] == all[0])
             other++;
         add_digest_rank(&sb, d, c, 0);
@@ -332,7 +346,7 @@ struct digest_part {
 };
 
 /* Copy the digests of a list from a row; returns their number. */
-static int pick(const struct digest_set *d, enum digest_list list, const uint64_t *row, uint64_t *mine)
+static int select_digests(const struct digest_set *d, enum digest_list list, const uint64_t *row, uint64_t *mine)
 {
     int n = 0;
 
@@ -343,7 +357,7 @@ static int pick(const struct digest_set *d, enum digest_list list, const uint64_
 }
 
 /* Combine a list into one number. The odd multiplier for each position makes exchanged digests visible, too. */
-static uint64_t sum_of(const uint64_t *mine, int n)
+static uint64_t combine_digests(const uint64_t *mine, int n)
 {
     uint64_t sum = 0;
 
@@ -379,11 +393,12 @@ static int find_differing_copy(struct digest_set *d, struct comm *c, struct dige
 /* Returns row i of those since the last comparison, the oldest first. */
 static const uint64_t *digest_trail_row(const struct digest_set *d, int rows, int i)
 {
-    return d->own + (int64_t)((d->n_noted - rows + i) % TRAIL) * d->n;
+    return d->own + (int64_t)((d->n_recorded - rows + i) % TRAIL) * d->n;
 }
 
-/* Find how many rows ago the group's ranks began to differ. *ago is 1 for the last row and 0 if no row differs. */
-static int begin_of(struct digest_set *d, struct comm *c, enum digest_list list, int rows, int64_t *ago, struct err *e)
+/* Find how many rows ago the ranks of a group began to differ. *ago is 1 for the last row and 0 if no row differs. */
+static int find_first_difference(struct digest_set *d, struct comm *c, enum digest_list list, int rows, int64_t *ago,
+                                 struct err *e)
 {
     const int size = c ? comm_size(c) : 1;
     uint64_t sum[TRAIL], *mine, *all;
@@ -395,7 +410,7 @@ static int begin_of(struct digest_set *d, struct comm *c, enum digest_list list,
     mine = xcalloc((size_t)d->n + 1, sizeof *mine);
     all = xcalloc((size_t)rows * (size_t)size, sizeof *all);
     for (int i = 0; i < rows; i++)
-        sum[i] = sum_of(mine, pick(d, list, digest_trail_row(d, rows, i), mine));
+        sum[i] = combine_digests(mine, select_digests(d, list, digest_trail_row(d, rows, i), mine));
     rc = comm_host_all_gather(c, sum, all, (size_t)rows * sizeof *sum, e);
     for (int i = rows - 1; rc == 0 && i >= 0; i--)
         for (int r = 1; r < size; r++)
@@ -414,18 +429,22 @@ static int share_digest_finding(struct digest_set *d, struct digest_finding *f, 
 {
     struct comm *all = comm_world_group(d->c.world);
     const int size = comm_size(all), me = comm_rank(all);
-    int64_t said = !f->differ ? 0 : size - me + (f->rank >= 0 ? size : 0);
+    /* 0: no finding; 1 .. size: a finding without a rank, more for lower ranks; size + 1 .. 2 * size: with a rank */
+    int64_t priority = !f->differ ? 0 : size - me + (f->rank >= 0 ? size : 0);
+    int from;
 
-    if (comm_host_all_reduce(all, &said, 1, DTYPE_I64, COMM_MAX, e) < 0)
+    if (comm_host_all_reduce(all, &priority, 1, DTYPE_I64, COMM_MAX, e) < 0)
         return -1;
-    if (!said)
+    if (!priority)
         return 0;
-    if (comm_host_broadcast(all, f, sizeof *f, size - (int)(said > size ? said - size : said), e) < 0)
-        return -1;
-    return 1;
+    from = size - (int)(priority > size ? priority - size : priority);
+    return comm_host_broadcast(all, f, sizeof *f, from, e) < 0 ? -1 : 1;
 }
 
-/* Get the finding from a row, using the lists whose `differs` is true. */
+/*
+ * Get the finding from a row, using the lists whose `differs` is true: the first that identifies a rank, else the first
+ * of all.
+ */
 static int find_row_difference(struct digest_set *d, struct comm *const group[], const bool differs[],
                                const uint64_t *row, struct digest_finding *f, struct err *e)
 {
@@ -435,7 +454,7 @@ static int find_row_difference(struct digest_set *d, struct comm *const group[],
     *f = (struct digest_finding){ .rank = -1 };
     for (int list = 0; list < LISTS && rc == 0; list++) {
         struct digest_finding found = { .rank = -1 };
-        struct digest_part part = { list, mine, differs[list] ? pick(d, list, row, mine) : 0 };
+        struct digest_part part = { list, mine, differs[list] ? select_digests(d, list, row, mine) : 0 };
 
         if (differs[list])
             rc = find_differing_copy(d, group[list], part, &found, e);
@@ -450,7 +469,7 @@ static int find_row_difference(struct digest_set *d, struct comm *const group[],
  * If copies differ in more than one group of tensor ranks and in no other list, the error has spread to all of them
  * and its origin is unknown: then name no rank.
  */
-static int forget_where(struct digest_set *d, const bool differs[], struct digest_finding *f, struct err *e)
+static int drop_rank_if_spread(struct digest_set *d, const bool differs[], struct digest_finding *f, struct err *e)
 {
     int64_t n[2] = { differs[OVER_TP], differs[OVER_DP] };
 
@@ -467,30 +486,41 @@ static int forget_where(struct digest_set *d, const bool differs[], struct diges
 int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e)
 {
     struct comm *const group[] = { [OVER_DP] = d->c.dp, [OVER_TP] = d->c.tp, [OVER_TIED] = d->c.tied };
+    const int rows = d->n_recorded < TRAIL ? d->n_recorded : TRAIL;
     int64_t ago[LISTS], most = 0;
     bool differs[LISTS];
-    const int rows = d->n_noted < TRAIL ? d->n_noted : TRAIL;
+    const uint64_t *row;
 
+    /* Fetch the trail. */
     d->k->dev->copy(d->own, d->on_device, (uint64_t)rows * (uint64_t)d->n * sizeof *d->own, s);
-    if (await(d, s, e) < 0)
+    if (wait_for_stream(d, s, e) < 0)
         return -1;
     d->n_timed = rows;
+
+    /* Find the earliest row in which any list of any group differs. */
     for (int list = 0; list < LISTS; list++) {
-        if (begin_of(d, group[list], list, rows, &ago[list], e) < 0)
+        if (find_first_difference(d, group[list], list, rows, &ago[list], e) < 0)
             return -1;
         most = ago[list] > most ? ago[list] : most;
     }
     if (comm_host_all_reduce(comm_world_group(d->c.world), &most, 1, DTYPE_I64, COMM_MAX, e) < 0)
         return -1;
+    if (most == 0) {
+        d->n_recorded = 0;
+        return 0;
+    }
+
+    /* Describe that row, from the lists that differ in it. */
+    row = digest_trail_row(d, rows, rows - (int)most);
     for (int list = 0; list < LISTS; list++)
-        differs[list] = most > 0 && ago[list] == most;
-    if (most > 0 && (find_row_difference(d, group, differs, digest_trail_row(d, rows, rows - (int)most), f, e) < 0 ||
-                     share_digest_finding(d, f, e) < 0 || forget_where(d, differs, f, e) < 0))
+        differs[list] = ago[list] == most;
+    if (find_row_difference(d, group, differs, row, f, e) < 0 || share_digest_finding(d, f, e) < 0 ||
+        drop_rank_if_spread(d, differs, f, e) < 0)
         return -1;
-    d->n_noted = 0;
+    d->n_recorded = 0;
     if (most > 1)
         snprintf(f->text + strlen(f->text), sizeof f->text - strlen(f->text), ", %d iterations ago", (int)most - 1);
-    return most > 0;
+    return 1;
 }
 
 /* ---- doing the same work twice ---- */
@@ -502,7 +532,7 @@ int digest_record_grads(struct digest_set *d, enum dtype t, int time, struct dev
 
     d->k->digest_runs(d->on_device + at, d->g->n_params, &of, s);
     d->k->dev->copy(d->own + at, d->on_device + at, (uint64_t)d->g->n_params * sizeof *d->own, s);
-    if (await(d, s, e) < 0)
+    if (wait_for_stream(d, s, e) < 0)
         return -1;
     memcpy(d->grads[time], d->own + at, (size_t)d->g->n_params * sizeof *d->own);
     return 0;
