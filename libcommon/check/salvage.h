@@ -72,8 +72,9 @@ MUST_CHECK int salvage_values(struct source *s, const struct damage *d, const st
 
 /*
  * The journal of it, JSON lines: one for the run (format, version, tag, iteration, from, from_iteration, parameters,
- * states), then one per state (parameter, last_stage, state, file, elements, as_listed, and how many of each origin),
- * then one per value that salvage_values() filled (value, origin). Equal input, equal text.
+ * states), for ZeRO without any optimizer's file one that says so (optimizer), then one per state (parameter,
+ * last_stage, state, file, elements, as_listed, and how many of each origin), then one per value that salvage_values()
+ * filled (value, origin). Equal input, equal text.
  */
 void salvage_log(const struct damage *d, const struct salvage *x, const struct source *from, struct strbuf *out);
 

@@ -110,6 +110,37 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
     return 0;
 }
 
+/*
+ * Refuse files of ZeRO of which no optimizer's file can be read, unless the loss is accepted: the result has the
+ * weights alone, which the journal records.
+ */
+static int check_optimizer(struct ckptedit *j, const struct source *s, struct err *e)
+{
+    static const char lost[] = "masters and moments are in no file";
+
+    if (s->kind != LAYOUT_ZERO || s->run.optimizer)
+        return 0;
+    if (!j->allow_lost) {
+        err_data(e, s->path, ERR_NO_BYTE, "%s; --allow-lost writes the weights alone, as export-hf does; "
+                 "training begins from them, or from another checkpoint", lost);
+        return -1;
+    }
+    cli_warn(&j->cli, "%s: %s: the result has the weights alone", s->path, lost);
+    return 0;
+}
+
+/*
+ * With --in-place the result takes the place of IN, which a trainer then loads with the ranks of before. Refuse what
+ * changes them.
+ */
+static int check_ranks(const struct ckptedit *j, const struct source *s, struct err *e)
+{
+    if (!j->in_place || s->kind != LAYOUT_ZERO || s->topo.tp == 1)
+        return 0;
+    err_usage(e, "%s: has %d tensor ranks, the result has one: give OUT instead of --in-place", s->path, s->topo.tp);
+    return -1;
+}
+
 /* ---- the result ---- */
 
 /* Write the filled states of a universal form as files, and files again of which only the container is damaged. */
@@ -138,9 +169,7 @@ static int write_salvage_result(struct ckptedit *j, struct source *s, struct edi
     if (s->kind == LAYOUT_DEEPSPEED) {
         rc = edit_pipeline(x, &(struct edit_model){0}, notes, e);
     } else if (s->kind == LAYOUT_ZERO) {
-        struct edit_states *to = edit_states_new(x, "salvage", e);
-
-        rc = to ? edit_zero(x, to, notes, e) : -1;
+        rc = edit_zero_rewrite(x, notes, e);
     } else if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST) {
         rc = edit_dcp_rewrite(x, e);
     } else if (s->kind == LAYOUT_UNIVERSAL_PT) {
@@ -174,7 +203,7 @@ static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     const struct damage_opts find = { .threads = j->cli.threads, .stopped = cli_stopped };
     struct salvage found = {0};
     struct damage d = {0};
-    int rc = damage_find(s, &find, &d, e);
+    int rc = check_optimizer(j, s, e) < 0 || check_ranks(j, s, e) < 0 ? -1 : damage_find(s, &find, &d, e);
 
     if (rc == 0)
         rc = fill_salvage_spool(j, s, &d, o, &found, e);

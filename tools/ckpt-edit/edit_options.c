@@ -32,8 +32,8 @@ static const struct option_row rows[] = {
       .marks = CMD_CHANGES },
     { "from", .arg = "DIR", .help = "another checkpoint of the run, for optimizer states that are lost (salvage)",
       FIELD(from), .marks = CMD_SALVAGE },
-    { "allow-lost", .help = "zeros in place of weights that nothing has (salvage)", FIELD(allow_lost),
-      .marks = CMD_SALVAGE },
+    { "allow-lost", .help = "zeros in place of weights that nothing has; of ZeRO without any optimizer file the "
+      "weights alone (salvage)", FIELD(allow_lost), .marks = CMD_SALVAGE },
     { "force", 'f', .help = "replace OUT", FIELD(cli.force), .marks = CMD_CHANGES },
     { "resume", .help = "finish what a killed run began", FIELD(cli.resume),
       .marks = CMD_CHANGES },

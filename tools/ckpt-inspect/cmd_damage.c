@@ -44,8 +44,10 @@ static void count_damaged_params(struct damaged *x)
         const struct param *p = &x->s->param[i];
         const int weights = p->state[STATE_BF16] ? STATE_BF16 : STATE_FP32;
 
-        x->n_weights += is_hit(&x->d, i, weights);
-        x->n_intact += !is_hit(&x->d, i, -1);
+        const bool none = !p->state[weights] && !p->shared_with;
+
+        x->n_weights += none || is_hit(&x->d, i, weights);
+        x->n_intact += !none && !is_hit(&x->d, i, -1);
     }
     for (int i = 0; i < report_n(x->r); i++)
         x->lost_files |= report_get(x->r, i)->severity == SEV_ERROR ||

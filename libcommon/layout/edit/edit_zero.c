@@ -256,6 +256,34 @@ int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, st
     return rebuild_zero_source(x, list, DTYPE_N, notes, e);
 }
 
+/* Write the joined tensors of several tensor ranks, as merge-tp does: no writer cuts them again. */
+static int rewrite_joined(struct edit *x, struct report *notes, struct err *e)
+{
+    const struct zero_request q = { .weights_only = !x->s->run.optimizer };
+    struct zero_target *t = zero_target_new(x->s, &q, notes, e);
+
+    if (!t)
+        return -1;
+    report_add(notes, SEV_WARNING, "ranks", x->s->path, ERR_NO_BYTE, NULL,
+               "the result is of one tensor rank, these files are of %d", x->s->topo.tp);
+    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
+    *x->rewrite = (struct edit_rewrite){ .src = x->s, .zero = t };
+    x->rewrite->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
+                                 x->s->n_params);
+    return 0;
+}
+
+int edit_zero_rewrite(struct edit *x, struct report *notes, struct err *e)
+{
+    struct edit_states *to = x->s->topo.tp > 1 ? NULL : edit_states_new(x, "salvage", e);
+
+    if (x->s->topo.tp > 1 ? rewrite_joined(x, notes, e) < 0 : !to || edit_zero(x, to, notes, e) < 0)
+        return -1;
+    if (!x->s->run.optimizer && x->rewrite)
+        x->rewrite->what = arena_fmt(x->arena, "%s, weights only", x->rewrite->what);
+    return 0;
+}
+
 int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes, struct err *e)
 {
     x->states = list;

@@ -17,6 +17,11 @@
  */
 MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e);
 /*
+ * Like edit_zero(), with an unchanged list; for salvage. Several tensor ranks become one, which is a warning in
+ * `notes`. The description of the result says if it has weights only.
+ */
+MUST_CHECK int edit_zero_rewrite(struct edit *x, struct report *notes, struct err *e);
+/*
  * Like edit_zero(), with an unchanged list and weights of another type, made from the masters if there are any.
  * ds_config, file names and the loss scaler are changed accordingly. For ZeRO-3, which has only masters, a warning
  * reports that their range was not checked. Also returns -1 with ERR_USAGE if the checkpoint already has that type.

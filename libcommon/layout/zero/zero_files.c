@@ -54,6 +54,11 @@ static void resolve_optim_file_prefix(struct zero *z)
 
     for (int i = 0; i < z->n_files; i++)
         n[z->name[i].bf16] += z->name[i].kind == DS_ZERO;
+    for (int i = 0; i < z->l->n && !n[0] && !n[1]; i++) {       /* as other tensor ranks have it */
+        const struct ds_name name = ds_name_parse(z->l->member[i].name);
+
+        n[name.bf16] += name.kind == DS_ZERO;
+    }
     z->bf16_prefix = n[1] >= n[0] && n[1];
     if (n[0] && n[1])
         report_add(z->r, SEV_ERROR, "two_prefixes", z->s->path, ERR_NO_BYTE, NULL,
@@ -65,7 +70,8 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 {
     struct source *s = z->s;
 
-    s->file = arena_alloc(s->arena, ((size_t)l->n + 2) * sizeof *s->file);
+    z->l = l;
+    s->file = arena_alloc(s->arena, ((size_t)l->n + 3) * sizeof *s->file);
     z->name = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *z->name);
     for (int i = 0; i < l->n; i++) {
         const char *name = l->member[i].name;
@@ -73,6 +79,7 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 
         if (refuse_unsupported_file(z, name, &n, e) < 0)
             return -1;
+        z->has_optimizer |= n.kind == DS_ZERO && z->o->holes;   /* of any tensor rank: this one's may be lost */
         /* Files of no rank are listed with the first rank. */
         if ((n.mp >= 0 ? n.mp : 0) != z->tp)
             continue;
@@ -117,6 +124,7 @@ static void find_missing(struct zero *z)
     /* ZeRO-1 and 2 keep the weights apart from the optimizer's files, which are not opened for weights alone. */
     const enum severity of_optim = z->o->no_optimizer && z->stage != 3 ? SEV_WARNING : zero_lost(z);
     int told = 0;
+    uint32_t n = 0;
 
     for (int r = 0; r < z->world; r++) {
         if (z->optim_file[r] < 0 && z->has_optimizer)
@@ -127,9 +135,13 @@ static void find_missing(struct zero *z)
     if (told > MISSING_NAMED)
         report_add(z->r, of_optim, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
                    told - MISSING_NAMED);
-    if (!z->has_optimizer)
+    if (!z->has_optimizer && z->stage == 3 && pk_items(pk_get(z->root, "param_shapes"), &n) && n)
+        report_add(z->r, SEV_ERROR, "missing_file", z->s->path, ERR_NO_BYTE, NULL,
+                   "every optim_states file of tensor rank %d is missing: ZeRO-3 keeps the weights in them alone",
+                   z->tp);
+    else if (!z->has_optimizer)
         report_add(z->r, SEV_WARNING, "no_optimizer", z->s->path, ERR_NO_BYTE, NULL,
-                   pk_pairs(pk_get(z->root, "optimizer"), &(uint32_t){0})
+                   pk_pairs(pk_get(z->root, "optimizer"), &n)
                        ? "a run without ZeRO: its optimizer's states, masters among them, are not read: weights only"
                        : "no optimizer states here: weights only");
 }

@@ -73,7 +73,7 @@ static void add_hole(struct zero *z, struct tmap *m, const char *name, int64_t n
  */
 static const struct zero_run *lead_run(const struct zero *z, int group, int state)
 {
-    const struct zero_rank *lead = &z->rank[z->lead];
+    const struct zero_rank *lead = z->like ? z->like : &z->rank[z->lead];
 
     return z->o->holes && lead->run && lead->run[group][state].record >= 0 ? &lead->run[group][state] : NULL;
 }
@@ -249,7 +249,7 @@ static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t
     if (z->stage == 3)
         put_weights(p, frozen_map(z, i));
     else if (t && has_slot_shape(s, &t->t))
-        put_weights(p, make_whole_weights_map(z, t));
+        put_weights(p, z->other_rank ? lost_map(z, t) : make_whole_weights_map(z, t));
     if (p->state[STATE_BF16] || p->state[STATE_FP32])
         return;
     report_add(z->r, z->lost_model ? SEV_ERROR : SEV_WARNING, "missing_key", z->path, ERR_NO_BYTE, p->name,

@@ -9,6 +9,17 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/zero/zero_source.h"
 
+/* List the file `file` as `name`, the lost model_states. `of`: what is read from it. */
+static struct source_file *add_stand_in(struct zero *z, char *name, int file, struct pt *pt, const char *of)
+{
+    report_add(z->r, SEV_WARNING, "stand_in", z->s->path, ERR_NO_BYTE, NULL, "%s is lost: %s are those of %s", name, of,
+               pt_path(pt));
+    z->lost_model = name;
+    z->s->file[z->s->n_files] = (struct source_file){ .name = name, .file = file, .pt = pt, .cls = FILE_WEIGHTS,
+                                                      .pp = -1, .tp = z->tp, .dp = -1, .layer = -1 };
+    return &z->s->file[z->s->n_files++];
+}
+
 /*
  * With holes: use the model_states of another tag of the run in place of lost ones. Shapes, buffers and frozen
  * parameters are read from it, but not the weights of trained parameters. Returns NULL if there is none.
@@ -26,12 +37,39 @@ static struct source_file *other_tags_model(struct zero *z)
     }
     if (!pt)
         return NULL;
-    report_add(z->r, SEV_WARNING, "stand_in", z->s->path, ERR_NO_BYTE, NULL,
-               "%s is lost: shapes, buffers, counters and frozen parameters are those of %s", name, pt_path(pt));
-    z->lost_model = name;
-    z->s->file[z->s->n_files] = (struct source_file){ .name = name, .file = file, .pt = pt, .cls = FILE_WEIGHTS,
-                                                      .pp = -1, .tp = z->tp, .dp = -1, .layer = -1 };
-    return &z->s->file[z->s->n_files++];
+    return add_stand_in(z, name, file, pt, "shapes, buffers, counters and frozen parameters");
+}
+
+/*
+ * With holes: use the model_states of another tensor rank of this tag in place of lost ones. Its slices have the same
+ * names and shapes. No weights are read from it, not even those of frozen parameters. Returns NULL if there is none.
+ */
+static struct source_file *other_ranks_model(struct zero *z)
+{
+    for (int i = 0; i < z->l->n; i++) {
+        const struct archive_member *m = &z->l->member[i];
+        const struct ds_name n = ds_name_parse(m->name);
+        struct err ignored = {0};
+        struct pt *pt = (n.kind == DS_MP || n.kind == DS_ZERO3) && n.mp != z->tp
+                            ? pt_open(z->s->files, m->file, &ignored) : NULL;
+
+        if (!pt)
+            continue;
+        z->stage = n.kind == DS_ZERO3 ? 3 : z->stage;
+        z->other_rank = true;
+        return add_stand_in(z, z->stage == 3 ? zero_model_name(z, 0)
+                                             : arena_fmt(z->s->arena, "mp_rank_%02d_model_states.pt", z->tp),
+                            m->file, pt, "shapes and buffers");
+    }
+    return NULL;
+}
+
+/* Use another file in place of lost model_states: another tag's, else another tensor rank's. NULL: there is none. */
+static struct source_file *other_model(struct zero *z)
+{
+    struct source_file *f = other_tags_model(z);
+
+    return f ? f : other_ranks_model(z);
 }
 
 /* Returns the model_states of the lowest rank above `dp` that has any, or NULL. */
@@ -56,7 +94,7 @@ static struct source_file *first_model(struct zero *z, struct err *e)
 {
     struct source_file *first = next_model(z, -2);
 
-    if (!first && (!z->o->holes || z->o->no_tensors || !(first = other_tags_model(z)))) {
+    if (!first && (!z->o->holes || z->o->no_tensors || !(first = other_model(z)))) {
         err_data(e, z->s->path, ERR_NO_BYTE, "no *mp_rank_%02d_model_states.pt file here: which parameters there are "
                  "is unknown%s", z->tp, z->o->holes ? ", and no other tag of the run is next to it" : "");
         return NULL;
@@ -65,7 +103,7 @@ static struct source_file *first_model(struct zero *z, struct err *e)
         struct source_file *next = z->o->holes ? next_model(z, first->dp) : NULL;
 
         if (!next && z->o->holes)
-            next = other_tags_model(z);
+            next = other_model(z);
         if (!next)
             return NULL;
         report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
@@ -109,10 +147,7 @@ static void read_models(struct zero *z)
     z->too_many |= o.too_many;
 }
 
-/*
- * Returns rank 0's optimizer file; with holes, the first one that can be opened. Returns NULL if there is none,
- * which is reported.
- */
+/* Returns rank 0's optimizer file; with holes, the first one that can be opened. Returns NULL if there is none. */
 static struct source_file *open_lead(struct zero *z)
 {
     for (z->lead = 0; z->lead < z->world; z->lead++) {
@@ -131,10 +166,59 @@ static struct source_file *open_lead(struct zero *z)
             break;
     }
     z->lead = 0;
-    if (z->o->holes)
-        report_add(z->r, SEV_ERROR, "unreadable", z->s->path, ERR_NO_BYTE, NULL,
-                   "no file of optimizer states can be read: masters and moments are all lost");
     return NULL;
+}
+
+/*
+ * With holes: find an optimizer file of another tensor rank, whose vectors have the lengths and types of the lost ones,
+ * and list it in place of the lead's. Returns NULL if there is none.
+ */
+static struct source_file *open_other_ranks_lead(struct zero *z, struct ds_name *name)
+{
+    struct source *s = z->s;
+
+    for (int i = 0; i < z->l->n && z->o->holes; i++) {
+        const struct archive_member *m = &z->l->member[i];
+        struct err ignored = {0};
+        struct pt *pt;
+
+        *name = ds_name_parse(m->name);
+        pt = name->kind == DS_ZERO && name->mp != z->tp && name->dp >= 0 && name->dp < z->world
+                 ? pt_open(s->files, m->file, &ignored) : NULL;
+        if (!pt)
+            continue;
+        report_add(z->r, SEV_WARNING, "stand_in", s->path, ERR_NO_BYTE, NULL,
+                   "no optimizer file of tensor rank %d can be read: settings and counters are those of %s", z->tp,
+                   pt_path(pt));
+        s->file[s->n_files] = (struct source_file){ .name = zero_optim_name(z, 0), .file = m->file, .pt = pt,
+                                                    .cls = FILE_OPTIMIZER, .pp = -1, .tp = z->tp, .dp = -1,
+                                                    .layer = -1 };
+        return &s->file[s->n_files++];
+    }
+    return NULL;
+}
+
+/* Read the tables of that file as those of a rank without bytes. */
+static void read_like(struct zero *z, struct ds_name *name, const struct source_file *f)
+{
+    struct report *ignored = report_new();
+    struct zero other = *z;
+    const struct pt_files_job j = { .ctx = &other, .files = z->s->files, .pt = f->pt, .path = f->name, .r = ignored };
+
+    other.name = name;
+    other.rank = arena_alloc(z->s->arena, (size_t)z->world * sizeof *other.rank);
+    zero_shards_rank(&j);
+    z->like = &other.rank[name->dp];
+    report_free(ignored);
+}
+
+/* No optimizer file of any tensor rank can be read. */
+static void report_no_optimizer(struct zero *z)
+{
+    z->has_optimizer = false;
+    report_add(z->r, z->stage == 3 ? SEV_ERROR : SEV_WARNING, "no_optimizer", z->s->path, ERR_NO_BYTE, NULL,
+               "no file of optimizer states can be read: %smasters and moments are all lost",
+               z->stage == 3 ? "weights, " : "");
 }
 
 /*
@@ -144,12 +228,19 @@ static bool zero_read_optim_shards(struct zero *z)
 {
     struct pt_files o = reading(z);
     struct source_file *f = open_lead(z);
+    struct ds_name like;
+    const bool other = !f && (f = open_other_ranks_lead(z, &like)) != NULL;
 
-    if (!f)
-        return false;
-    if (!zero_shards_lead(z, f->pt, files_name(z->s->files, f->file)))
+    z->lead_file = f;
+    if (!f && z->o->holes)
+        report_no_optimizer(z);
+    if (!f || !zero_shards_lead(z, f->pt, files_name(z->s->files, f->file)))
         return false;
     zero_shape_place(&z->shape, z->stage, z->world);
+    if (other) {
+        read_like(z, &like, f);
+        return true;
+    }
     o.read = zero_shards_rank;
     o.renumber = zero_shards_renumber;
     pt_files_keep(&o, z->optim_file + z->lead, 1);
@@ -190,8 +281,7 @@ static int zero_open_tag(struct zero *z, struct err *e)
         read_models(z);
     if (known && z->has_optimizer && !z->o->no_optimizer)
         known = zero_read_optim_shards(z);
-    zero_state_read(z, first->pt, known && z->has_optimizer && z->optim_file[z->lead] >= 0
-                                      ? &z->s->file[z->optim_file[z->lead]] : NULL);
+    zero_state_read(z, first->pt, known ? z->lead_file : NULL);
     if (z->too_many) {
         err_data(e, z->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
                  PT_FILES_RECORDS_MAX);
@@ -209,6 +299,16 @@ static int zero_open_tag(struct zero *z, struct err *e)
     return 0;
 }
 
+static void free_zero_rank(struct zero_rank *rank)
+{
+    free(rank->run);
+    free(rank->frozen);
+    free(rank->settings);
+    for (int i = 0; i < rank->n_more; i++)
+        free(rank->more[i].name);
+    free(rank->more);
+}
+
 /* Open the files of one tensor rank. Returns 1 if they are the pipeline engine's. */
 static int open_rank(struct zero *z, const struct source_listing *l, struct err *e)
 {
@@ -216,14 +316,10 @@ static int open_rank(struct zero *z, const struct source_listing *l, struct err 
 
     if (rc == 0)
         rc = zero_open_tag(z, e);
-    for (int k = 0; z->rank && k < z->world; k++) {
-        free(z->rank[k].run);
-        free(z->rank[k].frozen);
-        free(z->rank[k].settings);
-        for (int i = 0; i < z->rank[k].n_more; i++)
-            free(z->rank[k].more[i].name);
-        free(z->rank[k].more);
-    }
+    for (int k = 0; z->rank && k < z->world; k++)
+        free_zero_rank(&z->rank[k]);
+    if (z->like)
+        free_zero_rank(z->like);
     pt_holes_free(&z->holes);
     return rc;
 }

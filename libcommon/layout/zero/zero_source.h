@@ -103,7 +103,12 @@ struct zero {
     bool without_zero;          /* a run without ZeRO, which has no groups of flat vectors: only weights are read */
     bool too_many;
     int lead;                   /* rank whose optimizer file is read first: 0, unless it is lost */
-    const char *lost_model;     /* name of the lost model_states, replaced by another tag's: its weights are holes */
+    struct source_file *lead_file;      /* that file; NULL if none is read */
+    struct zero_rank *like;     /* with holes, if all are lost: a rank of another tensor rank, which has the file */
+    const struct source_listing *l;
+    /* name of the lost model_states, replaced by another tag's or tensor rank's: its weights are holes */
+    const char *lost_model;
+    bool other_rank;            /* ... another tensor rank's: frozen parameters are holes, too */
     struct pt_holes holes;
     const struct pk *root;      /* rank 0's model_states */
     const char *path;           /* its name, for findings */
