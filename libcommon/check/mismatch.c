@@ -528,7 +528,7 @@ static void report_single_mismatches(const struct source *s, const struct sample
     if (first)
         report_add(r, SEV_WARNING, "bf16_master", files_name(s->files, first->weights_file), ERR_NO_BYTE,
                    s->param[first - v].name, "%llu of %llu values looked at are not the rounded masters%s; "
-                   "ckpt-inspect verify tells all", (unsigned long long)first->weights.n_differ,
+                   "ckpt-inspect verify lists them", (unsigned long long)first->weights.n_differ,
                    (unsigned long long)first->weights.n, n > 1 ? " (other parameters have such, too)" : "");
 }
 

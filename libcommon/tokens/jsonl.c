@@ -264,7 +264,7 @@ static int parse_jsonl_member(struct jsonl_parser *j, const struct jsonl_wanted 
 static int parse_jsonl_object(struct jsonl_parser *j, const struct jsonl_wanted *w)
 {
     if (!consume_jsonl_char(j, '{'))
-        return report_jsonl_error(j, "expected an object");
+        return report_jsonl_error(j, "expected a JSON object");
     if (!consume_jsonl_char(j, '}')) {
         do {
             if (parse_jsonl_member(j, w) < 0)

@@ -149,8 +149,10 @@ static void print_restored_backup(struct backup *b, const struct place *p, const
         json_object_update_missing_new(o, receipt_json(rec));
         cli_json(o);
     }
-    cli_info(&b->cli, "%s: %d files, %s in %.1f s, as copied from %s", b->arg[2], rec->n_files,
-             bytes_text(rec->size_bytes, size), wall_s, rec->source);
+    cli_info(&b->cli, "%s: %d files, %s in %.1f s, as copied from %s%s", b->arg[2], rec->n_files,
+             bytes_text(rec->size_bytes, size), wall_s, rec->source,
+             rec->form == FORM_WEIGHTS ? " without its optimizer files; reshape --weights-only makes a checkpoint of "
+                                           "it that train --no-load-optim loads" : "");
 }
 
 int cmd_restore(struct backup *b)

@@ -85,7 +85,9 @@ static int fill_values(const struct ckptedit *j, struct source *s, const struct 
         return -1;
     if (left) {
         err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it%s", left->name,
-                 o->from ? "; neither does --from" : "; --from DIR takes it from another checkpoint");
+                 o->from ? "; --from does not have it either" : "; --from DIR takes it from another checkpoint "
+                                                                "(--allow-lost "
+                 "replaces tensors alone)");
         return -1;
     }
     for (int i = 0; i < d->n_values; i++)
@@ -189,7 +191,7 @@ static int fill_salvage_spool(struct ckptedit *j, struct source *s, const struct
 {
     int rc = salvage_run(s, d, o, x, e);
 
-    if (rc == 0 && (check_absent(j, s, x, e) < 0 || fill_values(j, s, d, o, e) < 0))
+    if (rc == 0 && (fill_values(j, s, d, o, e) < 0 || check_absent(j, s, x, e) < 0))
         rc = -1;
     if (rc < 0 || j->cli.dry_run || d->n == 0)
         return rc;

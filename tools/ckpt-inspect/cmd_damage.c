@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "libcommon/base/text.h"
 #include "libcommon/check/salvage.h"
@@ -149,7 +150,10 @@ static void print_weights_way(const struct damaged *x)
 
 static void print_ways(const struct damaged *x)
 {
-    const char *path = x->s->path;
+    struct stat st;
+    const bool archive = stat(x->s->path, &st) == 0 && !S_ISDIR(st.st_mode);
+    const char *path = archive ? "FOLDER" : x->s->path;
+    const char *first = archive ? "unpack the archive (tar -xf), then " : "";
     const uint64_t absent = x->x.n_elems[SALVAGE_ABSENT];
 
     printf("%d of %d parameters%s are whole in every state\n", x->n_intact, x->s->n_params,
@@ -179,11 +183,13 @@ static void print_ways(const struct damaged *x)
         printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
                layout_name(x->s->kind));
     else if (absent)
-        printf("training: %" PRIu64 " elements are in no file: ckpt-edit salvage --from DIR %s OUT\n", absent, path);
+        printf("training: %" PRIu64 " elements are in no file: %sckpt-edit salvage --from DIR %s OUT\n", absent, first,
+               path);
     else if (x->d.n_values)
-        printf("training: ckpt-edit salvage %s OUT; values other than counters of steps need --from DIR\n", path);
+        printf("training: %sckpt-edit salvage %s OUT; values other than counters of steps need --from DIR\n", first,
+               path);
     else
-        printf("training: ckpt-edit salvage %s OUT%s\n", path,
+        printf("training: %sckpt-edit salvage %s OUT%s\n", first, path,
                x->x.n_elems[SALVAGE_ZEROED] ? "; --from DIR has an older checkpoint's moments instead of zeros" : "");
 }
 

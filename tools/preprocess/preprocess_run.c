@@ -174,7 +174,8 @@ static void encode_document(struct preprocess_run *r, struct preprocess_work *w,
         return;
     for (size_t k = 0; k < fault.at && k < d->len; k++)
         line += text[k] == '\n';
-    err_data(&e, input_name(r->job, d->file), d->file_at + fault.at, "line %lld: %s", (long long)line, fault.what);
+    err_data(&e, input_name(r->job, d->file), d->file_at + fault.at, "line %lld: %s%s", (long long)line, fault.what,
+             r->job->form == INPUT_JSONL && d->len && text[0] != '{' ? "; --input-format text reads plain text" : "");
     w->bad[i] = xstrdup(e.msg);
 }
 

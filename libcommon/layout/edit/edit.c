@@ -98,7 +98,7 @@ struct edit *edit_new(struct source *s, struct err *e)
     struct stat st;
 
     if (stat(s->path, &st) < 0 || !S_ISDIR(st.st_mode)) {
-        err_usage(e, "%s is no folder: an archive is unpacked before it is edited", s->path);
+        err_usage(e, "%s is an archive: unpack it (tar -xf) and edit the folder", s->path);
         return NULL;
     }
     if (s->kind != LAYOUT_DEEPSPEED && s->kind != LAYOUT_ZERO && s->kind != LAYOUT_UNIVERSAL_PT &&

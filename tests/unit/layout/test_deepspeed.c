@@ -807,7 +807,8 @@ static const struct fault {
     { EDIT, ZERO(1, 00), NULL, orphan, SEV_ERROR, "groups", ZERO(1, 00),
       "an optimizer state belongs to no group of param_groups" },
     { EDIT, ZERO(1, 00), NULL, share_moments, SEV_ERROR, "overlap", ZERO(1, 00),
-      "at byte 2112: parameter tied_modules.embed.word_embeddings.weight: its exp_avg_sq shares 256 bytes with exp_avg of parameter "
+      "at byte 2112: parameter tied_modules.embed.word_embeddings.weight: its exp_avg_sq shares 256 bytes with exp_avg "
+      "of parameter "
       "tied_modules.embed.word_embeddings.weight" },
     { EDIT, MP2, NULL, no_shapes, SEV_ERROR, "key", MP2,
       "key 'param_shapes' is missing or empty: which tensors the optimizer shards hold is unknown" },
@@ -1085,8 +1086,12 @@ static void test_weights_only(void **state)
     assert_non_null(s);
     assert_int_equal(report_count(r, SEV_ERROR), 1);
     assert_string_equal(report_get(r, 0)->code, "missing_file");
-    assert_string_equal(report_get(r, 0)->text, "no optimizer shards at all, "
-                        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt and others expected");
+    assert_string_equal(report_get(r, 0)->text, "no optimizer shards: expected "
+                        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt and others; they are lost, or this is a backup "
+                        "of "
+                        "the weights alone: export-hf reads it, reshape --weights-only makes a checkpoint of it for "
+                        "train "
+                        "--no-load-optim");
     source_close(s);
     report_free(r);
     edit(MP0, no_save_optim);
@@ -1100,7 +1105,8 @@ static void test_weights_only(void **state)
 /* Rename by a shell pattern: what=with inside each matching name. */
 static void rename_all(const char *pattern, const char *what, const char *with)
 {
-    char *command = str_fmt("cd '%s' && for f in %s; do mv $f $(echo $f | sed s/%s/%s/); done", tag, pattern, what, with);
+    char *command = str_fmt("cd '%s' && for f in %s; do mv $f $(echo $f | sed s/%s/%s/); "
+                            "done", tag, pattern, what, with);
 
     assert_int_equal(system(command), 0);
     free(command);
@@ -1129,7 +1135,8 @@ static void test_old_names(void **state)
         char want[900];
         struct err e = {0};
 
-        snprintf(want, sizeof want, "%s: missing zero_pp_rank_1_mp_rank_00optim_states.pt (expected PP=2, TP=2, DP=2)", tag);
+        snprintf(want, sizeof want, "%s: missing zero_pp_rank_1_mp_rank_00optim_states.pt (expected PP=2, TP=2, "
+                                    "DP=2)", tag);
         assert_null(source_open(scratch, NULL, NULL, &e));
         assert_string_equal(e.msg, want);
     }
@@ -1342,7 +1349,8 @@ static void test_tar(void **state)
     }
     source_close(a);
     source_close(b);
-    command = str_fmt("cd '%s' && rm all.tar && cp -r global_step* other && tar cf all.tar global_step* other", scratch);
+    command = str_fmt("cd '%s' && rm all.tar && cp -r global_step* other && tar cf all.tar global_step* "
+                      "other", scratch);
     assert_int_equal(system(command), 0);
     free(command);
     snprintf(want, sizeof want, "%s: holds more than one checkpoint ('%s/', 'other/') and no 'latest'", archive,

@@ -195,7 +195,8 @@ static int check_backup_layout(const struct source *s, enum backup_form form, st
     if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
         err_usage(e, "%s: an index that points into shards elsewhere; back up the checkpoint it was made of", s->path);
     else if (form == FORM_WEIGHTS && s->kind != LAYOUT_DEEPSPEED)
-        err_usage(e, "%s: only of a sharded checkpoint the weights lie in files of their own; copy it whole", s->path);
+        err_usage(e, "%s: the weights are not in files of their own, as they are in 3D shards: use ckpt-backup "
+                     "copy", s->path);
     else
         return 0;
     return -1;

@@ -10,7 +10,7 @@
 
 static const char *way_on(const struct finding *f)
 {
-    return mismatch_is(f) ? ", --accept-mismatch goes on all the same" : "";
+    return mismatch_is(f) ? "; --accept-mismatch loads it despite this" : "";
 }
 
 int checkpoint_check_findings(const struct report *r, const char *path, struct report *notes, struct err *e)
@@ -23,7 +23,7 @@ int checkpoint_check_findings(const struct report *r, const char *path, struct r
         if (f->severity == SEV_ERROR) {
             char *text = finding_text(f);
 
-            err_data(e, path, ERR_NO_BYTE, "cannot be trusted: %s%s; ckpt-inspect verify tells all%s", text,
+            err_data(e, path, ERR_NO_BYTE, "cannot be trusted: %s%s; ckpt-inspect verify lists every error%s", text,
                      n_more ? " (and more)" : "",
                      way_on(f));
             free(text);

@@ -153,8 +153,9 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
         return tag;
     found = list_tag_names(dir, &n);
     if (n)
-        err_data(e, dir, ERR_NO_BYTE, "holds %s but no file 'latest': write the name of the one to go on from into it, "
-                 "or give --load %s/NAME; to begin from scratch use another folder", found, dir);
+        err_data(e, dir, ERR_NO_BYTE, "holds %s but no file 'latest': give --load %s/NAME, or run ckpt-edit latest %s "
+                                      "NAME; "
+                 "to begin from scratch use another folder", found, dir, dir);
     free(found);
     return NULL;
 }
@@ -169,6 +170,58 @@ static bool is_megatrons(const char *dir)
     free(its);
     free(ours);
     return yes;
+}
+
+static bool opens_whole(const char *path)
+{
+    struct report *r = report_new();
+    struct err ignored = {0};
+    struct source *s = source_open(path, &(struct source_opts){ .hf = true }, r, &ignored);
+    const bool whole = s && report_count(r, SEV_ERROR) == 0;
+
+    source_close(s);
+    report_free(r);
+    return whole;
+}
+
+/* Returns the name of the newest tag in a folder that is complete, or NULL. The caller frees it. */
+static char *newest_whole_tag(const char *dir)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *ent;
+    char *newest = NULL;
+
+    while (d && (ent = readdir(d))) {
+        char *path = path_join(dir, ent->d_name);
+
+        if (ent->d_name[0] != '.' && checkpoint_tag_length(ent->d_name) == strlen(ent->d_name) &&
+            (!newest || checkpoint_tag_number(ent->d_name) > checkpoint_tag_number(newest)) && opens_whole(path)) {
+            free(newest);
+            newest = xstrdup(ent->d_name);
+        }
+        free(path);
+    }
+    if (d)
+        closedir(d);
+    return newest;
+}
+
+/* Fill *e: `latest` or `latest_universal` names a tag that does not exist. */
+static void refuse_pointer(const struct checkpoint_from *from, const char *tag, struct err *e)
+{
+    const char *dir = from->dir;
+    char *whole = from->universal ? NULL : newest_whole_tag(dir);
+
+    if (from->universal)
+        err_data(e, dir, ERR_NO_BYTE, "'latest_universal' names '%s', which does not exist; convert a checkpoint with "
+                 "ds2universal, or leave --universal-checkpoint out", tag);
+    else if (whole)
+        err_data(e, dir, ERR_NO_BYTE, "'latest' names '%s', which does not exist; the newest complete checkpoint is "
+                 "%s: give --load %s/%s, or run ckpt-edit latest %s %s", tag, whole, dir, whole, dir, whole);
+    else
+        err_data(e, dir, ERR_NO_BYTE, "'latest' names '%s', which does not exist, and no global_step folder there is "
+                 "complete: restore one from a backup (ckpt-backup restore)", tag);
+    free(whole);
 }
 
 /* Returns the path to open, or NULL without an error if there is no checkpoint. */
@@ -189,8 +242,7 @@ static char *choose_checkpoint_path(const struct checkpoint_from *from, struct r
         return NULL;
     path = path_join(from->dir, tag);
     if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) {
-        err_data(e, from->dir, ERR_NO_BYTE, "'%s' points to '%s', which is not there; correct it, or give "
-                 "--load %s/NAME", from->universal ? "latest_universal" : "latest", tag, from->dir);
+        refuse_pointer(from, tag, e);
         free(path);
         path = NULL;
     }
