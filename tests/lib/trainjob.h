@@ -2,11 +2,12 @@
  * trainjob.h - let one test process represent all ranks of a training job
  *
  * It makes their stages and buffers and a writer process for each, so that checkpoints can be tested without
- * training. Ranks have no comm; rank 0 always comes first. Failures end the running cmocka test.
+ * training. Each rank has a world of its own; rank 0 always comes first. Failures end the running cmocka test.
  */
 #ifndef SHARDKIT_TESTS_TRAINJOB_H
 #define SHARDKIT_TESTS_TRAINJOB_H
 
+#include "libcommon/comm/comm.h"
 #include "tools/train/checkpoint/checkpoint.h"
 
 enum { JOB_RANKS_MAX = 16 };
@@ -23,6 +24,7 @@ struct job {
     int blocks[JOB_RANKS_MAX];
     enum dtype weights;
     int n;
+    struct comm_world *world;   /* of this process alone, shared by the savers of all ranks */
     struct rank rank[JOB_RANKS_MAX];
 };
 
@@ -44,7 +46,7 @@ int job_load(struct job *j, struct checkpoint *c, const struct checkpoint_load_o
  * `like` sets one. */
 void job_savers(struct job *j, const struct checkpoint_saver_opts *like, const char *dir, struct report *notes);
 void job_start_save(struct job *j, const struct checkpoint_now *now);
-struct checkpoint_saved job_wait(struct job *j);                /* rank 0's outcome */
+struct checkpoint_saved job_wait(struct job *j);                /* rank 0's account */
 void job_save(struct job *j, const struct checkpoint_now *now);
 /* Return the state recorded in a checkpoint as input of a save. */
 struct checkpoint_now job_now_of(const struct checkpoint_info *i);

@@ -108,7 +108,7 @@ static void save_beside(const struct checkpoint_saver_opts *o, const char *name,
         for (int r = 0; r < j.n; r++)
             overwrite(&j.rank[r]);
         out = job_wait(&j);
-        job_must(out.ok, &out.err);
+        job_must(out.outcome == SAVE_COMPLETE, &out.err);
         job_same_bytes(want, tag);
     }
     job_free(&j);
@@ -202,7 +202,7 @@ static void aside_does_not_wait(void **state)
     for (int r = 0; r < j.n; r++)
         kill((pid_t)writer_pid(j.rank[r].w), SIGCONT);
     out = job_wait(&j);
-    job_must(out.ok, &out.err);
+    job_must(out.outcome == SAVE_COMPLETE, &out.err);
     job_same_bytes(want, tag);
     job_free(&j);
     fakedev.stream_free(s);
@@ -234,12 +234,12 @@ static void behind_what_is_queued(void **state)
     fakedev.copy(j.rank[0].st.master, later, n, s);
     job_start_save(&j, &job_fresh_now);
     assert_true(clock_s() - start < 1.2);
-    assert_true(checkpoint_save_busy(j.rank[0].saver));
+    assert_int_equal(checkpoint_save_poll(j.rank[0].saver)->outcome, SAVE_WRITING);
     for (int r = 0; r < j.n; r++)
         overwrite(&j.rank[r]);
     out = job_wait(&j);
-    job_must(out.ok, &out.err);
-    assert_false(checkpoint_save_busy(j.rank[0].saver));
+    job_must(out.outcome == SAVE_COMPLETE, &out.err);
+    assert_int_equal(checkpoint_save_poll(j.rank[0].saver)->outcome, SAVE_COMPLETE);
     job_same_bytes(want, tag);
     job_free(&j);
     fakedev.stream_free(s);
@@ -268,9 +268,10 @@ static void writer_dies(void **state)
     kill((pid_t)writer_pid(j.rank[3].w), SIGKILL);
     for (int r = 0; r < j.n; r++)
         overwrite(&j.rank[r]);
-    assert_int_equal(checkpoint_save_wait(j.rank[3].saver, &out, &e), -1);
+    job_must(checkpoint_save_wait(j.rank[3].saver, &out, &e) == 0, &e);
+    assert_int_equal(out.outcome, SAVE_FAILED);
     out = job_wait(&j);
-    assert_false(out.ok);
+    assert_true(save_has_failed(out.outcome));
     job_free(&j);
     job_expect_latest(dir, "global_step7");
     job_same_bytes(want, tag);

@@ -436,7 +436,7 @@ static void full_disk(void **state)
     now.iteration = 2;
     job_start_save(&j, &now);
     out = job_wait(&j);
-    assert_false(out.ok);
+    assert_true(save_has_failed(out.outcome));
     assert_int_equal(out.iteration, 2);
     expect_text(out.err.msg, "cannot make room");
     job_free(&j);
@@ -496,7 +496,7 @@ static void nothing_foreign_removed(void **state)
     job_fill(&j, 5);
     job_start_save(&j, &now);
     out = job_wait(&j);
-    assert_true(out.ok);
+    assert_int_equal(out.outcome, SAVE_COMPLETE);
     expect_text(out.note, "global_step3 was there and holds");
     job_free(&j);
     run("[ -d $a/global_step3_universal.part ] && [ -d $a/global_step3_universal.part.job ]", dir, "");
@@ -533,10 +533,11 @@ static void dead_writer(void **state)
     kill((pid_t)writer_pid(j.rank[5].w), SIGSTOP);
     job_start_save(&j, &now);
     kill((pid_t)writer_pid(j.rank[5].w), SIGKILL);
-    assert_int_equal(checkpoint_save_wait(j.rank[5].saver, &out, &e), -1);
-    expect_text(e.msg, "was ended by signal 9");
+    job_must(checkpoint_save_wait(j.rank[5].saver, &out, &e) == 0, &e);
+    assert_int_equal(out.outcome, SAVE_FAILED);
+    expect_text(out.err.msg, "was ended by signal 9");
     out = job_wait(&j);
-    assert_false(out.ok);
+    assert_true(save_has_failed(out.outcome));
     expect_text(out.err.msg, "rank 5 could not write its part");
     job_free(&j);
     job_expect_latest(dir, "global_step1");

@@ -251,7 +251,7 @@ static void overflowed(void **state)
     job_savers(&j, &o, dir, notes);
     job_start_save(&j, &now);
     out = job_wait(&j);
-    assert_int_equal(out.fault, CHECKPOINT_NOT_FINITE);
+    assert_int_equal(out.outcome, SAVE_NOT_FINITE);
     assert_non_null(strstr(out.err.msg, "infinite"));
     job_free(&j);
     report_free(notes);

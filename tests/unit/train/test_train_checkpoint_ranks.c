@@ -60,6 +60,7 @@ static void sit_down(struct seat *s, const char *dir, int r)
     o.state = &s->me->st;
     o.writer = w;
     o.world = o.tp = comm_world_group(s->world);
+    o.watch = comm_watch(s->world);
     s->me->saver = checkpoint_saver_new(&o, notes, &e);
     demand(s->me->saver != NULL, "saver", &e);
     demand(checkpoint_save_bytes(s->me->saver) > 100000, "bytes of all ranks", &e);
@@ -92,10 +93,10 @@ static _Noreturn void drifting_rank(const char *dir, int r)
     struct checkpoint_saved before;
     struct seat s;
     struct err e = {0};
-    double stall;
 
     sit_down(&s, dir, r);
-    demand(checkpoint_save(s.me->saver, &now, &before, &stall, &e) == 0 && before.iteration == -1, "first save", &e);
+    demand(checkpoint_save_poll(s.me->saver)->outcome == SAVE_NONE, "no save yet", &e);
+    demand(checkpoint_save(s.me->saver, &now, &e) == 0, "first save", &e);
     demand(checkpoint_check_live(s.me->saver, &e) == 0, "equal replicas", &e);
     checkpoint_save_release(s.me->saver, 0);
     if (r == 1)
@@ -105,15 +106,17 @@ static _Noreturn void drifting_rank(const char *dir, int r)
                          "rank 0 and 1"), "drift is seen", &e);
     err_clear(&e);
     now.iteration = 8;
-    demand(checkpoint_save(s.me->saver, &now, &before, &stall, &e) == -1 && strstr(e.msg, "dense.bias"), "refusal", &e);
-    demand(before.iteration == 7 && before.ok, "the save before is told", &before.err);
+    demand(checkpoint_save_wait(s.me->saver, &before, &e) == 0, "wait for the save before", &e);
+    demand(before.iteration == 7 && before.outcome == SAVE_COMPLETE, "the save before is complete", &before.err);
+    demand(checkpoint_save(s.me->saver, &now, &e) == -1 && strstr(e.msg, "dense.bias"), "refusal", &e);
     err_clear(&e);
     if (r == 1)
         bias_of(&s)[3] = bias_of(&s)[3] - 1e-6f;
     job_fill(&s.j, 1);
     now.iteration = 9;
-    demand(checkpoint_save(s.me->saver, &now, &before, &stall, &e) == 0, "save after repair", &e);
-    demand(checkpoint_save_wait(s.me->saver, &before, &e) == 0 && before.iteration == 9, "wait", &e);
+    demand(checkpoint_save(s.me->saver, &now, &e) == 0, "save after repair", &e);
+    demand(checkpoint_save_wait(s.me->saver, &before, &e) == 0 && before.iteration == 9 &&
+           before.outcome == SAVE_COMPLETE, "wait", &before.err);
     stand_up(&s);
 }
 
@@ -124,17 +127,16 @@ static _Noreturn void losing_rank(const char *dir, int r)
     struct checkpoint_saved out;
     struct seat s;
     struct err e = {0};
-    double stall;
 
     sit_down(&s, dir, r);
     if (r == 1)
         kill((pid_t)writer_pid(s.me->w), SIGSTOP);
-    demand(checkpoint_save(s.me->saver, &now, &out, &stall, &e) == 0, "save", &e);
+    demand(checkpoint_save(s.me->saver, &now, &e) == 0, "save", &e);
     if (r == 1)
         kill((pid_t)writer_pid(s.me->w), SIGKILL);
-    demand(checkpoint_save_wait(s.me->saver, &out, &e) == -1 && !out.ok, "failure is told", &e);
-    demand(strstr(e.msg, "rank 1 could not write its part: checkpoint writer: ") && strstr(e.msg, "signal 9"),
-           "with its reason", &e);
+    demand(checkpoint_save_wait(s.me->saver, &out, &e) == 0 && out.outcome == SAVE_FAILED, "failure is reported", &e);
+    demand(strstr(out.err.msg, "rank 1 could not write its part: checkpoint writer: ") &&
+           strstr(out.err.msg, "signal 9"), "with its reason", &out.err);
     stand_up(&s);
 }
 

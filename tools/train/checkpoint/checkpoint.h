@@ -223,11 +223,8 @@ struct checkpoint_saver_opts {
     const struct dev_ops *dev;
     struct dev_stream *stream;
     struct writer *writer;
-    /*
-     * The job's ranks, in the order of topo_rank(), and this rank's tensor group. NULL: the caller is alone, or a
-     * test that acts for all ranks (rank 0 first).
-     */
-    struct comm *world, *tp;
+    struct comm *world, *tp;    /* the job's ranks, in the order of topo_rank(), and this rank's tensor group */
+    uint64_t job_id;            /* the same on all ranks, different for every job; unfinished folders are named by it */
     /*
      * The checkpoint from which RNG states, unknown keys, arguments, numbering and optimizer form are carried over.
      * NULL: from scratch.
@@ -238,7 +235,7 @@ struct checkpoint_saver_opts {
     bool no_rng;                /* --no-save-rng: write no RNG entries */
     int64_t seed;
     int local_rank;             /* local rank of this process on its host, for args */
-    struct watch *watch;        /* informed of waits; NULL in tests */
+    struct watch *watch;        /* informed of waits */
     const char *ds_version;     /* NULL: the loaded checkpoint's, else "0.12.6" */
     const char *ds_config;      /* path of --deepspeed_config, stored as a dict; NULL: the loaded one's, else {} */
     int threads;                /* number of the writer's threads; 0 = 1 */
@@ -278,22 +275,13 @@ struct checkpoint_now {
     bool overflow;              /* the gradients of this step overflowed */
 };
 
-/* How a save ended, from best to worst. If several ranks have a reason, the worst one is reported. */
-enum checkpoint_fault {
-    CHECKPOINT_FINE,
-    CHECKPOINT_ECHO,            /* abandoned because another rank failed, which has the reason */
-    CHECKPOINT_FAILED,          /* failed on this rank, usually because of its disk */
-    CHECKPOINT_NOT_FINITE,      /* the state contains a NaN or an infinity, so no later state can be saved either */
-    CHECKPOINT_REPLICAS,        /* copies on tensor ranks differ; no save was begun */
-};
-
 /* Start to allocate the staging memory that the saver will need, while the rest of the setup continues. */
 MUST_CHECK int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype weights,
                                       uint64_t memory_bytes, struct err *e);
 struct checkpoint_saver;
 /*
  * Prepare for saving: allocate the staging memory (12 + size of T bytes per element of the shard, or memory_bytes),
- * touch and pin it, and set up the writer. Collective if there is a world. `notes` receives what could not be carried
+ * touch and pin it, and set up the writer. Collective. `notes` receives what could not be carried
  * over.
  */
 MUST_CHECK struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts *o, struct report *notes,
@@ -302,51 +290,43 @@ void checkpoint_saver_free(struct checkpoint_saver *v);         /* waits for a s
 
 struct checkpoint_saved {
     int64_t iteration;          /* the save that this is about; -1: there was none */
-    bool ok;                    /* the folder is published and `latest` names it */
-    enum checkpoint_fault fault;        /* CHECKPOINT_FINE if ok */
-    bool told;                  /* set by wait: poll or wait has already reported this outcome */
+    enum save_outcome outcome;
+    int rank;                   /* from checkpoint_save_wait(): the rank whose account this is */
     /*
      * time from the start of the save until it was published (rank 0), or until this rank's part was durable (others)
      */
     double wall_s;
     char path[512];             /* DIR/global_step20 */
-    /* if not ok: the reason; it names the rank at fault once all ranks have exchanged their results (save, wait) */
-    struct err err;
-    /* if ok: message about an existing tag that was renamed and kept, "" for none (rank 0) */
+    struct err err;             /* if it failed: the reason; checkpoint_save_wait() names the rank at fault in it */
+    /* if complete: message about an existing tag that was renamed and kept, "" for none (rank 0) */
     char note[256];
-    char tensor[112];           /* for CHECKPOINT_REPLICAS: the first such tensor */
+    char tensor[112];           /* for SAVE_REPLICAS_DIFFER: the first such tensor */
 };
 /*
- * Save the state. The call waits for the previous save, checks that replicated parameters have the same bits on all
- * tensor ranks, starts the writer, and begins to copy the state as it is after all work queued in the saver's stream.
- * Training may continue at once. Before it overwrites the masters, the moments or this rank's part of the weights of
- * a bucket of the stage, it must call checkpoint_save_release(). *stall_s receives the duration of this call.
+ * Save the state. The previous save must have ended: call checkpoint_save_wait() first. The call checks that
+ * replicated parameters have the same bits on all tensor ranks, starts the writer, and begins to copy the state as it
+ * is after all work queued in the saver's stream. Training may continue at once. Before it overwrites the masters, the
+ * moments or this rank's part of the weights of a bucket of the stage, it must call checkpoint_save_release().
  * Collective. The writer checks every value that it writes: a NaN or an infinity fails the save, and `latest` is not
- * changed.
- *   0   the save is in progress. *before receives the outcome of the previous save, the
- *       same on every rank; this save is tried even if the previous one failed.
+ * changed. An existing tag is replaced in one step once the new one is complete.
+ *   0   the save is in progress, or has already failed because its folder cannot be created
  *  -1   ERR_DATA on every rank: replicas differ (parameter, state and ranks are named).
  *       On one rank only: its writer is dead, or its device or a link has failed
- * An existing tag is replaced in one step once the new one is complete.
  */
-MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now,
-                               struct checkpoint_saved *before, double *stall_s, struct err *e);
+MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now, struct err *e);
 /*
  * Wait until `bucket` may be overwritten by work that is queued in the saver's stream from then on. Returns at once
  * if nothing is being copied. Must be called for the buckets from the last to the first.
  */
 void checkpoint_save_release(struct checkpoint_saver *v, int bucket);
-/* Returns true if a save is in progress, as far as this rank can determine. Does not wait. */
-bool checkpoint_save_busy(struct checkpoint_saver *v);
 /*
- * Returns 1 and sets *out once when the save has ended; returns 0 while it is in progress or if there is nothing new.
- * Local; does not wait. On rank 0, `ok` means that the save is published; on other ranks, that their own part is on
- * disk. Only checkpoint_save_wait() can determine which rank caused a failure.
+ * Returns the last save as far as this rank can determine, without waiting: SAVE_COMPLETE means on rank 0 that it is
+ * published, on other ranks that their own part is on disk. The result is valid until the next call for the saver.
  */
-int checkpoint_save_poll(struct checkpoint_saver *v, struct checkpoint_saved *out);
+const struct checkpoint_saved *checkpoint_save_poll(struct checkpoint_saver *v);
 /*
- * Wait for the save. Collective: every rank gets the same outcome of the last save (iteration -1: there was none).
- * Returns 0, or -1 with out->err also in *e if it failed.
+ * Wait for the save. Collective: every rank gets the same account of the last save. Returns -1 only if the ranks
+ * cannot communicate.
  */
 MUST_CHECK int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e);
 /* Only check the replicas (--check-replicas N). Collective; errors as above. */

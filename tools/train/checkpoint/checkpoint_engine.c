@@ -211,8 +211,8 @@ static int write_windows(const struct save_engine *g, struct plan *plan, const s
     return rc;
 }
 
-static int write_share(struct save_engine *g, struct save_rendezvous *m, const struct save_feed *feed,
-                       enum checkpoint_fault *fault, struct err *e)
+static enum save_outcome write_share(struct save_engine *g, struct save_rendezvous *m, const struct save_feed *feed,
+                                     struct err *e)
 {
     struct save_writing w = { .g = g };
     struct exec_opts x = { .threads = g->set.threads, .mem_bytes = EXEC_MEM, .look = save_on_bytes, .ctx = &w };
@@ -230,13 +230,11 @@ static int write_share(struct save_engine *g, struct save_rendezvous *m, const s
     rc = write_windows(g, plan, feed, &x, rc, e);
     if (rc == 0)
         rc = k->ops->finish(k, plan, e);
-    if (w.not_finite)
-        *fault = CHECKPOINT_NOT_FINITE;
     k->ops->close(k);
     plan_free(plan);
     files_free(files);
     arena_free(a);
-    return rc;
+    return rc == 0 ? SAVE_COMPLETE : w.not_finite ? SAVE_NOT_FINITE : SAVE_FAILED;
 }
 
 uint64_t save_engine_disk_bytes(const struct save_engine *g)
@@ -261,28 +259,25 @@ static int publish_sealed_save(struct save_rendezvous *m, struct err *e)
     return save_rendezvous_publish(m, e);
 }
 
-int save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
-                    enum checkpoint_fault *fault, struct err *e)
+enum save_outcome save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
+                                  struct err *e)
 {
     struct save_rendezvous m;
-    int rc;
+    enum save_outcome outcome;
 
-    *fault = CHECKPOINT_FAILED;
     save_rendezvous_open(&m, o, g->s->topo, g->rank, feed->gone, feed->ctx);
-    rc = write_share(g, &m, feed, fault, e);
-    if (rc == 0)
-        rc = save_rendezvous_post(&m, "sealed", "", 0, e);
-    if (rc == 0 && g->rank == 0)
-        rc = publish_sealed_save(&m, e);
-    if (rc == 0) {
-        *fault = CHECKPOINT_FINE;
-    } else {
+    outcome = write_share(g, &m, feed, e);
+    if (outcome == SAVE_COMPLETE && save_rendezvous_post(&m, "sealed", "", 0, e) < 0)
+        outcome = SAVE_FAILED;
+    if (outcome == SAVE_COMPLETE && g->rank == 0 && publish_sealed_save(&m, e) < 0)
+        outcome = SAVE_FAILED;
+    if (outcome != SAVE_COMPLETE) {
         save_rendezvous_fail(&m, e);
-        if (m.echo && *fault == CHECKPOINT_FAILED)
-            *fault = CHECKPOINT_ECHO;
+        if (m.echo && outcome == SAVE_FAILED)
+            outcome = SAVE_ABANDONED;
         if (g->rank == 0)
             save_rendezvous_discard(&m);
     }
     save_rendezvous_close(&m);
-    return rc;
+    return outcome;
 }

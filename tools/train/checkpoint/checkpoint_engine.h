@@ -22,7 +22,6 @@
 #include <limits.h>
 
 #include "libcommon/layout/deepspeed/deepspeed_share.h"
-#include "libcommon/write/replace.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /* One save, as ordered by the trainer. */
@@ -71,11 +70,11 @@ MUST_CHECK struct save_engine *save_engine_new(const void *setup, size_t n, cons
 void save_engine_free(struct save_engine *g);           /* NULL is allowed */
 /*
  * Write this rank's share and complete the files it owns; rank 0 publishes. If the trainer has ended, the save
- * continues if all of the state is in the area, but waits for other ranks only for a limited time. On -1 the previous
- * checkpoint is unchanged, and *fault shows whether this rank was at fault.
+ * continues if all of the state is in the area, but waits for other ranks only for a limited time. Returns the
+ * outcome for this rank. If it is not SAVE_COMPLETE, the previous checkpoint is unchanged and *e has the reason.
  */
-MUST_CHECK int save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
-                               enum checkpoint_fault *fault, struct err *e);
+enum save_outcome save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
+                                  struct err *e);
 /* Returns the disk space that this rank's files of a save need. */
 uint64_t save_engine_disk_bytes(const struct save_engine *g);
 
@@ -109,12 +108,5 @@ void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why);
 MUST_CHECK int save_rendezvous_publish(const struct save_rendezvous *m, struct err *e);
 /* Remove the folders of a save that failed, on rank 0. */
 void save_rendezvous_discard(const struct save_rendezvous *m);
-/*
- * Remove a folder in which another process that has not noticed the end yet may be creating a file, or which it may
- * be renaming to its final name. Retries for two seconds. A .part folder is renamed to .gone.part first, so it is
- * either published completely or not at all. A folder that does not exist is fine; one that contains foreign files is
- * kept.
- */
-MUST_CHECK int save_rendezvous_remove(const char *path, enum replace_what what, struct err *e);
 
 #endif

@@ -12,9 +12,10 @@
  *   checkpoint_mp.c     the mp_rank file: once, and at each save
  *   checkpoint_args.c   the arguments in it
  *   checkpoint_save.c   the trainer's side of a save
+ *   checkpoint_replicas.c    check the copies of tensor ranks
  *   checkpoint_area.c   the layout of the state in the staging area
  *   checkpoint_copy.c   copy the state there during the passes
- *   checkpoint_engine.c, _meet.c  the writer process's side (checkpoint_engine.h)
+ *   checkpoint_engine.c, checkpoint_rendezvous.c  the writer process's side (checkpoint_engine.h)
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_IMPL_H
 #define SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_IMPL_H
@@ -76,6 +77,19 @@ void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoi
 void checkpoint_args_of_model(struct arena *a, struct pk *d, const struct model_config *m);
 /* Set all arguments of the run, including those. */
 void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoint_saver_opts *o);
+
+/* ---- checkpoint_replicas.c ---- */
+
+/* Returns the bytes of the replicated states that this rank owns. */
+uint64_t checkpoint_replicas_bytes(const struct checkpoint_saver_opts *o);
+/*
+ * Check that replicated parameters have the same bits on all ranks of o->tp, which make the call together. host:
+ * memory for checkpoint_replicas_bytes() bytes; not used if the group has one rank. Returns -1 if they differ, with
+ * the first such tensor in `tensor`, the same on all ranks of the group; or if the device or a link failed, with
+ * `tensor` empty.
+ */
+MUST_CHECK int checkpoint_replicas_check(const struct checkpoint_saver_opts *o, char *host, char tensor[112],
+                                         struct err *e);
 
 /* ---- the staging area ---- */
 

@@ -1,5 +1,5 @@
 /*
- * checkpoint_rendezvous.c - the writers exchange their progress, and rank 0 publishes
+ * checkpoint_rendezvous.c - the writers exchange their progress, and rank 0 publishes; remains of saves are removed
  */
 #include <dirent.h>
 #include <errno.h>
@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/write/replace.h"
 #include "libcommon/write/staging.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
+#include "tools/train/checkpoint/checkpoint_steps.h"
 
 enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
 
@@ -190,7 +192,13 @@ static int remove_once(const char *path, const char *gone, enum replace_what wha
     return is_path_existing(gone) ? replace_remove(gone, what, e) : 0;
 }
 
-int save_rendezvous_remove(const char *path, enum replace_what what, struct err *e)
+/*
+ * Remove a folder in which another process that has not noticed the end yet may be creating a file, or which it may
+ * be renaming to its final name. Retries for two seconds. A .part folder is renamed to .gone.part first, so it is
+ * either published completely or not at all. A folder that does not exist is fine; one that contains foreign files is
+ * kept.
+ */
+static int remove_save_folder(const char *path, enum replace_what what, struct err *e)
 {
     const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
     struct err why = {0};
@@ -216,6 +224,63 @@ void save_rendezvous_discard(const struct save_rendezvous *m)
     struct err ignored = {0};
 
     /* Folders that cannot be removed have names that the next save removes. */
-    if (save_rendezvous_remove(m->job, REPLACE_JOB, &ignored) == 0)
-        (void)!save_rendezvous_remove(m->part, REPLACE_PART, &ignored);
+    if (remove_save_folder(m->job, REPLACE_JOB, &ignored) == 0)
+        (void)!remove_save_folder(m->part, REPLACE_PART, &ignored);
+}
+
+/* ---- remains of saves that were killed ---- */
+
+/*
+ * Returns true for "global_step20.0badcafe.part" and its .job, the folders of a save. The folders of a converter that
+ * writes here have other names.
+ */
+static bool is_leftover(const char *name, enum replace_what *what)
+{
+    size_t n = checkpoint_tag_length(name);
+    const char *end = name + n;
+
+    *what = REPLACE_PART;
+    if (n == 0 || *end != '.')
+        return false;
+    if (strcmp(end, ".gone.part") == 0)
+        return true;
+    if (strspn(end + 1, "0123456789abcdef") != 8)
+        return false;
+    *what = strcmp(end + 9, ".part.job") == 0 ? REPLACE_JOB : REPLACE_PART;
+    return *what == REPLACE_JOB || strcmp(end + 9, ".part") == 0 || strcmp(end + 9, ".gone.part") == 0;
+}
+
+/* Process one entry of the folder. Unfinished folders with foreign files are kept. */
+static int clean_entry(const char *dir, const char *name, struct err *e)
+{
+    char *path = path_join(dir, name);
+    enum replace_what what;
+    int rc = 0;
+
+    if (is_leftover(name, &what)) {
+        rc = remove_save_folder(path, what, e);
+    } else if (checkpoint_tag_length(name) && strcmp(name + checkpoint_tag_length(name), ".old.part") == 0) {
+        path[strlen(path) - strlen(".old.part")] = '\0';
+        rc = staging_recover(path, e);
+    }
+    free(path);
+    return rc;
+}
+
+int checkpoint_clean(const char *dir, struct err *e)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *ent;
+    int rc = 0;
+
+    if (!d) {
+        if (errno == ENOENT)
+            return 0;
+        err_sys(e, dir, "cannot list");
+        return -1;
+    }
+    while (rc == 0 && (ent = readdir(d)))
+        rc = clean_entry(dir, ent->d_name, e);
+    closedir(d);
+    return rc;
 }

@@ -35,7 +35,7 @@ struct reply {
     int rc;
     double wall_s;
     uint64_t bytes;             /* for SETUP: disk space that this rank's files need */
-    enum checkpoint_fault fault;        /* for SAVE */
+    enum save_outcome outcome;  /* for SAVE */
     struct err err;
 };
 
@@ -138,7 +138,8 @@ static int serve_save(struct serving *s, const struct save_order *o, struct repl
     const struct save_feed feed = { trainer_gone, await_state, release_state, s };
 
     s->filled = 0;
-    return save_engine_run(s->engine, o, &feed, &r->fault, &r->err);
+    r->outcome = save_engine_run(s->engine, o, &feed, &r->err);
+    return r->outcome == SAVE_COMPLETE ? 0 : -1;
 }
 
 static void serve(struct serving *s, const struct header *h, const void *msg, struct reply *r)
@@ -368,22 +369,20 @@ int writer_room(struct writer *w, uint64_t upto)
     return 0;
 }
 
-int writer_result(struct writer *w, int block, double *wall_s, int *fault, struct err *e)
+enum save_outcome writer_result(struct writer *w, bool block, double *wall_s, struct err *e)
 {
     struct pollfd p = { .fd = w->sock, .events = POLLIN };
-    struct reply r;
+    struct reply r = { .outcome = SAVE_FAILED };
 
-    if (!w->saving || (!block && poll(&p, 1, 0) <= 0))
-        return 0;
+    if (!w->saving)
+        return SAVE_NONE;
+    if (!block && poll(&p, 1, 0) <= 0)
+        return SAVE_WRITING;
     w->saving = false;
-    *fault = CHECKPOINT_FAILED;
-    if (recv_writer_reply(w, &r, e) < 0) {
-        if (!w->dead)
-            *fault = (int)r.fault;
-        return -1;
-    }
+    if (recv_writer_reply(w, &r, e) < 0)
+        return w->dead ? SAVE_FAILED : r.outcome;
     *wall_s = r.wall_s;
-    return 1;
+    return r.outcome;
 }
 
 void writer_end(struct writer *w)

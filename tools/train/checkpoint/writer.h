@@ -16,10 +16,23 @@
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_WRITER_H
 #define SHARDKIT_TRAIN_CHECKPOINT_WRITER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "libcommon/base/err.h"
+
+/* How a save went, from best to worst. If several ranks have a reason, the worst one is reported. */
+enum save_outcome {
+    SAVE_NONE,                  /* no save was begun */
+    SAVE_WRITING,               /* in progress */
+    SAVE_COMPLETE,              /* this rank's part is on disk; on rank 0: it is published, and `latest` names it */
+    SAVE_ABANDONED,             /* because another rank failed, which has the reason */
+    SAVE_FAILED,                /* on this rank, usually because of its disk */
+    SAVE_NOT_FINITE,            /* the state contains a NaN or an infinity, so no later state can be saved either */
+    SAVE_REPLICAS_DIFFER,       /* copies on tensor ranks differ; no save was begun */
+};
+static inline bool save_has_failed(enum save_outcome o) { return o > SAVE_COMPLETE; }
 
 struct writer;
 /*
@@ -56,10 +69,10 @@ MUST_CHECK int writer_filled(struct writer *w, uint64_t upto);
 /* Wait until the bytes up to `upto` of the state may be overwritten. Returns -1 if the writer has ended. */
 MUST_CHECK int writer_room(struct writer *w, uint64_t upto);
 /*
- * Get the result of the save. Returns 1 and sets *wall_s if it succeeded. Returns 0 if none was ordered or it is
- * still in progress (with `block` it waits). Returns -1 with the writer's *e and *fault (an enum checkpoint_fault) if
- * it failed, or with ERR_SYS if the writer died.
+ * Returns the outcome of the save that was ordered: SAVE_WRITING while it is in progress (with `block` it waits),
+ * then once the writer's outcome, with *wall_s if it is SAVE_COMPLETE and else *e. If the writer died, that is
+ * SAVE_FAILED with ERR_SYS. Returns SAVE_NONE if no result is expected.
  */
-MUST_CHECK int writer_result(struct writer *w, int block, double *wall_s, int *fault, struct err *e);
+enum save_outcome writer_result(struct writer *w, bool block, double *wall_s, struct err *e);
 
 #endif

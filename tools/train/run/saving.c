@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/base/hash.h"
 #include "tools/train/checkpoint/checkpoint.h"
 #include "tools/train/checkpoint/savelock.h"
 #include "tools/train/guard/retain.h"
@@ -78,6 +79,14 @@ static void release_saved_bucket(void *trainer, int bucket)
     t->saves.pace.stall_s += clock_s() - begin;
 }
 
+/* Returns a number that all ranks of this job have, and no other job: from its start and the process of rank 0. */
+static uint64_t job_id(const struct run_ranks *r)
+{
+    const long pid = comm_place_of(r->world, 0)->pid;
+
+    return hash_bytes(hash_bytes(HASH_START, &r->start_s, sizeof r->start_s), &pid, sizeof pid);
+}
+
 int saving_open(struct trainer *t, struct err *e)
 {
     struct run_saves *v = &t->saves;
@@ -90,6 +99,7 @@ int saving_open(struct trainer *t, struct err *e)
         .dir = t->o.save, .stage = net->stage, .state = &net->state, .blocks = t->shape.blocks,
         .weights = t->shape.weights,
         .dev = t->k->dev, .writer = v->writer, .world = comm_world_group(ranks->world), .tp = ranks->tp,
+        .job_id = job_id(ranks),
         .from = t->from,
         .new_rng = t->o.no_load_rng || t->o.finetune, .no_rng = t->o.no_save_rng, .seed = t->o.seed,
         .local_rank = ranks->place->local_rank, .watch = comm_watch(ranks->world), .memory_bytes = v->memory_bytes,
@@ -186,61 +196,71 @@ void saving_keep(struct trainer *t, const char *why)
         show_line(&t->log, "warning: %s", e.msg);
 }
 
+static void report_complete_save(struct trainer *t, const struct checkpoint_saved *s)
+{
+    struct run_saves *v = &t->saves;
+    struct strbuf sb = {0};
+
+    snprintf(v->complete_tag, sizeof v->complete_tag, "global_step%lld", (long long)s->iteration);
+    trainlog_add_saved(&sb, s->iteration, t->o.save);
+    report_save_times(t, s, &sb);
+    trainlog_flush(t->log.lines, &sb);
+    strbuf_free(&sb);
+    if (*s->note)
+        show_line(&t->log, "warning: %s", s->note);
+    if (v->keep_next)
+        saving_keep(t, "the first behind a loss that jumped");
+    v->keep_next = false;
+    if (v->retain)
+        retain_after_save(v->retain, s->iteration);
+}
+
 /*
  * Report the outcome of a save, once. A failed save is reported and the run continues, because the previous
- * checkpoint is still valid.
+ * checkpoint is still valid. A failure is reported even if this rank's own part was reported as complete before.
  */
 static void report_save_outcome(struct trainer *t, const struct checkpoint_saved *s)
 {
-    struct strbuf sb = {0};
+    struct run_saves *v = &t->saves;
 
-    if (s->iteration < 0 || s->told || !trainer_is_rank0(t))
+    if (s->outcome == SAVE_NONE ||
+        (v->reported != SAVE_NONE && save_has_failed(v->reported) == save_has_failed(s->outcome)))
         return;
-    if (s->ok) {
-        snprintf(t->saves.complete_tag, sizeof t->saves.complete_tag, "global_step%lld", (long long)s->iteration);
-        trainlog_add_saved(&sb, s->iteration, t->o.save);
-        report_save_times(t, s, &sb);
-        trainlog_flush(t->log.lines, &sb);
-    } else {
+    v->reported = s->outcome;
+    if (!trainer_is_rank0(t))
+        return;
+    if (s->outcome == SAVE_COMPLETE)
+        report_complete_save(t, s);
+    else
         show_line(&t->log, "error: checkpoint of iteration %lld: %s; %s%s", (long long)s->iteration, s->err.msg,
-                  *t->saves.complete_tag ? "'latest' stays at " : "there is no checkpoint yet", t->saves.complete_tag);
-    }
-    if (s->ok && *s->note)
-        show_line(&t->log, "warning: %s", s->note);
-    if (s->ok && t->saves.keep_next)
-        saving_keep(t, "the first behind a loss that jumped");
-    t->saves.keep_next = t->saves.keep_next && !s->ok;
-    if (s->ok && t->saves.retain)
-        retain_after_save(t->saves.retain, s->iteration);
+                  *v->complete_tag ? "'latest' stays at " : "there is no checkpoint yet", v->complete_tag);
     t->log.status.saving_tag = NULL;
-    t->log.status.last_complete_tag = *t->saves.complete_tag ? t->saves.complete_tag : NULL;
-    strbuf_free(&sb);
+    t->log.status.last_complete_tag = *v->complete_tag ? v->complete_tag : NULL;
 }
 
 bool saving_poll(struct trainer *t)
 {
-    struct checkpoint_saved s = { .iteration = -1 };
+    const struct run_saves *v = &t->saves;
+    const struct checkpoint_saved *s;
 
-    if (!t->saves.saver || !checkpoint_save_poll(t->saves.saver, &s))
+    if (!v->saver)
         return false;
-    if (s.ok)
-        report_save_outcome(t, &s);
-    return !s.ok;
+    s = checkpoint_save_poll(v->saver);
+    if (s->outcome == SAVE_COMPLETE && v->reported == SAVE_NONE)
+        report_save_outcome(t, s);
+    return save_has_failed(s->outcome) && !save_has_failed(v->reported);
 }
 
 int saving_wait_for_save(struct trainer *t, struct err *e)
 {
-    struct checkpoint_saved s = { .ok = true };
+    struct checkpoint_saved s;
 
     if (!t->saves.saver)
         return 0;
-    if (checkpoint_save_wait(t->saves.saver, &s, e) == 0 || !s.ok)
-        err_clear(e);
-    if (e->kind != ERR_NONE)
+    if (checkpoint_save_wait(t->saves.saver, &s, e) < 0)
         return -1;
     report_save_outcome(t, &s);
-    t->saves.last_failed = !s.ok;
-    if (s.fault != CHECKPOINT_NOT_FINITE)
+    if (s.outcome != SAVE_NOT_FINITE)
         return 0;
     /* A state that is not finite cannot be saved later either, and training it further is useless. */
     err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s", (long long)s.iteration, s.err.msg);
@@ -264,10 +284,8 @@ int saving_begin(struct trainer *t, struct err *e)
     struct run_saves *v = &t->saves;
     const struct checkpoint_now now = present(t);
     const double begin = clock_s();
-    struct checkpoint_saved before = { .iteration = -1 };
     struct strbuf sb = {0};
     struct trainlog_timer timer = { "save-checkpoint", 0 };
-    double stall_s = 0;
     int rc;
 
     trace_host_begin(t->trace, TRACE_WAIT, "the save before");
@@ -296,7 +314,7 @@ int saving_begin(struct trainer *t, struct err *e)
      * saved.
      */
     trace_host_begin(t->trace, TRACE_SAVE, "save");
-    rc = checkpoint_save(v->saver, &now, &before, &stall_s, e);
+    rc = checkpoint_save(v->saver, &now, e);
     trace_host_end(t->trace);
     v->saved_iteration = t->progress.iteration;
     v->pace.stall_s = clock_s() - begin;
@@ -306,9 +324,10 @@ int saving_begin(struct trainer *t, struct err *e)
         trainlog_flush(t->log.lines, &sb);
     }
     strbuf_free(&sb);
-    if (rc == 0)
+    if (rc == 0) {
+        v->reported = SAVE_NONE;
         show_phase(t, "train");
-    else {
+    } else {
         t->log.status.saving_tag = NULL;
         saving_record_failure(t);
     }
@@ -318,7 +337,7 @@ int saving_begin(struct trainer *t, struct err *e)
 /* Determine whether any rank is still writing another save. */
 static int busy(struct trainer *t, bool *yes, struct err *e)
 {
-    int64_t any = checkpoint_save_busy(t->saves.saver);
+    int64_t any = checkpoint_save_poll(t->saves.saver)->outcome == SAVE_WRITING;
 
     if (comm_host_all_reduce(comm_world_group(t->ranks.world), &any, 1, DTYPE_I64, COMM_MAX, e) < 0)
         return -1;
@@ -356,13 +375,13 @@ int saving_finish(struct trainer *t, struct err *e)
     show_phase(t, "save");
     if (saving_wait_for_save(t, e) < 0)
         return -1;
-    if (!t->saves.last_failed)
+    if (!save_has_failed(t->saves.reported))
         return 0;
     /* Hours of work depend on it, and the cause of the failure may be gone by now. */
     show_line(&t->log, "the last checkpoint is tried once more");
     if (saving_begin(t, e) < 0 || saving_wait_for_save(t, e) < 0)
         return -1;
-    if (!t->saves.last_failed)
+    if (!save_has_failed(t->saves.reported))
         return 0;
     err_data(e, t->o.save, ERR_NO_BYTE, "the checkpoint of iteration %lld could not be saved",
              (long long)t->progress.iteration);

@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 #include "libcommon/base/err.h"
+#include "tools/train/checkpoint/writer.h"
 
 struct checkpoint_saver;
 struct retain;
 struct savelock;
 struct trainer;
-struct writer;
 
 /* Timing of saves and iterations on this rank. Zero-initialise it. */
 struct saving_pace {
@@ -45,7 +45,7 @@ struct run_saves {
     int64_t saved_iteration;    /* the last iteration for which a save was begun; -1: none */
     char complete_tag[64];      /* the tag that `latest` names, as far as this run can determine */
     char saving_tag[64];        /* the tag of the last save that was begun */
-    bool last_failed;           /* the last completed save failed */
+    enum save_outcome reported; /* the outcome of the last save as it was reported; SAVE_NONE: not yet */
     bool keep_next;             /* the next complete checkpoint is to be kept, because the loss jumped */
     struct saving_pace pace;
     struct saving_moves moves;
@@ -81,7 +81,7 @@ bool saving_poll(struct trainer *t);
 /* Keep the newest complete checkpoint, whatever --keep-last is. Rank 0 only. */
 void saving_keep(struct trainer *t, const char *why);
 /*
- * Wait for the save in progress and report it; sets t->saves.last_failed. Returns -1 if the state is not finite or the
+ * Wait for the save in progress and report it; sets t->saves.reported. Returns -1 if the state is not finite or the
  * ranks cannot communicate.
  */
 MUST_CHECK int saving_wait_for_save(struct trainer *t, struct err *e);
