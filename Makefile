@@ -104,6 +104,9 @@ TRAIN     := $(O)/libtrain.a
 # The same of the tool for backups.
 BACKUP_SRC := $(filter-out tools/ckpt-backup/main.c,$(wildcard tools/ckpt-backup/*.c tools/ckpt-backup/*/*.c))
 BACKUP    := $(O)/libbackup.a
+# The same of run-watch.
+RUNWATCH_SRC := $(filter-out tools/run-watch/main.c,$(wildcard tools/run-watch/*.c tools/run-watch/*/*.c))
+RUNWATCH  := $(O)/librunwatch.a
 UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN  := $(addprefix $(O)/tests/,$(basename $(notdir $(UNIT_SRC))))
 # Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
@@ -170,8 +173,9 @@ $(TLIB): $(TLIB_OBJ)
 $(KERNELS): $(KERNEL_OBJ)
 $(TRAIN): $(TRAIN_OBJ)
 $(BACKUP): $(BACKUP_SRC:%.c=$(O)/%.o)
+$(RUNWATCH): $(RUNWATCH_SRC:%.c=$(O)/%.o) $(O)/tools/run-watch/picture/page_files.o
 $(SHARED): $(patsubst %.c,$(O)/%.o,$(wildcard tools/common/*.c))
-$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(SHARED) $(FUZZ_LIB):
+$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(RUNWATCH) $(SHARED) $(FUZZ_LIB):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
@@ -223,11 +227,11 @@ define unit_rule
 $(O)/tests/$(basename $(notdir $(1))): $(1:%.c=$(O)/%.o)
 endef
 $(foreach s,$(UNIT_SRC),$(eval $(call unit_rule,$(s))))
-$(UNIT_BIN): $(TLIB) $(TRAIN) $(BACKUP) $(KERNELS) $(LIB)
+$(UNIT_BIN): $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) \
-		-lcmocka -rdynamic
+	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(KERNELS) $(LIB) $(LIBS) \
+		$(MPI_LIBS) -lcmocka -rdynamic
 
 $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	$(call say,LD,$@)

@@ -45,12 +45,12 @@ static struct past_point *point_of(struct past_file *r, int64_t iteration, doubl
 static void add_event_valid(struct past *p, const struct tfevents_value *v)
 {
     char name[sizeof v->tag];
-    const size_t len = strlen(v->tag);
+    const size_t begin = sizeof valid_tag - 1, end = sizeof valid_end - 1, len = strlen(v->tag);
 
-    if (len <= sizeof valid_tag + sizeof valid_end || !str_ends(v->tag, valid_end))
+    if (len <= begin + end || !str_ends(v->tag, valid_end))
         return;
-    memcpy(name, v->tag + sizeof valid_tag - 1, len);
-    name[len - (sizeof valid_tag - 1) - (sizeof valid_end - 1)] = '\0';
+    memcpy(name, v->tag + begin, len - begin - end);
+    name[len - begin - end] = '\0';
     err_clean(name);
     past_add_valid(p, name, v->step, (double)v->value, v->wall_s);
 }
