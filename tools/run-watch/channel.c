@@ -23,8 +23,8 @@ const char *channel_to(const struct runwatch *w, enum channel_kind kind)
 
 static int run_channel_program(const char *const *argv, const char *input, const char *missing, struct err *e)
 {
-    struct strbuf said = {0};
-    const struct child_call c = { argv, input, .err = &said, .limit_s = send_limit_s };
+    struct strbuf err_text = {0};
+    const struct child_call c = { argv, input, .err = &err_text, .limit_s = send_limit_s };
     char words[256];
     int status, rc = child_run(&c, &status, e);
 
@@ -32,10 +32,10 @@ static int run_channel_program(const char *const *argv, const char *input, const
         err_add(e, "%s", missing);
     if (rc == 0 && status != 0) {
         err_data(e, argv[0], ERR_NO_BYTE, "failed with status %d: %s", status,
-                 child_last_words(&said, words, sizeof words));
+                 child_last_words(&err_text, words, sizeof words));
         rc = -1;
     }
-    strbuf_free(&said);
+    strbuf_free(&err_text);
     return rc;
 }
 

@@ -109,19 +109,19 @@ static void add_backup_events(struct past *p, const char *place, const char *lis
 static int ask_copies(struct past *p, const char *place, struct err *e)
 {
     const char *const argv[] = { "ckpt-backup", "list", "--json", "--quiet", place, NULL };
-    struct strbuf out = {0}, said = {0};
-    const struct child_call c = { argv, .out = &out, .err = &said, .limit_s = 600, .stopped = cli_stopped };
+    struct strbuf out = {0}, err_text = {0};
+    const struct child_call c = { argv, .out = &out, .err = &err_text, .limit_s = 600, .stopped = cli_stopped };
     char words[512];
     int status, rc = child_run(&c, &status, e);
 
     if (rc == 0 && status != 0) {
-        err_data(e, place, ERR_NO_BYTE, "%s", child_last_words(&said, words, sizeof words));
+        err_data(e, place, ERR_NO_BYTE, "%s", child_last_words(&err_text, words, sizeof words));
         rc = -1;
     }
     if (rc == 0)
         add_backup_events(p, place, out.buf ? out.buf : "");
     strbuf_free(&out);
-    strbuf_free(&said);
+    strbuf_free(&err_text);
     return rc;
 }
 

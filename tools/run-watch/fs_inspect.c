@@ -38,7 +38,7 @@ static void add_compat_area_text(struct runwatch *w, const struct fs_area *a, co
         if (is_over(a, m, i))
             strbuf_addf(&w->text, "%s is at %.2f%% %s usage\n", a->name, m->used[i], of[i]);
     if (a->kind == FS_QUOTA && w->text.len > from)
-        strbuf_addf(&w->text, "%s\n", m->said.buf);
+        strbuf_addf(&w->text, "%s\n", m->output.buf);
     if (a->kind == FS_DU && is_over(a, m, 0))
         strbuf_addf(&w->text, "%s is at %.2f%% bytes usage (%.2fGB/%.2fGB)\n", a->name, percent, m->used[0] / gib,
                     (double)a->limit / gib);

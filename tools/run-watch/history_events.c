@@ -13,7 +13,7 @@
 #include "libcommon/format/tfevents_read.h"
 #include "tools/run-watch/history.h"
 
-static const double look_back_s = 7200;
+static const double history_s = 7200;
 
 /* Returns the point of an iteration, which in most cases is the last one. */
 static struct history_point *point_at(struct history *h, const struct tfevents_value *v)
@@ -98,8 +98,8 @@ int history_read_events(struct history *h, const char *dir, double now_s, struct
     if (newest > 0 && newest < now_s)
         now_s = newest;
     for (int i = 0; i < n && rc == 0; i++)
-        if (modified_s(file[i]) >= now_s - look_back_s)
-            rc = tfevents_read(file[i], now_s - look_back_s, add_history_value, h, e);
+        if (modified_s(file[i]) >= now_s - history_s)
+            rc = tfevents_read(file[i], now_s - history_s, add_history_value, h, e);
     for (int i = 0; i < n; i++)
         free(file[i]);
     free(file);

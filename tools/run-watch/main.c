@@ -11,7 +11,7 @@
 
 static const struct verb {
     struct cli_command is;
-    int (*look)(struct runwatch *w, struct err *e);     /* for a round; NULL: the verb draws */
+    int (*inspect)(struct runwatch *w, struct err *e);     /* for a round; NULL: the verb draws */
     int (*draw)(struct runwatch *w, struct err *e);
 } verbs[] = {
     { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_inspect, NULL },
@@ -81,7 +81,7 @@ static int run_watch_verb(struct runwatch *w)
     if (verb->draw)
         return run_draw_verb(w, verb);
     do {
-        rc = round_run(w, verb->look);
+        rc = round_run(w, verb->inspect);
         if (w->follow_s > 0 && rc != EXIT_USAGE)
             sleep_until_round(w->follow_s);
     } while (w->follow_s > 0 && rc != EXIT_USAGE && !cli_stopped());

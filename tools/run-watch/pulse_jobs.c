@@ -28,18 +28,18 @@ void pulse_jobs_free(struct pulse_jobs *j)
 /* Get the output of a program. A status other than 0 is a failure. */
 static int run_query_program(const char *const *argv, struct strbuf *out, struct err *e)
 {
-    struct strbuf said = {0};
-    const struct child_call c = { argv, .out = out, .err = &said, .limit_s = ask_limit_s, .stopped = cli_stopped };
+    struct strbuf err_text = {0};
+    const struct child_call c = { argv, .out = out, .err = &err_text, .limit_s = ask_limit_s, .stopped = cli_stopped };
     char words[512];
     int status, rc = child_run(&c, &status, e);
 
     if (rc == 0 && status != 0) {
         err_data(e, argv[0], ERR_NO_BYTE, "failed with status %d: %s", status,
-                 child_last_words(&said, words, sizeof words));
+                 child_last_words(&err_text, words, sizeof words));
         rc = -1;
     }
     strbuf_add(out, "", 0);
-    strbuf_free(&said);
+    strbuf_free(&err_text);
     return rc;
 }
 

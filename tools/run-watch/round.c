@@ -162,7 +162,7 @@ static int store_round_result(struct runwatch *w, bool well)
     return rc;
 }
 
-int round_run(struct runwatch *w, int (*look)(struct runwatch *w, struct err *e))
+int round_run(struct runwatch *w, int (*inspect)(struct runwatch *w, struct err *e))
 {
     struct err e = {0};
     int rc = EXIT_BAD;
@@ -171,7 +171,7 @@ int round_run(struct runwatch *w, int (*look)(struct runwatch *w, struct err *e)
     w->now_s = w->given_now ? (double)w->given_now : clock_wall_s();
     w->report = report_new();
     w->facts = json_object();
-    if (look(w, &e) < 0) {
+    if (inspect(w, &e) < 0) {
         if (e.kind == ERR_USAGE || e.kind == ERR_STOP) {
             rc = e.kind == ERR_USAGE ? cli_usage(&w->cli, "%s", e.msg) : cli_fail(&w->cli, &e);
             goto out;

@@ -60,10 +60,10 @@ int runwatch_parse(struct runwatch *w, int argc, char **argv);
 /* ---- round.c ---- */
 
 /*
- * Run `look` once, print its findings and send alarms. Returns EXIT_OK or EXIT_BAD, or EXIT_USAGE if `look` failed
+ * Call `inspect`, print its findings and send alarms. Returns EXIT_OK or EXIT_BAD, or EXIT_USAGE if `inspect` failed
  * with ERR_USAGE.
  */
-int round_run(struct runwatch *w, int (*look)(struct runwatch *w, struct err *e));
+int round_run(struct runwatch *w, int (*inspect)(struct runwatch *w, struct err *e));
 void round_wrong(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void round_unknown(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void round_report_ok(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);

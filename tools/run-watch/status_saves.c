@@ -81,8 +81,8 @@ static void check_copy_plan(struct runwatch *w, const char *dir, const char *pla
 static void check_backup(struct runwatch *w, const char *dir)
 {
     const char *const argv[] = { "ckpt-backup", "plan", "--json", "--quiet", "--rules", w->rules, dir, NULL };
-    struct strbuf out = {0}, said = {0};
-    const struct child_call c = { argv, .out = &out, .err = &said, .limit_s = 600, .stopped = cli_stopped };
+    struct strbuf out = {0}, err_text = {0};
+    const struct child_call c = { argv, .out = &out, .err = &err_text, .limit_s = 600, .stopped = cli_stopped };
     struct err e = {0};
     char words[512];
     int status;
@@ -91,11 +91,11 @@ static void check_backup(struct runwatch *w, const char *dir)
         round_unknown(w, "backup", NULL, "whether copies are overdue: %s", e.msg);
     else if (status != 0)
         round_unknown(w, "backup", NULL, "whether copies are overdue: %s",
-                      child_last_words(&said, words, sizeof words));
+                      child_last_words(&err_text, words, sizeof words));
     else
         check_copy_plan(w, dir, out.buf ? out.buf : "");
     strbuf_free(&out);
-    strbuf_free(&said);
+    strbuf_free(&err_text);
 }
 
 void status_saves(struct runwatch *w, const char *dir, const struct status_run *s)

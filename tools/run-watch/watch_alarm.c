@@ -55,7 +55,7 @@ static int send_one(struct runwatch *w, enum channel_kind kind, const char *text
 /* Send a current finding through each channel that has not sent it yet, or not recently. Returns how many failed. */
 static int send_alarm_entry(struct runwatch *w, json_t *entry, const char *text)
 {
-    json_t *told = json_object_get(entry, "told");
+    json_t *notified = json_object_get(entry, "told");
     int n_failed = 0;
 
     for (enum channel_kind kind = 0; kind < CHANNEL_N; kind++) {
@@ -65,10 +65,10 @@ static int send_alarm_entry(struct runwatch *w, json_t *entry, const char *text)
         if (!channel_to(w, kind))
             continue;
         name = channel_name(w, kind);
-        last = book_number(told, name, -1);
+        last = book_number(notified, name, -1);
         if (last < 0 || (w->remind_min > 0 && w->now_s - last >= 60 * w->remind_min)) {
             if (send_one(w, kind, text, false) == 0)
-                json_object_set_new(told, name, json_real(w->now_s));
+                json_object_set_new(notified, name, json_real(w->now_s));
             else
                 n_failed++;
         }
@@ -122,7 +122,7 @@ static int send_current_alarms(struct runwatch *w, json_t *alarms, json_t *now)
  */
 static bool send_resolved_entry(struct runwatch *w, json_t *entry, int *n_failed)
 {
-    json_t *told = json_object_get(entry, "told");
+    json_t *notified = json_object_get(entry, "told");
     const char *text = json_string_value(json_object_get(entry, "text"));
 
     for (enum channel_kind kind = 0; kind < CHANNEL_N; kind++) {
@@ -131,15 +131,15 @@ static bool send_resolved_entry(struct runwatch *w, json_t *entry, int *n_failed
         if (!channel_to(w, kind))
             continue;
         name = channel_name(w, kind);
-        if (json_object_get(told, name)) {
+        if (json_object_get(notified, name)) {
             if (send_one(w, kind, text ? text : "?", true) == 0)
-                json_object_del(told, name);
+                json_object_del(notified, name);
             else
                 ++*n_failed;
         }
         free(name);
     }
-    return json_object_size(told) == 0 || w->now_s - book_number(entry, "seen_s", 0) > forget_s;
+    return json_object_size(notified) == 0 || w->now_s - book_number(entry, "seen_s", 0) > forget_s;
 }
 
 static int send_resolved_alarms(struct runwatch *w, json_t *alarms, const json_t *now)

@@ -179,7 +179,7 @@ static bool is_stop_requested(void) { return status_stop_signal() != 0; }
 static int lock_save(struct trainer *t, struct err *e)
 {
     const struct savelock_opts o = {
-        .dir = t->o.save, .say = show_text_line, .lost = on_lost_lock, .stopped = is_stop_requested, .arg = t
+        .dir = t->o.save, .print_line = show_text_line, .lost = on_lost_lock, .stopped = is_stop_requested, .arg = t
     };
     struct run_saves *v = &t->saves;
 

@@ -118,7 +118,7 @@ static void test_defaults(void **state)
     assert_int_equal(o.replicas, REPLICAS_FAIL);
     assert_true(o.log_learning_rate_to_tensorboard && !o.bf16 && !o.save && o.epoch_cutoff == 0.95);
     assert_false(OPTS_GIVEN(&o, seed));
-    assert_int_equal(o.n_notes, 0);
+    assert_int_equal(o.n_remarks, 0);
 }
 
 static void test_spellings(void **state)
@@ -138,8 +138,8 @@ static void test_spellings(void **state)
     assert_int_equal(o.umask, 2);
     assert_true(OPTS_GIVEN(&o, lr) && OPTS_GIVEN(&o, eval_only) && !OPTS_GIVEN(&o, seed));
     assert_string_equal(OPTS_WHERE(&o, lr), "--lr");
-    assert_int_equal(o.n_notes, 1);
-    assert_string_equal(o.note[0], "accepted, without effect here: --DDP-impl");
+    assert_int_equal(o.n_remarks, 1);
+    assert_string_equal(o.remark[0], "accepted, without effect here: --DDP-impl");
     accept("--eval-only --data-path 0.3 /a 0.7 /b --eval-iters 0", NULL, 0);
     assert_true(o.eval_only);
     assert_int_equal(o.data_path.n, 4);
@@ -151,7 +151,7 @@ static void test_spellings(void **state)
     assert_int_equal(o.seq_length, 77);
     assert_false(o.log_learning_rate_to_tensorboard);
     accept("--optimizer adam --dataloader-type single --remote-device none --sample-rate 1", NULL, 0);
-    assert_int_equal(o.n_notes, 0);
+    assert_int_equal(o.n_remarks, 0);
 }
 
 /* What is short and can mean one option only is taken, as argparse does, and said. */
@@ -163,13 +163,13 @@ static void test_short_names(void **state)
     accept("--train-iter 40 --micro_batch=3 --tensor-mo 2 --data-p /a --DDP local", NULL, 0);
     assert_true(o.train_iters == 40 && o.micro_batch_size == 3 && o.tensor_model_parallel_size == 2);
     assert_string_equal(o.data_path.v[0], "/a");
-    assert_int_equal(o.n_notes, 6);
-    assert_string_equal(o.note[0], "--train-iter is taken for --train-iters");
-    assert_string_equal(o.note[1], "--micro_batch is taken for --micro-batch-size");
-    assert_string_equal(o.note[5], "accepted, without effect here: --DDP-impl");
+    assert_int_equal(o.n_remarks, 6);
+    assert_string_equal(o.remark[0], "--train-iter is taken for --train-iters");
+    assert_string_equal(o.remark[1], "--micro_batch is taken for --micro-batch-size");
+    assert_string_equal(o.remark[5], "accepted, without effect here: --DDP-impl");
     /* One name that begins another is itself. */
     accept("--lr 1e-3 --save x --deepspeed", NULL, 0);
-    assert_int_equal(o.n_notes, 0);
+    assert_int_equal(o.n_remarks, 0);
     accept("--encoder 77", NULL, 0);            /* an alias */
     assert_int_equal(o.seq_length, 77);
     snprintf(line, sizeof line, "--conf %s", path);
@@ -261,8 +261,8 @@ static void test_environment(void **state)
     assert_int_equal(o.rampup_batch_size.n, 3);
     assert_true(OPTS_GIVEN(&o, embed_layernorm));
     assert_string_equal(OPTS_WHERE(&o, lr), "--lr (SHARDKIT_LR)");
-    assert_int_equal(o.n_notes, 1);
-    assert_string_equal(o.note[0], "environment: SHARDKIT_LRR is no option");
+    assert_int_equal(o.n_remarks, 1);
+    assert_string_equal(o.remark[0], "environment: SHARDKIT_LRR is no option");
     accept("--lr 1", env, 0);
     assert_true(o.lr == 1);
     refuse("", bad, 0, "--bf16 (SHARDKIT_BF16): 'maybe' is not true or false");
@@ -345,15 +345,15 @@ static void test_deepspeed(void **state)
     assert_int_equal(o.steps_per_print, 2000);
     assert_int_equal(options_source(&o, offsetof(struct train_opts, global_batch_size)), FROM_DEEPSPEED);
     assert_true(OPTS_GIVEN(&o, global_batch_size));
-    assert_int_equal(o.n_notes, 0);
+    assert_int_equal(o.n_remarks, 0);
     with_json(bloom, "", 0, NULL);
     assert_true(o.bf16 && o.micro_batch_size == 2);
     with_json("{\"communication_data_type\": \"fp32\", \"optimizer\": {}, \"zero_optimization\": {\"overlap\": 1}}",
               "", 0, NULL);
     assert_int_equal(o.grad_reduce_dtype, REDUCE_FP32);
-    assert_int_equal(o.n_notes, 2);
-    assert_non_null(strstr(o.note[0], "ds.json: optimizer is not known here and has no effect"));
-    assert_non_null(strstr(o.note[1], "ds.json: zero_optimization.overlap is not known here and has no effect"));
+    assert_int_equal(o.n_remarks, 2);
+    assert_non_null(strstr(o.remark[0], "ds.json: optimizer is not known here and has no effect"));
+    assert_non_null(strstr(o.remark[1], "ds.json: zero_optimization.overlap is not known here and has no effect"));
     with_json("{\"train_batch_size\": \"auto\", \"fp16\": {\"enabled\": false, \"hysteresis\": 2}}", "", 0, NULL);
 
     with_json(bloom, "--micro-batch-size 4", 0,
@@ -393,9 +393,9 @@ static void test_fp16(void **state)
     with_json(tr1, "--fp16 --loss-scale 12 --hysteresis 2", 0, NULL);
     assert_true(o.fp16 && o.loss_scale == 0 && o.initial_loss_scale == 4096 && o.min_loss_scale == 1);
     assert_true(o.loss_scale_window == 500 && o.hysteresis == 2 && !o.consecutive_hysteresis);
-    assert_int_equal(o.n_notes, 1);
-    assert_non_null(strstr(o.note[0], "--loss-scale 12.0 has no effect: "));
-    assert_non_null(strstr(o.note[0], "ds.json decides, fp16.loss_scale is 0.0"));
+    assert_int_equal(o.n_remarks, 1);
+    assert_non_null(strstr(o.remark[0], "--loss-scale 12.0 has no effect: "));
+    assert_non_null(strstr(o.remark[0], "ds.json decides, fp16.loss_scale is 0.0"));
     with_json(tr1, "", 0, NULL);
     assert_true(o.fp16);
     with_json(
@@ -403,8 +403,8 @@ static void test_fp16(void **state)
         "--min-loss-scale 4 --fp16", 0, NULL);
     assert_true(o.loss_scale == 64 && o.initial_loss_scale == 65536 && o.loss_scale_window == 1000);
     assert_true(o.min_loss_scale == 1 && o.consecutive_hysteresis);
-    assert_int_equal(o.n_notes, 2);
-    assert_non_null(strstr(o.note[1], "fp16.fp16_frobs is not known here"));
+    assert_int_equal(o.n_remarks, 2);
+    assert_non_null(strstr(o.remark[1], "fp16.fp16_frobs is not known here"));
 
     with_json("{\"fp16\": {\"enabled\": false}}", "--fp16", 0, "%s: fp16.enabled is False, but --fp16 is True");
     with_json("{\"train_batch_size\": 16}", "--fp16", 0, "%s: fp16.enabled is not true, but --fp16 is given");
@@ -427,8 +427,8 @@ static void test_fp16(void **state)
     accept(MODEL RUN "--fp16 --accumulate-allreduce-grads-in-fp32 --grad-reduce-dtype fp16", NULL, 1);
     assert_int_equal(o.grad_reduce_dtype, REDUCE_FP16);
     accept(MODEL RUN "--bf16 --loss-scale 12", NULL, 1);
-    assert_int_equal(o.n_notes, 1);
-    assert_string_equal(o.note[0], "accepted, without effect here: --loss-scale");
+    assert_int_equal(o.n_remarks, 1);
+    assert_string_equal(o.remark[0], "accepted, without effect here: --loss-scale");
     assert_true(o.accumulate_allreduce_grads_in_fp32);
     refuse(MODEL RUN "--fp16 --grad-reduce-dtype fp32", NULL, 1, "--grad-reduce-dtype fp32 with --fp16 needs "
            "--accumulate-allreduce-grads-in-fp32: gradients travel as they accumulate");
@@ -485,7 +485,7 @@ static void test_parallel(void **state)
            "--pad-vocab-size-to 129 is no multiple of --tensor-model-parallel-size 2");
     refuse(MODEL RUN "--pad-vocab-size-to 256", NULL, 1, "--pad-vocab-size-to 256 is less than --vocab-size 257");
     accept(MODEL RUN "--sequence-parallel", NULL, 1);
-    assert_true(!o.sequence_parallel && o.n_notes == 1);
+    assert_true(!o.sequence_parallel && o.n_remarks == 1);
 }
 
 static void test_model(void **state)
@@ -640,8 +640,8 @@ static void test_bloom_script(void **state)
     accept(line, NULL, 384);
     assert_int_equal(o.data_parallel_size, 8);
     assert_int_equal(o.partition_algorithm, PIPELINE_SPREAD);
-    assert_int_equal(o.n_notes, 1);
-    assert_string_equal(o.note[0], "accepted, without effect here: --sync-tp-duplicated-parameters, "
+    assert_int_equal(o.n_remarks, 1);
+    assert_string_equal(o.remark[0], "accepted, without effect here: --sync-tp-duplicated-parameters, "
                         "--abort-on-unmet-fused-kernel-constraints, --num-workers, --valid-num-workers, "
                         "--distributed-backend, --deepspeed-activation-checkpointing");
     assert_int_equal(schedule_init(&s, &o, &e), 0);

@@ -497,7 +497,7 @@ static void nothing_foreign_removed(void **state)
     job_start_save(&j, &now);
     out = job_wait(&j);
     assert_int_equal(out.outcome, SAVE_COMPLETE);
-    expect_text(out.note, "global_step3 was there and holds");
+    expect_text(out.kept, "global_step3 was there and holds");
     job_free(&j);
     run("[ -d $a/global_step3_universal.part ] && [ -d $a/global_step3_universal.part.job ]", dir, "");
     run("[ -e $a/global_step9.0badcafe.part/notes.txt ] && [ ! -e $a/global_step8.0badcafe.part ]", dir, "");

@@ -15,7 +15,7 @@ static const double measure_limit_s = 6 * 3600.0;
 
 void fs_measure_free(struct fs_measure *m)
 {
-    strbuf_free(&m->said);
+    strbuf_free(&m->output);
     free(m->doubt);
     *m = (struct fs_measure){0};
 }
@@ -23,7 +23,7 @@ void fs_measure_free(struct fs_measure *m)
 /* Find two percentages such as "(12.34%)": of bytes and of inodes. */
 static int parse_quota_shares(struct fs_measure *m, const char *program, struct err *e)
 {
-    const char *p = m->said.buf;
+    const char *p = m->output.buf;
     int n = 0;
 
     while (n < 2 && (p = strstr(p, " ("))) {
@@ -44,8 +44,8 @@ static int parse_du_number(struct fs_measure *m, const char *program, const char
 {
     char *end;
 
-    m->used[0] = strtod(m->said.buf, &end);
-    if (end > m->said.buf)
+    m->used[0] = strtod(m->output.buf, &end);
+    if (end > m->output.buf)
         return 0;
     err_data(e, program, ERR_NO_BYTE, "says nothing of %s%s%s", about, m->doubt ? ": " : "",
              m->doubt ? m->doubt : "");
@@ -57,9 +57,9 @@ static int parse_df_available(struct fs_measure *m, const char *name, struct err
 {
     int column = -1, i;
 
-    for (char *line = m->said.buf, *next; line; line = next) {
+    for (char *line = m->output.buf, *next; line; line = next) {
         char *save = NULL, *w;
-        const bool head = line == m->said.buf;
+        const bool head = line == m->output.buf;
 
         next = strchr(line, '\n');
         if (next)
@@ -93,7 +93,7 @@ int fs_measure_run(struct fs_measure *m, const struct fs_area *a, struct err *e)
     const char *const df[] = { "df", NULL };
     const char *const *const argv[] = { a->command, du, inodes, df };
     struct strbuf complaint = {0};
-    const struct child_call c = { argv[a->kind], .out = &m->said, .err = &complaint, .limit_s = measure_limit_s,
+    const struct child_call c = { argv[a->kind], .out = &m->output, .err = &complaint, .limit_s = measure_limit_s,
                                   .stopped = cli_stopped };
     char words[512];
     int status, rc = child_run(&c, &status, e);
@@ -102,7 +102,7 @@ int fs_measure_run(struct fs_measure *m, const struct fs_area *a, struct err *e)
         m->doubt = str_fmt("%s ended with status %d: %s", c.argv[0], status,
                            child_last_words(&complaint, words, sizeof words));
     strbuf_free(&complaint);
-    strip(&m->said);
+    strip(&m->output);
     if (rc < 0)
         return -1;
     if (a->kind == FS_DU || a->kind == FS_INODES)

@@ -10,7 +10,7 @@
 struct fs_measure {
     /* percentage of bytes and of inodes (FS_QUOTA), number of bytes or inodes (du), free bytes (FS_DF) */
     double used[2];
-    struct strbuf said;         /* output of the program */
+    struct strbuf output;         /* output of the program */
     char *doubt;                /* why the actual value may be higher, or NULL (du could not read everything) */
 };
 

@@ -20,7 +20,7 @@ static void series_add(struct plot_series *s, double samples, double loss)
 /* Returns the set of that name. If the runs are parallel, each run has its own sets. */
 static struct plot_series *get_plot_set(struct plot *p, const char *run, const char *of, struct err *e)
 {
-    char *name = p->beside ? str_fmt("%s, %s", of, run) : xstrdup(of);
+    char *name = p->parallel ? str_fmt("%s, %s", of, run) : xstrdup(of);
 
     for (int i = 0; i < p->n_sets; i++)
         if (strcmp(p->set[i].name, name) == 0) {
@@ -37,7 +37,7 @@ static struct plot_series *get_plot_set(struct plot *p, const char *run, const c
 }
 
 /* Returns true if the run continues near the point where the previous one ended, so that both form one curve. */
-static bool goes_on(const struct past *before, const struct past *run)
+static bool continues(const struct past *before, const struct past *run)
 {
     return run->point[0].samples > 0.5 * before->point[before->n - 1].samples;
 }
@@ -179,7 +179,7 @@ struct plot *plot_new(const struct plot_ask *a, struct past *const *run, int n, 
         goto fail;
     }
     for (int i = 1; i < n; i++)
-        p->beside = p->beside || !goes_on(run[i - 1], run[i]);
+        p->parallel = p->parallel || !continues(run[i - 1], run[i]);
     for (int i = 0; i < n; i++)
         if (add_plot_run(p, run[i], e) < 0)
             goto fail;

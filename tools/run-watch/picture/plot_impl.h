@@ -26,7 +26,7 @@ struct plot {
     /* validation losses: one per name, all runs together; or the differences to run 0 */
     struct plot_series set[PLOT_SETS];
     int n_sets;
-    bool beside;                        /* the runs begin at the same point, instead of continuing each other */
+    bool parallel;                        /* the runs begin at the same point, instead of continuing each other */
     struct plot_axis x, train, valid;
 };
 

@@ -87,7 +87,7 @@ static void svg_series(const struct panel *n, const struct plot_series *s, const
 /* Mark where a run continues the previous one. */
 static void svg_handovers(const struct panel *n, const struct plot *p)
 {
-    for (int r = 1; r < p->n_runs && !p->beside; r++)
+    for (int r = 1; r < p->n_runs && !p->parallel; r++)
         strbuf_addf(n->out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"#888\" stroke-dasharray=\"2 3\"/>\n",
                     svg_x(n, p->run[r].p[0].samples), n->top, n->bottom);
 }
@@ -146,10 +146,10 @@ static void svg_train(const struct panel *n, const struct plot *p)
         /* Runs that continue each other are named at their beginnings; parallel runs are named at the right. */
         double x = svg_x(n, p->run[r].p[0].samples) + (r ? 8 : 36);
         char *style = str_fmt("fill=\"%s\" font-weight=\"bold\"%s", run_colour[r],
-                              p->beside ? " text-anchor=\"end\"" : "");
+                              p->parallel ? " text-anchor=\"end\"" : "");
 
         svg_series(n, &p->run[r], run_colour[r], false);
-        svg_text(n->out, p->beside ? SVG_RIGHT - 10 : x, n->top + 20 + 20 * r, style, p->run[r].name);
+        svg_text(n->out, p->parallel ? SVG_RIGHT - 10 : x, n->top + 20 + 20 * r, style, p->run[r].name);
         free(style);
     }
 }

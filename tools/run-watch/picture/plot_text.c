@@ -28,7 +28,7 @@ static void text_fill(const struct plot *p, char grid[ROWS][COLS + 1])
     for (int row = 0; row < ROWS; row++) {
         memset(grid[row], ' ', COLS);
         grid[row][COLS] = '\0';
-        for (int r = 1; r < p->n_runs && !p->beside; r++)  /* where the next run begins */
+        for (int r = 1; r < p->n_runs && !p->parallel; r++)  /* where the next run begins */
             grid[row][text_col(x, p->run[r].p[0].samples)] = ':';
     }
     for (int c = 0; p->ask.level_name && c < COLS; c += 2)

@@ -299,7 +299,7 @@ struct checkpoint_saved {
     char path[512];             /* DIR/global_step20 */
     struct err err;             /* if it failed: the reason; checkpoint_save_wait() names the rank at fault in it */
     /* if complete: message about an existing tag that was renamed and kept, "" for none (rank 0) */
-    char note[256];
+    char kept[256];
     char tensor[112];           /* for SAVE_REPLICAS_DIFFER: the first such tensor */
 };
 /*

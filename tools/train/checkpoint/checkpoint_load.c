@@ -31,7 +31,7 @@ enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
 #define REST_CHEAP ((uint64_t)4 << 20)
 
 /* A host buffer that collects the rows of a transposed matrix for a device until all of its columns have been read. */
-struct turning {
+struct gathered_matrix {
     char *host;                 /* NULL: nothing has been read yet */
     uint64_t bytes;
     int left;                   /* number of items that have not been read yet */
@@ -45,8 +45,8 @@ struct fill {
     enum dtype widen;           /* elements of this type are converted to fp32; F32: they are not converted */
     int param;                  /* index in the stage */
     enum state state;
-    const struct turn *turn;    /* columns that become rows; NULL: the bytes are copied unchanged */
-    struct turning *gathering;        /* with `turn`, if dst is memory of a device */
+    const struct transpose_part *transposed;    /* columns that become rows; NULL: the bytes are copied unchanged */
+    struct gathered_matrix *gathering;        /* with `transposed`, if dst is memory of a device */
 };
 
 /* A tied copy on the last stage and the first stage's original, which are compared by CRC. */
@@ -122,7 +122,7 @@ static void store_rounded_weights(struct load *l, const struct plan_item *it, ui
 }
 
 /* Returns the buffer; the first caller allocates it. */
-static char *gathering_room(struct load *l, struct turning *g)
+static char *gathering_room(struct load *l, struct gathered_matrix *g)
 {
     pthread_mutex_lock(&l->lock);
     if (!g->host)
@@ -141,7 +141,7 @@ static void store_transposed_columns(struct load *l, const struct plan_item *it,
     const struct transpose_chunk c = { .at = (int64_t)(from / size), .n = (int64_t)(len / size), .bytes = bytes,
                                   .type = type, .widen = f->widen != DTYPE_F32 };
 
-    transpose_put(f->turn, &c, f->gathering ? gathering_room(l, f->gathering) : f->dst);
+    transpose_put(f->transposed, &c, f->gathering ? gathering_room(l, f->gathering) : f->dst);
 }
 
 /* Copy a matrix to the device after its last columns have been read. */
@@ -176,7 +176,7 @@ static int load_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, c
     if (!f || !f->dst)
         return 0;
     from -= plan_out_bytes(it, it->from);
-    if (f->turn) {
+    if (f->transposed) {
         store_transposed_columns(l, it, from, bytes, len);
         return 0;
     }
@@ -269,20 +269,21 @@ static void add_transposed_rows(struct load *l, const struct want *w)
     const struct tmap_part rank = { w->map, p->merge == MERGE_CAT1 ? (uint64_t)(l->s->tp * slice.in) * row : 0,
                                     (uint64_t)slice.in * row };
     const struct tmap *m = rank.len == w->map->len ? w->map : tmap_parts(l->arena, &rank, 1);
-    struct turn *t = arena_alloc(l->arena, TRANSPOSE_MOST * sizeof *t);
+    struct transpose_part *t = arena_alloc(l->arena, TRANSPOSE_MOST * sizeof *t);
     const int n = transpose_columns(&slice, w->from, w->n, t);
-    struct turning *g = NULL;
+    struct gathered_matrix *g = NULL;
 
     if (!dev_on_host(l->o->dev)) {
         g = arena_alloc(l->arena, sizeof *g);
-        *g = (struct turning){ .bytes = (uint64_t)(w->n * dtype_size(loaded_state_dtype(l, w->state))), .left = n };
+        *g = (struct gathered_matrix){ .bytes = (uint64_t)(w->n * dtype_size(loaded_state_dtype(l, w->state))),
+                                       .left = n };
     }
     for (int i = 0; i < n; i++) {
         const uint64_t from = (uint64_t)t[i].at * column, len = (uint64_t)t[i].cols * column;
         const struct tmap *part = t[i].cols == slice.whole ? m : tmap_slice_columns(l->arena, m, row, from, len);
         struct plan_item *it = add_load_item(l, (struct plan_range){ .map = part, .len = part->len }, w);
 
-        ((struct fill *)it->user)->turn = &t[i];
+        ((struct fill *)it->user)->transposed = &t[i];
         ((struct fill *)it->user)->gathering = g;
         set_types(it, loaded_state_dtype(l, w->state));
     }

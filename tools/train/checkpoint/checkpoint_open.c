@@ -369,19 +369,19 @@ static int count_stage_blocks(const struct source *s, int pp, bool *norm)
 {
     const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
     /* discarded, because the open has already reported errors in this file */
-    struct report *told = report_new();
+    struct report *findings = report_new();
     struct ds_stage st = {0};
     int n = 0;
 
     *norm = false;
-    if (f && ds_stage_read(&st, pk_get(pt_root(f->pt), "param_shapes"), 1, f->name, told))
+    if (f && ds_stage_read(&st, pk_get(pt_root(f->pt), "param_shapes"), 1, f->name, findings))
         for (int g = 0; g < st.n_groups; g++)
             for (int i = 0; i < st.group[g].n; i++) {
                 n += is_role(st.group[g].slice[i].name, ROLE_NORM1_W);
                 *norm |= is_role(st.group[g].slice[i].name, ROLE_FINAL_NORM_W);
             }
     ds_stage_free(&st);
-    report_free(told);
+    report_free(findings);
     return n;
 }
 
@@ -508,7 +508,8 @@ static int check_trainable(const struct checkpoint *c, struct err *e)
 /*
  * Translate the names of a checkpoint that was not written by a supported trainer, and determine the sizes from them.
  */
-static int bring_names(struct checkpoint *c, const struct checkpoint_from *from, struct report *notes, struct err *e)
+static int translate_names(struct checkpoint *c, const struct checkpoint_from *from, struct report *notes,
+                           struct err *e)
 {
     struct source *s = c->src;
 
@@ -569,7 +570,8 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c->src = source_open(path, &so, found, e);
     if (c->src && !from->accept_mismatch)
         manifest_give_crcs(c->src);             /* on all ranks, because their plans must be the same */
-    if (!c->src || checkpoint_check_findings(found, c->src->path, notes, e) < 0 || bring_names(c, from, notes, e) < 0)
+    if (!c->src || checkpoint_check_findings(found, c->src->path, notes, e) < 0 ||
+        translate_names(c, from, notes, e) < 0)
         goto out;
     c->first_layer = lowest_layer(c->src);
     if (check_trainable(c, e) < 0)

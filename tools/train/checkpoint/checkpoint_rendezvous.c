@@ -16,7 +16,7 @@
 #include "tools/train/checkpoint/checkpoint_engine.h"
 #include "tools/train/checkpoint/checkpoint_steps.h"
 
-enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, TOLD_MAX = 64 << 20 };
+enum { WAIT_FIRST_US = 500, WAIT_MOST_US = 50000, ORPHAN_WAIT_S = 20, POSTED_MAX = 64 << 20 };
 
 void save_rendezvous_open(struct save_rendezvous *m, const struct save_order *o, struct topology topo, int rank,
                           bool (*gone)(void *ctx), void *ctx)
@@ -95,13 +95,13 @@ static bool recv_posted_failure(struct save_rendezvous *m, struct err *e)
 
 void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why)
 {
-    struct err heard = {0}, ignored = {0};
+    struct err posted = {0}, ignored = {0};
 
     /*
      * If another rank has abandoned the save, its files disappear while this rank uses them. The resulting error is
      * not an original reason.
      */
-    if (!m->echo && recv_posted_failure(m, &heard))
+    if (!m->echo && recv_posted_failure(m, &posted))
         return;
     /* A full disk usually still has space for an empty file. */
     if (!m->echo && save_rendezvous_post(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
@@ -129,7 +129,7 @@ char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int 
         usleep(step);
         step = step < WAIT_MOST_US ? step * 2 : WAIT_MOST_US;
     }
-    text = file_slurp(path, TOLD_MAX, &n, e);
+    text = file_slurp(path, POSTED_MAX, &n, e);
 out:
     free(path);
     return text;

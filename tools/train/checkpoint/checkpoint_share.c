@@ -11,7 +11,7 @@
 #include "libcommon/comm/comm.h"
 #include "tools/train/checkpoint/checkpoint_share.h"
 
-enum { FAILED, MARK, ANTIMARK, N_SAID };
+enum { FAILED, MARK, ANTIMARK, N_OUTCOMES };
 
 /* Check the records of which several ranks have read parts. */
 static int check_shared_records(const struct load_share *h, struct plan *p, struct err *e)
@@ -34,17 +34,17 @@ static int check_shared_records(const struct load_share *h, struct plan *p, stru
 int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *on, struct err *e)
 {
     const int64_t mark = p ? plan_mark(p, h->path) : 0;
-    int64_t said[N_SAID] = { rc < 0, mark, -mark };
+    int64_t outcome[N_OUTCOMES] = { rc < 0, mark, -mark };
     struct err own = *e;
 
     *on = false;
-    if (comm_host_all_reduce(h->dp, said, N_SAID, DTYPE_I64, COMM_MAX, e) < 0) {
+    if (comm_host_all_reduce(h->dp, outcome, N_OUTCOMES, DTYPE_I64, COMM_MAX, e) < 0) {
         *e = rc < 0 ? own : *e;
         return -1;
     }
-    if (said[FAILED])
+    if (outcome[FAILED])
         return rc;
-    if (said[MARK] != -said[ANTIMARK]) {
+    if (outcome[MARK] != -outcome[ANTIMARK]) {
         err_data(e, h->path, ERR_NO_BYTE, "the data-parallel ranks of stage %d do not see the same files: has the "
                  "folder changed meanwhile, or is it another one on some host?", h->s->pp);
         return -1;

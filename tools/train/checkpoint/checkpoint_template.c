@@ -15,14 +15,14 @@
 
 /* ---- the source ---- */
 
-static struct ds_target *target_of(const struct source *src, const struct checkpoint_saver_opts *o, struct report *told,
-                                   struct err *e)
+static struct ds_target *target_of(const struct source *src, const struct checkpoint_saver_opts *o,
+                                   struct report *findings, struct err *e)
 {
     const struct stage *s = o->stage;
     struct ds_request q = { .topo = s->topo, .stages = o->blocks, .n_stages = s->topo.pp, .vocab = s->model.vocab,
                             .step = -1, .no_tensors = true, .weights = o->weights };
 
-    return ds_target_new(src, &q, told, e);
+    return ds_target_new(src, &q, findings, e);
 }
 
 /*
@@ -72,10 +72,10 @@ static struct source *synthesize_source(const struct checkpoint_saver_opts *o, c
     return src;
 }
 
-static void pass_notes(const struct report *told, struct report *notes)
+static void pass_notes(const struct report *findings, struct report *notes)
 {
-    for (int i = 0; i < report_n(told); i++) {
-        const struct finding *f = report_get(told, i);
+    for (int i = 0; i < report_n(findings); i++) {
+        const struct finding *f = report_get(findings, i);
 
         if (!strcmp(f->code, "rng"))
             report_add(notes, SEV_NOTE, f->code, f->file, f->at, f->param, "%s", f->text);
@@ -86,20 +86,20 @@ static void pass_notes(const struct report *told, struct report *notes)
 static struct ds_target *find_target(const struct checkpoint_saver_opts *o, struct source **made, struct report *notes,
                                      struct err *e)
 {
-    struct report *told = report_new();
+    struct report *findings = report_new();
     struct err why = {0};
-    struct ds_target *t = usable(o) ? target_of(o->from->src, o, told, &why) : NULL;
+    struct ds_target *t = usable(o) ? target_of(o->from->src, o, findings, &why) : NULL;
 
     if (!t && o->from)
         report_add(notes, SEV_NOTE, "anew", o->from->info.path, ERR_NO_BYTE, NULL,
                    "saves take over its arguments only%s%s", why.kind == ERR_NONE ? "" : ": ", why.msg);
     else
-        pass_notes(told, notes);
+        pass_notes(findings, notes);
     if (!t) {
         *made = synthesize_source(o, o->from ? o->from->src->run.args : NULL, e);
-        t = *made ? target_of(*made, o, told, e) : NULL;
+        t = *made ? target_of(*made, o, findings, e) : NULL;
     }
-    report_free(told);
+    report_free(findings);
     return t;
 }
 

@@ -11,20 +11,20 @@
 
 static int64_t min_columns(int64_t a, int64_t b) { return a < b ? a : b; }
 
-int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n, struct turn t[TRANSPOSE_MOST])
+int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n, struct transpose_part t[TRANSPOSE_MOST])
 {
     const int64_t lanes = s->heads ? s->rows / (3 * s->heads) : 1, unit = s->heads ? 3 * lanes : 1;
     const int64_t first = from / s->in / unit, end = (from + n - 1) / s->in / unit + 1;         /* heads, or rows */
 
     if (!s->heads) {
-        t[0] = (struct turn){ .in = s->in, .at = s->first + first, .cols = end - first, .first = first, .run = 1,
-                              .step = 1, .from = from, .n = n };
+        t[0] = (struct transpose_part){ .in = s->in, .at = s->first + first, .cols = end - first, .first = first,
+                                        .run = 1, .step = 1, .from = from, .n = n };
         return 1;
     }
     for (int kind = 0; kind < 3; kind++)
-        t[kind] = (struct turn){ .in = s->in, .at = kind * (s->whole / 3) + s->first / 3 + first * lanes,
-                                 .cols = (end - first) * lanes, .first = first * unit + kind * lanes, .run = lanes,
-                                 .step = unit, .from = from, .n = n };
+        t[kind] = (struct transpose_part){ .in = s->in, .at = kind * (s->whole / 3) + s->first / 3 + first * lanes,
+                                           .cols = (end - first) * lanes, .first = first * unit + kind * lanes,
+                                           .run = lanes, .step = unit, .from = from, .n = n };
     return 3;
 }
 
@@ -52,7 +52,8 @@ struct transpose_block {
     const char *src;
 };
 
-static void put_block(const struct turn *t, const struct transpose_block *b, const struct transpose_chunk *c, char *dst)
+static void put_block(const struct transpose_part *t, const struct transpose_block *b, const struct transpose_chunk *c,
+                      char *dst)
 {
     const int64_t size = dtype_size(c->type), to = c->widen ? (int64_t)sizeof(float) : size;
 
@@ -66,7 +67,7 @@ static void put_block(const struct turn *t, const struct transpose_block *b, con
     }
 }
 
-void transpose_put(const struct turn *t, const struct transpose_chunk *c, char *dst)
+void transpose_put(const struct transpose_part *t, const struct transpose_chunk *c, char *dst)
 {
     const int64_t size = dtype_size(c->type), end = c->at + c->n;
 

@@ -17,7 +17,7 @@
 #include "libcommon/base/dtype.h"
 
 /* Adjacent columns. Column c becomes row first + c / run * step + c % run of the rank's slice. */
-struct turn {
+struct transpose_part {
     int64_t in;                 /* number of elements of a row of the result */
     int64_t at, cols;           /* columns [at, at + cols) of the stored matrix */
     int64_t first, run, step;
@@ -40,7 +40,8 @@ enum { TRANSPOSE_MOST = 3 };
  * Compute the columns that contain elements [from, from + n) of the slice, n > 0. Returns the number of entries of
  * `t`.
  */
-int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n, struct turn t[TRANSPOSE_MOST]);
+int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n,
+                      struct transpose_part t[TRANSPOSE_MOST]);
 
 /*
  * Copy elements [at, at + n) of the columns, in row-major order, to `dst`, the address of element t->from of the
@@ -53,6 +54,6 @@ struct transpose_chunk {
     enum dtype type;
     bool widen;
 };
-void transpose_put(const struct turn *t, const struct transpose_chunk *c, char *dst);
+void transpose_put(const struct transpose_part *t, const struct transpose_chunk *c, char *dst);
 
 #endif

@@ -263,8 +263,8 @@ static int watch_holder(const struct savelock *l, const struct lock_file *was, s
 
     describe_lock_holder(l, was, &sb);
     strbuf_addf(&sb, ": waiting for %.0f s at most to see whether it lives", limit);
-    if (l->o.say)
-        l->o.say(l->o.arg, sb.buf);
+    if (l->o.print_line)
+        l->o.print_line(l->o.arg, sb.buf);
     strbuf_free(&sb);
     for (;;) {
         const double watched = clock_s() - begin;

@@ -26,7 +26,7 @@
 struct savelock_opts {
     const char *dir;
     /* reports that it waits, and for which job; called in the calling thread */
-    void (*say)(void *arg, const char *line);
+    void (*print_line)(void *arg, const char *line);
     /* another job owns the lock, so nothing more may be saved; called in another thread */
     void (*lost)(void *arg, const char *reason);
     bool (*stopped)(void);      /* polled while it waits; if it returns true, the call fails with ERR_STOP */

@@ -120,7 +120,7 @@ static int list_retained_iterations(const struct retain *r, int64_t newest, int6
             char *path = path_join(r->o.dir, ent->d_name);
 
             if (dir_remove(path, e) < 0)
-                r->o.say(r->o.arg, e->msg);
+                r->o.print_line(r->o.arg, e->msg);
             err_clear(e);
             free(path);
         }
@@ -159,11 +159,11 @@ static void remove_old_checkpoints(const struct retain *r, int64_t newest)
     const int n = list_retained_iterations(r, newest, &found, &e);
 
     if (n < 0)
-        r->o.say(r->o.arg, e.msg);
+        r->o.print_line(r->o.arg, e.msg);
     /* The newest one is the one that `latest` names; if it is missing, remove nothing. */
     for (int i = (int)r->o.last; i < n && found[0] == newest; i++)
         if (may_go(r, found[i]) && remove_one(r, found[i], &e) < 0) {
-            r->o.say(r->o.arg, e.msg);
+            r->o.print_line(r->o.arg, e.msg);
             err_clear(&e);
         }
     free(found);
@@ -209,7 +209,7 @@ struct retain *retain_new(const struct retain_opts *o)
     r->running = pthread_create(&r->thread, NULL, run_retain_thread, r) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!r->running)
-        o->say(o->arg, "no thread for --keep-last: nothing is removed");
+        o->print_line(o->arg, "no thread for --keep-last: nothing is removed");
     return r;
 }
 

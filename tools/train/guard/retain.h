@@ -20,7 +20,7 @@ struct retain_opts {
     int64_t last;                       /* number of newest checkpoints to keep, at least 1 */
     const struct save_schedule *schedule;
     /* Called with one line about each checkpoint that could not be removed; from any thread. */
-    void (*say)(void *arg, const char *line);
+    void (*print_line)(void *arg, const char *line);
     void *arg;
 };
 

@@ -7,16 +7,16 @@
 
 #include "tools/train/guard/median.h"
 
-bool throughput_add_step(struct throughput *t, double took)
+bool throughput_add_step(struct throughput *t, double seconds_per_sample)
 {
     double x[THROUGHPUT_ALL], scatter;
     bool before = t->slow;
 
-    t->took[t->n++ % THROUGHPUT_ALL] = took;
+    t->seconds_per_sample[t->n++ % THROUGHPUT_ALL] = seconds_per_sample;
     if (t->n < THROUGHPUT_ALL)
         return false;
     for (int i = 0; i < THROUGHPUT_ALL; i++)
-        x[i] = t->took[(t->n + i) % THROUGHPUT_ALL];
+        x[i] = t->seconds_per_sample[(t->n + i) % THROUGHPUT_ALL];
     t->now = median_of(x + THROUGHPUT_BEFORE, THROUGHPUT_NOW);
     t->usual = median_of(x, THROUGHPUT_BEFORE);
     for (int i = 0; i < THROUGHPUT_BEFORE; i++)

@@ -16,16 +16,16 @@ enum { THROUGHPUT_NOW = 32, THROUGHPUT_BEFORE = 256, THROUGHPUT_ALL = THROUGHPUT
 
 /* Zero-initialise it. */
 struct throughput {
-    double took[THROUGHPUT_ALL];        /* a ring buffer */
+    double seconds_per_sample[THROUGHPUT_ALL];        /* a ring buffer */
     int64_t n;                          /* number of values ever added */
     bool slow;
     double usual, now;                  /* both medians at the last call, once there are enough values */
 };
 
 /*
- * Add the time of an iteration. took: seconds per sample, so that a growing batch is not a change. Returns true when
- * an incident begins.
+ * Add the time of an iteration, which is divided by its samples so that a growing batch is not a change. Returns true
+ * when an incident begins.
  */
-bool throughput_add_step(struct throughput *t, double took);
+bool throughput_add_step(struct throughput *t, double seconds_per_sample);
 
 #endif

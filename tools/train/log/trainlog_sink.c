@@ -17,7 +17,7 @@ struct trainlog {
     int n;
     int fd[MAX_SINKS];
     const char *name[MAX_SINKS];
-    bool told[MAX_SINKS];               /* a write failure of this destination has been reported */
+    bool reported[MAX_SINKS];               /* a write failure of this destination has been reported */
     int64_t lost;
     char *path;
 };
@@ -92,10 +92,10 @@ static void write_log_line(struct trainlog *t, int i, const char *line, size_t n
     if (write_line(t->fd[i], line, n) == 0)
         return;
     t->lost++;
-    if (!t->told[i])
+    if (!t->reported[i])
         fprintf(stderr, "train: warning: %s: cannot write the log: %s; training goes on\n", t->name[i],
                 strerror(errno));
-    t->told[i] = true;
+    t->reported[i] = true;
 }
 
 void trainlog_write(struct trainlog *t, const char *text)

@@ -292,9 +292,8 @@ void model_loss_begin(struct model *m, struct dev_stream *s) { m->kernels->dev->
 
 void model_hook(struct model *m, const struct model_hooks *h) { m->hooks = *h; }
 
-void model_set_logits_callback(struct model *m, void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits),
-                               void *ctx)
+void model_set_logits_callback(struct model *m, model_logits_fn *on_logits, void *ctx)
 {
-    m->look = look;
-    m->look_ctx = ctx;
+    m->on_logits = on_logits;
+    m->on_logits_ctx = ctx;
 }

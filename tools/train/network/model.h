@@ -109,11 +109,11 @@ void model_loss_begin(struct model *m, struct dev_stream *s);
  * the head (PP = 1); else NULL.
  */
 void *model_head_grad(struct model *m);
+typedef void model_logits_fn(void *ctx, int64_t row0, int64_t rows, const void *logits);
 /*
  * Set a callback for an evaluation that needs the logits. It is called for each chunk of rows with T [rows, V / tp]
  * in device memory. NULL disables it.
  */
-void model_set_logits_callback(struct model *m, void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits),
-                               void *ctx);
+void model_set_logits_callback(struct model *m, model_logits_fn *on_logits, void *ctx);
 
 #endif

@@ -19,8 +19,8 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     k->linear(&(struct kernel_linear){
         .m = rows, .n = m->vocab, .k = m->hidden, .x = (char *)m->final_norm + at, .w = word, .y = m->logits,
     }, t, s);
-    if (m->look)
-        m->look(m->look_ctx, row0, rows, m->logits);
+    if (m->on_logits)
+        m->on_logits(m->on_logits_ctx, row0, rows, m->logits);
     k->xent_stat(m->stat, &(struct kernel_xent){
         .m = rows, .v = m->vocab, .first = first, .target = mb->labels + row0, .logits = m->logits,
     }, t, s);

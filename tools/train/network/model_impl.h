@@ -93,8 +93,8 @@ struct model {
     void *final_norm, *d_final_norm;    /* [rows, hidden] output of the final LayerNorm, and its gradient */
     double *loss;               /* [2]: the sum, and the loss of the last micro-batch */
     void *head_grad;            /* [vocab, hidden]: see model_head_grad() */
-    void (*look)(void *ctx, int64_t row0, int64_t rows, const void *logits);
-    void *look_ctx;
+    model_logits_fn *on_logits;
+    void *on_logits_ctx;
     struct model_hooks hooks;
 };
 

@@ -251,7 +251,7 @@ static int ignore_ds_key(struct train_opts *o, const char *key, const json_t *v,
 
 static const struct {
     const char *key, *option;           /* option: the option that has the same value as the key */
-    int (*take)(struct train_opts *o, const char *key, const json_t *v, struct err *e);
+    int (*apply)(struct train_opts *o, const char *key, const json_t *v, struct err *e);
 } keys[] = {
     { "train_micro_batch_size_per_gpu", "micro-batch-size", NULL },
     { "train_batch_size", "global-batch-size", NULL },
@@ -272,7 +272,7 @@ static int apply_ds_key(struct train_opts *o, const char *key, const json_t *v, 
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i].key, key) == 0)
-            return keys[i].take ? keys[i].take(o, key, v, e) : apply_ds_scalar(o, key, keys[i].option, v, e);
+            return keys[i].apply ? keys[i].apply(o, key, v, e) : apply_ds_scalar(o, key, keys[i].option, v, e);
     options_add_remark(o, "%s: %s is not known here and has no effect", o->deepspeed_config, key);
     return 0;
 }

@@ -57,6 +57,6 @@ void options_add_remark(struct train_opts *o, const char *fmt, ...)
     if (vasprintf(&s, fmt, ap) < 0)
         abort();
     va_end(ap);
-    o->note = xrealloc(o->note, (size_t)(o->n_notes + 1) * sizeof *o->note);
-    o->note[o->n_notes++] = s;
+    o->remark = xrealloc(o->remark, (size_t)(o->n_remarks + 1) * sizeof *o->remark);
+    o->remark[o->n_remarks++] = s;
 }

@@ -35,7 +35,7 @@ int refusal_share(struct comm_world *w, const struct err *own, struct err *e)
 {
     const int rank = comm_place(w)->rank, size = comm_place(w)->size;
     struct refused_word me = {0}, *all = xcalloc((size_t)size, sizeof *all);
-    bool said = rank == 0;              /* rank 0 has printed its reason before it joined */
+    bool is_reported = rank == 0;              /* rank 0 has printed its reason before it joined */
     int rc;
 
     if (own)
@@ -44,9 +44,9 @@ int refusal_share(struct comm_world *w, const struct err *own, struct err *e)
     for (int r = 0; rc >= 0 && r < size; r++) {
         if (all[r].status && !rc)
             rc = all[r].status;
-        said |= r < rank && all[r].status == me.status && all[r].reason == me.reason;
+        is_reported |= r < rank && all[r].status == me.status && all[r].reason == me.reason;
     }
-    if (rc > 0 && own && !said)
+    if (rc > 0 && own && !is_reported)
         print_refusal(rank, own);
     free(all);
     return rc;

@@ -133,9 +133,9 @@ void options_free(struct train_opts *o)
 {
     if (!o->impl)
         return;
-    for (int i = 0; i < o->n_notes; i++)
-        free(o->note[i]);
-    free(o->note);
+    for (int i = 0; i < o->n_remarks; i++)
+        free(o->remark[i]);
+    free(o->remark);
     free(o->skip);
     save_schedule_free(&o->saves);
     strbuf_free(&o->impl->ignored);

@@ -194,8 +194,8 @@ struct train_opts {
     struct save_schedule saves;
 
     /* ---- notes that rank 0 prints: options accepted without effect, unknown JSON keys and so on ---- */
-    int n_notes;
-    char **note;
+    int n_remarks;
+    char **remark;
 
     struct options_impl *impl;
 };

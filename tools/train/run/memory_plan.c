@@ -235,7 +235,7 @@ struct advice {
     uint64_t room;
     const char *also;                   /* the changes that every line assumes; or "" */
     struct strbuf *out;
-    int told;
+    int n_offered;
 };
 
 static bool add_fitting_setting(struct advice *a, const struct setting *x, const char *fmt, ...) PRINTF_LIKE(3, 4);
@@ -257,7 +257,7 @@ static bool add_fitting_setting(struct advice *a, const struct setting *x, const
     if (ranks != here || x->topo.dp != a->t->ranks.topo.dp)
         strbuf_addf(a->out, " (TP %d, PP %d, DP %d)", x->topo.tp, x->topo.pp, x->topo.dp);
     strbuf_addf(a->out, ": %s a rank\n", bytes_text(need, text));
-    a->told++;
+    a->n_offered++;
     return true;
 }
 
@@ -339,7 +339,7 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
     char text[16];
 
     offer_changes(&a, &now);
-    if (a.told)
+    if (a.n_offered)
         return;
     /* No single change is sufficient: try the settings with which this model needs the least memory, and more ranks. */
     least.b = 1;
@@ -348,7 +348,7 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
         return;
     a.also = "--micro-batch-size 1 --recompute-granularity full ";
     offer_topologies(&a, &least);
-    if (!a.told)
+    if (!a.n_offered)
         strbuf_addf(out,
                     "nothing that was tried fits: with micro-batch size 1 and full recomputation it is %s a rank\n",
                     bytes_text(need_of(t, &least), text));

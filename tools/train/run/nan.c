@@ -40,11 +40,11 @@ static int64_t count_bad(const struct trainer *t, const void *p, int64_t n, enum
 }
 
 /*
- * A tensor with such a value. The one with the smallest `turn` was computed first. Plain data, which is gathered as
+ * A tensor with such a value. The one with the smallest `order` was computed first. Plain data, which is gathered as
  * bytes.
  */
 struct culprit {
-    int32_t turn, pad;
+    int32_t order, pad;
     int64_t element;
     char kind[16], name[112];
 };
@@ -68,9 +68,9 @@ static int32_t tensor_compute_order(const struct dump *d, const char *kind, cons
      * Parameters outside of blocks that belong after the last block; on the last stages this includes the tied copy
      * that is the head.
      */
-    const bool behind = str_starts(name, "behind the last") ||
+    const bool after_blocks = str_starts(name, "behind the last") ||
                         ((g->norm || g->last) && (!g->first || !str_starts(name, "tied_modules")));
-    const int place = block >= 0 ? block + 1 : behind ? last : 0;
+    const int place = block >= 0 ? block + 1 : after_blocks ? last : 0;
 
     if (!strcmp(kind, "weight"))
         return place;
@@ -91,10 +91,10 @@ struct nan_tensor {
 static void search_tensor(struct dump *d, struct nan_tensor x)
 {
     int64_t first = 0, bad = x.p ? count_bad(d->t, x.p, x.n, x.dt, &first) : 0;
-    const int32_t turn = bad ? tensor_compute_order(d, x.kind, x.name, x.block) : INT_MAX;
+    const int32_t order = bad ? tensor_compute_order(d, x.kind, x.name, x.block) : INT_MAX;
 
-    if (bad && turn < d->first.turn) {
-        d->first.turn = turn;
+    if (bad && order < d->first.order) {
+        d->first.order = order;
         d->first.element = first;
         snprintf(d->first.kind, sizeof d->first.kind, "%s", x.kind);
         if (strcmp(x.kind, "activation") || x.block < 0)
@@ -173,9 +173,9 @@ static int name_first(struct trainer *t, const struct culprit *mine, struct strb
     int rc = comm_host_all_gather(comm_world_group(t->ranks.world), mine, all, sizeof *mine, e), first = 0;
 
     for (int r = 1; rc == 0 && r < size; r++)
-        if (all[r].turn < all[first].turn)
+        if (all[r].order < all[first].order)
             first = r;
-    if (rc == 0 && all[first].turn < INT_MAX) {
+    if (rc == 0 && all[first].order < INT_MAX) {
         strbuf_addf(sb, "; it began with ");
         if (!strcmp(all[first].kind, "loss"))
             strbuf_addf(sb, "the loss");
@@ -192,7 +192,7 @@ static int name_first(struct trainer *t, const struct culprit *mine, struct strb
 int nan_report_first(struct trainer *t, double norm, double loss, struct err *e)
 {
     const struct run_ranks *r = &t->ranks;
-    struct dump d = { .t = t, .first = { .turn = INT_MAX } };
+    struct dump d = { .t = t, .first = { .order = INT_MAX } };
     struct strbuf first = {0};
     char least[80] = "";
     int rc;

@@ -122,7 +122,7 @@ int saving_open(struct trainer *t, struct err *e)
     optimizer_gate(net->optimizer, release_saved_bucket, t);
     if (t->o.keep_last > 0 && trainer_is_rank0(t))
         v->retain = retain_new(&(struct retain_opts){ .dir = t->o.save, .last = t->o.keep_last,
-                                                      .schedule = &t->o.saves, .say = print_save_warning,
+                                                      .schedule = &t->o.saves, .print_line = print_save_warning,
                                                       .arg = &t->log });
     return 0;
 }
@@ -206,8 +206,8 @@ static void report_complete_save(struct trainer *t, const struct checkpoint_save
     report_save_times(t, s, &sb);
     trainlog_flush(t->log.lines, &sb);
     strbuf_free(&sb);
-    if (*s->note)
-        show_line(&t->log, "warning: %s", s->note);
+    if (*s->kept)
+        show_line(&t->log, "warning: %s", s->kept);
     if (v->keep_next)
         saving_keep(t, "the first behind a loss that jumped");
     v->keep_next = false;

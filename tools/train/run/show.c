@@ -118,8 +118,8 @@ void show_settings(struct trainer *t)
         return;
     trainlog_add_world(&sb, t->ranks.place->size, t->ranks.topo.dp, t->ranks.topo.tp, t->ranks.topo.pp);
     options_print(&t->o, t->o.verbose, &sb);
-    for (int i = 0; i < t->o.n_notes; i++)
-        strbuf_addf(&sb, "note: %s\n", t->o.note[i]);
+    for (int i = 0; i < t->o.n_remarks; i++)
+        strbuf_addf(&sb, "note: %s\n", t->o.remark[i]);
     strbuf_addf(&sb, "padded vocabulary: %lld rows, %lld tokens\n", (long long)t->shape.config.vocab,
                 (long long)t->shape.config.vocab_tokens);
     add_stages(t, &sb);

@@ -128,7 +128,7 @@ static bool compares_copies(const struct trainer *t)
                                  (t->saves.saver && save_schedule_due(&t->o.saves, iteration)));
 }
 
-static bool notes_whole(const struct trainer *t)
+static bool records_all_weights(const struct trainer *t)
 {
     const struct run_progress *p = &t->progress;
     return compares_copies(t) || p->micro_batches * t->o.micro_batch_size * t->o.seq_length >= t->copies.whole_tokens;
@@ -144,7 +144,7 @@ static int record_copy_digests(struct trainer *t, struct err *e)
         return 0;
     if (optimizer_wait_for_weights(t->network.optimizer, NULL, e) < 0)
         return -1;
-    digest_record(t->copies.digests, notes_whole(t), NULL);
+    digest_record(t->copies.digests, records_all_weights(t), NULL);
     return 0;
 }
 
@@ -161,7 +161,7 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
         return 0;
     watch_phase(comm_watch(t->ranks.world), "digests", t->progress.iteration + 1, -1);
     if (!compares_copies(t))
-        digest_record_rest(c->digests, notes_whole(t), NULL);
+        digest_record_rest(c->digests, records_all_weights(t), NULL);
     rc = digest_compare(c->digests, &f, NULL, e);
     c->wait_s += clock_s() - begin;
     c->n_compared++;

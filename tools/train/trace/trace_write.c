@@ -184,7 +184,7 @@ static int recv_trace_text(struct comm *all, int rank, int64_t bytes, struct tra
 }
 
 /* What each rank announces before it sends its text. */
-struct trace_said {
+struct trace_size {
     int64_t bytes, n_spans;
 };
 
@@ -192,7 +192,7 @@ struct trace_said {
  * Write the header, the text of all ranks and the trailer to `path`. Errors of the file are stored in *file. Returns
  * -1 with *e set if communication with the ranks fails.
  */
-static int gather_trace_text(struct comm *all, const struct trace_text *x, const struct trace_said *said,
+static int gather_trace_text(struct comm *all, const struct trace_text *x, const struct trace_size *sizes,
                              const char *path, struct err *file, struct err *e)
 {
     static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", tail[] = "\n]}\n";
@@ -205,7 +205,7 @@ static int gather_trace_text(struct comm *all, const struct trace_text *x, const
     put_trace_bytes(&f, head, sizeof head - 1);
     put_trace_bytes(&f, x->sb.buf, x->sb.len);
     for (int r = 1; r < comm_size(all) && rc == 0; r++)
-        rc = recv_trace_text(all, r, said[r].bytes, &f, e);
+        rc = recv_trace_text(all, r, sizes[r].bytes, &f, e);
     put_trace_bytes(&f, tail, sizeof tail - 1);
     if (f.fd >= 0 && close(f.fd) < 0)
         err_sys(file, f.part, "cannot write");
@@ -244,7 +244,7 @@ static int agree_on_zero(struct trace_text *x, const struct trace *t, struct com
 int trace_write(struct trace *t, struct comm *all, const char *path, int64_t *n_spans, bool *lost, struct err *e)
 {
     struct trace_text x = { .rank = comm_rank(all) };
-    struct trace_said mine, *said = xcalloc((size_t)comm_size(all), sizeof *said);
+    struct trace_size mine, *sizes = xcalloc((size_t)comm_size(all), sizeof *sizes);
     struct err file = {0};
     char host[256] = "";
     int rc;
@@ -259,15 +259,15 @@ int trace_write(struct trace *t, struct comm *all, const char *path, int64_t *n_
         rc = agree_on_zero(&x, t, all, e);
     if (rc == 0)
         add_trace_rank(&x, t, host);
-    mine = (struct trace_said){ (int64_t)x.sb.len, x.n };
+    mine = (struct trace_size){ (int64_t)x.sb.len, x.n };
     if (rc == 0)
-        rc = comm_host_all_gather(all, &mine, said, sizeof mine, e);
+        rc = comm_host_all_gather(all, &mine, sizes, sizeof mine, e);
     if (rc == 0)
-        rc = x.rank == 0 ? gather_trace_text(all, &x, said, path, &file, e) : send_text(all, &x.sb, e);
+        rc = x.rank == 0 ? gather_trace_text(all, &x, sizes, path, &file, e) : send_text(all, &x.sb, e);
     if (rc == 0)
         rc = await_all_sent(all, e);
     for (int r = 0; r < comm_size(all); r++)
-        *n_spans += said[r].n_spans;
+        *n_spans += sizes[r].n_spans;
     if (rc == 0 && file.kind != ERR_NONE) {
         *lost = false;
         *e = file;
@@ -275,6 +275,6 @@ int trace_write(struct trace *t, struct comm *all, const char *path, int64_t *n_
     }
     strbuf_free(&x.sb);
     free(x.step);
-    free(said);
+    free(sizes);
     return rc;
 }
