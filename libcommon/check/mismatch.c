@@ -16,7 +16,6 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/copies.h"
-#include "libcommon/check/damage.h"
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/optim_groups.h"
@@ -169,8 +168,15 @@ struct sampled {
     uint64_t n_drifted[STATE_N], n_copies[STATE_N];     /* elements on which copies disagree, of those compared */
 };
 
+/* Pieces of weights and of masters that were compared, by their files. */
+struct compared_pieces {
+    int n, cap;
+    struct compared_piece { int weights_file, masters_file; bool differ; } *piece;
+};
+
 struct sampler {
     const struct source *s;
+    struct compared_pieces *compared;
     const struct param *p;
     bool masters_differ;                /* between tensor ranks, while the weights agree */
     double most;                        /* exp_avg^2 / exp_avg_sq; 0: not known */
@@ -203,6 +209,15 @@ static void sample_values(struct sampler *m, enum state st, enum dtype t, const 
     m->out->values_file[st] = file;
 }
 
+static void record_compared_piece(struct compared_pieces *c, int weights_file, int masters_file, bool differ)
+{
+#pragma omp critical(compared_pieces)
+    {
+        ARRAY_ROOM(c->piece, c->cap, c->n + 1);
+        c->piece[c->n++] = (struct compared_piece){ weights_file, masters_file, differ };
+    }
+}
+
 /* Weights and masters of slice k, or of the tensor, from element `first` on, n of them; `x` is the masters' piece. */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
@@ -220,6 +235,9 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
     sample_values(m, STATE_FP32, f->dtype, masters, n, extent_file_number(m->s, x));
     mismatch_compare(&c, w->dtype, weights, masters, n);
     severity = mismatch_classify(&c, rule);
+    if (severity == SEV_ERROR || c.n_differ == 0)
+        record_compared_piece(m->compared, extent_file_number(m->s, from->extent), extent_file_number(m->s, x),
+                              severity == SEV_ERROR);
     if (severity < m->out->severity || c.n_differ * max_u64(worst->n, 1) <= worst->n_differ * c.n)
         return;
     m->out->severity = severity;
@@ -399,9 +417,9 @@ static void sample_copies(struct sampler *m)
 }
 
 static void sample_param(const struct source *s, const struct param *p, double most, const struct mismatch_opts *o,
-                         struct sampled *out)
+                         struct compared_pieces *compared, struct sampled *out)
 {
-    struct sampler m = { .s = s, .p = p, .most = most, .all = !o->moments_only, .out = out };
+    struct sampler m = { .s = s, .compared = compared, .p = p, .most = most, .all = !o->moments_only, .out = out };
 
     out->moments_file = -1;
     if (!o->moments_only) {
@@ -444,6 +462,89 @@ static void report_foreign_moments(const struct source *s, const struct sampled 
                    "the same gradients", (unsigned long long)v[i].n_large, (unsigned long long)v[i].n_moments);
     }
     free(told);
+}
+
+/* A file's pieces, and the number of files that it contradicts. */
+struct file_pieces {
+    uint64_t n, n_differ;
+    int n_files;
+    bool masters;               /* its pieces are masters */
+    bool foreign;
+};
+
+static int by_piece_files(const void *a, const void *b)
+{
+    const struct compared_piece *x = a, *y = b;
+
+    if (x->differ != y->differ)
+        return x->differ ? -1 : 1;
+    if (x->weights_file != y->weights_file)
+        return (x->weights_file > y->weights_file) - (x->weights_file < y->weights_file);
+    return (x->masters_file > y->masters_file) - (x->masters_file < y->masters_file);
+}
+
+static bool mostly_differs(const struct file_pieces *f)
+{
+    return 2 * f->n_differ > f->n;
+}
+
+/* Is `f` rather than `other`, which it contradicts, of another save? */
+static bool is_rather_foreign(const struct file_pieces *f, const struct file_pieces *other)
+{
+    const uint64_t a = f->n_differ * other->n, b = other->n_differ * f->n;
+
+    return mostly_differs(f) && ((f->n_files >= other->n_files && a >= b && (f->n_files > other->n_files || a > b)) ||
+                                 (a > b && !mostly_differs(other)));
+}
+
+/* If every file of one side were foreign, the values do not decide which side is. */
+static void clear_whole_sides(struct file_pieces *of, int n)
+{
+    bool agrees[2] = {false};
+
+    for (int i = 0; i < n; i++)
+        agrees[of[i].masters] |= of[i].n && !of[i].foreign;
+    for (int i = 0; i < n; i++)
+        of[i].foreign = of[i].foreign && agrees[of[i].masters];
+}
+
+/*
+ * Of two files that contradict each other, that of another save contradicts more files, or does so with most of its
+ * pieces while the other one agrees with other files: a foreign shard contradicts several layer files, a foreign layer
+ * file shards that agree with the other layers. A file is named if this holds for each of its contradictions.
+ */
+static void report_foreign_files(const struct source *s, struct compared_pieces *c, struct report *r)
+{
+    const int n = files_count(s->files);
+    struct file_pieces *of = xcalloc((size_t)n + 1, sizeof *of);
+
+    if (c->n)
+        qsort(c->piece, (size_t)c->n, sizeof *c->piece, by_piece_files);
+    for (int i = 0; i < c->n; i++)
+        for (int k = 0; k < 2; k++) {
+            const struct compared_piece *p = &c->piece[i];
+            struct file_pieces *f = &of[k ? p->masters_file : p->weights_file];
+
+            f->n++;
+            f->n_differ += p->differ;
+            f->masters = k;
+            f->foreign |= p->differ;
+            f->n_files += p->differ && (i == 0 || by_piece_files(p, p - 1) != 0);
+        }
+    for (int i = 0; i < c->n && c->piece[i].differ; i++) {
+        struct file_pieces *w = &of[c->piece[i].weights_file], *m = &of[c->piece[i].masters_file];
+
+        w->foreign &= is_rather_foreign(w, m);
+        m->foreign &= is_rather_foreign(m, w);
+    }
+    clear_whole_sides(of, n);
+    for (int i = 0; i < n; i++)
+        if (of[i].foreign)
+            report_add(r, SEV_NOTE, MISMATCH_FOREIGN_FILE, files_name(s->files, i), ERR_NO_BYTE, NULL,
+                       "is of another save: %llu of %llu pieces of it contradict files that agree with others; remove "
+                       "it, then it counts as lost (ckpt-inspect damage)", (unsigned long long)of[i].n_differ,
+                       (unsigned long long)of[i].n);
+    free(of);
 }
 
 /* NaN, infinities, negative second moments, copies that drifted: what verify finds in the same values. */
@@ -532,15 +633,38 @@ static void report_single_mismatches(const struct source *s, const struct sample
                    (unsigned long long)first->weights.n, n > 1 ? " (other parameters have such, too)" : "");
 }
 
-static void sample_all(const struct source *s, const struct mismatch_opts *o, struct report *r)
+/* Returns true if a record of the parameter is damaged. */
+static bool is_param_hit(const struct damage *d, int param)
+{
+    for (int i = 0; d && i < d->n; i++)
+        if (d->state[i].param == param)
+            return true;
+    return false;
+}
+
+/* The samples of all parameters; caller frees. */
+static struct sampled *sample_params(const struct source *s, const struct mismatch_opts *o, const struct damage *d,
+                                     struct compared_pieces *compared)
 {
     struct sampled *v = xcalloc((size_t)s->n_params + 1, sizeof *v);
     double *most = bounds_of(s);
     int threads = o->threads > 0 ? o->threads : THREADS_DEFAULT;
 
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int i = 0; i < s->n_params; i++)
-        sample_param(s, &s->param[i], most[i], o, &v[i]);
+    for (int i = 0; i < s->n_params; i++) {
+        v[i].moments_file = -1;
+        if (!is_param_hit(d, i))
+            sample_param(s, &s->param[i], most[i], o, compared, &v[i]);
+    }
+    free(most);
+    return v;
+}
+
+static void sample_all(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    struct compared_pieces compared = {0};
+    struct sampled *v = sample_params(s, o, NULL, &compared);
+
     report_foreign_weights(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
     report_foreign_moments(s, v, o->accept ? SEV_WARNING : SEV_ERROR, r);
     report_single_mismatches(s, v, r);
@@ -550,7 +674,20 @@ static void sample_all(const struct source *s, const struct mismatch_opts *o, st
         report_tied_samples(s, o, r);
     }
     copies_check(s, o, r);
-    free(most);
+    free(compared.piece);
+    free(v);
+}
+
+void mismatch_find_foreign(const struct source *s, const struct damage *d, int threads, struct report *r)
+{
+    const struct mismatch_opts o = { .drift = true, .threads = threads };
+    struct compared_pieces compared = {0};
+    struct sampled *v = sample_params(s, &o, d, &compared);
+
+    report_foreign_files(s, &compared, r);
+    report_foreign_weights(s, v, SEV_ERROR, r);
+    report_foreign_moments(s, v, SEV_ERROR, r);
+    free(compared.piece);
     free(v);
 }
 

@@ -10,7 +10,7 @@
 #ifndef SHARDKIT_CHECK_MISMATCH_H
 #define SHARDKIT_CHECK_MISMATCH_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/check/damage.h"
 
 /* How near a parameter's weights must be to its masters. */
 enum mismatch_rule {
@@ -46,6 +46,13 @@ struct mismatch_opts {
  * cannot be read is passed over.
  */
 void mismatch_sample(const struct source *s, const struct mismatch_opts *o, struct report *r);
+/*
+ * Inspect a checkpoint that may have lost or damaged files, for files of another save: errors "bf16_master" and
+ * "moments", and a note MISMATCH_FOREIGN_FILE for each file that is of another save, as far as the values decide it.
+ * Parameters that `d` lists are passed over; d may be NULL.
+ */
+#define MISMATCH_FOREIGN_FILE "foreign_file"
+void mismatch_find_foreign(const struct source *s, const struct damage *d, int threads, struct report *r);
 /* Is this finding one that accept_mismatch makes a warning? */
 bool mismatch_is(const struct finding *f);
 

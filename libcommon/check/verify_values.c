@@ -467,6 +467,25 @@ static void list_scanned_runs(const struct values_check *v, struct verify_runs *
     free(run);
 }
 
+/* Name the files of another save, if weights are not their masters. */
+static void name_foreign_files(const struct source *s, int threads, struct report *r)
+{
+    struct report *found = report_new();
+    bool differ = false;
+
+    for (int i = 0; i < report_n(r); i++)
+        differ |= report_get(r, i)->severity == SEV_ERROR && strcmp(report_get(r, i)->code, "bf16_master") == 0;
+    if (differ)
+        mismatch_find_foreign(s, NULL, threads, found);
+    for (int i = 0; i < report_n(found); i++) {
+        const struct finding *f = report_get(found, i);
+
+        if (strcmp(f->code, MISMATCH_FOREIGN_FILE) == 0)
+            report_add(r, f->severity, f->code, f->file, f->at, NULL, "%s", f->text);
+    }
+    report_free(found);
+}
+
 int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const struct verify_opts *o,
                  struct report *r, struct err *e)
 {
@@ -479,6 +498,7 @@ int values_check(struct source *s, const struct scan_zip *zip, int n_zips, const
         const struct mismatch_opts mo = { .moments_only = true, .threads = o->threads };
 
         check_passed_tensors(&v);
+        name_foreign_files(s, o->threads, r);
         mismatch_sample(s, &mo, r);
         check_padding(&v);
         check_manifest(&v);

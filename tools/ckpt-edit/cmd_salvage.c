@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
@@ -143,6 +144,25 @@ static int check_ranks(const struct ckptedit *j, const struct source *s, struct 
     return -1;
 }
 
+/* Refuse files of two saves. The error names those that are of another one, if the values decide it. */
+static int check_foreign(const struct ckptedit *j, const struct source *s, const struct damage *d, struct err *e)
+{
+    struct report *r = report_new();
+    int rc = 0;
+
+    if (!j->cli.accept_mismatch)
+        mismatch_find_foreign(s, d, j->cli.threads, r);
+    if (report_count(r, SEV_ERROR)) {
+        const struct finding *f = report_get(r, 0);     /* the notes that name files come first */
+
+        err_data(e, f->file, ERR_NO_BYTE, "%s%s%s%s; --accept-mismatch goes on all the same",
+                 f->param ? "parameter " : "", f->param ? f->param : "", f->param ? ": " : "", f->text);
+        rc = -1;
+    }
+    report_free(r);
+    return rc;
+}
+
 /* ---- the result ---- */
 
 /* Write the filled states of a universal form as files, and files again of which only the container is damaged. */
@@ -207,6 +227,8 @@ static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     struct damage d = {0};
     int rc = check_optimizer(j, s, e) < 0 || check_ranks(j, s, e) < 0 ? -1 : damage_find(s, &find, &d, e);
 
+    if (rc == 0)
+        rc = check_foreign(j, s, &d, e);
     if (rc == 0)
         rc = fill_salvage_spool(j, s, &d, o, &found, e);
     if (rc == 0) {

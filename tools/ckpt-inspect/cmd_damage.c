@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/base/text.h"
+#include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
@@ -21,6 +22,7 @@
 struct damaged {
     const struct source *s;
     const struct report *r;             /* findings of the open */
+    struct report *foreign;             /* findings of mismatch_find_foreign() */
     struct damage d;
     struct salvage x;
     int n_weights;                      /* number of parameters with damaged weights */
@@ -59,9 +61,15 @@ static void count_damaged_params(struct damaged *x)
         x->no_optimizer |= strcmp(report_get(x->r, i)->code, "no_optimizer") == 0;
 }
 
+/* Returns true if files are of two saves. */
+static bool is_mixed(const struct damaged *x)
+{
+    return report_count(x->foreign, SEV_ERROR) > 0;
+}
+
 static bool is_damaged(const struct damaged *x)
 {
-    return x->d.n || x->d.n_values || x->lost_files || x->no_optimizer;
+    return x->d.n || x->d.n_values || x->lost_files || x->no_optimizer || is_mixed(x);
 }
 
 /* Append where the elements would come from: "widened 16384, zeroed 3". */
@@ -167,6 +175,10 @@ static void print_ways(const struct damaged *x)
             print_weights_way(x);
         return;
     }
+    if (is_mixed(x)) {
+        printf("files of two saves: neither weights nor training are to be had before the wrong ones are removed\n");
+        return;
+    }
     if (x->d.n_unchecked)
         printf("%d records have no checksum: damage in them is not seen here\n", x->d.n_unchecked);
     if (!is_damaged(x)) {
@@ -202,6 +214,12 @@ static void print_damage_text(const struct inspect *in, const struct damaged *x)
 
         if (report_get(x->r, i)->severity >= (in->cli.verbose ? SEV_NOTE : SEV_WARNING))
             puts(text);
+        free(text);
+    }
+    for (int i = 0; i < report_n(x->foreign); i++) {
+        char *text = finding_text(report_get(x->foreign, i));
+
+        puts(text);
         free(text);
     }
     print_records(x);
@@ -252,11 +270,12 @@ static void print_damage_json(const struct damaged *x)
         json_array_append_new(states, damaged_state_json(x, &x->x.state[i]));
     for (int i = 0; i < x->d.n_values; i++)
         json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
-    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o}", "path",
+    out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o}", "path",
                        out_text(x->s->path), "layout", layout_name(x->s->kind), "damaged", (int)is_damaged(x),
                        "parameters", x->s->n_params, "parameters_whole", x->n_intact, "weights_damaged", x->n_weights,
                        "records_unchecked", x->d.n_unchecked, "complete", (int)is_damage_list_complete(x),
-                       "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0), "findings",
+                       "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0 && !is_mixed(x)),
+                       "foreign", out_findings(x->foreign), "findings",
                        out_findings(x->r), "records", records_json(x), "states", states, "values", values));
 }
 
@@ -270,12 +289,13 @@ int cmd_damage(struct inspect *in)
     struct report *r = report_new();
     struct err e = {0};
     struct source *s = source_open(in->arg[0], &so, r, &e);
-    struct damaged x = { .s = s, .r = r };
+    struct damaged x = { .s = s, .r = r, .foreign = report_new() };
     int rc = EXIT_BAD;
 
     if (!s || damage_find(s, &o, &x.d, &e) < 0 || salvage_run(s, &x.d, &dry, &x.x, &e) < 0) {
         rc = cli_fail(&in->cli, &e);
     } else {
+        mismatch_find_foreign(s, &x.d, in->cli.threads, x.foreign);
         count_damaged_params(&x);
         rc = is_damaged(&x) ? EXIT_BAD : EXIT_OK;
         if (in->cli.json)
@@ -286,6 +306,7 @@ int cmd_damage(struct inspect *in)
     salvage_free(&x.x);
     damage_free(&x.d);
     source_close(s);
+    report_free(x.foreign);
     report_free(r);
     return rc;
 }

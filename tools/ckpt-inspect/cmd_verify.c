@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/progress.h"
-#include "libcommon/check/damage.h"
+#include "libcommon/check/mismatch.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify.h"
 #include "tools/ckpt-inspect/inspect.h"
@@ -21,11 +21,12 @@ static void print_way(const char *path, const struct report *r)
         }
 }
 
-/* What verify could not establish is printed without -v, too. */
+/* What verify could not establish, and which files are of another save, is printed without -v, too. */
 static void print_limit(const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)
-        if (strcmp(report_get(r, i)->code, NO_MANIFEST) == 0) {
+        if (strcmp(report_get(r, i)->code, NO_MANIFEST) == 0 ||
+            strcmp(report_get(r, i)->code, MISMATCH_FOREIGN_FILE) == 0) {
             char *text = finding_text(report_get(r, i));
 
             printf("note: %s\n", text);
