@@ -205,7 +205,7 @@ static int list_zero_sink_tensors(const struct zero_writer *w, struct sink_tenso
         const struct param *p = &s->param[i / STATE_N];
         enum state st = (enum state)(i % STATE_N);
         bool trained = zero_target_trains(w->t, p) && !w->t->weights_only;
-        bool weights = st == (w->t->weights == DTYPE_F32 ? STATE_FP32 : STATE_BF16);
+        bool weights = st == (zero_target_weights_type(w->t, p) == DTYPE_F32 ? STATE_FP32 : STATE_BF16);
 
         number[i] = -1;
         if (zero_target_holder(w->t, p->name) || (!p->state[STATE_BF16] && !p->state[STATE_FP32]) ||

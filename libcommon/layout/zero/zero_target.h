@@ -72,6 +72,12 @@ enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st)
  */
 const struct tmap *zero_target_weights(const struct zero_target *t, const struct param *p);
 
+/*
+ * Returns the type of a parameter's weights in the result: that which the run computes with. An entry of `module` that
+ * is fp32 and not trained stays so between files of ZeRO-1 and 2.
+ */
+enum dtype zero_target_weights_type(const struct zero_target *t, const struct param *p);
+
 /* Returns the name that holds the weight if `name` is another name of it, else NULL. */
 const char *zero_target_holder(const struct zero_target *t, const char *name);
 

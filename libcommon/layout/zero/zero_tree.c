@@ -109,16 +109,17 @@ struct model_tree {
 static struct zero_fill make_weights_fill(const struct model_tree *k, const struct param *p)
 {
     const struct tmap *m = zero_target_weights(k->t, p);
-    int op = m ? plan_op_of(m->dtype, k->t->weights) : -1;
+    const enum dtype type = zero_target_weights_type(k->t, p);
+    int op = m ? plan_op_of(m->dtype, type) : -1;
 
     return (struct zero_fill){ .map = m, .len = m ? m->len : 0, .op = op < 0 ? PLAN_COPY : (enum plan_op)op,
                                .param = (int)(p - k->t->src->param),
-                               .state = k->t->weights == DTYPE_F32 ? STATE_FP32 : STATE_BF16 };
+                               .state = type == DTYPE_F32 ? STATE_FP32 : STATE_BF16 };
 }
 
 static uint64_t weights_bytes(const struct model_tree *k, const struct param *p)
 {
-    uint64_t n = (uint64_t)dtype_size(k->t->weights);
+    uint64_t n = (uint64_t)dtype_size(zero_target_weights_type(k->t, p));
 
     for (int d = 0; d < p->ndim; d++)
         n *= (uint64_t)p->shape[d];
@@ -149,6 +150,7 @@ static struct pk *trained_view(struct model_tree *k, const struct param *p, bool
 static struct pk *frozen_tensor(struct model_tree *k, const struct param *p)
 {
     struct zero_fill f = make_weights_fill(k, p);
+    const enum dtype type = zero_target_weights_type(k->t, p);
     uint64_t len = weights_bytes(k, p);
     int known = names_find(k->frozen, p->name);
 
@@ -158,8 +160,8 @@ static struct pk *frozen_tensor(struct model_tree *k, const struct param *p)
         zero_tree_fill(k->x, &f);
     }
     return pt_new_tensor(k->x->ds.arena, &(struct pt_new){
-        .storage = f.storage, .dtype = k->t->weights, .ndim = p->ndim, .shape = p->shape,
-        .storage_elems = (int64_t)(len / (uint64_t)dtype_size(k->t->weights)) });
+        .storage = f.storage, .dtype = type, .ndim = p->ndim, .shape = p->shape,
+        .storage_elems = (int64_t)(len / (uint64_t)dtype_size(type)) });
 }
 
 /* Returns an empty tensor, which ZeRO-3 stores in place of a parameter in `module`. */
