@@ -15,7 +15,7 @@
 
 #include "libcommon/base/mem.h"
 #include "tools/run-watch/history.h"
-#include "tools/run-watch/past/log_field.h"
+#include "tools/run-watch/past/past.h"
 
 /* Half a day of the longest lines, at one line per second. */
 enum { TAIL_BYTES = 32 << 20 };
@@ -25,15 +25,15 @@ static void add_iteration(struct history *h, const char *line)
     struct history_point p = { .loss = (double)NAN }, *last = h->n ? &h->point[h->n - 1] : NULL;
     double iteration, v, n_nan = 0;
 
-    if (!log_field(line, " iteration ", &iteration) ||
-        !log_field(line, "elapsed time per iteration (s):", &p.iteration_s))
+    if (!past_log_field(line, " iteration ", &iteration) ||
+        !past_log_field(line, "elapsed time per iteration (s):", &p.iteration_s))
         return;
     p.iteration = (int64_t)iteration;
-    log_field(line, "samples per second:", &p.samples_per_s);
-    log_field(line, "number of nan iterations:", &n_nan);
+    past_log_field(line, "samples per second:", &p.samples_per_s);
+    past_log_field(line, "number of nan iterations:", &n_nan);
     /* Without a loss scale no update is skipped, so a missing loss means that it was not a number. */
-    p.is_nan = n_nan > 0 || (!log_field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
-               (log_field(line, "lm loss:", &v) && !isfinite(v));
+    p.is_nan = n_nan > 0 || (!past_log_field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
+               (past_log_field(line, "lm loss:", &v) && !isfinite(v));
     p.at_s = p.iteration_s;
     if (last) {
         /* After a restart, iterations are repeated, but time continues. */

@@ -3,7 +3,7 @@
  *
  * A verb checks something and fills a report: an ERROR is a problem, a WARNING something that could not be
  * established, a NOTE something that is in order. round.c produces lines, alarms, a heartbeat and the exit status
- * from it; alarm.c notifies people, and book.c stores data from one call to the next. The verbs that draw have no
+ * from it; watch_alarm.c notifies people, and book.c stores data from one call to the next. The verbs that draw have no
  * rounds: past/ reads and picture/ draws.
  */
 #ifndef SHARDKIT_RUN_WATCH_H

@@ -8,10 +8,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "libcommon/base/crc.h"
 #include "libcommon/base/files.h"
 #include "libcommon/cli/cli.h"
 #include "libcommon/comm/launch.h"
@@ -20,9 +22,87 @@
 #include "tools/train/ending.h"
 #include "tools/train/guard/crash.h"
 #include "tools/train/log/trainlog.h"
-#include "tools/train/options/refusal.h"
 #include "tools/train/run/savedir.h"
 #include "tools/train/trace/trace.h"
+
+/* ---- refused options ---- */
+
+/*
+ * The options are parsed before the ranks are connected, and nearly always all ranks have the same ones. Rank 0
+ * therefore reports its error at once. The other ranks with an error still join the job, so that a rank with a
+ * different error can report it and a rank whose options are valid does not wait for ranks that have exited.
+ */
+enum { JOIN_S = 10 };           /* the other ranks have joined within this time, or have exited */
+
+struct refused_word {
+    int32_t status;             /* 0: not refused */
+    uint32_t reason;
+};
+
+static int status_of(const struct err *why)
+{
+    return why->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
+}
+
+static void print_refusal(int rank, const struct err *why)
+{
+    if (rank)
+        fprintf(stderr, "[rank %d] ", rank);
+    fprintf(stderr, "train: %s\nTry 'train --help'.\n", why->msg);
+}
+
+/*
+ * Exchange refusals. Every rank must call it before any other exchange; `own` is the rank's refusal or NULL. Returns
+ * 0 if no rank was refused. Otherwise it returns the exit status, and the job must end; a rank has then reported its
+ * reason if it differs from those of all lower ranks. Returns -1 if the ranks cannot communicate.
+ */
+static int share_refusal(struct comm_world *w, const struct err *own, struct err *e)
+{
+    const int rank = comm_place(w)->rank, size = comm_place(w)->size;
+    struct refused_word me = {0}, *all = xcalloc((size_t)size, sizeof *all);
+    bool is_reported = rank == 0;              /* rank 0 has printed its reason before it joined */
+    int rc;
+
+    if (own)
+        me = (struct refused_word){ status_of(own), crc_bytes(0, own->msg, strlen(own->msg)) };
+    rc = comm_host_all_gather(comm_world_group(w), &me, all, sizeof me, e);
+    for (int r = 0; rc >= 0 && r < size; r++) {
+        if (all[r].status && !rc)
+            rc = all[r].status;
+        is_reported |= r < rank && all[r].status == me.status && all[r].reason == me.reason;
+    }
+    if (rc > 0 && own && !is_reported)
+        print_refusal(rank, own);
+    free(all);
+    return rc;
+}
+
+/*
+ * End a process whose options were refused for the reason `why`. Reports the reason if no other rank does. Returns
+ * the exit status.
+ */
+static int leave_refused(const struct err *why)
+{
+    const struct comm_options o = { .join_timeout_s = JOIN_S };
+    struct comm_world *w;
+    struct launch l;
+    struct err e = {0};
+    bool alone = launch_find(&l, &e) < 0 || l.size == 1;
+
+    if (alone || l.rank == 0)
+        print_refusal(0, why);
+    if (alone)
+        return status_of(why);
+    if (comm_world_open(&o, &w, &e) < 0) {
+        if (l.rank > 0)
+            print_refusal(l.rank, why);
+        return status_of(why);
+    }
+    if (share_refusal(w, why, &e) < 0)
+        comm_abort(w, 1, e.msg);
+    comm_world_close(w);
+    return status_of(why);
+}
 
 /* ---- the process ---- */
 
@@ -66,7 +146,7 @@ bool start_process(struct trainer *t, int argc, char **argv, int *status)
 
     limit_spinning(argv);
     if (options_parse(&t->o, argc, argv, environ, &e) < 0) {
-        *status = refusal_leave(&e);
+        *status = leave_refused(&e);
         return false;
     }
     if (t->o.asked) {
@@ -134,7 +214,7 @@ static int join_job(struct trainer *t, struct err *e)
     let_signals_end_us(&l);
     if (comm_world_open(&co, &r->world, e) < 0)
         return -1;
-    refused = refusal_share(r->world, NULL, e);
+    refused = share_refusal(r->world, NULL, e);
     if (refused > 0)
         comm_world_close(r->world);
     if (refused)

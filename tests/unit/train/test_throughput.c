@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "tools/train/guard/throughput.h"
+#include "tools/train/guard/outlier.h"
 
 static uint64_t word = 1;
 

@@ -100,6 +100,12 @@ MUST_CHECK int past_read(struct past *p, const char *path, struct err *e);
 MUST_CHECK int past_read_log(struct past *p, const char *path, struct err *e);
 MUST_CHECK int past_read_events(struct past *p, const char *dir, struct err *e);
 
+/*
+ * Parse the number after "NAME:" in a line. Returns false if the line has no such field. Python's nan and inf count
+ * as numbers.
+ */
+bool past_log_field(const char *line, const char *name, double *v);
+
 /* ---- past.c: for the readers, and for callers that get events from another source ---- */
 
 struct past_point *past_add_point(struct past *p, int64_t iteration);   /* the result is valid until the next call */

@@ -10,13 +10,23 @@
 #include <time.h>
 
 #include "libcommon/base/mem.h"
-#include "tools/run-watch/past/log_field.h"
 #include "tools/run-watch/past/past.h"
 
 struct past_log {
     struct past *p;
     bool starts;                /* the next iteration is the first of a start */
 };
+
+bool past_log_field(const char *line, const char *name, double *v)
+{
+    const char *p = strstr(line, name);
+    char *end;
+
+    if (!p)
+        return false;
+    *v = strtod(p + strlen(name), &end);
+    return end != p + strlen(name);
+}
 
 /* ---- the line of an iteration: parts separated by bars ---- */
 
@@ -90,7 +100,7 @@ static bool parse_valid_line(struct past *p, char *line)
     char *at = strstr(line, " loss at iteration ");
     double iteration, loss;
 
-    if (!at || !log_field(at, " loss at iteration ", &iteration) || !log_field(at, "lm loss value:", &loss))
+    if (!at || !past_log_field(at, " loss at iteration ", &iteration) || !past_log_field(at, "lm loss value:", &loss))
         return false;
     *at = '\0';
     err_clean(line);
@@ -104,15 +114,15 @@ static void parse_slow_rank_line(struct past *p, const char *line)
     const char *host = strstr(line, "host: ");
     double iteration, rank;
 
-    if (!log_field(line, " iteration ", &iteration) || !log_field(line, "slowest rank:", &rank))
+    if (!past_log_field(line, " iteration ", &iteration) || !past_log_field(line, "slowest rank:", &rank))
         return;
     s.iteration = (int64_t)iteration;
     s.rank = (int)rank;
     if (host)
         snprintf(s.host, sizeof s.host, "%.*s", (int)strcspn(host + 6, " |"), host + 6);
     err_clean(s.host);
-    log_field(line, "compute (s):", &s.compute_s);
-    log_field(line, "above its stage's median:", &s.above);
+    past_log_field(line, "compute (s):", &s.compute_s);
+    past_log_field(line, "above its stage's median:", &s.above);
     ARRAY_ROOM(p->slow, p->cap_slow, p->n_slow + 1);
     p->slow[p->n_slow++] = s;
 }
@@ -148,7 +158,7 @@ static void parse_past_line(struct past_log *r, char *line)
     } else if (str_starts(line, "[exiting program") || str_starts(line, "[Detected kill switch")) {
         add_log_event(p, PAST_STOP, line, datetime(line));
     } else if (strstr(line, "successfully saved checkpoint at iteration") &&
-               log_field(line, "checkpoint at iteration", &iteration)) {
+               past_log_field(line, "checkpoint at iteration", &iteration)) {
         past_add_event(p, PAST_SAVE, (int64_t)iteration, NAN, "");
     } else if (str_starts(line, "[straggler]")) {
         parse_slow_rank_line(p, line);

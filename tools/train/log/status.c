@@ -256,6 +256,21 @@ void status_recall(const char *path, struct status *s)
     json_decref(o);
 }
 
+const char *cause_name(int status)
+{
+    switch ((enum cause)status) {
+    case CAUSE_HANG: return "hang";
+    case CAUSE_LOST: return "lost";
+    case CAUSE_CRASH: return "crash";
+    case CAUSE_NAN: return "nan";
+    case CAUSE_SAVE: return "save";
+    case CAUSE_REPLICAS: return "replicas";
+    case CAUSE_DEVICE: return "device";
+    case CAUSE_FAILED: break;
+    }
+    return "failed";
+}
+
 /* ---- kill switch ---- */
 
 bool status_kill_switch(const char *path)

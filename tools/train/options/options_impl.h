@@ -3,8 +3,7 @@
  *
  * Each file uses only those listed above it:
  *   options_table.c      the rows (option_table.h)
- *   options_find.c       the source of an option's value
- *   options_value.c      converts words into a field's value
+ *   options_value.c      an option's value: its source, and its conversion from words
  *   options_print.c      prints the effective values
  *   options_file.c, deepspeed_json.c   sources of values
  *   options.c            the command line, and the order of the sources

@@ -6,7 +6,7 @@
 
 #include "libcommon/comm/comm.h"
 #include "libcommon/model/topology.h"
-#include "tools/train/log/cause.h"
+#include "tools/train/log/status.h"
 
 struct run_ranks {
     struct comm_world *world;   /* NULL before the job is joined and after it is left */
