@@ -30,7 +30,7 @@ function flush(   i) {
         delete more[name[i]]
     }
     for (key in more) {
-        print FILENAME ": tells of " key ", which is no option" >"/dev/stderr"
+        print FILENAME ": has text about " key ", which is no option" >"/dev/stderr"
         bad = 1
     }
 }

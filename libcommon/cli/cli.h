@@ -32,8 +32,8 @@ extern const struct option_row cli_rows[], cli_rows_write_fail[], cli_rows_conve
 int cli_parse_part(void *cli, const char *value, struct err *e);         /* parses I/N or auto */
 /* The row of --model for tables that fill another struct: the field, and the commands that accept the option. */
 #define CLI_ROW_MODEL(type, field_, marks_)                                                                        \
-    { "model", 0, "PREFIX", "prefix of the model's tensors, where a folder of torch.distributed holds several "     \
-      "models: policy", OPTION_FIELD(type, field_), .marks = marks_ }
+    { "model", 0, "PREFIX", "prefix of the model's tensor names, such as policy, if a folder of "                   \
+      "torch.distributed holds several models", OPTION_FIELD(type, field_), .marks = marks_ }
 #define CLI_REPLICAS_WORDS "average first majority fail"        /* enum replica_policy */
 
 struct cli {

@@ -72,21 +72,24 @@ static int parse_verbose_option(void *into, const char *value, struct err *e)
     return 0;
 }
 
-#define ASKED_ROWS                                                                      \
-    { "help", 'h', .help = "this text", .asked = OPTION_ASKED_HELP },                   \
-    { "version", .help = "version, compiler and libraries", .asked = OPTION_ASKED_VERSION },                \
-    { "completion", 0, "WHAT", "print what bash or zsh completes (list: all names; man: the page)",        \
-      .words = "bash zsh list man", .size = sizeof(int), .asked = OPTION_ASKED_BASH }
+#define ASKED_ROWS                                                                                              \
+    { "help", 'h', .help = "print this help", .asked = OPTION_ASKED_HELP },                                     \
+    { "version", .help = "print the version, the compiler and the libraries", .asked = OPTION_ASKED_VERSION },  \
+    { "completion", 0, "WHAT", "print a completion script for bash or zsh, the names of all options (list) or " \
+      "the OPTIONS of the man page (man)", .words = "bash zsh list man", .size = sizeof(int),                   \
+      .asked = OPTION_ASKED_BASH }
 
 const struct option_row cli_rows[] = {
-    { "json", .help = "print one JSON object a line instead of text", FIELD(json) },
-    { "threads", 'j', "N", "worker threads (default: the processors this process may use)", OPTION_INT,
+    { "json", .help = "print JSON, one object per line, instead of text", FIELD(json) },
+    { "threads", 'j', "N", "number of worker threads (default: the number of CPUs available to the "
+                           "process)", OPTION_INT,
       FIELD(threads), .min = 1, .max = 1024 },
-    { "mem", 0, "SIZE", "buffer memory, K/M/G/T (default 96M)", .take = parse_mem_option },
-    { "progress", 0, "WHEN", "auto, always or never (default auto: on a terminal)", FIELD(progress),
+    { "mem", 0, "SIZE", "memory for buffers, with suffix K, M, G or T (default 96M)", .take = parse_mem_option },
+    { "progress", 0, "WHEN", "show progress: auto, always or never (default auto: if stderr is a "
+                             "terminal)", FIELD(progress),
       .words = "auto always never" },
-    { "quiet", 'q', .help = "errors and warnings alone", .take = parse_quiet_option },
-    { "verbose", 'v', .help = "say more", .take = parse_verbose_option },
+    { "quiet", 'q', .help = "print only errors and warnings", .take = parse_quiet_option },
+    { "verbose", 'v', .help = "print more details", .take = parse_verbose_option },
     ASKED_ROWS,
     {0},
 };
@@ -94,33 +97,38 @@ const struct option_row cli_rows[] = {
 const struct option_row cli_rows_asked[] = { ASKED_ROWS, {0} };
 
 const struct option_row cli_rows_write_fail[] = {
-    { "force", 'f', .help = "replace what is already there", FIELD(force) },
-    { "dry-run", 'n', .help = "print the plan, bytes and free space; write nothing", FIELD(dry_run) },
-    { "replicas", 0, "HOW", "average, first, majority or fail: what to do when tensor-parallel copies of a "
-      "parameter disagree", FIELD(replicas), .words = CLI_REPLICAS_WORDS, .def = "fail" },
+    { "force", 'f', .help = "replace existing output", FIELD(force) },
+    { "dry-run", 'n', .help = "print the plan, its size and the free space; write nothing", FIELD(dry_run) },
+    { "replicas", 0, "HOW", "how to resolve tensor-parallel copies of a parameter that differ: average, first, "
+                            "majority, or fail (exit with status "
+                            "1)", FIELD(replicas), .words = CLI_REPLICAS_WORDS, .def = "fail" },
     {0},
 };
 
 const struct option_row cli_rows_convert[] = {
-    { "verify", .help = "read OUT back before it gets its name", FIELD(verify) },
-    { "resume", .help = "finish what a killed run began", FIELD(resume) },
-    { "part", 0, "I/N", "do share I of N (0 <= I < N); the last to finish publishes OUT; found by itself under mpirun "
-      "and srun when all tasks take part; auto: they must, 0/1: this one does all", .take = cli_parse_part },
-    { "accept-mismatch", .help = "only warn where files of IN look like those of different saves or ranks",
+    { "verify", .help = "read OUT back and compare it before it gets its final name", FIELD(verify) },
+    { "resume", .help = "continue a conversion that was interrupted", FIELD(resume) },
+    { "part", 0, "I/N", "do part I of N (0 <= I < N); the part that ends last publishes OUT. Default: by the task "
+                        "numbers of mpirun or srun, if every task starts this command. auto: require that every task "
+                        "does; 0/1: do all parts in this process", .take = cli_parse_part },
+    { "accept-mismatch", .help = "print a warning instead of an error if the files of IN seem to be from different "
+                                 "saves or ranks",
       FIELD(accept_mismatch) },
-    { "skip-unreadable", .help = "leave out tensors of IN that cannot be read (sparse, of a type without whole bytes); "
-      "the result says how many", FIELD(skip_unreadable) },
+    { "skip-unreadable", .help = "leave out tensors of IN that cannot be read (sparse tensors, types below one byte "
+                                 "per element); the result line counts them", FIELD(skip_unreadable) },
     CLI_ROW_MODEL(struct cli, model, 0),
     {0},
 };
 
 const struct option_row cli_rows_latest[] = {
-    { "set-latest", .help = "'latest' beside OUT names it once it is there", FIELD(set_latest) },
+    { "set-latest", .help = "write OUT's name to the file 'latest' in its parent folder when OUT is "
+                            "complete", FIELD(set_latest) },
     {0},
 };
 
 const struct option_row cli_rows_certificate[] = {
-    { "certificate", 0, "FILE", "write there the digest of every tensor before and after", FIELD(certificate) },
+    { "certificate", 0, "FILE", "write a digest of every tensor before and after the conversion to FILE, for "
+                                "ckpt-inspect verify", FIELD(certificate) },
     {0},
 };
 

@@ -6,34 +6,43 @@
 #define FIELD(f) OPTION_FIELD(struct backup, f)
 
 static const struct option_row rows[] = {
-    { "rules", 0, "FILE", "what is kept where: all copies due (copy), show it (plan), remove what may go (forget)",
+    { "rules", 0, "FILE", "file of rules: which checkpoints are copied to which place and kept there. Copy all that "
+                          "are due (copy), print the plan (plan), remove what the rules no longer keep (forget)",
       FIELD(rules), .marks = CMD_COPY | CMD_PLAN | CMD_FORGET },
-    { "pack", .help = "as one file of fewer bytes, restored to the bit (copy)", FIELD(pack), .marks = CMD_COPY },
-    { "apply", .help = "remove it; without, say what would be removed (forget)", FIELD(apply), .marks = CMD_FORGET },
-    { "verify", .help = "read the backups again that a removal rests on (forget)", FIELD(cli.verify),
+    { "pack", .help = "write one compressed file, without loss (copy)", FIELD(pack), .marks = CMD_COPY },
+    { "apply", .help = "remove the backups; without this option they are only listed "
+                       "(forget)", FIELD(apply), .marks = CMD_FORGET },
+    { "verify", .help = "before a removal, read the backups that make it safe again (forget)", FIELD(cli.verify),
       .marks = CMD_FORGET },
-    { "dry-run", 'n', .help = "say what would be copied, and write nothing (copy, tar, weights)", FIELD(cli.dry_run),
+    { "dry-run", 'n', .help = "print what would be copied, and write nothing (copy, tar, weights)", FIELD(cli.dry_run),
       .marks = CMD_COPY | CMD_TAR | CMD_WEIGHTS },
     {0},
 };
 
 static const char head[] =
     "Usage: ckpt-backup COMMAND [options] ...\n"
-    "Copies of checkpoints that are believed: read back before they count, kept by rules.\n"
-    "A PLACE is a folder, or REMOTE:PATH of rclone.\n"
-    "\nCommands:\n"
-    "  copy CKPT PLACE           a whole copy; CKPT is a tag folder or one with 'latest'\n"
-    "  copy --rules FILE RUN     all copies that are due of the checkpoints in RUN\n"
-    "  tar CKPT PLACE            one .tar, which all tools read in place\n"
-    "  weights CKPT PLACE        without the optimizer's files\n"
-    "  list PLACE...             what is there\n"
-    "  verify PLACE [NAME...]    read it all and compare\n"
-    "  restore PLACE NAME OUT    the folder OUT, every byte compared\n"
-    "  plan --rules FILE RUN     what is due, and what may go\n"
-    "  forget --rules FILE RUN   what may go, and with --apply remove it\n";
+    "Back up checkpoints. Every copy is read back and verified before it counts as a backup, and\n"
+    "rules decide which backups are kept. CKPT is a checkpoint of any layout: Megatron-DeepSpeed\n"
+    "(3D shards) or universal, DeepSpeed ZeRO, torch.distributed (DCP), Megatron-core\n"
+    "(torch_dist), a model folder of Transformers, or a folder whose file 'latest' names one.\n"
+    "PLACE is a folder, or REMOTE:PATH of rclone.\n"
+    "\n"
+    "Commands:\n"
+    "  copy CKPT PLACE           back up all files of a checkpoint\n"
+    "  copy --rules FILE RUN     make all backups of the checkpoints in RUN that are due\n"
+    "  tar CKPT PLACE            back up to one .tar archive, which all tools can read\n"
+    "  weights CKPT PLACE        back up without the optimizer states (only 3D shards)\n"
+    "  list PLACE...             list the backups\n"
+    "  verify PLACE [NAME...]    read backups and compare them with their checksums\n"
+    "  restore PLACE NAME OUT    restore a backup to the folder OUT and compare every byte\n"
+    "  plan --rules FILE RUN     print which backups are due and which may be removed\n"
+    "  forget --rules FILE RUN   list backups that the rules no longer keep; --apply removes them\n";
 static const char tail[] =
-    "Exit status: 0 all is well, 1 a copy is damaged or the work failed, 2 wrong usage.\n"
-    "Example: ckpt-backup copy --rules run.rules ckpt && ckpt-backup forget --rules run.rules --apply ckpt\n";
+    "Exit status: 0 success, 1 a backup is damaged or the command failed, 2 wrong usage.\n"
+    "Examples:\n"
+    "  ckpt-backup copy ckpt/global_step95000 /store/run\n"
+    "  ckpt-backup restore /store/run global_step95000 restored/global_step95000\n"
+    "  ckpt-backup copy --rules run.rules ckpt && ckpt-backup forget --rules run.rules --apply ckpt\n";
 
 static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_add, FIELD(words) }, {0} };
 

@@ -6,40 +6,44 @@
 #define FIELD(f) OPTION_FIELD(struct ckptedit, f)
 
 static const struct option_row rows[] = {
-    { "in-place", 'i', .help = "no OUT: the result takes IN's name in one step, and what was there becomes "
-      "IN.before-edit, for rollback and commit", FIELD(in_place), .marks = CMD_CHANGES },
-    { "dry-run", 'n', .help = "print each file that changes, with its bytes, and write nothing (not rollback, "
-      "commit)", FIELD(cli.dry_run), .marks = CMD_CHANGES | CMD_LATEST },
-    { "any-type", .help = "a value may have another type than the present one (set)", FIELD(any_type),
+    { "in-place", 'i', .help = "edit IN itself: the result replaces IN atomically, and the original is kept as "
+                               "IN.before-edit for rollback and commit", FIELD(in_place), .marks = CMD_CHANGES },
+    { "dry-run", 'n', .help = "list the files that would change, with their sizes, and write nothing (all commands but "
+                              "rollback and commit)", FIELD(cli.dry_run), .marks = CMD_CHANGES | CMD_LATEST },
+    { "any-type", .help = "allow a value of another type than the present one (set)", FIELD(any_type),
       .marks = CMD_SET },
-    { "weights", .arg = "LIST", .help = "a part of each folder, in their order: 0.5,0.3,0.2; they add up to 1 "
-      "(average; default: all alike)", FIELD(weights), .marks = CMD_AVERAGE },
-    { "decay", .arg = "D", .help = "what remains of the mean when the next folder comes: D mean + (1 - D) folder (ema)",
+    { "weights", .arg = "LIST", .help = "factors of the folders, in their order, whose sum is 1: 0.5,0.3,0.2 (average; "
+                                        "default: equal factors)", FIELD(weights), .marks = CMD_AVERAGE },
+    { "decay", .arg = "D", .help = "decay of the moving average: mean = D * mean + (1 - D) * next folder (ema)",
       .kind = OPTION_REAL, .min = 0, .max = 1, FIELD(decay), .marks = CMD_EMA },
-    { "moments", .help = "exp_avg and exp_avg_sq, too; else they stay those of the first folder (average, ema)",
+    { "moments", .help = "also average exp_avg and exp_avg_sq; by default those of the first folder are kept (average, "
+                         "ema)",
       FIELD(moments), .marks = CMD_AVERAGE | CMD_EMA },
-    { "step", .arg = "N", .help = "the step that OUT is of (retag)", .kind = OPTION_INT, .min = 0, .max = 1e15,
+    { "step", .arg = "N", .help = "set the step of OUT (retag)", .kind = OPTION_INT, .min = 0, .max = 1e15,
       FIELD(step), .marks = CMD_RETAG },
-    { "samples", .arg = "N", .help = "the samples consumed until then; the schedule moves along (retag)",
+    { "samples", .arg = "N", .help = "set the number of consumed samples, and the schedule to match (retag)",
       .kind = OPTION_INT, .min = 0, .max = 1e15, FIELD(samples), .marks = CMD_RETAG },
-    { "tokens", .arg = "N", .help = "the tokens consumed until then; the schedule moves along (retag); the rows "
-      "of the vocabulary (vocab)", .kind = OPTION_INT, .min = 0, .max = 1e15, FIELD(tokens),
+    { "tokens", .arg = "N", .help = "set the number of consumed tokens, and the schedule to match (retag); set the "
+                                    "number of rows of the vocabulary "
+                                    "(vocab)", .kind = OPTION_INT, .min = 0, .max = 1e15, FIELD(tokens),
       .marks = CMD_RETAG | CMD_VOCAB },
-    { "init", .arg = "HOW", .help = "what new rows hold: mean (of all rows, the default), zero, or normal:STD, random "
-      "numbers around 0 that are the same in every run (vocab)", FIELD(init), .marks = CMD_VOCAB },
-    { "hard-links", .help = "files that stay are hard links to IN's: no room is needed, and a write into one of "
-      "OUT changes IN (default: shared blocks where the file system has reflinks, else copies)", FIELD(hard_links),
+    { "init", .arg = "HOW", .help = "values of new rows: mean (the mean of all rows, the default), zero, or normal:STD "
+                                    "(random with mean 0; equal in every run) "
+                                    "(vocab)", FIELD(init), .marks = CMD_VOCAB },
+    { "hard-links", .help = "make unchanged files of OUT hard links to those of IN. This needs no space, but a program "
+                            "that writes into such a file in OUT also changes IN (default: reflinks if the file system "
+                            "has them, else copies)", FIELD(hard_links),
       .marks = CMD_CHANGES },
-    { "from", .arg = "DIR", .help = "another checkpoint of the run, for optimizer states that are lost (salvage)",
+    { "from", .arg = "DIR", .help = "another checkpoint of the same run, which supplies lost states (salvage)",
       FIELD(from), .marks = CMD_SALVAGE },
-    { "allow-lost", .help = "zeros in place of weights that nothing has; of ZeRO without any optimizer file the "
-      "weights alone (salvage)", FIELD(allow_lost), .marks = CMD_SALVAGE },
-    { "force", 'f', .help = "replace OUT", FIELD(cli.force), .marks = CMD_CHANGES },
-    { "resume", .help = "finish what a killed run began", FIELD(cli.resume),
+    { "allow-lost", .help = "set weights that no file holds to 0; for ZeRO without any optimizer file, write the "
+                            "weights alone (salvage)", FIELD(allow_lost), .marks = CMD_SALVAGE },
+    { "force", 'f', .help = "replace OUT if it exists", FIELD(cli.force), .marks = CMD_CHANGES },
+    { "resume", .help = "continue an edit that was interrupted", FIELD(cli.resume),
       .marks = CMD_CHANGES },
-    { "verify", .help = "read OUT back before it gets its name", FIELD(cli.verify),
+    { "verify", .help = "read OUT back and compare it before it gets its final name", FIELD(cli.verify),
       .marks = CMD_CHANGES },
-    { "accept-mismatch", .help = "go on though IN's files are not of one save",
+    { "accept-mismatch", .help = "print a warning instead of an error if the files of IN are not from one save",
       FIELD(cli.accept_mismatch), .marks = CMD_CHANGES },
     CLI_ROW_MODEL(struct ckptedit, cli.model, CMD_CHANGES),
     {0},
@@ -51,41 +55,44 @@ static const char head[] =
     "Usage: ckpt-edit COMMAND [options] ARGUMENT... IN OUT\n"
     "       ckpt-edit COMMAND --in-place [options] ARGUMENT... IN\n"
     "       ckpt-edit average|ema [options] IN IN2... OUT\n"
-    "Surgery on a checkpoint: OUT is IN with something changed. Files that stay as they are\n"
-    "share their blocks with IN where the file system has reflinks (btrfs, XFS), and are\n"
-    "copied elsewhere; the result line counts both. IN is never written to, and a write into\n"
-    "OUT leaves IN as it is, unless --hard-links is given. Every checksum and the manifest\n"
-    "are right afterwards, and a run that is killed leaves no OUT. IN is a tag folder (3D\n"
-    "shards, ZeRO, universal .pt), a model folder of Transformers, a folder of\n"
-    "torch.distributed.checkpoint (DCP) or of Megatron-core's torch_dist, or a folder with\n"
-    "'latest'.\n"
-    "\nCommands:\n"
-    "  put NAME[:STATE] FILE.npy  a tensor's new elements, in every copy of it there is;\n"
-    "                             without STATE: of weights and masters\n"
-    "  zero PATTERN[:STATE]...    zeros; without STATE: in both moments\n"
-    "  set KEY=JSON...            values of the pickled trees: args.lr=1e-4\n"
-    "  drop optimizer|rng...      leave the optimizer's files or the random states out\n"
-    "  drop PATTERN...            leave parameters out of a universal form, a model folder,\n"
-    "                             DCP or torch_dist\n"
-    "  average IN IN2...          weights and masters become the mean of all folders', of any\n"
-    "                             layout and topology; all else is the first one's\n"
-    "  ema --decay D IN IN2...    the same with a moving mean, in the order given\n"
-    "  retag --step N             the step it claims to be of; --samples, --tokens: the rest\n"
-    "                             of its counters and the schedule\n"
-    "  cast bf16|fp16|fp32        another type of the weights (fp32: not of 3D shards)\n"
-    "  rename PATTERN TO...       other names, by rules of PCRE2 (not of 3D shards)\n"
-    "  layers keep|drop LIST      keep 0-3,2,5: these layers, in this order, some twice\n"
-    "  vocab --tokens N           rows of embedding and head added or left behind\n"
-    "  thin                       cut off what no tensor uses of storages, no entry of files\n"
-    "  salvage                    what is lost or damaged, from what is left: mp_rank files from\n"
-    "                             another rank's, weights from masters, masters from weights,\n"
-    "                             moments from --from DIR or 0\n"
-    "  latest DIR TAG             let DIR/latest name the complete checkpoint DIR/TAG\n"
+    "Edit a checkpoint: OUT is a copy of IN with one change. Unchanged files share their blocks\n"
+    "with IN if the file system supports reflinks (btrfs, XFS); otherwise they are copied. The\n"
+    "result line counts both. IN is never modified (but see --in-place and --hard-links). All\n"
+    "checksums and the manifest of OUT are correct. If the command is killed, there is no OUT.\n"
+    "IN is a checkpoint of Megatron-DeepSpeed (3D shards) or in the universal form (.pt, HDF5),\n"
+    "of DeepSpeed ZeRO, of torch.distributed (DCP) or of Megatron-core (torch_dist), a model\n"
+    "folder of Transformers, or a folder whose file 'latest' names a checkpoint.\n"
+    "\n"
+    "Commands:\n"
+    "  put NAME[:STATE] FILE.npy  replace the elements of a tensor in all its copies; without\n"
+    "                             STATE, of the weights and the masters\n"
+    "  zero PATTERN[:STATE]...    set tensors to 0; without STATE, both moments\n"
+    "  set KEY=JSON...            set values of the pickled arguments and settings: args.lr=1e-4\n"
+    "  drop optimizer|rng...      remove the optimizer states, or the random states\n"
+    "  drop PATTERN...            remove parameters (not of 3D shards or ZeRO)\n"
+    "  average IN IN2...          average the weights and masters of checkpoints of any layout\n"
+    "                             and topology; the rest is that of the first one\n"
+    "  ema --decay D IN IN2...    the same with an exponential moving average, in this order\n"
+    "  retag --step N             change the step, and with --samples and --tokens the other\n"
+    "                             counters and the schedule\n"
+    "  cast bf16|fp16|fp32        convert the weights to another type (3D shards: not to fp32)\n"
+    "  rename PATTERN TO...       rename parameters by PCRE2 expressions (not of 3D shards)\n"
+    "  layers keep|drop LIST      select layers: keep 0-3,2,5 keeps these, in this order\n"
+    "  vocab --tokens N           add or remove rows of the embedding and the head\n"
+    "  thin                       cut unused bytes from tensor storages and unused entries from\n"
+    "                             files\n"
+    "  salvage                    restore lost or damaged data from what is left: mp_rank files\n"
+    "                             from another rank's, weights from masters, masters from\n"
+    "                             weights, moments from --from DIR or as 0\n"
+    "  latest DIR TAG             write TAG to DIR/latest if DIR/TAG is complete\n"
     "  rollback IN                undo the last edit in place\n"
-    "  commit IN                  give up IN.before-edit\n";
+    "  commit IN                  remove IN.before-edit\n";
 static const char tail[] =
-    "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
-    "Example: ckpt-edit zero --in-place '3.mlp.*' ckpt/global_step31200\n";
+    "Exit status: 0 done, 1 IN is damaged or the edit failed (no OUT), 2 wrong usage.\n"
+    "Examples:\n"
+    "  ckpt-edit zero --in-place '3.mlp.*' ckpt/global_step31200\n"
+    "  ckpt-edit average ckpt/global_step100 ckpt/global_step200 mean/global_step200\n"
+    "  ckpt-edit salvage --from ckpt/global_step31000 ckpt/global_step31200 fixed\n";
 
 int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
 {

@@ -6,31 +6,38 @@
 #define FIELD(f) OPTION_FIELD(struct inspect, f)
 
 static const struct option_row rows[] = {
-    { "state", 0, "STATE", "bf16, fp32, exp_avg or exp_avg_sq (ls, cat, stats, replicas, diff)", FIELD(state),
+    { "state", 0, "STATE", "select a state: bf16 (the weights), fp32 (the masters), exp_avg or exp_avg_sq (ls, cat, "
+                           "stats, replicas, diff)", FIELD(state),
       .words = "bf16 fp32 exp_avg exp_avg_sq", .marks = CMD_LS | CMD_CAT | CMD_STATS | CMD_REPLICAS | CMD_DIFF },
-    { "param", 0, "GLOB", "parameters whose names match (ls, stats, replicas, diff)", FIELD(glob),
+    { "param", 0, "GLOB", "select parameters by a shell pattern (ls, stats, replicas, diff)", FIELD(glob),
       .marks = CMD_LS | CMD_STATS | CMD_REPLICAS | CMD_DIFF },
-    { "slice", 0, "SLICE", "as in NumPy: '0:2,5', '-1', '::2' (cat)", FIELD(slice), .marks = CMD_CAT },
-    { "npy", .help = "a .npy file instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_NPY,
+    { "slice", 0, "SLICE", "print part of the tensor, with the syntax of NumPy: '0:2,5', '-1', '::2' "
+                           "(cat)", FIELD(slice), .marks = CMD_CAT },
+    { "npy", .help = "write a .npy file instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_NPY,
       .marks = CMD_CAT },
-    { "raw", .help = "little-endian bytes instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_RAW,
+    { "raw", .help = "write little-endian bytes instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_RAW,
       .marks = CMD_CAT },
-    { "output", 'o', "FILE", "write there instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
-    { "force", 'f', .help = "replace FILE (cat)", FIELD(cli.force), .marks = CMD_CAT },
-    { "strict", .help = "warnings fail too (verify)", FIELD(strict), .marks = CMD_VERIFY },
-    { "allow-drift", .help = "tensor-parallel copies that disagree are a warning (verify)", FIELD(allow_drift),
+    { "output", 'o', "FILE", "write to FILE instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
+    { "force", 'f', .help = "replace FILE if it exists (cat)", FIELD(cli.force), .marks = CMD_CAT },
+    { "strict", .help = "exit with status 1 for warnings, too (verify)", FIELD(strict), .marks = CMD_VERIFY },
+    { "allow-drift", .help = "print a warning instead of an error if tensor-parallel copies differ "
+                             "(verify)", FIELD(allow_drift),
       .marks = CMD_VERIFY },
-    { "lenient", .help = "accept odd container bytes that no reader uses (verify)", FIELD(lenient),
+    { "lenient", .help = "accept deviations of the container format that no reader depends on (verify)", FIELD(lenient),
       .marks = CMD_VERIFY },
-    { "certificate", 0, "FILE", "is it what this certificate of reshape or merge-tp says (verify)", FIELD(certificate),
+    { "certificate", 0, "FILE", "compare the tensors with a certificate that reshape or merge-tp wrote "
+                                "(verify)", FIELD(certificate),
       .marks = CMD_VERIFY },
     CLI_ROW_MODEL(struct inspect, cli.model, 0),
-    { "tensors-only", .help = "leave out run state, arguments and schedules (diff)", FIELD(tensors_only),
+    { "tensors-only", .help = "compare tensors only, not run state, arguments and schedules "
+                              "(diff)", FIELD(tensors_only),
       .marks = CMD_DIFF },
-    { "max", 0, "N", "differing parameters to list (diff)", OPTION_INT, FIELD(max), .max = INT32_MAX, .def = "20",
+    { "max", 0, "N", "list at most N parameters that differ "
+                     "(diff)", OPTION_INT, FIELD(max), .max = INT32_MAX, .def = "20",
       .marks = CMD_DIFF },
-    { "replicas", 0, "HOW", "average, first, majority or fail: how copies that disagree become one tensor (cat, stats, "
-      "diff)", FIELD(cli.replicas), .words = CLI_REPLICAS_WORDS, .def = "average",
+    { "replicas", 0, "HOW", "how to merge tensor-parallel copies that differ into one tensor: average, first, majority "
+                            "or fail (cat, stats, "
+                            "diff)", FIELD(cli.replicas), .words = CLI_REPLICAS_WORDS, .def = "average",
       .marks = CMD_CAT | CMD_STATS | CMD_DIFF },
     {0},
 };
@@ -39,23 +46,29 @@ static const struct option_row operands[] = { { "PATH", .take = cli_words_add, F
 
 static const char head[] =
     "Usage: ckpt-inspect [COMMAND] [options] PATH...\n"
-    "Look into a checkpoint. PATH is a tag folder of Megatron-DeepSpeed (3D shards or\n"
-    "universal), of DeepSpeed's ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2) or of\n"
-    "Megatron-core (torch_dist), a model folder of Transformers, a folder with 'latest', a tar\n"
-    "of one ('-': on standard input), or one file of torch.save or .h5.\n"
-    "\nCommands:\n"
-    "  (none) PATH...         topology, step, model, sizes, and what is missing\n"
-    "  ls PATH                every parameter; -v: where its pieces lie\n"
-    "  cat PATH NAME[.STATE]  one tensor, or a slice of it, as text, .npy or raw bytes\n"
-    "  args PATH [NAME...]    the saved training arguments\n"
-    "  stats PATH             norm, min, max, mean, NaN, infinities and zeros\n"
-    "  verify PATH...         every file, rank, checksum and value\n"
-    "  damage PATH            what is lost or corrupt, and what can be had all the same\n"
-    "  replicas PATH          are the tensor-parallel copies in sync?\n"
+    "Show, check and compare checkpoints. PATH is one of:\n"
+    "  a checkpoint of Megatron-DeepSpeed (3D shards) or in the universal form (.pt, HDF5),\n"
+    "  of DeepSpeed ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2) or of Megatron-core\n"
+    "  (torch_dist); a model folder of Transformers; a folder whose file 'latest' names a\n"
+    "  checkpoint; a tar archive of one ('-' reads it from stdin); a single .pt or .h5 file.\n"
+    "\n"
+    "Commands:\n"
+    "  (none) PATH...         print topology, step, model, sizes and missing files\n"
+    "  ls PATH                list all parameters; with -v, where their parts are stored\n"
+    "  cat PATH NAME[.STATE]  print one tensor, or part of it, as text, .npy or raw bytes\n"
+    "  args PATH [NAME...]    print the saved training arguments\n"
+    "  stats PATH             print norm, min, max, mean, NaN, infinities and zeros\n"
+    "  verify PATH...         check that files, ranks, checksums and values are consistent\n"
+    "  damage PATH            list lost or corrupt data, and what can be recovered\n"
+    "  replicas PATH          compare the copies that tensor-parallel ranks keep\n"
     "  diff A B               compare two checkpoints of any topology and layout\n";
 static const char tail[] =
-    "Exit status: 0 all is well, 1 something is wrong (or A and B differ), 2 wrong usage.\n"
-    "Example: ckpt-inspect stats ckpt/global_step20 --state exp_avg_sq --param '3.*'\n";
+    "Exit status: 0 no error was found, 1 an error was found or A and B differ, 2 wrong usage.\n"
+    "Examples:\n"
+    "  ckpt-inspect verify ckpt\n"
+    "  ckpt-inspect cat ckpt/global_step20 3.mlp.dense_h_to_4h.weight --slice 0:2\n"
+    "  ckpt-inspect diff ckpt/global_step20 ckpt/global_step20_universal\n"
+    "  ckpt-inspect stats ckpt/global_step20 --state exp_avg_sq --param '3.*'\n";
 
 int inspect_parse(struct inspect *in, int argc, char **argv)
 {

@@ -60,22 +60,27 @@ static int parse_ds_set_type(void *into, const char *arg, struct err *e)
 #define DEGREE(f) OPTION_INT, FIELD(f), .min = 1, .max = 65536
 
 const struct option_row ds_rows_topology[] = {
-    { "target-tp", 0, "T", "tensor-parallel ranks", DEGREE(q.topo.tp) },
-    { "target-pp", 0, "P", "pipeline stages", DEGREE(q.topo.pp) },
-    { "target-dp", 0, "D", "data-parallel ranks", DEGREE(q.topo.dp) },
-    { "pp-partition-method", 0, "M", "type:transformer, type:transformer|embedding, parameters, uniform, cost (of "
-      "arithmetic) or even (layers)", FIELD(q.method) },
-    { "stages", 0, "A,B,C", "transformer layers of each stage", .take = parse_ds_stages },
-    { "pad-vocab-size-to", 0, "V", "rows of the word embedding", OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
-    { "groups", 0, "N", "optimizer groups, 2 or 3", OPTION_INT, FIELD(q.n_groups), .min = 2, .max = 3, .words = "2 3" },
-    { "layer-numbering", 0, "ERA", "new, old or msmd: numbers of layer files", FIELD(q.numbering),
+    { "target-tp", 0, "T", "number of tensor-parallel ranks", DEGREE(q.topo.tp) },
+    { "target-pp", 0, "P", "number of pipeline stages", DEGREE(q.topo.pp) },
+    { "target-dp", 0, "D", "number of data-parallel ranks", DEGREE(q.topo.dp) },
+    { "pp-partition-method", 0, "M", "how layers are assigned to stages: type:transformer, type:transformer|embedding, "
+                                     "parameters, uniform, cost (equal arithmetic) or even (equal numbers of "
+                                     "transformer layers)", FIELD(q.method) },
+    { "stages", 0, "A,B,C", "number of transformer layers per stage", .take = parse_ds_stages },
+    { "pad-vocab-size-to", 0, "V", "number of rows of the word embedding, padding "
+                                   "included", OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
+    { "groups", 0, "N", "number of optimizer groups: 2 or "
+                        "3", OPTION_INT, FIELD(q.n_groups), .min = 2, .max = 3, .words = "2 3" },
+    { "layer-numbering", 0, "ERA", "how layer files are numbered: new, old or msmd", FIELD(q.numbering),
       .words = "new old msmd", .min = NUMBERING_NEW },
     {0},
 };
 
 const struct option_row ds_rows_set[] = {
-    { "set", 0, "KEY=VALUE", "change a value of the mp_rank files, e.g. lr=0.0001; JSON of the present value's type",
+    { "set", 0, "KEY=VALUE", "set a value of the mp_rank files, e.g. lr=0.0001; the JSON value must have the type of "
+                             "the present one",
       .take = parse_ds_set },
-    { "set-type", 0, "KEY=VALUE", "the same, of any type", .take = parse_ds_set_type },
+    { "set-type", 0, "KEY=VALUE", "set a value of the mp_rank files to a JSON value of any "
+                                  "type", .take = parse_ds_set_type },
     {0},
 };

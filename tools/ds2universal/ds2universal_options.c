@@ -24,20 +24,20 @@ static int parse_worker_count(void *into, const char *value, struct err *e)
 }
 
 static const struct option_row rows[] = {
-    { "format", 0, "FORM", "pt (default): zero/PARAMETER/STATE.pt, for DeepSpeed to load\n"
-      "hdf5: one index.h5 with a dataset for each tensor\n"
-      "virtual: an index.h5 that points into IN and copies nothing", .words = "pt hdf5 virtual", FIELD(form) },
-    { "split", .help = "hdf5: one file a parameter", FIELD(split) },
+    { "format", 0, "FORM", "pt (default): one file zero/PARAMETER/STATE.pt per tensor, which DeepSpeed loads\n"
+      "hdf5: one file index.h5 with one dataset per tensor\n"
+      "virtual: an index.h5 that refers to the bytes in IN and copies none", .words = "pt hdf5 virtual", FIELD(form) },
+    { "split", .help = "write one HDF5 file per parameter (with --format hdf5)", FIELD(split) },
     { "vocab", 0, "HOW", "keep (default) or strip the padding rows of the vocabulary",
       .words = "keep strip", FIELD(vocab) },
     {0},
 };
 
 static const struct option_row reference_rows[] = {
-    { "input-folder", 0, "IN", "the same as the first word", FIELD(in) },
-    { "output-folder", 0, "OUT", "the same as the second", FIELD(out) },
-    { "num-extract-workers", 0, "N", "at most so many --threads", .take = parse_worker_count },
-    { "num-merge-workers", 0, "N", "the same", .take = parse_worker_count },
+    { "input-folder", 0, "IN", "same as IN", FIELD(in) },
+    { "output-folder", 0, "OUT", "same as OUT", FIELD(out) },
+    { "num-extract-workers", 0, "N", "use at most N threads", .take = parse_worker_count },
+    { "num-merge-workers", 0, "N", "use at most N threads", .take = parse_worker_count },
     {0},
 };
 
@@ -56,14 +56,16 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 static const char head[] =
     "Usage: ds2universal [options] IN OUT\n"
     "       ds2universal --input_folder IN --output_folder OUT [options]\n"
-    "Convert a checkpoint of Megatron-DeepSpeed (3D shards), of DeepSpeed's ZeRO-1, 2 or 3\n"
-    "without pipeline, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist) to the\n"
-    "universal form: every parameter and optimizer state as one tensor.\n"
-    "IN is a tag folder, a folder with 'latest', or a tar of one; OUT is the folder to make.\n"
-    "Memory is fixed, every byte read is CRC-checked, and a run that is killed leaves no OUT.\n";
+    "Convert a checkpoint to the universal form, in which each parameter and each of its optimizer\n"
+    "states is one tensor. IN is a checkpoint of Megatron-DeepSpeed (3D shards), of DeepSpeed\n"
+    "ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist), a folder\n"
+    "whose file 'latest' names one, or a tar archive of one. OUT is a new folder. The memory used\n"
+    "is fixed, every byte read is checked by its CRC, and OUT appears only when it is complete.\n";
 static const char tail[] =
-    "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage.\n"
-    "Example: ds2universal ckpt/global_step95000 ckpt/global_step95000_universal\n";
+    "Exit status: 0 done, 1 IN is damaged or the conversion failed (no OUT), 2 wrong usage.\n"
+    "Examples:\n"
+    "  ds2universal ckpt/global_step95000 ckpt/global_step95000_universal\n"
+    "  ds2universal --format hdf5 ckpt one_file\n";
 
 static int refuse_ds2universal_usage(struct ds2universal_job *j, const char *what)
 {
@@ -75,8 +77,8 @@ int ds2universal_job_parse(struct ds2universal_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail),
-        { "The reference's options", reference_rows, NULL, 0 },
-        { "Accepted for the sake of existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
+        { "Options of ds_to_universal", reference_rows, NULL, 0 },
+        { "Accepted for existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
     };
     const struct option_table table = { "ds2universal", head, tail, groups, j, .operands = operands };
 

@@ -121,43 +121,46 @@ static int parse_vocab_tokens(void *into, const char *arg, struct err *e)
 
 static const struct option_row export_rows[] = {
     { "dtype", 0, "TYPE",
-      "bf16, fp16 or fp32 (default: that of the weights); another one than the weights' is made "
-      "from the fp32 masters. On import: of the weights (default: fp16 for a model of fp16, else bf16)",
+      "type of the weights: bf16, fp16 or fp32 (default: their type in IN; on import fp16 if the model is in fp16, "
+      "else bf16). If it is another type than that of the weights, the fp32 masters are converted",
       .take = parse_export_dtype, .words = "bf16 fp16 fp32", .marks = SHAPES },
     { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.format),
       .marks = EXPORTS | SHAPES },
-    { "max-shard-size", 0, "SIZE", "tensor bytes of a file: 5GB is decimal, 5G binary (default 5GB)",
+    { "max-shard-size", 0, "SIZE", "maximum size of the tensors per file; 5GB is decimal, 5G binary (default 5GB)",
       .take = parse_shard_size, .marks = EXPORTS | SHAPES },
-    { "per-layer", .help = "one file a layer, as the published BLOOM has them", FIELD(hf.per_layer),
+    { "per-layer", .help = "write one file per layer, as in the published BLOOM", FIELD(hf.per_layer),
       .marks = EXPORTS | SHAPES },
-    { "no-prefix", .help = "tensor names without 'transformer.'", FIELD(hf.bare_names), .marks = EXPORTS | SHAPES },
-    { "strip-vocab-padding", .help = "leave the padding rows of the vocabulary out", FIELD(strip_vocab),
+    { "no-prefix", .help = "omit 'transformer.' from tensor names", FIELD(hf.bare_names), .marks = EXPORTS | SHAPES },
+    { "strip-vocab-padding", .help = "omit the padding rows of the vocabulary", FIELD(strip_vocab),
       .marks = EXPORTS | SHAPES },
-    { "vocab-tokens", 0, "N", "the rows that are tokens, where IN does not say", .take = parse_vocab_tokens,
+    { "vocab-tokens", 0, "N", "number of rows that are tokens, if IN does not record it", .take = parse_vocab_tokens,
       .marks = SHAPES },
-    { "tokenizer", 0, "DIR", "copy the tokenizer's files from there, and take its special ids", FIELD(tokenizer),
+    { "tokenizer", 0, "DIR", "copy the tokenizer files from DIR, and use its special token ids", FIELD(tokenizer),
       .marks = EXPORTS | SHAPES },
     { "config", 0, "KEY=JSON",
-      "set a key of config.json; or FILE (or its folder): copy the config.json of a model of another family; if IN has "
-      "no mp_rank file, it stands for all of them",
+      "set a key of config.json; or a FILE (or its folder): copy the config.json of a model of another family; it also "
+      "replaces mp_rank files that are all lost",
       .take = parse_config_option, .marks = EXPORTS | SHAPES },
     { "rules", 0, "FAMILY",
-      "the names of a family's parameters: llama, gpt_neox, gpt2, bloom, or a FILE with a dot or "
-      "a slash in its name (default: by the model_type of --config FILE)",
+      "rules for the names of parameters: llama, gpt_neox, gpt2, bloom, or a FILE whose name has a dot or a slash "
+      "(default: by model_type in --config FILE)",
       FIELD(rules), .marks = EXPORTS | SHAPES },
-    { "arch", 0, "ARCH", "bloom or gpt2, though arguments of IN contradict", FIELD(arch), .words = "bloom gpt2",
+    { "arch", 0, "ARCH", "export as bloom or gpt2, even if the arguments in IN "
+                         "disagree", FIELD(arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },
-    { "lossy", .help = "fp16: numbers beyond 65504 become infinite instead of an error", FIELD(hf.lossy),
+    { "lossy", .help = "with fp16: convert values above 65504 to infinity instead of failing", FIELD(hf.lossy),
       .marks = EXPORTS | SHAPES },
-    { "all-steps", .help = "IN is a run: every tag goes to OUT/TAG", FIELD(all_steps), .marks = EXPORTS },
+    { "all-steps", .help = "IN is a folder of checkpoints: export each one to "
+                           "OUT/TAG", FIELD(all_steps), .marks = EXPORTS },
     { 0 },
 };
 
 static const struct option_row import_rows[] = {
-    { "import", .help = "read a Transformers folder, write a sharded checkpoint", FIELD(import), .marks = SHAPES },
-    { "repeat-last", .help = "new rows repeat the last one instead of being zeros", FIELD(repeat_last),
+    { "import", .help = "convert a Transformers folder to a new 3D-sharded "
+                        "checkpoint", FIELD(import), .marks = SHAPES },
+    { "repeat-last", .help = "fill new vocabulary rows with the last row instead of 0", FIELD(repeat_last),
       .marks = IMPORTS | SHAPES },
-    { "weights-only", .help = "no optimizer shards", FIELD(target.q.no_optimizer), .marks = IMPORTS | SHAPES },
+    { "weights-only", .help = "write no optimizer states", FIELD(target.q.no_optimizer), .marks = IMPORTS | SHAPES },
     {0},
 };
 
@@ -166,15 +169,19 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 static const char head[] =
     "Usage: export-hf [options] IN OUT\n"
     "       export-hf --import [options] HFDIR OUT\n"
-    "Write a checkpoint as a model folder that Transformers loads. IN is a tag folder of\n"
-    "Megatron-DeepSpeed (3D shards or universal: BLOOM and GPT-2), of DeepSpeed's ZeRO-1, 2 or\n"
-    "3, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist), of any model; a\n"
-    "model folder, a folder with 'latest', or a tar of one. With --import, the way back: 3D\n"
-    "shards of BLOOM or GPT-2 to train on from, their moments zero.\n";
+    "Convert a checkpoint to a model folder that Transformers loads. IN is a checkpoint of\n"
+    "Megatron-DeepSpeed (3D shards, BLOOM and GPT-2) or in the universal form (.pt, HDF5), of\n"
+    "DeepSpeed ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist),\n"
+    "a model folder of Transformers, a folder whose file 'latest' names one, or a tar archive of\n"
+    "one. --import does the reverse: it makes 3D shards of a BLOOM or GPT-2 model, with moments\n"
+    "of 0, for further training.\n";
 static const char tail[] =
-    "Exit status: 0 done, 1 IN is damaged, Transformers cannot express it, or the work failed\n"
+    "Exit status: 0 done, 1 IN is damaged, Transformers cannot represent it, or the export failed\n"
     "(no OUT), 2 wrong usage.\n"
-    "Example: export-hf --tokenizer tok run/global_step95000 bloom-hf\n";
+    "Examples:\n"
+    "  export-hf --tokenizer tok run/global_step95000 bloom-hf\n"
+    "  export-hf --dtype fp32 --max-shard-size 10GB fsdp_ckpt model\n"
+    "  export-hf --import --target-tp 2 --set-latest bloom-hf new/global_step0\n";
 
 static int refuse_export_usage(struct export_job *j, const char *what)
 {
@@ -221,7 +228,7 @@ int export_job_parse(struct export_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Export", export_rows, NULL, 0 },
-        { "Import (not given: degrees 1, 3 groups, new layer numbering)", import_rows, NULL, 0 },
+        { "Import (default: degrees 1, 3 groups, new layer numbering)", import_rows, NULL, 0 },
         { NULL, cli_rows_latest, &j->cli, IMPORTS },
         { NULL, ds_rows_topology, &j->target, IMPORTS | SHAPES }, { NULL, ds_rows_set, &j->target, IMPORTS | SHAPES },
         CLI_GROUPS_CONVERT("Running", &j->cli, cli_rows_write_fail), {0},

@@ -9,14 +9,15 @@
 #define FIELD(f) OPTION_FIELD(struct merge_job, f)
 
 static const struct option_row rows[] = {
-    { "target-tp", 0, "T", "ranks to merge into (default 1)", OPTION_INT, FIELD(target_tp), .min = 1, .max = 65536 },
-    { "check", .help = "stop after the comparison; exit status 1 when copies disagree", FIELD(check) },
-    { "repair", .help = "keep the topology and settle the copies, in bf16, fp32 and both moments together; "
-      "OUT/repair.jsonl tells what changed", FIELD(repair) },
-    { "weights-only", .help = "no optimizer shards are compared or written, and those of IN not opened",
+    { "target-tp", 0, "T", "number of tensor-parallel ranks of "
+                           "OUT", OPTION_INT, FIELD(target_tp), .min = 1, .max = 65536 },
+    { "check", .help = "only compare the copies; exit with status 1 if they differ", FIELD(check) },
+    { "repair", .help = "keep the topology, and make the copies equal in weights, masters and both moments; "
+                        "OUT/repair.jsonl lists what was changed", FIELD(repair) },
+    { "weights-only", .help = "compare and write no optimizer states, and do not open those of IN",
       FIELD(weights_only) },
-    { "config", 0, "FILE", "the model's config.json, or its folder. With --weights-only, if IN has no mp_rank file: it "
-      "stands for all of them", FIELD(config) },
+    { "config", 0, "FILE", "the model's config.json, or its folder: with --weights-only, it replaces mp_rank files "
+                           "that are all lost", FIELD(config) },
     {0},
 };
 
@@ -25,17 +26,20 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 static const char head[] =
     "Usage: merge-tp [options] IN OUT\n"
     "       merge-tp --check [options] IN\n"
-    "Merge the tensor-parallel ranks of a Megatron-DeepSpeed checkpoint, or of one of DeepSpeed's\n"
-    "AutoTP: weights, masters and moments. First every tensor that each rank keeps a copy of\n"
-    "(LayerNorms, row-parallel biases, position tables) is compared in all states; while\n"
-    "copies disagree nothing is merged unless --replicas says how to settle them. IN is a tag\n"
-    "folder (3D shards, universal, or ZeRO with tensor ranks), a folder with 'latest', or a tar\n"
-    "of one; OUT is the tag folder to make. Layouts whose tensors are whole (DCP, torch_dist,\n"
-    "Transformers) have nothing to merge: reshape writes them.\n";
+    "Merge the tensor-parallel ranks of a checkpoint: weights, masters and moments. First the\n"
+    "tensors that every rank keeps a copy of (LayerNorms, row-parallel biases, position\n"
+    "embeddings) are compared in all states. If copies differ, nothing is merged unless --replicas\n"
+    "selects how to resolve them. IN is a checkpoint of Megatron-DeepSpeed (3D shards or\n"
+    "universal) or of DeepSpeed ZeRO with tensor-parallel ranks (AutoTP), a folder whose file\n"
+    "'latest' names one, or a tar archive of one. OUT is a new folder. In other layouts (DCP,\n"
+    "torch_dist, Transformers) the ranks hold no copies; use reshape for these.\n";
 static const char tail[] =
-    "Exit status: 0 done (with --check: in sync), 1 copies disagree, IN is damaged or the work\n"
-    "failed (no OUT), 2 wrong usage.\n"
-    "Example: merge-tp --repair --replicas majority run/global_step95000 fixed/global_step95000\n";
+    "Exit status: 0 done (with --check: the copies are equal), 1 copies differ, IN is damaged or\n"
+    "the merge failed (no OUT), 2 wrong usage.\n"
+    "Examples:\n"
+    "  merge-tp run/global_step95000 merged/global_step95000\n"
+    "  merge-tp --check run/global_step95000\n"
+    "  merge-tp --repair --replicas majority run/global_step95000 fixed/global_step95000\n";
 
 static int refuse_merge_usage(struct merge_job *j, const char *what)
 {

@@ -68,43 +68,44 @@ static int parse_document_kind(void *into, const char *value, struct err *e)
 }
 
 static const struct option_row rows[] = {
-    { "input", 0, "FILE...", "what to read, in this order", .take = add_input_path, .many = true },
-    { "output-prefix", 0, "P", "where to write", FIELD(prefix) },
-    { "json-keys", 0, "KEY...", "the strings to take of each object, a dataset for each (default: text)",
+    { "input", 0, "FILE...", "input files, processed in this order", .take = add_input_path, .many = true },
+    { "output-prefix", 0, "P", "prefix of the output files", FIELD(prefix) },
+    { "json-keys", 0, "KEY...", "keys of the strings to convert; each key gives one dataset (default: text)",
       .take = add_json_key, .many = true },
     { "input-format", 0, "F", "jsonl (default) or text", .words = "jsonl text", FIELD(form) },
-    { "document", 0, "WHAT", "of text, what is a document: file (default), line or paragraph",
+    { "document", 0, "WHAT", "unit of a document in plain text: file (default), line or paragraph",
       .take = parse_document_kind, .words = "file line paragraph" },
-    { "vocab", 0, "FILE", "GPT-2's vocab.json, with --merges", FIELD(vocab) },
-    { "merges", 0, "FILE", "GPT-2's merges.txt", FIELD(merges) },
+    { "vocab", 0, "FILE", "vocab.json of GPT-2; requires --merges", FIELD(vocab) },
+    { "merges", 0, "FILE", "merges.txt of GPT-2", FIELD(merges) },
     { "tokenizer", 0, "PATH",
-      "a byte-level BPE tokenizer.json, its folder, or a model in the hub's local caches "
-      "(without any of these three: one token a byte, 256 for the end)",
+      "a tokenizer.json of byte-level BPE, its folder, or the name of a model in the local cache of the Hugging Face "
+      "hub (without --vocab, --merges and --tokenizer, each byte is a token, and 256 ends a document)",
       FIELD(tokenizer) },
-    { "append-eod", .help = "end each document with the end-of-document token", FIELD(append_eod) },
-    { "eod", 0, "TOKEN", "which one that is (default: <|endoftext|>, else </s>, else <|end_of_text|>)", FIELD(eod) },
-    { "dataset-impl", 0, "I", "mmap (default), cached or lazy", .take = parse_dataset_impl,
+    { "append-eod", .help = "append the end-of-document token to each document", FIELD(append_eod) },
+    { "eod", 0, "TOKEN", "the end-of-document token (default: <|endoftext|>, else </s>, else "
+                         "<|end_of_text|>)", FIELD(eod) },
+    { "dataset-impl", 0, "I", "format of the output: mmap (default), cached or lazy", .take = parse_dataset_impl,
       .words = "mmap cached lazy" },
-    { "skip-bad-lines", .help = "warn of lines that are no good, and go on", FIELD(skip_bad_lines) },
+    { "skip-bad-lines", .help = "print a warning for each invalid line and skip it", FIELD(skip_bad_lines) },
     { "decode", 0, "PREFIX", "print the documents of PREFIX.bin as JSONL", FIELD(decode) },
-    { "force", 'f', .help = "replace what is already there", FIELD(cli.force) },
-    { "dry-run", 'n', .help = "say what would be written, and write nothing", FIELD(cli.dry_run) },
+    { "force", 'f', .help = "replace existing output", FIELD(cli.force) },
+    { "dry-run", 'n', .help = "print what would be written, and write nothing", FIELD(cli.dry_run) },
     { 0 },
 };
 
 static const struct option_row part_rows[] = {          /* stored in the cli */
-    { "part", 0, "I/N", "do share I of N (0 <= I < N) of the input files; the last to finish puts the shares together; "
-      "auto: I and N are those of mpirun or srun", .take = cli_parse_part },
+    { "part", 0, "I/N", "convert part I of N (0 <= I < N) of the input files; the part that ends last merges all "
+                        "parts; auto: take I and N from mpirun or srun", .take = cli_parse_part },
     {0},
 };
 
 static const struct option_row reference_rows[] = {
-    { "vocab-file", 0, "FILE", "--vocab", OPTION_ALIAS, .def = "vocab" },
-    { "merge-file", 0, "FILE", "--merges", OPTION_ALIAS, .def = "merges" },
-    { "tokenizer-name-or-path", 0, "PATH", "--tokenizer", OPTION_ALIAS, .def = "tokenizer" },
-    { "tokenizer-type", 0, "TYPE", "GPT2BPETokenizer, PretrainedFromHF or bytes: must agree with the files",
+    { "vocab-file", 0, "FILE", "same as --vocab", OPTION_ALIAS, .def = "vocab" },
+    { "merge-file", 0, "FILE", "same as --merges", OPTION_ALIAS, .def = "merges" },
+    { "tokenizer-name-or-path", 0, "PATH", "same as --tokenizer", OPTION_ALIAS, .def = "tokenizer" },
+    { "tokenizer-type", 0, "TYPE", "GPT2BPETokenizer, PretrainedFromHF or bytes; must match the tokenizer files",
       FIELD(type) },
-    { "workers", 0, "N", "--threads", OPTION_ALIAS, .def = "threads" },
+    { "workers", 0, "N", "same as --threads", OPTION_ALIAS, .def = "threads" },
     {0},
 };
 
@@ -128,12 +129,16 @@ static const struct option_row operands[] = { { "FILE", .take = refuse_word }, {
 static const char head[] =
     "Usage: preprocess --input FILE... --output-prefix PREFIX [options]\n"
     "       preprocess --decode PREFIX [options]\n"
-    "Turn text into token files for Megatron: PREFIX_KEY_document.bin and .idx. FILE is JSONL\n"
-    "(one object a line) or plain text, as it is or packed by gzip, zstd or xz; '-' is standard\n"
-    "input. The files get their names when they are complete.\n";
+    "Convert text to token files for Megatron: PREFIX_KEY_document.bin and .idx. FILE is JSONL\n"
+    "(one JSON object per line) or, with --input-format text, plain text; it may be compressed\n"
+    "with gzip, zstd or xz. '-' reads stdin. The output appears only when it is complete.\n";
 static const char tail[] =
-    "Exit status: 0 done, 1 bad input or the work failed (nothing is written), 2 wrong usage.\n"
-    "Example: preprocess --input oscar.jsonl --output-prefix oscar --tokenizer bloom/ --append-eod\n";
+    "Exit status: 0 done, 1 invalid input or the conversion failed (nothing is written), 2 wrong\n"
+    "usage.\n"
+    "Examples:\n"
+    "  preprocess --input oscar.jsonl --output-prefix oscar --tokenizer bloom/ --append-eod\n"
+    "  preprocess --input-format text --input book.txt --output-prefix book\n"
+    "  preprocess --decode oscar_text_document | head\n";
 
 static int refuse_preprocess_usage(struct preprocess_job *j, const char *what)
 {
@@ -183,8 +188,8 @@ int preprocess_job_parse(struct preprocess_job *j, int argc, char **argv)
 {
     const struct option_group groups[] = {
         { "Options", rows, NULL, 0 }, { NULL, part_rows, &j->cli, 0 }, { NULL, cli_rows, &j->cli, 0 },
-        { "The reference's options", reference_rows, NULL, 0 },
-        { "Accepted for the sake of existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
+        { "Options of Megatron's preprocess_data.py", reference_rows, NULL, 0 },
+        { "Accepted for existing scripts, without effect", ignored_rows, NULL, 0 }, {0},
     };
     const struct option_table table = { "preprocess", head, tail, groups, j, .operands = operands };
 

@@ -50,38 +50,44 @@ static int parse_device_mesh(void *into, const char *value, struct err *e)
 }
 
 static const struct option_row topology_rows[] = {
-    { "pp-balance", 0, "WHEN", "deal layers out as DeepSpeed does: old, new or its version", .take = parse_pp_balance,
+    { "pp-balance", 0, "WHEN", "partition algorithm: old (DeepSpeed before 0.12.5), new, or a version of "
+                               "DeepSpeed", .take = parse_pp_balance,
       .words = "old new" },
-    { "like", 0, "DIR", "numbering, groups and partition method of that checkpoint; zero1, zero2, zero3 of another "
-      "layout: groups, frozen parameters and ds_config", FIELD(like) },
+    { "like", 0, "DIR", "use layer numbering, optimizer groups and partition method of the checkpoint DIR; with --to "
+                        "zero1, zero2 or zero3 from another layout: its optimizer groups, frozen parameters and "
+                        "ds_config", FIELD(like) },
     {0},
 };
 
 static const struct option_row form_rows[] = {
-    { "to", 0, "FORM", "zero1, zero2, zero3: files of ZeRO without pipeline; dcp: of torch.distributed (FSDP2); "
-      "torchdist: of Megatron-core; deepspeed: 3D shards; universal, hf: as ds2universal and export-hf do, which have "
-      "more options", .words = "zero1 zero2 zero3 dcp torchdist deepspeed universal hf", FIELD(to), .min = 1 },
-    { "ranks", 0, "N", "of these forms: so many ranks", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
-    { "dtype", 0, "TYPE", "zero1, zero2, zero3 of another layout: what the engine will compute with (default: as the "
-      "weights are)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
-    { "mesh", 0, "RxC", "dcp, torchdist: R * C ranks, rows cut among R, columns of matrices among C",
+    { "to", 0, "FORM", "layout of OUT: zero1, zero2, zero3 (DeepSpeed ZeRO without pipeline), dcp (torch.distributed, "
+                       "FSDP2), torchdist (Megatron-core), deepspeed (3D shards), universal or hf (ds2universal and "
+                       "export-hf have more options for these)", .words = "zero1 zero2 zero3 dcp torchdist deepspeed "
+                                                                          "universal hf", FIELD(to), .min = 1 },
+    { "ranks", 0, "N", "number of ranks, with --to zero1, zero2, zero3, dcp or "
+                       "torchdist", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
+    { "dtype", 0, "TYPE", "with --to zero1, zero2 or zero3 from another layout: type in which DeepSpeed will compute "
+                          "(default: that of the weights)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
+    { "mesh", 0, "RxC", "with --to dcp or torchdist: split rows over R ranks and the columns of matrices over C ranks",
       .take = parse_device_mesh },
-    { "distributed-optimizer", .help = "torchdist of another layout: Adam's states as Megatron-core's distributed "
-      "optimizer asks for them (default: as its optimizers without cuts do)", FIELD(distributed) },
-    { "rules", 0, "FAMILY", "torchdist of a folder of Transformers: names of a family's parameters: llama, "
-      "gpt_neox, gpt2, or a FILE with a dot or a slash in its name (default: by model_type of config.json)",
+    { "distributed-optimizer", .help = "with --to torchdist from another layout: store Adam's states in the form of "
+                                       "Megatron-core's distributed optimizer (default: in the form of its unsharded "
+                                       "optimizers)", FIELD(distributed) },
+    { "rules", 0, "FAMILY", "with --to torchdist from a Transformers folder: rules for the names of parameters: llama, "
+                            "gpt_neox, gpt2, or a FILE whose name has a dot or a slash (default: by model_type in "
+                            "config.json)",
       FIELD(rules) },
-    { "config", 0, "FILE", "the model's config.json, or its folder (torchdist; default: that of IN). With "
-      "--weights-only, if IN has no mp_rank file: it stands for all of them", FIELD(config) },
+    { "config", 0, "FILE", "the model's config.json, or its folder: with --to torchdist or hf (default: that of IN); "
+                           "with --weights-only, it replaces mp_rank files that are all lost", FIELD(config) },
     {0},
 };
 
 static const struct option_row contents_rows[] = {
-    { "weights-only", .help = "no optimizer shards are written, and those of IN not opened",
+    { "weights-only", .help = "write no optimizer states, and do not open those of IN",
       .take = set_weights_only },
-    { "drop-optimizer", .help = "no optimizer shards are written", FIELD(target.q.no_optimizer) },
-    { "zero-moments", .help = "Adam starts anew: moments and step are 0", FIELD(target.q.zero_moments) },
-    { "step", 0, "N", "iteration to claim; the optimizer's step moves along", OPTION_INT, FIELD(target.q.step),
+    { "drop-optimizer", .help = "write no optimizer states", FIELD(target.q.no_optimizer) },
+    { "zero-moments", .help = "set Adam's moments and step counter to 0", FIELD(target.q.zero_moments) },
+    { "step", 0, "N", "set the iteration, and the optimizer's step counter to match", OPTION_INT, FIELD(target.q.step),
       .max = 0x1p52 },
     {0},
 };
@@ -90,16 +96,20 @@ static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIEL
 
 static const char head[] =
     "Usage: reshape [options] IN OUT\n"
-    "Write a checkpoint of another topology or layout: weights, optimizer state, schedules,\n"
-    "counters, arguments and random states. IN is a tag folder of Megatron-DeepSpeed (3D\n"
-    "shards), of DeepSpeed's ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2), of Megatron-core\n"
-    "(torch_dist), a universal form, a model folder of Transformers, a folder with 'latest', or\n"
-    "a tar of one; OUT is the folder to make. Degrees that are not given stay. Memory is fixed,\n"
-    "every byte read is CRC-checked, and a run that is killed leaves no OUT.\n";
+    "Convert a checkpoint to another topology (number of ranks) or layout: weights, optimizer\n"
+    "states, schedules, counters, arguments and random states. IN is a checkpoint of\n"
+    "Megatron-DeepSpeed (3D shards) or in the universal form (.pt, HDF5), of DeepSpeed ZeRO-1, 2\n"
+    "or 3, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist), a model folder of\n"
+    "Transformers, a folder whose file 'latest' names one, or a tar archive of one. OUT is a new\n"
+    "folder. Degrees that no option sets are those of IN. The memory used is fixed, every byte\n"
+    "read is checked by its CRC, and OUT appears only when it is complete.\n";
 static const char tail[] =
-    "Exit status: 0 done, 1 IN is damaged or the work failed (no OUT), 2 wrong usage or a\n"
-    "topology that the model cannot have.\n"
-    "Example: reshape --target-pp 12 --target-dp 4 run/global_step95000 new/global_step95000\n";
+    "Exit status: 0 done, 1 IN is damaged or the conversion failed (no OUT), 2 wrong usage or a\n"
+    "topology that the model does not permit.\n"
+    "Examples:\n"
+    "  reshape --target-pp 12 --target-dp 4 run/global_step95000 new/global_step95000\n"
+    "  reshape --to zero3 --ranks 16 fsdp_ckpt zero_ckpt\n"
+    "  reshape --to dcp --mesh 8x1 run/global_step95000 dcp_ckpt\n";
 
 static int refuse_reshape_usage(struct reshape_job *j, const char *what)
 {
