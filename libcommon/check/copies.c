@@ -278,8 +278,8 @@ static void check_vectors(const struct source *s, const struct mismatch_opts *o,
 
 void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
-    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST || (s->kind == LAYOUT_ZERO && s->topo.tp <= 1))
+    if (s->layout->entries || (s->layout->zero_files && s->topo.tp <= 1))
         check_pieces(s, o, r);
-    if (s->kind == LAYOUT_ZERO || s->kind == LAYOUT_DEEPSPEED)
+    if (s->layout->zero_files || s->layout->pipeline_files)
         check_vectors(s, o, r);
 }

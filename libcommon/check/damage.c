@@ -254,17 +254,6 @@ void damage_free(struct damage *d)
     memset(d, 0, sizeof *d);
 }
 
-bool damage_has_holes(const char *layout)
-{
-    static const enum layout_kind kinds[] = { LAYOUT_DEEPSPEED, LAYOUT_ZERO, LAYOUT_DCP, LAYOUT_TORCHDIST,
-                                              LAYOUT_UNIVERSAL_PT };
-
-    for (size_t i = 0; layout && i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(layout, layout_name(kinds[i])) == 0)
-            return true;
-    return false;
-}
-
 bool damage_is_loss(const struct finding *f)
 {
     static const char *const codes[] = { "missing_file", "unreadable", "crc", "read", "short_file",

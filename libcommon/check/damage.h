@@ -61,8 +61,6 @@ struct damage_range {
 MUST_CHECK int damage_read(const struct damage *d, const struct tmap *m, const struct damage_range *r, void *buf,
                            bool *lost, struct err *e);
 
-/* Returns true for the name of a layout that opens with holes, so that damage lists what is left. Accepts NULL. */
-bool damage_has_holes(const char *layout);
 /* Is this finding an ERROR of a file that is missing, cut or damaged? Then damage lists what is left. */
 bool damage_is_loss(const struct finding *f);
 

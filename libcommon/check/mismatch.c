@@ -710,9 +710,9 @@ static bool has_masters(const struct source *s)
 /* Returns true if the source was opened without masters that its other files may have. */
 static bool leaves_out_masters(const struct source *s, const struct mismatch_opts *o)
 {
-    if (s->kind == LAYOUT_DEEPSPEED)
+    if (s->layout->pipeline_files)
         return !has_masters(s) && has_shards(s);
-    return (s->kind == LAYOUT_ZERO || s->kind == LAYOUT_TORCHDIST) && s->weights_only && !o->moments_only;
+    return s->layout->masters_left_out && s->weights_only && !o->moments_only;
 }
 
 /* Returns true if a record of a tensor is damaged, which explains values that do not belong together. */

@@ -72,18 +72,11 @@ static void mark_param(const struct source *s, const struct param *p, const stru
         mark_compared(s, weights, masters, f->compared);
 }
 
-/* The command that writes a manifest of such a folder. */
-static const char *manifest_writer(const struct source *s)
-{
-    return s->kind == LAYOUT_HF ? "export-hf IN OUT"
-           : s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST ? "reshape --ranks N IN OUT" : "reshape IN OUT";
-}
-
 void single_copy_report(const struct source *s, struct report *r)
 {
     const size_t n_files = (size_t)files_count(s->files) + 1;
     /* An index.h5 that points into shards lists them as a manifest does; other index.h5 are next to mp_rank files. */
-    const bool listed = source_file(s, MANIFEST_NAME) || s->kind == LAYOUT_UNIVERSAL_VIRTUAL;
+    const bool listed = source_file(s, MANIFEST_NAME) || s->layout->points_only;
     struct file_values f = { xcalloc(n_files, sizeof *f.holds), xcalloc(n_files, sizeof *f.compared) };
     int n = 0, n_single = 0;
 
@@ -94,12 +87,12 @@ void single_copy_report(const struct source *s, struct report *r)
         n += f.holds[i];
         n_single += f.holds[i] && !f.compared[i];
     }
-    if (listed || !n_single || (n < 2 && s->kind != LAYOUT_UNIVERSAL_HDF5))
+    if (listed || !n_single || (n < 2 && !s->layout->datasets))
         goto out;
     report_add(r, SEV_NOTE, NO_MANIFEST, s->path, ERR_NO_BYTE, NULL,
                "the values of %d of %d files with tensors are in no other file, and there is no " MANIFEST_NAME
                ": a file of another save with the same shapes and step cannot be recognised; %s writes a manifest",
-               n_single, n, manifest_writer(s));
+               n_single, n, s->layout->manifest_writer);
 out:
     free(f.holds);
     free(f.compared);

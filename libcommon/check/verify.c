@@ -55,7 +55,7 @@ static void check_strays(const struct source *s, struct report *r)
     qsort(stray, (size_t)n_strays, sizeof *stray, compare_stray_names);    /* folders list in any order */
     for (int i = 0; i < n_strays; i++)
         report_add(r, SEV_WARNING, "stray_file", stray[i], ERR_NO_BYTE, NULL,
-                   "does not belong to a %s checkpoint", layout_name(s->kind));
+                   "does not belong to a %s checkpoint", s->layout->name);
     free(inside);
     free(stray);
     free(known);
@@ -64,14 +64,14 @@ static void check_strays(const struct source *s, struct report *r)
 /* An HDF5 form has no checksums of its own, as safetensors. */
 static void check_sums_there(const struct source *s, struct report *r)
 {
-    if (s->kind == LAYOUT_UNIVERSAL_HDF5 && !source_file(s, MANIFEST_NAME))
+    if (s->layout->datasets && !source_file(s, MANIFEST_NAME))
         report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
                    "HDF5 files keep no checksums and there is no manifest: damage inside of tensors cannot be seen");
 }
 
 static bool is_zip(const struct source *s, int i)
 {
-    return str_ends(s->file[i].name, ".pt") || (s->kind == LAYOUT_HF && str_ends(s->file[i].name, ".bin"));
+    return str_ends(s->file[i].name, ".pt") || (s->layout->bin_is_torch && str_ends(s->file[i].name, ".bin"));
 }
 
 /*
@@ -113,11 +113,11 @@ static void check_zip_containers(struct source *s, const struct scan_zip *zip, i
     }
 }
 
-static void count_files(const struct source *s, const char *layout, struct verify_stats *st)
+static void count_files(const struct source *s, struct verify_stats *st)
 {
     if (!st)
         return;
-    st->layout = layout;
+    st->layout = s->layout;
     st->n_files = s->n_files;
     st->size_bytes = 0;
     for (int i = 0; i < s->n_files; i++)
@@ -156,7 +156,7 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
 
     if (!s)
         return open_failed(r, e);
-    count_files(s, layout_name(s->kind), o->stats);
+    count_files(s, o->stats);
     check_strays(s, r);
     check_sums_there(s, r);
     rc = o->certificate ? certificate_expect(s, o->certificate, r, e) : 0;
@@ -169,17 +169,19 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
 }
 
 /* One .pt file as a checkpoint of one file and no parameters. */
+static const struct layout single_file = { .name = "pt" };
+
 static int verify_file(const char *path, const struct verify_opts *o, struct report *r, struct err *e)
 {
     struct source_file sf = { .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
-    struct source s = { .kind = LAYOUT_DEEPSPEED, .files = files_new(), .n_files = 1, .file = &sf };
+    struct source s = { .layout = &single_file, .files = files_new(), .n_files = 1, .file = &sf };
     int rc = -1;
 
     s.path = sf.name = xstrdup(path);
     sf.file = files_add_path(s.files, path, e);
     if (sf.file < 0)
         goto out;
-    count_files(&s, "pt", o->stats);
+    count_files(&s, o->stats);
     sf.pt = pt_open(s.files, sf.file, e);
     if (!sf.pt) {
         rc = open_failed(r, e);

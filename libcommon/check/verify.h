@@ -22,7 +22,7 @@
 struct source;
 
 struct verify_stats {
-    const char *layout;         /* layout_name(), or "pt" for a single file; NULL when nothing could be opened */
+    const struct layout *layout;        /* one named "pt" for a single file; NULL if nothing could be opened */
     int n_files;
     uint64_t size_bytes;        /* of those files */
 };

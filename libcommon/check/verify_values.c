@@ -382,7 +382,7 @@ static void check_padding(struct values_check *v)
     size_t n;
     struct extent *x;
 
-    if (v->s->kind != LAYOUT_DEEPSPEED)
+    if (!v->s->layout->pipeline_files)
         return;
     x = all_extents(v, &n);
     for (size_t i = 0; i < n; i++) {

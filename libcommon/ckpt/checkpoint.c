@@ -10,16 +10,9 @@
 
 const enum state trained_states[TRAINED_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-const char *layout_name(enum layout_kind k)
+char *layout_tag_name(const struct layout *l, int64_t step)
 {
-    static const char *const names[] = {
-        [LAYOUT_DEEPSPEED] = "deepspeed", [LAYOUT_UNIVERSAL_PT] = "universal-pt",
-        [LAYOUT_UNIVERSAL_HDF5] = "universal-hdf5", [LAYOUT_UNIVERSAL_VIRTUAL] = "universal-virtual",
-        [LAYOUT_HF] = "hf", [LAYOUT_ZERO] = "zero", [LAYOUT_DCP] = "dcp",
-        [LAYOUT_TORCHDIST] = "torchdist",
-    };
-
-    return names[k];
+    return l->tag_prefix ? str_fmt("%s%0*lld", l->tag_prefix, l->tag_digits, (long long)step) : NULL;
 }
 
 /* Tables, names and tensor maps are in the arena; handles and files are closed one by one. */
@@ -53,9 +46,65 @@ void source_add_unread(struct source *s, const struct source_opts *o, struct rep
                o->skip_unreadable ? "is left out" : "is not read", why);
 }
 
-bool source_is_foreign(const struct source *s)
+bool source_has_unknown_family(const struct source *s)
 {
-    return s->config.n_layers == 0 && (s->kind > LAYOUT_HF || s->zero_stage);
+    return s->config.n_layers == 0 && (s->layout->any_model || s->zero_stage);
+}
+
+bool source_has_own_names(const struct source *s)
+{
+    return source_has_unknown_family(s) || s->layout->model_folder;
+}
+
+bool source_is_from_zero(const struct source *s)
+{
+    return s->zero_stage != 0;
+}
+
+int source_zero_stage(const struct source *s)
+{
+    return s->zero_stage;
+}
+
+bool source_masters_alone(const struct source *s)
+{
+    return s->zero_stage == 3;
+}
+
+bool source_same_form(const struct source *a, const struct source *b)
+{
+    return a->layout == b->layout && a->zero_stage == b->zero_stage;
+}
+
+bool source_has_zero1_optimizer(const struct source *s)
+{
+    return s->zero_stage_1;
+}
+
+enum dtype source_weights_dtype(const struct source *s)
+{
+    const struct pk *v = pk_get(s->run.args, "params_dtype");
+
+    if (s->zero_stage)
+        return s->weights;
+    if (s->n_params && s->param[0].state[STATE_BF16])
+        return s->param[0].state[STATE_BF16]->dtype;
+    if (source_has_own_names(s) && s->n_params && s->param[0].state[STATE_FP32])
+        return DTYPE_F32;
+    return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
+}
+
+char *source_topology_text(const struct source *s)
+{
+    const struct topology *t = &s->topo;
+
+    if (s->zero_stage && t->tp > 1)
+        return str_fmt("ZeRO-%d, %d tensor ranks (AutoTP) of %d ranks each", s->zero_stage, t->tp, t->dp);
+    if (s->zero_stage)
+        return str_fmt("ZeRO-%d, %d ranks", s->zero_stage, t->dp);
+    if (t->tp > 0)
+        return str_fmt("TP %d, PP %d, DP %d (%d ranks)", t->tp, t->pp, t->dp, topo_world(*t));
+    return NULL;
 }
 
 int source_one_model(const struct source *s, struct err *e)

@@ -9,6 +9,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/names.h"
 #include "libcommon/base/report.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/model/config.h"
 #include "libcommon/model/params.h"
@@ -18,20 +19,6 @@
 /* The states of a trained parameter in fp32, in the order in which a universal checkpoint writes them. */
 #define TRAINED_STATES 3
 extern const enum state trained_states[TRAINED_STATES];
-
-enum layout_kind {
-    LAYOUT_DEEPSPEED,           /* 3D shards: layer_*, mp_rank_*, [bf16_]zero_* */
-    LAYOUT_UNIVERSAL_PT,        /* zero/<parameter>/<state>.pt */
-    LAYOUT_UNIVERSAL_HDF5,      /* index.h5 that holds the bytes (or one .h5 per parameter) */
-    LAYOUT_UNIVERSAL_VIRTUAL,   /* index.h5 that points into shards */
-    LAYOUT_HF,                  /* a model folder of Hugging Face Transformers: hf_source.h */
-    /* The following belong to no known model family: config may be all 0. */
-    LAYOUT_ZERO,                /* DeepSpeed's engine without pipeline, ZeRO-1, 2, 3: mp_rank_00_* or zero_pp_rank_* */
-    LAYOUT_DCP,                 /* torch.distributed.checkpoint: dcp/dcp.h */
-    LAYOUT_TORCHDIST,           /* Megatron-core's torch_dist: torchdist/torchdist.h */
-};
-/* "deepspeed", "universal-pt", "universal-hdf5", "universal-virtual", "hf", "zero", "dcp", "torchdist". */
-const char *layout_name(enum layout_kind k);
 
 /* The contents of a file, for sizes and completeness. */
 enum file_class { FILE_WEIGHTS, FILE_OPTIMIZER, FILE_OTHER };
@@ -112,7 +99,7 @@ struct source_unread {
 
 struct dcp_table;
 struct source {
-    enum layout_kind kind;
+    const struct layout *layout;
     char *path;                 /* the tag folder (or archive) as opened, with "latest" resolved */
     char *tag;                  /* its base name */
     struct files *files;
@@ -123,7 +110,7 @@ struct source {
     bool tied_embedding;        /* the last stage holds a second copy */
     /* shards are ZeRO-1/2's rather than BF16_Optimizer's; for a universal form: made from such shards */
     bool zero_stage_1;
-    int zero_stage;             /* 1, 2 or 3 for LAYOUT_ZERO, and for a universal form made from it; otherwise 0 */
+    int zero_stage;             /* 1, 2 or 3 if zero_files, and for a universal form made from such; otherwise 0 */
     struct pt *zero_root;       /* its model_states, one of `file`, if zero_synthesize.h created them; else NULL */
     enum dtype weights;         /* type that such a run computes with */
     int n_files;
@@ -132,10 +119,10 @@ struct source {
     struct source_item *item;   /* zips inside files */
     int n_params;
     struct param *param;        /* order: embedding, layers, final LayerNorm; within them natural order of names */
-    const struct dcp_table *dcp;        /* LAYOUT_DCP: the entries in their order, for writing them again */
-    int n_models;               /* LAYOUT_DCP: if several prefixes may be the model, their number; else 0 */
+    const struct dcp_table *dcp;        /* if `entries`: all of them in their order, for writing them again */
+    int n_models;               /* if several prefixes of names may be the model, their number; else 0 */
     const char **model;
-    bool groups_by_settings;    /* LAYOUT_DCP: run.param_groups were derived from settings per parameter, not listed */
+    bool groups_by_settings;    /* run.param_groups were derived from settings per parameter, not listed */
     int n_values;
     struct source_value *value; /* in the order of the files' tables */
     int n_stacks;
@@ -165,14 +152,14 @@ struct source_opts {
     /*
      * Files that are lost or cannot be read are reported as warnings. Their bytes become holes: extents of records
      * of files without bytes, so that reading one fails with ERR_DATA. Missing mp_rank files are made from another
-     * rank's (LAYOUT_DEEPSPEED).
+     * rank's (pipeline_files).
      */
     bool holes;
     bool accept_mismatch;       /* files of different saves or ranks cause a warning instead of an ERROR */
     bool skip_unreadable;       /* leave out what cannot be read, with a warning; otherwise it is an ERROR "unread" */
-    const char *model;          /* LAYOUT_DCP: prefix of the model's tensors, if there are several; NULL to find it */
+    const char *model;          /* prefix of the model's tensors in a layout of entries; NULL to find it */
     /*
-     * LAYOUT_DEEPSPEED without any mp_rank file, with no_optimizer: run_args() makes Megatron's arguments from the file
+     * Pipeline files without any mp_rank file, with no_optimizer: run_args() makes Megatron's arguments from the file
      * or folder `config`, in the arena. Without run_args such a folder is refused; without config, the error names the
      * option --config.
      */
@@ -195,7 +182,29 @@ void source_close(struct source *s);                    /* s may be NULL */
 struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
 /* Returns true for a model of no known family. Names are then the model's own, and config is all 0. */
-bool source_is_foreign(const struct source *s);
+bool source_has_unknown_family(const struct source *s);
+/* Returns true if names are the model's own: also those of a model folder, whatever its family. */
+bool source_has_own_names(const struct source *s);
+/*
+ * Returns true for a save by DeepSpeed's engine without pipeline, and for a universal form made from one. Groups are
+ * then the engine's own, and the type that it computes with is recorded.
+ */
+bool source_is_from_zero(const struct source *s);
+/* Returns the ZeRO stage of such a save, 1 to 3; 0 for others. */
+int source_zero_stage(const struct source *s);
+/* Returns true if trained parameters have no weights other than their masters, as with ZeRO-3. */
+bool source_masters_alone(const struct source *s);
+/* Returns true if both have the same layout, divided among ranks in the same way. */
+bool source_same_form(const struct source *a, const struct source *b);
+/*
+ * Returns true if the optimizer of the pipeline engine has the form of ZeRO-1's, as in fp16 runs, and not that of
+ * BF16_Optimizer.
+ */
+bool source_has_zero1_optimizer(const struct source *s);
+/* Returns the type of the weights that the trainer computed with, as recorded or as found. */
+enum dtype source_weights_dtype(const struct source *s);
+/* Returns a description of the ranks: "TP 2, PP 2, DP 2 (8 ranks)"; NULL if they are unknown. The caller frees it. */
+char *source_topology_text(const struct source *s);
 /*
  * Check that the model's tensors are identified, before another layout is made from the source. Returns -1 with
  * ERR_USAGE if there may be several models; the message lists them and the option that chooses one

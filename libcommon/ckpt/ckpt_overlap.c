@@ -32,7 +32,7 @@ struct claims {
  */
 static bool may_share(const struct source *s, int file)
 {
-    return s->kind == LAYOUT_HF && str_ends(files_name(s->files, file), ".bin");
+    return s->layout->bin_is_torch && str_ends(files_name(s->files, file), ".bin");
 }
 
 static void add_overlap_claims(struct claims *c, const struct source *s, const struct tmap *m, const char *name,

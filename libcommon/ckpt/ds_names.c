@@ -111,3 +111,10 @@ void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *pa
                    "was saved as %s (the name inside it): another file under this name", name);
     free(name);
 }
+
+bool ds_name_marks(const char *name)
+{
+    return str_ends(name, ".pt") && !strchr(name, '/') &&
+           (str_starts(name, "mp_rank_") || str_starts(name, "layer_") || str_starts(name, "zero_pp_rank_") ||
+            str_starts(name, "bf16_zero_pp_rank_"));
+}

@@ -29,6 +29,8 @@ struct ds_name {
 };
 /* Parse a file name. Numbers are parsed as integers; if one is out of range the kind is DS_OTHER. */
 struct ds_name ds_name_parse(const char *name);
+/* Returns true for the name of a file that only a tag folder of DeepSpeed has. */
+bool ds_name_marks(const char *name);
 /*
  * Compare a file's name with the name stored in it. torch.save() to a path names the folder inside the archive after
  * the file, and neither a copy nor a rename changes that. Reports "other_rank" if the stored name is that of a

@@ -221,7 +221,7 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 static bool is_listed_state(const struct source *s, const struct param *p, int st)
 {
     return p->state[st] && p->state[st]->len && st != STATE_BF16 &&
-           (s->kind != LAYOUT_DCP || dtype_is_weight(p->state[st]->dtype));
+           (!s->layout->integers_unlisted || dtype_is_weight(p->state[st]->dtype));
 }
 
 static void load_tensor_digests(struct source *s, const json_t *o, bool weights_only, const char *file,
@@ -414,7 +414,7 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
         const enum severity severity = f->cls == FILE_OTHER && !f->pt ? SEV_WARNING : SEV_ERROR;
 
         if (strcmp(f->name, MANIFEST_NAME) != 0 && !json_object_get(known, f->name) &&
-            !(s->kind == LAYOUT_HF && f->cls != FILE_WEIGHTS))
+            !(s->layout->model_folder && f->cls != FILE_WEIGHTS))
             report_add(r, severity, "file_unlisted", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
                        "is not in the manifest");
     }

@@ -198,7 +198,7 @@ void run_state_check(const struct source *s, struct report *r)
     /* Where files are lost or damaged that is reported already. */
     if (report_count(r, SEV_ERROR) > 0)
         return;
-    if (s->kind != LAYOUT_DEEPSPEED)
+    if (!s->layout->pipeline_files)
         check_shared(s, r);
     check_config(s, r);
 }

@@ -26,7 +26,6 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/other_kinds.h"
-#include "libcommon/layout/torchdist/torchdist.h"
 
 /* A longer listing is not a checkpoint: the largest known has some ten thousand files. */
 enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
@@ -183,63 +182,41 @@ static int list_tree(struct open_listing *l, struct files *f, const char *dir, s
 
 /* ---- identification by names ---- */
 
-static bool marks_hdf5(const char *name)
-{
-    return strcmp(name, "index.h5") == 0;
-}
-
-static bool marks_universal(const char *name)
-{
-    return str_starts(name, "zero/");
-}
-
-static bool marks_deepspeed(const char *name)
-{
-    return str_ends(name, ".pt") && !strchr(name, '/') &&
-           (str_starts(name, "mp_rank_") || str_starts(name, "layer_") || str_starts(name, "zero_pp_rank_") ||
-            str_starts(name, "bf16_zero_pp_rank_"));
-}
-
-static bool marks_hf(const char *name)
-{
-    return strcmp(name, "model.safetensors") == 0 || strcmp(name, "model.safetensors.index.json") == 0 ||
-           strcmp(name, "pytorch_model.bin") == 0 || strcmp(name, "pytorch_model.bin.index.json") == 0;
-}
-
-/* Returns true if there are no layer files: the engine without pipeline writes none. */
-static bool lacks_layers(const struct source_listing *l)
-{
-    for (int i = 0; i < l->n; i++)
-        if (ds_name_parse(l->member[i].name).kind == DS_LAYER)
-            return false;
-    return true;
-}
-
-/* The layouts, with the most specific mark first: a universal folder has mp_rank files, too. */
-static const struct layout_rule {
-    bool (*marks)(const char *name);    /* true for a name inside the folder that only this layout has */
-    /* ... and true if all names fit the layout; NULL to accept any */
-    bool (*fits)(const struct source_listing *l);
-    bool tag;                           /* a tag of a run; a model may be stored next to tags and is not one */
-    int (*open)(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
-                struct err *e);
-} rules[] = {
-    { marks_hdf5, NULL, true, universal_hdf5_source_open },
-    { marks_universal, NULL, true, universal_pt_source_open },
-    { marks_deepspeed, lacks_layers, true, zero_source_open },
-    { marks_deepspeed, NULL, true, deepspeed_source_open },
-    { torchdist_marks, NULL, true, torchdist_source_open },
-    { dcp_marks, torchdist_fits, true, torchdist_source_open },
-    { dcp_marks, NULL, true, dcp_source_open },
-    { marks_hf, NULL, false, hf_files_source_open },
+/*
+ * Every layout, with the most specific mark first: a universal folder has mp_rank files, too. One function opens both
+ * kinds of index.h5, which holds the bytes or points to them.
+ */
+static const struct {
+    const struct layout *layout;
+    bool (*marks)(const char *name);
+    bool (*fits)(const struct source_listing *l);       /* NULL to accept any */
+    layout_open *open;
+} layouts[] = {
+    { &universal_hdf5_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open },
+    { &universal_virtual_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open },
+    { &universal_pt_layout, universal_pt_marks, NULL, universal_pt_source_open },
+    { &zero_layout, ds_name_marks, zero_fits, zero_source_open },
+    { &deepspeed_layout, ds_name_marks, NULL, deepspeed_source_open },
+    { &torchdist_layout, torchdist_marks, torchdist_fits, torchdist_source_open },
+    { &dcp_layout, dcp_marks, NULL, dcp_source_open },
+    { &hf_layout, hf_marks, NULL, hf_files_source_open },
 };
-enum { N_RULES = sizeof rules / sizeof *rules };
+enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* Returns true for a name that only a tag folder has. */
 static bool marks_tag(const char *name)
 {
-    for (int i = 0; i < N_RULES; i++)
-        if (rules[i].tag && rules[i].marks(name))
+    for (int i = 0; i < N_LAYOUTS; i++)
+        if (!layouts[i].layout->model_folder && layouts[i].marks(name))
+            return true;
+    return false;
+}
+
+/* Returns true for a name that only a model folder has. Such a folder may be next to tags and is not one. */
+static bool marks_model(const char *name)
+{
+    for (int i = 0; i < N_LAYOUTS; i++)
+        if (layouts[i].layout->model_folder && layouts[i].marks(name))
             return true;
     return false;
 }
@@ -270,14 +247,14 @@ static bool has_marked_entry(const char *dir, bool (*marks)(const char *name))
     return yes;
 }
 
-static bool marks_tag_entry(const char *name)
+bool layout_marks_entry(const char *name)
 {
     return marks_tag(name) || strcmp(name, "zero") == 0;
 }
 
 static bool is_tag_folder(const char *dir)
 {
-    return has_marked_entry(dir, marks_tag_entry);
+    return has_marked_entry(dir, layout_marks_entry);
 }
 
 /* ---- latest ---- */
@@ -382,7 +359,7 @@ static char *find_inside(const char *dir, const char **kind)
         char *path = found ? NULL : path_join(dir, names[i]);
 
         *kind = !path                              ? *kind
-                : has_marked_entry(path, marks_hf) ? "a model of Transformers"
+                : has_marked_entry(path, marks_model) ? "a model of Transformers"
                                                    : kind_of_folder(path, true);
         if (path && *kind)
             found = xstrdup(names[i]);
@@ -560,7 +537,7 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
         found = str_fmt("%.*s", len, m[i].name);
     }
     if (!found && marks == marks_tag)
-        return archive_only_tag(path, m, n, marks_hf, e);
+        return archive_only_tag(path, m, n, marks_model, e);
     if (!found)
         err_data(e, path, ERR_NO_BYTE, "no checkpoint in this archive: no mp_rank_*, zero/, index.h5 or "
                  ".metadata");
@@ -655,7 +632,7 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         goto out;
     } else if (S_ISDIR(st.st_mode)) {
         /* A model that was made from a tag may be stored next to the tags. */
-        tag_path = is_tag_folder(path) || (!names_latest(path) && has_marked_entry(path, marks_hf)) ? xstrdup(path)
+        tag_path = is_tag_folder(path) || (!names_latest(path) && has_marked_entry(path, marks_model)) ? xstrdup(path)
                                                                                          : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
             goto out;
@@ -696,21 +673,30 @@ static const char *other_kind_listed(const struct source_listing *l)
     return kind;
 }
 
+static bool has_layout(int k, const struct source_listing *l)
+{
+    bool marked = false;
+
+    for (int i = 0; i < l->n && !marked; i++)
+        marked = layouts[k].marks(l->member[i].name);
+    return marked && (!layouts[k].fits || layouts[k].fits(l));
+}
+
 static int open_layout(struct source *s, const struct source_listing *l, const struct source_opts *o,
                        struct report *r, struct err *e)
 {
     const char *kind;
 
-    for (int k = 0; k < N_RULES; k++)
-        for (int i = 0; i < l->n; i++)
-            if (rules[k].marks(l->member[i].name) && (!rules[k].fits || rules[k].fits(l))) {
-                if (rules[k].tag || o->hf)
-                    return rules[k].open(s, l, o, r, e);
-                err_data(e, s->path, ERR_NO_BYTE,
-                         "a model of Transformers and no checkpoint; export-hf --import makes one of BLOOM and GPT-2, "
-                         "reshape --to dcp one of any model");
-                return -1;
-            }
+    for (int k = 0; k < N_LAYOUTS; k++) {
+        if (!has_layout(k, l))
+            continue;
+        if (!layouts[k].layout->model_folder || o->hf)
+            return layouts[k].open(s, l, o, r, e);
+        err_data(e, s->path, ERR_NO_BYTE,
+                 "a model of Transformers and no checkpoint; export-hf --import makes one of BLOOM and GPT-2, "
+                 "reshape --to dcp one of any model");
+        return -1;
+    }
     kind = other_kind_listed(l);
     if (!kind)
         return deepspeed_source_open(s, l, o, r, e);    /* reports what is missing */
@@ -762,7 +748,7 @@ struct source *source_open(const char *path, const struct source_opts *o, struct
     if (open_layout(s, &sl, o ? o : &defaults, r ? r : own, e) < 0)
         goto out;
     source_overlap(s, r ? r : own);
-    if (s->kind <= LAYOUT_UNIVERSAL_VIRTUAL && !(o && (o->no_tensors || o->holes)))
+    if (s->layout->mp_rank_files && !s->layout->any_model && !(o && (o->no_tensors || o->holes)))
         run_state_check(s, r ? r : own);
     if (own && fail_on_error(own, s->path, e) < 0)
         goto out;

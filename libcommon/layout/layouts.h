@@ -15,22 +15,34 @@ MUST_CHECK struct source *source_open(const char *path, const struct source_opts
                                       struct report *r, struct err *e);
 
 /*
- * The functions that source_open() calls, one per layout. `l` lists the folder's files (paths relative to it) or the
- * archive's members, which already have numbers in s->files.
+ * The files of a folder (paths relative to it) or the members of an archive, which already have numbers in s->files.
  */
 struct source_listing {
     int n;
     struct archive_member *member;      /* name relative to the tag folder, file number */
 };
-int deepspeed_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
-                          struct report *r, struct err *e);
-int universal_pt_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
-                             struct report *r, struct err *e);
-int universal_hdf5_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
-                               struct report *r, struct err *e);
-int zero_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
-                     struct err *e);
-int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
-                         struct report *r, struct err *e);
+
+/* The facts of each layout: layout_facts.c. */
+extern const struct layout deepspeed_layout, zero_layout, universal_pt_layout, universal_hdf5_layout,
+    universal_virtual_layout, hf_layout, dcp_layout, torchdist_layout;
+
+/*
+ * The functions that source_open() calls, by layout. X_source_open() sets s->layout and fills the source; it returns -1
+ * with *e set if nothing can be read, and reports damage of parts. X_marks() returns true for a name inside the folder
+ * that only this layout has. X_fits() returns true if all names together are of the layout, which one of them marks.
+ */
+typedef int layout_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                        struct report *r, struct err *e);
+layout_open deepspeed_source_open, zero_source_open, universal_pt_source_open, universal_hdf5_source_open,
+    hf_files_source_open, dcp_source_open, torchdist_source_open;
+bool universal_pt_marks(const char *name);
+bool universal_hdf5_marks(const char *name);
+bool hf_marks(const char *name);
+bool torchdist_marks(const char *name);
+bool torchdist_fits(const struct source_listing *l);
+bool zero_fits(const struct source_listing *l);
+
+/* Returns true for the name of a file or folder that only the folder of a tag has. */
+bool layout_marks_entry(const char *name);
 
 #endif

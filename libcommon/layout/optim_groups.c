@@ -202,11 +202,13 @@ int optim_groups_read(const struct source *s, struct arena *a, struct optim_grou
     *out = (struct optim_groups){0};
     if (zero_order_root(s))
         return read_zero(s, a, out, e);
-    if (s->kind == LAYOUT_DCP)
+    if (s->layout->mp_rank_files)
+        return read_pipeline(s, a, out, e);
+    if (s->layout->value_entries)
         return read_dcp(s, a, out, e);
-    if (s->kind == LAYOUT_TORCHDIST)
+    if (s->layout->entries)
         read_megatron(s, a, out);
-    return s->kind == LAYOUT_TORCHDIST || s->kind == LAYOUT_HF ? 0 : read_pipeline(s, a, out, e);
+    return 0;
 }
 
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes)

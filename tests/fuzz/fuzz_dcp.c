@@ -7,6 +7,7 @@
 
 #include "libcommon/layout/dcp/dcp_names.h"
 #include "libcommon/layout/dcp/dcp_write.h"
+#include "libcommon/layout/layouts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
@@ -37,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct dcp_table t, u;
     struct strbuf sb = {0};
     struct err e = {0};
-    struct source s = { .arena = a, .path = "fuzz" };
+    struct source s = { .layout = &dcp_layout, .arena = a, .path = "fuzz" };
     struct dcp_naming naming = { .s = &s, .table = &t, .path = "fuzz" };
 
     if (dcp_metadata_read(a, &(struct dcp_pickle){ "fuzz", bytes, size, NULL }, &t, r, &e) < 0) {

@@ -92,7 +92,7 @@ static int set_all(struct ckptedit *j, struct source *s, struct edit *x, const c
 {
     int n = 0;
 
-    if (s->kind == LAYOUT_DCP)
+    if (s->layout->value_entries)
         return set_entry(j, s, x, text, e);
     for (int f = 0; f < s->n_files; f++) {
         int rc = set_in(j, s, x, f, text, e);
@@ -106,7 +106,7 @@ static int set_all(struct ckptedit *j, struct source *s, struct edit *x, const c
 
 int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
-    if (s->kind == LAYOUT_DCP && edit_dcp_begin(x, e) < 0)
+    if (s->layout->value_entries && edit_dcp_begin(x, e) < 0)
         return -1;
     for (int i = 0; i < j->n_args; i++) {
         int n;
@@ -122,7 +122,7 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
         if (n <= 0)
             return -1;
     }
-    return s->kind == LAYOUT_DCP ? edit_dcp_end(x, e) : 0;
+    return s->layout->value_entries ? edit_dcp_end(x, e) : 0;
 }
 
 /* ---- zero ---- */
@@ -162,7 +162,8 @@ static void miss(const struct source *s, const char *word, const char *pattern, 
                   s->path);
     else
         err_usage(e, "zero %s: %s %s: PATTERN:STATE sets weights to 0 (ckpt-inspect ls lists their states)", word,
-                  s->path, s->kind == LAYOUT_HF ? "is a model folder, which has no moments" : "has no moments of it");
+                  s->path,
+                  s->layout->model_folder ? "is a model folder, which has no moments" : "has no moments of it");
 }
 
 int change_zero(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
@@ -227,12 +228,12 @@ static int drop_moments(struct source *s, struct edit *x, struct err *e)
  */
 static int check_weights_remain(const struct source *s, struct err *e)
 {
-    const bool universal = s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5;
-
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
 
-        if ((!universal && (p->state[STATE_BF16] || p->copy)) || p->shared_with || !p->state[STATE_EXP_AVG])
+        const bool has_weights = !s->layout->state_files && (p->state[STATE_BF16] || p->copy);
+
+        if (has_weights || p->shared_with || !p->state[STATE_EXP_AVG])
             continue;
         err_usage(e, "drop optimizer: %s has the values of %s in the optimizer's files alone; export-hf writes "
                   "weights without the rest", s->path, p->name);
@@ -245,7 +246,7 @@ static int drop_optimizer(struct source *s, struct edit *x, struct err *e)
 {
     int n = 0;
 
-    if (s->kind == LAYOUT_ZERO && s->zero_stage == 3)
+    if (s->layout->zero_files && source_masters_alone(s))
         return drop_moments(s, x, e);
     if (check_weights_remain(s, e) < 0)
         return -1;
@@ -303,11 +304,11 @@ static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, st
     for (int i = 0; i < j->n_args; i++)
         if (strcmp(j->arg[i], "rng") == 0) {
             err_usage(e, "drop rng: random states of a %s checkpoint are values of the program that wrote it, which "
-                      "loads what it asks for", layout_name(s->kind));
+                      "loads what it asks for", s->layout->name);
             return -1;
         } else if (j->n_args > 1 && strcmp(j->arg[i], "optimizer") == 0) {
             err_usage(e, "drop optimizer: of a %s checkpoint, one thing at a time; OUT may be the next IN",
-                      layout_name(s->kind));
+                      s->layout->name);
             return -1;
         }
     if (strcmp(j->arg[0], "optimizer") == 0)
@@ -321,10 +322,10 @@ static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, st
  */
 static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
-    if (s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5)
+    if (s->layout->state_files)
         return drop_tensors(j, s, x, e);
     err_usage(e, "drop %s: there are 'optimizer' and 'rng'; parameters can be left out of a universal form alone, "
-              "which ds2universal --format pt makes of a %s checkpoint", j->arg[0], layout_name(s->kind));
+              "which ds2universal --format pt makes of a %s checkpoint", j->arg[0], s->layout->name);
     return -1;
 }
 
@@ -332,9 +333,9 @@ int change_drop(struct ckptedit *j, struct source *s, struct edit *x, struct err
 {
     int n = 0;
 
-    if (s->kind == LAYOUT_HF)           /* a model folder has neither optimizer nor random states */
+    if (s->layout->model_folder)           /* a model folder has neither optimizer nor random states */
         return drop_tensors(j, s, x, e);
-    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+    if (s->layout->entries)
         return drop_entries(j, s, x, e);
     for (int i = 0; i < j->n_args; i++) {
         const char *what = j->arg[i];

@@ -107,15 +107,12 @@ static int retag_entries(const struct ckptedit *j, const struct source *s, struc
  */
 static void check_tag_name(struct ckptedit *j, const struct source *s)
 {
-    char *base = path_base(j->in_place ? j->in : j->out), want[64];
+    char *base = path_base(j->in_place ? j->in : j->out), *want = layout_tag_name(s->layout, j->step);
 
-    if (s->kind == LAYOUT_TORCHDIST)
-        snprintf(want, sizeof want, "iter_%07" PRId64, j->step);
-    else
-        snprintf(want, sizeof want, "global_step%" PRId64, j->step);
-    if (s->kind != LAYOUT_DCP && strcmp(base, want) != 0)
+    if (want && strcmp(base, want) != 0)
         cli_warn(&j->cli, "%s: a tag of step %" PRId64 " is called %s elsewhere", base, j->step, want);
     free(base);
+    free(want);
 }
 
 int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
@@ -126,7 +123,7 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         err_usage(e, "retag needs --step N");
         return -1;
     }
-    if ((s->kind == LAYOUT_DCP ? retag_entries(j, s, x, found, e) : retag_files(j, s, x, found, e)) < 0)
+    if ((s->layout->value_entries ? retag_entries(j, s, x, found, e) : retag_files(j, s, x, found, e)) < 0)
         return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
         err_usage(e, "retag: nothing in %s counts %s", s->path,
@@ -136,6 +133,6 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
     check_tag_name(j, s);
     if (s->run.opt_step >= 0)
         cli_info(&j->cli, "the optimizer's own step stays %" PRId64 "%s", s->run.opt_step,
-                 s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST ? "" : "; reshape --step moves it along");
+                 s->layout->entries ? "" : "; reshape --step moves it along");
     return 0;
 }

@@ -74,11 +74,10 @@ static void print_salvaged_states(const struct ckptedit *j, const struct source 
 static int fill_values(const struct ckptedit *j, struct source *s, const struct damage *d, const struct salvage_opts *o,
                        struct err *e)
 {
-    const bool by_entry = s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST;
     const struct source_value *left;
 
     /* The values of other layouts lie in pickled trees, which keep their tensors. */
-    if (!by_entry && d->n_values) {
+    if (!s->layout->entries && d->n_values) {
         err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it", s->value[d->value[0]].name);
         return -1;
     }
@@ -121,7 +120,7 @@ static int check_optimizer(struct ckptedit *j, const struct source *s, struct er
 {
     static const char lost[] = "masters and moments are in no file";
 
-    if (s->kind != LAYOUT_ZERO || s->run.optimizer)
+    if (!s->layout->zero_files || s->run.optimizer)
         return 0;
     if (!j->allow_lost) {
         err_data(e, s->path, ERR_NO_BYTE, "%s; --allow-lost writes the weights alone, as export-hf does; "
@@ -138,7 +137,7 @@ static int check_optimizer(struct ckptedit *j, const struct source *s, struct er
  */
 static int check_ranks(const struct ckptedit *j, const struct source *s, struct err *e)
 {
-    if (!j->in_place || s->kind != LAYOUT_ZERO || s->topo.tp == 1)
+    if (!j->in_place || !s->layout->zero_files || s->topo.tp == 1)
         return 0;
     err_usage(e, "%s: has %d tensor ranks, the result has one: give OUT instead of --in-place", s->path, s->topo.tp);
     return -1;
@@ -188,16 +187,16 @@ static int write_salvage_result(struct ckptedit *j, struct source *s, struct edi
     struct report *notes = report_new();
     int rc = -1;
 
-    if (s->kind == LAYOUT_DEEPSPEED) {
+    if (s->layout->pipeline_files) {
         rc = edit_pipeline(x, &(struct edit_model){0}, notes, e);
-    } else if (s->kind == LAYOUT_ZERO) {
+    } else if (s->layout->zero_files) {
         rc = edit_zero_rewrite(x, notes, e);
-    } else if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST) {
+    } else if (s->layout->entries) {
         rc = edit_dcp_rewrite(x, e);
-    } else if (s->kind == LAYOUT_UNIVERSAL_PT) {
+    } else if (s->layout->opens_with_holes) {
         rc = write_universal(j, s, x, found, e);
     } else {
-        err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, layout_name(s->kind));
+        err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, s->layout->name);
     }
     if (rc == 0)
         edit_log(x, &j->log);

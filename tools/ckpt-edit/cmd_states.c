@@ -21,10 +21,10 @@ int apply_states(const struct ckptedit *j, struct source *s, struct edit *x, str
     struct report *notes;
     int rc;
 
-    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+    if (s->layout->entries)
         return edit_dcp(x, to, e);
-    if (!s->zero_stage)
-        return s->kind == LAYOUT_HF ? edit_states_apply(x, to, e) : edit_universal_list(x, to, e);
+    if (!source_is_from_zero(s))
+        return s->layout->model_folder ? edit_states_apply(x, to, e) : edit_universal_list(x, to, e);
     notes = report_new();
     rc = edit_zero(x, to, notes, e);
     cli_warn_findings(&j->cli, notes);
@@ -103,9 +103,9 @@ static int cast_to(struct ckptedit *j, const struct source *s, struct edit *x, c
 {
     if (edit_is_pipeline(s))
         return cast_pipeline(j, x, type, e);
-    if (s->kind == LAYOUT_HF)
+    if (s->layout->model_folder)
         return cast_states(x, type, e);
-    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+    if (s->layout->entries)
         return edit_dcp_cast(x, type->dtype, e);
     return cast_zero(j, x, type, e);
 }
@@ -216,7 +216,7 @@ int drop_tensors(struct ckptedit *j, struct source *s, struct edit *x, struct er
 
 int change_thin(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
-    const bool entries = s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST;
+    const bool entries = s->layout->entries;
     uint64_t saved;
     char text[16];
 

@@ -59,7 +59,7 @@ static int64_t tokens_of(struct source *s, struct edit *x, const struct edit_sta
     int64_t n;
 
     /* Without a configuration that gives the number, use the rows of the first table. */
-    for (int i = 0; s->kind != LAYOUT_HF && i < to->n; i++)
+    for (int i = 0; !s->layout->model_folder && i < to->n; i++)
         if (is_vocab_table(&to->tensor[i], to->tensor[i].shape[0]))
             return to->tensor[i].shape[0];
     config = edit_hf_config(x, e);

@@ -157,9 +157,9 @@ static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *
  */
 static const char *refusal(const struct source *s, const char *verb)
 {
-    if (s->kind == LAYOUT_UNIVERSAL_HDF5 && strcmp(verb, "thin") == 0)
+    if (s->layout->datasets && strcmp(verb, "thin") == 0)
         return "its tensors have no storages that could be larger than they are";
-    if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
+    if (s->layout->points_only)
         return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
                "makes of it";
     return NULL;
@@ -170,7 +170,7 @@ static int check_verb(const struct ckptedit *j, const struct source *s, struct e
     const char *verb = j->words.word[0], *why = refusal(s, verb);
 
     if (why)
-        err_usage(e, "%s: %s is not done on a %s checkpoint: %s", s->path, verb, layout_name(s->kind), why);
+        err_usage(e, "%s: %s is not done on a %s checkpoint: %s", s->path, verb, s->layout->name, why);
     return why ? -1 : 0;
 }
 
@@ -259,7 +259,7 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
  */
 static int check_unread(const struct source *s, struct err *e)
 {
-    if (s->kind == LAYOUT_HF || s->n_unread == 0)
+    if (s->layout->model_folder || s->n_unread == 0)
         return 0;
     err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s: no edit would keep it", s->unread[0].name,
              s->unread[0].why);

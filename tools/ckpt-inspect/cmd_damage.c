@@ -129,11 +129,8 @@ static bool is_damage_list_complete(const struct damaged *x)
 /* Returns true if ckpt-edit salvage can write this checkpoint again. */
 static bool can_salvage(const struct damaged *x)
 {
-    const bool by_entry = x->s->kind == LAYOUT_DCP || x->s->kind == LAYOUT_TORCHDIST;
-
-    return is_damage_list_complete(x) && !x->no_optimizer &&
-           (by_entry || (x->d.n_values == 0 && (x->s->kind == LAYOUT_DEEPSPEED || x->s->kind == LAYOUT_ZERO ||
-                                                x->s->kind == LAYOUT_UNIVERSAL_PT)));
+    return is_damage_list_complete(x) && !x->no_optimizer && x->s->layout->opens_with_holes &&
+           (x->s->layout->entries || x->d.n_values == 0);
 }
 
 /* Returns true if everything that weights alone need can be opened, whatever is wrong with the optimizer's files. */
@@ -153,7 +150,7 @@ static bool can_open_weights(const struct damaged *x)
 static void print_weights_way(const struct damaged *x)
 {
     printf("weights: all are whole: export-hf %s OUT%s\n", x->s->path,
-           x->s->kind == LAYOUT_DEEPSPEED ? ", or reshape or merge-tp with --weights-only" : "");
+           x->s->layout->pipeline_files ? ", or reshape or merge-tp with --weights-only" : "");
 }
 
 static void print_ways(const struct damaged *x)
@@ -193,7 +190,7 @@ static void print_ways(const struct damaged *x)
         printf("training: no file has masters or moments: it begins from these weights, or from another checkpoint\n");
     else if (!can_salvage(x))
         printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
-               layout_name(x->s->kind));
+               x->s->layout->name);
     else if (absent)
         printf("training: %" PRIu64 " elements are in no file: %sckpt-edit salvage --from DIR %s OUT\n", absent, first,
                path);
@@ -271,7 +268,7 @@ static void print_damage_json(const struct damaged *x)
     for (int i = 0; i < x->d.n_values; i++)
         json_array_append_new(values, out_text(x->s->value[x->d.value[i]].name));
     out_json(json_pack("{s:o, s:s, s:b, s:i, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o}", "path",
-                       out_text(x->s->path), "layout", layout_name(x->s->kind), "damaged", (int)is_damaged(x),
+                       out_text(x->s->path), "layout", x->s->layout->name, "damaged", (int)is_damaged(x),
                        "parameters", x->s->n_params, "parameters_whole", x->n_intact, "weights_damaged", x->n_weights,
                        "records_unchecked", x->d.n_unchecked, "complete", (int)is_damage_list_complete(x),
                        "salvageable", (int)(can_salvage(x) && x->x.n_elems[SALVAGE_ABSENT] == 0 && !is_mixed(x)),

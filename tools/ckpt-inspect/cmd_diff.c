@@ -205,7 +205,8 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
  */
 static bool has_model(const struct diff *d)
 {
-    return (d->a->source && d->a->source->kind == LAYOUT_HF) || (d->b->source && d->b->source->kind == LAYOUT_HF);
+    return (d->a->source && d->a->source->layout->model_folder) ||
+           (d->b->source && d->b->source->layout->model_folder);
 }
 
 /* Print what was left out of the comparison, so that "equal" is not understood as more than it means. */

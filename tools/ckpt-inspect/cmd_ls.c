@@ -101,7 +101,7 @@ static const char *param_merge_rule_name(const struct view *v, const struct para
 {
     const struct source *s = v->source;
 
-    return s && s->topo.tp <= 1 && (s->kind == LAYOUT_HF || source_is_foreign(s)) ? NULL : merge_rule_name(p->merge);
+    return s && s->topo.tp <= 1 && source_has_own_names(s) ? NULL : merge_rule_name(p->merge);
 }
 
 static struct widths find_widths(const struct view *v)
@@ -273,7 +273,7 @@ static void print_param_list(const struct inspect *in, const struct view *v)
         printf("%-*s %-*s %5s %5s  %s\n", w.shape, "?", w.rule, "-", "-", "-", v->unread[i].name);
     if (in->cli.json) {
         json_t *o = json_pack("{s:o, s:s, s:o}", "path", out_text(v->source->path),
-                              "layout", layout_name(v->source->kind), "parameters", a);
+                              "layout", v->source->layout->name, "parameters", a);
 
         if (v->n_unread)
             json_object_set_new(o, "unread", ls_unread_json(v));

@@ -51,11 +51,11 @@ static void print_count_or_unknown(const char *what, int64_t n)
  */
 static int64_t count_params(const struct source *s)
 {
-    int64_t n = source_is_foreign(s) ? 0 : model_n_params(&s->config);
+    int64_t n = source_has_unknown_family(s) ? 0 : model_n_params(&s->config);
 
-    for (int i = 0; source_is_foreign(s) && i < s->n_params; i++) {
+    for (int i = 0; source_has_unknown_family(s) && i < s->n_params; i++) {
         /* For a universal form the summary reads names only. */
-        int64_t elems = s->param[i].shared_with || s->kind == LAYOUT_UNIVERSAL_PT ? 0 : 1;
+        int64_t elems = s->param[i].shared_with || s->layout->shapes_in_files ? 0 : 1;
 
         for (int d = 0; d < s->param[i].ndim; d++)
             elems *= s->param[i].shape[d];
@@ -110,29 +110,25 @@ static void print_sizes(const struct sizes *z, int64_t n_params)
 
 static void print_source(const struct source *s, const struct report *r)
 {
-    const struct topology *t = &s->topo;
+    char *topology = source_topology_text(s);
     int64_t n_params = count_params(s);
     struct sizes z = sizes_of(s);
     int errors = report_count(r, SEV_ERROR);
 
-    printf("%s: %s checkpoint\n", s->path, layout_name(s->kind));
-    if (s->zero_stage && t->tp > 1)
-        printf("  topology    ZeRO-%d, %d tensor ranks (AutoTP) of %d ranks each\n", s->zero_stage, t->tp, t->dp);
-    else if (s->zero_stage)
-        printf("  topology    ZeRO-%d, %d ranks\n", s->zero_stage, t->dp);
-    else if (t->tp > 0)
-        printf("  topology    TP %d, PP %d, DP %d (%d ranks)\n", t->tp, t->pp, t->dp, topo_world(*t));
-    if (s->kind != LAYOUT_HF)
+    printf("%s: %s checkpoint\n", s->path, s->layout->name);
+    if (topology)
+        printf("  topology    %s\n", topology);
+    if (!s->layout->model_folder)
         print_run(s);
-    if (source_is_foreign(s))
+    if (source_has_unknown_family(s))
         printf("  model       unknown, %d parameters by name\n", s->n_params);
-    else if (s->config.n_layers > 0 || s->kind != LAYOUT_HF)
+    else if (s->config.n_layers > 0 || !s->layout->model_folder)
         print_model(&s->config);
     if (n_params > 0)
         printf("  parameters  %" PRId64 "\n", n_params);
-    if (s->kind == LAYOUT_HF)
+    if (s->layout->model_folder)
         printf("  tensors     %d\n", s->n_params);
-    else if (source_is_foreign(s) && !*s->run.ds_version)
+    else if (source_has_unknown_family(s) && !*s->run.ds_version)
         printf("  versions    files written by %s\n", *s->run.torch_dialect ? s->run.torch_dialect : "unknown");
     else
         printf("  versions    DeepSpeed %s, checkpoint_version %g, files written by %s\n",
@@ -144,6 +140,7 @@ static void print_source(const struct source *s, const struct report *r)
     else
         printf("  complete    every file is there\n");
     out_findings_text(r, SEV_WARNING);
+    free(topology);
 }
 
 /* ---- a checkpoint, as JSON ---- */
@@ -177,12 +174,12 @@ static json_t *source_json(const struct source *s, const struct report *r)
 
     return json_pack(
         "{s:o, s:s, s:s, s:o, s:{s:i, s:i, s:i}, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:f, s:o}, s:o, s:b, s:o}",
-        "path", out_text(s->path), "kind", "checkpoint", "layout", layout_name(s->kind), "tag", out_text(s->tag),
+        "path", out_text(s->path), "kind", "checkpoint", "layout", s->layout->name, "tag", out_text(s->tag),
         "topology", "tp", s->topo.tp, "pp", s->topo.pp, "dp", s->topo.dp,
         "iteration", out_int_or_null(s->run.iteration), "optimizer_step", out_int_or_null(s->run.opt_step),
         "consumed_samples", out_int_or_null(s->run.consumed_samples),
         "consumed_tokens", out_int_or_null(s->run.consumed_tokens),
-        "model", source_is_foreign(s) ? json_null() : model_json(&s->config),
+        "model", source_has_unknown_family(s) ? json_null() : model_json(&s->config),
         "n_params", n_params > 0 ? json_integer(n_params) : json_null(),
         "versions", "deepspeed", out_text(s->run.ds_version), "checkpoint", s->run.checkpoint_version,
         "container", out_text(s->run.torch_dialect),

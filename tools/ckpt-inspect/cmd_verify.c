@@ -52,14 +52,15 @@ static void print_verify_text(const struct inspect *in, const char *path, const 
         printf("%d warning%s\n", warnings, warnings == 1 ? "" : "s");
     else
         printf("sound\n");
-    if (damage_has_holes(st->layout) && strcmp(path, "-") != 0)
+    if (st->layout && st->layout->opens_with_holes && strcmp(path, "-") != 0)
         print_way(path, r);
 }
 
 static void print_verify_json(const char *path, bool sound, const struct report *r, const struct verify_stats *st)
 {
-    out_json(json_pack("{s:o, s:s?, s:b, s:i, s:I, s:i, s:i, s:o}", "path", out_text(path), "layout", st->layout,
-        "sound", (int)sound, "n_files", st->n_files, "size_bytes", (json_int_t)st->size_bytes,
+    out_json(json_pack("{s:o, s:s?, s:b, s:i, s:I, s:i, s:i, s:o}", "path", out_text(path),
+        "layout", st->layout ? st->layout->name : NULL, "sound", (int)sound,
+        "n_files", st->n_files, "size_bytes", (json_int_t)st->size_bytes,
         "n_errors", report_count(r, SEV_ERROR), "n_warnings", report_count(r, SEV_WARNING),
         "findings", out_findings(r)));
 }

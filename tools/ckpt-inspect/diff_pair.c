@@ -43,7 +43,7 @@ enum { PLAIN_NAMES = -2 };
 
 static bool has_plain_names(const struct diff *d)
 {
-    return (d->a->source && d->a->source->kind > LAYOUT_HF) || (d->b->source && d->b->source->kind > LAYOUT_HF);
+    return (d->a->source && d->a->source->layout->any_model) || (d->b->source && d->b->source->layout->any_model);
 }
 
 static char *key_text(const struct view *v, const struct view_tensor *t, int first)
@@ -97,7 +97,7 @@ static bool forms_differ(const struct diff *d)
 {
     const struct source *a = d->a->source, *b = d->b->source;
 
-    return a && b && (a->kind != b->kind || a->zero_stage != b->zero_stage);
+    return a && b && !source_same_form(a, b);
 }
 
 static bool can_round(const struct view_tensor *a, const struct view_tensor *b)

@@ -365,7 +365,7 @@ struct view *view_open(const struct inspect *in, const char *path, struct report
 
 static bool is_model(const struct view *v)
 {
-    return v->source && v->source->kind == LAYOUT_HF;
+    return v->source && v->source->layout->model_folder;
 }
 
 /*
@@ -503,8 +503,8 @@ static void as_saved(const struct inspect *in, struct view *v, struct view *mode
 
 int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e)
 {
-    const bool foreign_a = a->source && source_is_foreign(a->source);
-    const bool foreign_b = b->source && source_is_foreign(b->source);
+    const bool foreign_a = a->source && source_has_unknown_family(a->source);
+    const bool foreign_b = b->source && source_has_unknown_family(b->source);
 
     if (foreign_a && is_model(b))
         as_saved(in, a, b);

@@ -66,7 +66,7 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
         snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
-    else if (damage_has_holes(layout_name(s->kind)) && damage_is_loss(first))
+    else if (s->layout->opens_with_holes && damage_is_loss(first))
         snprintf(e->msg + len, sizeof e->msg - len, "; ckpt-inspect damage lists what is left");
     return -1;
 }

@@ -46,20 +46,6 @@ static int preview_export(struct export_job *j, const char *out, struct source *
     return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
 }
 
-/* Return the dtype in which the trainer kept its weights. */
-static enum dtype trained_weights_dtype(const struct source *s)
-{
-    const struct pk *v = pk_get(s->run.args, "params_dtype");
-
-    if (s->zero_stage)
-        return s->weights;
-    if (s->n_params && s->param[0].state[STATE_BF16])
-        return s->param[0].state[STATE_BF16]->dtype;
-    if ((source_is_foreign(s) || s->kind == LAYOUT_HF) && s->n_params && s->param[0].state[STATE_FP32])
-        return DTYPE_F32;
-    return pk_is_class(v, "torch", "float16") ? DTYPE_F16 : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
-}
-
 static int resolve_vocab_rows(struct export_job *j, const struct source *s, struct err *e)
 {
     j->hf.vocab = !j->strip_vocab ? 0 : j->vocab_tokens ? j->vocab_tokens : s->config.vocab_tokens;
@@ -123,7 +109,7 @@ static int translate_param_names(struct export_job *j, struct source *s, struct 
 /* Use the config.json of the source if it is a Transformers folder and no other one is given. */
 static int own_config(struct export_job *j, const struct source *s, struct err *e)
 {
-    if (s->kind == LAYOUT_HF && !j->config_file)
+    if (s->layout->model_folder && !j->config_file)
         j->hf.config_json = j->config_file = hf_config_json(s, e);
     return e->kind == ERR_NONE ? 0 : -1;
 }
@@ -152,9 +138,9 @@ static int fit_config(const struct export_job *j, struct source *s, struct repor
 
     if (j->config)
         json_object_update(config, j->config);
-    if (s->kind != LAYOUT_HF && !j->hf.transposed)
+    if (!s->layout->model_folder && !j->hf.transposed)
         rc = hf_saved_names(s, config, hf_ties_head(config), notes, e);
-    if (rc == 0 && s->kind != LAYOUT_HF) {
+    if (rc == 0 && !s->layout->model_folder) {
         hf_check_claims(s, config, true, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
         hf_check_layers(s, config, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
     }
@@ -182,7 +168,7 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
         return -1;
     if (own_config(j, s, e) < 0 || translate_param_names(j, s, notes, e) < 0)
         return -1;
-    j->hf.named = source_is_foreign(s) || s->kind == LAYOUT_HF || j->hf.transposed;
+    j->hf.named = source_has_own_names(s) || j->hf.transposed;
     if (j->hf.named ? check_named(j, s, e) < 0
                     : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || resolve_vocab_rows(j, s, e) < 0)
         return -1;
@@ -192,8 +178,8 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
      * With ZeRO the weights are the 16-bit ones, or masters rounded to 16 bits. Other layouts are written with the
      * dtypes they have.
      */
-    j->hf.as_is = j->hf.named && j->dtype < 0 && !s->zero_stage;
-    j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : trained_weights_dtype(s);
+    j->hf.as_is = j->hf.named && j->dtype < 0 && !source_is_from_zero(s);
+    j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : source_weights_dtype(s);
     if (j->tokenizer) {
         if (hf_tokenizer_open(&tok, j->tokenizer, s->run.args, e) < 0)
             return -1;
@@ -216,7 +202,7 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
 /* Returns true if every parameter has weights in the source. With ZeRO-3 only the masters hold the weights. */
 static bool has_all_weights(const struct source *s)
 {
-    for (int i = 0; s->zero_stage == 3 && i < s->n_params; i++)
+    for (int i = 0; source_masters_alone(s) && i < s->n_params; i++)
         if (!s->param[i].state[STATE_BF16] && !s->param[i].state[STATE_FP32])
             return false;
     return true;
@@ -232,7 +218,7 @@ static struct source *open_export_input(struct export_job *j, const char *in, st
     struct source *s = source_open(in, &so, *r, e);
 
     if (!s || !so.no_optimizer || s->n_params == 0 ||
-        (has_all_weights(s) && (j->dtype < 0 || (enum dtype)j->dtype == trained_weights_dtype(s))))
+        (has_all_weights(s) && (j->dtype < 0 || (enum dtype)j->dtype == source_weights_dtype(s))))
         return s;
     source_close(s);
     report_free(*r);

@@ -108,14 +108,14 @@ static int merge_pipeline(struct merge_job *j, struct source *s, struct err *e)
  */
 static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
 {
-    if (s->kind == LAYOUT_ZERO)
+    if (s->layout->zero_files)
         return merge_zero_check(j, s, e);
-    if (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)
+    if (s->layout->entries)
         err_usage(e, "%s: a %s checkpoint: its tensors are whole, whatever ranks wrote them, so there is nothing to "
-                  "merge; reshape --ranks or --mesh writes them for others", s->path, layout_name(s->kind));
-    else if (s->zero_stage)
+                  "merge; reshape --ranks or --mesh writes them for others", s->path, s->layout->name);
+    else if (source_is_from_zero(s))
         err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
-                  "ZeRO of it", s->path, s->zero_stage);
+                  "ZeRO of it", s->path, source_zero_stage(s));
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
@@ -128,7 +128,7 @@ static int check_and_merge(struct merge_job *j, struct source *s, struct err *e)
         return -1;
     print_replicas(j, s);
     if (!j->check)
-        return s->kind == LAYOUT_ZERO ? merge_zero(j, s, e) : merge_pipeline(j, s, e);
+        return s->layout->zero_files ? merge_zero(j, s, e) : merge_pipeline(j, s, e);
     if (j->cli.json)
         cli_json(json_pack("{s:s, s:o, s:o}", "tool", j->cli.tool, "input", text_json(s->path), "replicas",
                            replicas_json(&j->replicas, j->cli.verbose)));

@@ -16,13 +16,13 @@
 
 static bool makes_torchdist(const struct reshape_job *j, const struct source *s)
 {
-    return j->to == RESHAPE_TO_TORCHDIST || (!j->to && s->kind == LAYOUT_TORCHDIST);
+    return j->to == RESHAPE_TO_TORCHDIST || (!j->to && !s->layout->value_entries);
 }
 
 /* Returns true if the result has the same form as IN. */
 static bool is_same(const struct reshape_job *j, const struct source *s)
 {
-    return s->kind == (makes_torchdist(j, s) ? LAYOUT_TORCHDIST : LAYOUT_DCP);
+    return s->layout->entries && s->layout->value_entries != makes_torchdist(j, s);
 }
 
 /*
@@ -65,7 +65,7 @@ static int check_dcp_options(const struct reshape_job *j, const struct source *s
     else if (j->distributed && (!makes_torchdist(j, s) || is_same(j, s)))
         err_usage(e, "%s: --distributed-optimizer is for torchdist made of another layout; of its own all entries stay "
                   "as they are", s->path);
-    else if (j->mesh.rows == 0 && j->ranks == 0 && s->kind != LAYOUT_HF)
+    else if (j->mesh.rows == 0 && j->ranks == 0 && !s->layout->model_folder)
         err_usage(e, "%s: for how many ranks? --ranks says it, or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
 }

@@ -13,7 +13,7 @@
 
 bool reshape_makes_names(const struct reshape_job *j, const struct source *s)
 {
-    if (j->to != RESHAPE_TO_TORCHDIST || s->kind != LAYOUT_HF)
+    if (j->to != RESHAPE_TO_TORCHDIST || !s->layout->model_folder)
         return false;
     for (int i = 0; i < s->n_params; i++)       /* it was exported with Megatron-core's names */
         if (str_starts(s->param[i].name, "decoder.layers."))

@@ -32,18 +32,18 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
 static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
 {
     if (j->to == RESHAPE_TO_DCP || j->to == RESHAPE_TO_TORCHDIST ||
-        (!j->to && (s->kind == LAYOUT_DCP || s->kind == LAYOUT_TORCHDIST)))
+        (!j->to && (s->layout->entries)))
         return reshape_dcp(j, s, e);
-    if (j->to != RESHAPE_TO_DEEPSPEED && (j->to || s->zero_stage))
+    if (j->to != RESHAPE_TO_DEEPSPEED && (j->to || source_is_from_zero(s)))
         return reshape_zero(j, s, e);
-    if (s->kind == LAYOUT_HF) {
+    if (s->layout->model_folder) {
         err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of it", s->path);
         return -1;
     }
     if (!j->ranks && !j->mesh.rows)
         return reshape(j, s, e);
     err_usage(e, "%s: a %s checkpoint: --ranks and --mesh are for those of torch.distributed and of ZeRO without "
-              "pipeline, which --to makes", s->path, layout_name(s->kind));
+              "pipeline, which --to makes", s->path, s->layout->name);
     return -1;
 }
 

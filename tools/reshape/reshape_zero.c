@@ -27,10 +27,10 @@ static int check_like(const struct reshape_job *j, const struct source *s, struc
 
     if (!like)
         return 0;
-    if (s->zero_stage)
+    if (source_is_from_zero(s))
         err_usage(e, "%s: --like is for files that are made of another layout; those of ZeRO keep their groups",
                   s->path);
-    else if (!like->zero_stage)
+    else if (!source_is_from_zero(like))
         err_usage(e, "%s: --like: is no checkpoint of ZeRO without pipeline", like->path);
     else if (j->dtype)
         err_usage(e, "--like says what the engine computes with: --dtype does not go with it");
@@ -44,9 +44,9 @@ static int check_zero_options(const struct reshape_job *j, const struct source *
                   "changed; another option given is for checkpoints of the pipeline engine", s->path);
     else if (j->ranks && j->target.q.topo.dp)
         err_usage(e, "%s: --ranks and --target-dp say the same here: one of them is enough", s->path);
-    else if (j->dtype && s->zero_stage)
+    else if (j->dtype && source_is_from_zero(s))
         err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs", s->path);
-    else if (!s->zero_stage && !j->ranks && !j->target.q.topo.dp && !j->weights_only)
+    else if (!source_is_from_zero(s) && !j->ranks && !j->target.q.topo.dp && !j->weights_only)
         err_usage(e, "%s: for how many ranks? --ranks says it", s->path);
     return e->kind == ERR_NONE ? check_like(j, s, e) : -1;
 }

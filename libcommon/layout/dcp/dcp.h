@@ -25,15 +25,13 @@
  * Returns true for a name that only such a folder has: .metadata, or a .distcp file, whose .metadata may be missing.
  */
 bool dcp_marks(const char *name);
-int dcp_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
-                    struct err *e);
 
 /* ---- for layouts that store their tensors in such a folder ---- */
 
 typedef int dcp_assign(struct dcp_naming *n, struct report *r, struct err *e);
 /*
- * Like dcp_source_open(), with other rules for names: `assign` replaces dcp_names_assign(). The layout of `assign`
- * must add its own files to the source.
+ * Open a folder, with other rules for names than dcp_source_open(): `assign` replaces dcp_names_assign(). The layout
+ * of `assign` must add its own files to the source.
  */
 int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
              struct report *r, struct err *e);

@@ -806,7 +806,7 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     struct dcp_naming naming = { .s = s, .table = &x.table, .model = o->model, .no_optimizer = o->no_optimizer };
     int manifest = dcp_listed(l, MANIFEST_NAME), rc;
 
-    s->kind = LAYOUT_DCP;
+    s->layout = &dcp_layout;
     s->file = arena_alloc(s->arena, ((size_t)l->n + 1) * sizeof *s->file);
     for (int i = 0; i < l->n; i++)
         names_add(x.listed, l->member[i].name, i);
@@ -841,8 +841,8 @@ int dcp_open(struct source *s, const struct source_listing *l, const struct sour
     return o->no_tensors ? 0 : manifest_load(s, o->no_optimizer, r, e);
 }
 
-int dcp_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
-                    struct err *e)
+int dcp_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                    struct report *r, struct err *e)
 {
     return dcp_open(s, l, o, dcp_names_assign, r, e);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/optim_groups.h"
 
 /* ---- target for a source of the same layout ---- */
@@ -387,7 +388,7 @@ struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, 
 {
     struct dcp_target *t;
 
-    if (s->kind == LAYOUT_DCP)
+    if (s->layout == &dcp_layout)
         return dcp_target_same(s, e);
     t = dcp_target_empty(s);
     if (make_fsdp2_table(t, notes, e) == 0)

@@ -224,7 +224,7 @@ int deepspeed_source_open(struct source *s, const struct source_listing *l, cons
     struct ds d = { .s = s, .o = o, .r = r, .lead = -1 };
     int rc;
 
-    s->kind = LAYOUT_DEEPSPEED;
+    s->layout = &deepspeed_layout;
     rc = ds_open_tag(&d, l, e);
     tables_free(&d);
     return rc;

@@ -9,6 +9,7 @@
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/model/loss_scale.h"
 
 enum { GROUPS = 3 };
@@ -207,7 +208,7 @@ struct source *ds_synthesize_source(const struct param *param, int n_params, con
 {
     struct source *s = xcalloc(1, sizeof *s);
 
-    s->kind = LAYOUT_DEEPSPEED;
+    s->layout = &deepspeed_layout;
     s->arena = arena_new(0);
     s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();

@@ -84,7 +84,7 @@ static int ds_make_target_param(struct ds_target *t, const struct ds_shape *o, i
         to->name = arena_fmt(t->arena, "%d%s", to->layer, strchr(p->name, '.'));
         to->key = strchr(to->name, '.') + 1;
     }
-    to->order = t->src->kind == LAYOUT_DEEPSPEED && !t->no_tensors ? i : param_order(p->name);
+    to->order = t->src->layout->pipeline_files && !t->no_tensors ? i : param_order(p->name);
     return 0;
 }
 
@@ -657,7 +657,7 @@ struct ds_target *ds_target_new(const struct source *s, const struct ds_request 
 
     t->arena = arena_new(0);
     t->src = s;
-    if (source_is_foreign(s)) {
+    if (source_has_unknown_family(s)) {
         err_data(e, s->path, ERR_NO_BYTE, "its model is of no family that Megatron trains: no checkpoint of the "
                  "pipeline engine can be made of it");
         ds_target_free(t);

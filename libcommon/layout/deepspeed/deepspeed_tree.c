@@ -194,7 +194,7 @@ static bool mapping_class(const struct ds_target *t, const char **module)
         *module = pair[1]->fn->module;
         return true;
     }
-    if (t->src->kind == LAYOUT_DEEPSPEED)
+    if (t->src->layout->pipeline_files)
         return was != NULL;
     if (sscanf(t->src->run.ds_version, "%4d.%4d.%4d", &major, &minor, &patch) != 3 || major > 0 || minor > 7 ||
         minor == 0)
@@ -438,7 +438,7 @@ static int check_optimizer(const struct source *s, struct err *e)
     uint32_t n = 0;
     struct pk **item = pk_items(r->param_groups, &n);
     const char *path = r->optimizer_pt ? pt_path(r->optimizer_pt) : s->path, *key = NULL;
-    bool universal = s->kind != LAYOUT_DEEPSPEED;
+    bool universal = !s->layout->pipeline_files;
 
     if (!r->optimizer) {
         err_data(e, path, ERR_NO_BYTE, "has no optimizer shards; --weights-only does without");
@@ -567,7 +567,7 @@ int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e)
     t->param_groups = r->param_groups;
     t->step_in_state = r->step_in_state;
     t->step_is_tensor = r->step_is_tensor;
-    if ((r->optimizer || t->src->kind == LAYOUT_DEEPSPEED) && check_optimizer(t->src, e) < 0)
+    if ((r->optimizer || t->src->layout->pipeline_files) && check_optimizer(t->src, e) < 0)
         return -1;
     if (!r->param_groups)
         synthesize_optimizer_tree(t, notes);

@@ -101,11 +101,9 @@ struct edit *edit_new(struct source *s, struct err *e)
         err_usage(e, "%s is an archive: unpack it (tar -xf) and edit the folder", s->path);
         return NULL;
     }
-    if (s->kind != LAYOUT_DEEPSPEED && s->kind != LAYOUT_ZERO && s->kind != LAYOUT_UNIVERSAL_PT &&
-        s->kind != LAYOUT_UNIVERSAL_HDF5 && s->kind != LAYOUT_HF && s->kind != LAYOUT_DCP &&
-        s->kind != LAYOUT_TORCHDIST) {
+    if (s->layout->points_only) {
         err_usage(e, "%s: a %s checkpoint is not edited as it is; ds2universal --format pt or reshape writes one "
-                  "that is", s->path, layout_name(s->kind));
+                  "that is", s->path, s->layout->name);
         return NULL;
     }
     x = xcalloc(1, sizeof *x);
@@ -286,7 +284,7 @@ static int change_fragment(struct edit *x, const struct param *p, enum state st,
 {
     const struct extent *now = p->state[st]->slice[0].extent;
 
-    for (int i = 0; x->s->kind == LAYOUT_ZERO && x->s->zero_stage < 3 && i < x->s->n_files; i++) {
+    for (int i = 0; x->s->layout->zero_files && x->s->zero_stage < 3 && i < x->s->n_files; i++) {
         const struct pt *pt = x->s->file[i].pt;
         const struct pk *v = pt ? pk_get(pk_get(pt_root(pt), "frozen_param_fragments"), p->name) : NULL;
         struct extent bytes;

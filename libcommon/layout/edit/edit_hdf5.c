@@ -57,7 +57,7 @@ int edit_resolve_rewrite(struct edit *x, struct err *e)
 
     for (int i = 0; i < x->n_files; i++)
         bytes_alone = bytes_alone && !x->file[i].root;
-    if (x->s->kind != LAYOUT_UNIVERSAL_HDF5 || bytes_alone)
+    if (!x->s->layout->datasets || bytes_alone)
         return 0;
     if (x->states && check_hdf5_group_names(x->states, e) < 0)
         return -1;

@@ -13,15 +13,9 @@
 #include "libcommon/layout/tree_edit.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
-/* Returns true if parameters are stored whole, so that no file depends on how they are split. */
-static bool is_universal(const struct source *s)
-{
-    return s->kind == LAYOUT_UNIVERSAL_PT || s->kind == LAYOUT_UNIVERSAL_HDF5;
-}
-
 bool edit_is_pipeline(const struct source *s)
 {
-    return s->kind == LAYOUT_DEEPSPEED || (is_universal(s) && !s->zero_stage && !universal_hdf5_has_model(s));
+    return s->layout->pipeline_files || (s->layout->state_files && !s->zero_stage && !universal_hdf5_has_model(s));
 }
 
 int edit_pipeline_layers(struct edit *x, struct err *e)
@@ -51,9 +45,9 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
             continue;
         n++;
         /* A universal form may have no padding rows: its readers add them. */
-        if (s->kind == LAYOUT_UNIVERSAL_PT && edit_universal_padded(x, &s->param[i], &pads, e) < 0)
+        if (!s->layout->datasets && s->layout->state_files && edit_universal_padded(x, &s->param[i], &pads, e) < 0)
             return -1;
-        if (s->kind == LAYOUT_UNIVERSAL_HDF5)
+        if (s->layout->datasets)
             pads = t.shape[0] > q->tokens_was || t.shape[0] == edit_rows_padded(s->run.args, s->topo.tp, q->tokens_was);
         if (!pads)
             q->rows = q->tokens;
@@ -161,7 +155,7 @@ static int check_pipeline_edit(const struct source *s, const struct edit_model *
     if (m->picked && m->n_picked < s->topo.pp)
         err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape --target-pp makes fewer of them first",
                   m->n_picked, s->topo.pp);
-    else if (m->cast && is_universal(s) && !s->run.optimizer)
+    else if (m->cast && s->layout->state_files && !s->run.optimizer)
         err_usage(e, "cast: %s has no zero/optimizer_state.pt, which tells runs of bf16 and fp16 apart: reshape it to "
                   "3D shards first", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
@@ -169,7 +163,7 @@ static int check_pipeline_edit(const struct source *s, const struct edit_model *
 
 int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *notes, struct err *e)
 {
-    const bool universal = is_universal(x->s);
+    const bool universal = x->s->layout->state_files;
     struct source *to = edit_source_copy(x);
     struct retelling r = { .m = m, .n_layers = (int)x->s->config.n_layers,
                            .padded = m->rows ? edit_rows_padded(x->s->run.args, x->s->topo.tp, m->rows->tokens) : 0 };

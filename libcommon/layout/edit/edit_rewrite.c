@@ -27,7 +27,7 @@ static bool is_sibling_file(const struct edit *x, const struct edit_file *f)
     const struct source_file *own = source_file(x->s, f->name);
 
     return strcmp(f->name, MANIFEST_NAME) != 0 &&
-           (!own || (x->s->kind == LAYOUT_UNIVERSAL_HDF5 && own->cls == FILE_OTHER && !own->pt));
+           (!own || (x->s->layout->datasets && own->cls == FILE_OTHER && !own->pt));
 }
 
 static struct sink *hdf5_sink(const struct sink_opts *o, const struct edit_rewrite *n)

@@ -507,7 +507,7 @@ static int new_tensors(const struct editing *w, struct plan *p, struct sink_tens
             continue;
         /* A model folder has one state per tensor, named after its type. */
         t[n] = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
-                                     .state = w->x->s->kind != LAYOUT_HF ? st
+                                     .state = !w->x->s->layout->model_folder ? st
                                               : of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
                                      .ndim = of->ndim, .len = edit_new_bytes(of, st),
                                      .crc = item ? item->crc.acc : whole ? sum[i].crc : from->digest[st] };

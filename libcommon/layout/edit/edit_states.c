@@ -29,7 +29,7 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
     const struct source *s = x->s;
     struct edit_states *to;
 
-    if (s->kind == LAYOUT_DEEPSPEED) {
+    if (s->layout->pipeline_files) {
         err_usage(e, "%s: %s: names of 3D shards are the pipeline engine's, which numbers its layers; a universal form "
                   "(ds2universal) and a model folder (export-hf) can have others", s->path, verb);
         return NULL;

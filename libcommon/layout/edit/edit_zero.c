@@ -201,7 +201,7 @@ static int check_zero_edit(const struct edit *x, const struct edit_states *list,
                   x->s->topo.tp);
         return -1;
     }
-    if (x->s->kind == LAYOUT_UNIVERSAL_PT && !x->s->run.optimizer) {
+    if (x->s->layout->state_files && !x->s->run.optimizer) {
         err_usage(e, "%s: has no zero/optimizer_state.pt, without which no engine loads it: ds2universal writes it",
                   x->s->path);
         return -1;
@@ -238,7 +238,7 @@ static int rebuild_zero_source(struct edit *x, struct edit_states *list, enum dt
     t = zero_target_new(to, &q, notes, e);
     if (!t)
         return -1;
-    if (x->s->kind == LAYOUT_UNIVERSAL_PT) {
+    if (x->s->layout->state_files) {
         const int rc = edit_universal_zero(x, to, t, e);
 
         zero_target_free(t);

@@ -275,7 +275,7 @@ int hf_files_source_open(struct source *s, const struct source_listing *l, const
     bool known = false;
     int rc = -1;
 
-    s->kind = LAYOUT_HF;
+    s->layout = &hf_layout;
     if (read_known_hf_config(&f, &c, &known, r, e) < 0 || load_manifest_crcs(&f, e) < 0 ||
         hf_folder_read(&f, e) < 0 || add_remaining_files(&f, r, e) < 0)
         goto out;
@@ -294,4 +294,10 @@ out:
     json_decref(f.crcs);
     free(f.tensor);
     return rc;
+}
+
+bool hf_marks(const char *name)
+{
+    return strcmp(name, "model.safetensors") == 0 || strcmp(name, "model.safetensors.index.json") == 0 ||
+           strcmp(name, "pytorch_model.bin") == 0 || strcmp(name, "pytorch_model.bin.index.json") == 0;
 }

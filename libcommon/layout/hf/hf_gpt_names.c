@@ -265,7 +265,7 @@ static int check_param_dtypes(const struct canon *c, const struct param *p)
  */
 static int check_config(const struct canon *c, int64_t *heads)
 {
-    const struct source_file *f = c->s->kind == LAYOUT_HF ? source_file(c->s, "config.json") : NULL;
+    const struct source_file *f = c->s->layout->model_folder ? source_file(c->s, "config.json") : NULL;
     const uint64_t size = f ? files_size(c->s->files, f->file) : 0;
     const char *path = f ? files_name(c->s->files, f->file) : NULL;
     char *text = f ? xcalloc(1, size + 1) : NULL;
@@ -433,11 +433,6 @@ static int make_all(struct canon *c)
 }
 
 /* ---- public functions ---- */
-
-bool gpt_names_are_needed(const struct source *s)
-{
-    return source_is_foreign(s) || s->kind == LAYOUT_HF;
-}
 
 static int find_places(struct canon *c)
 {

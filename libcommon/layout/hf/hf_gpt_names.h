@@ -25,8 +25,6 @@ struct hf_gpt_naming {
     int n_buffers;              /* masks that are left out, because Transformers creates them when it loads a model */
 };
 
-/* Returns true if the source must be converted with gpt_names_apply() before it is trained. */
-bool gpt_names_are_needed(const struct source *s);
 /*
  * Replace s->param with the canonical parameters and fill in s->config, as far as the shapes and config.json define
  * it. `heads` is the number that the user gave, or 0 for none. Returns -1 with ERR_DATA if a parameter is of no such

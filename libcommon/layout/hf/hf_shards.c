@@ -121,7 +121,7 @@ static int check_fused_dtypes(const struct fusion *x)
 
     if (!dtype_is_float(t))
         return refuse_fused_param(x, first->name, "is of no floating-point type");
-    for (int i = 0; i < x->n && x->s->kind == LAYOUT_HF; i++)
+    for (int i = 0; i < x->n && x->s->layout->model_folder; i++)
         if (x->member[i].from->state[fused_weight_state(x->member[i].from)]->slice->n_extents > 1)
             return refuse_fused_param(x, x->member[i].from->name,
                                       "does not lie in order: export-hf writes a folder in which it "

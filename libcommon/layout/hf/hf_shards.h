@@ -14,7 +14,7 @@
 #include "libcommon/layout/hf/hf_translate.h"
 
 /*
- * Replace s->param of a source of LAYOUT_HF. Only repeat_to and the members for the spool file are used from `o`.
+ * Replace s->param of a model folder's source. Only repeat_to and the members for the spool file are used from `o`.
  * Returns -1 with ERR_DATA if a tensor has no rule, is missing, has no counterpart in Megatron-core, has a type that
  * differs from the others, or has sizes that do not fit. Returns -1 with ERR_USAGE if repeat_to is less than the
  * number of rows.

@@ -69,7 +69,7 @@ static bool is_bad_table(const struct source *s, const struct param_row *r, cons
 {
     bool ours = p->has_digest[STATE_FP32], told = false;
 
-    if (s->kind != LAYOUT_UNIVERSAL_PT || r->dims[0] != 's')
+    if (!s->layout->state_files || s->layout->datasets || r->dims[0] != 's')
         return false;
     for (int i = 0; i < s->n_files && !told; i++)
         told = s->file[i].pt && pk_get(pt_root(s->file[i].pt), "universal_checkpoint_info");

@@ -8,6 +8,7 @@
 
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/plan/tmap_permute.h"
 #include "libcommon/plan/tmap_slice.h"
 
@@ -301,7 +302,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     char *base = path_base(dir);
     int64_t tokens;
 
-    s->kind = LAYOUT_HF;
+    s->layout = &hf_layout;
     s->arena = arena_new(0);
     s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();

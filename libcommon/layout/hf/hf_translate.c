@@ -46,7 +46,7 @@ static int64_t config_integer_or_default(const json_t *config, const char *key, 
 json_t *hf_config_json(const struct source *s, struct err *e)
 {
     enum { MOST = 1 << 24 };
-    const struct source_file *f = s->kind == LAYOUT_HF ? source_file(s, "config.json") : NULL;
+    const struct source_file *f = s->layout->model_folder ? source_file(s, "config.json") : NULL;
     const uint64_t size = f ? files_size(s->files, f->file) : 0;
     json_t *o = NULL;
     char *text;

@@ -20,7 +20,7 @@ struct hf_sizes {
     int tied;                                   /* 1 if the head is the embedding, 0 if not, -1 if not given */
 };
 /*
- * Returns the config.json of a source of LAYOUT_HF. Returns NULL without setting *e if there is none or it is not
+ * Returns the config.json of a model folder's source. Returns NULL without setting *e if there is none or it is not
  * JSON. The caller releases it with json_decref().
  */
 MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);

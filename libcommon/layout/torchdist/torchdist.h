@@ -18,11 +18,4 @@
 #define TORCHDIST_COMMON "common.pt"
 #define TORCHDIST_CONFIG "metadata.json"
 
-/* Returns true for the name of a file that only such a folder has. */
-bool torchdist_marks(const char *name);
-/* Returns true if Megatron-core wrote the folder of torch.distributed.checkpoint. */
-bool torchdist_fits(const struct source_listing *l);
-int torchdist_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
-                          struct report *r, struct err *e);
-
 #endif

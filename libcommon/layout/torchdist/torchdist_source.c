@@ -21,16 +21,6 @@
  */
 enum { MAX_VALUES = 1 << 16, MAX_DEPTH = 16, MAX_RUNS = 1 << 16 };
 
-bool torchdist_marks(const char *name)
-{
-    return strcmp(name, TORCHDIST_COMMON) == 0;
-}
-
-bool torchdist_fits(const struct source_listing *l)
-{
-    return dcp_listed(l, TORCHDIST_CONFIG) >= 0;
-}
-
 /* ---- metadata.json ---- */
 
 /* Check the name and version of a backend. Missing values default to Megatron-core's defaults. */
@@ -251,10 +241,21 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
     if (read_torchdist_config(s, l, e) < 0)
         return -1;
     rc = dcp_open(s, l, o, torchdist_names_assign, r, e);
-    s->kind = LAYOUT_TORCHDIST;
+    s->layout = &torchdist_layout;
     if (rc == 0)
         rc = read_common(s, l, r, e);
     if (rc == 0 && !o->no_optimizer)
         torchdist_names_check_optimizer(s, r);
     return rc;
+}
+
+bool torchdist_marks(const char *name)
+{
+    return strcmp(name, TORCHDIST_COMMON) == 0 || dcp_marks(name);
+}
+
+/* Returns true if Megatron-core wrote the folder of torch.distributed.checkpoint. */
+bool torchdist_fits(const struct source_listing *l)
+{
+    return dcp_listed(l, TORCHDIST_COMMON) >= 0 || dcp_listed(l, TORCHDIST_CONFIG) >= 0;
 }

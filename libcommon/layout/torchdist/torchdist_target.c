@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/format/pt.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/optim_groups.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
@@ -428,5 +429,5 @@ static struct dcp_target *target_of_names(const struct source *s, enum torchdist
 struct dcp_target *torchdist_target_new(const struct source *s, enum torchdist_optimizer how, struct report *notes,
                                         struct err *e)
 {
-    return s->kind == LAYOUT_TORCHDIST ? target_same(s, notes, e) : target_of_names(s, how, notes, e);
+    return s->layout == &torchdist_layout ? target_same(s, notes, e) : target_of_names(s, how, notes, e);
 }

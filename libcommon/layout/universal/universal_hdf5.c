@@ -137,7 +137,7 @@ void universal_hdf5_put_root(struct h5_out *h, const struct sink *k)
     h5_set_int(h, H5_TOP, "n_parameters", s->n_params);
     h5_set_int(h, H5_TOP, "n_mp_rank_files", count_mp_ranks(s));
     h5_set_str(h, H5_TOP, "source_tag", s->tag);
-    h5_set_str(h, H5_TOP, "source_layout", layout_name(s->kind));
+    h5_set_str(h, H5_TOP, "source_layout", s->layout->name);
     h5_set_int(h, H5_TOP, "source_tp", s->topo.tp);
     h5_set_int(h, H5_TOP, "source_pp", s->topo.pp);
     h5_set_int(h, H5_TOP, "source_dp", s->topo.dp);

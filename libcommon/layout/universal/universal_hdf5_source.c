@@ -114,10 +114,10 @@ static int check_format(struct hdf5_reader *rd, struct err *e)
                  (long long)version, INDEX_VERSION);
         return -1;
     }
-    if (strcmp(layout, layout_name(LAYOUT_UNIVERSAL_HDF5)) == 0) {
-        rd->s->kind = LAYOUT_UNIVERSAL_HDF5;
-    } else if (strcmp(layout, layout_name(LAYOUT_UNIVERSAL_VIRTUAL)) == 0) {
-        rd->s->kind = LAYOUT_UNIVERSAL_VIRTUAL;
+    if (strcmp(layout, universal_hdf5_layout.name) == 0) {
+        rd->s->layout = &universal_hdf5_layout;
+    } else if (strcmp(layout, universal_virtual_layout.name) == 0) {
+        rd->s->layout = &universal_virtual_layout;
     } else {
         err_data(e, index_path(rd), ERR_NO_BYTE, "layout '%s' is unknown", layout);
         return -1;
@@ -241,7 +241,7 @@ bool universal_hdf5_has_model(const struct source *s)
 {
     bool has = false;
 
-    for (int i = 0, mp; s->kind == LAYOUT_UNIVERSAL_HDF5 && i < s->n_files; i++) {
+    for (int i = 0, mp; s->layout->datasets && i < s->n_files; i++) {
         uint32_t n;
 
         has = has || (parse_mp_rank_file_name(s->file[i].name, &mp) && s->file[i].pt &&
@@ -736,6 +736,7 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     struct hdf5_reader rd = { .s = s, .l = l, .o = o, .r = r };
     int rc = -1;
 
+    s->layout = &universal_hdf5_layout;         /* check_format() reads which of the two it is */
     rd.member = names_new(s->arena);
     for (int i = 0; i < l->n; i++)
         names_add(rd.member, l->member[i].name, l->member[i].file);
@@ -743,7 +744,7 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
         goto out;
     read_root(&rd);
     read_files(&rd);
-    if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
+    if (s->layout->points_only)
         read_shard_table(&rd);
     read_params(&rd);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
@@ -751,4 +752,9 @@ out:
     close_shards(&rd);
     h5_close(rd.index);
     return rc;
+}
+
+bool universal_hdf5_marks(const char *name)
+{
+    return strcmp(name, INDEX_NAME) == 0;
 }

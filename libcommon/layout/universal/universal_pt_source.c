@@ -477,7 +477,7 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
 {
     struct opened u = { .s = s, .o = o, .r = r };
 
-    s->kind = LAYOUT_UNIVERSAL_PT;
+    s->layout = &universal_pt_layout;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     list_universal_files(&u, l);
     u.zero = universal_zero_open(s, r);
@@ -492,4 +492,9 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     if (u.zero.file >= 0 && !o->no_tensors)
         universal_zero_resolve_params(&u.zero, s);
     return 0;
+}
+
+bool universal_pt_marks(const char *name)
+{
+    return str_starts(name, "zero/");
 }

@@ -371,7 +371,7 @@ static int join_ranks(struct zero *first, const struct source_listing *l, struct
     for (int t = 1; t < n && rc == 0; t++) {
         struct zero z = { .s = rank[t] = arena_alloc(s->arena, sizeof *s), .o = first->o, .r = first->r, .tp = t };
 
-        *rank[t] = (struct source){ .kind = LAYOUT_ZERO, .path = s->path, .tag = s->tag, .files = s->files,
+        *rank[t] = (struct source){ .layout = &zero_layout, .path = s->path, .tag = s->tag, .files = s->files,
                                     .arena = s->arena, .names = arena_alloc(s->arena, sizeof *s->names),
                                     .run = unknown };
         rc = open_rank(&z, l, e);
@@ -385,13 +385,13 @@ static int join_ranks(struct zero *first, const struct source_listing *l, struct
     return rc ? -1 : 0;
 }
 
-int zero_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o, struct report *r,
-                     struct err *e)
+int zero_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                     struct report *r, struct err *e)
 {
     struct zero z = { .s = s, .o = o, .r = r };
     int rc;
 
-    s->kind = LAYOUT_ZERO;
+    s->layout = &zero_layout;
     rc = open_rank(&z, l, e);
     if (rc == 0)
         rc = join_ranks(&z, l, e);
@@ -405,4 +405,13 @@ int zero_source_open(struct source *s, const struct source_listing *l, const str
     }
     s->n_files = 0;
     return deepspeed_source_open(s, l, o, r, e);
+}
+
+/* Returns true if there are no layer files: the engine without pipeline writes none. */
+bool zero_fits(const struct source_listing *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (ds_name_parse(l->member[i].name).kind == DS_LAYER)
+            return false;
+    return true;
 }

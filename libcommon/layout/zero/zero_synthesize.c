@@ -129,7 +129,7 @@ static int read_optimizer_groups(struct source *s, const struct zero_synthesis_r
         one_group(s, &own, STATE_FP32);
     else if (optim_groups_read(s, s->arena, &own, e) < 0)
         return -1;
-    if (what != ZERO_SYNTHESIS_WEIGHTS && s->kind == LAYOUT_DCP && source_has_moments(s))
+    if (what != ZERO_SYNTHESIS_WEIGHTS && s->layout->value_entries && source_has_moments(s))
         leave_out_frozen(s, &own, notes);
     optim_groups_report_rule(s, &own, notes);
     *out = own;
@@ -355,8 +355,7 @@ static void make_zero_optimizer(struct source *s, const struct source *like, con
  */
 static bool stays(const struct source *s, enum zero_synthesis what)
 {
-    return s->zero_stage || (what == ZERO_SYNTHESIS_NAMES && s->kind != LAYOUT_DCP && s->kind != LAYOUT_TORCHDIST &&
-                             s->kind != LAYOUT_HF);
+    return s->zero_stage || (what == ZERO_SYNTHESIS_NAMES && s->layout->mp_rank_files);
 }
 
 int zero_synthesize_trees(struct source *s, const struct zero_synthesis_request *q, struct report *notes, struct err *e)

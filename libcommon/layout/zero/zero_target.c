@@ -206,7 +206,7 @@ const struct tmap *zero_target_weights(const struct zero_target *t, const struct
 enum dtype zero_target_weights_type(const struct zero_target *t, const struct param *p)
 {
     const struct tmap *master = p->state[STATE_FP32];
-    const bool kept = t->src->kind == LAYOUT_ZERO && t->src->zero_stage < 3 && t->shape.stage < 3 &&
+    const bool kept = t->src->layout->zero_files && t->src->zero_stage < 3 && t->shape.stage < 3 &&
                       t->weights == t->src->weights;
 
     return kept && !zero_target_trains(t, p) && !p->state[STATE_BF16] && master && master->dtype == DTYPE_F32
@@ -256,7 +256,7 @@ static int check_weights_castable(const struct zero_target *t, struct report *no
                      dtype_name(m->dtype), dtype_name(t->weights));
             return -1;
         }
-        if (m && !trained && t->src->kind == LAYOUT_ZERO && !p->state[STATE_BF16] && m->dtype == DTYPE_F32 &&
+        if (m && !trained && t->src->layout->zero_files && !p->state[STATE_BF16] && m->dtype == DTYPE_F32 &&
             dtype_size(zero_target_weights_type(t, p)) == 2)
             report_add(notes, SEV_WARNING, "rounded", t->src->path, ERR_NO_BYTE, p->name,
                        "is fp32 and no buffer that the model names: it becomes %s as the other weights",

@@ -80,10 +80,10 @@ static const struct pt *values_file(const struct source *s)
 {
     const struct source_file *f = NULL;
 
-    if (s->kind == LAYOUT_TORCHDIST)
-        f = source_file(s, TORCHDIST_COMMON);
-    else if (s->kind != LAYOUT_DCP && s->kind != LAYOUT_HF)
+    if (s->layout->mp_rank_files)
         f = ds_mp_file(s, 0, 0);
+    else if (!s->layout->value_entries)
+        f = source_file(s, TORCHDIST_COMMON);
     return f ? f->pt : NULL;
 }
 

@@ -9,6 +9,7 @@
 
 #include "libcommon/check/mismatch.h"
 #include "libcommon/ckpt/tile.h"
+#include "libcommon/layout/layouts.h"
 
 enum { ROWS = 8, COLUMNS = 8, PIECES = 2 };
 enum cut { BY_ROWS, BY_COLUMNS };
@@ -77,7 +78,7 @@ static int n_found(struct made *m, const enum cut cut[STATE_N], const char *code
     int n = 0;
 
     m->s = (struct source){ .path = (char *)"made", .files = files_new(), .arena = arena_new(0),
-                            .kind = LAYOUT_TORCHDIST, .n_params = 1, .param = &m->param };
+                            .layout = &torchdist_layout, .n_params = 1, .param = &m->param };
     m->param = (struct param){ .name = "decoder.layers.0.mlp.linear_fc1.weight", .ndim = 2,
                                .shape = { ROWS, COLUMNS } };
     m->s.run.param_groups = groups_of(m->s.arena);

@@ -13,6 +13,7 @@
 
 #include "libcommon/check/repair.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/layout/layouts.h"
 
 enum { RANKS = 3, ELEMS = 100 };
 
@@ -45,7 +46,8 @@ static void fill(struct made *m)
 /* Make its maps, after the values were set. */
 static void open_made(struct made *m)
 {
-    m->s = (struct source){ .path = (char *)"made", .tag = (char *)"made", .files = files_new(), .arena = arena_new(0),
+    m->s = (struct source){ .layout = &deepspeed_layout, .path = (char *)"made", .tag = (char *)"made",
+                            .files = files_new(), .arena = arena_new(0),
                             .topo = { .tp = RANKS, .pp = 1, .dp = 1 }, .n_params = 1, .param = &m->param };
     m->param = (struct param){ .name = "3.input_layernorm.weight", .ndim = 1, .shape = { ELEMS } };
     for (int st = 0; st < STATE_N; st++) {

@@ -153,7 +153,7 @@ static struct sink *own_sink(struct source *s, const struct sink_opts *ko, struc
         t->zero = zero_target_new(s, &(struct zero_request){ .world = 3 }, notes, e);
         return t->zero ? zero_sink(ko, t->zero) : NULL;
     }
-    if (s->kind != LAYOUT_DCP)
+    if (s->layout != &dcp_layout)
         source_add_buffers(s);
     t->dcp = dcp_target_new(s, notes, e);
     return t->dcp ? dcp_sink(ko, t->dcp, (struct dcp_mesh){ 2, 1 }) : NULL;
@@ -163,7 +163,7 @@ static struct sink *sink_of(enum form form, struct source *s, const struct sink_
                             struct report *notes, struct err *e)
 {
     if (form == FORM_UNIVERSAL)
-        return s->kind == LAYOUT_ZERO ? universal_pt_sink(ko) : universal_hdf5_sink(ko);
+        return s->layout == &zero_layout ? universal_pt_sink(ko) : universal_hdf5_sink(ko);
     return form == FORM_OWN ? own_sink(s, ko, t, notes, e) : export_sink(s, ko, HF_SAFETENSORS, t, notes, e);
 }
 

@@ -247,7 +247,7 @@ static void test_order(void **state)
 
 static void check_run_state(const struct source *s)
 {
-    assert_int_equal(s->kind, LAYOUT_DEEPSPEED);
+    assert_ptr_equal(s->layout, &deepspeed_layout);
     assert_string_equal(s->path, BLOOM "/global_step20");
     assert_string_equal(s->tag, "global_step20");
     assert_int_equal(topo_world(s->topo), 8);
@@ -1063,7 +1063,7 @@ static void test_refused(void **state)
     s = source_open(scratch, NULL, r, &e);
     if (!s)
         fail_msg("%s", e.msg);
-    assert_int_equal(s->kind, LAYOUT_ZERO);
+    assert_ptr_equal(s->layout, &zero_layout);
     assert_int_equal(report_count(r, SEV_WARNING), 1);
     assert_string_equal(report_get(r, 0)->code, "no_optimizer");
     assert_int_equal(report_count(r, SEV_ERROR), s->n_params);

@@ -228,7 +228,7 @@ static struct input *input_new(void)
     in->dir = scratch();
     path = path_join(in->dir, "in");
     assert_int_equal(mkdir(path, 0777), 0);
-    in->s = (struct source){ .kind = LAYOUT_DEEPSPEED, .path = path, .tag = "in", .files = files_new(),
+    in->s = (struct source){ .layout = &deepspeed_layout, .path = path, .tag = "in", .files = files_new(),
                              .arena = arena_new(0), .topo = { TP, 1, DP } };
     in->s.config = (struct model_config){ .n_layers = 1, .hidden = 6, .vocab = 10, .vocab_tokens = ROWS_KEPT,
                                           .position = "alibi" };
@@ -398,7 +398,7 @@ static void check_tables(const struct source *s, int64_t rows)
 }
 
 static void check_result(const struct input *in, const char *name, int64_t rows, enum replica_policy policy,
-                         enum layout_kind kind)
+                         const struct layout *layout)
 {
     char *path = path_join(in->dir, name);
     struct report *r = report_new();
@@ -409,7 +409,7 @@ static void check_result(const struct input *in, const char *name, int64_t rows,
         fail_msg("%s: %s", name, e.msg);
     if (report_n(r) > 0)
         fail_msg("%s: %s", name, report_get(r, 0)->text);
-    assert_int_equal(s->kind, kind);
+    assert_ptr_equal(s->layout, layout);
     check_tables(s, rows);
     assert_true(values_right(s, rows, policy));
     source_close(s);
@@ -426,18 +426,18 @@ static void test_forms(void **state)
 
     (void)state;
     convert(in, universal_hdf5_sink(&o), "real");
-    check_result(in, "real", 10, REPLICAS_AVERAGE, LAYOUT_UNIVERSAL_HDF5);
+    check_result(in, "real", 10, REPLICAS_AVERAGE, &universal_hdf5_layout);
     convert(in, universal_virtual_sink(&o), "virtual");
-    check_result(in, "virtual", 10, REPLICAS_AVERAGE, LAYOUT_UNIVERSAL_VIRTUAL);
+    check_result(in, "virtual", 10, REPLICAS_AVERAGE, &universal_virtual_layout);
     o.split = true;
     convert(in, universal_hdf5_sink(&o), "split");
-    check_result(in, "split", 10, REPLICAS_AVERAGE, LAYOUT_UNIVERSAL_HDF5);
+    check_result(in, "split", 10, REPLICAS_AVERAGE, &universal_hdf5_layout);
     o = plain;
     o.vocab = VOCAB_STRIP;
     convert(in, universal_hdf5_sink(&o), "real-strip");
-    check_result(in, "real-strip", ROWS_KEPT, REPLICAS_AVERAGE, LAYOUT_UNIVERSAL_HDF5);
+    check_result(in, "real-strip", ROWS_KEPT, REPLICAS_AVERAGE, &universal_hdf5_layout);
     convert(in, universal_virtual_sink(&o), "virtual-strip");
-    check_result(in, "virtual-strip", ROWS_KEPT, REPLICAS_AVERAGE, LAYOUT_UNIVERSAL_VIRTUAL);
+    check_result(in, "virtual-strip", ROWS_KEPT, REPLICAS_AVERAGE, &universal_virtual_layout);
     input_free(in);
 }
 
@@ -453,10 +453,10 @@ static void test_replicas(void **state)
     (void)state;
     o.replicas = REPLICAS_FIRST;
     convert(in, universal_virtual_sink(&o), "first");
-    check_result(in, "first", 10, REPLICAS_FIRST, LAYOUT_UNIVERSAL_VIRTUAL);
+    check_result(in, "first", 10, REPLICAS_FIRST, &universal_virtual_layout);
     o.replicas = REPLICAS_MAJORITY;
     convert(in, universal_virtual_sink(&o), "majority");
-    check_result(in, "majority", 10, REPLICAS_FIRST, LAYOUT_UNIVERSAL_VIRTUAL);
+    check_result(in, "majority", 10, REPLICAS_FIRST, &universal_virtual_layout);
     o.replicas = REPLICAS_FAIL;
     assert_int_equal(convert_to(in, universal_virtual_sink(&o), "fail", &e), -1);
     assert_non_null(strstr(e.msg, "parameter '3.post_attention_layernorm.weight': 1 elements of "));

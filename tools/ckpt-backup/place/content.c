@@ -192,9 +192,9 @@ static void choose_files(struct content *c, const struct source *s, enum backup_
 
 static int check_backup_layout(const struct source *s, enum backup_form form, struct err *e)
 {
-    if (s->kind == LAYOUT_UNIVERSAL_VIRTUAL)
+    if (s->layout->points_only)
         err_usage(e, "%s: an index that points into shards elsewhere; back up the checkpoint it was made of", s->path);
-    else if (form == FORM_WEIGHTS && s->kind != LAYOUT_DEEPSPEED)
+    else if (form == FORM_WEIGHTS && !s->layout->pipeline_files)
         err_usage(e, "%s: the weights are not in files of their own, as they are in 3D shards: use ckpt-backup "
                      "copy", s->path);
     else

@@ -62,7 +62,6 @@ enum { CHECKPOINT_GROUPS_MAX = 3 };
 
 struct checkpoint_info {
     const char *path, *tag;     /* path of the tag folder, and its base name */
-    enum layout_kind kind;
     /* topology of the shards; for a universal form that of its mp_rank files, 0 = unknown */
     struct topology topo;
     /* vocab is V, padding rows included; fields are 0 if the arguments do not contain them */

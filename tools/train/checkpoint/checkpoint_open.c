@@ -451,7 +451,6 @@ static void fill_info(struct checkpoint *c)
 
     i->path = s->path;
     i->tag = s->tag;
-    i->kind = s->kind;
     i->topo = s->topo;
     i->model = s->config;
     i->iteration = s->run.iteration < 0 ? 0 : s->run.iteration;
@@ -468,12 +467,12 @@ static void fill_info(struct checkpoint *c)
     i->has_rng = pk_get(root, "torch_rng_state") != NULL;
     read_schedule(&i->schedule, pk_get(root, "lr_scheduler"));
     read_group_settings(i, &s->run);
-    i->zero_stage_1 = s->zero_stage_1;
+    i->zero_stage_1 = source_has_zero1_optimizer(s);
     i->has_scaler = loss_scale_read(&i->scaler, pk_get(s->run.optimizer, "loss_scaler"));
     i->overflow = whole(pk_get(s->run.optimizer, "overflow"), 0) != 0;
     read_saved_states(i, s);
     if (c->names.names) {
-        i->weights = s->zero_stage ? s->weights : i->weights;
+        i->weights = source_is_from_zero(s) ? s->weights : i->weights;
         i->has_scaler = i->has_scaler && i->weights == DTYPE_F16;
         decaying_first(i);
     } else {
@@ -515,14 +514,14 @@ static int translate_names(struct checkpoint *c, const struct checkpoint_from *f
 
     if (source_one_model(s, e) < 0)
         return -1;
-    if (!gpt_names_are_needed(s))
+    if (!source_has_own_names(s))
         return 0;
     if (gpt_names_apply(s, from->heads, &c->names, e) < 0)
         return -1;
     if (s->run.consumed_samples < 0)    /* its iterations count another trainer's batches */
         s->run.iteration = 0;
     report_add(notes, SEV_NOTE, "names", s->path, ERR_NO_BYTE, NULL, "%s checkpoint, names of %s: %s",
-               layout_name(s->kind), c->names.names, !source_has_moments(s) ? "weights alone are there"
+               s->layout->name, c->names.names, !source_has_moments(s) ? "weights alone are there"
                : checkpoint_bare(c) ? "some parameters have no moments" : "weights and Adam's moments are there");
     return 0;
 }

@@ -15,9 +15,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/torchdist/torchdist.h"
 
 #define ASIDE "set-aside-"
 
@@ -62,7 +60,7 @@ bool checkpoint_is_tag(const char *path)
         yes = str_starts(ent->d_name, "mp_rank_") || str_starts(ent->d_name, "layer_") ||
               strstr(ent->d_name, "zero_pp_rank_") || !strcmp(ent->d_name, "zero") ||
               !strcmp(ent->d_name, "index.h5") || str_ends(ent->d_name, ".safetensors") ||
-              str_starts(ent->d_name, "pytorch_model") || dcp_marks(ent->d_name) || torchdist_marks(ent->d_name);
+              str_starts(ent->d_name, "pytorch_model") || layout_marks_entry(ent->d_name);
     closedir(d);
     return yes;
 }

@@ -33,7 +33,8 @@ static bool usable(const struct checkpoint_saver_opts *o)
 {
     const struct checkpoint *c = o->from;
 
-    return c && !c->names.names && c->info.has_optimizer && c->src->zero_stage_1 == (o->weights == DTYPE_F16);
+    return c && !c->names.names && c->info.has_optimizer &&
+           source_has_zero1_optimizer(c->src) == (o->weights == DTYPE_F16);
 }
 
 static int by_stage_param_id(const void *a, const void *b)

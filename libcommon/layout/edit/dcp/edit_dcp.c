@@ -118,7 +118,7 @@ static int relist(struct relisting *w, int i, struct err *e)
 int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 {
     struct relisting w = { .x = x, .list = list };
-    const bool cores = x->s->kind == LAYOUT_TORCHDIST;
+    const bool cores = !x->s->layout->value_entries;
 
     x->states = list;
     if (edit_states_check(x, list, e) < 0 || edit_entries_begin(x, e) < 0)
@@ -136,13 +136,13 @@ int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 
 static bool is_cores_optimizer(const struct source *s, const char *name)
 {
-    return s->kind == LAYOUT_TORCHDIST && (str_starts(name, "optimizer.") || strstr(name, ".optimizer."));
+    return !s->layout->value_entries && (str_starts(name, "optimizer.") || strstr(name, ".optimizer."));
 }
 
 /* FSDP2's are below "state" and "param_groups", Megatron-core's below "optimizer". */
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en)
 {
-    return x->s->kind == LAYOUT_TORCHDIST ? is_cores_optimizer(x->s, en->name) : en->kind != DCP_ENTRY_OTHER;
+    return !x->s->layout->value_entries ? is_cores_optimizer(x->s, en->name) : en->kind != DCP_ENTRY_OTHER;
 }
 
 void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_told *tell, void *ctx)

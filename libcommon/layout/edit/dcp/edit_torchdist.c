@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
 #include "libcommon/layout/tree_edit.h"
@@ -401,7 +402,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
 
 static int common_of(const struct edit *x)
 {
-    for (int i = 0; i < x->s->n_files && x->s->kind == LAYOUT_TORCHDIST; i++)
+    for (int i = 0; i < x->s->n_files && x->s->layout == &torchdist_layout; i++)
         if (strcmp(x->s->file[i].name, TORCHDIST_COMMON) == 0)
             return i;
     return -1;
@@ -456,7 +457,7 @@ void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q)
     const int64_t tokens = edit_positive_arg(x, "vocab_size"), tp = edit_positive_arg(x, "tensor_model_parallel_size");
 
     q->tokens_was = rows;
-    if (x->s->kind != LAYOUT_TORCHDIST || !edit_positive_arg(x, "padded_vocab_size"))
+    if (x->s->layout != &torchdist_layout || !edit_positive_arg(x, "padded_vocab_size"))
         return;
     q->rows = edit_rows_padded(x->s->run.args, tp ? (int)tp : 1, q->tokens);
     if (tokens && tokens <= rows)
