@@ -200,7 +200,7 @@ static void test_refused(void **state)
     refuse("pretrain_gpt.py", NULL, 0, "'pretrain_gpt.py' belongs to no option");
     refuse("--save --load x", NULL, 0, "--save needs a value");
     refuse("--lr", NULL, 0, "--lr needs a value");
-    refuse("--bf16=1", NULL, 0, "--bf16 takes no value");
+    refuse("--fp16=1", NULL, 0, "--fp16 takes no value");
     refuse("--lr 0x10", NULL, 0, "--lr: '0x10' is not a number");
     refuse("--lr nan", NULL, 0, "--lr: 'nan' is not a number");
     refuse("--lr 1e999", NULL, 0, "--lr: '1e999' is not a number");
