@@ -27,6 +27,27 @@ struct ds_file ds_file_new(struct arena *a, const char *name)
     return f;
 }
 
+void ds_describe_file(struct folder_desc *d, const char *name, struct ds_tree *x)
+{
+    struct folder_storage *st = arena_alloc(x->arena, (size_t)x->n * sizeof *st + 1);
+    char *prefix = prefix_of(name);
+
+    arena_free(d->arena);
+    d->arena = x->arena;
+    x->arena = NULL;
+    d->name = arena_fmt(d->keep ? d->keep : d->arena, "%s", name);
+    for (int i = 0; i < x->n; i++) {
+        const struct ds_storage *from = &x->storage[i];
+
+        st[i] = (struct folder_storage){ .len = from->len };
+        if (from->fill == DS_FILL_BYTES)
+            st[i].bytes = memcpy(arena_alloc(d->arena, sizeof from->bytes), from->bytes, sizeof from->bytes);
+    }
+    folder_add_box(d, &(struct folder_box){ .prefix = arena_fmt(d->arena, "%s", prefix), .root = x->root, .n = x->n,
+                                            .storage = st });
+    free(prefix);
+}
+
 static struct pt_image *ds_make_file_image(const struct ds_file *f, const struct ds_tree *x)
 {
     uint64_t *size = xmalloc((size_t)x->n * sizeof *size + 1);

@@ -12,6 +12,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/write/folder_file.h"
 
 struct ds_file {
     char *name, *prefix;
@@ -38,6 +39,11 @@ void ds_file_lay_out(struct arena *a, struct ds_file *f, const struct ds_tree *x
  */
 MUST_CHECK int ds_file_seal(const char *dir, const struct ds_file *f, const struct ds_tree *x, bool sync,
                             struct err *e);
+/*
+ * Describe a .pt of that name with this tree: one box, whose storages are those of the tree. Storages of kind
+ * DS_FILL_BYTES are given, the others are left to fills. The description takes over the tree's arena; call this first.
+ */
+void ds_describe_file(struct folder_desc *d, const char *name, struct ds_tree *x);
 /* Write a whole mp_rank file. `root` may hold tensors of `pt`, a file of `files`. */
 MUST_CHECK int ds_file_write_mp(const char *dir, int mp, const struct pk *root, const struct pt *pt,
                                 struct files *files, struct err *e);

@@ -1,0 +1,343 @@
+/*
+ * folder.c - write a folder from its description
+ *
+ * Phases: every file is described and laid out, and its fills become items of the plan. The executor fills the
+ * storages. At the end the CRC of each storage is combined from those of its items, the files are described again and
+ * their headers are written, and the layout writes its small files.
+ */
+#include "libcommon/write/folder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One plan item: where its bytes are in the folder, and in the tensor that they belong to. */
+struct folder_item {
+    struct sink_item pub;
+    int n_places;
+    const struct folder_place *place;   /* [n_places] */
+    int tensor;                         /* -1: in no tensor's digest */
+    uint64_t total;                     /* bytes of that tensor */
+    uint64_t in, row_len, column_at, column_len;
+    struct crc_sum share;               /* if the digest is computed as the bytes pass */
+};
+
+struct folder_writer {
+    struct folder f;
+    struct sink_ops *ops;
+    struct arena *arena;                /* holds items, too, because the plan keeps pointers to them */
+    bool begun;
+    int begin_rc;                       /* result of ops->begin() ... */
+    struct err begin_err;               /* ... and its error */
+    struct folder_file *file;           /* [f.n_files] */
+    int n_tensors;
+    struct folder_tensor *tensor;
+};
+
+/* ---- before anything is written ---- */
+
+/* Let the layout prepare its description. Later calls return the result of the first. */
+static int begin_folder(struct folder_writer *w, const struct source *s, const struct sink_opts *o, struct err *e)
+{
+    if (!w->begun) {
+        w->begun = true;
+        w->begin_rc = w->f.ops->begin ? w->f.ops->begin(w->f.ctx, s, o, &w->begin_err) : 0;
+        if (w->begin_rc == 0)
+            w->n_tensors = w->f.ops->tensors(w->f.ctx, &w->tensor);
+    }
+    if (w->begin_rc < 0)
+        *e = w->begin_err;
+    return w->begin_rc;
+}
+
+/* Errors are not reported here, because prepare() fails with the same. */
+static uint64_t folder_sink_estimate(const struct sink *k, const struct source *s)
+{
+    struct folder_writer *w = k->priv;
+    uint64_t bytes = 1 << 20;           /* manifest, folders */
+    struct err ignored = {0};
+
+    if (begin_folder(w, s, &k->o, &ignored) < 0)
+        return 0;
+    for (int i = 0; i < w->f.n_files; i++) {
+        struct folder_desc d;
+
+        folder_desc_init(&d, NULL);
+        if (w->f.ops->describe(w->f.ctx, i, &d, &ignored) == 0)
+            bytes += align_up(folder_file_size(&d), 4096);
+        folder_desc_free(&d);
+    }
+    return bytes + (w->f.ops->extra_bytes ? w->f.ops->extra_bytes(w->f.ctx) : 0);
+}
+
+/* ---- the plan ---- */
+
+/* Create the folder that a file is in, if it is not OUT itself. */
+static int make_parent_folder(const char *path, const char *name, struct err *e)
+{
+    char *parent;
+    int rc;
+
+    if (!strchr(name, '/'))
+        return 0;
+    parent = path_parent(path);
+    rc = dir_make(parent, e);
+    free(parent);
+    return rc;
+}
+
+static struct folder_item *new_folder_item(struct folder_writer *w, const struct folder_fill *f)
+{
+    struct folder_item *it = arena_alloc(w->arena, sizeof *it);
+    struct folder_place *place;
+
+    *it = (struct folder_item){
+        .n_places = f->n_outs ? f->n_outs : 1, .tensor = f->tensor, .in = f->in, .row_len = f->row_len,
+        .column_at = f->column_at, .column_len = f->column_len,
+        .total = f->tensor < 0 ? 0 : w->tensor[f->tensor].of.len,
+    };
+    it->pub = (struct sink_item){ .param = f->param < 0 ? 0 : f->param, .state = f->state,
+                                  .file = w->file[f->n_outs ? f->out->file : f->to.file].name,
+                                  .repeated = f->repeated || f->param < 0 };
+    it->place = place = arena_alloc(w->arena, (size_t)it->n_places * sizeof *place);
+    memcpy(place, f->n_outs ? f->out : &f->to, (size_t)it->n_places * sizeof *place);
+    return it;
+}
+
+static void plan_folder_fill(struct sink *k, const struct folder_fill *f, struct plan *plan)
+{
+    struct folder_writer *w = k->priv;
+    struct folder_item *it = new_folder_item(w, f);
+    const struct plan_range r = { .map = f->map, .from = f->from, .len = f->len, .name = f->name, .user = it,
+                                  .policy = k->o.replicas };
+    struct plan_out *out = xcalloc((size_t)it->n_places, sizeof *out);
+    struct plan_item *pi;
+
+    for (int i = 0; i < it->n_places; i++) {
+        const struct folder_file *file = &w->file[it->place[i].file];
+
+        out[i] = (struct plan_out){ .dst = file->dst, .at = file->storage[it->place[i].storage].at + it->place[i].at };
+    }
+    pi = plan_item(plan, f->n_outs > 1 ? plan_add_columns(plan, &r, f->part, out, f->n_outs)
+                                       : plan_add(plan, &r, out->dst, out->at));
+    pi->op = f->op;
+    pi->transpose_row = f->transpose_row;
+    free(out);
+}
+
+/*
+ * Lay out file i and plan its fills. If fills may write to files that are not laid out yet, they are appended to
+ * `later` instead.
+ */
+static int lay_out_folder_file(struct sink *k, int i, struct plan *plan, struct folder_desc *later, struct err *e)
+{
+    struct folder_writer *w = k->priv;
+    struct folder_desc d;
+    char *path = NULL;
+    int rc;
+
+    folder_desc_init(&d, w->arena);
+    rc = w->f.ops->describe(w->f.ctx, i, &d, e);
+    if (rc == 0 && d.n_boxes > 0) {
+        w->file[i] = folder_file_lay_out(w->arena, &d);
+        path = path_join(k->dir, d.name);
+        w->file[i].dst = plan_add_sized(plan, path, w->file[i].size);
+        rc = k->o.part == 0 ? make_parent_folder(path, d.name, e) : 0;
+    }
+    for (int n = 0; n < d.n_fills && rc == 0; n++) {
+        if (w->f.by_rows)
+            folder_add_fill(later, &d.fill[n]);
+        else
+            plan_folder_fill(k, &d.fill[n], plan);
+    }
+    folder_desc_free(&d);
+    free(path);
+    return rc;
+}
+
+static int folder_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *plan,
+                               struct err *e)
+{
+    struct folder_writer *w = k->priv;
+    struct folder_desc later;
+    int rc = 0;
+
+    k->src = s;
+    k->dir = xstrdup(dir);
+    if (begin_folder(w, s, &k->o, e) < 0)
+        return -1;
+    folder_desc_init(&later, w->arena);
+    w->file = arena_alloc(w->arena, (size_t)w->f.n_files * sizeof *w->file + 1);
+    for (int i = 0; i < w->f.n_files && rc == 0; i++)
+        rc = lay_out_folder_file(k, i, plan, &later, e);
+    for (int i = 0; i < later.n_fills && rc == 0; i++)
+        plan_folder_fill(k, &later.fill[i], plan);
+    folder_desc_free(&later);
+    return rc;
+}
+
+/* ---- while the plan runs ---- */
+
+/*
+ * Add the bytes of an item that has some columns of its tensor. Rows are not adjacent in the tensor. Their ends are
+ * one whole row apart, so their sum is computed by Horner's rule. If a chunk ends inside a row, the last part is
+ * added separately.
+ */
+static void add_columns_to_share(struct folder_item *it, uint64_t from, const char *b, uint64_t len)
+{
+    const uint64_t part = it->column_len, end = from + len, tail = min_u64(end % part, len);
+    const uint32_t by_row = crc_factor(it->row_len);
+    uint32_t sum = 0;
+
+    while (from < end - tail) {
+        uint64_t n = part - from % part;
+
+        sum = crc_times(sum, by_row) ^ crc_bytes(0, b, n);
+        b += n;
+        from += n;
+    }
+    if (len > tail)
+        crc_sum_merge(&it->share, len - tail,
+                      crc_shift(sum, it->total - ((from / part - 1) * it->row_len + it->column_at + part)));
+    if (tail)
+        crc_sum_add(&it->share, it->total, from / part * it->row_len + it->column_at + from % part, tail,
+                    crc_bytes(0, b, tail));
+}
+
+static void folder_sink_on_bytes(struct sink *k, const struct plan_item *pi, uint64_t from, const void *bytes,
+                                 uint64_t len)
+{
+    struct folder_item *it = pi->user;
+
+    (void)k;
+    if (it->tensor < 0)
+        return;
+    if (it->row_len)
+        add_columns_to_share(it, from, bytes, len);
+    else if (pi->n_outs)
+        crc_sum_add(&it->share, it->total, it->in + from - plan_out_bytes(pi, pi->from), len,
+                    crc_bytes(0, bytes, len));
+}
+
+static int folder_sink_item_done(struct sink *k, struct plan_item *pi, struct err *e)
+{
+    const struct folder_writer *w = k->priv;
+    const struct folder_item *it = pi->user;
+
+    pi->share.acc = it->share.acc;      /* the journal saves it */
+    if (pi->n_overflow == 0 || !w->f.overflow)
+        return 0;
+    err_data(e, k->src->path, ERR_NO_BYTE, "parameter %s: %llu values are beyond 65504, the largest of fp16%s",
+             k->src->param[it->pub.param].name, (unsigned long long)pi->n_overflow, w->f.overflow);
+    return -1;
+}
+
+/* ---- after the plan has run ---- */
+
+/*
+ * Compute the CRCs of storages. A storage's CRC is the sum of those of its pieces, each shifted by the bytes that
+ * follow it. Bytes that no item writes are zeros, so each item is added as its difference to the CRC of a storage of
+ * zeros.
+ */
+static void sum_folder_storages(struct folder_writer *w, struct plan *plan)
+{
+    for (int i = 0; i < w->f.n_files; i++)
+        for (int s = 0; s < w->file[i].n; s++)
+            w->file[i].storage[s].sum.acc = crc_zeros(w->file[i].storage[s].len);
+    for (int i = 0; i < plan_n(plan); i++) {
+        const struct plan_item *pi = plan_item(plan, i);
+        const struct folder_item *it = pi->user;
+
+        for (int n = 0; it && n < it->n_places; n++) {
+            const struct folder_place *to = &it->place[n];
+            const uint64_t len = plan_share(pi), after = w->file[to->file].storage[to->storage].len - to->at - len;
+            const uint32_t crc = pi->n_outs ? pi->out[n].crc.acc : pi->crc.acc;
+
+            w->file[to->file].storage[to->storage].sum.acc ^= crc_shift(crc ^ crc_zeros(len), after);
+        }
+    }
+}
+
+static int seal_folder_file(const struct sink *k, int i, struct err *e)
+{
+    const struct folder_writer *w = k->priv;
+    struct folder_desc d;
+    int rc;
+
+    if (w->file[i].size == 0)
+        return 0;
+    folder_desc_init(&d, NULL);
+    rc = w->f.ops->describe(w->f.ctx, i, &d, e);
+    if (rc == 0)
+        rc = folder_file_seal(k->dir, &w->file[i], &d, false, e);
+    folder_desc_free(&d);
+    return rc;
+}
+
+static int folder_sink_finish(struct sink *k, struct plan *plan, struct err *e)
+{
+    struct folder_writer *w = k->priv;
+    const struct folder_written done = { .dir = k->dir, .o = &k->o, .file = w->file, .plan = plan };
+
+    sum_folder_storages(w, plan);
+    for (int i = 0; i < w->f.n_files; i++)
+        if (seal_folder_file(k, i, e) < 0)
+            return -1;
+    return w->f.ops->finish ? w->f.ops->finish(w->f.ctx, &done, e) : 0;
+}
+
+/* List the tensors with their digests: each is the sum of what its items contribute. */
+static int folder_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
+{
+    const struct folder_writer *w = k->priv;
+    struct sink_tensor *t = xcalloc((size_t)w->n_tensors + 1, sizeof *t);
+
+    for (int i = 0; i < w->n_tensors; i++)
+        t[i] = w->tensor[i].of;
+    for (int i = 0; i < plan_n(plan); i++) {
+        const struct plan_item *pi = plan_item(plan, i);
+        const struct folder_item *it = pi->user;
+
+        if (it && it->tensor >= 0)
+            t[it->tensor].crc ^= pi->n_outs || it->row_len
+                ? pi->share.acc : crc_shift(pi->crc.acc, it->total - it->in - plan_out_bytes(pi, pi->len));
+    }
+    for (int i = 0; i < w->n_tensors; i++)
+        if (w->tensor[i].same_as >= 0)
+            t[i].crc = t[w->tensor[i].same_as].crc;
+    *out = t;
+    return w->n_tensors;
+}
+
+/* ---- the sink ---- */
+
+static void folder_sink_close(struct sink *k)
+{
+    struct folder_writer *w = k->priv;
+
+    w->f.ops->close(w->f.ctx);
+    arena_free(w->arena);
+    free(w->tensor);
+    free(w->ops);
+    free(w);
+    free(k->dir);
+    free(k);
+}
+
+struct sink *folder_sink(const struct sink_opts *o, const struct folder *f)
+{
+    struct sink *k = xcalloc(1, sizeof *k);
+    struct folder_writer *w = xcalloc(1, sizeof *w);
+
+    w->f = *f;
+    w->arena = arena_new(0);
+    w->ops = xmalloc(sizeof *w->ops);
+    *w->ops = (struct sink_ops){
+        .name = f->ops->name, .prepare = folder_sink_prepare, .item_done = folder_sink_item_done,
+        .finish = folder_sink_finish, .close = folder_sink_close, .estimate = folder_sink_estimate,
+        .look = f->by_rows ? folder_sink_on_bytes : NULL, .tensors = folder_sink_tensors,
+    };
+    k->ops = w->ops;
+    k->o = *o;
+    k->priv = w;
+    return k;
+}

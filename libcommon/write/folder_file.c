@@ -1,0 +1,142 @@
+/*
+ * folder_file.c - lay out the boxes of a file, and write the bytes around their storages
+ */
+#include "libcommon/write/folder_file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- descriptions ---- */
+
+void folder_desc_init(struct folder_desc *d, struct arena *keep)
+{
+    *d = (struct folder_desc){ .arena = arena_new(0), .keep = keep };
+}
+
+void folder_desc_free(struct folder_desc *d)
+{
+    arena_free(d->arena);
+    free(d->box);
+    free(d->fill);
+}
+
+void folder_add_box(struct folder_desc *d, const struct folder_box *b)
+{
+    ARRAY_ROOM(d->box, d->cap_boxes, d->n_boxes + 1);
+    d->box[d->n_boxes++] = *b;
+}
+
+void folder_add_fill(struct folder_desc *d, const struct folder_fill *f)
+{
+    if (!d->keep)
+        return;
+    ARRAY_ROOM(d->fill, d->cap_fills, d->n_fills + 1);
+    d->fill[d->n_fills++] = *f;
+}
+
+/* ---- layout ---- */
+
+/* Return the container of a .pt box. The caller frees it. */
+static struct pt_image *box_image(const struct folder_box *b)
+{
+    uint64_t *size = xmalloc((size_t)b->n * sizeof *size + 1);
+    struct pt_image *im;
+
+    for (int i = 0; i < b->n; i++)
+        size[i] = b->storage[i].len;
+    im = pt_image_new(b->prefix, b->root, b->n, size);
+    free(size);
+    return im;
+}
+
+uint64_t folder_file_size(const struct folder_desc *d)
+{
+    uint64_t size = 0;
+
+    for (int i = 0; i < d->n_boxes; i++) {
+        struct pt_image *im = d->box[i].prefix ? box_image(&d->box[i]) : NULL;
+
+        size += im ? pt_image_size(im) : d->box[i].size;
+        if (im)
+            pt_image_free(im);
+    }
+    return size;
+}
+
+struct folder_file folder_file_lay_out(struct arena *a, const struct folder_desc *d)
+{
+    struct folder_file f = { .name = arena_fmt(a, "%s", d->name), .dst = -1, .n_boxes = d->n_boxes };
+    int at = 0;
+
+    for (int i = 0; i < d->n_boxes; i++)
+        f.n += d->box[i].n;
+    f.box_at = arena_alloc(a, ((size_t)f.n_boxes + 1) * sizeof *f.box_at);
+    f.storage = arena_alloc(a, (size_t)f.n * sizeof *f.storage + 1);
+    for (int i = 0; i < d->n_boxes; i++) {
+        const struct folder_box *b = &d->box[i];
+        struct pt_image *im = b->prefix ? box_image(b) : NULL;
+
+        f.box_at[i] = f.size;
+        for (int k = 0; k < b->n; k++, at++) {
+            f.storage[at].at = f.size + (im ? pt_image_at(im, k) : b->storage[k].at);
+            f.storage[at].len = b->storage[k].len;
+            f.storage[at].given = b->storage[k].bytes;
+        }
+        f.size += im ? pt_image_size(im) : b->size;
+        if (im)
+            pt_image_free(im);
+    }
+    f.box_at[f.n_boxes] = f.size;
+    return f;
+}
+
+/* ---- the bytes around the storages ---- */
+
+static int write_given_storages(const struct folder_file *f, int first, const struct folder_box *b, int fd)
+{
+    for (int i = 0; i < b->n; i++)
+        if (b->storage[i].bytes &&
+            write_all_at(fd, b->storage[i].bytes, b->storage[i].len, f->storage[first + i].at) < 0)
+            return -1;
+    return 0;
+}
+
+/* Write a box of file `f` whose storages are numbered from `first`. Returns -1 with errno set. */
+static int write_box(const struct folder_file *f, int number, int first, const struct folder_box *b, int fd)
+{
+    const uint64_t at = f->box_at[number];
+    const struct zip_run *run;
+    struct pt_image *im;
+    int rc = write_given_storages(f, first, b, fd);
+
+    if (rc < 0 || !b->prefix)
+        return rc < 0 ? -1 : write_all_at(fd, b->head, b->head_len, at);
+    im = box_image(b);
+    for (int i = 0; i < b->n; i++)
+        pt_image_set_crc(im, i, b->storage[i].bytes ? crc_bytes(0, b->storage[i].bytes, b->storage[i].len)
+                                                    : f->storage[first + i].sum.acc);
+    for (int i = 0, n = pt_image_runs(im, &run); i < n && rc == 0; i++)
+        rc = write_all_at(fd, run[i].bytes, run[i].len, at + run[i].at);
+    pt_image_free(im);
+    return rc;
+}
+
+int folder_file_seal(const char *dir, const struct folder_file *f, const struct folder_desc *d, bool sync,
+                     struct err *e)
+{
+    char *path = path_join(dir, f->name);
+    int fd = open(path, O_WRONLY | O_CLOEXEC), rc = fd < 0 ? -1 : 0;
+
+    for (int i = 0, first = 0; i < d->n_boxes && rc == 0; first += d->box[i++].n)
+        rc = write_box(f, i, first, &d->box[i], fd);
+    if (rc < 0 || (sync && fsync(fd) < 0)) {
+        err_sys(e, path, "cannot write the headers");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return rc;
+}
