@@ -14,7 +14,7 @@
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
-#include "libcommon/write/sink.h"
+#include "libcommon/write/folder.h"
 
 enum hf_format { HF_SAFETENSORS, HF_BIN };
 
@@ -49,13 +49,11 @@ struct hf_tensor {
     enum dtype dtype;                   /* as written */
     uint64_t len;                       /* bytes */
     int file;
-    uint64_t at;                        /* offset in the file */
 };
 
 struct hf_file {
     char *name;
     int n;                              /* number of tensors */
-    uint64_t size;                      /* bytes */
 };
 
 struct hf_target {
@@ -85,6 +83,11 @@ MUST_CHECK json_t *hf_target_config(const struct hf_target *t);
 /* Returns a name such as "model.safetensors.index.json", or NULL if there is only one file. */
 const char *hf_index_name(const struct hf_target *t);
 
+/*
+ * Describe a file of the target. Its storages are the file's tensors, in their order. Returns -1 with ERR_DATA if the
+ * header is too long.
+ */
+MUST_CHECK int hf_describe_file(const struct hf_target *t, int file, struct folder_desc *d, struct err *e);
 /* Returns the sink; `t` must outlive it. */
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t);
 

@@ -7,7 +7,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
-#include "libcommon/layout/hf/hf_sink_image.h"
+#include "libcommon/layout/hf/hf_sink.h"
 #include "libcommon/plan/tmap_permute.h"
 
 /* ---- layers ---- */
@@ -335,20 +335,19 @@ static void name_files(struct hf_target *t)
         t->file[t->tensor[i].file].n++;
 }
 
-static int lay_out_hf_tensors(struct hf_target *t, struct err *e)
+/* Check that every file can be described: a header may be too long for the format. */
+static int check_hf_files(const struct hf_target *t, struct err *e)
 {
-    for (int i = 0; i < t->n_files; i++) {
-        struct hf_image *im = hf_image_new(t, i, e);
+    int rc = 0;
 
-        if (!im)
-            return -1;
-        t->file[i].size = hf_image_size(im);
-        for (int k = 0; k < t->n_tensors; k++)
-            if (t->tensor[k].file == i)
-                t->tensor[k].at = hf_image_at(im, k);
-        hf_image_free(im);
+    for (int i = 0; i < t->n_files && rc == 0; i++) {
+        struct folder_desc d;
+
+        folder_desc_init(&d, NULL);
+        rc = hf_describe_file(t, i, &d, e);
+        folder_desc_free(&d);
     }
-    return 0;
+    return rc;
 }
 
 const char *hf_index_name(const struct hf_target *t)
@@ -467,7 +466,7 @@ struct hf_target *hf_target_new(const struct source *s, const struct hf_request 
     else
         share_by_size(t);
     name_files(t);
-    if (lay_out_hf_tensors(t, e) < 0)
+    if (check_hf_files(t, e) < 0)
         goto failed;
     report_exported_states(t, notes);
     return t;
