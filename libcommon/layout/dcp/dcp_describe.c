@@ -1,0 +1,379 @@
+/*
+ * dcp_describe.c - describe a folder of torch.distributed.checkpoint: every item is an archive of its own
+ *
+ * The pieces of tensors and the values are placed file by file, a file per rank. Values and .metadata are written
+ * last; a folder without .metadata is unfinished.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/dcp/dcp.h"
+#include "libcommon/layout/dcp/dcp_sink.h"
+#include "libcommon/layout/dcp/dcp_write.h"
+#include "libcommon/write/folder.h"
+
+#define PREFIX "archive"
+
+/* One item of the result. */
+struct dcp_piece {
+    /* Number of pieces that the fill writes: the columns that its rows are distributed to; 0 in all but the first. */
+    int n_pieces;
+    int entry;                          /* index in the target */
+    const struct dcp_part *part;        /* of the entry, or of a row of it */
+    int64_t layer;                      /* index of that row; -1 if none */
+    int rank;
+    int box, storage;                   /* in the rank's file; storage is -1 for a value */
+    bool cut;                           /* it is the box below of the tensor; otherwise the whole tensor */
+    int64_t row, rows, column, columns;
+    uint64_t from, len;                 /* bytes: offset of its complete rows in the tensor; size of the piece */
+    uint8_t *bytes;                     /* a value's archive ... */
+    uint64_t size;                      /* ... and its size */
+};
+
+struct dcp_folder {
+    const struct dcp_target *t;
+    struct dcp_mesh mesh;
+    int ranks;
+    struct dcp_piece *piece;
+    int n, cap;
+    int *number;                        /* per entry: index of its first tensor in the result, or -1 */
+};
+
+/* ---- layout ---- */
+
+/* Add a piece. `of` provides entry, part and layer. */
+static struct dcp_piece *dcp_add_rank_piece(struct dcp_folder *w, const struct dcp_piece *of, int rank)
+{
+    ARRAY_ROOM(w->piece, w->cap, w->n + 1);
+    w->piece[w->n] = *of;
+    w->piece[w->n].rank = rank;
+    return &w->piece[w->n++];
+}
+
+static const struct dcp_entry *dcp_piece_entry(const struct dcp_folder *w, const struct dcp_piece *p)
+{
+    return &w->t->table.entry[p->entry];
+}
+
+/* Returns the shape of the tensor that is split: the entry's, or that of a row of it. */
+static const int64_t *dcp_piece_shape(const struct dcp_folder *w, const struct dcp_piece *p, int *ndim)
+{
+    const struct dcp_entry *en = dcp_piece_entry(w, p);
+
+    *ndim = en->ndim - (p->layer >= 0);
+    return en->shape + (p->layer >= 0);
+}
+
+/*
+ * Add the pieces of rows [row, row + rows), the share of one row of ranks. Columns are distributed if the mesh's
+ * second dimension divides them. Copies that are compared while they are read, and parts that are summed, keep their
+ * rows whole: the executor can distribute columns only for plain maps.
+ */
+static void dcp_add_row_pieces(struct dcp_folder *w, const struct dcp_piece *of, int64_t row, int64_t rows,
+                               int first_rank)
+{
+    int ndim;
+    const int64_t *shape = dcp_piece_shape(w, of, &ndim);
+    const uint64_t bytes = of->part->map->len / (uint64_t)shape[0];
+    const bool divides = ndim > 1 && shape[1] > 0 && shape[1] % w->mesh.columns == 0;
+    const int n = divides && !tmap_overlays(of->part->map) ? w->mesh.columns : 1;
+
+    for (int c = 0; c < n; c++) {
+        struct dcp_piece *p = dcp_add_rank_piece(w, of, first_rank + c);
+
+        p->cut = true;
+        p->n_pieces = c == 0 ? n : 0;
+        p->row = row;
+        p->rows = rows;
+        p->columns = ndim > 1 ? shape[1] / n : 0;
+        p->column = c * p->columns;
+        p->from = (uint64_t)row * bytes;
+        p->len = (uint64_t)rows * bytes / (uint64_t)n;
+    }
+}
+
+/*
+ * Split the states of parameters. A tensor without rows, of no type of weights, or that is not a parameter's, is
+ * stored whole by one rank.
+ */
+static void add_one(struct dcp_folder *w, const struct dcp_piece *of)
+{
+    int ndim;
+    const int64_t *shape = dcp_piece_shape(w, of, &ndim);
+    const bool split = of->part->param && ndim > 0 && dtype_is_weight(w->t->table.entry[of->entry].dtype);
+    int64_t n = split ? shape[0] : 0, each = (n + w->mesh.rows - 1) / w->mesh.rows;
+    struct dcp_piece *p;
+
+    for (int r = 0; r < w->mesh.rows && r * each < n; r++)
+        dcp_add_row_pieces(w, of, r * each, each < n - r * each ? each : n - r * each, r * w->mesh.columns);
+    if (n > 0)
+        return;
+    p = dcp_add_rank_piece(w, of, (int)((of->entry + (of->layer > 0 ? of->layer : 0)) % w->ranks));
+    p->n_pieces = 1;
+    p->len = of->part->map->len;
+}
+
+static void dcp_add_tensor_pieces(struct dcp_folder *w, int entry)
+{
+    const struct dcp_part *part = &w->t->part[entry];
+
+    if (!part->row)
+        add_one(w, &(struct dcp_piece){ .entry = entry, .part = part, .layer = -1 });
+    for (int64_t i = 0; part->row && i < w->t->table.entry[entry].shape[0]; i++)
+        add_one(w, &(struct dcp_piece){ .entry = entry, .part = &part->row[i], .layer = i });
+}
+
+static void box_of(const struct dcp_folder *w, const struct dcp_piece *p, int64_t at[TENSOR_MAX_DIM],
+                   int64_t len[TENSOR_MAX_DIM])
+{
+    const int below = p->layer >= 0;
+    int ndim;
+
+    dcp_piece_shape(w, p, &ndim);
+    memset(at, 0, TENSOR_MAX_DIM * sizeof *at);
+    memcpy(len, dcp_piece_entry(w, p)->shape, TENSOR_MAX_DIM * sizeof *len);
+    if (below) {
+        at[0] = p->layer;
+        len[0] = 1;
+    }
+    if (!p->cut)
+        return;
+    at[below] = p->row;
+    len[below] = p->rows;
+    if (ndim > 1) {
+        at[below + 1] = p->column;
+        len[below + 1] = p->columns;
+    }
+}
+
+/* Build the archives of values, and number the boxes and storages of each rank's file. */
+static int number_dcp_pieces(struct dcp_folder *w, const struct source *s, struct err *e)
+{
+    int *boxes = xcalloc((size_t)w->ranks, sizeof *boxes), *storages = xcalloc((size_t)w->ranks, sizeof *storages);
+    int rc = 0;
+
+    for (int i = 0; i < w->n && rc == 0; i++) {
+        struct dcp_piece *p = &w->piece[i];
+
+        p->box = boxes[p->rank]++;
+        p->storage = p->part->map ? storages[p->rank]++ : -1;
+        if (!p->part->map)
+            rc = pt_build(PREFIX, p->part->tree, p->part->pt, s->files, &p->bytes, &p->size, e);
+    }
+    free(boxes);
+    free(storages);
+    return rc;
+}
+
+static int list_dcp_pieces(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
+{
+    struct dcp_folder *w = ctx;
+
+    (void)o;
+    for (int i = 0; i < w->t->table.n; i++)     /* values first, as torch does */
+        if (!w->t->part[i].map && !w->t->part[i].row)
+            dcp_add_rank_piece(w, &(struct dcp_piece){ .entry = i, .part = &w->t->part[i], .layer = -1 },
+                               w->n % w->ranks);
+    for (int i = 0; i < w->t->table.n; i++)
+        if (w->t->part[i].map)
+            dcp_add_tensor_pieces(w, i);
+    return number_dcp_pieces(w, s, e);
+}
+
+/* ---- files ---- */
+
+static void describe_dcp_item(const struct dcp_folder *w, const struct dcp_piece *p, struct folder_desc *d)
+{
+    struct folder_storage *st = arena_alloc(d->arena, sizeof *st);
+    int64_t at[TENSOR_MAX_DIM], shape[TENSOR_MAX_DIM];
+    struct pt_new t = { .ndim = dcp_piece_entry(w, p)->ndim, .shape = shape };
+
+    if (!p->part->map) {
+        folder_add_box(d, &(struct folder_box){ .head = p->bytes, .head_len = p->size, .size = p->size });
+        return;
+    }
+    box_of(w, p, at, shape);
+    t.dtype = p->part->map->dtype;
+    t.storage_elems = (int64_t)(p->len / (uint64_t)dtype_size(t.dtype));
+    *st = (struct folder_storage){ .len = p->len };
+    folder_add_box(d, &(struct folder_box){ .prefix = PREFIX, .root = pt_new_tensor(d->arena, &t), .n = 1,
+                                            .storage = st });
+}
+
+/* Add the fill of a piece and of the following ones, which have the same rows. */
+static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, struct folder_desc *d)
+{
+    const struct dcp_part *part = p->part;
+    struct folder_place *out = arena_alloc(d->keep, (size_t)p->n_pieces * sizeof *out);
+    struct folder_fill f = {
+        .map = part->map, .from = p->from, .len = p->len * (uint64_t)p->n_pieces, .name = dcp_piece_entry(w, p)->name,
+        .param = part->param ? (int)(part->param - w->t->src->param) : -1, .state = part->state,
+        .repeated = part->again, .in = p->from,
+        .tensor = w->number[p->entry] < 0 ? -1 : w->number[p->entry] + (p->layer > 0 ? (int)p->layer : 0),
+    };
+
+    for (int c = 0; c < p->n_pieces; c++)
+        out[c] = (struct folder_place){ p[c].rank, p[c].storage, 0 };
+    f.to = *out;
+    if (p->n_pieces > 1) {
+        f.n_outs = p->n_pieces;
+        f.out = out;
+        f.part = p->len / (uint64_t)p->rows;
+    }
+    folder_add_fill(d, &f);
+}
+
+/* Fills are listed with the first file, in the order of the target's entries, which is that of the source. */
+static int describe_dcp_file(void *ctx, int file, struct folder_desc *d, struct err *e)
+{
+    const struct dcp_folder *w = ctx;
+
+    (void)e;
+    d->name = arena_fmt(d->arena, "__%d_0.distcp", file);
+    for (int i = 0; i < w->n; i++)
+        if (w->piece[i].rank == file)
+            describe_dcp_item(w, &w->piece[i], d);
+    for (int i = 0; i < w->n && file == 0 && d->keep; i++)
+        if (w->piece[i].n_pieces > 0 && w->piece[i].len > 0)
+            add_dcp_fill(w, &w->piece[i], d);
+    return 0;
+}
+
+/* ---- the tensors of the result: states of parameters ---- */
+
+/* Returns the number of tensors that the sink stores for an entry. */
+static uint64_t pieces_of(const struct dcp_target *t, int entry)
+{
+    return t->part[entry].row ? (uint64_t)t->table.entry[entry].shape[0] : 1;
+}
+
+/* Returns the tensor as it will be read: a double is not a weight of 16 bits there, whatever the source calls it. */
+static struct folder_tensor make_dcp_tensor(const struct dcp_folder *w, const struct dcp_part *p, int ndim,
+                                           const int64_t *shape)
+{
+    const enum state st = p->by_dtype ? dcp_state_of_dtype(p->map->dtype)
+                        : p->state == STATE_BF16 && p->map->dtype == DTYPE_F64 ? STATE_FP32 : p->state;
+    struct sink_tensor t = { .name = p->param->name, .param = (int)(p->param - w->t->src->param), .state = st,
+                             .ndim = ndim, .dtype = p->map->dtype, .len = p->map->len };
+
+    memcpy(t.shape, shape, (size_t)ndim * sizeof *shape);
+    return (struct folder_tensor){ .of = t, .same_as = -1 };
+}
+
+static int list_dcp_tensors(void *ctx, struct folder_tensor **out)
+{
+    struct dcp_folder *w = ctx;
+    int n = 0, cap = 0;
+
+    *out = NULL;
+    w->number = xmalloc((size_t)w->t->table.n * sizeof *w->number + 1);
+    for (int i = 0; i < w->t->table.n; i++) {
+        const struct dcp_part *p = &w->t->part[i];
+        const struct dcp_entry *en = &w->t->table.entry[i];
+
+        w->number[i] = p->param || p->row ? n : -1;
+        ARRAY_ROOM(*out, cap, n + (int)pieces_of(w->t, i));
+        for (int64_t r = 0; p->row && r < en->shape[0]; r++)
+            (*out)[n++] = make_dcp_tensor(w, &p->row[r], en->ndim - 1, en->shape + 1);
+        if (p->param)
+            (*out)[n++] = make_dcp_tensor(w, p, en->ndim, en->shape);
+    }
+    return n;
+}
+
+/* ---- .metadata ---- */
+
+/* Make the target's table with its chunks. The pieces of an entry are in order. */
+static void make_chunked_table(const struct dcp_folder *w, const struct folder_file *file, struct arena *a, struct dcp_table *t)
+{
+    *t = w->t->table;
+    t->entry = arena_alloc(a, ((size_t)t->n + 1) * sizeof *t->entry);
+    memcpy(t->entry, w->t->table.entry, (size_t)t->n * sizeof *t->entry);
+    for (int i = 0; i < t->n; i++)
+        t->entry[i].n_chunks = 0;
+    for (int i = 0; i < w->n; i++) {
+        const struct dcp_piece *p = &w->piece[i];
+        struct dcp_entry *en = &t->entry[p->entry];
+        int64_t *box = arena_alloc(a, 2 * TENSOR_MAX_DIM * sizeof *box);
+        struct dcp_chunk *c;
+        const uint64_t *at = &file[p->rank].box_at[p->box];
+
+        if (en->n_chunks == 0)
+            en->chunk = arena_alloc(a, (size_t)w->ranks * pieces_of(w->t, p->entry) * sizeof *en->chunk);
+        c = &en->chunk[en->n_chunks++];
+        box_of(w, p, box, box + TENSOR_MAX_DIM);
+        *c = (struct dcp_chunk){ box, box + TENSOR_MAX_DIM,
+                                 { .file = file[p->rank].name, .at = at[0], .len = at[1] - at[0] } };
+    }
+}
+
+static int write_extra(const char *dir, const struct dcp_extra *x, struct err *e)
+{
+    char *path = path_join(dir, x->name);
+    int rc = file_replace(path, x->bytes, x->len, e);
+
+    free(path);
+    return rc;
+}
+
+static int finish_dcp_folder(void *ctx, const struct folder_written *done, struct err *e)
+{
+    struct dcp_folder *w = ctx;
+    struct arena *a = arena_new(0);
+    struct strbuf sb = {0};
+    struct dcp_table t;
+    char *path = path_join(done->dir, DCP_METADATA);
+    int rc;
+
+    make_chunked_table(w, done->file, a, &t);
+    dcp_metadata_write(&t, &sb);
+    rc = file_replace(path, sb.buf, sb.len, e);
+    for (int i = 0; i < w->t->n_extras && rc == 0; i++)
+        rc = write_extra(done->dir, &w->t->extra[i], e);
+    free(path);
+    strbuf_free(&sb);
+    arena_free(a);
+    return rc;
+}
+
+/* ---- the folder ---- */
+
+static uint64_t dcp_extra_bytes(void *ctx)
+{
+    const struct dcp_folder *w = ctx;
+
+    return 2048 * ((uint64_t)w->t->table.n + (uint64_t)w->n);   /* lines of .metadata */
+}
+
+static void close_dcp_folder(void *ctx)
+{
+    struct dcp_folder *w = ctx;
+
+    for (int i = 0; i < w->n; i++)
+        free(w->piece[i].bytes);
+    free(w->piece);
+    free(w->number);
+    free(w);
+}
+
+static const struct folder_ops dcp_folder_ops = {
+    .name = "dcp",
+    .begin = list_dcp_pieces,
+    .describe = describe_dcp_file,
+    .tensors = list_dcp_tensors,
+    .extra_bytes = dcp_extra_bytes,
+    .finish = finish_dcp_folder,
+    .close = close_dcp_folder,
+};
+
+struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, struct dcp_mesh mesh)
+{
+    struct dcp_folder *w = xcalloc(1, sizeof *w);
+
+    w->t = t;
+    w->mesh = mesh;
+    w->ranks = mesh.rows * mesh.columns;
+    return folder_sink(o, &(struct folder){ .ops = &dcp_folder_ops, .ctx = w, .n_files = w->ranks, .by_rows = true });
+}
