@@ -26,9 +26,9 @@ struct folder_writer {
     struct sink_ops *ops;
     struct arena *arena;                /* holds items, too, because the plan keeps pointers to them */
     bool begun;
-    int begin_rc;                       /* result of ops->begin() ... */
-    struct err begin_err;               /* ... and its error */
-    struct folder_file *file;           /* [f.n_files] */
+    int n_files;                        /* result of ops->begin() ... */
+    struct err begin_err;               /* ... and its error, if it is -1 */
+    struct folder_file *file;           /* [n_files] */
     int n_tensors;
     struct folder_tensor *tensor;
 };
@@ -40,13 +40,14 @@ static int begin_folder(struct folder_writer *w, const struct source *s, const s
 {
     if (!w->begun) {
         w->begun = true;
-        w->begin_rc = w->f.ops->begin ? w->f.ops->begin(w->f.ctx, s, o, &w->begin_err) : 0;
-        if (w->begin_rc == 0)
+        w->n_files = w->f.ops->begin(w->f.ctx, s, o, &w->begin_err);
+        if (w->n_files >= 0)
             w->n_tensors = w->f.ops->tensors(w->f.ctx, &w->tensor);
     }
-    if (w->begin_rc < 0)
-        *e = w->begin_err;
-    return w->begin_rc;
+    if (w->n_files >= 0)
+        return 0;
+    *e = w->begin_err;
+    return -1;
 }
 
 /* Errors are not reported here, because prepare() fails with the same. */
@@ -58,7 +59,7 @@ static uint64_t folder_sink_estimate(const struct sink *k, const struct source *
 
     if (begin_folder(w, s, &k->o, &ignored) < 0)
         return 0;
-    for (int i = 0; i < w->f.n_files; i++) {
+    for (int i = 0; i < w->n_files; i++) {
         struct folder_desc d;
 
         folder_desc_init(&d, NULL);
@@ -166,8 +167,8 @@ static int folder_sink_prepare(struct sink *k, const struct source *s, const cha
     if (begin_folder(w, s, &k->o, e) < 0)
         return -1;
     folder_desc_init(&later, w->arena);
-    w->file = arena_alloc(w->arena, (size_t)w->f.n_files * sizeof *w->file + 1);
-    for (int i = 0; i < w->f.n_files && rc == 0; i++)
+    w->file = arena_alloc(w->arena, (size_t)w->n_files * sizeof *w->file + 1);
+    for (int i = 0; i < w->n_files && rc == 0; i++)
         rc = lay_out_folder_file(k, i, plan, &later, e);
     for (int i = 0; i < later.n_fills && rc == 0; i++)
         plan_folder_fill(k, &later.fill[i], plan);
@@ -240,7 +241,7 @@ static int folder_sink_item_done(struct sink *k, struct plan_item *pi, struct er
  */
 static void sum_folder_storages(struct folder_writer *w, struct plan *plan)
 {
-    for (int i = 0; i < w->f.n_files; i++)
+    for (int i = 0; i < w->n_files; i++)
         for (int s = 0; s < w->file[i].n; s++)
             w->file[i].storage[s].sum.acc = crc_zeros(w->file[i].storage[s].len);
     for (int i = 0; i < plan_n(plan); i++) {
@@ -279,7 +280,7 @@ static int folder_sink_finish(struct sink *k, struct plan *plan, struct err *e)
     const struct folder_written done = { .dir = k->dir, .o = &k->o, .file = w->file, .plan = plan };
 
     sum_folder_storages(w, plan);
-    for (int i = 0; i < w->f.n_files; i++)
+    for (int i = 0; i < w->n_files; i++)
         if (seal_folder_file(k, i, e) < 0)
             return -1;
     return w->f.ops->finish ? w->f.ops->finish(w->f.ctx, &done, e) : 0;

@@ -28,7 +28,10 @@ struct folder_written {
 
 struct folder_ops {
     const char *name;           /* of the layout, for the manifest */
-    /* Prepare the description, and check that the source can be written. Called once, before all others. Or NULL. */
+    /*
+     * Prepare the description, and check that the source can be written. Called once, before all others. Returns the
+     * number of files, or -1 with *e.
+     */
     int (*begin)(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e);
     /*
      * Describe file number `file`. The result is the same at every call. A file without boxes is not made. Every fill
@@ -47,7 +50,6 @@ struct folder_ops {
 struct folder {
     const struct folder_ops *ops;
     void *ctx;                  /* the sink calls ops->close() with it */
-    int n_files;
     /* End of the message about values beyond the range of fp16, "... the largest of fp16"; NULL to allow them. */
     const char *overflow;
     /*

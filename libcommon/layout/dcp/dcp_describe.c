@@ -179,7 +179,7 @@ static int list_dcp_pieces(void *ctx, const struct source *s, const struct sink_
     for (int i = 0; i < w->t->table.n; i++)
         if (w->t->part[i].map)
             dcp_add_tensor_pieces(w, i);
-    return number_dcp_pieces(w, s, e);
+    return number_dcp_pieces(w, s, e) < 0 ? -1 : w->ranks;
 }
 
 /* ---- files ---- */
@@ -375,5 +375,5 @@ struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, str
     w->t = t;
     w->mesh = mesh;
     w->ranks = mesh.rows * mesh.columns;
-    return folder_sink(o, &(struct folder){ .ops = &dcp_folder_ops, .ctx = w, .n_files = w->ranks, .by_rows = true });
+    return folder_sink(o, &(struct folder){ .ops = &dcp_folder_ops, .ctx = w, .by_rows = true });
 }

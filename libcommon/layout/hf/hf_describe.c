@@ -262,6 +262,14 @@ struct hf_folder {
     const struct hf_target *t;
 };
 
+static int begin_hf_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
+{
+    (void)s;
+    (void)o;
+    (void)e;
+    return ((const struct hf_folder *)ctx)->t->n_files;
+}
+
 static int describe_hf_folder_file(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
     return hf_describe_file(((const struct hf_folder *)ctx)->t, file, d, e);
@@ -310,6 +318,7 @@ static int finish_hf_folder(void *ctx, const struct folder_written *w, struct er
 
 static const struct folder_ops hf_folder_ops = {
     .name = "hf",
+    .begin = begin_hf_folder,
     .describe = describe_hf_folder_file,
     .tensors = list_hf_tensors,
     .extra_bytes = hf_extra_bytes,
@@ -323,7 +332,7 @@ struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
     struct sink *k;
 
     h->t = t;
-    k = folder_sink(o, &(struct folder){ .ops = &hf_folder_ops, .ctx = h, .n_files = t->n_files,
+    k = folder_sink(o, &(struct folder){ .ops = &hf_folder_ops, .ctx = h,
                                          .overflow = t->q.lossy ? NULL : "; --lossy makes them infinite" });
     k->no_optimizer = true;  /* tied copies of masters are not compared: the written values may be rounded */
     return k;

@@ -275,8 +275,7 @@ void universal_check_params(const struct source *s, struct report *r)
     arena_free(a);
 }
 
-/* Returns the size of the files that every universal form has in addition to the tensors. */
-static uint64_t universal_extra_bytes(const struct source *s)
+uint64_t universal_extra_bytes(const struct source *s)
 {
     uint64_t sum = 1 << 20;             /* optimizer_state.pt, manifest, folders */
 

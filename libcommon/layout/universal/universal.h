@@ -60,7 +60,9 @@ struct pt_image;
 struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
                                     enum vocab_policy vocab);
 bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab);
-/* Returns the maximum disk space of a result, before it is planned (sink_ops.estimate). */
+/* Returns the size of the files that every universal form has in addition to the tensors. */
+uint64_t universal_extra_bytes(const struct source *s);
+/* Returns the maximum disk space of an HDF5 result, before it is planned (sink_ops.estimate). */
 uint64_t universal_estimate(const struct sink *k, const struct source *s);
 
 /* The writers of the three forms. */

@@ -148,6 +148,16 @@ static int zero_tensors(void *ctx, struct folder_tensor **out)
 
 /* ---- the folder ---- */
 
+static int begin_zero_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
+{
+    const struct zero_target *t = ((const struct zero_folder *)ctx)->t;
+
+    (void)s;
+    (void)o;
+    (void)e;
+    return zero_model_files(t) + (t->weights_only ? 0 : t->shape.world);
+}
+
 static int finish_zero_folder(void *ctx, const struct folder_written *w, struct err *e)
 {
     const struct zero_folder *z = ctx;
@@ -165,6 +175,7 @@ static void close_zero_folder(void *ctx)
 
 static const struct folder_ops zero_folder_ops = {
     .name = "zero",
+    .begin = begin_zero_folder,
     .describe = zero_describe,
     .tensors = zero_tensors,
     .finish = finish_zero_folder,
@@ -177,6 +188,5 @@ struct sink *zero_sink(const struct sink_opts *o, const struct zero_target *t)
 
     z->t = t;
     z->number = xmalloc(((size_t)t->src->n_params * STATE_N + 1) * sizeof *z->number);
-    return folder_sink(o, &(struct folder){ .ops = &zero_folder_ops, .ctx = z, .overflow = " weights",
-                                            .n_files = zero_model_files(t) + (t->weights_only ? 0 : t->shape.world) });
+    return folder_sink(o, &(struct folder){ .ops = &zero_folder_ops, .ctx = z, .overflow = " weights" });
 }

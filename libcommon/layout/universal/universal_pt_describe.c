@@ -1,0 +1,295 @@
+/*
+ * universal_pt_describe.c - describe zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt
+ *
+ * There is one file per parameter and state. Each holds a dict that both readers accept (docs/formats.md, section
+ * 5.2):
+ *   cat_dim                            if TP slices were concatenated
+ *   vocab_divisibility_padding_tensor  vocabulary with its rows kept: bigscience's loader
+ *   vocab_tensor True                  vocabulary: DeepSpeed >= 0.12.3
+ *   param                              the merged tensor
+ * For ZeRO-3 a parameter's file is the bare tensor, flattened, as its loader requires. A tensor without optimizer
+ * states (frozen, a tied weight's second name, a buffer) has only fp32.pt, made from the weights if there is no
+ * master.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/universal/universal.h"
+#include "libcommon/layout/zero/zero_target.h"
+#include "libcommon/write/folder.h"
+
+/*
+ * Returns true if the padding tensor is a row of zeros. The reference stores the last row, or zeros if no row is
+ * padding.
+ */
+static bool padding_is_zero_row(const struct source *s, const struct param *p)
+{
+    return s->config.vocab_tokens == p->shape[0];
+}
+
+/*
+ * Returns true if the file has a padding tensor. A stripped form has none, even if no rows were stripped: its
+ * readers add the padding themselves.
+ */
+static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
+{
+    return p->merge == MERGE_VOCAB && p->ndim == 2 && vocab == VOCAB_KEEP;
+}
+
+/*
+ * Returns the padding tensor, with requires_grad as in the reference: a row of the master is a view of it, zeros are
+ * a new tensor.
+ */
+static struct pk *padding_tensor(struct arena *a, const struct source *s, const struct param *p, enum state st)
+{
+    int64_t rows = p->shape[0], h = p->shape[1];
+
+    if (padding_is_zero_row(s, p))
+        return pt_new_tensor(a, &(struct pt_new){ .storage = 1, .dtype = DTYPE_F32, .storage_elems = h, .ndim = 1,
+                                                  .shape = &h });
+    return pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = rows * h,
+                                              .offset_elems = (rows - 1) * h, .ndim = 1, .shape = &h,
+                                              .requires_grad = st == STATE_FP32 });
+}
+
+static int universal_pt_cat_dim(enum merge_rule m)
+{
+    return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
+}
+
+/*
+ * Returns the tree of the file of one parameter and state. Sets the sizes of its storages, in bytes, and their number
+ * (1 or 2).
+ */
+static struct pk *state_file_tree(struct arena *a, const struct source *s, const struct param *p, enum state st,
+                                  enum vocab_policy vocab, uint64_t size[2], int *n)
+{
+    struct pk *root = pk_dict(a);
+    struct universal_state u = universal_state_of(s, p, st, vocab);
+    int64_t shape[TENSOR_MAX_DIM];
+    struct pt_new t = { .dtype = u.dtype, .ndim = p->ndim, .shape = shape,
+                        .requires_grad = st == STATE_FP32 && universal_is_trained(s, p) };
+
+    t.storage_elems = (int64_t)(param_kept_shape(s, p, vocab, shape) / sizeof(float));
+    size[0] = (uint64_t)t.storage_elems * (uint64_t)dtype_size(u.dtype);
+    *n = 1;
+    if (s->zero_stage == 3 && s->topo.tp <= 1 && universal_is_trained(s, p)) {
+        t.ndim = 1;
+        t.shape = &t.storage_elems;
+        return pt_new_tensor(a, &t);
+    }
+    if (universal_pt_cat_dim(p->merge) >= 0 && universal_is_trained(s, p))
+        pk_set_str(a, root, "cat_dim", pk_int(a, universal_pt_cat_dim(p->merge)));
+    if (p->merge == MERGE_CAT0_HALVES)
+        pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
+    if (has_padding_tensor(p, vocab)) {
+        pk_set_str(a, root, "vocab_divisibility_padding_tensor", padding_tensor(a, s, p, st));
+        if (padding_is_zero_row(s, p)) {
+            size[1] = (uint64_t)p->shape[1] * sizeof(float);
+            *n = 2;
+        }
+    }
+    if (p->merge == MERGE_VOCAB)
+        pk_set_str(a, root, "vocab_tensor", pk_bool(a, true));
+    pk_set_str(a, root, "param", pt_new_tensor(a, &t));
+    return root;
+}
+
+struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
+                                    enum vocab_policy vocab)
+{
+    struct arena *a = arena_new(0);
+    uint64_t size[2];
+    int n;
+    struct pk *root = state_file_tree(a, s, p, st, vocab, size, &n);
+    struct pt_image *im = pt_image_new(state_name(st), root, n, size);
+
+    arena_free(a);
+    return im;
+}
+
+bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab)
+{
+    return has_padding_tensor(p, vocab) && padding_is_zero_row(s, p);
+}
+
+/* ---- the files of states: TRAINED_STATES for each parameter ---- */
+
+struct universal_folder {
+    const struct source *src;
+    enum vocab_policy vocab;
+    int n;
+    int *number;                        /* per file: index of its tensor in the result; -1: the file is not made */
+};
+
+/*
+ * Check the parameters' names. They become names of folders, whatever file they were read from, and none may lead
+ * out of the form.
+ */
+static int check_param_folder_names(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++)
+        if (!zero_is_name(s->param[i].name)) {
+            err_data(e, s->path, ERR_NO_BYTE, "parameter '%.80s': the name cannot be one of a folder (a dot in front, "
+                     "slashes and blanks cannot be in it)", s->param[i].name);
+            return -1;
+        }
+    return 0;
+}
+
+static int begin_universal_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
+{
+    struct universal_folder *u = ctx;
+
+    u->src = s;
+    u->vocab = o->vocab;
+    if (check_param_folder_names(s, e) < 0 || universal_check_states(s, e) < 0)
+        return -1;
+    u->number = xmalloc((size_t)s->n_params * TRAINED_STATES * sizeof *u->number + 1);
+    for (int i = 0; i < s->n_params * TRAINED_STATES; i++) {
+        const enum state st = trained_states[i % TRAINED_STATES];
+
+        u->number[i] = universal_state_of(s, &s->param[i / TRAINED_STATES], st, u->vocab).map ? u->n++ : -1;
+    }
+    return s->n_params * TRAINED_STATES;
+}
+
+static int describe_state_file(void *ctx, int file, struct folder_desc *d, struct err *e)
+{
+    const struct universal_folder *w = ctx;
+    const enum state st = trained_states[file % TRAINED_STATES];
+    const struct param *p = &w->src->param[file / TRAINED_STATES];
+    const struct universal_state u = universal_state_of(w->src, p, st, w->vocab);
+    struct folder_box b = { .prefix = state_name(st), .storage = arena_alloc(d->arena, 2 * sizeof *b.storage) };
+    uint64_t size[2];
+
+    (void)e;
+    if (w->number[file] < 0)
+        return 0;
+    d->name = arena_fmt(d->keep ? d->keep : d->arena, "zero/%s/%s.pt", p->name, state_name(st));
+    b.root = state_file_tree(d->arena, w->src, p, st, w->vocab, size, &b.n);
+    for (int i = 0; i < b.n; i++)       /* the second is a row of zeros, which no fill writes */
+        b.storage[i] = (struct folder_storage){ .len = size[i] };
+    folder_add_box(d, &b);
+    folder_add_fill(d, &(struct folder_fill){
+        .map = u.map, .len = u.len, .op = (enum plan_op)u.op, .name = d->name, .to = { .file = file },
+        .param = file / TRAINED_STATES, .state = st, .tensor = w->number[file] });
+    return 0;
+}
+
+static int list_universal_tensors(void *ctx, struct folder_tensor **out)
+{
+    const struct universal_folder *w = ctx;
+    const struct source *s = w->src;
+    struct folder_tensor *t = xcalloc((size_t)w->n + 1, sizeof *t);
+
+    for (int i = 0; i < s->n_params * TRAINED_STATES; i++) {
+        const struct param *p = &s->param[i / TRAINED_STATES];
+        const enum state st = trained_states[i % TRAINED_STATES];
+        struct folder_tensor *x = &t[w->number[i] < 0 ? 0 : w->number[i]];
+
+        if (w->number[i] < 0)
+            continue;
+        x->same_as = -1;
+        x->of = (struct sink_tensor){ .name = p->name, .param = i / TRAINED_STATES, .state = st, .ndim = p->ndim,
+                                      .dtype = universal_state_of(s, p, st, w->vocab).dtype };
+        x->of.len = param_kept_shape(s, p, w->vocab, x->of.shape) / sizeof(float) * (uint64_t)dtype_size(x->of.dtype);
+    }
+    *out = t;
+    return w->n;
+}
+
+/* ---- files other than tensors ---- */
+
+static int write_small(const char *dir, const char *name, const void *bytes, uint64_t size, struct err *e)
+{
+    char *path = path_join(dir, name);
+    int rc = file_replace(path, bytes, size, e);
+
+    free(path);
+    return rc;
+}
+
+static int write_step(const char *dir, const struct param *p, const void *bytes, uint64_t size, struct err *e)
+{
+    char *path = str_fmt("%s/zero/%s/step.pt", dir, p->name);
+    int rc = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+    /* file_replace() is not used: these are hundreds of small files, published together with their folder. */
+    if (fd < 0 || write_all_at(fd, bytes, size, 0) < 0) {
+        err_sys(e, path, "cannot write");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return rc;
+}
+
+static int write_steps(const struct source *s, const char *dir, struct err *e)
+{
+    uint8_t *bytes;
+    uint64_t size;
+    int rc = 0;
+
+    /* ZeRO-3's loader reads the counter from optimizer_state.pt. */
+    if (s->zero_stage == 3)
+        return 0;
+    universal_step(s, &bytes, &size);
+    for (int i = 0; size && i < s->n_params && rc == 0; i++)
+        if (universal_is_trained(s, &s->param[i]))
+            rc = write_step(dir, &s->param[i], bytes, size, e);
+    free(bytes);
+    return rc;
+}
+
+static int finish_universal_folder(void *ctx, const struct folder_written *w, struct err *e)
+{
+    const struct source *s = ((const struct universal_folder *)ctx)->src;
+    uint8_t *bytes = NULL;
+    uint64_t size;
+    int rc = universal_optimizer_state(s, &bytes, &size, e);
+
+    if (rc == 0)
+        rc = write_small(w->dir, "zero/optimizer_state.pt", bytes, size, e);
+    free(bytes);
+    if (rc == 0)
+        rc = write_steps(s, w->dir, e);
+    if (rc == 0)
+        rc = universal_copy_mp_ranks(s, w->dir, e);
+    return rc;
+}
+
+/* ---- the folder ---- */
+
+static uint64_t universal_folder_extra_bytes(void *ctx)
+{
+    const struct source *s = ((const struct universal_folder *)ctx)->src;
+
+    return universal_extra_bytes(s) + (uint64_t)s->n_params * 4096;     /* a step.pt for each */
+}
+
+static void close_universal_folder(void *ctx)
+{
+    free(((struct universal_folder *)ctx)->number);
+    free(ctx);
+}
+
+static const struct folder_ops universal_folder_ops = {
+    .name = "universal-pt",
+    .begin = begin_universal_folder,
+    .describe = describe_state_file,
+    .tensors = list_universal_tensors,
+    .extra_bytes = universal_folder_extra_bytes,
+    .finish = finish_universal_folder,
+    .close = close_universal_folder,
+};
+
+struct sink *universal_pt_sink(const struct sink_opts *o)
+{
+    return folder_sink(o, &(struct folder){ .ops = &universal_folder_ops,
+                                            .ctx = xcalloc(1, sizeof(struct universal_folder)) });
+}
