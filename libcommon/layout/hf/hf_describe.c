@@ -102,7 +102,7 @@ static void add_tensor_fills(const struct hf_target *t, const struct hf_tensor *
             .to = to }, d);
 }
 
-int hf_describe_file(const struct hf_target *t, int file, struct folder_desc *d, struct err *e)
+static int describe_hf_file(const struct hf_target *t, int file, struct folder_desc *d, struct err *e)
 {
     const struct hf_tensor **x = xcalloc((size_t)t->file[file].n + 1, sizeof *x);
     int n = 0, rc = 0;
@@ -262,17 +262,27 @@ struct hf_folder {
     const struct hf_target *t;
 };
 
+/* Check that every file can be described: a header may be too long for the format. */
 static int begin_hf_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
 {
+    const struct hf_target *t = ((const struct hf_folder *)ctx)->t;
+    int rc = 0;
+
     (void)s;
     (void)o;
-    (void)e;
-    return ((const struct hf_folder *)ctx)->t->n_files;
+    for (int i = 0; i < t->n_files && rc == 0; i++) {
+        struct folder_desc d;
+
+        folder_desc_init(&d, NULL);
+        rc = describe_hf_file(t, i, &d, e);
+        folder_desc_free(&d);
+    }
+    return rc < 0 ? -1 : t->n_files;
 }
 
 static int describe_hf_folder_file(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
-    return hf_describe_file(((const struct hf_folder *)ctx)->t, file, d, e);
+    return describe_hf_file(((const struct hf_folder *)ctx)->t, file, d, e);
 }
 
 /* The tensors are listed under the names that are written. */

@@ -83,11 +83,6 @@ MUST_CHECK json_t *hf_target_config(const struct hf_target *t);
 /* Returns a name such as "model.safetensors.index.json", or NULL if there is only one file. */
 const char *hf_index_name(const struct hf_target *t);
 
-/*
- * Describe a file of the target. Its storages are the file's tensors, in their order. Returns -1 with ERR_DATA if the
- * header is too long.
- */
-MUST_CHECK int hf_describe_file(const struct hf_target *t, int file, struct folder_desc *d, struct err *e);
 /* Returns the sink; `t` must outlive it. */
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t);
 

@@ -335,21 +335,6 @@ static void name_files(struct hf_target *t)
         t->file[t->tensor[i].file].n++;
 }
 
-/* Check that every file can be described: a header may be too long for the format. */
-static int check_hf_files(const struct hf_target *t, struct err *e)
-{
-    int rc = 0;
-
-    for (int i = 0; i < t->n_files && rc == 0; i++) {
-        struct folder_desc d;
-
-        folder_desc_init(&d, NULL);
-        rc = hf_describe_file(t, i, &d, e);
-        folder_desc_free(&d);
-    }
-    return rc;
-}
-
 const char *hf_index_name(const struct hf_target *t)
 {
     if (t->n_files == 1)
@@ -466,8 +451,6 @@ struct hf_target *hf_target_new(const struct source *s, const struct hf_request 
     else
         share_by_size(t);
     name_files(t);
-    if (check_hf_files(t, e) < 0)
-        goto failed;
     report_exported_states(t, notes);
     return t;
 failed:
