@@ -286,7 +286,8 @@ static int list_dcp_tensors(void *ctx, struct folder_tensor **out)
 /* ---- .metadata ---- */
 
 /* Make the target's table with its chunks. The pieces of an entry are in order. */
-static void make_chunked_table(const struct dcp_folder *w, const struct folder_file *file, struct arena *a, struct dcp_table *t)
+static void make_chunked_table(const struct dcp_folder *w, const struct folder_file *file, struct arena *a,
+                               struct dcp_table *t)
 {
     *t = w->t->table;
     t->entry = arena_alloc(a, ((size_t)t->n + 1) * sizeof *t->entry);

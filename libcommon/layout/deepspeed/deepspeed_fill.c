@@ -205,16 +205,14 @@ static struct slice make_slice(struct ds_folder *w, int param, enum state st, in
 
 /* ---- fills ---- */
 
-/*
- * Return the fill of n elements of the map, from element `from` on, for byte `at` of the storage. The caller sets its
- * position in the merged tensor.
- */
-static struct folder_fill slice_fill(const struct filling *x, const struct slice *s, const struct tmap *map,
-                                     int64_t from, int64_t n, uint64_t at, bool tied_copy)
+/* Return the fill of a piece of the slice (its map, from, n and logical) for byte `at` of the storage. */
+static struct folder_fill slice_fill(const struct filling *x, const struct slice *s, const struct sink_piece *pc,
+                                     uint64_t at, bool tied_copy)
 {
     const struct ds_target *t = x->w->t;
     struct folder_fill f = {
-        .map = map, .from = (uint64_t)from * s->size, .len = (uint64_t)n * s->size, .op = s->op,
+        .map = pc->map, .from = (uint64_t)pc->from * s->size, .len = (uint64_t)pc->n * s->size, .op = s->op,
+        .in = (uint64_t)pc->logical * s->out,
         .name = s->p->from->name, .to = { x->file, x->storage, at }, .param = (int)(s->p->from - t->src->param),
         .state = s->state, .tensor = -1,
         .repeated = tied_copy || (s->p->from->merge == MERGE_REPLICATED && s->tp > 0),
@@ -238,11 +236,14 @@ static void fill_row_parts(const struct filling *x, const struct slice *s, int64
     int64_t width = s->p->slice[1], row = skip / width, column = skip % width;
 
     for (int i = 0; i < s->n_deal; i++) {
-        struct folder_fill f = slice_fill(x, s, s->piece[0].map, row * s->n_columns + i * width + column, n, at, false);
+        const struct sink_piece pc = {
+            .map = s->piece[0].map, .from = row * s->n_columns + i * width + column, .n = n,
+            .logical = row * s->p->shape[1] + s->column_at + i * width + column,
+        };
+        struct folder_fill f = slice_fill(x, s, &pc, at, false);
 
         f.to.file += i * x->w->file[x->file].next_tp;
         f.row_len = 0;
-        f.in = (uint64_t)(row * s->p->shape[1] + s->column_at + i * width + column) * s->out;
         folder_add_fill(x->d, &f);
     }
 }
@@ -251,14 +252,15 @@ static void fill_row_parts(const struct filling *x, const struct slice *s, int64
 static void fill_rows(const struct filling *x, const struct slice *s, int64_t row, int64_t end, uint64_t at)
 {
     struct folder_place *out = arena_alloc(x->w->arena, (size_t)s->n_deal * sizeof *out);
-    struct folder_fill f = slice_fill(x, s, s->piece[0].map, row * s->n_columns, (end - row) * s->n_columns, at, false);
+    const struct sink_piece pc = { .map = s->piece[0].map, .from = row * s->n_columns,
+                                   .n = (end - row) * s->n_columns, .logical = row * s->p->shape[1] };
+    struct folder_fill f = slice_fill(x, s, &pc, at, false);
 
     for (int i = 0; i < s->n_deal; i++)
         out[i] = (struct folder_place){ x->file + i * x->w->file[x->file].next_tp, x->storage, at };
     f.n_outs = s->n_deal;
     f.out = out;
     f.part = (uint64_t)s->p->slice[1] * s->size;
-    f.in = (uint64_t)(row * s->p->shape[1]) * s->out;
     folder_add_fill(x->d, &f);
 }
 
@@ -288,13 +290,13 @@ static void fill_slice_range(const struct filling *x, const struct slice *s, int
     for (int i = 0; i < s->n; i++) {
         const struct sink_piece *pc = &s->piece[i];
         int64_t from = skip > pc->at ? skip : pc->at, end = skip + n < pc->at + pc->n ? skip + n : pc->at + pc->n;
+        const struct sink_piece cut = { .map = pc->map, .from = pc->from + from - pc->at, .n = end - from,
+                                        .logical = pc->logical + from - pc->at };
         struct folder_fill f;
 
         if (from >= end)
             continue;
-        f = slice_fill(x, s, pc->map, pc->from + from - pc->at, end - from, at + (uint64_t)(from - skip) * s->out,
-                       tied_copy);
-        f.in = (uint64_t)(pc->logical + from - pc->at) * s->out;
+        f = slice_fill(x, s, &cut, at + (uint64_t)(from - skip) * s->out, tied_copy);
         folder_add_fill(x->d, &f);
     }
 }

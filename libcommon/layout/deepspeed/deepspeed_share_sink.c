@@ -15,7 +15,7 @@ struct share_saving {
     const struct ds_share *s;
     const struct ds_save *how;
     struct arena *arena;
-    struct ds_file *file;       /* [s->n_files] */
+    struct folder_file *file;   /* [s->n_files] */
 };
 
 /* ---- trees with the values of this save ---- */
@@ -69,6 +69,17 @@ static void make_share_file_tree(const struct share_saving *w, const struct ds_s
         renew_shard(w->s, &w->how->now, x);
 }
 
+/* Describe file i of the share. */
+static void describe_share_file(const struct share_saving *w, int i, struct folder_desc *d)
+{
+    struct ds_tree x;
+
+    folder_desc_init(d, NULL);
+    make_share_file_tree(w, &w->s->file[i], &x);
+    ds_describe_file(d, w->s->file[i].name, &x);
+    ds_tree_free(&x);
+}
+
 static uint64_t share_sink_estimate(const struct sink *k, const struct source *none)
 {
     const struct share_saving *w = k->priv;
@@ -76,16 +87,13 @@ static uint64_t share_sink_estimate(const struct sink *k, const struct source *n
 
     (void)none;
     for (int i = 0; i < w->s->n_files; i++) {
-        const struct ds_share_file *f = &w->s->file[i];
-        struct ds_file file;
-        struct ds_tree x;
+        struct folder_desc d;
 
-        if (f->owner != w->s->dp)
+        if (w->s->file[i].owner != w->s->dp)
             continue;
-        make_share_file_tree(w, f, &x);
-        file = ds_file_new(w->arena, f->name);
-        bytes += align_up(ds_file_size(&file, &x), 4096);
-        ds_tree_free(&x);
+        describe_share_file(w, i, &d);
+        bytes += align_up(folder_file_size(&d), 4096);
+        folder_desc_free(&d);
     }
     return bytes;
 }
@@ -96,12 +104,11 @@ static void lay_out_share_files(struct share_saving *w)
 {
     w->file = arena_alloc(w->arena, (size_t)w->s->n_files * sizeof *w->file + 1);
     for (int i = 0; i < w->s->n_files; i++) {
-        struct ds_tree x;
+        struct folder_desc d;
 
-        w->file[i] = ds_file_new(w->arena, w->s->file[i].name);
-        make_share_file_tree(w, &w->s->file[i], &x);
-        ds_file_lay_out(w->arena, &w->file[i], &x);
-        ds_tree_free(&x);
+        describe_share_file(w, i, &d);
+        w->file[i] = folder_file_lay_out(w->arena, &d);
+        folder_desc_free(&d);
     }
 }
 
@@ -112,7 +119,7 @@ static void lay_out_share_files(struct share_saving *w)
 static void add_share_plan_item(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
 {
     struct share_saving *w = k->priv;
-    struct ds_file *f = &w->file[p->file];
+    struct folder_file *f = &w->file[p->file];
     struct { struct tmap map; struct tmap_slice slice; struct extent extent; } *x = arena_alloc(w->arena, sizeof *x);
 
     if (f->dst < 0) {
@@ -125,7 +132,7 @@ static void add_share_plan_item(struct sink *k, struct plan *plan, int record, c
     x->slice = (struct tmap_slice){ .len = p->len, .n_extents = 1, .extent = &x->extent };
     x->map = (struct tmap){ .op = TMAP_CONCAT, .dtype = DTYPE_U8, .len = p->len, .n_slices = 1, .slice = &x->slice };
     plan_add(plan, &(struct plan_range){ .map = &x->map, .len = p->len, .policy = REPLICAS_FIRST, .name = f->name,
-                                         .user = (void *)p }, f->dst, f->at[p->storage] + p->at);
+                                         .user = (void *)p }, f->dst, f->storage[p->storage].at + p->at);
 }
 
 /* Add the items of a piece. In a ring, the piece is cut at the windows' borders. */
@@ -227,14 +234,14 @@ static int post_crc_sums(const struct share_saving *w, struct plan *plan, struct
         const struct ds_piece *p = it->user;
 
         if (p)
-            crc_sum_add(&w->file[p->file].sum[p->storage], w->file[p->file].storage[p->storage].len, p->at, it->len,
-                        it->crc.acc);
+            crc_sum_add(&w->file[p->file].storage[p->storage].sum, w->file[p->file].storage[p->storage].len, p->at,
+                        it->len, it->crc.acc);
     }
     for (int i = 0; i < w->s->n_files; i++)
         for (int k = 0; k < w->file[i].n; k++)
-            if (w->file[i].sum[k].seen)
-                strbuf_addf(&sb, "%d %d %llu %08x\n", i, k, (unsigned long long)w->file[i].sum[k].seen,
-                            w->file[i].sum[k].acc);
+            if (w->file[i].storage[k].sum.seen)
+                strbuf_addf(&sb, "%d %d %llu %08x\n", i, k, (unsigned long long)w->file[i].storage[k].sum.seen,
+                            w->file[i].storage[k].sum.acc);
     strbuf_addf(&sb, "end\n");
     rc = w->how->rendezvous.tell(w->how->rendezvous.ctx, sb.buf, sb.len, e);
     strbuf_free(&sb);
@@ -252,7 +259,7 @@ static int recv_crc_sums(const struct share_saving *w, const char *dir, int dp, 
         return -1;
     for (p = text; sscanf(p, "%d %d %llu %x\n%n", &i, &k, &seen, &acc, &used) == 4; p += used)
         if (i >= 0 && i < w->s->n_files && k >= 0 && k < w->file[i].n)
-            crc_sum_merge(&w->file[i].sum[k], seen, acc);
+            crc_sum_merge(&w->file[i].storage[k].sum, seen, acc);
     if (strcmp(p, "end\n")) {
         err_data(e, dir, ERR_NO_BYTE, "what data rank %d told of its part is damaged", dp);
         rc = -1;
@@ -274,18 +281,19 @@ static void add_zeros_to_crc_sum(struct crc_sum *sum, uint64_t total, uint64_t f
 }
 
 /* Check that the sums are complete. Padding has been zeros since the file was created. */
-static int close_sums(const struct ds_file *f, struct err *e)
+static int close_sums(const struct folder_file *f, const struct ds_tree *x, struct err *e)
 {
     for (int k = 0; k < f->n; k++) {
-        const struct ds_storage *st = &f->storage[k];
+        const struct ds_storage *st = &x->storage[k];
+        struct crc_sum *sum = &f->storage[k].sum;
 
         if (st->fill == DS_FILL_BYTES)
             continue;
         if (st->fill == DS_FILL_FLAT)
-            add_zeros_to_crc_sum(&f->sum[k], st->len, st->filled);
-        if (f->sum[k].seen != st->len) {
+            add_zeros_to_crc_sum(sum, st->len, st->filled);
+        if (sum->seen != st->len) {
             err_data(e, f->name, ERR_NO_BYTE, "storage %d: ranks wrote %llu of %llu bytes", k,
-                     (unsigned long long)f->sum[k].seen, (unsigned long long)st->len);
+                     (unsigned long long)sum->seen, (unsigned long long)st->len);
             return -1;
         }
     }
@@ -295,14 +303,14 @@ static int close_sums(const struct ds_file *f, struct err *e)
 static int seal_share_file(const struct sink *k, int i, struct err *e)
 {
     const struct share_saving *w = k->priv;
-    struct ds_tree x;
+    struct folder_desc d;
     int rc;
 
-    if (close_sums(&w->file[i], e) < 0)
+    if (close_sums(&w->file[i], &w->s->file[i].tree, e) < 0)
         return -1;
-    make_share_file_tree(w, &w->s->file[i], &x);
-    rc = ds_file_seal(k->dir, &w->file[i], &x, true, e);
-    ds_tree_free(&x);
+    describe_share_file(w, i, &d);
+    rc = folder_file_seal(k->dir, &w->file[i], &d, true, e);
+    folder_desc_free(&d);
     return rc;
 }
 

@@ -187,22 +187,30 @@ static int write_configs(const struct hf_target *t, const char *dir, struct err 
 
 enum { VERIFY_CHUNK = 1 << 20 };
 
-/* Read a written tensor, at byte `at` of the file, and check its CRC. buf must have VERIFY_CHUNK bytes. */
-static int check_written_tensor_crc(struct files *f, int file, const struct hf_tensor *x, uint64_t at, uint32_t crc,
-                                    char *buf, struct err *e)
+/* A written file that is read back. */
+struct hf_reading {
+    struct files *files;
+    int file;
+    char *buf;                          /* VERIFY_CHUNK bytes */
+};
+
+/* Read a written tensor, at byte `at` of the file, and check its CRC. */
+static int check_written_tensor_crc(const struct hf_reading *r, const struct hf_tensor *x, uint64_t at, uint32_t crc,
+                                    struct err *e)
 {
     uint32_t got = 0;
 
     for (uint64_t done = 0; done < x->len; done += VERIFY_CHUNK) {
         size_t n = (size_t)min_u64(VERIFY_CHUNK, x->len - done);
 
-        if (files_read(f, file, at + done, buf, n, e) < 0)
+        if (files_read(r->files, r->file, at + done, r->buf, n, e) < 0)
             return -1;
-        got = crc_bytes(got, buf, n);
+        got = crc_bytes(got, r->buf, n);
     }
     if (got == crc)
         return 0;
-    err_data(e, files_name(f, file), at, "tensor %s: read back with CRC %08x, written with %08x", x->name, got, crc);
+    err_data(e, files_name(r->files, r->file), at, "tensor %s: read back with CRC %08x, written with %08x",
+             x->name, got, crc);
     return -1;
 }
 
@@ -215,11 +223,11 @@ static bool header_lists(const struct safetensors *st, const struct hf_tensor *x
            memcmp(got->shape, x->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
 }
 
-/* Check the header and the tensors of file `number` of the target, which is `file` of f. */
-static int verify_written_hf_file(const struct hf_target *t, const struct folder_file *w, int number, struct files *f,
-                                  int file, char *buf, struct err *e)
+/* Check the header and the tensors of file `number` of the target. */
+static int verify_written_hf_file(const struct hf_target *t, const struct folder_file *w, int number,
+                                  const struct hf_reading *r, struct err *e)
 {
-    struct safetensors *st = t->q.format == HF_SAFETENSORS ? safetensors_open(f, file, e) : NULL;
+    struct safetensors *st = t->q.format == HF_SAFETENSORS ? safetensors_open(r->files, r->file, e) : NULL;
     bool same = !st || safetensors_n(st) == t->file[number].n;
     int rc = t->q.format == HF_SAFETENSORS && !st ? -1 : 0;
 
@@ -227,11 +235,11 @@ static int verify_written_hf_file(const struct hf_target *t, const struct folder
         if (t->tensor[i].file == number) {
             same = !st || header_lists(st, &t->tensor[i], w->storage[k].at);
             if (same)
-                rc = check_written_tensor_crc(f, file, &t->tensor[i], w->storage[k].at, w->storage[k].sum.acc, buf, e);
+                rc = check_written_tensor_crc(r, &t->tensor[i], w->storage[k].at, w->storage[k].sum.acc, e);
             k++;
         }
     if (rc == 0 && !same) {
-        err_data(e, files_name(f, file), 0, "its header does not list what was written");
+        err_data(e, files_name(r->files, r->file), 0, "its header does not list what was written");
         rc = -1;
     }
     safetensors_close(st);
@@ -240,19 +248,18 @@ static int verify_written_hf_file(const struct hf_target *t, const struct folder
 
 static int verify_written_hf_folder(const struct hf_target *t, const struct folder_written *w, struct err *e)
 {
-    struct files *f = files_new();
-    char *buf = xmalloc(VERIFY_CHUNK);
+    struct hf_reading r = { .files = files_new(), .buf = xmalloc(VERIFY_CHUNK) };
     int rc = 0;
 
     for (int i = 0; i < t->n_files && rc == 0; i++) {
         char *path = path_join(w->dir, t->file[i].name);
-        int file = files_add_path(f, path, e);
 
-        rc = file < 0 ? -1 : verify_written_hf_file(t, &w->file[i], i, f, file, buf, e);
+        r.file = files_add_path(r.files, path, e);
+        rc = r.file < 0 ? -1 : verify_written_hf_file(t, &w->file[i], i, &r, e);
         free(path);
     }
-    free(buf);
-    files_free(f);
+    free(r.buf);
+    files_free(r.files);
     return rc;
 }
 

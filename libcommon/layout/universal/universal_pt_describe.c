@@ -60,52 +60,48 @@ static int universal_pt_cat_dim(enum merge_rule m)
     return m == MERGE_REPLICATED ? -1 : m == MERGE_CAT1 ? 1 : 0;
 }
 
-/*
- * Returns the tree of the file of one parameter and state. Sets the sizes of its storages, in bytes, and their number
- * (1 or 2).
- */
-static struct pk *state_file_tree(struct arena *a, const struct source *s, const struct param *p, enum state st,
-                                  enum vocab_policy vocab, uint64_t size[2], int *n)
+/* Returns the container of one parameter and state, with its 1 or 2 storages, allocated in the arena. */
+static struct folder_box state_file_box(struct arena *a, const struct source *s, const struct param *p, enum state st,
+                                        enum vocab_policy vocab)
 {
+    struct folder_box b = { .prefix = state_name(st), .n = 1, .storage = arena_alloc(a, 2 * sizeof *b.storage) };
     struct pk *root = pk_dict(a);
-    struct universal_state u = universal_state_of(s, p, st, vocab);
+    const bool trained = universal_is_trained(s, p);
     int64_t shape[TENSOR_MAX_DIM];
-    struct pt_new t = { .dtype = u.dtype, .ndim = p->ndim, .shape = shape,
-                        .requires_grad = st == STATE_FP32 && universal_is_trained(s, p) };
+    struct pt_new t = { .dtype = universal_state_of(s, p, st, vocab).dtype, .ndim = p->ndim, .shape = shape,
+                        .requires_grad = st == STATE_FP32 && trained };
 
     t.storage_elems = (int64_t)(param_kept_shape(s, p, vocab, shape) / sizeof(float));
-    size[0] = (uint64_t)t.storage_elems * (uint64_t)dtype_size(u.dtype);
-    *n = 1;
-    if (s->zero_stage == 3 && s->topo.tp <= 1 && universal_is_trained(s, p)) {
+    b.storage[0] = (struct folder_storage){ .len = (uint64_t)t.storage_elems * (uint64_t)dtype_size(t.dtype) };
+    if (s->zero_stage == 3 && s->topo.tp <= 1 && trained) {
         t.ndim = 1;
         t.shape = &t.storage_elems;
-        return pt_new_tensor(a, &t);
+        b.root = pt_new_tensor(a, &t);
+        return b;
     }
-    if (universal_pt_cat_dim(p->merge) >= 0 && universal_is_trained(s, p))
+    if (universal_pt_cat_dim(p->merge) >= 0 && trained)
         pk_set_str(a, root, "cat_dim", pk_int(a, universal_pt_cat_dim(p->merge)));
     if (p->merge == MERGE_CAT0_HALVES)
         pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
     if (has_padding_tensor(p, vocab)) {
         pk_set_str(a, root, "vocab_divisibility_padding_tensor", padding_tensor(a, s, p, st));
-        if (padding_is_zero_row(s, p)) {
-            size[1] = (uint64_t)p->shape[1] * sizeof(float);
-            *n = 2;
-        }
+        if (padding_is_zero_row(s, p))  /* no fill writes this storage, so it is zeros */
+            b.storage[b.n++] = (struct folder_storage){ .len = (uint64_t)p->shape[1] * sizeof(float) };
     }
     if (p->merge == MERGE_VOCAB)
         pk_set_str(a, root, "vocab_tensor", pk_bool(a, true));
     pk_set_str(a, root, "param", pt_new_tensor(a, &t));
-    return root;
+    b.root = root;
+    return b;
 }
 
 struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
                                     enum vocab_policy vocab)
 {
     struct arena *a = arena_new(0);
-    uint64_t size[2];
-    int n;
-    struct pk *root = state_file_tree(a, s, p, st, vocab, size, &n);
-    struct pt_image *im = pt_image_new(state_name(st), root, n, size);
+    const struct folder_box b = state_file_box(a, s, p, st, vocab);
+    const uint64_t size[2] = { b.storage[0].len, b.n > 1 ? b.storage[1].len : 0 };
+    struct pt_image *im = pt_image_new(b.prefix, b.root, b.n, size);
 
     arena_free(a);
     return im;
@@ -163,16 +159,13 @@ static int describe_state_file(void *ctx, int file, struct folder_desc *d, struc
     const enum state st = trained_states[file % TRAINED_STATES];
     const struct param *p = &w->src->param[file / TRAINED_STATES];
     const struct universal_state u = universal_state_of(w->src, p, st, w->vocab);
-    struct folder_box b = { .prefix = state_name(st), .storage = arena_alloc(d->arena, 2 * sizeof *b.storage) };
-    uint64_t size[2];
+    struct folder_box b;
 
     (void)e;
     if (w->number[file] < 0)
         return 0;
     d->name = arena_fmt(d->keep ? d->keep : d->arena, "zero/%s/%s.pt", p->name, state_name(st));
-    b.root = state_file_tree(d->arena, w->src, p, st, w->vocab, size, &b.n);
-    for (int i = 0; i < b.n; i++)       /* the second is a row of zeros, which no fill writes */
-        b.storage[i] = (struct folder_storage){ .len = size[i] };
+    b = state_file_box(d->arena, w->src, p, st, w->vocab);
     folder_add_box(d, &b);
     folder_add_fill(d, &(struct folder_fill){
         .map = u.map, .len = u.len, .op = (enum plan_op)u.op, .name = d->name, .to = { .file = file },
