@@ -186,14 +186,14 @@ static int parse_state_file_name(const char *rest)
 }
 
 /* A file of a parameter's folder. */
-struct folder_file {
+struct placed_file {
     int file;                           /* index in x->file */
     const char *rest;                   /* its name in the folder */
     bool again;                         /* it was already placed in one folder */
 };
 
 /* Place the file in the folder of t. The first time it is moved; after that it is duplicated. */
-static int place_file(struct edit *x, const struct folder_file *w, const struct edit_placing *to,
+static int place_file(struct edit *x, const struct placed_file *w, const struct edit_placing *to,
                       const struct edit_new *t, struct err *e)
 {
     const int st = parse_state_file_name(w->rest);
@@ -218,7 +218,7 @@ int edit_universal_place(struct edit *x, const struct edit_placing *to, struct e
     const int n_files = x->n_files;
 
     for (int i = 0; i < n_files; i++) {
-        struct folder_file w = { .file = i };
+        struct placed_file w = { .file = i };
         const struct param *p = find_zero_file_param(x, x->file[i].was, &w.rest);
 
         if (!p)

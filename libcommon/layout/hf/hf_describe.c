@@ -188,15 +188,15 @@ static int write_configs(const struct hf_target *t, const char *dir, struct err 
 enum { VERIFY_CHUNK = 1 << 20 };
 
 /* A written file that is read back. */
-struct hf_reading {
+struct hf_reading_back {
     struct files *files;
     int file;
     char *buf;                          /* VERIFY_CHUNK bytes */
 };
 
 /* Read a written tensor, at byte `at` of the file, and check its CRC. */
-static int check_written_tensor_crc(const struct hf_reading *r, const struct hf_tensor *x, uint64_t at, uint32_t crc,
-                                    struct err *e)
+static int check_written_tensor_crc(const struct hf_reading_back *r, const struct hf_tensor *x, uint64_t at,
+                                    uint32_t crc, struct err *e)
 {
     uint32_t got = 0;
 
@@ -225,7 +225,7 @@ static bool header_lists(const struct safetensors *st, const struct hf_tensor *x
 
 /* Check the header and the tensors of file `number` of the target. */
 static int verify_written_hf_file(const struct hf_target *t, const struct folder_file *w, int number,
-                                  const struct hf_reading *r, struct err *e)
+                                  const struct hf_reading_back *r, struct err *e)
 {
     struct safetensors *st = t->q.format == HF_SAFETENSORS ? safetensors_open(r->files, r->file, e) : NULL;
     bool same = !st || safetensors_n(st) == t->file[number].n;
@@ -248,7 +248,7 @@ static int verify_written_hf_file(const struct hf_target *t, const struct folder
 
 static int verify_written_hf_folder(const struct hf_target *t, const struct folder_written *w, struct err *e)
 {
-    struct hf_reading r = { .files = files_new(), .buf = xmalloc(VERIFY_CHUNK) };
+    struct hf_reading_back r = { .files = files_new(), .buf = xmalloc(VERIFY_CHUNK) };
     int rc = 0;
 
     for (int i = 0; i < t->n_files && rc == 0; i++) {
@@ -265,14 +265,14 @@ static int verify_written_hf_folder(const struct hf_target *t, const struct fold
 
 /* ---- the folder ---- */
 
-struct hf_folder {
+struct hf_described {
     const struct hf_target *t;
 };
 
 /* Check that every file can be described: a header may be too long for the format. */
 static int begin_hf_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
 {
-    const struct hf_target *t = ((const struct hf_folder *)ctx)->t;
+    const struct hf_target *t = ((const struct hf_described *)ctx)->t;
     int rc = 0;
 
     (void)s;
@@ -289,13 +289,13 @@ static int begin_hf_folder(void *ctx, const struct source *s, const struct sink_
 
 static int describe_hf_folder_file(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
-    return describe_hf_file(((const struct hf_folder *)ctx)->t, file, d, e);
+    return describe_hf_file(((const struct hf_described *)ctx)->t, file, d, e);
 }
 
 /* The tensors are listed under the names that are written. */
 static int list_hf_tensors(void *ctx, struct folder_tensor **out)
 {
-    const struct hf_target *t = ((const struct hf_folder *)ctx)->t;
+    const struct hf_target *t = ((const struct hf_described *)ctx)->t;
     struct folder_tensor *x = xcalloc((size_t)t->n_tensors + 1, sizeof *x);
 
     for (int i = 0; i < t->n_tensors; i++) {
@@ -312,14 +312,14 @@ static int list_hf_tensors(void *ctx, struct folder_tensor **out)
 
 static uint64_t hf_extra_bytes(void *ctx)
 {
-    const struct hf_target *t = ((const struct hf_folder *)ctx)->t;
+    const struct hf_target *t = ((const struct hf_described *)ctx)->t;
 
     return t->q.tokenizer ? hf_tokenizer_bytes(t->q.tokenizer) : 0;
 }
 
 static int finish_hf_folder(void *ctx, const struct folder_written *w, struct err *e)
 {
-    const struct hf_target *t = ((const struct hf_folder *)ctx)->t;
+    const struct hf_target *t = ((const struct hf_described *)ctx)->t;
     int rc = write_hf_index(t, w->dir, e);
 
     if (rc == 0)
@@ -345,7 +345,7 @@ static const struct folder_ops hf_folder_ops = {
 
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
 {
-    struct hf_folder *h = xcalloc(1, sizeof *h);
+    struct hf_described *h = xcalloc(1, sizeof *h);
     struct sink *k;
 
     h->t = t;
