@@ -9,7 +9,6 @@
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/plan/elements.h"
@@ -134,7 +133,8 @@ void edit_free(struct edit *x)
     free(x->file);
     free(x->digest);
     edit_states_free(x->states);
-    edit_entries_free(x->entries);
+    if (x->entries)
+        x->free_entries(x->entries);
     edit_rewrite_free(x->rewrite);
     arena_free(x->arena);
     free(x);
@@ -407,7 +407,7 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
 /* ---- summary ---- */
 
 /* Returns what happens to a file. The manifest is handled by the caller, because it is always written again. */
-static const char *what_becomes(const struct edit_file *f)
+static const char *file_fate(const struct edit_file *f)
 {
     if (f->drop || !*f->was)
         return f->drop ? "removed" : "added";
@@ -446,7 +446,7 @@ bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, 
     *name = x->file[i].name;
     *bytes = x->file[i].made ? x->file[i].made->size
            : files_size(x->s->files, x->file[i].file) - x->file[i].cut_bytes;
-    *what = strcmp(*name, MANIFEST_NAME) == 0 ? "changed" : what_becomes(&x->file[i]);
+    *what = strcmp(*name, MANIFEST_NAME) == 0 ? "changed" : file_fate(&x->file[i]);
     return true;
 }
 

@@ -77,6 +77,7 @@ struct edit {
     struct edit_digest *digest;
     struct edit_states *states;         /* the tensors of the result; NULL for the source's */
     struct edit_entries *entries;       /* the changed entries of a .metadata; NULL if unchanged */
+    void (*free_entries)(struct edit_entries *es);
     /* changed copy of the source, if states follow from more than a list; or NULL */
     struct source *to;
     struct edit_place place;

@@ -12,24 +12,23 @@
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
+static void free_edit_entries(struct edit_entries *es)
+{
+    dcp_target_free(es->of);
+    free(es->entry);
+    free(es->seen);
+    free(es);
+}
+
 int edit_entries_begin(struct edit *x, struct err *e)
 {
     struct edit_entries *es = xcalloc(1, sizeof *es);
 
     x->entries = es;
+    x->free_entries = free_edit_entries;
     es->of = dcp_target_same(x->s, e);
     es->met = es->of ? arena_alloc(x->arena, (size_t)es->of->table.n + 1) : NULL;
     return es->of ? 0 : -1;
-}
-
-void edit_entries_free(struct edit_entries *es)
-{
-    if (!es)
-        return;
-    dcp_target_free(es->of);
-    free(es->entry);
-    free(es->seen);
-    free(es);
 }
 
 /* ---- new bytes ---- */
@@ -138,7 +137,7 @@ void edit_entries_add_all(struct edit *x)
 
 /* ---- what it comes to ---- */
 
-/* As a rank's writer calls its next file: how many ranks there were goes on being told by the names. */
+/* Returns the name that a rank's writer gives its next file, so that names still show the number of ranks. */
 static const char *new_name(struct edit *x)
 {
     for (int i = 0;; i++) {
@@ -236,7 +235,7 @@ static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *
     return 0;
 }
 
-/* Nothing of them is written: items of the plan that hash. */
+/* Add them to the plan as items that are hashed and not written. */
 static void add_seen(struct edit *x, struct edit_made *made)
 {
     const struct edit_entries *es = x->entries;
@@ -273,7 +272,7 @@ static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
     return rc;
 }
 
-/* Files of which nothing is needed any more. */
+/* Drop files whose bytes no entry needs any more. */
 static void drop_files(struct edit *x)
 {
     const struct edit_entries *es = x->entries;

@@ -1,9 +1,9 @@
 /*
- * edit_entries.h - the entries of a .metadata as they are to be, with the files of tensors shared
+ * edit_entries.h - the list of entries that the result's .metadata will have
  *
- * For the room only. What becomes of entries of torch.distributed's folders, Megatron-core's too, is said to a list;
- * chunks that stay are where they were. When all is said, bytes that are new lie in one file more, .metadata says
- * where, files that no entry needs are left out, and all others are shared.
+ * Internal to this folder; for torch.distributed's folders and Megatron-core's. Chunks that stay keep their places. At
+ * the end new bytes are written to one additional file, .metadata locates them, files that no entry needs are left
+ * out, and all others are shared.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_ENTRIES_H
 #define SHARDKIT_LAYOUT_EDIT_ENTRIES_H
@@ -15,7 +15,7 @@
 struct edit_bytes {
     const struct tmap *map;             /* a chunk's elements, row-major; NULL: it is pickled, tree */
     bool whole;                         /* the map is of its archive as it is */
-    const char *file;                   /* of the source, in whose place they lie; NULL: in the new one */
+    const char *file;                   /* file of the source that they replace; NULL for the new file */
     enum dtype dtype;                   /* as written */
     int tensor;                         /* of the edit's list, whose digest they are a part of; -1: of none */
     enum state state;
@@ -45,7 +45,6 @@ struct edit_entries {
 
 /* Nothing yet; the edit's. ERR_DATA: an entry of the source cannot be read whole. */
 MUST_CHECK int edit_entries_begin(struct edit *x, struct err *e);
-void edit_entries_free(struct edit_entries *es);        /* NULL is fine */
 /*
  * Entry `was` of the source as the next of the list, to be changed; valid until the next one. A second time its bytes
  * are new ones: what is written into one copy is not the other's.
@@ -53,7 +52,7 @@ void edit_entries_free(struct edit_entries *es);        /* NULL is fine */
 struct edit_entry *edit_entries_add(struct edit *x, int was);
 /* All of them. */
 void edit_entries_add_all(struct edit *x);
-/* All bytes of it anew, as they are. */
+/* Write all bytes of the entry as new ones, unchanged. */
 void edit_entry_copy(struct edit *x, struct edit_entry *n);
 /* Another value of one that is pickled. */
 void edit_entry_set(struct edit *x, struct edit_entry *n, const struct pk *tree, const struct pt *pt);
@@ -66,7 +65,7 @@ const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, con
                             const struct dcp_chunk *c);
 /* Elements of a tensor that stay are a part of what has a new digest. The chunk's numbers live as long as the edit. */
 void edit_entry_see(struct edit *x, const struct edit_entry *n, const struct dcp_chunk *c, const struct edit_bytes *b);
-/* All is said. ERR_DATA: .metadata or a value cannot be read. */
+/* Complete the list. Returns -1 with ERR_DATA if .metadata or a value cannot be read. */
 MUST_CHECK int edit_entries_resolve_files(struct edit *x, struct err *e);
 
 #endif
