@@ -2,9 +2,11 @@
 # lint.sh - includes follow the arrows: tools -> check -> layout -> write -> ckpt -> plan -> {format, model} -> base
 #
 # Prints each include that does not as file:line, and exits 1. Also: our headers are named
-# from the repository root, and no .c file is included; files of a folder are in no circle (lint_circles.sh),
-# functions take few parameters (lint_params.sh), sources say what they are, in 120 columns (lint_text.sh),
-# a type's name means one thing (lint_types.sh), and nothing external is there for tests alone (lint_symbols.sh).
+# from the repository root, and no .c file is included; only layouts know which layouts there are (lint_layouts.sh);
+# files are in no circle, also across folders (lint_circles.sh); functions have few parameters (lint_params.sh);
+# sources begin with their purpose and have at most 120 columns (lint_text.sh); a type's name means one thing
+# (lint_types.sh); names of functions and comments use plain words (lint_words.sh); nothing external is there for
+# tests alone (lint_symbols.sh).
 # tests/tools/lint_fails.sh breaks each rule once.
 cd "$(dirname "$0")/.." || exit 1
 
@@ -73,8 +75,10 @@ awk '
         if (n) { print "lint: " n " includes point the wrong way"; exit 1 }
     }
 ' >&2 || exit 1
+sh tests/lint_layouts.sh || exit 1
 sh tests/lint_circles.sh || exit 1
 sh tests/lint_params.sh || exit 1
 sh tests/lint_text.sh || exit 1
 sh tests/lint_types.sh || exit 1
+sh tests/lint_words.sh || exit 1
 sh tests/lint_symbols.sh || exit 1

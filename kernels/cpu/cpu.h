@@ -6,7 +6,7 @@
  * machine, and open.c selects a whole set at start. ISA_NAME() keeps the function names distinct.
  *
  * All are compiled with -ffp-contract=off: the bits of an element must not depend on whether it is processed in the
- * body or the tail of a vector loop, so multiply and add are fused only where MADD() says so.
+ * body or the tail of a vector loop, so multiply and add are fused only by MADD().
  *
  * Code for all dtypes is one inline function with a constant argument `t`, which WITH_T() provides. The constant
  * must be defined inside the parallel region, because OpenMP passes variables from outside through memory.

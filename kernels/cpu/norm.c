@@ -134,7 +134,7 @@ static uint64_t layernorm_scratch(int64_t m, int64_t h)
     return (uint64_t)chunks_of(m) * 2 * (uint64_t)h * sizeof(float);
 }
 
-/* Sums over rows per chunk: part [chunks, stride], of which h columns are used. */
+/* Sums over rows per chunk: part [chunks, stride]; only h columns of it are used. */
 struct norm_chunks {
     const float *part;
     int64_t chunks, stride, h;

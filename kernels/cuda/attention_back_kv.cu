@@ -266,7 +266,7 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room
     else if (t.leaving)
         give_back_left(t.leaving);
     wgmma_wait<1>();
-    wgmma_settle(s);
+    wgmma_fence_registers(s);
     if (t0 == t.first_key)
         probabilities<true>(s, t.bias, lse, a.work.scale2, t.key - t0 - t.column);
     else
@@ -276,7 +276,7 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room
     multiply_across<HD, queries>(t.dv, prob, room.d_o[t.at.at]);
     wgmma_commit();
     wgmma_wait<1>();
-    wgmma_settle(dp);
+    wgmma_fence_registers(dp);
     gradients<HAS_DROP>(s, dp, dot, kept, a.work.drop.keep);
     pack_rows<T, queries>(ds, s);
     wgmma_wait<0>();                    /* frees prob's registers, which the next tile's scores need */
@@ -324,8 +324,8 @@ static __device__ __forceinline__ void finish_item(struct back_kv_room<HD, T> &r
         hold_rows<HD>(room, a.work.s, t.v);
     }
     wgmma_wait<0>();
-    wgmma_settle(t.dk);
-    wgmma_settle(t.dv);
+    wgmma_fence_registers(t.dk);
+    wgmma_fence_registers(t.dv);
     if (t.before >= 0)
         give_back_stage(&room.empty[t.before]);
     else if (t.leaving)
@@ -399,13 +399,13 @@ back_kv(const __grid_constant__ struct back_kv_args a)
 
     prepare<HD>(room);
     if (threadIdx.x < 128) {
-        registers_give<24>();
+        registers_lower<24>();
         if (threadIdx.x == 0)
             fetch_tiles<HD>(room, a);
         else if (threadIdx.x / 32 == 1)
             fetch_stats<HD>(room, a);
     } else {
-        registers_take<240>();
+        registers_raise<240>();
         compute<HD, HAS_DROP>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
             tma_wait_read();            /* shared memory must remain until the last rows have been written */

@@ -256,12 +256,12 @@ static __device__ __forceinline__ void score_gradients(struct back_q_room<HD, T>
     if (KIND == DROP)
         keep_rows<back_q_shape<HD>::blocks>(kept, a.work, t.p, t.first_row, n * keys);
     wgmma_wait<LATER + 1>();
-    wgmma_settle(t.s);
+    wgmma_fence_registers(t.s);
     probabilities<MASK, KIND != PLAIN>(t.s, t.stat, &room.bias[t.at.at][t.column], a.work.scale2,
                                        t.row - n * keys - t.column);
     finish_first(t.s, &room.full[t.at.at], t.at.parity);
     wgmma_wait<LATER>();
-    wgmma_settle(t.dp);
+    wgmma_fence_registers(t.dp);
     gradients<KIND == DROP>(t.s, t.dp, t.stat, kept, a.work.drop.keep);
 }
 
@@ -290,7 +290,7 @@ static __device__ __forceinline__ void next_tile(struct back_q_room<HD, T> &room
     score_gradients<HD, KIND, false, 1>(room, a, t, n);
     finish_first(t.s, &room.full[t.at.at], t.at.parity);
     wgmma_wait<0>();
-    wgmma_settle(t.dq);
+    wgmma_fence_registers(t.dq);
     give_back_stage(&room.empty[before]);
     pack_rows<T, keys>(t.ds, t.s);
 }
@@ -306,7 +306,7 @@ static __device__ __forceinline__ void finish_item(struct back_q_room<HD, T> &ro
     multiply_across<HD, shape::keys>(t.dq, t.ds, room.k[t.at.at]);
     wgmma_commit();
     wgmma_wait<0>();
-    wgmma_settle(t.dq);
+    wgmma_fence_registers(t.dq);
     give_back_stage(&room.empty[t.at.at]);
     t.at.next();
     if (threadIdx.x % 128 == 0)
@@ -386,13 +386,13 @@ back_q(const __grid_constant__ struct back_q_args a)
 
     prepare<HD>(room, KIND != PLAIN);
     if (threadIdx.x < 128) {
-        registers_give<24>();
+        registers_lower<24>();
         if (threadIdx.x == 0)
             fetch_tiles<HD>(room, a);
         else if (threadIdx.x / 32 == 1 && KIND != PLAIN)
             fetch_bias<HD>(room, a);
     } else {
-        registers_take<240>();
+        registers_raise<240>();
         compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
             tma_wait_read();            /* shared memory must remain until the last rows have been written */

@@ -207,11 +207,11 @@ template <int N> static __device__ __forceinline__ void drop_rows(float (&s)[N],
  * Turns: a warpgroup queues its products when it has the turn, and then passes the turn to the next warpgroup. All
  * warpgroups use the same number of turns per item, so the turn always returns.
  */
-template <int GROUPS> static __device__ __forceinline__ void turn_wait(int group)
+template <int GROUPS> static __device__ __forceinline__ void slot_wait(int group)
 {
     group_sync(1 + group, 256);
 }
-template <int GROUPS> static __device__ __forceinline__ void turn_pass(int group)
+template <int GROUPS> static __device__ __forceinline__ void slot_pass(int group)
 {
     group_arrive(1 + (group + 1) % GROUPS, 256);
 }
@@ -239,8 +239,8 @@ static __device__ __forceinline__ void skip_tiles(struct forward_room<HD, T> &ro
         give_back_stage(&room.k_empty[t.at_k.at]);
         barrier_wait(&room.v_full[t.at_v.at], t.at_v.parity);
         give_back_stage(&room.v_empty[t.at_v.at]);
-        turn_wait<forward_shape<HD>::groups>(t.group);
-        turn_pass<forward_shape<HD>::groups>(t.group);
+        slot_wait<forward_shape<HD>::groups>(t.group);
+        slot_pass<forward_shape<HD>::groups>(t.group);
     }
 }
 
@@ -281,7 +281,7 @@ static __device__ __forceinline__ void first_tile(struct forward_room<HD, T> &ro
     if (KIND == DROP)
         keep_rows<1>(kept, a.work, t.p, t.first_row, n * keys);
     wgmma_wait<0>();
-    wgmma_settle(t.s);
+    wgmma_fence_registers(t.s);
     give_back_stage(&room.k_empty[t.at_k.at]);
     t.at_k.next();
     exponentials<true>(t.s, t.soft, shrink, a.work.scale2, t.row - n * keys - t.column);
@@ -303,14 +303,14 @@ static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &roo
     barrier_wait(&room.k_full[t.at_k.at], t.at_k.parity);
     if (KIND != PLAIN)
         set_bias(t.s, &room.bias[t.at_k.at][t.column]);
-    turn_wait<forward_shape<HD>::groups>(t.group);
+    slot_wait<forward_shape<HD>::groups>(t.group);
     start_scores<HD, KIND>(room, t);
     start_output<HD>(room, t);
-    turn_pass<forward_shape<HD>::groups>(t.group);
+    slot_pass<forward_shape<HD>::groups>(t.group);
     if (KIND == DROP)
         keep_rows<1>(kept, a.work, t.p, t.first_row, n * keys);
     wgmma_wait<1>();
-    wgmma_settle(t.s);
+    wgmma_fence_registers(t.s);
     give_back_stage(&room.k_empty[t.at_k.at]);
     t.at_k.next();
     moved = exponentials<false>(t.s, t.soft, shrink, a.work.scale2, 0);
@@ -318,7 +318,7 @@ static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &roo
         drop_rows(t.s, kept);
     finish_first(t.s, &room.q_full[t.at_q.at], t.at_q.parity);
     wgmma_wait<0>();
-    wgmma_settle(t.o);
+    wgmma_fence_registers(t.o);
     give_back_stage(&room.v_empty[t.at_v.at]);
     t.at_v.next();
     pack_rows<T, keys>(t.prob, t.s);
@@ -339,7 +339,7 @@ static __device__ __forceinline__ void finish_item(struct forward_room<HD, T> &r
 
     start_output<HD>(room, t);
     wgmma_wait<0>();
-    wgmma_settle(t.o);
+    wgmma_fence_registers(t.o);
     give_back_stage(&room.v_empty[t.at_v.at]);
     t.at_v.next();
     #pragma unroll
@@ -372,7 +372,7 @@ static __device__ __forceinline__ void compute(struct forward_room<HD, T> &room,
     t.at_q = { 0, 0 };
     t.at_k = t.at_v = { 0, 0 };
     if (group == shape::groups - 1)
-        turn_pass<shape::groups>(group);        /* the first turn belongs to group 0 */
+        slot_pass<shape::groups>(group);        /* the first turn belongs to group 0 */
     for (;; t.at_q.next()) {
         barrier_wait(&room.q_full[t.at_q.at], t.at_q.parity);
         int item = room.item[t.at_q.at];
@@ -430,13 +430,13 @@ forward(const __grid_constant__ struct forward_args a)
 
     prepare<HD>(room, KIND != PLAIN);
     if (threadIdx.x < 128) {
-        registers_give<forward_shape<HD>::give>();
+        registers_lower<forward_shape<HD>::give>();
         if (threadIdx.x == 0)
             fetch_tiles<HD>(room, a);
         else if (threadIdx.x / 32 == 1 && KIND != PLAIN)
             fetch_bias<HD>(room, a);
     } else {
-        registers_take<forward_shape<HD>::take>();
+        registers_raise<forward_shape<HD>::take>();
         compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
             tma_wait_read();            /* shared memory must remain until the last rows have been written */

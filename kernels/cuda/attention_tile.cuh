@@ -194,7 +194,7 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[HD / 16][4], const T *ti
  */
 template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], barrier *b, uint32_t parity)
 {
-    wgmma_settle(d);
+    wgmma_fence_registers(d);
     barrier_wait(b, parity);
 }
 
@@ -273,7 +273,7 @@ __device__ __forceinline__ void store_tile(const CUtensorMap *map, T *tile, int 
  *
  * In any tile a patch of drop_patches() belongs to 8 lanes, and each of these lanes has elements in 8 patches. Each
  * lane therefore computes one patch, and then the lanes exchange bits. Including the operations that drop an
- * element, this needs 6.5 instructions per element (hd 128, forward), of which 1.5 multiply and 0.5 compare. When
+ * element, this needs 6.5 instructions per element (hd 128, forward): 1.5 multiply and 0.5 compare. When
  * each lane evaluated Philox for every two of its elements, the kernels reached 94 / 75 TFLOP/s forward / back.
  */
 

@@ -153,13 +153,13 @@ static __device__ __forceinline__ void tma_wait_read(void)
 
 /* ---- registers: a warpgroup frees registers, or acquires what others freed ---- */
 
-template <int N> __device__ __forceinline__ void registers_give(void)
+template <int N> __device__ __forceinline__ void registers_lower(void)
 {
 #if HOPPER
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
 #endif
 }
-template <int N> __device__ __forceinline__ void registers_take(void)
+template <int N> __device__ __forceinline__ void registers_raise(void)
 {
 #if HOPPER
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));

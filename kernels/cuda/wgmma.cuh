@@ -12,7 +12,7 @@
  * An operand begins at a multiple of 8 rows. "Across" means that the sum runs over rows instead of along them.
  *
  * Products are asynchronous: between wgmma_begin() and the wgmma_wait() that covers them nothing may access their
- * registers or operands. wgmma_settle() after the wait informs the compiler.
+ * registers or operands. wgmma_fence_registers() after the wait informs the compiler.
  */
 #ifndef SHARDKIT_KERNELS_CUDA_WGMMA_CUH
 #define SHARDKIT_KERNELS_CUDA_WGMMA_CUH
@@ -70,7 +70,7 @@ template <int LEFT> __device__ __forceinline__ void wgmma_wait(void)
 #endif
 }
 /* The registers have their values from here on. Without this the compiler would read them before the wait. */
-template <int N> __device__ __forceinline__ void wgmma_settle(float (&d)[N])
+template <int N> __device__ __forceinline__ void wgmma_fence_registers(float (&d)[N])
 {
     #pragma unroll
     for (int i = 0; i < N; i++)

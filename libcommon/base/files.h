@@ -179,9 +179,9 @@ MUST_CHECK int dir_remove(const char *path, struct err *e); /* rm -r; never foll
 char *path_join(const char *dir, const char *name);         /* caller frees */
 char *path_parent(const char *path);                        /* "a/b/" -> "a"; "a" -> "."; caller frees */
 /*
- * Returns true if both names refer to the same file or folder. Names of which one does not exist are compared as they
- * are spelled, but for slashes at the end. Returns false for a pipe or a device, because each read from it yields new
- * data.
+ * Returns true if both names refer to the same file or folder. If one of them does not exist, the names are compared as
+ * they are spelled, except for slashes at the end. Returns false for a pipe or a device, because each read from it
+ * yields new data.
  */
 bool path_same(const char *a, const char *b);
 char *path_base(const char *path);                          /* "a/b/" -> "b"; caller frees */

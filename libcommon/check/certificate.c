@@ -155,7 +155,7 @@ static void list_certificate_entries(const struct ds_target *t, const struct rep
         for (int st = 0; st < STATE_N; st++) {
             const struct ds_tparam *p = &t->param[i];
 
-            /* Left out, and not held by the source as it was opened: nothing to tell. */
+            /* It was left out, and the source as opened does not have it: there is nothing to report. */
             if (!p->from->state[st] && (st != STATE_BF16) && !t->optimizer)
                 continue;
             ARRAY_ROOM(l->entry, l->cap, l->n + 1);
@@ -412,7 +412,7 @@ int certificate_expect(struct source *s, const char *path, struct report *r, str
 
     if (!o)
         return -1;
-    /* What a manifest said is forgotten: an entry that the certificate lacks must show. */
+    /* Drop the manifest's digests, so that an entry that the certificate lacks is found. */
     for (int k = 0; k < s->n_params; k++)
         memset(s->param[k].has_digest, 0, sizeof s->param[k].has_digest);
     json_array_foreach(json_object_get(o, "tensors"), i, t)

@@ -12,10 +12,10 @@
  * does not hold the tensor. They come from reading both checkpoints from end to end, not
  * from what was noted while writing. Verdicts:
  *   equal        after is before
- *   repaired     copies disagreed and were settled (repair.h); before is rank 0's copy
+ *   repaired     copies disagreed and were resolved (repair.h); before is rank 0's copy
  *   combined     copies disagreed and were combined on the way; before is rank 0's copy
- *   vocabulary   rows of the embedding were left behind, or rows of zeros added
- *   zeroed       a moment that starts anew
+ *   vocabulary   rows of the embedding were left out, or rows of zeros added
+ *   zeroed       a moment that restarts at 0
  *   rounded      weights made of the masters: before is null
  *   dropped      not written: after is null
  * `expected` was worked out from the source alone, and after is equal to it.
@@ -44,10 +44,9 @@ MUST_CHECK int certificate_make(const struct ds_target *t, const struct repair *
                                 const struct certificate_opts *o, struct strbuf *text, struct err *e);
 
 /*
- * Expect of `s` what the certificate at `path` says of its second checkpoint: every tensor
- * must be there with its type and shape, and its digest is noted for a later comparison
- * (params' digest, as manifest_load() does). Findings: ERROR "certificate". A layout that keeps no
- * bf16 weights is not blamed for it. -1 when the file cannot be read or is no certificate.
+ * Check that `s` has each tensor of the second checkpoint in the certificate at `path`, with its type and shape, and
+ * record its digest for a later comparison (param.digest, as manifest_load() does). Findings: ERROR "certificate". A
+ * layout without 16-bit weights may lack them. Returns -1 if the file cannot be read or is not a certificate.
  */
 MUST_CHECK int certificate_expect(struct source *s, const char *path, struct report *r, struct err *e);
 

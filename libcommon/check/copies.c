@@ -95,7 +95,7 @@ static const struct equal_piece *next_pair(const struct source *s, const struct 
     return NULL;
 }
 
-/* ---- what it says ---- */
+/* ---- findings ---- */
 
 static const char *record_file_name(const struct source *s, int record)
 {

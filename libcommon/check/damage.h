@@ -1,5 +1,5 @@
 /*
- * damage.h - which bytes of which tensors cannot be read
+ * damage.h - find the bytes of tensors that cannot be read
  *
  * The map is over the tensor maps of a source, so it is the same for every layout. A record of a file is sound, or
  * none of its bytes count:
@@ -7,8 +7,8 @@
  *   cut       its file ends before it does
  *   unread    the disk reports an error
  *   corrupt   its bytes do not have its CRC
- * A tensor that has pieces in bad records and yet the digest of a manifest or a certificate is proved: nothing of it is
- * damaged. A record without a CRC cannot be checked (safetensors); only a manifest's digests can do that.
+ * A tensor with pieces in bad records is not damaged if it has the digest that a manifest or a certificate lists. A
+ * record without a CRC (safetensors) cannot be checked without such a digest.
  */
 #ifndef SHARDKIT_CHECK_DAMAGE_H
 #define SHARDKIT_CHECK_DAMAGE_H

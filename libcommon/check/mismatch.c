@@ -361,7 +361,7 @@ static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
         fn(m, -1, len - rest, rest, &last->extent[last->n_extents - 1]);
 }
 
-/* Ask fn about the start and the end of every piece of a map, beside which it reads another (NULL: none). */
+/* Call fn for the start and the end of every piece of a map, and with the same place of `other` unless it is NULL. */
 static void each_piece(struct sampler *m, const struct tmap *map, const struct tmap *beside, sample_fn *fn)
 {
     if (!map || map->dtype != DTYPE_F32)
@@ -430,7 +430,7 @@ static void sample_param(const struct source *s, const struct param *p, double m
     each_piece(&m, p->state[STATE_EXP_AVG_SQ], p->state[STATE_EXP_AVG], sample_moments);
 }
 
-/* ---- what it says ---- */
+/* ---- findings ---- */
 
 /* One finding a file: a foreign one has dozens of parameters. */
 static void report_foreign_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)

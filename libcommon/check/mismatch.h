@@ -27,7 +27,7 @@ struct mismatch_count {
 };
 /* Weights of a type that can be compared with these masters, and as many. */
 bool mismatch_can_compare(const struct tmap *weights, const struct tmap *masters);
-/* Add n weights of bf16, f16 or f32 (of which masters are copies) against n fp32 masters. */
+/* Compare n weights of bf16, f16 or f32 with n fp32 masters, and add the result. */
 void mismatch_compare(struct mismatch_count *c, enum dtype weights, const void *w, const void *masters, size_t n);
 /* All elements counted: ERROR when they cannot be of one save, WARNING when single ones differ, else NOTE. */
 enum severity mismatch_classify(const struct mismatch_count *c, enum mismatch_rule rule);

@@ -1,5 +1,5 @@
 /*
- * repair.c - chunk by chunk: all copies of all states are read, settled element by element, and spooled
+ * repair.c - read all copies of all states chunk by chunk, resolve each element, and spool the result
  */
 #include "libcommon/base/text.h"
 #include "libcommon/check/repair.h"
@@ -224,7 +224,7 @@ static void record_rank_diffs(struct repair_state *x, const struct stats_diff *d
     }
 }
 
-/* state[STATE_N]: what is told of each; those without a map stay empty. */
+/* state[STATE_N] receives the report of each state; those without a map stay empty. */
 static int repair_param(struct repair_work *w, struct repair_place *pl, struct repair_state *state, struct err *e)
 {
     struct stats_diff *d = xcalloc((size_t)w->n_ranks * STATE_N, sizeof *d);

@@ -2,7 +2,7 @@
  * repair.h - one value for tensor-parallel copies that drifted apart, in all states together
  *
  * Where copies of a replicated parameter disagree in an element, in any state, that element
- * is settled in all of them at once, so that weight, master and moments still belong together:
+ * is resolved in all of them at once, so that weight, master and moments still belong together:
  *   first      rank 0's values, of every state
  *   majority   the values of the rank that most ranks agree with, votes of all states added
  *              up; of several the lowest
@@ -28,7 +28,7 @@ struct repair_move {
     double max_abs;
 };
 
-/* One state of one parameter that has elements to settle. */
+/* One state of one parameter that has elements to resolve. */
 struct repair_state {
     const struct param *param;
     bool last_stage;            /* the last stage's own copy */
@@ -54,9 +54,9 @@ struct repair_opts {
 };
 
 /*
- * Settle what `r` found out of sync. 0 and *out (end it
- * with repair_free(), before the source), or -1: ERR_SYS, ERR_DATA (a file is cut short),
- * ERR_STOP. CRCs are not checked here: whoever reads the records later does.
+ * Resolve what `r` found out of sync. The caller releases *out with repair_free() before it closes the source. Returns
+ * -1 with ERR_SYS, ERR_DATA (a file is cut short) or ERR_STOP. CRCs are not checked here, but when the records are
+ * read for the output.
  */
 MUST_CHECK int repair_run(struct source *s, const struct replicas *r, const struct repair_opts *o, struct repair *out,
                           struct err *e);

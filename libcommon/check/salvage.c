@@ -432,7 +432,7 @@ static void install_salvaged_param(struct source *s, const struct salvage_param 
     }
 }
 
-/* What is to be reported. */
+/* The facts that are reported. */
 static void record_salvaged_param(struct salvage *out, const struct damage *d, const struct salvage_param *sp,
                                   const struct salvage_state *state, const uint32_t *crc)
 {

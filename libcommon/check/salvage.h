@@ -10,7 +10,7 @@
  *   zeroed     moments: 0. Where exp_avg_sq is not the run's own, exp_avg is not either: m / sqrt(v) would be
  *              without bound
  *   absent     weights without masters, and masters without weights: nothing has them. 0 if that is asked for
- * Elements that can be read stay as they are, but for exp_avg as said.
+ * Elements that can be read stay as they are, except those of exp_avg above.
  *
  * The source itself is changed: the maps of these states point at their new values, which lie in an unlinked file.
  * Memory does not grow with the tensors.
@@ -72,7 +72,7 @@ MUST_CHECK int salvage_values(struct source *s, const struct damage *d, const st
 
 /*
  * The journal of it, JSON lines: one for the run (format, version, tag, iteration, from, from_iteration, parameters,
- * states), for ZeRO without any optimizer's file one that says so (optimizer), then one per state (parameter,
+ * states), for ZeRO without any optimizer file one that records this (optimizer), then one per state (parameter,
  * last_stage, state, file, elements, as_listed, and how many of each origin), then one per value that salvage_values()
  * filled (value, origin). Equal input, equal text.
  */

@@ -75,8 +75,8 @@ static bool is_zip(const struct source *s, int i)
 }
 
 /*
- * The directories of all .pt files: openers close what they have read. One whose directory is damaged stays NULL; the
- * opener has told of it as a rule. *n is their number.
+ * Open the directories of all .pt files, because openers close the files that they have read. The entry of a file with
+ * a damaged directory stays NULL; the opener has usually reported it. *n receives their number.
  */
 static struct scan_zip *open_zips(struct source *s, bool weights_only, int *n, struct report *r)
 {
@@ -138,7 +138,7 @@ static int verify_opened(struct source *s, const struct verify_opts *o, struct r
     return rc;
 }
 
-/* What the open said: damage is a finding; a path that is not there is the caller's to tell. */
+/* Report a failed open: damage is a finding, and a path that does not exist is the caller's error. */
 static int open_failed(struct report *r, struct err *e)
 {
     if (e->kind != ERR_DATA)

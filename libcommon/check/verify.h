@@ -34,7 +34,7 @@ struct verify_run {
     uint32_t crc;
 };
 
-/* Sorted by path and place, none overlapping. True of what is there when nothing of ERROR was found. */
+/* Sorted by path and place, without overlaps. It describes the files only if there is no finding of ERROR. */
 struct verify_runs {
     struct verify_run *run;
     int n;
@@ -55,9 +55,9 @@ struct verify_opts {
 };
 
 /*
- * Verify `path`: whatever source_open() takes, its index.h5, or one .pt file. Damage is
- * told to `r`, also damage so bad that nothing can be opened. 0, or -1: ERR_SYS when the
- * path cannot be read at all, ERR_USAGE for a parameter's own .h5, ERR_STOP.
+ * Verify `path`: a checkpoint that source_open() opens, its index.h5, or one .pt file. Damage is added to `r`, even if
+ * nothing can be opened. Returns -1 with ERR_SYS if the path cannot be read at all, with ERR_USAGE for a parameter's
+ * own .h5, or with ERR_STOP.
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
 void verify_runs_free(struct verify_runs *l);

@@ -16,15 +16,14 @@ struct scan_item {
     const struct tmap *map;
     const char *name;           /* "3.mlp.dense_4h_to_h.weight fp32" */
     /* Filled by scan_run(): */
-    bool seen;                  /* false: it could not be read, a finding says why */
+    bool seen;                  /* false if it could not be read; a finding has the reason */
     uint32_t crc;               /* of the logical bytes; of replicas the first copy's */
     uint64_t n_differ;          /* elements on which replicas disagree */
 };
 
 /*
- * After scan_run(): the runs of the layout's files whose bytes it hashed, sorted, none
- * overlapping. Where a record's CRC was wrong, a finding says so and the run has the right one.
- * Caller frees *out.
+ * Get the runs of the layout's files whose bytes scan_run() hashed, sorted and without overlaps. A record with a wrong
+ * CRC has a finding, and its run has the CRC of the bytes. The caller frees *out.
  */
 int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out);
 
@@ -42,10 +41,10 @@ void scan_items(struct source *s, const struct verify_opts *o, struct report *r)
 /* A zip: a file of the layout. */
 struct scan_zip {
     int file;
-    struct zip *zip;            /* NULL: a damaged one, of which a finding tells */
+    struct zip *zip;            /* NULL if it is damaged, which a finding reports */
 };
 
-/* What is to be read, and who is shown it. */
+/* The items to read, and the functions that receive their bytes. */
 struct scan_list {
     const struct scan_zip *zip;
     int n_zips;

@@ -1,10 +1,10 @@
 /*
  * verify_values.c - the checks on values that verify makes while bytes go by
  *
- * Tensors pass one state at a time and in any order, so weights and their fp32 masters never
- * meet. Instead the CRC of the master's rounding is summed up beside it and compared with
+ * Tensors pass one state at a time and in any order, so weights and their fp32 masters are not
+ * in memory together. Instead the CRC of the rounded master is computed while it passes, and compared with
  * the weights' CRC at the end; the same for tied copies. Only tensors that do not
- * agree are read again, to count how far they are apart; mismatch.h says what that means.
+ * agree are read again, to count how far they are apart; mismatch.h describes what that means.
  */
 #include "libcommon/check/verify_values.h"
 
@@ -30,7 +30,7 @@ struct passed {
 struct values_check {
     struct source *s;
     int n;
-    struct passed *passed;      /* beside item[] */
+    struct passed *passed;      /* parallel to item[] */
     struct scan_item *item;
     char **name;
     int (*of_param)[STATE_N];   /* item of a parameter's state, -1: none */
@@ -166,7 +166,7 @@ static struct stats_diff distance(struct values_check *v, const struct tmap *a, 
 {
     struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
     struct stats_opts so = { .threads = v->o->threads, .mem_bytes = v->o->mem_bytes, .replicas = REPLICAS_FIRST,
-                             .stopped = v->o->stopped, .report = report_new() };   /* records were told of already */
+                             .stopped = v->o->stopped, .report = report_new() };   /* records are reported already */
     struct err e = {0};
 
     if (stats_run(&job, 1, &so, &e) < 0)
@@ -373,8 +373,8 @@ static void check_tail(struct values_check *v, int record, uint64_t end)
 }
 
 /*
- * What lies behind the last parameter of a flat partition is alignment: fewer than 2 * DP
- * elements (docs/formats.md, section 4.5). A longer rest is something else, no padding.
+ * Check the padding after the last parameter of a flat partition: fewer than 2 * DP elements, for alignment
+ * (docs/formats.md, section 4.5). A longer rest is not padding and is not checked.
  */
 static void check_padding(struct values_check *v)
 {

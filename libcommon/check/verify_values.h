@@ -1,7 +1,7 @@
 /*
- * verify_values.h - do the numbers of a checkpoint make sense?
+ * verify_values.h - check the values of a checkpoint
  *
- * Runs the scan (verify_scan.h) and judges what went by: a manifest's digests and files
+ * Runs the scan (verify_scan.h) and checks the values that pass: a manifest's digests and files
  * (ERRORs "digest", "file_crc" and those of manifest.h), "bf16_master" (single elements: a warning), those of
  * verdict.h ("not_finite", "negative_exp_avg_sq", "replicas", "tied"), and the warning "padding".
  */

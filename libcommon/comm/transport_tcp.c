@@ -5,8 +5,8 @@
  *
  * Received data is stored directly in the buffer of the receive that waits for it. A message without a matching
  * receive stays in the kernel, which slows its sender down, so memory is bounded. It is read and kept in memory
- * only if a receive of another channel waits behind it on the same connection; otherwise two ranks could wait for
- * each other's next message.
+ * only if a receive of another channel waits for a later message on the same connection;
+ * otherwise two ranks could wait for each other's next message.
  */
 #include <errno.h>
 #include <poll.h>

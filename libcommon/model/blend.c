@@ -1,5 +1,5 @@
 /*
- * blend.c - choose the dataset that is furthest behind its weight
+ * blend.c - choose the dataset whose share is furthest below its weight
  */
 #include "libcommon/model/blend.h"
 

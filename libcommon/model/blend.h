@@ -1,7 +1,7 @@
 /*
  * blend.h - mix several datasets by weight, as the reference's BlendableDataset does
  *
- * Sample k comes from the dataset that is furthest behind its weight. Which one that is depends on all previous
+ * Sample k comes from the dataset whose share is furthest below its weight. Which one that is depends on all previous
  * choices, so the choices are made once and stored: one byte per sample, and a count per dataset every 4096 samples,
  * from which blend_get() computes the sample's index within its dataset.
  * Threads: a finished blend never changes.

@@ -1,5 +1,5 @@
 /*
- * data_paths.h - parse the data options: which documents of which files are used for training
+ * data_paths.h - parse the data options: the documents that are used for training
  *
  * The reference has two kinds of options, and both are converted to groups here. A group is a dataset with a name
  * that consists of parts of files, mixed by weight.

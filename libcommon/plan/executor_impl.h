@@ -33,7 +33,7 @@
  * read.
  *
  * Functions that return bool return false if the run has failed and the error has been recorded (exec_fail()),
- * unless their comment says otherwise.
+ * except where their comment differs.
  */
 #ifndef SHARDKIT_PLAN_EXECUTOR_IMPL_H
 #define SHARDKIT_PLAN_EXECUTOR_IMPL_H

@@ -11,7 +11,7 @@
  *   gaps     g             ggg                   ggggggg
  *
  * A claim counts from where the claims before it end. Every byte is therefore counted once, and one number per
- * claim says which of its bytes are counted. Gaps become check-only items. Records that are read without overlap,
+ * claim is the start of its counted bytes. Gaps become check-only items. Records that are read without overlap,
  * which are nearly all, need no table afterwards.
  */
 #include "libcommon/plan/plan.h"

@@ -1,7 +1,7 @@
 /*
  * reader.c - tmap_read() with combined copies, and with CRC checks as long as reads are in order
  *
- * A plan of one item records which bytes of which record have been read, and their CRC so far. A read that does not
+ * A plan of one item records the bytes of each record that have been read, and their CRC so far. A read that does not
  * begin where the previous one ended frees the plan, because a byte that is counted twice would spoil the sum.
  */
 #include "libcommon/plan/reader.h"

@@ -47,7 +47,7 @@ compile() {     # FILE.c
         { echo "FAIL  $1 does not compile"; failed=$((failed + 1)); }
 }
 
-for lint in lint_circles.sh lint_text.sh lint_types.sh lint_symbols.sh; do holds $lint; done
+for lint in lint_circles.sh lint_layouts.sh lint_text.sh lint_types.sh lint_words.sh lint_symbols.sh; do holds $lint; done
 
 f=libcommon/base/utf8.c g=libcommon/base/names.c t=tests/unit/base/test_base.c
 echo '#include "libcommon/ckpt/checkpoint.h"' >>$f
@@ -61,7 +61,23 @@ printf 'int utf8_one(void);\nint names_one(void);\nint utf8_one(void) { return n
 printf 'int utf8_two(void);\nint names_one(void);\nint names_one(void) { return utf8_two(); }\n' >>$g
 compile $f
 compile $g
-fails "two files that use each other" lint_circles.sh "libcommon/base: circle of files: utf8 uses names" $f $g
+fails "two files that use each other" lint_circles.sh \
+    "circle of files: libcommon/base/utf8 uses libcommon/base/names" $f $g
+h=libcommon/plan/tiles.c
+printf 'int tiles_one(void);\nint utf8_two(void);\nint tiles_one(void) { return utf8_two(); }\n' >>$h
+printf 'int utf8_two(void);\nint tiles_one(void);\nint utf8_two(void) { return tiles_one(); }\n' >>$f
+compile $f
+compile $h
+fails "files of two folders that use each other" lint_circles.sh \
+    "circle of files: libcommon/base/utf8 uses libcommon/plan/tiles" $f $h
+
+c=libcommon/check/copies.c
+echo 'static bool is_hf(const struct source *s) { return s->layout == &hf_layout; }' >>$c
+fails "a check that compares with a layout" lint_layouts.sh "$c:.*&hf_layout" $c
+echo 'static bool is_zero3(const struct source *s) { return s->zero_stage == 3; }' >>$c
+fails "a check of a member that one layout fills" lint_layouts.sh "$c:.*zero_stage" $c
+echo 'static bool is_dcp(const struct source *s) { return !strcmp(s->layout->name, "dcp"); }' >>tools/reshape/reshape_run.c
+fails "a tool that compares a layout's name" lint_layouts.sh "reshape_run.c:.*strcmp" tools/reshape/reshape_run.c
 
 echo 'int utf8_tested(void) { return 1; }' >>$f
 echo 'int utf8_tested(void);' >>$t
@@ -90,7 +106,13 @@ awk 'BEGIN { print "/*\n * long.c - lines\n */"; for (i = 0; i < 8000; i++) prin
 fails "a folder of too many lines" lint_text.sh "libcommon/base: .* lines: 32 and 8000" libcommon/base/long.c
 echo >tests/unit/test_new.c
 fails "a test beside the rooms" lint_text.sh "a test of a room lies in the folder" tests/unit/test_new.c
+printf '/* Whoever reads this, of\n * which there are two. */\n' >>$f
+fails "a comment that is a riddle" lint_words.sh "$f:[0-9]*: *whoever" $f
+printf '/* files, of\n * which one is lost */\n' >>$f
+fails "a phrase of the list on two lines" lint_words.sh "$f:[0-9]*: *of which" $f
 if ctags --version 2>/dev/null | grep -q Universal; then
+    echo 'int utf8_take(void) { return 1; }' >>$f
+    fails "a function with a verb that has a plainer one" lint_words.sh "$f:[0-9]*: function utf8_take" $f
     echo 'int seven(int a, int b, int c, int d, int e, int f, int g) { return a + b + c + d + e + f + g; }' >>$f
     fails "seven parameters" lint_params.sh "1 functions with more than 6" $f
 fi

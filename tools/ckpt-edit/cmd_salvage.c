@@ -113,7 +113,7 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
 }
 
 /*
- * Refuse files of ZeRO of which no optimizer's file can be read, unless the loss is accepted: the result has the
+ * Refuse files of ZeRO without a readable optimizer file, unless the loss is accepted: the result has the
  * weights alone, which the journal records.
  */
 static int check_optimizer(struct ckptedit *j, const struct source *s, struct err *e)
@@ -164,7 +164,7 @@ static int check_foreign(const struct ckptedit *j, const struct source *s, const
 
 /* ---- the result ---- */
 
-/* Write the filled states of a universal form as files, and files again of which only the container is damaged. */
+/* Write the filled states of a universal form as files, and files again whose container alone is damaged. */
 static int write_universal(const struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
                            struct err *e)
 {

@@ -195,7 +195,7 @@ static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *
 }
 
 /* Returns true with *e set if OUT already exists and may not be replaced. This check precedes any work. */
-static bool is_edit_output_taken(const struct ckptedit *j, struct err *e)
+static bool edit_output_exists(const struct ckptedit *j, struct err *e)
 {
     return !j->in_place && !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
@@ -246,7 +246,7 @@ static int change_held(struct ckptedit *j, struct source *s, ckptedit_change *ch
     int held = hold ? swap_hold(j->in, e) : -2, rc = -1;
     bool made = false;
 
-    if (held != -1 && check_in_place_edit(j, s, &made, e) == 0 && !is_edit_output_taken(j, e))
+    if (held != -1 && check_in_place_edit(j, s, &made, e) == 0 && !edit_output_exists(j, e))
         rc = made ? finish_edit(j, e) : change_source(j, s, change, e);
     if (held >= 0)
         close(held);

@@ -71,7 +71,7 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
     return -1;
 }
 
-/* Does another file stand in for this one? The finding that says so begins with its name. */
+/* Returns true if another file replaces this one. The finding about that begins with its name. */
 static bool stood_in(const struct report *r, const char *path)
 {
     char *name = path_base(path);

@@ -31,7 +31,7 @@ static int preview_import(struct export_job *j, const struct ds_target *t, struc
  * Returns true with *e set if OUT already exists and may not be replaced. This check precedes the filling of a
  * spool file.
  */
-static bool is_import_output_taken(const struct export_job *j, struct err *e)
+static bool import_output_exists(const struct export_job *j, struct err *e)
 {
     return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
@@ -118,7 +118,7 @@ int job_import(struct export_job *j)
     int rc = -1;
 
     j->cli.replicas = REPLICAS_FIRST;   /* a Transformers folder has no replicas */
-    if (!is_import_output_taken(j, &e) && read_rows(j, &rows, &e) == 0) {
+    if (!import_output_exists(j, &e) && read_rows(j, &rows, &e) == 0) {
         j->target.q.vocab = padded_rows(j, rows);
         o.repeat_to = j->repeat_last ? j->target.q.vocab : 0;
         o.spool_dir = j->cli.dry_run ? NULL : parent;

@@ -1,5 +1,5 @@
 /*
- * history_events.c - read the newest of a run's TensorBoard files, of which there is one for each start
+ * history_events.c - read the newest of a run's TensorBoard files; each start writes one
  */
 #include <dirent.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * pack_direct.h - read and write pieces of files without the page cache
  *
  * A frame is read once and written once, so the page cache has no benefit, and it is expensive: 0.3 CPU seconds per
- * GB read and 0.6 per GB written, of which 0.05 remain with O_DIRECT. If a file system refuses O_DIRECT, the page
+ * GB read and 0.6 per GB written; with O_DIRECT 0.05 remain. If a file system refuses O_DIRECT, the page
  * cache is used. A buffer may be used by only one thread at a time.
  */
 #ifndef SHARDKIT_FORMAT_PACK_PACK_DIRECT_H

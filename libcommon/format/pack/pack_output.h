@@ -3,7 +3,7 @@
  *
  * Added bytes are collected in a block. The thread that fills the block receives it in exchange for one of its own,
  * and writes it while other threads continue. Blocks are written with O_DIRECT if the file system supports it.
- * Writing through the page cache cost more than packing (0.65 CPU seconds per GB, of which 0.05 remain), and
+ * Writing through the page cache cost more than packing (0.65 CPU seconds per GB; 0.05 remain), and
  * evicted the data of others. The file is read from the disk again anyway.
  */
 #ifndef SHARDKIT_FORMAT_PACK_PACK_OUTPUT_H

@@ -38,7 +38,7 @@ static uint8_t operand_of(uint8_t op)
     }
 }
 
-/* Return the length of an operand, of which at most n bytes are available, or SIZE_MAX if it is incomplete. */
+/* Return the length of an operand with at most n available bytes, or SIZE_MAX if it is incomplete. */
 static size_t operand_len(uint8_t kind, const uint8_t *p, size_t n)
 {
     const size_t width = kind & 15;

@@ -1,5 +1,5 @@
 /*
- * dcp_names.h - find which entries of a checkpoint are the model's, and which are states of which parameter
+ * dcp_names.h - find which entries of a checkpoint are the model's, and which are states of a parameter
  *
  * A planner joins the program's keys with dots. Entries below "state" and "param_groups" of one key belong to an
  * optimizer, whichever it is: "<optimizer>state.<fqn>.<what>", where fqn is the parameter's name in its module. The

@@ -755,7 +755,7 @@ static bool is_optimizers(const struct dcp_opening *x, const struct dcp_item *it
     return en && (r->param ? r->state > STATE_FP32 : en->kind != DCP_ENTRY_OTHER);
 }
 
-/* Without the optimizer: what is lost is a warning if nothing of it is needed. */
+/* Without the optimizer, lost data that is not needed is only a warning. */
 static void report_lost(struct dcp_opening *x)
 {
     bool needed = false;

@@ -3,7 +3,7 @@
  *
  * Only for a caller that asks for it (source_opts.holes) or that needs no optimizer states:
  *   mp_rank files   Each gets a copy of another rank's tree: of its own stage where one can be read, else of any
- *                   stage, else of another tag in the same folder of which arguments and param_shapes agree with the
+ *                   stage, else of another tag in the same folder whose arguments and param_shapes agree with the
  *                   layer files and shards that are there. Its random states are those of a new run. If there is none
  *                   and only weights are needed: a tree of one stage, with arguments of a config.json.
  *   param_shapes    Of a stage whose mp_rank files are all lost: from the same file of another tag, else from the

@@ -4,7 +4,7 @@
  * A conversion has a source with all tensors; a job does not. Each of its processes holds runs of the slices of its
  * (pp, tp), split differently than files are, and all processes of one (pp, tp) fill the same files: the layer files
  * of the stage for that tensor rank, and the shards of dp 0, 1, ... A share describes what one process has to write,
- * computed once: the trees of those files, and for each run which bytes of which storages it becomes. It is plain
+ * computed once: the trees of those files, and for each run its place in a storage. It is plain
  * data, so it can be sent to another process, which writes:
  *
  *   process that trains   ds_target_new(no_tensors) -> ds_share_new() -> ds_share_pack() ~~~>

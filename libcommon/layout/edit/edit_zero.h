@@ -18,7 +18,7 @@
 MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e);
 /*
  * Like edit_zero(), with an unchanged list; for salvage. Several tensor ranks become one, which is a warning in
- * `notes`. The description of the result says if it has weights only.
+ * `notes`. The description of the result includes that it has weights only.
  */
 MUST_CHECK int edit_zero_rewrite(struct edit *x, struct report *notes, struct err *e);
 /*

@@ -260,7 +260,7 @@ static int check_index_tensors(const struct hf_folder *f, int first, const json_
     return 0;
 }
 
-/* Add the tensors of a file that is lost, as the index lists them: nothing of them is read. Clears the err. */
+/* Add the tensors of a file that is lost, as the index lists them, without bytes. Clears the err. */
 static void lose_file(struct hf_folder *f, const json_t *map, const char *name, struct err *e)
 {
     const char *why = arena_fmt(f->s->arena, "its file %s is lost or damaged", name), *key;

@@ -398,7 +398,7 @@ static bool is_due(const struct opened *u, const struct param *p, enum state st)
     return u->zero.file < 0 || st == STATE_FP32 || zero_shape_find(&u->zero.shape, p->name, &slot) >= 0;
 }
 
-/* Make a hole of a state that is missing. Another state says the shape. Returns false if the parameter has none. */
+/* Make a hole of a missing state, with the shape of another state. Returns false if the parameter has none. */
 static bool make_hole(struct opened *u, struct param *p, enum state st)
 {
     char *name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));

@@ -7,7 +7,7 @@
  *                           a virtual dataset places them next to each other
  *   replicated              rank 0's ranges if all copies are bit-equal; otherwise the policy
  *                           combines the copies into bytes of the index
- * So nothing of the size of a tensor is copied or planned. Only the replicas (300 MB of a 176B checkpoint) and the
+ * So no tensor is copied or planned. Only the replicas (300 MB of a 176B checkpoint) and the
  * directories of the shards are read. The CRCs of the directories are recorded to detect shards that are changed
  * later. Replicas that differ are written to the index, so the records they come from are read and checked first.
  *

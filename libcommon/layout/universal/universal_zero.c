@@ -68,7 +68,7 @@ static bool untrained_shape(const struct universal_zero *z, const char *name, st
            (pt_tensor(z->pt, pk_get(pk_get(root, "module"), name), t) && t->n_elems > 0);
 }
 
-static int take_untrained(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
+static int match_untrained(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
                           struct report *r)
 {
     struct pt_tensor is;
@@ -96,7 +96,7 @@ int universal_zero_match_tensor(const struct universal_zero *z, const char *name
     bool same;
 
     if (group < 0)
-        return take_untrained(z, name, t, path, r);
+        return match_untrained(z, name, t, path, r);
     if (z->tp > 1 && t->ndim == slot->ndim)
         return group;                   /* dicts of whole tensors */
     same = t->ndim == slot->ndim && memcmp(t->shape, slot->shape, (size_t)t->ndim * sizeof *t->shape) == 0;

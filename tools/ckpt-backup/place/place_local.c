@@ -69,7 +69,7 @@ static int local_check(struct place *p, struct receipt *rec, struct report *r, s
     int before = report_count(r, SEV_ERROR), rc = 0;
 
     local_check_files(p, rec, r);
-    /* Missing files have been reported. Reading the remaining ones would add nothing of importance. */
+    /* Missing files have been reported. Reading the remaining ones is of no use. */
     if (report_count(r, SEV_ERROR) == before)
         rc = rec->form == FORM_PACK ? verdict_bytes(&p->o, rec, path, r, e)
                                     : verdict_compare(&p->o, rec, path, path, r, e);

@@ -7,7 +7,7 @@
  * has the step when it has verified it in that form; a whole copy also serves as a weights copy. `keep-last N` of a
  * place keeps the newest N whole steps, and the newest N of all its steps.
  *
- * A step may be removed from the run's folder when the run's rules say what to keep and do not include this step,
+ * A step may be removed from the run's folder when the run's rules list what to keep and do not include this step,
  * `latest` names a newer step, and every place that is due to hold it does. The same applies to a place with respect
  * to all other places. Anything that cannot be established (a place that cannot be reached) forbids the removal.
  */

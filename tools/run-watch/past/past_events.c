@@ -1,5 +1,5 @@
 /*
- * past_events.c - read all of a run's TensorBoard files, of which there is one for each start
+ * past_events.c - read all of a run's TensorBoard files; each start writes one
  *
  * The tags are those of docs/training.md 6.5, which are Megatron-LM's.
  */

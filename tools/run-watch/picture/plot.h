@@ -25,8 +25,8 @@ struct plot_ask {
 
 struct plot;
 /*
- * Create a plot of n settled runs. The runs and the names in *a belong to the caller and must outlive the plot.
- * Returns NULL with ERR_USAGE if there are more runs or sets than PLOT_RUNS, PLOT_SETS; with ERR_DATA for a run
+ * Create a plot of n runs that have been read. The runs and the names in *a belong to the caller and must outlive the
+ * plot. Returns NULL with ERR_USAGE if there are more runs or sets than PLOT_RUNS, PLOT_SETS; with ERR_DATA for a run
  * without a loss, or without a sample in common with the first.
  */
 MUST_CHECK struct plot *plot_new(const struct plot_ask *a, struct past *const *run, int n, struct err *e);

@@ -3,7 +3,7 @@
  *
  * Ranks of one (pp, tp) fill the same files: a rank owns pieces of every bucket, and files are divided differently.
  * Writers have no connections to each other, so they communicate through two folders that rank 0's trainer creates
- * before any writer is told to begin:
+ * before any writer begins:
  *
  *   DIR/TAG.<id>.part/          the files, each of final length from the start
  *   DIR/TAG.<id>.part.job/

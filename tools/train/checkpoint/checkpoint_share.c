@@ -2,8 +2,8 @@
  * checkpoint_share.c - let the data-parallel ranks of a stage load together: each reads a part and exchanges the rest
  *
  * All of them make the same plan for everything that any of them needs, and each runs its own items. Every byte is
- * thus read once, and the CRC of a record is known although no rank has read all of it. Weights, of which each rank
- * needs all, are exchanged as after an optimizer step: each rank has its own part of every bucket, and the parts are
+ * thus read once, and the CRC of a record is known although no rank has read all of it. Each rank needs all weights, so
+ * they are exchanged as after an optimizer step: each rank has its own part of every bucket, and the parts are
  * gathered.
  */
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum { FAILED, MARK, ANTIMARK, N_OUTCOMES };
 
-/* Check the records of which several ranks have read parts. */
+/* Check the records that several ranks have read in parts. */
 static int check_shared_records(const struct load_share *h, struct plan *p, struct err *e)
 {
     const int n = plan_seen(p, NULL), size = comm_size(h->dp);

@@ -2,8 +2,8 @@
  * checkpoint_transpose.c - transpose columns into rows
  *
  * A chunk has some rows of [in] of the columns. Column by column, its elements are copied to consecutive places of
- * one row of the result. The chunk, of which only every cols-th element is read at a time, stays in the cache
- * meanwhile.
+ * one row of the result. Only every cols-th element of the chunk is read at a time, and the chunk stays in the
+ * cache meanwhile.
  */
 #include "tools/train/checkpoint/checkpoint_transpose.h"
 

@@ -165,7 +165,7 @@ struct run_start {
     int64_t iteration;
 };
 
-/* What is to be done with the folder. Rank 0 broadcasts it to all ranks. */
+/* The action on the folder, which rank 0 broadcasts to all ranks. */
 struct decision {
     struct saving_moves moves;
     bool stands;                /* the folder has a checkpoint of the iteration at which the run begins */

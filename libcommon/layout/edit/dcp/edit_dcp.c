@@ -160,7 +160,7 @@ static void record_held_param(void *ctx, struct edit *x, const struct dcp_part *
     ((bool *)ctx)[part->param - x->s->param] = true;
 }
 
-/* The manifest tells of them no more. */
+/* The manifest no longer lists them. */
 static void forget_digest(void *ctx, struct edit *x, const struct dcp_part *part)
 {
     (void)ctx;

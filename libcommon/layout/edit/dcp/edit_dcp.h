@@ -1,9 +1,8 @@
 /*
- * edit_dcp.h - a folder of torch.distributed.checkpoint with other parameters: names, layers, rows; or without some
- * entries, or with other values. Megatron-core's torch_dist, too
+ * edit_dcp.h - change parameters, entries and values of folders of torch.distributed.checkpoint and of torch_dist
  *
- * .metadata changes; weights, moments, steps and the groups' settings follow the parameter that they are of, and what
- * is nobody's stays. Chunks stay where they are in their files, which are shared; new bytes lie in a file of their own.
+ * Only .metadata changes. Weights, moments, steps and settings of groups follow their parameter, and entries that
+ * belong to no parameter stay. Chunks keep their places in the files, which are shared; new bytes are in a new file.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_DCP_H
 #define SHARDKIT_LAYOUT_EDIT_DCP_H
@@ -26,19 +25,23 @@ MUST_CHECK int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e);
  */
 MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
 /*
- * Every entry as new bytes of the source's maps, in files of the old names, of which only those are there that the
- * source has. ERR_DATA as above.
+ * Write every entry as new bytes of the source's maps, in files with the old names, as far as the source has the file.
+ * Returns -1 with ERR_DATA as above.
  */
 MUST_CHECK int edit_dcp_rewrite(struct edit *x, struct err *e);
 /* Is the entry an optimizer's: a parameter's state, or a setting of a group? */
 struct dcp_entry;
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en);
-/* Parameters whose state entry i of the source is: one, or of a stack one a row. Behind edit_entries_begin(). */
+/*
+ * Call `tell` for the parameter that entry i of the source is a state of, or for one parameter per row of a stack.
+ * edit_entries_begin() must have been called.
+ */
 struct dcp_part;
 typedef void edit_dcp_told(void *ctx, struct edit *x, const struct dcp_part *part);
 void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_told *tell, void *ctx);
 /*
- * Files with bytes that are no entry's are made anew without them; *saved: how many. ERR_DATA as above.
+ * Write files again without the bytes that no entry uses. *saved receives their number. Returns -1 with ERR_DATA as
+ * above.
  */
 MUST_CHECK int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e);
 /*

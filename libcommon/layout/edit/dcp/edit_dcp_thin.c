@@ -1,5 +1,7 @@
 /*
- * edit_dcp_thin.c - files of items without what no entry uses: their items one behind the other, cut as they were
+ * edit_dcp_thin.c - write files of items again without the bytes that no entry uses
+ *
+ * The items that stay follow each other without gaps, and keep their chunks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +48,7 @@ static const struct tmap *archive_of(struct edit *x, const struct dcp_place *p)
     return m;
 }
 
-/* Entry i with its chunks of files that are made anew in these. */
+/* Add entry i, with its chunks in those files that are written again. */
 static void thin_entry(struct edit *x, int i, const struct names *numbers, const struct thin_file *file)
 {
     const struct dcp_entry *was = &x->s->dcp->entry[i];

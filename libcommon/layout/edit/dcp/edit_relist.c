@@ -50,7 +50,7 @@ static struct dcp_chunk rows_of(struct arena *a, const struct edit_new *t, int64
     return (struct dcp_chunk){ at, len, { .number = -1 } };
 }
 
-/* Chunks of rows that stay are where they are; all behind them is one new chunk, of m. */
+/* Keep the chunks of rows that stay; all rows after them are one new chunk, of m. */
 static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, const struct tmap *m, struct edit_bytes b)
 {
     const struct edit_new *t = &w->list->tensor[b.tensor];
@@ -59,7 +59,7 @@ static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, cons
     int64_t end = t->kept, before;
     int kept = 0;
 
-    do {                                /* one with both is new, and so is what lies beside it */
+    do {                                /* a chunk with both is new, and so is each next to it */
         before = end;
         for (int i = 0; i < n_were; i++)
             if (c[i].at[0] < end && c[i].at[0] + c[i].len[0] > end)

@@ -1,7 +1,7 @@
 /*
  * edit_relist.h - entries that follow a list of tensors
  *
- * For the room only. The list says what becomes of parameters; which entries are whose is the layout's own.
+ * Internal to this folder. The list has the parameters of the result; the layout knows which entries belong to each.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_RELIST_H
 #define SHARDKIT_LAYOUT_EDIT_RELIST_H

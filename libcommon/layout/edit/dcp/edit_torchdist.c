@@ -36,7 +36,7 @@ static const char *stack_in(struct arena *a, const char *name)
     return arena_strndup(a, name, (size_t)torchdist_number_place(name));
 }
 
-/* One more layer under a key, or beginning of keys, of which the deepest counts. */
+/* Count one more layer under a key or a prefix of keys; the deepest one counts. */
 static int count_module_layer(struct relisting *w, const char *key, int least)
 {
     int at = names_find(w->rows, key);
@@ -235,7 +235,7 @@ static bool parse_object_entry_name(struct arena *a, const char *entry, struct o
     return true;
 }
 
-/* How many keys the name has behind n bytes, which are whole ones. */
+/* Returns the number of keys in the name after its first n bytes, which are whole keys. */
 static int count_trailing_keys(const char *name, size_t n)
 {
     int dots = 0;
@@ -255,7 +255,7 @@ static size_t without(const char *name, int keys)
     return n;
 }
 
-/* Is the j-th new name of p's the same module as the reference's? `p` says nothing where it is left out. */
+/* Returns true if the j-th new name of p is in the same module as the reference's, or if p is left out. */
 static bool agrees(const struct relisting *w, const struct param *p, const struct param *with, size_t n)
 {
     int k = first_listed_tensor(w, p), o = first_listed_tensor(w, with);
@@ -272,8 +272,8 @@ static bool agrees(const struct relisting *w, const struct param *p, const struc
 }
 
 /*
- * The parameter that a module of n bytes of the name becomes others with: the first that is left. NULL: none of them
- * is, *met says whether there are any, or (*e) they do not agree.
+ * Returns the first parameter that is left of the module that is the first n bytes of the name. Returns NULL if none
+ * is left, with *met set if there were any, or with *e set if their new names do not agree.
  */
 static const struct param *guide_of(const struct relisting *w, const char *name, size_t n, bool *met, struct err *e)
 {
@@ -451,7 +451,7 @@ static int64_t edit_positive_arg(const struct edit *x, const char *key)
     return pk_as_int(pk_get(x->s->run.args, key), &n) && n > 0 && n <= INT32_MAX ? n : 0;
 }
 
-/* Without arguments nothing says that some rows are padding. */
+/* Without arguments, no rows are known to be padding. */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q)
 {
     const int64_t tokens = edit_positive_arg(x, "vocab_size"), tp = edit_positive_arg(x, "tensor_model_parallel_size");

@@ -9,10 +9,10 @@
 
 /* Count the list's layers, first. */
 void edit_relist_depths(struct relisting *w);
-/* ERR_USAGE: what is in entry i cannot have what the list says. */
+/* Returns -1 with ERR_USAGE if entry i cannot hold what the list has for it. */
 MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
 
-/* ---- common.pt's arguments, where it has some; nothing of another layout ---- */
+/* ---- arguments in common.pt; without effect if there are none, and for other layouts ---- */
 
 
 MUST_CHECK int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e);
