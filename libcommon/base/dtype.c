@@ -1,10 +1,14 @@
 /*
- * dtype.c - names, sizes and conversions of element types
+ * dtype.c - names, sizes and conversions of element types; sizes and text of shapes
  */
 #include "libcommon/base/dtype.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "libcommon/base/tensor.h"
 
 static const struct { const char *name, *torch; int size; } types[DTYPE_N] = {
     [DTYPE_F64] = {"f64", "float64", 8}, [DTYPE_F32] = {"f32", "float32", 4}, [DTYPE_F16] = {"f16", "float16", 2},
@@ -218,4 +222,40 @@ int state_by_name(const char *name)
         if (strcmp(states[i], name) == 0)
             return i;
     return -1;
+}
+
+/* ---- tensor.h ---- */
+
+/* Returns n times the lengths, or -1 if a length is negative or a product overflows. */
+static int64_t multiply_lengths(int64_t n, int ndim, const int64_t *shape)
+{
+    for (int d = 0; d < ndim; d++)
+        if (shape[d] < 0 || __builtin_mul_overflow(n, shape[d], &n))
+            return -1;
+    return n;
+}
+
+int64_t shape_count(int ndim, const int64_t *shape)
+{
+    return multiply_lengths(1, ndim, shape);
+}
+
+int64_t shape_bytes(int ndim, const int64_t *shape, enum dtype t)
+{
+    return multiply_lengths(dtype_size(t), ndim, shape);
+}
+
+bool shape_equal(int x_ndim, const int64_t *x, int y_ndim, const int64_t *y)
+{
+    return x_ndim == y_ndim && (x_ndim == 0 || memcmp(x, y, (size_t)x_ndim * sizeof *x) == 0);
+}
+
+const char *shape_text(int ndim, const int64_t *shape, char buf[SHAPE_TEXT])
+{
+    int len = snprintf(buf, SHAPE_TEXT, "[");
+
+    for (int d = 0; d < ndim; d++)
+        len += snprintf(buf + len, (size_t)(SHAPE_TEXT - len), "%s%" PRId64, d ? ", " : "", shape[d]);
+    snprintf(buf + len, (size_t)(SHAPE_TEXT - len), "]");
+    return buf;
 }

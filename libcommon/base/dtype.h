@@ -24,10 +24,6 @@ enum dtype {
     DTYPE_N,
 };
 
-/* Maximum number of dimensions of a tensor, in every struct that stores a shape. */
-#define TENSOR_MAX_DIM 16
-#define TENSOR_MAX_DIM_TEXT "16"              /* for messages */
-
 int dtype_size(enum dtype t);               /* size of one element in bytes */
 const char *dtype_name(enum dtype t);       /* short lower-case names as in safetensors: "bf16", "f32" */
 const char *dtype_torch_name(enum dtype t); /* as in torch, without "torch.": "bfloat16", "float8_e4m3fn" */

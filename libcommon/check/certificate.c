@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/plan/executor.h"
@@ -107,22 +108,14 @@ static const struct tmap *map_before_repair(const struct repair *rep, const stru
     return NULL;
 }
 
-static uint64_t target_elems(const struct ds_tparam *p)
-{
-    uint64_t n = 1;
-
-    for (int d = 0; d < p->ndim; d++)
-        n *= (uint64_t)p->shape[d];
-    return n;
-}
-
 /* Weights that only exist as masters so far. */
 static void round_masters(const struct ds_target *t, struct certificate_entry *x)
 {
     const struct tmap *m = x->p->from->state[STATE_FP32];
+    const uint64_t len = (uint64_t)shape_bytes(x->p->ndim, x->p->shape, DTYPE_F32);
 
     x->verdict = ROUNDED;
-    x->expected = (struct digest){ .map = m, .len = min_u64(m->len, target_elems(x->p) * sizeof(float)),
+    x->expected = (struct digest){ .map = m, .len = min_u64(m->len, len),
         .policy = REPLICAS_FIRST, .op = t->weights == DTYPE_BF16 ? PLAN_F32_TO_BF16
                                       : t->weights == DTYPE_F16 ? PLAN_F32_TO_F16 : PLAN_COPY };
 }
@@ -133,7 +126,7 @@ static struct certificate_entry make_entry(const struct ds_target *t, const stru
     const struct tmap *now = p->from->state[st], *was = map_before_repair(rep, p->from, st);
     struct certificate_entry x = { .p = p, .state = st, .dtype = st == STATE_BF16 ? t->weights : DTYPE_F32 };
 
-    x.len = target_elems(p) * (uint64_t)dtype_size(x.dtype);
+    x.len = (uint64_t)shape_bytes(p->ndim, p->shape, x.dtype);
     if (now)
         x.before = (struct digest){ .map = was ? was : now, .len = now->len, .policy = REPLICAS_FIRST };
     if (st != STATE_BF16 && !t->optimizer)

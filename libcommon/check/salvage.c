@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/layout/pt_files.h"
 
@@ -380,7 +381,7 @@ static struct tmap *map_salvaged_state(struct source *s, int file, uint64_t at, 
 
 static bool is_same_salvage_shape(const struct param *p, const struct param *q)
 {
-    return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
+    return shape_equal(p->ndim, p->shape, q->ndim, q->shape);
 }
 
 /* Each parameter's results are its own, so they may be made side by side. */
@@ -520,8 +521,8 @@ static bool same_value(const struct source_value *v, const struct source_value *
 {
     if (!v->map || !w->map)
         return !v->map && !w->map;
-    return v->map->dtype == w->map->dtype && v->map->len == w->map->len && v->ndim == w->ndim &&
-           (v->ndim == 0 || memcmp(v->shape, w->shape, (size_t)v->ndim * sizeof *v->shape) == 0);
+    return v->map->dtype == w->map->dtype && v->map->len == w->map->len &&
+           shape_equal(v->ndim, v->shape, w->ndim, w->shape);
 }
 
 /* An undamaged value to copy: the same name in `from`, or another counter of the source. */

@@ -6,6 +6,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
 
 const enum state trained_states[TRAINED_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
@@ -314,13 +315,9 @@ bool source_find_entry(const struct source *s, const char *name, struct source_h
 uint64_t param_kept_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
                           int64_t shape[TENSOR_MAX_DIM])
 {
-    uint64_t len = sizeof(float);
-
     memcpy(shape, p->shape, sizeof p->shape);
     if (vocab == VOCAB_STRIP && p->merge == MERGE_VOCAB && s->config.vocab_tokens > 0 &&
         s->config.vocab_tokens < shape[0])
         shape[0] = s->config.vocab_tokens;
-    for (int i = 0; i < p->ndim; i++)
-        len *= (uint64_t)shape[i];
-    return len;
+    return (uint64_t)shape_bytes(p->ndim, shape, DTYPE_F32);
 }

@@ -9,6 +9,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/names.h"
 #include "libcommon/base/report.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/model/config.h"

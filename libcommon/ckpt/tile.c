@@ -6,20 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
+
 /* A chunk with elements, and its number. */
 struct tile_one {
     const struct tile_chunk *chunk;
     int number, ndim;
 };
-
-static uint64_t count_box_elements(int ndim, const int64_t *len)
-{
-    uint64_t n = 1;
-
-    for (int d = 0; d < ndim; d++)
-        n *= (uint64_t)len[d];
-    return n;
-}
 
 static int tile_cmp(const void *a, const void *b)
 {
@@ -71,7 +64,7 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chunk, int n, struct tile_one *tile,
                       struct tile_flaw *flaw)
 {
-    uint64_t all = count_box_elements(t->ndim, t->shape), have = 0;
+    uint64_t all = (uint64_t)shape_count(t->ndim, t->shape), have = 0;
     int n_tiles = 0;
 
     for (int i = 0; i < n; i++) {
@@ -80,7 +73,7 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
             flaw->chunk = i;
             return -1;
         }
-        if (count_box_elements(t->ndim, chunk[i].len) == 0)
+        if (shape_count(t->ndim, chunk[i].len) == 0)
             continue;
         tile[n_tiles++] = (struct tile_one){ &chunk[i], i, t->ndim };
     }
@@ -89,7 +82,7 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
         return -1;
     /* They do not overlap and are inside the tensor, so they cover it if they have as many elements. */
     for (int i = 0; i < n_tiles; i++)
-        have += count_box_elements(t->ndim, tile[i].chunk->len);
+        have += (uint64_t)shape_count(t->ndim, tile[i].chunk->len);
     if (have != all) {
         flaw->what = TILE_GAP;
         flaw->n_missing = all - have;
@@ -142,20 +135,19 @@ struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct
 {
     struct tile_one *tile = xcalloc((size_t)n + 1, sizeof *tile);
     int n_tiles = sort_tiles(t, chunk, n, tile, flaw);
-    uint64_t size = (uint64_t)dtype_size(t->dtype);
     struct tmap *m = NULL;
 
     if (n_tiles >= 0) {
         m = arena_alloc(a, sizeof *m);
         *m = (struct tmap){ .op = rows_alone(t, tile, n_tiles) ? TMAP_CONCAT : TMAP_BOXES, .dtype = t->dtype,
-                            .len = count_box_elements(t->ndim, t->shape) * size, .n_slices = n_tiles };
+                            .len = (uint64_t)shape_bytes(t->ndim, t->shape, t->dtype), .n_slices = n_tiles };
         m->slice = arena_alloc(a, ((size_t)n_tiles + 1) * sizeof *m->slice);
     }
     for (int i = 0; i < n_tiles; i++) {
         const struct tile_chunk *c = tile[i].chunk;
 
-        m->slice[i] = (struct tmap_slice){ .len = count_box_elements(t->ndim, c->len) * size, .n_extents = c->n_extents,
-                                           .extent = c->extent,
+        m->slice[i] = (struct tmap_slice){ .len = (uint64_t)shape_bytes(t->ndim, c->len, t->dtype),
+                                           .n_extents = c->n_extents, .extent = c->extent,
                                            .box = m->op == TMAP_BOXES ? make_box(a, t, c) : NULL };
     }
     free(tile);
@@ -186,7 +178,7 @@ static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, u
 static struct tile_chunk cut_chunk_row(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c,
                                        int64_t row)
 {
-    uint64_t bytes = count_box_elements(t->ndim - 1, c->len + 1) * (uint64_t)dtype_size(t->dtype);
+    uint64_t bytes = (uint64_t)shape_bytes(t->ndim - 1, c->len + 1, t->dtype);
     struct tile_chunk part = { .at = c->at + 1, .len = c->len + 1 };
 
     part.extent = cut_extents(a, c, (uint64_t)(row - c->at[0]) * bytes, bytes, &part.n_extents);

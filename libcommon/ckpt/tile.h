@@ -7,6 +7,7 @@
 #ifndef SHARDKIT_CKPT_TILE_H
 #define SHARDKIT_CKPT_TILE_H
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/tmap.h"
 

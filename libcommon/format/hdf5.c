@@ -22,6 +22,7 @@
 #include <hdf5.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/hdf5_seal.h"
 
 #define META_BLOCK   (64 * 1024)
@@ -579,14 +580,13 @@ static int inspect_h5_shape(struct h5_in *h, const char *path, hid_t id, struct 
         report_h5_error(h, path, e, "a dataset of 1 to " TENSOR_MAX_DIM_TEXT " dimensions was expected");
         goto out;
     }
-    d->len = 4;
-    for (int i = 0; i < d->ndim; i++) {
-        if (dims[i] > INT64_MAX || !mul_u64(d->len, dims[i], &d->len) || d->len > INT64_MAX) {
-            report_h5_error(h, path, e, "its size overflows");
-            goto out;
-        }
-        d->shape[i] = (int64_t)dims[i];
+    for (int i = 0; i < d->ndim; i++)
+        d->shape[i] = (int64_t)dims[i];         /* a length that does not fit becomes negative */
+    if (shape_bytes(d->ndim, d->shape, DTYPE_F32) < 0) {
+        report_h5_error(h, path, e, "its size overflows");
+        goto out;
     }
+    d->len = (uint64_t)shape_bytes(d->ndim, d->shape, DTYPE_F32);
     rc = 0;
 out:
     if (space >= 0)

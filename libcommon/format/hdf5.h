@@ -26,6 +26,7 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/err.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 
 #define H5_MAX_DIM TENSOR_MAX_DIM
 #define H5_TOP 0

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/tensor.h"
 
 enum { FIXED = 10, ALIGN = 64 };                /* bytes of magic, version and u16 length; alignment of the data */
 
@@ -182,12 +183,10 @@ void npy_close(struct npy *a)
 int npy_save(const char *path, enum npy_type type, int ndim, const int64_t *shape, const void *data, struct err *e)
 {
     struct strbuf head = {0};
-    size_t bytes = (size_t)types[type].size;
+    const size_t bytes = (size_t)shape_count(ndim, shape) * (size_t)types[type].size;
     int rc;
 
     put_header(&head, types[type].descr, ndim, shape);
-    for (int i = 0; i < ndim; i++)
-        bytes *= (size_t)shape[i];
     rc = file_replace_by(path, (struct iovec[]){ { head.buf, head.len }, { (void *)data, bytes } }, 2, e);
     strbuf_free(&head);
     return rc;
@@ -239,10 +238,7 @@ int npy_inspect(const char *path, struct npy_array *a, struct err *e)
                  TENSOR_MAX_DIM, head + FIXED);
         goto out;
     }
-    a->bytes = (uint64_t)dtype_size(a->dtype);
-    for (int i = 0; i < a->ndim; i++)
-        if (!mul_u64(a->bytes, (uint64_t)a->shape[i], &a->bytes))
-            a->bytes = UINT64_MAX;
+    a->bytes = (uint64_t)shape_bytes(a->ndim, a->shape, a->dtype);     /* UINT64_MAX if there are too many */
     if (a->bytes != (uint64_t)st.st_size - a->at)
         err_data(e, path, a->at, "the shape asks for %llu bytes, there are %llu", (unsigned long long)a->bytes,
                  (unsigned long long)((uint64_t)st.st_size - a->at));

@@ -13,6 +13,7 @@
 #include "libcommon/base/err.h"
 #include "libcommon/base/mapped.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 
 /*
  * Append a complete header to out: magic, version and dictionary, padded so that the data starts at a multiple of

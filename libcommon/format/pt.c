@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pickle/pickle_classes.h"
 #include "libcommon/format/pt_kind.h"
@@ -383,17 +384,17 @@ static bool read_dims(const struct pk *v, int *n, int64_t *out)
  */
 static bool measure_tensor_view(struct pt_tensor *t, uint64_t offset, uint64_t *reach)
 {
-    uint64_t n = 1, step, row = 1;
-    bool empty = false;
+    const int64_t n = shape_count(t->ndim, t->shape);
+    const bool empty = n == 0;
+    uint64_t step, row = 1;
 
     *reach = offset;
-    for (int i = 0; i < t->ndim; i++)
-        empty = empty || t->shape[i] == 0;
+    if (n < 0)
+        return false;
     for (int i = 0; i < t->ndim && !empty; i++)
-        if (!mul_u64(n, (uint64_t)t->shape[i], &n) || n > INT64_MAX ||
-            !mul_u64((uint64_t)t->shape[i] - 1, (uint64_t)t->stride[i], &step) || !add_u64(*reach, step, reach))
+        if (!mul_u64((uint64_t)t->shape[i] - 1, (uint64_t)t->stride[i], &step) || !add_u64(*reach, step, reach))
             return false;
-    t->n_elems = empty ? 0 : (int64_t)n;
+    t->n_elems = n;
     t->contiguous = true;
     for (int i = t->ndim - 1; i >= 0 && !empty; i--) {
         if (t->shape[i] != 1 && (uint64_t)t->stride[i] != row)

@@ -15,6 +15,7 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/report.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/format/zip.h"
 

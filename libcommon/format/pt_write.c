@@ -4,6 +4,7 @@
  * A tree and the sizes of its storages determine every byte except the payloads and their CRCs. The records are
  * in torch's order: data.pkl, data/0 .., version.
  */
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
 
 #include <stdlib.h>
@@ -80,9 +81,7 @@ struct pk *pt_new_filled(struct arena *a, const struct pt_new *t, const void *el
     struct pk *v, *bytes = arena_alloc(a, sizeof *bytes);
 
     own.offset_elems = 0;
-    own.storage_elems = 1;
-    for (int i = 0; i < t->ndim; i++)
-        own.storage_elems *= t->shape[i];
+    own.storage_elems = shape_count(t->ndim, t->shape);
     bytes->type = PK_BYTES;
     bytes->len = (uint64_t)own.storage_elems * (uint64_t)dtype_size(t->dtype);
     bytes->str = arena_strndup(a, elems, bytes->len);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 
 
@@ -420,14 +421,14 @@ static int bad_tensor(const struct scan *s, const struct safetensors_entry *t, c
 }
 
 /* Compute the number of bytes of all elements. */
-static int tensor_bytes(const struct scan *s, const struct safetensors_entry *t, uint64_t *len)
+static int count_entry_bytes(const struct scan *s, const struct safetensors_entry *t, uint64_t *len)
 {
-    uint64_t n = 1, bits = 0;
+    const int64_t n = shape_count(t->pub.ndim, t->pub.shape);
+    uint64_t bits = 0;
 
-    for (int i = 0; i < t->pub.ndim; i++)
-        if (!mul_u64(n, (uint64_t)t->pub.shape[i], &n))
-            return bad_tensor(s, t, "more elements than 64 bits count");
-    if (!mul_u64(n, (uint64_t)t->bits, &bits))
+    if (n < 0)
+        return bad_tensor(s, t, "more elements than 64 bits count");
+    if (!mul_u64((uint64_t)n, (uint64_t)t->bits, &bits))
         return bad_tensor(s, t, "more bits than 64 bits count");
     if (bits % 8)
         return bad_tensor(s, t, "%llu bits do not fill bytes", (unsigned long long)bits);
@@ -464,7 +465,7 @@ static int check_places(struct scan *s, uint64_t file_size)
             return bad_tensor(s, t,
                               "data_offsets %llu to %llu where one tensor before ends at %llu: a gap or an overlap",
                               (unsigned long long)t->begin, (unsigned long long)t->end, (unsigned long long)at);
-        if (tensor_bytes(s, t, &len) < 0)
+        if (count_entry_bytes(s, t, &len) < 0)
             return -1;
         if (t->end - t->begin != len)
             return bad_tensor(s, t, "its shape needs %llu bytes, its data_offsets hold %llu", (unsigned long long)len,

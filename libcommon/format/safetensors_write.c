@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/safetensors.h"
 
 enum { LENGTH_BYTES = 8, ALIGN = 8 };
@@ -94,9 +95,7 @@ int safetensors_layout(struct safetensors_out *t, int n, const char *path, struc
                      dtype_torch_name(t[i].dtype), t[i].ndim ? "" : " without dimensions");
             return -1;
         }
-        t[i].len = (uint64_t)dtype_size(t[i].dtype);
-        for (int d = 0; d < t[i].ndim; d++)
-            t[i].len *= (uint64_t)t[i].shape[d];
+        t[i].len = (uint64_t)shape_bytes(t[i].ndim, t[i].shape, t[i].dtype);
         t[i].at = at;
         at += t[i].len;
         strbuf_add(header, ",", 1);

@@ -19,6 +19,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/replicas.h"
+#include "libcommon/base/tensor.h"
 
 enum tmap_op { TMAP_CONCAT, TMAP_INTERLEAVE, TMAP_REPLICAS, TMAP_SUM, TMAP_BOXES };
 

@@ -7,6 +7,7 @@
 #ifndef SHARDKIT_WRITE_SINK_H
 #define SHARDKIT_WRITE_SINK_H
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/plan.h"
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/format/pt.h"
 #include "tools/ckpt-edit/ckptedit.h"
@@ -72,15 +73,10 @@ static int rounded(struct ckptedit *j, struct source *s, struct array a, enum dt
 
 static int refuse_npy_shape(const struct param *p, const char *path, const struct npy_array *a, struct err *e)
 {
-    struct strbuf want = {0}, have = {0};
+    char want[SHAPE_TEXT], have[SHAPE_TEXT];
 
-    for (int i = 0; i < p->ndim; i++)
-        strbuf_addf(&want, "%s%lld", i ? ", " : "", (long long)p->shape[i]);
-    for (int i = 0; i < a->ndim; i++)
-        strbuf_addf(&have, "%s%lld", i ? ", " : "", (long long)a->shape[i]);
-    err_usage(e, "%s: has shape (%s), %s has (%s)", path, have.buf ? have.buf : "", p->name, want.buf ? want.buf : "");
-    strbuf_free(&want);
-    strbuf_free(&have);
+    err_usage(e, "%s: has shape %s, %s has %s", path, shape_text(a->ndim, a->shape, have), p->name,
+              shape_text(p->ndim, p->shape, want));
     return -1;
 }
 
@@ -126,7 +122,7 @@ int change_put(struct ckptedit *j, struct source *s, struct edit *x, struct err 
     if (find_put_param(s, j->arg[0], &hit, e) < 0 || npy_inspect(j->arg[1], &a, e) < 0)
         return -1;
     p = hit.param;
-    if (a.ndim != p->ndim || memcmp(a.shape, p->shape, (size_t)a.ndim * sizeof *a.shape) != 0)
+    if (!shape_equal(a.ndim, a.shape, p->ndim, p->shape))
         return refuse_npy_shape(p, j->arg[1], &a, e);
     file = files_add_path(s->files, j->arg[1], e);
     if (file < 0)

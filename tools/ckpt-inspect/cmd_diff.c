@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "tools/ckpt-inspect/diff.h"
 
@@ -181,7 +182,7 @@ static void print_diff_values(const struct stats_diff *sd, enum dtype t)
 
 static void print_pair(const struct diff *d, const struct diff_pair *p)
 {
-    char *label = view_label(p->a), a[OUT_SHAPE_TEXT], b[OUT_SHAPE_TEXT];
+    char *label = view_label(p->a), a[SHAPE_TEXT], b[SHAPE_TEXT];
 
     printf("%s", label);
     if (!p->b)
@@ -190,8 +191,8 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
         printf(": lies in too many pieces to be compared\n");
     else if (p->unlike)
         printf("\n    %s %s in the first, %s %s in the second\n", dtype_name(p->a->dtype),
-               out_shape_text(p->a->shape, p->a->ndim, a), dtype_name(p->b->dtype),
-               out_shape_text(p->b->shape, p->b->ndim, b));
+               shape_text(p->a->ndim, p->a->shape, a), dtype_name(p->b->dtype),
+               shape_text(p->b->ndim, p->b->shape, b));
     else if (p->rounded)
         printf("\n    %" PRIu64 " of %" PRIu64 " elements differ once fp32 is rounded\n", p->diff.n_differ, p->diff.n);
     else

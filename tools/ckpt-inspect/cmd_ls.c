@@ -8,6 +8,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/progress.h"
+#include "libcommon/base/tensor.h"
 #include "tools/ckpt-inspect/view.h"
 
 /* ---- pieces: runs of files that make up a tensor ---- */
@@ -107,12 +108,12 @@ static const char *param_merge_rule_name(const struct view *v, const struct para
 static struct widths find_widths(const struct view *v)
 {
     struct widths w = { .shape = 5, .rule = 5, .states = !same_states(v) };
-    char shape[OUT_SHAPE_TEXT];
+    char shape[SHAPE_TEXT];
 
     for (int i = 0; i < v->n; i++) {
         const struct param *p = v->tensor[i].param;
 
-        w.shape = (int)max_u64((uint64_t)w.shape, strlen(out_shape_text(p->shape, p->ndim, shape)));
+        w.shape = (int)max_u64((uint64_t)w.shape, strlen(shape_text(p->ndim, p->shape, shape)));
         w.rule = (int)max_u64((uint64_t)w.rule, strlen(or_dash(param_merge_rule_name(v, p))));
     }
     return w;
@@ -132,13 +133,13 @@ static void print_param(const struct inspect *in, const struct view *v, const st
                         const struct widths *w)
 {
     const struct param *p = t->param;
-    char shape[OUT_SHAPE_TEXT], stage[16] = "-", group[16] = "-";
+    char shape[SHAPE_TEXT], stage[16] = "-", group[16] = "-";
 
     if (p->stage >= 0)
         snprintf(stage, sizeof stage, "%d", p->stage);
     if (p->group >= 0)
         snprintf(group, sizeof group, "%d", p->group);
-    printf("%-*s %-*s %5s %5s  %s", w->shape, out_shape_text(p->shape, p->ndim, shape), w->rule,
+    printf("%-*s %-*s %5s %5s  %s", w->shape, shape_text(p->ndim, p->shape, shape), w->rule,
            or_dash(param_merge_rule_name(v, p)), stage, group, p->name);
     if (p->shared_with)
         printf(" (another name of %s)", p->shared_with);
@@ -182,14 +183,14 @@ static json_t *param_json(const struct inspect *in, const struct view *v, const 
 
 static void print_non_params(const struct view *v)
 {
-    char shape[OUT_SHAPE_TEXT];
+    char shape[SHAPE_TEXT];
 
     if (v->n_all > v->n || v->n_plain)
         printf("beside the parameters\n");
     for (int i = v->n; i < v->n_all; i++) {
         const struct view_tensor *t = &v->tensor[i];
 
-        printf("%s %s  %s\n", dtype_name(t->dtype), out_shape_text(t->shape, t->ndim, shape), t->name);
+        printf("%s %s  %s\n", dtype_name(t->dtype), shape_text(t->ndim, t->shape, shape), t->name);
         print_pieces(v, t->map, "");
     }
     for (int i = 0; i < v->n_plain; i++) {
@@ -203,13 +204,13 @@ static void print_non_params(const struct view *v)
 
 static void print_stacks(const struct view *v)
 {
-    char shape[OUT_SHAPE_TEXT];
+    char shape[SHAPE_TEXT];
 
     if (v->n_known > v->n_all)
         printf("stacked in the files\n");
     for (int i = v->n_all; i < v->n_known; i++)
         printf("%s %s  %s\n", dtype_name(v->tensor[i].dtype),
-               out_shape_text(v->tensor[i].shape, v->tensor[i].ndim, shape), v->tensor[i].name);
+               shape_text(v->tensor[i].ndim, v->tensor[i].shape, shape), v->tensor[i].name);
 }
 
 static json_t *tensor_json(const struct view *v, const struct view_tensor *t, bool pieces)
@@ -350,11 +351,11 @@ static void list_arrays(const struct view *v, int width, int types, json_t *list
 static void print_tensor_list(const struct inspect *in, const struct view *v)
 {
     json_t *a = json_array();
-    char shape[OUT_SHAPE_TEXT];
+    char shape[SHAPE_TEXT];
     int width = 0, types = 5;
 
     for (int i = 0; i < v->n; i++) {
-        width = (int)max_u64((uint64_t)width, strlen(out_shape_text(v->tensor[i].shape, v->tensor[i].ndim, shape)));
+        width = (int)max_u64((uint64_t)width, strlen(shape_text(v->tensor[i].ndim, v->tensor[i].shape, shape)));
         types = (int)max_u64((uint64_t)types, strlen(dtype_name(v->tensor[i].dtype)));
     }
     for (int i = 0; i < v->n; i++) {
@@ -364,7 +365,7 @@ static void print_tensor_list(const struct inspect *in, const struct view *v)
             json_array_append_new(a, tensor_json(v, t, in->cli.verbose));
             continue;
         }
-        printf("%-*s  %-*s  %s\n", width, out_shape_text(t->shape, t->ndim, shape), types, dtype_name(t->dtype),
+        printf("%-*s  %-*s  %s\n", width, shape_text(t->ndim, t->shape, shape), types, dtype_name(t->dtype),
                t->name);
         if (in->cli.verbose)
             print_pieces(v, t->map, "");

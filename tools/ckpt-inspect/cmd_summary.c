@@ -8,6 +8,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/progress.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/view.h"
 
@@ -53,14 +54,10 @@ static int64_t count_params(const struct source *s)
 {
     int64_t n = source_has_unknown_family(s) ? 0 : model_n_params(&s->config);
 
-    for (int i = 0; source_has_unknown_family(s) && i < s->n_params; i++) {
-        /* For a universal form the summary reads names only. */
-        int64_t elems = s->param[i].shared_with || s->layout->shapes_in_files ? 0 : 1;
-
-        for (int d = 0; d < s->param[i].ndim; d++)
-            elems *= s->param[i].shape[d];
-        n += elems;
-    }
+    /* For a universal form the summary reads names only. */
+    for (int i = 0; source_has_unknown_family(s) && !s->layout->shapes_in_files && i < s->n_params; i++)
+        if (!s->param[i].shared_with)
+            n += shape_count(s->param[i].ndim, s->param[i].shape);
     return n;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/check/mismatch.h"
 #include "tools/ckpt-inspect/diff.h"
 
@@ -90,7 +91,7 @@ static bool common_rows(const struct view_tensor *a, const struct view_tensor *b
 {
     if (!a->param || a->param->merge != MERGE_VOCAB || a->ndim != b->ndim || a->ndim < 1)
         return false;
-    return memcmp(a->shape + 1, b->shape + 1, (size_t)(a->ndim - 1) * sizeof *a->shape) == 0;
+    return shape_equal(a->ndim - 1, a->shape + 1, b->ndim - 1, b->shape + 1);
 }
 
 static bool forms_differ(const struct diff *d)
@@ -110,7 +111,7 @@ static bool can_round(const struct view_tensor *a, const struct view_tensor *b)
 static void match_pair_tensors(struct diff *d, struct diff_pair *p)
 {
     const struct view_tensor *a = p->a, *b = p->b;
-    bool same_shape = a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+    bool same_shape = shape_equal(a->ndim, a->shape, b->ndim, b->shape);
 
     p->fewer_rows = !same_shape && common_rows(a, b);
     p->rounded = a->dtype != b->dtype && same_shape && forms_differ(d) && can_round(a, b);

@@ -11,6 +11,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/base/tensor.h"
 #include "tools/ckpt-inspect/diff.h"
 
 enum weight { COUNTS, BY_TOPOLOGY, BY_LAYOUT, ELSEWHERE };
@@ -71,7 +72,7 @@ static bool has_same_pickled_bytes(const struct diff_walk *w, const struct pt_te
     char *buf;
     bool same;
 
-    if (x->dtype != y->dtype || x->ndim != y->ndim || memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) ||
+    if (x->dtype != y->dtype || !shape_equal(x->ndim, x->shape, y->ndim, y->shape) ||
         len > MOST || !x->contiguous || !y->contiguous)
         return false;
     buf = xmalloc(2 * len + 1);

@@ -13,6 +13,7 @@
 
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/report.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/cli/cli_words.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/plan/stats.h"
@@ -67,8 +68,6 @@ json_t *out_real(double v);                             /* NaN and infinity beco
 json_t *out_ulps(uint64_t ulps);                        /* STATS_NO_ULPS becomes null */
 const char *out_ulps_text(uint64_t ulps, char buf[32]); /* "3 ulps"; "NaN" for STATS_NO_ULPS */
 json_t *out_shape(const int64_t *shape, int ndim);
-enum { OUT_SHAPE_TEXT = 22 * TENSOR_MAX_DIM };          /* numbers of 19 digits, each with a comma and a blank */
-const char *out_shape_text(const int64_t *shape, int ndim, char buf[OUT_SHAPE_TEXT]);   /* "[512, 64]" */
 json_t *out_findings(const struct report *r);
 /* Print findings of severity `least` or higher on stdout, one per line: "error: FILE: at byte N: ...". */
 void out_findings_text(const struct report *r, enum severity least);

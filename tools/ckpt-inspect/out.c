@@ -56,16 +56,6 @@ json_t *out_shape(const int64_t *shape, int ndim)
     return a;
 }
 
-const char *out_shape_text(const int64_t *shape, int ndim, char buf[OUT_SHAPE_TEXT])
-{
-    int len = snprintf(buf, OUT_SHAPE_TEXT, "[");
-
-    for (int i = 0; i < ndim; i++)
-        len += snprintf(buf + len, (size_t)(OUT_SHAPE_TEXT - len), "%s%" PRId64, i ? ", " : "", shape[i]);
-    snprintf(buf + len, (size_t)(OUT_SHAPE_TEXT - len), "]");
-    return buf;
-}
-
 static const char *const severity_names[] = { "note", "warning", "error" };
 
 json_t *out_findings(const struct report *r)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/parse.h"
+#include "libcommon/base/tensor.h"
 
 static int refuse_slice_text(const char *text, struct err *e)
 {
@@ -83,9 +84,7 @@ static void compute_slice_runs(struct view_slice *s)
     if (d > 0 && (s->step[d - 1] == 1 || s->count[d - 1] == 1))
         s->run *= s->count[--d];
     s->outer = d;
-    s->n_elems = 1;
-    for (int i = 0; i < s->ndim; i++)
-        s->n_elems *= s->count[i];
+    s->n_elems = shape_count(s->ndim, s->count);
 }
 
 int slice_parse(struct view_slice *s, const char *text, int ndim, const int64_t *shape, struct err *e)

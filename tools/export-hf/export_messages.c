@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "tools/export-hf/export.h"
 
@@ -33,11 +34,10 @@ static void print_tensors(const struct hf_target *t)
 {
     for (int i = 0; i < t->n_tensors; i++) {
         const struct hf_tensor *x = &t->tensor[i];
+        char shape[SHAPE_TEXT];
 
-        printf("  %s %s [%lld", t->file[x->file].name, x->name, (long long)x->shape[0]);
-        for (int d = 1; d < x->ndim; d++)
-            printf(", %lld", (long long)x->shape[d]);
-        printf("] from %s %s\n", t->src->param[x->param].name, dtype_name(x->map->dtype));
+        printf("  %s %s %s from %s %s\n", t->file[x->file].name, x->name, shape_text(x->ndim, x->shape, shape),
+               t->src->param[x->param].name, dtype_name(x->map->dtype));
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/dcp/dcp_sink.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist_target.h"
@@ -75,11 +76,10 @@ static void print_entries(const struct dcp_target *t)
 {
     for (int i = 0; i < t->table.n; i++) {
         const struct dcp_entry *en = &t->table.entry[i];
+        char shape[SHAPE_TEXT];
 
-        printf("  %s %s", en->name, en->is_tensor ? dtype_name(en->dtype) : "value");
-        for (int d = 0; d < en->ndim; d++)
-            printf("%s%lld%s", d ? ", " : " [", (long long)en->shape[d], d == en->ndim - 1 ? "]" : "");
-        printf("\n");
+        printf("  %s %s%s%s\n", en->name, en->is_tensor ? dtype_name(en->dtype) : "value", en->ndim ? " " : "",
+               en->ndim ? shape_text(en->ndim, en->shape, shape) : "");
     }
 }
 

@@ -12,6 +12,7 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
+#include "libcommon/base/tensor.h"
 
 /* The location of one chunk or value: a whole torch.save archive. */
 struct dcp_place {

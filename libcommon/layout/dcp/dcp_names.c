@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/layout/dcp/dcp_optimizer.h"
 
@@ -63,7 +64,7 @@ static bool is_program_entry(const struct dcp_entry *en)
 
 static bool has_same_entry_shape(const struct dcp_entry *x, const struct dcp_entry *y)
 {
-    return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
+    return shape_equal(x->ndim, x->shape, y->ndim, y->shape);
 }
 
 /* ---- models ---- */

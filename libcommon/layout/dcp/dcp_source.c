@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/tile.h"
@@ -377,7 +378,7 @@ static int read_chunk_item(struct dcp_opening *x, int i)
         return wrong_item(x, i, "its item holds no plain tensor");
     if (t.dtype != en->dtype)
         return wrong_item(x, i, "its item holds a tensor of another type than " DCP_METADATA " says");
-    if (t.ndim != en->ndim || memcmp(t.shape, chunk_of(x, it)->len, (size_t)en->ndim * sizeof *t.shape) != 0)
+    if (!shape_equal(t.ndim, t.shape, en->ndim, chunk_of(x, it)->len))
         return wrong_item(x, i, "its item holds a tensor of another shape than " DCP_METADATA " says");
     found->extent = tile_runs(x->s->arena, &t, MAX_RUNS, &found->n_extents);
     if (!found->extent)

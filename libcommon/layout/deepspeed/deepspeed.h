@@ -184,7 +184,6 @@ void ds_check_stages(struct ds *d);
 /* Returns true if every stage's parameters are known. Only then can an unknown name be reported as wrong. */
 bool ds_all_stages(const struct ds *d);
 /* Format a shape as "32,16" for messages, into buf. Returns buf. */
-const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128]);
 
 /* ---- deepspeed_layers.c, deepspeed_shards.c ---- */
 

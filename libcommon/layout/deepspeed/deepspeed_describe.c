@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_folder.h"
 
@@ -99,9 +100,7 @@ static int list_ds_tensors(void *ctx, struct folder_tensor **out)
         *t = (struct sink_tensor){ .name = p->name, .param = p->param, .state = st, .ndim = p->ndim,
                                    .dtype = st == STATE_BF16 ? w->t->weights : DTYPE_F32 };
         memcpy(t->shape, p->shape, sizeof t->shape);
-        t->len = (uint64_t)dtype_size(t->dtype);
-        for (int d = 0; d < p->ndim; d++)
-            t->len *= (uint64_t)p->shape[d];
+        t->len = (uint64_t)shape_bytes(p->ndim, p->shape, t->dtype);
         x[n].same_as = -1;
         w->number[i] = n++;
     }

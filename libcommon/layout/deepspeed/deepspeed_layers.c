@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /*
@@ -40,7 +41,7 @@ static void unknown_key(const struct ds_job *j, const char *key)
 
 static bool check_layer_tensor(const struct ds_job *j, const struct ds_entry *en, const struct pt_tensor *t)
 {
-    char x[128], y[128];
+    char x[SHAPE_TEXT], y[SHAPE_TEXT];
 
     if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32) {
         report_add(j->r, SEV_ERROR, "dtype", j->path, ERR_NO_BYTE, en->name, "%s weights, bf16 expected",
@@ -51,9 +52,9 @@ static bool check_layer_tensor(const struct ds_job *j, const struct ds_entry *en
         report_add(j->r, SEV_ERROR, "strided", j->path, ERR_NO_BYTE, en->name, "is not contiguous");
         return false;
     }
-    if (t->ndim != en->slice->ndim || memcmp(t->shape, en->slice->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
-        report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, en->name, "is [%s], param_shapes says [%s]",
-                   ds_shape_text(t->ndim, t->shape, x), ds_shape_text(en->slice->ndim, en->slice->shape, y));
+    if (!shape_equal(t->ndim, t->shape, en->slice->ndim, en->slice->shape)) {
+        report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, en->name, "is %s, param_shapes says %s",
+                   shape_text(t->ndim, t->shape, x), shape_text(en->slice->ndim, en->slice->shape, y));
         return false;
     }
     return true;

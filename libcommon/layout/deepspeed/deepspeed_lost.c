@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
@@ -287,7 +288,7 @@ static char *tensor_unlike(const struct mp_candidate *c, int layer, const char *
     char *own = str_fmt("%d.%s", layer, key), *tied = str_fmt("tied_modules.embed.%s", key), *why = NULL;
     const struct ds_entry *en = ds_index_find(&c->index, own);
     bool lists_layer = false;
-    char a[128], b[128];
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
 
     if (!en && embedding)
         en = ds_index_find(&c->index, tied);
@@ -295,11 +296,10 @@ static char *tensor_unlike(const struct mp_candidate *c, int layer, const char *
         lists_layer |= ds_layer_of(c->index.entry[i].name) == layer;
     if (flags && t->dtype != want && !str_ends(key, "inv_freq"))
         why = str_fmt("its weights are %s by its arguments, %s has %s", dtype_name(want), file, dtype_name(t->dtype));
-    else if (en && (en->slice->ndim != t->ndim ||
-                    memcmp(en->slice->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0))
-        why = str_fmt("it lists %.100s as [%s], %s has [%s]", en->name,
-                      ds_shape_text(en->slice->ndim, en->slice->shape, a), file,
-                      ds_shape_text(t->ndim, t->shape, b));
+    else if (en && !shape_equal(en->slice->ndim, en->slice->shape, t->ndim, t->shape))
+        why = str_fmt("it lists %.100s as %s, %s has %s", en->name,
+                      shape_text(en->slice->ndim, en->slice->shape, a), file,
+                      shape_text(t->ndim, t->shape, b));
     else if (!en && lists_layer && !str_ends(key, "inv_freq") && !str_ends(key, "_extra_state"))
         why = str_fmt("it does not list %.100s, which is in %s", own, file);
     free(own);

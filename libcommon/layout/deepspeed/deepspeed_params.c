@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/model/family.h"
@@ -122,8 +123,7 @@ static int make_drafts(struct ds *d, struct draft *out)
             else if (!param_is_tied(owner->name) || other->pp != d->topo.pp - 1 || owner->pp != 0)
                 report_add(d->r, SEV_ERROR, "stage", d->s->path, ERR_NO_BYTE, owner->name,
                            "appears on stages %d and %d", owner->pp, other->pp);
-            else if (other->slice->ndim != owner->slice->ndim ||
-                     memcmp(other->slice->shape, owner->slice->shape, sizeof owner->slice->shape) != 0)
+            else if (!shape_equal(other->slice->ndim, other->slice->shape, owner->slice->ndim, owner->slice->shape))
                 report_add(d->r, SEV_ERROR, "shape", d->s->path, ERR_NO_BYTE, owner->name,
                            "its tied copy on stage %d has another shape", other->pp);
             else

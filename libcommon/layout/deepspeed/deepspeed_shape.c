@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/model/zero_partition.h"
@@ -41,7 +42,7 @@ static bool read_param_slice(const struct reading *x, const struct pk *key, cons
 {
     uint32_t n = 0;
     struct pk **dim = pk_items(shape, &n);
-    uint64_t elems = 1;
+    bool possible = true;
 
     out->name = pk_as_str(key);
     if (!out->name || !is_param_name(out->name)) {
@@ -55,16 +56,13 @@ static bool read_param_slice(const struct reading *x, const struct pk *key, cons
         return false;
     }
     out->ndim = (int)n;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!pk_as_int(dim[i], &out->shape[i]) || out->shape[i] < 1 ||
-            !mul_u64(elems, (uint64_t)out->shape[i], &elems) || elems > (uint64_t)elems_max) {
-            report_add(x->r, SEV_ERROR, "shape", x->path, ERR_NO_BYTE, out->name,
-                       "param_shapes gives it an impossible shape");
-            return false;
-        }
-    }
-    out->n_elems = (int64_t)elems;
-    return true;
+    for (uint32_t i = 0; i < n; i++)
+        possible = possible && pk_as_int(dim[i], &out->shape[i]) && out->shape[i] > 0;
+    out->n_elems = possible ? shape_count(out->ndim, out->shape) : -1;
+    if (out->n_elems >= 0 && out->n_elems <= elems_max)
+        return true;
+    report_add(x->r, SEV_ERROR, "shape", x->path, ERR_NO_BYTE, out->name, "param_shapes gives it an impossible shape");
+    return false;
 }
 
 static bool read_param_shapes_group(const struct reading *x, const struct pk *shapes, struct ds_group *g)

@@ -10,6 +10,7 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_SHAPE_H
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 
 /* One parameter's slice: the part that one tensor rank holds. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 /* ---- mp_rank files ---- */
@@ -24,17 +25,7 @@ void ds_read_stage(const struct ds_job *j)
 
 static bool has_same_slice_shape(const struct ds_slice *a, const struct ds_slice *b)
 {
-    return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
-}
-
-const char *ds_shape_text(int ndim, const int64_t *shape, char buf[128])
-{
-    size_t at = 0;
-
-    buf[0] = '\0';
-    for (int i = 0; i < ndim && at < 100; i++)
-        at += (size_t)snprintf(buf + at, 128 - at, "%s%lld", i ? "," : "", (long long)shape[i]);
-    return buf;
+    return shape_equal(a->ndim, a->shape, b->ndim, b->shape);
 }
 
 /* Report the first difference of tensor rank b from rank a of the same stage. Returns true if there is none. */
@@ -42,7 +33,7 @@ static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
 {
     const struct ds_stage *a = &d->stage[topo_mp(d->topo, pp, tp_a)].st, *b = &d->stage[topo_mp(d->topo, pp, tp_b)].st;
     const char *file = files_name(d->s->files, d->s->file[d->mp_file[topo_mp(d->topo, pp, tp_b)]].file);
-    char x[128], y[128];
+    char x[SHAPE_TEXT], y[SHAPE_TEXT];
 
     if (a->n_groups != b->n_groups) {
         report_add(d->r, SEV_ERROR, "groups", file, ERR_NO_BYTE, NULL,
@@ -60,9 +51,9 @@ static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
             }
             if (!has_same_slice_shape(&p->slice[i], &q->slice[i])) {
                 report_add(d->r, SEV_ERROR, "shape", file, ERR_NO_BYTE, q->slice[i].name,
-                           "shape [%s] on tp %d, [%s] on tp %d",
-                           ds_shape_text(p->slice[i].ndim, p->slice[i].shape, x), tp_a,
-                           ds_shape_text(q->slice[i].ndim, q->slice[i].shape, y), tp_b);
+                           "shape %s on tp %d, %s on tp %d",
+                           shape_text(p->slice[i].ndim, p->slice[i].shape, x), tp_a,
+                           shape_text(q->slice[i].ndim, q->slice[i].shape, y), tp_b);
                 return false;
             }
         }

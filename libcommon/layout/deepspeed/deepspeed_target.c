@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
@@ -257,9 +258,7 @@ static int compute_param_slices(struct ds_target *t, struct err *e)
             }
             p->slice[dim] /= tp;
         }
-        p->slice_elems = 1;
-        for (int d = 0; d < p->ndim; d++)
-            p->slice_elems *= p->slice[d];
+        p->slice_elems = shape_count(p->ndim, p->slice);
     }
     return 0;
 }

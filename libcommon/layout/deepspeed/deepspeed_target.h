@@ -22,6 +22,7 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/model/pipeline_cuts.h"
 #include "libcommon/write/sink.h"

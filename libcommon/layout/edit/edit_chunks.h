@@ -7,6 +7,7 @@
 #ifndef SHARDKIT_LAYOUT_EDIT_CHUNKS_H
 #define SHARDKIT_LAYOUT_EDIT_CHUNKS_H
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 #include "libcommon/layout/edit/edit_impl.h"
 

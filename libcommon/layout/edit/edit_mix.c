@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/plan/reader.h"
 
 enum { AT_A_TIME = 1 << 16 };           /* elements */
@@ -34,23 +35,13 @@ static bool is_mixed(const struct source *s, const struct edit_mix *m, const str
            (is_mixed_weight_state(st) || m->moments) && !edit_second_name(s, p, st);
 }
 
-static void append_shape_text(struct strbuf *b, const struct param *p)
-{
-    for (int i = 0; i < p->ndim; i++)
-        strbuf_addf(b, "%s%lld", i ? ", " : "(", (long long)p->shape[i]);
-    strbuf_addf(b, p->ndim ? ")" : "()");
-}
-
 static int refuse_mixed_shape(const struct param *p, const struct source *s, const struct param *q,
                               const struct source *t, struct err *e)
 {
-    struct strbuf a = {0}, b = {0};
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
 
-    append_shape_text(&a, p);
-    append_shape_text(&b, q);
-    err_usage(e, "%s has shape %s in %s, %s in %s", p->name, a.buf, s->path, b.buf, t->path);
-    strbuf_free(&a);
-    strbuf_free(&b);
+    err_usage(e, "%s has shape %s in %s, %s in %s", p->name, shape_text(p->ndim, p->shape, a), s->path,
+              shape_text(q->ndim, q->shape, b), t->path);
     return -1;
 }
 
@@ -63,7 +54,7 @@ static int check_pair(const struct source *s, const struct mixed *k, const struc
         err_usage(e, "%s: has no %s, which is in %s", t->path, p->name, s->path);
         return -1;
     }
-    if (q->ndim != p->ndim || memcmp(q->shape, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0)
+    if (!shape_equal(q->ndim, q->shape, p->ndim, p->shape))
         return refuse_mixed_shape(p, s, q, t, e);
     if (!q->state[k->from] || !dtype_is_float(q->state[k->from]->dtype)) {
         err_usage(e, "%s: has no %s of %s, which is in %s", t->path, state_name(k->from), p->name, s->path);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
@@ -80,8 +81,7 @@ bool edit_new_is_old(const struct edit *x, const struct edit_new *t)
 {
     const struct param *p = &x->s->param[t->param];
 
-    if (strcmp(t->name, p->name) != 0 || t->ndim != p->ndim ||
-        memcmp(t->shape, p->shape, (size_t)t->ndim * sizeof *t->shape) != 0)
+    if (strcmp(t->name, p->name) != 0 || !shape_equal(t->ndim, t->shape, p->ndim, p->shape))
         return false;
     for (int st = 0; st < STATE_N; st++)
         if (t->map[st] != p->state[st] || (t->map[st] && t->dtype[st] != t->map[st]->dtype))

@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/edit/edit.h"
 
 /* One parameter of the result. It is changed if any member differs from the source's. */

@@ -5,6 +5,7 @@
  * model_states, which are written as an engine with the same ranks would save them (zero_target.h). The sizes and
  * sub-groups in the optimizer's common state are updated.
  */
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/edit/edit_universal.h"
 
 #include <stdlib.h>
@@ -125,7 +126,7 @@ static bool has_other_sizes(const struct edit *x)
         const struct edit_new *t = &x->states->tensor[i];
         const struct param *p = &x->s->param[t->param];
 
-        other = t->layer || memcmp(t->shape, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
+        other = t->layer || !shape_equal(p->ndim, t->shape, p->ndim, p->shape);
     }
     return other;
 }

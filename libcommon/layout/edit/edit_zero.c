@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
@@ -73,10 +74,9 @@ static void rebuild_zero_group(const struct edit *x, const struct edit_states *l
     for (int i = 0; i < n; i++) {
         struct zero_slot *slot = &to.slot[to.n++];
 
-        *slot = (struct zero_slot){ .name = s[i].t->name, .ndim = s[i].t->ndim, .n_elems = 1 };
+        *slot = (struct zero_slot){ .name = s[i].t->name, .ndim = s[i].t->ndim };
         memcpy(slot->shape, s[i].t->shape, sizeof slot->shape);
-        for (int d = 0; d < slot->ndim; d++)
-            slot->n_elems *= slot->shape[d];
+        slot->n_elems = shape_count(slot->ndim, slot->shape);
     }
     *g = to;
     free(s);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/model/family.h"
 
@@ -214,10 +215,8 @@ void hf_check_claims(const struct source *s, const json_t *config, bool sizes, e
 
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
-        bool empty = false;
+        const bool empty = shape_count(p->ndim, p->shape) == 0;
 
-        for (int d = 0; d < p->ndim; d++)
-            empty = empty || p->shape[d] == 0;
         if (empty && sizes)
             report_add(r, severity, "config", s->path, ERR_NO_BYTE, p->name,
                        "has no elements, which no tensor of the model that config.json describes lacks");

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_sink.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -219,8 +220,8 @@ static bool header_lists(const struct safetensors *st, const struct hf_tensor *x
 {
     const struct safetensors_tensor *got = safetensors_find(st, x->name);
 
-    return got && got->at == at && got->len == x->len && got->ndim == x->ndim && got->dtype == x->dtype &&
-           memcmp(got->shape, x->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
+    return got && got->at == at && got->len == x->len && got->dtype == x->dtype &&
+           shape_equal(got->ndim, got->shape, x->ndim, x->shape);
 }
 
 /* Check the header and the tensors of file `number` of the target. */

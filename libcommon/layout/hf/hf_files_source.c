@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/hf/hf_claims.h"
@@ -105,7 +106,7 @@ static void check_expected_tensor(struct hf_folder *f, const struct param_row *r
     if (!t)
         report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name, "is not there, config.json means it");
     else if (t->dtype != DTYPE_N &&
-             (t->ndim != row->ndim || memcmp(t->shape, shape, (size_t)row->ndim * sizeof *shape) != 0))
+             !shape_equal(t->ndim, t->shape, row->ndim, shape))
         report_add(r, SEV_ERROR, "shape", f->s->path, ERR_NO_BYTE, t->full, "has another shape than config.json means");
     free(name);
 }
@@ -192,7 +193,7 @@ static int by_storage_place(const void *a, const void *b)
 
 static bool has_same_stored_shape(const struct param *p, const struct param *q)
 {
-    return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
+    return shape_equal(p->ndim, p->shape, q->ndim, q->shape);
 }
 
 /*

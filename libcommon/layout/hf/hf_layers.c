@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/hf/hf_translate.h"
 
 /* A number from a name never decides how long a loop runs. */
@@ -128,7 +129,7 @@ static bool has_float_elements(const struct param *p)
 
 static bool has_equal_shape(const struct param *p, const struct param *q)
 {
-    return p->ndim == q->ndim && memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof *p->shape) == 0;
+    return shape_equal(p->ndim, p->shape, q->ndim, q->shape);
 }
 
 /* Returns false, with a finding, for a shape that config.json contradicts. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
@@ -214,7 +215,7 @@ static const struct param *find_first_tied_param(const struct saving *x, const s
     for (int i = 0; i < x->s->n_params; i++) {
         const struct param *q = &x->s->param[i];
 
-        if (q == p || q->shared_with || q->ndim != p->ndim || memcmp(q->shape, p->shape, sizeof p->shape) != 0)
+        if (q == p || q->shared_with || !shape_equal(q->ndim, q->shape, p->ndim, p->shape))
             continue;
         if (t->first ? ends_at_word_boundary(q->name, t->first) : is_tied_embedding_name(q->name))
             return q;

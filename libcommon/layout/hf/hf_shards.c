@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
@@ -305,8 +306,8 @@ static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m
     for (int i = 0; i < m->rule->n_parts; i++) {
         const struct param *p = m[i].from;
 
-        if (p->ndim < 1 || p->ndim != first->ndim || p->shape[0] < 1 || p->state[fused_weight_state(p)]->len == 0 ||
-            (p->ndim > 1 && memcmp(p->shape + 1, first->shape + 1, (size_t)(p->ndim - 1) * sizeof *p->shape) != 0))
+        if (p->ndim < 1 || p->shape[0] < 1 || p->state[fused_weight_state(p)]->len == 0 ||
+            !shape_equal(p->ndim - 1, p->shape + 1, first->ndim - 1, first->shape + 1))
             return refuse_fused_param(x, p->name, "its shape does not fit the others that it goes together with");
         if (m->rule->merge == MERGE_CAT0_HALVES && p->shape[0] != first->shape[0])
             return refuse_fused_param(x, p->name, "has other rows than the other half");

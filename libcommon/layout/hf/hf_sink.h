@@ -12,6 +12,7 @@
 #ifndef SHARDKIT_LAYOUT_HF_SINK_H
 #define SHARDKIT_LAYOUT_HF_SINK_H
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/write/folder.h"

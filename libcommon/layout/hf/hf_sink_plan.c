@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_sink.h"
@@ -158,13 +159,12 @@ static int add_exported_tensor(struct hf_target *t, const struct param_row *r, i
         }
         to->map = reorder_rows(t, to->map);
     }
-    to->len = (uint64_t)dtype_size(t->q.config.dtype);
     for (int d = 0; d < r->ndim; d++) {
         to->shape[d] = p->shape[flip ? r->ndim - 1 - d : d];
         if (r->dims[d] == 'V' && t->q.vocab)
             to->shape[d] = t->q.vocab;
-        to->len *= (uint64_t)to->shape[d];
     }
+    to->len = (uint64_t)shape_bytes(r->ndim, to->shape, t->q.config.dtype);
     t->tensor_bytes += to->len;
     rc = 0;
 out:

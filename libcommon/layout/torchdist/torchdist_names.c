@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/base/tensor.h"
 
 /* ---- states ---- */
 
@@ -129,7 +130,7 @@ static void resolve_layer_stacks(const struct stacking *k, const char *path, str
 
 static bool has_same_stack_shape(const struct dcp_entry *x, const struct dcp_entry *y)
 {
-    return x->ndim == y->ndim && memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
+    return shape_equal(x->ndim, x->shape, y->ndim, y->shape);
 }
 
 /* ---- missing entries that other entries refer to ---- */

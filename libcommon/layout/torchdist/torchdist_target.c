@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/optim_groups.h"
@@ -168,8 +169,7 @@ static bool alike(const struct param *a, const struct param *b)
     for (int st = 0; st < STATE_N; st++)
         if (!a->state[st] != !b->state[st] || (a->state[st] && a->state[st]->dtype != b->state[st]->dtype))
             return false;
-    return a->ndim == b->ndim && a->ndim < TENSOR_MAX_DIM &&
-           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+    return a->ndim < TENSOR_MAX_DIM && shape_equal(a->ndim, a->shape, b->ndim, b->shape);
 }
 
 /*

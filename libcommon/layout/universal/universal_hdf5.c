@@ -9,6 +9,7 @@
  * index.h5 gets its final name when its tables are complete. Another process, or a later run that resumes, therefore
  * finds either all tables or none, and reads the offsets from the file itself.
  */
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 #include "libcommon/write/sink.h"
@@ -339,8 +340,7 @@ struct hdf5_sink {
 static int check_dataset_shape(const struct h5_in *h, const struct h5_dataset *d, const struct param *p,
                                const int64_t *shape, enum state st, struct err *e)
 {
-    if (d->storage == H5_CONTIGUOUS && d->ndim == p->ndim &&
-        memcmp(d->shape, shape, (size_t)p->ndim * sizeof *shape) == 0)
+    if (d->storage == H5_CONTIGUOUS && shape_equal(d->ndim, d->shape, p->ndim, shape))
         return 0;
     err_data(e, h5_path(h), ERR_NO_BYTE, "parameter '%s': %s has another shape than the input: left by another "
              "conversion", p->name, state_name(st));

@@ -23,6 +23,7 @@
  *   shard_changed E   its size or directory CRC differs from the recorded one
  *   shard_range E     data outside the records of its file
  */
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
 #include <ctype.h>
@@ -616,7 +617,7 @@ static void read_param_datasets(struct hdf5_reader *rd, const struct home *at)
         if (p->ndim == 0) {
             p->ndim = d.ndim;
             memcpy(p->shape, d.shape, sizeof p->shape);
-        } else if (p->ndim != d.ndim || memcmp(p->shape, d.shape, sizeof p->shape) != 0) {
+        } else if (!shape_equal(p->ndim, p->shape, d.ndim, d.shape)) {
             param_error(rd, at, "shape", "its states differ in shape");
             continue;
         }

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/run_state.h"
@@ -255,7 +256,7 @@ static void read_state_tensor(struct opened *u, int i, enum state st, const stru
         memcpy(p->shape, t.shape, sizeof p->shape);
         p->merge = rule_of_file(root);
         p->group = group;
-    } else if (p->ndim != t.ndim || memcmp(p->shape, t.shape, (size_t)t.ndim * sizeof *t.shape) != 0) {
+    } else if (!shape_equal(p->ndim, p->shape, t.ndim, t.shape)) {
         report_add(u->r, SEV_ERROR, "shape", path_of(u->s, i), ERR_NO_BYTE, p->name,
                    "%s is shaped otherwise than the states before it", state_name(st));
         return;
@@ -406,10 +407,8 @@ static bool make_hole(struct opened *u, struct param *p, enum state st)
 
     for (int k = 0; k < STATE_N && !m; k++)
         if (p->state[k]) {
-            struct pt_tensor t = { .dtype = DTYPE_F32, .n_elems = 1 };
+            const struct pt_tensor t = { .dtype = DTYPE_F32, .n_elems = shape_count(p->ndim, p->shape) };
 
-            for (int d = 0; d < p->ndim; d++)
-                t.n_elems *= p->shape[d];
             m = one_extent(u->s->arena, &t);
             *m->slice->extent = pt_hole(&u->holes, u->s, name, m->len);
             report_add(u->r, SEV_WARNING, "missing_file", u->s->path, ERR_NO_BYTE, p->name,

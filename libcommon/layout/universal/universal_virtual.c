@@ -13,6 +13,7 @@
  *
  * Paths are relative to the folder. It is written next to its final location, so they stay valid when it is renamed.
  */
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
 #include <fcntl.h>
@@ -509,11 +510,9 @@ static int put_slices(const struct placing *x, int64_t group, const int64_t *wid
 static int slice_widths(const struct sink *k, const struct param *p, const struct tmap *m, int64_t *width,
                         struct err *e)
 {
-    uint64_t below = sizeof(float), sum = 0;
     bool fits = p->ndim >= 2 && m->len > 0;
+    uint64_t below = fits ? (uint64_t)shape_bytes(p->ndim - 2, p->shape + 2, DTYPE_F32) : 0, sum = 0;
 
-    for (int i = 2; i < p->ndim; i++)
-        below *= (uint64_t)p->shape[i];
     for (int i = 0; i < m->n_slices && fits; i++) {
         width[i] = (int64_t)(m->slice[i].row_part / below);
         sum += m->slice[i].row_part;

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
@@ -76,7 +77,7 @@ static int match_untrained(const struct universal_zero *z, const char *name, str
 
     if (z->tp > 1 || !untrained_shape(z, name, &is))
         return -1;
-    same = t->ndim == is.ndim && memcmp(t->shape, is.shape, (size_t)t->ndim * sizeof *t->shape) == 0;
+    same = shape_equal(t->ndim, t->shape, is.ndim, is.shape);
     if (!same && (t->ndim != 1 || t->n_elems != is.n_elems)) {
         report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name,
                    "has %d dimensions and %lld elements, the model_states file gives it %d and %lld", t->ndim,
@@ -99,7 +100,7 @@ int universal_zero_match_tensor(const struct universal_zero *z, const char *name
         return match_untrained(z, name, t, path, r);
     if (z->tp > 1 && t->ndim == slot->ndim)
         return group;                   /* dicts of whole tensors */
-    same = t->ndim == slot->ndim && memcmp(t->shape, slot->shape, (size_t)t->ndim * sizeof *t->shape) == 0;
+    same = shape_equal(t->ndim, t->shape, slot->ndim, slot->shape);
     if (!same && (t->ndim != 1 || t->n_elems != slot->n_elems)) {
         report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name, "has %lld elements, param_shapes gives it %lld",
                    (long long)t->n_elems, (long long)slot->n_elems);
@@ -189,8 +190,7 @@ static void find_weights(const struct universal_zero *z, struct source *s)
         struct tmap *m;
 
         if (p->shared_with || !p->state[STATE_FP32] || !pt_tensor(pt, pk_get(module, p->name), &t) || !t.contiguous ||
-            !dtype_is_float(t.dtype) || t.dtype == DTYPE_F64 || t.ndim != p->ndim ||
-            memcmp(t.shape, p->shape, (size_t)t.ndim * sizeof *t.shape) != 0)
+            !dtype_is_float(t.dtype) || t.dtype == DTYPE_F64 || !shape_equal(t.ndim, t.shape, p->ndim, p->shape))
             continue;
         m = arena_alloc(s->arena, sizeof *m);
         *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = t.dtype, .len = pt_tensor_bytes(&t), .n_slices = 1 };

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed_file.h"
 #include "libcommon/layout/zero/zero_tree.h"
 #include "libcommon/write/folder.h"
@@ -109,9 +110,7 @@ static int list_zero_tensors(const struct zero_folder *z, struct folder_tensor *
                                              : trained ? zero_target_vector(t, zero_target_group(t, p), st)
                                                        : DTYPE_F32 };
         memcpy(of->shape, p->shape, sizeof of->shape);
-        of->len = (uint64_t)dtype_size(of->dtype);
-        for (int d = 0; d < p->ndim; d++)
-            of->len *= (uint64_t)p->shape[d];
+        of->len = (uint64_t)shape_bytes(p->ndim, p->shape, of->dtype);
         out[n].same_as = -1;
         z->number[i] = n++;
     }

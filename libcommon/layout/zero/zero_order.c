@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/ds_names.h"
 
 struct pt *zero_order_root(const struct source *s)
@@ -95,11 +96,8 @@ static int set_whole_slot_shapes(const struct source *s, struct zero_shape *x, s
                          slot->name);
                 return -1;
             }
-            slot->n_elems = 1;
-            for (int d = 0; d < p->ndim; d++) {
-                slot->shape[d] = p->shape[d];
-                slot->n_elems *= p->shape[d];
-            }
+            memcpy(slot->shape, p->shape, sizeof slot->shape);
+            slot->n_elems = shape_count(p->ndim, p->shape);
         }
     return 0;
 }
@@ -116,11 +114,9 @@ static void all_in_one(const struct source *s, struct arena *a, struct zero_shap
 
         if (p->shared_with)
             continue;
-        *slot = (struct zero_slot){ .name = p->name, .ndim = p->ndim, .n_elems = 1 };
-        for (int d = 0; d < p->ndim; d++) {
-            slot->shape[d] = p->shape[d];
-            slot->n_elems *= p->shape[d];
-        }
+        *slot = (struct zero_slot){ .name = p->name, .ndim = p->ndim,
+                                     .n_elems = shape_count(p->ndim, p->shape) };
+        memcpy(slot->shape, p->shape, sizeof slot->shape);
         g->n++;
     }
     *out = (struct zero_shape){ .n_groups = 1, .group = g };

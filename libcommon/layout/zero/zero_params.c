@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 /* The position of a name in the groups. */
@@ -212,7 +213,7 @@ static struct param *add_zero_param(struct zero *z, const char *name, int ndim, 
 
 static bool has_slot_shape(const struct zero_slot *s, const struct pt_tensor *t)
 {
-    return s->ndim == t->ndim && memcmp(s->shape, t->shape, (size_t)s->ndim * sizeof *s->shape) == 0;
+    return shape_equal(s->ndim, s->shape, t->ndim, t->shape);
 }
 
 /* Add a trained parameter. t is its tensor in `module`, or NULL if it has none there. */

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/model/zero_partition.h"
 
 /* Limit for the elements of a parameter or a group: 4 TiB of masters. */
@@ -26,16 +27,18 @@ bool zero_read_dims(const struct pk *shape, int *ndim, int64_t *dims, int64_t *n
 {
     uint32_t n = 0;
     struct pk **dim = pk_items(shape, &n);
-    uint64_t elems = 1;
+    int64_t elems;
 
     if (!dim || n > TENSOR_MAX_DIM)
         return false;
     for (uint32_t i = 0; i < n; i++)
-        if (!pk_as_int(dim[i], &dims[i]) || dims[i] < 0 || !mul_u64(elems, (uint64_t)dims[i], &elems) ||
-            elems > (uint64_t)elems_max)
+        if (!pk_as_int(dim[i], &dims[i]))
             return false;
+    elems = shape_count((int)n, dims);
+    if (elems < 0 || elems > elems_max)
+        return false;
     *ndim = (int)n;
-    *n_elems = (int64_t)elems;
+    *n_elems = elems;
     return true;
 }
 

@@ -13,6 +13,7 @@
 #define SHARDKIT_LAYOUT_ZERO_SHAPE_H
 
 #include "libcommon/base/names.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 

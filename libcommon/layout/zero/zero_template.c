@@ -7,6 +7,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/base/tensor.h"
 
 bool zero_like_buffer(const struct source *like, const char *name)
 {
@@ -18,22 +19,12 @@ bool zero_like_buffer(const struct source *like, const char *name)
 
 /* ---- the model ---- */
 
-static void append_param_shape(struct strbuf *out, const struct param *p)
-{
-    for (int d = 0; d < p->ndim; d++)
-        strbuf_addf(out, "%s%lld", d ? ", " : "", (long long)p->shape[d]);
-}
-
 static int bad_shape(const struct source *s, const struct param *p, const struct param *want, struct err *e)
 {
-    struct strbuf have = {0}, due = {0};
+    char have[SHAPE_TEXT], due[SHAPE_TEXT];
 
-    append_param_shape(&have, p);
-    append_param_shape(&due, want);
-    err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is [%s], and [%s] in the checkpoint of --like", p->name,
-             have.len ? have.buf : "", due.len ? due.buf : "");
-    strbuf_free(&have);
-    strbuf_free(&due);
+    err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is %s, and %s in the checkpoint of --like", p->name,
+             shape_text(p->ndim, p->shape, have), shape_text(want->ndim, want->shape, due));
     return -1;
 }
 
@@ -49,7 +40,7 @@ static int check_all_there(struct source *s, const struct source *like, struct e
             err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is in the checkpoint of --like and not here", want->name);
             return -1;
         }
-        if (p && (p->ndim != want->ndim || memcmp(p->shape, want->shape, sizeof p->shape) != 0))
+        if (p && !shape_equal(p->ndim, p->shape, want->ndim, want->shape))
             return bad_shape(s, p, want, e);
     }
     for (int i = 0; i < like->n_values; i++)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/layout/zero/zero_source.h"
 #include "libcommon/model/family.h"
@@ -145,8 +146,8 @@ static bool find_slices(const struct joining *j, struct param *p, struct param *
     slice[0] = p;
     for (int t = 1; t < j->n; t++) {
         slice[t] = source_param(j->rank[t], p->name);
-        if (slice[t] && slice[t]->ndim == p->ndim && slice[t]->group == p->group &&
-            memcmp(slice[t]->shape, p->shape, sizeof p->shape) == 0)
+        if (slice[t] && slice[t]->group == p->group &&
+            shape_equal(slice[t]->ndim, slice[t]->shape, p->ndim, p->shape))
             continue;
         report_add(j->r, SEV_ERROR, "shape", j->rank[0]->path, ERR_NO_BYTE, p->name, "tensor rank %d has %s", t,
                    slice[t] ? "a slice of another shape or group than rank 0" : "no slice of it");

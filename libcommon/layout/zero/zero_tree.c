@@ -1,6 +1,7 @@
 /*
  * zero_tree.c - storages and their contents; model_states
  */
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
 #include <stdlib.h>
@@ -119,11 +120,7 @@ static struct zero_fill make_weights_fill(const struct model_tree *k, const stru
 
 static uint64_t weights_bytes(const struct model_tree *k, const struct param *p)
 {
-    uint64_t n = (uint64_t)dtype_size(zero_target_weights_type(k->t, p));
-
-    for (int d = 0; d < p->ndim; d++)
-        n *= (uint64_t)p->shape[d];
-    return n;
+    return (uint64_t)shape_bytes(p->ndim, p->shape, zero_target_weights_type(k->t, p));
 }
 
 static int64_t flat_elems(const struct zero_shape *x, int g)

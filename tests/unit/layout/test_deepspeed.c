@@ -834,7 +834,7 @@ static const struct fault {
       "parameter tied_modules.embed.word_embeddings.weight: param_slice_mappings says 448 elements at 0 of group 0, "
       "the partition rule gives 64 at 0" },
     { EDIT, MP1, NULL, other_shape, SEV_ERROR, "shape", MP1,
-      "parameter 3.self_attention.dense.weight: shape [16,8] on tp 0, [15,8] on tp 1" },
+      "parameter 3.self_attention.dense.weight: shape [16, 8] on tp 0, [15, 8] on tp 1" },
     { EDIT, MP1, NULL, huge_shape, SEV_ERROR, "shape", MP1,
       "parameter 3.self_attention.dense.weight: param_shapes gives it an impossible shape" },
     { EDIT, MP1, NULL, other_name, SEV_ERROR, "names", MP1,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/format/npy.h"
 #include "tools/train/log/trainlog.h"
 #include "tools/train/network/pipeline_schedule.h"
@@ -118,14 +119,11 @@ static float *merge_logit_parts(struct logits *x, const char *all, int64_t m)
 /* Write one .npy file with header and values. */
 static int write_npy(const char *path, enum dtype dt, int ndim, const int64_t *shape, const void *data, struct err *e)
 {
-    size_t bytes = (size_t)dtype_size(dt);
     struct strbuf sb = {0};
     int rc;
 
-    for (int i = 0; i < ndim; i++)
-        bytes *= (size_t)shape[i];
     npy_header(&sb, dt, ndim, shape);
-    strbuf_add(&sb, data, bytes);
+    strbuf_add(&sb, data, (size_t)shape_bytes(ndim, shape, dt));
     rc = file_replace(path, sb.buf, sb.len, e);
     strbuf_free(&sb);
     return rc;

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
+
 void edit_relist_params(struct relisting *w)
 {
     const struct edit_states *list = w->list;
@@ -97,8 +99,7 @@ int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct par
 
     if (!has_other_rows(t, p))
         return 0;
-    if (n->en.n_whole || (!part->param && n->en.ndim == p->ndim &&
-                          memcmp(n->en.shape, p->shape, (size_t)p->ndim * sizeof *p->shape) == 0)) {
+    if (n->en.n_whole || (!part->param && shape_equal(n->en.ndim, n->en.shape, p->ndim, p->shape))) {
         err_usage(e, "%s: %s, and cannot get other rows: reshape to another layout first", n->en.name,
                   n->en.n_whole ? "was saved flattened" : "goes with its parameter in a way that is not known here");
         return -1;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/tensor.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
@@ -382,7 +383,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
 
     if (k >= 0) {
         weights = &w->x->s->dcp->entry[k];
-        if (en->ndim != weights->ndim || memcmp(en->shape, weights->shape, sizeof en->shape) != 0)
+        if (!shape_equal(en->ndim, en->shape, weights->ndim, weights->shape))
             return relist_unknown(w, i, "has not the shape of its weights", e);
         of = &w->x->entries->of->part[k];
     }
