@@ -3,8 +3,8 @@
 #
 # No function of the product is named with a verb that has a plainer one (tell: report_, print_, log_; take: parse_,
 # acquire_, add_; settle: resolve_; judge: check_; note: record_; turn: transpose_ ...), and no comment has a word or
-# phrase of the list below, which read as riddles. Prints file:line and the word, and exits 1. Names need Universal
-# Ctags; without it a line reports that they were not checked.
+# phrase of the list below, which read as riddles. Comments of tests are checked, too. Prints file:line and the word, and exits 1. Names
+# need Universal Ctags; without it a line reports that they were not checked.
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck disable=SC2046
 set -- $(find libcommon tools kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort)
@@ -21,6 +21,7 @@ else
     echo "lint: no Universal Ctags here, names of functions not checked" >&2
 fi
 
+# shellcheck disable=SC2046
 awk '
     BEGIN {
         riddle = "(^|[^a-z_-])(whoever|of which|that is what|anew|kin|beside|behind|tells?|told|said|says|hears?|heard" \
@@ -62,5 +63,5 @@ awk '
         }
     }
     END { exit n > 0 }
-' "$@" >&2 || bad=1
+' "$@" $(find tests/unit tests/lib -name '*.[ch]' | LC_ALL=C sort) >&2 || bad=1
 exit $bad

@@ -1,7 +1,7 @@
 /*
  * mutate.h - a checkpoint folder in memory, and mutations of it as accidents or attackers cause them
  *
- * A mutation is a function of (set, other set, seed). Where the kind says so, checksums are repaired. They then
+ * A mutation is a function of (set, other set, seed). For some kinds checksums are repaired. They then
  * detect nothing, and only contradictions between files can reveal the mutation.
  */
 #ifndef SHARDKIT_TESTS_LIB_MUTATE_H

@@ -69,7 +69,7 @@ static struct pk *groups_of(struct arena *a)
     return groups;
 }
 
-/* Return the number of findings about a tensor whose states have these values, each divided as `cut` says. All must
+/* Return the number of findings about a tensor whose states have these values, each divided by `cut`. All must
  * have this code. */
 static int n_found(struct made *m, const enum cut cut[STATE_N], const char *code)
 {

@@ -407,7 +407,7 @@ static struct ckptgen generated(int set_no, uint64_t seed)
     return g;
 }
 
-/* A conversion of another set, its manifest beside it. */
+/* A conversion of another set, with its manifest. */
 static void convert_folder(int set_no, const char *from, const char *dir)
 {
     struct job j = { .in = from, .out = dir, .form = set_no == UNIVERSAL ? FORM_PT : FORM_SHARDS };

@@ -17,7 +17,7 @@
 
 /* ---- hand-made files ---- */
 
-/* A vector of `size` elements, `stride` apart, at `offset` of storage 0, said to have `numel`. All < 256. */
+/* A vector of `size` elements, `stride` apart, at `offset` of storage 0, recorded as `numel` long. All < 256. */
 static void put_tensor(struct strbuf *sb, const char *cls, int numel, int offset, int size, int stride)
 {
     strbuf_addf(sb, "ctorch._utils\n_rebuild_tensor_v2\n((U%cstoragectorch\n%s\nU%c0U%ccpuK%ctQ", 7, cls, 1, 3, numel);
@@ -417,7 +417,7 @@ static void test_build_stray_storage(void **state)
     free(file);
 }
 
-/* A file whose payloads are written by somebody else. */
+/* A file whose payloads another program writes. */
 static void test_image(void **state)
 {
     struct arena *a = arena_new(0);

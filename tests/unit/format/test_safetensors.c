@@ -12,7 +12,7 @@
 
 #include "libcommon/format/safetensors.h"
 
-/* A file of this header and n zeros behind it, opened; NULL: refused, with the message in *e. */
+/* Open a file of this header and n zeros. Returns NULL with the message in *e if it is refused. */
 struct opened {
     struct files *f;
     struct safetensors *st;
@@ -303,7 +303,7 @@ static void test_layout(void **state)
     strbuf_free(&again);
 }
 
-/* Types in the reference's order, names behind them; escapes; no tensor at all. */
+/* Types in the reference's order, then names; escapes; no tensor at all. */
 static void test_layout_order(void **state)
 {
     static const int64_t one[] = { 1 };

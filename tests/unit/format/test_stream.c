@@ -167,7 +167,7 @@ static void damage_is_no_end(void **state)
     for (int p = 0; p < PACKERS; p++) {
         struct bytes packed = pack(text, packers[p].add);
 
-        /* From the length on at which the packing can be told at all. */
+        /* From the length at which the packing can be recognised. */
         for (size_t cut = 10; cut < packed.n; cut += cut < 40 || cut + 40 > packed.n ? 1 : 131) {
             struct err e = {0};
 

@@ -332,7 +332,7 @@ static void test_wait(void **state)
     assert_int_equal(finish(t), 4);
 }
 
-/* A full disk (here: a limit on file size) loses events, is told once, and leaves whole records only. */
+/* A full disk (here: a limit on file size) loses events, is reported once, and leaves whole records only. */
 static void test_full_disk(void **state)
 {
     struct tfevents *t = open_in("full", 1);
@@ -370,7 +370,7 @@ static void test_refused(void **state)
     assert_int_equal(e.kind, ERR_SYS);
 }
 
-/* ---- what a training run tells ---- */
+/* ---- the events of a training run ---- */
 
 static int64_t step_of(int n, const char *tag, double value)
 {

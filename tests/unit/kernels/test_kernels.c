@@ -448,7 +448,7 @@ static uint64_t digest(const unsigned char *x, int64_t bytes)
     return sum;
 }
 
-/* Runs one behind the other, written in another order; a place of eight elements and more lies between them. */
+/* Runs one after the other, written in another order; a place of eight elements and more lies between them. */
 static struct kernel_runs *digest_list(struct kernel_run *run, const int64_t *size, int n)
 {
     struct err e = {0};
@@ -516,7 +516,7 @@ static void test_digest(void)
     check_digest(DTYPE_F32, DTYPE_BF16);
 }
 
-/* The first infinity or NaN of the runs, whatever lies between them or comes behind it. */
+/* The first infinity or NaN of the runs, whatever lies between or after them. */
 static void test_first_not_finite(void)
 {
     static const struct { int64_t at; double x; int64_t want; } add[] = {
@@ -598,7 +598,7 @@ static void test_cast(void)
     }
 }
 
-/* Both ways between fp16 and fp32, of all numbers of fp16, of those half way between two, and of those beside them. */
+/* Both ways between fp16 and fp32, of all numbers of fp16, of those half way between two, and of those next to them. */
 static void test_f16_exact(void)
 {
     enum { N = 0x10000, FINITE = 0x7c00, EACH = 4 };

@@ -69,15 +69,15 @@ struct slack {
     double lse, o, grad;
 };
 
-/* A kernel of Hopper's own: scores stay fp32 whatever round_unit says, and left sides of products are of T. */
+/* A kernel of Hopper's own: scores stay fp32 with any round_unit, and left sides of products are of T. */
 static bool is_fast(int hd, enum dtype t)
 {
     return strcmp(kt->dev->name, "cuda") == 0 && t != DTYPE_F32 && (hd == 64 || hd == 80 || hd == 96 || hd == 128);
 }
 
 /*
- * What rounding left sides does: probabilities for o, of which a row adds up to 1, and for dv, of which a column may to
- * s; dS for dq and dk, up to p (|dP| + |D|) <= 2 hd keep p each.
+ * The error of rounded left sides: probabilities for o, whose rows add up to 1, and for dv, whose columns add up to at
+ * most s; dS for dq and dk, up to p (|dP| + |D|) <= 2 hd keep p each.
  */
 struct left_slack {
     double o, dv, dq, dk;

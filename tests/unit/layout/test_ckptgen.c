@@ -279,7 +279,7 @@ static void test_source_sees_the_formula(void **state)
 
 /* ---- against the trainer's own files ---- */
 
-/* The keys of a dict, one a line; a value that says how tensors are cut is appended as its pickle. */
+/* The keys of a dict, one per line; a value that describes how tensors are cut is appended as its pickle. */
 static void keys_of(const struct pk *v, struct strbuf *out)
 {
     static const char *const telling[] = { "param_shapes", "param_slice_mappings", "group_paddings",

@@ -82,7 +82,7 @@ static void test_flips(void **state)
         }
         source_close(s);
     }
-    /* The rest is in names, in what nobody reads (strides, versions), or in a tensor's place among the others. */
+    /* The rest is in names, in data that is not read (strides, versions), or in a tensor's place among the others. */
     assert_true(n_refused > (int)meta->size / 6);
     assert_int_equal(dir_remove(dir, &e), 0);
     free(was);
@@ -116,7 +116,7 @@ static void test_names(void **state)
 
 typedef void alter_fn(struct arena *a, struct pk *state);
 
-/* The folder with another .metadata; NULL: it is not taken, *e says why. Its description goes to *now. */
+/* Open the folder with another .metadata. Returns NULL with *e set if it is refused. *now gets its description. */
 static bool open_altered(alter_fn *alter, char **now, struct err *e)
 {
     static struct mutate_set set;
@@ -206,7 +206,7 @@ static void swap_in(struct arena *a, struct pk *state, const char *key, const ch
     pk_set_str(a, state, key, pk_copy_swap(a, pk_get(state, key), swap_text, &w));
 }
 
-/* An optimizer that nobody knows, with and without paths. */
+/* An unknown optimizer, with and without paths. */
 static void unknown_states(struct arena *a, struct pk *state)
 {
     static const char *const keys[] = { "state_dict_metadata", "storage_data", "planner_data" };

@@ -390,7 +390,7 @@ static void test_worked_example(void **state)
         { "4.post_attention_layernorm.bias", 2, { { 88, 4 }, { 0, 12 } } },
         { "6.bias", 1, { { 76, 16 } } },
     };
-    /* DP 3: two groups are padded, the embedding and others straddle three ranks or begin anew. */
+    /* DP 3: two groups are padded, the embedding and others straddle three ranks or begin again. */
     static const struct fragment dp3[] = {
         { "tied_modules.embed.word_embeddings.weight", 2, { { 0, 300 }, { 0, 212 } } },
         { "3.self_attention.query_key_value.weight", 2, { { 212, 88 }, { 0, 296 } } },
@@ -755,7 +755,7 @@ static void swap_layer_tensor(struct arena *a, struct pk *root)
 
 enum act { EDIT, REMOVE, COPY };
 
-/* One fault in a TP 2, PP 2, DP 2 set of the worked example, and what must be said of it. */
+/* One fault in a TP 2, PP 2, DP 2 set of the worked example, and the finding that it must cause. */
 static const struct fault {
     enum act act;
     const char *name, *to;              /* COPY: a second file; EDIT: a second file to edit too */
@@ -877,7 +877,7 @@ static char *want_sentence(const struct fault *f)
     return f->place ? str_fmt("%s/%s: %s", tag, f->place, f->text) : str_fmt("%s: %s", tag, f->text);
 }
 
-/* The finding is among them; nothing is said that the fault does not explain, is not asked. */
+/* The finding is among them. Whether the fault explains all the others is not checked. */
 static void check_reported(const struct fault *f)
 {
     struct report *r = report_new();
@@ -1197,7 +1197,7 @@ static void test_elastic(void **state)
     source_close(s);
 }
 
-/* A run that says each slice of one weight is two stacked halves. */
+/* A run whose files describe each slice of one weight as two stacked halves. */
 static void say_halves(struct arena *a, struct pk *root)
 {
     static const char *const copies[] = { "\\d+.input_layernorm.weight" };

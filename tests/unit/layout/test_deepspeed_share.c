@@ -176,7 +176,7 @@ static void cut_short(void **state)
 
 /* ---- a meeting ---- */
 
-/* What each rank told; the second of the two is heard by the first as `spoiled` says. */
+/* The messages of both ranks; the first rank receives that of the second changed by `spoiled`. */
 struct table {
     char *told[RANKS];
     int me;
@@ -292,7 +292,7 @@ static void reads_back(void **state)
 
     (void)state;
     model_open(m);
-    /* Rank 1 writes and tells, and hears too early; then rank 0 has both parts, and rank 1 when it asks again. */
+    /* Rank 1 writes, sends and receives too early; then rank 0 has both parts, and rank 1 when it receives again. */
     assert_int_equal(save(m, &late, 1, &e), -1);
     err_clear(&e);
     t.told[1] = late.told[1];

@@ -404,7 +404,7 @@ static void refused_indices(void **state)
     free(to);
 }
 
-/* What the weights become: as the files are, else as config.json says, else bf16; or what is asked for. */
+/* The type of the weights: that of the files, else that of config.json, else bf16; or the requested one. */
 static void weights_types(void **state)
 {
     static const struct { const char *said; int type; bool given; enum dtype asked, want; } cases[] = {

@@ -119,7 +119,7 @@ static int flip(const char *data, const char *name, uint64_t step, uint64_t *siz
     return n_refused;
 }
 
-/* What is not refused is in names, in what nobody reads (plans, strides), or in a tensor's place among the others. */
+/* Flips that are not refused are in names, in data that is not read (plans, strides), or swap tensors' places. */
 static void test_flips(void **state)
 {
     uint64_t size;

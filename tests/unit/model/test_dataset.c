@@ -223,7 +223,7 @@ static void test_reference_indices(void **state)
     free(owt);
 }
 
-/* The files that the reference left beside the data are used, not rebuilt. */
+/* The files that the reference left next to the data are used, not rebuilt. */
 static void test_reference_files_are_read(void **state)
 {
     struct dataset_opts o = { .n_samples = 1200, .s = 128, .seed = 42, .cut = GPT_INDEX_CUT };
@@ -845,7 +845,7 @@ static void test_named_sets(void **state)
     free(prefix);
 }
 
-/* A data folder that cannot be written to is nobody's fault: the message says what helps. */
+/* A data folder may be read-only: the message names the option that helps. */
 static void test_read_only_folder(void **state)
 {
     struct gpt_index_spec spec = { "train", 0, 10, 77, 16, 7, GPT_INDEX_CUT };
@@ -876,7 +876,7 @@ static void test_read_only_folder(void **state)
         struct mmidx *data;
         struct gpt_index x;
 
-        /* To root nothing is forbidden; to somebody else, perhaps, the folders above are. */
+        /* Root may write anywhere; other users may lack access to the folders above. */
         if (chdir(dir) < 0 || (getuid() == 0 && setuid(65534) < 0))
             _exit(9);
         data = mmidx_open("read-only/text", &e);

@@ -212,7 +212,7 @@ static void saved(void **state)
     comes_back(&s);
 }
 
-/* A scaler that cannot be is none: dividing by its window, or by a scale of 0, is for nobody. */
+/* An impossible scaler is not read: nothing may be divided by its window, or by a scale of 0. */
 static void refused(void **state)
 {
     static const struct { const char *key; double v; } bad[] = {

@@ -150,7 +150,7 @@ static void expect_cut(struct pipeline_specs s, int pp, const char *method, enum
     assert_memory_equal(got, want, (size_t)pp * sizeof *got);
 }
 
-/* Worked out with the reference's functions as the format's description tells them. */
+/* Computed with the reference's functions as the format's description has them. */
 static void test_parameters(void **state)
 {
     static const int bloom[] = { 5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5 };
@@ -187,8 +187,8 @@ static void test_lone_ends(void **state)
         { 7, 5, 3, "type:transformer|embedding", { 1, 2, 2, 2, 0 } },
         { 11, 7, 5, "type:transformer|embedding", { 1, 2, 2, 2, 2, 2, 0 } },
         { 13, 8, 6, "type:transformer|embedding", { 1, 2, 2, 2, 2, 2, 2, 0 } },
-        { 4, 4, 2, "uniform", { 0, 3, 1, 0 } },         /* LayerNorm behind the last layer */
-        { 8, 4, 3, "uniform", { 1, 4, 3, 0 } },         /* ... or beside the head */
+        { 4, 4, 2, "uniform", { 0, 3, 1, 0 } },         /* LayerNorm after the last layer */
+        { 8, 4, 3, "uniform", { 1, 4, 3, 0 } },         /* ... or with the head */
     };
 
     (void)state;

@@ -86,7 +86,7 @@ static unsigned char slice_byte(const struct tmap_slice *s, uint64_t at)
     return bytes[x->record][x->at + at];
 }
 
-/* Which byte of which slice is logical byte b: the definition in tmap.h. */
+/* Find the byte of a slice that is logical byte b, by the definition in tmap.h. */
 static unsigned char logical_byte(const struct tmap *m, uint64_t b, int replica)
 {
     int k = 0;

@@ -172,7 +172,7 @@ static void test_logs(void **state)
     }
 }
 
-/* Two logs without dates: the second is shifted behind the first, whatever the times in it. */
+/* Two logs without dates: the second is shifted to the end of the first, whatever the times in it. */
 static void test_logs_in_any_order(void **state)
 {
     struct past *p = past_new("run");

@@ -155,7 +155,7 @@ static struct hit flip(struct seat *x, int kind, uint64_t place, int bit)
     return h;
 }
 
-/* Said and meant are the same? Names of both uses of the tied embedding are allowed. */
+/* Check the reported name. Names of both uses of the tied embedding are allowed. */
 static int judge(const struct hit *h, int who, int rc, const struct digest_finding *f)
 {
     char rank[32];
@@ -216,7 +216,7 @@ static int do_flips(int rank, int size, void *arg)
 
 static void test_flips(void **state)
 {
-    /* 1,520 that have to be told, and as many looks as there are flips when nothing has flipped. */
+    /* 1,520 flips that must be reported, and as many checks without a flip. */
     static const struct job all[] = {
         { { 2, 1, 2 }, 471 }, { { 1, 1, 3 }, 188 }, { { 3, 1, 1 }, 442 }, { { 2, 2, 1 }, 407 }, { { 1, 2, 1 }, 12 },
     };

@@ -197,7 +197,7 @@ static int copies_equal(struct seat *x, bool *equal, struct err *e)
     return 0;
 }
 
-/* Is what the run said, or did not say, what there is to be said? rc: of the last step, `e` with it. */
+/* Check what the run reported or did not report. rc and `e` are those of the last step. */
 static int judge(struct seat *x, const struct hit *h, int rc, const struct err *e, struct count *n)
 {
     struct err other = {0};

@@ -154,7 +154,7 @@ static void test_spellings(void **state)
     assert_int_equal(o.n_remarks, 0);
 }
 
-/* What is short and can mean one option only is taken, as argparse does, and said. */
+/* A short form of only one option is accepted, as by argparse, and reported. */
 static void test_short_names(void **state)
 {
     char *path = put("short.conf", "seed = 7\n"), line[600];
@@ -375,7 +375,7 @@ static void test_deepspeed(void **state)
     with_json("{\"gradient_accumulation_steps\": 4}", MODEL RUN "--bf16 --global-batch-size 16", 2,
               "%s: gradient_accumulation_steps is 4: with micro-batch size 1 and 2 data-parallel ranks that makes 8 "
               "samples, but --global-batch-size is 16");
-    /* Under a ramp DeepSpeed is told the number anew at every step. */
+    /* With a ramp DeepSpeed gets the number at every step. */
     with_json("{\"gradient_accumulation_steps\": 4}",
               MODEL RUN "--bf16 --global-batch-size 16 --rampup-batch-size 4 4 96", 2, NULL);
 }
@@ -437,7 +437,7 @@ static void test_fp16(void **state)
            "--initial-loss-scale 2 is less than --min-loss-scale 4");
 }
 
-/* What the environment says is given: a JSON does not override it either. */
+/* Variables of the environment count as given: a JSON does not override them either. */
 static void test_deepspeed_environment(void **state)
 {
     char *path = put("ds.json", "{\"gradient_clipping\": 0.5}"), line[600], want[800];

@@ -51,7 +51,7 @@ struct seat {
     struct optimizer *o;
     bool overlap;
     int done;                           /* latenet_done("dp") when the step before had ended */
-    int n_reductions;                   /* blocks told so far in this step */
+    int n_reductions;                   /* blocks reported so far in this step */
 };
 
 /* What is left of a run. */
@@ -265,7 +265,7 @@ static void one_step(struct seat *x, struct result *r)
     x->n_reductions = 0;
 }
 
-/* A value of one rank that is not finite is everybody's; a step that is dropped leaves nothing behind. */
+/* All ranks learn of a value that is not finite; a step that is dropped leaves no trace. */
 static void overflow(struct seat *x)
 {
     const struct topology p = x->x->topo;

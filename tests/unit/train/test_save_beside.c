@@ -249,7 +249,7 @@ static void behind_what_is_queued(void **state)
     free(want);
 }
 
-/* A writer that dies takes nobody with it: buckets are released, and the old checkpoint stands. */
+/* A writer that dies ends no other process: buckets are released, and the old checkpoint stays. */
 static void writer_dies(void **state)
 {
     const struct dev_ops slow = slow_host(1000);

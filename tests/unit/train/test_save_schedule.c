@@ -19,7 +19,7 @@ static struct save_schedule read_schedule(const char *text, int64_t rest)
     return s;
 }
 
-/* The rounds as they were: three jobs, each with one interval, of which the reference saves the multiples. */
+/* The rounds as they were: three jobs, each with one interval; the reference saves at its multiples. */
 static bool round_saves(int64_t i)
 {
     const int64_t interval = i <= 100 ? 10 : i <= 1000 ? 18 : 1500;

@@ -268,7 +268,7 @@ static void follow_log(const char *path, struct schedule_ramp r, int64_t total, 
         snprintf(want, sizeof want, "learning rate: %.3E | global batch size: %5ld |", schedule_lr_now(&lr),
                  (long)batch);
         assert_memory_equal(at, want, strlen(want));
-        /* What its checkpoints hold: tokens are one step behind. */
+        /* The values in its checkpoints: tokens lag by one step. */
         if (r.inc && i == 10)
             assert_int_equal(lr.num_tokens, 5120);
         if (r.inc && i == 20)

@@ -31,7 +31,7 @@ static void test_calm(void **state)
             fail_msg("iteration %d of a calm run is a spike", i);
 }
 
-/* Two incidents of several iterations, each told once, at its beginning. */
+/* Two incidents of several iterations, each reported once, at its beginning. */
 static void test_jumps(void **state)
 {
     struct spike s = {0};
@@ -61,7 +61,7 @@ static void test_scatter(void **state)
     assert_true(spike_add_loss(&s, 12));
 }
 
-/* Too few to judge by. */
+/* Too few values for a decision. */
 static void test_young(void **state)
 {
     struct spike s = {0};

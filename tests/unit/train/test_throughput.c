@@ -17,7 +17,7 @@ static double noise(void)
     return (double)(word >> 11) * 0x1p-52 - 1;
 }
 
-/* Noise of 2 %, and each twentieth iteration takes twice as long, as beside a save or an evaluation. */
+/* Noise of 2 %, and each twentieth iteration takes twice as long, as during a save or an evaluation. */
 static double took(int i) { return (1 + 0.02 * noise()) * (i % 20 ? 1 : 2); }
 
 static void test_steady(void **state)
@@ -30,7 +30,7 @@ static void test_steady(void **state)
             fail_msg("iteration %d", i);
 }
 
-/* 5 % slower from 1000 on, as with one slow GPU: told once, within THROUGHPUT_NOW iterations; and again later. */
+/* 5 % slower from 1000 on, as with one slow GPU: reported once, within THROUGHPUT_NOW iterations; and again later. */
 static void test_slower(void **state)
 {
     struct throughput t = {0};

@@ -171,7 +171,7 @@ static void universal_forms(void **state)
         job_free(&got);
         free(dir);
     }
-    /* The reference's converter cuts nothing in 0.12.6's form of this set, but V is what its tensor says. */
+    /* The reference's converter cuts nothing in 0.12.6's form of this set, but V is that of its tensor. */
     o.dev = &job_other;
     load_into(&got, BLOOM "/global_step20_universal", false, topo, &o);
     job_same_state(&want, &got);

@@ -138,7 +138,7 @@ static void universal_rules(void **state)
     (void)state;
     run("mkdir -p $a; cp -r $b/global_step20_universal $b/latest_universal $a/", dir, BLOOM);
     expect_open(dir, true, false, 1, NULL);
-    /* A universal folder alone is a checkpoint too: not to begin from scratch beside it. */
+    /* A universal folder alone is a checkpoint, too: a run next to it does not begin from scratch. */
     expect_open(dir, false, false, -1, "global_step20_universal");
     put(dir, "latest", "global_step20");
     expect_open(dir, true, false, 1, NULL);
@@ -472,7 +472,7 @@ static void replaced_tag(void **state)
 }
 
 /* One rank's writer dies: its trainer learns it, and the others do not wait for it. */
-/* Somebody's notes in a tag that is saved again, and the work of converters beside it, are nobody's to remove. */
+/* A user's notes in a tag that is saved again, and results of converters next to it, are not removed. */
 static void nothing_foreign_removed(void **state)
 {
     char *dir = in_scratch("foreign"), *tag = path_join(dir, "global_step3"),
@@ -547,7 +547,7 @@ static void dead_writer(void **state)
 
 /* ---- kills ---- */
 
-/* Saves steps first, first + 1, ... until it is killed; tells when it begins and which processes write. */
+/* Saves steps first, first + 1, ... until it is killed; prints when it begins and which processes write. */
 static _Noreturn void save_for_ever(const char *dir, int first, int ready)
 {
     pid_t pid[JOB_RANKS_MAX] = {0};
@@ -569,7 +569,7 @@ static _Noreturn void save_for_ever(const char *dir, int first, int ready)
     }
 }
 
-/* Nobody waits for orphans in a container without an init: there a zombie has ended. */
+/* A container without an init does not reap orphans, so a zombie counts as ended. */
 static bool has_ended(pid_t pid)
 {
     char *path = str_fmt("/proc/%d/stat", (int)pid), text[256] = "";

@@ -120,7 +120,7 @@ static _Noreturn void drifting_rank(const char *dir, int r)
     stand_up(&s);
 }
 
-/* Rank 1's writer is killed: rank 0 hears of it, and the next checkpoint_save says so on both. */
+/* Rank 1's writer is killed: rank 0 is notified, and the next checkpoint_save() fails on both. */
 static _Noreturn void losing_rank(const char *dir, int r)
 {
     struct checkpoint_now now = job_fresh_now;

@@ -48,7 +48,7 @@ static void is(struct strbuf *sb, const char *want)
 
 /* ---- training and validation lines ---- */
 
-/* The number behind a field's name. */
+/* Returns the number after a field's name. */
 static double field(const char *line, const char *name)
 {
     const char *at = strstr(line, name);
@@ -367,7 +367,7 @@ static json_t *load(const char *path)
     return o;
 }
 
-/* The main thread tells how far it is while the monitor's writes the end: neither is in the other's way. */
+/* The main thread logs its progress while the monitor's thread writes the end: neither blocks the other. */
 static void *write_running(void *path)
 {
     struct status s = { .phase = "train", .loss = NAN };
@@ -394,7 +394,7 @@ static void test_status_two_writers(void **state)
     assert_int_equal(status_end(path, &s, &e), 0);
     pthread_join(main_thread, &failed);
     assert_null(failed);
-    /* The first end is the end, and nothing comes behind it. */
+    /* Only the first end is written, and nothing after it. */
     s.reason = STATUS_SIGNAL;
     assert_int_equal(status_end(path, &s, &e), 1);
     assert_int_equal(status_write(path, &s, &e), 0);
