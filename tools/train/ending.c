@@ -179,7 +179,7 @@ static void end_log(struct trainer *t, enum status_reason why)
 {
     struct status last;
 
-    show_present(t, "stop");
+    show_set_phase(t, "stop");
     last = t->log.status;
     last.reason = why;
     write_final_status(t, &last);

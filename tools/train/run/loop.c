@@ -189,7 +189,7 @@ static void log_stop_reason(struct trainer *t, enum status_reason why, int sig)
     strbuf_free(&sb);
 }
 
-static bool on(int64_t interval, int64_t iteration) { return interval > 0 && iteration % interval == 0; }
+static bool is_due(int64_t interval, int64_t iteration) { return interval > 0 && iteration % interval == 0; }
 
 /* Returns true if --exit-samples ends the run. A run that has completed all iterations counts as finished instead. */
 static bool samples_reached(const struct trainer *t)
@@ -198,9 +198,9 @@ static bool samples_reached(const struct trainer *t)
     return t->o.exit_samples > 0 && p->consumed_samples >= t->o.exit_samples && p->iteration < p->schedule.train_iters;
 }
 
-static enum status_reason far_enough(const struct trainer *t, int64_t first)
+static enum status_reason reached_limit(const struct trainer *t, int64_t first)
 {
-    if (on(t->o.exit_interval, t->progress.iteration))
+    if (is_due(t->o.exit_interval, t->progress.iteration))
         return STATUS_INTERVAL;
     if (t->o.exit_iterations > 0 && t->progress.iteration - first >= t->o.exit_iterations &&
         t->progress.iteration < t->progress.schedule.train_iters)
@@ -212,7 +212,7 @@ static enum status_reason far_enough(const struct trainer *t, int64_t first)
  * Check whether to stop after this iteration. If so, or if a save is due, begin a save. first: the iteration from
  * which this job continued.
  */
-static int stop_now(struct trainer *t, struct observer *obs, int64_t first, enum status_reason *why, struct err *e)
+static int check_stop(struct trainer *t, struct observer *obs, int64_t first, enum status_reason *why, struct err *e)
 {
     struct stop s;
 
@@ -223,7 +223,7 @@ static int stop_now(struct trainer *t, struct observer *obs, int64_t first, enum
     if ((s.save_failed && saving_wait_for_save(t, e) < 0))
         return -1;
     *why = s.kill ? STATUS_KILL_SWITCH : s.signal ? STATUS_SIGNAL : s.duration ? STATUS_DURATION
-           : far_enough(t, first);
+           : reached_limit(t, first);
     if (*why == STATUS_RUNNING)
         return t->saves.saver ? saving_step(t, e) : 0;
     t->log.status.signal = (int)s.signal;
@@ -316,14 +316,14 @@ static int after_step(struct trainer *t, struct observer *obs, struct err *e)
     const bool timed = obs->slow_from && t->progress.iteration == obs->slow_from + SLOW_STEPS;
     char where[48];
 
-    if ((timed || on(t->o.log_straggler_interval, t->progress.iteration)) && log_rank_times(t, obs, e) < 0)
+    if ((timed || is_due(t->o.log_straggler_interval, t->progress.iteration)) && log_rank_times(t, obs, e) < 0)
         return -1;
-    if (on(t->o.eval_interval, t->progress.iteration) && t->sets.n_valid > 0) {
+    if (is_due(t->o.eval_interval, t->progress.iteration) && t->sets.n_valid > 0) {
         snprintf(where, sizeof where, "iteration %lld", (long long)t->progress.iteration);
         if (evaluate_all(t, t->sets.valid, t->sets.n_valid, where, true, e) < 0)
             return -1;
     }
-    return t->saves.saver && on(t->o.check_replicas, t->progress.iteration) ? check_live_replicas(t, e) : 0;
+    return t->saves.saver && is_due(t->o.check_replicas, t->progress.iteration) ? check_live_replicas(t, e) : 0;
 }
 
 static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
@@ -365,7 +365,7 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
             watch_loss(t, &x, &obs);
             obs.became_slow |= throughput_add_step(&obs.throughput, x.seconds / (double)x.batch);
         }
-        if (after_step(t, &obs, e) < 0 || stop_now(t, &obs, first, why, e) < 0)
+        if (after_step(t, &obs, e) < 0 || check_stop(t, &obs, first, why, e) < 0)
             return -1;
         show_phase(t, "train");
         if (*why != STATUS_RUNNING)

@@ -114,7 +114,7 @@ static int try_rename(const char *from, const char *to, struct err *e)
  * Perform the operations of a save. The names are those of an interrupted save, so if this process is killed, the
  * next run removes them.
  */
-static int try_out(const struct trainer *t, struct err *e)
+static int try_save_operations(const struct trainer *t, struct err *e)
 {
     char *was = str_fmt("%s/global_step0.%08x.part", t->o.save, (unsigned)t->ranks.place->rank);
     char *is = str_fmt("%s/global_step0.f%07x.part", t->o.save, (unsigned)t->ranks.place->rank);
@@ -150,7 +150,7 @@ int savedir_check(struct trainer *t, struct err *e)
     if (!t->o.save)
         return 0;
     rc = check_room(t, e);
-    if (rc == 0 && !t->o.dry_run && r->place->local_rank == 0 && try_out(t, &why) < 0) {
+    if (rc == 0 && !t->o.dry_run && r->place->local_rank == 0 && try_save_operations(t, &why) < 0) {
         err_data(e, "--save", ERR_NO_BYTE, "no checkpoint can be saved from host %s: %s", r->place->host, why.msg);
         rc = -1;
     }
@@ -181,7 +181,7 @@ static bool is_saved_folder(char *path)
     return is;
 }
 
-static bool saves(const struct trainer *t)
+static bool writes_checkpoints(const struct trainer *t)
 {
     return t->o.save && !t->o.preflight && !t->o.eval_only && !t->o.dump_logits;
 }
@@ -282,7 +282,7 @@ int savedir_check_steps_early(const struct trainer *t, struct err *e)
     char *path, *name;
     int rc = 0;
 
-    if (!saves(t))
+    if (!writes_checkpoints(t))
         return 0;
     path = t->o.load ? checkpoint_chosen(&from, &later) : NULL;
     if (later.kind != ERR_NONE)         /* opening the checkpoint will report this error */
@@ -325,7 +325,7 @@ int savedir_check_steps(struct trainer *t, struct err *e)
 {
     struct decision d = {0};
 
-    if (!saves(t))
+    if (!writes_checkpoints(t))
         return 0;
     if (trainer_is_rank0(t))
         (void)!decide_and_print_moves(t, &d, &d.err);
@@ -342,7 +342,7 @@ int savedir_check_steps(struct trainer *t, struct err *e)
     return 0;
 }
 
-int savedir_make_way(struct trainer *t, struct err *e)
+int savedir_set_aside(struct trainer *t, struct err *e)
 {
     char where[512];
 

@@ -28,6 +28,6 @@ MUST_CHECK int savedir_check_steps_early(const struct trainer *t, struct err *e)
 /* The same check by all ranks, after the checkpoint has been opened and the folder locked. */
 MUST_CHECK int savedir_check_steps(struct trainer *t, struct err *e);
 /* Move the conflicting checkpoints, once. Rank 0 calls it before a save. */
-MUST_CHECK int savedir_make_way(struct trainer *t, struct err *e);
+MUST_CHECK int savedir_set_aside(struct trainer *t, struct err *e);
 
 #endif

@@ -127,7 +127,7 @@ int saving_open(struct trainer *t, struct err *e)
     return 0;
 }
 
-static struct checkpoint_now present(const struct trainer *t)
+static struct checkpoint_now values_to_save(const struct trainer *t)
 {
     const struct run_progress *p = &t->progress;
     const struct schedule_lr *lr = &p->schedule.lr;
@@ -282,7 +282,7 @@ void saving_record_failure(struct trainer *t)
 int saving_begin(struct trainer *t, struct err *e)
 {
     struct run_saves *v = &t->saves;
-    const struct checkpoint_now now = present(t);
+    const struct checkpoint_now now = values_to_save(t);
     const double begin = clock_s();
     struct strbuf sb = {0};
     struct trainlog_timer timer = { "save-checkpoint", 0 };
@@ -295,7 +295,7 @@ int saving_begin(struct trainer *t, struct err *e)
         return -1;
     v->pace = (struct saving_pace){ .begun = t->progress.iteration, .begun_s = begin, .n_alone = v->pace.n_alone,
                                     .alone_s = v->pace.alone_s };
-    if ((v->lock && !savelock_held(v->lock, e)) || savedir_make_way(t, e) < 0)
+    if ((v->lock && !savelock_held(v->lock, e)) || savedir_set_aside(t, e) < 0)
         return -1;
     snprintf(v->saving_tag, sizeof v->saving_tag, "global_step%lld", (long long)t->progress.iteration);
     t->log.status.saving_tag = v->saving_tag;
@@ -335,7 +335,7 @@ int saving_begin(struct trainer *t, struct err *e)
 }
 
 /* Determine whether any rank is still writing another save. */
-static int busy(struct trainer *t, bool *yes, struct err *e)
+static int any_rank_writes(struct trainer *t, bool *yes, struct err *e)
 {
     int64_t any = checkpoint_save_poll(t->saves.saver)->outcome == SAVE_WRITING;
 
@@ -355,7 +355,7 @@ int saving_step(struct trainer *t, struct err *e)
 
     if (!due && !v->pace.queued)
         return 0;
-    if (!(due && must) && busy(t, &waits, e) < 0)
+    if (!(due && must) && any_rank_writes(t, &waits, e) < 0)
         return -1;
     if (!waits)
         return saving_begin(t, e);

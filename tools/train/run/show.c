@@ -41,7 +41,7 @@ void show_report(struct run_log *log, struct report *r)
     }
 }
 
-void show_present(struct trainer *t, const char *phase)
+void show_set_phase(struct trainer *t, const char *phase)
 {
     watch_phase(comm_watch(t->ranks.world), phase, t->progress.iteration, -1);
     t->log.status.phase = phase;
@@ -58,7 +58,7 @@ void show_phase(struct trainer *t, const char *phase)
 {
     struct err e = {0};
 
-    show_present(t, phase);
+    show_set_phase(t, phase);
     if (!trainer_is_rank0(t) || !t->log.status_path)
         return;
     /*

@@ -27,7 +27,7 @@ void show_line(struct run_log *log, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Set the current phase of the run, for readers of status.json and for messages about a rank that makes no progress. */
 void show_phase(struct trainer *t, const char *phase);
 /* Set the phase only in t->log.status. */
-void show_present(struct trainer *t, const char *phase);
+void show_set_phase(struct trainer *t, const char *phase);
 /* Print the notes and warnings of a report. Does nothing on ranks without a log. */
 void show_report(struct run_log *log, struct report *r);
 /* Print the model, the training settings and the devices. Sets t->shape.params_no_embeds. */
