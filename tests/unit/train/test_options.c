@@ -236,7 +236,7 @@ static void test_help_wins(void **state)
     accept("--lr x --version", NULL, 0);
     assert_int_equal(o.asked, OPTION_ASKED_VERSION);
     option_table_help(&options_table, &sb);
-    assert_non_null(strstr(sb.buf, "      --num-layers N          transformer blocks\n"));
+    assert_non_null(strstr(sb.buf, "      --num-layers N          number of transformer blocks\n"));
     assert_non_null(strstr(sb.buf, "  -j, --threads N             threads per rank"));
     assert_non_null(strstr(sb.buf, "(default 0.95)"));
     for (char *line = strtok(sb.buf, "\n"); line; line = strtok(NULL, "\n"))

@@ -116,7 +116,7 @@ static void never_silent(void **state)
     run("mkdir $a/global_step20.0badcafe.part", dir, "");
     expect_open(dir, false, false, -1, "no file 'latest'");
     put(dir, "latest", "global_step21\n");
-    expect_open(dir, false, false, -1, "points to 'global_step21', which is not there");
+    expect_open(dir, false, false, -1, "'latest' names 'global_step21', which does not exist");
     put(dir, "latest", "");
     expect_open(dir, false, false, -1, "should be the name");
     put(dir, "latest", "../x");
@@ -566,6 +566,7 @@ static _Noreturn void save_for_ever(const char *dir, int first, int ready)
         job_fill(&j, step);
         now.iteration = step;
         job_start_save(&j, &now);
+        (void)job_wait(&j);
     }
 }
 

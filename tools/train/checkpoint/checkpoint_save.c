@@ -14,6 +14,7 @@
  *
  * The outcome of the last save is v->last.outcome: SAVE_WRITING between steps 3 and 5, then this rank's own result.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,6 +291,7 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
     struct save_order o = { .now = *now };
     struct err of_rank0 = {0};
 
+    assert(v->last.outcome != SAVE_WRITING);
     if (checkpoint_check_live(v, e) < 0)
         return -1;
 
