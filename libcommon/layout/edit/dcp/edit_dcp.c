@@ -9,9 +9,9 @@
 #include "libcommon/layout/dcp/dcp_names.h"
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 
-/* ---- whose an entry is ---- */
+/* ---- the parameter of an entry ---- */
 
-/* "param_groups.NAME.lr", as one key: the parameter. */
+/* Returns the parameter NAME of "param_groups.NAME.lr". */
 static const struct param *grouped(const struct source *s, const char *key)
 {
     static const char head[] = "param_groups.";
@@ -44,7 +44,7 @@ static const struct param *find_entry_param(const struct relisting *w, int i)
 
 /* ---- entries ---- */
 
-/* Entry i, of parameter p, as that of the list's tensor k. */
+/* Add entry i of parameter p, as the entry of tensor k of the list. */
 static int add_as(struct relisting *w, int i, const struct param *p, int k, struct err *e)
 {
     struct arena *a = w->x->arena;
@@ -70,7 +70,7 @@ static int add_as(struct relisting *w, int i, const struct param *p, int k, stru
     return edit_relist_rows(w, n, p, k, e);
 }
 
-/* A group's list of names, with the new ones; NULL: it is none, or has them already. */
+/* Returns a group's list of names with the new ones. Returns NULL if it is no such list, or has them already. */
 static struct pk *new_names(const struct relisting *w, const struct pk *was)
 {
     struct arena *a = w->x->arena;
@@ -167,7 +167,7 @@ static void forget_digest(void *ctx, struct edit *x, const struct dcp_part *part
     x->s->param[part->param - x->s->param].has_digest[part->state] = false;
 }
 
-/* Does each parameter still have a value? What only an optimizer knows, under a name of its own, needs none. */
+/* Check that each parameter keeps a value. A name that only the optimizer has needs none. */
 static int check_values(struct edit *x, struct err *e)
 {
     const struct source *s = x->s;

@@ -10,18 +10,18 @@
 #include "libcommon/layout/edit/edit_states.h"
 
 /*
- * The list becomes the result's; it is the edit's in any case. ERR_USAGE: an entry that holds a parameter under a name
- * that cannot be changed; ERR_DATA: one cannot be read whole.
+ * Make the list the result's. The edit owns it afterwards, even on error. Returns -1 with ERR_USAGE if an entry holds a
+ * parameter under a name that cannot be changed, or with ERR_DATA if an entry cannot be read completely.
  */
 MUST_CHECK int edit_dcp(struct edit *x, struct edit_states *list, struct err *e);
 /*
- * Weights of another type: of masters, where there are some, rounded to nearest even; their moments and masters stay.
- * ERR_USAGE: they are of a type that is not made that; ERR_DATA as above.
+ * Convert the weights to type `to`, from the masters if there are any, rounded to nearest even. Masters and moments
+ * stay. Returns -1 with ERR_USAGE if the weights' type cannot be converted, or with ERR_DATA as above.
  */
 MUST_CHECK int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e);
 /*
- * All entries but the optimizer's: states of parameters, and the groups' settings. ERR_USAGE: there are none, or a
- * parameter's values lie there alone; ERR_DATA as above.
+ * Drop the optimizer's entries: states of parameters, and settings of groups. Returns -1 with ERR_USAGE if there are
+ * none or if only they hold a parameter's values, or with ERR_DATA as above.
  */
 MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
 /*
@@ -29,7 +29,7 @@ MUST_CHECK int edit_dcp_drop_optimizer(struct edit *x, struct err *e);
  * Returns -1 with ERR_DATA as above.
  */
 MUST_CHECK int edit_dcp_rewrite(struct edit *x, struct err *e);
-/* Is the entry an optimizer's: a parameter's state, or a setting of a group? */
+/* Returns true if the entry is the optimizer's: a state of a parameter, or a setting of a group. */
 struct dcp_entry;
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en);
 /*
@@ -45,8 +45,9 @@ void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_told *tell, void *ctx)
  */
 MUST_CHECK int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e);
 /*
- * Pickled values: begin, look and set, end. The value of an entry, and another in its place, of the edit's arena.
- * NULL: it has none.
+ * Change pickled values. Call edit_dcp_begin(), then the two functions in any order, then edit_dcp_end().
+ * edit_dcp_value() returns the entry's current value, or NULL if no entry with this name has a pickled value. A new
+ * value must be from the edit's arena.
  */
 MUST_CHECK int edit_dcp_begin(struct edit *x, struct err *e);
 const struct pk *edit_dcp_value(const struct edit *x, const char *entry);

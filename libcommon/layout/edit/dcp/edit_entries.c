@@ -135,7 +135,7 @@ void edit_entries_add_all(struct edit *x)
         edit_entries_add(x, i);
 }
 
-/* ---- what it comes to ---- */
+/* ---- the files of the result ---- */
 
 /* Returns the name that a rank's writer gives its next file, so that names still show the number of ranks. */
 static const char *new_name(struct edit *x)
@@ -203,7 +203,7 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
         f->cap = 2 * f->cap + 16;
     }
     c = &made->chunk[made->n_chunks++];
-    /* A flattened one has a dimension more than the shape that it stands for. */
+    /* A flattened chunk has one dimension more than the shape it represents. */
     *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim + (en->n_whole > 0), .shape = en->chunk[k].len,
                               .of = b, .at = made->size };
     en->chunk[k].place.at = made->size;
@@ -211,7 +211,7 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
     made->size += en->chunk[k].place.len;
 }
 
-/* Files of new bytes: values first, which are their heads. */
+/* Lay out the files with new bytes: values first, as their heads. */
 static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *e)
 {
     struct edit_entries *es = x->entries;
@@ -290,7 +290,7 @@ static void drop_files(struct edit *x)
             edit_drop(x, i);
 }
 
-/* A parameter may have got the name of another entry. */
+/* A parameter may have the former name of another entry. */
 static int check_edit_entry_names(struct edit *x, struct err *e)
 {
     const struct edit_entries *es = x->entries;

@@ -41,7 +41,7 @@ static bool has_other_rows(const struct edit_new *t, const struct param *p)
     return false;
 }
 
-/* Rows [from, to) of the tensor, without a place. */
+/* Returns a chunk of rows [from, to) of the tensor, without a place. */
 static struct dcp_chunk rows_of(struct arena *a, const struct edit_new *t, int64_t from, int64_t to)
 {
     int64_t *at = arena_alloc(a, TENSOR_MAX_DIM * sizeof *at), *len = arena_alloc(a, TENSOR_MAX_DIM * sizeof *len);

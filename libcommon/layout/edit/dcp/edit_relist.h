@@ -12,21 +12,21 @@
 struct relisting {
     struct edit *x;
     const struct edit_states *list;
-    int *first, *next;                  /* of each parameter the list's tensors that are made of it; -1: no more */
-    struct names *rows;                 /* edit_torchdist.c: numbers in depth[] of keys without the layer's number */
-    int *depth;                         /* ... layers of the result under that key, or under keys that begin so */
-    struct names *entry;                /* ... numbers of the source's entries by name */
+    int *first, *next;                  /* per parameter, per tensor of the list: the next tensor made of it, or -1 */
+    struct names *rows;                 /* edit_torchdist.c: indices into depth[], by key without the layer's number */
+    int *depth;                         /* ... number of the result's layers under that key or prefix of keys */
+    struct names *entry;                /* ... indices of the source's entries, by name */
 };
 /* Fill first and next. */
 void edit_relist_params(struct relisting *w);
 /*
- * The text with the parameter's new name in place of its own, in the edit's arena; NULL: it is not in it, in whole
- * keys.
+ * Returns the text with the name `was`, which must be whole keys of it, replaced by `name`, in the arena. Returns NULL
+ * if the text does not contain it.
  */
 const char *edit_with_name(struct arena *a, const char *text, const char *was, const char *name);
 /*
- * The entry, which goes with parameter p, with the rows of the list's tensor k. ERR_USAGE: it has p's shape, and is
- * none of its states.
+ * Give the entry, which belongs to parameter p, the rows of tensor k of the list. Returns -1 with ERR_USAGE if it has
+ * p's shape but is none of its states.
  */
 MUST_CHECK int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct param *p, int k,
                                 struct err *e);
