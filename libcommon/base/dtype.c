@@ -19,7 +19,8 @@ static const struct { const char *name, *torch; int size; } types[DTYPE_N] = {
     [DTYPE_U64] = {"u64", "uint64", 8}, [DTYPE_F8_E4M3] = {"f8_e4m3", "float8_e4m3fn", 1},
     [DTYPE_F8_E5M2] = {"f8_e5m2", "float8_e5m2", 1}, [DTYPE_F8_E4M3FNUZ] = {"f8_e4m3fnuz", "float8_e4m3fnuz", 1},
     [DTYPE_F8_E5M2FNUZ] = {"f8_e5m2fnuz", "float8_e5m2fnuz", 1}, [DTYPE_F8_E8M0] = {"f8_e8m0", "float8_e8m0fnu", 1},
-    [DTYPE_F4X2] = {"f4x2", "float4_e2m1fn_x2", 1}, [DTYPE_C32] = {"c32", "complex32", 4},
+    [DTYPE_F4X2] = {"f4x2", "float4_e2m1fn_x2", 1}, [DTYPE_F6_E2M3X4] = {"f6_e2m3x4", "float6_e2m3fn_x4", 1},
+    [DTYPE_F6_E3M2X4] = {"f6_e3m2x4", "float6_e3m2fn_x4", 1}, [DTYPE_C32] = {"c32", "complex32", 4},
     [DTYPE_BC32] = {"bc32", "bcomplex32", 4}, [DTYPE_QI8] = {"qi8", "qint8", 1}, [DTYPE_QU8] = {"qu8", "quint8", 1},
     [DTYPE_QI32] = {"qi32", "qint32", 4}, [DTYPE_QU4X2] = {"qu4x2", "quint4x2", 1},
     [DTYPE_QU2X4] = {"qu2x4", "quint2x4", 1}, [DTYPE_BITS8] = {"bits8", "bits8", 1},
@@ -95,9 +96,14 @@ bool dtype_is_complex(enum dtype t)
     return dtype_real(t) != t;
 }
 
+bool dtype_is_in_torch(enum dtype t)
+{
+    return t != DTYPE_F6_E2M3X4 && t != DTYPE_F6_E3M2X4;
+}
+
 bool dtype_is_number(enum dtype t)
 {
-    return t != DTYPE_F4X2 && t < DTYPE_QU4X2;
+    return t != DTYPE_F4X2 && dtype_is_in_torch(t) && t < DTYPE_QU4X2;
 }
 
 bool dtype_is_signed_magnitude(enum dtype t)
@@ -107,7 +113,7 @@ bool dtype_is_signed_magnitude(enum dtype t)
 
 bool dtype_is_weight(enum dtype t)
 {
-    return dtype_is_float(t) || (t >= DTYPE_F8_E4M3 && t <= DTYPE_F4X2);
+    return dtype_is_float(t) || (t >= DTYPE_F8_E4M3 && t <= DTYPE_F6_E3M2X4);
 }
 
 bool dtype_is_float(enum dtype t)
@@ -147,6 +153,7 @@ double dtype_value(enum dtype t, const void *p)
     case DTYPE_U32: return v.u32;
     case DTYPE_U16: case DTYPE_BITS16: return v.u16;
     case DTYPE_U8: case DTYPE_BOOL: case DTYPE_QU8: case DTYPE_F4X2: case DTYPE_QU4X2: case DTYPE_QU2X4:
+    case DTYPE_F6_E2M3X4: case DTYPE_F6_E3M2X4:
     case DTYPE_BITS8: case DTYPE_BITS1X8: case DTYPE_BITS2X4: case DTYPE_BITS4X2: return v.u8;
     case DTYPE_F8_E4M3: return f8_e4m3_value(v.u8);
     case DTYPE_F8_E5M2: return f8_e5m2_value(v.u8);

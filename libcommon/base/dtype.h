@@ -9,8 +9,8 @@
 
 /*
  * All types of known width of torch and safetensors. An element is what torch counts as one element: for F4X2 and
- * the packed types this is a byte that holds several numbers. F8 and the types after it are copied, compared and
- * decoded; sums and means are computed only for F64 to BF16.
+ * the packed types this is a byte that holds several numbers, for F6 one of three bytes that hold four. F8 and the
+ * types after it are copied, compared and decoded; sums and means are computed only for F64 to BF16.
  */
 enum dtype {
     DTYPE_F64, DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32, DTYPE_I16, DTYPE_I8,
@@ -18,6 +18,7 @@ enum dtype {
     DTYPE_U16, DTYPE_U32, DTYPE_U64,
     DTYPE_F8_E4M3, DTYPE_F8_E5M2, DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_F8_E8M0,
     DTYPE_F4X2,                                 /* two F4_E2M1 numbers */
+    DTYPE_F6_E2M3X4, DTYPE_F6_E3M2X4,           /* a byte of four numbers in three bytes; torch lacks the types */
     DTYPE_C32, DTYPE_BC32,                      /* complex: two F16 or two BF16 */
     DTYPE_QI8, DTYPE_QU8, DTYPE_QI32, DTYPE_QU4X2, DTYPE_QU2X4,         /* quantized */
     DTYPE_BITS8, DTYPE_BITS16, DTYPE_BITS1X8, DTYPE_BITS2X4, DTYPE_BITS4X2,
@@ -32,8 +33,10 @@ double dtype_value(enum dtype t, const void *p);
 bool dtype_is_complex(enum dtype t);
 /* Returns the type of the two parts of a complex type; any other type itself. */
 enum dtype dtype_real(enum dtype t);
+/* Returns false for the types that safetensors have and torch lacks: those of F6. */
+bool dtype_is_in_torch(enum dtype t);
 /*
- * Returns false for F4X2, the packed quantized types and BITS*: their elements are not numbers, and only the bits
+ * Returns false for F4X2, F6, the packed quantized types and BITS*: their elements are not numbers, and only the bits
  * can be compared.
  */
 bool dtype_is_number(enum dtype t);

@@ -122,6 +122,21 @@ int source_one_model(const struct source *s, struct err *e)
     return -1;
 }
 
+int source_in_torch(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params * STATE_N; i++) {
+        const struct param *p = &s->param[i / STATE_N];
+        const struct tmap *m = p->state[i % STATE_N];
+
+        if (!m || dtype_is_in_torch(m->dtype))
+            continue;
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is %s, a type that torch lacks; only safetensors hold it, "
+                 "which export-hf writes", p->name, dtype_name(m->dtype));
+        return -1;
+    }
+    return 0;
+}
+
 bool source_has_moments(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)

@@ -212,6 +212,8 @@ char *source_topology_text(const struct source *s);
  * (source_opts.model).
  */
 MUST_CHECK int source_one_model(const struct source *s, struct err *e);
+/* Check that torch has the types of all parameters, before files of torch are made. Returns -1 with ERR_DATA. */
+MUST_CHECK int source_in_torch(const struct source *s, struct err *e);
 /* Returns true if any parameter has Adam's moments. */
 bool source_has_moments(const struct source *s);
 /*

@@ -19,7 +19,8 @@
 enum { LENGTH_BYTES = 8, MAX_DEPTH = 64 };
 
 static const struct { const char *name; int bits; enum dtype dtype; } types[] = {
-    { "BOOL", 8, DTYPE_BOOL }, { "F4", 4, DTYPE_F4X2 }, { "F6_E2M3", 6, DTYPE_N }, { "F6_E3M2", 6, DTYPE_N },
+    { "BOOL", 8, DTYPE_BOOL }, { "F4", 4, DTYPE_F4X2 }, { "F6_E2M3", 6, DTYPE_F6_E2M3X4 },
+    { "F6_E3M2", 6, DTYPE_F6_E3M2X4 },
     { "U8", 8, DTYPE_U8 }, { "I8", 8, DTYPE_I8 }, { "F8_E5M2", 8, DTYPE_F8_E5M2 }, { "F8_E4M3", 8, DTYPE_F8_E4M3 },
     { "F8_E8M0", 8, DTYPE_F8_E8M0 }, { "F8_E4M3FNUZ", 8, DTYPE_F8_E4M3FNUZ },
     { "F8_E5M2FNUZ", 8, DTYPE_F8_E5M2FNUZ }, { "I16", 16, DTYPE_I16 }, { "U16", 16, DTYPE_U16 },
@@ -437,15 +438,16 @@ static int count_entry_bytes(const struct scan *s, const struct safetensors_entr
 }
 
 /*
- * Convert a shape of 4-bit numbers, two of which share a byte: from here on the last dimension counts bytes, as in
- * torch.
+ * Count the last dimension of types of less than 8 bits in bytes, as torch does for F4: two numbers of F4 are one byte,
+ * four of F6 three. A row that fills no whole bytes, or that does not exist, makes the type DTYPE_N.
  */
-static void count_pairs(struct safetensors_entry *t)
+static void count_packed_bytes(struct safetensors_entry *t)
 {
+    const int numbers = t->pub.dtype == DTYPE_F4X2 ? 2 : 4, bytes = t->pub.dtype == DTYPE_F4X2 ? 1 : 3;
     int64_t *last = t->pub.ndim ? &t->shape[t->pub.ndim - 1] : NULL;
 
-    if (last && *last % 2 == 0)
-        *last /= 2;
+    if (last && *last % numbers == 0)
+        *last = *last / numbers * bytes;
     else
         t->pub.dtype = DTYPE_N;
 }
@@ -470,8 +472,8 @@ static int check_places(struct scan *s, uint64_t file_size)
         if (t->end - t->begin != len)
             return bad_tensor(s, t, "its shape needs %llu bytes, its data_offsets hold %llu", (unsigned long long)len,
                               (unsigned long long)(t->end - t->begin));
-        if (t->pub.dtype == DTYPE_F4X2)
-            count_pairs(t);
+        if (t->pub.dtype == DTYPE_F4X2 || !dtype_is_in_torch(t->pub.dtype))
+            count_packed_bytes(t);
         t->pub.at = data + t->begin;
         t->pub.len = len;
         at = t->end;

@@ -24,9 +24,9 @@ enum { SAFETENSORS_MAX_DIM = 64 };              /* limit of torch */
 struct safetensors_tensor {
     const char *name;                   /* UTF-8; valid until safetensors_close() */
     const char *spelling;               /* name of the dtype in the file: "BF16" */
-    /* DTYPE_N for F6_* and for F4 with an odd last dimension or none, which torch lacks */
+    /* DTYPE_N for F4 and F6 without a last dimension of whole bytes */
     enum dtype dtype;
-    int ndim;                           /* the shape of F4 is in bytes, as in torch: the last dimension is halved */
+    int ndim;                           /* the last dimension of F4 and F6 is in bytes, as torch has it for F4 */
     const int64_t *shape;               /* in elements, outermost first */
     uint64_t at;                        /* offset of the first byte from the start of the file */
     uint64_t len;                       /* bytes */

@@ -11,7 +11,8 @@ enum { LENGTH_BYTES = 8, ALIGN = 8 };
 
 /* The order of the reference implementation. Tensors of the last types come first in a file. */
 static const struct { enum dtype dtype; const char *name; } types[] = {
-    { DTYPE_BOOL, "BOOL" }, { DTYPE_F4X2, "F4" }, { DTYPE_U8, "U8" }, { DTYPE_I8, "I8" },
+    { DTYPE_BOOL, "BOOL" }, { DTYPE_F4X2, "F4" }, { DTYPE_F6_E2M3X4, "F6_E2M3" }, { DTYPE_F6_E3M2X4, "F6_E3M2" },
+    { DTYPE_U8, "U8" }, { DTYPE_I8, "I8" },
     { DTYPE_F8_E5M2, "F8_E5M2" }, { DTYPE_F8_E4M3, "F8_E4M3" }, { DTYPE_F8_E8M0, "F8_E8M0" },
     { DTYPE_F8_E4M3FNUZ, "F8_E4M3FNUZ" }, { DTYPE_F8_E5M2FNUZ, "F8_E5M2FNUZ" }, { DTYPE_I16, "I16" },
     { DTYPE_U16, "U16" }, { DTYPE_F16, "F16" }, { DTYPE_BF16, "BF16" }, { DTYPE_I32, "I32" }, { DTYPE_U32, "U32" },
@@ -64,13 +65,29 @@ static void append_safetensors_string(struct strbuf *sb, const char *s)
     strbuf_add(sb, "\"", 1);
 }
 
+/* Return the numbers of the last dimension, which F4 (two per byte) and F6 (four in three bytes) count in bytes. */
+static long long packed_numbers(enum dtype dtype, int64_t bytes)
+{
+    return dtype == DTYPE_F4X2 ? 2 * bytes : dtype_is_in_torch(dtype) ? bytes : bytes / 3 * 4;
+}
+
+/* Return true if the format has the type, and numbers of less than 8 bits fill whole bytes. */
+static bool has_type(const struct safetensors_out *t)
+{
+    const bool six = !dtype_is_in_torch(t->dtype);
+
+    if (!safetensors_has(t->dtype) || ((six || t->dtype == DTYPE_F4X2) && t->ndim == 0))
+        return false;
+    return !six || t->shape[t->ndim - 1] % 3 == 0;
+}
+
 static void put_tensor(struct strbuf *sb, const struct safetensors_out *t)
 {
     append_safetensors_string(sb, t->name);
     strbuf_addf(sb, ":{\"dtype\":\"%s\",\"shape\":[", types[type_number(t->dtype)].name);
-    for (int i = 0; i < t->ndim; i++)           /* F4 counts 4-bit numbers, two per byte */
+    for (int i = 0; i < t->ndim; i++)
         strbuf_addf(sb, "%s%lld", i ? "," : "",
-                    (long long)t->shape[i] * (t->dtype == DTYPE_F4X2 && i == t->ndim - 1 ? 2 : 1));
+                    i == t->ndim - 1 ? packed_numbers(t->dtype, t->shape[i]) : (long long)t->shape[i]);
     strbuf_addf(sb, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + t->len));
 }
 
@@ -90,7 +107,7 @@ int safetensors_layout(struct safetensors_out *t, int n, const char *path, struc
             err_data(e, path, ERR_NO_BYTE, "tensor %.200s: stands twice", t[i].name);
             return -1;
         }
-        if (!safetensors_has(t[i].dtype) || (t[i].dtype == DTYPE_F4X2 && t[i].ndim == 0)) {
+        if (!has_type(&t[i])) {
             err_data(e, path, ERR_NO_BYTE, "tensor %.200s: safetensors have no type for %s%s", t[i].name,
                      dtype_torch_name(t[i].dtype), t[i].ndim ? "" : " without dimensions");
             return -1;

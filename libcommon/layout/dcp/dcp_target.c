@@ -390,6 +390,8 @@ struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, 
 
     if (s->layout == &dcp_layout)
         return dcp_target_same(s, e);
+    if (source_in_torch(s, e) < 0)
+        return NULL;
     t = dcp_target_empty(s);
     if (make_fsdp2_table(t, notes, e) == 0)
         return t;

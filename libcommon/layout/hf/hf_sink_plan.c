@@ -443,6 +443,8 @@ struct hf_target *hf_target_new(const struct source *s, const struct hf_request 
     t->arena = arena_new(0);
     t->src = s;
     t->q = *q;
+    if (q->format == HF_BIN && source_in_torch(s, e) < 0)
+        goto failed;
     if (q->named ? add_named_tensors(t, notes, e) < 0
                  : resolve_exported_vocab(t, notes, e) < 0 || add_exported_tensors(t, e) < 0)
         goto failed;

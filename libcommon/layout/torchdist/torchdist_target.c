@@ -406,7 +406,7 @@ static struct dcp_target *target_of_names(const struct source *s, enum torchdist
     struct dcp_target *t = dcp_target_empty(s);
     struct torchdist_keys ks = { .s = s, .t = t, .how = how, .known = names_new(t->arena),
                                 .prefix = names_new(t->arena) };
-    int rc = source_one_model(s, e);
+    int rc = source_one_model(s, e) < 0 ? -1 : source_in_torch(s, e);
 
     for (int i = 0; i < s->n_params && rc == 0; i++)
         rc = add_param_to_key(&ks, i, e);

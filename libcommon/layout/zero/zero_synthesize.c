@@ -366,7 +366,7 @@ int zero_synthesize_trees(struct source *s, const struct zero_synthesis_request 
 
     if (stays(s, what))
         return 0;
-    if (source_one_model(s, e) < 0)
+    if (source_one_model(s, e) < 0 || source_in_torch(s, e) < 0)
         return -1;
     split_buffers(s, q->like);
     if (read_optimizer_groups(s, q, &groups, notes, e) < 0)

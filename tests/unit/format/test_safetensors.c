@@ -201,11 +201,12 @@ static void test_reads(void **state)
     done(&o);
 }
 
-/* Of F4 the header counts numbers and torch pairs; what fills no pair, and F6, has no type of torch's. */
-static void test_four_bits(void **state)
+/* Of F4 and F6 the header counts numbers; here the last dimension is in bytes, which its rows have to fill. */
+static void test_packed_types(void **state)
 {
     struct opened o = open_text("{" TENSOR("a", "F4", "3,8", 0, 12) "," TENSOR("b", "F4", "8,3", 12, 24) ","
-                                TENSOR("c", "F6_E2M3", "4", 24, 27) "}", 27);
+                                TENSOR("c", "F6_E2M3", "2,8", 24, 36) "," TENSOR("d", "F6_E3M2", "8,3", 36, 54)
+                                "}", 54);
     struct safetensors_out t = { .name = "a", .dtype = DTYPE_F4X2, .ndim = 2, .shape = (const int64_t[]){ 3, 4 } };
     struct strbuf header = {0};
     struct err e = {0};
@@ -218,10 +219,22 @@ static void test_four_bits(void **state)
     assert_int_equal(safetensors_find(o.st, "a")->len, 12);
     assert_int_equal(safetensors_find(o.st, "b")->dtype, DTYPE_N);
     assert_int_equal(safetensors_find(o.st, "b")->shape[1], 3);
-    assert_int_equal(safetensors_find(o.st, "c")->dtype, DTYPE_N);
+    assert_int_equal(safetensors_find(o.st, "c")->dtype, DTYPE_F6_E2M3X4);
+    assert_int_equal(safetensors_find(o.st, "c")->shape[1], 6);
+    assert_int_equal(safetensors_find(o.st, "c")->len, 12);
+    assert_int_equal(safetensors_find(o.st, "d")->dtype, DTYPE_N);
+    assert_int_equal(safetensors_find(o.st, "d")->shape[1], 3);
     done(&o);
     assert_int_equal(safetensors_layout(&t, 1, "x", &header, &size, &e), 0);
     assert_non_null(strstr(header.buf + 8, "\"dtype\":\"F4\",\"shape\":[3,8],\"data_offsets\":[0,12]"));
+    header.len = 0;
+    t.dtype = DTYPE_F6_E3M2X4;
+    assert_int_equal(safetensors_layout(&t, 1, "x", &header, &size, &e), -1);
+    err_clear(&e);
+    header.len = 0;
+    t.shape = (const int64_t[]){ 3, 6 };
+    assert_int_equal(safetensors_layout(&t, 1, "x", &header, &size, &e), 0);
+    assert_non_null(strstr(header.buf + 8, "\"dtype\":\"F6_E3M2\",\"shape\":[3,8],\"data_offsets\":[0,18]"));
     header.len = 0;
     t.dtype = DTYPE_QI8;
     assert_int_equal(safetensors_layout(&t, 1, "x", &header, &size, &e), -1);
@@ -335,7 +348,7 @@ int main(void)
         cmocka_unit_test(test_accepts),        cmocka_unit_test(test_refuses_json),
         cmocka_unit_test(test_refuses_places), cmocka_unit_test(test_refuses_lengths),
         cmocka_unit_test(test_deep),           cmocka_unit_test(test_reads),
-        cmocka_unit_test(test_four_bits),      cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_packed_types),      cmocka_unit_test(test_layout),
         cmocka_unit_test(test_layout_order),
     };
 
