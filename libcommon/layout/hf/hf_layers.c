@@ -54,7 +54,10 @@ static int64_t read_size(const json_t *config, const char *key)
     return n > 0 && n <= INT32_MAX ? n : -1;
 }
 
-/* Fill in the sizes; -1 for one that config.json does not give. Qwen3's heads have a size of their own by default. */
+/*
+ * Fill in the sizes; -1 for one that config.json does not give. Qwen3's heads have a size of their own by default.
+ * BLOOM's feed-forward layer is four times as wide as the model, whatever intermediate_size an edited file has.
+ */
 static void read_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
 {
     const int64_t hidden = read_size(config, "hidden_size"), heads = read_size(config, "num_attention_heads");
@@ -65,7 +68,9 @@ static void read_sizes(const json_t *config, const char *model_type, int64_t siz
         lanes = hidden / heads;
     size[SIZE_NONE] = -1;
     size[SIZE_HIDDEN] = hidden;
-    size[SIZE_FFN] = read_size(config, "intermediate_size");
+    size[SIZE_FFN] = strcmp(model_type, "bloom") != 0 ? read_size(config, "intermediate_size")
+                     : hidden > 0                      ? 4 * hidden
+                                                       : -1;
     size[SIZE_HEAD] = lanes;
     size[SIZE_QUERY] = lanes > 0 && heads > 0 ? heads * lanes : -1;
     size[SIZE_KEY] = lanes > 0 && groups > 0 ? groups * lanes : -1;

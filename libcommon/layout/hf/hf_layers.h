@@ -13,7 +13,7 @@
  * folder, if config.json's model_type is that of a family with rules (model/family.h), whose layers are alike:
  *   missing     a tensor that other layers have must be in each layer, unless it is there and cannot be read
  *   shape       tensors of one kind must have the same shape in all layers, and the shape that hidden_size,
- *               intermediate_size, num_attention_heads, num_key_value_heads and head_dim give
+ *               intermediate_size, num_attention_heads, num_key_value_heads and head_dim give (BLOOM: hidden_size)
  * A size that config.json does not have is not checked. Quantized models, names without a rule and tensors that are
  * not of fp32, fp16 or bf16 are not checked.
  */
