@@ -107,6 +107,9 @@ BACKUP    := $(O)/libbackup.a
 # The same of run-watch.
 RUNWATCH_SRC := $(filter-out tools/run-watch/main.c,$(wildcard tools/run-watch/*.c tools/run-watch/*/*.c))
 RUNWATCH  := $(O)/librunwatch.a
+# The same of ckpt-inspect.
+INSPECT_SRC := $(filter-out tools/ckpt-inspect/main.c,$(wildcard tools/ckpt-inspect/*.c))
+INSPECT   := $(O)/libinspect.a
 UNIT_SRC  := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN  := $(addprefix $(O)/tests/,$(basename $(notdir $(UNIT_SRC))))
 # Helpers shared by test programs; each test_*.c, bench tool and fuzzer has its own main().
@@ -174,8 +177,9 @@ $(KERNELS): $(KERNEL_OBJ)
 $(TRAIN): $(TRAIN_OBJ)
 $(BACKUP): $(BACKUP_SRC:%.c=$(O)/%.o)
 $(RUNWATCH): $(RUNWATCH_SRC:%.c=$(O)/%.o) $(O)/tools/run-watch/picture/page_files.o
+$(INSPECT): $(INSPECT_SRC:%.c=$(O)/%.o)
 $(SHARED): $(patsubst %.c,$(O)/%.o,$(wildcard tools/common/*.c))
-$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(RUNWATCH) $(SHARED) $(FUZZ_LIB):
+$(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(RUNWATCH) $(INSPECT) $(SHARED) $(FUZZ_LIB):
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
@@ -227,10 +231,10 @@ define unit_rule
 $(O)/tests/$(basename $(notdir $(1))): $(1:%.c=$(O)/%.o)
 endef
 $(foreach s,$(UNIT_SRC),$(eval $(call unit_rule,$(s))))
-$(UNIT_BIN): $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(KERNELS) $(LIB)
+$(UNIT_BIN): $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(INSPECT) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(KERNELS) $(LIB) $(LIBS) \
+	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(INSPECT) $(KERNELS) $(LIB) $(LIBS) \
 		$(MPI_LIBS) -lcmocka -rdynamic
 
 $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
