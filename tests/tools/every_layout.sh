@@ -3,7 +3,8 @@
 #
 # The lists of layouts and commands are those that the tools print. A conversion or an edit may be refused: with status
 # 1 or 2, one error on standard error, and no output. Otherwise its result verifies, and its tensors are those of the
-# source of the conversion, or of the same edit of another layout.
+# source of the conversion, or of the same edit of another layout. Refused cells are printed, because a fault that is
+# noticed while it is written shows as a refusal.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/fault/lib.sh
 export BIN W
@@ -31,7 +32,7 @@ sound() {  # NAME OUT
 result() {
     name=$1 status=$2 tool=$3 out=$4; shift 4
     if [ "$status" -ne 0 ]; then
-        if refused "$status" "$tool" "$out"; then echo "pass refused"; else
+        if refused "$status" "$tool" "$out"; then echo "refused $name"; else
             echo "FAIL $name: status $status, and no refusal in one line without output"; head -5 "$W/err.$row"; fi
         return
     fi
@@ -150,7 +151,7 @@ rows row_of_conversions $layouts
 rows row_of_edits $layouts
 rows row_of_edited $layouts
 cat "$W"/rows.* >"$W/rows"
-grep -v '^pass' "$W/rows"
-passed=$(grep -c '^pass' "$W/rows") failed=$(grep -c '^FAIL' "$W/rows")
-echo "$(grep -c refused "$W/rows") of them are refusals"
+grep -v '^pass' "$W/rows" | grep -v '^refused'
+sed -n '/^refused/p' "$W/rows" | LC_ALL=C sort
+passed=$(grep -c -e '^pass' -e '^refused' "$W/rows") failed=$(grep -c '^FAIL' "$W/rows")
 finish
