@@ -52,10 +52,10 @@ static uint64_t cut_chunk(const struct run *x, const struct plan_item *it, uint6
     if (it->n_outs)
         return min_u64(column_chunk(x, it), it->len - at);
     /*
-     * Replicas are compared, and numbers converted, element by element, so an odd destination offset must not split
-     * an element.
+     * Replicas are compared, numbers converted and invalid values counted element by element, so an odd destination
+     * offset must not split an element.
      */
-    if ((tmap_overlays(it->map) || it->op != PLAN_COPY) && at + len < it->len) {
+    if ((tmap_overlays(it->map) || it->op != PLAN_COPY || it->values != PLAN_VALUES_NONE) && at + len < it->len) {
         uint64_t elem = plan_elem_bytes(it);
 
         len = len >= elem ? align_down(at + len, elem) - at : min_u64(elem, it->len - at);
