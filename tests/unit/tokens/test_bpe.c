@@ -429,8 +429,8 @@ static void test_jsonl(void **state)
     jsonl_takes("{\"text\":\"first\",\"text\":\"last\"}", "last", 4);
     jsonl_takes("{\"\\u0074ext\":\"spelled\"}", "spelled", 7);
     jsonl_takes("{\"other\":\"\\ud800\",\"text\":\"x\",\"n\":123456789012345678901234567890}", "x", 1);
-    jsonl_refuses("", 0, "expected an object");
-    jsonl_refuses("[]", 0, "expected an object");
+    jsonl_refuses("", 0, "expected a JSON object");
+    jsonl_refuses("[]", 0, "expected a JSON object");
     jsonl_refuses("{}", 0, "no key \"text\"");
     jsonl_refuses("{\"text\": 5}", 9, "the value of \"text\" is no string");
     jsonl_refuses("{\"text\": \"a", 11, "a string has no end");
