@@ -9,11 +9,11 @@ few=20000 many=100000
 for n in $few $many; do
     check "$n chunks are made" "$TBIN/bench/mkdcp" chunks $n "$W/c$n"
 done
-# bytes COMMAND: print the memory per additional chunk. The smaller of two runs counts, since the kernel may give a
+# bytes COMMAND: print the memory per additional chunk. The smallest of three runs counts, since the kernel may give a
 # process huge pages that it uses in part.
 bytes() {
     : >"$W/times"
-    for run in 1 2; do
+    for run in 1 2 3; do
         for n in $few $many; do
             "$TBIN/bench/measure" "$W/times" ckpt-inspect "$@" -j 2 "$W/c$n" >"$W/said" 2>&1 ||
                 echo "$*: run $run: $(cat "$W/said")" >&2
