@@ -6,6 +6,7 @@
  */
 #include <poll.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libcommon/base/clock.h"
@@ -63,14 +64,21 @@ static bool is_host_reporter(const struct watch *w)
     return p->local_rank == 0 || (p->node == w->place[0].node && p->local_rank == 1);
 }
 
+/*
+ * End this rank because rank 0 has died. The others leave half a second after the rank that reports, because mpirun
+ * ends all ranks as soon as one leaves, and the report would be lost.
+ */
 _Noreturn static void root_is_gone(struct rank *m)
 {
+    const struct timespec report_time = { .tv_nsec = 500 * 1000 * 1000 };
     char who[300], line[WIRE_TEXT];
 
     watch_name(m->w, 0, who, sizeof who);
     snprintf(line, sizeof line, "%s died: its connection closed without a goodbye; ending the job", who);
     if (is_host_reporter(m->w))
         watch_log(m->w, "%s", line);
+    else
+        nanosleep(&report_time, NULL);
     leave_job_as_rank(m, m->w->o.statuses.lost, 0, line);
 }
 
