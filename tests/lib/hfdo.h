@@ -6,8 +6,8 @@
 
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
-#include "libcommon/layout/hf/hf_sink.h"
 #include "libcommon/layout/hf/hf_source.h"
+#include "libcommon/layout/hf/hf_target.h"
 
 struct hfdo {
     struct hf_request q;        /* config is filled in */

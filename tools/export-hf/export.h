@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include "libcommon/cli/cli.h"
-#include "libcommon/layout/hf/hf_sink.h"
+#include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/write/rehearsal.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_options.h"

@@ -5,7 +5,7 @@
 #define SHARDKIT_TOOLS_RESHAPE_H
 
 #include "libcommon/cli/cli.h"
-#include "libcommon/layout/dcp/dcp_sink.h"
+#include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/zero/zero_target.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_options.h"

@@ -10,7 +10,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
-#include "libcommon/layout/dcp/dcp_sink.h"
+#include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/dcp/dcp_write.h"
 #include "libcommon/write/folder.h"
 

@@ -12,6 +12,7 @@
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
+#include "libcommon/write/sink.h"
 
 /* The contents of an entry. */
 struct dcp_part {
@@ -51,5 +52,20 @@ struct dcp_target *dcp_target_empty(const struct source *s);
 /* Returns the entries of a source of this layout, unchanged. */
 struct dcp_target *dcp_target_same(const struct source *s, struct err *e);
 void dcp_target_free(struct dcp_target *t);             /* t may be NULL */
+
+/* A mesh of ranks. Rank r is in row r / columns. */
+struct dcp_mesh {
+    int rows, columns;                  /* at least 1 */
+};
+
+/*
+ * Returns the sink that writes `t`, which must outlive it, for a mesh of ranks.
+ *
+ * States of parameters are split by rows as FSDP2 does: ceil(rows / ranks) for each of the first ranks, and the
+ * remainder for the last. On a mesh each row of the mesh gets such a share, and distributes the columns of a matrix
+ * over its ranks if they divide evenly. A tensor without rows, and data of no parameter, is stored whole by one
+ * rank. The same target and ranks give the same bytes, however the source was split.
+ */
+struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, struct dcp_mesh mesh);
 
 #endif

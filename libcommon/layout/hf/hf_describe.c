@@ -9,7 +9,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/format/safetensors.h"
-#include "libcommon/layout/hf/hf_sink.h"
+#include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/plan/tmap_slice.h"
 #include "libcommon/write/folder.h"
 

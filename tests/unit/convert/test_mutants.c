@@ -31,7 +31,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
-#include "libcommon/layout/hf/hf_sink.h"
+#include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/write/convert.h"

@@ -1,5 +1,5 @@
 /*
- * hf_sink.h - write a model folder for Hugging Face Transformers
+ * hf_target.h - write a model folder for Hugging Face Transformers
  *
  *   config.json, generation_config.json
  *   model.safetensors, or model-0000i-of-0000n.safetensors and model.safetensors.index.json
@@ -9,8 +9,8 @@
  * hf_target_new() finds every tensor of the architecture in the source, chooses the state that it is made from and
  * assigns it to a file. It refuses what does not fit before anything is written. hf_sink() then writes the folder.
  */
-#ifndef SHARDKIT_LAYOUT_HF_SINK_H
-#define SHARDKIT_LAYOUT_HF_SINK_H
+#ifndef SHARDKIT_LAYOUT_HF_TARGET_H
+#define SHARDKIT_LAYOUT_HF_TARGET_H
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"

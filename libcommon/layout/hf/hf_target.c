@@ -1,5 +1,5 @@
 /*
- * hf_sink_plan.c - map a source to the tensors and files of a model folder
+ * hf_target.c - map a source to the tensors and files of a model folder
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
-#include "libcommon/layout/hf/hf_sink.h"
+#include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/plan/tmap_permute.h"
 
 /* ---- layers ---- */
