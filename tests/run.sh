@@ -78,7 +78,7 @@ one() {     # SCRATCH GROUP NAME COMMAND...
     start=$(now) cpu=$(busy "$scratch.times")
     mkdir "$scratch"
     # Compilers on a busy machine are slow; a test that takes as long hangs.
-    case $group.$3 in build.*|clang.*|fuzz.*|cuda.*|*.build) limit=3600 ;; *) limit=${CASE_SECONDS:-900} ;; esac
+    case $group.$3 in build.*|clang.*|fuzz.*|cuda.*|*.build) limit=3600 ;; debug.*) limit=1800 ;; *) limit=${CASE_SECONDS:-900} ;; esac
     shift 3
     TMPDIR=$scratch timeout "$limit" "$@" >"$log" 2>&1 </dev/null
     status=$?

@@ -2,8 +2,8 @@
 # run.sh [PATTERN] - the tools as a user calls them; SHARE=K/N: every Nth case from the Kth on
 #
 # A case is a folder here: `cmd` is a shell script, `out`, `err` and `code` are what it must
-# print and return (absent: nothing, 0). It runs in an empty scratch folder with the built
-# tools and tests/bench programs in $PATH and
+# print and return (absent: nothing, 0); `seconds` is its time limit (absent: 120). It runs in an
+# empty scratch folder with the built tools and tests/bench programs in $PATH and
 #   $DATA   tests/data, not to be written to
 #   $ROOT   the repository
 # In what it printed, the paths of $DATA and of the scratch folder become $DATA and $TMP, so
@@ -52,7 +52,9 @@ for case in tests/cli/*/; do
     [ $((n % ${share#*/})) -eq "${share%/*}" ] || continue
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/shardkit-cli-XXXXXX")
     mkdir "$scratch/work"
-    (cd "$scratch/work" && timeout 120 sh "$ROOT/$case/cmd") >"$scratch/stdout" 2>"$scratch/stderr" </dev/null
+    limit=120
+    [ ! -e "$ROOT/$case/seconds" ] || read -r limit <"$ROOT/$case/seconds"
+    (cd "$scratch/work" && timeout "$limit" sh "$ROOT/$case/cmd") >"$scratch/stdout" 2>"$scratch/stderr" </dev/null
     status=$?
     plain "$scratch/stdout" "$scratch/work" >"$scratch/out"
     plain "$scratch/stderr" "$scratch/work" >"$scratch/err"
