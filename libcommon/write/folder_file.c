@@ -140,3 +140,12 @@ int folder_file_seal(const char *dir, const struct folder_file *f, const struct 
     free(path);
     return rc;
 }
+
+int folder_write_small(const char *dir, const char *name, const void *bytes, uint64_t len, struct err *e)
+{
+    char *path = path_join(dir, name);
+    int rc = file_replace(path, bytes, len, e);
+
+    free(path);
+    return rc;
+}

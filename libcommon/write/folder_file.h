@@ -107,5 +107,7 @@ struct folder_file folder_file_lay_out(struct arena *a, const struct folder_desc
  */
 MUST_CHECK int folder_file_seal(const char *dir, const struct folder_file *f, const struct folder_desc *d, bool sync,
                                 struct err *e);
+/* Write a whole small file of the folder `dir`, e.g. a configuration. */
+MUST_CHECK int folder_write_small(const char *dir, const char *name, const void *bytes, uint64_t len, struct err *e);
 
 #endif

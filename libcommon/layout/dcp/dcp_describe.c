@@ -310,30 +310,19 @@ static void make_chunked_table(const struct dcp_folder *w, const struct folder_f
     }
 }
 
-static int write_extra(const char *dir, const struct dcp_extra *x, struct err *e)
-{
-    char *path = path_join(dir, x->name);
-    int rc = file_replace(path, x->bytes, x->len, e);
-
-    free(path);
-    return rc;
-}
-
 static int finish_dcp_folder(void *ctx, const struct folder_written *done, struct err *e)
 {
     struct dcp_folder *w = ctx;
     struct arena *a = arena_new(0);
     struct strbuf sb = {0};
     struct dcp_table t;
-    char *path = path_join(done->dir, DCP_METADATA);
     int rc;
 
     make_chunked_table(w, done->file, a, &t);
     dcp_metadata_write(&t, &sb);
-    rc = file_replace(path, sb.buf, sb.len, e);
+    rc = folder_write_small(done->dir, DCP_METADATA, sb.buf, sb.len, e);
     for (int i = 0; i < w->t->n_extras && rc == 0; i++)
-        rc = write_extra(done->dir, &w->t->extra[i], e);
-    free(path);
+        rc = folder_write_small(done->dir, w->t->extra[i].name, w->t->extra[i].bytes, w->t->extra[i].len, e);
     strbuf_free(&sb);
     arena_free(a);
     return rc;

@@ -38,24 +38,19 @@ void ds_describe_file(struct folder_desc *d, const char *name, struct ds_tree *x
 int ds_file_write_mp(const char *dir, int mp, const struct pk *root, const struct pt *pt, struct files *files,
                      struct err *e)
 {
-    char buf[96], *path = path_join(dir, ds_mp_name(mp, buf)), *prefix = prefix_of(buf);
+    char buf[96], *prefix = prefix_of(ds_mp_name(mp, buf));
     uint8_t *bytes = NULL;
     uint64_t size;
     int rc = pt_build(prefix, root, pt, files, &bytes, &size, e);
 
     if (rc == 0)
-        rc = file_replace(path, bytes, size, e);
+        rc = folder_write_small(dir, buf, bytes, size, e);
     free(bytes);
     free(prefix);
-    free(path);
     return rc;
 }
 
 int ds_file_write_log(const char *dir, const struct strbuf *log, struct err *e)
 {
-    char *path = path_join(dir, DS_REPAIR_LOG_NAME);
-    int rc = file_replace(path, log->buf, log->len, e);
-
-    free(path);
-    return rc;
+    return folder_write_small(dir, DS_REPAIR_LOG_NAME, log->buf, log->len, e);
 }

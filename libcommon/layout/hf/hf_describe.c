@@ -124,12 +124,11 @@ static int describe_hf_file(const struct hf_target *t, int file, struct folder_d
 
 /* ---- the other files ---- */
 
+/* Write a text file, and free the text. */
 static int write_hf_text_file(const char *dir, const char *name, char *text, struct err *e)
 {
-    char *path = path_join(dir, name);
-    int rc = file_replace(path, text, strlen(text), e);
+    int rc = folder_write_small(dir, name, text, strlen(text), e);
 
-    free(path);
     free(text);
     return rc;
 }

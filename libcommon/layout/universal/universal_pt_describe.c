@@ -197,15 +197,6 @@ static int list_universal_tensors(void *ctx, struct folder_tensor **out)
 
 /* ---- files other than tensors ---- */
 
-static int write_small(const char *dir, const char *name, const void *bytes, uint64_t size, struct err *e)
-{
-    char *path = path_join(dir, name);
-    int rc = file_replace(path, bytes, size, e);
-
-    free(path);
-    return rc;
-}
-
 static int write_step(const char *dir, const struct param *p, const void *bytes, uint64_t size, struct err *e)
 {
     char *path = str_fmt("%s/zero/%s/step.pt", dir, p->name);
@@ -247,7 +238,7 @@ static int finish_universal_folder(void *ctx, const struct folder_written *w, st
     int rc = universal_optimizer_state(s, &bytes, &size, e);
 
     if (rc == 0)
-        rc = write_small(w->dir, "zero/optimizer_state.pt", bytes, size, e);
+        rc = folder_write_small(w->dir, "zero/optimizer_state.pt", bytes, size, e);
     free(bytes);
     if (rc == 0)
         rc = write_steps(s, w->dir, e);
