@@ -24,6 +24,7 @@ struct dcp_piece {
     const struct dcp_part *part;        /* of the entry, or of a row of it */
     int64_t layer;                      /* index of that row; -1 if none */
     int rank;
+    int next;                           /* index of the rank's next piece; -1 if it is the last */
     int box, storage;                   /* in the rank's file; storage is -1 for a value */
     bool cut;                           /* it is the box below of the tensor; otherwise the whole tensor */
     int64_t row, rows, column, columns;
@@ -38,6 +39,7 @@ struct dcp_folder {
     int ranks;
     struct dcp_piece *piece;
     int n, cap;
+    int *first;                         /* [ranks] index of each rank's first piece, or -1 */
     int *number;                        /* per entry: index of its first tensor in the result, or -1 */
 };
 
@@ -148,22 +150,29 @@ static void box_of(const struct dcp_folder *w, const struct dcp_piece *p, int64_
     }
 }
 
-/* Build the archives of values, and number the boxes and storages of each rank's file. */
+/* Build the archives of values, number the boxes and storages of each rank's file, and link its pieces. */
 static int number_dcp_pieces(struct dcp_folder *w, const struct source *s, struct err *e)
 {
     int *boxes = xcalloc((size_t)w->ranks, sizeof *boxes), *storages = xcalloc((size_t)w->ranks, sizeof *storages);
-    int rc = 0;
+    int *last = xcalloc((size_t)w->ranks, sizeof *last), rc = 0;
 
+    w->first = xmalloc((size_t)w->ranks * sizeof *w->first);
+    for (int r = 0; r < w->ranks; r++)
+        w->first[r] = -1;
     for (int i = 0; i < w->n && rc == 0; i++) {
         struct dcp_piece *p = &w->piece[i];
 
         p->box = boxes[p->rank]++;
         p->storage = p->part->map ? storages[p->rank]++ : -1;
+        p->next = -1;
+        *(p->box == 0 ? &w->first[p->rank] : &w->piece[last[p->rank]].next) = i;
+        last[p->rank] = i;
         if (!p->part->map)
             rc = pt_build(PREFIX, p->part->tree, p->part->pt, s->files, &p->bytes, &p->size, e);
     }
     free(boxes);
     free(storages);
+    free(last);
     return rc;
 }
 
@@ -232,9 +241,8 @@ static int describe_dcp_file(void *ctx, int file, struct folder_desc *d, struct 
 
     (void)e;
     d->name = arena_fmt(d->arena, "__%d_0.distcp", file);
-    for (int i = 0; i < w->n; i++)
-        if (w->piece[i].rank == file)
-            describe_dcp_item(w, &w->piece[i], d);
+    for (int i = w->first[file]; i >= 0; i = w->piece[i].next)
+        describe_dcp_item(w, &w->piece[i], d);
     for (int i = 0; i < w->n && file == 0 && d->keep; i++)
         if (w->piece[i].n_pieces > 0 && w->piece[i].len > 0)
             add_dcp_fill(w, &w->piece[i], d);
@@ -344,6 +352,7 @@ static void close_dcp_folder(void *ctx)
     for (int i = 0; i < w->n; i++)
         free(w->piece[i].bytes);
     free(w->piece);
+    free(w->first);
     free(w->number);
     free(w);
 }
