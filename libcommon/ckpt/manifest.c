@@ -423,8 +423,8 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
 
 int manifest_check(struct source *s, const struct manifest_run *run, int n_runs, struct report *r, struct err *e)
 {
-    struct report *told = report_new();         /* findings that manifest_load() reported when the source was opened */
-    json_t *o = load_json(s, told, e), *t;
+    struct report *earlier = report_new();      /* findings that manifest_load() reported when the source was opened */
+    json_t *o = load_json(s, earlier, e), *t;
     const json_t *list = json_object_get(o, "files");
     struct manifest_known k = { .run = run, .n_runs = n_runs, .buf = xmalloc(FILE_SUM_BUFFER) };
     size_t i;
@@ -437,7 +437,7 @@ int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
         find_unlisted(s, list, r);
     free(k.buf);
     json_decref(o);
-    report_free(told);
+    report_free(earlier);
     return rc;
 }
 

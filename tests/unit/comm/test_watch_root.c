@@ -86,7 +86,7 @@ static const struct script {
     { "a hang in a circle", { NOBODY, { 1, 2, "in send" }, { 1, 1, "in send" } }, { MESSAGE(1, WIRE_HANG, 0, 0, NULL) },
       { NAME(1) "in send; no rank is found that the others wait for\n", NAME(0) "?\n", NAME(1) "in send\n",
         NAME(2) "in send\n", "end: rank -1\n" }, HANG },
-    { "a call does not show for whom it waits: the only rank in none",
+    { "a call that waits for no named rank: the one rank outside any call is reported",
       { NOBODY, { 1, -1, "in sync" }, { 1, -1, "in sync" } },
       { MESSAGE(1, WIRE_HANG, 0, 0, NULL) },
       { NAME(1) "in sync; " NAME(0) "?\n", NAME(0) "?\n", NAME(1) "in sync\n", NAME(2) "in sync\n",

@@ -9,7 +9,7 @@
 #define FIELD(f) OPTION_FIELD(struct train_opts, f), .dest = #f
 #define UNSAVED(f) OPTION_FIELD(struct train_opts, f)   /* not among the arguments that checkpoints hold */
 #define ACTS .marks = OPTIONS_ACTS
-#define TOLD .marks = OPTIONS_ACTS | OPTIONS_PRINTED
+#define SHOWN .marks = OPTIONS_ACTS | OPTIONS_PRINTED
 #define DIM_MAX 1e9                     /* sizes of a model */
 #define COUNT_MAX 1e15                  /* samples, tokens, iterations: exact in a double */
 
@@ -42,14 +42,14 @@ static const struct option_row network_rows[] = {
                                                                                                    "embedding: "
                                                                                                    "absolute or alibi")
     FLAG("embed-layernorm", embed_layernorm, "add a LayerNorm after the word embedding")
-    REAL("layernorm-epsilon", layernorm_epsilon, 1e-30, 1, "1e-5", "epsilon of all LayerNorms", TOLD)
+    REAL("layernorm-epsilon", layernorm_epsilon, 1e-30, 1, "1e-5", "epsilon of all LayerNorms", SHOWN)
     INT("vocab-size", vocab_size, 1, DIM_MAX, NULL, "number of tokens, if no tokenizer is given")
     INT("make-vocab-size-divisible-by", make_vocab_size_divisible_by, 1, DIM_MAX, "128",
         "pad the vocabulary to a multiple of N times the tensor-parallel size")
     INT("pad-vocab-size-to", pad_vocab_size_to, 1, DIM_MAX, NULL, "pad the vocabulary to N rows")
     FLAG("bf16", bf16, "weights and activations in bf16, masters in fp32. Without --bf16 and --fp16: the type of the "
-                       "weights of the checkpoint, or fp32 without one. False: fp32", TOLD, .kind = OPTION_BOOL)
-    FLAG("fp16", fp16, "weights, activations and gradients in fp16, masters in fp32, with loss scaling", TOLD)
+                       "weights of the checkpoint, or fp32 without one. False: fp32", SHOWN, .kind = OPTION_BOOL)
+    FLAG("fp16", fp16, "weights, activations and gradients in fp16, masters in fp32, with loss scaling", SHOWN)
     REAL("loss-scale", loss_scale, 0, 1e30, NULL, "static loss scale with --fp16; 0: dynamic (the default)")
     REAL("initial-loss-scale", initial_loss_scale, 1e-30, 1e30, "4294967296", "initial value of the dynamic loss scale")
     REAL("min-loss-scale", min_loss_scale, 1e-30, 1e30, "1.0", "minimum of the dynamic loss scale")
@@ -65,9 +65,9 @@ static const struct option_row network_rows[] = {
 };
 
 static const struct option_row optimizer_rows[] = {
-    REAL("attention-dropout", attention_dropout, 0, 0.999, "0.1", "dropout of attention probabilities", TOLD)
+    REAL("attention-dropout", attention_dropout, 0, 0.999, "0.1", "dropout of attention probabilities", SHOWN)
     REAL("hidden-dropout", hidden_dropout, 0, 0.999, "0.1", "dropout of the embedding and of the two outputs of each "
-                                                            "block", TOLD)
+                                                            "block", SHOWN)
     REAL("weight-decay", weight_decay, 0, 1e6, "0.01", "weight decay of matrices and embeddings", ACTS)
     REAL("clip-grad", clip_grad, 0, 1e9, "1.0", "maximum norm of the gradient; 0: no clipping", ACTS)
     REAL("adam-beta1", adam_beta1, 0, 0.9999999, "0.9", "decay of the first moment", ACTS)
@@ -77,7 +77,7 @@ static const struct option_row optimizer_rows[] = {
         "step counter before the first update: 1 (DeepSpeed up to 0.15.0) or 0 (later versions)", ACTS)
     WORD("grad-reduce-dtype", grad_reduce_dtype, "bf16 fp32 fp16", "bf16", "TYPE",
          "type in which gradients are summed over data-parallel ranks: that of the weights (as in the reference) or "
-         "fp32", TOLD)
+         "fp32", SHOWN)
     INT("seed", seed, 1, 4294967295.0, "1234", "seed for weights, dropout and data order", ACTS)
     REAL("init-method-std", init_method_std, 0, 100, "0.02", "standard deviation of initial weights")
     {0},
@@ -88,7 +88,7 @@ static const struct option_row training_rows[] = {
     INT("global-batch-size", global_batch_size, 1, DIM_MAX, NULL,
         "samples per step (default: --micro-batch-size times data-parallel ranks)", ACTS)
     LIST("rampup-batch-size", rampup_batch_size, "START INC SAMPLES",
-        "grow the batch from START by INC samples per stage to the global batch size, over SAMPLES samples", TOLD)
+        "grow the batch from START by INC samples per stage to the global batch size, over SAMPLES samples", SHOWN)
     INT("train-samples", train_samples, 1, COUNT_MAX, NULL, "total samples of the run, over all restarts")
     INT("train-iters", train_iters, 1, COUNT_MAX, NULL, "total iterations of the run, instead of --train-samples")
     INT("train-tokens", train_tokens, 1, COUNT_MAX, NULL, "stop after N tokens, in addition to the other limits")
@@ -98,9 +98,9 @@ static const struct option_row training_rows[] = {
     WORD("recompute-granularity", recompute_granularity, "none selective full", "none", "HOW",
          "recompute none, selective (attention only) or full (same as --checkpoint-activations)", ACTS)
     LIST("skip-train-iteration-range", skip_train_iteration_range, "A-B ...", "skip the data of iterations A to "
-                                                                              "B", TOLD)
+                                                                              "B", SHOWN)
     FLAG("skip-whole-batches", skip_whole_batches, "with --skip-train-iteration-range: skip the whole batch of an "
-                                                   "iteration; the reference skips one micro-batch", TOLD)
+                                                   "iteration; the reference skips one micro-batch", SHOWN)
     { "eval-only", .kind = OPTION_BOOL, FIELD(eval_only), ACTS, .help = "evaluate without training" },
     INT("eval-interval", eval_interval, 1, COUNT_MAX, "1000", "iterations between evaluations")
     INT("eval-iters", eval_iters, 0, COUNT_MAX, "100", "batches per evaluation; 0: no evaluation")
@@ -209,16 +209,16 @@ static const struct option_row parallel_rows[] = {
 };
 
 static const struct option_row data_rows[] = {
-    LIST("data-path", data_path, "[W] PREFIX ...", "prefixes of token files, with weights if there are several", TOLD)
+    LIST("data-path", data_path, "[W] PREFIX ...", "prefixes of token files, with weights if there are several", SHOWN)
     TEXT("split", split, "A,B,C", NULL, "fractions of --data-path for training, validation and test (default: 969, 30, "
-                                        "1)", TOLD)
+                                        "1)", SHOWN)
     LIST("train-weighted-split-paths", train_weighted_split_paths, "GROUP",
-         "training data in the form \"NAME: W START:END PREFIX, ...\", instead of --data-path", TOLD)
+         "training data in the form \"NAME: W START:END PREFIX, ...\", instead of --data-path", SHOWN)
     LIST("valid-weighted-split-paths", valid_weighted_split_paths, "GROUP ...",
         "validation sets in the same form, each evaluated separately", ACTS)
     LIST("test-weighted-split-paths", test_weighted_split_paths, "GROUP ...", "test sets in the same form", ACTS)
     TEXT("train-weighted-split-paths-path", train_weighted_split_paths_path, "FILE", NULL,
-         "read --train-weighted-split-paths from FILE", TOLD)
+         "read --train-weighted-split-paths from FILE", SHOWN)
     TEXT("valid-weighted-split-paths-path", valid_weighted_split_paths_path, "FILE", NULL,
          "read --valid-weighted-split-paths from FILE", ACTS)
     TEXT("test-weighted-split-paths-path", test_weighted_split_paths_path, "FILE", NULL,
@@ -229,9 +229,9 @@ static const struct option_row data_rows[] = {
     TEXT("index-dir", index_dir, "DIR", NULL, "folder of the .npy index files (default: that of the data)")
     REAL("epoch-cutoff", epoch_cutoff, 0, 1, "0.95",
          "shuffle the last epoch separately if less than this fraction of it is used; tr1-13B, NeMo and Megatron-LM "
-         "use 0.80", TOLD)
+         "use 0.80", SHOWN)
     FLAG("mmap-warmup", mmap_warmup, "read the token files once before training")
-    FLAG("eod-mask-loss", eod_mask_loss, "ignore the loss of tokens after the end-of-document token", TOLD)
+    FLAG("eod-mask-loss", eod_mask_loss, "ignore the loss of tokens after the end-of-document token", SHOWN)
     INT("eod-id", eod_id, 0, DIM_MAX, NULL, "id of the end-of-document token (default: the tokenizer's)")
     TEXT("tokenizer-type", tokenizer_type, "TYPE", NULL, "type of the tokenizer: GPT2BPETokenizer, PretrainedFromHF or "
                                                          "bytes")

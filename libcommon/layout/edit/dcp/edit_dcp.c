@@ -145,14 +145,14 @@ bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en)
     return !x->s->layout->value_entries ? is_cores_optimizer(x->s, en->name) : en->kind != DCP_ENTRY_OTHER;
 }
 
-void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_told *tell, void *ctx)
+void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_visitor *visit, void *ctx)
 {
     const struct dcp_part *part = &x->entries->of->part[i];
 
     if (part->param)
-        tell(ctx, x, part);
+        visit(ctx, x, part);
     for (int64_t r = 0; part->row && r < x->s->dcp->entry[i].shape[0]; r++)
-        tell(ctx, x, &part->row[r]);
+        visit(ctx, x, &part->row[r]);
 }
 
 static void record_held_param(void *ctx, struct edit *x, const struct dcp_part *part)

@@ -33,12 +33,12 @@ MUST_CHECK int edit_dcp_rewrite(struct edit *x, struct err *e);
 struct dcp_entry;
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en);
 /*
- * Call `tell` for the parameter that entry i of the source is a state of, or for one parameter per row of a stack.
+ * Call `visit` for the parameter that entry i of the source is a state of, or for one parameter per row of a stack.
  * edit_entries_begin() must have been called.
  */
 struct dcp_part;
-typedef void edit_dcp_told(void *ctx, struct edit *x, const struct dcp_part *part);
-void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_told *tell, void *ctx);
+typedef void edit_dcp_visitor(void *ctx, struct edit *x, const struct dcp_part *part);
+void edit_dcp_visit_parts(struct edit *x, int i, edit_dcp_visitor *visit, void *ctx);
 /*
  * Write files again without the bytes that no entry uses. *saved receives their number. Returns -1 with ERR_DATA as
  * above.
