@@ -261,5 +261,5 @@ const char *child_last_words(const struct strbuf *said, char *buf, size_t size)
             line = from + i + 1;
     snprintf(buf, size, "%.*s", (int)(from + n - line), line);
     err_clean(buf);
-    return *buf ? buf : "it said nothing";
+    return *buf ? buf : "it printed no message";
 }

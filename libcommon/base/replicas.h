@@ -12,6 +12,6 @@ enum replica_policy {
 };
 
 /* Last part of a message about copies that disagree. */
-#define REPLICAS_NEXT_STEP "--replicas average, first or majority settles it, merge-tp --check tells more"
+#define REPLICAS_NEXT_STEP "--replicas average, first or majority resolves this, merge-tp --check lists the differences"
 
 #endif

@@ -206,7 +206,7 @@ static int find_results(struct list *l, const struct source *s, struct err *e)
         if (x->verdict == DROPPED)
             continue;
         if (!m || m->len != x->len || m->dtype != x->dtype) {
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s is not there as it should be", x->p->name,
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s is missing or has another type", x->p->name,
                      state_name(x->state));
             return -1;
         }

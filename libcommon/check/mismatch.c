@@ -442,8 +442,8 @@ static void report_foreign_weights(const struct source *s, const struct sampled 
             continue;
         told[v[i].weights_file] = true;
         report_add(r, sev, "bf16_master", files_name(s->files, v[i].weights_file), ERR_NO_BYTE, s->param[i].name,
-                   "%llu of %llu values looked at are not the rounded masters in %s: the files are not of one save, "
-                   "or not of one rank", (unsigned long long)v[i].weights.n_differ, (unsigned long long)v[i].weights.n,
+                   "%llu of %llu sampled values are not the rounded masters in %s: the files are from different saves "
+                   "or different ranks", (unsigned long long)v[i].weights.n_differ, (unsigned long long)v[i].weights.n,
                    files_name(s->files, v[i].masters_file));
     }
     free(told);
@@ -458,8 +458,8 @@ static void report_foreign_moments(const struct source *s, const struct sampled 
             continue;
         told[v[i].moments_file] = true;
         report_add(r, sev, "moments", files_name(s->files, v[i].moments_file), ERR_NO_BYTE, s->param[i].name,
-                   "exp_avg is larger than exp_avg_sq allows in %llu of %llu values looked at: they are not moments of "
-                   "the same gradients", (unsigned long long)v[i].n_large, (unsigned long long)v[i].n_moments);
+                   "exp_avg is larger than exp_avg_sq allows in %llu of %llu sampled values: the moments are from "
+                   "different gradients", (unsigned long long)v[i].n_large, (unsigned long long)v[i].n_moments);
     }
     free(told);
 }
@@ -628,9 +628,9 @@ static void report_single_mismatches(const struct source *s, const struct sample
             first = &v[i];
     if (first)
         report_add(r, SEV_WARNING, "bf16_master", files_name(s->files, first->weights_file), ERR_NO_BYTE,
-                   s->param[first - v].name, "%llu of %llu values looked at are not the rounded masters%s; "
-                   "ckpt-inspect verify lists them", (unsigned long long)first->weights.n_differ,
-                   (unsigned long long)first->weights.n, n > 1 ? " (other parameters have such, too)" : "");
+                   s->param[first - v].name, "%llu of %llu sampled values are not the rounded masters%s; ckpt-inspect "
+                                             "verify lists them", (unsigned long long)first->weights.n_differ,
+                   (unsigned long long)first->weights.n, n > 1 ? " (and of other parameters)" : "");
 }
 
 /* Returns true if a record of the parameter is damaged. */

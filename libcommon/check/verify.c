@@ -218,7 +218,7 @@ int verify_run(const char *path, const struct verify_opts *o, struct report *r, 
         file = false;
     }
     if (file && o->certificate) {
-        err_usage(e, "%s: a certificate is of a whole checkpoint", path);
+        err_usage(e, "%s: --certificate needs a complete checkpoint, not a part of one", path);
         return -1;
     }
     rc = file ? verify_file(path, o, r, e) : verify_source(path, o, r, e);

@@ -298,7 +298,7 @@ static void check_weight_rounding(struct values_check *v, const struct param *p,
     report_add(v->r, severity, "bf16_master", NULL, ERR_NO_BYTE, p->name,
                "%s differs from its rounded fp32 master in %llu of %llu elements%s", dtype_name(weights->dtype),
                (unsigned long long)c.n_differ, (unsigned long long)(fp32->map->len / 4),
-               severity == SEV_ERROR ? ": they are not of one save, or damaged"
+               severity == SEV_ERROR ? ": they are from different saves, or damaged"
                : rule == MISMATCH_FREE ? " (bf16 copies are synchronised, the masters are not)" : "");
 }
 

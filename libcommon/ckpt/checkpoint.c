@@ -116,7 +116,7 @@ int source_one_model(const struct source *s, struct err *e)
         return 0;
     for (int i = 0; i < s->n_models; i++)
         strbuf_addf(&list, "%s%s", i ? ", " : "", *s->model[i] ? s->model[i] : "'' (names without a prefix)");
-    err_usage(e, "%s: holds several models, and nothing says which one is meant: --model PREFIX chooses one of %s",
+    err_usage(e, "%s: holds several models: select one with --model PREFIX, one of %s",
               s->path, list.buf);
     strbuf_free(&list);
     return -1;

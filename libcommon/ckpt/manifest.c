@@ -385,7 +385,7 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
     size = files_size(s->files, x.file);
     if (size != want) {
         report_add(r, SEV_ERROR, "file_size", files_name(s->files, x.file), ERR_NO_BYTE, NULL,
-                   "has %llu bytes, the manifest says %llu", (unsigned long long)size, (unsigned long long)want);
+                   "has %llu bytes, the manifest lists %llu", (unsigned long long)size, (unsigned long long)want);
         return 0;
     }
     if (is_left_out(s, x.file, k))

@@ -146,7 +146,7 @@ static void check_shared(const struct source *s, struct report *r)
             if (f == first || (!mine && !its) || (mine && its && pk_same_text(mine, its)))
                 continue;
             report_add(r, mismatch_severity(s), "mixed_saves", files_name(s->files, f->file), ERR_NO_BYTE, NULL,
-                       "%s differs from that of %s: the files are not of one save", run_shared_name(k, buf),
+                       "%s differs from that of %s: the files are from different saves", run_shared_name(k, buf),
                        first->name);
             break;
         }

@@ -171,7 +171,7 @@ static int parse_operand(const struct option_table *o, const char *word, struct 
     if (all.len)
         err_usage(e, "more than %s given", all.buf);
     else
-        err_usage(e, "'%s' belongs to no option", word);
+        err_usage(e, "'%s' is not the value of an option", word);
     strbuf_free(&all);
     return -1;
 }

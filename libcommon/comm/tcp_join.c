@@ -229,7 +229,7 @@ static int register_at_root(struct join *j, struct err *e)
     memcpy(hello + 20, &own.sin_addr, 4);
     if (!socket_write(fd, hello, sizeof hello, j->deadline_ns) ||
         !socket_read(fd, j->table, table_bytes(j), j->deadline_ns) || get_le64(j->table) != MAGIC) {
-        err_data(e, "start", ERR_NO_BYTE, "rank %d: rank 0 at %s did not let us in; it says why", j->l->rank,
+        err_data(e, "start", ERR_NO_BYTE, "rank %d: rank 0 at %s refused the connection; see its message", j->l->rank,
                  j->l->master);
         return -1;
     }

@@ -181,7 +181,7 @@ static void check_stall(struct rank *m)
         post_to_root(m, WIRE_MOVES, 0, 0, NULL);
         m->answer_until = 0;
         if (m->said_alone)
-            watch_log(m->w, "the job goes on");
+            watch_log(m->w, "the job continues");
         m->said_alone = false;
     }
     if (m->answer_until && clock_ns() > m->answer_until) {

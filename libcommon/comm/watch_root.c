@@ -185,7 +185,7 @@ static void stall_ends(struct root *m, int rank)
     if (!m->line_in_status)
         return;
     m->line_in_status = false;
-    watch_log(m->w, "the job goes on, after %lld s more", (long long)((clock_ns() - m->stalled_ns) / SECOND));
+    watch_log(m->w, "the job continues after %lld s more", (long long)((clock_ns() - m->stalled_ns) / SECOND));
     watch_report_stall(m->w, NULL);
 }
 
@@ -398,7 +398,7 @@ static void recv_rank_messages(struct root *m, int rank)
     if (c->goodbye || c->term)
         return;
     if (why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH)
-        end_because(m, rank, m->w->o.statuses.lost, "died: nothing is heard from its host; ending the job");
+        end_because(m, rank, m->w->o.statuses.lost, "lost: its host does not respond; ending the job");
     else
         end_because(m, rank, m->w->o.statuses.lost,
                     "died: its connection closed without a goodbye (killed, crashed or left); ending the job");

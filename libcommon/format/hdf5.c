@@ -437,7 +437,7 @@ static int check_outside(struct h5_in *h, struct err *e)
         goto out;
     }
     if (get_le64(sb + 28) > h->size) {
-        err_data(e, h->path, 28, "cut short: says %llu bytes, has %llu",
+        err_data(e, h->path, 28, "truncated: the superblock records %llu bytes, has %llu",
                  (unsigned long long)get_le64(sb + 28), (unsigned long long)h->size);
         goto out;
     }

@@ -155,7 +155,7 @@ int h5_seal_check(int fd, const char *path, uint64_t size, uint64_t end, struct 
 
     /* No index has 4 GiB of runs. This limit also keeps n within an int. */
     if (end > size || len < TAIL_SIZE || len > UINT32_MAX || (len - TAIL_SIZE) % RUN_SIZE != 0)
-        return report_h5_damage(path, end, e, "no seal behind the HDF5 data");
+        return report_h5_damage(path, end, e, "no seal after the HDF5 data");
     seal = xmalloc(len);
     tail = seal + n * RUN_SIZE;
     if (read_all_at(fd, seal, len, end) < 0) {
@@ -164,7 +164,7 @@ int h5_seal_check(int fd, const char *path, uint64_t size, uint64_t end, struct 
     }
     if (memcmp(tail + 12, magic, sizeof magic) != 0 || get_le32(tail) != n ||
         get_le32(tail + 8) != crc_bytes(0, seal, (size_t)(tail + 8 - seal))) {
-        report_h5_damage(path, end, e, "no sound seal behind the HDF5 data");
+        report_h5_damage(path, end, e, "damaged seal after the HDF5 data");
         goto out;
     }
     run = xcalloc(n + 1, sizeof *run);

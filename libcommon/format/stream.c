@@ -93,7 +93,7 @@ static int read_stream_magic(struct stream *s, struct err *e)
 
 static int report_stream_damage(const struct stream *s, size_t left, const char *what, struct err *e)
 {
-    err_data(e, s->path, s->taken - left, "%s: the file is damaged or was cut short; fetch it anew", what);
+    err_data(e, s->path, s->taken - left, "%s: the file is damaged or was cut short; download it again", what);
     return -1;
 }
 

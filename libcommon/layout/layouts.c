@@ -295,7 +295,7 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
     tag = str_fmt("%.*s", (int)(b - a), a);
     if (strlen(tag) != (size_t)(b - a) || b - a > TAG_MAX || strchr(tag, '/') ||
         strcmp(tag, ".") == 0 || strcmp(tag, "..") == 0) {
-        err_data(e, where, ERR_NO_BYTE, "'%.60s' is not a folder name beside it", tag);
+        err_data(e, where, ERR_NO_BYTE, "'%.60s' is not the name of a folder next to it", tag);
         free(tag);
         return NULL;
     }
@@ -379,7 +379,7 @@ static void no_checkpoint(const char *dir, struct err *e)
     if (!tags && !kind)
         inside = find_inside(dir, &kind);
     if (tags)
-        err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; name one of the checkpoints in it: %s", tags);
+        err_data(e, dir, ERR_NO_BYTE, "no 'latest' file; give one of the checkpoints in it: %s", tags);
     else if (inside)
         err_data(e, dir, ERR_NO_BYTE, "no checkpoint here; %s/ in it is %s", inside, kind);
     else if (kind)
@@ -397,7 +397,7 @@ static void no_such_tag(const char *dir, const char *where, const char *tag, con
     char *tags = list_tag_folders(dir);
 
     err_data(e, where, ERR_NO_BYTE, "points to '%s' but %s does not exist%s%s", tag, path,
-             tags ? "; name one of the checkpoints beside it: " : "", tags ? tags : "");
+             tags ? "; give one of the checkpoints next to it: " : "", tags ? tags : "");
     free(tags);
 }
 

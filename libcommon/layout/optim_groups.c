@@ -75,7 +75,7 @@ static int read_dcp(const struct source *s, struct arena *a, struct optim_groups
             const char *name = pk_as_str(item[k]);
 
             if (!name || !source_param(s, name)) {
-                err_data(e, s->path, ERR_NO_BYTE, "param_groups list a parameter that is not there: %s",
+                err_data(e, s->path, ERR_NO_BYTE, "param_groups list a parameter that does not exist: %s",
                          name ? name : "(no name)");
                 return -1;
             }
@@ -215,6 +215,6 @@ void optim_groups_report_rule(const struct source *s, const struct optim_groups 
 {
     if (g->how == OPTIM_GROUPS_BY_RULE && g->n > 1)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                   "has the settings of the optimizer's %d groups and does not say which parameters they hold: by "
-                   "Megatron's standard rule, biases and vectors are in the one that does not decay", g->n);
+                   "has the settings of the optimizer's %d groups but not their parameters: by Megatron's standard "
+                   "rule, biases and vectors are assigned to the group without weight decay", g->n);
 }

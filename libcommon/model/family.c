@@ -263,7 +263,7 @@ static int parse_merge_rule(struct family_reading *x, struct family_rule *r, con
     r->merge = (enum merge_rule)merge;
     while ((w = strsep(&rest, ","))) {
         if (strcmp(w, "qkv") != 0 && strcmp(w, "turned") != 0)
-            return refuse_family_line(x, r->line, "unknown word '%s' behind the merge rule: qkv and turned are known",
+            return refuse_family_line(x, r->line, "unknown word '%s' after the merge rule: expected qkv or turned",
                                       w);
         *(strcmp(w, "qkv") == 0 ? &r->qkv : &r->transposed) = true;
     }
@@ -282,9 +282,9 @@ static int check_family_rule(const struct family_reading *x, const struct family
     if (r->n_parts > 1 && !r->qkv && r->merge != MERGE_CAT0_HALVES)
         return refuse_family_line(x, r->line, "only qkv and concat_0_halves are made of parts");
     if (r->merge == MERGE_SUM && r->transposed)
-        return refuse_family_line(x, r->line, "turned does not go with sum");
+        return refuse_family_line(x, r->line, "turned and sum exclude each other");
     if (r->transposed && r->n_parts > 1)
-        return refuse_family_line(x, r->line, "turned does not go with parts");
+        return refuse_family_line(x, r->line, "turned and parts exclude each other");
     for (int i = 0; i < r->n_spellings && numbered; i++)
         if (!strchr(r->shard[i], '*'))
             return refuse_family_line(x, r->line, "%s has a layer's number, %s none", r->part[0], r->shard[i]);
@@ -338,7 +338,7 @@ static int parse_family_line(struct family_reading *x, int line, const char *con
 
     if (strcmp(word[0], "family") == 0) {
         if (n != 2 || r->family)
-            return refuse_family_line(x, line, "'family NAME' is meant, once");
+            return refuse_family_line(x, line, "expected 'family NAME', once");
         r->family = word[1];
         return 0;
     }
@@ -362,7 +362,7 @@ struct family *family_parse(const char *path, const char *text, size_t len, stru
     r->arena = arena_new(0);
     r->path = arena_fmt(r->arena, "%s", path);
     if (memchr(text, 0, len))
-        rc = refuse_family_line(&x, 1, "a text is meant, this has bytes of 0");
+        rc = refuse_family_line(&x, 1, "expected text, found bytes of 0");
     while (rc == 0 && (n = read_family_words(&x, word)) > 0)
         rc = parse_family_line(&x, x.first, word, n);
     if (rc == 0 && n == 0 && (!r->family || r->n == 0))

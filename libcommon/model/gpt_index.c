@@ -120,7 +120,7 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     if (last > per_epoch) {
         err_usage(e, "%s: %s: the last epoch would have to give %lld of its %lld samples: %s", mmidx_prefix(data),
                   spec->name, (long long)last, (long long)per_epoch,
-                  per_epoch ? "ask for one sample more or less, or for another sequence length"
+                  per_epoch ? "use one sample more or less, or another sequence length"
                             : "more text is needed, or a shorter sequence");
         return -1;
     }

@@ -68,8 +68,8 @@ static int parse_sub_params_pattern(struct merge_parts_list *l, const struct pk 
     named = p.name != NULL;
     free(p.name);
     return refuse_sub_params(pattern,
-                             named ? "sub_param_shard_widths do not say how many rows of its parts each rank has"
-                                   : "a pattern that is not one parameter's whole name",
+                             named ? "sub_param_shard_widths do not give the rows per part and rank"
+                                   : "a pattern that does not match one complete parameter name",
                              file, r);
 }
 

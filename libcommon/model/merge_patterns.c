@@ -232,7 +232,7 @@ static bool check_universal_info_keys(const struct pk *info, bool fused, const c
     if (pk_pairs(pk_get(info, "autotp_unsupported_parameter_patterns"), &n_sub) && n_sub > 0) {
         pair = pk_pairs(pk_get(info, "autotp_unsupported_parameter_patterns"), &n_sub);
         report_add(r, SEV_ERROR, "universal_info", file, ERR_NO_BYTE, NULL,
-                   "how %.80s is cut cannot be told, DeepSpeed says in autotp_unsupported_parameter_patterns",
+                   "how %.80s is split is unknown: DeepSpeed lists it in autotp_unsupported_parameter_patterns",
                    pk_as_str(pair[0]) ? pk_as_str(pair[0]) : "a parameter");
         ok = false;
     }
@@ -268,7 +268,7 @@ static void check_matches(const struct merge_patterns *p, const char *const *nam
         /* Only the block can specify halves, and a vocabulary is a concatenation in either case. */
         if (merge_rule_known(names[i]) && rule != usual && rule != MERGE_CAT0_HALVES)
             report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, names[i],
-                       "the checkpoint's patterns say %s, its name says %s: the patterns are followed",
+                       "the checkpoint's patterns say %s, its name says %s: the patterns are used",
                        merge_rule_name(rule), merge_rule_name(usual));
     }
 }

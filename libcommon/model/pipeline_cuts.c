@@ -209,7 +209,7 @@ void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq,
 static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers, struct err *e)
 {
     if (!(s->layer_cost > 0) || !(s->head_cost > 0)) {
-        err_usage(e, "partition method 'cost': the model's sizes do not tell what layers cost");
+        err_usage(e, "partition method 'cost': the cost of layers is unknown, because sizes of the model are missing");
         return -1;
     }
     for (int p = 0; p < n_stages; p++)
@@ -258,7 +258,8 @@ static int weigh_elements(const struct pipeline_specs *s, int *weight, struct er
 
     if (s->embedding_elems <= 0 || s->layer_elems <= 0 || s->final_norm_elems <= 0 ||
         (s->embedding_elems / unit * 2 + s->layer_elems / unit * s->n_layers) > INT_MAX) {
-        err_usage(e, "partition method 'parameters': the model's sizes do not tell what layers weigh");
+        err_usage(e, "partition method 'parameters': the parameters per layer are unknown, because sizes of the model "
+                     "are missing");
         return -1;
     }
     for (int i = 0; i < s->n_layers; i++)

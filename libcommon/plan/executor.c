@@ -190,7 +190,7 @@ int exec_run(struct plan *p, const struct exec_opts *o, struct exec_stats *st, s
     mem = mmap(NULL, mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mem == MAP_FAILED) {
         err_sys(e, "buffers", "cannot have %llu bytes of memory", (unsigned long long)mem_bytes);
-        err_add(e, "; a smaller --mem takes less");
+        err_add(e, "; a smaller --mem needs less");
         return -1;
     }
     madvise(mem, mem_bytes, MADV_HUGEPAGE);

@@ -502,7 +502,8 @@ static int check_record_sum(const struct plan *p, int record, struct err *e)
     reader = reader_of(p, record);
     if (r->crc_from)
         err_data(e, files_name(p->files, r->file), r->at, "record %s has crc %08x, %s lists %08x: a file was changed "
-                 "or exchanged; --accept-mismatch goes on all the same, and so does a folder without its manifest",
+                                                          "or exchanged; --accept-mismatch continues despite this, as "
+                                                          "does removing manifest.json",
                  r->name, crc, r->crc_from, r->crc);
     else
         err_data(e, files_name(p->files, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)%s%s",

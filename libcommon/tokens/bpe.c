@@ -296,7 +296,7 @@ static int read_vocab_file(struct bpe *b, const char *path, size_t n_merges, str
     bpe_size_tables(b, json_object_size(vocab), n_merges);
     json_object_keylen_foreach(vocab, key, len, id) {
         if (!json_is_integer(id) || bpe_add_token(b, key, len, json_integer_value(id), false) < 0) {
-            err_data(e, path, ERR_NO_BYTE, "token '%s': its number is taken, none, or above %d", key, BPE_MAX_IDS);
+            err_data(e, path, ERR_NO_BYTE, "token '%s': its id is used twice, missing, or above %d", key, BPE_MAX_IDS);
             goto out;
         }
     }

@@ -364,7 +364,7 @@ int bpe_encode(struct bpe_encoder *c, const char *text, size_t len, struct bpe_i
     size_t bad;
 
     if (len > INT32_MAX) {
-        err_data(e, "text", ERR_NO_BYTE, "%zu bytes, at most %d can be taken", len, INT32_MAX);
+        err_data(e, "text", ERR_NO_BYTE, "%zu bytes, at most %d are supported", len, INT32_MAX);
         return -1;
     }
     if (c->b->plain_bytes) {
@@ -378,7 +378,7 @@ int bpe_encode(struct bpe_encoder *c, const char *text, size_t len, struct bpe_i
     }
     put_ids(out, c->b->before, c->b->n_before);
     if (encode_stretches(c, text, len, out) < 0) {
-        err_data(e, "text", ERR_NO_BYTE, "the tokenizer's regular expression takes too many steps");
+        err_data(e, "text", ERR_NO_BYTE, "the tokenizer's regular expression needs too many steps");
         return -1;
     }
     put_ids(out, c->b->after, c->b->n_after);

@@ -78,7 +78,7 @@ static int read_bpe_vocab(struct bpe_reader *r, json_t *vocab, size_t n_added, s
     bpe_size_tables(r->b, json_object_size(vocab) + n_added, n_merges);
     json_object_keylen_foreach(vocab, key, len, id) {
         if (!json_is_integer(id) || bpe_add_token(r->b, key, len, json_integer_value(id), false) < 0)
-            return report_tokenizer_error(r, "model.vocab: token '%s': its number is taken, none, or above %d", key,
+            return report_tokenizer_error(r, "model.vocab: token '%s': its id is used twice, missing, or above %d", key,
                                           BPE_MAX_IDS);
     }
     if (bpe_find_bytes(r->b, &missing) < 0)
@@ -241,7 +241,7 @@ static int read_added(struct bpe_reader *r, json_t *list)
         size_t len = json_string_length(content);
 
         if (!text || !len || !json_is_integer(id) || bpe_add_token(b, text, len, json_integer_value(id), true) < 0)
-            return report_tokenizer_error(r, "added_tokens[%zu]: no content, or its number is taken", i);
+            return report_tokenizer_error(r, "added_tokens[%zu]: no content, or its id is used twice", i);
         if (flag(o, "single_word", false))
             return report_tokenizer_error(r, "added_tokens[%zu]: single_word is not supported", i);
         b->added[b->n_added++] = (struct bpe_added){

@@ -154,8 +154,9 @@ char *hub_find(const char *name, const char *file, struct err *e)
     m.folder = folder_of(name);
     found = in_caches(&m);
     if (!found)
-        err_data(e, name, ERR_NO_BYTE, "no such file or folder here, and no %s of %s in the hub's caches; looked in "
-                 "%s; nothing is downloaded: give a path, or the cache's folder in HF_HUB_CACHE", file, m.folder,
+        err_data(e, name, ERR_NO_BYTE, "no such file or folder here, and no %s of %s in the hub's caches; searched %s; "
+                                       "nothing is downloaded: give a path, or the cache's folder in "
+                                       "HF_HUB_CACHE", file, m.folder,
                  m.looked.len ? m.looked.buf : "none, as neither HOME nor HF_HOME is set");
     strbuf_free(&m.looked);
     free(m.folder);

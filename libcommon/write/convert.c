@@ -35,7 +35,7 @@ int convert_free_space(const char *out, uint64_t *bytes, struct err *e)
         dir = up;
     }
     if (rc < 0)
-        err_sys(e, dir, "cannot ask for free space");
+        err_sys(e, dir, "cannot get the free space");
     else
         *bytes = (uint64_t)v.f_bavail * v.f_frsize;
     free(dir);
@@ -219,7 +219,7 @@ static int check_passed(struct conversion *r, const struct plan_item *it, struct
     verdict_values(&of, &v, r->found);
     if (report_first_error(r->found, e) == 0)
         return 0;
-    err_add(e, "; --accept-mismatch goes on all the same");
+    err_add(e, "; --accept-mismatch continues despite this");
     return -1;
 }
 
@@ -382,7 +382,7 @@ static int check_tied(struct conversion *r, struct err *e)
     free(t);
     if (report_first_error(r->found, e) == 0)
         return 0;
-    err_add(e, "; --accept-mismatch goes on all the same");
+    err_add(e, "; --accept-mismatch continues despite this");
     return -1;
 }
 
@@ -414,8 +414,8 @@ static int check_manifest_digests(const struct conversion *r, struct err *e)
         if (r->o->accept_mismatch)
             conversion_warn(r, text);
         else
-            err_data(e, r->src->path, ERR_NO_BYTE, "%s: a file was changed or exchanged; --accept-mismatch goes on all "
-                     "the same, and so does a folder without its manifest", text);
+            err_data(e, r->src->path, ERR_NO_BYTE, "%s: a file was changed or exchanged; --accept-mismatch continues "
+                                                   "despite this, as does removing manifest.json", text);
         rc = r->o->accept_mismatch ? 0 : -1;
         free(text);
     }

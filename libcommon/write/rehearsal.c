@@ -32,7 +32,7 @@ static int measure_folder_files(const char *dir, struct rehearsal *r, struct err
         path = path_join(dir, ent->d_name);
         rc = lstat(path, &st);
         if (rc < 0) {
-            err_sys(e, path, "cannot look at the file");
+            err_sys(e, path, "cannot stat the file");
         } else if (S_ISDIR(st.st_mode)) {
             rc = measure_folder_files(path, r, e);
         } else {

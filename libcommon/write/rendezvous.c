@@ -106,7 +106,7 @@ static int record_all_present(const struct rendezvous *m, struct err *e)
     int rc = touch_task_file(path, 0);
 
     if (rc < 0)
-        err_sys(e, path, "cannot tell the other tasks that all are here");
+        err_sys(e, path, "cannot signal to the other tasks that all have started");
     free(path);
     return rc;
 }
@@ -236,7 +236,7 @@ int rendezvous_join(struct rendezvous *m, const char *out, const struct rendezvo
     if (dir_make(m->dir, e) < 0)
         return -1;
     if (touch_task_file(m->mine, 0) < 0) {
-        err_sys(e, m->mine, "cannot tell the other tasks that we are here");
+        err_sys(e, m->mine, "cannot signal to the other tasks that this one has started");
         return -1;
     }
     rc = wait_for_all(m, o, limit, e);

@@ -247,7 +247,7 @@ static int check_replaced_entry(const struct look *k, const char *path, struct e
     int rc = lstat(full, &st);
 
     if (rc < 0)
-        err_sys(e, full, "cannot look at it");
+        err_sys(e, full, "cannot stat it");
     free(full);
     if (rc < 0)
         return -1;
@@ -300,7 +300,7 @@ static int check_replaced_path(const char *path, enum replace_what what, const c
     struct stat st;
 
     if (lstat(path, &st) < 0) {
-        err_sys(e, path, "cannot look at it");
+        err_sys(e, path, "cannot stat it");
         return -1;
     }
     if (!S_ISDIR(st.st_mode)) {

@@ -95,7 +95,7 @@ static int record_part_inode(const struct staging *s, struct err *e)
     int rc = lstat(s->part, &st);
 
     if (rc < 0)
-        err_sys(e, s->part, "cannot look at the folder");
+        err_sys(e, s->part, "cannot read the folder");
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)st.st_ino);
     if (rc == 0)
         rc = file_replace(path, text, strlen(text), e);

@@ -9,7 +9,7 @@
 # Every time includes syncing the file system. dd writes zeros: right for a disk that does
 # not compress; where one does, the floor is too good. Prints text and one JSON line.
 #
-# SIZE_GB (8.9) of optimizer state, 12 bytes a parameter; DIR (build/bench) on the disk to
+# SIZE_GB (8.9) of optimizer state, 12 bytes per parameter; DIR (build/bench) on the disk to
 # be measured, with room for 4 times that; THREADS (all cores); ROUNDS (3); KEEP=1 leaves
 # the input for the next run.
 set -eu

@@ -11,7 +11,7 @@
 # twice among it, where nobody else uses it. Then once each in a cgroup of 256 MB, page cache included, where one may be made.
 # Prints text and a JSON line for each.
 #
-# SIZE_GB (10) of masters and moments, 12 bytes a parameter; HIDDEN (2048); RANKS (8) of both; MESH of dcp instead (4x2, say);
+# SIZE_GB (10) of masters and moments, 12 bytes per parameter; HIDDEN (2048); RANKS (8) of both; MESH of dcp instead (4x2, say);
 # MEM (256M) for --mem; DIR (build/bench) on the disk to be measured, with room for 4 times SIZE_GB; THREADS (all cores); ROUNDS
 # (3); KEEP=1 leaves the inputs for the next run.
 set -eu

@@ -13,7 +13,7 @@
 # Every time includes syncing the file system. dd writes zeros: right for a disk that does
 # not compress; where one does, the floor is too good. Prints text and a JSON line for each.
 #
-# SIZE_GB (4) of optimizer state, 12 bytes a parameter; DIR (build/bench) on the disk to be
+# SIZE_GB (4) of optimizer state, 12 bytes per parameter; DIR (build/bench) on the disk to be
 # measured, with room for 4 times that; THREADS (all cores); ROUNDS (3); CASES (all three);
 # KEEP=1 leaves the inputs for the next run.
 set -eu

@@ -109,7 +109,7 @@ for disk in "$@"; do
     other_s=$(seconds "$start")
     awk -v disk="$disk" -v backend="$backend" -v ranks="$ranks" -v bytes="$bytes" -v write="$write" -v read="$read" -v every="$every" \
         -v plain="$(elapsed plain | median)" -v stall="$(field saves 1)" -v wall="$(field saves 2)" -v rate="$(field saves 3)" \
-        -v beside="$(sed -n 's/^  checkpoint: .* beside it of \([0-9.]*\) s.*/\1/p' "$W/saves" | median)" \
+        -v beside="$(sed -n 's/^  checkpoint: .* at the same time, of \([0-9.]*\) s.*/\1/p' "$W/saves" | median)" \
         -v lost="$({ elapsed plain | awk '{ s += $1 } END { print s }'; elapsed saves | awk '{ s += $1 } END { print s }'; } | paste -sd' ' - | awk '{ print $2 - $1 }')" \
         -v begun="$(sed -n 's/.*save-checkpoint: \([0-9.]*\).*/\1/p' "$W/saves" | head -n 1)" \
         -v same="$(loaded again)" -v other="$(loaded other)" -v again_s="$again_s" -v other_s="$other_s" '

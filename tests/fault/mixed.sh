@@ -29,7 +29,7 @@ refused() {
     rm -rf "$W/out"*
     check_exit "$what: $1" 1 "$text" "$@" "$d" "$W/out"
     cp "$W/log" "$W/said"
-    check "$what: $1 names the option" grep -F "accept-mismatch goes on" "$W/said"
+    check "$what: $1 names the option" grep -F -- "; --accept-mismatch " "$W/said"
     check "$what: $1 wrote nothing" [ ! -e "$W/out" ]
     check_exit "$what: $1 --accept-mismatch" 0 "warning: " "$@" --accept-mismatch --replicas average "$d" "$W/out"
 }

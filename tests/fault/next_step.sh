@@ -25,7 +25,7 @@ helped() {
         $shim BADIO=pwrite:3+:28 "$@" -q "$in" "$W/out"
     check "$name: resumed on a free disk" "$@" -q --resume "$in" "$W/out"
     rm -r "$W/out"
-    check_exit "$name: no memory" 1 "Cannot allocate memory; a smaller --mem takes less" \
+    check_exit "$name: no memory" 1 "Cannot allocate memory; a smaller --mem needs less" \
         $shim BADIO=mmap:1+:12 "$@" -q "$in" "$W/out"
     check "$name: with less of it" "$@" -q --mem 8M -f "$in" "$W/out"
     rm -rf "$W"/out* "$W/ref"
@@ -38,7 +38,7 @@ helped export-hf export-hf
 # Copies that drifted apart.
 for tool in "reshape --target-tp 1" merge-tp ds2universal "ds2universal --format virtual"; do
     check_exit "$tool: drift" 1 "--replicas average, first or majority settles it" $tool "$W/drift" "$W/out"
-    check_exit "$tool: drift" 1 "--check tells more" $tool "$W/drift" "$W/out"
+    check_exit "$tool: drift" 1 "--check lists the differences" $tool "$W/drift" "$W/out"
 done
 check_exit "the check" 1 "input_layernorm" merge-tp --check "$W/drift"
 check "resolved" ds2universal --replicas average "$W/drift" "$W/out"

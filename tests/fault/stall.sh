@@ -33,7 +33,7 @@ check "rank 1 is stopped: said" until_true 110 said "^rank 0 (host .*) has waite
 check "rank 1 is stopped: in status.json" until_true 60 is_stalled
 before=$(grep -c '^ iteration ' "$W/job")
 kill -CONT "$pid1"
-check "it goes on: said" until_true 50 said '^the job goes on, after [0-9]* s more'
+check "it goes on: said" until_true 50 said '^the job continues after [0-9]* s more'
 check "it goes on: in status.json" until_true 60 goes_on
 check "it goes on" until_true 50 trains "$((before + 2))"
 # shellcheck disable=SC2154

@@ -36,7 +36,7 @@ equal() {
 listed() {
     sums "$1" | sed 's/^[^ ]* [^ ]* //' | sort -u >"$W/want"
     { ckpt-inspect ls --json "$1/ckpt" | grep -o '"name":"[^"]*"' | sed 's/"name":"\(.*\)"/\1/'
-      ckpt-inspect ls -v "$1/ckpt" | sed -n '/^beside/,$s/^[a-z0-9]* \[.*\]  \([a-z_]*\)$/\1/p'; } | sort -u >"$W/have"
+      ckpt-inspect ls -v "$1/ckpt" | sed -n '/^other than/,$s/^[a-z0-9]* \[.*\]  \([a-z_]*\)$/\1/p'; } | sort -u >"$W/have"
     diff "$W/want" "$W/have"
 }
 
@@ -47,7 +47,7 @@ universal() {
     # Frozen weights of 16 bits are fp32 in the universal form; nothing else may differ.
     # ZeRO-3 and the universal form have no weights beside masters.
     grep -E 'only in the|values differ|elements' "$W/diff" |
-        grep -vE "^note|fp32: only in the second\$|bf16: only in the|beside the|${3:-^note}" && return 1
+        grep -vE "^note|fp32: only in the second\$|bf16: only in the|other than the|tensors other than|${3:-^note}" && return 1
     grep -q "^compared [1-9]" "$W/diff"
 }
 

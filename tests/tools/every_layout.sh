@@ -24,7 +24,7 @@ refused() {  # STATUS TOOL OUT
 sound() {  # NAME OUT
     ckpt-inspect verify "$2" >"$W/log.$row" 2>&1 && return
     case $1 in rename*) [ -e "$2/config.json" ] ;; *) false ;; esac &&
-        ! grep '^error: ' "$W/log.$row" | grep -qv 'config.json means it'
+        ! grep '^error: ' "$W/log.$row" | grep -qv 'config.json implies it'
 }
 
 # result NAME STATUS TOOL OUT LIKE...: check what a command left. Each LIKE is a checkpoint with the tensors of OUT; one

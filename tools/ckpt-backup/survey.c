@@ -331,8 +331,9 @@ void survey_warn_newer(const struct survey *s, const struct backup *b)
     while (n < s->n_steps && s->latest >= 0 && s->step[s->n_steps - 1 - n] > s->latest)
         n++;
     if (n)
-        cli_warn(&b->cli, "%s: %d step%s newer than global_step%lld, which latest names, up to global_step%lld: copied "
-                 "if whole, and never removed", s->run, n, n == 1 ? " is" : "s are", (long long)s->latest,
+        cli_warn(&b->cli, "%s: %d step%s newer than global_step%lld, which latest names, up to global_step%lld: they "
+                          "are copied if complete, and never "
+                          "removed", s->run, n, n == 1 ? " is" : "s are", (long long)s->latest,
                  (long long)s->step[s->n_steps - 1]);
 }
 

@@ -303,8 +303,8 @@ static int drop_entries(struct ckptedit *j, struct source *s, struct edit *x, st
 {
     for (int i = 0; i < j->n_args; i++)
         if (strcmp(j->arg[i], "rng") == 0) {
-            err_usage(e, "drop rng: random states of a %s checkpoint are values of the program that wrote it, which "
-                      "loads what it asks for", s->layout->name);
+            err_usage(e, "drop rng: random states of a %s checkpoint have a form of their own, and the program that "
+                         "wrote them requires them", s->layout->name);
             return -1;
         } else if (j->n_args > 1 && strcmp(j->arg[i], "optimizer") == 0) {
             err_usage(e, "drop optimizer: of a %s checkpoint, one thing at a time; OUT may be the next IN",

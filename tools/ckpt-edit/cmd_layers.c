@@ -172,12 +172,12 @@ static int update_layer_count(struct edit *x, struct edit_states *to, const int6
             continue;
         found++;
         if (json_integer_value(v) != n_layers)
-            err_usage(e, "layers: config.json says %s %lld, the weights have %" PRId64, keys[i],
+            err_usage(e, "layers: config.json has %s %lld, the weights have %" PRId64, keys[i],
                       (long long)json_integer_value(v), n_layers);
         json_object_set_new(to->config, keys[i], json_integer(n));
     }
     if (config && !found)
-        err_usage(e, "layers: config.json does not say how many layers there are");
+        err_usage(e, "layers: config.json has no number of layers");
     if (json_is_array(types) && json_array_size(types) == (size_t)n_layers) {
         picked = json_array();
         for (int i = 0; i < n; i++)

@@ -46,7 +46,7 @@ static int pass_over(struct source *s, const struct record *rec, enum dtype to, 
             round_f32_elements(buf, half, (int)(n / sizeof *buf), to);
         *crc = out >= 0 ? crc_bytes(*crc, half, n / 2) : crc_bytes(*crc, buf, n);
         if (out >= 0 && write_all_at(out, half, n / 2, at / 2) < 0) {
-            err_sys(e, "the spool file beside OUT", "cannot write");
+            err_sys(e, "the temporary file next to OUT", "cannot write");
             return -1;
         }
     }

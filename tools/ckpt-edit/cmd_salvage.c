@@ -45,7 +45,7 @@ static void warn_of_unused_from(const struct ckptedit *j, const struct source *s
     for (int i = 0; i < d->n_values; i++)
         n_values += !str_ends(s->value[d->value[i]].name, ".step");
     if (j->from && x->n_elems[SALVAGE_REPLACED] == 0 && n_values == 0)
-        cli_warn(&j->cli, "--from %s: 0 elements came from it: nothing that is lost is in it, or nothing is lost",
+        cli_warn(&j->cli, "--from %s: nothing is used from it: it holds none of the lost data, or nothing is lost",
                  j->from);
 }
 
@@ -56,7 +56,7 @@ static void print_salvaged_states(const struct ckptedit *j, const struct source 
         [SALVAGE_COPIED] = "elements from copies", [SALVAGE_ROUNDED] = "weights from their masters, rounded",
         [SALVAGE_REPLACED] = "elements from the other checkpoint",
         [SALVAGE_WIDENED] = "masters from their weights, an approximation", [SALVAGE_ZEROED] = "moments set to 0",
-        [SALVAGE_ABSENT] = "elements that nothing has set to 0",
+        [SALVAGE_ABSENT] = "elements that no file holds set to 0",
     };
 
     warn_of_unused_from(j, s, d, x);
@@ -85,9 +85,8 @@ static int fill_values(const struct ckptedit *j, struct source *s, const struct 
         return -1;
     if (left) {
         err_data(e, s->path, ERR_NO_BYTE, "%s is damaged, and no other file has it%s", left->name,
-                 o->from ? "; --from does not have it either" : "; --from DIR takes it from another checkpoint "
-                                                                "(--allow-lost "
-                 "replaces tensors alone)");
+                 o->from ? "; --from does not have it either" : "; --from DIR copies it from another checkpoint "
+                                                                "(--allow-lost replaces tensors alone)");
         return -1;
     }
     for (int i = 0; i < d->n_values; i++)
@@ -105,7 +104,8 @@ static int check_absent(const struct ckptedit *j, const struct source *s, const 
         if (st->n[SALVAGE_ABSENT] == 0)
             continue;
         err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %" PRIu64 " elements of %s are in no other file; --from DIR "
-                 "takes them from another checkpoint, --allow-lost sets them to 0", s->param[st->param].name,
+                                                                   "copies them from another checkpoint, --allow-lost "
+                                                                   "sets them to 0", s->param[st->param].name,
                  st->n[SALVAGE_ABSENT], state_name(st->state));
         return -1;
     }
@@ -154,7 +154,7 @@ static int check_foreign(const struct ckptedit *j, const struct source *s, const
     if (report_count(r, SEV_ERROR)) {
         const struct finding *f = report_get(r, 0);     /* the notes that name files come first */
 
-        err_data(e, f->file, ERR_NO_BYTE, "%s%s%s%s; --accept-mismatch goes on all the same",
+        err_data(e, f->file, ERR_NO_BYTE, "%s%s%s%s; --accept-mismatch continues despite this",
                  f->param ? "parameter " : "", f->param ? f->param : "", f->param ? ": " : "", f->text);
         rc = -1;
     }

@@ -76,8 +76,8 @@ static int cast_pipeline(struct ckptedit *j, struct edit *x, const struct cast_t
     int rc;
 
     if (type->dtype == DTYPE_F32) {
-        err_usage(e, "cast fp32: a run of the pipeline engine is of bf16 or fp16 beside its masters, which export-hf "
-                  "--dtype fp32 writes as weights");
+        err_usage(e, "cast fp32: the pipeline engine runs in bf16 or fp16 with fp32 masters; export-hf --dtype fp32 "
+                     "writes fp32 weights");
         return -1;
     }
     notes = report_new();
@@ -202,7 +202,7 @@ int drop_tensors(struct ckptedit *j, struct source *s, struct edit *x, struct er
             if (fnmatch(j->arg[k], to->tensor[i].name, 0) != 0)
                 to->tensor[kept++] = to->tensor[i];
         if (kept == to->n || kept == 0) {
-            err_usage(e, kept ? "drop %s: %s has no such parameter; ckpt-inspect ls lists what it has"
+            err_usage(e, kept ? "drop %s: %s has no such parameter; ckpt-inspect ls lists its parameters"
                               : "drop %s: nothing would be left of %s", j->arg[k], s->path);
             edit_states_free(to);
             return -1;

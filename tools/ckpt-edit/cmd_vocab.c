@@ -67,7 +67,7 @@ static int64_t tokens_of(struct source *s, struct edit *x, const struct edit_sta
     n = json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
 
     if (n < 1 && e->kind == ERR_NONE)
-        err_usage(e, "vocab: config.json of %s says no vocab_size", s->path);
+        err_usage(e, "vocab: config.json of %s has no vocab_size", s->path);
     json_decref(config);
     return n < 1 ? -1 : n;
 }

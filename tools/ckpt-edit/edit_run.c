@@ -211,7 +211,7 @@ static int check_in_place_edit(struct ckptedit *j, struct source *s, bool *made,
     if (!j->in_place)
         return 0;
     if (!path_same(j->in, s->path)) {
-        err_usage(e, "--in-place wants the tag itself: %s", s->path);
+        err_usage(e, "--in-place needs the checkpoint folder itself: %s", s->path);
         return -1;
     }
     state = swap_inspect(j->in);

@@ -99,7 +99,7 @@ int swap_record_edit(const char *in, const char *command, struct err *e)
     int rc = -1;
 
     if (stat(in, &st) < 0) {
-        err_sys(e, in, "cannot look at the folder");
+        err_sys(e, in, "cannot read the folder");
         goto out;
     }
     rc = write_swap_record(path, json_pack("{s:s, s:o, s:I}", "tool", "ckpt-edit", "command", text_json(command),

@@ -149,7 +149,7 @@ static bool can_open_weights(const struct damaged *x)
 
 static void print_weights_way(const struct damaged *x)
 {
-    printf("weights: all are whole: export-hf %s OUT%s\n", x->s->path,
+    printf("weights: all are complete: export-hf %s OUT%s\n", x->s->path,
            x->s->layout->pipeline_files ? ", or reshape or merge-tp with --weights-only" : "");
 }
 
@@ -161,19 +161,19 @@ static void print_ways(const struct damaged *x)
     const char *first = archive ? "unpack the archive (tar -xf), then " : "";
     const uint64_t absent = x->x.n_elems[SALVAGE_ABSENT];
 
-    printf("%d of %d parameters%s are whole in every state\n", x->n_intact, x->s->n_params,
+    printf("%d of %d parameters%s are complete in every state\n", x->n_intact, x->s->n_params,
            is_damage_list_complete(x) ? "" : " that could be opened");
     if (!is_damage_list_complete(x)) {
         const bool weights = x->n_weights == 0 && can_open_weights(x);
 
-        printf("not all of it could be opened: what the errors name is not counted%s\n",
-               weights ? "" : ", and no tool uses the rest");
+        printf("some files could not be opened; their contents are not counted%s\n",
+               weights ? "" : ", and no tool can use the rest");
         if (weights)
             print_weights_way(x);
         return;
     }
     if (is_mixed(x)) {
-        printf("files of two saves: neither weights nor training are to be had before the wrong ones are removed\n");
+        printf("files of two saves: remove the wrong ones before weights are exported or training resumes\n");
         return;
     }
     if (x->d.n_unchecked)
@@ -187,7 +187,7 @@ static void print_ways(const struct damaged *x)
     else
         printf("weights: those of %d parameter%s are damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
     if (x->no_optimizer)
-        printf("training: no file has masters or moments: it begins from these weights, or from another checkpoint\n");
+        printf("training: no file has masters or moments: start from the weights, or resume from another checkpoint\n");
     else if (!can_salvage(x))
         printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
                x->s->layout->name);

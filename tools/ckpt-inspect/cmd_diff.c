@@ -232,8 +232,8 @@ static void print_notes(const struct diff *d)
         printf("note: %d weights next to their masters are only in the first, %d only in the second:\n"
                "      not compared, the other form keeps one of the two\n", d->n_forms_a, d->n_forms_b);
     if (d->n_values_a || d->n_values_b)
-        printf("note: %d tensors beside the parameters are only in the first, %d only in the second:\n"
-               "      not compared, the layouts differ\n", d->n_values_a, d->n_values_b);
+        printf("note: %d tensors other than parameters are only in the first, %d only in the second:\n      not "
+               "compared, the layouts differ\n", d->n_values_a, d->n_values_b);
     for (int i = 0; i < d->n; i++) {
         const struct diff_pair *p = &d->pair[i];
 
@@ -291,7 +291,7 @@ static void print_verdict(const struct diff *d)
 {
     int total = count_differing_tensors(d);
     bool state = diff_state_n(&d->state) > 0;
-    const char *other = d->a->source ? "the state of the run" : "the values beside them";
+    const char *other = d->a->source ? "the state of the run" : "the values next to them";
 
     printf("compared %d tensor%s: ", d->n + d->n_only_b, d->n + d->n_only_b == 1 ? "" : "s");
     if (total)

@@ -186,7 +186,7 @@ static void print_non_params(const struct view *v)
     char shape[SHAPE_TEXT];
 
     if (v->n_all > v->n || v->n_plain)
-        printf("beside the parameters\n");
+        printf("other than the parameters\n");
     for (int i = v->n; i < v->n_all; i++) {
         const struct view_tensor *t = &v->tensor[i];
 

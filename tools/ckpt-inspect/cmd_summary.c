@@ -100,7 +100,7 @@ static void print_sizes(const struct sizes *z, int64_t n_params)
         printf("  %-11s %d files, %s", i < N_CLASSES ? class_names[i] : "total", z->n[i],
                bytes_text(z->bytes[i], text));
         if (n_params > 0)
-            printf(", %.2f bytes a parameter", (double)z->bytes[i] / (double)n_params);
+            printf(", %.2f bytes per parameter", (double)z->bytes[i] / (double)n_params);
         putchar('\n');
     }
 }

@@ -16,7 +16,7 @@ static void print_way(const char *path, const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)
         if (damage_is_loss(report_get(r, i))) {
-            printf("ckpt-inspect damage %s lists what is left\n", path);
+            printf("ckpt-inspect damage %s lists what can be recovered\n", path);
             return;
         }
 }

@@ -61,13 +61,13 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
     if (strcmp(first->code, "replicas") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; " REPLICAS_NEXT_STEP);
     else if (mismatch_is(first))
-        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch goes on all the same");
+        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch continues despite this");
     else if (strcmp(first->code, "unread") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
     else if (s->layout->opens_with_holes && damage_is_loss(first))
-        snprintf(e->msg + len, sizeof e->msg - len, "; ckpt-inspect damage lists what is left");
+        snprintf(e->msg + len, sizeof e->msg - len, "; ckpt-inspect damage lists what can be recovered");
     return -1;
 }
 

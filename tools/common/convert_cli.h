@@ -15,7 +15,7 @@
     { title, cli_rows_convert, cli, 0 }, { NULL, write, cli, 0 }, { NULL, cli_rows, cli, 0 }
 
 /* Appended to the summary line if copies of a parameter differed. */
-#define CONVERT_DRIFTED "; copies disagreed: --replicas says what is taken, merge-tp --check tells more"
+#define CONVERT_DRIFTED "; copies differ: --replicas selects which one is used, merge-tp --check lists the differences"
 
 /*
  * Return the options of a conversion to `out`, and of its sink, according to the shared options. Warnings go to

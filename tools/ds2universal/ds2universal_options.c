@@ -89,6 +89,6 @@ int ds2universal_job_parse(struct ds2universal_job *j, int argc, char **argv)
     if (!j->out || !*j->out)
         return refuse_ds2universal_usage(j, "no OUT given");
     if (j->split && j->form != FORM_HDF5)
-        return refuse_ds2universal_usage(j, "--split goes with --format hdf5");
+        return refuse_ds2universal_usage(j, "--split needs --format hdf5");
     return 0;
 }

@@ -213,14 +213,14 @@ static int check_export_options(struct export_job *j, unsigned marks)
     if (!j->out || !*j->out)
         return refuse_export_usage(j, "no OUT given");
     if (j->import && (marks & EXPORTS))
-        return refuse_export_usage(j, "an option of export goes with --import");
+        return refuse_export_usage(j, "an option for export is given together with --import");
     if (!j->import && (marks & IMPORTS))
-        return refuse_export_usage(j, "an option of import goes without --import");
+        return refuse_export_usage(j, "an option for import is given without --import");
     if (j->target.q.stages && j->target.q.method)
-        return refuse_export_usage(j, "--stages says it all: --pp-partition-method does not go with it");
+        return refuse_export_usage(j, "--stages excludes --pp-partition-method");
     if (j->all_steps && j->cli.n_parts > 1)
         return refuse_export_usage(j,
-                                   "--all-steps and --part do not go together; --part 0/1 does all of it in this task");
+                                   "--all-steps and --part exclude each other; --part 0/1 does all parts in this task");
     return 0;
 }
 

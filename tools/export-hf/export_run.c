@@ -51,7 +51,8 @@ static int resolve_vocab_rows(struct export_job *j, const struct source *s, stru
     j->hf.vocab = !j->strip_vocab ? 0 : j->vocab_tokens ? j->vocab_tokens : s->config.vocab_tokens;
     if (!j->strip_vocab || j->hf.vocab > 0)
         return 0;
-    err_usage(e, "--strip-vocab-padding: the checkpoint does not say how many rows are tokens; --vocab-tokens N does");
+    err_usage(e, "--strip-vocab-padding: the checkpoint does not record how many rows are tokens; give --vocab-tokens "
+                 "N");
     return -1;
 }
 
@@ -148,7 +149,7 @@ static int fit_config(const struct export_job *j, struct source *s, struct repor
     if (rc == 0 && report_first_error(r, e) < 0) {
         const size_t len = strlen(e->msg);
 
-        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch writes it all the same");
+        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch exports it despite this");
         rc = -1;
     }
     report_free(r);

@@ -43,7 +43,8 @@ int merge_refuse_drift(const struct merge_job *j, const struct source *s, struct
     int n = replicas_out_of_sync(&j->replicas);
 
     err_data(e, s->path, ERR_NO_BYTE, "%d parameter%s out of sync between tensor-parallel ranks; --replicas average, "
-             "first or majority settles %s, --check tells more", n, n == 1 ? " is" : "s are", n == 1 ? "it" : "them");
+                                      "first or majority resolves %s, --check lists the "
+                                      "differences", n, n == 1 ? " is" : "s are", n == 1 ? "it" : "them");
     return -1;
 }
 

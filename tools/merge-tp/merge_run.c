@@ -111,8 +111,8 @@ static int check_ranks(const struct merge_job *j, const struct source *s, struct
     if (s->layout->zero_files)
         return merge_zero_check(j, s, e);
     if (s->layout->entries)
-        err_usage(e, "%s: a %s checkpoint: its tensors are whole, whatever ranks wrote them, so there is nothing to "
-                  "merge; reshape --ranks or --mesh writes them for others", s->path, s->layout->name);
+        err_usage(e, "%s: a %s checkpoint: its tensors are not split by rank, so there is nothing to merge; reshape "
+                     "--ranks or --mesh writes it for another number of ranks", s->path, s->layout->name);
     else if (source_is_from_zero(s))
         err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
                   "ZeRO of it", s->path, source_zero_stage(s));

@@ -76,7 +76,8 @@ static int print_all_documents(struct preprocess_job *j, struct decoder *d, stru
             return -1;
     }
     if (d->n_odd)
-        cli_warn(&j->cli, "%lld documents are no UTF-8; U+FFFD stands for what is not", (long long)d->n_odd);
+        cli_warn(&j->cli, "%lld documents are not valid UTF-8; invalid bytes are printed as "
+                          "U+FFFD", (long long)d->n_odd);
     return 0;
 }
 

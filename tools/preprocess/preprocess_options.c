@@ -120,7 +120,7 @@ static const struct option_row ignored_rows[] = {
 static int refuse_word(void *into, const char *word, struct err *e)
 {
     (void)into;
-    err_usage(e, "'%s' belongs to no option; inputs follow --input", word);
+    err_usage(e, "'%s' is not the value of an option; inputs follow --input", word);
     return -1;
 }
 

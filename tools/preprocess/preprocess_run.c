@@ -77,7 +77,7 @@ int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, s
     if (j->eod)
         err_usage(e, "--eod: the vocabulary has no token '%s'", j->eod);
     else
-        err_usage(e, "the vocabulary has neither <|endoftext|> nor </s>; say with --eod how documents end");
+        err_usage(e, "the vocabulary has neither <|endoftext|> nor </s>; give the end-of-document token with --eod");
     return -1;
 }
 
@@ -292,7 +292,7 @@ static int print_preprocess_plan(const struct preprocess_run *r, uint64_t in_byt
     int rc = statvfs(dir, &fs);
 
     if (rc < 0)
-        err_sys(e, dir, "cannot ask for free space");
+        err_sys(e, dir, "cannot get the free space");
     else if (r->job->cli.json)
         cli_json(json_pack("{s:s, s:b, s:o, s:I, s:s, s:I, s:I}", "tool", r->job->cli.tool, "dry_run", 1,
                              "output_prefix", text_json(r->job->prefix), "read_bytes", (json_int_t)in_bytes, "type",

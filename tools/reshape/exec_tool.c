@@ -40,7 +40,7 @@ void reshape_job_exec_tool(struct reshape_job *j, char **argv)
     argv[n] = NULL;
     argv[0] = path;
     execv(path, argv);
-    err_sys(&e, path, "cannot be run, and writes what --to asks for");
+    err_sys(&e, path, "cannot be run; it is needed for --to");
     cli_fail(&j->cli, &e);
     free(path);
 }

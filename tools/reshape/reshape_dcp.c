@@ -67,7 +67,7 @@ static int check_dcp_options(const struct reshape_job *j, const struct source *s
         err_usage(e, "%s: --distributed-optimizer is for torchdist made of another layout; of its own all entries stay "
                   "as they are", s->path);
     else if (j->mesh.rows == 0 && j->ranks == 0 && !s->layout->model_folder)
-        err_usage(e, "%s: for how many ranks? --ranks says it, or --mesh", s->path);
+        err_usage(e, "%s: the number of ranks is unknown: give --ranks or --mesh", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 

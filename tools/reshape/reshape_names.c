@@ -31,9 +31,9 @@ static json_t *read_reshape_config(const struct reshape_job *j, const struct sou
     if (e->kind != ERR_NONE || json_is_object(o))
         return o;
     if (j->config)
-        err_usage(e, "--config: a JSON object is meant: %s: %s", j->config, o ? "another value" : why.text);
+        err_usage(e, "--config: expected a JSON object: %s: %s", j->config, o ? "another value" : why.text);
     else
-        err_usage(e, "%s: no config.json says what model it is: --config FILE gives one", s->path);
+        err_usage(e, "%s: it has no config.json: give one with --config FILE", s->path);
     json_decref(o);
     return NULL;
 }

@@ -134,16 +134,16 @@ static int check_reshape_options(struct reshape_job *j)
         return refuse_reshape_usage(j, "no OUT given");
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
         return refuse_reshape_usage(j,
-                                    "--stages says it all: --pp-partition-method and --pp-balance do not go with it");
+                                    "--stages excludes --pp-partition-method and --pp-balance");
     if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to != RESHAPE_TO_HF)
-        return refuse_reshape_usage(j, "--dtype goes with --to zero1, zero2 or zero3");
+        return refuse_reshape_usage(j, "--dtype needs --to zero1, zero2 or zero3");
     if ((j->rules || (j->config && !j->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to != RESHAPE_TO_HF)
         return refuse_reshape_usage(
-            j, "--rules and --config go with --to torchdist and --to hf, --config with --weights-only, too");
+            j, "--rules and --config need --to torchdist or --to hf; --config is also valid with --weights-only");
     if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
-        return refuse_reshape_usage(j, "--distributed-optimizer goes with --to torchdist");
+        return refuse_reshape_usage(j, "--distributed-optimizer needs --to torchdist");
     if (j->ranks && j->mesh.rows)
-        return refuse_reshape_usage(j, "--mesh says how many ranks there are: --ranks does not go with it");
+        return refuse_reshape_usage(j, "--mesh and --ranks exclude each other");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)
         return refuse_reshape_usage(
             j, "--zero-moments needs the optimizer that --weights-only and --drop-optimizer leave out");

@@ -33,7 +33,7 @@ static int check_like(const struct reshape_job *j, const struct source *s, struc
     else if (!source_is_from_zero(like))
         err_usage(e, "%s: --like: is no checkpoint of ZeRO without pipeline", like->path);
     else if (j->dtype)
-        err_usage(e, "--like says what the engine computes with: --dtype does not go with it");
+        err_usage(e, "--dtype and --like exclude each other: --like determines the type");
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
@@ -43,11 +43,11 @@ static int check_zero_options(const struct reshape_job *j, const struct source *
         err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp, --ranks) and the stage (--to) can be "
                   "changed; another option given is for checkpoints of the pipeline engine", s->path);
     else if (j->ranks && j->target.q.topo.dp)
-        err_usage(e, "%s: --ranks and --target-dp say the same here: one of them is enough", s->path);
+        err_usage(e, "%s: --ranks and --target-dp are the same here: give one of them", s->path);
     else if (j->dtype && source_is_from_zero(s))
         err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs", s->path);
     else if (!source_is_from_zero(s) && !j->ranks && !j->target.q.topo.dp && !j->weights_only)
-        err_usage(e, "%s: for how many ranks? --ranks says it", s->path);
+        err_usage(e, "%s: the number of ranks is unknown: give --ranks", s->path);
     return e->kind == ERR_NONE ? check_like(j, s, e) : -1;
 }
 

@@ -66,7 +66,8 @@ static int acquire_book_lock(struct book *b, struct err *e)
             goto out;
         }
         if (clock_s() - begun > LOCK_WAIT_S) {
-            err_data(e, path, ERR_NO_BYTE, "another run-watch has had it for %d s; is it stopped? ('fuser' tells who)",
+            err_data(e, path, ERR_NO_BYTE, "another run-watch has locked it for %d s; it may be stopped (fuser prints "
+                                           "the process)",
                      LOCK_WAIT_S);
             goto out;
         }

@@ -44,7 +44,7 @@ int crons_inspect(struct runwatch *w, struct err *e)
             if (!w->name || strcmp(name, w->name) != 0)         /* this call itself */
                 check_beat(w, name, beat);
     if (report_n(w->report) == 0)
-        round_unknown(w, "nobody", NULL, "who looks after the run: nobody has left a heartbeat (--name)");
+        round_unknown(w, "nobody", NULL, "watchers: no heartbeat was left (--name)");
 out:
     book_close(&b);
     return rc;

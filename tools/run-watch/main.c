@@ -17,7 +17,7 @@ static const struct verb {
     { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_inspect, NULL },
     { { "pulse", VERB_PULSE, 0, 0, "pulse needs --job-name NAME" }, pulse_inspect, NULL },
     { { "fs", VERB_FS, 1, 1, "fs needs a file of RULES" }, fs_inspect, NULL },
-    { { "crons", VERB_CRONS, 0, 1 << 20, "crons takes names" }, crons_inspect, NULL },
+    { { "crons", VERB_CRONS, 0, 1 << 20, "crons accepts only names" }, crons_inspect, NULL },
     { { "beat", VERB_BEAT, 0, 0, "beat needs --name NAME" }, beat_record, NULL },
     { { "plot", VERB_PLOT, 1, 1 << 20, "plot needs a LOG" }, NULL, plot_draw },
     { { "report", VERB_REPORT, 1, 1 << 20, "report needs a DIR" }, NULL, report_draw },

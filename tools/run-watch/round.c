@@ -132,7 +132,7 @@ int round_book(struct runwatch *w, struct book *b, struct err *e)
     int rc = book_open(b, w->book, &damaged, e);
 
     if (damaged) {
-        err_data(&lost, b->path, ERR_NO_BYTE, "was damaged and is begun anew; the old one is %s.damaged", b->path);
+        err_data(&lost, b->path, ERR_NO_BYTE, "was damaged and is created again; the old one is %s.damaged", b->path);
         cli_fail(&w->cli, &lost);
     }
     return rc;

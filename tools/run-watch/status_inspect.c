@@ -22,8 +22,8 @@ static void read_history(struct runwatch *w, const char *dir, struct history *h)
     else if (events)
         rc = history_read_events(h, events, w->now_s, &e);
     else
-        round_unknown(w, "history", NULL, "loss and throughput, for want of the run's log (--log FILE) or its "
-                      "TensorBoard files (--events DIR)");
+        round_unknown(w, "history", NULL, "loss and throughput: needs the run's log (--log FILE) or its TensorBoard "
+                                          "files (--events DIR)");
     if (rc < 0)
         round_unknown(w, "history", NULL, "%s", e.msg);
     else if (h->n == 0 && (w->log || events))
@@ -49,7 +49,7 @@ int status_inspect(struct runwatch *w, struct err *e)
 
     w->scope = str_fmt("status %s", dir ? dir : w->arg[0]);
     if (!dir) {
-        err_sys(e, w->arg[0], "cannot be looked at");
+        err_sys(e, w->arg[0], "cannot be read");
         goto out;
     }
     if (status_run_read(&s, dir, e) < 0)

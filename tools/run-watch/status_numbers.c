@@ -21,7 +21,7 @@ static void check_throughput(struct runwatch *w, const struct history *h)
 
     now = history_median(h, HISTORY_RATE, h->n > NEWEST ? h->n - NEWEST : 0, h->n, &n_new);
     if (n < ENOUGH) {
-        round_report_ok(w, "throughput", NULL, "%d iterations known, %d are needed to judge", n, ENOUGH);
+        round_report_ok(w, "throughput", NULL, "%d iterations known, %d are needed for a check", n, ENOUGH);
         return;
     }
     json_object_set_new(w->facts, "samples_per_s", json_real(now));
@@ -49,7 +49,7 @@ static void check_spike(struct runwatch *w, const struct history *h)
     double usual = history_median(h, HISTORY_LOSS, from, newest, &n), scatter, limit;
 
     if (n < ENOUGH) {
-        round_report_ok(w, "loss", NULL, "%d iterations known, %d are needed to judge", n, ENOUGH);
+        round_report_ok(w, "loss", NULL, "%d iterations known, %d are needed for a check", n, ENOUGH);
         return;
     }
     scatter = 8 * 1.4826 * history_scatter(h, HISTORY_LOSS, from, newest, usual);

@@ -29,7 +29,7 @@ static void check_save(struct runwatch *w, const char *dir, const struct status_
     char age[24], most[24];
 
     if (s->tag && at == 0)
-        round_wrong(w, "save", NULL, "%s, the last complete save, is not there", s->tag);
+        round_wrong(w, "save", NULL, "%s, the last complete save, does not exist", s->tag);
     if (at == 0 && limit > 0 && w->now_s - s->started_s > limit)
         round_wrong(w, "save", NULL, "no complete save, and it started %s ago (at most %s)",
                     round_span(w->now_s - s->started_s, age), round_span(limit, most));

@@ -314,7 +314,7 @@ int alarm_send(struct runwatch *w, struct book *b)
     if (report_count(w->report, SEV_WARNING) == 0)
         n_failed += send_resolved_alarms(w, alarms, now);
     if (book_save(b, &e) < 0) {
-        err_add(&e, "; the same will be told again");
+        err_add(&e, "; the report will be repeated");
         cli_fail(&w->cli, &e);
         n_failed++;
     }

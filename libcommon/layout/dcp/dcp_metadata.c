@@ -389,7 +389,7 @@ static void report_unused_items(const struct dcp_reader *rd)
 
         if (!rd->pair[i].used && names_find(rd->left_out, rd->index[rd->pair[i].index].name) < 0)
             report_add(rd->r, SEV_WARNING, "unused_item", rd->path, rd->storage[2 * i]->at, NULL,
-                       "%" PRIu64 " bytes of %s belong to no chunk", info->len, rd->out->file[info->file]);
+                       "%" PRIu64 " bytes of %s are in no chunk", info->len, rd->out->file[info->file]);
     }
 }
 

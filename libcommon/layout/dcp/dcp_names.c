@@ -381,8 +381,8 @@ static void match_numbered_optimizer(struct naming *nm)
         name_numbers(nm, o, nm->model[0].prefix);
     else if (n == 0)
         report_add(nm->r, SEV_NOTE, "numbers", nm->n->path, ERR_NO_BYTE, NULL,
-                   "%sstate numbers its parameters, and nothing says which they are: its states are shown as they "
-                   "lie there; save with get_optimizer_state_dict, which names them", o->key);
+                   "%sstate identifies parameters by number, and no entry maps the numbers to names: its states are "
+                   "listed under their own keys; save with get_optimizer_state_dict, which stores names", o->key);
 }
 
 /* ---- choice of the model ---- */
@@ -415,7 +415,8 @@ static void report_ambiguous_models(struct naming *nm)
         strbuf_addf(&list, "%s%s", i ? ", " : "", *nm->model[i].prefix ? nm->model[i].prefix : "''");
     }
     report_add(nm->r, SEV_NOTE, "prefix", nm->n->path, ERR_NO_BYTE, NULL,
-               "several models could be meant, of these prefixes: %s; names are shown whole, and --model chooses one",
+               "several models are present, with these prefixes: %s; names are listed with their prefix; --model "
+               "selects one",
                list.buf);
     strbuf_free(&list);
 }

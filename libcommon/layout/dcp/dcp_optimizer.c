@@ -454,8 +454,8 @@ void dcp_optimizers_choose(struct dcp_optimizers *o, const struct dcp_naming *n,
             y->own = stays == y;
             if (!stays && !n->no_optimizer)
                 report_add(r, SEV_WARNING, "optimizer", n->path, ERR_NO_BYTE, NULL,
-                           "%sstate and %sstate both have states of the model's parameters, and nothing says which "
-                           "are its own: they are shown as values", x->key, y->key);
+                           "%sstate and %sstate both have states for the model's parameters, so neither is used as its "
+                           "optimizer: they are listed as values", x->key, y->key);
         }
 }
 

@@ -587,7 +587,7 @@ static void unfold(struct dcp_opening *x)
             continue;
         if (!fits)
             report_add(x->r, SEV_ERROR, "shape", x->path, en->said_at, en->name,
-                       "was flattened, and its pieces do not give the shape that they stand for");
+                       "was flattened, and its chunks do not add up to its shape");
         else
             tile = tiles_of(x, i, &n, &made);
         if (!fits || !make_map(x, i, tile, n))

@@ -41,7 +41,7 @@ static int resolve_source_entry(struct dcp_target *t, int i, struct err *e)
     }
     if (en->is_tensor ? p->map != NULL : p->tree != NULL)
         return 0;
-    err_data(e, t->src->path, ERR_NO_BYTE, "%s cannot be read whole", en->name);
+    err_data(e, t->src->path, ERR_NO_BYTE, "%s cannot be read completely", en->name);
     return -1;
 }
 
@@ -225,8 +225,8 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
         add_group(t, g, &groups.group[g], &made_up);
     if (groups.n == 0 || !groups.group[0].options)
         report_add(notes, SEV_WARNING, "groups", t->src->path, ERR_NO_BYTE, NULL,
-                   "does not say which settings the optimizer's groups have: there will be no optim.param_groups, and "
-                   "a loader that asks for them needs allow_partial_load");
+                   "does not record the settings of the optimizer's groups: the result has no optim.param_groups; a "
+                   "loader that requires them needs allow_partial_load");
     else if (made_up.len)
         report_add(notes, SEV_NOTE, "groups", t->src->path, ERR_NO_BYTE, NULL,
                    "options of torch's AdamW that are not there have its own defaults: %s", made_up.buf);
@@ -355,8 +355,8 @@ static int make_fsdp2_table(struct dcp_target *t, struct report *notes, struct e
                    "weights are the fp32 masters; those of 16 bits, which are these rounded, are left out");
     if (source_has_moments(s) && !step)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
-                   "has no step of the optimizer that all parameters share: there will be no optim.state.NAME.step, "
-                   "which torch's optimizers ask for");
+                   "has no optimizer step that all parameters share: the result has no optim.state.NAME.step, which "
+                   "torch's optimizers require");
     if (add_groups(t, notes, e) < 0)
         return -1;
     add_values(t, notes);

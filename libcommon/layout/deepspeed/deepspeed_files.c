@@ -48,7 +48,7 @@ static int refuse_kind(const struct ds *d, enum ds_kind kind, const char *name, 
 {
     if (kind == DS_ZERO3)
         err_data(e, d->s->path, ERR_NO_BYTE,
-                 "%s: weights of ZeRO-3 beside layer files: two saves in one folder", name);
+                 "%s: weights of ZeRO-3 next to layer files: the folder holds two saves", name);
     else
         err_data(e, d->s->path, ERR_NO_BYTE, "%s: mixture-of-experts checkpoints are not supported", name);
     return -1;

@@ -740,7 +740,7 @@ struct pt *ds_lost_config(struct ds *d, struct err *e)
         return NULL;
     }
     if (!d->o->config) {
-        err_add(e, "; --config FILE, the model's config.json, stands for all of them");
+        err_add(e, "; --config FILE, the model's config.json, replaces all of them");
         return NULL;
     }
     err_clear(e);
@@ -934,14 +934,15 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
         like = *tag;
     if (!like) {
         report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
-                   "missing %s (expected PP=%d, TP=%d, DP=%d), and what its stage holds is said by no other file", name,
+                   "missing %s (expected PP=%d, TP=%d, DP=%d), and no other file records the contents of its "
+                   "stage", name,
                    d->topo.pp, d->topo.tp, d->topo.dp);
         return 0;
     }
     like_name = other_tag ? xstrdup(pt_path(like)) : path_base(pt_path(like));
     if (!damaged && !d->made)
         report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
-                   "%s is lost: made again from %s, with the random states of a new run", name, like_name);
+                   "%s is lost: rebuilt from %s, with new random states", name, like_name);
     free(like_name);
     if (damaged)
         pt_hold(d->s, damaged);

@@ -122,7 +122,7 @@ static void check_settings(struct ds *d, bool *said)
                 continue;
             report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE,
                        NULL, "the optimizer's %s, another rank of its stage has %s: the checkpoint mixes two saves",
-                       *mine ? mine : "setting is not there", *firsts ? firsts : "none");
+                       *mine ? mine : "setting is missing", *firsts ? firsts : "none");
             said[i] = true;
         }
     }

@@ -432,7 +432,7 @@ static void ds_make_param(struct ds *d, const struct ds_rules *rules, const stru
     }
     if (dr->tied && param_ends(p->name, ROLE_POSITION))
         report_add(d->r, SEV_NOTE, "tied_positions", d->s->path, ERR_NO_BYTE, p->name,
-                   "stage %d keeps a copy that takes no part in training: stage 0's is the parameter", dr->tied->pp);
+                   "stage %d keeps a copy that is not trained: the parameter is that of stage 0", dr->tied->pp);
 }
 
 void ds_make_params(struct ds *d)

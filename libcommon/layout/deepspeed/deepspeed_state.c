@@ -98,7 +98,7 @@ static void check_padded_vocab(struct ds *d, const char *path, const struct pk *
         c->vocab = rows;
     if (noted > 0 && noted != c->vocab)
         report_add(d->r, SEV_ERROR, "vocab", path, ERR_NO_BYTE, NULL,
-                   "args say %lld padded vocabulary rows, checkpoint_info %lld", (long long)c->vocab, (long long)noted);
+                   "args has %lld padded vocabulary rows, checkpoint_info %lld", (long long)c->vocab, (long long)noted);
     if (rows && rows != c->vocab)
         report_add(d->r, SEV_ERROR, "vocab", path, ERR_NO_BYTE, NULL,
                    "padded vocabulary %lld recorded, the embedding has %lld rows on %d tensor ranks",

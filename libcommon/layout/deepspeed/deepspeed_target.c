@@ -68,7 +68,7 @@ static int ds_make_target_param(struct ds_target *t, const struct ds_shape *o, i
 
     if (!l || (no < 0 && !param_is_tied(p->name))) {
         err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s", p->name,
-                 l ? "belongs to no layer and is no tied embedding" : "is in no rank's param_shapes");
+                 l ? "is in no layer and is not a tied embedding" : "is in no rank's param_shapes");
         return -1;
     }
     *to = (struct ds_tparam){ .param = i, .from = p, .ndim = p->ndim, .decays = ds_shape_decays(o, l),
@@ -223,7 +223,7 @@ static int resolve_padded_vocab(struct ds_target *t, const struct ds_request *q,
     if (q->vocab && q->vocab != V)
         report_add(notes, SEV_NOTE, "vocab", NULL, ERR_NO_BYTE, NULL, "padded vocabulary %lld becomes %lld: %s",
                    (long long)V, (long long)t->vocab,
-                   t->vocab < V ? "trained padding rows are left behind" : "the new rows are zeros");
+                   t->vocab < V ? "trained padding rows are dropped" : "the new rows are zeros");
     return 0;
 }
 
@@ -563,7 +563,7 @@ static void report_topology_losses(const struct ds_target *t, struct report *not
                    from.tp, from.pp, from.tp);
     if (to.pp < from.pp || to.tp < from.tp)
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
-                   "random states of the source's ranks beyond PP %d, TP %d are left behind",
+                   "random states of ranks beyond PP %d, TP %d are dropped",
                    to.pp < from.pp ? to.pp : from.pp, to.tp < from.tp ? to.tp : from.tp);
     if ((to.pp != from.pp || to.tp != from.tp) && has_dropout(t->src))
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,
@@ -574,7 +574,8 @@ static void report_topology_losses(const struct ds_target *t, struct report *not
                    "global batch %lld is not divisible by micro-batch %lld x DP %d: the trainer needs another",
                    (long long)batch, (long long)micro, to.dp);
     if (t->src->run.consumed_samples < 0)
-        report_add(notes, SEV_NOTE, "counters", NULL, ERR_NO_BYTE, NULL, "the source does not tell consumed samples");
+        report_add(notes, SEV_NOTE, "counters", NULL, ERR_NO_BYTE, NULL, "the source does not record the consumed "
+                                                                         "samples");
 }
 
 static int resolve_target_optimizer(struct ds_target *t, const struct ds_request *q, struct report *notes,

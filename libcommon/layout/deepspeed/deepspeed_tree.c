@@ -460,7 +460,7 @@ static int check_optimizer(const struct source *s, struct err *e)
     }
     if ((r->optimizer_pt && !only_str_keys(pt_root(r->optimizer_pt))) || !only_str_keys(r->optimizer) ||
         !only_str_keys(base)) {
-        err_data(e, path, ERR_NO_BYTE, "a key that is no string: no optimizer state as we know it");
+        err_data(e, path, ERR_NO_BYTE, "a key is not a string: unknown form of optimizer state");
         return -1;
     }
     key = r->optimizer_pt ? odd_value(pt_root(r->optimizer_pt), rebuilt, 4) : NULL;

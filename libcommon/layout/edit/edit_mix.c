@@ -113,7 +113,7 @@ static int check_kept(const struct source *s, const struct edit_mix *m, const st
         const int same = q && q->state[st] ? compare_tensor_bytes(a, s->files, q->state[st], t->files, e) : 0;
 
         if (same == 0)
-            err_usage(e, "%s is %s, of which no mean is taken, and differs between %s and %s", p->name,
+            err_usage(e, "%s is %s, which cannot be averaged, and differs between %s and %s", p->name,
                       dtype_name(a->dtype), s->path, t->path);
         if (same <= 0)
             return -1;
@@ -225,7 +225,7 @@ static int mix_one(const struct edit_mix *m, struct mixed *k, int fd, struct err
         k->crc = crc_bytes(k->crc, b->bytes, (size_t)(n * size));
         rc = write_all_at(fd, b->bytes, (size_t)(n * size), k->at + at * size);
         if (rc < 0)
-            err_sys(e, "the spool file beside the result", "cannot write");
+            err_sys(e, "the temporary file next to the result", "cannot write");
     }
     for (int i = 0; i < m->n; i++)
         reader_free(b->reader[i]);

@@ -135,7 +135,7 @@ static void cast_pipeline_source(struct edit *x, struct source *to, const struct
     to->run.optimizer = edit_cast_optimizer(x->arena, to->run.optimizer, config, m->weights);
     report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, m->weights == DTYPE_F16
                ? "fp16: ZeRO stage 1 with a new loss scaler, of the saved configuration or DeepSpeed's defaults"
-               : "bf16: the loss scaler is left behind");
+               : "bf16: the loss scaler is dropped");
 }
 
 /* ---- public functions ---- */
@@ -156,8 +156,8 @@ static int check_pipeline_edit(const struct source *s, const struct edit_model *
         err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape --target-pp makes fewer of them first",
                   m->n_picked, s->topo.pp);
     else if (m->cast && s->layout->state_files && !s->run.optimizer)
-        err_usage(e, "cast: %s has no zero/optimizer_state.pt, which tells runs of bf16 and fp16 apart: reshape it to "
-                  "3D shards first", s->path);
+        err_usage(e, "cast: %s has no zero/optimizer_state.pt, which distinguishes bf16 from fp16: reshape it to 3D "
+                     "shards first", s->path);
     return e->kind == ERR_NONE ? 0 : -1;
 }
 

@@ -101,7 +101,7 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
         }
         rc = write_all_at(q->fd, row, bytes, q->at + (uint64_t)(r - q->tokens_was) * bytes);
         if (rc < 0)
-            err_sys(e, "the spool file beside the result", "cannot write");
+            err_sys(e, "the temporary file next to the result", "cannot write");
     }
     free(row);
     free(value);

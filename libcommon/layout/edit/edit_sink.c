@@ -373,7 +373,11 @@ static int check_copies(const struct editing *w, struct plan *p, struct err *e)
             plan_item(p, *w->file[i].item)->crc.acc == crc)
             continue;
         err_data(e, files_name(plan_files(p), f->file), ERR_NO_BYTE, "has crc %08x, " MANIFEST_NAME " lists %08x: the "
-                 "file was changed or exchanged; --accept-mismatch goes on all the same",
+                                                                                                    "file was changed "
+                                                                                                    "or exchanged; "
+                                                                                                    "--accept-mismatch "
+                                                                                                    "continues despite "
+                                                                                                    "this",
                  plan_item(p, *w->file[i].item)->crc.acc, crc);
         return -1;
     }

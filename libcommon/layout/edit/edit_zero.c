@@ -295,7 +295,7 @@ int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, st
         report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL,
                    "fp16: a new loss scaler, of the saved ds_config or DeepSpeed's defaults");
     else if (x->s->weights == DTYPE_F16)
-        report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, "%s: the loss scaler is left behind",
+        report_add(notes, SEV_NOTE, "scaler", NULL, ERR_NO_BYTE, NULL, "%s: the loss scaler is dropped",
                    dtype_name(type));
     if (type == DTYPE_F16 && x->s->zero_stage == 3)
         report_add(notes, SEV_WARNING, "range", x->s->path, ERR_NO_BYTE, NULL,

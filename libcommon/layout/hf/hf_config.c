@@ -97,7 +97,7 @@ static void check_bloom(struct hf_check *k, const struct hf_config *c)
     if (strcmp(s->config.position, "alibi") != 0)
         report_inexpressible_arg(k, "position_embedding_type", "BLOOM has ALiBi and no other positions");
     if (!s->config.embed_layernorm && !arg_flag(s, "use_bnb_optimizer", false))
-        report_inexpressible_arg(k, "embed_layernorm", "BLOOM always has a LayerNorm behind its embedding");
+        report_inexpressible_arg(k, "embed_layernorm", "BLOOM always has a LayerNorm after its embedding");
     if (c->ffn != 4 * c->hidden)
         report_inexpressible_arg(k, "ffn_hidden_size", "BLOOM's MLP is 4 times as wide as the model");
     if (strcmp(c->activation, "gelu") == 0)
@@ -106,8 +106,8 @@ static void check_bloom(struct hf_check *k, const struct hf_config *c)
                "uses the tanh form for BLOOM; activations differ by up to 4.7e-4");
     if (c->epsilon != 1e-5)
         warn_config_drift(k,
-             "argument layernorm_epsilon is not 1e-05: the embedding's LayerNorm was trained with 1e-05 all the same, "
-                "Transformers has one value for all");
+             "argument layernorm_epsilon is not 1e-05: the embedding's LayerNorm was still trained with 1e-05, and "
+             "Transformers has one value for all");
 }
 
 static void check_gpt2(struct hf_check *k, const struct hf_config *c)
@@ -118,10 +118,10 @@ static void check_gpt2(struct hf_check *k, const struct hf_config *c)
     if (strcmp(s->config.position, "absolute") != 0)
         report_inexpressible_arg(k, "position_embedding_type", "GPT-2 has learned positions and no others");
     if (s->config.embed_layernorm)
-        report_inexpressible_arg(k, "embed_layernorm", "GPT-2 has no LayerNorm behind its embedding");
+        report_inexpressible_arg(k, "embed_layernorm", "GPT-2 has no LayerNorm after its embedding");
     if (arg_flag(s, "apply_residual_connection_post_layernorm", false))
         report_inexpressible_arg(k, "apply_residual_connection_post_layernorm",
-                                 "GPT-2 takes the residual before its LayerNorms");
+                                 "GPT-2 applies the residual before its LayerNorms");
 }
 
 /* Returns the name of the MLP's activation function, derived from the fusion arguments. */
@@ -164,7 +164,7 @@ int hf_config_of(const struct source *s, int arch, struct hf_config *c, struct r
 
     if (!s->run.args || m->hidden <= 0 || m->n_layers <= 0 || m->n_heads <= 0 || m->hidden % m->n_heads) {
         err_data(e, s->path, ERR_NO_BYTE,
-                 "its training arguments do not tell the model's layers, hidden size and heads");
+                 "its training arguments have no number of layers, hidden size and heads");
         return -1;
     }
     *c = (struct hf_config){

@@ -104,7 +104,8 @@ static void check_expected_tensor(struct hf_folder *f, const struct param_row *r
 
     hf_stored_shape(row, c, shape);
     if (!t)
-        report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name, "is not there, config.json means it");
+        report_add(r, SEV_ERROR, "missing_param", f->s->path, ERR_NO_BYTE, name, "is missing, but config.json implies "
+                                                                                 "it");
     else if (t->dtype != DTYPE_N &&
              !shape_equal(t->ndim, t->shape, row->ndim, shape))
         report_add(r, SEV_ERROR, "shape", f->s->path, ERR_NO_BYTE, t->full, "has another shape than config.json means");

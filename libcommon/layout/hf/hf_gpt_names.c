@@ -152,7 +152,7 @@ static int find_gpt_place(struct canon *c, int i)
         return refuse_stranger(c, p->name);
     }
     if (to->stacked)
-        return refuse_gpt_param(c, p->name, "its layers are one tensor and could not be told apart");
+        return refuse_gpt_param(c, p->name, "its layers are stacked in one tensor and cannot be separated");
     if (to->rule && is_head_rule(to->rule)) {
         c->skip[i] = true;
         c->out->head = p;
@@ -331,7 +331,7 @@ static int restore_qkv_rows(const struct canon *c, struct param *p, const char *
     struct tmap_part *part;
 
     if (n <= 0) {
-        err_usage(c->e, "%s: parameter %s: how many heads its rows are of is not said: --num-attention-heads says it",
+        err_usage(c->e, "%s: parameter %s: the number of heads is unknown: give --num-attention-heads",
                   c->s->path, name);
         return -1;
     }

@@ -179,7 +179,7 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
 
             if (name && !is_unread(c->s, name))
                 report_add(c->r, c->severity, "config", c->s->path, ERR_NO_BYTE, name,
-                           "is not there; other layers of the model that config.json describes have it");
+                           "is missing, but other layers of the model that config.json describes have it");
         }
         layer = end + 1;
         if (i < n && has_float_elements(t[i].param) && check_config_shape(c, &t[i]) && i &&

@@ -94,7 +94,7 @@ static int check_fusion_rule_complete(const struct fusion *x, const struct famil
     if (n_met == 0 || due == n)
         return 0;
     return refuse_fused_param(x, family_layer_name(x->s->arena, r->part[due % r->n_parts], due / r->n_parts),
-                  "is not there, others of its kind are");
+                  "is missing, but others of its kind exist");
 }
 
 static int check_members(const struct fusion *x)
@@ -133,8 +133,9 @@ static int check_fused_dtypes(const struct fusion *x)
 
         if (other == t)
             continue;
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "%s is of %s, %s of %s: Megatron-core's weights are of one type; "
-                 "export-hf --dtype writes such a folder", first->name, dtype_name(t), p->name, dtype_name(other));
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "%s is of %s, %s of %s: Megatron-core needs weights of one type; "
+                                                "export-hf --dtype writes such a "
+                                                "folder", first->name, dtype_name(t), p->name, dtype_name(other));
         return -1;
     }
     return 0;
@@ -172,8 +173,8 @@ static int check_head_is_tied(const struct fusion *x, const struct param *head, 
 
 static int resolve_fused_head(struct fusion *x)
 {
-    static const char apart[] = "the head is not the embedding: Megatron takes it with "
-                                "--untie-embeddings-and-output-weights";
+    static const char apart[] = "the head is not tied to the embedding: load it with "
+                                "--untie-embeddings-and-output-weights in Megatron";
     const struct param *table = NULL;
     const struct family_rule *rule = NULL;
     int head = -1, tied = 1;
@@ -188,7 +189,7 @@ static int resolve_fused_head(struct fusion *x)
     if (!rule)
         return 0;
     if (head < 0 && x->z->tied == 0)
-        return refuse_fused_param(x, rule->part[0], "is not there, and config.json does not tie it to the embedding");
+        return refuse_fused_param(x, rule->part[0], "is missing, and config.json does not tie it to the embedding");
     if (head >= 0)
         tied = check_head_is_tied(x, x->member[head].from, table);
     if (tied < 0)
@@ -250,7 +251,7 @@ static int transpose_fused_matrices(struct fusion *x)
         if (!x->member[i].rule->transposed)
             continue;
         if (p->ndim != 2)
-            rc = refuse_fused_param(x, p->name, "is no matrix, its rule turns it");
+            rc = refuse_fused_param(x, p->name, "is not a matrix, but its rule transposes it");
         from[n] = stored_as(p);
         m[n] = (struct hf_matrix){ &from[n], map };
         n++;
@@ -380,10 +381,10 @@ static void report_fusion_notes(const struct fusion *x)
 {
     if (x->n_buffers)
         report_add(x->notes, SEV_NOTE, "buffers", NULL, ERR_NO_BYTE, NULL,
-                   "%d masks and tables that Transformers makes anew are left out", x->n_buffers);
+                   "%d masks and tables are left out; Transformers computes them", x->n_buffers);
     if (x->o->repeat_to > x->z->vocab)
         report_add(x->notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
-                   "%lld rows behind the vocabulary of %lld repeat its last one",
+                   "%lld rows behind the vocabulary of %lld are copies of its last one",
                    (long long)(x->o->repeat_to - x->z->vocab), (long long)x->z->vocab);
 }
 

@@ -288,7 +288,7 @@ static void report_synthesized_state(struct opening *x)
         report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
                    "weights are %s %s, masters keep what the files hold%s",
                    x->c.dtype == DTYPE_F32 ? "widened to" : "rounded to", dtype_name(x->c.dtype),
-                   x->o->dtype_given ? "" : "; --dtype takes another type");
+                   x->o->dtype_given ? "" : "; --dtype selects another type");
     if (x->c.dtype == DTYPE_F16)
         report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
                    "fp16 weights: optimizer shards are ZeRO stage 1's, and the loss scale is the trainer's to begin");

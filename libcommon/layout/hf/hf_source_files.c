@@ -123,7 +123,8 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
         struct hf_stored *t = add_stored_tensor(f, from->name, from->dtype, from->ndim, from->shape);
 
         if (from->dtype == DTYPE_N && !t->why)
-            t->why = arena_fmt(f->s->arena, "a tensor of type %s whose rows are no whole bytes", from->spelling);
+            t->why = arena_fmt(f->s->arena, "a tensor of type %s whose rows are not a whole number of "
+                                            "bytes", from->spelling);
         t->x = (struct extent){ add_safetensors_record(f, file, from), 0, from->len };
     }
     safetensors_close(st);
@@ -227,7 +228,7 @@ static int files_of_index(struct arena *a, const json_t *map, const char *path, 
 
         if (!name || strchr(name, '/') || strchr(name, '\\') || *name == '.' || !str_ends(name, extension) ||
             n == FILES_MAX) {
-            err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s: '%.100s' is no file beside the index", key,
+            err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s: '%.100s' is not a file next to the index", key,
                      name ? name : "?");
             return -1;
         }

@@ -55,7 +55,7 @@ static int find_exported_layers(const struct hf_target *t, struct layers *l, str
             l->number[l->n++] = l->number[i];
     if (l->n == t->q.config.n_layers)
         return 0;
-    err_data(e, s->path, ERR_NO_BYTE, "%d layers are there, the arguments say %lld", l->n,
+    err_data(e, s->path, ERR_NO_BYTE, "%d layers exist, the arguments have %lld", l->n,
              (long long)t->q.config.n_layers);
     return -1;
 }
@@ -138,7 +138,7 @@ static int add_exported_tensor(struct hf_target *t, const struct param_row *r, i
     int rc = -1;
 
     if (!p) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is not there: the model needs it", name);
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is missing, but the model requires it", name);
         goto out;
     }
     if (check_exported_shape(t, r, p, e) < 0)

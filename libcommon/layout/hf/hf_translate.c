@@ -156,12 +156,14 @@ int hf_know_names(struct source *s, const struct family *f, struct report *notes
         return 0;
     prefix = strange_prefix(s, f);
     if (prefix)
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which knows none of the "
-                 "names until '%s' is left out of them: ckpt-edit rename '^%s' '' IN OUT does that", s->param[0].name,
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, whose names these are after "
+                                          "the prefix '%s' is removed: run ckpt-edit rename '^%s' '' IN "
+                                          "OUT", s->param[0].name,
                  family_name(f), prefix, prefix);
     else
-        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which knows none of the "
-                 "names: it is another model's, or ckpt-edit rename gives them the names that Transformers has",
+        err_data(e, s->path, ERR_NO_BYTE, "parameter %s: config.json names the family %s, which has none of these "
+                                          "names: it is another model, or the tensors must be renamed with ckpt-edit "
+                                          "rename",
                  s->param[0].name, family_name(f));
     return -1;
 }
@@ -433,7 +435,7 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
     s->n_params = t.n;
     if (t.n_padding)
         report_add(notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
-                   "%lld padding rows behind config.json's vocab_size of %lld are left behind", (long long)t.n_padding,
+                   "%lld padding rows after config.json's vocab_size of %lld are dropped", (long long)t.n_padding,
                    (long long)z->vocab);
     return transposed;
 }

@@ -119,7 +119,7 @@ static void resolve_layer_stacks(const struct stacking *k, const char *path, str
     for (int g = 1; g <= k->n_groups; g++)
         if (k->odd[g] >= 0)
             report_add(r, SEV_NOTE, "stack", path, k->t->entry[k->odd[g]].said_at, k->t->entry[k->odd[g]].name,
-                       "is not stacked as %s is: such tensors are shown as they lie there",
+                       "is not stacked as %s is: such tensors are listed under their own keys",
                        k->odd[g] == k->first[g] ? "a layer in each row" : k->t->entry[k->first[g]].name);
     for (int i = 0; i < k->t->n; i++)
         if (k->role[i].stack && k->odd[k->role[i].stack] >= 0)
@@ -289,7 +289,7 @@ void torchdist_names_check_optimizer(const struct source *s, struct report *r)
     if (!form)
         form = strstr(found->name, ".param_state") ? "dp_zero_gather_scatter" : "dp_reshardable";
     report_add(r, SEV_ERROR, "optimizer", s->path, ERR_NO_BYTE, found ? found->name : NULL,
-               "the distributed optimizer was saved as %s: its buckets are cut for its own tensor and pipeline ranks, "
-               "and what lies where in them is not said; save it as fully_reshardable, or go on with the weights alone",
+               "the distributed optimizer was saved as %s: its buckets depend on the tensor and pipeline ranks and "
+               "record no parameter offsets; save it as fully_reshardable, or use the weights alone",
                form);
 }

@@ -212,7 +212,7 @@ static int read_common(struct source *s, const struct source_listing *l, struct 
 
     if (file < 0) {
         err_data(e, s->path, ERR_NO_BYTE, "no " TORCHDIST_COMMON " beside " TORCHDIST_CONFIG
-                 ": the checkpoint was not copied whole");
+                 ": the checkpoint was copied incompletely");
         return -1;
     }
     pt = pt_open(s->files, file, &unreadable);

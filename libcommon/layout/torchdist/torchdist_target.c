@@ -373,11 +373,12 @@ static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct
         return -1;
     if (moments && (g.n == 0 || !g.group[0].options))
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                   "does not say which settings the optimizer's groups have: " TORCHDIST_COMMON " will have none");
+                   "does not record the settings of the optimizer's groups: " TORCHDIST_COMMON " will have none");
     if (moments && s->run.opt_step < 0)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
-                   "has no step of the optimizer that all parameters share: " TORCHDIST_COMMON " will have none, and "
-                   "Adam begins to count anew");
+                   "has no step of the optimizer that all parameters share: " TORCHDIST_COMMON " has none, and Adam's "
+                                                                                               "step counter starts at "
+                                                                                               "0");
     pk_set_str(t->arena, root, "checkpoint_version", pk_float(t->arena, 3.0));
     if (s->run.iteration >= 0)
         pk_set_int(t->arena, root, "iteration", s->run.iteration);
@@ -385,8 +386,8 @@ static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct
         pk_set_str(t->arena, root, "optimizer", make_torchdist_optimizer(t, how, &g));
     if (s->n_values)
         report_add(notes, SEV_WARNING, "left_out", s->path, ERR_NO_BYTE, NULL,
-                   "of %d values beside the parameters only the iteration and the optimizer's settings are carried: "
-                   "random states, schedules and arguments are the program's own", s->n_values);
+                   "of %d values other than parameters, only the iteration and the optimizer's settings are written: "
+                   "the form of random states, schedules and arguments is specific to the program", s->n_values);
     return add_files(t, root, NULL, e);
 }
 
@@ -395,8 +396,8 @@ static int check_megatron_core_names(const struct torchdist_keys *ks, struct err
     for (int i = 0; i < ks->n; i++)
         if (str_starts(ks->key[i].name, "decoder.layers.") && ks->key[i].number_at)
             return 0;
-    err_data(e, ks->s->path, ERR_NO_BYTE, "no parameter is called as Megatron-core calls it (decoder.layers.0. ...), "
-             "and none is made into such: torchdist is written of its own names alone");
+    err_data(e, ks->s->path, ERR_NO_BYTE, "no parameter has a name of Megatron-core (decoder.layers.0. ...): --to "
+                                          "torchdist needs these names");
     return -1;
 }
 

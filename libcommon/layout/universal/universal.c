@@ -233,8 +233,9 @@ int universal_check_states(const struct source *s, struct err *e)
         for (int j = 0; universal_is_trained(s, &s->param[i]) && j < TRAINED_STATES; j++) {
             if (has_universal_state(s, &s->param[i], trained_states[j]))
                 continue;
-            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is not there: a universal form is made of masters "
-                     "and moments; start from a checkpoint that has its optimizer states", s->param[i].name,
+            err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is missing: the universal form needs masters and "
+                                              "moments; convert a checkpoint that has its optimizer "
+                                              "states", s->param[i].name,
                      state_name(trained_states[j]), s->zero_stage ? " in fp32" : "");
             return -1;
         }

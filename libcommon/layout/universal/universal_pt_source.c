@@ -236,7 +236,7 @@ static void read_state_tensor(struct opened *u, int i, enum state st, const stru
 
     if (!pt_tensor(pt, pk_get(root, "param"), &t) && (!bare || !foreign)) {
         report_add(u->r, SEV_ERROR, "key", path_of(u->s, i), ERR_NO_BYTE, p->name, "has no tensor 'param'%s",
-                   bare ? " but a bare one, and no model_states file of ZeRO-3 says its shape" : "");
+                   bare ? " but without its shape, and no model_states file of ZeRO-3 records it" : "");
         return;
     }
     if (foreign)
@@ -258,7 +258,7 @@ static void read_state_tensor(struct opened *u, int i, enum state st, const stru
         p->group = group;
     } else if (!shape_equal(p->ndim, p->shape, t.ndim, t.shape)) {
         report_add(u->r, SEV_ERROR, "shape", path_of(u->s, i), ERR_NO_BYTE, p->name,
-                   "%s is shaped otherwise than the states before it", state_name(st));
+                   "%s has another shape than the states before it", state_name(st));
         return;
     }
     p->state[st] = one_extent(u->s->arena, &t);

@@ -158,7 +158,7 @@ static void compare_model_file(const struct zero *z, const struct pt_files_job *
     for (const char *const *key = engine_keys; *key; key++)
         if (!pk_same_text(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
             report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
-                       "%s differs from that of rank 0: the files are not of one save", *key);
+                       "%s differs from that of rank 0: the files are from different saves", *key);
     /* client_state may differ between ranks: a rank's loss, a generator's state. */
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);

@@ -92,7 +92,8 @@ static int set_whole_slot_shapes(const struct source *s, struct zero_shape *x, s
             const struct param *p = source_param(s, slot->name);
 
             if (!p || p->ndim != slot->ndim) {
-                err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is in param_shapes, but not there as they say",
+                err_data(e, s->path, ERR_NO_BYTE, "parameter %s: is in param_shapes, but has another shape or is "
+                                                  "missing",
                          slot->name);
                 return -1;
             }

@@ -48,8 +48,8 @@ static void compare_settings(struct zero *z)
     for (int r = z->lead + 1; first && r < z->world; r++)
         if (z->rank[r].settings && adam_settings_differ(z->rank[r].settings, first, mine, firsts))
             report_add(z->r, zero_mismatch(z), "mixed_saves", optim_path(z, r), ERR_NO_BYTE, NULL,
-                       "the optimizer's %s, rank 0 has %s: the files are not of one save", *mine ? mine : "setting is "
-                       "not there", *firsts ? firsts : "none");
+                       "the optimizer's %s, rank 0 has %s: the files are from different saves",
+                       *mine ? mine : "setting is missing", *firsts ? firsts : "none");
 }
 
 /*
@@ -66,8 +66,9 @@ static void compare_with_engine(struct zero *z)
     pk_as_int(pk_get(z->root, "skipped_steps"), &skipped);
     if (own != steps - skipped && own != steps - skipped + 1)
         report_add(z->r, SEV_WARNING, "mixed_saves", z->path, ERR_NO_BYTE, NULL,
-                   "says %lld steps, %lld of them skipped, the optimizer's files %lld: they are of two saves, or the "
-                   "optimizer began at another step", (long long)steps, (long long)skipped, (long long)own);
+                   "says %lld steps, %lld of them skipped, the optimizer's files have %lld: they are from different "
+                   "saves, or the optimizer started at another "
+                   "step", (long long)steps, (long long)skipped, (long long)own);
 }
 
 /* Returns true if a rank has a moment of a group. */

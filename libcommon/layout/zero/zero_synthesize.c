@@ -145,9 +145,9 @@ static int read_optimizer_groups(struct source *s, const struct zero_synthesis_r
         return -1;
     }
     if (out->n == 0) {
-        err_data(e, s->path, ERR_NO_BYTE, "does not say which parameters the optimizer's groups hold and with which "
-                 "settings: ZeRO's files cannot be made of it%s; --to zero1 or zero2 with --weights-only writes its "
-                 "weights",
+        err_data(e, s->path, ERR_NO_BYTE, "does not record the parameters and settings of the optimizer's groups: it "
+                                          "cannot be converted to ZeRO%s; --to zero1 or zero2 with --weights-only "
+                                          "writes the weights",
                  source_has_moments(s) ? " without an existing checkpoint's (--like)" : "");
         return -1;
     }
@@ -167,17 +167,17 @@ static void report_missing_settings(const struct source *s, const struct optim_g
         said = said || groups->group[g].options;
     if (!said)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                   "does not say which parameters the optimizer's groups hold and with which settings: there will be "
-                   "one of all, and its settings are the engine's own");
+                   "does not record the parameters and settings of the optimizer's groups: all parameters are put into "
+                   "one group with the engine's default settings");
     if (groups->how != OPTIM_GROUPS_LISTED)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
-                   "has the optimizer's settings by parameter: those of the same settings are a group, %d in all, in "
-                   "the model's order, as the engine has to give them; --like takes groups and order from a checkpoint "
-                   "of its own", groups->n);
+                   "has optimizer settings per parameter: parameters with equal settings form a group, %d in total, in "
+                   "the model's order; the engine must use the same groups; --like uses the groups and order of "
+                   "another checkpoint", groups->n);
     if (s->run.opt_step < 0)
         report_add(notes, SEV_WARNING, "step", s->path, ERR_NO_BYTE, NULL,
-                   "has no step of the optimizer that all parameters share: none is written, and Adam begins to count "
-                   "anew");
+                   "has no optimizer step that all parameters share: none is written, and Adam's step counter starts "
+                   "at 0");
 }
 
 /* Refuse moments of a parameter in no group, because they would be lost silently. */

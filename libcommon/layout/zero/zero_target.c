@@ -226,8 +226,8 @@ static int check_fp32_states(const struct zero_target *t, struct report *notes, 
 
             for (int k = 0; k < 3; k++)
                 if (!p || !zero_target_state(p, due[k], &op) || op < 0) {
-                    err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s in fp32 is not there: ZeRO's files are "
-                             "made of masters and moments", s->name, state_name(due[k]));
+                    err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s in fp32 is missing: ZeRO needs masters "
+                                                           "and moments", s->name, state_name(due[k]));
                     return -1;
                 }
             widened = widened || !p->state[STATE_FP32];
@@ -273,8 +273,8 @@ static int resolve_optimizer_form(struct zero_target *t, int stage, struct repor
     int64_t was = run_state_zero_stage(t->opt);
 
     if (t->weights_only && stage == 3) {
-        err_usage(e, "%s: ZeRO-3 keeps weights nowhere but in the optimizer's files, which no engine takes without "
-                  "moments: --to zero1 or zero2 goes with --weights-only", t->src->path);
+        err_usage(e, "%s: ZeRO-3 stores weights only in the optimizer's files, which no engine loads without moments: "
+                     "use --to zero1 or zero2 with --weights-only", t->src->path);
         return -1;
     }
     if (t->weights_only)
@@ -290,7 +290,7 @@ static int resolve_optimizer_form(struct zero_target *t, int stage, struct repor
     }
     if (stage == 3 && t->src->zero_stage < 3)
         report_add(notes, SEV_NOTE, "stage", NULL, ERR_NO_BYTE, NULL,
-                   "ZeRO-3 keeps no weights beside the masters: they are made of them");
+                   "ZeRO-3 stores no weights next to the masters: they are rounded from the masters");
     return 0;
 }
 

@@ -190,13 +190,13 @@ static int guess_rule(const struct joining *j, const struct param *p, struct par
 
     if (rule < 0)
         report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
-                   "the rule of %s does not say how slices of it are joined", family_name(j->family));
+                   "the rule of %s does not define how its slices are joined", family_name(j->family));
     if (rule < 0 || said || !begin_alike(j, slice))
         return rule;
     if (rule == MERGE_VOCAB)
         return MERGE_REPLICATED;
     report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
-               "the rule of %s says %s, but its slices begin alike, as copies do", family_name(j->family),
+               "the rule of %s says %s, but its slices begin with equal values, as copies do", family_name(j->family),
                merge_rule_name((enum merge_rule)rule));
     return -1;
 }

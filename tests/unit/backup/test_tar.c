@@ -84,7 +84,7 @@ static void test_control_characters(void **state)
 
     (void)state;
     assert_int_equal(tar_place(&t, &r, &e), -1);
-    assert_non_null(strstr(e.msg, "a control character in its name"));
+    assert_non_null(strstr(e.msg, "its name has a control character"));
 }
 
 int main(void)

@@ -448,7 +448,7 @@ static void test_long(void **state)
     assert_true(j.ended_s[0] > 7.5);
     said = ranks_said(&j);
     assert_non_null(strstr(said, ") has waited 1 s for the files of a save of out, in start; the job waits on\n"));
-    assert_non_null(strstr(said, "the job goes on, after "));
+    assert_non_null(strstr(said, "the job continues after "));
     assert_non_null(strstr(said, " of micro-batch 5 of iteration 17 since 1 s; the job is ended after 2 s\n"));
     assert_non_null(strstr(said, ") is in forward of micro-batch 5 of iteration 17 since 2 s\n"));
     assert_int_equal(count(said, "optimizer"), 0);
@@ -483,7 +483,7 @@ static void test_late(void **state)
         start(&j, (struct trouble){.what = "late", .who = who, .hang_s = 60, .stall_s = 1});
         at = until_said(&j, "told 0: nothing\n", 1);
         kill(j.pid[2], SIGKILL);
-        expect_end(&j, at, 10, -1, "the job goes on, after ");
+        expect_end(&j, at, 10, -1, "the job continues after ");
         said = ranks_said(&j);
         snprintf(text, sizeof text, "; rank %d (host ", who);
         assert_non_null(strstr(said, text));
@@ -515,11 +515,11 @@ static void test_stopped_for_a_while(void **state)
                  host, (long)j.pid[who]);
         until_said(&j, text, 2);        /* the line, and the same from the callback */
         kill(j.pid[who], SIGCONT);
-        at = until_said(&j, "the job goes on", 1);
+        at = until_said(&j, "the job continues", 1);
         kill(j.pid[1], SIGKILL);
         expect_end(&j, at, 12, -1, text);
         said = ranks_said(&j);
-        if (count(said, text) != 2 || count(said, "the job goes on") != 1)
+        if (count(said, text) != 2 || count(said, "the job continues") != 1)
             fail_msg("stopped: %d; said:\n%s", who, said);
         assert_int_equal(count(said, who ? "told 0: rank " : "told 1: rank "), 1);
         free(said);

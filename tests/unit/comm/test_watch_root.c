@@ -99,7 +99,7 @@ static const struct script {
     { "a stall is printed, and its end", { NOBODY, { 1, 2, "in all_reduce" }, { 0, -1, "in forward" } },
       { MESSAGE(1, WIRE_SLOW, 0, 0, NULL), PAUSE(900), MESSAGE(1, WIRE_MOVES, 0, 0, NULL), GOODBYES },
       { NAME(1) "in all_reduce; " NAME(2) "in forward; the job is ended after 50 s\n",
-        "the job goes on, after 0 s more\n" }, RETURNED },
+        "the job continues after 0 s more\n" }, RETURNED },
     { "a stall of a call without limit", { NOBODY, { 1, 2, "in a read" }, { 0, -1, "in forward" } },
       { MESSAGE(1, WIRE_SLOW, 1, 0, NULL), PAUSE(900), GOODBYES },
       { NAME(1) "in a read; " NAME(2) "in forward; the job waits on\n" }, RETURNED },

@@ -795,7 +795,7 @@ static const struct fault {
     { EDIT, MP1, NULL, other_seed, SEV_ERROR, "mixed_saves", MP1,
       "args.seed 43, others 42: the checkpoint mixes two saves" },
     { EDIT, MP1, NULL, other_rank, SEV_ERROR, "other_rank", MP1,
-      "args.rank is 0, its name says 1: another rank's file" },
+      "args.rank is 0, its name has 1: it is another rank's file" },
     { COPY, ZERO(0, 02), ZERO(0, 03), NULL, SEV_ERROR, "other_rank", ZERO(0, 03),
       "was saved as " ZERO(0, 02) " (the name inside it): another file under this name" },
     { COPY, LAYER(04, 01), LAYER(04, 00), NULL, SEV_ERROR, "other_rank", LAYER(04, 00),
@@ -851,7 +851,7 @@ static const struct fault {
     { EDIT, LAYER(03, 01), NULL, swap_layer_tensor, SEV_ERROR, "shape", LAYER(03, 01),
       "parameter 3.input_layernorm.weight: is [32], param_shapes says [16]" },
     { EDIT, MP0, NULL, other_vocab, SEV_ERROR, "vocab", MP0,
-      "args say 64 padded vocabulary rows, checkpoint_info 128" },
+      "args has 64 padded vocabulary rows, checkpoint_info 128" },
     { EDIT, MP0, NULL, more_tokens, SEV_ERROR, "vocab", MP0, "64 padded vocabulary rows for 65 tokens" },
     { EDIT, MP0, MP1, old_qkv, SEV_ERROR, "checkpoint_version", MP0,
       "checkpoint_version 0 stores QKV differently; not supported" },
@@ -1039,8 +1039,8 @@ static void test_refused(void **state)
     (void)state;
     write_set(&g);
     copy_to(MP0, "zero_pp_rank_0_mp_rank_00_model_states.pt");
-    snprintf(want, sizeof want, "%s: zero_pp_rank_0_mp_rank_00_model_states.pt: weights of ZeRO-3 beside layer "
-             "files: two saves in one folder", tag);
+    snprintf(want, sizeof want, "%s: zero_pp_rank_0_mp_rank_00_model_states.pt: weights of ZeRO-3 next to layer files: "
+                                "the folder holds two saves", tag);
     expect_refusal(scratch, want);
     remove_in_tag("zero_pp_rank_0_mp_rank_00_model_states.pt");
 
@@ -1289,14 +1289,14 @@ static void test_latest(void **state)
     snprintf(want, sizeof want, "%s: is empty, it should name a checkpoint folder", path);
     expect_refusal(scratch, want);
     write_latest("global_step9");
-    snprintf(want, sizeof want, "%s: points to 'global_step9' but %s/global_step9 does not exist; name one of the "
-             "checkpoints beside it: global_step20", path, scratch);
+    snprintf(want, sizeof want, "%s: points to 'global_step9' but %s/global_step9 does not exist; give one of the "
+                                "checkpoints next to it: global_step20", path, scratch);
     expect_refusal(scratch, want);
     write_latest("../elsewhere");
-    snprintf(want, sizeof want, "%s: '../elsewhere' is not a folder name beside it", path);
+    snprintf(want, sizeof want, "%s: '../elsewhere' is not the name of a folder next to it", path);
     expect_refusal(scratch, want);
     unlink(path);
-    snprintf(want, sizeof want, "%s: no 'latest' file; name one of the checkpoints in it: global_step20", scratch);
+    snprintf(want, sizeof want, "%s: no 'latest' file; give one of the checkpoints in it: global_step20", scratch);
     expect_refusal(scratch, want);
     source_close(open_clean(tag, NULL));
     snprintf(want, sizeof want, "%s/nothing: cannot open: No such file or directory", scratch);

@@ -406,18 +406,18 @@ static void refusals(void **state)
     g.embed_layernorm = false;
     in = resh_generate(&g, "in");
     expect_refused(in, &h, ERR_DATA,
-                   "argument embed_layernorm is false: BLOOM always has a LayerNorm behind its embedding");
+                   "argument embed_layernorm is false: BLOOM always has a LayerNorm after its embedding");
     h.arch = HF_BLOOM;
-    expect_refused(in, &h, ERR_DATA, "parameter tied_modules.embed.word_embeddings.norm.weight is not there");
+    expect_refused(in, &h, ERR_DATA, "parameter tied_modules.embed.word_embeddings.norm.weight is missing");
     h.arch = HF_GPT2;
-    expect_refused(in, &h, ERR_DATA, "parameter tied_modules.embed.position_embeddings.weight is not there");
+    expect_refused(in, &h, ERR_DATA, "parameter tied_modules.embed.position_embeddings.weight is missing");
     free(in);
 
     g = small_model(true);
     g.embed_layernorm = true;
     in = resh_generate(&g, "in");
     h.arch = -1;
-    expect_refused(in, &h, ERR_DATA, "argument embed_layernorm is true: GPT-2 has no LayerNorm behind its embedding");
+    expect_refused(in, &h, ERR_DATA, "argument embed_layernorm is true: GPT-2 has no LayerNorm after its embedding");
     h.arch = HF_GPT2;
     expect_refused(in, &h, ERR_DATA, "GPT-2 of Transformers has nothing like it");
     h.arch = HF_BLOOM;

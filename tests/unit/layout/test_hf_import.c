@@ -359,9 +359,9 @@ static void refused_indices(void **state)
 {
     static const char *const cases[][2] = {
         { "{", "no JSON" }, { "{}", "has no weight_map" },
-        { "{\"weight_map\":{\"a\":\"../m.safetensors\"}}", "'../m.safetensors' is no file beside the index" },
-        { "{\"weight_map\":{\"a\":\"m.bin\"}}", "'m.bin' is no file beside the index" },
-        { "{\"weight_map\":{\"a\":1}}", "'?' is no file beside the index" },
+        { "{\"weight_map\":{\"a\":\"../m.safetensors\"}}", "'../m.safetensors' is not a file next to the index" },
+        { "{\"weight_map\":{\"a\":\"m.bin\"}}", "'m.bin' is not a file next to the index" },
+        { "{\"weight_map\":{\"a\":1}}", "'?' is not a file next to the index" },
         { "{\"weight_map\":{\"ln_f.bias\":\"m.safetensors\"}}", "is in m.safetensors, the map says nothing" },
     };
     char *dir = resh_in_scratch("index"), *ds = resh_in_scratch("index-ds"), *from, *to;

@@ -594,7 +594,7 @@ static void test_last_epoch_too_short(void **state)
             if (gpt_index_plan(m, &spec, &plan, &e) == 0)
                 continue;
             refused++;
-            assert_non_null(strstr(e.msg, ": ask for one sample more or less, or for another sequence length"));
+            assert_non_null(strstr(e.msg, ": use one sample more or less, or another sequence length"));
             spec.n_samples = ns - 1;
             assert_int_equal(gpt_index_plan(m, &spec, &plan, &e), 0);
             spec.n_samples = ns + 1;

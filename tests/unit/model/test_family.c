@@ -70,13 +70,13 @@ static void test_refused(void **state)
     static const struct { const char *text, *msg; } cases[] = {
         { "", "x.rules:0: no 'family NAME'" },
         { HEAD, "x.rules:1: no rule" },
-        { HEAD HEAD, "x.rules:2: 'family NAME' is meant, once" },
+        { HEAD HEAD, "x.rules:2: expected 'family NAME', once" },
         { HEAD "concat_2 a.b c.d", "x.rules:2: unknown merge rule 'concat_2': concat_0, concat_1, concat_0_halves, "
           "vocabulary, replicated and sum are known" },
         { HEAD "sum,qkv a.b c.d", "x.rules:2: qkv is a concat_0 of one name, or of three parts in Transformers" },
-        { HEAD "sum,turned a.b c.d", "x.rules:2: turned does not go with sum" },
-        { HEAD "concat_0,rotated a.b c.d", "x.rules:2: unknown word 'rotated' behind the merge rule: qkv and turned "
-          "are known" },
+        { HEAD "sum,turned a.b c.d", "x.rules:2: turned and sum exclude each other" },
+        { HEAD "concat_0,rotated a.b c.d", "x.rules:2: unknown word 'rotated' after the merge rule: expected qkv or "
+          "turned" },
         { HEAD "concat_0 a.b", "x.rules:2: a merge rule, the name in Transformers and one in shards or more are "
           "meant" },
         { HEAD "concat_0 a.(b) c.d", "x.rules:2: pattern 'a.(b)': '(' is no part of a name (letters, digits, '.', '_', "
@@ -98,7 +98,7 @@ static void test_refused(void **state)
         { HEAD "concat_0_halves a.b c.d", "x.rules:2: concat_0_halves has two parts in Transformers, as "
           "{gate_proj,up_proj}" },
         { HEAD "concat_1 a.{b,c} c.d", "x.rules:2: only qkv and concat_0_halves are made of parts" },
-        { HEAD "concat_0,qkv,turned a.{q,k,v} c.d", "x.rules:2: turned does not go with parts" },
+        { HEAD "concat_0,qkv,turned a.{q,k,v} c.d", "x.rules:2: turned and parts exclude each other" },
         { HEAD "concat_0 a.*.b c.d", "x.rules:2: a.*.b has a layer's number, c.d none" },
         { HEAD "concat_0 a.*.b c.*.d\nconcat_1 a.5.b c.5.e", "x.rules:3: a.5.b is matched by the rule of line 2, too" },
         { HEAD "concat_0 a.*.b c.*.d\nconcat_1 b.*.b x.*.d c.d", "x.rules:3: b.*.b has a layer's number, c.d none" },
@@ -137,7 +137,7 @@ static void test_hostile(void **state)
     strbuf_free(&sb);
     err_clear(&e);
     assert_null(family_parse("x.rules", "family\0x", 8, &e));
-    assert_string_equal(e.msg, "x.rules:1: a text is meant, this has bytes of 0");
+    assert_string_equal(e.msg, "x.rules:1: expected text, found bytes of 0");
     err_clear(&e);
     assert_null(family_open("there/is.none", &e));
     assert_int_equal(e.kind, ERR_SYS);

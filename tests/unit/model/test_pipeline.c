@@ -286,9 +286,10 @@ static void test_refusals(void **state)
     expect_refused(specs(4), "type:transformer|", 2,
                    "partition method 'type:transformer|' is not supported: expected " PIPELINE_METHODS);
     expect_refused(specs(4), "parameters", 2,
-                   "partition method 'parameters': the model's sizes do not tell what layers "
-                   "weigh");
-    expect_refused(specs(4), "cost", 2, "partition method 'cost': the model's sizes do not tell what layers cost");
+                   "partition method 'parameters': the parameters per layer are unknown, because sizes of the model "
+                   "are missing");
+    expect_refused(specs(4), "cost", 2, "partition method 'cost': the cost of layers is unknown, because sizes of the "
+                                        "model are missing");
     expect_refused(specs(8), "uniform", 8, "'uniform' cuts 8 layers over 8 stages so that the embedding is not on the "
                    "first one, or its tied copy not on the last; give the layers of each stage");
     expect_refused(specs(5000), "type:transformer", 2, "5007 pipeline specs, at most 4096 supported");

@@ -359,7 +359,7 @@ static void test_unsupported(void **state)
     expect_change("bloom", NULL, "post_processor", "{\"type\":\"BertProcessing\"}",
                   ": post_processor: type BertProcessing is not supported");
     expect_change("bloom", NULL, "added_tokens", "[{\"id\":2,\"content\":\"other\"}]",
-                  ": added_tokens[0]: no content, or its number is taken");
+                  ": added_tokens[0]: no content, or its id is used twice");
 }
 
 static void expect_gpt2_error(const char *vocab, const char *merges, const char *want)
@@ -377,10 +377,10 @@ static void expect_gpt2_error(const char *vocab, const char *merges, const char 
 static void test_gpt2_errors(void **state)
 {
     (void)state;
-    expect_gpt2_error("{\"a\": \"b\"}", "", "v.json: token 'a': its number is taken, none, or above 4194304");
-    expect_gpt2_error("{\"a\": 0, \"b\": 0}", "", "its number is taken");
-    expect_gpt2_error("{\"a\": -1}", "", "its number is taken");
-    expect_gpt2_error("{\"a\": 99999999}", "", "its number is taken");
+    expect_gpt2_error("{\"a\": \"b\"}", "", "v.json: token 'a': its id is used twice, missing, or above 4194304");
+    expect_gpt2_error("{\"a\": 0, \"b\": 0}", "", "its id is used twice, missing, or above 4194304");
+    expect_gpt2_error("{\"a\": -1}", "", "its id is used twice, missing, or above 4194304");
+    expect_gpt2_error("{\"a\": 99999999}", "", "its id is used twice, missing, or above 4194304");
     expect_gpt2_error("{\"a\": 0}", "", "v.json: no token for byte 0x00");
     expect_gpt2_error("{\"a\": 0", "", "v.json: at byte 7: '}' expected near end of file");
     expect_gpt2_error("", "#version: 0.2\nab\n", "m.txt: at byte 14: line 2: expected two tokens and a blank");

@@ -187,7 +187,7 @@ static void test_short_names(void **state)
     refuse("--glu geglu", NULL, 0, "--glu-activation: gated activations are not supported");
     refuse("--spars", NULL, 0, "--spars: sparse attention is not supported");
     refuse("--train-iter x", NULL, 0, "--train-iters: 'x' is not a whole number");
-    refuse("-- 4", NULL, 0, "'4' belongs to no option");
+    refuse("-- 4", NULL, 0, "'4' is not the value of an option");
     free(path);
 }
 
@@ -197,7 +197,7 @@ static void test_refused(void **state)
     refuse("--num-leyers 4", NULL, 0, "unknown option '--num-leyers'; did you mean '--num-layers'?");
     refuse("--frobnicate-all", NULL, 0, "unknown option '--frobnicate-all'");
     refuse("-x", NULL, 0, "unknown option '-x'");
-    refuse("pretrain_gpt.py", NULL, 0, "'pretrain_gpt.py' belongs to no option");
+    refuse("pretrain_gpt.py", NULL, 0, "'pretrain_gpt.py' is not the value of an option");
     refuse("--save --load x", NULL, 0, "--save needs a value");
     refuse("--lr", NULL, 0, "--lr needs a value");
     refuse("--fp16=1", NULL, 0, "--fp16 takes no value");

@@ -248,7 +248,7 @@ static void test_broken(void **state)
     broken.k.linear = linear_unsteadily;
     expect_wrong(preflight_products, "the same product of [64, 64] and [64, 64] twice: 1 of 8192 bytes differ");
     broken.k.linear = linear_wrongly;
-    expect_wrong(preflight_products, "a product of whole numbers has 1 wrong elements of 3072");
+    expect_wrong(preflight_products, "a product of integers has 1 wrong elements of 3072");
     kernels_close(broken.sound);
 }
 

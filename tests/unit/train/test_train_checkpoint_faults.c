@@ -118,9 +118,9 @@ static void never_silent(void **state)
     put(dir, "latest", "global_step21\n");
     expect_open(dir, false, false, -1, "'latest' names 'global_step21', which does not exist");
     put(dir, "latest", "");
-    expect_open(dir, false, false, -1, "should be the name");
+    expect_open(dir, false, false, -1, "is not the name");
     put(dir, "latest", "../x");
-    expect_open(dir, false, false, -1, "should be the name");
+    expect_open(dir, false, false, -1, "is not the name");
     put(dir, "latest", "global_step20\n");
     expect_open(dir, false, false, 1, NULL);
     run("rm $a/global_step20/bf16_zero_pp_rank_1_mp_rank_03_optim_states.pt", dir, "");
@@ -497,7 +497,7 @@ static void nothing_foreign_removed(void **state)
     job_start_save(&j, &now);
     out = job_wait(&j);
     assert_int_equal(out.outcome, SAVE_COMPLETE);
-    expect_text(out.kept, "global_step3 was there and holds");
+    expect_text(out.kept, "global_step3 existed and holds");
     job_free(&j);
     run("[ -d $a/global_step3_universal.part ] && [ -d $a/global_step3_universal.part.job ]", dir, "");
     run("[ -e $a/global_step9.0badcafe.part/notes.txt ] && [ ! -e $a/global_step8.0badcafe.part ]", dir, "");

@@ -221,9 +221,9 @@ static void test_lines(void **state)
     trainlog_add_save_times(&sb, &(struct trainlog_save){ 0.0042, 28.9, 57100000000, 21, 1.3344, 1.331 });
     trainlog_add_save_times(&sb, &(struct trainlog_save){ 0.001, 0.5, 1500000, 1, 0.25, 0 });
     trainlog_add_save_times(&sb, &(struct trainlog_save){ 0.001, 0.5, 1500000, 0, 0, 0.25 });
-    is(&sb, "  checkpoint: stall 0.004 s, 57.1 GB in 28.90 s (1.98 GB/s), 21 iterations beside it of 1.334 s, 1.331 s "
+    is(&sb, "  checkpoint: stall 0.004 s, 57.1 GB in 28.90 s (1.98 GB/s), 21 iterations at the same time, of 1.334 s, 1.331 s "
             "alone\n"
-            "  checkpoint: stall 0.001 s, 1.5 MB in 0.50 s (0.00 GB/s), 1 iteration beside it of 0.250 s\n"
+            "  checkpoint: stall 0.001 s, 1.5 MB in 0.50 s (0.00 GB/s), 1 iteration at the same time, of 0.250 s\n"
             "  checkpoint: stall 0.001 s, 1.5 MB in 0.50 s (0.00 GB/s)\n");
     trainlog_add_checkpoint_version(&sb);
     trainlog_add_loaded(&sb, 20, "ckpt");
@@ -346,8 +346,8 @@ static void test_full_sink(void **state)
     trainlog_close(t);
     dup2(saved, STDERR_FILENO);
     text = content(path);
-    assert_string_equal(text, "train: warning: /dev/full: cannot write the log: No space left on device; training goes "
-                        "on\ntrain: warning: 2 lines of the log were lost\n");
+    assert_string_equal(text, "train: warning: /dev/full: cannot write the log: No space left on device; training "
+                        "continues\ntrain: warning: 2 lines of the log were lost\n");
     free(text);
     free(path);
     close(fd);

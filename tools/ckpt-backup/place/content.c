@@ -55,7 +55,7 @@ static int add_content_entry(struct listing *l, const char *name, int depth, str
     int rc = stat(path, &st);
 
     if (rc < 0)
-        err_sys(e, path, "cannot be looked at");
+        err_sys(e, path, "cannot be read");
     else if (S_ISREG(st.st_mode))
         rc = add_content_file(l, name, &st, e);
     else if (S_ISDIR(st.st_mode))
@@ -160,8 +160,8 @@ static int refuse_unsound_content(const struct report *r, const char *path, stru
         if (report_get(r, i)->severity == SEV_ERROR) {
             char *text = finding_text(report_get(r, i));
 
-            err_data(e, path, ERR_NO_BYTE, "refused, still being written or damaged: %s; 'ckpt-inspect verify' tells "
-                     "all", text);
+            err_data(e, path, ERR_NO_BYTE, "refused, still being written or damaged: %s; ckpt-inspect verify lists "
+                                           "every error", text);
             free(text);
             return -1;
         }

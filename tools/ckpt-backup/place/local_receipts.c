@@ -59,7 +59,7 @@ static bool check_backup_file(const char *path, uint64_t size_bytes, struct repo
     struct stat st;
 
     if (lstat(path, &st) < 0)
-        report_add(r, SEV_ERROR, "file_missing", path, ERR_NO_BYTE, NULL, "cannot be looked at: %s", strerror(errno));
+        report_add(r, SEV_ERROR, "file_missing", path, ERR_NO_BYTE, NULL, "cannot be read: %s", strerror(errno));
     else if (S_ISLNK(st.st_mode))
         report_add(r, SEV_ERROR, "link", path, ERR_NO_BYTE, NULL, LINK_TEXT);
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size_bytes)

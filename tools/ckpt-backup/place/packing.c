@@ -79,7 +79,7 @@ static int check_same(const struct pack *p, const struct receipt *rec, const cha
                x->file[i].crc == rec->file[i].crc;
     if (same)
         return 0;
-    err_data(e, path, ERR_NO_BYTE, "is another packed file than its receipt tells of: its crc is %08x, not %08x",
+    err_data(e, path, ERR_NO_BYTE, "is not the packed file of its receipt: its crc is %08x, not %08x",
              pack_crc(p), rec->tar_crc);
     return -1;
 }

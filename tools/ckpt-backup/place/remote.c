@@ -112,7 +112,7 @@ int far_list(const struct place *p, struct far_list *l, struct err *e)
     if (rc == 0)
         l->all = json_loadb(sb.buf ? sb.buf : "", sb.len, 0, NULL);
     if (rc == 0 && !json_is_array(l->all)) {
-        err_data(e, p->path, ERR_NO_BYTE, "rclone lsjson: says what is no list of files");
+        err_data(e, p->path, ERR_NO_BYTE, "rclone lsjson: printed no list of files");
         rc = -1;
     }
     l->n = (int)json_array_size(l->all);

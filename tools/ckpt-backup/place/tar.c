@@ -73,8 +73,8 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     int rc = -1;
 
     if (has_control(name)) {
-        err_data(e, name, ERR_NO_BYTE, "cannot stand in a tar: a control character in its name; copy it whole or "
-                 "packed");
+        err_data(e, name, ERR_NO_BYTE, "cannot be stored in a tar: its name has a control character; use ckpt-backup "
+                                       "copy, with or without --pack");
         goto out;
     }
 
@@ -90,7 +90,7 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
         rc = 0;
     else {
         errno = archive_errno(a) > 0 ? archive_errno(a) : EINVAL;
-        err_sys(e, name, "cannot stand in a tar");
+        err_sys(e, name, "cannot be stored in a tar");
     }
 out:
     /*

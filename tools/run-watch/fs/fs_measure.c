@@ -47,7 +47,7 @@ static int parse_du_number(struct fs_measure *m, const char *program, const char
     m->used[0] = strtod(m->output.buf, &end);
     if (end > m->output.buf)
         return 0;
-    err_data(e, program, ERR_NO_BYTE, "says nothing of %s%s%s", about, m->doubt ? ": " : "",
+    err_data(e, program, ERR_NO_BYTE, "has no line for %s%s%s", about, m->doubt ? ": " : "",
              m->doubt ? m->doubt : "");
     return -1;
 }
@@ -75,7 +75,8 @@ static int parse_df_available(struct fs_measure *m, const char *name, struct err
             }
         }
     }
-    err_data(e, "df", ERR_NO_BYTE, "lists no file system that begins with %s, or says not what is available", name);
+    err_data(e, "df", ERR_NO_BYTE, "lists no file system that begins with %s, or does not print the available "
+                                   "space", name);
     return -1;
 }
 

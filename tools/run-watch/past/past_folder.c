@@ -120,7 +120,7 @@ static int read_folder(struct past *p, const char *dir, struct err *e)
 
     /* Report what is damaged, and read the rest. */
     if (access(dir, R_OK | X_OK) < 0) {
-        err_sys(e, dir, "cannot be looked at");
+        err_sys(e, dir, "cannot be read");
         rc = -1;
     }
     if (access(status, F_OK) == 0) {
@@ -154,7 +154,7 @@ int past_read(struct past *p, const char *path, struct err *e)
     struct stat st;
 
     if (stat(path, &st) < 0) {
-        err_sys(e, path, "cannot be looked at");
+        err_sys(e, path, "cannot be read");
         return -1;
     }
     if (!S_ISDIR(st.st_mode))

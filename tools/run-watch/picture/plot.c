@@ -175,7 +175,7 @@ struct plot *plot_new(const struct plot_ask *a, struct past *const *run, int n, 
 
     p->ask = *a;
     if (n > PLOT_RUNS) {
-        err_usage(e, "%d runs, at most %d can be drawn beside each other", n, PLOT_RUNS);
+        err_usage(e, "%d runs, at most %d can be drawn next to each other", n, PLOT_RUNS);
         goto fail;
     }
     for (int i = 1; i < n; i++)

@@ -129,7 +129,7 @@ static int save_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, c
     value = dtype_value(t, (const char *)bytes + at * dtype_size(t));
     w->not_finite = true;
     err_data(e, param->name, ERR_NO_BYTE, "%s: element %lld of the %lld that stage %d, data rank %d, tensor rank %d "
-             "holds is %s: such a state cannot be trained on, and is not saved",
+                                          "holds is %s: training cannot continue from such a state, so it is not saved",
              p->state == STATE_BF16 ? "weight" : state_name(p->state),
              (long long)(p->first + (int64_t)from / dtype_size(t) + at), (long long)param->n, s->pp, s->dp, s->tp,
              isnan(value) ? "NaN" : value > 0 ? "infinite" : "minus infinite");

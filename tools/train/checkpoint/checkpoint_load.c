@@ -434,7 +434,7 @@ static void report_tied(struct load *l)
         if (a->done || a->crc.acc == b->crc.acc)
             continue;
         report_add(l->notes, SEV_WARNING, "tied", l->c->info.path, ERR_NO_BYTE, l->from[f->param]->name,
-                   "%s: the last stage's tied copy differs from the first stage's, which is taken",
+                   "%s: the last stage's tied copy differs from the first stage's, which is used",
                    state_name(f->state));
     }
 }
@@ -496,7 +496,8 @@ static int refuse_drift(const struct load *l, bool (*drifted)[STATE_N], struct e
         for (int st = 0; st < STATE_N; st++)
             if (drifted[i][st]) {
                 err_data(e, l->c->info.path, ERR_NO_BYTE, "parameter %s: %s: the tensor-parallel copies disagree (%d "
-                         "such states on stage %d); --replicas=average, first or majority says what becomes of them",
+                                                          "such states on stage %d); --replicas average, first or "
+                                                          "majority resolves them",
                          l->from[i]->name, state_name((enum state)st), l->out->n_drifted, l->s->pp);
                 return -1;
             }

@@ -42,7 +42,7 @@ static int match_vocab_rows(const struct matching *l, int64_t rows, int64_t have
                    (long long)l->out->new_rows);
     if (l->out->lost_rows)
         report_add(l->o->notes, SEV_WARNING, "vocab", l->c->info.path, ERR_NO_BYTE, NULL,
-                   "vocabulary shrinks from %lld to %lld rows: trained padding rows are left behind, and the loss will "
+                   "vocabulary shrinks from %lld to %lld rows: trained padding rows are dropped, and the loss will "
                    "move", (long long)have, (long long)rows);
     return 0;
 }
@@ -83,7 +83,7 @@ int checkpoint_match(struct checkpoint *of, const struct stage *s, const struct 
     if (!c->has_optimizer && !o->no_optim) {
         const struct param *bare = source_has_moments(of->src) ? checkpoint_bare(of) : NULL;
 
-        err_usage(e, "%s: %s%s%s; --no-load-optim or --finetune begins with fresh optimizer state", c->path,
+        err_usage(e, "%s: %s%s%s; --no-load-optim or --finetune starts with a new optimizer state", c->path,
                   bare ? "parameter " : "holds weights only", bare ? bare->name : "",
                   bare ? " has no moments of Adam, others have" : "");
         return -1;

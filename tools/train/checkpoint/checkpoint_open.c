@@ -123,7 +123,8 @@ static char *universal_tag(const struct checkpoint_from *from, struct err *e)
         latest = checkpoint_pointer(from->dir, "latest", e);
     if (latest && is_latest_newer(from->dir, latest, tag)) {
         err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: 'latest' (%s) is newer than 'latest_universal' "
-                 "(%s); leave the option out to go on from %s, or force it to go back to %s", latest, tag, latest, tag);
+                                            "(%s); leave the option out to resume from %s, or give --force to go back "
+                                            "to %s", latest, tag, latest, tag);
     }
     free(latest);
     if (e->kind == ERR_NONE)
@@ -144,7 +145,7 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
     found = is_after_latest(dir) ? interrupted_publish(dir) : NULL;
     if (found && (!tag || checkpoint_tag_number(found) > checkpoint_tag_number(tag))) {
         report_add(notes, SEV_NOTE, "latest", dir, ERR_NO_BYTE, NULL,
-                   "the last save was cut off before it wrote 'latest'; %s is whole and taken", found);
+                   "the last save was cut off before it wrote 'latest'; %s is complete and is used", found);
         free(tag);
         return found;
     }
@@ -232,7 +233,7 @@ static char *choose_checkpoint_path(const struct checkpoint_from *from, struct r
 
     if (stat(from->dir, &st) < 0) {
         if (errno != ENOENT || from->universal)
-            err_sys(e, from->dir, "cannot look for a checkpoint");
+            err_sys(e, from->dir, "cannot search for a checkpoint");
         return NULL;
     }
     if (!S_ISDIR(st.st_mode) || (!from->universal && (checkpoint_is_tag(from->dir) || is_megatrons(from->dir))))
@@ -491,7 +492,7 @@ static int check_trainable(const struct checkpoint *c, struct err *e)
         return -1;
     }
     if (*position && strcmp(position, "alibi") && strcmp(position, "absolute")) {
-        err_data(e, s->path, ERR_NO_BYTE, "position embedding '%s': the trainer knows alibi and absolute", position);
+        err_data(e, s->path, ERR_NO_BYTE, "position embedding '%s': expected alibi or absolute", position);
         return -1;
     }
     for (int i = 0; i < s->n_params; i++)

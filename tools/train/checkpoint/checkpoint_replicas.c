@@ -97,8 +97,8 @@ static int compare_replica_hashes(const struct stage *s, const uint32_t *all, in
     if (first < 0)
         return 0;
     snprintf(tensor, 112, "%s", s->param[first / STATE_N].name);
-    err_data(e, tensor, ERR_NO_BYTE, "%s of this replicated parameter differs between tensor "
-             "rank 0 and %d (stage %d, data rank %d; %d such states in all): the state in memory is not to be trusted",
+    err_data(e, tensor, ERR_NO_BYTE, "%s of this replicated parameter differs between tensor rank 0 and %d (stage %d, "
+                                     "data rank %d; %d such states in all): the state in memory is corrupt",
              state_name((enum state)(first % STATE_N)), who, s->pp, s->dp, n_differ);
     return -1;
 }

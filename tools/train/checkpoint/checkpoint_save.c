@@ -253,8 +253,8 @@ static void record_kept_tag(struct checkpoint_saver *v, const char *tag)
     struct err foreign = {0};
 
     if (access(path, F_OK) == 0 && replace_check(path, REPLACE_OUT, &foreign) < 0)
-        snprintf(v->last.kept, sizeof v->last.kept, "%.60s was there and holds what is no part of a checkpoint: it is "
-                 "kept beside it as %.60s.kept", tag, tag);
+        snprintf(v->last.kept, sizeof v->last.kept, "%.60s existed and holds files that are not part of a checkpoint: "
+                                                    "it is kept next to it as %.60s.kept", tag, tag);
     free(path);
 }
 

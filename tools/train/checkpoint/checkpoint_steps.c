@@ -37,7 +37,7 @@ char *checkpoint_pointer(const char *dir, const char *name, struct err *e)
             n--;
         tag = str_fmt("%.*s", (int)n, text + skip);
         if (n == 0 || strchr(tag, '/') || !strcmp(tag, ".") || !strcmp(tag, "..")) {
-            err_data(e, path, ERR_NO_BYTE, "'%.60s' should be the name of a checkpoint folder beside it", tag);
+            err_data(e, path, ERR_NO_BYTE, "'%.60s' is not the name of a checkpoint folder next to it", tag);
             free(tag);
             tag = NULL;
         }

@@ -331,7 +331,7 @@ static void try_known(struct preflight *p)
                 bad += !(bf16_to_f32(y[i * N + j]) == sum);
             }
         if (bad)
-            preflight_wrong(p, "a product of whole numbers has %d wrong elements of %d", bad, M * N);
+            preflight_wrong(p, "a product of integers has %d wrong elements of %d", bad, M * N);
     }
     p->dev->free(dev);
     p->dev->free_host(host);

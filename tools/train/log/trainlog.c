@@ -176,7 +176,8 @@ void trainlog_add_save_times(struct strbuf *sb, const struct trainlog_save *s)
     strbuf_addf(sb, "  checkpoint: stall %.3f s, %s in %.2f s (%.2f GB/s)", s->stall_s, bytes_text(s->bytes, text),
                 s->wall_s, (double)s->bytes * 1e-9 / s->wall_s);
     if (s->n_concurrent > 0)
-        strbuf_addf(sb, ", %ld iteration%s beside it of %.3f s", (long)s->n_concurrent, s->n_concurrent == 1 ? "" : "s",
+        strbuf_addf(sb, ", %ld iteration%s at the same time, of %.3f s",
+                    (long)s->n_concurrent, s->n_concurrent == 1 ? "" : "s",
                     s->concurrent_s);
     if (s->n_concurrent > 0 && s->alone_s > 0)
         strbuf_addf(sb, ", %.3f s alone", s->alone_s);

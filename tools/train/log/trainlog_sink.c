@@ -93,7 +93,7 @@ static void write_log_line(struct trainlog *t, int i, const char *line, size_t n
         return;
     t->lost++;
     if (!t->reported[i])
-        fprintf(stderr, "train: warning: %s: cannot write the log: %s; training goes on\n", t->name[i],
+        fprintf(stderr, "train: warning: %s: cannot write the log: %s; training continues\n", t->name[i],
                 strerror(errno));
     t->reported[i] = true;
 }

@@ -41,7 +41,7 @@ static int refuse_missing_option(const struct train_opts *o, enum options_stage 
 {
     if (value || (stage == OPTIONS_BEFORE_LOAD && o->load))
         return 0;
-    err_usage(e, "no --%s given%s", name, o->load ? ", and the checkpoint does not say it" : "");
+    err_usage(e, "no --%s given%s", name, o->load ? ", and the checkpoint does not record it" : "");
     return -1;
 }
 

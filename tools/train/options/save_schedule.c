@@ -78,7 +78,7 @@ static int check_stretch(const struct schedule_reader *r, const struct save_stre
         return refuse_schedule_text(r, begin, text);
     }
     if (before && s->first <= before->last) {
-        snprintf(text, sizeof text, "iteration %lld does not lie behind %lld-%lld", (long long)s->first,
+        snprintf(text, sizeof text, "iteration %lld is not after %lld-%lld", (long long)s->first,
                  (long long)before->first, (long long)before->last);
         return refuse_schedule_text(r, begin, text);
     }
@@ -98,7 +98,7 @@ static int parse_save_stretch(struct schedule_reader *r, struct save_stretch *s,
     begin = r->at;
     s->last = INT64_MAX;
     if (parse_schedule_number(r, "an iteration from 1 on", &s->first) < 0 ||
-        parse_schedule_sign(r, '-', "'-' behind the first iteration") < 0)
+        parse_schedule_sign(r, '-', "'-' after the first iteration") < 0)
         return -1;
     if (*r->at != ':' && parse_schedule_number(r, "the last iteration, or ':'", &s->last) < 0)
         return -1;

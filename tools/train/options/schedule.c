@@ -157,8 +157,8 @@ static int rule_resolve(const struct schedule_rule *r, bool override, bool use_c
                         struct err *e)
 {
     if (!override && !use_checkpoint && r->ours != r->saved) {
-        err_usage(e, "%s: the options say %s, the checkpoint %s; choose by --override-lr-scheduler or "
-                  "--use-checkpoint-lr-scheduler", r->name, r->ours_text, r->saved_text);
+        err_usage(e, "%s: the options say %s, the checkpoint %s; choose with --override-lr-scheduler or "
+                     "--use-checkpoint-lr-scheduler", r->name, r->ours_text, r->saved_text);
         return -1;
     }
     if (override)

@@ -147,7 +147,7 @@ void memory_plan_snapshot(struct trainer *t)
     }
     if (t->saves.memory_bytes && t->saves.memory_bytes < want)
         show_line(&t->log,
-                  "note: a save's state, %s a rank, flows through %s of its host's memory: behind the first of it "
+                  "note: a save's state, %s per rank, is copied through %s of its host's memory: after the first part "
                   "the optimizer waits for the disk", bytes_text(want, wants), bytes_text(t->saves.memory_bytes, has));
 }
 
@@ -256,7 +256,7 @@ static bool add_fitting_setting(struct advice *a, const struct setting *x, const
         strbuf_addf(a->out, " on %d ranks", ranks);
     if (ranks != here || x->topo.dp != a->t->ranks.topo.dp)
         strbuf_addf(a->out, " (TP %d, PP %d, DP %d)", x->topo.tp, x->topo.pp, x->topo.dp);
-    strbuf_addf(a->out, ": %s a rank\n", bytes_text(need, text));
+    strbuf_addf(a->out, ": %s per rank\n", bytes_text(need, text));
     a->n_offered++;
     return true;
 }
@@ -350,7 +350,8 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
     offer_topologies(&a, &least);
     if (!a.n_offered)
         strbuf_addf(out,
-                    "nothing that was tried fits: with micro-batch size 1 and full recomputation it is %s a rank\n",
+                    "nothing that was tried fits: with micro-batch size 1 and full recomputation it needs %s per "
+                    "rank\n",
                     bytes_text(need_of(t, &least), text));
 }
 
@@ -417,10 +418,10 @@ static void refuse_memory_plan(struct trainer *t, int rank, const struct account
     bytes_text(x->need, need);
     bytes_text(x->room, room);
     if (t->o.device_memory > 0)
-        err_usage(e, "does not fit: a rank of stage %d needs %s, %s of --device-memory %g GB can be had", x->stage,
+        err_usage(e, "does not fit: a rank of stage %d needs %s, %s of --device-memory %g GB are available", x->stage,
                   need, room, t->o.device_memory);
     else
-        err_usage(e, "does not fit: rank %d (host %s, %s at %s) needs %s for stage %d, %s of its memory can be had",
+        err_usage(e, "does not fit: rank %d (host %s, %s at %s) needs %s for stage %d, %s of its memory are available",
                   rank, p->host, x->who.uuid, x->who.pci, need, x->stage, room);
     e->kind = ERR_SYS;
     t->failure.on_all_ranks = true;
@@ -443,7 +444,7 @@ int memory_plan_check(struct trainer *t, struct err *e)
         refuse_memory_plan(t, (int)(worst - all), worst, e);
         rc = -1;
     } else if (rc == 0 && t->o.dry_run && worst->room != UINT64_MAX) {
-        show_line(&t->log, "it fits: %s a rank at most, %s can be had", bytes_text(worst->need, need),
+        show_line(&t->log, "it fits: at most %s per rank, %s are available", bytes_text(worst->need, need),
                   bytes_text(worst->room, room));
     }
     free(all);

@@ -143,7 +143,7 @@ static void search_all_tensors(struct dump *d)
     for (int i = 0; i < g->n_blocks; i++)
         search_block_tensors(d, net->model, slot, i);
     if (g->norm)
-        search_tensor(d, (struct nan_tensor){ "activation", "behind the last block", -1, model_output(net->model, slot),
+        search_tensor(d, (struct nan_tensor){ "activation", "after the last block", -1, model_output(net->model, slot),
                                      model_boundary(g, &net->model_opts), s->weights });
     if (g->last)
         search_tensor(d, (struct nan_tensor){ "loss", "of the micro-batches", -1, model_loss(net->model), 1,
@@ -211,7 +211,7 @@ int nan_report_first(struct trainer *t, double norm, double loss, struct err *e)
         err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %sthe gradient norm is %g, the loss %g; expected finite "
                  "numbers%s%s", (long long)t->progress.iteration + 1, least, isnan(norm) ? (double)NAN : norm,
                  isnan(loss) ? (double)NAN : loss, first.buf ? first.buf : "",
-                 t->o.save ? "; nan_iteration*.json beside the checkpoints say more" : "");
+                 t->o.save ? "; see nan_iteration*.json in the folder of --save" : "");
     strbuf_free(&first);
     strbuf_free(&d.sb);
     return rc;

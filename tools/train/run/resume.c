@@ -40,7 +40,7 @@ static void allow_missing_moments(struct trainer *t)
         return;
     t->o.no_load_optim = true;
     if (!t->o.eval_only)
-        show_line(&t->log, "note: the checkpoint has no optimizer state: Adam begins anew");
+        show_line(&t->log, "note: the checkpoint has no optimizer state: Adam's moments start at 0");
 }
 
 /*
@@ -53,7 +53,7 @@ static int check_load_exists(const struct trainer *t, struct err *e)
 
     if (access(load, F_OK) == 0 || errno != ENOENT || (t->o.save && path_same(load, t->o.save)))
         return 0;
-    err_usage(e, "--load %s: no such folder; a run from scratch has no --load, or the folder of --save", load);
+    err_usage(e, "--load %s: no such folder; to start a new run, leave --load out or give the folder of --save", load);
     return -1;
 }
 
@@ -89,7 +89,7 @@ int resume_open(struct trainer *t, struct err *e)
 static void record_kept_setting(struct trainer *t, const char *what, double stored, double given, bool is_given)
 {
     if (is_given && stored != given)
-        options_add_remark(&t->o, "%s stays %g, as the checkpoint's optimizer has it; %g is for fresh runs", what,
+        options_add_remark(&t->o, "%s stays %g, as in the checkpoint's optimizer; %g applies to new runs only", what,
                            stored, given);
 }
 #define APPLY_SAVED(t, field, stored) \
@@ -166,11 +166,11 @@ void resume_print_changes(struct trainer *t)
 {
     const struct train_opts *o = &t->o;
     const struct { const char *name, *what, *then; int64_t now; } settings[] = {
-        { "seed", "the seed", "samples come in another order, and dropout falls otherwise", o->seed },
-        { "micro_batch_size", "the micro-batch size", "sums are rounded otherwise", o->micro_batch_size },
-        { "global_batch_size", "the global batch size", "iterations take another number of samples",
+        { "seed", "the seed", "samples have another order, and dropout differs", o->seed },
+        { "micro_batch_size", "the micro-batch size", "rounding of sums differs", o->micro_batch_size },
+        { "global_batch_size", "the global batch size", "iterations have another number of samples",
           o->global_batch_size },
-        { "seq_length", "the sequence length", "samples are cut otherwise", o->seq_length },
+        { "seq_length", "the sequence length", "samples are cut at other positions", o->seq_length },
     };
 
     if (!t->from || o->finetune)
@@ -202,8 +202,8 @@ static void print_kept_scaling(struct trainer *t, const char *what, double store
 {
     if (is_given && stored != given)
         show_line(&t->log,
-                  "note: the loss scale's %s stays %.10g, as the checkpoint's optimizer has it; %.10g is for fresh "
-                  "runs", what, stored, given);
+                  "note: the loss scale's %s stays %.10g, as in the checkpoint's optimizer; %.10g applies to new runs "
+                  "only", what, stored, given);
 }
 
 /*
@@ -239,18 +239,18 @@ static void resume_loss_scale(struct trainer *t, const struct checkpoint_info *f
     if (!t->o.finetune)
         t->progress.skipped_steps = f->skipped_steps;
     if (f->has_optimizer && f->weights != s->weights)
-        show_line(&t->log, "note: the checkpoint's weights are %s: the masters are taken%s%s", dtype_name(f->weights),
+        show_line(&t->log, "note: the checkpoint's weights are %s: the masters are used%s%s", dtype_name(f->weights),
                   s->weights == DTYPE_F32 ? "" : ", and rounded to ",
                   s->weights == DTYPE_F32 ? "" : dtype_name(s->weights));
     if (!step_scales(t)) {
         if (f->has_scaler)
-            show_line(&t->log, "note: the checkpoint's loss scale of %.10g is left behind", f->scaler.scale);
+            show_line(&t->log, "note: the checkpoint's loss scale of %.10g is dropped", f->scaler.scale);
         return;
     }
     if (f->has_scaler && !t->o.no_load_optim)
         apply_saved_scaler(t, f);
     else
-        show_line(&t->log, "note: the loss scale begins anew, at %.10g%s", t->progress.scale.scale,
+        show_line(&t->log, "note: the loss scale starts at %.10g%s", t->progress.scale.scale,
                   f->has_scaler ? "" : ": the checkpoint has none");
 }
 
@@ -286,7 +286,7 @@ static int apply_saved_progress(struct trainer *t, const struct checkpoint_loade
     p->opt_step = loaded->opt_step;
     if (p->opt_step < 0) {
         p->opt_step = f->iteration + t->o.adam_initial_step;
-        show_line(&t->log, "note: the checkpoint does not say how many steps Adam has taken: %lld, from the iteration",
+        show_line(&t->log, "note: the checkpoint does not record Adam's step counter: %lld, from the iteration",
                   (long long)p->opt_step);
     }
     resume_loss_scale(t, f);

@@ -69,7 +69,7 @@ static int check_room(const struct trainer *t, struct err *e)
     if (!get_fs_stats(t->o.save, &fs))
         return 0;
     if ((uint64_t)fs.f_bavail * fs.f_frsize < need) {
-        err_usage(e, "%s: %s free, a checkpoint takes %s", t->o.save,
+        err_usage(e, "%s: %s free, a checkpoint needs %s", t->o.save,
                   bytes_text((uint64_t)fs.f_bavail * fs.f_frsize, a), bytes_text(need, b));
         return -1;
     }
@@ -208,9 +208,9 @@ static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps
     char *way;
 
     if (chosen && !s->itself)
-        way = str_fmt("give --load %s to go on from it, or ", t->o.save);
+        way = str_fmt("give --load %s to resume from it, or ", t->o.save);
     else if (tag && s->n)
-        way = str_fmt("give --load %s/%s to go on from it, or ", t->o.save, s->name);
+        way = str_fmt("give --load %s/%s to resume from it, or ", t->o.save, s->name);
     else
         way = xstrdup("give ");
     free(chosen);
@@ -234,8 +234,8 @@ static int refuse_save_folder(const struct trainer *t, const struct run_start *b
     if (!s->n)
         err_usage(e, "--save %s is a checkpoint itself, and %s: save into another folder", t->o.save, why);
     else
-        err_usage(e, "--save %s holds %s%s%s%s, and %s: %s--new-run to begin another run here (what is there is moved "
-                  "to %s/set-aside-TIME)", t->o.save, s->name, older ? " ('latest' names " : "", older ? latest : "",
+        err_usage(e, "--save %s holds %s%s%s%s, and %s: %s--new-run to start a new run here (the checkpoints are moved "
+                     "to %s/set-aside-TIME)", t->o.save, s->name, older ? " ('latest' names " : "", older ? latest : "",
                   older ? ")" : "", why, way, t->o.save);
     free(way);
     free(latest);
@@ -252,7 +252,7 @@ static int decide_moves(const struct trainer *t, const struct run_start *b, stru
         return -1;
     if (t->o.new_run && here) {
         err_usage(e, "--new-run and --load %s exclude each other: it lies in the folder of --save; leave --new-run out "
-                  "to go on from it (newer checkpoints are moved aside), or add --finetune", t->o.load);
+                     "to resume from it (newer checkpoints are moved aside), or add --finetune", t->o.load);
         return -1;
     }
     if (!s.n && !(s.itself && !b->path && !t->o.new_run))

@@ -209,7 +209,7 @@ static void report_complete_save(struct trainer *t, const struct checkpoint_save
     if (*s->kept)
         show_line(&t->log, "warning: %s", s->kept);
     if (v->keep_next)
-        saving_keep(t, "the first behind a loss that jumped");
+        saving_keep(t, "the first after a loss that jumped");
     v->keep_next = false;
     if (v->retain)
         retain_after_save(v->retain, s->iteration);

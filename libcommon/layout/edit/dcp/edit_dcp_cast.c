@@ -69,7 +69,7 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
     const struct tmap *m;
 
     if (below && c->len[0] != 1) {
-        err_usage(e, "%s: is cut otherwise than into layers: reshape --ranks cuts it anew", n->en.name);
+        err_usage(e, "%s: is split otherwise than by layers: split it again with reshape --ranks", n->en.name);
         return -1;
     }
     p = below ? part->row[c->at[0]].param : part->param;

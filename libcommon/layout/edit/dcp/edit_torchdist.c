@@ -111,7 +111,7 @@ static int restack(struct relisting *w, const struct dcp_entry *en, const struct
             to->from[number] = r;
         }
     if (to->key && to->n < w->depth[names_find(w->rows, stack_in(w->x->arena, to->key))])
-        return refuse_torchdist_entry(en, "would have fewer layers than what is stacked beside it", e);
+        return refuse_torchdist_entry(en, "would have fewer layers than tensors that are stacked with it", e);
     return 0;
 }
 
@@ -134,7 +134,7 @@ static int move_rows(struct relisting *w, struct edit_entry *n, const struct res
 
     for (int c = 0; c < was->n_chunks; c++)
         if (was->n_whole || was->chunk[c].len[0] != 1)
-            return refuse_torchdist_entry(was, "is cut otherwise than into layers", e);
+            return refuse_torchdist_entry(was, "is split otherwise than by layers", e);
     for (int r = 0; r < to->n; r++)
         for (int c = 0; c < was->n_chunks; c++)
             most += was->chunk[c].at[0] == to->from[r];
