@@ -17,8 +17,8 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/check/copies.h"
 #include "libcommon/ckpt/verdict.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/optim_groups.h"
 #include "libcommon/plan/tmap.h"
 
 enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
@@ -265,14 +265,13 @@ static double most_of(const struct pk *settings)
 }
 
 /* The loosest bound of a list of settings; 0 where one of them has none. */
-static double most_of_all(const struct pk *list)
+static double most_of_all(const struct source *s)
 {
-    uint32_t n = 0;
-    struct pk **group = pk_items(list, &n);
+    const struct pk *settings;
     double most = 0;
 
-    for (uint32_t g = 0; group && g < n; g++) {
-        const double bound = most_of(group[g]);
+    for (int g = 0; (settings = optim_groups_settings(s, g)) != NULL; g++) {
+        const double bound = most_of(settings);
 
         if (bound == 0)
             return 0;
@@ -288,7 +287,7 @@ static double most_of_all(const struct pk *list)
 static double *bounds_of(const struct source *s)
 {
     double *most = xcalloc((size_t)s->n_params + 1, sizeof *most);
-    const double loosest = most_of_all(s->run.param_groups);
+    const double loosest = most_of_all(s);
     struct arena *a = arena_new(0);
     struct optim_groups groups;
     struct err e = {0};
@@ -301,7 +300,7 @@ static double *bounds_of(const struct source *s)
             const struct param *p = source_param(s, groups.group[g].param[i]);
 
             if (p)
-                most[p - s->param] = most_of(groups.group[g].options);
+                most[p - s->param] = most_of(groups.group[g].settings);
         }
     arena_free(a);
     return most;

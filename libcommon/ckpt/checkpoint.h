@@ -85,7 +85,12 @@ struct run_state {
     bool step_is_tensor;                /* ... as a 0-dim fp32 tensor rather than an int */
     int n_groups;
     const struct pk *args;              /* Namespace of mp_rank_00; owned by the source */
-    const struct pk *optimizer;         /* optimizer_state_dict of shard (pp 0, dp 0, tp 0), or of optimizer_state.pt */
+    /*
+     * Trees of DeepSpeed's files, which its writers copy: optimizer_state_dict of shard (pp 0, dp 0, tp 0), or of
+     * optimizer_state.pt, and its list of groups. NULL for other layouts, whose groups are in source.groups; those of
+     * Megatron-core have their dict `optimizer`.
+     */
+    const struct pk *optimizer;
     const struct pk *param_groups;      /* list of dicts, or NULL */
     struct pt *optimizer_pt;            /* the file of both */
     /* names of states that are not Adam's, which are values; NULL if there are none */
@@ -99,6 +104,14 @@ struct source_unread {
 };
 
 struct dcp_table;
+struct optim_groups;
+struct source;
+/*
+ * Read the optimizer's groups from the layout's own tables, for optim_groups_read(). out is all 0 before the call, and
+ * stays so if the source does not define groups. Returns -1 with ERR_DATA.
+ */
+typedef int source_read_groups(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
+
 struct source {
     const struct layout *layout;
     char *path;                 /* the tag folder (or archive) as opened, with "latest" resolved */
@@ -123,7 +136,8 @@ struct source {
     const struct dcp_table *dcp;        /* if `entries`: all of them in their order, for writing them again */
     int n_models;               /* if several prefixes of names may be the model, their number; else 0 */
     const char **model;
-    bool groups_by_settings;    /* run.param_groups were derived from settings per parameter, not listed */
+    const struct optim_groups *groups;  /* the optimizer's groups (optim_groups.h); NULL if read_groups reads them */
+    source_read_groups *read_groups;    /* NULL if there are no groups, or if `groups` lists their parameters */
     int n_values;
     struct source_value *value; /* in the order of the files' tables */
     int n_stacks;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/unwrap.h"
 
 struct gathering {
@@ -18,6 +19,7 @@ struct gathering {
     int n_keys;
     const char **name;
     struct pk **options;
+    struct optim_groups *groups;
 };
 
 /* Returns true if the entry belongs to an optimizer of the model. */
@@ -94,44 +96,44 @@ static const char *listed_name(const struct gathering *d, const struct pk *v)
     return pk_as_int(v, &i) && i >= 0 && i < d->n->n_numbers ? d->n->by_number[i] : NULL;
 }
 
-static void add_to_group(struct gathering *d, struct pk *names, const char *name, int group)
+static void add_to_group(struct gathering *d, int group, const char *name)
 {
+    struct optim_group *g = &d->groups->group[group];
     struct param *p = source_param(d->s, name);
 
-    pk_add(d->a, names, pk_str(d->a, name));
+    g->param[g->n++] = name;
     if (p)
         p->group = group;
 }
 
-static bool read_group_params(struct gathering *d, struct pk *groups, const char *optimizer, int number)
+static bool read_group_params(struct gathering *d, const char *optimizer, int number)
 {
     char *key = str_fmt("%s%d", d->n->n_own == 1 ? "" : optimizer, number);
-    const int i = names_find(d->key, key);
+    const int i = names_find(d->key, key), group = d->groups->n;
     uint32_t n = 0;
-    struct pk **item = i < 0 ? NULL : pk_items(pk_get(d->options[i], "params"), &n), *names;
+    struct pk **item = i < 0 ? NULL : pk_items(pk_get(d->options[i], "params"), &n);
 
     free(key);
     if (!item)
         return false;
-    names = pk_list(d->a);
+    d->groups->group[d->groups->n++] = (struct optim_group){ d->options[i], 0,
+                                                             arena_alloc(d->a, ((size_t)n + 1) * sizeof(char *)) };
     for (uint32_t k = 0; k < n; k++)
         if (listed_name(d, item[k]))
-            add_to_group(d, names, listed_name(d, item[k]), (int)groups->n);
-    pk_set_str(d->a, d->options[i], "params", names);
-    pk_add(d->a, groups, d->options[i]);
+            add_to_group(d, group, listed_name(d, item[k]));
     return true;
 }
 
 /* Read groups 0, 1, ... that list their parameters. The entries may be in any order. */
-static void read_listed_groups(struct gathering *d, struct pk *groups)
+static void read_listed_groups(struct gathering *d)
 {
     for (int k = 0; k < d->n->n_own; k++)
-        for (int i = 0; read_group_params(d, groups, d->n->own[k], i); i++)
+        for (int i = 0; read_group_params(d, d->n->own[k], i); i++)
             ;
 }
 
 /* Group parameters that have the same settings, in the order of the model's parameters. */
-static void group_params_by_settings(struct gathering *d, struct pk *groups)
+static void group_params_by_settings(struct gathering *d)
 {
     struct names *known = names_new(d->a), *key = names_new(d->a);
 
@@ -139,25 +141,13 @@ static void group_params_by_settings(struct gathering *d, struct pk *groups)
         names_add(key, d->n->unwrapped ? unwrap_name(d->a, d->name[i]) : d->name[i], i);
     for (int i = 0; i < d->s->n_params; i++) {
         const int k = names_find(key, d->s->param[i].name);
-        struct strbuf text = {0};
-        int g;
 
-        if (k < 0)
-            continue;
-        pk_text(d->options[k], &text);
-        g = names_find(known, text.buf);
-        if (g < 0) {
-            struct pk *group = pk_copy(d->a, d->options[k]);
-
-            g = (int)groups->n;
-            names_add(known, arena_strndup(d->a, text.buf, text.len), g);
-            pk_set_str(d->a, group, "params", pk_list(d->a));
-            pk_add(d->a, groups, group);
-        }
-        add_to_group(d, pk_get(groups->item[g], "params"), d->s->param[i].name, g);
-        strbuf_free(&text);
+        if (k >= 0)
+            add_to_group(d, (int)(optim_groups_of_settings(d->s, d->a, known, d->options[k], d->groups) -
+                                  d->groups->group), d->s->param[i].name);
     }
-    d->s->groups_by_settings = groups->n > 0;
+    if (d->groups->n)
+        d->groups->how = OPTIM_GROUPS_BY_SETTINGS;
 }
 
 /* ---- steps ---- */
@@ -221,16 +211,17 @@ void dcp_groups_read(const struct dcp_naming *n, struct report *r)
 {
     const size_t room = (size_t)n->table->n + 1;
     struct gathering d = { .n = n, .s = n->s, .a = n->s->arena, .key = names_new(n->s->arena) };
-    struct pk *groups = pk_list(d.a);
 
     d.name = arena_alloc(d.a, room * sizeof *d.name);
     d.options = arena_alloc(d.a, room * sizeof *d.options);
+    d.groups = arena_alloc(d.a, sizeof *d.groups);
+    *d.groups = (struct optim_groups){ .group = arena_alloc(d.a, room * sizeof *d.groups->group) };
     for (int i = 0; i < n->table->n; i++)
         if (n->table->entry[i].kind == DCP_ENTRY_OPTION && is_own_optimizer_entry(n, &n->table->entry[i]))
             read_group_option(&d, &n->table->entry[i]);
-    read_listed_groups(&d, groups);
-    if (groups->n == 0)
-        group_params_by_settings(&d, groups);
-    n->s->run.param_groups = groups->n ? groups : NULL;
+    read_listed_groups(&d);
+    if (d.groups->n == 0)
+        group_params_by_settings(&d);
+    n->s->groups = d.groups;
     dcp_find_optimizer_step(n, r);
 }

@@ -7,11 +7,11 @@
 #include "libcommon/layout/dcp/dcp_names.h"
 
 /*
- * Collect run.param_groups and give each parameter its group's number. The tensors must be open. Each group is a
- * dict of options with `params`, the names of the source's parameters. In the folder, settings are entries named
- * param_groups.<i>.<option>, with the parameters listed under `params`. With flatten_optimizer_state_dict they are
- * entries named param_groups.<name>.<option> for each parameter, and parameters with the same settings form a group
- * (groups_by_settings). run.opt_step is the step that all parameters share. Findings:
+ * Fill source.groups and give each parameter its group's number. The tensors must be open. In the folder, settings
+ * are entries named param_groups.<i>.<option>, with the parameters listed under `params`. With
+ * flatten_optimizer_state_dict they are entries named param_groups.<name>.<option> for each parameter, and parameters
+ * with the same settings form a group (OPTIM_GROUPS_BY_SETTINGS). run.opt_step is the step that all parameters share.
+ * Findings:
  *   step W    parameters have different numbers of steps
  */
 void dcp_groups_read(const struct dcp_naming *n, struct report *r);

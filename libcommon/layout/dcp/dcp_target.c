@@ -9,7 +9,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/optim_groups.h"
+#include "libcommon/ckpt/optim_groups.h"
 
 /* ---- target for a source of the same layout ---- */
 
@@ -185,7 +185,7 @@ static void add_group(struct dcp_target *t, int number, const struct optim_group
                                           "decoupled_weight_decay" };
     struct pk *names = pk_list(t->arena);
     uint32_t n = 0;
-    struct pk **pair = pk_pairs(g->options, &n);
+    struct pk **pair = pk_pairs(g->settings, &n);
     char *key = str_fmt("%d", number);
 
     for (uint32_t i = 0; pair && i < n; i++) {
@@ -195,7 +195,7 @@ static void add_group(struct dcp_target *t, int number, const struct optim_group
             add_option(t, key, option, pair[2 * i + 1]);
     }
     for (size_t i = 0; i < sizeof torchs / sizeof *torchs; i++)
-        if (!pk_get(g->options, torchs[i])) {
+        if (!pk_get(g->settings, torchs[i])) {
             add_option(t, key, torchs[i], default_of(t->arena, torchs[i]));
             if (number == 0)
                 strbuf_addf(made_up, "%s%s", made_up->len ? ", " : "", torchs[i]);
@@ -221,9 +221,9 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
     if (optim_groups_adam_alone(t->src, e) < 0 || optim_groups_read(t->src, t->arena, &groups, e) < 0)
         return -1;
     optim_groups_report_rule(t->src, &groups, notes);
-    for (int g = 0; g < groups.n && groups.group[g].options; g++)
+    for (int g = 0; g < groups.n && groups.group[g].settings; g++)
         add_group(t, g, &groups.group[g], &made_up);
-    if (groups.n == 0 || !groups.group[0].options)
+    if (groups.n == 0 || !groups.group[0].settings)
         report_add(notes, SEV_WARNING, "groups", t->src->path, ERR_NO_BYTE, NULL,
                    "does not record the settings of the optimizer's groups: the result has no optim.param_groups; a "
                    "loader that requires them needs allow_partial_load");

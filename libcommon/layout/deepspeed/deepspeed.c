@@ -225,6 +225,7 @@ int deepspeed_source_open(struct source *s, const struct source_listing *l, cons
     int rc;
 
     s->layout = &deepspeed_layout;
+    s->read_groups = ds_groups_read;
     rc = ds_open_tag(&d, l, e);
     tables_free(&d);
     return rc;

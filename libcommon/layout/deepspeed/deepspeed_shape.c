@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/model/zero_partition.h"
@@ -378,4 +379,50 @@ int ds_shape_place(const struct ds_shape *x, const struct ds_entry *en)
     for (int g = 0; g < en->group && ds_shape_decays(x, en); g++)
         place += st->group[g].rule < x->n_groups - 1 ? st->group[g].n : 0;
     return place;
+}
+
+/* ---- the optimizer's groups ---- */
+
+/* Add a stage's parameters of its group g, in its order. The last stage's copy of an embedding was added before. */
+static void add_stage_group(const struct source *s, const struct ds_group *from, struct names *added,
+                            struct optim_group *to)
+{
+    for (int i = 0; i < from->n; i++) {
+        const struct param *p = source_param(s, from->slice[i].name);
+
+        if (!p || names_find(added, p->name) >= 0)
+            continue;
+        names_add(added, p->name, 0);
+        to->param[to->n++] = p->name;
+    }
+}
+
+/*
+ * Each stage has groups of its own, which are combined to those of the run. Groups of the run with the same settings
+ * become one, for example two halves of the decaying parameters.
+ */
+int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
+{
+    struct names *added = names_new(a), *known = names_new(a);
+    struct ds_shape x = {0};
+    int n;
+    struct pk **settings = optim_groups_copy_settings(s->run.param_groups, a, &n);
+    int rc = n ? ds_shape_read(&x, s, e) : 0;
+
+    if (rc == 0 && n && n != x.n_groups) {
+        err_data(e, s->path, ERR_NO_BYTE, "%d param_groups for %d optimizer groups", n, x.n_groups);
+        rc = -1;
+    }
+    out->group = arena_alloc(a, ((size_t)n + 1) * sizeof *out->group);
+    out->how = OPTIM_GROUPS_BY_SETTINGS;
+    for (int g = 0; rc == 0 && g < n; g++)
+        optim_groups_of_settings(s, a, known, settings[g], out);        /* keeps the run's order */
+    for (int pp = 0; rc == 0 && n && pp < x.pp; pp++)
+        for (int g = 0; g < x.stage[pp].n_groups; g++) {
+            const struct ds_group *from = &x.stage[pp].group[g];
+
+            add_stage_group(s, from, added, optim_groups_of_settings(s, a, known, settings[from->rule], out));
+        }
+    ds_shape_free(&x);
+    return rc;
 }

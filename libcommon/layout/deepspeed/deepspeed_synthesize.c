@@ -209,6 +209,7 @@ struct source *ds_synthesize_source(const struct param *param, int n_params, con
     struct source *s = xcalloc(1, sizeof *s);
 
     s->layout = &deepspeed_layout;
+    s->read_groups = ds_groups_read;
     s->arena = arena_new(0);
     s->names = arena_alloc(s->arena, sizeof *s->names);
     s->files = files_new();

@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/pt.h"
@@ -189,17 +190,30 @@ static void torchdist_find_step(struct source *s)
     }
 }
 
+/* Record the settings of the groups. common.pt does not list the parameters of a group. */
+static void read_torchdist_settings(struct source *s)
+{
+    const struct pk *inner = pk_get(s->run.optimizer, "optimizer");
+    struct optim_groups *groups = arena_alloc(s->arena, sizeof *groups);
+    int n;
+    struct pk **settings = optim_groups_copy_settings(pk_get(inner ? inner : s->run.optimizer, "param_groups"),
+                                                      s->arena, &n);
+
+    *groups = (struct optim_groups){ .n = n, .how = OPTIM_GROUPS_UNLISTED,
+                                     .group = arena_alloc(s->arena, ((size_t)n + 1) * sizeof *groups->group) };
+    for (int g = 0; g < n; g++)
+        groups->group[g] = (struct optim_group){ .settings = settings[g] };
+    s->groups = groups;
+}
+
 /* Read the run state. The model family and its arguments are not read from common.pt. */
 static void read_run(struct source *s, const struct pt *pt)
 {
-    const struct pk *inner;
-
     run_state_read(s, pt);
     memset(&s->config, 0, sizeof s->config);
     s->topo = (struct topology){0};
     s->run.optimizer = pk_get(pt_root(pt), "optimizer");
-    inner = pk_get(s->run.optimizer, "optimizer");
-    s->run.param_groups = pk_get(inner ? inner : s->run.optimizer, "param_groups");
+    read_torchdist_settings(s);
     torchdist_find_step(s);
 }
 
@@ -233,6 +247,49 @@ static int read_common(struct source *s, const struct source_listing *l, struct 
     return 0;
 }
 
+/* Returns the factor of weight decay, in either spelling, or -1 if the group has none. */
+static double decay_factor(const struct pk *settings)
+{
+    const struct pk *v = pk_get(settings, "wd_mult");
+    double f = -1;
+
+    pk_as_double(v ? v : pk_get(settings, "pre_wd_mult"), &f);
+    return f;
+}
+
+static bool are_factors(double a, double b)
+{
+    return (a == 0 && b == 1) || (a == 1 && b == 0);
+}
+
+/*
+ * The files do not list the parameters of a group. The default rule is known: biases and vectors do not decay.
+ * Groups made by other criteria as well (a rate of their own, experts) are not supported.
+ */
+static int read_torchdist_groups(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
+{
+    const size_t room = (size_t)s->n_params + 1;
+    const struct optim_group *from = s->groups ? s->groups->group : NULL;
+    const int n = s->groups ? s->groups->n : 0;
+
+    (void)e;
+    if (n < 1 || n > 2 || (n == 2 && !are_factors(decay_factor(from[0].settings), decay_factor(from[1].settings))))
+        return 0;
+    out->group = arena_alloc(a, (size_t)n * sizeof *out->group);
+    out->how = OPTIM_GROUPS_BY_RULE;
+    for (; out->n < n; out->n++)
+        out->group[out->n] = (struct optim_group){ from[out->n].settings, 0, arena_alloc(a, room * sizeof(char *)) };
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        const bool decays = p->ndim != 1 && !str_ends(p->name, ".bias");
+        struct optim_group *g = &out->group[n == 2 && decay_factor(from[0].settings) != decays];
+
+        if (p->state[STATE_EXP_AVG])
+            g->param[g->n++] = p->name;
+    }
+    return 0;
+}
+
 int torchdist_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                           struct report *r, struct err *e)
 {
@@ -242,6 +299,7 @@ int torchdist_source_open(struct source *s, const struct source_listing *l, cons
         return -1;
     rc = dcp_open(s, l, o, torchdist_names_assign, r, e);
     s->layout = &torchdist_layout;
+    s->read_groups = read_torchdist_groups;
     if (rc == 0)
         rc = read_common(s, l, r, e);
     if (rc == 0 && !o->no_optimizer)

@@ -10,7 +10,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/optim_groups.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
 
@@ -331,10 +331,10 @@ static struct pk *make_torchdist_optimizer(const struct dcp_target *t, enum torc
     const float step = (float)t->src->run.opt_step;
     const bool in_groups = how == TORCHDIST_DISTRIBUTED;
 
-    for (int i = 0; i < g->n && g->group[i].options; i++) {
+    for (int i = 0; i < g->n && g->group[i].settings; i++) {
         struct pk *options = pk_dict(a);
         uint32_t n = 0;
-        struct pk **pair = pk_pairs(g->group[i].options, &n);
+        struct pk **pair = pk_pairs(g->group[i].settings, &n);
 
         for (uint32_t o = 0; pair && o < n; o++)
             if (pk_as_str(pair[2 * o]) && strcmp(pk_as_str(pair[2 * o]), "params") != 0 &&
@@ -371,7 +371,7 @@ static int add_common(struct dcp_target *t, enum torchdist_optimizer how, struct
         return -1;
     if (moments && optim_groups_read(s, t->arena, &g, e) < 0)
         return -1;
-    if (moments && (g.n == 0 || !g.group[0].options))
+    if (moments && (g.n == 0 || !g.group[0].settings))
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "does not record the settings of the optimizer's groups: " TORCHDIST_COMMON " will have none");
     if (moments && s->run.opt_step < 0)

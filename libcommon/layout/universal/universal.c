@@ -9,7 +9,9 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/optim_groups.h"
+#include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/layout/deepspeed/deepspeed_shape.h"
+#include "libcommon/layout/zero/zero_order.h"
 #include "libcommon/layout/zero/zero_target.h"
 #include "libcommon/write/sink.h"
 
@@ -169,6 +171,12 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
         free(path);
     }
     return rc;
+}
+
+/* Read the groups of the engine that saved: ZeRO, or the pipeline engine. */
+int universal_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
+{
+    return zero_order_root(s) ? zero_groups_read(s, a, out, e) : ds_groups_read(s, a, out, e);
 }
 
 /* ---- checks for completeness ---- */

@@ -29,6 +29,8 @@ MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, 
  * parameters are all trained.
  */
 bool universal_is_trained(const struct source *s, const struct param *p);
+/* The source_read_groups of universal forms. */
+MUST_CHECK source_read_groups universal_groups_read;
 /* How a state in a universal form is made. */
 struct universal_state {
     const struct tmap *map;             /* NULL if the form has no such state */

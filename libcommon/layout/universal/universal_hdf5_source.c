@@ -738,6 +738,7 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     int rc = -1;
 
     s->layout = &universal_hdf5_layout;         /* check_format() reads which of the two it is */
+    s->read_groups = universal_groups_read;
     rd.member = names_new(s->arena);
     for (int i = 0; i < l->n; i++)
         names_add(rd.member, l->member[i].name, l->member[i].file);

@@ -477,6 +477,7 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
     struct opened u = { .s = s, .o = o, .r = r };
 
     s->layout = &universal_pt_layout;
+    s->read_groups = universal_groups_read;
     s->run.iteration = s->run.consumed_samples = s->run.consumed_tokens = s->run.opt_step = -1;
     list_universal_files(&u, l);
     u.zero = universal_zero_open(s, r);

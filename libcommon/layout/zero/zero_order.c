@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/ds_names.h"
+#include "libcommon/ckpt/optim_groups.h"
 
 struct pt *zero_order_root(const struct source *s)
 {
@@ -146,4 +148,27 @@ int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *
         if (s->zero_stage < 3 && zero_order_switch(root, "round_robin_gradients"))
             zero_order_distribute(a, &out->group[g], s->topo.dp, true);
     return rc;
+}
+
+int zero_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
+{
+    struct zero_shape x;
+
+    if (!zero_order_root(s)) {
+        err_data(e, s->path, ERR_NO_BYTE, "has no model_states file, which lists the optimizer's groups");
+        return -1;
+    }
+    if (zero_order_read(s, a, &x, e) < 0)
+        return -1;
+    out->n = x.n_groups;
+    out->group = arena_alloc(a, (size_t)x.n_groups * sizeof *out->group + 1);
+    for (int g = 0; g < x.n_groups; g++) {
+        struct optim_group *to = &out->group[g];
+
+        *to = (struct optim_group){ .settings = adam_list_at(s->run.param_groups, g),
+                                    .param = arena_alloc(a, ((size_t)x.group[g].n + 1) * sizeof *to->param) };
+        for (; to->n < x.group[g].n; to->n++)
+            to->param[to->n] = x.group[g].slot[to->n].name;
+    }
+    return 0;
 }

@@ -20,6 +20,8 @@ struct pt *zero_order_root(const struct source *s);
 bool zero_order_switch(const struct pk *root, const char *key);
 /* Read the groups of a source that has such a file. Returns -1 with ERR_DATA if its tables contradict each other. */
 MUST_CHECK int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e);
+/* The source_read_groups of sources with such a file. */
+MUST_CHECK source_read_groups zero_groups_read;
 /*
  * Distribute parameters as round_robin_gradients does: every world-th from the first, then every world-th from the
  * second, and so on. With `back`, restore the original order.

@@ -7,6 +7,7 @@
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/layout/zero/zero_order.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 /* List the file `file` as `name`, the lost model_states. `of`: what is read from it. */
@@ -392,6 +393,7 @@ int zero_source_open(struct source *s, const struct source_listing *l, const str
     int rc;
 
     s->layout = &zero_layout;
+    s->read_groups = zero_groups_read;
     rc = open_rank(&z, l, e);
     if (rc == 0)
         rc = join_ranks(&z, l, e);

@@ -8,7 +8,7 @@
 
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
-#include "libcommon/layout/optim_groups.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/zero/zero_template_values.h"
 #include "libcommon/layout/zero/zero_template.h"
 #include "libcommon/layout/zero/zero_order.h"
@@ -164,7 +164,7 @@ static void report_missing_settings(const struct source *s, const struct optim_g
     bool said = false;
 
     for (int g = 0; g < groups->n; g++)
-        said = said || groups->group[g].options;
+        said = said || groups->group[g].settings;
     if (!said)
         report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                    "does not record the parameters and settings of the optimizer's groups: all parameters are put into "
@@ -293,7 +293,8 @@ static struct pk *param_groups(const struct source *s, const struct optim_groups
     struct pk *list = pk_list(a);
 
     for (int g = 0; g < groups->n; g++) {
-        struct pk *d = groups->group[g].options ? pk_copy(a, groups->group[g].options) : pk_dict(a), *ids = pk_list(a);
+        struct pk *d = groups->group[g].settings ? pk_copy(a, groups->group[g].settings) : pk_dict(a);
+        struct pk *ids = pk_list(a);
 
         pk_add(a, ids, pk_int(a, g));
         pk_set_str(a, d, "params", ids);

@@ -9,7 +9,7 @@
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
-#include "libcommon/layout/optim_groups.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/zero/zero_order.h"
 
 /* Find the lowest rank's model_states, and the optim_states if they are requested. */

@@ -130,11 +130,11 @@ int zero_like_groups(struct source *s, const struct source *like, const struct o
     for (int g = 0; g < out->n; g++) {
         const int mine = group_of_all(group, &out->group[g]);
 
-        if (mine < 0 && own->n && own->group[0].options)
+        if (mine < 0 && own->n && own->group[0].settings)
             report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
                        "has the parameters of the engine's group %d in several groups or none: its settings are those "
                        "of the checkpoint of --like", g);
-        out->group[g].options = settings(s, out->group[g].options, mine < 0 ? NULL : own->group[mine].options);
+        out->group[g].settings = settings(s, out->group[g].settings, mine < 0 ? NULL : own->group[mine].settings);
     }
     return 0;
 }

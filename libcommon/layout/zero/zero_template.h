@@ -7,7 +7,7 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TEMPLATE_H
 #define SHARDKIT_LAYOUT_ZERO_TEMPLATE_H
 
-#include "libcommon/layout/optim_groups.h"
+#include "libcommon/ckpt/optim_groups.h"
 
 /* Returns true if `like` has a buffer with that name. */
 bool zero_like_buffer(const struct source *like, const char *name);

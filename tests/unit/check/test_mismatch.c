@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "libcommon/check/mismatch.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/layout/layouts.h"
 
@@ -58,14 +59,17 @@ static void add_state(struct made *m, enum state st, enum cut cut)
 }
 
 /* Describe one group, with Adam's betas. */
-static struct pk *groups_of(struct arena *a)
+static const struct optim_groups *groups_of(struct arena *a)
 {
-    struct pk *groups = pk_list(a), *group = pk_dict(a), *betas = pk_list(a);
+    struct optim_groups *groups = arena_alloc(a, sizeof *groups);
+    struct pk *group = pk_dict(a), *betas = pk_list(a);
 
     pk_add(a, betas, pk_float(a, 0.9));
     pk_add(a, betas, pk_float(a, 0.95));
     pk_set_str(a, group, "betas", betas);
-    pk_add(a, groups, group);
+    *groups = (struct optim_groups){ .n = 1, .how = OPTIM_GROUPS_UNLISTED,
+                                     .group = arena_alloc(a, sizeof *groups->group) };
+    groups->group[0] = (struct optim_group){ .settings = group };
     return groups;
 }
 
@@ -81,7 +85,7 @@ static int n_found(struct made *m, const enum cut cut[STATE_N], const char *code
                             .layout = &torchdist_layout, .n_params = 1, .param = &m->param };
     m->param = (struct param){ .name = "decoder.layers.0.mlp.linear_fc1.weight", .ndim = 2,
                                .shape = { ROWS, COLUMNS } };
-    m->s.run.param_groups = groups_of(m->s.arena);
+    m->s.groups = groups_of(m->s.arena);
     for (int st = 0; st < STATE_N; st++)
         add_state(m, (enum state)st, cut[st]);
     mismatch_sample(&m->s, &o, r);

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/layout/layouts.h"
@@ -109,6 +109,12 @@ static void test_names(void **state)
     assert_true(source_find(s, "optim.param_groups.0.betas", &hit) && hit.value && hit.value->tree);
     assert_false(source_find(s, "2.weight", &hit));
     assert_false(source_find(s, "", &hit));
+    assert_int_equal(s->groups->n, 1);
+    assert_int_equal(s->groups->how, OPTIM_GROUPS_LISTED);
+    assert_int_equal(s->groups->group[0].n, 2);
+    assert_string_equal(s->groups->group[0].param[0], s->param[0].name);
+    assert_non_null(pk_get(optim_groups_settings(s, 0), "betas"));
+    assert_null(optim_groups_settings(s, 1));
     source_close(s);
 }
 

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/layouts.h"
 #include "tests/lib/mutants/mutate.h"
 #include "tests/lib/mutants/tensor_lines.h"
@@ -158,6 +158,31 @@ static void test_stacks(void **state)
     source_close(s);
 }
 
+/* common.pt holds the settings of the groups. Their parameters are by Megatron's rule, of all that have moments. */
+static void test_groups(void **state)
+{
+    struct source_opts o = {0};
+    struct err e = {0};
+    struct source *s = source_open(stacked, &o, NULL, &e);
+    struct optim_groups groups;
+    int n = 0;
+
+    (void)state;
+    assert_non_null(s);
+    assert_int_equal(s->groups->how, OPTIM_GROUPS_UNLISTED);
+    assert_int_equal(optim_groups_read(s, s->arena, &groups, &e), 0);
+    assert_int_equal(groups.how, OPTIM_GROUPS_BY_RULE);
+    assert_int_equal(groups.n, s->groups->n);
+    for (int g = 0; g < groups.n; g++) {
+        assert_ptr_equal(groups.group[g].settings, optim_groups_settings(s, g));
+        assert_null(pk_get(groups.group[g].settings, "params"));
+        n += groups.group[g].n;
+    }
+    assert_int_equal(n, s->n_params);
+    assert_null(s->run.param_groups);
+    source_close(s);
+}
+
 /* The weight, not its master, is what has the key; moments are opened where they are wanted. */
 static void test_states(void **state)
 {
@@ -180,6 +205,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flips), cmocka_unit_test(test_stacks), cmocka_unit_test(test_states),
+        cmocka_unit_test(test_groups),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

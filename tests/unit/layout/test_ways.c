@@ -12,7 +12,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/optim_groups.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/zero/zero_order.h"
 #include "libcommon/layout/zero/zero_synthesize.h"
 

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/layout/layouts.h"
@@ -337,20 +338,21 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
     snprintf(c->decay_style, sizeof c->decay_style, "%s", style ? style : "");
 }
 
-static void read_group_settings(struct checkpoint_info *c, const struct run_state *r)
+static void read_group_settings(struct checkpoint_info *c, const struct source *s)
 {
-    uint32_t n = 0, n_betas;
-    struct pk **group = pk_items(r->param_groups, &n);
+    const struct run_state *r = &s->run;
+    const struct pk *group;
+    uint32_t n_betas;
 
     c->opt_step = r->opt_step;
-    for (uint32_t g = 0; group && g < n && g < CHECKPOINT_GROUPS_MAX; g++) {
-        struct pk **beta = pk_items(pk_get(group[g], "betas"), &n_betas);
+    for (int g = 0; g < CHECKPOINT_GROUPS_MAX && (group = optim_groups_settings(s, g)) != NULL; g++) {
+        struct pk **beta = pk_items(pk_get(group, "betas"), &n_betas);
 
         c->group[c->n_groups++] = (struct ds_settings){
-            .lr = pickled_number(pk_get(group[g], "lr"), 0), .eps = pickled_number(pk_get(group[g], "eps"), 1e-8),
+            .lr = pickled_number(pk_get(group, "lr"), 0), .eps = pickled_number(pk_get(group, "eps"), 1e-8),
             .beta1 = beta && n_betas == 2 ? pickled_number(beta[0], 0.9) : 0.9,
             .beta2 = beta && n_betas == 2 ? pickled_number(beta[1], 0.999) : 0.999,
-            .weight_decay = pickled_number(pk_get(group[g], "weight_decay"), 0),
+            .weight_decay = pickled_number(pk_get(group, "weight_decay"), 0),
         };
     }
     c->has_clip_grad = pk_get(r->optimizer, "clip_grad") != NULL;
@@ -467,7 +469,7 @@ static void fill_info(struct checkpoint *c)
     i->ds_version = s->run.ds_version;
     i->has_rng = pk_get(root, "torch_rng_state") != NULL;
     read_schedule(&i->schedule, pk_get(root, "lr_scheduler"));
-    read_group_settings(i, &s->run);
+    read_group_settings(i, s);
     i->zero_stage_1 = source_has_zero1_optimizer(s);
     i->has_scaler = loss_scale_read(&i->scaler, pk_get(s->run.optimizer, "loss_scaler"));
     i->overflow = whole(pk_get(s->run.optimizer, "overflow"), 0) != 0;

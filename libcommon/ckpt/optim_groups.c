@@ -1,0 +1,88 @@
+/*
+ * optim_groups.c - groups that an opener recorded, or that the layout reads from its own tables
+ */
+#include "libcommon/ckpt/optim_groups.h"
+
+#include "libcommon/ckpt/adam_state.h"
+
+int optim_groups_adam_alone(const struct source *s, struct err *e)
+{
+    if (!s->run.more_states)
+        return 0;
+    err_data(e, s->path, ERR_NO_BYTE, "its optimizer keeps %s, which only files of this number of ranks hold: masters "
+             "alone go to another form (export-hf --dtype fp32), or weights (reshape --weights-only)",
+             s->run.more_states);
+    return -1;
+}
+
+/* Check that the source has every parameter that the groups list. */
+static int check_params_there(const struct source *s, const struct optim_groups *groups, struct err *e)
+{
+    for (int g = 0; g < groups->n; g++)
+        for (int i = 0; i < groups->group[g].n; i++)
+            if (!source_param(s, groups->group[g].param[i])) {
+                err_data(e, s->path, ERR_NO_BYTE, "param_groups list a parameter that does not exist: %s",
+                         groups->group[g].param[i]);
+                return -1;
+            }
+    return 0;
+}
+
+int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
+{
+    *out = (struct optim_groups){0};
+    if (s->groups && s->groups->how != OPTIM_GROUPS_UNLISTED) {
+        *out = *s->groups;
+        return check_params_there(s, out, e);
+    }
+    return s->read_groups ? s->read_groups(s, a, out, e) : 0;
+}
+
+const struct pk *optim_groups_settings(const struct source *s, int g)
+{
+    if (s->groups)
+        return g < s->groups->n ? s->groups->group[g].settings : NULL;
+    return adam_list_at(s->run.param_groups, g);
+}
+
+void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes)
+{
+    if (g->how == OPTIM_GROUPS_BY_RULE && g->n > 1)
+        report_add(notes, SEV_WARNING, "groups", s->path, ERR_NO_BYTE, NULL,
+                   "has the settings of the optimizer's %d groups but not their parameters: by Megatron's standard "
+                   "rule, biases and vectors are assigned to the group without weight decay", g->n);
+}
+
+struct pk **optim_groups_copy_settings(const struct pk *list, struct arena *a, int *n)
+{
+    uint32_t n_groups = 0;
+    struct pk **group = pk_items(list, &n_groups), **settings;
+
+    *n = group ? (int)n_groups : 0;
+    settings = arena_alloc(a, ((size_t)*n + 1) * sizeof *settings);
+    for (int g = 0; g < *n; g++) {
+        uint32_t pairs = 0;
+
+        settings[g] = pk_pairs(group[g], &pairs) ? pk_copy(a, group[g]) : pk_dict(a);
+        pk_remove(settings[g], "params");
+    }
+    return settings;
+}
+
+struct optim_group *optim_groups_of_settings(const struct source *s, struct arena *a, struct names *known,
+                                             const struct pk *settings, struct optim_groups *out)
+{
+    struct strbuf text = {0};
+    int g;
+
+    pk_text(settings, &text);
+    g = names_find(known, text.buf);
+    if (g < 0) {
+        g = out->n++;
+        names_add(known, arena_strndup(a, text.buf, text.len), g);
+        out->group[g] = (struct optim_group){ settings, 0,
+                                              arena_alloc(a, ((size_t)s->n_params + 1) * sizeof(char *)) };
+    }
+    strbuf_free(&text);
+    return &out->group[g];
+}

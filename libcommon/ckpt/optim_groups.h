@@ -1,0 +1,62 @@
+/*
+ * optim_groups.h - the optimizer's groups by the names of their parameters, for any layout
+ *
+ * A writer of another layout needs more of an optimizer than masters and moments: which parameters share settings,
+ * the order in which the run listed them, and the settings. The opener of a layout whose files hold settings next to
+ * names fills source.groups. Other openers set source.read_groups, which reads the groups from the layout's own tables
+ * when they are needed.
+ */
+#ifndef SHARDKIT_CKPT_OPTIM_GROUPS_H
+#define SHARDKIT_CKPT_OPTIM_GROUPS_H
+
+#include "libcommon/ckpt/checkpoint.h"
+
+struct optim_group {
+    /* A dict by name of setting: lr, betas, ...; NULL if unknown. "params", which only the layout uses, is ignored. */
+    const struct pk *settings;
+    int n;
+    const char **param;                 /* names in s->param */
+};
+/* How the groups were determined. The order within a group is the run's if it is listed, else the model's. */
+enum optim_groups_how {
+    OPTIM_GROUPS_LISTED,                /* groups list their parameters */
+    /* settings are stored per parameter; those with the same settings are a group */
+    OPTIM_GROUPS_BY_SETTINGS,
+    /* Megatron-core does not list the parameters of a group; its standard rule is used */
+    OPTIM_GROUPS_BY_RULE,
+    /* there are settings, and nothing determines the parameters of a group: n is 0 in each */
+    OPTIM_GROUPS_UNLISTED,
+};
+struct optim_groups {
+    int n;
+    enum optim_groups_how how;
+    struct optim_group *group;
+};
+
+/*
+ * Check that the optimizer has only masters and Adam's moments, which is all that the other forms hold. Returns -1
+ * with ERR_DATA if there are other states; the error names them, and what can be made without them.
+ */
+MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
+/*
+ * Read the groups and their parameters into the arena. out->n is 0 if the source does not define groups, or not their
+ * parameters. Returns -1 with ERR_DATA if the source's tables contradict each other or the source.
+ */
+MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
+/* Returns the settings of the run's group g, even if its parameters are unknown. NULL if there is no such group. */
+const struct pk *optim_groups_settings(const struct source *s, int g);
+/* Report a WARNING if OPTIM_GROUPS_BY_RULE made more than one group, because the run may have used another rule. */
+void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
+
+/* ---- for layouts ---- */
+
+/* Returns copies of the settings in the run's list of groups, without "params", for group_of_settings(). */
+struct pk **optim_groups_copy_settings(const struct pk *list, struct arena *a, int *n);
+/*
+ * Returns the group with these settings. It is created if there is none; `out` must have room. `known` holds the
+ * settings of the groups as texts.
+ */
+struct optim_group *optim_groups_of_settings(const struct source *s, struct arena *a, struct names *known,
+                                             const struct pk *settings, struct optim_groups *out);
+
+#endif
