@@ -15,6 +15,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/plan/executor.h"
 

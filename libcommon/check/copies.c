@@ -11,6 +11,8 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/tmap.h"
 
 enum { SAMPLE = 4096, FEWEST = 64, DISTINCT = 16, THREADS_DEFAULT = 16 };

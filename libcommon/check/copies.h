@@ -13,6 +13,8 @@
 
 #include "libcommon/check/mismatch.h"
 
+struct report;
+
 /*
  * "other_rank": an error in moments, a warning in whole vectors of masters, a note in pieces of weights. Reads the
  * start and the end of each piece.

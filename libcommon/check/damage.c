@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/tmap.h"
 
 enum { AT_A_TIME = 1 << 20 };

@@ -13,8 +13,14 @@
 #ifndef SHARDKIT_CHECK_DAMAGE_H
 #define SHARDKIT_CHECK_DAMAGE_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include <stdbool.h>
+#include <stdint.h>
 
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/err.h"
+
+struct finding;
+struct tmap;
 enum damage_why { DAMAGE_NONE, DAMAGE_LOST, DAMAGE_CUT, DAMAGE_UNREAD, DAMAGE_CORRUPT };
 
 /* One state of one parameter that has pieces in bad records. */

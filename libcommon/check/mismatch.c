@@ -16,9 +16,12 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/copies.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/model/params.h"
 #include "libcommon/plan/tmap.h"
 
 enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };

@@ -10,7 +10,12 @@
 #ifndef SHARDKIT_CHECK_MISMATCH_H
 #define SHARDKIT_CHECK_MISMATCH_H
 
+#include <stddef.h>
+
 #include "libcommon/check/damage.h"
+
+struct param;
+struct report;
 
 /* How near a parameter's weights must be to its masters. */
 enum mismatch_rule {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/stats.h"
 
 enum { CHUNK_ELEMS = 32 << 10 };        /* at a time of every state and rank */

@@ -19,6 +19,7 @@
 #define SHARDKIT_CHECK_REPAIR_H
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/replicas.h"
 #include "libcommon/check/replicas_check.h"
 
 /* How far the values moved, of one rank or of all. */

@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/params.h"
 #include "libcommon/plan/stats.h"
 
 #define CHUNK_BYTES (256u << 10)

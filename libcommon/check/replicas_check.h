@@ -8,7 +8,13 @@
 #ifndef SHARDKIT_CHECK_REPLICAS_CHECK_H
 #define SHARDKIT_CHECK_REPLICAS_CHECK_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/err.h"
+
+struct source;
 
 /* One state of one replicated parameter. */
 struct replica_state {

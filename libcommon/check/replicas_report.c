@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "libcommon/base/progress.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/stats.h"
 
 /* ---- for people ---- */

@@ -10,7 +10,10 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/pt_files.h"
+#include "libcommon/model/params.h"
+#include "libcommon/plan/tmap.h"
 
 enum { CHUNK_ELEMS = 1 << 16 };
 

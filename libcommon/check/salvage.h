@@ -20,6 +20,8 @@
 
 #include "libcommon/check/damage.h"
 
+struct source_value;
+struct strbuf;
 enum salvage_origin {
     SALVAGE_KEPT, SALVAGE_COPIED, SALVAGE_ROUNDED, SALVAGE_REPLACED, SALVAGE_WIDENED, SALVAGE_ZEROED, SALVAGE_ABSENT,
     SALVAGE_N,

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/report.h"
 #include "libcommon/check/mismatch.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/plan/tmap.h"
 

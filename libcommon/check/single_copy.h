@@ -4,7 +4,8 @@
 #ifndef SHARDKIT_CHECK_SINGLE_COPY_H
 #define SHARDKIT_CHECK_SINGLE_COPY_H
 
-#include "libcommon/ckpt/checkpoint.h"
+struct report;
+struct source;
 
 #define NO_MANIFEST "no_manifest"
 /*

@@ -8,6 +8,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/plan/executor.h"
 

@@ -8,7 +8,6 @@
 #define SHARDKIT_CHECK_VERIFY_SCAN_H
 
 #include "libcommon/check/verify.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/zip.h"
 

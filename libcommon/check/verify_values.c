@@ -15,7 +15,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify_scan.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/verdict.h"
+#include "libcommon/model/params.h"
 
 /* One state of one parameter, or the last stage's copy of it, or another tensor, as it goes by. */
 struct passed {

@@ -152,9 +152,6 @@ struct source {
     struct source_names *names;
 };
 
-/* What to do with the padding rows of the vocabulary: keep them, or write only the first V0 rows. */
-enum vocab_policy { VOCAB_KEEP, VOCAB_STRIP };
-
 struct source_names {
     struct names *param, *file, *value, *stack, *spelled;       /* each is made when first needed */
 };

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/tmap.h"
 
 enum { NAMED = 16 };

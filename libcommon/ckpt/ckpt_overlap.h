@@ -4,7 +4,8 @@
 #ifndef SHARDKIT_CKPT_CKPT_OVERLAP_H
 #define SHARDKIT_CKPT_CKPT_OVERLAP_H
 
-#include "libcommon/ckpt/checkpoint.h"
+struct report;
+struct source;
 
 /* Report an ERROR "overlap" for every pair of adjacent tensors in a file that share bytes, the first few by name. */
 void source_overlap(const struct source *s, struct report *r);

@@ -11,7 +11,11 @@
 #include <sys/stat.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/plan/tmap.h"
 
 enum { MANIFEST_MAX = 256 << 20 };
 

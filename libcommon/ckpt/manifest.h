@@ -13,8 +13,15 @@
 #define SHARDKIT_CKPT_MANIFEST_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/crc.h"
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/err.h"
+
+struct report;
+struct source;
 
 #define MANIFEST_NAME "manifest.json"
 

@@ -3,6 +3,9 @@
  */
 #include "libcommon/ckpt/merge_slices.h"
 
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/params.h"
 #include "libcommon/plan/tmap_slice.h"
 
 bool merge_shape(struct param *p, int tp, const char *path, struct report *r)

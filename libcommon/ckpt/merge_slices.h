@@ -4,7 +4,12 @@
 #ifndef SHARDKIT_CKPT_MERGE_SLICES_H
 #define SHARDKIT_CKPT_MERGE_SLICES_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include <stdbool.h>
+
+struct arena;
+struct param;
+struct report;
+struct tmap;
 
 /*
  * Change p->shape from a slice's shape to that of tp slices merged by p->merge. Returns false, after reporting an

@@ -3,7 +3,9 @@
  */
 #include "libcommon/ckpt/optim_groups.h"
 
+#include "libcommon/base/names.h"
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 int optim_groups_adam_alone(const struct source *s, struct err *e)
 {

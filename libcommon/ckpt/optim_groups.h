@@ -9,8 +9,12 @@
 #ifndef SHARDKIT_CKPT_OPTIM_GROUPS_H
 #define SHARDKIT_CKPT_OPTIM_GROUPS_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/err.h"
 
+struct arena;
+struct names;
+struct report;
+struct source;
 struct optim_group {
     /* A dict by name of setting: lr, betas, ...; NULL if unknown. "params", which only the layout uses, is ignored. */
     const struct pk *settings;

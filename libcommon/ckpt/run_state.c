@@ -2,6 +2,10 @@
  * run_state.c - read the keys of an mp_rank file that users and other writers need
  */
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/config.h"
+#include "libcommon/model/params.h"
+#include "libcommon/model/topology.h"
 
 #include <stdio.h>
 #include <string.h>

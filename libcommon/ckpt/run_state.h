@@ -4,8 +4,9 @@
 #ifndef SHARDKIT_CKPT_RUN_STATE_H
 #define SHARDKIT_CKPT_RUN_STATE_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
+
+struct source;
 
 /*
  * Fill in what `mp` (an mp_rank_*_model_states.pt that the source keeps open) contains: iteration, counters,

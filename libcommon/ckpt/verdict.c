@@ -4,6 +4,8 @@
 #include "libcommon/ckpt/verdict.h"
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/params.h"
 
 static unsigned long long elems_of(const struct verdict_of *of)
 {

@@ -7,8 +7,9 @@
 #ifndef SHARDKIT_CKPT_VERDICT_H
 #define SHARDKIT_CKPT_VERDICT_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/stats.h"
+
+struct param;
 
 /* The values of one tensor, which a finding names. */
 struct verdict_of {

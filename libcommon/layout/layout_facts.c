@@ -1,6 +1,7 @@
 /*
  * layout_facts.c - what is true of each layout
  */
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/layouts.h"
 
 const struct layout deepspeed_layout = {

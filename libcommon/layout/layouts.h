@@ -4,7 +4,12 @@
 #ifndef SHARDKIT_LAYOUT_LAYOUTS_H
 #define SHARDKIT_LAYOUT_LAYOUTS_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include <stdbool.h>
+
+#include "libcommon/base/err.h"
+
+struct report;
+struct source_opts;
 
 /*
  * Open `path`: a tag folder of any layout and name, a folder with `latest` (or only `latest_universal`), or a tar of

@@ -2,6 +2,7 @@
  * pt_files.c - open many files in parallel
  */
 #include "libcommon/layout/pt_files.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 #include <dirent.h>
 #include <stdlib.h>

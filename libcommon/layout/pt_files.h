@@ -9,7 +9,6 @@
 #ifndef SHARDKIT_LAYOUT_PT_FILES_H
 #define SHARDKIT_LAYOUT_PT_FILES_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 
 /* The arguments of the function that reads a file: the file, its handle, a report of its own. */

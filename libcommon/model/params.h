@@ -24,6 +24,9 @@ enum merge_rule {
 const char *merge_rule_name(enum merge_rule m);
 int merge_rule_by_name(const char *name);               /* -1: there is no such rule */
 
+/* What to do with the padding rows of the vocabulary: keep them, or write only the first V0 rows. */
+enum vocab_policy { VOCAB_KEEP, VOCAB_STRIP };
+
 /* A parameter's function in the model, in the order of the model and of a layer file. */
 enum role {
     ROLE_WORD, ROLE_WORD_NORM_W, ROLE_WORD_NORM_B, ROLE_POSITION,

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/format/pt.h"

@@ -10,7 +10,6 @@
 #define SHARDKIT_WRITE_CONVERT_H
 
 #include "libcommon/base/progress.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/write/sink.h"
 
 struct convert_opts {

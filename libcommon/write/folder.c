@@ -6,6 +6,7 @@
  * their headers are written, and the layout writes its small files.
  */
 #include "libcommon/write/folder.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>

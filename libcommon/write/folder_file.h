@@ -14,7 +14,6 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/plan.h"
 

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/base/names.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/write/sink.h"
 

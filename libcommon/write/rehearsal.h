@@ -8,7 +8,6 @@
 #ifndef SHARDKIT_WRITE_REHEARSAL_H
 #define SHARDKIT_WRITE_REHEARSAL_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/write/sink.h"
 
 struct rehearsal {

@@ -8,7 +8,7 @@
 #define SHARDKIT_WRITE_SINK_H
 
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/params.h"
 #include "libcommon/plan/plan.h"
 
 struct sink_opts {
@@ -46,6 +46,7 @@ struct sink_tensor {
 };
 
 struct sink;
+struct source;
 struct sink_ops {
     const char *name;
     /*

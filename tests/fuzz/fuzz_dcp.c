@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_names.h"
 #include "libcommon/layout/dcp/dcp_write.h"
 #include "libcommon/layout/layouts.h"

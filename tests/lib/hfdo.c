@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/convert.h"
 #include "libcommon/write/sink.h"

@@ -12,6 +12,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/convert.h"

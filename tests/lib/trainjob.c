@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/convert.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/tree_edit.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/edit_mix.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/ckpt-edit/swap.h"

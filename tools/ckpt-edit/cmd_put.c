@@ -10,6 +10,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/format/pt.h"
 #include "tools/ckpt-edit/ckptedit.h"

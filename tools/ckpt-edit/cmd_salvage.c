@@ -9,6 +9,7 @@
 
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "libcommon/layout/edit/edit_universal.h"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/progress.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_pipeline.h"
 #include "libcommon/layout/edit/edit_universal.h"

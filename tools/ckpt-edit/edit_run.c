@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"

@@ -7,6 +7,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "tools/ckpt-inspect/view.h"
 
 struct args_pair {

@@ -17,6 +17,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/npy.h"
 #include "libcommon/plan/reader.h"
 #include "tools/ckpt-inspect/slice.h"

@@ -15,6 +15,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 

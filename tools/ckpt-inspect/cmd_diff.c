@@ -9,6 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "tools/ckpt-inspect/diff.h"
 
 /* ---- the verdict ---- */

@@ -9,6 +9,8 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/params.h"
 #include "tools/ckpt-inspect/view.h"
 
 /* ---- pieces: runs of files that make up a tensor ---- */

@@ -5,6 +5,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "tools/ckpt-inspect/view.h"
 
 /* Print a line for the tensor's name, unless same_name is set, and a line for one of its states. */

@@ -9,7 +9,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/model/config.h"
 #include "tools/ckpt-inspect/view.h"
 
 static const char *const class_names[] = { "weights", "optimizer", "other" };

@@ -9,6 +9,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/single_copy.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/layout.h"
 #include "tools/ckpt-inspect/inspect.h"
 
 /* If anything is lost or damaged, print the command that lists what is left of the checkpoint. */

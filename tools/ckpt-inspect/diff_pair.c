@@ -7,6 +7,8 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/check/mismatch.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/params.h"
 #include "tools/ckpt-inspect/diff.h"
 
 struct key {

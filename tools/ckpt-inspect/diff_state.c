@@ -12,6 +12,8 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/model/config.h"
 #include "tools/ckpt-inspect/diff.h"
 
 enum weight { COUNTS, BY_TOPOLOGY, BY_LAYOUT, ELSEWHERE };

@@ -10,6 +10,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"

@@ -8,7 +8,6 @@
 #ifndef SHARDKIT_CKPT_INSPECT_VIEW_H
 #define SHARDKIT_CKPT_INSPECT_VIEW_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "tools/ckpt-inspect/inspect.h"
 

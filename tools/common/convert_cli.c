@@ -12,6 +12,7 @@
 #include "libcommon/check/damage.h"
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/write/rehearsal.h"
 #include "libcommon/write/sink.h"

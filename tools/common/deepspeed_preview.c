@@ -9,6 +9,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/progress.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/write/sink.h"
 
 /* ---- time ---- */

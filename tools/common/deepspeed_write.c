@@ -10,6 +10,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/check/certificate.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/write/sink.h"
 #include "tools/common/convert_cli.h"
 #include "tools/common/deepspeed_preview.h"

@@ -2,6 +2,7 @@
  * zero_write.c - describe a target of ZeRO, and run its sink
  */
 #include "tools/common/zero_write.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 #include <stdlib.h>
 

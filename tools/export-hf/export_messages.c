@@ -7,6 +7,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "tools/export-hf/export.h"
 
 /* ---- export ---- */

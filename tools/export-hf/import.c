@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"

@@ -7,6 +7,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "tools/merge-tp/merge_tp.h"
 

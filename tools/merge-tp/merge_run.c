@@ -9,6 +9,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/common/convert_cli.h"

@@ -1,6 +1,7 @@
 /*
  * merge_zero.c - merge the tensor ranks of ZeRO without the pipeline engine (AutoTP) into one
  */
+#include "libcommon/ckpt/checkpoint.h"
 #include "tools/common/zero_write.h"
 #include "tools/merge-tp/merge_tp.h"
 

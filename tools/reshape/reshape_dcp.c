@@ -9,6 +9,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist_target.h"

@@ -2,6 +2,7 @@
  * reshape_run.c - compute the target, then preview or write it
  */
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/common/convert_cli.h"

@@ -3,6 +3,7 @@
  * from another layout
  */
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_synthesize.h"
 #include "tools/common/zero_write.h"
 #include "tools/reshape/reshape.h"

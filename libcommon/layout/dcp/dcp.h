@@ -19,6 +19,8 @@
 #include "libcommon/layout/dcp/dcp_names.h"
 #include "libcommon/layout/layouts.h"
 
+struct pt;
+
 #define DCP_METADATA ".metadata"
 
 /*

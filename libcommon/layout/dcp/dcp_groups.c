@@ -8,8 +8,11 @@
 #include <string.h>
 
 #include "libcommon/base/names.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/unwrap.h"
+#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/plan/tmap.h"
 
 struct gathering {
     const struct dcp_naming *n;

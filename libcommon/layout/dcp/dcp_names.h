@@ -11,7 +11,6 @@
 #ifndef SHARDKIT_LAYOUT_DCP_NAMES_H
 #define SHARDKIT_LAYOUT_DCP_NAMES_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
 /*

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/unwrap.h"
+#include "libcommon/format/pickle/pickle.h"
 
 #define QUANTISED "__bnb_optimizer_quant_state__"
 

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/tile.h"
@@ -20,6 +22,7 @@
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
+#include "libcommon/model/params.h"
 
 /* Limit for strided chunks, which are one extent per contiguous run. No trainer writes one with very many. */
 enum { MAX_RUNS = 1 << 20 };

@@ -10,7 +10,6 @@
 #ifndef SHARDKIT_LAYOUT_DCP_TARGET_H
 #define SHARDKIT_LAYOUT_DCP_TARGET_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/write/sink.h"
 

@@ -70,6 +70,7 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/model/merge_patterns.h"
+#include "libcommon/model/topology.h"
 
 /* Parameter names become folder names and HDF5 paths, so their length and characters are restricted. */
 enum { DS_NAME_MAX = 200 };

@@ -10,9 +10,11 @@
 #include <string.h>
 
 #include "libcommon/base/parse.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/layout/tree_edit.h"
+#include "libcommon/model/config.h"
 
 /* ---- keys that cannot be edited ---- */
 

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_folder.h"
 #include "libcommon/model/zero_partition.h"
 #include "libcommon/plan/tmap_slice.h"

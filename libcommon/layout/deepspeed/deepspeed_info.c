@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/model/merge_patterns.h"
 
 static const char block_key[] = "universal_checkpoint_info";

@@ -11,7 +11,11 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
+
+struct optim_groups;
+struct pk;
+struct report;
+struct source;
 
 /* One parameter's slice: the part that one tensor rank holds. */
 struct ds_slice {
@@ -86,7 +90,7 @@ MUST_CHECK int ds_shape_read(struct ds_shape *x, const struct source *s, struct 
 MUST_CHECK int ds_shape_find_layers(struct ds_shape *x, const struct source *s, struct err *e);
 void ds_shape_free(struct ds_shape *x);
 /* The source_read_groups of sources with mp_rank files of the pipeline engine. */
-MUST_CHECK source_read_groups ds_groups_read;
+MUST_CHECK int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /* Return the position among all decaying, or all other, parameters of the stage. */
 int ds_shape_place(const struct ds_shape *x, const struct ds_entry *en);
 static inline bool ds_shape_decays(const struct ds_shape *x, const struct ds_entry *en)

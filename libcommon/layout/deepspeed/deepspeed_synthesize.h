@@ -8,7 +8,15 @@
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_SYNTHESIZE_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_SYNTHESIZE_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libcommon/base/err.h"
+
+struct arena;
+struct param;
+struct pk;
+struct source;
 
 extern const char ds_synthesis_version[];           /* the DeepSpeed version whose files are imitated: "0.12.6" */
 /* Add mp_rank_00_model_states.pt with this tree, in memory, to the source's files. Returns -1 with ERR_DATA. */

@@ -25,6 +25,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/model/pipeline_cuts.h"
+#include "libcommon/model/topology.h"
 #include "libcommon/write/sink.h"
 
 enum ds_numbering {

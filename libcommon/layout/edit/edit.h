@@ -13,10 +13,10 @@
 #ifndef SHARDKIT_LAYOUT_EDIT_H
 #define SHARDKIT_LAYOUT_EDIT_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/write/sink.h"
 
 struct edit;
+struct param;
 /*
  * Begin an edit. `s` must outlive it; the edit removes digests of changed data from it. Returns NULL with ERR_USAGE
  * if the source is not a folder that can be edited.

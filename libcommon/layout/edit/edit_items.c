@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 enum { DIR_ENTRY = 46, DIR_CRC = 16, LOCAL_FLAGS = 6, LOCAL_CRC = 14, LOCAL_HEADER = 30, AT_A_TIME = 1 << 20 };
 enum { HAS_DESCRIPTOR = 8, DESCRIPTOR_CRC = 4 };

@@ -9,6 +9,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/reader.h"
 
 enum { AT_A_TIME = 1 << 16 };           /* elements */

@@ -12,6 +12,8 @@
 
 #include "libcommon/layout/edit/edit_rows.h"
 
+struct report;
+
 /* Returns true if the source is of that kind. */
 bool edit_is_pipeline(const struct source *s);
 

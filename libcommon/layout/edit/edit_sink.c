@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_chunks.h"

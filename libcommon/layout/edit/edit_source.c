@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/edit_impl.h"
 
 struct source *edit_source_copy(struct edit *x)

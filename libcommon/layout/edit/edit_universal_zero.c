@@ -6,6 +6,7 @@
  * sub-groups in the optimizer's common state are updated.
  */
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/edit_universal.h"
 
 #include <stdlib.h>

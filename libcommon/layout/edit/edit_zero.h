@@ -10,6 +10,8 @@
 
 #include "libcommon/layout/edit/edit_states.h"
 
+struct report;
+
 /*
  * Make the list the result's. The edit owns it afterwards, even on error. `notes` lists what is derived. Returns -1
  * with ERR_USAGE if a parameter cannot be renumbered or there are several tensor ranks, or with ERR_DATA if the

@@ -9,8 +9,10 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_names.h"
 #include "libcommon/model/family.h"
+#include "libcommon/plan/tmap.h"
 
 struct hf_claims {
     const struct source *s;

@@ -5,8 +5,12 @@
 #define SHARDKIT_LAYOUT_HF_CLAIMS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/report.h"
+
+struct report;
+struct source;
 
 /*
  * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers

@@ -8,6 +8,10 @@
 #include <sys/stat.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/model/config.h"
 
 /* ---- arguments ---- */
 

@@ -9,9 +9,11 @@
 
 #include <jansson.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/dtype.h"
 #include "libcommon/layout/hf/hf_names.h"
 
+struct report;
+struct source;
 enum { HF_BOS, HF_EOS, HF_PAD, HF_UNK, HF_TOKENS };
 /* An argument that an import stores: the four token ids as a list. */
 #define HF_TOKENS_ARG "hf_token_ids"

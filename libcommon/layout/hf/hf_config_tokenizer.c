@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "libcommon/base/files.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/hf/hf_config.h"
 
 #define FILE_MAX ((uint64_t)1 << 30)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/plan/tmap_slice.h"

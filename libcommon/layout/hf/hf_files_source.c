@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/hf/hf_claims.h"
@@ -24,6 +25,8 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/model/config.h"
+#include "libcommon/plan/tmap.h"
 
 enum { CONFIG_MAX = 1 << 24 };
 

@@ -10,9 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/layout/hf/hf_translate.h"
+#include "libcommon/model/config.h"
 #include "libcommon/model/family.h"
 #include "libcommon/plan/tmap_slice.h"
 

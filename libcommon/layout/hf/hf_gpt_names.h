@@ -12,8 +12,12 @@
 #ifndef SHARDKIT_LAYOUT_HF_GPT_NAMES_H
 #define SHARDKIT_LAYOUT_HF_GPT_NAMES_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include <stdbool.h>
+#include <stdint.h>
 
+#include "libcommon/base/err.h"
+
+struct source;
 struct hf_gpt_naming {
     /* convention of the files' names: "Transformers", "Megatron-core", "the pipeline engine" */
     const char *names;

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_translate.h"
+#include "libcommon/plan/tmap.h"
 
 /* A number from a name never decides how long a loop runs. */
 enum { LAYERS_MAX = 1 << 16 };

@@ -6,7 +6,10 @@
 
 #include <jansson.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/report.h"
+
+struct report;
+struct source;
 
 /*
  * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers

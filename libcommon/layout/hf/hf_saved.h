@@ -10,8 +10,12 @@
 #define SHARDKIT_LAYOUT_HF_SAVED_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/err.h"
+
+struct report;
+struct source;
 
 /*
  * Replace s->param with the parameters that a saved folder of config.json's model has. model_type selects the names.

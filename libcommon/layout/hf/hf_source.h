@@ -15,7 +15,6 @@
 #define SHARDKIT_LAYOUT_HF_SOURCE_H
 
 #include "libcommon/base/progress.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
 
 struct hf_source_opts {

@@ -8,7 +8,9 @@
 #ifndef SHARDKIT_LAYOUT_HF_SOURCE_IMPL_H
 #define SHARDKIT_LAYOUT_HF_SOURCE_IMPL_H
 
+#include "libcommon/base/files.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_source.h"
 #include "libcommon/layout/layouts.h"
 

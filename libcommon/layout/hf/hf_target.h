@@ -13,7 +13,6 @@
 #define SHARDKIT_LAYOUT_HF_TARGET_H
 
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/write/folder.h"
 

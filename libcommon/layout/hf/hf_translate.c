@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/plan/tmap_slice.h"
 

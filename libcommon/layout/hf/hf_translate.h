@@ -10,8 +10,10 @@
 
 #include <jansson.h>
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/model/family.h"
+
+struct report;
+struct source;
 
 /* Sizes of the model, from config.json. */
 struct hf_sizes {

@@ -12,7 +12,6 @@
 #ifndef SHARDKIT_LAYOUT_TORCHDIST_H
 #define SHARDKIT_LAYOUT_TORCHDIST_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 
 #define TORCHDIST_COMMON "common.pt"

@@ -9,6 +9,8 @@
 
 #include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/format/pickle/pickle.h"
 
 /* ---- states ---- */
 

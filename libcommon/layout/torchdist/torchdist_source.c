@@ -1,6 +1,7 @@
 /*
  * torchdist_source.c - open a folder: metadata.json identifies it, .metadata lists tensors, common.pt holds the rest
  */
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
+#include "libcommon/model/topology.h"
 
 /*
  * Limits of the values of common.pt after flattening. A pickle can share nodes and so describe many more values than

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/ckpt/optim_groups.h"

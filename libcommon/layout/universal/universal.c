@@ -8,6 +8,7 @@
 
 #include "libcommon/base/crc.h"
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"

@@ -9,6 +9,12 @@
 
 #include "libcommon/write/sink.h"
 
+struct optim_groups;
+struct param;
+struct pt_image;
+struct report;
+struct source;
+
 /*
  * Create the bytes of zero/optimizer_state.pt: the optimizer_state_dict of shard (0,0,0) without its per-rank
  * entries, plus param_groups. The caller frees *out.
@@ -30,7 +36,7 @@ MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, 
  */
 bool universal_is_trained(const struct source *s, const struct param *p);
 /* The source_read_groups of universal forms. */
-MUST_CHECK source_read_groups universal_groups_read;
+MUST_CHECK int universal_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /* How a state in a universal form is made. */
 struct universal_state {
     const struct tmap *map;             /* NULL if the form has no such state */
@@ -58,7 +64,6 @@ void universal_check_params(const struct source *s, struct report *r);
  * Returns the file of a parameter's state in .pt form. Storage 0 is the tensor. If universal_pt_zero_row() returns
  * true, storage 1 is a row of zeros for padding. The caller frees the image.
  */
-struct pt_image;
 struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
                                     enum vocab_policy vocab);
 bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab);

@@ -10,8 +10,11 @@
  * finds either all tables or none, and reads the offsets from the file itself.
  */
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
+#include "libcommon/model/config.h"
 #include "libcommon/write/sink.h"
 
 #include <errno.h>

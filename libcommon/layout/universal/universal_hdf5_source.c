@@ -23,7 +23,10 @@
  *   shard_changed E   its size or directory CRC differs from the recorded one
  *   shard_range E     data outside the records of its file
  */
+#include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
 #include <ctype.h>
@@ -39,6 +42,7 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/model/config.h"
 
 enum { OPEN_THREADS = 16 };
 

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/zero/zero_target.h"

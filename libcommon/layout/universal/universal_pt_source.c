@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/ckpt/run_state.h"
@@ -30,6 +31,7 @@
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_zero.h"
+#include "libcommon/model/config.h"
 
 struct opened {
     struct source *s;

@@ -14,6 +14,7 @@
  * Paths are relative to the folder. It is written next to its final location, so they stay valid when it is renamed.
  */
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
 #include <fcntl.h>

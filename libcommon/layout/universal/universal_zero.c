@@ -7,8 +7,11 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
+#include "libcommon/model/topology.h"
+#include "libcommon/plan/tmap.h"
 
 /* Returns the model_states file of the lowest rank, or -1. */
 static int find_model(const struct source *s)

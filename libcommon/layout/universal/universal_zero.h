@@ -11,6 +11,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/zero/zero_shape.h"
 
+struct source;
 struct universal_zero {
     int file;                   /* index in s->file of rank 0's model_states, open; -1 for other forms */
     const struct pt *pt;        /* that file */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_file.h"
 #include "libcommon/layout/zero/zero_tree.h"
 #include "libcommon/write/folder.h"

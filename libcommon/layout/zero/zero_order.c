@@ -7,6 +7,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/optim_groups.h"
 

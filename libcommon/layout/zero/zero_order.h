@@ -8,8 +8,10 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_ORDER_H
 #define SHARDKIT_LAYOUT_ZERO_ORDER_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_shape.h"
+
+struct optim_groups;
+struct source;
 
 /*
  * Returns the lowest rank's model_states of a checkpoint of ZeRO or of a universal form made from one. The file is
@@ -21,7 +23,7 @@ bool zero_order_switch(const struct pk *root, const char *key);
 /* Read the groups of a source that has such a file. Returns -1 with ERR_DATA if its tables contradict each other. */
 MUST_CHECK int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e);
 /* The source_read_groups of sources with such a file. */
-MUST_CHECK source_read_groups zero_groups_read;
+MUST_CHECK int zero_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /*
  * Distribute parameters as round_robin_gradients does: every world-th from the first, then every world-th from the
  * second, and so on. With `back`, restore the original order.

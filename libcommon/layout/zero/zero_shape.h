@@ -14,7 +14,6 @@
 
 #include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 
 enum { ZERO_NAME_MAX = 240 };

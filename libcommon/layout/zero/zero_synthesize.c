@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/ckpt/optim_groups.h"
@@ -13,6 +14,8 @@
 #include "libcommon/layout/zero/zero_template.h"
 #include "libcommon/layout/zero/zero_order.h"
 #include "libcommon/model/loss_scale.h"
+#include "libcommon/model/topology.h"
+#include "libcommon/plan/tmap.h"
 
 /* ---- parameters ---- */
 

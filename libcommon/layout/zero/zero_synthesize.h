@@ -9,8 +9,10 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_SYNTHESIZE_H
 #define SHARDKIT_LAYOUT_ZERO_SYNTHESIZE_H
 
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/err.h"
 
+struct report;
 enum zero_synthesis {
     ZERO_SYNTHESIS_RANKS,           /* for files of ZeRO: groups, their order and one step are required */
     ZERO_SYNTHESIS_NAMES,           /* for a form that stores each parameter by its name: settings are optional */

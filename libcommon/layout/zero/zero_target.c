@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/optim_groups.h"

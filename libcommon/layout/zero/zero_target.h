@@ -13,10 +13,10 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TARGET_H
 #define SHARDKIT_LAYOUT_ZERO_TARGET_H
 
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_shape.h"
 #include "libcommon/write/sink.h"
 
+struct param;
 struct zero_request {
     int stage;                          /* 1, 2, 3; 0 for the source's */
     int world;                          /* number of ranks; 0 for the source's */

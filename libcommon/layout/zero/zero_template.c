@@ -7,7 +7,10 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/base/report.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/format/pickle/pickle.h"
 
 bool zero_like_buffer(const struct source *like, const char *name)
 {

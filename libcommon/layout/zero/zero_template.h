@@ -7,6 +7,8 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TEMPLATE_H
 #define SHARDKIT_LAYOUT_ZERO_TEMPLATE_H
 
+#include <stdbool.h>
+
 #include "libcommon/ckpt/optim_groups.h"
 
 /* Returns true if `like` has a buffer with that name. */

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/torchdist/torchdist.h"

@@ -4,7 +4,9 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TEMPLATE_VALUES_H
 #define SHARDKIT_LAYOUT_ZERO_TEMPLATE_VALUES_H
 
-#include "libcommon/ckpt/checkpoint.h"
+struct pk;
+struct report;
+struct source;
 
 /*
  * Copy the values that the caller saved with model and optimizer to its client_state, which are keys of `root`, the

@@ -2,6 +2,7 @@
  * zero_tree.c - storages and their contents; model_states
  */
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
 /* An optim_states file that is being made. */

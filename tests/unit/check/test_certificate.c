@@ -12,6 +12,7 @@
 
 #include "libcommon/check/certificate.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/convert.h"
 #include "libcommon/write/sink.h"

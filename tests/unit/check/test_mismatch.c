@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "libcommon/check/mismatch.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/layout/layouts.h"

@@ -11,9 +11,12 @@
 
 #include <math.h>
 
+#include "libcommon/base/files.h"
 #include "libcommon/check/repair.h"
 #include "libcommon/check/replicas_report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/plan/tmap.h"
 
 enum { RANKS = 3, ELEMS = 100 };
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/write/sink.h"
 #include "tests/lib/ptdiff.h"

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
 #include "tests/lib/ptdiff.h"

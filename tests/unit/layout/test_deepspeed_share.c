@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_share.h"
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"

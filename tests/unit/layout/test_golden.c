@@ -17,6 +17,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"

@@ -21,11 +21,13 @@
 #include <cmocka.h>
 
 #include "libcommon/base/crc.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
+#include "libcommon/model/config.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/write/sink.h"
 

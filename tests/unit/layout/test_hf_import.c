@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "tests/lib/hfdo.h"
 #include "tests/lib/resh.h"

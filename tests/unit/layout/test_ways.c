@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/merge_slices.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp_groups.h"
@@ -15,6 +16,8 @@
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/zero/zero_order.h"
 #include "libcommon/layout/zero/zero_synthesize.h"
+#include "libcommon/model/params.h"
+#include "libcommon/plan/tmap.h"
 
 /* A value of the caller's that is called like the engine's own: tensors stay those of one rank. */
 static void test_world_size(void **state)

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/write/convert.h"

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "tests/lib/trainjob.h"
 

@@ -29,7 +29,6 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/base/replicas.h"
 #include "libcommon/base/report.h"
-#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_share.h"
 #include "libcommon/model/loss_scale.h"
 #include "tools/train/checkpoint/writer.h"

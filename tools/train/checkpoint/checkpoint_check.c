@@ -6,6 +6,7 @@
 
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/verify.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 static const char *way_on(const struct finding *f)

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "libcommon/base/clock.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/elements.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/plan/tmap_slice.h"

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 struct matching {

@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/model/rng_states.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
 #include "tools/train/options/deepspeed_json.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 
 void edit_relist_params(struct relisting *w)
 {

@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/torchdist/torchdist.h"
 #include "libcommon/layout/torchdist/torchdist_names.h"
