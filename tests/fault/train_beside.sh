@@ -87,7 +87,7 @@ for topology in 1.1.1 1.1.2 2.1.1 1.2.2; do
             cmp -s "$f" "$W/$how/global_step4/${f##*/}" && n=$((n + 1)) || fail "$topology, $how: ${f##*/} has other bytes"
         done
     done
-    check "TP, PP, DP $topology: the ring is told of" grep -q '^note: a save.s state, .* a rank, flows through 500.* kB' "$W/ring.log"
+    check "TP, PP, DP $topology: the ring is reported" grep -q '^note: a save.s state, .* per rank, is copied through 500.* kB' "$W/ring.log"
     check "TP, PP, DP $topology: $n files with the bytes of a stop" [ $n -gt 0 ]
     rm -rf "$W/beside" "$W/ring" "$W/stop"
 done
