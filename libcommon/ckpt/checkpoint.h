@@ -93,6 +93,7 @@ struct run_state {
     const struct pk *optimizer;
     const struct pk *param_groups;      /* list of dicts, or NULL */
     struct pt *optimizer_pt;            /* the file of both */
+    const struct pt *values_pt;         /* file whose root holds run state and other values of the program, or NULL */
     /* names of states that are not Adam's, which are values; NULL if there are none */
     const char *more_states;
 };
@@ -125,7 +126,6 @@ struct source {
     /* shards are ZeRO-1/2's rather than BF16_Optimizer's; for a universal form: made from such shards */
     bool zero_stage_1;
     int zero_stage;             /* 1, 2 or 3 if zero_files, and for a universal form made from such; otherwise 0 */
-    struct pt *zero_root;       /* its model_states, one of `file`, if zero_synthesize.h created them; else NULL */
     enum dtype weights;         /* type that such a run computes with */
     int n_files;
     struct source_file *file;   /* every file of the tag that belongs to the layout, in natural order */

@@ -39,6 +39,9 @@ bool ds_name_marks(const char *name);
 void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *path, enum severity severity,
                    struct report *r);
 
+/* The release of DeepSpeed as which files are written for a source that names none. */
+#define DS_WRITTEN_VERSION "0.12.6"
+
 /* A log stored with the files of a tag: the resolutions by merge-tp of copies that had drifted apart. */
 #define DS_REPAIR_LOG_NAME "repair.jsonl"
 

@@ -3,6 +3,8 @@
  */
 #include "libcommon/ckpt/optim_groups.h"
 
+#include <string.h>
+
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -30,11 +32,26 @@ static int check_params_there(const struct source *s, const struct optim_groups 
     return 0;
 }
 
+/* Copy the lists, which the caller may change. */
+static void copy_groups(const struct optim_groups *from, struct arena *a, struct optim_groups *out)
+{
+    *out = *from;
+    out->group = arena_alloc(a, ((size_t)from->n + 1) * sizeof *out->group);
+    for (int g = 0; g < from->n; g++) {
+        const struct optim_group *x = &from->group[g];
+
+        out->group[g] = *x;
+        out->group[g].param = arena_alloc(a, ((size_t)x->n + 1) * sizeof *x->param);
+        if (x->n)
+            memcpy(out->group[g].param, x->param, (size_t)x->n * sizeof *x->param);
+    }
+}
+
 int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
     *out = (struct optim_groups){0};
     if (s->groups && s->groups->how != OPTIM_GROUPS_UNLISTED) {
-        *out = *s->groups;
+        copy_groups(s->groups, a, out);
         return check_params_there(s, out, e);
     }
     return s->read_groups ? s->read_groups(s, a, out, e) : 0;

@@ -65,6 +65,7 @@ void run_state_read(struct source *s, const struct pt *mp)
     const struct pk *root = pt_root(mp), *args = pk_get(root, "args");
     const char *version = pk_as_str(pk_get(root, "ds_version"));
 
+    run->values_pt = mp;
     run->args = args;
     run->iteration = run_state_int_or(pk_get(root, "iteration"), run_state_int_or(pk_get(root, "global_steps"), -1));
     run->consumed_samples =

@@ -8,7 +8,6 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
-#include "libcommon/layout/zero/zero_synthesize.h"
 #include "libcommon/write/sink.h"
 #include "tools/ds2universal/ds2universal.h"
 
@@ -65,9 +64,7 @@ static int run_universal_conversion(struct ds2universal_job *j, struct source *s
     char *what = NULL;
     int rc = -1;
 
-    if (zero_synthesize_trees(s, &(struct zero_synthesis_request){ ZERO_SYNTHESIS_NAMES, DTYPE_N, NULL }, notes, e) ==
-        0) {
-        source_add_buffers(s);
+    if (universal_resolve(s, notes, e) == 0) {
         cli_warn_findings(&j->cli, notes);
         what = str_fmt("%d parameters", s->n_params);
         c.what = what;

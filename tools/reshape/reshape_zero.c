@@ -4,7 +4,7 @@
  */
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/zero/zero_synthesize.h"
+#include "libcommon/layout/zero/zero_groups.h"
 #include "tools/common/zero_write.h"
 #include "tools/reshape/reshape.h"
 
@@ -52,19 +52,28 @@ static int check_zero_options(const struct reshape_job *j, const struct source *
     return e->kind == ERR_NONE ? check_like(j, s, e) : -1;
 }
 
+/* Resolve the groups of a source of another layout. Sources of ZeRO have their own. */
+static int resolve_reshape_groups(const struct reshape_job *j, struct source *s, const struct zero_request *q,
+                                  struct report *notes, struct err *e)
+{
+    const struct zero_import from = { .purpose = j->weights_only ? ZERO_FOR_WEIGHTS : ZERO_FOR_RANKS,
+                                      .weights = q->cast ? q->weights : DTYPE_N, .like = q->like };
+
+    return source_is_from_zero(s) ? 0 : zero_groups_resolve(s, &from, notes, e);
+}
+
 int reshape_zero(struct reshape_job *j, struct source *s, struct err *e)
 {
-    const struct zero_request q = { .stage = j->to, .world = j->ranks ? j->ranks : j->target.q.topo.dp,
-                                    .weights_only = j->weights_only };
     static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
-    const struct zero_synthesis_request fresh = { j->weights_only ? ZERO_SYNTHESIS_WEIGHTS : ZERO_SYNTHESIS_RANKS,
-                                              dtypes[j->dtype], j->target.q.like };
+    const struct zero_request q = { .stage = j->to, .world = j->ranks ? j->ranks : j->target.q.topo.dp,
+                                    .weights_only = j->weights_only, .cast = j->dtype != 0,
+                                    .weights = dtypes[j->dtype], .like = j->target.q.like };
     struct convert_cli_job c = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf };
     struct report *notes = report_new();
     struct zero_target *t = NULL;
     int rc = -1;
 
-    if (check_zero_options(j, s, e) == 0 && zero_synthesize_trees(s, &fresh, notes, e) == 0)
+    if (check_zero_options(j, s, e) == 0 && resolve_reshape_groups(j, s, &q, notes, e) == 0)
         t = zero_target_new(s, &q, notes, e);
     if (t)
         rc = zero_write(&c, t, notes, e);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
@@ -13,8 +14,6 @@
 #include "libcommon/model/loss_scale.h"
 
 enum { GROUPS = 3 };
-
-const char ds_synthesis_version[] = "0.12.6";
 
 static struct pk *make_pk_tuple(struct arena *a, struct pk *x, struct pk *y)
 {
@@ -89,7 +88,7 @@ struct pk *ds_synthesize_root(struct arena *a, const struct ds_synthesis *f, str
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
         pk_set_int(a, d, ints[i], i >= 3);
     pk_set_str(a, d, "ds_config", pk_dict(a));
-    pk_set_str(a, d, "ds_version", pk_str(a, ds_synthesis_version));
+    pk_set_str(a, d, "ds_version", pk_str(a, DS_WRITTEN_VERSION));
     pk_set_str(a, d, "args", f->args);
     pk_set_str(a, d, "checkpoint_version", pk_float(a, 3.0));
     pk_set_int(a, d, "iteration", 0);
@@ -100,7 +99,8 @@ struct pk *ds_synthesize_root(struct arena *a, const struct ds_synthesis *f, str
     return d;
 }
 
-int ds_synthesize_file(struct source *s, const struct pk *root, struct err *e)
+/* Add mp_rank_00_model_states.pt with this tree, in memory, to the source's files. Returns -1 with ERR_DATA. */
+static int ds_synthesize_file(struct source *s, const struct pk *root, struct err *e)
 {
     static const char name[] = "mp_rank_00_model_states.pt";
     uint8_t *bytes = NULL, *kept;
@@ -180,7 +180,7 @@ static struct pk *optimizer(struct arena *a, bool zero_stage_1)
         if (i == 0 && zero_stage_1)
             pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
     }
-    pk_set_str(a, d, "ds_version", pk_str(a, ds_synthesis_version));
+    pk_set_str(a, d, "ds_version", pk_str(a, DS_WRITTEN_VERSION));
     pk_set_str(a, d, "param_slice_mappings", pk_list(a));
     for (int g = 0; g < GROUPS; g++)
         pk_add(a, groups, make_adamw_group(a, g));

@@ -18,10 +18,6 @@ struct param;
 struct pk;
 struct source;
 
-extern const char ds_synthesis_version[];           /* the DeepSpeed version whose files are imitated: "0.12.6" */
-/* Add mp_rank_00_model_states.pt with this tree, in memory, to the source's files. Returns -1 with ERR_DATA. */
-MUST_CHECK int ds_synthesize_file(struct source *s, const struct pk *root, struct err *e);
-
 /* Return the `zero_stage` entry of an optimizer's tree: DeepSpeed's ZeroStageEnum(1). */
 struct pk *ds_synthesize_zero_stage_1(struct arena *a);
 

@@ -13,6 +13,7 @@
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/deepspeed/deepspeed_shape.h"
 #include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/zero/zero_pickles.h"
 #include "libcommon/layout/zero/zero_target.h"
 #include "libcommon/write/sink.h"
 
@@ -23,6 +24,73 @@ static bool is_sharded_key(const char *key)
            strcmp(key, "single_partition_of_fp32_groups") == 0 || strcmp(key, "fp32_flat_groups") == 0 ||
            strcmp(key, "optimizer_state_dict") == 0;
 }
+
+/* ---- a source that DeepSpeed did not save ---- */
+
+bool universal_makes_mp_rank(const struct source *s)
+{
+    return !s->layout->mp_rank_files && s->groups;
+}
+
+static const struct zero_import by_name = { .purpose = ZERO_FOR_NAMES, .weights = DTYPE_N };
+
+int universal_resolve(struct source *s, struct report *notes, struct err *e)
+{
+    struct arena *a = arena_new(0);
+    struct zero_pickles made;
+    int rc = 0;
+
+    if (!s->layout->mp_rank_files) {
+        rc = zero_groups_resolve(s, &by_name, notes, e);
+        if (rc == 0)
+            zero_pickles_make(&made, s, &by_name, a, notes);    /* for its notes */
+    }
+    if (rc == 0)
+        source_add_buffers(s);
+    arena_free(a);
+    return rc;
+}
+
+static struct zero_pickles make_pickles(const struct source *s, struct arena *a)
+{
+    struct report *reported = report_new();     /* by universal_resolve() */
+    struct zero_pickles made;
+
+    zero_pickles_make(&made, s, &by_name, a, reported);
+    report_free(reported);
+    return made;
+}
+
+struct run_state universal_run_state(const struct source *s, struct arena *a)
+{
+    struct run_state run = s->run;
+    struct zero_pickles made;
+
+    if (!universal_makes_mp_rank(s))
+        return run;
+    made = make_pickles(s, a);
+    run.optimizer = made.optimizer;
+    run.param_groups = made.param_groups;
+    run.optimizer_pt = NULL;
+    run.n_groups = s->groups->n;
+    run.step_in_state = made.step_in_state;
+    run.step_is_tensor = made.step_is_tensor;
+    return run;
+}
+
+#define MADE_MP_RANK "mp_rank_00_model_states.pt"
+
+/* Create the bytes of the mp_rank file of rank 0. The caller frees *out. */
+static int make_mp_rank(const struct source *s, uint8_t **out, uint64_t *size, struct err *e)
+{
+    struct arena *a = arena_new(0);
+    int rc = pt_build("mp_rank_00_model_states", make_pickles(s, a).model, NULL, s->files, out, size, e);
+
+    arena_free(a);
+    return rc;
+}
+
+/* ---- zero/optimizer_state.pt and step.pt ---- */
 
 /*
  * Returns the optimizer_state_dict that ZeRO-3's loader needs: a counter in the state of sub-group 0, and the
@@ -60,9 +128,10 @@ static struct pk *empty_groups(struct arena *a, int n)
 int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *size, struct err *e)
 {
     struct arena *a = arena_new(0);
+    const struct run_state run = universal_run_state(s, a);
     struct pk *root = pk_dict(a);
     uint32_t n;
-    struct pk **pair = pk_pairs(s->run.optimizer, &n);
+    struct pk **pair = pk_pairs(run.optimizer, &n);
     int rc;
 
     for (uint32_t i = 0; pair && i < n; i++) {
@@ -73,11 +142,11 @@ int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *s
     }
     if (s->zero_stage == 3)
         pk_set_str(a, root, "optimizer_state_dict", zero3_state(a, s));
-    if (s->run.param_groups)
-        pk_set_str(a, root, "param_groups", pk_copy(a, s->run.param_groups));
+    if (run.param_groups)
+        pk_set_str(a, root, "param_groups", pk_copy(a, run.param_groups));
     else if (s->zero_stage)
         pk_set_str(a, root, "param_groups", empty_groups(a, s->run.n_groups));
-    rc = pt_build("optimizer_state", root, s->run.optimizer_pt, s->files, out, size, e);
+    rc = pt_build("optimizer_state", root, run.optimizer_pt, s->files, out, size, e);
     arena_free(a);
     return rc;
 }
@@ -103,21 +172,22 @@ void universal_step(const struct source *s, uint8_t **out, uint64_t *size)
 {
     const float step = (float)s->run.opt_step;
     const uint64_t step_size = sizeof step;
-    struct arena *a;
+    struct arena *a = arena_new(0);
+    const struct run_state run = universal_run_state(s, a);
     struct pt_image *im;
 
     *out = NULL;
     *size = 0;
-    if (!s->run.step_in_state || s->run.opt_step < 0)
-        return;
-    a = arena_new(0);
-    if (s->run.step_is_tensor)
+    if (!run.step_in_state || run.opt_step < 0)
+        goto out;
+    if (run.step_is_tensor)
         im = pt_image_new("step", pt_new_tensor(a, &(struct pt_new){ .dtype = DTYPE_F32, .storage_elems = 1 }), 1,
                           &step_size);
     else
-        im = pt_image_new("step", pk_int(a, s->run.opt_step), 0, NULL);
-    image_bytes(im, &step, s->run.step_is_tensor ? step_size : 0, out, size);
+        im = pt_image_new("step", pk_int(a, run.opt_step), 0, NULL);
+    image_bytes(im, &step, run.step_is_tensor ? step_size : 0, out, size);
     pt_image_free(im);
+out:
     arena_free(a);
 }
 
@@ -157,9 +227,23 @@ static int copy_file(const struct source *s, const struct source_file *f, const 
     return rc;
 }
 
+static int write_made_mp_rank(const struct source *s, const char *dir, struct err *e)
+{
+    char *path = path_join(dir, MADE_MP_RANK);
+    uint8_t *bytes = NULL;
+    uint64_t size;
+    int rc = make_mp_rank(s, &bytes, &size, e);
+
+    if (rc == 0)
+        rc = file_replace(path, bytes, size, e);
+    free(bytes);
+    free(path);
+    return rc;
+}
+
 int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e)
 {
-    int rc = 0;
+    int rc = universal_makes_mp_rank(s) ? write_made_mp_rank(s, dir, e) : 0;
 
     for (int i = 0; i < s->n_files && rc == 0; i++) {
         const struct source_file *f = &s->file[i];
@@ -182,9 +266,15 @@ int universal_groups_read(const struct source *s, struct arena *a, struct optim_
 
 /* ---- checks for completeness ---- */
 
+/* Returns true if groups determine which parameters are trained. The pipeline engine trains all of them. */
+static bool has_frozen(const struct source *s)
+{
+    return s->zero_stage || universal_makes_mp_rank(s);
+}
+
 bool universal_is_trained(const struct source *s, const struct param *p)
 {
-    return !s->zero_stage || (p->group >= 0 && !p->shared_with);
+    return !has_frozen(s) || (p->group >= 0 && !p->shared_with);
 }
 
 struct universal_state universal_state_of(const struct source *s, const struct param *p, enum state st,
@@ -222,7 +312,7 @@ static bool has_universal_state(const struct source *s, const struct param *p, e
 {
     int op;
 
-    return s->zero_stage ? zero_target_state(p, st, &op) && op >= 0 : p->state[st] != NULL;
+    return has_frozen(s) ? zero_target_state(p, st, &op) && op >= 0 : p->state[st] != NULL;
 }
 
 int universal_check_states(const struct source *s, struct err *e)
@@ -245,7 +335,7 @@ int universal_check_states(const struct source *s, struct err *e)
             err_data(e, s->path, ERR_NO_BYTE, "parameter %s: %s%s is missing: the universal form needs masters and "
                                               "moments; convert a checkpoint that has its optimizer "
                                               "states", s->param[i].name,
-                     state_name(trained_states[j]), s->zero_stage ? " in fp32" : "");
+                     state_name(trained_states[j]), has_frozen(s) ? " in fp32" : "");
             return -1;
         }
     return 0;
@@ -287,8 +377,13 @@ void universal_check_params(const struct source *s, struct report *r)
 
 uint64_t universal_extra_bytes(const struct source *s)
 {
-    uint64_t sum = 1 << 20;             /* optimizer_state.pt, manifest, folders */
+    uint64_t sum = 1 << 20, size;       /* optimizer_state.pt, manifest, folders */
+    uint8_t *made = NULL;
+    struct err e = {0};
 
+    if (universal_makes_mp_rank(s) && make_mp_rank(s, &made, &size, &e) == 0)
+        sum += align_up(size, 4096);
+    free(made);
     for (int i = 0; i < s->n_files; i++)
         if (is_model_states_file(&s->file[i]))
             sum += align_up(files_size(s->files, s->file[i].file), 4096);

@@ -13,8 +13,22 @@ struct optim_groups;
 struct param;
 struct pt_image;
 struct report;
+struct run_state;
 struct source;
 
+/*
+ * Prepare a source of any layout for the writers of the three forms: buffers become parameters, and the groups of a
+ * source without mp_rank files are resolved (zero_groups.h). Returns -1 with ERR_DATA if moments or groups are missing.
+ * `notes` lists what the form has no place for.
+ */
+MUST_CHECK int universal_resolve(struct source *s, struct report *notes, struct err *e);
+/*
+ * Returns the run state with DeepSpeed's trees of the optimizer: the source's, or else those that zero_pickles.h makes,
+ * in the arena.
+ */
+struct run_state universal_run_state(const struct source *s, struct arena *a);
+/* Returns true for a source without mp_rank files, for which one of rank 0 is made. */
+bool universal_makes_mp_rank(const struct source *s);
 /*
  * Create the bytes of zero/optimizer_state.pt: the optimizer_state_dict of shard (0,0,0) without its per-rank
  * entries, plus param_groups. The caller frees *out.
@@ -27,7 +41,7 @@ MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, 
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
 /*
  * Copy the source's mp_rank files to `dir`, checking every record's CRC. A file whose tree was replaced
- * (pt_retold()) is written again.
+ * (pt_retold()) is written again, and a file that the source lacks is made.
  */
 MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
 /*

@@ -83,7 +83,7 @@ int universal_hdf5_check(const struct source *s, bool as_is, struct err *e)
 
 static int count_mp_ranks(const struct source *s)
 {
-    int n = 0;
+    int n = universal_makes_mp_rank(s);
 
     for (int i = 0; i < s->n_files; i++)
         n += str_starts(s->file[i].name, "mp_rank_");
@@ -128,6 +128,8 @@ static void write_run_attributes(struct h5_out *h, const struct run_state *r)
 void universal_hdf5_put_root(struct h5_out *h, const struct sink *k)
 {
     const struct source *s = k->src;
+    struct arena *a = arena_new(0);
+    const struct run_state run = universal_run_state(s, a);
 
     h5_set_str(h, H5_TOP, "format", INDEX_FORMAT);
     h5_set_int(h, H5_TOP, "format_version", INDEX_VERSION);
@@ -146,8 +148,9 @@ void universal_hdf5_put_root(struct h5_out *h, const struct sink *k)
     h5_set_int(h, H5_TOP, "source_pp", s->topo.pp);
     h5_set_int(h, H5_TOP, "source_dp", s->topo.dp);
     h5_set_int(h, H5_TOP, "tied_embedding", s->tied_embedding);
-    write_run_attributes(h, &s->run);
+    write_run_attributes(h, &run);
     put_model(h, &s->config);
+    arena_free(a);
 }
 
 static int hdf5_cat_dim(enum merge_rule m)
@@ -227,8 +230,8 @@ int universal_hdf5_finish(struct sink *k, struct plan *plan, struct err *e)
 
     (void)plan;
     if (dir_make(zero, e) < 0 ||
-        (k->src->run.optimizer && (universal_optimizer_state(k->src, &bytes, &size, e) < 0 ||
-                                   file_replace(path, bytes, size, e) < 0)))
+        ((k->src->run.optimizer || universal_makes_mp_rank(k->src)) &&
+         (universal_optimizer_state(k->src, &bytes, &size, e) < 0 || file_replace(path, bytes, size, e) < 0)))
         goto out;
     rc = universal_copy_mp_ranks(k->src, k->dir, e);
 out:

@@ -13,8 +13,6 @@
 
 struct pt *zero_order_root(const struct source *s)
 {
-    if (s->zero_root)
-        return s->zero_root;
     for (int i = 0; s->zero_stage && i < s->n_files; i++) {
         enum ds_kind kind = ds_name_parse(s->file[i].name).kind;
 
@@ -127,20 +125,28 @@ static void all_in_one(const struct source *s, struct arena *a, struct zero_shap
     zero_shape_index(out, a);
 }
 
+int zero_order_read_shapes(const struct pk *root, struct arena *a, const char *path, struct zero_shape *out,
+                           struct err *e)
+{
+    struct report *findings = report_new();
+    int rc = 0;
+
+    if (!zero_shape_read(out, a, pk_get(root, "param_shapes"), path, findings))
+        rc = report_first_error(findings, e);
+    report_free(findings);
+    return rc;
+}
+
 int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e)
 {
     const struct pk *root = pt_root(zero_order_root(s));
-    struct report *told = report_new();
-    int rc = 0;
+    int rc;
 
     if (!s->run.optimizer && s->zero_stage < 3 && pk_is_none(pk_get(root, "param_shapes"))) {
-        report_free(told);
         all_in_one(s, a, out);
         return 0;
     }
-    if (!zero_shape_read(out, a, pk_get(root, "param_shapes"), s->path, told))
-        rc = report_first_error(told, e);
-    report_free(told);
+    rc = zero_order_read_shapes(root, a, s->path, out, e);
     if (rc == 0 && s->topo.tp > 1)
         rc = set_whole_slot_shapes(s, out, e);
     if (rc == 0 && s->zero_stage == 3 && s->run.optimizer)

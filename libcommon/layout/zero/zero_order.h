@@ -20,6 +20,9 @@ struct source;
 struct pt *zero_order_root(const struct source *s);
 /* Returns true if ds_config.zero_optimization of `root`, the run's configuration, enables the switch. */
 bool zero_order_switch(const struct pk *root, const char *key);
+/* Read param_shapes of `root`, a model_states, in its order. `path` is for messages. Returns -1 with ERR_DATA. */
+MUST_CHECK int zero_order_read_shapes(const struct pk *root, struct arena *a, const char *path, struct zero_shape *out,
+                                      struct err *e);
 /* Read the groups of a source that has such a file. Returns -1 with ERR_DATA if its tables contradict each other. */
 MUST_CHECK int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e);
 /* The source_read_groups of sources with such a file. */

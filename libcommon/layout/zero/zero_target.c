@@ -12,19 +12,17 @@
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/zero/zero_pickles.h"
 
-/* Find the lowest rank's model_states, and the optim_states if they are requested. */
-static int find_target_root(struct zero_target *t, struct err *e)
+/* Use the trees of the source: the lowest rank's model_states, and the optim_states if they are requested. */
+static int find_target_root(struct zero_target *t, const struct zero_request *q, struct err *e)
 {
     const struct source *s = t->src;
 
-    t->root_pt = zero_order_root(s);
-    if (!t->root_pt) {
-        err_usage(e, "%s: is no checkpoint of DeepSpeed without pipeline, or a universal form of one: ZeRO's files "
-                  "cannot be made of it", s->path);
-        return -1;
-    }
     t->root = pt_root(t->root_pt);
+    t->weights = q->cast ? q->weights : s->weights;
+    t->step_in_state = s->run.step_in_state;
+    t->step_is_tensor = s->run.step_is_tensor;
     if (t->weights_only)
         return 0;
     t->opt = s->run.optimizer;
@@ -35,6 +33,28 @@ static int find_target_root(struct zero_target *t, struct err *e)
     err_data(e, s->path, ERR_NO_BYTE, "has no optimizer states: ZeRO's files are made of masters and moments; of "
              "ZeRO-1 and 2 --weights-only writes the weights, for load_checkpoint(load_module_only=True)");
     return -1;
+}
+
+/* Make the trees for a source of another layout. */
+static int make_target_root(struct zero_target *t, const struct zero_request *q, struct report *notes, struct err *e)
+{
+    const struct zero_import from = { .purpose = q->weights_only ? ZERO_FOR_WEIGHTS : ZERO_FOR_RANKS, .like = q->like,
+                                      .weights = q->cast ? q->weights : DTYPE_N };
+    struct zero_pickles made;
+
+    if (!t->src->groups) {
+        err_usage(e, "%s: is no checkpoint of DeepSpeed without pipeline, or a universal form of one: ZeRO's files "
+                  "cannot be made of it", t->src->path);
+        return -1;
+    }
+    zero_pickles_make(&made, t->src, &from, t->arena, notes);
+    t->root = made.model;
+    t->opt = made.optimizer;
+    t->param_groups = made.param_groups;
+    t->weights = made.weights;
+    t->step_in_state = made.step_in_state;
+    t->step_is_tensor = made.step_is_tensor;
+    return 0;
 }
 
 /* ---- the run's configuration ---- */
@@ -117,7 +137,8 @@ static void split_groups(struct zero_target *t, int world)
 /* Convert the groups from the source's order to the optimizer's, and from there to the target's. */
 static int resolve_target_groups(struct zero_target *t, int stage, int world, struct err *e)
 {
-    if (zero_order_read(t->src, t->arena, &t->shape, e) < 0)
+    if (t->root_pt ? zero_order_read(t->src, t->arena, &t->shape, e) < 0
+                   : zero_order_read_shapes(t->root, t->arena, t->src->path, &t->shape, e) < 0)
         return -1;
     t->n_groups = t->shape.n_groups;
     for (int g = 0; g < t->n_groups; g++) {
@@ -186,7 +207,7 @@ enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st)
     const struct zero_group *group = &t->shape.group[g];
     enum dtype type = DTYPE_N;
 
-    for (int i = 0; i < group->n && !t->src->zero_root; i++) {
+    for (int i = 0; i < group->n && t->root_pt; i++) {
         const struct param *p = source_param(t->src, group->slot[i].name);
         const struct tmap *m = p ? p->state[st] : NULL;
 
@@ -299,19 +320,20 @@ struct zero_target *zero_target_new(const struct source *s, const struct zero_re
                                     struct err *e)
 {
     struct zero_target *t = xcalloc(1, sizeof *t);
-    int stage = q->stage ? q->stage : s->zero_stage, world = q->world ? q->world : s->topo.dp;
+    struct pt *root_pt = zero_order_root(s);
+    int stage = q->stage ? q->stage : root_pt ? s->zero_stage : 2, world = q->world ? q->world : s->topo.dp;
 
     t->arena = arena_new(0);
     t->src = s;
     t->weights_only = q->weights_only;
-    if (find_target_root(t, e) < 0)
+    t->root_pt = root_pt;
+    if (root_pt ? find_target_root(t, q, e) < 0 : make_target_root(t, q, notes, e) < 0)
         goto failed;
-    t->weights = q->cast ? q->weights : s->weights;
-    t->bf16_names = has_prefix(t, !s->zero_root && !q->cast);
+    t->bf16_names = has_prefix(t, root_pt && !q->cast);
     if (resolve_optimizer_form(t, stage, notes, e) < 0 || resolve_target_groups(t, stage, world, e) < 0)
         goto failed;
     if (check_fp32_states(t, notes, e) < 0 || check_weights_castable(t, notes, e) < 0 ||
-        check_carried(t->root_pt, e) < 0 || (t->opt_pt && check_carried(t->opt_pt, e) < 0))
+        (t->root_pt && check_carried(t->root_pt, e) < 0) || (t->opt_pt && check_carried(t->opt_pt, e) < 0))
         goto failed;
     return t;
 failed:

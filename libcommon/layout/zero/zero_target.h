@@ -1,9 +1,9 @@
 /*
  * zero_target.h - the contents of a ZeRO checkpoint for another number of ranks or another stage
  *
- * The source must have the trees of such a run: a checkpoint of ZeRO-1, 2 or 3, a universal form of one, or a source
- * whose trees zero_synthesize.h created. Anything that the target cannot hold, or that the source lacks, is reported
- * before anything is written.
+ * The source is a checkpoint of ZeRO-1, 2 or 3, a universal form of one, or a source of another layout whose groups
+ * were resolved (zero_groups_resolve()), for which zero_pickles.h makes the trees. Anything that the target cannot
+ * hold, or that the source lacks, is reported before anything is written.
  *
  * The optimizer's order comes first: its groups, with parameters in the order in which the run listed them. ZeRO-1/2
  * lays out groups in that order, or with round_robin_gradients distributed over the ranks. ZeRO-3 splits each group
@@ -21,8 +21,10 @@ struct zero_request {
     int stage;                          /* 1, 2, 3; 0 for the source's */
     int world;                          /* number of ranks; 0 for the source's */
     bool weights_only;                  /* only model_states; not for stage 3 */
-    bool cast;                          /* the run will compute with `weights`, and ds_config has that type already */
+    /* The run will compute with `weights`. A ds_config of the source has that type already. */
+    bool cast;
     enum dtype weights;
+    const struct source *like;          /* template of a source of another layout (zero_groups.h), or NULL */
 };
 
 struct zero_target {
@@ -31,12 +33,13 @@ struct zero_target {
     struct zero_shape shape;            /* of the target, with positions */
     int n_groups;                       /* number of groups of the optimizer */
     int *group_of;                      /* [shape.n_groups] group of the optimizer; several for one in ZeRO-3 */
-    const struct pk *root;              /* the source's model_states of rank 0 */
-    struct pt *root_pt;
+    const struct pk *root;              /* the source's model_states of rank 0, or one that zero_pickles.h made */
+    struct pt *root_pt;                 /* the file of `root`; NULL if it was made */
     bool weights_only;                  /* opt and param_groups are NULL */
     /* its optimizer_state_dict; param_groups is NULL in the elastic form */
     const struct pk *opt, *param_groups;
-    struct pt *opt_pt;
+    struct pt *opt_pt;                  /* the file of both; NULL if they were made */
+    bool step_in_state, step_is_tensor; /* where Adam's counter is stored, as in run_state */
     bool bf16_names;                    /* prefix of the optimizer files */
     bool elastic;                       /* ZeRO-1/2: vectors without padding, no settings */
     bool whole;                         /* BF16_Optimizer: masters keep their padding */

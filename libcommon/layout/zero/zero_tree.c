@@ -189,7 +189,7 @@ static struct pk *module_value(struct model_tree *k, const char *name, const str
     if (!own && pk_is_none(v) && name && source_find(k->t->src, name, &hit) && hit.value && hit.value->map)
         return buffer(k, hit.value);
     if (!own)
-        return zero_tree_copy_value(k->x, v, k->t->root_pt);
+        return k->t->root_pt ? zero_tree_copy_value(k->x, v, k->t->root_pt) : pk_none(k->x->ds.arena);
     if (k->t->shape.stage == 3)
         return empty_tensor(k);
     if (zero_target_trains(k->t, own))

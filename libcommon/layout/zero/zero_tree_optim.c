@@ -76,10 +76,10 @@ static struct pk *make_adam_state_tree(struct optim *k, int g)
 
     if (step)
         pk_set_str(k->a, d, "step", zero_tree_copy_value(k->x, step, k->t->opt_pt));
-    else if (run->step_in_state && run->step_is_tensor)
+    else if (k->t->step_in_state && k->t->step_is_tensor)
         pk_set_str(k->a, d, "step", pt_new_tensor(k->a, &(struct pt_new){
             .storage = zero_tree_number(k->x, (float)run->opt_step), .dtype = DTYPE_F32, .storage_elems = 1 }));
-    else if (run->step_in_state)
+    else if (k->t->step_in_state)
         pk_set_str(k->a, d, "step", pk_int(k->a, run->opt_step));
     pk_set_str(k->a, d, "exp_avg", vector(k, g, STATE_EXP_AVG));
     pk_set_str(k->a, d, "exp_avg_sq", vector(k, g, STATE_EXP_AVG_SQ));

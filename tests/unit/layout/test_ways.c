@@ -15,9 +15,9 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/zero/zero_order.h"
-#include "libcommon/layout/zero/zero_synthesize.h"
 #include "libcommon/model/params.h"
 #include "libcommon/plan/tmap.h"
+#include "libcommon/layout/zero/zero_pickles.h"
 
 /* A value of the caller's that is called like the engine's own: tensors stay those of one rank. */
 static void test_world_size(void **state)
@@ -25,20 +25,26 @@ static void test_world_size(void **state)
     struct err e = {0};
     struct source *s = source_open("tests/data/dcp/fsdp/ckpt", &(struct source_opts){ .threads = 1 }, NULL, &e);
     struct report *notes = report_new();
+    const struct zero_import by_name = { .purpose = ZERO_FOR_NAMES, .weights = DTYPE_N };
+    struct zero_pickles made;
     struct source_value *value;
     int64_t ranks = 0;
+    int n_files;
 
     (void)state;
     assert_non_null(s);
     value = arena_alloc(s->arena, ((size_t)s->n_values + 1) * sizeof *value);
     memcpy(value, s->value, (size_t)s->n_values * sizeof *value);
+    n_files = s->n_files;
     value[s->n_values++] = (struct source_value){ .name = "mp_world_size", .tree = pk_int(s->arena, 4) };
     s->value = value;
-    assert_int_equal(
-        zero_synthesize_trees(s, &(struct zero_synthesis_request){ ZERO_SYNTHESIS_NAMES, DTYPE_N, NULL }, notes, &e),
-        0);
-    assert_true(pk_as_int(pk_get(pt_root(zero_order_root(s)), "mp_world_size"), &ranks));
+    assert_int_equal(zero_groups_resolve(s, &by_name, notes, &e), 0);
+    zero_pickles_make(&made, s, &by_name, s->arena, notes);
+    assert_true(pk_as_int(pk_get(made.model, "mp_world_size"), &ranks));
     assert_int_equal(ranks, 1);
+    assert_int_equal(s->n_files, n_files);      /* nothing is forged into the source */
+    assert_int_equal(s->zero_stage, 0);
+    assert_null(s->run.optimizer);
     report_free(notes);
     source_close(s);
 }
