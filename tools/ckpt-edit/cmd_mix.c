@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/edit/edit_mix.h"
+#include "libcommon/layout/edit/compute/edit_mix.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
 #include "tools/common/convert_cli.h"

@@ -1,27 +1,17 @@
 /*
- * edit_mix.c - list the states to mix, and compute each of them into a spool, several in parallel
+ * edit_mix.c - list the states to mix, and compute the weighted sum of each
  */
-#include "libcommon/layout/edit/edit_mix.h"
+#include "libcommon/layout/edit/compute/edit_mix.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "libcommon/base/crc.h"
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/edit/compute/edit_compute.h"
 #include "libcommon/plan/reader.h"
 
 enum { AT_A_TIME = 1 << 16 };           /* elements */
-
-/* One state of one parameter, with the source and the destination of its new elements. */
-struct mixed {
-    struct param *p;
-    enum state to;
-    enum state from;                    /* the state that is summed; for weights with masters, the masters */
-    uint64_t at;                        /* offset in the spool */
-    uint32_t crc;
-};
 
 /* ---- the list of states ---- */
 
@@ -46,10 +36,17 @@ static int refuse_mixed_shape(const struct param *p, const struct source *s, con
     return -1;
 }
 
-/* Check that checkpoint `t` has the parameter of `s` with the same shape and the required state. */
-static int check_pair(const struct source *s, const struct mixed *k, const struct source *t, struct err *e)
+/* Returns the state that is summed for a state of p: for weights that have masters, the masters. */
+static enum state mixed_from(const struct param *p, enum state st)
 {
-    const struct param *p = k->p, *q = source_param(t, p->name);
+    return st == STATE_BF16 && p->state[STATE_FP32] ? STATE_FP32 : st;
+}
+
+/* Check that checkpoint `t` has the parameter of `s` with the same shape and the required state. */
+static int check_pair(const struct source *s, const struct edit_computed *c, const struct source *t, struct err *e)
+{
+    const struct param *p = c->p, *q = source_param(t, p->name);
+    const enum state from = mixed_from(p, c->state);
 
     if (!q) {
         err_usage(e, "%s: has no %s, which is in %s", t->path, p->name, s->path);
@@ -57,8 +54,8 @@ static int check_pair(const struct source *s, const struct mixed *k, const struc
     }
     if (!shape_equal(q->ndim, q->shape, p->ndim, p->shape))
         return refuse_mixed_shape(p, s, q, t, e);
-    if (!q->state[k->from] || !dtype_is_float(q->state[k->from]->dtype)) {
-        err_usage(e, "%s: has no %s of %s, which is in %s", t->path, state_name(k->from), p->name, s->path);
+    if (!q->state[from] || !dtype_is_float(q->state[from]->dtype)) {
+        err_usage(e, "%s: has no %s of %s, which is in %s", t->path, state_name(from), p->name, s->path);
         return -1;
     }
     return 0;
@@ -136,9 +133,8 @@ static int check_all_kept(const struct source *s, const struct edit_mix *m, stru
 }
 
 /* Fill the list in the order of the parameters. Returns its length, or -1 if the checkpoints do not match. */
-static int list_mixed(struct source *s, const struct edit_mix *m, struct mixed *list, struct err *e)
+static int list_mixed(struct source *s, const struct edit_mix *m, struct edit_computed *list, struct err *e)
 {
-    uint64_t at = 0;
     int n = 0;
 
     for (int k = 1; k < m->n; k++)
@@ -147,18 +143,16 @@ static int list_mixed(struct source *s, const struct edit_mix *m, struct mixed *
     for (int i = 0; i < s->n_params; i++)
         for (int st = 0; st < STATE_N; st++) {
             struct param *p = &s->param[i];
-            bool of_master = st == STATE_BF16 && p->state[STATE_FP32];
 
             if (!is_mixed(s, m, p, (enum state)st))
                 continue;
-            list[n] = (struct mixed){ p, (enum state)st, of_master ? STATE_FP32 : (enum state)st, at, 0 };
+            list[n] = (struct edit_computed){ .p = p, .state = (enum state)st };
             for (int k = 1; k < m->n; k++)
                 if (check_pair(s, &list[n], m->part[k].s, e) < 0)
                     return -1;
-            at += p->state[st]->len;
             n++;
         }
-    return n;
+    return check_all_kept(s, m, e) < 0 ? -1 : n;
 }
 
 /* ---- the sum ---- */
@@ -185,12 +179,13 @@ static void round_mean_values(const double *sum, double divide, uint64_t n, enum
         dtype_put(t, sum[i] / divide, (uint8_t *)bytes + i * (uint64_t)dtype_size(t));
 }
 
-static int mix_some(const struct edit_mix *m, const struct mixed *k, struct bench *b, uint64_t at, uint64_t n,
+static int mix_some(const struct edit_mix *m, const struct edit_computed *c, struct bench *b, uint64_t at, uint64_t n,
                     struct err *e)
 {
     memset(b->sum, 0, sizeof b->sum);
     for (int i = 0; i < m->n; i++) {
-        const enum dtype t = source_param(m->part[i].s, k->p->name)->state[k->from]->dtype;
+        const struct param *p = source_param(m->part[i].s, c->p->name);
+        const enum dtype t = p->state[mixed_from(c->p, c->state)]->dtype;
         const uint64_t size = (uint64_t)dtype_size(t);
 
         if (reader_read(b->reader[i], at * size, n * size, b->bytes, e) < 0)
@@ -200,33 +195,28 @@ static int mix_some(const struct edit_mix *m, const struct mixed *k, struct benc
     return 0;
 }
 
-/* Compute all elements of one state and write them to the spool. */
-static int mix_one(const struct edit_mix *m, struct mixed *k, int fd, struct err *e)
+/* Compute all elements of one state. */
+static int mix_tensor(const void *ctx, const struct edit_computed *c, struct edit_output *out, struct err *e)
 {
-    const enum dtype to = k->p->state[k->to]->dtype;
-    const uint64_t size = (uint64_t)dtype_size(to), n_elems = k->p->state[k->to]->len / size;
+    const struct edit_mix *m = ctx;
+    const enum dtype to = c->p->state[c->state]->dtype;
+    const uint64_t size = (uint64_t)dtype_size(to), n_elems = c->p->state[c->state]->len / size;
     struct bench *b = xmalloc(sizeof *b);
     int rc = 0;
 
     b->reader = xcalloc((size_t)m->n, sizeof *b->reader);
-    for (int i = 0; i < m->n; i++)
-        b->reader[i] = reader_new(source_param(m->part[i].s, k->p->name)->state[k->from], m->part[i].s->files,
-                                  REPLICAS_AVERAGE);
+    for (int i = 0; i < m->n; i++) {
+        const struct param *p = source_param(m->part[i].s, c->p->name);
+
+        b->reader[i] = reader_new(p->state[mixed_from(c->p, c->state)], m->part[i].s->files, REPLICAS_AVERAGE);
+    }
     for (uint64_t at = 0, n; at < n_elems && rc == 0; at += n) {
         n = min_u64(AT_A_TIME, n_elems - at);
-        if (m->stopped && m->stopped()) {
-            err_stop(e);
-            rc = -1;
-        } else {
-            rc = mix_some(m, k, b, at, n, e);
+        rc = mix_some(m, c, b, at, n, e);
+        if (rc == 0) {
+            round_mean_values(b->sum, m->divide, n, to, b->bytes);
+            rc = edit_output_add(out, b->bytes, n * size, e);
         }
-        if (rc < 0)
-            break;
-        round_mean_values(b->sum, m->divide, n, to, b->bytes);
-        k->crc = crc_bytes(k->crc, b->bytes, (size_t)(n * size));
-        rc = write_all_at(fd, b->bytes, (size_t)(n * size), k->at + at * size);
-        if (rc < 0)
-            err_sys(e, "the temporary file next to the result", "cannot write");
     }
     for (int i = 0; i < m->n; i++)
         reader_free(b->reader[i]);
@@ -235,76 +225,28 @@ static int mix_one(const struct edit_mix *m, struct mixed *k, int fd, struct err
     return rc;
 }
 
-/* Compute all states. If several fail, the error of the first in the list is returned. */
-static int mix_all(const struct edit_mix *m, struct mixed *list, int n, int fd, struct err *e)
-{
-    struct err *each = xcalloc((size_t)n + 1, sizeof *each);
-    bool stop = false;
-    int rc = 0;
-
-    #pragma omp parallel for schedule(dynamic) num_threads(m->threads > 0 ? m->threads : 1)
-    for (int i = 0; i < n; i++) {
-        bool stopped;
-
-        #pragma omp atomic read
-        stopped = stop;
-        if (!stopped && mix_one(m, &list[i], fd, &each[i]) < 0) {
-            #pragma omp atomic write
-            stop = true;
-        }
-    }
-    for (int i = 0; i < n && rc == 0; i++)
-        if (each[i].kind != ERR_NONE) {
-            *e = each[i];
-            rc = -1;
-        }
-    free(each);
-    return rc;
-}
-
 /* ---- apply the changes ---- */
-
-static int change_all(struct edit *x, struct source *s, const struct mixed *list, int n, int file, struct err *e)
-{
-    for (int i = 0; i < n; i++) {
-        const uint64_t len = list[i].p->state[list[i].to]->len;
-        struct edit_from from = { .zero = file < 0, .crc = list[i].crc };
-
-        if (file >= 0) {
-            from.x.len = len;
-            from.x.record = files_add_record(s->files, &(struct record){
-                .file = file, .at = list[i].at, .len = len, .name = "new values" });
-        }
-        if (edit_tensor(x, list[i].p, list[i].to, &from, e) < 0)
-            return -1;
-    }
-    return 0;
-}
 
 int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e)
 {
-    struct mixed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
-    int n = list_mixed(s, m, list, e);
-    int64_t bytes = n >= 0 && check_all_kept(s, m, e) < 0 ? -1 : n;
+    struct edit_computed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
+    const int n = list_mixed(s, m, list, e);
+    const int64_t bytes = n < 0 ? -1 : (int64_t)edit_computed_bytes(list, n);
 
-    if (bytes > 0)
-        bytes = (int64_t)(list[n - 1].at + list[n - 1].p->state[list[n - 1].to]->len);
     free(list);
     return bytes;
 }
 
 int edit_mix(struct edit *x, struct source *s, const struct edit_mix *m, int fd, struct err *e)
 {
-    struct mixed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
-    int64_t bytes = edit_mix_bytes(s, m, e);
-    int n = bytes < 0 ? -1 : list_mixed(s, m, list, e), file = -1, rc = n < 0 ? -1 : 0;
+    const struct edit_compute how = { .tensor = mix_tensor, .ctx = m, .threads = m->threads, .stopped = m->stopped,
+                                     .fd = fd };
+    struct edit_computed *list = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *list);
+    const int n = list_mixed(s, m, list, e);
+    const int rc = n < 0 ? -1 : edit_compute(x, s, &how, list, n, e);
 
-    if (rc == 0 && fd >= 0)
-        rc = mix_all(m, list, n, fd, e);
-    if (fd >= 0)
-        file = files_add_fd(s->files, fd, bytes < 0 ? 0 : (uint64_t)bytes, "new values");
-    if (rc == 0)
-        rc = change_all(x, s, list, n, file, e);
+    if (n < 0 && fd >= 0)
+        files_add_fd(s->files, fd, 0, "new values");
     free(list);
     return rc;
 }

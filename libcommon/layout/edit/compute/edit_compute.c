@@ -1,0 +1,102 @@
+/*
+ * edit_compute.c - compute new tensors into a spool in parallel, and replace the old ones by them
+ */
+#include "libcommon/layout/edit/compute/edit_compute.h"
+
+#include <stdlib.h>
+
+#include "libcommon/base/crc.h"
+#include "libcommon/base/files.h"
+#include "libcommon/ckpt/checkpoint.h"
+
+struct edit_output {
+    const struct edit_compute *how;
+    uint64_t at;                        /* offset of the next byte in the spool */
+    uint32_t crc;
+};
+
+int edit_output_add(struct edit_output *o, const void *bytes, uint64_t n, struct err *e)
+{
+    if (o->how->stopped && o->how->stopped()) {
+        err_stop(e);
+        return -1;
+    }
+    if (write_all_at(o->how->fd, bytes, (size_t)n, o->at) < 0) {
+        err_sys(e, "the temporary file next to the result", "cannot write");
+        return -1;
+    }
+    o->crc = crc_bytes(o->crc, bytes, (size_t)n);
+    o->at += n;
+    return 0;
+}
+
+uint64_t edit_computed_bytes(struct edit_computed *list, int n)
+{
+    uint64_t at = 0;
+
+    for (int i = 0; i < n; i++) {
+        list[i].at = at;
+        at += list[i].p->state[list[i].state]->len;
+    }
+    return at;
+}
+
+static int compute_one(const struct edit_compute *how, struct edit_computed *c, struct err *e)
+{
+    struct edit_output o = { .how = how, .at = c->at };
+
+    if (how->tensor(how->ctx, c, &o, e) < 0)
+        return -1;
+    c->crc = o.crc;
+    return 0;
+}
+
+static int compute_all(const struct edit_compute *how, struct edit_computed *list, int n, struct err *e)
+{
+    struct err *each = xcalloc((size_t)n + 1, sizeof *each);
+    bool stop = false;
+    int rc = 0;
+
+    #pragma omp parallel for schedule(dynamic) num_threads(how->threads > 0 ? how->threads : 1)
+    for (int i = 0; i < n; i++) {
+        bool stopped;
+
+        #pragma omp atomic read
+        stopped = stop;
+        if (!stopped && compute_one(how, &list[i], &each[i]) < 0) {
+            #pragma omp atomic write
+            stop = true;
+        }
+    }
+    for (int i = 0; i < n && rc == 0; i++)
+        if (each[i].kind != ERR_NONE) {
+            *e = each[i];
+            rc = -1;
+        }
+    free(each);
+    return rc;
+}
+
+int edit_compute(struct edit *x, struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
+                 struct err *e)
+{
+    const uint64_t bytes = edit_computed_bytes(list, n);
+    int file = -1, rc = 0;
+
+    if (how->fd >= 0) {
+        rc = compute_all(how, list, n, e);
+        file = files_add_fd(s->files, how->fd, bytes, "new values");
+    }
+    for (int i = 0; i < n && rc == 0; i++) {
+        const uint64_t len = list[i].p->state[list[i].state]->len;
+        struct edit_from from = { .zero = file < 0, .crc = list[i].crc };
+
+        if (file >= 0) {
+            from.x.len = len;
+            from.x.record = files_add_record(s->files, &(struct record){
+                .file = file, .at = list[i].at, .len = len, .name = "new values" });
+        }
+        rc = edit_tensor(x, list[i].p, list[i].state, &from, e);
+    }
+    return rc;
+}

@@ -1,0 +1,44 @@
+/*
+ * edit_compute.h - replace tensors by values that are computed from several checkpoints
+ *
+ * The new values are written to a spool, tensor by tensor, several in parallel. The edit then replaces every copy of
+ * each tensor by these bytes, whatever the layout. Memory: what the callback needs per thread.
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_COMPUTE_H
+#define SHARDKIT_LAYOUT_EDIT_COMPUTE_H
+
+#include "libcommon/layout/edit/edit.h"
+
+/* One state of one parameter of the edited checkpoint, whose new elements have the type of the old ones. */
+struct edit_computed {
+    struct param *p;
+    enum state state;
+    uint64_t at;                        /* offset in the spool; set by edit_computed_bytes() */
+    uint32_t crc;                       /* of the new bytes; set by edit_compute() */
+    const void *arg;                    /* data of the callback, or NULL */
+};
+
+/* Receives the new bytes of one tensor. */
+struct edit_output;
+/* Append the next n bytes. Returns -1 with ERR_SYS if the spool cannot be written, ERR_STOP if the user stops it. */
+MUST_CHECK int edit_output_add(struct edit_output *o, const void *bytes, uint64_t n, struct err *e);
+
+struct edit_compute {
+    /* Compute all elements of c and pass them to edit_output_add() in order. Called by several threads. */
+    int (*tensor)(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e);
+    const void *ctx;
+    int threads;
+    bool (*stopped)(void);              /* NULL if it cannot be stopped */
+    int fd;                             /* the spool; -1 for a dry run, in which new values are zeros */
+};
+
+/* Place n tensors in the spool one after the other. Returns its size in bytes. */
+uint64_t edit_computed_bytes(struct edit_computed *list, int n);
+/*
+ * Compute the tensors and replace them in the edit of s, which owns the spool afterwards, even on failure. In a dry run
+ * nothing is computed. If several tensors fail, the error of the first in the list is returned.
+ */
+MUST_CHECK int edit_compute(struct edit *x, struct source *s, const struct edit_compute *how,
+                            struct edit_computed *list, int n, struct err *e);
+
+#endif
