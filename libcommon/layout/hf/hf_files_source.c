@@ -94,7 +94,7 @@ static int fill_unchanged_param(struct source *s, struct param *p, const struct 
     *p = (struct param){ .name = t->full, .ndim = t->ndim, .stage = -1, .group = -1,
                          .merge = is_vocabulary_tensor(t->full) ? MERGE_VOCAB : MERGE_REPLICATED };
     memcpy(p->shape, t->shape, sizeof p->shape);
-    p->state[st] = t->map ? t->map : hf_map_of(s, t->dtype, t->x);
+    p->state[st] = hf_stored_map(s, t);
     return 1;
 }
 
@@ -211,10 +211,10 @@ static void mark_shared_storages(struct source *s)
 
     for (int i = 0; i < s->n_params; i++) {
         const struct tmap *m = s->param[i].state[s->param[i].state[STATE_FP32] ? STATE_FP32 : STATE_BF16];
-        const struct extent *x = m->slice->extent;
-        const struct record *rec = files_record(s->files, x->record);
+        const struct extent *x = m->n_slices == 1 && m->slice->n_extents == 1 ? m->slice->extent : NULL;
+        const struct record *rec = x ? files_record(s->files, x->record) : NULL;
 
-        if (m->slice->n_extents == 1 && x->len > 0 && str_ends(files_name(s->files, rec->file), ".bin"))
+        if (x && x->len > 0 && str_ends(files_name(s->files, rec->file), ".bin"))
             t[n++] = (struct placed){ rec, rec->at + x->at, x->len, m->dtype, i, hf_is_head(s->param[i].name) };
     }
     if (n)
@@ -272,17 +272,16 @@ static void check_claims(const struct source *s, bool known, const struct source
     json_decref(config);
 }
 
-int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
-                         struct report *r, struct err *e)
+int hf_folder_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                   hf_read_tensors *read, struct report *r, struct err *e)
 {
-    struct hf_folder f = { .s = s, .l = l, .lost = o->holes ? r : NULL };
+    struct hf_folder f = { .s = s, .l = l, .o = o, .r = r, .lost = o->holes ? r : NULL };
     struct hf_config c;
     bool known = false;
     int rc = -1;
 
-    s->layout = &hf_layout;
     if (read_known_hf_config(&f, &c, &known, r, e) < 0 || load_manifest_crcs(&f, e) < 0 ||
-        hf_folder_read(&f, e) < 0 || add_remaining_files(&f, r, e) < 0)
+        hf_folder_read(&f, read, e) < 0 || add_remaining_files(&f, r, e) < 0)
         goto out;
     if (known)
         expect_all(&f, &c, r);
@@ -299,6 +298,13 @@ out:
     json_decref(f.crcs);
     free(f.tensor);
     return rc;
+}
+
+int hf_files_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                         struct report *r, struct err *e)
+{
+    s->layout = &hf_layout;
+    return hf_folder_open(s, l, o, hf_read_model_files, r, e);
 }
 
 bool hf_marks(const char *name)

@@ -111,10 +111,7 @@ static int check_members(const struct fusion *x)
     return 0;
 }
 
-/*
- * Check that all tensors have one floating-point type, because Megatron's weights have one type, and that each is
- * stored in order.
- */
+/* Check that all tensors have one floating-point type, because Megatron's weights have one type. */
 static int check_fused_dtypes(const struct fusion *x)
 {
     const struct param *first = x->member[0].from;
@@ -122,11 +119,6 @@ static int check_fused_dtypes(const struct fusion *x)
 
     if (!dtype_is_float(t))
         return refuse_fused_param(x, first->name, "is of no floating-point type");
-    for (int i = 0; i < x->n && x->s->layout->model_folder; i++)
-        if (x->member[i].from->state[fused_weight_state(x->member[i].from)]->slice->n_extents > 1)
-            return refuse_fused_param(x, x->member[i].from->name,
-                                      "does not lie in order: export-hf writes a folder in which it "
-                                      "does");
     for (int i = 1; i < x->n; i++) {
         const struct param *p = x->member[i].from;
         const enum dtype other = p->state[fused_weight_state(p)]->dtype;
@@ -148,9 +140,9 @@ static bool is_fusion_head_rule(const struct family_rule *r)
     return r->merge == MERGE_VOCAB && hf_is_head(r->part[0]);
 }
 
-static struct extent *extent_of(const struct param *p)
+static const struct tmap *map_of_weights(const struct param *p)
 {
-    return p->state[fused_weight_state(p)]->slice->extent;
+    return p->state[fused_weight_state(p)];
 }
 
 /* Returns 1 if a stored head is the embedding, 0 if it is separate, and -1 if config.json ties it but it differs. */
@@ -164,7 +156,7 @@ static int check_head_is_tied(const struct fusion *x, const struct param *head, 
         return 1;
     if (x->z->tied < 0)
         return 0;
-    same = hf_same_bytes(x->s, extent_of(head), extent_of(table), x->e);
+    same = hf_same_values(x->s, map_of_weights(head), map_of_weights(table), x->e);
     if (same == 0)
         return refuse_fused_param(x, head->name,
                                   "is not the embedding, to which config.json ties it (tie_word_embeddings)");
@@ -213,9 +205,13 @@ static void attach_manifest_crcs(const struct fusion *x)
     for (int i = 0; i < x->n; i++) {
         struct param *p = x->member[i].from;
         const enum state st = fused_weight_state(p);
-        const struct extent *t = extent_of(p);
-        struct record r = *files_record(x->s->files, t->record);
+        const struct tmap *m = map_of_weights(p);
+        const struct extent *t = m->n_slices == 1 && m->slice->n_extents == 1 ? m->slice->extent : NULL;
+        struct record r;
 
+        if (!t)
+            continue;
+        r = *files_record(x->s->files, t->record);
         if (!p->has_digest[st] || r.has_crc || t->at != 0 || t->len != r.len)
             continue;
         r.has_crc = true;
@@ -227,11 +223,9 @@ static void attach_manifest_crcs(const struct fusion *x)
 
 static struct hf_stored stored_as(const struct param *p)
 {
-    struct hf_stored t = { .name = p->name,
-                           .full = p->name,
-                           .dtype = p->state[fused_weight_state(p)]->dtype,
-                           .ndim = p->ndim,
-                           .x = *extent_of(p) };
+    struct tmap *m = p->state[fused_weight_state(p)];
+    struct hf_stored t = { .name = p->name, .full = p->name, .dtype = m->dtype, .ndim = p->ndim, .map = m,
+                           .x = { .len = m->len } };
 
     memcpy(t.shape, p->shape, sizeof t.shape);
     return t;

@@ -312,7 +312,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     s->tied_embedding = true;
     free(base);
     x.folder = (struct hf_folder){ .s = s };
-    if (read_imported_config(&x) < 0 || read_manifest(&x) < 0 || hf_folder_read(&x.folder, e) < 0 ||
+    if (read_imported_config(&x) < 0 || read_manifest(&x) < 0 || hf_folder_read(&x.folder, hf_read_model_files, e) < 0 ||
         add_imported_params(&x) < 0 || transpose_imported_matrices(&x) < 0)
         goto out;
     tokens = o->vocab_tokens ? o->vocab_tokens : x.c.vocab;

@@ -85,8 +85,8 @@ static const char *base_name(const struct hf_folder *f, const char *name)
     return arena_fmt(f->s->arena, "%s", str_starts(name, prefix) ? name + sizeof prefix - 1 : name);
 }
 
-static struct hf_stored *add_stored_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
-                                           const int64_t *shape)
+struct hf_stored *hf_add_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
+                                const int64_t *shape)
 {
     struct hf_stored *t;
 
@@ -120,7 +120,7 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
 
     for (int i = 0; st && i < safetensors_n(st); i++) {
         const struct safetensors_tensor *from = safetensors_tensor(st, i);
-        struct hf_stored *t = add_stored_tensor(f, from->name, from->dtype, from->ndim, from->shape);
+        struct hf_stored *t = hf_add_tensor(f, from->name, from->dtype, from->ndim, from->shape);
 
         if (from->dtype == DTYPE_N && !t->why)
             t->why = arena_fmt(f->s->arena, "a tensor of type %s whose rows are not a whole number of "
@@ -155,12 +155,12 @@ static void add_hf_pickled_tensor(struct hf_folder *f, const struct pt *pt, cons
     struct hf_stored *t;
 
     if (!pt_tensor(pt, v, &from)) {
-        t = add_stored_tensor(f, name, DTYPE_N, 0, NULL);
+        t = hf_add_tensor(f, name, DTYPE_N, 0, NULL);
         t->why = arena_fmt(f->s->arena, "%s", pt_unread(pt, v, &why) ? why.buf : "no tensor, but another value");
         strbuf_free(&why);
         return;
     }
-    t = add_stored_tensor(f, name, from.dtype, from.ndim, from.shape);
+    t = hf_add_tensor(f, name, from.dtype, from.ndim, from.shape);
     if (from.contiguous)
         t->x = (struct extent){ from.record, from.at, pt_tensor_bytes(&from) };
     else
@@ -271,7 +271,7 @@ static void lose_file(struct hf_folder *f, const json_t *map, const char *name, 
     err_clear(e);
     json_object_foreach((json_t *)map, key, v)
         if (json_string_value(v) && strcmp(json_string_value(v), name) == 0)
-            add_stored_tensor(f, key, DTYPE_N, 0, NULL)->why = why;
+            hf_add_tensor(f, key, DTYPE_N, 0, NULL)->why = why;
 }
 
 static int read_listed(struct hf_folder *f, const json_t *map, const char *path, const char *extension, struct err *e)
@@ -332,25 +332,25 @@ static int by_stored_name(const void *a, const void *b)
     return strcmp(((const struct hf_stored *)a)->name, ((const struct hf_stored *)b)->name);
 }
 
-int hf_folder_read(struct hf_folder *f, struct err *e)
+int hf_read_model_files(struct hf_folder *f, struct err *e)
 {
-    int rc;
-
     if (hf_folder_has(f, "model.safetensors"))
-        rc = read_hf_weights_file(f, "model.safetensors", e);
-    else if (hf_folder_has(f, "model.safetensors.index.json"))
-        rc = read_hf_index(f, "model.safetensors.index.json", ".safetensors", e);
-    else if (hf_folder_has(f, "pytorch_model.bin"))
-        rc = read_hf_weights_file(f, "pytorch_model.bin", e);
-    else if (hf_folder_has(f, "pytorch_model.bin.index.json"))
-        rc = read_hf_index(f, "pytorch_model.bin.index.json", ".bin", e);
-    else {
-        err_data(e, f->s->path, ERR_NO_BYTE,
-                 "no model here: model.safetensors, pytorch_model.bin or an index of either is "
-                 "expected");
-        rc = -1;
-    }
-    if (rc < 0)
+        return read_hf_weights_file(f, "model.safetensors", e);
+    if (hf_folder_has(f, "model.safetensors.index.json"))
+        return read_hf_index(f, "model.safetensors.index.json", ".safetensors", e);
+    if (hf_folder_has(f, "pytorch_model.bin"))
+        return read_hf_weights_file(f, "pytorch_model.bin", e);
+    if (hf_folder_has(f, "pytorch_model.bin.index.json"))
+        return read_hf_index(f, "pytorch_model.bin.index.json", ".bin", e);
+    err_data(e, f->s->path, ERR_NO_BYTE,
+             "no model here: model.safetensors, pytorch_model.bin or an index of either is "
+             "expected");
+    return -1;
+}
+
+int hf_folder_read(struct hf_folder *f, hf_read_tensors *read, struct err *e)
+{
+    if (read(f, e) < 0)
         return -1;
     if (f->n)
         qsort(f->tensor, (size_t)f->n, sizeof *f->tensor, by_stored_name);

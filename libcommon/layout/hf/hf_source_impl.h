@@ -22,8 +22,8 @@ struct hf_stored {
     const char *why;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
-    struct extent x;                    /* its bytes; for a view that is not contiguous only the length is valid */
-    struct tmap *map;                   /* map of such a view; otherwise NULL */
+    struct extent x;                    /* its bytes; if `map` is set, only the length is valid */
+    struct tmap *map;                   /* map of a tensor whose bytes are not contiguous; otherwise NULL */
     bool used;
 };
 
@@ -31,13 +31,28 @@ struct hf_folder {
     struct source *s;
     const struct source_listing *l;     /* its files, already in s->files; NULL to search in s->path */
     struct report *lost;                /* receives files of an index that are lost; NULL: such a file is an error */
+    const struct source_opts *o;        /* with a listing: the options ... */
+    struct report *r;                   /* ... and the report of source_open() */
     json_t *crcs;                       /* CRCs of the tensors from a manifest, checked as they are read, or NULL */
     int64_t n_runs;                     /* total over all views that are not contiguous */
     int n, cap;
     struct hf_stored *tensor;           /* sorted by name after hf_folder_read(); the caller frees it */
 };
-/* Read every tensor of the folder's files and check them against the index. Files are added to s->file. */
-MUST_CHECK int hf_folder_read(struct hf_folder *f, struct err *e);
+/* A function that adds every tensor of the folder's files to f->tensor, in any order, and the files to s->file. */
+typedef int hf_read_tensors(struct hf_folder *f, struct err *e);
+/* Read the tensors of the files that Transformers would load, and check them against the index. */
+MUST_CHECK hf_read_tensors hf_read_model_files;
+/* Call `read`, sort the tensors by name, and check that no name is there twice. */
+MUST_CHECK int hf_folder_read(struct hf_folder *f, hf_read_tensors *read, struct err *e);
+/*
+ * Open a model folder whose tensors `read` finds, for source_open(): the tensors are left unchanged, config.json and
+ * the manifest are checked against them.
+ */
+MUST_CHECK int hf_folder_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                              hf_read_tensors *read, struct report *r, struct err *e);
+/* Append a tensor that has no bytes yet. One of more than TENSOR_MAX_DIM dimensions is not read. */
+struct hf_stored *hf_add_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
+                                const int64_t *shape);
 struct hf_stored *hf_folder_find(const struct hf_folder *f, const char *name);         /* NULL if there is none */
 bool hf_folder_has(const struct hf_folder *f, const char *name);        /* true if a file with that name exists */
 /*
@@ -57,6 +72,8 @@ MUST_CHECK int hf_spool(struct source *s, const struct hf_matrix *m, int n, cons
                         struct err *e);
 /* Returns a map of one extent, allocated in the source's arena. */
 struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x);
+/* Returns the map of a stored tensor. */
+struct tmap *hf_stored_map(struct source *s, const struct hf_stored *t);
 /*
  * Returns the rows of a tensor, which must have at least one, followed by copies of the last row up to `rows` rows.
  * At most HF_ROWS_MORE copies are allowed.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/plan/tmap_slice.h"
 
 struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x)
 {
@@ -17,19 +18,25 @@ struct tmap *hf_map_of(struct source *s, enum dtype dtype, struct extent x)
     return m;
 }
 
+struct tmap *hf_stored_map(struct source *s, const struct hf_stored *t)
+{
+    return t->map ? t->map : hf_map_of(s, t->dtype, t->x);
+}
+
 struct tmap *hf_repeat_last(struct source *s, const struct hf_stored *t, int64_t rows)
 {
-    uint64_t row = t->x.len / (uint64_t)t->shape[0];
-    int n = (int)(rows - t->shape[0]) + 1;
-    struct tmap *m = hf_map_of(s, t->dtype, t->x);
+    const struct tmap *m = hf_stored_map(s, t);
+    const uint64_t row = m->len / (uint64_t)t->shape[0];
+    const int n = (int)(rows - t->shape[0]) + 1;
+    struct tmap_part *part = xcalloc((size_t)n, sizeof *part);
+    struct tmap *to;
 
-    m->slice->extent = arena_alloc(s->arena, (size_t)n * sizeof *m->slice->extent);
-    m->slice->extent[0] = t->x;
+    part[0] = (struct tmap_part){ m, 0, m->len };
     for (int i = 1; i < n; i++)
-        m->slice->extent[i] = (struct extent){ t->x.record, t->x.at + t->x.len - row, row };
-    m->slice->n_extents = n;
-    m->slice->len = m->len = t->x.len + row * (uint64_t)(n - 1);
-    return m;
+        part[i] = (struct tmap_part){ m, m->len - row, row };
+    to = tmap_parts(s->arena, part, n);
+    free(part);
+    return to;
 }
 
 int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e)

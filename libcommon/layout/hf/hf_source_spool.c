@@ -70,7 +70,7 @@ int hf_spool(struct source *s, const struct hf_matrix *m, int n, const struct hf
     plan_add_dst(p, path);
     free(path);
     for (int i = 0; i < n; i++)
-        plan_matrix(s, p, m[i].from, hf_map_of(s, m[i].from->dtype, m[i].from->x), at[i]);
+        plan_matrix(s, p, m[i].from, hf_stored_map(s, m[i].from), at[i]);
     rc = run_transpose_plan(p, o, e);
     file = files_add_fd(s->files, fd, at[n], "spool");
     for (int i = 0; i < n && rc == 0; i++) {
