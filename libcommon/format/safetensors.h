@@ -56,6 +56,11 @@ struct safetensors_out {
     int ndim;
     const int64_t *shape;
     uint64_t at, len;                   /* output: offset in the file; number of bytes */
+    int number;                         /* the caller's own, to find the tensor after it was sorted */
+};
+/* A pair of __metadata__. */
+struct safetensors_text {
+    const char *key, *value;            /* UTF-8 */
 };
 /* Returns true if the format has that type. It lacks C128, C32, the quantized types and BITS*. */
 bool safetensors_has(enum dtype t);
@@ -68,5 +73,9 @@ bool safetensors_has(enum dtype t);
  */
 MUST_CHECK int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header,
                                   uint64_t *size, struct err *e);
+/* Does the same, with further pairs of metadata after the first. */
+MUST_CHECK int safetensors_layout_more(struct safetensors_out *t, int n, const struct safetensors_text *more,
+                                       int n_more, const char *path, struct strbuf *header, uint64_t *size,
+                                       struct err *e);
 
 #endif

@@ -91,8 +91,8 @@ static void put_tensor(struct strbuf *sb, const struct safetensors_out *t)
     strbuf_addf(sb, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + t->len));
 }
 
-int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header, uint64_t *size,
-                       struct err *e)
+int safetensors_layout_more(struct safetensors_out *t, int n, const struct safetensors_text *more, int n_more,
+                            const char *path, struct strbuf *header, uint64_t *size, struct err *e)
 {
     size_t start = header->len;
     uint64_t at = 0, text;
@@ -101,7 +101,14 @@ int safetensors_layout(struct safetensors_out *t, int n, const char *path, struc
     if (n)
         qsort(t, (size_t)n, sizeof *t, compare_safetensors_out);
     strbuf_add(header, raw, sizeof raw);
-    strbuf_addf(header, "{\"__metadata__\":{\"format\":\"pt\"}");
+    strbuf_addf(header, "{\"__metadata__\":{\"format\":\"pt\"");
+    for (int i = 0; i < n_more; i++) {
+        strbuf_add(header, ",", 1);
+        append_safetensors_string(header, more[i].key);
+        strbuf_add(header, ":", 1);
+        append_safetensors_string(header, more[i].value);
+    }
+    strbuf_add(header, "}", 1);
     for (int i = 0; i < n; i++) {
         if (i && strcmp(t[i - 1].name, t[i].name) == 0) {
             err_data(e, path, ERR_NO_BYTE, "tensor %.200s: stands twice", t[i].name);
@@ -132,4 +139,10 @@ int safetensors_layout(struct safetensors_out *t, int n, const char *path, struc
         t[i].at += LENGTH_BYTES + text;
     *size = LENGTH_BYTES + text + at;
     return 0;
+}
+
+int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header, uint64_t *size,
+                       struct err *e)
+{
+    return safetensors_layout_more(t, n, NULL, 0, path, header, size, e);
 }

@@ -1,8 +1,8 @@
 /*
  * hf_describe.c - describe a model folder, and write its configuration, index and tokenizer
  *
- * A tensor is one fill. A transposed tensor with wide rows is one fill for each block of columns; each block becomes
- * consecutive rows of the result.
+ * A piece of a tensor is one fill. Of a transposed tensor with wide rows it is one fill for each block of columns;
+ * each block becomes consecutive rows of the result.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,110 +16,127 @@
 
 /* ---- files ---- */
 
-/* Describe a file of safetensors: the header, and a gap for each tensor. */
-static int describe_safetensors(const struct hf_target *t, const struct hf_tensor *const *x, int n,
-                                struct folder_desc *d, struct err *e)
+/* Compute the shape of a piece. Returns the number of dimensions. */
+static int piece_shape(const struct hf_piece *p, int64_t shape[TENSOR_MAX_DIM])
 {
+    memcpy(shape, p->of->shape, sizeof p->of->shape);
+    if (p->of->ndim)
+        shape[0] = p->rows;
+    return p->of->ndim;
+}
+
+/* Describe a file of safetensors: the header, and a gap for each piece. */
+static int describe_safetensors(const struct hf_target *t, int file, struct folder_desc *d, struct err *e)
+{
+    const struct hf_piece *x = &t->piece[t->file[file].first];
+    const int n = t->file[file].n;
     struct folder_box b = { .n = n, .storage = arena_alloc(d->arena, (size_t)n * sizeof *b.storage + 1) };
     struct safetensors_out *out = xcalloc((size_t)n + 1, sizeof *out);
+    int64_t (*shape)[TENSOR_MAX_DIM] = xcalloc((size_t)n + 1, sizeof *shape);
+    struct safetensors_text *more = NULL;
+    const int n_more = t->form ? t->form->metadata(t, file, d->arena, &more) : 0;
     struct strbuf header = {0};
     int rc;
 
     for (int i = 0; i < n; i++)
-        out[i] = (struct safetensors_out){ .name = x[i]->name, .dtype = x[i]->dtype, .ndim = x[i]->ndim,
-                                           .shape = x[i]->shape };
-    rc = safetensors_layout(out, n, t->src->path, &header, &b.size, e);
-    /* out[] is sorted now; its names point to the tensors' own names. */
-    for (int i = 0; i < n && rc == 0; i++)
-        for (int k = 0; k < n; k++)
-            if (x[k]->name == out[i].name)
-                b.storage[k] = (struct folder_storage){ .at = out[i].at, .len = x[k]->len };
+        out[i] = (struct safetensors_out){ .name = x[i].of->name, .dtype = x[i].of->dtype, .number = i,
+                                           .ndim = piece_shape(&x[i], shape[i]), .shape = shape[i] };
+    rc = safetensors_layout_more(out, n, more, n_more, t->src->path, &header, &b.size, e);
+    for (int i = 0; i < n && rc == 0; i++)      /* out[] is sorted now */
+        b.storage[out[i].number] = (struct folder_storage){ .at = out[i].at, .len = out[i].len };
     if (rc == 0) {
         b.head = memcpy(arena_alloc(d->arena, header.len), header.buf, header.len);
         b.head_len = header.len;
         folder_add_box(d, &b);
     }
     strbuf_free(&header);
+    free(shape);
     free(out);
     return rc;
 }
 
 /* Describe a .bin: a dict of tensors with one storage each, which weights-only loading accepts. */
-static void describe_bin(const struct hf_tensor *const *x, int n, struct folder_desc *d)
+static void describe_bin(const struct hf_target *t, int file, struct folder_desc *d)
 {
+    const struct hf_piece *piece = &t->piece[t->file[file].first];
+    const int n = t->file[file].n;
     struct arena *a = d->arena;
     struct pk *root = pk_ordered_dict(a);
     struct folder_storage *st = arena_alloc(a, (size_t)n * sizeof *st + 1);
 
     for (int i = 0; i < n; i++) {
-        st[i] = (struct folder_storage){ .len = x[i]->len };
-        pk_set_str(a, root, x[i]->name,
+        const struct hf_tensor *x = piece[i].of;
+
+        st[i] = (struct folder_storage){ .len = x->len };
+        pk_set_str(a, root, x->name,
                    pt_new_tensor(a, &(struct pt_new){
-                       .storage = i, .dtype = x[i]->dtype, .ndim = x[i]->ndim, .shape = x[i]->shape,
-                       .storage_elems = (int64_t)(x[i]->len / (uint64_t)dtype_size(x[i]->dtype)) }));
+                       .storage = i, .dtype = x->dtype, .ndim = x->ndim, .shape = x->shape,
+                       .storage_elems = (int64_t)(x->len / (uint64_t)dtype_size(x->dtype)) }));
     }
     folder_add_box(d, &(struct folder_box){ .prefix = "pytorch_model", .root = root, .n = n, .storage = st });
 }
 
 /* ---- fills ---- */
 
-static void add_hf_fill(const struct hf_target *t, const struct hf_tensor *x, struct folder_fill f,
+static void add_hf_fill(const struct hf_target *t, const struct hf_piece *p, struct folder_fill f,
                         struct folder_desc *d)
 {
+    const struct hf_tensor *x = p->of;
+
     f.op = x->map->dtype == x->dtype ? PLAN_COPY : (enum plan_op)plan_op_of(x->map->dtype, x->dtype);
     f.name = x->name;
     f.param = x->param;
     f.state = x->state;
     f.tensor = (int)(x - t->tensor);
-    f.in = f.to.at;
+    f.in = p->at + f.to.at;
     folder_add_fill(d, &f);
 }
 
-/* For each block of columns [c, c+n) of the parameter, add a fill that writes them as rows of the tensor. */
-static void add_transposed_fills(const struct hf_target *t, const struct hf_tensor *x, struct folder_place to,
+/* For each block of columns [c, c+n) of the parameter, add a fill that writes them as rows of the piece. */
+static void add_transposed_fills(const struct hf_target *t, const struct hf_piece *p, struct folder_place to,
                                  struct folder_desc *d)
 {
+    const struct hf_tensor *x = p->of;
     uint64_t in = (uint64_t)dtype_size(x->map->dtype), out = (uint64_t)dtype_size(x->dtype);
     uint64_t cols = (uint64_t)x->shape[0], rows = (uint64_t)x->shape[1], most = PLAN_ROW_MAX / in;
+    const uint64_t begin = (uint64_t)p->row, end = begin + (uint64_t)p->rows;
 
-    for (uint64_t c = 0; c < cols; c += most) {
-        uint64_t n = min_u64(most, cols - c);
+    for (uint64_t c = begin; c < end; c += most) {
+        uint64_t n = min_u64(most, end - c);
         const struct tmap *m = n == cols ? x->map : tmap_slice_columns(d->keep, x->map, cols * in, c * in, n * in);
 
-        to.at = c * rows * out;
-        add_hf_fill(t, x, (struct folder_fill){ .map = m, .len = m->len, .to = to, .transpose_row = n * in }, d);
+        to.at = (c - begin) * rows * out;
+        add_hf_fill(t, p, (struct folder_fill){ .map = m, .len = m->len, .to = to, .transpose_row = n * in }, d);
     }
 }
 
-static void add_tensor_fills(const struct hf_target *t, const struct hf_tensor *x, struct folder_place to,
-                             struct folder_desc *d)
+static void add_piece_fills(const struct hf_target *t, const struct hf_piece *p, struct folder_place to,
+                            struct folder_desc *d)
 {
+    const struct hf_tensor *x = p->of;
+    const uint64_t in = (uint64_t)dtype_size(x->map->dtype), out = (uint64_t)dtype_size(x->dtype);
+
     if (!d->keep)
         return;
     if (x->transposed)
-        add_transposed_fills(t, x, to, d);
-    else if (x->len > 0)
-        add_hf_fill(t, x, (struct folder_fill){
-            .map = x->map, .len = x->len / (uint64_t)dtype_size(x->dtype) * (uint64_t)dtype_size(x->map->dtype),
-            .to = to }, d);
+        add_transposed_fills(t, p, to, d);
+    else if (p->len > 0)
+        add_hf_fill(t, p, (struct folder_fill){ .map = x->map, .from = p->at / out * in, .len = p->len / out * in,
+                                                .to = to }, d);
 }
 
 static int describe_hf_file(const struct hf_target *t, int file, struct folder_desc *d, struct err *e)
 {
-    const struct hf_tensor **x = xcalloc((size_t)t->file[file].n + 1, sizeof *x);
-    int n = 0, rc = 0;
+    const struct hf_file *f = &t->file[file];
+    int rc = 0;
 
-    d->name = t->file[file].name;
-    for (int i = 0; i < t->n_tensors; i++)
-        if (t->tensor[i].file == file)
-            x[n++] = &t->tensor[i];
+    d->name = f->name;
     if (t->q.format == HF_BIN)
-        describe_bin(x, n, d);
-    else
-        rc = describe_safetensors(t, x, n, d, e);
-    for (int i = 0; i < n && rc == 0; i++)
-        add_tensor_fills(t, x[i], (struct folder_place){ .file = file, .storage = i }, d);
-    free(x);
+        describe_bin(t, file, d);
+    else if (f->n || !t->form)
+        rc = describe_safetensors(t, file, d, e);
+    for (int i = 0; i < f->n && rc == 0; i++)
+        add_piece_fills(t, &t->piece[f->first + i], (struct folder_place){ .file = file, .storage = i }, d);
     return rc;
 }
 
@@ -195,14 +212,14 @@ struct hf_reading_back {
     char *buf;                          /* VERIFY_CHUNK bytes */
 };
 
-/* Read a written tensor, at byte `at` of the file, and check its CRC. */
-static int check_written_tensor_crc(const struct hf_reading_back *r, const struct hf_tensor *x, uint64_t at,
-                                    uint32_t crc, struct err *e)
+/* Read a written piece, at byte `at` of the file, and check its CRC. */
+static int check_written_piece_crc(const struct hf_reading_back *r, const struct hf_piece *p, uint64_t at,
+                                   uint32_t crc, struct err *e)
 {
     uint32_t got = 0;
 
-    for (uint64_t done = 0; done < x->len; done += VERIFY_CHUNK) {
-        size_t n = (size_t)min_u64(VERIFY_CHUNK, x->len - done);
+    for (uint64_t done = 0; done < p->len; done += VERIFY_CHUNK) {
+        size_t n = (size_t)min_u64(VERIFY_CHUNK, p->len - done);
 
         if (files_read(r->files, r->file, at + done, r->buf, n, e) < 0)
             return -1;
@@ -211,34 +228,37 @@ static int check_written_tensor_crc(const struct hf_reading_back *r, const struc
     if (got == crc)
         return 0;
     err_data(e, files_name(r->files, r->file), at, "tensor %s: read back with CRC %08x, written with %08x",
-             x->name, got, crc);
+             p->of->name, got, crc);
     return -1;
 }
 
-/* Check that the header lists tensor x at byte `at`. */
-static bool header_lists(const struct safetensors *st, const struct hf_tensor *x, uint64_t at)
+/* Check that the header lists piece p at byte `at`. */
+static bool header_lists(const struct safetensors *st, const struct hf_piece *p, uint64_t at)
 {
-    const struct safetensors_tensor *got = safetensors_find(st, x->name);
+    const struct safetensors_tensor *got = safetensors_find(st, p->of->name);
+    int64_t shape[TENSOR_MAX_DIM];
+    const int ndim = piece_shape(p, shape);
 
-    return got && got->at == at && got->len == x->len && got->dtype == x->dtype &&
-           shape_equal(got->ndim, got->shape, x->ndim, x->shape);
+    return got && got->at == at && got->len == p->len && got->dtype == p->of->dtype &&
+           shape_equal(got->ndim, got->shape, ndim, shape);
 }
 
-/* Check the header and the tensors of file `number` of the target. */
+/* Check the header and the pieces of file `number` of the target. */
 static int verify_written_hf_file(const struct hf_target *t, const struct folder_file *w, int number,
                                   const struct hf_reading_back *r, struct err *e)
 {
+    const struct hf_file *f = &t->file[number];
     struct safetensors *st = t->q.format == HF_SAFETENSORS ? safetensors_open(r->files, r->file, e) : NULL;
-    bool same = !st || safetensors_n(st) == t->file[number].n;
+    bool same = !st || safetensors_n(st) == f->n;
     int rc = t->q.format == HF_SAFETENSORS && !st ? -1 : 0;
 
-    for (int i = 0, k = 0; i < t->n_tensors && rc == 0 && same; i++)
-        if (t->tensor[i].file == number) {
-            same = !st || header_lists(st, &t->tensor[i], w->storage[k].at);
-            if (same)
-                rc = check_written_tensor_crc(r, &t->tensor[i], w->storage[k].at, w->storage[k].sum.acc, e);
-            k++;
-        }
+    for (int i = 0; i < f->n && rc == 0 && same; i++) {
+        const struct hf_piece *p = &t->piece[f->first + i];
+
+        same = !st || header_lists(st, p, w->storage[i].at);
+        if (same)
+            rc = check_written_piece_crc(r, p, w->storage[i].at, w->storage[i].sum.acc, e);
+    }
     if (rc == 0 && !same) {
         err_data(e, files_name(r->files, r->file), 0, "its header does not list what was written");
         rc = -1;
@@ -255,6 +275,10 @@ static int verify_written_hf_folder(const struct hf_target *t, const struct fold
     for (int i = 0; i < t->n_files && rc == 0; i++) {
         char *path = path_join(w->dir, t->file[i].name);
 
+        if (w->file[i].size == 0) {             /* it is not made */
+            free(path);
+            continue;
+        }
         r.file = files_add_path(r.files, path, e);
         rc = r.file < 0 ? -1 : verify_written_hf_file(t, &w->file[i], i, &r, e);
         free(path);
@@ -268,6 +292,7 @@ static int verify_written_hf_folder(const struct hf_target *t, const struct fold
 
 struct hf_described {
     const struct hf_target *t;
+    struct folder_ops ops;
 };
 
 /* Check that every file can be described: a header may be too long for the format. */
@@ -350,7 +375,10 @@ struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
     struct sink *k;
 
     h->t = t;
-    k = folder_sink(o, &(struct folder){ .ops = &hf_folder_ops, .ctx = h,
+    h->ops = hf_folder_ops;
+    if (t->form)
+        h->ops.name = t->form->name;
+    k = folder_sink(o, &(struct folder){ .ops = &h->ops, .ctx = h,
                                          .overflow = t->q.lossy ? NULL : "; --lossy makes them infinite" });
     k->no_optimizer = true;  /* tied copies of masters are not compared: the written values may be rounded */
     return k;

@@ -332,13 +332,31 @@ static void name_files(struct hf_target *t)
         t->file[i].name = t->n_files == 1 ? arena_fmt(t->arena, "%s.%s", base, end)
                         : arena_fmt(t->arena, "%s%c%05d-of-%05d.%s", base, t->q.per_layer ? '_' : '-', i + 1,
                                     t->n_files, end);
+}
+
+/* Every tensor is one piece. */
+static void list_whole_pieces(struct hf_target *t)
+{
+    int *next = xcalloc((size_t)t->n_files + 1, sizeof *next);
+
+    t->n_pieces = t->n_tensors;
+    t->piece = arena_alloc(t->arena, ((size_t)t->n_pieces + 1) * sizeof *t->piece);
     for (int i = 0; i < t->n_tensors; i++)
         t->file[t->tensor[i].file].n++;
+    for (int i = 0, first = 0; i < t->n_files; first += t->file[i++].n)
+        next[i] = t->file[i].first = first;
+    for (int i = 0; i < t->n_tensors; i++) {
+        const struct hf_tensor *x = &t->tensor[i];
+
+        t->piece[next[x->file]++] = (struct hf_piece){ .of = x, .file = x->file, .rows = x->ndim ? x->shape[0] : 1,
+                                                       .len = x->len };
+    }
+    free(next);
 }
 
 const char *hf_index_name(const struct hf_target *t)
 {
-    if (t->n_files == 1)
+    if (t->n_files == 1 || t->form)
         return NULL;
     return t->q.format == HF_BIN ? "pytorch_model.bin.index.json" : "model.safetensors.index.json";
 }
@@ -454,6 +472,7 @@ struct hf_target *hf_target_new(const struct source *s, const struct hf_request 
     else
         share_by_size(t);
     name_files(t);
+    list_whole_pieces(t);
     report_exported_states(t, notes);
     return t;
 failed:

@@ -13,10 +13,12 @@
 #define SHARDKIT_LAYOUT_HF_TARGET_H
 
 #include "libcommon/base/tensor.h"
+#include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/write/folder.h"
 
 enum hf_format { HF_SAFETENSORS, HF_BIN };
+struct hf_target;
 
 struct hf_request {
     struct hf_config config;            /* from hf_config_of(), with dtype filled in; hf_target_new() fills in vocab */
@@ -51,9 +53,24 @@ struct hf_tensor {
     int file;
 };
 
+/* Rows of a tensor that lie in one file: all of them, but for a folder whose tensors are cut. */
+struct hf_piece {
+    const struct hf_tensor *of;
+    int file;
+    int64_t row, rows;                  /* along the first dimension; 0 and 1 for a tensor without dimensions */
+    uint64_t at, len;                   /* the same in bytes */
+};
+
 struct hf_file {
     char *name;
-    int n;                              /* number of tensors */
+    int first, n;                       /* its pieces */
+};
+
+/* Another form of the folder: the same tensors in other files, which are safetensors. */
+struct hf_form {
+    const char *name;                   /* of the layout, for the manifest */
+    /* Returns the pairs of metadata of a file, in addition to "format", and their number. */
+    int (*metadata)(const struct hf_target *t, int file, struct arena *a, struct safetensors_text **out);
 };
 
 struct hf_target {
@@ -64,6 +81,9 @@ struct hf_target {
     struct hf_tensor *tensor;           /* in model order */
     int n_files;
     struct hf_file *file;
+    int n_pieces;
+    struct hf_piece *piece;             /* by file, in model order within a file */
+    const struct hf_form *form;         /* NULL for the files that Transformers loads */
     uint64_t tensor_bytes;
 };
 
@@ -80,7 +100,7 @@ void hf_target_free(struct hf_target *t);       /* t may be NULL */
  * json_decref().
  */
 MUST_CHECK json_t *hf_target_config(const struct hf_target *t);
-/* Returns a name such as "model.safetensors.index.json", or NULL if there is only one file. */
+/* Returns a name such as "model.safetensors.index.json", or NULL if the folder has no index. */
 const char *hf_index_name(const struct hf_target *t);
 
 /* Returns the sink; `t` must outlive it. */

@@ -320,9 +320,9 @@ static void test_layout(void **state)
 static void test_layout_order(void **state)
 {
     static const int64_t one[] = { 1 };
-    struct safetensors_out t[] = { { "b", DTYPE_F16, 1, one, 0, 0 }, { "a", DTYPE_F16, 1, one, 0, 0 },
-                                   { "\"\\\n\1\xc3\xa9", DTYPE_I64, 0, NULL, 0, 0 }, { "z", DTYPE_BF16, 1, one, 0,
-                                                                                       0 } };
+    struct safetensors_out t[] = { { "b", DTYPE_F16, 1, one, 0, 0, 0 }, { "a", DTYPE_F16, 1, one, 0, 0, 0 },
+                                   { "\"\\\n\1\xc3\xa9", DTYPE_I64, 0, NULL, 0, 0, 0 }, { "z", DTYPE_BF16, 1, one,
+                                                                                          0, 0, 0 } };
     static const char want[] =
         "{\"__metadata__\":{\"format\":\"pt\"},\"\\\"\\\\\\n\\u0001\xc3\xa9\":{\"dtype\":\"I64\",\"shape\":[],"
         "\"data_offsets\":[0,8]}," TENSOR("z", "BF16", "1", 8, 10) "," TENSOR("a", "F16", "1", 10, 12) "," TENSOR(
