@@ -32,6 +32,8 @@ struct layout {
     bool datasets;
     /* The files only point into shards of another checkpoint. */
     bool points_only;
+    /* Each file has a piece of many tensors: only the writer of the whole folder makes a changed tensor's pieces. */
+    bool cut_files;
     /* Tensors are entries with a global shape, cut into chunks. Any number of ranks reads them. */
     bool entries;
     /* Plain values are entries, too. In other layouts they are members of a tree in a file. */

@@ -73,9 +73,13 @@ bool safetensors_has(enum dtype t);
  */
 MUST_CHECK int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header,
                                   uint64_t *size, struct err *e);
-/* Does the same, with further pairs of metadata after the first. */
-MUST_CHECK int safetensors_layout_more(struct safetensors_out *t, int n, const struct safetensors_text *more,
-                                       int n_more, const char *path, struct strbuf *header, uint64_t *size,
-                                       struct err *e);
+/* Does the same for a file with further pairs of metadata, which follow the first. */
+struct safetensors_file {
+    int n, n_more;
+    struct safetensors_out *tensor;     /* [n] */
+    const struct safetensors_text *more;        /* [n_more] */
+};
+MUST_CHECK int safetensors_layout_more(const struct safetensors_file *f, const char *path, struct strbuf *header,
+                                       uint64_t *size, struct err *e);
 
 #endif

@@ -91,9 +91,11 @@ static void put_tensor(struct strbuf *sb, const struct safetensors_out *t)
     strbuf_addf(sb, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->at, (unsigned long long)(t->at + t->len));
 }
 
-int safetensors_layout_more(struct safetensors_out *t, int n, const struct safetensors_text *more, int n_more,
-                            const char *path, struct strbuf *header, uint64_t *size, struct err *e)
+int safetensors_layout_more(const struct safetensors_file *f, const char *path, struct strbuf *header,
+                            uint64_t *size, struct err *e)
 {
+    struct safetensors_out *t = f->tensor;
+    const int n = f->n;
     size_t start = header->len;
     uint64_t at = 0, text;
     uint8_t raw[LENGTH_BYTES] = {0};
@@ -102,11 +104,11 @@ int safetensors_layout_more(struct safetensors_out *t, int n, const struct safet
         qsort(t, (size_t)n, sizeof *t, compare_safetensors_out);
     strbuf_add(header, raw, sizeof raw);
     strbuf_addf(header, "{\"__metadata__\":{\"format\":\"pt\"");
-    for (int i = 0; i < n_more; i++) {
+    for (int i = 0; i < f->n_more; i++) {
         strbuf_add(header, ",", 1);
-        append_safetensors_string(header, more[i].key);
+        append_safetensors_string(header, f->more[i].key);
         strbuf_add(header, ":", 1);
-        append_safetensors_string(header, more[i].value);
+        append_safetensors_string(header, f->more[i].value);
     }
     strbuf_add(header, "}", 1);
     for (int i = 0; i < n; i++) {
@@ -144,5 +146,5 @@ int safetensors_layout_more(struct safetensors_out *t, int n, const struct safet
 int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header, uint64_t *size,
                        struct err *e)
 {
-    return safetensors_layout_more(t, n, NULL, 0, path, header, size, e);
+    return safetensors_layout_more(&(struct safetensors_file){ .n = n, .tensor = t }, path, header, size, e);
 }

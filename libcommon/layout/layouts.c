@@ -682,6 +682,21 @@ static bool has_layout(int k, const struct source_listing *l)
     return marked && (!layouts[k].fits || layouts[k].fits(l));
 }
 
+const struct layout *layout_of_folder(const char *dir)
+{
+    struct open_listing l = {0};
+    struct files *f = files_new();
+    struct err ignored = {0};
+    const struct layout *found = NULL;
+
+    if (list_tree(&l, f, dir, &ignored) == 0)
+        for (int k = 0; k < N_LAYOUTS && !found; k++)
+            found = has_layout(k, &(struct source_listing){ l.n, l.member }) ? layouts[k].layout : NULL;
+    listing_free(&l);
+    files_free(f);
+    return found;
+}
+
 static int open_layout(struct source *s, const struct source_listing *l, const struct source_opts *o,
                        struct report *r, struct err *e)
 {

@@ -19,6 +19,9 @@ struct source_opts;
 MUST_CHECK struct source *source_open(const char *path, const struct source_opts *o,
                                       struct report *r, struct err *e);
 
+/* Returns the layout of a folder by the names of its files, which are not opened. NULL if it has none. */
+const struct layout *layout_of_folder(const char *dir);
+
 /*
  * The files of a folder (paths relative to it) or the members of an archive, which already have numbers in s->files.
  */

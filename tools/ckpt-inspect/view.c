@@ -389,6 +389,7 @@ static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e
 {
     const char *tmp = getenv("TMPDIR");
     struct hf_source_opts o = { .n_groups = 2, .spool_dir = tmp && *tmp ? tmp : "/tmp", .threads = in->cli.threads,
+                                .from = v->source,
                                 .mem_bytes = in->cli.mem_bytes, .progress = PROGRESS_NEVER, .stopped = cli_stopped };
     struct report *notes = report_new();
     struct source *s = NULL;

@@ -7,6 +7,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_source.h"
+#include "libcommon/layout/layouts.h"
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"
 #include "tools/export-hf/export.h"
@@ -105,6 +106,15 @@ static int import(struct export_job *j, struct source *s, struct report *all, st
     return rc;
 }
 
+/* Open a folder whose files are not those that Transformers loads. Returns NULL without an error for all others. */
+static struct source *open_other_form(const struct export_job *j, struct err *e)
+{
+    const struct layout *l = layout_of_folder(j->in);
+    const struct source_opts so = { .hf = true, .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch };
+
+    return l && l->model_folder && l->cut_files ? source_open(j->in, &so, NULL, e) : NULL;
+}
+
 int job_import(struct export_job *j)
 {
     struct hf_source_opts o = { .n_groups = j->target.q.n_groups ? j->target.q.n_groups : 3,
@@ -113,7 +123,7 @@ int job_import(struct export_job *j)
                                 .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress, .stopped = cli_stopped };
     struct report *notes = report_new();
     struct err e = {0};
-    struct source *s = NULL;
+    struct source *s = NULL, *from = NULL;
     char *parent = path_parent(j->out);
     int64_t rows = 0;
     int rc = -1;
@@ -123,13 +133,15 @@ int job_import(struct export_job *j)
         j->target.q.vocab = padded_rows(j, rows);
         o.repeat_to = j->repeat_last ? j->target.q.vocab : 0;
         o.spool_dir = j->cli.dry_run ? NULL : parent;
-        s = hf_source_open(j->in, &o, notes, &e);
+        o.from = from = open_other_form(j, &e);
+        s = e.kind == ERR_NONE ? hf_source_open(j->in, &o, notes, &e) : NULL;
     }
     if (s && convert_cli_listed(&j->cli, s, &e) == 0)
         rc = import(j, s, notes, &e);
     if (e.kind != ERR_NONE)
         rc = cli_fail(&j->cli, &e);
     source_close(s);
+    source_close(from);
     report_free(notes);
     free(parent);
     return rc;

@@ -192,12 +192,28 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
     arena_free(a);
 }
 
-void hf_check_layers(const struct source *s, const json_t *config, enum severity severity, struct report *r)
+/* Returns the rules of the model's family, or NULL if there are none or the model is quantized. */
+static struct family *open_family_of(const json_t *config)
 {
     const char *model_type = json_string_value(json_object_get(config, "model_type"));
     struct err ignored = {0};
-    struct family *f = model_type && !strpbrk(model_type, "/.") && !json_object_get(config, "quantization_config")
-                           ? family_open(model_type, &ignored) : NULL;
+
+    return model_type && !strpbrk(model_type, "/.") && !json_object_get(config, "quantization_config")
+               ? family_open(model_type, &ignored) : NULL;
+}
+
+bool hf_knows_layers(const json_t *config)
+{
+    struct family *f = open_family_of(config);
+
+    family_free(f);
+    return f != NULL;
+}
+
+void hf_check_layers(const struct source *s, const json_t *config, enum severity severity, struct report *r)
+{
+    const char *model_type = json_string_value(json_object_get(config, "model_type"));
+    struct family *f = open_family_of(config);
     struct layers_check c = { .s = s, .severity = severity, .r = r };
     struct layer_tensor *t;
     bool *has_layer;

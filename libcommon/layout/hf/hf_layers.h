@@ -4,6 +4,8 @@
 #ifndef SHARDKIT_LAYOUT_HF_LAYERS_H
 #define SHARDKIT_LAYOUT_HF_LAYERS_H
 
+#include <stdbool.h>
+
 #include <jansson.h>
 
 #include "libcommon/base/report.h"
@@ -21,5 +23,8 @@ struct source;
  * not of fp32, fp16 or bf16 are not checked.
  */
 void hf_check_layers(const struct source *s, const json_t *config, enum severity severity, struct report *r);
+
+/* Returns true if the family of this config.json has rules, so that hf_check_layers() checks the tensors' shapes. */
+bool hf_knows_layers(const json_t *config);
 
 #endif

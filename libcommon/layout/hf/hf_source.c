@@ -42,12 +42,12 @@ static int check_imported_head(struct opening *x)
     if (!head)
         return 0;
     head->used = true;
-    if (!table || table->map || head->map || table->x.len != head->x.len || table->dtype != head->dtype) {
+    if (!table || table->x.len != head->x.len || table->dtype != head->dtype) {
         err_data(x->e, x->s->path, ERR_NO_BYTE,
                  PARAM_HEAD " is not like the embedding: Megatron's head is the embedding");
         return -1;
     }
-    same = hf_same_bytes(x->s, &head->x, &table->x, x->e);
+    same = hf_same_values(x->s, hf_stored_map(x->s, head), hf_stored_map(x->s, table), x->e);
     if (same == 0)
         err_data(x->e, x->s->path, ERR_NO_BYTE, PARAM_HEAD " differs from the embedding: Megatron's head is the "
                  "embedding");
@@ -81,9 +81,9 @@ static int check_imported_tensor(struct opening *x, const struct param_row *r, c
     if (t->why) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: is not read: %s", t->name, t->why);
         right = false;
-    } else if (t->map) {
-        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: does not lie in order: export-hf without --import writes "
-                 "a folder in which it does", t->name);
+    } else if (t->map && t->map->op != TMAP_CONCAT && r->hf[x->c.arch].change == HF_QKV_ROWS) {
+        err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: is not cut by rows, as query, key and value are: export-hf "
+                 "without --import writes a folder in which it is whole", t->name);
         right = false;
     } else if (!right)
         err_data(x->e, x->s->path, ERR_NO_BYTE, "tensor %s: shape [%s] where config.json means [%s]", t->name,
@@ -147,7 +147,7 @@ static int add_imported_param(struct opening *x, const struct param_row *r, int 
         set_states(x, p, hf_repeat_last(x->s, t, x->o->repeat_to));
         p->shape[0] = x->o->repeat_to;
     } else {
-        struct tmap *m = hf_map_of(x->s, t->dtype, t->x);
+        struct tmap *m = hf_stored_map(x->s, t);
 
         set_states(x, p, r->hf[x->c.arch].change == HF_QKV_ROWS ? restore_imported_qkv_rows(x, m) : m);
     }
@@ -279,6 +279,31 @@ static int read_manifest(struct opening *x)
     return x->folder.crcs ? 0 : -1;
 }
 
+/* Add the tensors of a folder that is opened already, in another form of a model folder, and its files. */
+static int copy_opened_tensors(struct opening *x)
+{
+    const struct source *from = x->o->from;
+    const int shift = files_join(x->s->files, from->files, x->e);
+
+    for (int i = 0; shift >= 0 && i < from->n_params; i++) {
+        const struct param *p = &from->param[i];
+        const struct tmap *m = p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
+        struct hf_stored *t = hf_add_tensor(&x->folder, p->name, m->dtype, p->ndim, p->shape);
+
+        t->map = tmap_shifted(x->s->arena, m, shift);
+        t->x.len = m->len;
+    }
+    return shift < 0 ? -1 : hf_folder_sort(&x->folder, x->e);
+}
+
+/* Read the tensors of the files that Transformers loads, or copy those of another form. */
+static int read_imported_tensors(struct opening *x)
+{
+    if (x->o->from && x->o->from->layout != &hf_layout)
+        return copy_opened_tensors(x);
+    return hf_folder_read(&x->folder, hf_read_model_files, x->e);
+}
+
 static void report_synthesized_state(struct opening *x)
 {
     report_add(x->r, SEV_NOTE, "fresh", NULL, ERR_NO_BYTE, NULL,
@@ -312,8 +337,8 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     s->tied_embedding = true;
     free(base);
     x.folder = (struct hf_folder){ .s = s };
-    if (read_imported_config(&x) < 0 || read_manifest(&x) < 0 || hf_folder_read(&x.folder, hf_read_model_files, e) < 0 ||
-        add_imported_params(&x) < 0 || transpose_imported_matrices(&x) < 0)
+    if (read_imported_config(&x) < 0 || read_manifest(&x) < 0 ||
+        read_imported_tensors(&x) < 0 || add_imported_params(&x) < 0 || transpose_imported_matrices(&x) < 0)
         goto out;
     tokens = o->vocab_tokens ? o->vocab_tokens : x.c.vocab;
     if (o->repeat_to > x.c.vocab)

@@ -26,6 +26,8 @@ struct hf_source_opts {
     int64_t repeat_to;          /* rows to reach by repeating the last one; 0 to add none */
     /* folder of the spool file; NULL for a dry run: no file is made, the tensors read as zeros */
     const char *spool_dir;
+    /* the folder as source_open() opened it, for a layout that is another form of a model folder; or NULL */
+    const struct source *from;
     int threads;
     uint64_t mem_bytes;
     enum progress_mode progress;

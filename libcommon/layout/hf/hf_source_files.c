@@ -348,10 +348,8 @@ int hf_read_model_files(struct hf_folder *f, struct err *e)
     return -1;
 }
 
-int hf_folder_read(struct hf_folder *f, hf_read_tensors *read, struct err *e)
+int hf_folder_sort(struct hf_folder *f, struct err *e)
 {
-    if (read(f, e) < 0)
-        return -1;
     if (f->n)
         qsort(f->tensor, (size_t)f->n, sizeof *f->tensor, by_stored_name);
     for (int i = 1; i < f->n; i++)
@@ -360,6 +358,11 @@ int hf_folder_read(struct hf_folder *f, hf_read_tensors *read, struct err *e)
             return -1;
         }
     return 0;
+}
+
+int hf_folder_read(struct hf_folder *f, hf_read_tensors *read, struct err *e)
+{
+    return read(f, e) < 0 ? -1 : hf_folder_sort(f, e);
 }
 
 struct hf_stored *hf_folder_find(const struct hf_folder *f, const char *name)

@@ -42,7 +42,9 @@ struct hf_folder {
 typedef int hf_read_tensors(struct hf_folder *f, struct err *e);
 /* Read the tensors of the files that Transformers would load, and check them against the index. */
 MUST_CHECK hf_read_tensors hf_read_model_files;
-/* Call `read`, sort the tensors by name, and check that no name is there twice. */
+/* Sort the tensors by name, and check that no name is there twice. */
+MUST_CHECK int hf_folder_sort(struct hf_folder *f, struct err *e);
+/* Call `read`, and sort the tensors. */
 MUST_CHECK int hf_folder_read(struct hf_folder *f, hf_read_tensors *read, struct err *e);
 /*
  * Open a model folder whose tensors `read` finds, for source_open(): the tensors are left unchanged, config.json and
@@ -83,7 +85,6 @@ struct tmap *hf_repeat_last(struct source *s, const struct hf_stored *t, int64_t
 enum { HF_ROWS_MORE = 1 << 22 };
 /* Returns 1 if two tensors hold the same bytes, 0 if not, -1 if they cannot be read. CRCs are not checked. */
 MUST_CHECK int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e);
-MUST_CHECK int hf_same_bytes(struct source *s, const struct extent *x, const struct extent *y, struct err *e);
 
 /*
  * Create mp_rank_00_model_states.pt in memory as a trainer would have written it, and s->run from it. c->dtype is

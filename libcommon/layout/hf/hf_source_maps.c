@@ -61,8 +61,3 @@ int hf_same_values(const struct source *s, const struct tmap *a, const struct tm
     free(y);
     return same;
 }
-
-int hf_same_bytes(struct source *s, const struct extent *x, const struct extent *y, struct err *e)
-{
-    return hf_same_values(s, hf_map_of(s, DTYPE_U8, *x), hf_map_of(s, DTYPE_U8, *y), e);
-}
