@@ -34,6 +34,10 @@ const struct layout hf_layout = {
     .manifest_writer = "export-hf IN OUT",
 };
 
+const struct layout hfstorage_layout = {
+    .name = "hfstorage", .model_folder = true, .cut_files = true, .manifest_writer = "export-hf --ranks N IN OUT",
+};
+
 const struct layout dcp_layout = {
     .name = "dcp", .any_model = true, .entries = true, .value_entries = true, .opens_with_holes = true,
     .integers_unlisted = true, .manifest_writer = "reshape --ranks N IN OUT",

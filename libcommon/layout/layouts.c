@@ -200,6 +200,7 @@ static const struct {
     { &torchdist_layout, torchdist_marks, torchdist_fits, torchdist_source_open },
     { &dcp_layout, dcp_marks, NULL, dcp_source_open },
     { &hf_layout, hf_marks, NULL, hf_files_source_open },
+    { &hfstorage_layout, hfstorage_marks, NULL, hfstorage_source_open },
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 

@@ -29,12 +29,6 @@ static bool is_legacy_megatron(const char *name)
     return !*name || strcmp(name, "/model_optim_rng.pt") == 0 || strcmp(name, "/distrib_optim.pt") == 0;
 }
 
-/* Returns true for shard-00001-model-00001-of-00001.safetensors. */
-static bool is_torch_shard(const char *name)
-{
-    return str_starts(name, "shard-") && strstr(name, "-model-") && str_ends(name, ".safetensors");
-}
-
 static bool is_meta(const char *name)
 {
     return str_starts(name, "consolidated.") && str_ends(name, ".pth");
@@ -87,9 +81,6 @@ static const struct other_kind_row {
       "verl.model_merger merge --backend fsdp --local_dir IN --target_dir OUT makes a model folder of it" },
     { is_legacy_megatron, true, "a folder of Megatron's legacy form (--ckpt-format torch): Megatron-LM writes it as "
       "torch_dist, which can be read, with --ckpt-convert-format torch_dist --ckpt-convert-save OUT" },
-    { is_torch_shard, true, "a folder of safetensors shards by torch.distributed's HuggingFaceStorageWriter: "
-      "consolidate_safetensors_files(IN, OUT, {NAME: 1, ...}) of "
-      "torch.distributed.checkpoint._consolidate_hf_safetensors makes a model folder of it" },
     { is_meta, true, "Meta's own form of Llama (consolidated.*.pth): "
       "transformers/models/llama/convert_llama_weights_to_hf.py makes a model folder of it" },
     { is_litgpt, true, "a model of litgpt: ckpt-inspect IN/lit_model.pth lists it, and litgpt convert_from_litgpt "

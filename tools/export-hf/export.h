@@ -26,6 +26,7 @@ struct export_job {
     struct hf_request hf;
     bool strip_vocab;
     int64_t vocab_tokens;               /* 0: use the number in the checkpoint */
+    int ranks;                          /* write the files of that many ranks; 0: the files that Transformers loads */
     const char *tokenizer;
     json_t *config;                     /* from --config KEY=JSON, or NULL */
     json_t *config_file;                /* from --config FILE, or NULL */

@@ -14,6 +14,7 @@
  * --import.
  */
 enum { SHAPES = 1, EXPORTS = 2, IMPORTS = 4 };
+enum { RANKS_MAX = 1 << 16 };
 
 static int refuse_export_value(struct err *e, const char *what)
 {
@@ -128,6 +129,10 @@ static const struct option_row export_rows[] = {
       .marks = EXPORTS | SHAPES },
     { "max-shard-size", 0, "SIZE", "maximum size of the tensors per file; 5GB is decimal, 5G binary (default 5GB)",
       .take = parse_shard_size, .marks = EXPORTS | SHAPES },
+    { "ranks", 0, "N",
+      "write safetensors shards for N ranks, as torch's HuggingFaceStorageWriter does, and no index; FSDP2 and "
+      "torchtitan load them with HuggingFaceStorageReader", OPTION_INT, FIELD(ranks), .min = 1, .max = RANKS_MAX,
+      .marks = EXPORTS | SHAPES },
     { "per-layer", .help = "write one file per layer, as in the published BLOOM", FIELD(hf.per_layer),
       .marks = EXPORTS | SHAPES },
     { "no-prefix", .help = "omit 'transformer.' from tensor names", FIELD(hf.bare_names), .marks = EXPORTS | SHAPES },
@@ -216,6 +221,8 @@ static int check_export_options(struct export_job *j, unsigned marks)
         return refuse_export_usage(j, "an option for export is given together with --import");
     if (!j->import && (marks & IMPORTS))
         return refuse_export_usage(j, "an option for import is given without --import");
+    if (j->ranks && (j->hf.per_layer || j->hf.format == HF_BIN))
+        return refuse_export_usage(j, "--ranks excludes --per-layer and --format bin");
     if (j->target.q.stages && j->target.q.method)
         return refuse_export_usage(j, "--stages excludes --pp-partition-method");
     if (j->all_steps && j->cli.n_parts > 1)

@@ -13,6 +13,7 @@
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_saved.h"
 #include "libcommon/layout/hf/hf_translate.h"
+#include "libcommon/layout/hfstorage/hfstorage.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/sink.h"
 #include "tools/common/family_cli.h"
@@ -190,6 +191,8 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
         j->hf.tokenizer = &tok;
     }
     t = hf_target_new(s, &j->hf, notes, e);
+    if (t && j->ranks)
+        hfstorage_cut(t, j->ranks);
     if (t && j->cli.dry_run) {
         rc = preview_export(j, out, s, t, notes, e);
     } else if (t) {

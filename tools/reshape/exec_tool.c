@@ -26,7 +26,7 @@ static char *sibling_tool_path(const char *tool)
 
 void reshape_job_exec_tool(struct reshape_job *j, char **argv)
 {
-    const char *tool = j->to == RESHAPE_TO_HF ? "export-hf" : "ds2universal";
+    const char *tool = j->to == RESHAPE_TO_UNIVERSAL ? "ds2universal" : "export-hf";
     char *path = sibling_tool_path(tool);
     struct err e = {0};
     int n = 1;

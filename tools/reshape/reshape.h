@@ -12,7 +12,8 @@
 #include "tools/common/deepspeed_write.h"
 
 /* Values of --to, in the order of its words. Values 1 to 3 are stages of ZeRO. */
-enum { RESHAPE_TO_DCP = 4, RESHAPE_TO_TORCHDIST, RESHAPE_TO_DEEPSPEED, RESHAPE_TO_UNIVERSAL, RESHAPE_TO_HF };
+enum { RESHAPE_TO_DCP = 4, RESHAPE_TO_TORCHDIST, RESHAPE_TO_DEEPSPEED, RESHAPE_TO_UNIVERSAL, RESHAPE_TO_HF,
+       RESHAPE_TO_HFSTORAGE };
 enum { RESHAPE_RANKS_MAX = 1 << 16 };
 
 struct reshape_job {

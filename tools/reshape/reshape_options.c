@@ -61,11 +61,12 @@ static const struct option_row topology_rows[] = {
 
 static const struct option_row form_rows[] = {
     { "to", 0, "FORM", "layout of OUT: zero1, zero2, zero3 (DeepSpeed ZeRO without pipeline), dcp (torch.distributed, "
-                       "FSDP2), torchdist (Megatron-core), deepspeed (3D shards), universal or hf (ds2universal and "
-                       "export-hf have more options for these)", .words = "zero1 zero2 zero3 dcp torchdist deepspeed "
-                                                                          "universal hf", FIELD(to), .min = 1 },
-    { "ranks", 0, "N", "number of ranks, with --to zero1, zero2, zero3, dcp or "
-                       "torchdist", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
+                       "FSDP2), torchdist (Megatron-core), deepspeed (3D shards), universal, hf, or hfstorage "
+                       "(safetensors shards of torch's HuggingFaceStorageWriter); ds2universal and export-hf have "
+                       "more options for the last three",
+      .words = "zero1 zero2 zero3 dcp torchdist deepspeed universal hf hfstorage", FIELD(to), .min = 1 },
+    { "ranks", 0, "N", "number of ranks, with --to zero1, zero2, zero3, dcp, torchdist or "
+                       "hfstorage", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
     { "dtype", 0, "TYPE", "with --to zero1, zero2 or zero3 from another layout: type in which DeepSpeed will compute "
                           "(default: that of the weights)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
     { "mesh", 0, "RxC", "with --to dcp or torchdist: split rows over R ranks and the columns of matrices over C ranks",
@@ -135,13 +136,15 @@ static int check_reshape_options(struct reshape_job *j)
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
         return refuse_reshape_usage(j,
                                     "--stages excludes --pp-partition-method and --pp-balance");
-    if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to != RESHAPE_TO_HF)
+    if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to < RESHAPE_TO_HF)
         return refuse_reshape_usage(j, "--dtype needs --to zero1, zero2 or zero3");
-    if ((j->rules || (j->config && !j->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to != RESHAPE_TO_HF)
+    if ((j->rules || (j->config && !j->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to < RESHAPE_TO_HF)
         return refuse_reshape_usage(
             j, "--rules and --config need --to torchdist or --to hf; --config is also valid with --weights-only");
     if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
         return refuse_reshape_usage(j, "--distributed-optimizer needs --to torchdist");
+    if (j->to == RESHAPE_TO_HFSTORAGE && !j->ranks)
+        return refuse_reshape_usage(j, "--to hfstorage needs --ranks");
     if (j->ranks && j->mesh.rows)
         return refuse_reshape_usage(j, "--mesh and --ranks exclude each other");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)

@@ -1,0 +1,311 @@
+/*
+ * hfstorage_source.c - read the pieces of such a folder, and put the tensors together
+ */
+#include "libcommon/layout/hfstorage/hfstorage.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "libcommon/ckpt/manifest.h"
+#include "libcommon/ckpt/tile.h"
+#include "libcommon/format/archive.h"
+#include "libcommon/layout/hf/hf_layers.h"
+#include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/hf/hf_translate.h"
+
+/* The numbers in the name of a file: shard-RANK-model-NUMBER-of-OF.safetensors. */
+struct shard_name {
+    int rank, number, of;               /* each from 1 on */
+};
+
+/* A piece of a tensor. */
+struct shard_piece {
+    const char *name;
+    enum dtype dtype;
+    const char *why;                    /* the reason why it is not read; or NULL */
+    int ndim;
+    const int64_t *at, *len;            /* [ndim] */
+    struct extent x;
+    struct shard_name in;
+    const char *file;
+};
+
+struct shard_reading {
+    struct hf_folder *f;
+    int n, cap;
+    struct shard_piece *piece;
+    struct shard_name first;            /* of the first file */
+    int last_rank;
+    struct strbuf absent;               /* ranks below the last that have no file: "2, 5" */
+};
+
+/* ---- names of files ---- */
+
+/* Parse a number of at least five digits. Returns the first character after it, or NULL. */
+static const char *parse_shard_number(const char *s, int *out)
+{
+    const size_t n = strspn(s, "0123456789");
+
+    if (n < 5 || n > 9)
+        return NULL;
+    *out = atoi(s);
+    return *out > 0 ? s + n : NULL;
+}
+
+static bool parse_shard_name(const char *name, struct shard_name *out)
+{
+    const char *s = str_starts(name, "shard-") ? parse_shard_number(name + strlen("shard-"), &out->rank) : NULL;
+
+    s = s && str_starts(s, "-model-") ? parse_shard_number(s + strlen("-model-"), &out->number) : NULL;
+    s = s && str_starts(s, "-of-") ? parse_shard_number(s + strlen("-of-"), &out->of) : NULL;
+    return s && strcmp(s, ".safetensors") == 0;
+}
+
+bool hfstorage_marks(const char *name)
+{
+    struct shard_name ignored;
+
+    return parse_shard_name(name, &ignored);
+}
+
+/* ---- the pieces of a file ---- */
+
+static int refuse_shard(const char *file, const char *name, const char *why, struct err *e)
+{
+    err_data(e, file, ERR_NO_BYTE, "tensor %.200s: %s", name, why);
+    return -1;
+}
+
+/* Read the offset of a piece. Fails unless it has a number for each dimension, and the piece ends within 63 bits. */
+static int read_offset(const json_t *info, const struct safetensors_tensor *t, int64_t *at, const char *file,
+                       struct err *e)
+{
+    const json_t *list = json_object_get(json_object_get(info, t->name), "saved_offsets");
+
+    if (!json_is_array(list))
+        return refuse_shard(file, t->name, "its offset is not in " HFSTORAGE_OFFSETS, e);
+    if (json_array_size(list) != (size_t)t->ndim)
+        return refuse_shard(file, t->name, "its offset in " HFSTORAGE_OFFSETS " has not as many numbers as the piece "
+                            "has dimensions", e);
+    for (int d = 0; d < t->ndim; d++) {
+        const json_t *v = json_array_get(list, (size_t)d);
+
+        at[d] = json_integer_value(v);
+        if (!json_is_integer(v) || at[d] < 0 || at[d] > INT64_MAX - t->shape[d])
+            return refuse_shard(file, t->name, "its offset in " HFSTORAGE_OFFSETS " is no position in a tensor", e);
+    }
+    return 0;
+}
+
+static int add_shard_piece(struct shard_reading *x, int file, const struct safetensors_tensor *t, const json_t *info,
+                           const struct shard_name *in, struct err *e)
+{
+    struct source *s = x->f->s;
+    int64_t *at = arena_alloc(s->arena, ((size_t)t->ndim + 1) * sizeof *at);
+    int64_t *len = arena_alloc(s->arena, ((size_t)t->ndim + 1) * sizeof *len);
+    struct shard_piece *p;
+
+    if (read_offset(info, t, at, files_name(s->files, file), e) < 0)
+        return -1;
+    if (t->ndim)
+        memcpy(len, t->shape, (size_t)t->ndim * sizeof *len);
+    ARRAY_ROOM(x->piece, x->cap, x->n + 1);
+    p = &x->piece[x->n++];
+    *p = (struct shard_piece){ .name = arena_fmt(s->arena, "%s", t->name), .dtype = t->dtype, .ndim = t->ndim,
+                               .at = at, .len = len, .in = *in, .file = files_name(s->files, file) };
+    if (t->dtype == DTYPE_N)
+        p->why = arena_fmt(s->arena, "a tensor of type %s whose rows are no whole bytes", t->spelling);
+    p->x = (struct extent){ files_add_record(s->files, &(struct record){ .file = file, .at = t->at, .len = t->len,
+                                                                         .name = p->name }), 0, t->len };
+    return 0;
+}
+
+/* Returns the offsets of a file's pieces, which the caller releases, or NULL. */
+static json_t *read_offsets(const struct safetensors *st, const char *file, struct err *e)
+{
+    const char *text = safetensors_meta(st, HFSTORAGE_OFFSETS);
+    json_error_t why;
+    json_t *info = text ? json_loads(text, JSON_REJECT_DUPLICATES, &why) : NULL;
+
+    if (!text)
+        err_data(e, file, ERR_NO_BYTE, "has no " HFSTORAGE_OFFSETS " in its metadata, which gives the places of its "
+                 "pieces");
+    else if (!json_is_object(info))
+        err_data(e, file, ERR_NO_BYTE, "its " HFSTORAGE_OFFSETS " is no JSON object%s%s", info ? "" : ": ",
+                 info ? "" : why.text);
+    if (e->kind == ERR_NONE && json_object_size(info) == (size_t)safetensors_n(st))
+        return info;
+    if (e->kind == ERR_NONE)
+        err_data(e, file, ERR_NO_BYTE, "its " HFSTORAGE_OFFSETS " lists %zu pieces, the file has %d",
+                 json_object_size(info), safetensors_n(st));
+    json_decref(info);
+    return NULL;
+}
+
+static int read_shard_file(struct shard_reading *x, const char *name, const struct shard_name *in, struct err *e)
+{
+    int file = hf_folder_add(x->f, name, FILE_WEIGHTS, e), rc = -1;
+    const char *path = file < 0 ? NULL : files_name(x->f->s->files, file);
+    struct safetensors *st = file < 0 ? NULL : safetensors_open(x->f->s->files, file, e);
+    json_t *info = st ? read_offsets(st, path, e) : NULL;
+
+    if (info) {
+        rc = 0;
+        for (int i = 0; i < safetensors_n(st) && rc == 0; i++)
+            rc = add_shard_piece(x, file, safetensors_tensor(st, i), info, in, e);
+    }
+    json_decref(info);
+    safetensors_close(st);
+    return rc;
+}
+
+/* Check that the numbers of a file fit those of the first one. */
+static int check_shard_name(struct shard_reading *x, const char *name, const struct shard_name *in, struct err *e)
+{
+    if (x->last_rank == 0)
+        x->first = *in;
+    for (int rank = x->last_rank + 1; rank < in->rank && x->absent.len < 80; rank++)
+        strbuf_addf(&x->absent, "%s%d", x->absent.len ? ", " : "", rank);
+    x->last_rank = in->rank;
+    if (in->of == x->first.of && in->number <= in->of)
+        return 0;
+    err_data(e, x->f->s->path, ERR_NO_BYTE, "%s is of another save: file shard-%05d-* is of %d files per rank", name,
+             x->first.rank, x->first.of);
+    return -1;
+}
+
+/* ---- tensors ---- */
+
+static int by_piece_name(const void *a, const void *b)
+{
+    const struct shard_piece *x = a, *y = b;
+    const int d = strcmp(x->name, y->name);
+
+    return d ? d : x->in.rank != y->in.rank ? x->in.rank - y->in.rank : x->in.number - y->in.number;
+}
+
+/* Returns why two pieces are not of one tensor, or NULL. */
+static const char *piece_difference(struct arena *a, const struct shard_piece *p, const struct shard_piece *q)
+{
+    if (p->dtype != q->dtype)
+        return arena_fmt(a, "its piece in %s is of type %s, that in %s of %s", p->file, dtype_name(p->dtype), q->file,
+                         dtype_name(q->dtype));
+    if (p->ndim != q->ndim)
+        return arena_fmt(a, "its piece in %s has %d dimensions, that in %s %d", p->file, p->ndim, q->file, q->ndim);
+    if (p->in.number != q->in.number)
+        return arena_fmt(a, "its pieces are in %s and in %s, whose second numbers differ", p->file, q->file);
+    return NULL;
+}
+
+static const char *tile_reason(const struct shard_reading *x, const struct shard_piece *p, const struct tile_flaw *flaw)
+{
+    struct arena *a = x->f->s->arena;
+
+    if (flaw->what == TILE_OVERLAP)
+        return arena_fmt(a, "its pieces in %s and in %s share elements", p[flaw->chunk].file, p[flaw->other].file);
+    if (flaw->what == TILE_OUTSIDE)
+        return arena_fmt(a, "its piece in %s lies outside of the tensor", p[flaw->chunk].file);
+    return arena_fmt(a, "%" PRIu64 " of its elements are in no file%s%s", flaw->n_missing,
+                     x->absent.len ? "; there is no file of shard " : "", x->absent.len ? x->absent.buf : "");
+}
+
+/* Compute the shape that n pieces cover. Returns the reason why they are no tensor, or NULL. */
+static const char *covered_shape(struct arena *a, const struct shard_piece *p, int n, int64_t *shape)
+{
+    for (int d = 0; d < p->ndim; d++)
+        shape[d] = 0;
+    for (int i = 0; i < n; i++) {
+        const char *why = p[i].why ? p[i].why : piece_difference(a, p, &p[i]);
+
+        if (why)
+            return why;
+        for (int d = 0; d < p->ndim; d++)
+            shape[d] = p[i].at[d] + p[i].len[d] > shape[d] ? p[i].at[d] + p[i].len[d] : shape[d];
+    }
+    return shape_bytes(p->ndim, shape, p->dtype) < 0 ? "its pieces cover more than any memory holds" : NULL;
+}
+
+/* Add the tensor of n pieces. */
+static void add_pieced_tensor(const struct shard_reading *x, const struct shard_piece *p, int n)
+{
+    struct arena *a = x->f->s->arena;
+    int64_t *shape = xcalloc((size_t)p->ndim + 1, sizeof *shape);
+    const char *why = covered_shape(a, p, n, shape);
+    struct tile_chunk *chunk = xcalloc((size_t)n, sizeof *chunk);
+    struct hf_stored *t = hf_add_tensor(x->f, p->name, why ? DTYPE_N : p->dtype, p->ndim, shape);
+    struct tile_flaw flaw;
+
+    for (int i = 0; i < n; i++) {
+        chunk[i] = (struct tile_chunk){ p[i].at, p[i].len, p[i].x.len > 0, arena_alloc(a, sizeof(struct extent)) };
+        *chunk[i].extent = p[i].x;
+    }
+    if (t->dtype != DTYPE_N) {
+        t->map = tile_map(a, &(struct tile_tensor){ p->dtype, p->ndim, shape }, chunk, n, &flaw);
+        if (!t->map)
+            why = tile_reason(x, p, &flaw);
+        else
+            t->x.len = t->map->len;
+    }
+    if (why) {
+        t->dtype = DTYPE_N;
+        t->why = why;
+    }
+    free(chunk);
+    free(shape);
+}
+
+static int read_shards(struct hf_folder *f, struct err *e)
+{
+    struct shard_reading x = { .f = f };
+    int rc = 0;
+
+    for (int i = 0; i < f->l->n && rc == 0; i++) {      /* the listing is sorted by number */
+        const char *name = f->l->member[i].name;
+        struct shard_name in;
+
+        if (!parse_shard_name(name, &in))
+            continue;
+        rc = check_shard_name(&x, name, &in, e);
+        if (rc == 0)
+            rc = read_shard_file(&x, name, &in, e);
+    }
+    if (x.n)
+        qsort(x.piece, (size_t)x.n, sizeof *x.piece, by_piece_name);
+    for (int i = 0, first = 0; i < x.n && rc == 0; i++)
+        if (i + 1 == x.n || strcmp(x.piece[i + 1].name, x.piece[first].name) != 0) {
+            add_pieced_tensor(&x, &x.piece[first], i + 1 - first);
+            first = i + 1;
+        }
+    strbuf_free(&x.absent);
+    free(x.piece);
+    return rc;
+}
+
+/* ---- the folder ---- */
+
+/* Warn if nothing in the folder gives the tensors' shapes. The names of the files do not give the number of ranks. */
+static void report_unknown_ranks(const struct source *s, struct report *r)
+{
+    struct err ignored = {0};
+    json_t *config = hf_config_json(s, &ignored);
+
+    if (!source_file(s, MANIFEST_NAME) && !(config && hf_knows_layers(config)))
+        report_add(r, SEV_WARNING, "ranks", s->path, ERR_NO_BYTE, NULL,
+                   "the files do not state the number of ranks, and there is no %s: the loss of the last rank's files "
+                   "cannot be noticed", config ? "rule for the shapes of this model" : "config.json");
+    json_decref(config);
+}
+
+int hfstorage_source_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
+                          struct report *r, struct err *e)
+{
+    s->layout = &hfstorage_layout;
+    if (hf_folder_open(s, l, o, read_shards, r, e) < 0)
+        return -1;
+    report_unknown_ranks(s, r);
+    return 0;
+}
