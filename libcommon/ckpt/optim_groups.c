@@ -105,3 +105,25 @@ struct optim_group *optim_groups_of_settings(const struct source *s, struct aren
     strbuf_free(&text);
     return &out->group[g];
 }
+
+struct optim_groups *optim_groups_by_decay(const struct source *s, int n)
+{
+    struct optim_groups *x = arena_alloc(s->arena, sizeof *x);
+    int n_decay = 0, place = 0;
+
+    *x = (struct optim_groups){ .n = n, .group = arena_alloc(s->arena, (size_t)n * sizeof *x->group) };
+    memset(x->group, 0, (size_t)n * sizeof *x->group);
+    for (int g = 0; g < n; g++)
+        x->group[g].param = arena_alloc(s->arena, ((size_t)s->n_params + 1) * sizeof(char *));
+    for (int i = 0; i < s->n_params; i++)
+        n_decay += s->param[i].ndim == 2;
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+        /* Parameters that do not decay (LayerNorms and biases) are vectors. */
+        struct optim_group *g = &x->group[p->ndim != 2 ? n - 1 : n == 3 && place >= n_decay / 2];
+
+        g->param[g->n++] = p->name;
+        place += p->ndim == 2;
+    }
+    return x;
+}

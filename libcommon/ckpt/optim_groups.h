@@ -54,6 +54,12 @@ void optim_groups_report_rule(const struct source *s, const struct optim_groups 
 
 /* ---- for layouts ---- */
 
+/*
+ * Returns n groups, 2 or 3, as Megatron makes them for a new run: all parameters in their order, first those that decay
+ * (matrices; with 3 groups in two halves by count), then the others. The groups have no settings.
+ */
+struct optim_groups *optim_groups_by_decay(const struct source *s, int n);
+
 /* Returns copies of the settings in the run's list of groups, without "params", for group_of_settings(). */
 struct pk **optim_groups_copy_settings(const struct pk *list, struct arena *a, int *n);
 /*

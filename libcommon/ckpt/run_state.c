@@ -3,6 +3,7 @@
  */
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ds_names.h"
 #include "libcommon/model/config.h"
 #include "libcommon/model/params.h"
 #include "libcommon/model/topology.h"
@@ -78,6 +79,21 @@ void run_state_read(struct source *s, const struct pt *mp)
     snprintf(run->torch_dialect, sizeof run->torch_dialect, "%s", dialect(mp));
     model_config_from_args(&s->config, args);
     read_saved_vocab(&s->config, root);
+    read_topology(&s->topo, args);
+}
+
+void run_state_begin(struct source *s, const struct pk *args)
+{
+    struct run_state *run = &s->run;
+
+    run->args = args;
+    run->iteration = run->consumed_tokens = 0;
+    run->consumed_samples = run_state_int_or(pk_get(args, "consumed_train_samples"), 0);
+    run->opt_step = -1;
+    run->checkpoint_version = 3.0;
+    snprintf(run->ds_version, sizeof run->ds_version, "%s", DS_WRITTEN_VERSION);
+    snprintf(run->torch_dialect, sizeof run->torch_dialect, "shardkit");
+    model_config_from_args(&s->config, args);
     read_topology(&s->topo, args);
 }
 

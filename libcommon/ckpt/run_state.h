@@ -15,6 +15,12 @@ struct source;
  */
 void run_state_read(struct source *s, const struct pt *mp);
 /*
+ * Fill in the state of a run of iteration 0 that begins with these arguments, a Namespace in the source's arena:
+ * counters, versions, arguments, model configuration, and the topology where s->topo is still 0. The optimizer's
+ * counter is unknown.
+ */
+void run_state_begin(struct source *s, const struct pk *args);
+/*
  * Returns the stage in an optimizer_state_dict of ZeRO-1/2/3: a number, an enum value or the enum's member.
  * BF16_Optimizer writes none; the result is then 0.
  */

@@ -113,9 +113,9 @@ static int list_ds_tensors(void *ctx, struct folder_tensor **out)
 static int write_mp_rank(const struct ds_target *t, const char *dir, int pp, int tp, struct err *e)
 {
     struct arena *a = arena_new(0);
-    const struct source_file *from;
-    struct pk *root = ds_tree_mp(t, a, pp, tp, &from, e);
-    int rc = root ? ds_file_write_mp(dir, topo_mp(t->topo, pp, tp), root, from->pt, t->src->files, e) : -1;
+    const struct pt *tensors;
+    struct pk *root = ds_tree_mp(t, a, pp, tp, &tensors, e);
+    int rc = root ? ds_file_write_mp(dir, topo_mp(t->topo, pp, tp), root, tensors, t->src->files, e) : -1;
 
     arena_free(a);
     return rc;
@@ -125,8 +125,14 @@ static uint64_t mp_rank_bytes(void *ctx)
 {
     const struct ds_target *t = ((const struct ds_folder *)ctx)->t;
     const struct source_file *mp = ds_mp_file(t->src, 0, 0);
+    uint8_t *bytes = NULL;
+    uint64_t size = mp ? files_size(t->src->files, mp->file) : 0;
+    struct err e = {0};
 
-    return !mp ? 0 : (uint64_t)(t->topo.pp * t->topo.tp) * align_up(files_size(t->src->files, mp->file) + 4096, 4096);
+    if (t->made && pt_build("mp_rank_00_model_states", t->mp_root, NULL, t->src->files, &bytes, &size, &e) < 0)
+        size = 0;
+    free(bytes);
+    return size ? (uint64_t)(t->topo.pp * t->topo.tp) * align_up(size + 4096, 4096) : 0;
 }
 
 static int finish_ds_folder(void *ctx, const struct folder_written *w, struct err *e)

@@ -178,9 +178,8 @@ static int read_edit(struct ds_target *t, const struct ds_set *set, struct pk *r
 
 int ds_edits_read(struct ds_target *t, const struct ds_set *set, int n, struct err *e)
 {
-    const struct source_file *f = ds_mp_file(t->src, 0, 0);
     struct arena *a = arena_new(0);
-    struct pk *root = pk_copy(a, pt_root(f->pt));
+    struct pk *root = pk_copy(a, t->mp_root);
     int rc = 0;
 
     t->edit = arena_alloc(t->arena, ((size_t)n + 1) * sizeof *t->edit);

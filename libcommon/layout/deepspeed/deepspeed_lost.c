@@ -17,7 +17,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
+#include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "libcommon/model/rng_states.h"
 
 struct extent ds_hole(struct ds *d, const char *name, uint64_t len)
@@ -676,14 +676,14 @@ static int n_named_tp(const struct ds *d)
 static struct pk *configured_root(const struct ds *d, struct arena *a, struct pk *args, const struct layer_facts *f,
                                   int tp)
 {
-    struct ds_synthesis y = { .args = args, .n_groups = 2 };
+    struct ds_new_run y = { .args = args };
     struct pk *root;
 
     pk_as_int(pk_get(args, "padded_vocab_size"), &y.tokens);
     complete_args(a, args, f, tp, named_step(d->s));
     pk_as_int(pk_get(args, "padded_vocab_size"), &y.vocab);
     y.tokens = y.tokens < y.vocab ? y.tokens : 0;       /* 0: not known */
-    root = ds_synthesize_root(a, &y, listed_shapes(d, f, a));
+    root = ds_pickles_mp_root(a, &y, listed_shapes(d, f, a));
     pk_set_int(a, root, "mp_world_size", tp);
     pk_set_int(a, root, "iteration", named_step(d->s));
     pk_set_int(a, root, "global_steps", named_step(d->s));

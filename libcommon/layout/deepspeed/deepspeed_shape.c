@@ -206,10 +206,39 @@ static bool is_final(const char *name)
 
 /* ---- all stages ---- */
 
+bool ds_shape_is_of_groups(const struct source *s)
+{
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].pt && ds_name_parse(s->file[i].name).kind == DS_MP)
+            return false;
+    return s->run.args && s->groups && s->groups->how == OPTIM_GROUPS_LISTED;
+}
+
+struct pk *ds_shape_groups_tree(const struct source *s, struct arena *a)
+{
+    struct ds_stage st = { .n_groups = s->groups->n };
+
+    st.group = arena_alloc(a, (size_t)st.n_groups * sizeof *st.group);
+    for (int g = 0; g < st.n_groups; g++) {
+        const struct optim_group *from = &s->groups->group[g];
+
+        st.group[g] = (struct ds_group){ .slice = arena_alloc(a, ((size_t)from->n + 1) * sizeof *st.group[g].slice) };
+        for (int i = 0; i < from->n; i++) {
+            const struct param *p = source_param(s, from->param[i]);
+            struct ds_slice *slice = &st.group[g].slice[st.group[g].n++];
+
+            *slice = (struct ds_slice){ .name = p->name, .ndim = p->ndim };
+            memcpy(slice->shape, p->shape, sizeof p->shape);
+        }
+    }
+    return ds_stage_tree(a, &st);
+}
+
 static int read_stage(struct ds_shape *x, const struct source *s, int pp, struct err *e)
 {
     const struct source_file *f = ds_mp_file(s, pp, 0);
-    const struct pk *shapes = f ? pk_get(pt_root(f->pt), "param_shapes") : NULL;
+    const struct pk *shapes = f ? pk_get(pt_root(f->pt), "param_shapes")
+                            : ds_shape_is_of_groups(s) ? ds_shape_groups_tree(s, s->arena) : NULL;
     const char *path = f ? files_name(s->files, f->file) : s->path;
     struct report *r;
     uint32_t n = 0;

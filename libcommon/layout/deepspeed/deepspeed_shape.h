@@ -69,6 +69,13 @@ int ds_layer_of(const char *name);
 
 /* Return the source's mp_rank file of a rank (any layout keeps them), open, or NULL if it is missing. */
 const struct source_file *ds_mp_file(const struct source *s, int pp, int tp);
+/*
+ * Returns true for a source of a new run, which has arguments and groups but no mp_rank file: the groups are those of
+ * its only stage.
+ */
+bool ds_shape_is_of_groups(const struct source *s);
+/* Returns the param_shapes of such a source. The names are the source's own. */
+struct pk *ds_shape_groups_tree(const struct source *s, struct arena *a);
 /* All stages of a checkpoint. */
 struct ds_shape {
     int pp, n_groups;           /* n_groups: of a stage that has all groups, 2 or 3; the last group does not decay */
@@ -79,8 +86,9 @@ struct ds_shape {
     int norm_stage;             /* the stage that holds the final LayerNorm */
 };
 /*
- * Read stages and index from the mp_rank files that a source of any layout keeps. Returns -1 with ERR_DATA if they
- * are missing, or unlike those of any trainer. Zero-initialise *x before; call ds_shape_free() in any case.
+ * Read stages and index from the mp_rank files that a source of any layout keeps, or from the groups of a new run.
+ * Returns -1 with ERR_DATA if they are missing, or unlike those of any trainer. Zero-initialise *x before; call
+ * ds_shape_free() in any case.
  */
 MUST_CHECK int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e);
 /*

@@ -15,7 +15,7 @@
  * owner of a file writes its headers after it has received all parts. The caller provides the communication
  * (ds_rendezvous) and the folder (`dir` of prepare()).
  *
- * An fp16 run: source and target of ZeRO stage 1 (ds_synthesize_source() makes such a source, zero_pp_rank_* files),
+ * An fp16 run: source and target of ZeRO stage 1 (ds_new_run_source() makes such a source, zero_pp_rank_* files),
  * ds_request.weights DTYPE_F16, and ds_now.scaler at each save. The trainer sets these through
  * checkpoint_saver_opts.weights and checkpoint_now.scaler (tools/train/checkpoint/checkpoint.h).
  */

@@ -14,6 +14,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
+#include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/model/zero_partition.h"
 
@@ -529,7 +530,7 @@ static void infer_gpus_per_node(struct ds_target *t)
 
     for (int mp = 0; mp < t->src->topo.pp * t->src->topo.tp; mp++) {
         const struct source_file *f = ds_mp_file(t->src, mp / t->src->topo.tp, mp % t->src->topo.tp);
-        const struct pk *args = f ? pk_get(pt_root(f->pt), "args") : NULL;
+        const struct pk *args = pk_get(f ? pt_root(f->pt) : t->made ? t->mp_root : NULL, "args");
         int64_t rank, local;
 
         if (!pk_as_int(pk_get(args, "rank"), &rank) || !pk_as_int(pk_get(args, "local_rank"), &local))
@@ -652,6 +653,7 @@ out:
 struct ds_target *ds_target_new(const struct source *s, const struct ds_request *q, struct report *notes, struct err *e)
 {
     struct ds_target *t = xcalloc(1, sizeof *t);
+    const struct source_file *first = ds_mp_file(s, 0, 0);
     struct ds_shape o = {0}, like = {0};
     int rc;
 
@@ -663,6 +665,8 @@ struct ds_target *ds_target_new(const struct source *s, const struct ds_request 
         ds_target_free(t);
         return NULL;
     }
+    t->made = ds_shape_is_of_groups(s);
+    t->mp_root = t->made ? ds_pickles_mp(s, t->arena) : first ? pt_root(first->pt) : NULL;
     rc = resolve_ds_request(t, q, &o, &like, notes, e);
     ds_shape_free(&o);
     ds_shape_free(&like);

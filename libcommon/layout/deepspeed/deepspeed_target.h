@@ -106,6 +106,8 @@ struct ds_target {
     struct ds_stage *stage;             /* [pp]; groups without parameters are omitted */
     bool optimizer, zero_moments;
     const struct pk *opt, *param_groups;        /* shared by all shards; made up if the source has none */
+    const struct pk *mp_root;           /* tree of the first mp_rank file; NULL if the file is lost */
+    bool made;                          /* mp_root was made: the source is of a new run and has no mp_rank files */
     bool step_in_state, step_is_tensor;
     bool bf16_prefix, joined;           /* spelling of zero files' names */
     bool no_tensors;                    /* the source's tensors are not used (ds_request) */

@@ -8,10 +8,11 @@
 #include <string.h>
 
 #include "libcommon/ckpt/adam_state.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
+#include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "libcommon/model/schedule_lr.h"
 #include "libcommon/model/zero_partition.h"
 
@@ -346,7 +347,7 @@ static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree
 {
     struct shard k = { .t = t, .group = t->stage[pp].group, .n_groups = t->stage[pp].n_groups, .dp = dp, .x = x };
     const struct pk *was = t->src->run.optimizer_pt ? pt_root(t->src->run.optimizer_pt) : NULL;
-    const struct source_file *mp = ds_mp_file(t->src, 0, 0);
+    const struct pk *mp = t->mp_root;
     struct pk **pair;
     uint32_t n = 0;
 
@@ -357,8 +358,8 @@ static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree
         for (int i = 0; mp && i < 2; i++) {
             const char *key = i ? "ds_version" : "ds_config";
 
-            if (pk_get(pt_root(mp->pt), key))
-                pk_set_str(x->arena, x->root, key, around_state(&k, key, pk_get(pt_root(mp->pt), key)));
+            if (pk_get(mp, key))
+                pk_set_str(x->arena, x->root, key, around_state(&k, key, pk_get(mp, key)));
         }
         return;
     }
@@ -489,10 +490,10 @@ static struct pk *from_args(const struct ds_target *t, const char *key, double o
  */
 static struct pk *rate_now(const struct ds_target *t)
 {
-    const struct source_file *mp = ds_mp_file(t->src, 0, 0);
+    const struct pk *mp = t->mp_root;
     struct schedule_lr lr;
 
-    if (mp && schedule_lr_read(&lr, pk_get(pt_root(mp->pt), "lr_scheduler"), t->src->run.args))
+    if (mp && schedule_lr_read(&lr, pk_get(mp, "lr_scheduler"), t->src->run.args))
         return pk_float(t->arena, schedule_lr_now(&lr));
     return from_args(t, "lr", 0);
 }
@@ -548,7 +549,7 @@ static void synthesize_optimizer_tree(struct ds_target *t, struct report *notes)
         pk_set_str(a, d, "overflow", pk_bool(a, false));
     pk_set_str(a, d, "clip_grad", from_args(t, "clip_grad", 1));
     if (t->src->zero_stage_1)
-        pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
+        pk_set_str(a, d, "zero_stage", ds_pickles_zero_stage_1(a));
     pk_set_str(a, d, "group_paddings", pk_list(a));
     pk_set_str(a, d, "partition_count", pk_list(a));
     pk_set_str(a, d, "ds_version", pk_str(a, *t->src->run.ds_version ? t->src->run.ds_version : "0.0.0"));
@@ -567,6 +568,11 @@ int ds_tree_optimizer(struct ds_target *t, struct report *notes, struct err *e)
     t->param_groups = r->param_groups;
     t->step_in_state = r->step_in_state;
     t->step_is_tensor = r->step_is_tensor;
+    if (t->made && t->src->groups->group[0].settings) {
+        t->opt = ds_pickles_optimizer(t->src, t->arena);
+        t->param_groups = pk_get(pk_get(t->opt, "base_optimizer_state"), "param_groups");
+        return 0;
+    }
     if ((r->optimizer || t->src->layout->pipeline_files) && check_optimizer(t->src, e) < 0)
         return -1;
     if (!r->param_groups)
@@ -616,16 +622,14 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
 /* Only global rank 0 lists tied aliases. Files of other ranks that are made from its image must not. */
 static struct pk *shared_params(const struct ds_target *t, struct arena *a, int pp, int tp)
 {
-    const struct source_file *f = ds_mp_file(t->src, 0, 0);
-    const struct pk *v = pk_get(pt_root(f->pt), "shared_params");
+    const struct pk *v = pk_get(t->mp_root, "shared_params");
 
     return !v ? NULL : pp == 0 && tp == 0 ? pk_copy(a, v) : pk_dict(a);
 }
 
-static struct pk *make_mp_rank_root(const struct ds_target *t, struct arena *a, const struct source_file *f, int pp,
-                                    int tp)
+static struct pk *make_mp_rank_root(const struct ds_target *t, struct arena *a, const struct pk *from, int pp, int tp)
 {
-    struct pk *root = pk_copy(a, pt_root(f->pt)), *shared = shared_params(t, a, pp, tp);
+    struct pk *root = pk_copy(a, from), *shared = shared_params(t, a, pp, tp);
 
     pk_set_str(a, root, "param_shapes", ds_stage_tree(a, &t->stage[pp]));
     if (shared)
@@ -643,14 +647,15 @@ static struct pk *make_mp_rank_root(const struct ds_target *t, struct arena *a, 
     return root;
 }
 
-struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp, const struct source_file **from,
+struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp, const struct pt **tensors,
                       struct err *e)
 {
     const struct source *s = t->src;
+    const struct source_file *from = ds_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
 
-    *from = ds_mp_file(s, pp % s->topo.pp, tp % s->topo.tp);
-    if (*from)
-        return make_mp_rank_root(t, a, *from, pp, tp);
+    *tensors = from ? from->pt : NULL;
+    if (from || t->made)
+        return make_mp_rank_root(t, a, from ? pt_root(from->pt) : t->mp_root, pp, tp);
     err_data(e, s->path, ERR_NO_BYTE, "the mp_rank file of stage %d, tensor rank %d is missing", pp % s->topo.pp,
              tp % s->topo.tp);
     return NULL;

@@ -10,6 +10,8 @@
 
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
+struct pt;
+
 /* The data that fill a storage. */
 enum ds_fill { DS_FILL_FLAT, DS_FILL_WEIGHTS, DS_FILL_BYTES };
 struct ds_storage {
@@ -34,11 +36,11 @@ void ds_tree_free(struct ds_tree *x);
 /* Set Adam's counter in the tree of a shard, in whichever place this tree has it. */
 void ds_tree_set_step(struct ds_tree *x, int64_t step);
 /*
- * Return the tree of an mp_rank file. Its tensors (random states) are those of *from, the source's file that it is
- * made from. Returns NULL if the source lacks that file.
+ * Return the tree of an mp_rank file. Its tensors (random states) are those of *tensors, the source's file that it is
+ * made from; NULL if the tree has none. Returns NULL with ERR_DATA if the source lacks that file.
  */
-MUST_CHECK struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp,
-                                 const struct source_file **from, struct err *e);
+MUST_CHECK struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp, const struct pt **tensors,
+                                 struct err *e);
 
 /*
  * Set t->opt and the fields that belong to it from the source, or make them up and add a note. Returns -1 if the

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
+#include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "libcommon/layout/tree_edit.h"
 #include "libcommon/model/loss_scale.h"
 
@@ -111,10 +111,10 @@ struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const stru
             continue;
         pk_set_str(a, d, key, pair[2 * i + 1]);
         if (to == DTYPE_F16 && strcmp(key, before) == 0)
-            pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
+            pk_set_str(a, d, "zero_stage", ds_pickles_zero_stage_1(a));
     }
     if (to == DTYPE_F16 && !pk_get(d, "zero_stage"))
-        pk_set_str(a, d, "zero_stage", ds_synthesize_zero_stage_1(a));
+        pk_set_str(a, d, "zero_stage", ds_pickles_zero_stage_1(a));
     return d;
 }
 
@@ -127,7 +127,7 @@ struct pk *edit_cast_zero(struct arena *a, const struct pk *opt, const struct pk
     pk_set_str(a, d, "loss_scaler", loss_scale_write(a, &scale));
     pk_set_str(a, d, "dynamic_loss_scale", pk_bool(a, scale.dynamic));
     pk_set_str(a, d, "overflow", pk_bool(a, false));
-    pk_set_str(a, d, "zero_stage", stage ? stage : ds_synthesize_zero_stage_1(a));
+    pk_set_str(a, d, "zero_stage", stage ? stage : ds_pickles_zero_stage_1(a));
     pair = pk_pairs(opt, &n);
     for (uint32_t i = 0; pair && i < n; i++)
         if (!pk_as_str(pair[2 * i]) || !is_of_fp16(pk_as_str(pair[2 * i])))

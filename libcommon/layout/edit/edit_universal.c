@@ -250,7 +250,7 @@ int edit_universal_check(const struct edit *x, const struct edit_states *list, s
 
 /* ---- the engine's files ---- */
 
-static int set_edited_file_root(struct edit *x, struct pt *pt, struct pk *root, struct err *e)
+static int set_edited_file_root(struct edit *x, const struct pt *pt, struct pk *root, struct err *e)
 {
     for (int i = 0; i < x->n_files; i++)
         if (strcmp(files_name(x->s->files, x->file[i].file), pt_path(pt)) == 0) {
@@ -264,10 +264,10 @@ static int set_edited_file_root(struct edit *x, struct pt *pt, struct pk *root, 
 static int retell_models(struct edit *x, const struct ds_target *t, struct err *e)
 {
     for (int mp = 0; mp < t->topo.pp * t->topo.tp; mp++) {
-        const struct source_file *from;
+        const struct pt *from;
         struct pk *root = ds_tree_mp(t, x->arena, mp / t->topo.tp, mp % t->topo.tp, &from, e);
 
-        if (!root || set_edited_file_root(x, from->pt, root, e) < 0)
+        if (!root || set_edited_file_root(x, from, root, e) < 0)
             return -1;
     }
     return 0;

@@ -343,8 +343,7 @@ struct source *hf_source_open(const char *dir, const struct hf_source_opts *o, s
     tokens = o->vocab_tokens ? o->vocab_tokens : x.c.vocab;
     if (o->repeat_to > x.c.vocab)
         x.c.vocab = o->repeat_to;
-    if (hf_make_state(s, &x.c, tokens, o->n_groups, e) < 0)
-        goto out;
+    hf_make_state(s, &x.c, tokens, o->n_groups);
     report_synthesized_state(&x);
     rc = 0;
 out:

@@ -87,9 +87,9 @@ enum { HF_ROWS_MORE = 1 << 22 };
 MUST_CHECK int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e);
 
 /*
- * Create mp_rank_00_model_states.pt in memory as a trainer would have written it, and s->run from it. c->dtype is
- * the type of the weights; `tokens` is the vocabulary size without padding (V0).
+ * Fill in s->run, s->config and s->groups as of a run that begins with the model. c->dtype is the type of the weights;
+ * `tokens` is the vocabulary size without padding (V0).
  */
-MUST_CHECK int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups, struct err *e);
+void hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups);
 
 #endif

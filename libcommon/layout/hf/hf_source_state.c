@@ -1,14 +1,16 @@
 /*
  * hf_source_state.c - create the state that a trainer would have written with an imported model's weights
  *
- * The state is an mp_rank file of iteration 0 (deepspeed_synthesize.h) with the arguments that a trainer compares or a
- * tool reads. The other arguments come from the command line that continues the training.
+ * The state is that of iteration 0, with the arguments that a trainer compares or a tool reads, and Megatron's groups.
+ * The other arguments come from the command line that continues the training.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/files.h"
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/ckpt/run_state.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 
 static void set_arg_real(struct arena *a, struct pk *d, const char *key, double v)
@@ -226,17 +228,14 @@ struct pk *hf_run_args(const char *path, struct arena *a, struct err *e)
     return args;
 }
 
-/* ---- the file ---- */
+/* ---- the state ---- */
 
-int hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups, struct err *e)
+void hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups)
 {
-    struct arena *a = arena_new(0);
-    const struct ds_synthesis f = {
-        .args = arguments(a, c), .vocab = c->vocab, .tokens = tokens, .n_groups = n_groups
-    };
-    int rc = ds_synthesize_mp(s, a, &f, e);
-
+    run_state_begin(s, arguments(s->arena, c));
+    s->config.vocab = c->vocab;
+    s->config.vocab_tokens = tokens;
+    s->groups = optim_groups_by_decay(s, n_groups);
+    s->run.n_groups = n_groups;
     s->zero_stage_1 = c->dtype == DTYPE_F16;
-    arena_free(a);
-    return rc;
 }

@@ -18,7 +18,8 @@
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/deepspeed/deepspeed_share.h"
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
+#include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/plan/executor.h"
@@ -59,9 +60,8 @@ static struct source *make_source(void)
 {
     static const enum role roles[] = { ROLE_WORD, ROLE_NORM1_W, ROLE_QKV_W, ROLE_DENSE_W, ROLE_FINAL_NORM_W };
     struct arena *a = arena_new(0);
-    struct ds_synthesis f = { .vocab = 8, .tokens = 8, .n_groups = 3 };
+    struct ds_new_run f = { .vocab = 8, .tokens = 8 };
     struct param param[5];
-    struct err e = {0};
     struct source *s;
 
     for (int i = 0; i < 5; i++)
@@ -71,8 +71,7 @@ static struct source *make_source(void)
     pk_set_int(a, f.args, "num_attention_heads", 2);
     pk_set_int(a, f.args, "num_layers", 1);
     pk_set_int(a, f.args, "padded_vocab_size", 8);
-    s = ds_synthesize_source(param, 5, &f, a, false, &e);
-    must(s != NULL, &e);
+    s = ds_new_run_source(param, 5, &f, false);
     arena_free(a);
     return s;
 }
@@ -91,6 +90,9 @@ static void model_open(struct model *m)
 
     memset(m, 0, sizeof *m);
     m->src = make_source();
+    assert_int_equal(m->src->n_files, 0);       /* the target makes the trees of the files */
+    assert_null(m->src->run.optimizer);
+    assert_int_equal(m->src->groups->n, 3);
     m->t = ds_target_new(m->src, &q, notes, &e);
     must(m->t != NULL, &e);
     for (int i = 0; i < m->t->n_params; i++) {
@@ -212,7 +214,7 @@ static int save(const struct model *m, struct table *t, int dp, struct err *e)
     struct ds_save how = { .memory = m->memory[dp], .bytes = m->bytes,
                            .now = { .opt_step = 7, .decay = { .lr = 0.5 }, .clip_grad = 1 },
                            .rendezvous = { .tell = tell, .hear = hear, .ctx = t } };
-    const struct source_file *from = NULL;
+    const struct pt *from = NULL;
     struct arena *a = arena_new(0);
     struct files *files = files_new();
     struct plan *plan = plan_new(files);
@@ -226,7 +228,7 @@ static int save(const struct model *m, struct table *t, int dp, struct err *e)
     if (dp == 0) {
         how.mp_root = ds_tree_mp(m->t, a, 0, 0, &from, e);
         must(how.mp_root != NULL, e);
-        how.mp = from->pt;
+        how.mp = from;
         how.mp_files = m->src->files;
     }
     k = ds_share_sink(s, &how);

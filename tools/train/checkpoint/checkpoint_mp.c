@@ -36,13 +36,13 @@ int checkpoint_mp_make(const struct ds_target *t, const struct checkpoint_saver_
                        uint64_t *size, struct err *e)
 {
     struct arena *a = arena_new(0);
-    const struct source_file *from = NULL;
-    struct pk *root = ds_tree_mp(t, a, o->stage->pp, o->stage->tp, &from, e);
+    const struct pt *tensors = NULL;
+    struct pk *root = ds_tree_mp(t, a, o->stage->pp, o->stage->tp, &tensors, e);
     int rc = -1;
 
     if (root) {
         renew_own(a, root, o);
-        rc = pt_build("mp_rank", root, from->pt, t->src->files, bytes, size, e);
+        rc = pt_build("mp_rank", root, tensors, t->src->files, bytes, size, e);
     }
     arena_free(a);
     return rc;

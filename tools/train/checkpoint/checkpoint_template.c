@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/deepspeed/deepspeed_synthesize.h"
+#include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "tools/train/checkpoint/checkpoint_engine.h"
 #include "tools/train/options/deepspeed_json.h"
 
@@ -46,16 +46,15 @@ static int by_stage_param_id(const void *a, const void *b)
 }
 
 /* Create a source that describes the model on one rank. `args`: the initial Namespace, or NULL. */
-static struct source *synthesize_source(const struct checkpoint_saver_opts *o, const struct pk *args, struct err *e)
+static struct source *new_run_source(const struct checkpoint_saver_opts *o, const struct pk *args)
 {
     const struct model_config *m = &o->stage->model;
     const int blocks = (int)m->n_layers;
     struct stage *s = stage_new(m, (struct topology){ 1, 1, 1 }, 0, 0, 0, &blocks);
     struct param *param = xcalloc((size_t)s->n_params, sizeof *param);
     struct arena *a = arena_new(0);
-    struct ds_synthesis f = { .vocab = m->vocab,
-                              .tokens = m->vocab_tokens ? m->vocab_tokens : m->vocab,
-                              .n_groups = 3 };
+    struct ds_new_run f = { .vocab = m->vocab,
+                              .tokens = m->vocab_tokens ? m->vocab_tokens : m->vocab };
     struct source *src;
 
     qsort(s->param, (size_t)s->n_params, sizeof *s->param, by_stage_param_id);
@@ -67,7 +66,7 @@ static struct source *synthesize_source(const struct checkpoint_saver_opts *o, c
     }
     f.args = args ? pk_copy(a, args) : pk_object(a, "argparse", "Namespace", pk_dict(a));
     checkpoint_args_of_model(a, f.args, m);
-    src = ds_synthesize_source(param, s->n_params, &f, a, o->weights == DTYPE_F16, e);
+    src = ds_new_run_source(param, s->n_params, &f, o->weights == DTYPE_F16);
     arena_free(a);
     free(param);
     stage_free(s);
@@ -98,8 +97,8 @@ static struct ds_target *find_target(const struct checkpoint_saver_opts *o, stru
     else
         pass_notes(findings, notes);
     if (!t) {
-        *made = synthesize_source(o, o->from ? o->from->src->run.args : NULL, e);
-        t = *made ? target_of(*made, o, findings, e) : NULL;
+        *made = new_run_source(o, o->from ? o->from->src->run.args : NULL);
+        t = target_of(*made, o, findings, e);
     }
     report_free(findings);
     return t;
