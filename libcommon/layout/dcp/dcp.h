@@ -11,7 +11,7 @@
  *   item E           the contents of an item differ from .metadata
  *   gap E, overlap E, shape E   of a tensor: its chunks do not tile it
  *   prefix N, numbers N, wrapper N, missing_entry E, optimizer W    see dcp_names.h
- *   step W           see dcp_groups.h
+ *   step W, groups E W           see dcp_groups.h
  */
 #ifndef SHARDKIT_LAYOUT_DCP_H
 #define SHARDKIT_LAYOUT_DCP_H

@@ -153,6 +153,31 @@ static void group_params_by_settings(struct gathering *d)
         d->groups->how = OPTIM_GROUPS_BY_SETTINGS;
 }
 
+/* Report parameters that two groups list, and moments of a parameter that no group lists. */
+static void check_groups(const struct gathering *d, struct report *r)
+{
+    struct names *first = names_new(d->a);
+
+    for (int g = 0; g < d->groups->n; g++)
+        for (int i = 0; i < d->groups->group[g].n; i++) {
+            const char *name = d->groups->group[g].param[i];
+            const int other = names_find(first, name);
+
+            if (other >= 0)
+                report_add(r, SEV_ERROR, "groups", d->n->path, ERR_NO_BYTE, name,
+                           "is listed twice in the optimizer's groups, in group %d and group %d", other, g);
+            else
+                names_add(first, name, g);
+        }
+    for (int i = 0; d->groups->n && i < d->s->n_params; i++) {
+        const struct param *p = &d->s->param[i];
+
+        if ((p->state[STATE_EXP_AVG] || p->state[STATE_EXP_AVG_SQ]) && names_find(first, p->name) < 0)
+            report_add(r, SEV_WARNING, "groups", d->n->path, ERR_NO_BYTE, p->name,
+                       "has Adam's moments, and none of the optimizer's %d groups lists it", d->groups->n);
+    }
+}
+
 /* ---- steps ---- */
 
 static bool is_numeric_dtype(enum dtype t)
@@ -226,5 +251,6 @@ void dcp_groups_read(const struct dcp_naming *n, struct report *r)
     if (d.groups->n == 0)
         group_params_by_settings(&d);
     n->s->groups = d.groups;
+    check_groups(&d, r);
     dcp_find_optimizer_step(n, r);
 }

@@ -13,6 +13,8 @@
  * with the same settings form a group (OPTIM_GROUPS_BY_SETTINGS). run.opt_step is the step that all parameters share.
  * Findings:
  *   step W    parameters have different numbers of steps
+ *   groups E  a parameter is listed twice
+ *   groups W  a parameter has moments, and no group lists it
  */
 void dcp_groups_read(const struct dcp_naming *n, struct report *r);
 

@@ -84,6 +84,50 @@ static void test_settings(void **state)
     source_close(s);
 }
 
+static void count_finding(struct report *r, const char *name, enum severity severity)
+{
+    int n = 0;
+
+    for (int i = 0; i < report_n(r); i++) {
+        const struct finding *f = report_get(r, i);
+
+        n += strcmp(f->code, "groups") == 0 && f->severity == severity && strcmp(f->param, name) == 0;
+    }
+    assert_int_equal(n, 1);
+}
+
+/* A parameter that two groups list is an ERROR, moments that no group lists are a WARNING. */
+static void test_groups_checked(void **state)
+{
+    struct err e = {0};
+    struct source *s = source_open("tests/data/dcp/fsdp/ckpt", &(struct source_opts){ .threads = 1 }, NULL, &e);
+    struct report *r = report_new();
+    struct dcp_table table = {0};
+    const char *own = "optim.";
+
+    (void)state;
+    assert_non_null(s);
+    table.entry = arena_alloc(s->arena, 2 * sizeof *table.entry);
+    s->value = arena_alloc(s->arena, 2 * sizeof *s->value);
+    s->n_values = 0;
+    *s->names = (struct source_names){0};
+    for (int i = 0; i < 2; i++) {
+        const char *name = arena_fmt(s->arena, "optim.param_groups.%d.params", i);
+        struct pk *list = pk_list(s->arena);
+
+        pk_add(s->arena, list, pk_str(s->arena, s->param[0].name));
+        table.entry[table.n++] = (struct dcp_entry){ .name = name, .kind = DCP_ENTRY_OPTION, .optimizer = own,
+                                                     .of = i ? "1" : "0", .what = "params" };
+        s->value[s->n_values++] = (struct source_value){ .name = name, .tree = list };
+    }
+    s->dcp = &table;
+    dcp_groups_read(&(struct dcp_naming){ .s = s, .table = &table, .path = "", .n_own = 1, .own = &own }, r);
+    count_finding(r, s->param[0].name, SEV_ERROR);
+    count_finding(r, s->param[1].name, SEV_WARNING);
+    report_free(r);
+    source_close(s);
+}
+
 /* Slices without rows, or with rows of nothing, joined by columns. */
 static void test_nothing(void **state)
 {
@@ -108,6 +152,7 @@ static void test_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_world_size), cmocka_unit_test(test_settings),
+                                        cmocka_unit_test(test_groups_checked),
                                         cmocka_unit_test(test_nothing) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
