@@ -1,0 +1,778 @@
+/*
+ * edit_adapter.c - find the parameters that adapters change, and compute their new values block by block
+ */
+#include "libcommon/layout/edit/compute/edit_adapter.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/report.h"
+#include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/format/safetensors.h"
+#include "libcommon/layout/edit/compute/adapter.h"
+#include "libcommon/layout/edit/compute/edit_compute.h"
+#include "libcommon/plan/reader.h"
+
+enum { BLOCK_ELEMS = 1 << 17 };
+
+enum change_kind { CHANGE_ADD, CHANGE_ADD_BIAS, CHANGE_REPLACE, CHANGE_ROWS };
+
+/* One change of one parameter by one adapter. Changes of a parameter apply in the order of the list. */
+struct change {
+    enum change_kind kind;
+    struct param *p;
+    const struct adapter *a;
+    const struct adapter_module *m;     /* of ADD and ADD_BIAS */
+    const struct adapter_value *v;      /* of REPLACE and ROWS */
+    double scale;
+    int64_t r;
+    bool transposed;                    /* the parameter is [in, out]: Conv1D of GPT-2, and embeddings */
+    bool two_roundings;                 /* peft rounds the product before the sum */
+    int n_experts;                      /* 0, or number of experts whose factors A and B hold */
+    int expert;                         /* the one that the parameter is; -1 if it is a stack of all */
+    int64_t first_row;                  /* of the parameter in the rows of B: F for the up half of gate and up */
+    int next;                           /* next change of the same parameter; -1 for the last one */
+};
+
+struct edit_adapters {
+    struct edit_adapter_opts o;
+    struct source *s;
+    int n_adapters;
+    struct adapter **adapter;
+    int n_changes, cap_changes;
+    struct change *change;
+    int *first, *last;                  /* [s->n_params]: first and last change of a parameter; -1 if none */
+    int n_computed;
+    struct edit_computed *computed;
+    uint64_t bytes;
+};
+
+/* ---- names: from an adapter's modules to the parameters of the base ---- */
+
+/* Returns the parameter that holds the values of p: of a tied weight's second name the first one. */
+static struct param *holder_of(const struct source *s, struct param *p)
+{
+    struct param *holder = p && p->shared_with ? source_param(s, p->shared_with) : NULL;
+
+    return holder ? holder : p;
+}
+
+/*
+ * Find a parameter by an adapter's name. The base's names may lack the first component, or have one more ("model.",
+ * "transformer."), which depends on the class that saved it.
+ */
+static struct param *find_base_param(const struct source *s, const char *name)
+{
+    static const char *const head[] = { "model.", "transformer." };
+    struct param *p = source_param(s, name);
+    const char *dot = strchr(name, '.');
+
+    if (!p && dot)
+        p = source_param(s, dot + 1);
+    for (size_t i = 0; !p && i < sizeof head / sizeof *head; i++) {
+        char *longer = str_fmt("%s%s", head[i], name);
+
+        p = source_param(s, longer);
+        free(longer);
+    }
+    return holder_of(s, p);
+}
+
+/* Returns the input embedding, for a head that the base stores under the embedding's name only; NULL if unknown. */
+static struct param *find_tied_embedding(const struct source *s, const char *name)
+{
+    static const char *const tail[] = { "wte.weight", "embed_tokens.weight", "word_embeddings.weight" };
+
+    if (strcmp(name, "lm_head.weight") != 0)
+        return NULL;
+    for (int i = 0; i < s->n_params; i++)
+        for (size_t k = 0; k < sizeof tail / sizeof *tail; k++)
+            if (str_ends(s->param[i].name, tail[k]))
+                return holder_of(s, &s->param[i]);
+    return NULL;
+}
+
+/* Returns true if the model's linear layers are GPT-2's Conv1D, whose weights are [in, out]. */
+static bool has_conv1d(const struct source *s)
+{
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        if (str_ends(p->name, ".c_attn.weight") && p->ndim == 2)
+            return p->shape[1] > p->shape[0];
+    }
+    return false;
+}
+
+static bool is_conv1d(const struct source *s, const char *module)
+{
+    static const char *const tail[] = { "c_attn", "c_proj", "c_fc", "q_attn" };
+    const char *last = strrchr(module, '.');
+
+    for (size_t i = 0; last && i < sizeof tail / sizeof *tail; i++)
+        if (strcmp(last + 1, tail[i]) == 0)
+            return has_conv1d(s);
+    return false;
+}
+
+/* ---- the list of changes ---- */
+
+static int add_change(struct edit_adapters *m, const struct change *c, struct err *e)
+{
+    const int i = m->n_changes, k = (int)(c->p - m->s->param);
+    const struct tmap *map = c->p->state[STATE_BF16] ? c->p->state[STATE_BF16] : c->p->state[STATE_FP32];
+
+    if (!map || !dtype_is_float(map->dtype)) {
+        err_data(e, m->s->path, ERR_NO_BYTE, "parameter %s: is %s, and an adapter can be merged into fp32, bf16, fp16 "
+                 "and fp64 only", c->p->name, map ? dtype_name(map->dtype) : "without weights");
+        return -1;
+    }
+    ARRAY_ROOM(m->change, m->cap_changes, i + 1);
+    m->change[i] = *c;
+    m->change[i].next = -1;
+    if (m->first[k] < 0)
+        m->first[k] = i;
+    else
+        m->change[m->last[k]].next = i;
+    m->last[k] = i;
+    m->n_changes++;
+    return 0;
+}
+
+static int refuse_module(const struct edit_adapters *m, const struct adapter *a, const char *name, const char *why,
+                         struct err *e)
+{
+    err_data(e, a->dir, ERR_NO_BYTE, "%s: %s; %s is not the base of this adapter", name, why, m->s->path);
+    return -1;
+}
+
+static int refuse_change_shape(const struct edit_adapters *m, const struct change *c, const char *name, struct err *e)
+{
+    const bool embed = c->m->part[ADAPTER_EMBED_A] != NULL;
+    const struct safetensors_tensor *a = c->m->part[embed ? ADAPTER_EMBED_A : ADAPTER_A];
+    const struct safetensors_tensor *b = c->m->part[embed ? ADAPTER_EMBED_B : ADAPTER_B];
+    char at[SHAPE_TEXT], bt[SHAPE_TEXT], pt[SHAPE_TEXT];
+    char *why = str_fmt("A is %s and B %s, the base's %s is %s", shape_text(a->ndim, a->shape, at),
+                        shape_text(b->ndim, b->shape, bt), c->p->name, shape_text(c->p->ndim, c->p->shape, pt));
+
+    refuse_module(m, c->a, name, why, e);
+    free(why);
+    return -1;
+}
+
+/* Check the shapes of a change's factors against the parameter, and the rank against the configuration. */
+static int check_factors(const struct edit_adapters *m, const struct change *c, struct err *e)
+{
+    const bool embed = c->m->part[ADAPTER_EMBED_A] != NULL;
+    const struct safetensors_tensor *a = c->m->part[embed ? ADAPTER_EMBED_A : ADAPTER_A];
+    const struct safetensors_tensor *b = c->m->part[embed ? ADAPTER_EMBED_B : ADAPTER_B];
+    const struct safetensors_tensor *mag = c->m->part[ADAPTER_MAGNITUDE];
+    const struct param *p = c->p;
+    const int experts = c->n_experts ? c->n_experts : 1, stack = p->ndim == 3;
+    const int64_t in = a->shape[1], out = b->shape[0];
+
+    if (a->shape[0] != c->r * experts) {
+        err_data(e, c->a->dir, ERR_NO_BYTE, "%s: A has %lld rows, the configuration rank %lld and %d expert%s: "
+                 "expected %lld", c->m->name, (long long)a->shape[0], (long long)c->r, experts, experts == 1 ? "" : "s",
+                 (long long)c->r * experts);
+        return -1;
+    }
+    if (p->ndim != 2 + stack || (stack && p->shape[0] != c->n_experts))
+        return refuse_change_shape(m, c, c->m->name, e);
+    if (c->transposed ? p->shape[0] != in || p->shape[1] != out
+                      : p->shape[1 + stack] != in || c->first_row + p->shape[stack] > out)
+        return refuse_change_shape(m, c, c->m->name, e);
+    if (!c->transposed && !c->n_experts && p->shape[0] != out)
+        return refuse_change_shape(m, c, c->m->name, e);
+    if (mag && (mag->ndim != 1 || mag->shape[0] != out || c->n_experts))
+        return refuse_module(m, c->a, c->m->name, "lora_magnitude_vector has another length than the outputs", e);
+    return 0;
+}
+
+/* Add the change of one parameter by the factors of a module. */
+static int add_factors(struct edit_adapters *m, struct change c, const char *name, struct err *e)
+{
+    c.p = find_base_param(m->s, name);
+    if (!c.p)
+        return refuse_module(m, c.a, name, "the base has no such parameter", e);
+    return check_factors(m, &c, e) < 0 ? -1 : add_change(m, &c, e);
+}
+
+/* ---- experts ---- */
+
+/* Names of one expert's tensors on disk: gate, up and down. */
+static const struct expert_names { const char *room, *part[3]; } expert_names[] = {
+    { ".block_sparse_moe.experts.", { "w1", "w3", "w2" } },
+    { ".mlp.experts.", { "gate_proj", "up_proj", "down_proj" } },
+};
+
+static struct param *find_expert(const struct source *s, const char *layer, const struct expert_names *n, int expert,
+                                 int part)
+{
+    char *name = str_fmt("%s%s%d.%s.weight", layer, n->room, expert, n->part[part]);
+    struct param *p = find_base_param(s, name);
+
+    free(name);
+    return p;
+}
+
+/* Add the changes of every expert of a layer whose experts are separate tensors. */
+static int add_each_expert(struct edit_adapters *m, struct change c, const char *layer, const struct expert_names *n,
+                           bool down, struct err *e)
+{
+    while (find_expert(m->s, layer, n, c.n_experts, 0))
+        c.n_experts++;
+    for (c.expert = 0; c.expert < c.n_experts; c.expert++)
+        for (int part = down ? 2 : 0; part < (down ? 3 : 2); part++) {
+            c.p = find_expert(m->s, layer, n, c.expert, part);
+            if (!c.p)
+                return refuse_module(m, c.a, c.m->name, "an expert of the base lacks a tensor", e);
+            c.first_row = part == 1 ? c.p->shape[0] : 0;
+            if (check_factors(m, &c, e) < 0)
+                return -1;
+            if (!down && c.p->ndim == 2 && c.m->part[ADAPTER_B]->shape[0] != 2 * c.p->shape[0])
+                return refuse_change_shape(m, &c, c.m->name, e);
+            if (add_change(m, &c, e) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/*
+ * Add the changes of the experts of a layer. "X.mlp.experts.base_layer" has the factors of gate_up_proj if both
+ * parameters are adapted; "X.mlp.experts" has those of down_proj then, else of the one that the configuration names.
+ */
+static int add_experts(struct edit_adapters *m, struct change c, const char *layer, bool inner, struct err *e)
+{
+    const bool down = !inner && adapter_targets(c.a, "down_proj");
+    char *name = str_fmt("%s.mlp.experts.%s", layer, down ? "down_proj" : "gate_up_proj");
+    int rc = adapter_scale(c.a, name, &c.r, &c.scale, e);
+
+    c.two_roundings = true;
+    c.expert = -1;
+    if (rc == 0 && (c.p = find_base_param(m->s, name)) != NULL) {
+        c.n_experts = c.p->ndim == 3 ? (int)c.p->shape[0] : 0;
+        rc = check_factors(m, &c, e) < 0 ? -1 : add_change(m, &c, e);
+    } else if (rc == 0) {
+        const struct expert_names *n = find_expert(m->s, layer, &expert_names[0], 0, 0) ? &expert_names[0]
+                                     : find_expert(m->s, layer, &expert_names[1], 0, 0) ? &expert_names[1] : NULL;
+
+        rc = n ? add_each_expert(m, c, layer, n, down, e)
+               : refuse_module(m, c.a, c.m->name, "the base has no experts there", e);
+    }
+    free(name);
+    return rc;
+}
+
+/* ---- modules ---- */
+
+/*
+ * Add the change of a head that is stored as the embedding. If the embedding has the same factors, transposed, peft
+ * tied the two, and they count once. Returns -1 if it has others.
+ */
+static int add_tied_head(struct edit_adapters *m, struct change c, struct err *e)
+{
+    for (int i = 0; i < c.a->n_modules; i++) {
+        const struct adapter_module *t = &c.a->module[i];
+        double *x = NULL, *y = NULL;
+        bool same = false;
+
+        if (!t->part[ADAPTER_EMBED_A] || t->part[ADAPTER_EMBED_A]->shape[1] != c.m->part[ADAPTER_B]->shape[0])
+            continue;
+        /* the head's B [V, r] is the embedding's A [r, V] transposed; its A [r, H] is B [H, r] transposed */
+        for (int k = 0; k < 2; k++) {
+            const struct safetensors_tensor *p = c.m->part[k ? ADAPTER_A : ADAPTER_B];
+            const struct safetensors_tensor *q = t->part[k ? ADAPTER_EMBED_B : ADAPTER_EMBED_A];
+
+            same = p->shape[0] == q->shape[1] && p->shape[1] == q->shape[0];
+            x = same ? adapter_read(c.a, p, e) : NULL;
+            y = x ? adapter_read(c.a, q, e) : NULL;
+            if (same && !y) {
+                free(x);
+                return -1;
+            }
+            for (int64_t r = 0; same && r < p->shape[0]; r++)
+                for (int64_t q_row = 0; same && q_row < p->shape[1]; q_row++)
+                    same = x[r * p->shape[1] + q_row] == y[q_row * p->shape[0] + r];
+            free(x);
+            free(y);
+            if (!same)
+                return refuse_module(m, c.a, c.m->name, "is the embedding in the base, which has other factors", e);
+        }
+        return 0;
+    }
+    return check_factors(m, &c, e) < 0 ? -1 : add_change(m, &c, e);
+}
+
+static int add_bias(struct edit_adapters *m, struct change c, struct err *e)
+{
+    const struct safetensors_tensor *b = c.m->part[ADAPTER_B_BIAS];
+    char *name = str_fmt("%s.bias", c.m->name);
+    int rc;
+
+    c.kind = CHANGE_ADD_BIAS;
+    c.p = find_base_param(m->s, name);
+    if (!c.p || !shape_equal(c.p->ndim, c.p->shape, b->ndim, b->shape))
+        rc = refuse_module(m, c.a, name, c.p ? "has another shape in the base" : "the base has no such parameter", e);
+    else
+        rc = add_change(m, &c, e);
+    free(name);
+    return rc;
+}
+
+static int add_module(struct edit_adapters *m, const struct adapter *a, const struct adapter_module *module,
+                      struct err *e)
+{
+    struct change c = { .kind = CHANGE_ADD, .a = a, .m = module, .expert = -1 };
+    const char *at = strstr(module->name, ".mlp.experts");
+    char *layer = at ? str_fmt("%.*s", (int)(at - module->name), module->name) : NULL, *name = NULL;
+    int rc;
+
+    at = at ? at + strlen(".mlp.experts") : NULL;
+    if (at && (!*at || strcmp(at, ".base_layer") == 0)) {
+        rc = add_experts(m, c, layer, *at != 0, e);
+        free(layer);
+        return rc;
+    }
+    free(layer);
+    rc = adapter_scale(a, module->name, &c.r, &c.scale, e);
+    name = str_fmt("%s.weight", module->name);
+    c.two_roundings = c.transposed = module->part[ADAPTER_EMBED_A] != NULL;
+    if (rc == 0 && is_conv1d(m->s, module->name))
+        c.transposed = true;
+    c.p = find_base_param(m->s, name);
+    if (rc == 0 && !c.p && str_ends(module->name, ".mlp.gate")) {       /* the router, under Mixtral's name on disk */
+        free(name);
+        name = str_fmt("%.*s.block_sparse_moe.gate.weight", (int)(strlen(module->name) - strlen(".mlp.gate")),
+                       module->name);
+    }
+    if (str_ends(module->name, ".mlp.gate") && adapter_targets(a, "gate.weight"))
+        c.two_roundings = true;
+    if (rc == 0 && !c.p && (c.p = find_tied_embedding(m->s, name)) != NULL)
+        rc = add_tied_head(m, c, e);
+    else if (rc == 0)
+        rc = add_factors(m, c, name, e);
+    if (rc == 0 && module->part[ADAPTER_B_BIAS])
+        rc = add_bias(m, c, e);
+    free(name);
+    return rc;
+}
+
+/* ---- values that replace the base's ---- */
+
+/* Returns 1 if the adapter's copy of a tensor has the base's values, 0 if not, -1 if one cannot be read. */
+static int is_base_value(const struct source *s, const struct adapter *a, const struct adapter_value *v,
+                         const struct param *p, struct err *e)
+{
+    const struct tmap *map = p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
+    const uint64_t size = (uint64_t)dtype_size(map->dtype), n_elems = map->len / size;
+    struct reader *r = reader_new(map, s->files, REPLICAS_AVERAGE);
+    double *want = xmalloc(BLOCK_ELEMS * sizeof *want);
+    uint8_t *have = xmalloc(BLOCK_ELEMS * sizeof(double)), one[sizeof(double)];
+    int same = 1;
+
+    for (uint64_t at = 0, n; at < n_elems && same == 1; at += n) {
+        n = min_u64(BLOCK_ELEMS, n_elems - at);
+        if (reader_read(r, at * size, n * size, have, e) < 0 || adapter_read_some(a, v->tensor, at, n, want, e) < 0)
+            same = -1;
+        for (uint64_t i = 0; i < n && same == 1; i++) {
+            dtype_put(map->dtype, want[i], one);
+            same = memcmp(one, have + i * size, size) == 0;
+        }
+    }
+    reader_free(r);
+    free(want);
+    free(have);
+    return same;
+}
+
+static int add_value(struct edit_adapters *m, const struct adapter *a, const struct adapter_value *v,
+                     struct report *notes, struct err *e)
+{
+    struct change c = { .kind = v->n_rows ? CHANGE_ROWS : CHANGE_REPLACE, .a = a, .v = v, .expert = -1 };
+    const struct safetensors_tensor *t = v->tensor;
+    int same = 0;
+
+    c.p = find_base_param(m->s, v->name);
+    if (!c.p)
+        c.p = find_tied_embedding(m->s, v->name);
+    if (!c.p)
+        return refuse_module(m, a, v->name, "the base has no such parameter", e);
+    if (v->n_rows ? c.p->ndim != 2 || t->shape[1] != c.p->shape[1]
+                  : !shape_equal(c.p->ndim, c.p->shape, t->ndim, t->shape))
+        return refuse_module(m, a, v->name, "has another shape in the base", e);
+    for (int i = 0; i < v->n_rows; i++)
+        if (v->row[i] >= c.p->shape[0])
+            return refuse_module(m, a, v->name, "trainable_token_indices: a row that the base does not have", e);
+    if (add_change(m, &c, e) < 0)
+        return -1;
+    if (v->is_base && (same = is_base_value(m->s, a, v, c.p, e)) == 0)
+        report_add(notes, SEV_WARNING, "adapter_base", a->dir, ERR_NO_BYTE, v->name,
+                   "the adapter's copy of this tensor of the base has other values, which replace the base's: the "
+                   "adapter was made for another base");
+    return same < 0 ? -1 : 0;
+}
+
+/* List the changes of one adapter: first what it replaces, then what it adds. */
+static int add_adapter(struct edit_adapters *m, const struct adapter *a, struct report *notes, struct err *e)
+{
+    for (int i = 0; i < a->n_values; i++)
+        if (add_value(m, a, &a->value[i], notes, e) < 0)
+            return -1;
+    for (int i = 0; i < a->n_modules; i++)
+        if (add_module(m, a, &a->module[i], e) < 0)
+            return -1;
+    return 0;
+}
+
+/* List the states that change: the weights, and the masters. */
+static void list_computed(struct edit_adapters *m)
+{
+    m->computed = xcalloc((size_t)m->s->n_params * 2 + 1, sizeof *m->computed);
+    for (int i = 0; i < m->s->n_params; i++)
+        for (int st = STATE_BF16; st <= STATE_FP32; st++)
+            if (m->first[i] >= 0 && m->s->param[i].state[st])
+                m->computed[m->n_computed++] = (struct edit_computed){ .p = &m->s->param[i], .state = (enum state)st };
+    m->bytes = edit_computed_bytes(m->computed, m->n_computed);
+}
+
+struct edit_adapters *edit_adapters_open(struct source *s, const struct edit_adapter_opts *o, struct report *notes,
+                                         struct err *e)
+{
+    struct edit_adapters *m = xcalloc(1, sizeof *m);
+
+    m->o = *o;
+    m->s = s;
+    m->first = xmalloc((size_t)s->n_params * sizeof *m->first + 1);
+    m->last = xmalloc((size_t)s->n_params * sizeof *m->last + 1);
+    m->adapter = xcalloc((size_t)o->n + 1, sizeof *m->adapter);
+    for (int i = 0; i < s->n_params; i++)
+        m->first[i] = m->last[i] = -1;
+    for (int i = 0; i < o->n; i++) {
+        m->adapter[i] = adapter_open(o->dir[i], e);
+        if (!m->adapter[i] || add_adapter(m, m->adapter[i], notes, e) < 0) {
+            edit_adapters_free(m);
+            return NULL;
+        }
+    }
+    list_computed(m);
+    return m;
+}
+
+void edit_adapters_free(struct edit_adapters *m)
+{
+    if (!m)
+        return;
+    for (int i = 0; i < m->o.n; i++)
+        adapter_free(m->adapter[i]);
+    free(m->adapter);
+    free(m->change);
+    free(m->first);
+    free(m->last);
+    free(m->computed);
+    free(m);
+}
+
+uint64_t edit_adapters_bytes(const struct edit_adapters *m)
+{
+    return m->bytes;
+}
+
+/* ---- arithmetic ---- */
+
+/*
+ * Round to a type once. A value between two fp32 numbers is first replaced by the odd one of them, so that the second
+ * rounding, from fp32 to 16 bits, has the result of a single one.
+ */
+static double round_once(enum dtype t, double v)
+{
+    uint8_t bytes[sizeof(double)];
+    float f = (float)v;
+    uint32_t bits;
+
+    if (t == DTYPE_F64)
+        return v;
+    if (t == DTYPE_F32)
+        return f;
+    if ((double)f != v && isfinite(f)) {
+        memcpy(&bits, &f, sizeof bits);
+        bits -= fabs((double)f) > fabs(v);
+        bits |= 1;
+        memcpy(&f, &bits, sizeof f);
+    }
+    dtype_put(t, f, bytes);
+    return dtype_value(t, bytes);
+}
+
+/* The factors of a change in fp64: delta[i][j] = scale * sum over k of left[i][k] * right[k][j]. */
+struct factors {
+    const struct change *c;
+    double *left;                       /* [rows][r] */
+    double *right;                      /* [r][cols]; of a stack of experts [experts][r][cols] */
+    double *magnitude, *norm;           /* DoRA: norms as they shall be, and of base + delta; per output */
+    int64_t rows, cols;                 /* of the parameter, or of one expert of a stack */
+    double *values;                     /* REPLACE with few elements, ROWS, BIAS: the adapter's tensor */
+};
+
+static void free_factors(struct factors *f)
+{
+    free(f->left);
+    free(f->right);
+    free(f->magnitude);
+    free(f->norm);
+    free(f->values);
+}
+
+/* Copy a [rows][cols] matrix to out as [cols][rows]. */
+static void transpose_matrix(const double *in, int64_t rows, int64_t cols, double *out)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            out[j * rows + i] = in[i * cols + j];
+}
+
+/* Arrange B [out][r * experts], the expert fastest, as rows of the parameter. */
+static void arrange_expert_rows(const struct change *c, const double *b, struct factors *f)
+{
+    const int n_stacked = c->expert < 0 ? c->n_experts : 1;
+
+    for (int x = 0; x < n_stacked; x++)
+        for (int64_t i = 0; i < f->rows; i++)
+            for (int64_t k = 0; k < c->r; k++)
+                f->left[(x * f->rows + i) * c->r + k] =
+                    b[((c->first_row + i) * c->r + k) * c->n_experts + (c->expert < 0 ? x : c->expert)];
+}
+
+static int read_factors(const struct change *c, struct factors *f, struct err *e)
+{
+    const bool embed = c->m->part[ADAPTER_EMBED_A] != NULL;
+    const struct safetensors_tensor *at = c->m->part[embed ? ADAPTER_EMBED_A : ADAPTER_A];
+    const struct safetensors_tensor *bt = c->m->part[embed ? ADAPTER_EMBED_B : ADAPTER_B];
+    double *a = adapter_read(c->a, at, e), *b = a ? adapter_read(c->a, bt, e) : NULL;
+    const int n_stacked = c->n_experts && c->expert < 0 ? c->n_experts : 1;
+
+    if (!b) {
+        free(a);
+        return -1;
+    }
+    f->rows = c->p->shape[c->p->ndim - 2];
+    f->cols = c->p->shape[c->p->ndim - 1];
+    if (c->transposed) {
+        f->left = xmalloc((size_t)(f->rows * c->r) * sizeof(double) + 1);
+        f->right = xmalloc((size_t)(f->cols * c->r) * sizeof(double) + 1);
+        transpose_matrix(a, c->r, f->rows, f->left);
+        transpose_matrix(b, f->cols, c->r, f->right);
+    } else if (c->n_experts) {
+        f->left = xmalloc((size_t)(n_stacked * f->rows * c->r) * sizeof(double) + 1);
+        arrange_expert_rows(c, b, f);
+        if (c->expert > 0)
+            memmove(a, a + c->expert * c->r * f->cols, (size_t)(c->r * f->cols) * sizeof(double));
+        f->right = a;
+        a = NULL;
+    } else {
+        f->left = b;
+        f->right = a;
+        a = b = NULL;
+    }
+    free(a);
+    free(b);
+    if (c->m->part[ADAPTER_MAGNITUDE]) {
+        f->magnitude = adapter_read(c->a, c->m->part[ADAPTER_MAGNITUDE], e);
+        f->norm = xcalloc((size_t)c->m->part[ADAPTER_MAGNITUDE]->shape[0] + 1, sizeof(double));
+        return f->magnitude ? 0 : -1;
+    }
+    return 0;
+}
+
+static int prepare_factors(const struct change *c, struct factors *f, struct err *e)
+{
+    f->c = c;
+    if (c->kind == CHANGE_ADD)
+        return read_factors(c, f, e);
+    if (c->kind == CHANGE_REPLACE)
+        return 0;                       /* read block by block */
+    f->values = adapter_read(c->a, c->kind == CHANGE_ROWS ? c->v->tensor : c->m->part[ADAPTER_B_BIAS], e);
+    return f->values ? 0 : -1;
+}
+
+/* The computation of one state of one parameter. */
+struct merge_work {
+    const struct edit_adapters *m;
+    enum dtype type;                    /* of the base's values, to which each change is rounded */
+    const struct tmap *map;             /* the base's values */
+    struct reader *r;
+    int n;
+    struct factors *f;                  /* of each change, in order */
+    int64_t rows, cols;
+    int64_t at_once;                    /* rows per block */
+    double *value;                      /* [at_once][cols] */
+    double *sum;                        /* [cols] */
+    uint8_t *bytes;
+};
+
+/* Add scale * left * right to row `row` of the parameter, without the last rounding. */
+static void add_product(const struct merge_work *w, const struct factors *f, int64_t row, double *v)
+{
+    const struct change *c = f->c;
+    const double *left = f->left + row * c->r;
+    const double *right = f->right + (c->n_experts && c->expert < 0 ? row / f->rows * c->r * f->cols : 0);
+    const float scale32 = (float)c->scale;
+
+    memset(w->sum, 0, (size_t)f->cols * sizeof *w->sum);
+    for (int64_t k = 0; k < c->r; k++)
+        for (int64_t j = 0; j < f->cols; j++)
+            w->sum[j] += left[k] * right[k * f->cols + j];
+    if (!w->m->o.as_peft) {
+        for (int64_t j = 0; j < f->cols; j++)
+            v[j] += c->scale * w->sum[j];
+        return;
+    }
+    for (int64_t j = 0; j < f->cols; j++) {
+        float delta = scale32 * (float)w->sum[j];
+
+        if (c->two_roundings && w->type != DTYPE_F32)
+            delta = (float)round_once(w->type, delta);
+        v[j] = (float)v[j] + delta;
+    }
+}
+
+/* Scale a row of base + delta to DoRA's norms. Norms of rows are computed here, those of columns before. */
+static void scale_row(const struct merge_work *w, const struct factors *f, int64_t row, double *v)
+{
+    double sum = 0;
+
+    for (int64_t j = 0; !f->c->transposed && j < f->cols; j++)
+        sum += v[j] * v[j];
+    for (int64_t j = 0; j < f->cols; j++) {
+        const int64_t out = f->c->transposed ? j : row;
+        const double norm = f->c->transposed ? f->norm[j] : sqrt(sum);
+
+        v[j] = w->m->o.as_peft ? (float)v[j] * ((float)f->magnitude[out] / (float)norm)
+                               : v[j] * (f->magnitude[out] / norm);
+    }
+}
+
+/* Apply a change to rows [from, from + n) of the parameter, whose values are in w->value, and round them. */
+static int apply_change(const struct merge_work *w, const struct factors *f, int64_t from, int64_t n, struct err *e)
+{
+    const struct change *c = f->c;
+
+    if (c->kind == CHANGE_REPLACE &&
+        adapter_read_some(c->a, c->v->tensor, (uint64_t)(from * w->cols), (uint64_t)(n * w->cols), w->value, e) < 0)
+        return -1;
+    if (c->kind == CHANGE_ROWS)
+        for (int i = 0; i < c->v->n_rows; i++)
+            if (c->v->row[i] >= from && c->v->row[i] < from + n)
+                memcpy(w->value + (c->v->row[i] - from) * w->cols, f->values + i * w->cols,
+                       (size_t)w->cols * sizeof(double));
+    for (int64_t j = 0; c->kind == CHANGE_ADD_BIAS && j < w->cols; j++) {
+        float delta = (float)c->scale * (float)f->values[j];
+
+        w->value[j] = w->m->o.as_peft ? (double)((float)w->value[j] + delta) : w->value[j] + c->scale * f->values[j];
+    }
+    for (int64_t i = 0; c->kind == CHANGE_ADD && i < n; i++) {
+        add_product(w, f, from + i, w->value + i * w->cols);
+        if (f->magnitude)
+            scale_row(w, f, from + i, w->value + i * w->cols);
+    }
+    for (int64_t i = 0; i < n * w->cols; i++)
+        w->value[i] = round_once(w->type, w->value[i]);
+    return 0;
+}
+
+/* Read rows [from, from + n) of the base and apply the first n_changes changes. */
+static int compute_rows(const struct merge_work *w, int64_t from, int64_t n, int n_changes, struct err *e)
+{
+    const uint64_t size = (uint64_t)dtype_size(w->map->dtype);
+
+    if (reader_read(w->r, (uint64_t)(from * w->cols) * size, (uint64_t)(n * w->cols) * size, w->bytes, e) < 0)
+        return -1;
+    for (int64_t i = 0; i < n * w->cols; i++)
+        w->value[i] = dtype_value(w->map->dtype, w->bytes + (uint64_t)i * size);
+    for (int i = 0; i < n_changes; i++)
+        if (apply_change(w, &w->f[i], from, n, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* Compute the norms of the columns of base + delta, for DoRA of Conv1D, whose outputs are columns. */
+static int compute_column_norms(const struct merge_work *w, int k, struct err *e)
+{
+    struct factors *f = &w->f[k];
+
+    for (int64_t from = 0, n; from < w->rows; from += n) {
+        n = w->rows - from < w->at_once ? w->rows - from : w->at_once;
+        if (compute_rows(w, from, n, k, e) < 0)
+            return -1;
+        for (int64_t i = 0; i < n; i++) {
+            double *v = w->value + i * w->cols;
+
+            add_product(w, f, from + i, v);
+            for (int64_t j = 0; j < w->cols; j++)
+                f->norm[j] += v[j] * v[j];
+        }
+    }
+    for (int64_t j = 0; j < w->cols; j++)
+        f->norm[j] = sqrt(f->norm[j]);
+    return 0;
+}
+
+static int prepare_changes(struct merge_work *w, int first, struct err *e)
+{
+    for (int i = first; i >= 0; i = w->m->change[i].next)
+        w->n++;
+    w->f = xcalloc((size_t)w->n, sizeof *w->f);
+    for (int i = first, k = 0; i >= 0; i = w->m->change[i].next, k++)
+        if (prepare_factors(&w->m->change[i], &w->f[k], e) < 0)
+            return -1;
+    for (int k = 0; k < w->n; k++)
+        if (w->f[k].norm && w->f[k].c->transposed && compute_column_norms(w, k, e) < 0)
+            return -1;
+    return 0;
+}
+
+/* Compute all elements of one state: those of masters from the masters, those of weights from the new masters. */
+static int merge_tensor(const void *ctx, const struct edit_computed *c, struct edit_output *out, struct err *e)
+{
+    const struct edit_adapters *m = ctx;
+    const struct param *p = c->p;
+    const enum dtype to = p->state[c->state]->dtype;
+    struct merge_work w = { .m = m, .map = p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[c->state] };
+    int rc;
+
+    w.type = w.map->dtype;
+    w.cols = p->ndim ? p->shape[p->ndim - 1] : 1;
+    w.rows = w.cols ? (int64_t)(w.map->len / (uint64_t)dtype_size(w.type)) / w.cols : 0;
+    w.at_once = w.cols && BLOCK_ELEMS / w.cols > 0 ? BLOCK_ELEMS / w.cols : 1;
+    w.value = xmalloc((size_t)(w.at_once * w.cols) * sizeof(double) + 1);
+    w.bytes = xmalloc((size_t)(w.at_once * w.cols) * sizeof(double) + 1);
+    w.sum = xmalloc((size_t)w.cols * sizeof(double) + 1);
+    w.r = reader_new(w.map, m->s->files, REPLICAS_AVERAGE);
+    rc = prepare_changes(&w, m->first[p - m->s->param], e);
+    for (int64_t from = 0, n; from < w.rows && rc == 0; from += n) {
+        n = w.rows - from < w.at_once ? w.rows - from : w.at_once;
+        rc = compute_rows(&w, from, n, w.n, e);
+        for (int64_t i = 0; i < n * w.cols && rc == 0; i++)
+            dtype_put(to, w.value[i], w.bytes + i * dtype_size(to));
+        if (rc == 0)
+            rc = edit_output_add(out, w.bytes, (uint64_t)(n * w.cols) * (uint64_t)dtype_size(to), e);
+    }
+    for (int k = 0; k < w.n && w.f; k++)
+        free_factors(&w.f[k]);
+    free(w.f);
+    reader_free(w.r);
+    free(w.value);
+    free(w.bytes);
+    free(w.sum);
+    return rc;
+}
+
+int edit_merge_adapters(struct edit *x, struct source *s, struct edit_adapters *m, int fd, struct err *e)
+{
+    const struct edit_compute how = { .tensor = merge_tensor, .ctx = m, .threads = m->o.threads,
+                                      .stopped = m->o.stopped, .fd = fd };
+
+    return edit_compute(x, s, &how, m->computed, m->n_computed, e);
+}
