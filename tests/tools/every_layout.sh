@@ -85,12 +85,30 @@ arguments() {
     layers) echo keep 0-1 ;;
     vocab) echo --tokens 256 ;;
     thin|salvage) ;;
+    merge-adapter) echo "$W/adapter.$row" ;;
     *) return 1 ;;
     esac
 }
 
 # The model of a layout: results are compared with those of the same model.
 model() { [ -e "$W/from/$1.other" ] && echo "$1" || echo base; }
+
+# Write an adapter of rank 1 for the weight beside the bias $first, whose factors have equal values: adapter FOLDER CKPT
+adapter() {
+    module=base_model.model.${first%.bias}
+    shape=$(ckpt-inspect ls --param "${first%bias}weight" "$2" 2>/dev/null | awk 'END { gsub(/[],[]/, " "); print $1, $2 }')
+    rows=${shape% *} cols=${shape#* }
+    head=$(printf '{"%s.lora_A.weight":{"dtype":"F32","shape":[1,%d],"data_offsets":[0,%d]},%s' "$module" "$cols" \
+        $((4 * cols)) "\"$module.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[$rows,1],\"data_offsets\":[$((4 * cols)),$((4 * (rows + cols)))]}}")
+    n=${#head}
+    mkdir "$1"
+    echo '{"peft_type": "LORA", "r": 1, "lora_alpha": 256}' >"$1/adapter_config.json"
+    {
+        printf "\\$(printf %o $((n % 256)))\\$(printf %o $((n / 256)))\\0\\0\\0\\0\\0\\0"
+        printf %s "$head"
+        i=0; while [ $i -lt $((rows + cols)) ]; do printf '\000\000\200\073'; i=$((i + 1)); done
+    } >"$1/adapter_model.safetensors"
+}
 
 # One row of the second table: every command on the layout $1.
 row_of_edits() {
@@ -101,10 +119,17 @@ row_of_edits() {
         [ -z "$first" ] || break
     done
     ckpt-inspect cat --npy -o "$W/$1.npy" "$W/from/$1" "$first"
+    adapter "$W/adapter.$1" "$W/from/$1"
     for verb in $verbs; do
         arg=$(arguments "$verb") || { echo "FAIL $verb: no arguments here for this command"; continue; }
-        ckpt-edit "$verb" -q $arg "$W/from/$1" "$to/$verb.$1" >/dev/null 2>"$W/err.$verb.$1"
-        echo $? >"$W/status.$verb.$1"
+        case $verb in
+        merge-adapter) set -- "$1" "$W/from/$1" $arg ;;
+        *) set -- "$1" $arg "$W/from/$1" ;;
+        esac
+        layout=$1; shift
+        ckpt-edit "$verb" -q "$@" "$to/$verb.$layout" >/dev/null 2>"$W/err.$verb.$layout"
+        echo $? >"$W/status.$verb.$layout"
+        set -- "$layout"
     done
 }
 
@@ -114,11 +139,12 @@ row_of_edited() {
     for verb in $verbs; do
         cp "$W/err.$verb.$1" "$W/err.$1"
         # cast rounds the masters if there are any, and else the weights: results of different layouts may differ.
-        # A renamed model with a configuration cannot be read by the names that others have.
+        # A renamed model with a configuration cannot be read by the names that others have. A model folder has no
+        # masters: an adapter is merged into rounded weights there.
         like="$to/$verb.*"
         case $verb in
         cast) like=$to/$verb.$1 ;;
-        rename) [ ! -e "$to/$verb.$1/config.json" ] || like=$to/$verb.$1 ;;
+        rename|merge-adapter) [ ! -e "$to/$verb.$1/config.json" ] || like=$to/$verb.$1 ;;
         esac
         result "$verb on $1" "$(cat "$W/status.$verb.$1")" ckpt-edit "$to/$verb.$1" $like
     done
@@ -137,7 +163,7 @@ rows() {
 
 layouts="$(expected reshape --to nothing "$base" "$W/none") $(expected ds2universal --format nothing "$base" "$W/none")"
 # Commands on one checkpoint in place, which have no result of their own, are tested by tests/cli.
-verbs=$(ckpt-edit --help | sed -n '/^Commands:/,/^Options:/s/^  \([a-z][a-z]*\) .*/\1/p' | sort -u |
+verbs=$(ckpt-edit --help | sed -n '/^Commands:/,/^Options:/s/^  \([a-z][a-z-]*\) .*/\1/p' | sort -u |
     grep -vx -e latest -e rollback -e commit)
 mkdir "$W/from" "$W/edit"
 row=base

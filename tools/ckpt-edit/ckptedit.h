@@ -20,6 +20,7 @@ struct ckptedit {
     bool in_place, any_type, moments, hard_links;
     const char *weights;        /* "0.5,0.3,0.2" */
     const char *init;           /* "normal:0.02" */
+    int rounding;               /* enum merge_rounding */
     double decay;
     int64_t step, samples, tokens;      /* -1: not given */
     const char *from;           /* another checkpoint, for salvage; or NULL */
@@ -32,12 +33,14 @@ struct ckptedit {
 /* One bit per command. */
 enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CMD_ROLLBACK = 32, CMD_COMMIT = 64,
        CMD_AVERAGE = 128, CMD_EMA = 256, CMD_RETAG = 512, CMD_CAST = 1024, CMD_RENAME = 2048, CMD_LAYERS = 4096,
-       CMD_VOCAB = 8192, CMD_THIN = 16384, CMD_SALVAGE = 32768 };
+       CMD_VOCAB = 8192, CMD_THIN = 16384, CMD_SALVAGE = 32768, CMD_MERGE_ADAPTER = 65536 };
+/* Where merge-adapter rounds; the order is that of the words of --rounding. */
+enum merge_rounding { ROUNDING_EXACT, ROUNDING_PEFT };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
        CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN |
-       CMD_SALVAGE };
+       CMD_SALVAGE | CMD_MERGE_ADAPTER };
 /* For these commands IN precedes the other arguments instead of following them. */
-enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA };
+enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA | CMD_MERGE_ADAPTER };
 
 /* Parse the command line. Returns 0, or -1 after an error message on stderr. */
 int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
@@ -47,7 +50,7 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
 typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x, struct err *e);
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
 ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_thin;
-ckptedit_change change_salvage;
+ckptedit_change change_salvage, change_merge_adapter;
 /*
  * Make the list the tensors of the result, in the way that the layout needs. The edit owns the list afterwards,
  * even on failure.

@@ -30,6 +30,9 @@ static const struct option_row rows[] = {
     { "init", .arg = "HOW", .help = "values of new rows: mean (the mean of all rows, the default), zero, or normal:STD "
                                     "(random with mean 0; equal in every run) "
                                     "(vocab)", FIELD(init), .marks = CMD_VOCAB },
+    { "rounding", .arg = "HOW", .help = "exact (products and sums in fp64, rounded once; the default) or peft (where "
+                                        "peft's merge_and_unload() rounds) (merge-adapter)",
+      .words = "exact peft", FIELD(rounding), .marks = CMD_MERGE_ADAPTER },
     { "hard-links", .help = "make unchanged files of OUT hard links to those of IN. This needs no space, but a program "
                             "that writes into such a file in OUT also changes IN (default: reflinks if the file system "
                             "has them, else copies)", FIELD(hard_links),
@@ -55,6 +58,7 @@ static const char head[] =
     "Usage: ckpt-edit COMMAND [options] ARGUMENT... IN OUT\n"
     "       ckpt-edit COMMAND --in-place [options] ARGUMENT... IN\n"
     "       ckpt-edit average|ema [options] IN IN2... OUT\n"
+    "       ckpt-edit merge-adapter [options] IN ADAPTER... OUT\n"
     "Edit a checkpoint: OUT is a copy of IN with one change. Unchanged files share their blocks\n"
     "with IN if the file system supports reflinks (btrfs, XFS); otherwise they are copied. The\n"
     "result line counts both. IN is never modified (but see --in-place and --hard-links). All\n"
@@ -73,6 +77,9 @@ static const char head[] =
     "  average IN IN2...          average the weights and masters of checkpoints of any layout\n"
     "                             and topology; the rest is that of the first one\n"
     "  ema --decay D IN IN2...    the same with an exponential moving average, in this order\n"
+    "  merge-adapter IN ADAPTER...\n"
+    "                             merge LoRA adapters, as peft saves them, into the weights and\n"
+    "                             masters of their base, in this order\n"
     "  retag --step N             change the step, and with --samples and --tokens the other\n"
     "                             counters and the schedule\n"
     "  cast bf16|fp16|fp32        convert the weights to another type (3D shards: not to fp32)\n"
@@ -101,7 +108,8 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
     };
     const struct option_table table = {
         "ckpt-edit", head, tail, groups, j,
-        "put zero set drop average ema retag cast rename layers vocab thin salvage latest rollback commit", operands,
+        "put zero set drop average ema merge-adapter retag cast rename layers vocab thin salvage latest rollback "
+        "commit", operands,
         &j->words,
         .given = cli_words_given,
     };

@@ -25,6 +25,8 @@ static const struct edit_command {
     { { "layers", CMD_LAYERS, 2, 2, "layers needs 'keep' or 'drop', a LIST, IN and OUT" }, change_layers, NULL },
     { { "vocab", CMD_VOCAB, 0, 0, "vocab needs --tokens, IN and OUT" }, change_vocab, NULL },
     { { "thin", CMD_THIN, 0, 0, "thin needs IN and OUT" }, change_thin, NULL },
+    { { "merge-adapter", CMD_MERGE_ADAPTER, 1, MANY, "merge-adapter needs a base, adapter folders, and OUT" },
+      change_merge_adapter, NULL },
     { { "salvage", CMD_SALVAGE, 0, 0, "salvage needs IN and OUT" }, change_salvage, NULL },
     { { "latest", CMD_LATEST, 2, 2, "latest needs a DIR and a TAG" }, NULL, cmd_latest },
     { { "rollback", CMD_ROLLBACK, 1, 1, "rollback needs the folder that was edited in place" }, NULL, cmd_rollback },
@@ -55,6 +57,7 @@ static void find_folders(struct ckptedit *j, unsigned mark)
     strbuf_addf(&j->shape, "\n%s\n%d", j->from ? j->from : "", j->allow_lost);
     strbuf_addf(&j->shape, "\n%lld %lld %lld %d", (long long)j->step, (long long)j->samples, (long long)j->tokens,
                 j->hard_links);
+    strbuf_addf(&j->shape, "\n%d", j->rounding);
 }
 
 static int run_edit_command(struct ckptedit *j)

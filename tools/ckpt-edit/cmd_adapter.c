@@ -1,0 +1,34 @@
+/*
+ * cmd_adapter.c - the command merge-adapter: weights become those of the base with LoRA adapters merged into them
+ */
+#include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/edit/compute/edit_adapter.h"
+#include "tools/ckpt-edit/ckptedit.h"
+#include "tools/common/convert_cli.h"
+
+/* Print that the moments are not changed, if there are any. They belong to the weights before the merge. */
+static void warn_old_moments(const struct ckptedit *j, const struct source *s)
+{
+    if (source_has_moments(s))
+        cli_info(&j->cli, "the moments stay those of %s: zero sets them to 0", s->path);
+}
+
+int change_merge_adapter(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
+{
+    const struct edit_adapter_opts o = { .n = j->n_args, .dir = j->arg, .as_peft = j->rounding == ROUNDING_PEFT,
+                                         .threads = j->cli.threads, .stopped = cli_stopped };
+    struct report *notes = report_new();
+    struct edit_adapters *m;
+    int fd = -1, rc = -1;
+
+    m = edit_adapters_open(s, &o, notes, e);
+    cli_warn_findings(&j->cli, notes);
+    if (m && (j->cli.dry_run || (fd = ckptedit_spool(j, edit_adapters_bytes(m), e)) >= 0)) {
+        warn_old_moments(j, s);
+        rc = edit_merge_adapters(x, s, m, fd, e);
+    }
+    edit_adapters_free(m);
+    report_free(notes);
+    return rc;
+}
