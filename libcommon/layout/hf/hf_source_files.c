@@ -68,13 +68,14 @@ int hf_folder_add(struct hf_folder *f, const char *name, enum file_class cls, st
 
     if (file < 0)
         return -1;
-    /* The arena keeps the old tables, which is acceptable because folders have few files. */
-    grown = arena_alloc(s->arena, ((size_t)s->n_files + 1) * sizeof *grown);
-    if (s->n_files)
-        memcpy(grown, s->file, (size_t)s->n_files * sizeof *grown);
-    grown[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .cls = cls,
-                                                .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
-    s->file = grown;
+    if ((s->n_files & (s->n_files - 1)) == 0) {         /* double the room at each power of 2 */
+        grown = arena_alloc(s->arena, (s->n_files ? 2 * (size_t)s->n_files : 1) * sizeof *grown);
+        if (s->n_files)
+            memcpy(grown, s->file, (size_t)s->n_files * sizeof *grown);
+        s->file = grown;
+    }
+    s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .cls = cls,
+                                                  .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
     return file;
 }
 

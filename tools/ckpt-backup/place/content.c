@@ -236,7 +236,7 @@ static int open_folder(struct content *c, const struct source *s, enum backup_fo
 
 int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e)
 {
-    struct source_opts so = { .threads = threads };
+    struct source_opts so = { .threads = threads, .hf = true };
     struct report *r = report_new();
     struct source *s = source_open(path, &so, r, e);
     int rc = -1;

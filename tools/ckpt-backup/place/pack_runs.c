@@ -311,7 +311,7 @@ static void find_spans(struct maker *m, const struct content *c)
 void pack_runs_make(struct pack_index *x, struct pack_records *records, const struct content *c, int threads)
 {
     struct maker m = { .x = x, .records = records };
-    struct source_opts so = { .threads = threads };
+    struct source_opts so = { .threads = threads, .hf = true };
     struct report *r = report_new();
     struct err ignored = {0};
     struct source *s = source_open(c->path, &so, r, &ignored);
