@@ -4,7 +4,7 @@
 # Needs a Python with torch.distributed.checkpoint (tests/lib/python.sh); skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python torch.distributed.checkpoint "torch.distributed.checkpoint"
-script=$PWD/tests/golden/edit_torch.py
+script=$PWD/tests/golden/forms/edit_torch.py
 
 # edit OUT VERB ARG...: make $W/OUT and check that it is sound.
 edit() {

@@ -5,7 +5,7 @@
 # folder of each kind.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'torch; torch.uint16' 'torch.uint16'
-script=$PWD/tests/golden/edit_torch.py
+script=$PWD/tests/golden/forms/edit_torch.py
 data=$PWD/tests/data
 bloom=$data/bloom-tp2pp2dp2
 

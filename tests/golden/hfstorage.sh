@@ -6,7 +6,7 @@
 # safetensors; skipped without.
 cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/python.sh
 need_python 'safetensors, torch.distributed.checkpoint.hf_storage' "torch with HuggingFaceStorageReader"
-script=tests/golden/hfstorage_check.py
+script=tests/golden/forms/hfstorage_check.py
 data=tests/data/hfstorage
 
 # values FOLDER EXPECTED: compare what ckpt-inspect cat prints
