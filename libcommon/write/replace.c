@@ -52,6 +52,7 @@ static const struct row rows[] = {
     { "model.safetensors", MODEL, IS_FILE, true },
     { "model[-_]" D5 "-of-" D5 ".safetensors", MODEL, IS_FILE, true },
     { "model.safetensors.index.json", MODEL, IS_FILE, false },
+    { "shard-" D5 "-model-" D5 "-of-" D5 ".safetensors", MODEL, IS_FILE, true },
     { "pytorch_model.bin", MODEL, IS_FILE, true },
     { "pytorch_model[-_]" D5 "-of-" D5 ".bin", MODEL, IS_FILE, true },
     { "pytorch_model.bin.index.json", MODEL, IS_FILE, false },
