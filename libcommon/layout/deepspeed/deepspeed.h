@@ -3,16 +3,14 @@
  *
  * Other folders use layout.h; this header is internal. The phases, in order:
  *   deepspeed_files.c   names -> ranks; the (pp, tp, dp) grid; missing and extra files
- *   deepspeed_stages.c  mp_rank files -> one stage each (deepspeed_shape.h), compared
- *   deepspeed_layers.c  layer files -> bf16 tensors
+ *   deepspeed_stages.c  mp_rank files -> one stage each (deepspeed_shape.h), compared; layer files -> bf16 tensors
  *   deepspeed_shards.c  zero files -> one flat run per group and state, checked against
  *                       the partition rule
  *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
- *   deepspeed_marks.c   values that all files of a save must share
  *   deepspeed_state.c   run state, configuration
  *   ../ds_names.c       compares a file's name with the name inside the file
  *   deepspeed_lost.c    replaces lost files, for callers that can continue without them
- *   deepspeed_identity.c  compares the rank in the arguments with the name
+ *   deepspeed_identity.c  values that all files of a save must share; the rank in the arguments and in the name
  *
  * Many threads open files (pt_files.h), and each file has a separate slot for its results. One thread makes the
  * parameter list and the tensor maps.
@@ -109,7 +107,7 @@ struct ds_layer {
     struct ds_tensor *tensor;
 };
 
-/* Values that all files of one save share, compared as text; deepspeed_marks.c lists where they are stored. */
+/* Values that all files of one save share, compared as text; deepspeed_identity.c lists where they are stored. */
 enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + RUN_SHARED, DS_SETTINGS = DS_MARKS, DS_TEXTS };
 
 struct ds {
@@ -184,9 +182,8 @@ ds_read_fn ds_read_stage;
 void ds_check_stages(struct ds *d);
 /* Returns true if every stage's parameters are known. Only then can an unknown name be reported as wrong. */
 bool ds_all_stages(const struct ds *d);
-/* Format a shape as "32,16" for messages, into buf. Returns buf. */
 
-/* ---- deepspeed_layers.c, deepspeed_shards.c ---- */
+/* ---- deepspeed_stages.c, deepspeed_shards.c ---- */
 
 ds_read_fn ds_read_layer, ds_read_shard;
 ds_renumber_fn ds_renumber_layer, ds_renumber_shard;
@@ -230,8 +227,6 @@ void ds_make_params(struct ds *d);
 enum severity ds_mismatch(const struct ds *d);
 /* Compare args.rank of the mp_rank files with their names. */
 void ds_check_ranks(struct ds *d);
-
-/* ---- deepspeed_marks.c ---- */
 
 /* Read the marks of an mp_rank or zero file. */
 void ds_read_marks(const struct ds_job *j);

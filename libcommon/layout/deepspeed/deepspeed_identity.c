@@ -1,13 +1,19 @@
 /*
- * deepspeed_identity.c - check that each file is the one that its name indicates
+ * deepspeed_identity.c - check that all files are of one save, and that each is the one that its name indicates
  *
- * The name inside the archive shows this (ds_name_check()): if tensor rank 2's shard is renamed to rank 3, the inner
- * name still has 2. DeepSpeed before 0.7 saved shards through open files, whose inner name ("archive") gives no
+ * The name inside the archive shows the rank (ds_name_check()): if tensor rank 2's shard is renamed to rank 3, the
+ * inner name still has 2. DeepSpeed before 0.7 saved shards through open files, whose inner name ("archive") gives no
  * information, and neither do names that no rank has. mp_rank files also record their rank in args.rank.
- * deepspeed_state.c compares the values that identify the save.
+ *
+ * A folder can hold two saves: one that was interrupted while it overwrote an older one under the same name.
+ * Iteration, step and versions are therefore read from every file and must be the same everywhere. The value that
+ * most files have is assumed to be the right one.
  */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "libcommon/ckpt/adam_state.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
 
 enum severity ds_mismatch(const struct ds *d)
@@ -64,4 +70,136 @@ void ds_check_ranks(struct ds *d)
                        ERR_NO_BYTE, NULL, "args.rank is %lld, its name has %lld: it is another rank's file",
                        (long long)rank, (long long)want);
     }
+}
+
+/* ---- values that all files of a save share ---- */
+
+/* Write the mark's name, "iteration" or "args.seed", into buf. Returns buf or a constant. */
+static const char *mark_word(int m, char buf[64])
+{
+    if (m < DS_SHARED)
+        return m == DS_STEP ? "optimizer step" : "optimizer learning rate";
+    return run_shared_name(m - DS_SHARED, buf);
+}
+
+char *ds_mark_text(const struct pk *v)
+{
+    struct strbuf sb = {0};
+    double x;
+
+    if (pk_is_none(v))
+        return NULL;
+    if (pk_as_double(v, &x))
+        return str_fmt("%.17g", x);
+    if (pk_as_str(v))
+        return str_fmt("%.63s", pk_as_str(v));
+    pk_text(v, &sb);
+    return sb.buf;
+}
+
+void ds_read_marks(const struct ds_job *j)
+{
+    const struct pk *root = pt_root(j->pt);
+
+    for (int m = DS_SHARED; m < DS_MARKS; m++)
+        j->d->mark[j->file][m] = ds_mark_text(run_shared_get(root, m - DS_SHARED));
+}
+
+struct marked {
+    const char *text;
+    int file;
+};
+
+static int by_marked_text(const void *a, const void *b)
+{
+    return strcmp(((const struct marked *)a)->text, ((const struct marked *)b)->text);
+}
+
+/* Return the text that most entries have. Sorts the entries. */
+static const char *most_common(struct marked *v, int n)
+{
+    const char *best = NULL;
+    int most = 0;
+
+    qsort(v, (size_t)n, sizeof *v, by_marked_text);
+    for (int i = 0, end; i < n; i = end) {
+        for (end = i; end < n && strcmp(v[end].text, v[i].text) == 0; end++)
+            ;
+        if (end - i > most) {
+            most = end - i;
+            best = v[i].text;
+        }
+    }
+    return best;
+}
+
+/*
+ * Returns true if the file lacks a mark that other mp_rank files have. Shards are not considered, because they have
+ * only some of the marks.
+ */
+static bool lacks(const struct ds *d, int m, int file, int n_mp)
+{
+    return m >= DS_SHARED && n_mp > 0 && d->name[file].kind == DS_MP && !d->mark[file][m] && d->s->file[file].pt;
+}
+
+/*
+ * Compare one mark in all files that have it. Only the first difference of a file is reported: a file of another save
+ * differs in many.
+ */
+static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
+{
+    const char *usual;
+    char buf[64];
+    int n = 0, n_mp = 0;
+
+    for (int i = 0; i < d->n_files; i++)
+        if (d->mark[i][m]) {
+            n_mp += d->name[i].kind == DS_MP;
+            v[n++] = (struct marked){ d->mark[i][m], i };
+        }
+    usual = most_common(v, n);
+    for (int i = 0; usual && i < d->n_files; i++) {
+        if (said[i] || (d->mark[i][m] ? strcmp(d->mark[i][m], usual) == 0 : !lacks(d, m, i, n_mp)))
+            continue;
+        report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE, NULL,
+                   "%s %s, others %s: the checkpoint mixes two saves", mark_word(m, buf),
+                   d->mark[i][m] ? d->mark[i][m] : "is not there", usual);
+        said[i] = true;
+    }
+}
+
+/* Ranks of one pipeline stage have the same groups, so the optimizer's settings in all of their files are the same. */
+static void check_settings(struct ds *d, bool *said)
+{
+    char mine[160], firsts[160];
+
+    for (int pp = 0; pp < d->topo.pp; pp++) {
+        const char *first = NULL;
+
+        for (int i = 0; i < d->n_files; i++) {
+            const char *text = d->s->file[i].pp == pp ? d->mark[i][DS_SETTINGS] : NULL;
+
+            first = first ? first : text;
+            if (said[i] || !text || !adam_settings_differ(text, first, mine, firsts))
+                continue;
+            report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE,
+                       NULL, "the optimizer's %s, another rank of its stage has %s: the checkpoint mixes two saves",
+                       *mine ? mine : "setting is missing", *firsts ? firsts : "none");
+            said[i] = true;
+        }
+    }
+}
+
+void ds_check_marks(struct ds *d)
+{
+    struct marked *v = xmalloc((size_t)d->n_files * sizeof *v);
+    bool *said = xcalloc((size_t)d->n_files, sizeof *said);
+
+    for (int m = DS_SHARED; m < DS_MARKS; m++)
+        check_mark(d, m, v, said);
+    for (int m = 0; m < DS_SHARED; m++)
+        check_mark(d, m, v, said);
+    check_settings(d, said);
+    free(said);
+    free(v);
 }

@@ -42,6 +42,10 @@ void ds_tree_set_step(struct ds_tree *x, int64_t step);
 MUST_CHECK struct pk *ds_tree_mp(const struct ds_target *t, struct arena *a, int pp, int tp, const struct pt **tensors,
                                  struct err *e);
 
+/* Set an integer only if the key exists, for keys that not every version writes. */
+void ds_tree_renew_int(struct arena *a, struct pk *dict, const char *key, int64_t v);
+/* Returns true for keys of the elastic form, which mark that state and counter are stored differently. */
+bool ds_tree_is_elastic(const char *key);
 /*
  * Set t->opt and the fields that belong to it from the source, or make them up and add a note. Returns -1 if the
  * source's form cannot be written again.
