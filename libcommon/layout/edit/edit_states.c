@@ -41,11 +41,6 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
                   "--format pt makes .pt files of it, which are edited", s->path, verb);
         return NULL;
     }
-    if (s->layout->cut_files) {
-        err_usage(e, "%s: %s: each file has pieces of many tensors; export-hf makes a model folder of it, which can be "
-                  "edited, and reshape --to %s makes such files again", s->path, verb, s->layout->name);
-        return NULL;
-    }
     to = xcalloc(1, sizeof *to);
     for (int i = 0; i < s->n_params; i++) {
         const struct edit_new t = edit_new_of(s, i);

@@ -105,8 +105,8 @@ static int add_shard_piece(struct shard_reading *x, int file, const struct safet
                            const struct shard_name *in, struct err *e)
 {
     struct source *s = x->f->s;
-    int64_t *at = arena_alloc(s->arena, ((size_t)t->ndim + 1) * sizeof *at);
-    int64_t *len = arena_alloc(s->arena, ((size_t)t->ndim + 1) * sizeof *len);
+    int64_t *at = arena_alloc(s->arena, (2 * (size_t)t->ndim + 1) * sizeof *at), *len = at + t->ndim;
+    const struct record r = { .file = file, .at = t->at, .len = t->len, .name = t->name };
     struct shard_piece *p;
 
     if (read_offset(info, t, at, files_name(s->files, file), e) < 0)
@@ -115,12 +115,12 @@ static int add_shard_piece(struct shard_reading *x, int file, const struct safet
         memcpy(len, t->shape, (size_t)t->ndim * sizeof *len);
     ARRAY_ROOM(x->piece, x->cap, x->n + 1);
     p = &x->piece[x->n++];
-    *p = (struct shard_piece){ .name = arena_fmt(s->arena, "%s", t->name), .dtype = t->dtype, .ndim = t->ndim,
-                               .at = at, .len = len, .in = *in, .file = files_name(s->files, file) };
+    *p = (struct shard_piece){ .dtype = t->dtype, .ndim = t->ndim, .at = at, .len = len, .in = *in,
+                               .file = files_name(s->files, file),
+                               .x = { files_add_record(s->files, &r), 0, t->len } };
+    p->name = files_record(s->files, p->x.record)->name;        /* the table keeps one copy of a name */
     if (t->dtype == DTYPE_N)
         p->why = arena_fmt(s->arena, "a tensor of type %s whose rows are no whole bytes", t->spelling);
-    p->x = (struct extent){ files_add_record(s->files, &(struct record){ .file = file, .at = t->at, .len = t->len,
-                                                                         .name = p->name }), 0, t->len };
     return 0;
 }
 
