@@ -163,6 +163,21 @@ static int read_shard_file(struct shard_reading *x, const char *name, const stru
     return rc;
 }
 
+/* Read a file. With holes, one that cannot be read is reported, and its pieces are left out. Then clears the err. */
+static int read_or_lose_shard(struct shard_reading *x, const char *name, const struct shard_name *in, struct err *e)
+{
+    const int first = x->n;
+
+    if (read_shard_file(x, name, in, e) == 0)
+        return 0;
+    if (!x->f->lost)
+        return -1;
+    report_add(x->f->lost, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+    err_clear(e);
+    x->n = first;
+    return 0;
+}
+
 /* Check that the numbers of a file fit those of the first one. */
 static int check_shard_name(struct shard_reading *x, const char *name, const struct shard_name *in, struct err *e)
 {
@@ -271,7 +286,7 @@ static int read_shards(struct hf_folder *f, struct err *e)
             continue;
         rc = check_shard_name(&x, name, &in, e);
         if (rc == 0)
-            rc = read_shard_file(&x, name, &in, e);
+            rc = read_or_lose_shard(&x, name, &in, e);
     }
     if (x.n)
         qsort(x.piece, (size_t)x.n, sizeof *x.piece, by_piece_name);
