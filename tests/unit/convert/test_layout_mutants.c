@@ -30,6 +30,7 @@
 #include "libcommon/check/verify.h"
 #include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/hf/hf_target.h"
+#include "libcommon/layout/hfstorage/hfstorage.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/zero/zero_target.h"
@@ -44,7 +45,7 @@ enum { SOME = 150 };
 #else
 enum { SOME = 600 };
 #endif
-enum { SETS = 17, CHILD_SECONDS = 60 };
+enum { SETS = 18, CHILD_SECONDS = 60 };
 enum outcome { REFUSED = 10, RIGHT, WARNED, BEYOND, WRONG, CRASHED, OUTCOMES };
 static const char *const outcome_names[] = { "refused", "right", "with a warning", "beyond evidence", "wrong",
                                              "crashed" };
@@ -54,7 +55,7 @@ enum form { FORM_UNIVERSAL, FORM_OWN, FORM_EXPORT, FORMS };
 enum kind { KIND_ZERO, KIND_DCP, KIND_TORCHDIST, KIND_HF, KIND_UNIVERSAL, KINDS };
 static const char *const kind_names[KINDS] = { "zero", "dcp", "torchdist", "hf", "universal" };
 /* How a set is made of `dir`; other: of a save of the same files, to be mixed with. */
-enum making { AS_IT_IS, MADE_SAFETENSORS, MADE_BIN, MADE_UNIVERSAL, MADE_DCP };
+enum making { AS_IT_IS, MADE_SAFETENSORS, MADE_BIN, MADE_UNIVERSAL, MADE_DCP, MADE_SHARDS };
 #define MODEL "tests/data/torchdist/gpt/iter_0000005"
 static const struct {
     const char *dir, *other;
@@ -78,6 +79,7 @@ static const struct {
     { MODEL, MODEL, KIND_HF, .making = MADE_SAFETENSORS, .other_making = MADE_BIN },
     { MODEL, MODEL, KIND_HF, .making = MADE_BIN, .other_making = MADE_SAFETENSORS },
     { MODEL, MODEL, KIND_HF, .making = MADE_SAFETENSORS, .other_making = MADE_SAFETENSORS, .sealed = true },
+    { MODEL, MODEL, KIND_HF, .making = MADE_SHARDS, .other_making = MADE_SHARDS, .sealed = true },
     { ZERO("zero2-edge-3ranks"), ZERO("zero2-roundrobin-3ranks"), KIND_UNIVERSAL, .weights = true,
       .making = MADE_UNIVERSAL, .other_making = MADE_UNIVERSAL },
     { ZERO("zero2-edge-3ranks"), ZERO("zero2-roundrobin-3ranks"), KIND_UNIVERSAL, .weights = true,
@@ -143,6 +145,19 @@ static struct sink *export_sink(struct source *s, const struct sink_opts *ko, en
                                                                                 : DTYPE_F32;
     t->hf = hf_target_new(s, &q, notes, e);
     return t->hf ? hf_sink(ko, t->hf) : NULL;
+}
+
+/* The same tensors as shards of three ranks. */
+static struct sink *shards_sink(struct source *s, const struct sink_opts *ko, struct target *t, struct report *notes,
+                                struct err *e)
+{
+    struct sink *k = export_sink(s, ko, HF_SAFETENSORS, t, notes, e);
+
+    if (!k)
+        return NULL;
+    k->ops->close(k);
+    hfstorage_cut(t->hf, 3);
+    return hf_sink(ko, t->hf);
 }
 
 /* For other ranks: of ZeRO again, of all others torch.distributed's. */
@@ -372,6 +387,7 @@ static struct sink *making_sink(enum making making, struct source *s, const stru
 {
     return making == MADE_UNIVERSAL ? universal_pt_sink(ko)
            : making == MADE_DCP ? own_sink(s, ko, t, r, e)
+           : making == MADE_SHARDS ? shards_sink(s, ko, t, r, e)
            : export_sink(s, ko, making == MADE_BIN ? HF_BIN : HF_SAFETENSORS, t, r, e);
 }
 
