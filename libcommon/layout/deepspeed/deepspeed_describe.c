@@ -114,9 +114,12 @@ static int write_mp_rank(const struct ds_target *t, const char *dir, int pp, int
 {
     struct arena *a = arena_new(0);
     const struct pt *tensors;
+    char name[96];
     struct pk *root = ds_tree_mp(t, a, pp, tp, &tensors, e);
-    int rc = root ? ds_file_write_mp(dir, topo_mp(t->topo, pp, tp), root, tensors, t->src->files, e) : -1;
+    int rc = -1;
 
+    if (root)
+        rc = ds_file_write(dir, ds_mp_name(topo_mp(t->topo, pp, tp), name), root, tensors, t->src->files, e);
     arena_free(a);
     return rc;
 }

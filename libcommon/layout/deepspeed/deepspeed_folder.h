@@ -7,7 +7,7 @@
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_FOLDER_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_FOLDER_H
 
-#include "libcommon/layout/deepspeed/deepspeed_file.h"
+#include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/write/folder.h"
 
 struct ds_folder_file {

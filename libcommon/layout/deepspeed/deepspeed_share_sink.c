@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "libcommon/layout/deepspeed/deepspeed_file.h"
+#include "libcommon/layout/deepspeed/deepspeed.h"
 #include "libcommon/layout/deepspeed/deepspeed_share_impl.h"
 #include "libcommon/write/sink.h"
 
@@ -318,6 +318,7 @@ static int share_sink_finish(struct sink *k, struct plan *plan, struct err *e)
 {
     const struct share_saving *w = k->priv;
     const struct ds_save *how = w->how;
+    char name[96];
 
     if (sync_files(k, e) < 0 || post_crc_sums(w, plan, e) < 0)
         return -1;
@@ -327,7 +328,8 @@ static int share_sink_finish(struct sink *k, struct plan *plan, struct err *e)
     for (int i = 0; i < w->s->n_files; i++)
         if (w->s->file[i].owner == w->s->dp && seal_share_file(k, i, e) < 0)
             return -1;
-    return how->mp_root ? ds_file_write_mp(k->dir, w->s->mp, how->mp_root, how->mp, how->mp_files, e) : 0;
+    return !how->mp_root ? 0
+           : ds_file_write(k->dir, ds_mp_name(w->s->mp, name), how->mp_root, how->mp, how->mp_files, e);
 }
 
 /* ---- the sink ---- */

@@ -23,13 +23,6 @@ static void tree_begin(struct ds_tree *x)
     *x = (struct ds_tree){ .arena = arena_new(0) };
 }
 
-void ds_tree_free(struct ds_tree *x)
-{
-    arena_free(x->arena);
-    free(x->storage);
-    memset(x, 0, sizeof *x);
-}
-
 static struct pk *add_tree_tensor(struct ds_tree *x, struct ds_storage st, enum dtype dtype, int ndim,
                                   const int64_t *shape, bool requires_grad)
 {

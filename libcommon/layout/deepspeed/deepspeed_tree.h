@@ -9,30 +9,10 @@
 #define SHARDKIT_LAYOUT_DEEPSPEED_TREE_H
 
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
-
-struct pt;
-
-/* The data that fill a storage. */
-enum ds_fill { DS_FILL_FLAT, DS_FILL_WEIGHTS, DS_FILL_BYTES };
-struct ds_storage {
-    enum ds_fill fill;
-    int param;                          /* WEIGHTS: index in target->param */
-    int group;                          /* FLAT */
-    enum state state;
-    uint64_t len;                       /* bytes */
-    uint64_t filled;                    /* FLAT, in a share: bytes filled by parameters; zeros follow */
-    unsigned char bytes[8];             /* BYTES: the whole content */
-};
-struct ds_tree {
-    struct arena *arena;
-    struct pk *root;
-    int n, cap;
-    struct ds_storage *storage;
-};
+#include "libcommon/layout/ds_file.h"
 
 void ds_tree_layer(const struct ds_target *t, int layer, struct ds_tree *out);
 void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *out);
-void ds_tree_free(struct ds_tree *x);
 /* Set Adam's counter in the tree of a shard, in whichever place this tree has it. */
 void ds_tree_set_step(struct ds_tree *x, int64_t step);
 /*

@@ -7,7 +7,7 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/deepspeed/deepspeed_file.h"
+#include "libcommon/layout/ds_file.h"
 #include "libcommon/layout/zero/zero_tree.h"
 #include "libcommon/write/folder.h"
 

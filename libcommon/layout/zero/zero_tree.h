@@ -8,7 +8,7 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TREE_H
 #define SHARDKIT_LAYOUT_ZERO_TREE_H
 
-#include "libcommon/layout/deepspeed/deepspeed_tree.h"
+#include "libcommon/layout/ds_file.h"
 #include "libcommon/layout/zero/zero_target.h"
 
 /* Bytes of a storage, and their source. Bytes that no fill covers are zero. */

@@ -1,12 +1,21 @@
 /*
- * deepspeed_file.c - describe a file from its tree; write the mp_rank files and the log of repairs
+ * ds_file.c - describe a file from its tree; write small files and the log of repairs
  */
-#include "libcommon/layout/deepspeed/deepspeed_file.h"
+#include "libcommon/layout/ds_file.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/write/folder.h"
+
+void ds_tree_free(struct ds_tree *x)
+{
+    arena_free(x->arena);
+    free(x->storage);
+    memset(x, 0, sizeof *x);
+}
 
 /* Return the name that torch gives the archive inside: the file's name without its extension. Caller frees. */
 static char *prefix_of(const char *name)
@@ -35,16 +44,16 @@ void ds_describe_file(struct folder_desc *d, const char *name, struct ds_tree *x
     free(prefix);
 }
 
-int ds_file_write_mp(const char *dir, int mp, const struct pk *root, const struct pt *pt, struct files *files,
-                     struct err *e)
+int ds_file_write(const char *dir, const char *name, const struct pk *root, const struct pt *pt, struct files *files,
+                  struct err *e)
 {
-    char buf[96], *prefix = prefix_of(ds_mp_name(mp, buf));
+    char *prefix = prefix_of(name);
     uint8_t *bytes = NULL;
     uint64_t size;
     int rc = pt_build(prefix, root, pt, files, &bytes, &size, e);
 
     if (rc == 0)
-        rc = folder_write_small(dir, buf, bytes, size, e);
+        rc = folder_write_small(dir, name, bytes, size, e);
     free(bytes);
     free(prefix);
     return rc;
