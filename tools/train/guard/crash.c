@@ -96,7 +96,10 @@ void crash_leave_core(void)
     if (!atomic_load(&crashed) || !wants_core())
         return;
     atomic_store(&let_go, true);
-    /* The alarm that limits the process's final report may have been delivered to the very thread that waits for it. */
+    /*
+     * SIGALRM limits the final report of the process. The kernel may have delivered it to the very thread that the
+     * report waits for.
+     */
     if (gettid() == atomic_load(&crashed_tid))
         die_of(atomic_load(&crashed));
     sleep(LEAVE_S);

@@ -20,7 +20,8 @@
 #include "libcommon/base/mem.h"
 
 enum { WEIGHTS, MASTER, EXP_AVG, EXP_AVG_SQ, KINDS };
-enum { TRAIL = 128 };           /* number of rows: the last steps before a comparison, including its own */
+/* number of rows: the most recent steps since a comparison, including the step that is compared */
+enum { TRAIL = 128 };
 
 /* Describes the tensor that one digest belongs to. */
 struct digest_copy {
@@ -36,8 +37,8 @@ struct digest_set {
     const struct kernels *k;
     struct digest_groups c;
     /*
-     * all: all parameters; shared: those that some other rank has, too; replicated: those that tensor ranks have, too;
-     * owned: this rank's runs of the latter
+     * all: runs of all parameters; shared: of parameters that another rank holds as well; replicated: of parameters
+     * that tensor ranks hold as well; owned: the part of the replicated ones that this rank owns
      */
     struct kernel_runs *all, *shared, *replicated, *owned;
     int n_owned, n;             /* n: number of copies, which is n_params plus KINDS - 1 times n_owned */
@@ -48,7 +49,7 @@ struct digest_set {
     int n_recorded;             /* number of steps recorded since the last comparison */
     int n_timed;                /* number of rows of the last comparison whose timers have not been read */
     struct dev_event *timer[TRAIL][2];  /* with a GPU: around the work of a row */
-    double seconds;             /* time spent on recording, as far as timers have been read */
+    double seconds;             /* seconds spent on recording, without rows whose timers have not been read yet */
 };
 
 /* ---- lists of copies ---- */
@@ -177,8 +178,8 @@ void digest_free(struct digest_set *d)
 /* ---- computing digests ---- */
 
 /*
- * Wait until the work queued in `s` is complete. stream_sync() is needed because comm_sync() does not wait if a
- * single rank has a GPU: it then has no link to watch.
+ * Wait until the work queued in `s` is complete. comm_sync() does not wait if a single rank has a GPU, because that
+ * rank has no link to watch; stream_sync() waits in that case.
  */
 static int wait_for_stream(struct digest_set *d, struct dev_stream *s, struct err *e)
 {
@@ -188,7 +189,10 @@ static int wait_for_stream(struct digest_set *d, struct dev_stream *s, struct er
     return 0;
 }
 
-/* Compute row i with one launch: with small launches, a GPU is slower to launch them than to execute them. */
+/*
+ * Compute row i with a single kernel launch. With one small launch per parameter, a GPU spends more time on launching
+ * than on executing.
+ */
 static void compute_digest_row(struct digest_set *d, int i, bool whole, struct dev_stream *s)
 {
     const int64_t owned = d->g->n_params, n = d->n_owned;
@@ -231,7 +235,7 @@ static void read_timers(struct digest_set *d)
     d->seconds += clock_s() - begin;
 }
 
-/* Returns true if tensor ranks hold copies, which every step records. */
+/* Returns true if tensor ranks hold copies of parameters. Every step records the digests of these copies. */
 static bool has_tensor_copies(const struct digest_set *d) { return comm_size(d->c.tp) > 1; }
 
 /* Record one more step in the trail. The row of the step TRAIL steps earlier is overwritten. */
@@ -255,7 +259,7 @@ void digest_record_rest(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     if (whole)
         return;
-    /* If digest_record() has recorded a part of the step, record the whole step in its place. */
+    /* digest_record() may have recorded only a part of the step. Record the whole step in the same row. */
     if (has_tensor_copies(d))
         d->n_recorded--;
     add_trail_row(d, true, s);
@@ -277,8 +281,8 @@ static bool is_listed_copy(const struct digest_copy *c, enum digest_list list)
 }
 
 /*
- * Find the member of the group whose digest the fewest members have; *share receives how many have it. Returns -1 if
- * there is no clear minority. all: [size], with a stride of `step`.
+ * Find the member of the group whose digest the fewest other members have. *share receives the number of members with
+ * that digest. Returns -1 if there is no clear minority. all: [size] digests, `step` elements apart.
  */
 static int find_minority(const uint64_t *all, int size, int step, int *share)
 {
@@ -309,7 +313,7 @@ static void add_digest_rank(struct strbuf *sb, const struct digest_set *d, const
                 device ? device : "");
 }
 
-/* Describe the first difference of a list, which is at copy `of`. */
+/* Describe the first difference that a list of digests shows. `of` is the index of the copy that differs. */
 static void describe_differing_copy(const struct digest_set *d, const struct comm *c, const uint64_t *all, int step,
                                     const struct digest_copy *of, struct digest_finding *f)
 {
@@ -345,7 +349,7 @@ struct digest_part {
     int n;
 };
 
-/* Copy the digests of a list from a row; returns their number. */
+/* Copy the digests that belong to `list` from a row. Returns the number of digests copied. */
 static int select_digests(const struct digest_set *d, enum digest_list list, const uint64_t *row, uint64_t *mine)
 {
     int n = 0;
@@ -356,7 +360,10 @@ static int select_digests(const struct digest_set *d, enum digest_list list, con
     return n;
 }
 
-/* Combine a list into one number. The odd multiplier for each position makes exchanged digests visible, too. */
+/*
+ * Combine the n digests of a list into one number. Each position has its own odd multiplier, so two exchanged digests
+ * change the number as well.
+ */
 static uint64_t combine_digests(const uint64_t *mine, int n)
 {
     uint64_t sum = 0;
@@ -366,7 +373,10 @@ static uint64_t combine_digests(const uint64_t *mine, int n)
     return sum;
 }
 
-/* Exchange a list whose combined numbers differ, and find the first copy that differs. */
+/*
+ * Exchange the digests of a list between the ranks of a group, and find the first copy that differs. Called after the
+ * combined numbers of the list have differed.
+ */
 static int find_differing_copy(struct digest_set *d, struct comm *c, struct digest_part p, struct digest_finding *f,
                                struct err *e)
 {
@@ -390,7 +400,7 @@ static int find_differing_copy(struct digest_set *d, struct comm *c, struct dige
     return rc;
 }
 
-/* Returns row i of those since the last comparison, the oldest first. */
+/* Returns row i of the `rows` rows recorded since the last comparison. Row 0 is the oldest. */
 static const uint64_t *digest_trail_row(const struct digest_set *d, int rows, int i)
 {
     return d->own + (int64_t)((d->n_recorded - rows + i) % TRAIL) * d->n;
@@ -422,14 +432,17 @@ static int find_first_difference(struct digest_set *d, struct comm *c, enum dige
 }
 
 /*
- * Give all ranks the finding of one rank: the first that has identified the rank at fault, else the first with any
- * finding. Returns 1 if there is a finding, else 0; -1 on error.
+ * Broadcast the finding of one rank to all ranks: of the first rank whose finding names the rank at fault, else of the
+ * first rank with a finding. Returns 1 if there is a finding, 0 if there is none, -1 on error.
  */
 static int share_digest_finding(struct digest_set *d, struct digest_finding *f, struct err *e)
 {
     struct comm *all = comm_world_group(d->c.world);
     const int size = comm_size(all), me = comm_rank(all);
-    /* 0: no finding; 1 .. size: a finding without a rank, more for lower ranks; size + 1 .. 2 * size: with a rank */
+    /*
+     * priority of this rank's finding. 0: no finding; 1 .. size: the finding names no rank; size + 1 .. 2 * size: the
+     * finding names a rank. Lower ranks have higher values.
+     */
     int64_t priority = !f->differ ? 0 : size - me + (f->rank >= 0 ? size : 0);
     int from;
 
@@ -442,8 +455,8 @@ static int share_digest_finding(struct digest_set *d, struct digest_finding *f, 
 }
 
 /*
- * Get the finding from a row, using the lists whose `differs` is true: the first that identifies a rank, else the first
- * of all.
+ * Make the finding of a row from the lists for which `differs` is true: from the first list that identifies the rank at
+ * fault, else from the first list.
  */
 static int find_row_difference(struct digest_set *d, struct comm *const group[], const bool differs[],
                                const uint64_t *row, struct digest_finding *f, struct err *e)
@@ -466,8 +479,8 @@ static int find_row_difference(struct digest_set *d, struct comm *const group[],
 }
 
 /*
- * If copies differ in more than one group of tensor ranks and in no other list, the error has spread to all of them
- * and its origin is unknown: then name no rank.
+ * Remove the rank from a finding if copies differ in more than one group of tensor ranks and in no other list: the
+ * error has spread to all these groups, so its origin is unknown.
  */
 static int drop_rank_if_spread(struct digest_set *d, const bool differs[], struct digest_finding *f, struct err *e)
 {

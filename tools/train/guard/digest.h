@@ -45,8 +45,8 @@ void digest_free(struct digest_set *d);             /* NULL is allowed */
  */
 void digest_record(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
- * Complete the record of a step for a comparison that was not planned: the step's digest_record() was called with this
- * `whole`, and afterwards its record is a whole one.
+ * Complete the record of the current step, so that digest_compare() can be called although no comparison was planned.
+ * `whole` must be the value that digest_record() received for the step. The record is a whole one afterwards.
  */
 void digest_record_rest(struct digest_set *d, bool whole, struct dev_stream *s);
 /*
@@ -56,15 +56,15 @@ void digest_record_rest(struct digest_set *d, bool whole, struct dev_stream *s);
  */
 MUST_CHECK int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_stream *s, struct err *e);
 /*
- * Returns the seconds spent on recording digests, including reading their timers. It is GPU time if there is a GPU,
- * of those records that have been compared or overwritten.
+ * Returns the seconds spent on recording digests and on reading their timers. With a GPU these are seconds of GPU time,
+ * and records that have been neither compared nor overwritten are not included.
  */
 double digest_seconds(struct digest_set *d);
 
 /*
  * Check that the same work done twice gives the same gradients. digest_record_grads() records the gradients, of dtype
- * `t`, after the work queued in `s`; `time` is 0 for the first run and 1 for the second. digest_compare_times()
- * returns 0, 1 or -1 as above. If several ranks work on one replica of the model, a wrong number propagates to
+ * `t`, after the work queued in `s`; `time` is 0 for the first run and 1 for the second. digest_compare_times() returns
+ * 0, 1 or -1 as digest_compare() does. If several ranks work on one replica of the model, a wrong number propagates to
  * others, so a rank is named only if no other rank has differences.
  */
 MUST_CHECK int digest_record_grads(struct digest_set *d, enum dtype t, int time, struct dev_stream *s, struct err *e);

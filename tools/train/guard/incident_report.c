@@ -173,7 +173,7 @@ static void put_time(struct json_out *o)
                      (size_t)snprintf(text, sizeof text, "%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000));
 }
 
-/* Write rank, host, pid and GPU of a rank; nulls for rank -1. */
+/* Write the rank, host, pid and GPU of `rank`. All four values are null if `rank` is -1. */
 static void put_place(struct json_out *o, const struct report_run *r, int rank)
 {
     const struct comm_place *p = rank >= 0 ? comm_place_of(r->world, rank) : NULL;
@@ -255,8 +255,8 @@ static void put_report(struct json_out *o, const struct report_run *r, const str
 /* ---- files ---- */
 
 /*
- * Give the file its final name. link() keeps an existing file, so the first report is kept. On file systems without
- * link(), rename() is used and the last report replaces the others.
+ * Publish the report: rename `part` to `path`. link() keeps an existing file, so the first report of a run is kept. On
+ * file systems without link(), rename() is used, and the last report replaces earlier ones.
  */
 static bool publish_report_file(const char *part, const char *path)
 {
@@ -283,8 +283,8 @@ static bool write_incident_report(const struct report_run *r, const struct repor
         return false;
     put_report(&o, r, x);
     /*
-     * The file is not synced: when the job is being ended there may be no time for that, and a run that continues
-     * must not wait.
+     * Do not sync the report to disk: a job that is being ended may have no time to wait, and a run that continues must
+     * not wait.
      */
     done = close(o.fd) == 0 && !o.bad;
     if (done)
@@ -319,7 +319,10 @@ static void print_alarm_failure(int why)
 
 static bool is_train_variable(const char *variable) { return strncmp(variable, "TRAIN_", 6) == 0; }
 
-/* Returns the environment of the command: this process's, with the facts of the incident added. */
+/*
+ * Returns the environment for the alarm command: the environment of this process and the variables that describe the
+ * incident. The memory is static.
+ */
 static char **environment(const struct alarm_facts *f)
 {
     static char own[OWN][TEXT], *all[VARIABLES + OWN + 1];
@@ -351,7 +354,10 @@ static char **environment(const struct alarm_facts *f)
  */
 static void start_alarm_command(const struct alarm_facts *f)
 {
-    /* The shell that is waited for exits at once; the command runs in its background. */
+    /*
+     * start_alarm_command() waits only for the outer shell, which exits at once. The alarm command runs in its
+     * background.
+     */
     const char *const argv[] = { "sh", "-c", "timeout -k 5 60 sh -c \"$0\" &", f->command, NULL };
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
@@ -380,8 +386,8 @@ static void start_alarm_command(const struct alarm_facts *f)
 /* ---- reports ---- */
 
 /*
- * Call the alarm command. There is one alarm per incident, called by the rank that wrote the report. If no rank could
- * write it, the ranks that tried still call the alarm.
+ * Start the alarm command, once per incident, on the rank that wrote the report. If no rank could write the report,
+ * each rank that tried starts the command.
  */
 static void call_alarm(const struct report_run *r, const struct report_incident *x, const char *path)
 {

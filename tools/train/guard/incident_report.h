@@ -48,16 +48,16 @@ struct report_incident {
  */
 MUST_CHECK int report_open(struct report_run *r, struct comm_world *world, const char *save, double start_s,
                            struct err *e);
-/* Compute the path of a file of this RUN, whether or not it exists. */
+/* Compute the path of a file of the run *r in the folder of --save. The file need not exist. */
 void report_path(const struct report_run *r, const char *file, char path[PATH_MAX]);
 /*
- * Write the report and call the alarm. Returns false if it could not be written, or if another rank has written it
- * (then no alarm is called).
+ * Write the report and start the alarm command. Returns false if the report could not be written, or if another rank
+ * has already written the report; in the latter case no command is started.
  */
 bool report_write(const struct report_run *r, const struct report_incident *x);
-/* Sync a written file to disk; without this, a power failure may leave it empty. Fails with ERR_SYS. */
+/* Sync a written report to disk. Without this call, a power failure may leave the file empty. Fails with ERR_SYS. */
 MUST_CHECK int report_sync(const struct report_run *r, const char *file, struct err *e);
-/* Append to this rank's own text file: `line`, then the stacks of all threads. Async-signal-safe. */
+/* Append `line` and the stacks of all threads to the text file of this rank. Async-signal-safe. */
 void report_stacks(const struct report_run *r, const char *line);
 
 #endif

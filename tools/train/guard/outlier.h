@@ -24,7 +24,7 @@ struct spike {
     double usual;               /* the median that the last loss was compared with */
 };
 
-/* Add a loss. Returns true if it is the first jump of an incident. */
+/* Add the loss of an iteration. Returns true if the loss is a jump and the first one of an incident. */
 bool spike_add_loss(struct spike *s, double loss);
 
 /* ---- slower iterations ---- */

@@ -20,7 +20,10 @@
 
 #define TAG     "global_step"
 #define REMOVED ".removed."             /* prefix of a tag: the folder is being removed */
-/* Prefix of a tag, for a file: the checkpoint is kept. It is not a suffix, because people list global_step*. */
+/*
+ * Prefix of the file that marks a checkpoint as kept: keep-TAG. The mark is no suffix, because people list checkpoints
+ * with global_step*.
+ */
 #define KEEP    "keep-"
 
 struct retain {
@@ -160,7 +163,7 @@ static void remove_old_checkpoints(const struct retain *r, int64_t newest)
 
     if (n < 0)
         r->o.print_line(r->o.arg, e.msg);
-    /* The newest one is the one that `latest` names; if it is missing, remove nothing. */
+    /* The newest checkpoint must be the one that `latest` names. If that checkpoint is missing, remove nothing. */
     for (int i = (int)r->o.last; i < n && found[0] == newest; i++)
         if (may_go(r, found[i]) && remove_one(r, found[i], &e) < 0) {
             r->o.print_line(r->o.arg, e.msg);

@@ -19,19 +19,25 @@ struct retain_opts {
     const char *dir;
     int64_t last;                       /* number of newest checkpoints to keep, at least 1 */
     const struct save_schedule *schedule;
-    /* Called with one line about each checkpoint that could not be removed; from any thread. */
+    /* Called with one line of text about each checkpoint that could not be removed. Any thread may call it. */
     void (*print_line)(void *arg, const char *line);
     void *arg;
 };
 
 struct retain;
-/* Create the thread. All objects that *o points to must stay valid. Removes nothing yet. */
+/*
+ * Create the thread that removes old checkpoints. All objects that *o points to must stay valid. The thread removes
+ * nothing before retain_after_save() is called.
+ */
 struct retain *retain_new(const struct retain_opts *o);
 /* Waits for a removal in progress. NULL is allowed. */
 void retain_free(struct retain *r);
-/* Report that the checkpoint of this iteration is complete and that `latest` names it. Returns at once. */
+/*
+ * Inform the thread that the checkpoint of this iteration is complete and that `latest` names it. Returns without
+ * waiting for removals.
+ */
 void retain_after_save(struct retain *r, int64_t iteration);
-/* Mark the checkpoint as one to keep. `why` becomes the contents of the file keep-TAG. */
+/* Mark checkpoint `tag` in `dir` as one that is never removed. `why` becomes the contents of the file keep-TAG. */
 MUST_CHECK int retain_mark(const char *dir, const char *tag, const char *why, struct err *e);
 
 #endif
