@@ -69,7 +69,8 @@ struct checkpoint_info {
     const int *blocks;          /* number of transformer blocks of each stage in the checkpoint */
     enum dtype weights;         /* type of the layer files; for universal forms params_dtype */
     bool has_weights, has_optimizer;    /* has_weights: 16-bit weights; has_optimizer: masters and both moments */
-    bool has_replicas;          /* tensor-parallel copies of replicated parameters (TP > 1, sharded) */
+    /* the checkpoint has tensor-parallel copies of replicated parameters (TP > 1, sharded) */
+    bool has_replicas;
     bool has_rng;
     int64_t iteration;          /* 0 if unknown */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;    /* 0 if unknown */
@@ -85,7 +86,7 @@ struct checkpoint_info {
     struct ds_settings group[CHECKPOINT_GROUPS_MAX];       /* the last one has no weight decay */
     bool has_clip_grad;
     double clip_grad;
-    /* the shards have the form of ZeRO stage 1, as those of fp16 runs, and not of BF16_Optimizer */
+    /* the shards have the form of ZeRO stage 1, which fp16 runs write, and not the form of BF16_Optimizer */
     bool zero_stage_1;
     bool has_scaler;            /* in fp16 runs */
     struct loss_scale scaler;
@@ -115,7 +116,7 @@ void checkpoint_close(struct checkpoint *c);            /* NULL is allowed */
  * Returns the path that checkpoint_open() would open, or NULL without an error if there is none. The caller frees it.
  */
 char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e);
-/* Copy the tag that DIR/latest names to `tag`; "" if there is none. */
+/* Copy the tag that the file DIR/latest names to `tag`. `tag` becomes "" if there is no such file. */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
 /* The result belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
@@ -134,13 +135,14 @@ struct checkpoint_load_opts {
     const struct dev_ops *dev;
     struct dev_stream *stream;
     /*
-     * The stage's data-parallel ranks, which read everything once between them and make the call together. NULL: this
-     * rank reads everything that it needs.
+     * The data-parallel ranks of the stage. They make the call together and read each byte only once between them.
+     * NULL: this rank reads everything that it needs.
      */
     struct comm *dp;
     int threads;                /* number of reading threads; 0 = 2 */
     uint64_t mem_bytes;         /* size of the fixed buffers; 0 = 32 MiB */
-    bool (*stopped)(void);      /* polled; if it returns true, the load ends with ERR_STOP. May be NULL */
+    /* polled during the load; if the function returns true, the load ends with ERR_STOP. May be NULL */
+    bool (*stopped)(void);
     struct report *notes;       /* receives notes and warnings */
 };
 
@@ -148,7 +150,7 @@ struct checkpoint_loaded {
     /* the step count with which Adam continues; -1: not recorded, the caller must choose one and report it */
     int64_t opt_step;
     bool moments;               /* false: they were set to zero */
-    int n_drifted;              /* number of parameter states of this rank whose copies differed */
+    int n_drifted;              /* number of parameter states of this rank whose copies in the checkpoint differed */
     int64_t new_rows;           /* vocabulary rows that were added, with zeros (in the whole model) */
     int64_t lost_rows;          /* trained padding rows that do not fit into V */
     uint64_t read_bytes;        /* bytes that this rank has read */
@@ -197,7 +199,8 @@ struct checkpoint_value {
     const char *const *strs;    /* for STRS: a list of n_strs strings */
     int n_strs;
     const struct pk *pk;        /* for PK: any tree without tensors */
-    bool weak;                  /* does not replace a value of this name in the loaded checkpoint's arguments */
+    /* a value of this name in the loaded checkpoint's arguments is kept instead of this one */
+    bool weak;
 };
 /*
  * Returns true if the saved arguments have a different value under that name. Then `was` receives the saved value as
@@ -228,14 +231,15 @@ struct checkpoint_saver_opts {
      * NULL: from scratch.
      */
     const struct checkpoint *from;
-    /* --no-load-rng, --finetune: RNG states are created from the seed and not carried over */
+    /* --no-load-rng, --finetune: create the RNG states from the seed instead of carrying them over */
     bool new_rng;
     bool no_rng;                /* --no-save-rng: write no RNG entries */
     int64_t seed;
     int local_rank;             /* local rank of this process on its host, for args */
     struct watch *watch;        /* informed of waits */
     const char *ds_version;     /* NULL: the loaded checkpoint's, else "0.12.6" */
-    const char *ds_config;      /* path of --deepspeed_config, stored as a dict; NULL: the loaded one's, else {} */
+    /* path of --deepspeed_config, which is stored as a dict. NULL: store the loaded checkpoint's ds_config, else {} */
+    const char *ds_config;
     int threads;                /* number of the writer's threads; 0 = 1 */
     /*
      * The maximum host memory of the snapshot; 0: as much as it needs, which is checkpoint_snapshot_bytes(). With
@@ -261,14 +265,17 @@ struct checkpoint_now {
     int64_t iteration;          /* also names the folder: global_step<iteration> */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;
     int64_t skipped_train_samples, skipped_train_iteration;     /* see checkpoint_info */
-    /* rank 0's; stages for which the reference counted differently keep their ratio to it */
+    /*
+     * on rank 0: gigaflos_no_embeds. A stage for which the reference counted a different value keeps its ratio to this
+     * one
+     */
     double gigaflos;
     struct checkpoint_schedule schedule;
     int64_t opt_step;           /* Adam's step count after this iteration */
     struct ds_settings decay, no_decay;    /* the settings of the last update */
     double clip_grad;
     int64_t skipped_steps;
-    bool has_scaler;            /* with DTYPE_F16: store the following two fields in the shards */
+    bool has_scaler;            /* with DTYPE_F16: the shards receive the loss scaler in the next two fields */
     struct loss_scale scaler;   /* the scale by which the next step multiplies its loss */
     bool overflow;              /* the gradients of this step overflowed */
 };
@@ -289,7 +296,7 @@ void checkpoint_saver_free(struct checkpoint_saver *v);         /* waits for a s
 struct checkpoint_saved {
     int64_t iteration;          /* the save that this is about; -1: there was none */
     enum save_outcome outcome;
-    int rank;                   /* from checkpoint_save_wait(): the rank whose account this is */
+    int rank;                   /* set by checkpoint_save_wait(): the rank that this outcome comes from */
     /*
      * time from the start of the save until it was published (rank 0), or until this rank's part was durable (others)
      */
@@ -318,23 +325,30 @@ MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoi
  */
 void checkpoint_save_release(struct checkpoint_saver *v, int bucket);
 /*
- * Returns the last save as far as this rank can determine, without waiting: SAVE_COMPLETE means on rank 0 that it is
- * published, on other ranks that their own part is on disk. The result is valid until the next call for the saver.
+ * Returns the state of the last save as far as this rank can determine without waiting. SAVE_COMPLETE means on rank 0
+ * that the checkpoint is published, on other ranks that their own part is on disk. The result is valid until the next
+ * call for the saver.
  */
 const struct checkpoint_saved *checkpoint_save_poll(struct checkpoint_saver *v);
 /*
- * Wait for the save. Collective: every rank gets the same account of the last save. Returns -1 only if the ranks
- * cannot communicate.
+ * Wait until the save in progress ends. All ranks must call it, and all receive the same *out. Returns -1 only if the
+ * ranks cannot communicate.
  */
 MUST_CHECK int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e);
-/* Only check the replicas (--check-replicas N). Collective; errors as above. */
+/*
+ * Check that the replicas are equal, without saving (--check-replicas N). All ranks must call it. Fails with the errors
+ * of checkpoint_save().
+ */
 MUST_CHECK int checkpoint_check_live(struct checkpoint_saver *v, struct err *e);
 /*
- * Returns the first tensor whose replicas differ if that was the reason why the last of these two calls failed, else
- * NULL. The result is the same on every rank.
+ * Returns the name of the first tensor whose replicas differ, if this was the reason why checkpoint_save() or
+ * checkpoint_check_live() failed last; else NULL. The result is the same on every rank.
  */
 const char *checkpoint_replica_at_fault(const struct checkpoint_saver *v);
-/* Returns the host memory that a rank's saver allocates for the snapshot of a save; memory_bytes as in its options. */
+/*
+ * Returns the bytes of host memory that one rank's saver allocates for the snapshot of a save. memory_bytes: as in
+ * struct checkpoint_saver_opts.
+ */
 uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
 /* Returns the bytes of all files of one save, for a check of free space; the same on all ranks. */
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v);

@@ -107,7 +107,10 @@ bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value
     return differs;
 }
 
-/* Returns megatron.enums.PositionEmbeddingType(3). A call of this form can be loaded by any version of Python. */
+/*
+ * Returns a pickle value that calls megatron.enums.PositionEmbeddingType(N). Any version of Python can load a call of
+ * this form.
+ */
 static struct pk *pickle_position_type(struct arena *a, const char *name)
 {
     struct pk *arg = pk_tuple(a);
@@ -164,7 +167,7 @@ void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoi
     pk_set_int(a, d, "rank", rank);
     pk_set_int(a, d, "local_rank", o->local_rank);
     pk_set_int(a, d, "world_size", topo_world(s->topo));
-    /* A source without optimizer state had this set, but this checkpoint has one. */
+    /* no_save_optim is set in arguments from a checkpoint without optimizer state. The new checkpoint has one. */
     if (pk_get(d, "no_save_optim"))
         pk_set_str(a, d, "no_save_optim", pk_none(a));
 }

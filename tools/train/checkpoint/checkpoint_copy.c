@@ -33,7 +33,10 @@
  */
 enum { COPY_CHUNK = 32 << 20, QUARTER_OF_A_CORE = 5 };
 
-/* Positions are those of the shard in the area's order: 0 <= copied <= claimed <= area.bytes. */
+/*
+ * The copying of one rank's state. Positions are byte offsets in the shard, in the order of the staging area: 0 <=
+ * copied <= claimed <= area.bytes.
+ */
 struct state_copy {
     struct state_copy_opts o;
     struct dev_stream *stream;
@@ -44,15 +47,20 @@ struct state_copy {
     pthread_cond_t changed;
     bool asked, end;
     uint64_t copied;            /* copied to the staging area up to this position */
-    uint64_t claimed;           /* being read up to this position; from the aside memory if it is before aside_end */
-    uint64_t aside_end;         /* data that is not claimed has been set aside up to this position; 0: none has */
+    /*
+     * the thread has read, or is reading, the bytes before this position; bytes before aside_end come from the aside
+     * memory
+     */
+    uint64_t claimed;
+    /* end of the bytes that were set aside before the thread claimed them; 0: there are none */
+    uint64_t aside_end;
 };
 
 /* ---- positions in the shard ---- */
 
 /*
- * Returns the address of position x in the state. *left receives the number of contiguous bytes there. Of the
- * weights, only the part that this rank owns is included.
+ * Returns the address of the state's byte at position x of the shard. *left receives the number of contiguous bytes
+ * from there on. Of the weights, a shard has only the part that this rank owns.
  */
 static const char *live_at(const struct state_copy *c, uint64_t x, uint64_t *left)
 {
@@ -78,7 +86,7 @@ static const char *live_at(const struct state_copy *c, uint64_t x, uint64_t *lef
     return NULL;
 }
 
-/* Returns the end of a bucket, which is where the next lower bucket begins. */
+/* Returns the position at which a bucket ends in the shard. The next lower bucket begins there. */
 static uint64_t end_of(const struct state_copy *c, int bucket)
 {
     const struct stage *s = c->o.stage;
@@ -89,7 +97,7 @@ static uint64_t end_of(const struct state_copy *c, int bucket)
 
 /* ---- the thread ---- */
 
-/* Claim the next bytes, at most n, and return their current address. */
+/* Claim the next bytes of the shard, at most *n. Returns their current address and sets *n to their number. */
 static const char *claim_copy_bytes(struct state_copy *c, uint64_t *n)
 {
     const uint64_t at = c->claimed;
@@ -109,9 +117,9 @@ static const char *claim_copy_bytes(struct state_copy *c, uint64_t *n)
 }
 
 /*
- * Copy the next piece, from position `at`, and return its end. A window is passed to the writer before `copied` is
- * updated: a thread that waits for everything to be copied may begin the next save as soon as it is, and from then on
- * `claimed` refers to that save.
+ * Copy the piece of the shard that begins at position `at`. Returns the end of the piece. A complete window is passed
+ * to the writer before `copied` is updated: once `copied` shows that everything is copied, another thread may begin the
+ * next save, and `claimed` then refers to that save.
  */
 static uint64_t copy_next(struct state_copy *c, uint64_t at)
 {
@@ -257,7 +265,7 @@ void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s)
     pthread_mutex_lock(&c->lock);
     while (end > c->copied + c->o.aside_room)
         pthread_cond_wait(&c->changed, &c->lock);
-    /* Data that the thread has claimed directly from the state must be copied first. */
+    /* The thread may be reading claimed data directly from the state. Wait until that data is copied. */
     reading = c->claimed > c->aside_end ? min_u64(c->claimed, end) : 0;
     if (end > max_u64(c->claimed, c->aside_end))
         set_aside_shard(c, end, s);

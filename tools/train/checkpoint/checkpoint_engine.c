@@ -110,8 +110,8 @@ static int64_t find_not_finite_value(enum dtype t, const void *values, int64_t n
 }
 
 /*
- * Called by the executor with the bytes that it hashes. A state from which training cannot continue must not become
- * `latest`.
+ * Check bytes for NaN and infinity when the executor hashes them. Training cannot continue from such a state, so it
+ * must not become `latest`.
  */
 static int save_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
                          struct err *e)
@@ -144,8 +144,8 @@ static int post_done(void *ctx, const char *text, size_t n, struct err *e)
 }
 
 /*
- * Returns what data-parallel rank `dp` has published. The numbers of data-parallel ranks differ by multiples of the
- * number of tensor ranks.
+ * Returns the text that data-parallel rank `dp` has published. The ranks of consecutive data-parallel ranks differ by
+ * the number of tensor ranks.
  */
 static char *wait_for_done(void *ctx, int dp, struct err *e)
 {
@@ -182,8 +182,8 @@ static void add_mp(struct save_engine *g, struct arena *a, const struct checkpoi
 }
 
 /*
- * Write each window when it is filled, and release it. All windows are awaited even if the save has failed, because
- * the optimizer waits for the copy, and the next save must begin with no data in transit.
+ * Write each window of the area when the trainer has filled it, and release it. All windows are awaited even if the
+ * save has failed, because the optimizer waits for the copy, and the next save must begin with no data in transit.
  */
 static int write_windows(const struct save_engine *g, struct plan *plan, const struct save_feed *feed,
                          const struct exec_opts *x, int rc, struct err *e)

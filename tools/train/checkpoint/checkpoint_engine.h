@@ -49,14 +49,16 @@ struct save_setup {
 };
 /* ---- checkpoint_template.c ---- */
 
-/* Build that message. `notes` receives what could not be carried over. */
+/*
+ * Build the message *out that configures a writer, for writer_setup(). `notes` receives what could not be carried over.
+ */
 MUST_CHECK int checkpoint_template_make(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
                                         struct err *e);
 
 /* ---- checkpoint_engine.c ---- */
 
 struct save_engine;
-/* Communication between a writer and its trainer during a save. */
+/* Functions by which a writer communicates with its trainer during a save. */
 struct save_feed {
     bool (*gone)(void *ctx);    /* returns true if the trainer has ended */
     /* Wait until the bytes up to `upto` of the state are in the area. Returns -1 if they will never arrive. */
@@ -100,8 +102,8 @@ MUST_CHECK int save_rendezvous_post(const struct save_rendezvous *m, const char 
  */
 MUST_CHECK char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int rank, struct err *e);
 /*
- * Report to the other ranks that this rank cannot continue, because of `why`. If another rank caused the failure,
- * nothing is published and m->echo is set instead. Published reasons are therefore always original ones.
+ * Publish to the other ranks that this rank cannot continue, with the reason `why`. If the failure of another rank is
+ * the cause, nothing is published and m->echo is set instead, so every published reason is an original one.
  */
 void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why);
 /* Publish the checkpoint, on rank 0, when all files are complete. */

@@ -31,7 +31,7 @@ struct checkpoint {
     struct checkpoint_info info;
     int first_layer;            /* number of the first block in names: 3, or 2 in Microsoft's fork */
     bool accept_mismatch;
-    /* for a source whose names had to be translated; all 0: it had canonical names */
+    /* the names of a source whose names had to be translated; all 0: the source had canonical names */
     struct hf_gpt_naming names;
 };
 
@@ -40,17 +40,20 @@ struct checkpoint {
  * source's own numbering. Returns NULL if the source has none.
  */
 const struct param *checkpoint_find(const struct source *s, int first_layer, const struct stage_param *p);
-/* Returns true if kind and block are the same. `name` numbers blocks from first_layer. */
+/*
+ * Returns true if `name` denotes the same kind of parameter in the same block as p. `name` numbers blocks from
+ * first_layer.
+ */
 bool checkpoint_same(const char *name, int first_layer, const struct stage_param *p);
 
-/* Returns a parameter without both moments, or NULL if all have them. */
+/* Returns the first parameter that lacks one of its two moments, or NULL if all parameters have both. */
 const struct param *checkpoint_bare(const struct checkpoint *c);
 
 /* ---- checkpoint_check.c ---- */
 
 /*
- * Pass warnings on to `notes`. If there is an error, fail with the first one; its message states how to continue
- * despite the error, if that is possible.
+ * Copy the warnings of `r` to `notes`. Returns -1 if `r` has an error: *e is the first error, and its message states
+ * how to continue despite it, if that is possible.
  */
 MUST_CHECK int checkpoint_check_findings(const struct report *r, const char *path, struct report *notes, struct err *e);
 
@@ -68,12 +71,12 @@ MUST_CHECK int checkpoint_match(struct checkpoint *of, const struct stage *s, co
 /* Build this rank's mp_rank file of the target, with this run's arguments and random states. The caller frees it. */
 MUST_CHECK int checkpoint_mp_make(const struct ds_target *t, const struct checkpoint_saver_opts *o, uint8_t **bytes,
                                   uint64_t *size, struct err *e);
-/* Update its tree for a save. was_gigaflos: rank 0's value as loaded, 0: none. */
+/* Update the tree `root` of an mp_rank file for a save. was_gigaflos: the value that rank 0 loaded; 0: none. */
 void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoint_now *now, double was_gigaflos);
 
 /* ---- checkpoint_args.c ---- */
 
-/* Set the arguments that the model's shape determines, in a dict or Namespace. */
+/* Set the arguments that follow from the shape of the model in d, which is a dict or a Namespace. */
 void checkpoint_args_of_model(struct arena *a, struct pk *d, const struct model_config *m);
 /* Set all arguments of the run, including those. */
 void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoint_saver_opts *o);
@@ -114,7 +117,9 @@ uint64_t checkpoint_area_at(const struct stage *s, enum dtype weights, enum stat
 
 /* ---- checkpoint_copy.c ---- */
 
-/* Copies the state while training continues, with its own thread and stream. */
+/*
+ * The copying of this rank's state to the staging area while training continues, by a thread and a stream of its own.
+ */
 struct state_copy;
 struct state_copy_opts {
     const struct stage *stage;

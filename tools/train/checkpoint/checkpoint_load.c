@@ -27,7 +27,8 @@
 
 enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
 /*
- * The unread rest of a record is read for its CRC if it is no longer than the part that is read anyway, or than this.
+ * Limit in bytes for reading data only to check a CRC. The rest of a record is read if it is no longer than this, or
+ * than the part of the record that is needed.
  */
 #define REST_CHEAP ((uint64_t)4 << 20)
 
@@ -38,12 +39,13 @@ struct gathered_matrix {
     int left;                   /* number of items that have not been read yet */
 };
 
-/* The destination of an item's bytes. Items of other ranks have one, too, but are not run. */
+/* The destination of an item's bytes. The items of other ranks have a destination as well, but are not run. */
 struct fill {
     struct fill *next;
     char *dst;                  /* memory of the device; NULL: the item is only checked */
     char *rounded;              /* device memory for the same values in the weights' type; NULL: none */
-    enum dtype widen;           /* elements of this type are converted to fp32; F32: they are not converted */
+    /* type of elements that are converted to fp32 after they are read; F32: there is no conversion */
+    enum dtype widen;
     int param;                  /* index in the stage */
     enum state state;
     const struct transpose_part *transposed;    /* columns that become rows; NULL: the bytes are copied unchanged */
@@ -100,8 +102,8 @@ static void store_loaded_bytes(struct load *l, const struct fill *f, uint64_t at
 }
 
 /*
- * Store masters that are read also as weights, if there are no other weights: rounded, or in their type before
- * widening.
+ * Store masters that are read also as weights, if no other weights are read: rounded to the weights' type, or unchanged
+ * if they are stored in that type.
  */
 static void store_rounded_weights(struct load *l, const struct plan_item *it, uint64_t at, const void *bytes,
                                   uint64_t len)
@@ -132,7 +134,7 @@ static char *gathering_room(struct load *l, struct gathered_matrix *g)
     return g->host;
 }
 
-/* Store some elements of columns, from byte `from` of the columns on. */
+/* Store elements of transposed columns. `from` is their byte offset in the columns. */
 static void store_transposed_columns(struct load *l, const struct plan_item *it, uint64_t from, const void *bytes,
                                      uint64_t len)
 {
@@ -165,7 +167,7 @@ static int load_item_done(void *ctx, struct plan_item *it, struct err *e)
     return 0;
 }
 
-/* Called by the executor with the bytes that it would write. */
+/* Store the bytes of an item in memory. The executor calls this function instead of writing to a file. */
 static int load_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
                          struct err *e)
 {
@@ -245,8 +247,9 @@ static enum dtype loaded_state_dtype(const struct load *l, enum state st)
 }
 
 /*
- * Set the conversion. Weights and masters differ in size, and so may source and destination: conversions to narrower
- * types are done by the executor (plan_op), those from 16 bits to fp32 at the end (fill.widen).
+ * Set the conversion of an item. Masters and weights have elements of different sizes, and so may source and
+ * destination. The executor converts to narrower types (plan_op), and fill.widen converts from 16 bits to fp32 at the
+ * end.
  */
 static void set_types(struct plan_item *it, enum dtype to)
 {
@@ -362,14 +365,14 @@ static char *weights_at(const struct load *l, const struct stage_run *r)
     return (char *)l->dst->weights + (l->s->param[r->param].at + r->from) * dtype_size(l->o->weights);
 }
 
-/* Returns true if the weights are computed from the masters, which are read anyway. */
+/* Returns true if this rank computes the weights from masters that the plan reads in any case. */
 static bool come_along(const struct load *l, int param, int dp)
 {
     return plans_for(l, dp) && !is_transposed_param(l, param) &&
            find_weights_map(l, param) == find_loaded_map(l, param, STATE_FP32);
 }
 
-/* Request weights. This rank needs all of them; if the reading is shared, it reads its own part. */
+/* Request the weights of a run. Without shared reading this rank reads all of them, otherwise only its own part. */
 static void add_wanted_weights(struct load *l, const struct stage_run *r, int dp)
 {
     const struct want w = { .param = r->param, .dp = dp, .state = STATE_BF16, .map = find_weights_map(l, r->param),
@@ -396,7 +399,10 @@ static void add_shard(struct load *l, const struct stage_run *r, int dp)
 
 /* ---- the tied copy ---- */
 
-/* Request a run of the tied copy together with the first stage's, which is the one that is loaded, to compare them. */
+/*
+ * Request a run of the tied copy and the same run of the first stage's embedding, to compare them. The embedding is the
+ * one that is loaded.
+ */
 static void add_tied_check(struct load *l, const struct stage_run *r, int dp)
 {
     const struct param *q = l->from[r->param];
@@ -442,7 +448,10 @@ static void report_tied(struct load *l)
 
 /* ---- running a plan ---- */
 
-/* Read the rest of a record for its CRC only if that is inexpensive. The ranks take the rests in turn. */
+/*
+ * Choose the records whose unneeded rest is read to check the CRC, which must be inexpensive. Each rank that shares the
+ * reading reads the rests of other records.
+ */
 static void distribute_record_rests(const struct load *l)
 {
     int n = 0;
@@ -505,7 +514,7 @@ static int refuse_drift(const struct load *l, bool (*drifted)[STATE_N], struct e
     return 0;
 }
 
-/* Plan all replicated tensors, which are small. They are distributed over the ranks. */
+/* Plan to read all replicated tensors, which are small. Each tensor is read by one of the ranks. */
 static void plan_replicas(struct load *l)
 {
     int n = 0;
@@ -524,7 +533,7 @@ static void plan_replicas(struct load *l)
         }
 }
 
-/* First plan: find copies that disagree. rc and *on as in run_load_plan(). */
+/* Run a first plan that finds replicated tensors whose copies differ. rc and *on are as in run_load_plan(). */
 static int find_drift(struct load *l, int rc, bool *on, struct err *e)
 {
     bool (*drifted)[STATE_N] = xcalloc((size_t)l->s->n_params, sizeof *drifted);

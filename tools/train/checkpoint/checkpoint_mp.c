@@ -71,9 +71,9 @@ static void renew_schedule(struct arena *a, struct pk *root, const struct checkp
 }
 
 /*
- * Returns the stage's own gigaflos. The original trainer's stages disagree about the size of the model (the last one
- * of a gpt2 includes its position table), so each has a count of its own. Its ratio to the first stage's is
- * preserved.
+ * Returns the value of gigaflos for this stage. In the reference, the stages disagree about the size of the model (the
+ * last one of a gpt2 includes its position table), so each stage has a count of its own. The ratio of a stage's count
+ * to the first stage's is preserved.
  */
 static double own_gigaflos(const struct pk *args, double was_first, double first)
 {
@@ -98,7 +98,10 @@ void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoi
     pk_set_str(a, args, "consumed_train_samples", pk_int(a, now->consumed_train_samples));
     pk_set_str(a, args, "consumed_valid_samples", pk_int(a, now->consumed_valid_samples));
     pk_set_str(a, args, "consumed_train_tokens", pk_int(a, now->consumed_tokens));
-    /* These arguments are not the reference's. A run that skipped nothing writes only the reference's. */
+    /*
+     * The reference has no arguments about skipped samples. A run that skipped nothing writes only the reference's
+     * arguments.
+     */
     if (now->skipped_train_iteration > 0 || pk_get(args, "skipped_train_samples")) {
         pk_set_str(a, args, "skipped_train_samples", pk_int(a, now->skipped_train_samples));
         pk_set_str(a, args, "skipped_train_iteration", pk_int(a, now->skipped_train_iteration));

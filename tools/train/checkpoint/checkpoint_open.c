@@ -24,8 +24,8 @@
 /* ---- pointer files ---- */
 
 /*
- * Returns the names of the tags in a folder, such as "a, b" (only the first few). *n receives their number.
- * Unfinished ones are ignored. The caller frees the result.
+ * Returns the names of the checkpoints in a folder, such as "a, b" (only the first few). *n receives the number of all.
+ * Unfinished checkpoints are ignored. The caller frees the result.
  */
 static char *list_tag_names(const char *dir, int *n)
 {
@@ -50,8 +50,9 @@ static char *list_tag_names(const char *dir, int *n)
 }
 
 /*
- * Detect a save that was killed after it renamed the tag and before it updated `latest`: latest.next names the tag
- * and the folder in which it was written, which does not exist any more. Returns the tag, or NULL if there is none.
+ * Detect a save that was killed after it renamed the tag and before it updated `latest`. In that case latest.next names
+ * the tag, and also the folder in which the tag was written, which does not exist any more. Returns the tag, or NULL if
+ * there is none.
  */
 static char *interrupted_publish(const char *dir)
 {
@@ -163,7 +164,7 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
     return NULL;
 }
 
-/* Returns true if the folder has Megatron's own pointer and no other; source_open() follows it. */
+/* Returns true if the folder has only the pointer file of Megatron, which source_open() follows. */
 static bool is_megatrons(const char *dir)
 {
     char *its = path_join(dir, LATEST_ITERATION), *ours = path_join(dir, "latest");
@@ -187,7 +188,7 @@ static bool opens_whole(const char *path)
     return whole;
 }
 
-/* Returns the name of the newest tag in a folder that is complete, or NULL. The caller frees it. */
+/* Returns the name of the newest complete checkpoint in a folder, or NULL if there is none. The caller frees it. */
 static char *newest_whole_tag(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -209,7 +210,7 @@ static char *newest_whole_tag(const char *dir)
     return newest;
 }
 
-/* Fill *e: `latest` or `latest_universal` names a tag that does not exist. */
+/* Set *e for a checkpoint tag that `latest` or `latest_universal` names and that does not exist. */
 static void refuse_pointer(const struct checkpoint_from *from, const char *tag, struct err *e)
 {
     const char *dir = from->dir;
@@ -325,8 +326,8 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
     const char *style = pk_as_str(pk_get(d, "decay_style"));
 
     /*
-     * A schedule that decays over zero steps was never used by a trainer. It comes from an import, and its zeros are
-     * not rules that the options must agree with.
+     * A schedule that decays over zero steps comes from an import. No trainer has used it, and its zeros are not rules
+     * that the options must agree with.
      */
     c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && whole(pk_get(d, "decay_steps"), 0) > 0;
     c->max_lr = pickled_number(pk_get(d, "max_lr"), 0);
@@ -368,7 +369,10 @@ static bool is_role(const char *name, enum role r)
     return row && row->role == r;
 }
 
-/* Returns the number of blocks that a stage lists. *norm is set to whether it lists the final LayerNorm. */
+/*
+ * Returns the number of blocks that the mp_rank files of a stage list. *norm is set to whether they list the final
+ * LayerNorm.
+ */
 static int count_stage_blocks(const struct source *s, int pp, bool *norm)
 {
     const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
@@ -435,7 +439,9 @@ static void read_saved_states(struct checkpoint_info *c, const struct source *s)
     }
 }
 
-/* Move the group with the largest weight decay to the front. Other trainers list their groups in any order. */
+/*
+ * Move the parameter group with the largest weight decay to the front. Other trainers list their groups in any order.
+ */
 static void decaying_first(struct checkpoint_info *c)
 {
     for (int g = 1; g < c->n_groups; g++)

@@ -37,7 +37,7 @@ static char *posted_text_path(const struct save_rendezvous *m, const char *word,
     return str_fmt("%s/%s.%d", m->job, word, rank);
 }
 
-/* Publish a text atomically, like file_replace(). It is not needed after a crash, so nothing is synced. */
+/* Publish a text atomically, like file_replace(). Nobody reads the text after a crash, so nothing is synced. */
 int save_rendezvous_post(const struct save_rendezvous *m, const char *word, const void *text, size_t n, struct err *e)
 {
     /* If this process is killed here, replace.c recognizes the name as that of an unfinished file. */
@@ -98,8 +98,8 @@ void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why)
     struct err posted = {0}, ignored = {0};
 
     /*
-     * If another rank has abandoned the save, its files disappear while this rank uses them. The resulting error is
-     * not an original reason.
+     * Another rank that abandons the save removes files that this rank is using. An error caused by that is not an
+     * original reason.
      */
     if (!m->echo && recv_posted_failure(m, &posted))
         return;
@@ -113,7 +113,8 @@ char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int 
 {
     char *path = posted_text_path(m, word, rank), *text = NULL;
     useconds_t step = WAIT_FIRST_US;
-    double orphan_s = -1;               /* when the end of the trainer was noticed; negative: it is running */
+    /* time at which the end of the trainer was noticed; negative: the trainer is running */
+    double orphan_s = -1;
     uint64_t n;
 
     while (!is_path_existing(path)) {
@@ -135,7 +136,10 @@ out:
     return text;
 }
 
-/* Write `latest.next`. With it, a run that starts after a kill can see that the rename below has happened. */
+/*
+ * Write the file latest.next. A run that starts after this process was killed detects by it whether the rename of the
+ * folder has happened.
+ */
 static int announce(const struct save_rendezvous *m, const char *next, struct err *e)
 {
     char *text = str_fmt("%s\n%s", m->o->tag, m->o->part);
@@ -156,7 +160,7 @@ int save_rendezvous_publish(const struct save_rendezvous *m, struct err *e)
         rc = staging_publish(&s, e);
     if (rc == 0)
         rc = file_replace(latest, m->o->tag, strlen(m->o->tag), e);
-    /* If the folder still has its old name, the file latest.next has no effect. */
+    /* If the folder still has its old name, nothing was published, and latest.next can be removed. */
     if (rc == 0 || is_path_existing(m->part))
         unlink(next);
     free(s.kept);                       /* the trainer has reported it */
@@ -167,8 +171,8 @@ int save_rendezvous_publish(const struct save_rendezvous *m, struct err *e)
 }
 
 /*
- * Returns the name under which a folder is removed. No writer uses that name, so a partly removed folder cannot be
- * published.
+ * Returns the name that a folder receives before it is removed. No writer uses that name, so a partly removed folder
+ * cannot be published. The caller frees it.
  */
 static char *gone_name(const char *path)
 {
@@ -183,7 +187,7 @@ static int remove_once(const char *path, const char *gone, enum replace_what wha
     if (is_path_existing(path)) {
         if (replace_check(path, what, e) < 0)
             return -1;
-        /* If a writer has renamed it already, the folder is a checkpoint now and ENOENT is no error. */
+        /* If a writer has already renamed the folder, it is a published checkpoint, and ENOENT is no error. */
         if (strcmp(path, gone) != 0 && rename(path, gone) < 0 && errno != ENOENT) {
             err_sys(e, gone, "cannot rename from %s", path);
             return -1;
@@ -223,7 +227,7 @@ void save_rendezvous_discard(const struct save_rendezvous *m)
 {
     struct err ignored = {0};
 
-    /* Folders that cannot be removed have names that the next save removes. */
+    /* Folders that cannot be removed keep names by which the next save finds and removes them. */
     if (remove_save_folder(m->job, REPLACE_JOB, &ignored) == 0)
         (void)!remove_save_folder(m->part, REPLACE_PART, &ignored);
 }

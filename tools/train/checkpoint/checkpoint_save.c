@@ -50,8 +50,8 @@ static int resolve_dir(struct checkpoint_saver *v, struct err *e)
     char buf[PATH_MAX];
 
     /*
-     * Every rank creates the folder: if it is local to the nodes, each node needs its own, and the error message is
-     * clearer here.
+     * Every rank creates the folder of --save: if it is local to the nodes, each node needs its own, and an error here
+     * has a clearer message than a later one.
      */
     if (dir_make(v->o.dir, e) < 0)
         return -1;
@@ -80,7 +80,8 @@ int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype w
 }
 
 enum {
-    ASIDE_UNIT = 4096,          /* a multiple of whole elements, and of units that are copied at full rate */
+    /* granularity of the aside memory in bytes: a multiple of any element's size that a GPU copies at full rate */
+    ASIDE_UNIT = 4096,
     ASIDE_LEAST = 64 << 20,     /* bytes of a GPU's memory; less would not be worth it */
 };
 
@@ -100,7 +101,7 @@ static uint64_t allocate_aside_memory(struct checkpoint_saver *v)
     return room;
 }
 
-/* Create, touch and pin the area before training begins, so no save has to. */
+/* Create the staging area, touch its pages and pin it before training begins, so that no save has to do this. */
 static int make_area(struct checkpoint_saver *v, struct report *notes, struct err *e)
 {
     const struct dev_ops *dev = v->o.dev;
@@ -135,7 +136,7 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
     v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
     if (checkpoint_template_make(o, &msg, notes, e) < 0)
         goto out;
-    v->o.from = NULL;                   /* the checkpoint and the arguments are not needed any more */
+    v->o.from = NULL;                   /* the saver does not use the loaded checkpoint and the arguments any more */
     v->o.args = NULL;
     if (resolve_dir(v, e) < 0 || make_area(v, notes, e) < 0 ||
         writer_setup(o->writer, msg.buf, msg.len, &v->disk_bytes, e) < 0)
@@ -157,7 +158,7 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
 
     if (!v)
         return;
-    /* A failure has been reported by checkpoint_save_wait(), which every exit calls before. */
+    /* checkpoint_save_wait() has already reported a failure: every exit calls it before this function. */
     (void)writer_result(v->o.writer, true, &wall_s, &ignored);
     state_copy_free(v->copy);
     if (v->aside)
@@ -184,8 +185,8 @@ uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)
 /* ---- 1. replicas ---- */
 
 /*
- * Give all ranks one rank's account of a save: the worst outcome, of the lowest rank that has it. If nothing failed,
- * that is rank 0, which published.
+ * Broadcast the outcome of a save from one rank to all: the worst outcome, from the lowest rank that has it. If nothing
+ * failed, that rank is rank 0, which published the checkpoint.
  */
 static int agree_on_outcome(const struct checkpoint_saver *v, struct checkpoint_saved *s, struct err *e)
 {
@@ -232,7 +233,10 @@ const char *checkpoint_replica_at_fault(const struct checkpoint_saver *v)
 
 /* ---- 2. folders ---- */
 
-/* Create the folder of the files and that of the job, which are empty. */
+/*
+ * Create two empty folders: one for the files of the checkpoint, one for the texts that the writers of the job
+ * exchange.
+ */
 static int create_save_folders(const struct checkpoint_saver *v, const char *part, struct err *e)
 {
     char *files = path_join(v->dir, part);
@@ -246,7 +250,7 @@ static int create_save_folders(const struct checkpoint_saver *v, const char *par
     return rc;
 }
 
-/* Record a message if a tag of that name contains foreign files; it will be renamed and kept. */
+/* Record a message if a checkpoint of the same name contains foreign files. The save renames and keeps it. */
 static void record_kept_tag(struct checkpoint_saver *v, const char *tag)
 {
     char *path = path_join(v->dir, tag);
@@ -277,7 +281,7 @@ static void wait_end(const struct checkpoint_saver *v)
 /* Start the writer and the copy. The folders exist. */
 static int start_writing(struct checkpoint_saver *v, const struct save_order *o, struct err *e)
 {
-    /* The writer has finished the previous save, but the thread may not have recorded its last piece yet. */
+    /* The writer has finished the previous save, but the copying thread may not have recorded its last piece yet. */
     state_copy_wait(v->copy);
     if (writer_save(v->o.writer, o, sizeof *o, e) < 0)
         return -1;
@@ -309,7 +313,10 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
         return -1;
     if (of_rank0.kind == ERR_NONE)
         return start_writing(v, &o, e);
-    /* The save has failed, as with a file in the folder. The run continues and tries the next save. */
+    /*
+     * The save has failed on rank 0, for example because a file is in place of the folder. The run continues and tries
+     * the next save.
+     */
     v->last.outcome = v->rank == 0 ? SAVE_FAILED : SAVE_ABANDONED;
     v->last.err = of_rank0;
     return 0;

@@ -49,7 +49,7 @@ int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *o
                  "folder changed meanwhile, or is it another one on some host?", h->s->pp);
         return -1;
     }
-    /* All ranks combine the same sums, so an error is found by all of them. */
+    /* All ranks combine the same sums, so all of them find the same error. */
     rc = check_shared_records(h, p, e);
     *on = rc == 0;
     return rc;

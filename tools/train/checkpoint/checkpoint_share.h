@@ -19,15 +19,15 @@ struct load_share {
 };
 
 /*
- * Combine the results after each member has run its items of the plan. rc is the member's result; p is NULL if it
- * failed before it had a plan. *on is set to true if all members succeeded, had the same plan, and the records that
- * they have read together have the correct CRCs. Otherwise it returns -1, or 0 if this member succeeded and another
- * one failed, which reports its own reason.
+ * Combine the results after each member has run its items of the plan. rc is the member's result; p is NULL if the
+ * member failed before it had a plan. *on is set to true if all members succeeded, had the same plan, and the records
+ * that they have read together have the correct CRCs. If *on is false, the result is -1, or 0 if this member succeeded
+ * and another one failed, which reports its own reason.
  */
 MUST_CHECK int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *on, struct err *e);
 /* Set flag[i] to true if it is true on any member. */
 MUST_CHECK int load_share_any(const struct load_share *h, bool *flag, int n, struct err *e);
-/* Gather the weights. On input each member has its own part of every bucket, on return all parts. */
+/* Gather the weights from all members. On input each member has its own part of every bucket, on return all parts. */
 MUST_CHECK int load_share_weights(const struct load_share *h, void *weights, enum dtype t, struct dev_stream *s,
                                   struct err *e);
 

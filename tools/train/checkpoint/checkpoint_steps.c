@@ -82,7 +82,7 @@ int64_t checkpoint_tag_number(const char *name)
     return *p ? strtoll(p, NULL, 10) : -1;
 }
 
-/* Returns true for "global_step20" and for what a converter makes of it: "global_step20_universal". */
+/* Returns true for the name of a checkpoint, "global_step20", and for its converted form, "global_step20_universal". */
 static bool is_step_name(const char *name)
 {
     const size_t n = checkpoint_tag_length(name);
@@ -97,7 +97,7 @@ static bool is_step_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Returns true if the entry is a checkpoint: one that a save could replace, or that another run has left. */
+/* Returns true if the entry `name` of the folder is a checkpoint, written by this run or another one. */
 static bool is_checkpoint(const char *dir, const char *name)
 {
     char *path;
@@ -122,8 +122,8 @@ static void add_checkpoint_step(struct checkpoint_steps *s, const char *name)
 }
 
 /*
- * Count a pointer that names nothing in this folder: its checkpoint may be elsewhere, and a save must not overwrite
- * the pointer.
+ * Count a pointer file whose checkpoint is not in this folder: the checkpoint may be elsewhere, and a save must not
+ * overwrite the pointer.
  */
 static int add_pointer(const char *dir, const char *pointer, struct checkpoint_steps *s, struct err *e)
 {
@@ -142,7 +142,9 @@ int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct er
     const struct dirent *ent;
 
     *s = (struct checkpoint_steps){ .newest = -1 };
-    /* If there is something else in place of a folder, creating the folder will fail later. */
+    /*
+     * If DIR is not a folder but a file, this check finds nothing, and creating the folder fails later with a message.
+     */
     if (!d && (errno == ENOENT || errno == ENOTDIR))
         return 0;
     if (!d) {
@@ -212,8 +214,8 @@ static int move(struct aside *a, const char *name, struct err *e)
 }
 
 /*
- * Move the pointers first: if they name nothing, a run that is restarted stops, or begins with the requested
- * checkpoint.
+ * Move the pointers before the checkpoints. If the move is interrupted, a pointer that names nothing makes a restarted
+ * run stop, or begin with the requested checkpoint.
  */
 static int move_pointers(struct aside *a, const char *tag, struct err *e)
 {
@@ -238,7 +240,7 @@ static int move_pointers(struct aside *a, const char *tag, struct err *e)
     return rc;
 }
 
-/* List the names before renaming, because a folder that changes while it is read may show an entry twice. */
+/* List all names before renaming: a folder that changes while it is read may return an entry twice. */
 static int list_moved(const struct aside *a, char ***names, int *n, struct err *e)
 {
     DIR *d = opendir(a->dir);

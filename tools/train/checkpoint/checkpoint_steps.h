@@ -19,7 +19,8 @@
  * pointer of another program.
  */
 struct checkpoint_steps {
-    int n;                      /* number of checkpoints, including pointers that name none of them */
+    /* number of checkpoints, including those that a pointer names and that are not in this folder */
+    int n;
     char name[64];              /* name of the newest one, by the number in its name; "" if n is 0 */
     int64_t newest;             /* the largest N of global_step<N>, as a folder or in `latest`; -1: none */
     bool itself;                /* the folder itself is one */
@@ -37,7 +38,7 @@ size_t checkpoint_tag_length(const char *name);
 /* Returns the first number in a name ("global_step20_universal": 20), or -1 if there is none. */
 int64_t checkpoint_tag_number(const char *name);
 
-/* Fill *s. If the folder does not exist, it is empty, with newest -1. */
+/* Fill *s from the folder `dir`. If the folder does not exist, the result has n 0 and newest -1. */
 MUST_CHECK int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct err *e);
 
 /*

@@ -27,8 +27,8 @@ static struct ds_target *target_of(const struct source *src, const struct checkp
 }
 
 /*
- * Returns true if the files of the loaded checkpoint can be carried over. That excludes a checkpoint of another
- * optimizer or without one.
+ * Returns true if the saver can carry over files of the loaded checkpoint. It cannot if that checkpoint has no
+ * optimizer or another kind of optimizer.
  */
 static bool usable(const struct checkpoint_saver_opts *o)
 {
@@ -83,7 +83,10 @@ static void pass_notes(const struct report *findings, struct report *notes)
     }
 }
 
-/* Returns the target. If the source on which it is based had to be created, *made receives it. */
+/*
+ * Returns the target of the saver. If a new source had to be created as its base, *made receives that source, which the
+ * caller frees.
+ */
 static struct ds_target *find_target(const struct checkpoint_saver_opts *o, struct source **made, struct report *notes,
                                      struct err *e)
 {
@@ -162,7 +165,7 @@ static struct ds_share *share_of(const struct ds_target *t, const struct checkpo
 
 /* ---- the message ---- */
 
-/* Every rank reads it: rank 0 of another stage may have no other source for it than its own files. */
+/* Every rank reads the value of the first stage: rank 0 of another stage may have no other source for it. */
 static double first_gigaflos(const struct source *s)
 {
     double v;

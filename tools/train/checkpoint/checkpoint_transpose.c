@@ -46,7 +46,7 @@ static void copy_strided_run(char *dst, const char *src, int64_t n, int64_t stri
     }
 }
 
-/* Rows [row, row + n) of the chunk's columns [col, end); `src` is the first element. */
+/* A block of the chunk: rows [row, row + n) of the columns [col, end). `src` is the address of the first element. */
 struct transpose_block {
     int64_t row, n, col, end;
     const char *src;

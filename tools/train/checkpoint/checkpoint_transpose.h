@@ -44,9 +44,9 @@ int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n,
                       struct transpose_part t[TRANSPOSE_MOST]);
 
 /*
- * Copy elements [at, at + n) of the columns, in row-major order, to `dst`, the address of element t->from of the
- * slice. They have type `type` and are converted to fp32 if `widen`, else not converted. Any thread may call it,
- * because no two chunks share an element.
+ * A range of elements to copy. transpose_copy() copies elements [at, at + n) of the columns, in row-major order, to
+ * `dst`, the address of element t->from of the slice. If `widen`, they are converted from `type` to fp32. Any thread
+ * may call it, because no two chunks share an element.
  */
 struct transpose_chunk {
     int64_t at, n;

@@ -40,7 +40,8 @@ struct lock_file {
 
 struct savelock {
     struct savelock_opts o;
-    char *path, *mine;          /* path of the lock, and of our own file while the lock is being created */
+    /* path: of the lock; mine: of this process's own file while the lock is being created */
+    char *path, *mine;
     struct holder self;
     pthread_t beater;
     pthread_mutex_t guard;      /* protects the following members, and prevents a beat during a drop */
@@ -107,7 +108,10 @@ static void read_holder_text(const json_t *o, const char *key, char *out, size_t
     err_clean(out);
 }
 
-/* Parse a lock. If it cannot be parsed, the holder has no name, and our own default for stale_s is used. */
+/*
+ * Parse the text of a lock into *h. If the text cannot be parsed, the holder has no name, and the default of this
+ * program is used for stale_s.
+ */
 static void understand(const char *text, size_t n, struct holder *h)
 {
     json_t *o = json_loadb(text, n, 0, NULL);
@@ -129,8 +133,8 @@ static void understand(const char *text, size_t n, struct holder *h)
 }
 
 /*
- * Read the lock. The file is opened each time, because that is when NFS asks its server. Returns 1, 0 if there is
- * none, or -1 if it cannot be read.
+ * Read the lock into *f. The file is opened each time, because NFS asks its server only then. Returns 1, 0 if there is
+ * no lock, or -1 if it cannot be read.
  */
 static int read_lock(const char *path, struct lock_file *f)
 {
@@ -171,8 +175,8 @@ static int write_lock(const char *path, const struct holder *h, struct err *e)
 }
 
 /*
- * Create the lock. Returns 1 if this process has it, 0 if another process does, -1 on error. An NFS server's answer
- * may be lost, so the number of links is checked as well.
+ * Create the lock with link(). Returns 1 if this process has the lock, 0 if another process has it, -1 on error. An NFS
+ * server's answer may be lost, so the number of links is checked as well.
  */
 static int link_lock(const struct savelock *l, struct err *e)
 {
@@ -218,7 +222,7 @@ static enum life classify_holder_life(const struct holder *self, const struct ho
     return ticks < 0 ? UNKNOWN : ticks == who->started_ticks ? LIVES : ENDED;
 }
 
-/* Returns the current time of the file system, which also sets the time stamp of the lock. */
+/* Set the time stamp of this process's own file and return it: the current time of the file system in seconds. */
 static double fs_now(const struct savelock *l)
 {
     struct stat st;
@@ -281,7 +285,7 @@ static int watch_holder(const struct savelock *l, const struct lock_file *was, s
     }
 }
 
-/* Move the stale lock away and remove it. If the file turns out to be another process's new lock, it is put back. */
+/* Rename the stale lock and remove it. If the renamed file is another process's new lock, rename it back. */
 static void remove_stale(const struct savelock *l, const struct lock_file *stale)
 {
     char *aside = str_fmt("%s.stale", l->mine);
@@ -307,7 +311,7 @@ static int refuse_locked_folder(const struct savelock *l, const struct lock_file
     return -1;
 }
 
-/* Handle an existing lock. Returns 0 or 1 to try again, -1 if its holder is alive. */
+/* Handle an existing lock. Returns -1 if its holder is alive; on 0 or 1 the caller tries again. */
 static int resolve_existing_lock(const struct savelock *l, struct err *e)
 {
     struct lock_file f, is;
@@ -356,8 +360,8 @@ bool savelock_held(const struct savelock *l, struct err *e)
     int rc = read_lock(l->path, &f);
 
     /*
-     * If the lock cannot be read now or is being written, that means nothing. Neither does a lock that has been
-     * removed by a person: the next beat creates it again.
+     * A lock that is unreadable or being written is no loss. Nor is a lock that a person has removed: the next beat
+     * creates it again.
      */
     if (rc <= 0 || !*f.who.nonce || !strcmp(f.who.nonce, l->self.nonce))
         return true;
@@ -368,7 +372,7 @@ bool savelock_held(const struct savelock *l, struct err *e)
     return false;
 }
 
-/* Update the time stamp. The caller must hold the guard. Returns false if another job owns the lock. */
+/* Update the time stamp of the lock. The caller must hold the guard. Returns false if another job owns the lock. */
 static bool beat(struct savelock *l, struct err *e)
 {
     struct err ignored = {0};

@@ -25,11 +25,12 @@
 
 struct savelock_opts {
     const char *dir;
-    /* reports that it waits, and for which job; called in the calling thread */
+    /* called with a line that names the job whose lock savelock_acquire() waits for; runs in the calling thread */
     void (*print_line)(void *arg, const char *line);
-    /* another job owns the lock, so nothing more may be saved; called in another thread */
+    /* called once another job owns the lock, so that nothing more may be saved; runs in the thread of the lock */
     void (*lost)(void *arg, const char *reason);
-    bool (*stopped)(void);      /* polled while it waits; if it returns true, the call fails with ERR_STOP */
+    /* polled while savelock_acquire() waits; if it returns true, the call fails with ERR_STOP */
+    bool (*stopped)(void);
     void *arg;
 };
 
@@ -39,13 +40,13 @@ struct savelock;
  * created (ERR_SYS). Waits for at most about a minute, to see whether a holder on another host is alive.
  */
 MUST_CHECK struct savelock *savelock_acquire(const struct savelock_opts *o, struct err *e);
-/* Returns true if this process still holds the lock. If not, *e names the holder. Any thread. */
+/* Returns true if this process still holds the lock. If not, *e names the holder. Any thread may call it. */
 bool savelock_held(const struct savelock *l, struct err *e);
-/* Remove the lock if this process holds it. Any thread, once; NULL is allowed. */
+/* Remove the lock if this process holds it. Any thread may call it, once. `l` may be NULL. */
 void savelock_drop(struct savelock *l);
 /*
- * The same, and wait until its thread has ended, after which `lost` is not called any more. Must be called by the
- * thread that acquired the lock.
+ * Remove the lock as savelock_drop() does, and wait until its thread has ended. `lost` is not called any more
+ * afterwards. Must be called by the thread that acquired the lock.
  */
 void savelock_end(struct savelock *l);
 /* The same, and free it. */

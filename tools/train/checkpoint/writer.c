@@ -47,7 +47,8 @@ struct writer {
     pthread_t toucher;
     bool touching;
     int touch_errno;            /* set by the thread; valid after it has been joined */
-    uint64_t released;          /* position in the state being saved; used by the copying thread */
+    /* bytes of the state before this position may be overwritten in the area; used by the copying thread */
+    uint64_t released;
     bool saving;
     bool dead;
 };
@@ -275,8 +276,8 @@ static int recv_writer_reply(struct writer *w, struct reply *r, struct err *e)
 #endif
 
 /*
- * Touch all pages in advance. The first save then does not have to, and if memory is insufficient, the error is
- * reported now instead of a fatal signal later.
+ * Touch all pages of the area in advance. The first save then does not have to, and insufficient memory is an error now
+ * instead of a fatal signal later.
  */
 static void *touch_area_pages(void *arg)
 {
@@ -290,7 +291,7 @@ static void *touch_area_pages(void *arg)
         w->touch_errno = errno;
         if (errno != EINVAL)
             break;
-        /* On an older kernel, allocate the space, which also creates the pages. */
+        /* The kernel does not support MADV_POPULATE_WRITE. Allocate the space, which also creates the pages. */
         w->touch_errno = posix_fallocate(w->memfd, (off_t)at, (off_t)n);
         if (w->touch_errno)
             break;

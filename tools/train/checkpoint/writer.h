@@ -48,8 +48,8 @@ long writer_pid(const struct writer *w);
 /* ---- for checkpoint_save.c ---- */
 
 /*
- * Start to create the staging area with at least `bytes` bytes. May be called once. A thread touches its pages, at 1
- * to 2 GB/s, while the caller continues, for example loading a checkpoint.
+ * Start to create the staging area with at least `bytes` bytes. May be called once. A thread touches the pages of the
+ * area, at 1 to 2 GB/s, while the caller continues, for example with loading a checkpoint.
  */
 MUST_CHECK int writer_area_begin(struct writer *w, uint64_t bytes, struct err *e);
 /*
@@ -69,9 +69,9 @@ MUST_CHECK int writer_filled(struct writer *w, uint64_t upto);
 /* Wait until the bytes up to `upto` of the state may be overwritten. Returns -1 if the writer has ended. */
 MUST_CHECK int writer_room(struct writer *w, uint64_t upto);
 /*
- * Returns the outcome of the save that was ordered: SAVE_WRITING while it is in progress (with `block` it waits),
- * then once the writer's outcome, with *wall_s if it is SAVE_COMPLETE and else *e. If the writer died, that is
- * SAVE_FAILED with ERR_SYS. Returns SAVE_NONE if no result is expected.
+ * Returns the outcome of the save that writer_save() ordered. Returns SAVE_WRITING while the save is in progress; with
+ * `block` it waits instead. Then it returns the writer's outcome, once: SAVE_COMPLETE with *wall_s, or a failure with
+ * *e. If the writer died, that is SAVE_FAILED with ERR_SYS. Returns SAVE_NONE if no result is expected.
  */
 enum save_outcome writer_result(struct writer *w, bool block, double *wall_s, struct err *e);
 
