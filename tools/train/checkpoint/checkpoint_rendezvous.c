@@ -37,7 +37,7 @@ static char *posted_text_path(const struct save_rendezvous *m, const char *word,
     return str_fmt("%s/%s.%d", m->job, word, rank);
 }
 
-/* Publish a text atomically, like file_replace(). Nobody reads the text after a crash, so nothing is synced. */
+/* Publish a text atomically, like file_replace(). No process reads the text after a crash, so nothing is synced. */
 int save_rendezvous_post(const struct save_rendezvous *m, const char *word, const void *text, size_t n, struct err *e)
 {
     /* If this process is killed here, replace.c recognizes the name as that of an unfinished file. */
