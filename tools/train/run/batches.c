@@ -7,8 +7,8 @@
 #include "tools/train/run/batches.h"
 
 /*
- * PARTS: parts of one slot, which are tokens, labels, positions, weights and gradient weights, with m elements of 4
- * bytes each
+ * PARTS: number of parts of one slot, which are tokens, labels, positions, weights and gradient weights. Each part has
+ * m elements of 4 bytes.
  */
 enum { PARTS = 5, HOST_ROOMS = 4 };
 
@@ -22,7 +22,8 @@ struct batches {
     float scale;
     int64_t *sample;            /* [s + 1] */
     char *device;               /* [n_slots] of slot_bytes */
-    char *host;                 /* HOST_ROOMS buffers: a copy may still be queued when the next batch is made */
+    /* memory of HOST_ROOMS buffers: the copy of one batch may still be queued when the next batch is made */
+    char *host;
     struct dev_event *copied[HOST_ROOMS];
     int room;
     uint64_t slot_bytes;
@@ -75,7 +76,7 @@ void batches_begin(struct batches *b, const struct dataset *d, int64_t first, in
     b->scale = (float)scale;
 }
 
-/* Write one sample to all parts, from row `row0` on. Returns the sum of its loss mask. */
+/* Write one sample to all parts of a slot, from row `row0` on. Returns the sum of the sample's loss mask. */
 static int64_t write_batch_sample(struct batches *b, int32_t *part, int64_t row0)
 {
     int32_t *tokens = part + row0, *labels = tokens + b->m, *positions = labels + b->m;
@@ -123,8 +124,8 @@ static int32_t *acquire_host_room(struct batches *b)
 }
 
 /*
- * Read sample `number` into b->sample. The files are mapped, so an unreachable file server causes an endless wait
- * instead of an error; the watch is informed of the read for that reason.
+ * Read sample `number` into b->sample. The watch is informed of the read: the files are mapped, so an unreachable file
+ * server causes an endless wait instead of an error.
  */
 static int read_sample(struct batches *b, int64_t number, struct err *e)
 {

@@ -21,7 +21,7 @@ struct batches_opts {
     int64_t eod;                /* end-of-document token; -1: unknown */
     bool eod_mask_loss;         /* compute no loss where the input is EOD */
     bool reset_positions;       /* positions restart at 0 after EOD */
-    struct watch *watch;        /* informed of each read, so that it can report one that does not end */
+    struct watch *watch;        /* informed of each read, so that a read that does not end can be reported */
 };
 
 struct batches;
@@ -29,11 +29,14 @@ MUST_CHECK struct batches *batches_new(const struct kernels *k, const struct bat
 void batches_free(struct batches *b);           /* NULL is allowed */
 uint64_t batches_bytes(const struct batches_opts *o);
 /*
- * Set the source of the next micro-batches to `d`, from sample `first` on. A step consists of n of them; its loss is
- * multiplied by `scale` for the gradients.
+ * Set the source of the next micro-batches to `d`, from sample `first` on. A step consists of n micro-batches; its loss
+ * is multiplied by `scale` for the gradients.
  */
 void batches_begin(struct batches *b, const struct dataset *d, int64_t first, int n, double scale);
-/* Implements pipeline_batch; ctx is the struct batches. ERR_DATA for a token outside of the vocabulary. */
+/*
+ * Make micro-batch i of the step in `slot`, as pipeline_batch requires; ctx is the struct batches. Fails with ERR_DATA
+ * for a token outside of the vocabulary.
+ */
 MUST_CHECK int batches_get(void *ctx, int i, int slot, struct micro_batch *mb, struct err *e);
 
 #endif

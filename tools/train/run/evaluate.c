@@ -28,7 +28,10 @@ double evaluate_loss_mean(const struct trainer *t, int64_t micro_batches)
     return *t->network.loss / (double)micro_batches / t->ranks.topo.dp;
 }
 
-/* Evaluate one set: eval_iters batches, each with as many micro-batches as the last step had. */
+/*
+ * Evaluate one set of samples: eval_iters batches, each with as many micro-batches as the last step had. *loss receives
+ * the mean loss.
+ */
 static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, struct err *e)
 {
     const struct run_network *net = &t->network;
@@ -41,8 +44,8 @@ static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, str
             return -1;
         evaluate_loss_fetch(t);
         /*
-         * This is where ranks wait for other stages and tensor ranks, so comm_sync() makes the wait visible to the
-         * monitor. stream_sync() waits for the GPU of a single rank.
+         * Wait with comm_sync(), so that the monitor sees how long this rank waits for other stages and tensor ranks.
+         * stream_sync() waits for the GPU of a single rank.
          */
         if (comm_sync(comm_world_group(t->ranks.world), NULL, e) < 0)
             return -1;

@@ -23,8 +23,8 @@ struct evaluate_set {
 MUST_CHECK int evaluate_all(struct trainer *t, struct evaluate_set *set, int n, const char *where, bool count,
                             struct err *e);
 /*
- * Get the sum of losses. evaluate_loss_fetch() queues the copy of this rank's part to *t->network.loss;
- * optimizer_reduce() replaces it with the sum over all ranks. evaluate_loss_mean() returns the mean over
+ * evaluate_loss_fetch() queues the copy of this rank's part of the sum of losses to *t->network.loss;
+ * optimizer_reduce() replaces that number with the sum over all ranks. evaluate_loss_mean() then returns the mean over
  * micro-batches and data-parallel ranks.
  */
 void evaluate_loss_fetch(struct trainer *t);

@@ -32,15 +32,15 @@ enum { SLOW_STEPS = 16 };       /* number of iterations over which the ranks are
 
 /* What the loop observes about the speed and the loss of the run, from the first iteration of this job to the last. */
 struct observer {
-    /* rank 0's training lines: mean loss and number of iterations since the last line, and when it was written */
+    /* mean loss and number of iterations since rank 0's last training line, and when that line was written */
     struct trainlog_mean mean;
     int64_t line_steps;
     double line_s;
     struct throughput throughput;       /* only on rank 0, like the next two */
     struct spike spike;
     bool became_slow;           /* rank 0 has to report this to the other ranks */
-    int64_t slow_from;          /* since this iteration the time of every rank is measured; 0: it is not */
-    /* at the last line about the ranks' times: its clock_s() time, and the communication time up to then */
+    int64_t slow_from;          /* iteration from which on the time of every rank is measured; 0: it is not measured */
+    /* clock_s() time of the last line about the ranks' times, and the communication time of this rank up to then */
     double ranks_s, waited_s;
 };
 
@@ -108,8 +108,8 @@ static void watch_loss(struct trainer *t, const struct step *x, struct observer 
 /* ---- --trace ---- */
 
 /*
- * Advance the trace to the next iteration, and write it once all its iterations are over. A file that cannot be
- * written is no reason to stop.
+ * Advance the trace to iteration `next`, and write the trace once all its iterations are over. The run continues if the
+ * file cannot be written.
  */
 static int advance_trace(struct trainer *t, int64_t next, struct err *e)
 {
@@ -118,7 +118,10 @@ static int advance_trace(struct trainer *t, int64_t next, struct err *e)
     bool lost;
     int rc;
 
-    /* Wait for all queued work in a call that the monitor can see, before the clocks are compared. */
+    /*
+     * Wait for all queued work before the trace compares the clocks. comm_sync() makes this wait visible to the
+     * monitor.
+     */
     if (t->trace && next == t->o.traced.first && comm_sync(comm_world_group(t->ranks.world), NULL, e) < 0)
         return -1;
     trace_step(t->trace, next);
@@ -209,8 +212,8 @@ static enum status_reason reached_limit(const struct trainer *t, int64_t first)
 }
 
 /*
- * Check whether to stop after this iteration. If so, or if a save is due, begin a save. first: the iteration from
- * which this job continued.
+ * Decide whether to stop after this iteration. Begins a save if the run stops or a save is due. first: the iteration
+ * from which this job continued.
  */
 static int check_stop(struct trainer *t, struct observer *obs, int64_t first, enum status_reason *why, struct err *e)
 {
@@ -261,7 +264,7 @@ static void report_slow_run(struct trainer *t, const struct throughput *speed, c
                                                         .rank = stands_out ? r->rank : -1 });
 }
 
-/* Rank 0 prints how much time each rank has computed and waited since the last such line. */
+/* Print on rank 0 how much time each rank has computed and waited since the last such line. */
 static int log_rank_times(struct trainer *t, struct observer *obs, struct err *e)
 {
     const struct run_ranks *r = &t->ranks;
@@ -334,7 +337,10 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     struct step x;
     int rc;
 
-    /* This happens to the next job of an array, after the one that reached the limit. One more step would exceed it. */
+    /*
+     * The consumed samples have already reached the limit if an earlier job of an array reached it. One more step would
+     * exceed it.
+     */
     if (samples_reached(t)) {
         *why = STATUS_SAMPLES;
         show_line(&t->log, "nothing to do: %lld samples consumed, --exit-samples %lld",
@@ -375,7 +381,9 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     return 0;
 }
 
-/* The end of all iterations (docs/training.md 6.1): validation, a last checkpoint, the test sets. */
+/*
+ * Finish a run that has completed all iterations (docs/training.md 6.1): validation, a last checkpoint, the test sets.
+ */
 static int finish_training(struct trainer *t, struct err *e)
 {
     const struct run_saves *v = &t->saves;
@@ -398,7 +406,7 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
         *why = STATUS_FINISHED;
         return evaluate_dump_logits(t, e);
     }
-    /* For an evaluation before any step, use the batch that the next step would have. */
+    /* An evaluation before any step uses the batch size that the next step would have. */
     if (schedule_micro_batches(schedule_batch(&p->schedule.ramp, p->consumed_samples), t->o.micro_batch_size,
                                t->ranks.topo.dp, &p->micro_batches, e) < 0)
         return -1;

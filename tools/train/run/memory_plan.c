@@ -21,12 +21,15 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
-/* GPU memory that CUDA's own libraries use in addition to the plan: contexts, cuBLAS's workspaces, NCCL's buffers. */
+/*
+ * Bytes of GPU memory that CUDA's own libraries use in addition to the plan: contexts, cuBLAS's workspaces, NCCL's
+ * buffers.
+ */
 #define RESERVE UINT64_C(2000000000)
 
 /*
- * Host memory that a process uses in addition to all that: code and libraries, and in a run that saves also the
- * writer's buffers. Measured with MPI and OpenBLAS; a GPU's libraries use hundreds of megabytes more.
+ * Bytes of host memory that a process uses in addition to the plan: code and libraries, and in a run that saves also
+ * the writer's buffers. Measured with MPI and OpenBLAS; a GPU's libraries use hundreds of megabytes more.
  */
 #define PROGRAM UINT64_C(28000000)
 #define WRITER UINT64_C(7000000)
@@ -52,15 +55,15 @@ static struct setting setting_of(const struct trainer *t)
 }
 
 /*
- * The scratch memory of attention on a GPU: one float per row, whereas the CPU stores whole rows. The other scratch
- * buffers are similar on both, and small.
+ * Returns the bytes of scratch memory that attention needs on a GPU: one float per row, whereas the CPU stores whole
+ * rows. The other scratch buffers are similar on both, and small.
  */
 static uint64_t gpu_attention_scratch(const struct kernel_attention *a)
 {
     return (uint64_t)a->b * (uint64_t)a->heads * (uint64_t)a->s * sizeof(float);
 }
 
-/* The kernels that the run is planned for: those of this machine, or with the properties of a GPU's. */
+/* The kernels that the run is planned for: those of this machine, or a copy with the properties of a GPU's kernels. */
 struct planned {
     struct kernels k;
     struct dev_ops dev;
@@ -123,7 +126,9 @@ void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
     plan_one(t, &x, t->shape.blocks, pp, out);
 }
 
-/* The smallest size of the ring. With a smaller one, the optimizer would wait almost all the time. */
+/*
+ * The smallest size of the snapshot's ring in bytes. With a smaller ring, the optimizer would wait almost all the time.
+ */
 #define RING_LEAST UINT64_C(64000000)
 
 void memory_plan_snapshot(struct trainer *t)
@@ -135,7 +140,7 @@ void memory_plan_snapshot(struct trainer *t)
     t->saves.memory_bytes = (uint64_t)(t->o.save_memory * 1e9);
     memory_plan_stage(t, t->ranks.rank_pp, &p);
     want = checkpoint_snapshot_bytes(t->network.stage, t->shape.weights, 0);
-    /* A dry run for other machines cannot determine their memory. */
+    /* A dry run for other machines cannot determine how much memory those machines have. */
     if (!t->o.save || (!t->saves.memory_bytes && (memory_plan_elsewhere(t) || t->o.dry_run_ranks)))
         return;
     if (!t->saves.memory_bytes) {
@@ -205,7 +210,10 @@ static bool is_possible(const struct trainer *t, const struct setting *x)
            topo_world(x->topo) <= MEMORY_PLAN_RANKS_MAX;
 }
 
-/* Returns the bytes of the stage that needs most; UINT64_MAX if the configuration is not possible. */
+/*
+ * Returns the bytes of memory that the stage with the largest need would use with the settings *x; UINT64_MAX if the
+ * settings are not possible.
+ */
 static uint64_t need_of(const struct trainer *t, const struct setting *x)
 {
     uint64_t most = 0;
@@ -328,8 +336,8 @@ static void offer_changes(struct advice *a, const struct setting *now)
 }
 
 /*
- * Print the single changes that fit into `room` bytes per rank, with their bytes; if there are none, print pairs of
- * changes.
+ * Print each single change of the settings with which the run fits into `room` bytes per rank, and the bytes that it
+ * then needs. If there is none, print pairs of changes.
  */
 static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
 {
@@ -363,8 +371,8 @@ bool memory_plan_elsewhere(const struct trainer *t)
 }
 
 /*
- * Returns the number of bytes that a plan may use on this machine. UINT64_MAX: no limit was given and the device is a
- * CPU, whose memory is shared with other processes.
+ * Returns the number of bytes that a plan may use on this machine. Returns UINT64_MAX if no limit was given and the
+ * device is a CPU, whose memory is shared with other processes.
  */
 static uint64_t room_here(const struct trainer *t)
 {

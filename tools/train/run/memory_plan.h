@@ -18,7 +18,7 @@ struct memory_plan {
     int n_parts;
     int stage;
 };
-/* Compute the plan of a rank of stage pp. It is the same for all ranks of the stage. */
+/* Compute the memory plan of a rank of stage pp. All ranks of a stage have the same plan. */
 void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out);
 /*
  * Set how much host memory snapshots may use (t->saves.memory_bytes): the value of --save-memory, or a reduced
@@ -26,16 +26,16 @@ void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
  */
 void memory_plan_snapshot(struct trainer *t);
 /*
- * Returns how many bytes of a GPU may hold a save's snapshot. They are part of the memory that is free once the run
- * has made its initial allocations.
+ * Returns how many bytes of a GPU may hold a save's snapshot, out of the memory that is free once the run has made its
+ * initial allocations.
  */
 uint64_t memory_plan_aside(const struct trainer *t);
 /* Print the plan of every stage, on rank 0. */
 void memory_plan_show(struct trainer *t);
 /*
  * Check that every rank's plan fits into the free memory of its device, or into --device-memory. Every rank must call
- * it. If it does not fit, the function fails with ERR_SYS and sets t->failure.on_all_ranks, and rank 0 has printed
- * what would make it fit.
+ * it. If a plan does not fit, the function fails with ERR_SYS and sets t->failure.on_all_ranks, and rank 0 has printed
+ * what would make the plan fit.
  */
 MUST_CHECK int memory_plan_check(struct trainer *t, struct err *e);
 /*

@@ -40,8 +40,8 @@ static int64_t count_bad(const struct trainer *t, const void *p, int64_t n, enum
 }
 
 /*
- * A tensor with such a value. The one with the smallest `order` was computed first. Plain data, which is gathered as
- * bytes.
+ * A tensor with a value that is not finite. The one with the smallest `order` was computed first. Plain data, which is
+ * gathered as bytes.
  */
 struct culprit {
     int32_t order, pad;
@@ -87,7 +87,7 @@ struct nan_tensor {
     enum dtype dt;
 };
 
-/* Search one tensor. If it has such values, add a line to the dump. */
+/* Search one tensor for values that are not finite. If there are any, add a line to the dump. */
 static void search_tensor(struct dump *d, struct nan_tensor x)
 {
     int64_t first = 0, bad = x.p ? count_bad(d->t, x.p, x.n, x.dt, &first) : 0;
@@ -115,7 +115,10 @@ static void search_block_tensors(struct dump *d, const struct model *m, int slot
     const enum dtype dt = m->opts.t;
 
     search_tensor(d, (struct nan_tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
-    /* With full recomputation, the other buffers are shared and have the values of the last block that used them. */
+    /*
+     * With full recomputation, the blocks share their other buffers, which hold the values of the last block that used
+     * them.
+     */
     if (m->opts.recompute == RECOMPUTE_FULL)
         return;
     search_tensor(

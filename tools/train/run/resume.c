@@ -31,8 +31,8 @@ static int check_checkpoint(struct trainer *t, struct err *e)
 }
 
 /*
- * Allow a missing optimizer state for a run that starts a new training or does not train. Other runs would lose it,
- * and the load reports that as an error.
+ * Allow a checkpoint without optimizer state for a run that starts a new training or does not train. For any other run
+ * the load reports the missing state as an error.
  */
 static void allow_missing_moments(struct trainer *t)
 {
@@ -44,8 +44,8 @@ static void allow_missing_moments(struct trainer *t)
 }
 
 /*
- * Refuse a folder of --load that does not exist, unless it is that of --save: a job that is submitted again names both,
- * and its first start finds neither.
+ * Refuse a folder of --load that does not exist, unless it is also the folder of --save: a job that is submitted
+ * repeatedly names one folder for both, and its first start does not find the folder.
  */
 static int check_load_exists(const struct trainer *t, struct err *e)
 {
@@ -102,8 +102,8 @@ static void apply_saved_real(struct trainer *t, double *option, size_t field, do
 }
 
 /*
- * Use the optimizer's settings that are stored with its state (docs/training.md 4.3). Call it before the options are
- * printed, because these show the values in effect.
+ * Set the options of the optimizer to the settings that are stored with its state (docs/training.md 4.3). Call it
+ * before the options are printed, because the printed values are those in effect.
  */
 static void apply_saved_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {
@@ -307,7 +307,7 @@ static int apply_saved_progress(struct trainer *t, const struct checkpoint_loade
     return rc;
 }
 
-/* Compute the number of bytes that the ranks have read: total, least and most. */
+/* Compute how many bytes the ranks have read: the total of all ranks, the least and the most of one rank. */
 static int sum_read(struct trainer *t, uint64_t read, struct trainlog_load *l, struct err *e)
 {
     struct comm *all = comm_world_group(t->ranks.world);
@@ -338,7 +338,7 @@ int resume_load(struct trainer *t, struct err *e)
     show_phase(t, "load");
     rc = checkpoint_load(t->from, t->network.stage, &t->network.state, &o, &loaded, e);
     show_report(&t->log, notes);
-    /* The checkpoint is loaded only when every rank has its part. */
+    /* The checkpoint counts as loaded only when every rank has its part. */
     rc = run_ranks_agree(&t->ranks, &t->failure, rc, e);
     if (rc == 0)
         rc = sum_read(t, loaded.read_bytes, &read, e);

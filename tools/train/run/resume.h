@@ -18,8 +18,8 @@ struct trainer;
  */
 MUST_CHECK int resume_open(struct trainer *t, struct err *e);
 /*
- * Use the settings that are stored with the optimizer's state, and the learning-rate schedule if that was requested.
- * The options then have the values in effect. Does nothing without a checkpoint.
+ * Set the options of the optimizer to the settings that are stored with its state and, if requested, the learning-rate
+ * schedule to the stored one. The options then have the values in effect. Does nothing without a checkpoint.
  */
 void resume_apply_settings(struct trainer *t);
 /* Print notes about settings that differ from those in the checkpoint. */

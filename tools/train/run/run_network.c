@@ -45,7 +45,7 @@ struct draw {
     const struct kernels *k;
     int n_layers, rank_tp;
     enum dtype weights;
-    float *tmp;                 /* device memory for `room` elements, at least one row of any parameter */
+    float *tmp;                 /* device memory for `room` elements, which is at least one row of any parameter */
     int64_t room;
 };
 
@@ -70,7 +70,7 @@ static void draw_param_values(const struct draw *d, const struct stage_param *p,
     d->k->normal(d->tmp, (p->split ? d->rank_tp * p->n : 0) + from, n, (float)std, key, NULL);
 }
 
-/* Initialize the weights of one parameter, which begin at w. */
+/* Initialize the weights of parameter *p, whose memory begins at w. */
 static void set_param(const struct draw *d, const struct stage_param *p, char *w)
 {
     const int size = dtype_size(d->weights);

@@ -24,7 +24,10 @@ struct run_network {
     struct batches *batches;    /* the samples of a step in device memory */
     double *loss;               /* host memory, the destination of copies from the device */
 };
-/* Allocate the buffers of net->state, as net->stage and net->model_opts need them. Sets the gradients to zero. */
+/*
+ * Allocate the buffers of net->state, with the sizes that net->stage and net->model_opts require. Sets the gradients to
+ * zero.
+ */
 MUST_CHECK int run_network_allocate(struct run_network *net, const struct dev_ops *dev, struct err *e);
 /*
  * Initialize this rank's weights and masters from the seed, and set moments and gradients to zero. The values are the

@@ -11,7 +11,8 @@
 #include "tools/train/options/schedule.h"
 
 struct run_progress {
-    bool ready;                 /* the values below are valid: the run is set up and, if applicable, loaded */
+    /* true once the values below are valid: the run is set up and, with --load, the checkpoint is loaded */
+    bool ready;
     struct schedule schedule;
     int64_t iteration, consumed_samples, consumed_valid_samples, consumed_tokens;
     double gigaflos;
@@ -21,8 +22,8 @@ struct run_progress {
     struct loss_scale scale;    /* for fp16; else 1 */
     int64_t skipped_steps;      /* iterations without an update because a gradient overflowed */
     bool overflow;              /* the last iteration was one of these */
-    double last_norm;           /* gradient norm of the last update; 0: there was none yet */
-    /* a checkpoint's learning rate, for the first update with --override-lr-scheduler; negative: none */
+    double last_norm;           /* gradient norm of the last update; 0: there was no update yet */
+    /* learning rate from the checkpoint, for the first update with --override-lr-scheduler; negative: none */
     double stored_lr;
     int64_t micro_batches;      /* number of micro-batches of the last step */
 };

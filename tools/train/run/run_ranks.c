@@ -58,7 +58,10 @@ int run_ranks_agree(const struct run_ranks *r, struct run_failure *f, int rc, st
 {
     struct comm *all = comm_world_group(r->world);
     const int size = r->place->size, rank = r->place->rank;
-    /* the maximum over all ranks: size - the lowest rank that failed, 0 for none; whether any succeeded */
+    /*
+     * outcome[0]: size minus the lowest rank that failed, 0 if none failed; outcome[1]: 1 if any rank succeeded. The
+     * maximum over all ranks gives both.
+     */
     int64_t outcome[2] = { rc < 0 ? size - rank : 0, rc == 0 };
     struct err own = *e;
     int first;

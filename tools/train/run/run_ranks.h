@@ -11,11 +11,11 @@
 struct run_ranks {
     struct comm_world *world;   /* NULL before the job is joined and after it is left */
     const struct comm_place *place;
-    double start_s;             /* start of the job: the earliest of its processes, in clock_wall_s() time */
+    double start_s;             /* start of the job in clock_wall_s() time: the start of its earliest process */
     struct topology topo;
     int rank_pp, rank_dp, rank_tp;
     struct comm *tp, *dp, *pipe;
-    struct comm *tied;          /* the stages that share the embedding; NULL if this rank is in none of them */
+    struct comm *tied;          /* the ranks of both stages that hold the embedding; NULL if this rank is in neither */
 };
 
 /* What is known about a failure that ends the run. */
@@ -29,12 +29,12 @@ struct run_failure {
 
 /* Set the topology and the coordinates of this rank in it (docs/training.md 2.1). */
 void run_ranks_place(struct run_ranks *r, struct topology topo);
-/* Create the groups of this rank. All ranks must call it. */
+/* Create the communication groups of this rank. All ranks must call it. */
 MUST_CHECK int run_ranks_group(struct run_ranks *r, struct err *e);
 void run_ranks_close_groups(struct run_ranks *r);
 /*
- * Combine the outcomes of all ranks; each calls it with its rc and *e. Returns 0 if all succeeded. Otherwise it
- * returns -1 on all ranks with the same *e, that of the lowest rank that failed, and sets f->on_all_ranks; the message
+ * Combine the outcomes of all ranks. Each rank passes its own rc and *e. Returns 0 if all succeeded. Otherwise it
+ * returns -1 on all ranks and sets f->on_all_ranks, and *e is the error of the lowest rank that failed; the message
  * names that rank unless all ranks failed. It also returns -1 if the ranks cannot communicate.
  */
 MUST_CHECK int run_ranks_agree(const struct run_ranks *r, struct run_failure *f, int rc, struct err *e);

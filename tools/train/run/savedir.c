@@ -26,8 +26,8 @@
 /* ---- free space ---- */
 
 /*
- * Get the statistics of the file system. If the folder does not exist yet, use its nearest existing parent. Returns
- * false if they cannot be determined.
+ * Get the statistics of the file system that contains `path`. If the folder does not exist yet, its nearest existing
+ * parent is used. Returns false if there are no statistics.
  */
 static bool get_fs_stats(const char *path, struct statvfs *fs)
 {
@@ -111,8 +111,8 @@ static int try_rename(const char *from, const char *to, struct err *e)
 }
 
 /*
- * Perform the operations of a save. The names are those of an interrupted save, so if this process is killed, the
- * next run removes them.
+ * Perform the file operations of a save, as a test. The names are those of an interrupted save, so if this process is
+ * killed, the next run removes the files.
  */
 static int try_save_operations(const struct trainer *t, struct err *e)
 {
@@ -165,7 +165,7 @@ struct run_start {
     int64_t iteration;
 };
 
-/* The action on the folder, which rank 0 broadcasts to all ranks. */
+/* What happens to the folder of --save. Rank 0 decides and broadcasts this struct to all ranks. */
 struct decision {
     struct saving_moves moves;
     bool stands;                /* the folder has a checkpoint of the iteration at which the run begins */
@@ -197,8 +197,8 @@ static bool is_in_save(const struct trainer *t, const struct run_start *b)
 }
 
 /*
- * Returns the part of a message that suggests how to continue from the folder's checkpoint, such as "give --load ckpt
- * to go on from it, or ", if that would work; else only "give ". The caller frees it.
+ * Returns the part of a message that suggests how to continue from the newest checkpoint of the folder, such as "give
+ * --load ckpt to go on from it, or ", if that would work; else only "give ". The caller frees it.
  */
 static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps *s)
 {
@@ -290,7 +290,7 @@ int savedir_check_steps_early(const struct trainer *t, struct err *e)
     if (path) {
         name = path_base(path);
         b = (struct run_start){ path, t->o.finetune ? 0 : checkpoint_tag_number(name) };
-        /* Only tags of this form are certain to contain the iteration. */
+        /* A tag of another form may not contain the iteration. */
         if (t->o.finetune || checkpoint_tag_length(name))
             rc = decide_moves(t, &b, &unused, e);
         free(name);

@@ -21,13 +21,16 @@ struct trainer;
 MUST_CHECK int savedir_check(struct trainer *t, struct err *e);
 
 /*
- * Check the steps in the folder on rank 0, before anything is written. ERR_USAGE lists the options for continuing.
- * Returns 0 if the answer depends on the checkpoint, which is not open yet.
+ * Check the checkpoints in the folder of --save on rank 0, before anything is written. ERR_USAGE lists the options for
+ * continuing. Returns 0 if the answer depends on the checkpoint of --load, which is not open yet.
  */
 MUST_CHECK int savedir_check_steps_early(const struct trainer *t, struct err *e);
-/* The same check by all ranks, after the checkpoint has been opened and the folder locked. */
+/*
+ * Repeat the check of savedir_check_steps_early() on all ranks, after the checkpoint of --load has been opened and the
+ * folder locked.
+ */
 MUST_CHECK int savedir_check_steps(struct trainer *t, struct err *e);
-/* Move the conflicting checkpoints, once. Rank 0 calls it before a save. */
+/* Move the checkpoints that conflict with this run out of the way, once. Rank 0 calls it before a save. */
 MUST_CHECK int savedir_set_aside(struct trainer *t, struct err *e);
 
 #endif

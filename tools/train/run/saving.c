@@ -69,7 +69,10 @@ static void print_save_warning(void *log, const char *line)
     show_line(log, "warning: %s", line);
 }
 
-/* Called before the optimizer changes a bucket, which the current save may still have to copy. */
+/*
+ * Make sure that the optimizer may overwrite a bucket: the current save may still have to copy it. The optimizer calls
+ * this function.
+ */
 static void release_saved_bucket(void *trainer, int bucket)
 {
     struct trainer *t = trainer;
@@ -79,7 +82,10 @@ static void release_saved_bucket(void *trainer, int bucket)
     t->saves.pace.stall_s += clock_s() - begin;
 }
 
-/* Returns a number that all ranks of this job have, and no other job: from its start and the process of rank 0. */
+/*
+ * Returns the id of this job, which is the same on all ranks and differs between jobs. It is made from the start time
+ * of the job and the process id of rank 0.
+ */
 static uint64_t job_id(const struct run_ranks *r)
 {
     const long pid = comm_place_of(r->world, 0)->pid;
@@ -154,7 +160,10 @@ static struct checkpoint_now values_to_save(const struct trainer *t)
 
 /* ---- reports about a save ---- */
 
-/* number of iterations in the running mean, so old ones lose weight; the first iteration of a run is excluded */
+/*
+ * number of iterations in the running means of durations; older iterations lose weight. The first iteration of a run is
+ * not included
+ */
 enum { FEW = 8 };
 
 void saving_record_step(struct trainer *t, double seconds)
@@ -216,8 +225,8 @@ static void report_complete_save(struct trainer *t, const struct checkpoint_save
 }
 
 /*
- * Report the outcome of a save, once. A failed save is reported and the run continues, because the previous
- * checkpoint is still valid. A failure is reported even if this rank's own part was reported as complete before.
+ * Print the outcome of a save, once. After a failed save the run continues, because the previous checkpoint is still
+ * valid. A failure is printed even if this rank's own part was reported as complete before.
  */
 static void report_save_outcome(struct trainer *t, const struct checkpoint_saved *s)
 {
@@ -262,7 +271,7 @@ int saving_wait_for_save(struct trainer *t, struct err *e)
     report_save_outcome(t, &s);
     if (s.outcome != SAVE_NOT_FINITE)
         return 0;
-    /* A state that is not finite cannot be saved later either, and training it further is useless. */
+    /* The state is not finite: no later save could succeed, and further training is useless. */
     err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s", (long long)s.iteration, s.err.msg);
     t->failure.not_finite = t->failure.on_all_ranks = true;
     return -1;
@@ -300,7 +309,7 @@ int saving_begin(struct trainer *t, struct err *e)
     snprintf(v->saving_tag, sizeof v->saving_tag, "global_step%lld", (long long)t->progress.iteration);
     t->log.status.saving_tag = v->saving_tag;
     show_phase(t, "save");
-    /* The curves in TensorBoard then reach as far as the checkpoints. */
+    /* Write the curves for TensorBoard to disk, so that they reach as far as the checkpoints. */
     if (tfevents_flush(t->log.events, e) < 0) {
         show_line(&t->log, "warning: %s", e->msg);
         err_clear(e);
@@ -310,8 +319,8 @@ int saving_begin(struct trainer *t, struct err *e)
         trainlog_flush(t->log.lines, &sb);
     }
     /*
-     * A gather of weights may still be in progress. It does not matter, because only this rank's own part of them is
-     * saved.
+     * A gather of weights may still be in progress. This is harmless, because a rank saves only its own part of the
+     * weights.
      */
     trace_host_begin(t->trace, TRACE_SAVE, "save");
     rc = checkpoint_save(v->saver, &now, e);
@@ -334,7 +343,7 @@ int saving_begin(struct trainer *t, struct err *e)
     return rc;
 }
 
-/* Determine whether any rank is still writing another save. */
+/* Set *yes to whether any rank is still writing another save. */
 static int any_rank_writes(struct trainer *t, bool *yes, struct err *e)
 {
     int64_t any = checkpoint_save_poll(t->saves.saver)->outcome == SAVE_WRITING;
@@ -377,7 +386,7 @@ int saving_finish(struct trainer *t, struct err *e)
         return -1;
     if (!save_has_failed(t->saves.reported))
         return 0;
-    /* Hours of work depend on it, and the cause of the failure may be gone by now. */
+    /* Try once more: hours of work depend on the last checkpoint, and the cause of the failure may be gone by now. */
     show_line(&t->log, "the last checkpoint is tried once more");
     if (saving_begin(t, e) < 0 || saving_wait_for_save(t, e) < 0)
         return -1;

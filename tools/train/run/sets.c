@@ -40,8 +40,8 @@ static struct dataset_opts opts_of(const struct trainer *t, enum options_split s
 /* ---- building index files in a thread of rank 0 ---- */
 
 /*
- * The state of a build. It has no references to the trainer, because a thread that is inside of a system call when
- * the run ends is abandoned.
+ * The state of a build of index files. The thread that builds may be abandoned inside of a system call when the run
+ * ends, so the state has no references to the trainer.
  */
 struct build_job {
     struct data_groups groups[N_SPLITS];
@@ -57,7 +57,8 @@ struct build_job {
     struct err err;
 };
 
-enum { KEEP_S = 30 };           /* interval of saving partial results: a kill loses no more than this */
+/* interval in seconds at which partial results are saved: a process that is killed loses no more than this */
+enum { KEEP_S = 30 };
 
 static void *build_dataset_indexes(void *arg)
 {
@@ -89,7 +90,10 @@ static void build_job_free(struct build_job *j)
     free(j);
 }
 
-/* Start the thread. Returns NULL and sets *e if it cannot be started or the data options are invalid. */
+/*
+ * Start the thread that builds the index files. Returns NULL and sets *e if it cannot be started or the data options
+ * are invalid.
+ */
 static struct build_job *job_start(const struct trainer *t, struct err *e)
 {
     struct build_job *j = xcalloc(1, sizeof *j);
@@ -141,7 +145,9 @@ static bool job_over(struct build_job *j, long wait_ms)
     return over;
 }
 
-/* Returns the percentage done of everything that has to be built or found; -1 while nothing has to be built. */
+/*
+ * Returns how much of everything that has to be built or found is done, in percent; -1 while nothing has to be built.
+ */
 static double job_percent(struct build_job *j)
 {
     const double total = (double)atomic_load(&j->progress.total), done = (double)atomic_load(&j->progress.done);
@@ -188,7 +194,7 @@ static void show_build(struct trainer *t, struct build_shown *x, double percent)
     if (x->begun_s < 0)
         x->begun_s = now;
     x->percent = t->log.status.percent = percent;
-    /* Do not print a line for a build that takes only a moment. */
+    /* Print no progress line for a build that takes only a moment. */
     if (now - x->begun_s < 0.3 || now - x->status_s < 1)
         return;
     x->status_s = now;
@@ -248,7 +254,7 @@ static int wait_for_build(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Build the missing index files. They all exist when this returns 0. */
+/* Build the index files that do not exist yet. Returns 0 when all of them exist. */
 static int build_missing(struct trainer *t, struct err *e)
 {
     struct err own = {0}, lost = {0};
@@ -321,7 +327,7 @@ static int open_all_datasets(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Rank 0 opens the data first and broadcasts its error, so that the other ranks report the same one. */
+/* Rank 0 opens the data first and broadcasts its error, so that all ranks report the same one. */
 int sets_open(struct trainer *t, struct err *e)
 {
     struct err own = {0};

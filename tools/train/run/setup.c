@@ -23,14 +23,17 @@
 
 /* ---- the device ---- */
 
-/* The GPU of one rank, as exchanged between the ranks. who is "" if it has none; then `why` has the reason. */
+/*
+ * The GPU of one rank, as exchanged between the ranks. `who` names the GPU; it is "" if the rank has none, and `why`
+ * then has the reason.
+ */
 struct gpu_card {
     char who[64], why[448];
 };
 
 /*
- * Returns the first rank without a GPU of its own, the same on every rank, with the reason in *e; or -1 if all ranks
- * have one.
+ * Returns the first rank without a GPU of its own, and the reason in *e; or -1 if all ranks have one. The result is the
+ * same on every rank.
  */
 static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all, struct err *e)
 {
@@ -52,8 +55,8 @@ static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all,
 }
 
 /*
- * Open one GPU per rank and the communication between them. If one rank lacks either, returns NULL and sets *e on
- * every rank. *some is set to true if any rank has a GPU.
+ * Open one GPU per rank and the communication between the GPUs. If one rank has no GPU or its communication fails,
+ * returns NULL and sets *e on every rank. *some is set to true if any rank has a GPU.
  */
 static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, bool *some, struct err *e)
 {
@@ -89,7 +92,7 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
     return k;
 }
 
-/* Publish this rank's device, so that messages which name the rank also name the device. */
+/* Share the name of this rank's device with all ranks, so that messages that name the rank also name the device. */
 static int name_device(struct trainer *t, struct err *e)
 {
     struct dev_who who;
@@ -173,8 +176,8 @@ static void resolve_model_opts(struct trainer *t)
     const bool overlap = !dev_on_host(t->k->dev) || memory_plan_elsewhere(t);
 
     /*
-     * With a CPU, no other device does the communication during the computation. An early sum would only delay the
-     * previous stage.
+     * On CPUs, communication takes time from the computation. An early sum of gradients would only delay the previous
+     * stage.
      */
     if (!OPTS_GIVEN(o, overlap_grad_reduce))
         t->o.overlap_grad_reduce = overlap;
@@ -218,7 +221,7 @@ static int resolve_shapes(struct trainer *t, struct err *e)
 /* ---- memory, model and optimizer ---- */
 
 /*
- * A step of this many tokens takes a thousand times as long as reading its weights once: 6 operations per token and
+ * A step of this many tokens takes a thousand times as long as reading the weights once: 6 operations per token and
  * parameter at 400 TFLOP/s, 2 bytes per parameter at 3 TB/s.
  */
 enum { DIGEST_TOKENS = 50000 };

@@ -8,7 +8,7 @@
 
 struct trainer;
 
-/* Do everything before the first step. ERR_USAGE leads to exit status 2. */
+/* Set up the trainer completely, up to the first step. ERR_USAGE leads to exit status 2. */
 MUST_CHECK int trainer_setup(struct trainer *t, struct err *e);
 /*
  * For --preflight: open the device's kernels, and determine the shape if the options or a checkpoint describe a model

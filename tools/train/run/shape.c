@@ -14,8 +14,8 @@
 /* ---- architecture: from the options, else from the checkpoint ---- */
 
 /*
- * Set one size from the checkpoint, or refuse a contradiction (docs/training.md 6.2; the reference uses an
- * assertion).
+ * Set the option *option to the size from the checkpoint. If the option has another value, fails with ERR_USAGE
+ * (docs/training.md 6.2; the reference uses an assertion).
  */
 static int apply_saved_size(struct trainer *t, int64_t *option, size_t field, int64_t saved, const char *what,
                             struct err *e)
@@ -57,8 +57,8 @@ static int apply_saved_position(struct trainer *t, const struct model_config *c,
 }
 
 /*
- * Set epsilon from the checkpoint. Only a Transformers folder has it, and only if the weights have not been trained
- * with another value since.
+ * Set the option for epsilon from the checkpoint. Only a Transformers folder has the value, and only if the weights
+ * have not been trained with another value since.
  */
 static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
 {
@@ -74,7 +74,7 @@ static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
     return 0;
 }
 
-/* Set the type of the weights from the checkpoint, unless --bf16 or --fp16 is given. */
+/* Set the type of the weights to the checkpoint's, unless --bf16 or --fp16 is given. */
 static void apply_saved_precision(struct trainer *t, enum dtype saved)
 {
     if (OPTS_GIVEN(&t->o, bf16) || OPTS_GIVEN(&t->o, fp16) || (saved != DTYPE_BF16 && saved != DTYPE_F16))
@@ -126,8 +126,8 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
 /* ---- vocabulary ---- */
 
 /*
- * Get the number of tokens from the tokenizer that the options name. Leaves *tokens unchanged if they name none. *eod
- * is set if it is known.
+ * Set *tokens to the number of tokens of the tokenizer that the options name. Leaves *tokens unchanged if they name
+ * none. *eod is set if the tokenizer defines it.
  */
 static int tokenizer_size(struct trainer *t, int64_t *tokens, struct err *e)
 {
@@ -151,8 +151,8 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, struct err *e)
 }
 
 /*
- * Choose V (docs/training.md 2.2): the checkpoint's as long as the tensor degree divides it, because its padding rows
- * have been trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
+ * Choose V (docs/training.md 2.2). It is the checkpoint's V as long as the tensor degree divides that, because the
+ * padding rows have been trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
  */
 static int choose_vocab(struct trainer *t, struct err *e)
 {
@@ -223,7 +223,7 @@ static int cut_by(const struct trainer *t, const char *method, struct topology t
     };
 
     pipeline_costs(&specs, h, f, o->seq_length, t->shape.config.vocab);
-    /* A block costs three passes, and a fourth if it is recomputed. The head is not recomputed. */
+    /* The cost of a block is three passes, and a fourth one if the block is recomputed. The head is not recomputed. */
     if (recompute == RECOMPUTE_FULL)
         specs.layer_cost *= 4.0 / 3;
     return pipeline_cut(&specs, method, (enum pipeline_balance)o->partition_algorithm, topo.pp, blocks, e);
@@ -251,8 +251,8 @@ int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute
 }
 
 /*
- * Returns the method to record in checkpoints. DeepSpeed computes the partition again when it resumes, so this is one
- * of its own methods if one gives the same stages; else the given one.
+ * Returns the partition method to record in checkpoints. DeepSpeed computes the partition again when it resumes, so the
+ * result is one of DeepSpeed's own methods if one gives the same stages; else it is `given`.
  */
 static const char *method_of_cut(const struct trainer *t, const char *given)
 {
@@ -275,8 +275,8 @@ static const char *method_of_cut(const struct trainer *t, const char *given)
 }
 
 /*
- * Set the number of blocks of each stage: as in the checkpoint, unless options request something else, or by the
- * partition method.
+ * Set the number of blocks of each stage. The stages are those of the checkpoint, unless options request something
+ * else; otherwise the partition method computes them.
  */
 static int cut_stages(struct trainer *t, struct err *e)
 {

@@ -62,8 +62,8 @@ void show_phase(struct trainer *t, const char *phase)
     if (!trainer_is_rank0(t) || !t->log.status_path)
         return;
     /*
-     * A failed write is no reason to stop, and is reported only once. Later writes are still tried, because a full
-     * disk may get space again and watchers read this file.
+     * A failed write does not stop the run, and is reported only once. Later writes are still tried, because a full
+     * disk may get space again and watchers read status.json.
      */
     if (status_write(t->log.status_path, &t->log.status, &e) == 0)
         t->log.status_fails = false;
@@ -73,7 +73,7 @@ void show_phase(struct trainer *t, const char *phase)
     }
 }
 
-/* Append a line per stage with its contents, such as "stage 1: blocks 2 to 4, final norm". */
+/* Append a line for each pipeline stage with its contents, such as "stage 1: blocks 2 to 4, final norm". */
 static void add_stages(const struct trainer *t, struct strbuf *sb)
 {
     const int pp = t->ranks.topo.pp;

@@ -12,12 +12,12 @@ struct tfevents;
 struct trainer;
 struct trainlog;
 
-/* What a run prints and publishes. Ranks other than 0 have no files. */
+/* The log and the published files of a run. Ranks other than 0 have none. */
 struct run_log {
     struct trainlog *lines;
     struct tfevents *events;
     struct status status;
-    /* NULL: none, or it belongs to another job; valid until all threads of the world have ended */
+    /* NULL: there is no status file, or it belongs to another job; valid until all threads of the world have ended */
     char *status_path;
     bool status_fails;          /* it could not be written, and that has been reported */
 };
@@ -30,7 +30,7 @@ void show_phase(struct trainer *t, const char *phase);
 void show_set_phase(struct trainer *t, const char *phase);
 /* Print the notes and warnings of a report. Does nothing on ranks without a log. */
 void show_report(struct run_log *log, struct report *r);
-/* Print the model, the training settings and the devices. Sets t->shape.params_no_embeds. */
+/* Print the model, the training settings and the devices. Also sets t->shape.params_no_embeds. */
 void show_settings(struct trainer *t);
 
 #endif

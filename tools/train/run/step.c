@@ -45,7 +45,10 @@ void step_skip(struct trainer *t)
 
 bool step_scales(const struct trainer *t) { return t->shape.weights == DTYPE_F16; }
 
-/* Update the weights. norm: the value from the optimizer. The norm and the gradients have to be divided by `scale`. */
+/*
+ * Update the weights. norm: the gradient norm from the optimizer. Both the norm and the gradients still have to be
+ * divided by `scale`.
+ */
 static int update(struct trainer *t, int64_t batch, double norm, double scale, struct err *e)
 {
     struct run_progress *p = &t->progress;
@@ -62,8 +65,8 @@ static int update(struct trainer *t, int64_t batch, double norm, double scale, s
 
 /*
  * Update the weights or skip the step, depending on the loss scale. As in the reference, gradients are divided by the
- * value that the scale has after its own update; if that doubled the scale, it is twice the value that they were
- * multiplied with. --unscale-with-step-scale divides by the value that they were multiplied with.
+ * loss scale after that has been updated for this step; if the update doubled the scale, this is twice the value by
+ * which they were multiplied. --unscale-with-step-scale divides by the value by which they were multiplied.
  */
 static int scaled_update(struct trainer *t, struct step *x, struct err *e)
 {
@@ -96,7 +99,7 @@ static int plain_update(struct trainer *t, struct step *x, struct err *e)
     return update(t, x->batch, x->norm, 1, e);
 }
 
-/* End the run because of a finding, which all ranks have. Returns -1. */
+/* Set the reason for ending the run: a finding that all ranks have. Returns -1. */
 static int give_up(struct trainer *t, enum cause cause, const struct digest_finding *found,
                    const char *so, struct err *e)
 {
@@ -116,10 +119,7 @@ static bool watches_copies(const struct trainer *t)
     return t->copies.digests && t->o.digest_interval > 0 && t->ranks.place->size > 1;
 }
 
-/*
- * Returns true if this iteration compares copies: every --digest-interval iterations, and when its result is going to
- * be saved.
- */
+/* Returns true if this iteration compares copies: every --digest-interval iterations, and before a state is saved. */
 static bool compares_copies(const struct trainer *t)
 {
     const int64_t iteration = t->progress.iteration + 1;
@@ -135,8 +135,8 @@ static bool records_all_weights(const struct trainer *t)
 }
 
 /*
- * Record the digests after the passes, while a GPU is still executing them. The work is queued in time, so the GPU
- * does not become idle.
+ * Record the digests of the copies after the passes. The work is queued while a GPU is still executing the passes, so
+ * the GPU does not become idle.
  */
 static int record_copy_digests(struct trainer *t, struct err *e)
 {
@@ -148,7 +148,10 @@ static int record_copy_digests(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Compare the copies before the update is applied. This is also done if a norm that is not finite will end the run. */
+/*
+ * Compare the copies before the update is applied. A norm that is not finite will end the run; the copies are compared
+ * in that case, too.
+ */
 static int compare_copies(struct trainer *t, double norm, struct err *e)
 {
     struct run_copies *c = &t->copies;

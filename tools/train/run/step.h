@@ -15,7 +15,9 @@ struct trainer;
 /* The comparison of copies during a run. */
 struct run_copies {
     struct digest_set *digests; /* NULL: there are no copies, or comparing them is disabled */
-    /* number of tokens of a replica's step from which on the digests of all weights with copies are recorded */
+    /*
+     * the digests of all weights with copies are recorded in each step that has at least this many tokens per replica
+     */
     int64_t whole_tokens;
     int64_t n_compared;         /* number of comparisons */
     double wait_s;              /* how long the run has waited for them */
@@ -25,11 +27,11 @@ struct run_copies {
 struct step {
     int64_t batch;              /* number of samples */
     double loss, seconds;
-    double norm;                /* for a skipped step: the norm of the last step that was not skipped */
+    double norm;                /* gradient norm; for a skipped step, the norm of the last step that was not skipped */
     double params_norm;         /* negative: not requested */
 };
 
-/* Skip the data of the iterations that --skip-train-iteration-range names (docs/training.md 6.3). */
+/* Skip the data of the iterations that --skip-train-iteration-range lists (docs/training.md 6.3). */
 void step_skip(struct trainer *t);
 /*
  * Run the next iteration. Returns 1 if the norm or loss is not finite and the step cannot be skipped, which includes

@@ -43,7 +43,8 @@ struct trainer {
     struct train_opts o;
     struct run_ranks ranks;
     const struct kernels *k;            /* those of the device that this rank computes on */
-    struct checkpoint *from;            /* during setup only; NULL if training starts from scratch */
+    /* the checkpoint of --load, during setup only; NULL if training starts from scratch */
+    struct checkpoint *from;
     struct run_shape shape;
     struct run_network network;
     struct run_sets sets;
