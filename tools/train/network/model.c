@@ -10,7 +10,7 @@
 
 /* ---- memory ---- */
 
-/* Allocate the next `bytes` of the pool. While there is no pool yet, only count them. */
+/* Acquire the next `bytes` of the pool and return their address. While there is no pool yet, only count the bytes. */
 static void *acquire_pool_bytes(struct model *m, int64_t bytes)
 {
     uint64_t at = m->used;
@@ -72,7 +72,10 @@ static void place_head(struct model *m)
         m->head_grad = acquire_pool_bytes(m, m->vocab * m->hidden * dtype_size(model_grad_dtype(m)));
 }
 
-/* Lay out all memory. It is called once to count the bytes and once to assign the addresses. */
+/*
+ * Assign addresses to all buffers of the model. The first call only counts the bytes, the second one assigns the
+ * addresses.
+ */
 static void place_model_buffers(struct model *m)
 {
     const struct stage *g = m->stage;
@@ -175,8 +178,8 @@ static double alibi_slope(int head, int n_heads)
 }
 
 /*
- * Compute the ALiBi biases (docs/training.md 1.5): head i of n adds slope_i * j to the scores of key j, rounded to T
- * like the reference's bias tensor. The rounding is significant: 1877.1 becomes 1880 in bf16.
+ * Compute the ALiBi biases (docs/training.md 1.5): head i of n adds slope_i * j to the scores of key j. The product is
+ * rounded to T like the reference's bias tensor. The rounding is significant: 1877.1 becomes 1880 in bf16.
  */
 static void fill_bias(struct model *m)
 {
@@ -231,8 +234,8 @@ int64_t model_boundary(const struct stage *g, const struct model_opts *o)
 }
 
 /*
- * Returns the size of the buffer in which tensor ranks' parts of a sum arrive (comm_share): sufficient for all parts
- * of one sum.
+ * Returns the size in bytes of the buffer in which the other tensor ranks' parts of a sum arrive (comm_share):
+ * sufficient for all parts of one sum.
  */
 static uint64_t model_sum_room(const struct model *m)
 {

@@ -28,10 +28,14 @@ struct model_opts {
     bool grad_t;                /* gradients of parameters have type T and accumulate in it (F16); else fp32 */
     int b, s;                   /* samples per micro-batch, tokens per sample */
     int n_slots;                /* number of micro-batches in flight */
-    /* SELECTIVE: recompute LayerNorm and GELU outputs; FULL: a block stores only its input */
+    /*
+     * SELECTIVE: outputs of LayerNorm and GELU are recomputed; FULL: a block stores only its input and recomputes the
+     * rest
+     */
     enum opts_recompute recompute;
     float hidden_dropout, attention_dropout;
-    float eps;                  /* for the LayerNorms of the blocks and the final one; the embedding's is 1e-5 */
+    /* epsilon of the LayerNorms of the blocks and of the final one; the embedding's is 1e-5 */
+    float eps;
     uint64_t seed;              /* seed for dropout */
     bool sequence_parallel;     /* the residual stream is split over tensor ranks by rows; tp must divide s */
     int head_rows;              /* number of rows of a head chunk; 0: chosen from the device and V */
@@ -60,7 +64,7 @@ struct model;
 MUST_CHECK struct model *model_new(const struct stage *g, const struct stage_state *st, const struct kernels *k,
                                    struct comm *tp, const struct model_opts *o, struct err *e);
 void model_free(struct model *m);       /* NULL is allowed */
-/* Returns the number of bytes that model_new() would allocate. */
+/* Returns the number of bytes of device memory that model_new() would allocate. */
 uint64_t model_bytes(const struct stage *g, const struct kernels *k, const struct model_opts *o);
 
 /*
@@ -71,8 +75,8 @@ struct model_hooks {
     /* Called before anything is queued that reads weights of `place`. In a forward pass, places never decrease. */
     int (*ready)(void *ctx, int place, struct dev_stream *s, struct err *e);
     /*
-     * Called after the work that completes the gradients of `block` has been queued, in the backward pass of a
-     * micro-batch whose `last` is set.
+     * Called in the backward pass of a micro-batch whose `last` is set, after the work that completes the gradients of
+     * `block` has been queued.
      */
     int (*done)(void *ctx, int block, struct dev_stream *s, struct err *e);
     void *ctx;
@@ -84,7 +88,7 @@ void model_hook(struct model *m, const struct model_hooks *h);
  * parallelism this rank's rows of it.
  */
 int64_t model_boundary(const struct stage *g, const struct model_opts *o);
-/* The buffer into which the input of a slot is received from the previous stage. */
+/* Returns the buffer into which the input of a slot is received from the previous stage. */
 void *model_input(struct model *m, int slot);
 void *model_output(struct model *m, int slot);          /* output of model_forward(), unless it is the last stage */
 /*
@@ -101,18 +105,18 @@ MUST_CHECK int model_forward(struct model *m, int slot, const struct micro_batch
 MUST_CHECK int model_backward(struct model *m, int slot, const struct micro_batch *mb, void *d,
                               struct dev_stream *s, struct err *e);
 
-/* The last stage's sum of losses since model_loss_begin(), fp64 in device memory. */
+/* Returns the address of the last stage's sum of losses since model_loss_begin(): fp64 in device memory. */
 double *model_loss(struct model *m);
 void model_loss_begin(struct model *m, struct dev_stream *s);
 /*
- * Returns the head's part of the word embedding's gradient if one rank uses the embedding both at the input and in
- * the head (PP = 1); else NULL.
+ * Returns the gradient that the head computes for the word embedding, if one rank uses the embedding both at the input
+ * and in the head (PP = 1); else NULL.
  */
 void *model_head_grad(struct model *m);
 typedef void model_logits_fn(void *ctx, int64_t row0, int64_t rows, const void *logits);
 /*
- * Set a callback for an evaluation that needs the logits. It is called for each chunk of rows with T [rows, V / tp]
- * in device memory. NULL disables it.
+ * Set a callback for an evaluation that needs the logits. It receives each chunk of rows as T [rows, V / tp] in device
+ * memory. NULL disables the callback.
  */
 void model_set_logits_callback(struct model *m, model_logits_fn *on_logits, void *ctx);
 

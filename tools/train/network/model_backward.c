@@ -60,8 +60,8 @@ static void dropout_rows(const struct way *f, int block, enum model_site where, 
 }
 
 /*
- * A LayerNorm of x [own_rows, hidden]. Its dy is either [rows, hidden] with valid values in this rank's own rows, or
- * f->grad.
+ * A LayerNorm of x [own_rows, hidden] in the backward pass. The gradient dy of its output is either [rows, hidden] with
+ * valid values in this rank's own rows, or f->grad.
  */
 struct norm {
     int block;
@@ -116,13 +116,13 @@ static int gather_wait(const struct way *f, struct err *e)
     return 0;
 }
 
-/* Returns all rows of the micro-batch; they are valid once they are gathered. */
+/* Returns the address of all rows of the micro-batch. The rows are valid once they have been gathered. */
 static const void *all_rows(const struct model *m, const void *own)
 {
     return gathered_rows(m, &m->backward.part[0], own);
 }
 
-/* Start a gather and wait for it. *all receives the rows. */
+/* Gather the rows of all tensor ranks and wait for them. *all receives the address of the rows. */
 static int gather_all_rows(const struct way *f, const void *own, const void **all, struct err *e)
 {
     *all = all_rows(f->m, own);

@@ -56,8 +56,8 @@ struct pass {
 };
 
 /*
- * Compute what follows block i: residual and the next LayerNorm in one pass, for the next block or for the output of
- * the stage.
+ * Compute the step after block i: residual and the next LayerNorm in one pass. The result is the input of the next
+ * block or the output of the stage.
  */
 static void after_block(struct pass *f, int i, const struct model_part *p)
 {
@@ -107,7 +107,7 @@ static void after_attention(struct pass *f, int i, const struct model_part *p)
     }, m->opts.t, f->s);
 }
 
-/* The first LayerNorm of the first block, which no other block precedes. */
+/* Compute the first LayerNorm of the stage's first block. after_block() computes that of the other blocks. */
 static void norm1(struct pass *f, int i, const struct model_part *p)
 {
     struct model *m = f->m;
@@ -136,7 +136,7 @@ static int prepare_forward_phase(struct pass *f, int phase, int first, int part,
 
     if (phase > first && model_sum_wait(m, part, f->s, e) < 0)
         return -1;
-    /* The LayerNorm after a block belongs to the next block, or is the final one. */
+    /* After a whole block, the next LayerNorm belongs to the next block, or is the final one. */
     if (phase % 2 == 0 && weights_ready(m, m->stage->first_block + i, f->s, e) < 0)
         return -1;
     if (phase == first)
@@ -213,9 +213,9 @@ static int back(struct pass *f, int phase, int part, struct err *e)
 }
 
 /*
- * Run phases first .. last of all parts, and prepare the input of what follows the last. A part's sum is communicated
- * during the other part's front(), and its gather during the other part's back(), because the next part is prepared
- * between the two.
+ * Run phases first .. last of all parts, and prepare the input of the phase after `last`. The sum of one part is
+ * communicated during the other part's front(), and its gather during the other part's back(), because the next part is
+ * prepared between the two.
  */
 static int phases(struct pass *f, int first, int last, struct err *e)
 {

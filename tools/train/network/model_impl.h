@@ -100,7 +100,10 @@ struct model {
 
 enum model_site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_MLP_OUT, SITE_N };
 
-/* A parameter's weights and gradient. `block` is relative to the stage's first; -1: a parameter outside of blocks. */
+/*
+ * Returns the weights of a parameter. `block` is relative to the stage's first block; -1 selects a parameter outside of
+ * blocks.
+ */
 static inline const void *model_param_weights(const struct model *m, int block, enum role r)
 {
     return (const char *)m->state.weights + stage_get(m->stage, block, r)->at * dtype_size(m->opts.t);
@@ -136,9 +139,9 @@ static inline void *model_row_address(const struct model *m, const void *x, int6
 /* Set m->own_rows, m->forward and m->backward. */
 void model_cut_rows(struct model *m);
 /*
- * Sum the rows of part i of `c` of x [rows, hidden] over tensor ranks. Without sequence parallelism all rows are
- * summed in place; with it only this rank's own rows are, and they remain at their position in x (part.own_row). Work
- * that is queued after model_sum_wait() sees the sums.
+ * Start the sum of the rows of part i of `c` of x [rows, hidden] over tensor ranks. Without sequence parallelism all
+ * rows are summed in place; with it only this rank's own rows are, and they remain at their position in x
+ * (part.own_row). Work that is queued after model_sum_wait() uses the sums.
  */
 MUST_CHECK int model_sum_start(struct model *m, const struct model_cut *c, int i, void *x, struct dev_stream *s,
                                struct err *e);
@@ -148,8 +151,8 @@ MUST_CHECK int model_sums_start(struct model *m, const struct model_cut *c, void
                                 struct err *e);
 MUST_CHECK int model_sums_wait(struct model *m, const struct model_cut *c, struct dev_stream *s, struct err *e);
 /*
- * Gather own rows x [own_rows, hidden] from all tensor ranks. Work that is queued after model_gather_wait() finds all
- * rows of part i at gathered_rows(). Without sequence parallelism nothing is moved. With it the rows are in
+ * Start to gather own rows x [own_rows, hidden] from all tensor ranks. Work that is queued after model_gather_wait()
+ * finds all rows of part i at gathered_rows(). Without sequence parallelism nothing is moved. With it the rows are in
  * m->gathered until the next gather of that part.
  */
 MUST_CHECK int model_gather_start(struct model *m, const struct model_cut *c, int i, const void *x,
@@ -161,9 +164,9 @@ static inline const void *gathered_rows(const struct model *m, const struct mode
                                      : model_row_address(m, x, p->own_at, m->hidden);
 }
 /*
- * With sequence parallelism, each rank computes the gradients of replicated parameters from its own rows only. Sum
- * those of one block over the tensor ranks (-1: those outside of blocks). Call it once per step, when they are
- * complete.
+ * Sum the gradients of the replicated parameters of one block over the tensor ranks (block -1: of the parameters
+ * outside of blocks). With sequence parallelism, each rank has computed them from its own rows only. Call it once per
+ * step, when these gradients are complete.
  */
 MUST_CHECK int model_sum_copies(struct model *m, int block, struct dev_stream *s, struct err *e);
 

@@ -19,16 +19,20 @@ struct optimizer {
     struct optimizer_opts o;
     char *pool;
     enum dtype grads;           /* type of the flat gradient buffer and of `grad` */
-    /* [shard_n] averaged gradients of the elements that this rank owns; DP 1: the flat buffer itself */
+    /*
+     * [shard_n] averaged gradients of the elements that this rank owns; with one data-parallel rank, the flat buffer
+     * itself
+     */
     void *grad;
     uint16_t *wire;             /* buffer for gradients that are rounded before they are sent; see wire_elems() */
-    int64_t block_wire;         /* number of its elements that the bucket of one block uses */
+    int64_t block_wire;         /* number of elements of `wire` that the bucket of one block uses */
     double *sums;               /* [n_ids] sum of squares of each parameter of the model */
-    /* this rank's contribution to a norm: each element is counted once in the whole model */
+    /* the elements that this rank contributes to a norm, so that each element counts once in the whole model */
     struct kernel_runs *counted;
     struct kernel_runs **updated;       /* [n_buckets] the runs that AdamW processes */
     struct kernel_adamw *step;
-    double *host_sums;          /* [n_ids + 1]: the sums, and the number that is reduced together with them */
+    /* [n_ids + 1]: host copy of `sums`, and one more number that is reduced together with them */
+    double *host_sums;
     enum reduction *reduction;  /* [n_buckets] */
     struct comm_req **reducing, **gathering;    /* [n_buckets] operations in progress during the passes */
     void (*gate)(void *ctx, int bucket);        /* may be NULL */
@@ -41,8 +45,8 @@ static enum dtype grad_dtype(const struct optimizer_opts *o) { return o->grad_t 
 static bool rounds(const struct optimizer_opts *o) { return o->reduce != grad_dtype(o); }
 
 /*
- * Returns the largest number of elements that a bucket of a block, or any other bucket, needs: the bucket as it is
- * sent, and this rank's part of the sum.
+ * Returns the number of elements of the wire buffer that the largest bucket needs: the bucket as it is sent, and this
+ * rank's part of the sum. blocks: search only buckets of blocks, else only the others.
  */
 static int64_t largest_wire(const struct stage *g, bool blocks)
 {
@@ -68,8 +72,8 @@ static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o
 }
 
 /*
- * Returns the size of the buffer in which other ranks' parts of a sum arrive (comm_share): the part of a bucket, or
- * pieces large enough to keep a link busy.
+ * Returns the size in bytes of the buffer in which other ranks' parts of a sum arrive (comm_share): the part of a
+ * bucket, or pieces large enough to keep a link busy.
  */
 static uint64_t optimizer_sum_room(const struct stage *g, const struct optimizer_opts *o)
 {
@@ -85,7 +89,7 @@ static uint64_t grad_bytes(const struct stage *g, const struct optimizer_opts *o
     return g->topo.dp > 1 ? align_up((uint64_t)(g->shard_n * dtype_size(grad_dtype(o))), 256) : 0;
 }
 
-/* Returns the size of the pool. The lists of runs are small and not included. */
+/* Returns the bytes of the pool. The lists of runs are small and not included. */
 static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
     return grad_bytes(g, o) + align_up(wire_elems(g, o) * 2, 256) + align_up((uint64_t)g->n_ids * 8, 256) + 256;
@@ -191,7 +195,10 @@ static void *element(const struct optimizer *p, void *grads, int64_t at)
     return (char *)grads + at * dtype_size(p->grads);
 }
 
-/* Add the gradients of both uses of the word embedding: at the input of the first stage and in the head. */
+/*
+ * Add the gradients of both uses of the word embedding: at the input of the first stage, and in the head of the last
+ * one.
+ */
 static int add_tied(struct optimizer *p, const void *head_grad, struct dev_stream *s, struct err *e)
 {
     const struct stage_param *word = stage_get(p->g, -1, ROLE_WORD);
@@ -212,7 +219,7 @@ static uint16_t *wire_of(const struct optimizer *p, int i)
     return p->wire + (second ? p->block_wire : 0);
 }
 
-/* Round the fp32 gradients of bucket i as sending them in 16 bits would. */
+/* Round the fp32 gradients of bucket i to the 16-bit type in which they would be sent. */
 static void round_part(struct optimizer *p, int i, void *x, int64_t n, struct dev_stream *s)
 {
     uint16_t *wire = wire_of(p, i);
@@ -245,7 +252,10 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
                                      &p->reducing[i], e);
 }
 
-/* Complete what reduce() has started, and store the average in p->grad. Does nothing for buckets in another state. */
+/*
+ * Complete the reduction of bucket i that reduce() has started, and store the average in p->grad. Does nothing if no
+ * reduction of the bucket is in progress.
+ */
 static int average_bucket_grads(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
     const struct stage_bucket *b = &p->g->bucket[i];
@@ -295,7 +305,7 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
     for (int i = 0; i < n && !rounds(&p->o); i++)
         if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
             return -1;
-    /* Average the blocks first: the other buckets were started last, or use the same buffers as blocks. */
+    /* Average the buckets of blocks first: the other buckets were started last, or use the same buffers as blocks. */
     for (int i = 0; i < n; i++)
         if (p->g->bucket[i].block >= 0 && average_bucket_grads(p, i, s, e) < 0)
             return -1;
@@ -309,7 +319,10 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
     return 0;
 }
 
-/* With one data-parallel rank, the gradients are complete and only need the rounding that sending would cause. */
+/*
+ * Round all gradients. With one data-parallel rank they are complete and not sent, so only the rounding remains to be
+ * done.
+ */
 static void round_all(struct optimizer *p, struct dev_stream *s)
 {
     for (int i = 0; i < p->g->n_buckets && rounds(&p->o); i++)
@@ -320,7 +333,7 @@ static void round_all(struct optimizer *p, struct dev_stream *s)
 struct squares {
     const void *x;              /* has the layout of the shard */
     enum dtype t;
-    /* read after all queued work is done, and replaced with its sum over all ranks; or NULL */
+    /* a number that is read after all queued work is done, and is replaced with its sum over all ranks; may be NULL */
     double *also;
 };
 
@@ -391,7 +404,7 @@ void optimizer_gate(struct optimizer *p, void (*gate)(void *ctx, int bucket), vo
     p->gate_ctx = ctx;
 }
 
-/* Buckets are updated from the last to the first, the order in which the next forward pass reads them. */
+/* Update the buckets from the last to the first: the next forward pass reads their weights in this order. */
 int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s, struct err *e)
 {
     const struct stage *g = p->g;
@@ -417,7 +430,7 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
     return p->o.overlap_gather ? 0 : optimizer_wait_for_weights(p, s, e);
 }
 
-/* Returns the first place of the model (model.h) that reads weights of bucket i. */
+/* Returns the first place of the model (struct model_hooks) that reads weights of bucket i. */
 static int first_bucket_place(const struct stage *g, int i)
 {
     if (g->bucket[i].block >= 0)

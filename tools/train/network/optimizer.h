@@ -31,7 +31,7 @@
 
 struct optimizer_opts {
     enum dtype t;               /* of the weights */
-    bool grad_t;                /* gradients have type T (F16), as in model_opts; else fp32 */
+    bool grad_t;                /* gradients have type T (which is then F16), as in model_opts; else fp32 */
     /*
      * The type in which gradients are sent, summed and averaged over data parallelism: F32, the 16-bit type to which
      * the reference rounds fp32 gradients, or with grad_t T.
@@ -45,7 +45,10 @@ struct optimizer_opts {
 
 struct optimizer_groups {       /* each group may consist of one rank */
     struct comm *world, *dp;
-    /* the first and the last stage, on a rank that holds the embedding; otherwise, and for PP = 1, NULL */
+    /*
+     * the first and the last stage's ranks that hold the embedding. NULL on a rank without the embedding, and for PP =
+     * 1
+     */
     struct comm *tied;
 };
 
@@ -79,14 +82,14 @@ MUST_CHECK int optimizer_update(struct optimizer *p, const struct optimizer_upda
  */
 void optimizer_gate(struct optimizer *p, void (*gate)(void *ctx, int bucket), void *ctx);
 /*
- * Hooks for model_hook(), with the optimizer as ctx. They do nothing unless the options enable the overlap that they
- * implement.
+ * Callbacks for the hooks of model_hook(), with the optimizer as ctx. Each does nothing unless the options enable the
+ * overlap that it implements.
  */
 MUST_CHECK int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struct err *e);
 MUST_CHECK int optimizer_weights_ready(void *optimizer, int place, struct dev_stream *s, struct err *e);
 /*
- * Wait until all weights have been gathered, for readers other than the model. Work that is queued in `s` afterwards
- * sees all of them.
+ * Wait until all weights have been gathered, for code other than the model. Work that is queued in `s` afterwards uses
+ * the gathered weights.
  */
 MUST_CHECK int optimizer_wait_for_weights(struct optimizer *p, struct dev_stream *s, struct err *e);
 /* Compute the L2 norm of all masters, counting each element once, on every rank (--log-params-norm). */

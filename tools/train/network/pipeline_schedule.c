@@ -11,7 +11,8 @@ struct pipeline {
     int64_t n_elems;                    /* number of elements of a boundary tensor */
     struct micro_batch *batch;          /* [slots] */
     struct comm_req **output_sent;      /* [slots] sends of outputs in progress */
-    void *grad[2];                      /* boundary gradients: one is being sent while the other is computed */
+    /* gradients at a stage boundary: one is being sent while the other is computed */
+    void *grad[2];
     struct comm_req *grad_sent[2];
     int64_t step;
 };
@@ -77,7 +78,7 @@ static int forward(struct pipeline *p, int i, int n, bool training, struct dev_s
     struct micro_batch *mb = &p->batch[slot];
 
     watch_phase(p->of.watch, training ? "forward" : "evaluation", p->step, i);
-    /* The slot's previous output must have been sent before it is overwritten. */
+    /* Before the output of a slot is overwritten, the slot's previous output must have been sent. */
     if (comm_wait(&p->output_sent[slot], s, e) < 0 || p->of.get(p->of.ctx, i, slot, mb, e) < 0)
         return -1;
     mb->training = training;

@@ -34,7 +34,10 @@ struct pipeline_parts {
 MUST_CHECK struct pipeline *pipeline_new(const struct pipeline_parts *of, struct err *e);
 void pipeline_free(struct pipeline *p);         /* NULL is allowed */
 uint64_t pipeline_bytes(const struct stage *g, const struct model_opts *o);
-/* Returns the device memory that comm.h additionally uses on a GPU: two messages for each neighbour that sends. */
+/*
+ * Returns the bytes of device memory that comm.h additionally uses on a GPU: two messages for each neighbour that
+ * sends.
+ */
 uint64_t pipeline_boxes(const struct stage *g, const struct model_opts *o);
 /* Run n micro-batches forward and backward. The gradients are then in the flat buffers, the loss in model_loss(). */
 MUST_CHECK int pipeline_train(struct pipeline *p, int n, int64_t step, struct dev_stream *s, struct err *e);

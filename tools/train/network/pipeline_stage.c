@@ -7,8 +7,8 @@
 #include "tools/train/network/pipeline_stage.h"
 
 /*
- * In names, blocks are numbered from 3, and the final LayerNorm has a number that leaves a gap of 1 (docs/training.md
- * 1.9).
+ * Numbers in the names of parameters: blocks are numbered from 3, and the final LayerNorm has a number that leaves a
+ * gap of 1 (docs/training.md 1.9).
  */
 enum { NAME_FIRST_BLOCK = 3, NAME_AFTER_BLOCKS = 4 };
 enum { BLOCK_ROLES = ROLE_DOWN_B - ROLE_NORM1_W + 1 };
@@ -72,7 +72,7 @@ static void end_bucket(struct stage *s, int block)
     s->n_buckets++;
 }
 
-/* Add the embedding's parameters; on the last of several stages they are copies for the head. */
+/* Add the parameters of the embedding. On the last of several stages they are copies for the head. */
 static void add_embedding(struct stage *s, bool copy)
 {
     const bool positions = !strcmp(s->model.position, "absolute");

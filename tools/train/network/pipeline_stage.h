@@ -35,19 +35,21 @@ struct stage_param {
     /* index among the model's parameters, the same in every topology; a tied copy has the original's */
     int id;
     bool tied_copy;             /* the last stage's copy of the embedding (PP > 1) */
-    /* the last stage's position table (GPT-2, PP > 1), to which only weight decay applies */
+    /* the position table of the last stage (GPT-2, PP > 1), which has no gradients: only weight decay changes it */
     bool untrained;
     bool decays;                /* weight decay applies */
     bool split;                 /* true: tensor ranks hold different slices; false: they hold equal copies */
     enum merge_rule merge;
     int ndim;
-    int64_t shape[2], slice[2]; /* of the merged tensor (V includes padding rows), and of one tensor rank's slice */
+    /* shape: of the merged tensor, where V includes padding rows; slice: of one tensor rank's slice */
+    int64_t shape[2], slice[2];
     int64_t n;                  /* number of elements of the slice */
     int64_t at;                 /* index of its first element in the flat buffers */
 };
 
 struct stage_bucket {
-    int64_t at, n;              /* in elements of the flat buffers; n is a multiple of dp * 32 */
+    /* position and size of the parameter in the flat buffers, in elements; n is a multiple of dp * 32 */
+    int64_t at, n;
     int64_t shard_at;           /* position of this rank's n / dp elements in its shard */
     /* the block whose backward pass completes the bucket; -1: complete at the end of the micro-batch */
     int block;
@@ -67,7 +69,7 @@ struct stage {
     struct model_config model;
     int first_block, n_blocks;
     bool first, last;           /* first: the stage has the embedding; last: the stage has the head */
-    bool norm;                  /* the stage has the final norm: it is the last one with blocks */
+    bool norm;                  /* the stage has the final LayerNorm, because it is the last one with blocks */
     int n_ids;                  /* number of parameters of the whole model */
     int n_params;
     struct stage_param *param;
@@ -91,8 +93,8 @@ struct stage {
 struct stage *stage_new(const struct model_config *m, struct topology topo, int pp, int dp, int tp, const int *blocks);
 void stage_free(struct stage *s);                       /* NULL is allowed */
 /*
- * Returns the runs that data-parallel rank `dp` owns, in the form of run[]. *n receives their number. They are
- * allocated in the arena.
+ * Returns the runs that data-parallel rank `dp` owns, as in run[]. *n receives their number. The array is allocated in
+ * the arena.
  */
 struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n);
 /*
