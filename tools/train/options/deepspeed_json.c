@@ -16,8 +16,8 @@
 enum { JSON_MAX_BYTES = 1 << 20 };
 
 /*
- * Compare a key's value, written as a user would write it, with its option. If the option was not given, it is set to
- * the value; otherwise both must be the same.
+ * Compare the value of a JSON key, written as a user would write it, with the value of its option. If the option was
+ * not given, it is set to the key's value; otherwise both must be the same.
  */
 static int match_deepspeed_option(struct train_opts *o, const char *key, const char *option, const char *text,
                                   struct err *e)
@@ -33,7 +33,7 @@ static int match_deepspeed_option(struct train_opts *o, const char *key, const c
         return options_set(o, r, 1, &word, &here, e);
     if (options_parse_value(&theirs, r, 1, &word, &here, e) < 0)
         return -1;
-    /* Compare the printed values, in which 1, 1.0 and 1e0 are the same. */
+    /* Compare the values as options_value() prints them: 1, 1.0 and 1e0 are then the same. */
     options_value(o, r, &ours_text);
     options_value(&theirs, r, &theirs_text);
     if (strcmp(ours_text.buf, theirs_text.buf) != 0) {
@@ -152,7 +152,10 @@ static const struct { const char *key, *option, *otherwise; } scaler_keys[] = {
     { "min_loss_scale", "min-loss-scale", "1" },
 };
 
-/* Set the option to the value even if another source gave it a different one, and add a note in that case. */
+/*
+ * Set the option to the value. If another source gave the option a different value, add a note that the value is
+ * replaced.
+ */
 static int override_option_value(struct train_opts *o, const char *key, const char *option, const char *text,
                                  struct err *e)
 {
@@ -302,7 +305,10 @@ int deepspeed_json_read(struct train_opts *o, struct err *e)
         if (rc == 0)
             rc = apply_ds_key(o, key, v, e);
     json_decref(root);
-    /* DeepSpeed creates the optimizer. If its configuration does not enable fp16, there would be no scaler. */
+    /*
+     * With this configuration file DeepSpeed creates the optimizer. If the file does not enable fp16, there is no
+     * scaler.
+     */
     if (rc == 0 && o->fp16 && !o->impl->json_fp16) {
         err_usage(e, "%s: fp16.enabled is not true, but %s is given", o->deepspeed_config, OPTS_WHERE(o, fp16));
         rc = -1;
@@ -320,7 +326,7 @@ int deepspeed_json_check(struct train_opts *o, struct err *e)
         o->global_batch_size = b * dp * steps;
         return 0;
     }
-    if (o->rampup_batch_size.n)         /* the caller passes the actual number to DeepSpeed at every step */
+    if (o->rampup_batch_size.n)         /* the caller of DeepSpeed passes the actual number at every step */
         return 0;
     if (o->global_batch_size != b * dp * steps) {
         err_usage(e, "%s: gradient_accumulation_steps is %ld: with micro-batch size %ld and %ld data-parallel ranks "
@@ -331,7 +337,9 @@ int deepspeed_json_check(struct train_opts *o, struct err *e)
     return 0;
 }
 
-/* The recursion is limited: jansson parses no deeper than 2048 levels. */
+/*
+ * Convert a JSON value to a pickle value. The recursion is limited, because jansson parses no deeper than 2048 levels.
+ */
 static struct pk *tree_of(struct arena *a, json_t *v)
 {
     struct pk *made;

@@ -24,8 +24,8 @@ MUST_CHECK int deepspeed_json_read(struct train_opts *o, struct err *e);
  */
 MUST_CHECK int deepspeed_json_check(struct train_opts *o, struct err *e);
 /*
- * Return the whole file as a value for checkpoints, which store it as ds_config. Returns an empty dict if the file
- * can no longer be read.
+ * Returns the whole file as a value for checkpoints, which store it as ds_config. The result is an empty dict if the
+ * file can no longer be read.
  */
 struct pk *deepspeed_json_tree(struct arena *a, const char *path);
 

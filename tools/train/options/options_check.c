@@ -11,7 +11,7 @@
 #include "tools/train/options/options_impl.h"
 #include "tools/train/options/schedule.h"
 
-/* Up to this limit, products of counts are exact in a double and far from 2^63. */
+/* The largest product of counts. Up to this limit a product is exact in a double and far from 2^63. */
 #define COUNT_MAX 1e15
 
 /* ---- parallelism ---- */
@@ -127,8 +127,8 @@ static int check_vocabulary(const struct train_opts *o, struct err *e)
 }
 
 /*
- * Only the method's name is checked. Whether the partition works is checked when it is computed, because a checkpoint
- * may provide one.
+ * Check the name of the partition method. Whether the partition works is checked when it is computed, because a
+ * checkpoint may provide one.
  */
 static int check_stages(const struct train_opts *o, struct err *e)
 {
@@ -157,7 +157,7 @@ static int check_magnitude(const struct train_opts *o, struct err *e)
         err_usage(e, "a model of %.3g parameters is too large: no more than 10^15 are supported", params);
         return -1;
     }
-    /* The CPU's attention stores the scores of all pairs of tokens. */
+    /* The CPU's attention stores the scores of all pairs of tokens, so this product must be limited as well. */
     if (rows * (L * (h + f) + (double)o->num_attention_heads * (double)o->seq_length) > COUNT_MAX) {
         err_usage(e, "--micro-batch-size %ld x --seq-length %ld is too large for this model: no more than 10^15 values "
                   "of a micro-batch are supported", (long)o->micro_batch_size, (long)o->seq_length);
@@ -471,7 +471,7 @@ static int check_precision(struct train_opts *o, enum options_stage stage, struc
     /* The checkpoint will give the type. */
     if (stage == OPTIONS_BEFORE_LOAD && o->load && !OPTS_GIVEN(o, bf16) && !OPTS_GIVEN(o, fp16))
         return 0;
-    /* Megatron sets this argument, too. With bf16 there is no other way here. */
+    /* Megatron sets this argument for bf16, too. In this program bf16 gradients are always accumulated in fp32. */
     o->accumulate_allreduce_grads_in_fp32 |= o->bf16;
     if (!OPTS_GIVEN(o, grad_reduce_dtype))
         o->grad_reduce_dtype = o->fp16 && o->accumulate_allreduce_grads_in_fp32 ? REDUCE_FP32 : own;
@@ -500,7 +500,7 @@ int options_check(struct train_opts *o, int world, enum options_stage stage, str
 {
     if (check_world_size(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, stage, e) < 0)
         return -1;
-    /* Only the devices are tested; no other option is needed. */
+    /* --preflight without a model tests only the devices, so no other option is needed. */
     if (o->preflight && !o->num_layers && !o->load)
         return 0;
     if (check_missing(o, stage, e) < 0 || check_model(o, stage, e) < 0 || deepspeed_json_check(o, e) < 0)

@@ -54,8 +54,8 @@ static int split_option_words(char *text, bool comments, struct words *w)
 }
 
 /*
- * Set an option from its words. A flag may have no value if may_be_bare; a list accepts all words, the others require
- * exactly one.
+ * Set an option from its words. If may_be_bare, a flag may have no value. A list accepts any number of words, other
+ * options require exactly one.
  */
 static int set_words(struct train_opts *o, const struct option_row *r, const struct words *w, bool may_be_bare,
                      const struct options_place *at, struct err *e)
@@ -149,7 +149,7 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
     struct words w = { .n = 1, .v = { text } };
     int rc = -1;
 
-    /* A list is split at blanks; any other value is the whole text, as the shell passed it. */
+    /* The value of a list is split at blanks. Any other value is the whole text, as the shell passed it. */
     if (r->kind == OPTION_LIST && split_option_words(text, false, &w) < 0)
         err_usage(e, "%s: a quote is not closed", name);
     else
@@ -158,7 +158,10 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
     return rc;
 }
 
-/* Returns true for variables that other parts of the program, such as the kernels and the converters, read directly. */
+/*
+ * Returns true for names of environment variables that other parts of the program, such as the kernels and the
+ * converters, read directly.
+ */
 static bool read_elsewhere(const char *name)
 {
     static const char *const names[] = {

@@ -18,7 +18,7 @@
 struct options_place {
     enum opts_source source;
     const char *where;          /* "SHARDKIT_LR", "run.conf, line 3", "ds.json"; NULL: the command line */
-    const char *as;             /* the name as written, for rows that match a prefix; may be NULL */
+    const char *as;             /* the name as the user wrote it, for an option that matches a prefix; may be NULL */
 };
 
 struct options_impl {
@@ -41,8 +41,8 @@ const char *options_word(const struct train_opts *o, const struct option_row *r)
 /* ---- options_value.c ---- */
 
 /*
- * Set an option from its words and record the source of the value: a flag has no word or one, a list any number, all
- * others one. The words are copied. Fails with ERR_USAGE.
+ * Set an option from its n words and record the source of the value. A flag has 0 or 1 words, a list any number, other
+ * options one. The words are copied. Fails with ERR_USAGE.
  */
 MUST_CHECK int options_set(struct train_opts *o, const struct option_row *r, int n, char *const *words,
                            const struct options_place *at, struct err *e);

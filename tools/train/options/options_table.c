@@ -307,7 +307,10 @@ static const struct option_row program_rows[] = {
     {0},
 };
 
-/* Scripts pass these options; none changes what is computed here. */
+/*
+ * Options that scripts pass and that change nothing in this program. Each accepts only the value that this program
+ * implements.
+ */
 static const struct option_row only_rows[] = {
     ONLY("optimizer", "adam", "only Adam is supported")
     ONLY("dataloader-type", "single", "samples are read once, in the order of the index")

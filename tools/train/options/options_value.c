@@ -72,8 +72,8 @@ const char *options_env_name(const struct train_opts *o, const struct option_row
 }
 
 /*
- * Remove quotes that are part of the word. Scripts that build their command in a shell variable pass them on:
- * --pp-partition-method "'type:transformer|embedding'".
+ * Returns the word without quotes that are part of it. Scripts that build their command in a shell variable pass such
+ * quotes: --pp-partition-method "'type:transformer|embedding'".
  */
 static char *unquoted(struct train_opts *o, const char *word)
 {

@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Compute digits and exponent of the shortest decimal that reads back as x: "12345" means 1.2345e`exp10`. */
+/*
+ * Compute the digits and the exponent of the shortest decimal that reads back as x. Digits "12345" stand for 1.2345
+ * times 10 to the power of *exp10.
+ */
 static void shortest(double x, char digits[24], int *exp10)
 {
     char text[40], *e;

@@ -60,8 +60,8 @@ static int parse_schedule_sign(struct schedule_reader *r, char sign, const char 
 }
 
 /*
- * Check that the range is after the previous one and contains an iteration to save. begin, interval: where the range
- * and its EVERY are in the text.
+ * Check that the range *s is after the previous range and contains an iteration to save. begin, interval: positions of
+ * the range and of its EVERY in the text.
  */
 static int check_stretch(const struct schedule_reader *r, const struct save_stretch *s,
                          const struct save_stretch *before, const char *begin, const char *interval)

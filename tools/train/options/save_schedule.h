@@ -18,14 +18,15 @@
 #include "libcommon/base/err.h"
 
 struct save_stretch {
-    int64_t first, last;        /* iterations, both included; last is INT64_MAX if there is no end */
+    /* first and last iteration of the range, both included; last is INT64_MAX if there is no end */
+    int64_t first, last;
     int64_t every;
 };
 
 struct save_schedule {
     int n;
     struct save_stretch *stretch;       /* n elements, in ascending order, not overlapping */
-    int64_t rest;               /* interval of the iterations outside of all ranges; 0: they are not saved */
+    int64_t rest;               /* interval for iterations outside of all ranges; 0: these iterations are not saved */
 };
 
 /*

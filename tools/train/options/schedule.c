@@ -11,7 +11,8 @@
 
 /* ---- batch size ---- */
 
-enum { RAMP_STEPS_MAX = 1000000 };      /* limit, because each increment is checked before the run */
+/* limit for the number of increments, because each one is checked before the run */
+enum { RAMP_STEPS_MAX = 1000000 };
 
 int schedule_ramp_init(struct schedule_ramp *r, int64_t gbs, int n, char *const *words, struct err *e)
 {
@@ -106,7 +107,7 @@ int schedule_ramp_check(const struct schedule_ramp *r, int64_t consumed_samples,
     return schedule_micro_batches(r->gbs, micro_batch, dp, &m, e);
 }
 
-/* Like Python's //: rounds towards minus infinity. b must be > 0. */
+/* Divide and round towards minus infinity, like Python's //. b must be > 0. */
 static int64_t floor_div(int64_t a, int64_t b)
 {
     return a / b - (a % b < 0);
@@ -127,7 +128,10 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 
 /* ---- learning rate ---- */
 
-/* The two values of one rule of the scheduler, with their text in the reference's format. */
+/*
+ * A rule of the scheduler with its two values, of the options and of the checkpoint, and their text in the reference's
+ * format.
+ */
 struct schedule_rule {
     const char *name;
     double ours, saved;

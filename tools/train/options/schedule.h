@@ -43,8 +43,8 @@ int64_t schedule_batch(const struct schedule_ramp *r, int64_t consumed_samples);
 /* Compute the number of micro-batches per rank and step. ERR_USAGE names batch, micro-batch and data-parallel size. */
 MUST_CHECK int schedule_micro_batches(int64_t batch, int64_t micro_batch, int64_t dp, int64_t *m, struct err *e);
 /*
- * Check the same for every batch size that is still to come, so that an error is reported before the run and not
- * during it.
+ * Check that every batch size that is still to come can be divided into micro-batches, so that an error is reported
+ * before the run and not during it.
  */
 MUST_CHECK int schedule_ramp_check(const struct schedule_ramp *r, int64_t consumed_samples, int64_t micro_batch,
                                    int64_t dp, struct err *e);
@@ -54,8 +54,8 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 /* ---- learning rate ---- */
 
 /*
- * Continue a checkpoint's scheduler (docs/training.md, section 4.3). With --override-lr-scheduler the command line's
- * rules are used, with --use-checkpoint-lr-scheduler the checkpoint's. With neither they must agree; if not,
+ * Continue the scheduler of a checkpoint (docs/training.md, section 4.3). --override-lr-scheduler selects the command
+ * line's rules, --use-checkpoint-lr-scheduler the checkpoint's. With neither option both rules must agree; if not,
  * ERR_USAGE names both values. The counters always come from the checkpoint. The reference's lines (" > using
  * checkpoint value ...") are appended to `lines`.
  */
@@ -71,9 +71,12 @@ struct schedule {
     int64_t train_samples;      /* number of samples that the training set must provide */
 };
 
-/* Initialize the schedule from checked options. Fails with ERR_USAGE like the functions above. */
+/* Initialize the schedule from checked options. Fails with ERR_USAGE if batch sizes or rules are invalid. */
 MUST_CHECK int schedule_init(struct schedule *s, const struct train_opts *o, struct err *e);
-/* Number of samples needed from each validation set and from each test set (docs/training.md, section 5.2). */
+/*
+ * Returns the number of samples needed from each validation set; schedule_test_samples() returns that for each test set
+ * (docs/training.md, section 5.2).
+ */
 int64_t schedule_valid_samples(const struct schedule *s, const struct train_opts *o);
 int64_t schedule_test_samples(const struct schedule *s, const struct train_opts *o);
 /*

@@ -13,7 +13,7 @@
 #include "tools/train/options/deepspeed_json.h"
 #include "tools/train/options/options_impl.h"
 
-/* Callback for each option of the command line (option_table.h). */
+/* Set one option of the command line. This is the callback of option_table.h. */
 static int set_command_line_option(void *ctx, const struct option_given *g, struct err *e)
 {
     const struct options_place here = { FROM_COMMAND_LINE, NULL, g->name };
@@ -51,7 +51,10 @@ static bool names_config(const char *word, const char **value)
     return r && r->dest && r->field == offsetof(struct train_opts, config);
 }
 
-/* Find --config beforehand: its file must be read before the command line, which overrides it. */
+/*
+ * Find --config on the command line before that is parsed: the file of --config must be read first, because the command
+ * line overrides it.
+ */
 static const char *find_config(int argc, char **argv, char **env)
 {
     const char *path = NULL, *value;
@@ -66,8 +69,8 @@ static const char *find_config(int argc, char **argv, char **env)
 }
 
 /*
- * Record fp16 options that have no effect; scripts of bf16 runs contain them, too. If the checkpoint may give fp16,
- * none is recorded.
+ * Add a note for each fp16 option that has no effect; scripts of bf16 runs contain such options, too. If the checkpoint
+ * may give fp16, no note is added.
  */
 static void ignore_without_fp16(struct train_opts *o)
 {
@@ -82,8 +85,8 @@ static void ignore_without_fp16(struct train_opts *o)
 }
 
 /*
- * With fp16 and stage 0, DeepSpeed keeps an unsharded optimizer in the mp_rank files (docs/training.md 3.6). Only
- * with bf16 does 0 mean 1.
+ * Add a note for ZeRO stage 0 with fp16. DeepSpeed then keeps an unsharded optimizer in the mp_rank files
+ * (docs/training.md 3.6), but this program shards it as in stage 1. With bf16, stage 0 means 1 in both.
  */
 static void record_fp16_stage(struct train_opts *o)
 {

@@ -57,12 +57,14 @@ struct train_opts {
     int64_t kv_channels;                /* h / n after options_check(); no other value is accepted */
     int64_t seq_length;                 /* s; --encoder-seq-length is the same option */
     int64_t max_position_embeddings;
-    int64_t vocab_size;                 /* number of tokens, if neither tokenizer nor checkpoint provides it */
+    /* number of tokens; used if neither the tokenizer nor the checkpoint provides it */
+    int64_t vocab_size;
     int64_t make_vocab_size_divisible_by;       /* 128 */
     int64_t pad_vocab_size_to;
     int position_embedding_type;        /* enum opts_position */
     bool embed_layernorm;
-    double layernorm_epsilon;           /* for the blocks and the final norm; the embedding's is fixed at 1e-5 */
+    /* epsilon of the LayerNorms of the blocks and of the final one; the embedding's is fixed at 1e-5 */
+    double layernorm_epsilon;
 
     /* ---- regularization and optimizer ---- */
     double attention_dropout, hidden_dropout;
@@ -109,15 +111,17 @@ struct train_opts {
     const char *save_schedule;          /* the text as given; options_check() parses it into `saves` */
     int64_t keep_last;                  /* number of checkpoints to keep; 0: all */
     int save_when_busy;                 /* enum opts_busy */
-    double save_device_memory;          /* GB of GPU memory for the snapshot; not given: the free memory */
-    /* GB of host memory for a rank's snapshot; 0: determined from the host's memory */
+    /* maximum GPU memory of the snapshot in GB; not given: the memory that is free */
+    double save_device_memory;
+    /* maximum host memory of one rank's snapshot in GB; 0: determined from the memory of the host */
     double save_memory;
     bool universal_checkpoint, finetune;
     bool no_load_optim, no_load_rng, no_save_rng;
     bool new_run;                       /* move existing checkpoints in the folder of --save out of the way */
     /* load the universal form although the checkpoint that `latest` names is newer */
     bool force;
-    const char *model;                  /* with --load: prefix that selects one of several models; NULL */
+    /* with --load: a prefix that selects one of several models in the checkpoint; NULL: not given */
+    const char *model;
     bool accept_mismatch;               /* load files that belong to different saves or ranks */
     int replicas;                       /* enum replica_policy: what to do about copies in a checkpoint that differ */
     int64_t check_replicas;             /* compare the copies every N iterations; 0: only at saves */
@@ -136,7 +140,7 @@ struct train_opts {
     const char *pp_partition_method;    /* "type:transformer" and others, see pipeline.h */
     int partition_algorithm;            /* enum pipeline_balance; if not given, the loader uses the checkpoint's */
     bool sequence_parallel;
-    /* not given: on if there are GPUs, decided once that is known */
+    /* if not given, they are on if there are GPUs; this is decided once the devices are known */
     bool overlap_grad_reduce, overlap_param_gather;
     int backend;                        /* enum opts_backend */
     int64_t threads;                    /* OpenMP threads per rank; 0: the number of the rank's cores */
@@ -144,7 +148,7 @@ struct train_opts {
     int64_t digest_interval, replay_check;      /* in iterations; 0: never */
     int64_t stall_notice;               /* in seconds; 0: never */
     int64_t collective_timeout;         /* in seconds; 0: no limit */
-    int64_t zero_stage;                 /* 0 and 1 both shard the optimizer, for bf16 as in the reference */
+    int64_t zero_stage;                 /* ZeRO stage. 0 and 1 both shard the optimizer, for bf16 as in the reference */
 
     /* ---- validation ---- */
     int64_t eval_iters, eval_interval;
@@ -171,7 +175,8 @@ struct train_opts {
     bool log_timers_to_tensorboard, log_batch_size_to_tensorboard, log_validation_ppl_to_tensorboard;
     bool log_learning_rate_to_tensorboard, log_loss_scale_to_tensorboard;
     const char *status_file;            /* NULL: SAVE/status.json */
-    const char *dump_logits;            /* file for the first batch's logits; the run ends after writing it */
+    /* path of a file for the logits of the first batch; the run ends after writing it */
+    const char *dump_logits;
 
     /* ---- the program ---- */
     const char *config;
@@ -211,7 +216,8 @@ void options_free(struct train_opts *o);
 
 enum options_stage {
     OPTIONS_BEFORE_LOAD,        /* the architecture may be missing if --load is given */
-    OPTIONS_COMPLETE,           /* after the loader has filled it in: a value that is still missing is an error */
+    /* after the loader has filled in the checkpoint's values: a value that is still missing is an error */
+    OPTIONS_COMPLETE,
 };
 
 /*
@@ -255,10 +261,11 @@ void options_value(const struct train_opts *o, const struct option_row *r, struc
 /* The table of options, which is parsed into a struct train_opts. The constants are marks of its groups and rows. */
 extern const struct option_table options_table;
 enum {
-    OPTIONS_OURS = 1,           /* an option of this program only: saved arguments do not have it */
+    OPTIONS_OURS = 1,           /* an option of this program only, which the saved arguments do not contain */
     /* saved with the value in effect whether given or not; other options are saved as loaded unless given */
     OPTIONS_ACTS = 2,
-    OPTIONS_PRINTED = 4,           /* affects the training: a value that differs from the checkpoint's is reported */
+    /* the option affects the training: a value that differs from the checkpoint's is reported */
+    OPTIONS_PRINTED = 4,
 };
 
 #endif
