@@ -39,7 +39,10 @@ int ending_report_failure(const struct trainer *t, const struct err *e)
 
 /* ---- the report of a failure ---- */
 
-/* Write the report of a failure. Returns its path if the file exists, even if another rank wrote it; else NULL. */
+/*
+ * Write the report of a failure. Returns the path of the report if the file exists, even if another rank wrote it; else
+ * NULL.
+ */
 static const char *write_failure_report(const struct trainer *t, const struct report_incident *x)
 {
     static char path[PATH_MAX];
@@ -52,7 +55,7 @@ static const char *write_failure_report(const struct trainer *t, const struct re
     return access(path, F_OK) == 0 ? path : NULL;
 }
 
-/* Wait up to a second for rank 0 to write the report, because rank 0 has more information if it can still write. */
+/* Wait up to a second for rank 0 to write the report: a report by rank 0 has more information than one by this rank. */
 static void wait_for_report_of_rank_0(const struct trainer *t)
 {
     char path[PATH_MAX];
@@ -63,7 +66,7 @@ static void wait_for_report_of_rank_0(const struct trainer *t)
 }
 
 /*
- * Write the report of an aborted job. Normally rank 0 does this. If rank 0 was lost, some other ranks try, and the
+ * Write the report of an aborted job. Normally rank 0 writes it. If rank 0 was lost, some other ranks try, and the
  * first report is kept.
  */
 static const char *report_abort(const struct trainer *t, const struct watch_end *end)
@@ -81,8 +84,8 @@ static const char *report_abort(const struct trainer *t, const struct watch_end 
 /* ---- the status file ---- */
 
 /*
- * Returns true if the status file belongs to this job. If another job has acquired the lock, this job must not write
- * the file.
+ * Returns true if status.json belongs to this job. If another job has acquired the lock, this job must not write the
+ * file.
  */
 static bool is_status_ours(const struct trainer *t, struct err *e)
 {
@@ -124,8 +127,8 @@ static void sync_end(const struct trainer *t)
 /* ---- callbacks of the watch ---- */
 
 /*
- * The report comes first and the stacks last. A rank that crashed has already written its own stacks. TensorBoard's
- * curves follow, because they may be stored on another disk that hangs.
+ * The report comes first and the stacks last. A rank that crashed has already written its own stacks. The curves for
+ * TensorBoard come after the report, because they may be stored on another disk that hangs.
  */
 void ending_on_abort(void *trainer, const struct watch_end *end)
 {
@@ -150,7 +153,7 @@ void ending_on_left(void *trainer)
     sync_end(trainer);
 }
 
-/* Ranks other than 0 are informed only if rank 0 does not respond. */
+/* The other ranks update the status only if rank 0 does not respond. */
 void ending_on_stall(void *trainer, const char *text)
 {
     const struct trainer *t = trainer;
@@ -174,7 +177,10 @@ void ending_on_stall(void *trainer, const char *text)
 
 /* ---- leaving ---- */
 
-/* Write the final status and release the lock, on rank 0. Programs that restart the job wait for the lock. */
+/*
+ * Write the final status and release the lock, on rank 0. Programs that restart the job wait until the lock is
+ * released.
+ */
 static void end_log(struct trainer *t, enum status_reason why)
 {
     struct status last;
@@ -199,7 +205,7 @@ static void close_log(struct trainer *t)
     free(t->log.status_path);
 }
 
-/* Free everything. A rank may be lost even now, so the objects that the watch's thread uses are freed last. */
+/* Free everything. Another rank may be lost during this, so the objects that the watch's thread uses are freed last. */
 static void leave_job(struct trainer *t, enum status_reason why)
 {
     end_log(t, why);

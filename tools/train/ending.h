@@ -7,7 +7,7 @@
 #include "libcommon/comm/watch.h"
 #include "tools/train/run/trainer.h"
 
-/* Print the reason of a failure. Returns its exit status. */
+/* Print the reason *e of a failure. Returns the exit status that belongs to the failure. */
 int ending_report_failure(const struct trainer *t, const struct err *e);
 /*
  * Leave the job and free everything but the options. rc: the result of the run, with its error in *e if it is

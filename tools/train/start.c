@@ -32,7 +32,7 @@
  * therefore reports its error at once. The other ranks with an error still join the job, so that a rank with a
  * different error can report it and a rank whose options are valid does not wait for ranks that have exited.
  */
-enum { JOIN_S = 10 };           /* the other ranks have joined within this time, or have exited */
+enum { JOIN_S = 10 };           /* time in seconds within which the other ranks have joined or have exited */
 
 struct refused_word {
     int32_t status;             /* 0: not refused */
@@ -116,7 +116,7 @@ static void dump_calls_on_signal(int sig)
         watch_dump(comm_watch(ranks_to_dump->world));
 }
 
-/* Print the output of --help and similar options, once per job. */
+/* Print the output of an option such as --help, once per job. Returns the exit status. */
 static int print_option_answer(enum option_asked asked)
 {
     struct launch l;
@@ -155,7 +155,7 @@ bool start_process(struct trainer *t, int argc, char **argv, int *status)
     }
     if (t->o.umask >= 0)
         umask((mode_t)t->o.umask);
-    /* Install the handlers before anything that takes time, and again after MPI has installed its own. */
+    /* Install the handlers before any work that takes time, and again after MPI has installed its own handlers. */
     ranks_to_dump = &t->ranks;
     status_catch_signals(dump_calls_on_signal);
     if (t->o.save && !trainer_is_check_only(t) && !(t->saves.writer = writer_start(&e))) {
@@ -179,7 +179,7 @@ static void on_phase(void *trainer, const char *phase, int micro_batch)
 }
 
 /*
- * While ranks wait to connect, no work has begun that would have to be completed, so a signal ends the process at
+ * Until the ranks are connected, no work has begun that would have to be completed, so a signal ends the process at
  * once.
  */
 static void let_signals_end_us(const struct launch *l)

@@ -92,7 +92,7 @@ static int try_link(struct preflight *p, const struct messages *x, int other, st
 
 /*
  * Test an all-reduce in which every element must become n (n + 1) / 2. *rate receives the bus bandwidth in bytes/s,
- * the same on all ranks.
+ * which is the same on all ranks.
  */
 static int try_all_reduce(struct preflight *p, const struct messages *x, double *rate, struct err *e)
 {

@@ -16,9 +16,9 @@
 
 enum preflight_rate {
     RATE_GEMM,                  /* FLOP/s */
-    RATE_COPY,                  /* within the device, bytes read plus bytes written, per second */
+    RATE_COPY,                  /* bytes read plus bytes written per second by copies within the device */
     RATE_TO_DEVICE, RATE_FROM_DEVICE,   /* bytes/s */
-    /* to the next rank of the world, while receiving from it at the same time: bytes/s in one direction */
+    /* bytes/s in one direction to the next rank of the world, while data is received from that rank at the same time */
     RATE_LINK,
     RATE_N
 };

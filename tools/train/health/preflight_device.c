@@ -67,7 +67,7 @@ static int by_round_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median time of one call of work(), in seconds. */
+/* Returns the median time in seconds of one call of work(). */
 static double seconds_of(struct preflight *p, void (*work)(struct preflight *p, void *arg), void *arg)
 {
     double round[ROUNDS], begin;
@@ -133,8 +133,8 @@ static void check_memory_pool(struct preflight *p, char *pool, uint64_t bytes)
 }
 
 /*
- * Returns the number of bytes to test: what the plan needs. Without a model it is most of a GPU's memory, or only a
- * small part of a CPU's, because other processes use that, too.
+ * Returns the number of bytes of memory to test: as many as the memory plan needs. Without a model it is most of a
+ * GPU's memory, or only a small part of a CPU's, because other processes use that, too.
  */
 static uint64_t memory_wanted(const struct preflight *p)
 {
@@ -277,7 +277,7 @@ static void fill_random(struct preflight *p, void *x, int64_t n, enum dtype t, f
     }
 }
 
-/* Compute the last product twice and check that the bits are equal. */
+/* Compute the product *q a second time and check that the bits are equal. */
 static void try_again(struct preflight *p, const struct product *q)
 {
     const int last = q->n_shapes - 1;
@@ -303,7 +303,9 @@ static void try_again(struct preflight *p, const struct product *q)
     p->dev->free_host(b);
 }
 
-/* Check a product of small integers, which bf16 represents exactly: |sum| <= 4 * 32. */
+/*
+ * Check a product of small integers, which bf16 represents exactly: the absolute value of each sum is at most 4 * 32.
+ */
 static void try_known(struct preflight *p)
 {
     enum { M = 64, N = 48, K = 32, ALL = M * K + N * K + M * N };

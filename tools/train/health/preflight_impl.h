@@ -33,8 +33,8 @@ struct preflight {
 /* Record an error of this rank. Only the first error is kept. */
 void preflight_wrong(struct preflight *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /*
- * Wait for the device and record its errors. The watch is informed of the wait, so a device that does not respond is
- * reported by name.
+ * Wait for the device and record its errors. The watch is informed of the wait, so that it can report a device that
+ * does not respond by name.
  */
 void preflight_sync_device(struct preflight *p);
 /* Allocate memory of the device or of the host. On failure, record an error and return NULL. */

@@ -57,7 +57,7 @@ const char *status_host(void)
     return host;
 }
 
-/* Write null for unknown values: jansson refuses NaN, and readers should not see -1. */
+/* Returns the JSON of a count: null if it is unknown. jansson refuses NaN, and readers should not see -1. */
 static json_t *count_or_null_json(int64_t v)
 {
     return v < 0 ? json_null() : json_integer(v);
@@ -129,7 +129,7 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
         return -1;
     }
     rc = write_all_at(fd, buf, n, 0);
-    /* On a network file system, an exceeded quota may be reported only by close(). */
+    /* close() can fail: on a network file system, an exceeded quota may be reported only then. */
     if (close(fd) < 0)
         rc = -1;
     if (rc < 0)
@@ -138,8 +138,8 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
 }
 
 /*
- * Like file_replace(), but does not wait for the disk, because it is called in every iteration. Returns 1 if the last
- * status has already been written.
+ * Replace the file atomically like file_replace(), but do not wait for the disk, because this happens in every
+ * iteration. Returns 1 if the last status has already been written.
  */
 static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
 {
@@ -315,7 +315,10 @@ void status_catch_signals(void (*dump_now)(int sig))
         sigaction(stops[i], &sa, NULL);
     sa.sa_handler = on_dump;
     sigaction(SIGUSR2, &sa, NULL);
-    /* if the shell's file size limit is exceeded, the save then reports an error and is tried again */
+    /*
+     * writing beyond the shell's file size limit then fails with an error instead of a signal, and the save is tried
+     * again
+     */
     signal(SIGXFSZ, SIG_IGN);
 }
 

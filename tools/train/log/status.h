@@ -27,17 +27,19 @@ const char *status_reason_name(enum status_reason r);           /* such as "kill
  */
 struct status {
     const char *phase;          /* "start", "load", "index", "train", "valid", "save", "stop" */
-    double percent;             /* in phase "index": how much of the sample order has been built */
+    double percent;             /* in phase "index": percentage of the sample order that has been built */
     int64_t iteration, train_iters;
     int64_t consumed_samples, consumed_tokens;
     double loss, lr, iteration_s;
     double loss_scale;          /* after the iteration; 0: no loss scale is used */
-    int64_t skipped_steps;      /* iterations of the whole run without an update because a gradient overflowed */
+    /* number of iterations of the whole run without an update, because a gradient overflowed */
+    int64_t skipped_steps;
     int world_size;
-    const char *last_complete_tag;      /* "global_step20": the checkpoint that `latest` names once it is durable */
+    /* such as "global_step20": the checkpoint that `latest` names, once it is on disk; NULL: none */
+    const char *last_complete_tag;
     const char *saving_tag;     /* the checkpoint that is being written now */
     /*
-     * About the last completed save, in seconds: how long training was blocked, how long the save took, and by how
+     * Times of the last completed save in seconds: how long training was blocked, how long the save took, and by how
      * much iterations during the save were slower than other iterations (NaN if there were none to compare with).
      */
     double save_stall_s, save_wall_s, save_slowdown_s;
@@ -59,7 +61,7 @@ MUST_CHECK int status_write(const char *path, const struct status *s, struct err
  * already written; later writes have no effect.
  */
 MUST_CHECK int status_end(const char *path, const struct status *s, struct err *e);
-/* Sync the file and its directory to disk, so that the current contents survive a failure of the host. */
+/* Sync the status file and its directory to disk, so that the current contents survive a failure of the host. */
 MUST_CHECK int status_sync(const char *path, struct err *e);
 /*
  * Write the status at once and mark the job as stalled with the reason `why` from now on; NULL clears the mark. May
@@ -67,23 +69,23 @@ MUST_CHECK int status_sync(const char *path, struct err *e);
  */
 MUST_CHECK int status_stalled(const char *path, const struct status *s, const char *why, struct err *e);
 /*
- * Mark the job as stalled on behalf of rank 0 (process `pid` on `host`) when rank 0 itself does not respond. Changes
- * only "stalled" and the update time in the file that rank 0 wrote. If the file belongs to another job, it does
- * nothing.
+ * Mark the job as stalled on behalf of rank 0 (process `pid` on `host`) when rank 0 itself does not respond. Only
+ * "stalled" and the update time change in the file that rank 0 wrote. If the file belongs to another job, nothing
+ * changes.
  */
 MUST_CHECK int status_stalled_for(const char *path, const char *host, long pid, const char *why, struct err *e);
 /* Read from `path` how far the previous run got. Fields that the file does not have keep their value in *s. */
 void status_recall(const char *path, struct status *s);
-/* Returns SLURM_JOB_ID, PBS_JOBID or LSB_JOBID, or "" outside of a batch system. */
+/* Returns the job id of the batch system, from SLURM_JOB_ID, PBS_JOBID or LSB_JOBID; "" outside of a batch system. */
 const char *status_job_id(void);
 const char *status_host(void);
 
 /* ---- causes of a failure ---- */
 
 /*
- * Why a run failed: names and exit statuses, in one table for logs, reports and scripts. Status 0 is an orderly end
- * and 2 is wrong usage, as in every tool of the project. The other values do not collide with those of shells (126 and
- * up), timeout (124), sysexits (64 to 78) and Slurm.
+ * The reasons why a run failed. Their names and exit statuses are in one table for logs, reports and scripts. Status 0
+ * is an orderly end and 2 is wrong usage, as in every tool of the project. The other values do not collide with those
+ * of shells (126 and up), timeout (124), sysexits (64 to 78) and Slurm.
  */
 enum cause {                    /* the values are exit statuses */
     CAUSE_FAILED = 1,           /* any other failure */
@@ -101,7 +103,7 @@ const char *cause_name(int status);
 
 /* ---- kill switch ---- */
 
-/* Returns true if the file exists. Returns false if path is NULL or the path cannot be accessed. */
+/* Returns true if the kill-switch file exists. Returns false if path is NULL or the path cannot be accessed. */
 bool status_kill_switch(const char *path);
 
 /* ---- signals ---- */
@@ -113,8 +115,8 @@ bool status_kill_switch(const char *path);
  */
 void status_catch_signals(void (*dump)(int sig));
 /*
- * Restore the default action of SIGTERM, SIGINT and SIGUSR1, which ends the process, when there is nothing to finish
- * and to save.
+ * Restore the default actions of SIGTERM, SIGINT and SIGUSR1, which end the process. Use it when there is nothing to
+ * finish or to save.
  */
 void status_release_signals(void);
 /* Returns the first signal that requested a stop, or 0. */

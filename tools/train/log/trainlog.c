@@ -28,7 +28,8 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
                 (long)s->train_iters, (long)s->samples, (long)s->tokens);
     strbuf_addf(sb, " elapsed time per iteration (s): %.2f | learning rate: %.3E | global batch size: %5ld |",
                 s->elapsed_s, s->lr, (long)s->batch);
-    if (s->mean_loss > 0)               /* false for NaN, so the field is then missing, as log watchers expect */
+    /* the condition is false for NaN, so that the field is missing, as log watchers expect */
+    if (s->mean_loss > 0)
         strbuf_addf(sb, " lm loss: %.6E |", s->mean_loss);
     if (s->loss_scale > 0)
         strbuf_addf(sb, " loss scale: %.1f |", s->loss_scale);
@@ -38,7 +39,10 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
     if (!(s->params_norm < 0))
         strbuf_addf(sb, " params norm: %.3f |", unsigned_nan(s->params_norm));
     strbuf_addf(sb, " number of skipped iterations:   0 | number of nan iterations:   0 |");
-    /* The reference prints two digits. Below 1 that would be a resolution of 1 % or worse. */
+    /*
+     * The reference prints two digits of the TFLOPs. Below 1 that is a resolution of 1 % or worse, so five digits are
+     * printed.
+     */
     strbuf_addf(sb, " samples per second: %.3f | TFLOPs: %.*f |\n", (double)s->batch / s->elapsed_s,
                 s->tflops < 1 ? 5 : 2, s->tflops);
 }
@@ -253,8 +257,8 @@ const struct trainlog_rank *trainlog_slowest(const struct trainlog_rank *r, int 
         double m = stage_median(r, n, r[i].pp, room), excess = m > 0 ? r[i].compute_s / m : 1;
 
         /*
-         * If each stage has only one rank, every rank equals its median; then the rank with the longest time is
-         * chosen.
+         * With one rank per stage, every rank equals the median of its stage. The rank with the longest time is chosen
+         * in that case.
          */
         if (excess > worst || (excess == worst && r[i].compute_s > slow->compute_s)) {
             worst = excess;

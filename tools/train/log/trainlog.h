@@ -79,7 +79,10 @@ double trainlog_mean_consume(struct trainlog_mean *m);     /* returns the mean, 
 
 /* ---- the other lines ---- */
 
-/* Append three lines. `where` is "iteration 20", "the end of training for val data" or "... for test data". */
+/*
+ * Append the three lines about a validation loss. `where` is "iteration 20", "the end of training for val data" or "...
+ * for test data".
+ */
 void trainlog_add_valid(struct strbuf *sb, const char *name, const char *where, double loss);
 double trainlog_perplexity(double loss);                /* exp(min(20, loss)) */
 
@@ -94,7 +97,10 @@ void trainlog_add_datetime(struct strbuf *sb, const char *text, time_t when);
 void trainlog_add_exit_duration(struct strbuf *sb, double minutes, time_t when);
 void trainlog_add_exit_iteration(struct strbuf *sb, int64_t iteration, time_t when);
 void trainlog_add_kill_switch(struct strbuf *sb, const char *path, time_t when);
-/* Not in the reference, but in the same format: "[exiting program on SIGTERM] datetime: ..." */
+/*
+ * Append the line for a run that a signal ended. The reference has no such line; its format is used: "[exiting program
+ * on SIGTERM] datetime: ..."
+ */
 void trainlog_add_exit_signal(struct strbuf *sb, int sig, time_t when);
 
 /* "using world size: ..." */
@@ -104,25 +110,28 @@ void trainlog_add_saving(struct strbuf *sb, int64_t iteration, const char *dir);
 void trainlog_add_saved(struct strbuf *sb, int64_t iteration, const char *dir);
 /* How a save in the background of training went. */
 struct trainlog_save {
-    /* time for which training was blocked: at the start of the save, and in the optimizer waiting for the copy */
+    /* seconds for which the save blocked training: at its start, and in the optimizer waiting for the copy */
     double stall_s;
     double wall_s;              /* from the start of the save until it was published */
     uint64_t bytes;
     int64_t n_concurrent;           /* number of iterations during the save; concurrent_s is their mean duration */
     double concurrent_s;
-    double alone_s;             /* mean duration of iterations without a save; 0: there were none */
+    double alone_s;             /* mean duration of the iterations without a save in progress; 0: there were none */
 };
-/* "  checkpoint: stall 0.004 s, 57.1 GB in 28.9 s (1.98 GB/s), 21 iterations beside it of 1.334 s, 1.331 s alone" */
+/*
+ * Append the line about a completed save: "  checkpoint: stall 0.004 s, 57.1 GB in 28.9 s (1.98 GB/s), 21 iterations
+ * beside it of 1.334 s, 1.331 s alone"
+ */
 void trainlog_add_save_times(struct strbuf *sb, const struct trainlog_save *s);
 void trainlog_add_checkpoint_version(struct strbuf *sb);                /* " checkpoint version 3.0" */
 void trainlog_add_loaded(struct strbuf *sb, int64_t iteration, const char *dir);
-/* What all ranks read during a load, and the least and the most that one rank read. */
+/* The bytes that all ranks read during a load, and the least and the most that one rank read. */
 struct trainlog_load {
     int ranks;
     uint64_t bytes, least, most;
     double wall_s;
 };
-/* "  checkpoint: 57.1 GB in 28.90 s (1.98 GB/s), 1.7 GB to 1.9 GB on each of 32 ranks" */
+/* Append the line about a load: "  checkpoint: 57.1 GB in 28.90 s (1.98 GB/s), 1.7 GB to 1.9 GB on each of 32 ranks" */
 void trainlog_add_load_times(struct strbuf *sb, const struct trainlog_load *l);
 /* Append DeepSpeed's line: "steps: 10 loss: 5.9385 iter time (s): 0.237 samples/sec: 33.828" */
 void trainlog_add_steps(struct strbuf *sb, int64_t step, double loss, double iteration_s, double samples_per_s);
@@ -138,7 +147,7 @@ void trainlog_add_timers(struct strbuf *sb, const struct trainlog_timer *t, int 
 
 /* ---- slow ranks ---- */
 
-/* What one rank did between two straggler lines. Plain data, which is gathered as bytes. */
+/* The times of one rank between two straggler lines. Plain data, which is gathered as bytes. */
 struct trainlog_rank {
     int32_t rank, pp, dp, tp;
     char host[48];
@@ -151,18 +160,25 @@ struct trainlog_rank {
  * of the interval, and how far it is above the median of its stage.
  */
 void trainlog_add_straggler(struct strbuf *sb, int64_t iteration, const struct trainlog_rank *r, int n);
-/* Returns that rank. *median receives the median compute_s of its stage. */
+/*
+ * Returns the slowest rank, as trainlog_add_straggler() defines it. *median receives the median compute_s of that
+ * rank's stage.
+ */
 const struct trainlog_rank *trainlog_slowest(const struct trainlog_rank *r, int n, double *median);
 
 /* ---- TensorBoard (docs/training.md 6.5) ---- */
 
-#define TRAINLOG_TB_WAIT_S 120.0        /* longest time that a value waits before it is written, as in the reference */
+/* longest time in seconds that a value waits before it is written, as in the reference */
+#define TRAINLOG_TB_WAIT_S 120.0
 /*
  * Write the option values and the world size. Later calls write the values that the --log-*-to-tensorboard flags
  * select. tfevents_flush() reports failures.
  */
 void trainlog_tb_start(struct tfevents *t, const struct train_opts *o, int world_size, int64_t iteration);
-/* Call it in every iteration; it writes every tensorboard_log_interval iterations. timers may be NULL. */
+/*
+ * Record the values of one iteration. Call it in every iteration; only every tensorboard_log_interval iterations are
+ * written. timers may be NULL.
+ */
 void trainlog_tb_step(struct tfevents *t, const struct train_opts *o, const struct trainlog_step *s,
                       const struct trainlog_timer *timers, int n_timers);
 /* Call it every log_interval iterations. */

@@ -38,7 +38,7 @@ static int write_line(int fd, const char *line, size_t n)
     return 0;
 }
 
-/* End a partial last line that a killed run may have left, so that the next line does not continue it. */
+/* End a partial last line that a killed run may have left in the file, so that the next line does not continue it. */
 static int end_last_line(int fd, const char *path, struct err *e)
 {
     struct stat st;

@@ -38,7 +38,10 @@ void trainlog_tb_start(struct tfevents *t, const struct train_opts *o, int world
             tfevents_text(t, r->dest, value.buf, iteration);
         }
     strbuf_free(&value);
-    /* The drop to 0 at the next step marks the restart in the curve. */
+    /*
+     * Write the number of ranks at this iteration and 0 at the next one, so that the curve shows where the run was
+     * restarted.
+     */
     tfevents_scalar(t, "iteration-time/world_size", world_size, iteration);
     tfevents_scalar(t, "iteration-time/world_size", 0, iteration + 1);
 }

@@ -67,7 +67,7 @@ static void end_host_span(struct trace *t, int *i)
 
 static void host_begin(struct trace *t, struct trace_span s)
 {
-    /* Record only the outermost span: the copies inside a save belong to the span of the save. */
+    /* Record only the outermost span: copies made inside a save, for example, belong to the span of the save. */
     if (t->depth++ == 0) {
         s.track = TRACE_HOST;
         s.number = -1;

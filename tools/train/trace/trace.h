@@ -28,16 +28,17 @@ enum trace_class {
 };
 
 struct trace;
-/* Create a trace of iterations first to last, both included. A process can have only one. */
+/* Create a trace of iterations first to last, both included. A process can have only one trace. */
 struct trace *trace_new(int64_t first, int64_t last);
-void trace_free(struct trace *t);               /* NULL is allowed; the traced kernels must be closed before */
+/* frees the trace; NULL is allowed. The traced kernels must have been closed */
+void trace_free(struct trace *t);
 
 /*
- * Return a copy of k whose functions record spans, or k itself if t is NULL. The copy is valid as long as the trace.
- * Closing it closes k.
+ * Returns a copy of k whose functions record spans, or k itself if t is NULL. The copy is valid as long as the trace.
+ * Closing the copy closes k.
  */
 const struct kernels *trace_kernels(struct trace *t, const struct kernels *k);
-/* Return a copy of net whose functions record spans, or net itself if t or net is NULL. */
+/* Returns a copy of net whose functions record spans, or net itself if t or net is NULL. */
 const struct dev_net *trace_net(struct trace *t, const struct dev_net *net);
 
 /* ---- hooks of struct comm_options; they do nothing if t is NULL ---- */

@@ -18,8 +18,9 @@ enum { TRACE_MOST_STREAMS = 64, TRACE_MOST_SPANS = 1 << 20 };
 
 struct trace_span {
     const char *name, *of;              /* of: the group or path that the call works on; or NULL */
-    double from_s, to_s;                /* in seconds, from clock_s(); to_s 0: the span has not ended */
-    /* used for spans on a stream: timers that are converted into from_s and to_s by trace_resolve() */
+    /* start and end of the span in seconds, from clock_s(); to_s 0: the span has not ended */
+    double from_s, to_s;
+    /* for spans on a stream: the timers at both ends, which trace_resolve() converts into from_s and to_s */
     struct dev_event *from, *to;
     int class;                          /* -1: the span is a step or a phase */
     int track;
@@ -40,7 +41,7 @@ struct trace {
     int64_t n_lost;                     /* number of spans that were dropped because the table was full */
     struct dev_stream *stream[TRACE_MOST_STREAMS];
     int n_streams;
-    /* a timer that is recorded at host time base_s; it relates the device's clock to the host's */
+    /* a timer that was recorded at host time base_s; both relate the device's clock to the host's */
     struct dev_event *base;
     double base_s;
     int depth;                          /* nesting depth of the host spans that are open */

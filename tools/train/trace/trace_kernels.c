@@ -9,8 +9,8 @@
 static struct trace *here;
 
 /*
- * One row per kernel: its name, its class, its parameters, and the same as arguments. The stream must be named s in
- * all rows.
+ * The list of the traced kernels, one per row: its name, its class, its parameters with types, and the same parameters
+ * as arguments. The stream must be named s in all rows.
  */
 #define KERNELS(X) \
     X(linear, LINEAR, (const struct kernel_linear *l, enum dtype t, struct dev_stream *s), (l, t, s)) \

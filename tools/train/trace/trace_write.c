@@ -72,8 +72,8 @@ static void add_event(struct trace_text *x, const struct trace_span *s)
 }
 
 /*
- * Add spans "other" for the time between `from` and `to`, which no recorded span covers. A gap is cut at the ends of
- * the steps.
+ * Add spans named "other" for each part of [from, to] that no recorded span of the track covers. A gap is cut at the
+ * ends of the steps.
  */
 static void add_other(struct trace_text *x, const struct trace *t, int track, double from, double to)
 {
@@ -101,7 +101,7 @@ static void find_steps(struct trace_text *x, const struct trace *t)
         }
 }
 
-/* Add the spans of a track in order, and on the host and stream tracks also the gaps between them. */
+/* Add the spans of a track in the order of time. On the host and stream tracks, also add the gaps between them. */
 static void add_track(struct trace_text *x, const struct trace *t, int track)
 {
     const bool filled = track >= TRACE_HOST;
@@ -139,7 +139,7 @@ static void add_trace_rank(struct trace_text *x, const struct trace *t, const ch
 
 /* ---- gather the events of all ranks into one file ---- */
 
-/* The output file while it is written. The first error is stored in *e; after an error nothing more is written. */
+/* The file that the trace is written to. The first error is stored in *e; after an error nothing more is written. */
 struct trace_file {
     char *part;
     int fd;
@@ -164,8 +164,8 @@ static int send_text(struct comm *all, const struct strbuf *sb, struct err *e)
 }
 
 /*
- * Receive one rank's text and write it to the file. After a write error it still receives the text, so that no sender
- * has to wait.
+ * Receive the text of one rank and write it to the file. After a write error the text is still received, so that its
+ * sender does not wait.
  */
 static int recv_trace_text(struct comm *all, int rank, int64_t bytes, struct trace_file *f, struct err *e)
 {
@@ -229,7 +229,10 @@ static int await_all_sent(struct comm *all, struct err *e)
     return comm_host_broadcast(all, &all_have_come, sizeof all_have_come, 0, e);
 }
 
-/* Broadcast the wall-clock time of the first rank's first step, and convert it to each rank's own clock_s(). */
+/*
+ * Broadcast the wall-clock time at which the first rank's first step began, and convert that time to each rank's own
+ * clock_s().
+ */
 static int agree_on_zero(struct trace_text *x, const struct trace *t, struct comm *all, struct err *e)
 {
     const double apart = clock_wall_s() - clock_s();
