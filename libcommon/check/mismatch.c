@@ -257,12 +257,9 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
  */
 static double most_of(const struct pk *settings)
 {
-    uint32_t n = 0;
-    struct pk **beta = pk_items(pk_get(settings, "betas"), &n);
     double b1, b2;
 
-    if (!beta || n != 2 || !pk_as_double(beta[0], &b1) || !pk_as_double(beta[1], &b2) ||
-        !(b1 >= 0 && b1 < 1 && b2 > b1 * b1 && b2 < 1))
+    if (!optim_settings_betas(settings, &b1, &b2) || !(b1 >= 0 && b1 < 1 && b2 > b1 * b1 && b2 < 1))
         return 0;
     return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
 }

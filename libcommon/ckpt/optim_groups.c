@@ -64,6 +64,26 @@ const struct pk *optim_groups_settings(const struct source *s, int g)
     return adam_list_at(s->run.param_groups, g);
 }
 
+bool optim_settings_number(const struct pk *settings, const char *name, double *v)
+{
+    const struct pk *x = pk_get(settings, name);
+
+    return x && pk_as_double(x, v);
+}
+
+bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta2)
+{
+    uint32_t n = 0;
+    struct pk **beta = pk_items(pk_get(settings, "betas"), &n);
+    double b1, b2;
+
+    if (!beta || n != 2 || !pk_as_double(beta[0], &b1) || !pk_as_double(beta[1], &b2))
+        return false;
+    *beta1 = b1;
+    *beta2 = b2;
+    return true;
+}
+
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes)
 {
     if (g->how == OPTIM_GROUPS_BY_RULE && g->n > 1)

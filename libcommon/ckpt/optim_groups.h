@@ -9,6 +9,8 @@
 #ifndef SHARDKIT_CKPT_OPTIM_GROUPS_H
 #define SHARDKIT_CKPT_OPTIM_GROUPS_H
 
+#include <stdbool.h>
+
 #include "libcommon/base/err.h"
 
 struct arena;
@@ -49,6 +51,10 @@ MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /* Returns the settings of the run's group g, even if its parameters are unknown. NULL if there is no such group. */
 const struct pk *optim_groups_settings(const struct source *s, int g);
+/* Read a setting that is a number. Returns false, and leaves *v unchanged, if it is missing or of another type. */
+bool optim_settings_number(const struct pk *settings, const char *name, double *v);
+/* Read both betas of Adam. Returns false, and leaves them unchanged, if `betas` is missing or not two numbers. */
+bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta2);
 /* Report a WARNING if OPTIM_GROUPS_BY_RULE made more than one group, because the run may have used another rule. */
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 

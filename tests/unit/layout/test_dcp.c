@@ -94,6 +94,7 @@ static void test_names(void **state)
     struct err e = {0};
     struct source *s = source_open("tests/data/dcp/fsdp/ckpt", &o, NULL, &e);
     struct source_hit hit;
+    double beta1, beta2;
 
     (void)state;
     assert_non_null(s);
@@ -115,6 +116,9 @@ static void test_names(void **state)
     assert_string_equal(s->groups->group[0].param[0], s->param[0].name);
     assert_non_null(pk_get(optim_groups_settings(s, 0), "betas"));
     assert_null(optim_groups_settings(s, 1));
+    assert_true(optim_settings_betas(optim_groups_settings(s, 0), &beta1, &beta2) && beta1 == 0.9 && beta2 == 0.999);
+    assert_false(optim_settings_number(optim_groups_settings(s, 0), "betas", &beta1));
+    assert_true(beta1 == 0.9);
     source_close(s);
 }
 

@@ -343,19 +343,17 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
 static void read_group_settings(struct checkpoint_info *c, const struct source *s)
 {
     const struct run_state *r = &s->run;
-    const struct pk *group;
-    uint32_t n_betas;
+    const struct pk *settings;
 
     c->opt_step = r->opt_step;
-    for (int g = 0; g < CHECKPOINT_GROUPS_MAX && (group = optim_groups_settings(s, g)) != NULL; g++) {
-        struct pk **beta = pk_items(pk_get(group, "betas"), &n_betas);
+    for (int g = 0; g < CHECKPOINT_GROUPS_MAX && (settings = optim_groups_settings(s, g)) != NULL; g++) {
+        struct ds_settings *to = &c->group[c->n_groups++];
 
-        c->group[c->n_groups++] = (struct ds_settings){
-            .lr = pickled_number(pk_get(group, "lr"), 0), .eps = pickled_number(pk_get(group, "eps"), 1e-8),
-            .beta1 = beta && n_betas == 2 ? pickled_number(beta[0], 0.9) : 0.9,
-            .beta2 = beta && n_betas == 2 ? pickled_number(beta[1], 0.999) : 0.999,
-            .weight_decay = pickled_number(pk_get(group, "weight_decay"), 0),
-        };
+        *to = (struct ds_settings){ .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 };        /* torch's defaults */
+        optim_settings_number(settings, "lr", &to->lr);
+        optim_settings_number(settings, "eps", &to->eps);
+        optim_settings_number(settings, "weight_decay", &to->weight_decay);
+        optim_settings_betas(settings, &to->beta1, &to->beta2);
     }
     c->has_clip_grad = pk_get(r->optimizer, "clip_grad") != NULL;
     c->clip_grad = pickled_number(pk_get(r->optimizer, "clip_grad"), 0);
