@@ -18,8 +18,8 @@
 #include "libcommon/base/text.h"
 
 /*
- * The longest time that another process may hold the lock: it sends alarms meanwhile, each of which takes up to half
- * a minute.
+ * The longest time in seconds that another process may hold the lock. A process that holds it may be sending alarms,
+ * each of which takes up to half a minute.
  */
 enum { LOCK_WAIT_S = 120 };
 static const uint64_t book_max_bytes = 64 << 20;
@@ -38,7 +38,9 @@ char *book_path(const char *path, struct err *e)
     return NULL;
 }
 
-/* Create the folder of the default path if it is missing. The folder of a path that was given must exist. */
+/*
+ * Create the folder of the book if the book has its default path. The folder of a path that the user named must exist.
+ */
 static int make_book_folder(const struct book *b, const char *named, struct err *e)
 {
     char *dir = path_parent(b->path);
@@ -79,7 +81,7 @@ out:
     return rc;
 }
 
-/* Move a damaged book away. Its data is lost, but the run is still being watched. */
+/* Rename a book that cannot be parsed. Its records are lost, but the run is still being watched. */
 static int rename_damaged_book(const struct book *b, struct err *e)
 {
     char *aside = str_fmt("%s.damaged", b->path);

@@ -31,10 +31,11 @@ struct book {
  */
 MUST_CHECK int book_open(struct book *b, const char *path, bool *damaged, struct err *e);
 /*
- * Returns the path of that file; creates nothing. The caller frees it. Returns NULL with ERR_DATA if HOME is not set.
+ * Returns the path of the book that book_open() would open for `path`; creates nothing. The caller frees it. Returns
+ * NULL with ERR_DATA if HOME is not set.
  */
 MUST_CHECK char *book_path(const char *path, struct err *e);
-/* Returns the object of that name in the book, which is created if missing. It belongs to the book. */
+/* Returns the object `name` of the book, which is created if it is missing. The object belongs to the book. */
 json_t *book_part(struct book *b, const char *name);
 MUST_CHECK int book_save(struct book *b, struct err *e);
 void book_close(struct book *b);

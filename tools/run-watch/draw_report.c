@@ -15,7 +15,7 @@
 
 /* ---- file systems, as recorded in the book by the verb fs ---- */
 
-/* Split a key such as "fs /path/areas SCRATCH bytes": its last two words are name and unit. */
+/* Split a key such as "fs /path/areas SCRATCH bytes". The last two words are the name of the area and the unit. */
 static json_t *name_area(const char *key)
 {
     const char *of = strrchr(key, ' '), *name = of;

@@ -12,14 +12,14 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
 
-/* A word: "NAME=PATH", or a path, which may contain a '='. */
+/* A word of the command line: "NAME=PATH", or a path, which may contain a '='. */
 struct word {
     char *name;
     const char *path;
     bool named, is_folder;
 };
 
-/* Returns the last component of a path, without the usual suffix of logs. */
+/* Returns the name of a run: the last component of its path, without the usual suffix of logs. The caller frees it. */
 static char *make_run_name(const char *path)
 {
     char *full = realpath(path, NULL), *name = path_base(full ? full : path);
@@ -45,8 +45,8 @@ static struct word cut_word(const char *text)
 }
 
 /*
- * Give words without a NAME their whole paths as names if they would otherwise have the same one. Only words with an
- * explicit NAME describe one run together.
+ * Give words without a NAME their whole paths as names if two of them would otherwise have the same name. Only words
+ * with the same explicit NAME describe one run together.
  */
 static void part_alike(struct word *word, int n)
 {
@@ -93,7 +93,7 @@ void draw_runs_read(struct draw_runs *r, struct runwatch *w, json_t *notes)
     part_alike(word, w->n_args);
     for (int i = 0; i < w->n_args; i++)
         run_called(r, word[i].name);    /* create the runs in the order of the command line */
-    /* Read logs first; folders then add the data that logs do not have. */
+    /* Read logs before folders: a folder then adds only the data that the logs do not have. */
     if (w->log)
         read_run_path(w, r->run[0], w->log, notes);
     for (int folders = 0; folders < 2; folders++) {

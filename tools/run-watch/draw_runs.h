@@ -16,8 +16,8 @@ struct draw_runs {
 };
 
 /*
- * Read the runs. Damaged files are reported with cli_warn() and recorded in `notes`, an array of texts; the remaining
- * data is used.
+ * Read the runs that the command line names. A damaged file is reported with cli_warn() and recorded in `notes`, an
+ * array of texts; its remaining data is used.
  */
 void draw_runs_read(struct draw_runs *r, struct runwatch *w, json_t *notes);
 /* Call past_resolve() for each run. ERR_DATA if a run has no iteration. */

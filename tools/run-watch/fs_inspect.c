@@ -16,7 +16,7 @@
 
 static const double gib = 1073741824.0, tib = 1099511627776.0;
 
-/* Returns true if the area exceeds its limit. `which` 1: the inodes of a quota. */
+/* Returns true if the area exceeds its limit. For a quota, `which` 0 selects the bytes and 1 the inodes. */
 static bool is_over(const struct fs_area *a, const struct fs_measure *m, int which)
 {
     if (a->kind == FS_QUOTA)
@@ -89,7 +89,10 @@ static char *how_full(const struct fs_area *a, const struct fs_measure *m, int w
                    100 * a->share);
 }
 
-/* Returns text such as "; full in 31 h at this rate". *soon is set to whether that is too soon. The caller frees it. */
+/*
+ * Returns a text such as "; full in 31 h at this rate". *soon is set to true if the area will be full too soon. The
+ * caller frees the text.
+ */
 static char *when_full(const struct runwatch *w, const struct fs_area *a, double value, struct book *b, bool *soon,
                        const char *of)
 {
@@ -149,7 +152,7 @@ int fs_inspect(struct runwatch *w, struct err *e)
         goto out;
     m = xcalloc((size_t)rules.n, sizeof *m);
     known = xcalloc((size_t)rules.n, sizeof *known);
-    /* Measure everything before opening the book: du takes long, and other processes wait for the book. */
+    /* Measure all areas before opening the book: du takes long, and other processes wait for the book. */
     for (int i = 0; i < rules.n && !cli_stopped(); i++) {
         struct err why = {0};
 

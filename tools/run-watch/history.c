@@ -51,7 +51,7 @@ static double middle_of(double *v, int n)
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
-/* Returns the known values; *n receives their number. The caller frees them. */
+/* Returns the values of points [from, to) that are known. *n receives their number. The caller frees the array. */
 static double *known_values(const struct history *h, enum history_value what, int from, int to, int *n)
 {
     double *v = xcalloc((size_t)(to > from ? to - from : 1), sizeof *v);

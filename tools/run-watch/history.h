@@ -26,16 +26,20 @@ struct history {
     struct history_point *point;        /* in order of time */
     int n, cap;
     bool dated;                 /* at_s is in seconds since 1970 */
-    char *drift;                /* the log's message about replicas that differ, since its last start; or NULL */
+    /* the log's last message, since the last start of the run, about replicas that differ; or NULL */
+    char *drift;
     char *straggler;            /* the log's last line about the slowest rank; or NULL */
 };
 
 /*
- * Read a log. Fails with ERR_SYS. A file without such lines leaves n at 0. history_free() must be called even after
- * -1.
+ * Read a log. Fails with ERR_SYS. If the log has no lines about iterations, n remains 0. history_free() must be called
+ * even after -1.
  */
 MUST_CHECK int history_read_log(struct history *h, const char *path, struct err *e);
-/* Read all event files of the folder that were modified since `now_s` - 2 h, and the newest one. */
+/*
+ * Read the event files of the folder that were modified within two hours before `now_s`, and the newest one in any
+ * case.
+ */
 MUST_CHECK int history_read_events(struct history *h, const char *dir, double now_s, struct err *e);
 void history_free(struct history *h);
 

@@ -15,7 +15,7 @@
 
 static const double history_s = 7200;
 
-/* Returns the point of an iteration, which in most cases is the last one. */
+/* Returns the point of the iteration of *v, which is created if missing. In most cases it is the last point. */
 static struct history_point *point_at(struct history *h, const struct tfevents_value *v)
 {
     if (h->n == 0 || h->point[h->n - 1].iteration != v->step) {
@@ -49,7 +49,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Compute the durations of iterations from their times where they were not recorded. */
+/* Compute missing durations of iterations from the times at which the iterations ended. */
 static void fill_lengths(struct history *h)
 {
     for (int i = 1; i < h->n; i++) {
@@ -94,7 +94,7 @@ int history_read_events(struct history *h, const char *dir, double now_s, struct
 
     for (int i = 0; i < n; i++)
         newest = modified_s(file[i]) > newest ? modified_s(file[i]) : newest;
-    /* If the run has stopped, read the last hours that it was active. */
+    /* If the run has stopped, read the last hours in which it was active. */
     if (newest > 0 && newest < now_s)
         now_s = newest;
     for (int i = 0; i < n && rc == 0; i++)

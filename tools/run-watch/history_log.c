@@ -17,7 +17,7 @@
 #include "tools/run-watch/history.h"
 #include "tools/run-watch/past/past.h"
 
-/* Half a day of the longest lines, at one line per second. */
+/* Bytes that are read from the end of a log: half a day of the longest lines, at one line per second. */
 enum { TAIL_BYTES = 32 << 20 };
 
 static void add_iteration(struct history *h, const char *line)
@@ -31,12 +31,15 @@ static void add_iteration(struct history *h, const char *line)
     p.iteration = (int64_t)iteration;
     past_log_field(line, "samples per second:", &p.samples_per_s);
     past_log_field(line, "number of nan iterations:", &n_nan);
-    /* Without a loss scale no update is skipped, so a missing loss means that it was not a number. */
+    /*
+     * A line without loss means that the loss was not a number, unless the run has a loss scale: an update may then
+     * have been skipped.
+     */
     p.is_nan = n_nan > 0 || (!past_log_field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
                (past_log_field(line, "lm loss:", &v) && !isfinite(v));
     p.at_s = p.iteration_s;
     if (last) {
-        /* After a restart, iterations are repeated, but time continues. */
+        /* Iterations are repeated after a restart, but the time continues. */
         int64_t done = p.iteration > last->iteration ? p.iteration - last->iteration : 1;
 
         p.at_s = last->at_s + (double)done * p.iteration_s;
@@ -54,7 +57,7 @@ static void keep_line(char **to, const char *line)
 
 static void add_line(struct history *h, char *line)
 {
-    /* The line may begin with the partial line of another rank. */
+    /* The message may follow the partial line of another rank. */
     if (strstr(line, "replicated parameter differs between tensor rank")) {
         keep_line(&h->drift, line);
     } else if (str_starts(line, " iteration ")) {
@@ -67,7 +70,7 @@ static void add_line(struct history *h, char *line)
     }
 }
 
-/* Returns the end of the file, from the beginning of a line on. The caller frees it. */
+/* Returns the last part of the file, beginning at the start of a line. The caller frees it. */
 static char *read_tail(const char *path, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -107,7 +110,7 @@ int history_read_log(struct history *h, const char *path, struct err *e)
 
     if (!text)
         return -1;
-    /* Ignore a last line without a newline, because it is still being written. */
+    /* Stop at a last line without a newline: the run is still writing it. */
     while ((end = strchr(line, '\n'))) {
         *end = '\0';
         add_line(h, line);

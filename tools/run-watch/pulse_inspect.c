@@ -41,7 +41,7 @@ static void free_jobs(struct pulse_jobs *j)
     *j = (struct pulse_jobs){0};
 }
 
-/* Get the output of a program. A status other than 0 is a failure. */
+/* Run a program and get its output. A status other than 0 is a failure. */
 static int run_query_program(const char *const *argv, struct strbuf *out, struct err *e)
 {
     struct strbuf err_text = {0};
@@ -59,7 +59,10 @@ static int run_query_program(const char *const *argv, struct strbuf *out, struct
     return rc;
 }
 
-/* Returns the users of a group, "foo,bar": the text after the last colon of getent's line. The caller frees it. */
+/*
+ * Returns the users of a group, such as "foo,bar": the text after the last colon of the line that getent prints. The
+ * caller frees it.
+ */
 static char *group_users(const char *group, struct err *e)
 {
     const char *const argv[] = { "getent", "group", group, NULL };
@@ -92,7 +95,7 @@ static char *find_users(const struct runwatch *w, struct err *e)
     return me ? xstrdup(me->pw_name) : NULL;
 }
 
-/* Split a line into seven words and the rest. Returns false if there are fewer. */
+/* Split a line of squeue into seven words and the rest. Returns false if it has fewer words. */
 static bool split_blanks(char *line, struct pulse_job *job)
 {
     for (int i = 0; i < PULSE_FIELDS; i++) {
@@ -152,8 +155,8 @@ static void parse_job_lines(struct pulse_jobs *j, const struct runwatch *w)
 }
 
 /*
- * List the jobs with squeue and keep those named w->job_name. If a group is given, getent lists its users first. On
- * failure (ERR_SYS, ERR_DATA) nothing is known.
+ * List the jobs with squeue and keep those named w->job_name. If a group is given, getent lists its users first. After
+ * a failure (ERR_SYS, ERR_DATA) nothing is known about the jobs.
  */
 static int read_jobs(struct pulse_jobs *j, const struct runwatch *w, struct err *e)
 {
@@ -190,8 +193,8 @@ static void add_stamp(struct runwatch *w)
 }
 
 /*
- * Compute the seconds from now to a local time such as 2021-08-06T15:23:46, as the difference of wall-clock readings,
- * rounded down. Returns false if the text is not a time.
+ * Compute the seconds from now to a local time such as 2021-08-06T15:23:46: the difference of the wall clocks, rounded
+ * down. Returns false if the text is not a time.
  */
 static bool seconds_to(const struct runwatch *w, const char *start, long *seconds)
 {
@@ -272,7 +275,7 @@ static bool is_one_of(const char *word, const char *const *list)
     return false;
 }
 
-/* Append when a pending job will start, if that is known. */
+/* Append the time at which a pending job will start, if that is known. */
 static void add_start(struct runwatch *w, const char *start)
 {
     char span[24];
@@ -288,7 +291,7 @@ static void add_start(struct runwatch *w, const char *start)
 
 static enum pulse_hope add_job_text(struct runwatch *w, const struct pulse_job *job)
 {
-    /* With these reasons, a job never starts unless a person intervenes. */
+    /* Reasons of Slurm for which a pending job never starts unless a person intervenes. */
     static const char *const stuck[] = { "DependencyNeverSatisfied", "JobHeld", "requeued held", "BadConstraints",
                                          "InvalidAccount", "InvalidQOS", "PartitionTimeLimit", "PartitionNodeLimit",
                                          "PartitionDown", "PartitionInactive", NULL };

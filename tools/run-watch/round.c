@@ -108,7 +108,8 @@ static void print_round(const struct runwatch *w, bool well)
     } else {
         print_findings(w);
     }
-    fflush(stdout);                     /* with --follow, a person or program may be reading the output */
+    /* With --follow, a person or a program may be reading the output while it is written. */
+    fflush(stdout);
 }
 
 /* ---- stored data ---- */
@@ -138,7 +139,10 @@ int round_book(struct runwatch *w, struct book *b, struct err *e)
     return rc;
 }
 
-/* Leave the heartbeat and send alarms. Returns 0, or -1 if a message could not be sent or nothing could be stored. */
+/*
+ * Write the heartbeat file and send alarms. Returns -1 if a message could not be sent or the book could not be stored,
+ * else 0.
+ */
 static int store_round_result(struct runwatch *w, bool well)
 {
     struct err e = {0};

@@ -43,9 +43,9 @@ struct runwatch {
     /* ---- state of one round ---- */
     double now_s;               /* in seconds since 1970 */
     struct report *report;
-    json_t *facts;              /* the members that --json prints in addition to the findings */
+    json_t *facts;              /* members that --json prints in addition to the findings */
     struct strbuf text;         /* printed instead of the findings if it is not empty */
-    char *scope;                /* what is checked, such as "status /scratch/run"; alarms belong to a scope */
+    char *scope;                /* the subject of the check, such as "status /scratch/run", to which alarms belong */
     char *subject, *body;       /* of the mail, in place of the default ones; or NULL */
 };
 
@@ -67,9 +67,9 @@ int round_run(struct runwatch *w, int (*inspect)(struct runwatch *w, struct err 
 void round_wrong(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void round_unknown(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void round_report_ok(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
-/* Call book_open() for the book of the options, and report a damaged one. */
+/* Open the book that the options name, with book_open(). If the book is damaged, prints a warning about it. */
 MUST_CHECK int round_book(struct runwatch *w, struct book *b, struct err *e);
-/* Format a duration: "45 s", "25 min", "3.5 h", "12 days". */
+/* Format a duration as "45 s", "25 min", "3.5 h" or "12 days". Returns buf. */
 const char *round_span(double seconds, char buf[24]);
 
 /* ---- *_look.c: the verbs ---- */
@@ -86,8 +86,8 @@ MUST_CHECK int beat_record(struct runwatch *w, struct err *e);
 /* ---- draw_*.c: the verbs that draw ---- */
 
 /*
- * Draw. Returns EXIT_OK; EXIT_BAD if something was damaged, which has been reported, and the rest has been drawn; or
- * -1 with *e set.
+ * Draw the runs. Returns EXIT_OK; EXIT_BAD if damaged files were reported and the rest has been drawn; or -1 with *e
+ * set.
  */
 MUST_CHECK int plot_draw(struct runwatch *w, struct err *e);
 MUST_CHECK int report_draw(struct runwatch *w, struct err *e);

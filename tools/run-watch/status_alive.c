@@ -11,14 +11,14 @@
 #include "libcommon/base/text.h"
 #include "tools/run-watch/status_inspect.h"
 
-/* The tolerated difference between the clocks of two hosts. */
+/* The tolerated difference in seconds between the clocks of two hosts. */
 enum { CLOCK_S = 120 };
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
 /*
- * Returns the time since which the run has been at this iteration. If the book has no earlier record of it, that is
- * the time of the last update.
+ * Returns the time at which the run was first seen at its current iteration. If the book has no earlier record of this
+ * iteration, the result is the time of the last update.
  */
 static double seen_since(struct runwatch *w, const char *dir, const struct status_run *s)
 {
@@ -27,7 +27,7 @@ static double seen_since(struct runwatch *w, const char *dir, const struct statu
     struct book b;
     json_t *run, *name;
 
-    /* A missing record does no harm. If the book is needed for alarms, its failure is reported there. */
+    /* A missing record is no problem. If the book is needed for alarms, its failure is reported there. */
     if (round_book(w, &b, &e) < 0) {
         book_close(&b);
         return since;
@@ -49,7 +49,7 @@ static double seen_since(struct runwatch *w, const char *dir, const struct statu
     return since;
 }
 
-/* Returns "; its process is gone" if the process was on this host and does not exist any more, else "". */
+/* Returns "; its process is gone" if the run's process was on this host and does not exist any more, else "". */
 static const char *process_gone(const struct status_run *s)
 {
     char host[256] = "";
@@ -73,7 +73,7 @@ static void report_run_end(struct runwatch *w, const struct status_run *s)
                         s->stop_reason);
 }
 
-/* Returns the time in seconds after which a missing iteration counts as a hang. */
+/* Returns the number of seconds without a new iteration after which the run is considered to hang. */
 static double hang_limit(const struct runwatch *w, const struct status_run *s, const struct history *h)
 {
     int n;
@@ -109,7 +109,7 @@ void status_alive(struct runwatch *w, const char *dir, const struct status_run *
         round_wrong(w, "stale", NULL, "no heartbeat for %s (at most %s) since iteration %lld, phase %s, on %s%s",
                     round_span(beat, span), most, (long long)s->iteration, phase, s->host ? s->host : "?",
                     process_gone(s));
-    /* Before its first iteration a run may be building the order of samples; its heartbeat then is the progress. */
+    /* In phase "index" a run builds the order of samples and has no iterations. Its heartbeat is then its progress. */
     else if (w->now_s - since > limit && strcmp(phase, "index") != 0)
         round_wrong(w, "hang", NULL, "no iteration for %s (at most %s) since iteration %lld, phase %s, on %s",
                     round_span(w->now_s - since, span), most, (long long)s->iteration, phase, s->host ? s->host : "?");

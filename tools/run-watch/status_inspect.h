@@ -10,17 +10,20 @@
 
 /* ---- status_alive.c ---- */
 
-/* Check how the run ended, or its heartbeat and its last iteration. */
+/* Check how the run ended or, if it is active, the age of its heartbeat and of its last iteration. */
 void status_alive(struct runwatch *w, const char *dir, const struct status_run *s, const struct history *h);
 
 /* ---- status_numbers.c ---- */
 
-/* Check for NaN and for replicas that differ; while the run is active, also for spikes and low throughput. */
+/*
+ * Check the history for NaN and for replicas that differ and, while the run is active, for loss spikes and low
+ * throughput.
+ */
 void status_numbers(struct runwatch *w, const struct history *h, bool runs);
 
 /* ---- status_saves.c ---- */
 
-/* Check the age of the last complete save, and for overdue copies. */
+/* Check the age of the last complete save, and whether copies are overdue. */
 void status_saves(struct runwatch *w, const char *dir, const struct status_run *s);
 
 #endif

@@ -33,7 +33,7 @@ static void check_throughput(struct runwatch *w, const struct history *h)
         round_report_ok(w, "throughput", NULL, "%.3f samples/s, %.3f in the last hour", now, usual);
 }
 
-/* Returns the first of the newest points: those of the last 10 minutes, and at least two. */
+/* Returns the index of the first of the newest points: those of the last 10 minutes, and at least two. */
 static int newest_from(const struct history *h)
 {
     int from = h->n > 2 ? h->n - 2 : 0;

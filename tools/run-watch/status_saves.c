@@ -12,7 +12,7 @@
 #include "tools/run-watch/book.h"
 #include "tools/run-watch/status_inspect.h"
 
-/* Returns when a file or folder of the run was modified, or 0 if it does not exist. */
+/* Returns the time at which a file or folder of the run was modified, or 0 if it does not exist. */
 static double written_s(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);
@@ -45,8 +45,8 @@ static void check_save(struct runwatch *w, const char *dir, const struct status_
 }
 
 /*
- * Evaluate the plan. `oldest` is the age of the oldest step among the copies that are due; n_late counts those that
- * exceed the limit.
+ * Evaluate the output of `ckpt-backup plan`. `oldest` becomes the age of the oldest step among the copies that are due;
+ * n_late counts the steps that exceed the limit.
  */
 static void check_copy_plan(struct runwatch *w, const char *dir, const char *plan)
 {

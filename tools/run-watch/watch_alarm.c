@@ -88,7 +88,7 @@ static int send_mail(const struct runwatch *w, const char *subject, const char *
     return rc;
 }
 
-/* Append a word in the quoted form of curl's configuration. */
+/* Append a word in double quotes, as the configuration of curl requires. */
 static void add_quoted(struct strbuf *sb, const char *s)
 {
     strbuf_add(sb, "\"", 1);
@@ -101,8 +101,8 @@ static void add_quoted(struct strbuf *sb, const char *s)
 }
 
 /*
- * Returns the URL. With @FILE it is read from a file: the URL permits sending messages, so it should not be visible
- * to other users of this machine in the list of processes.
+ * Returns the URL of the webhook. @FILE names a file with the URL: anyone with the URL can send messages, so it should
+ * not be visible in the list of processes of this machine. The caller frees it.
  */
 static char *read_url(const struct runwatch *w, struct err *e)
 {
@@ -140,8 +140,9 @@ static int send_webhook(const struct runwatch *w, const char *line, struct err *
 }
 
 /*
- * Send a message. `body` is the text, which should be one line; `subject` is used for mail only. Needs half a minute at
- * most. Returns -1 with ERR_SYS if the necessary program is missing (it is named), with ERR_DATA if it failed.
+ * Send a message through a channel. `body` is the text, which should be one line; `subject` is used for mail only.
+ * Takes half a minute at most. Returns -1 with ERR_SYS naming the program if a necessary program is missing, with
+ * ERR_DATA if it failed.
  */
 static int channel_send(const struct runwatch *w, enum channel_kind kind, const char *subject, const char *body,
                         struct err *e)
@@ -162,7 +163,7 @@ static int channel_send(const struct runwatch *w, enum channel_kind kind, const 
 
 /* ---- alarms ---- */
 
-/* An alarm is removed after this time if its channels are not used any more. */
+/* Seconds after which an alarm is removed from the book if its channels are not used any more. */
 static const double forget_s = 30 * 86400.0;
 
 bool alarm_wanted(const struct runwatch *w)
@@ -179,7 +180,7 @@ static char *channel_name(const struct runwatch *w, enum channel_kind kind)
     return str_fmt("%s %08x", word[kind], crc_bytes(0, to, strlen(to)));
 }
 
-/* Send one message through one channel. Returns 0 if it was sent. */
+/* Send one message through one channel. Returns 0 if the channel has sent it, else -1. */
 static int send_one(struct runwatch *w, enum channel_kind kind, const char *text, bool over)
 {
     char host[256] = "unknown", *subject, *body;
@@ -198,7 +199,10 @@ static int send_one(struct runwatch *w, enum channel_kind kind, const char *text
     return rc;
 }
 
-/* Send a current finding through each channel that has not sent it yet, or not recently. Returns how many failed. */
+/*
+ * Send a current finding through each channel that has not sent it, or not recently. Returns the number of channels
+ * that failed.
+ */
 static int send_alarm_entry(struct runwatch *w, json_t *entry, const char *text)
 {
     json_t *notified = json_object_get(entry, "told");
@@ -223,7 +227,10 @@ static int send_alarm_entry(struct runwatch *w, json_t *entry, const char *text)
     return n_failed;
 }
 
-/* Returns the entry of a finding, creating it if necessary. Its name is added to `now`, the current ones. */
+/*
+ * Returns the book's entry of a finding, creating it if necessary. The name of the entry is added to `now`, the set of
+ * current entries.
+ */
 static json_t *find_entry(struct runwatch *w, json_t *alarms, const struct finding *f, json_t *now)
 {
     char *key = str_fmt("%s/%s/%s", w->scope, f->file ? f->file : "", f->code);
@@ -263,8 +270,8 @@ static int send_current_alarms(struct runwatch *w, json_t *alarms, json_t *now)
 }
 
 /*
- * Report through the channels that have sent an alarm that it is over. Returns true if no channel is left that must
- * still report it.
+ * Report the end of an alarm through the channels that have sent it. Returns true if no channel is left that must still
+ * report the end.
  */
 static bool send_resolved_entry(struct runwatch *w, json_t *entry, int *n_failed)
 {

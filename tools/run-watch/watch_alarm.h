@@ -13,8 +13,8 @@
 bool alarm_wanted(const struct runwatch *w);
 /*
  * Send messages about the new, the lasting and the resolved findings of w's report; the book is changed and saved.
- * While anything of the same scope could not be established, nothing is reported as resolved. Returns how many
- * messages could not be sent; each of these is reported on stderr.
+ * While any check of the same scope had no result, nothing is reported as resolved. Returns the number of messages that
+ * could not be sent; each of them is reported on stderr.
  */
 int alarm_send(struct runwatch *w, struct book *b);
 

@@ -5,7 +5,10 @@
 
 #include <math.h>
 
-/* One point every ten minutes is sufficient; at most 300 are kept, none older than a week. */
+/*
+ * Points of an area's curve: one every ten minutes is sufficient; at most 300 are kept, none older than a week. All
+ * values are in seconds.
+ */
 static const double apart_s = 600, day_s = 86400, week_s = 604800, known_s = 1800;
 enum { MOST_POINTS = 300 };
 

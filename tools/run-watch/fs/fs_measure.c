@@ -10,7 +10,7 @@
 #include "libcommon/base/child.h"
 #include "libcommon/cli/cli.h"
 
-/* Sufficient for du of a large area on a busy file system. */
+/* time limit for a measurement in seconds; sufficient for du of a large area on a busy file system */
 static const double measure_limit_s = 6 * 3600.0;
 
 void fs_measure_free(struct fs_measure *m)
@@ -20,7 +20,7 @@ void fs_measure_free(struct fs_measure *m)
     *m = (struct fs_measure){0};
 }
 
-/* Find two percentages such as "(12.34%)": of bytes and of inodes. */
+/* Parse the two percentages of a quota program, such as "(12.34%)": of bytes and of inodes. */
 static int parse_quota_shares(struct fs_measure *m, const char *program, struct err *e)
 {
     const char *p = m->output.buf;

@@ -8,13 +8,16 @@
 #include "tools/run-watch/fs/fs_rules.h"
 
 struct fs_measure {
-    /* percentage of bytes and of inodes (FS_QUOTA), number of bytes or inodes (du), free bytes (FS_DF) */
+    /* FS_QUOTA: percentages of bytes and of inodes; du: number of bytes or inodes; FS_DF: free bytes */
     double used[2];
     struct strbuf output;         /* output of the program */
     char *doubt;                /* why the actual value may be higher, or NULL (du could not read everything) */
 };
 
-/* Measure an area. ERR_SYS or ERR_DATA: the value is unknown. fs_measure_free() must be called in any case. */
+/*
+ * Measure the usage of an area. With ERR_SYS or ERR_DATA the usage is unknown. fs_measure_free() must be called in any
+ * case.
+ */
 MUST_CHECK int fs_measure_run(struct fs_measure *m, const struct fs_area *a, struct err *e);
 void fs_measure_free(struct fs_measure *m);
 

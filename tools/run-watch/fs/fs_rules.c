@@ -39,7 +39,7 @@ static int parse_area_limit(const char *word, uint64_t *n)
     return 0;
 }
 
-/* Parse the words of a line as an area. Returns NULL on success, else a description of what was expected. */
+/* Parse the n words of a line into the area *a. Returns NULL on success, else a description of the expected words. */
 static const char *parse_area_rule(struct fs_area *a, const char *const *word, int n)
 {
     *a = (struct fs_area){ .name = n > 1 ? word[1] : NULL };

@@ -19,7 +19,8 @@ enum { FS_WORDS = 32 };
 struct fs_area {
     enum fs_kind kind;
     const char *name;
-    uint64_t limit;             /* number of bytes or inodes; for FS_DF, how much must be free */
+    /* the maximum number of bytes or inodes; for FS_DF, the number of bytes that must be free */
+    uint64_t limit;
     double share;               /* the part of the limit that may be used, such as 0.85; not used for FS_DF */
     const char *what;           /* folder or file system */
     const char *command[FS_WORDS + 1];  /* for FS_QUOTA; NULL-terminated */
@@ -32,8 +33,8 @@ struct fs_rules {
 };
 
 /*
- * Read the rules. ERR_SYS; ERR_USAGE names file and line of an invalid rule. fs_rules_free() must be called in any
- * case.
+ * Read the rules from `path`. Fails with ERR_SYS, or with ERR_USAGE naming file and line of an invalid rule.
+ * fs_rules_free() must be called in any case.
  */
 MUST_CHECK int fs_rules_read(struct fs_rules *r, const char *path, struct err *e);
 void fs_rules_free(struct fs_rules *r);

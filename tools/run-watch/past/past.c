@@ -93,7 +93,7 @@ static int by_iteration_gap(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the usual number of iterations from one line to the next, which is the median. */
+/* Returns the median number of iterations from one line of the log to the next. */
 static int64_t usual_stride(const struct past *p)
 {
     int64_t *d = xcalloc((size_t)p->n + 1, sizeof *d), middle;
@@ -109,7 +109,8 @@ static int64_t usual_stride(const struct past *p)
 }
 
 /*
- * Compute the times of points. The time of a start is known from its event; later points follow from their durations.
+ * Compute the times at which iterations ended. The time of a start is known from its event; later times follow from the
+ * durations.
  */
 static void fill_times(struct past *p)
 {
@@ -133,8 +134,8 @@ static void fill_times(struct past *p)
 }
 
 /*
- * Determine whether all points have calendar times. If not, make the times continuous: the order of reading several
- * files need not be that of their times.
+ * Determine whether all points have calendar times. If not, make the times continuous, because files may have been read
+ * in another order than they were written.
  */
 static void shift_undated(struct past *p)
 {
@@ -143,7 +144,7 @@ static void shift_undated(struct past *p)
         p->dated = p->dated && p->point[i].at_s > 1e8;
     if (p->dated)
         return;
-    /* Not all times are calendar times, so only differences are meaningful. */
+    /* Some times are not calendar times, so only differences are meaningful. */
     for (int i = 1; i < p->n; i++)
         if (p->point[i].at_s < p->point[i - 1].at_s || p->point[i].at_s - p->point[i - 1].at_s > 1e8) {
             double by = p->point[i].at_s - p->point[i - 1].at_s -
@@ -172,7 +173,10 @@ static void cut_stretches(struct past *p)
         }
 }
 
-/* Returns the last point of [from, to) whose iteration is not after `iteration`; from - 1: none. */
+/*
+ * Returns the index of the last point in [from, to) whose iteration is not after `iteration`; from - 1 if there is
+ * none.
+ */
 static int find_below(const struct past *p, int from, int to, int64_t iteration)
 {
     while (from < to) {
@@ -187,8 +191,8 @@ static int find_below(const struct past *p, int from, int to, int64_t iteration)
 }
 
 /*
- * Returns the index of the point at or before `iteration`, or -1. If there are several, it is the one nearest to
- * index `near`.
+ * Returns the index of the point at or before `iteration`, or -1 if there is none. Among several points it is the one
+ * nearest to index `near`.
  */
 static int find_point(const struct past *p, int64_t iteration, int near)
 {
@@ -202,7 +206,7 @@ static int find_point(const struct past *p, int64_t iteration, int near)
 
         if (at < from)
             continue;
-        /* Prefer an exact match of the iteration to a lower one, then the nearest. */
+        /* Prefer the point with exactly this iteration to an earlier one, then the nearest. */
         off += p->point[at].iteration < iteration ? INT64_C(1) << 40 : 0;
         if (off < best_off) {
             best_off = off;
@@ -212,7 +216,7 @@ static int find_point(const struct past *p, int64_t iteration, int near)
     return best;
 }
 
-/* Returns the last point that ended at or before `at_s`, or -1. */
+/* Returns the index of the last point that ended at or before `at_s`, or -1 if there is none. */
 static int find_time(const struct past *p, double at_s)
 {
     int from = 0, to = p->n;
@@ -228,14 +232,14 @@ static int find_time(const struct past *p, double at_s)
     return from - 1;
 }
 
-/* Returns the point to which an event belongs; -1: it was before the first. */
+/* Returns the index of the point to which an event belongs; -1 if the event was before the first point. */
 static int point_of_event(const struct past *p, const struct past_event *v)
 {
     int at = v->iteration >= 0 ? find_point(p, v->iteration, v->after) : -1;
 
     /*
-     * A start belongs to its first iteration, a stop to the last one before it. Their times are not precise enough,
-     * because dates in a log are whole seconds.
+     * Assign a start to its first iteration, and a stop to the last iteration before it. Times of the log are whole
+     * seconds, which is not precise enough for this.
      */
     if (v->kind == PAST_START)
         return v->after < p->n ? v->after : p->n - 1;
@@ -250,7 +254,7 @@ static void place_event(struct past *p, struct past_event *v)
 {
     int at;
 
-    /* Without calendar times for the points, a calendar time of an event is useless. */
+    /* A calendar time of an event cannot be compared with points that have no calendar times. */
     if (!p->dated)
         v->at_s = NAN;
     at = point_of_event(p, v);
@@ -285,7 +289,7 @@ static void place_valid(const struct past *p, struct past_valid *v)
         v->at_s = p->point[at].at_s;
 }
 
-/* Merge a save that the log reports with the same save that was found as a folder. */
+/* Merge two events of one save: the line in the log, and the folder that was found. */
 static void join_saves(struct past *p)
 {
     int n = 0;

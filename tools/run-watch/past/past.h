@@ -33,7 +33,8 @@ enum past_value {
 
 struct past_point {
     int64_t iteration;
-    double at_s, samples, tokens;       /* the time at which the iteration ended, and the totals consumed by then */
+    /* at_s: time at which the iteration ended; samples, tokens: totals consumed by then */
+    double at_s, samples, tokens;
     double elapsed_s;                   /* duration of one iteration */
     double v[PAST_VALUES];
     bool first;                         /* first iteration of a start, or of a repetition */
@@ -73,7 +74,8 @@ struct past {
     char *name;
     struct past_point *point;           /* in the order in which they were computed */
     int n, cap;
-    int *stretch;                       /* indices of the points with `first` set; valid after past_resolve() */
+    /* indices of the points that begin a stretch (`first` is set); valid after past_resolve() */
+    int *stretch;
     int n_stretches;
     struct past_set *set;
     int n_sets, cap_sets;
@@ -92,8 +94,8 @@ void past_free(struct past *p);         /* NULL is allowed */
 /* ---- reading; each function adds to the existing contents; fails with ERR_SYS or ERR_DATA ---- */
 
 /*
- * Determine which of the three kinds `path` is, and read it. A file is a log. A folder that contains event files is
- * read as such. Any other folder is a run's: its status, reports and checkpoints are read, and event files in
+ * Read the log, event files or run at `path`. A file is a log. A folder that contains event files is read as event
+ * files. Any other folder is a run's: its status, reports and checkpoints are read, and the event files in
  * DIR/tensorboard if no iterations are known otherwise.
  */
 MUST_CHECK int past_read(struct past *p, const char *path, struct err *e);
@@ -110,15 +112,17 @@ bool past_log_field(const char *line, const char *name, double *v);
 
 struct past_point *past_add_point(struct past *p, int64_t iteration);   /* the result is valid until the next call */
 void past_add_valid(struct past *p, const char *name, int64_t iteration, double loss, double at_s);
-/* `text` is copied. If unknown, pass iteration -1 and at_s NaN. The result is valid until the next call. */
+/*
+ * Add an event. `text` is copied. If unknown, pass iteration -1 and at_s NaN. The result is valid until the next call.
+ */
 struct past_event *past_add_event(struct past *p, enum past_kind kind, int64_t iteration, double at_s,
                                   const char *text);
 /*
  * Complete the data after everything has been read: compute missing times of points, and the positions of events and
- * validation losses on every axis. Returns whether there is any point.
+ * validation losses on every axis. Returns true if there is any point.
  */
 bool past_resolve(struct past *p);
-/* Returns the number of iterations that were done more than once. */
+/* Returns the number of iterations that were repeated after a restart. */
 int64_t past_repeated(const struct past *p);
 
 #endif

@@ -31,7 +31,7 @@ static struct past_point *point_of(struct past_file *r, int64_t iteration, doubl
     struct past *p = r->p;
     struct past_point *x = NULL;
 
-    /* The point is usually the last one, because the values of one iteration are written together. */
+    /* Search the last few points: the values of one iteration are written together. */
     for (int i = p->n - 1; i >= r->from && i >= p->n - 4 && !x; i--)
         x = p->point[i].iteration == iteration ? &p->point[i] : NULL;
     if (!x) {
@@ -98,7 +98,7 @@ int past_read_events(struct past *p, const char *dir, struct err *e)
             file[n++] = path_join(dir, entry->d_name);
         }
     closedir(d);
-    /* The names contain the second in which the files were created. */
+    /* Sort the files by name, which contains the second in which each was created. */
     if (n)
         qsort(file, (size_t)n, sizeof *file, by_event_file_name);
     for (int i = 0; i < n; i++) {

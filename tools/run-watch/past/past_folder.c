@@ -20,8 +20,9 @@
 static const uint64_t max_bytes = 64 << 20;     /* sufficient for a report of many ranks */
 
 /*
- * Call `each` with the path of every entry of a folder. A missing folder counts as empty. If a call fails, the others
- * are still made; then the result is -1 with the first *e. Otherwise it is the bitwise or of all results.
+ * Call `each` with the path of every entry of a folder. A missing folder counts as empty. If a call fails, the
+ * remaining entries are still processed, and the result is -1 with the first error in *e. Otherwise the result is the
+ * bitwise or of all results.
  */
 static int for_each(const char *dir, int (*each)(struct past *p, const char *path, const char *name, struct err *e),
                     struct past *p, struct err *e)
@@ -95,7 +96,10 @@ static int add_reports(struct past *p, const char *path, const char *name, struc
     return for_each(path, add_report, p, e);
 }
 
-/* The time of a checkpoint is that of its folder: the folder was renamed when the checkpoint was complete. */
+/*
+ * Add the save of a checkpoint folder. The time of the folder is that of the save, because the folder is renamed when
+ * the checkpoint is complete.
+ */
 static int add_save(struct past *p, const char *path, const char *name, struct err *e)
 {
     static const char tag[] = "global_step";

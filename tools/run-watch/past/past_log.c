@@ -71,7 +71,7 @@ static void parse_iteration_line(struct past_log *r, const char *line)
         at += 1 + strspn(at + 1, " ");
         parse_iteration_field(x, at);
     }
-    /* Some programs log only the batch size and the duration. */
+    /* Compute the samples per second: some programs log only the batch size and the duration. */
     if (!isfinite(x->v[PAST_SAMPLES_S]) && x->v[PAST_BATCH] > 0 && x->elapsed_s > 0)
         x->v[PAST_SAMPLES_S] = x->v[PAST_BATCH] / x->elapsed_s;
 }
@@ -94,7 +94,10 @@ static double datetime(const char *line)
     return t == (time_t)-1 ? (double)NAN : (double)t;
 }
 
-/* Parse "English loss at iteration 40 | lm loss value: 2.1E+00 | ..." */
+/*
+ * Parse a line about a validation loss, "English loss at iteration 40 | lm loss value: 2.1E+00 | ...". Returns false
+ * for other lines.
+ */
 static bool parse_valid_line(struct past *p, char *line)
 {
     char *at = strstr(line, " loss at iteration ");
@@ -127,7 +130,7 @@ static void parse_slow_rank_line(struct past *p, const char *line)
     p->slow[p->n_slow++] = s;
 }
 
-/* Add an event with the text of the line up to the date or the end of the line. */
+/* Add an event whose text is the line up to its date, or the whole line if it has no date. */
 static void add_log_event(struct past *p, enum past_kind kind, const char *line, double at_s)
 {
     const char *from = line + (*line == '['), *to = strstr(from, "] datetime:");
@@ -181,7 +184,7 @@ int past_read_log(struct past *p, const char *path, struct err *e)
         return -1;
     }
     while ((n = getline(&line, &cap, f)) > 0)
-        if (line[n - 1] == '\n') {      /* ignore a last line without a newline, which is still being written */
+        if (line[n - 1] == '\n') {      /* Skip a last line without a newline: the run is still writing it. */
             line[n - 1] = '\0';
             parse_past_line(&r, line);
         }

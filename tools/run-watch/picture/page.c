@@ -7,7 +7,7 @@
 #include "libcommon/base/text.h"
 #include "tools/run-watch/picture/page_impl.h"
 
-/* The number of pixel columns for which a curve is made; each curve gets fewer if there are many runs. */
+/* Numbers of pixel columns for which a curve is thinned. With many runs, each curve gets fewer columns. */
 enum { MOST_COLUMNS = 1100, LEAST_COLUMNS = 200 };
 
 static void add_html(struct strbuf *out, const char *text)

@@ -16,9 +16,9 @@ struct page {
     struct past *const *run;    /* after past_resolve() */
     int n_runs;
     /*
-     * Usage of file systems: an array of {name, of ("bytes", "inodes", "free"), t, v (arrays: seconds since 1970 and
-     * the value at that time), full (100: v is a percentage; 0: v is the free amount), hours (until it is full; -1:
-     * not at this rate)}.
+     * Usage of file systems: an array of objects. name: of the area; of: "bytes", "inodes" or "free"; t, v: arrays of
+     * times (seconds since 1970) and values; full: 100 if v is a percentage, 0 if v is the free amount; hours: until
+     * the area is full, -1 if it is not filling.
      */
     const json_t *areas;
     const json_t *notes;        /* texts about files that could not be read */

@@ -55,8 +55,8 @@ static void write_page_number(struct strbuf *out, double v, int digits)
 }
 
 /*
- * A column "name":[...] of n numbers that are `stride` doubles apart. at[i]: their indices, or NULL; less: subtracted
- * from each.
+ * A column "name":[...] of n numbers in the page. v: the numbers, `stride` doubles apart; at: the index of each number,
+ * or NULL for all of them in order; less: subtracted from each number.
  */
 struct page_column {
     const char *name;
@@ -78,7 +78,10 @@ static void add_column(struct strbuf *out, const struct page_column *c)
     strbuf_addf(out, "]");
 }
 
-/* The positions of events on all axes: an array of structs of `size` bytes that have the fields at these offsets. */
+/*
+ * The positions of events on all axes, for an array of structs of `size` bytes. The offsets are those of the fields in
+ * a struct.
+ */
 struct page_places {
     const char *first;
     size_t size, iteration, at_s, samples, tokens;
@@ -118,14 +121,14 @@ static void write_page_positions(struct strbuf *out, const struct page_places *p
 
 /* ---- curves ---- */
 
-/* The points that each curve keeps, and the union of them. */
+/* The points that are kept of each curve, and the union of these points. */
 struct page_kept {
     int *of[PAST_VALUES], n[PAST_VALUES];
     int *row;                   /* [points]: the index among those that are kept, or -1 */
     int *all, n_all;
 };
 
-/* Returns true if there is a curve. A batch size that never changed does not need one. */
+/* Returns true if the value has a curve on the page. A batch size that never changed has none. */
 static bool is_curve(const struct past *p, int value, const struct page_kept *k)
 {
     if (k->n[value] == 0 || value != PAST_BATCH)
@@ -136,7 +139,10 @@ static bool is_curve(const struct past *p, int value, const struct page_kept *k)
     return false;
 }
 
-/* Choose the points of one curve: the visible ones, and both ends of each stretch, so that gaps are preserved. */
+/*
+ * Choose the points of one curve: those that thin_pick() selects, and both ends of each stretch, so that gaps are
+ * preserved.
+ */
 static void choose_of(const struct past *p, int value, int columns, struct page_kept *k)
 {
     unsigned char *seen = xcalloc((size_t)p->n, 1);
@@ -163,7 +169,10 @@ static void choose_page_rows(const struct past *p, int columns, struct page_kept
     k->row = xcalloc((size_t)p->n, sizeof *k->row);
     k->all = xcalloc((size_t)p->n, sizeof *k->all);
     for (int v = 0; v < PAST_VALUES; v++) {
-        /* The rate is smooth, and the batch size and the loss scale have few values. */
+        /*
+         * Fewer columns are sufficient for the learning rate, which is smooth, and for the batch size and the loss
+         * scale, which have few values.
+         */
         choose_of(p, v, v == PAST_LR || v == PAST_BATCH || v == PAST_SCALE ? columns / 3 : columns, k);
         if (!is_curve(p, v, k))
             k->n[v] = 0;
@@ -182,7 +191,7 @@ static void choose_page_rows(const struct past *p, int columns, struct page_kept
         }
 }
 
-/* Returns the number of tokens per sample if it is constant; 0: it is not; NaN: it is unknown. */
+/* Returns the number of tokens per sample if it is constant; 0 if it is not; NaN if it is unknown. */
 static double tokens_of_sample(const struct past *p)
 {
     const struct past_point *last = &p->point[p->n - 1];
@@ -311,7 +320,10 @@ static void add_events(struct strbuf *out, const struct past *p, double t0)
 
 /* ---- slow ranks ---- */
 
-/* Returns the width of a range of time: an hour, unless the run is much shorter or longer. */
+/*
+ * Returns the seconds of one range of time for which slow ranks are counted: an hour, unless the run is much shorter or
+ * longer.
+ */
 static double slow_width(const struct past *p)
 {
     static const double widths[] = { 1, 5, 15, 60, 300, 900, 3600, 21600, 86400, 604800 };
@@ -335,8 +347,8 @@ static int by_place_and_rank(const void *a, const void *b)
 }
 
 /*
- * Returns true if the rank was late. The log names the slowest rank in every line; one whose lateness is printed as
- * 0.0 % was not late.
+ * Returns true if the rank was late. The log names the slowest rank in every line, even if its lateness is printed as
+ * 0.0 %.
  */
 static bool is_late(const struct past_slow *s)
 {
@@ -395,7 +407,10 @@ static int by_page_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median of the last points; NaN: none is known. */
+/*
+ * Returns the median of a value over the last points; NaN if no value is known. at: offset of the value in struct
+ * past_point.
+ */
 static double last_median(const struct past *p, size_t at)
 {
     double v[LAST], x;

@@ -17,7 +17,10 @@ static void series_add(struct plot_series *s, double samples, double loss)
     s->p[s->n++] = (struct plot_point){ samples, loss };
 }
 
-/* Returns the set of that name. If the runs are parallel, each run has its own sets. */
+/*
+ * Returns the series of validation losses with this name, creating it if necessary. Parallel runs have series of their
+ * own.
+ */
 static struct plot_series *get_plot_set(struct plot *p, const char *run, const char *of, struct err *e)
 {
     char *name = p->parallel ? str_fmt("%s, %s", of, run) : xstrdup(of);
@@ -87,7 +90,7 @@ static void drop_empty(struct plot *p)
     p->n_sets = n;
 }
 
-/* Replace the validation losses with the difference of each run to the first, wherever they have equal samples. */
+/* Replace each validation loss by its difference to the loss of the first run at the same number of samples. */
 static int make_differences(struct plot *p, struct err *e)
 {
     const struct plot_series *base = &p->run[0];
@@ -128,7 +131,7 @@ static void widen_plot_ranges(const struct plot_series *s, int n, double *x_hi, 
         }
 }
 
-/* Returns an axis that includes lo to hi, with 3 to 6 steps of 1, 2 or 5 times a power of ten. */
+/* Returns an axis that includes the values lo to hi and has 3 to 6 steps of 1, 2 or 5 times a power of ten. */
 static struct plot_axis axis_over(double lo, double hi)
 {
     double span = hi > lo ? hi - lo : 1, step = pow(10, floor(log10(span))) / 10;

@@ -13,7 +13,7 @@
 #include "libcommon/base/mem.h"
 #include "tools/run-watch/past/past.h"
 
-/* maximum numbers; there are no more colours that can be distinguished */
+/* maximum numbers of runs and of validation sets: there are no more colours that can be distinguished */
 enum { PLOT_RUNS = 8, PLOT_SETS = 16 };
 
 struct plot_ask {

@@ -23,10 +23,11 @@ struct plot {
     struct plot_ask ask;
     struct plot_series run[PLOT_RUNS];  /* training losses */
     int n_runs;
-    /* validation losses: one per name, all runs together; or the differences to run 0 */
+    /* validation losses: a series per name, with all runs together; or with parallel runs, the differences to run 0 */
     struct plot_series set[PLOT_SETS];
     int n_sets;
-    bool parallel;                        /* the runs begin at the same point, instead of continuing each other */
+    /* all runs begin at the same point; false: each run continues the previous one */
+    bool parallel;
     struct plot_axis x, train, valid;
 };
 

@@ -12,7 +12,7 @@
 enum { SVG_W = 960, SVG_LEFT = 80, SVG_RIGHT = 800, SVG_TOP = 70, SVG_FOOT = 56 };
 enum { SVG_COLUMNS = 2 * (SVG_RIGHT - SVG_LEFT) };
 enum { TRAIN_H = 320, GAP = 60, VALID_H = 220 };
-/* Okabe and Ito's colours, which colour-blind readers can distinguish. */
+/* Colours of the runs: those of Okabe and Ito, which colour-blind readers can distinguish. */
 static const char *const run_colour[PLOT_RUNS] = { "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
                                                    "#000000", "#999999" };
 enum { SET_COLOURS = 8 };
@@ -102,7 +102,7 @@ static void svg_level(const struct panel *n, const struct plot *p)
     free(text);
 }
 
-/* Returns the colour of a set. A difference has the colour of its run. */
+/* Returns the colour of a validation set. The differences of a run have the colour of the run. */
 static const char *colour_of_set(const struct plot *p, int s)
 {
     return p->ask.difference ? run_colour[s + 1] : set_colour[s % SET_COLOURS];
@@ -113,7 +113,7 @@ static double last_loss(const struct plot_series *s)
     return s->p[s->n - 1].loss;
 }
 
-/* Write the names of the curves next to their ends, from the lowest to the highest, without overlaps. */
+/* Write the names of the curves of a panel next to their ends, from the lowest to the highest, without overlaps. */
 static void svg_names(const struct panel *n, const struct plot *p)
 {
     bool done[PLOT_SETS] = {0};

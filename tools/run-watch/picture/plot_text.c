@@ -7,7 +7,7 @@
 
 #include "tools/run-watch/picture/plot_impl.h"
 
-/* size of the grid; with an axis on its left and one below, the picture has 78 columns */
+/* size of the grid in characters; with an axis on its left and one below, the picture has 78 columns */
 enum { ROWS = 20, COLS = 70 };
 static const char marks[PLOT_RUNS] = { '.', 'o', '+', 'x', '*', '#', '@', '%' };
 
@@ -57,7 +57,7 @@ static void text_axis_x(const struct plot_axis *x, struct strbuf *out)
     strbuf_addf(out, "      +%s\n       %s\n%77s\n", line, label, "samples consumed");
 }
 
-/* Returns the loss at exactly this number of samples, or NaN if there is none. */
+/* Returns the loss of the series at exactly this number of samples, or NaN if there is none. */
 static double loss_at(const struct plot_series *s, double samples)
 {
     for (int k = 0; k < s->n; k++)

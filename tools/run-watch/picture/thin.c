@@ -15,7 +15,10 @@ int thin_pick(const double *y, size_t stride, int n, int columns, int *keep)
             keep[n_finite++] = i;
     if (n_finite <= 2 * columns)
         return n_finite;
-    /* keep[] is read ahead of the position where it is written, because a column has at least two points. */
+    /*
+     * keep[] is both read and written here. The position that is read is ahead, because a column has at least two
+     * points.
+     */
     for (int c = 0; c < columns; c++) {
         const int from = (int)((int64_t)c * n_finite / columns), to = (int)((int64_t)(c + 1) * n_finite / columns);
         int low = keep[from], high = keep[from], a, b;
