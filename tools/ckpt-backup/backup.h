@@ -44,13 +44,14 @@ int cmd_forget(struct backup *b);
 
 struct place_opts backup_place_opts(const struct backup *b);
 /*
- * Copy `path` to the place and print the result. Returns EXIT_OK or EXIT_BAD. newer: the step is newer than the one
- * that `latest` names, so it may still be being written; if it is not whole, that is a warning and not an error.
+ * Copy the checkpoint at `path` to the place and print the result. Returns EXIT_OK or EXIT_BAD. newer: the step is
+ * newer than the one that `latest` names, so it may still be being written; if it is not complete, that is a warning
+ * and not an error.
  */
 int backup_put(struct backup *b, struct place *p, const char *path, enum backup_form form, bool newer);
 /* Print the findings of severity ERROR on stderr, one per line. */
 void backup_print_errors(const struct backup *b, const struct report *r);
-/* If the backup is a faithful copy of an unsound checkpoint, print one line about it on stderr. */
+/* Print one line on stderr if the backup is a faithful copy of a checkpoint with errors. */
 void backup_print_unsound(const struct backup *b, const struct place *p, const struct receipt *rec);
 /* Format a time as "2026-03-01 12:00" in UTC, or "-" for 0. Returns buf or the constant "-". */
 const char *backup_time(int64_t s, char buf[24]);

@@ -87,8 +87,8 @@ static void print_copy_preview(struct backup *b, const struct place *p, const st
 }
 
 /*
- * Report a failed copy. A step newer than `latest` may be a save in progress, so bad data in it is only a warning and
- * does not change the exit status.
+ * Print a failed copy. Bad data in a step that is newer than `latest` is only a warning and does not change the exit
+ * status, because the step may be a save in progress.
  */
 static int put_failed(struct backup *b, bool newer, const struct err *e)
 {

@@ -16,7 +16,7 @@ static int copy_one(struct backup *b)
     return rc;
 }
 
-/* Make every copy that the rules call due. After a copy that fails, the others are still made. */
+/* Make every copy that is due by the rules. If a copy fails, the remaining ones are still made. */
 static int copy_due(struct backup *b)
 {
     struct survey s;

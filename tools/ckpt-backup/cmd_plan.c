@@ -86,7 +86,7 @@ static int remove_tag(const char *path, struct err *e)
     return rc;
 }
 
-/* Remove the folders whose removal a killed run left unfinished. */
+/* Remove the folders that a killed process had begun to remove. */
 static int sweep_run(const struct survey *s, struct err *e)
 {
     int rc = 0;
@@ -97,8 +97,8 @@ static int sweep_run(const struct survey *s, struct err *e)
 }
 
 /*
- * Read a backup again and record the result in its receipt. Does this at most once per run of forget. Returns -1 if
- * the backup cannot be read, is damaged, or is unsound.
+ * Read a backup again and record the result in its receipt, at most once per backup and process. Returns -1 if the
+ * backup cannot be read, is damaged, or is unsound.
  */
 static int verify_backup_once(struct backup *b, struct survey *s, int place, struct receipt *rec, struct err *e)
 {
@@ -130,7 +130,7 @@ static int verify_backup_once(struct backup *b, struct survey *s, int place, str
     return rc;
 }
 
-/* Returns true if the held backup is verified and its receipt, as updated by this run, is sound. */
+/* Returns true if the held backup has been verified and its receipt is sound. */
 static bool is_sound(const struct survey *s, int place, const struct due_held *h)
 {
     return h->verified && receipt_is_sound(survey_receipt(s, place, h->step, h->form));
@@ -153,8 +153,8 @@ static int n_newer(const struct survey *s, int place, int64_t step)
 }
 
 /*
- * A place lets a step go because it holds newer ones. Read those newer backups again, as many of the newest as
- * keep-last requires. Returns -1 if one of them is not sound, or if there are fewer than that.
+ * Read again the newer backups for which a place gives up a step: as many of the newest ones as keep-last requires.
+ * Returns -1 if one of them is not sound, or if there are fewer.
  */
 static int read_newer(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
@@ -173,7 +173,7 @@ static int read_newer(struct backup *b, struct survey *s, const struct due_actio
     return -1;
 }
 
-/* Read again those backups that are recorded as sound and that this removal relies on. */
+/* Read again the backups that justify a removal and that are recorded as sound. */
 static int read_again(struct backup *b, struct survey *s, const struct due_action *a, struct err *e)
 {
     for (int p = 0; p < s->rules.n_places; p++)
@@ -200,7 +200,7 @@ static int forget_one(struct backup *b, struct survey *s, const struct due_actio
     return rc;
 }
 
-/* Remove every step that may be removed. After a removal that fails, the others are still made. */
+/* Remove every step that may be removed. If a removal fails, the remaining steps are still processed. */
 static int forget_all(struct backup *b, struct survey *s, int *n_done)
 {
     struct err e = {0};

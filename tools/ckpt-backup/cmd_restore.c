@@ -82,7 +82,7 @@ static struct receipt *find_receipt(const struct place *p, const struct place_re
     return NULL;
 }
 
-/* Returns true if the folder `dir` is a backup of a place: its receipt lies next to it. */
+/* Returns true if the folder `dir` is a backup in a place, which has a receipt next to it. */
 static bool is_backup(const char *dir)
 {
     char *place = path_parent(dir), *name = path_base(dir);
@@ -96,7 +96,7 @@ static bool is_backup(const char *dir)
     return yes;
 }
 
-/* Return the real path of the nearest folder of `out` that exists, or NULL. The caller frees it. */
+/* Return the real path of the nearest existing folder that contains `out`, or NULL. The caller frees it. */
 static char *nearest_folder(const char *out)
 {
     char *dir = path_parent(out), *real;
@@ -111,7 +111,7 @@ static char *nearest_folder(const char *out)
     return real;
 }
 
-/* Refuse an OUT that exists, or that would be a file too many of a backup. */
+/* Refuse an OUT that exists, or that is located inside a backup, where it would be an additional file. */
 static int check_out(const char *out, struct err *e)
 {
     struct stat st;

@@ -7,7 +7,7 @@
 #include "libcommon/base/text.h"
 #include "tools/ckpt-backup/backup.h"
 
-/* Print the result for one backup. recorded: the result has been written to its receipt. */
+/* Print the result of verifying one backup. recorded: true if the result has been written to the backup's receipt. */
 static void print_verified_backup(struct backup *b, const struct place *p, const struct receipt *rec,
                                   const struct report *r, bool recorded)
 {
@@ -34,7 +34,8 @@ static int verify_backup(struct backup *b, struct place *p, struct receipt *rec,
     int rc = place_check(p, rec, r, e);
 
     /*
-     * The place is not locked while it is read, so that nightly copies need not wait for a verify that runs for days.
+     * The place is not locked while the backup is read, so that nightly copies need not wait for a verify that runs for
+     * days.
      */
     if (rc == 0)
         rc = place_record_result(p, rec, report_count(r, SEV_ERROR) == 0, e);

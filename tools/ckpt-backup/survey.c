@@ -49,7 +49,9 @@ static bool is_survey_tag(const struct survey *s, const char *name)
     return yes;
 }
 
-/* Record the path of "global_step1000.gone.part", a folder that a killed run was removing. */
+/*
+ * Record the path of a folder such as "global_step1000.gone.part", whose removal a killed process has left unfinished.
+ */
 static void add_gone(struct survey *s, const char *name)
 {
     char *tag = str_fmt("%.*s", (int)(strlen(name) - strlen(GONE)), name);
@@ -115,9 +117,12 @@ static int check_apart(const struct survey *s, int place, struct err *e)
     return rc;
 }
 
-/* How a place's backup of a step compares with the same step in the run and in the places listed before this one. */
+/*
+ * The standing of a place's backup of a step, compared with the same step in the run and in the places listed before
+ * this one.
+ */
 enum standing {
-    STANDING_COPY,              /* a separate copy, or the only one left because the step has left the run */
+    STANDING_COPY,              /* a separate copy, or the only one left because the step is not in the run any more */
     STANDING_OTHER,             /* the run's files of this step have changed since */
     STANDING_SHARED,            /* a file of the backup has the inode of a file in *with */
 };
@@ -161,8 +166,8 @@ static bool shares_with_place(const struct survey *s, int place, int64_t step, c
 }
 
 /*
- * Compare a backup with the run and the earlier places. With STANDING_SHARED, *with is set to DUE_RUN or the number
- * of the place that shares an inode.
+ * Compare a backup with the run and the earlier places. With STANDING_SHARED, *with is set to the place that shares an
+ * inode with the backup, or to DUE_RUN.
  */
 static enum standing classify_backup_standing(const struct survey *s, int place, const struct receipt *rec, int *with)
 {
@@ -268,7 +273,7 @@ static void inspect_backup_places(struct survey *s, struct backup *b, bool lock)
 
 /*
  * Refuse a folder that cannot be recognised as a run's: it has neither a step nor `latest`, and no place holds a
- * backup. A schedule of such a folder would be empty, which reads as if every copy had been made.
+ * backup. The schedule of such a folder would be empty, as if every copy had been made.
  */
 static int check_is_run(const struct survey *s, struct err *e)
 {

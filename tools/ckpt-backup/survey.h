@@ -20,7 +20,8 @@ struct survey {
     struct due_place *held;
     struct due_action *action;
     int n_actions;
-    bool incomplete;            /* a place cannot be reached, or a receipt in it is damaged; the error is on stderr */
+    /* true if a place cannot be reached, or a receipt in it is damaged; the error has been printed on stderr */
+    bool incomplete;
 };
 
 /*
@@ -40,9 +41,9 @@ void survey_warn_newer(const struct survey *s, const struct backup *b);
 MUST_CHECK int survey_check_step(const struct survey *s, int64_t step, struct err *e);
 /* Return the path of a step's tag folder in the run. Caller frees. */
 char *survey_tag_path(const struct survey *s, int64_t step);
-/* Return the path of the place, or of the run for DUE_RUN. */
+/* Return the path of the place, or of the run if `place` is DUE_RUN. */
 const char *survey_where(const struct survey *s, int place);
-/* Return the receipt of a step in a place in that form, or NULL if there is none. */
+/* Return the receipt of the backup of `step` in a place, in that form, or NULL if there is none. */
 const struct receipt *survey_receipt(const struct survey *s, int place, int64_t step, enum backup_form form);
 
 #endif

@@ -22,8 +22,8 @@ struct backup_stage {
 };
 
 /*
- * Open a stage, or resume it (s->resumed). `job` is the path of the JOB folder, whose parent must exist. Returns -1
- * with ERR_USAGE if FINAL.part exists and is not ours.
+ * Open the stage for FINAL, or resume one that a killed process left (s->resumed). `job` is the path of the JOB folder,
+ * whose parent must exist. Returns -1 with ERR_USAGE if FINAL.part exists and was not made by this program.
  */
 MUST_CHECK int stage_open(struct backup_stage *s, const char *final, const char *job, const char *fingerprint,
                           struct err *e);
@@ -31,7 +31,7 @@ MUST_CHECK int stage_open(struct backup_stage *s, const char *final, const char 
 MUST_CHECK int stage_make_way(struct backup_stage *s, struct err *e);
 /* Rename FINAL.part to FINAL, then remove FINAL.old.part and JOB. */
 MUST_CHECK int stage_publish(struct backup_stage *s, struct err *e);
-/* Remove the leftovers of a run that was killed after it had published FINAL. */
+/* Remove the leftovers of a process that was killed after it had published FINAL. */
 MUST_CHECK int stage_sweep(const char *final, const char *job, struct err *e);
 /* Remove FINAL.part and JOB, whose content is useless. */
 void stage_discard(struct backup_stage *s);

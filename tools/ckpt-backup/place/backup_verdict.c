@@ -13,12 +13,12 @@
 #include "tools/ckpt-backup/place/packing.h"
 
 /*
- * A run of at least this many bytes that verify has read is not read again. Shorter runs are read together with their
+ * The minimum length in bytes of a run whose sum from verify is used. Shorter runs are read again together with their
  * surroundings.
  */
 enum { KNOWN_MIN_BYTES = 64 << 10 };
 
-/* A file on disk: one of the receipt's files, or the .tar. */
+/* A file on disk whose sum is computed: one of the receipt's files, or the .tar. */
 struct summed_file {
     char *path;
     uint64_t size_bytes;
@@ -61,7 +61,7 @@ static void summed_files_free(struct summed_file *part, int n)
 
 /* ---- verify ---- */
 
-/* Return the finding's text, with the path at its beginning, if any, replaced by `shown`. Caller frees. */
+/* Return the text of the finding. If it begins with `path`, that is replaced by `shown`. Caller frees. */
 static char *text_of(const struct finding *f, const char *path, const char *shown)
 {
     char *text = finding_text(f), *renamed;
@@ -101,7 +101,7 @@ static int run_verify(const struct place_opts *o, struct receipt *rec, const cha
 
 /* ---- bytes that verify did not read ---- */
 
-/* Return the index of the first run of that path, or the index where it would be inserted. */
+/* Return the index of the first run with that path, or the index where such a run would be inserted. */
 static int find_first_verify_run(const struct verify_runs *l, const char *path)
 {
     int from = 0, to = l->n;
@@ -123,7 +123,7 @@ static void add_gap_run(struct transfer *t, const struct summed_file *part, uint
         transfer_add(t, xstrdup(part->path), NULL, end - at)->from_at = at;
 }
 
-/* Add known runs to the sum, and make the gaps between them runs of `t`. */
+/* Add the runs whose sums are known to the sum of the part, and make the gaps between them runs of `t`. */
 static void cut_part(struct transfer *t, struct summed_file *part, const struct verify_runs *known)
 {
     uint64_t at = 0;
@@ -240,7 +240,8 @@ int verdict_compare(const struct place_opts *o, struct receipt *rec, const char 
         return 0;
     if (rc < 0 && e->kind != ERR_DATA)
         return -1;
-    err_clear(e);                       /* a file is shorter than before: the plain reading below names it */
+    /* A file has become shorter. Ignore the error here: the plain reading below reports the file by name. */
+    err_clear(e);
     rc = verdict_bytes(o, rec, path, r, e);
     if (rc < 0 || (r && report_count(r, SEV_ERROR) > before))
         return rc;
@@ -259,8 +260,8 @@ int verdict_sum(const struct place_opts *o, struct receipt *rec, const char *fol
     struct verify_runs known = {0};
     int rc = run_verify(o, rec, folder, folder, &known, e);
 
-    if (rc == 0)                        /* if a stored CRC is wrong, the CRCs from verify are the stored ones, so all
-                                           bytes are read again */
+    /* A stored CRC is wrong. The known sums of verify are the stored CRCs, so all bytes are read again. */
+    if (rc == 0)
         rc = sum_parts(o, part, rec->n_files, rec->unsound ? NULL : &known, e);
     for (int i = 0; i < rec->n_files && rc == 0; i++)
         rec->file[i].crc = part[i].sum.acc;

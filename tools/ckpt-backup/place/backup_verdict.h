@@ -12,21 +12,21 @@
 #include "tools/ckpt-backup/place/place.h"
 
 /*
- * Read the backup at `path`, in the receipt's form, and compare all sums; no verdict. With `r` NULL, stops at the
- * first mismatch.
+ * Read the backup at `path`, in the form that the receipt gives, and compare all sums. Makes no verdict about the
+ * checkpoint. With `r` NULL, stops at the first mismatch.
  */
 MUST_CHECK int verdict_bytes(const struct place_opts *o, const struct receipt *rec, const char *path, struct report *r,
                              struct err *e);
 /*
- * Read a folder or .tar at `path`, bypassing the page cache. Compares its bytes with the receipt's sums and stores
- * verify's verdict in rec->checked and rec->unsound. Messages of the verdict show the name `shown` instead of `path`.
- * With `r` NULL, the first wrong byte ends it with ERR_DATA; else each mismatch is a finding.
+ * Read a folder or .tar at `path`, bypassing the page cache. Compares its bytes with the receipt's sums and stores the
+ * result of verify in rec->checked and rec->unsound. Messages show the name `shown` instead of `path`. With `r` NULL,
+ * the first wrong byte ends the call with ERR_DATA; else each mismatch becomes a finding.
  */
 MUST_CHECK int verdict_compare(const struct place_opts *o, struct receipt *rec, const char *path, const char *shown,
                                struct report *r, struct err *e);
 /*
- * Read the receipt's files below `folder`, and store their sums and the verdict in the receipt. The receipt's form
- * must be that of a folder.
+ * Read the receipt's files below `folder`, and store their sums and the result of verify in the receipt. The receipt's
+ * form must be that of a folder.
  */
 MUST_CHECK int verdict_sum(const struct place_opts *o, struct receipt *rec, const char *folder, struct err *e);
 

@@ -45,8 +45,8 @@ static int add_content_file(struct listing *l, const char *name, const struct st
 }
 
 /*
- * Add a file or folder to the list. Symbolic links are followed, because a backup that only links back to its source
- * is no backup.
+ * Add a file or folder to the list. Symbolic links are followed: a backup that consists of links to its source would be
+ * no backup.
  */
 static int add_content_entry(struct listing *l, const char *name, int depth, struct err *e)
 {
@@ -123,7 +123,10 @@ int64_t content_latest(const char *run_folder)
     return step;
 }
 
-/* Returns true if the tag is newer than `latest`. Savers write the tag first, then `latest`. */
+/*
+ * Returns true if the step is newer than the one that `latest` names. Trainers write the tag folder first, then
+ * `latest`.
+ */
 static bool is_newer_than_latest(const struct content *c)
 {
     char *run = path_parent(c->path);

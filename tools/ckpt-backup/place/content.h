@@ -27,30 +27,33 @@ struct content_file {
 };
 
 struct content {
-    char *path, *tag;           /* the tag folder: its path, and the last component of that */
+    char *path, *tag;           /* path: of the tag folder; tag: the last component of the path */
     int64_t step;               /* -1 if the tag's name gives no step number */
     int n_files;
     struct content_file *file;
     uint64_t size_bytes;
-    bool newer;                 /* newer than the step that `latest` in the run's folder names */
-    char *warning;              /* set if the run's folder was named and has steps newer than this one; else NULL */
+    bool newer;                 /* the step is newer than the one that `latest` in the run's folder names */
+    char *warning;              /* set if the path was a run's folder that has steps newer than this one; else NULL */
 };
 
 /*
  * Open `path`, a tag folder or a folder with `latest`, and list its files for a form: FORM_WEIGHTS leaves out the
- * optimizer's files. Returns -1 with ERR_DATA if something is not whole, or with ERR_USAGE if it cannot be backed up
- * at all (an archive, an index that points elsewhere).
+ * optimizer's files. Returns -1 with ERR_DATA if a file is missing or damaged, or with ERR_USAGE if the checkpoint
+ * cannot be backed up at all (an archive, an index that points elsewhere).
  */
 MUST_CHECK int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e);
-/* List all files of the tag folder, whatever the form, without opening any. */
+/* List all files of the tag folder, for any form, without opening a file. */
 MUST_CHECK int content_list(struct content *c, const char *tag_folder, struct err *e);
 void content_free(struct content *c);
 /*
- * Check that the files are the same as when they were opened (size, inode, time). ERR_DATA names the first that is
- * not.
+ * Check that the files still have the size, inode and time that they had when they were opened. ERR_DATA names the
+ * first file that differs.
  */
 MUST_CHECK int content_unchanged(const struct content *c, struct err *e);
-/* Returns -1 with ERR_DATA if the content is `newer` and verify found an error in it (rec->unsound). */
+/*
+ * Check that the step was not being written while it was copied. Returns -1 with ERR_DATA if the content is `newer` and
+ * verify found an error in it (rec->unsound).
+ */
 struct receipt;
 MUST_CHECK int content_finished(const struct content *c, const struct receipt *rec, struct err *e);
 /* Return the step that `latest` in the folder names, or -1 if there is none. */

@@ -27,7 +27,7 @@ void file_ids_of_content(struct file_ids *l, const struct content *c);
  */
 void file_ids_of_backup(struct file_ids *l, const struct place *p, const struct receipt *rec);
 void file_ids_free(struct file_ids *l);
-/* Return the number in `a` of a file that is also in `b`, or -1 if they share none. */
+/* Return the index in `a` of a file that is also in `b`, or -1 if no file is in both. */
 int file_ids_shared(const struct file_ids *a, const struct file_ids *b);
 
 #endif

@@ -24,10 +24,7 @@
 #include "tools/ckpt-backup/place/tar.h"
 #include "tools/ckpt-backup/place/backup_verdict.h"
 
-/*
- * Check that the file system of `folder` has room for this many more bytes. On failure, ERR_SYS reports the free
- * space.
- */
+/* Check that the file system of `folder` has `bytes` free bytes. If not, ERR_SYS reports the free space. */
 static int local_room(const char *folder, uint64_t bytes, struct err *e)
 {
     struct statvfs v;
@@ -64,7 +61,7 @@ static int make_parents(const char *path, struct err *e)
     return rc;
 }
 
-/* Create every file with its length, so that a lack of space is found before the first byte moves. */
+/* Create every file with its final length, so that a lack of space is found before the first byte is copied. */
 static int reserve_files(const struct receipt *rec, const char *part, bool resumed, struct err *e)
 {
     uint64_t needed = 0, there = 0;
@@ -176,7 +173,10 @@ static char *content_fingerprint(const struct content *c, enum backup_form form)
     return sb.buf;
 }
 
-/* Advance `latest` to this backup. It never moves back, and it names only backups that are whole and sound. */
+/*
+ * Make `latest` name this backup, if it is newer and sound. `latest` never names an older step than before, or a backup
+ * that is not complete and sound.
+ */
 static int advance_local_latest(const struct place *p, const struct receipt *rec, struct err *e)
 {
     char *path, *text;
@@ -193,7 +193,10 @@ static int advance_local_latest(const struct place *p, const struct receipt *rec
     return rc;
 }
 
-/* Refuse a backup that contains files that are not its own. It neither counts as a backup nor is replaced. */
+/*
+ * Refuse a backup folder that contains files that the backup does not list. The folder neither counts as a backup nor
+ * is replaced.
+ */
 static int refuse_local_foreign(const struct receipt *rec, const char *final, struct err *e)
 {
     char *foreign = local_foreign(rec, final);
@@ -230,7 +233,7 @@ static int copy_content_to_stage(struct place *p, const struct content *c, struc
 }
 
 /*
- * Read the stage back and check that its bytes are the source's. Stores verify's result in rec->checked and
+ * Read the stage back and check that its bytes are those of the source. Stores the result of verify in rec->checked and
  * rec->unsound.
  */
 static int read_back_stage(struct place *p, const struct content *c, struct receipt *rec, const struct backup_stage *s,
@@ -241,7 +244,7 @@ static int read_back_stage(struct place *p, const struct content *c, struct rece
 
     if (rec->form != FORM_PACK)
         return verdict_compare(&p->o, rec, s->part, c->path, NULL, e);
-    folder.form = FORM_WHOLE;           /* verify the source instead: no tool reads a .pack in place */
+    folder.form = FORM_WHOLE;           /* No tool reads a .pack in place, so the source is verified instead. */
     rc = verdict_bytes(&p->o, rec, s->part, NULL, e);
     if (rc == 0 && (rc = content_unchanged(c, e)) == 0)
         rc = verdict_compare(&p->o, &folder, c->path, c->path, NULL, e);
@@ -250,7 +253,10 @@ static int read_back_stage(struct place *p, const struct content *c, struct rece
     return rc;
 }
 
-/* Do everything between opening the stage and publishing the backup under its name. */
+/*
+ * Do all steps between opening the stage and publishing the backup: copy, read back, check that the source did not
+ * change.
+ */
 static int build_local_backup(struct place *p, const struct content *c, struct receipt *rec, struct backup_stage *s,
                               struct place_put *out, struct err *e)
 {
@@ -258,7 +264,7 @@ static int build_local_backup(struct place *p, const struct content *c, struct r
         content_unchanged(c, e) < 0 || content_finished(c, rec, e) < 0 ||
         (!receipt_is_file(rec->form) && local_finish_folder(rec, s->part, e) < 0))
         return -1;
-    /* At no time do a sound receipt and the older backup exist together. */
+    /* The receipt is marked as sound only now, so that it never exists together with the older backup. */
     rec->intact = true;
     rec->verified_s = (int64_t)clock_wall_s();
     if (refuse_local_foreign(rec, s->final, e) < 0 || stage_make_way(s, e) < 0 || local_write_receipt(p, rec, e) < 0 ||
@@ -288,8 +294,8 @@ static int refuse_shared(const struct place *p, const struct receipt *rec, const
 }
 
 /*
- * Check that the existing backup holds the source's bytes. If the times differ, all bytes are compared, and the new
- * times are stored in the receipt.
+ * Check that the existing backup holds the bytes of the source. If the times differ, all bytes are compared, and the
+ * new times are stored in the receipt.
  */
 static int holds_same(struct place *p, struct receipt *rec, const struct content *c, struct err *e)
 {
@@ -301,8 +307,8 @@ static int holds_same(struct place *p, struct receipt *rec, const struct content
 }
 
 /*
- * Inspect what has the name now. Returns 1 if the backup exists already, 0 if it must be made, -1 on error. damaged:
- * there is a receipt that cannot be read.
+ * Check for an existing backup with this name. Returns 1 if the backup exists already, 0 if it must be made, -1 on
+ * error. damaged: true if the backup has a receipt that cannot be read.
  */
 static int inspect_existing_backup(struct place *p, const struct content *c, struct receipt *rec, bool damaged,
                                    const char *final, struct err *e)
@@ -337,7 +343,7 @@ static int put_new_local_backup(struct place *p, const struct content *c, struct
 
     if (rc == 0) {
         rc = build_local_backup(p, c, out->receipt, &s, out, e);
-        /* Wrong bytes cannot be resumed, and neither can an unfinished packed file. */
+        /* Discard the stage if its bytes are wrong or it is an unfinished packed file: neither can be resumed. */
         if (rc < 0 && (e->kind == ERR_DATA || out->receipt->form == FORM_PACK))
             stage_discard(&s);
         stage_close(&s);
@@ -361,7 +367,7 @@ int local_put(struct place *p, const struct content *c, enum backup_form form, s
         out->there_already = true;
         out->receipt = old;
         old = NULL;
-        /* The run that made the backup may have been killed before it updated `latest`. */
+        /* The process that made the existing backup may have been killed before it updated `latest`. */
         rc = stage_sweep(final, job, e) < 0 ? -1 : advance_local_latest(p, out->receipt, e);
     } else if (rc == 0) {
         out->receipt = place_new_receipt(c, form);

@@ -70,7 +70,7 @@ static bool check_backup_file(const char *path, uint64_t size_bytes, struct repo
     return false;
 }
 
-/* Returns false, with a finding, if the folder, or one inside the backup, is a symbolic link. */
+/* Returns false and adds a finding if the folder, or a folder inside the backup, is a symbolic link. */
 static bool check_backup_folder(const char *path, struct report *r)
 {
     struct stat st;
@@ -81,7 +81,7 @@ static bool check_backup_folder(const char *path, struct report *r)
     return !link;
 }
 
-/* Check the folders in the file's name. Folders that it shares with the previous name have already been inspected. */
+/* Check the folders in a file's name. Folders that the previous name contains as well have already been checked. */
 static bool check_parent_folders(const char *top, const char *name, const char *before, struct report *r)
 {
     bool well = true;
@@ -104,7 +104,7 @@ void local_check_files(const struct place *p, const struct receipt *rec, struct 
     char *top = path_join(p->path, rec->name), *foreign = NULL;
     bool well = receipt_is_file(rec->form) ? check_backup_file(top, rec->size_bytes, r) : check_backup_folder(top, r);
 
-    /* Stop at the first fault: if one file is missing, all may be, and one line suffices. */
+    /* Stop at the first fault: if one file is missing, all others may be, too, and one line suffices. */
     for (int i = 0; i < rec->n_files && well && !receipt_is_file(rec->form); i++) {
         char *path = path_join(top, rec->file[i].name);
 

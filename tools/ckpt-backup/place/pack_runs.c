@@ -16,7 +16,10 @@
 #include "libcommon/format/zip.h"
 #include "libcommon/layout/layouts.h"
 
-/* For shorter pieces, the description of the reference costs more than it saves. */
+/*
+ * Minimum length in bytes of a predicted piece. For shorter pieces, the description of the reference costs more than it
+ * saves.
+ */
 enum { GUESS_MIN_BYTES = 512 };
 
 struct maker {
@@ -24,7 +27,8 @@ struct maker {
     struct pack_records *records;
     const struct source *s;
     int *content_file;          /* [files of s]: index of the file in the content, or -1 */
-    struct pack_run *span;      /* as found: in any order, and overlapping where maps overlap */
+    /* runs of bytes with one type, in the order in which they were found; they overlap where maps overlap */
+    struct pack_run *span;
     int n_spans, cap_spans;
     uint64_t *cut;              /* cuts of the current file, ascending */
     int n_cuts, cap_cuts;
@@ -57,7 +61,7 @@ static struct pack_run *add_span(struct maker *m, const struct extent *x, enum d
     return &m->span[m->n_spans++];
 }
 
-/* Make bytes [from, from + len) of the slice the references of the span. */
+/* Set the references of the span to bytes [from, from + len) of the slice. */
 static void refer(struct maker *m, struct pack_run *span, const struct tmap_slice *slice, uint64_t from, uint64_t len)
 {
     struct pack_index *x = m->x;
@@ -88,8 +92,8 @@ static enum pack_guess guess_of(enum dtype told, enum dtype from)
 }
 
 /*
- * Add the slice's spans. If `from` is not NULL, they are predicted element by element from the slice `from` of type
- * `from_dtype`.
+ * Add a span for each extent of the slice. If `from` is not NULL, the values are predicted element by element from the
+ * slice `from`, whose type is `from_dtype`.
  */
 static void add_slice_spans(struct maker *m, const struct tmap_slice *slice, enum dtype dtype,
                             const struct tmap_slice *from, enum dtype from_dtype)
@@ -97,7 +101,9 @@ static void add_slice_spans(struct maker *m, const struct tmap_slice *slice, enu
     enum pack_guess guess = from ? guess_of(dtype, from_dtype) : PACK_NO_GUESS;
     uint64_t at = 0;
 
-    /* Windows skip bytes, so positions cannot be derived by counting. */
+    /*
+     * A slice with a window skips bytes of its extents, so the position of an element cannot be computed by counting.
+     */
     if (guess != PACK_NO_GUESS &&
         (slice->window_row || from->window_row || from->len != guess_ref_bytes(guess, slice->len)))
         guess = PACK_NO_GUESS;
@@ -114,8 +120,8 @@ static void add_slice_spans(struct maker *m, const struct tmap_slice *slice, enu
 }
 
 /*
- * Add the slices of a map, predicted from the map `from`. With `from` NULL, only the slices of a replicated map after
- * the first are predicted, from the first.
+ * Add the spans of all slices of a map, predicted from the map `from`. With `from` NULL, only a replicated map has
+ * predictions: its first slice predicts the others.
  */
 static void add_map_spans(struct maker *m, const struct tmap *map, const struct tmap *from)
 {
@@ -156,7 +162,7 @@ static int by_pack_run_place(const void *va, const void *vb)
     return (a->n_refs > b->n_refs) - (a->n_refs < b->n_refs);
 }
 
-/* Append a run. It is merged into the last run if both hold the same sort of numbers and no cut separates them. */
+/* Append a run. It is merged into the last run if both have numbers of the same kind and no cut separates them. */
 static void append_pack_run(struct maker *m, struct pack_run r, bool cut)
 {
     struct pack_index *x = m->x;
@@ -173,7 +179,7 @@ static void append_pack_run(struct maker *m, struct pack_run r, bool cut)
     x->run[x->n_runs++] = r;
 }
 
-/* Append a run in pieces that no cut divides. Pieces that end at a cut are not predicted. */
+/* Append a run in pieces, so that no piece contains a cut. Pieces that end at a cut are not predicted. */
 static void put_cut(struct maker *m, struct pack_run r, int *cut)
 {
     while (r.len > 0) {

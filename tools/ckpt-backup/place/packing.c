@@ -68,7 +68,10 @@ out:
     return rc;
 }
 
-/* Returns -1 with ERR_DATA if the packed file is not the one that the receipt describes, even if it is sound. */
+/*
+ * Check that the packed file is the one that the receipt describes. Returns -1 with ERR_DATA if not, even if the file
+ * is sound.
+ */
 static int check_same(const struct pack *p, const struct receipt *rec, const char *path, struct err *e)
 {
     const struct pack_index *x = pack_index(p);

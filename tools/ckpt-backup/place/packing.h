@@ -8,15 +8,18 @@
 #include "tools/ckpt-backup/place/place.h"
 
 /*
- * Pack the content into the file `part`, and set the receipt's sums and size. Also returns -1 with ERR_DATA if CRCs
- * stored in the content do not match. On -1 the file `part` is useless.
+ * Pack the content into the file `part`, and set the receipt's sums and size. Returns -1 if that fails, or with
+ * ERR_DATA if CRCs stored in the content do not match. The file `part` is useless after -1.
  */
 MUST_CHECK int packing_put(const struct place_opts *o, const struct content *c, struct receipt *rec, const char *part,
                            struct err *e);
-/* Unpack everything without writing it, and compare with the receipt. With `r` NULL, stops at the first mismatch. */
+/*
+ * Unpack the packed file without writing anything, and compare its contents with the receipt. With `r` NULL, stops at
+ * the first mismatch.
+ */
 MUST_CHECK int packing_check(const struct place_opts *o, const struct receipt *rec, const char *path, struct report *r,
                              struct err *e);
-/* Unpack into FOLDER, where the receipt's files already exist with their lengths. */
+/* Unpack into FOLDER, where the receipt's files must exist with their final lengths. */
 MUST_CHECK int packing_get(const struct place_opts *o, const struct receipt *rec, const char *path, const char *folder,
                            struct err *e);
 

@@ -14,8 +14,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Check that the folder exists or, with `create`, that it can be made. Its parent must exist and is not made: that
- * would hide a disk that is not mounted.
+ * Check that the folder of a place exists or, with `create`, that it can be made. Its parent must exist and is never
+ * made: a new parent would conceal that a disk is not mounted.
  */
 static int check_folder(const char *path, bool create, struct err *e)
 {
@@ -115,8 +115,8 @@ int place_list(struct place *p, struct place_receipts *out, struct report *r, st
 }
 
 /*
- * Return the absolute path with all links followed, also if only the last component does not exist yet. Returns NULL
- * on failure. Caller frees.
+ * Return the absolute path with all links resolved. The last component need not exist. Returns NULL on failure. Caller
+ * frees.
  */
 static char *whole_path(const char *path)
 {
@@ -162,7 +162,8 @@ int place_write_receipt(struct place *p, const struct receipt *rec, struct err *
 }
 
 /*
- * Returns true for errors of a place that cannot be written: a snapshot, a read-only mount, another user's archive.
+ * Returns true if the error means that the place cannot be written: a snapshot, a read-only mount, an archive of
+ * another user.
  */
 static bool is_read_only(const struct err *e)
 {

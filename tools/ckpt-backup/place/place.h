@@ -76,7 +76,7 @@ MUST_CHECK struct place *place_open(const char *path, const struct place_opts *o
 MUST_CHECK int place_check_made(const char *path, struct err *e);
 void place_close(struct place *p);              /* releases the lock; accepts NULL */
 /*
- * Lock the place against other processes until place_close(), and finish removals that a killed run had begun.
+ * Lock the place against other processes until place_close(), and finish removals that a killed process had begun.
  * Required before put, note and remove. Returns -1 with ERR_DATA if another process holds the lock.
  */
 MUST_CHECK int place_lock(struct place *p, struct err *e);
@@ -87,9 +87,9 @@ MUST_CHECK int place_lock(struct place *p, struct err *e);
 MUST_CHECK int place_list(struct place *p, struct place_receipts *out, struct report *r, struct err *e);
 void place_receipts_free(struct place_receipts *l);
 /*
- * Copy, read back, and publish under the final name. Resumes a copy that a killed run left. Replaces a backup of this
- * name only if its receipt marks it as not intact. ERR_USAGE: the name belongs to something that is not a backup of
- * ours, or to a backup of other bytes.
+ * Copy the content to the place, read it back, and publish it under its final name. Resumes a copy that a killed
+ * process left. Replaces a backup of this name only if its receipt marks it as not intact. ERR_USAGE: the name belongs
+ * to something that is not a backup of this program, or to a backup of other bytes.
  */
 MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_form form, struct place_put *out,
                          struct err *e);
@@ -105,7 +105,7 @@ MUST_CHECK int place_check_outside(const char *path, const char *tag_folder, str
  * verdict stays.
  */
 MUST_CHECK int place_check(struct place *p, struct receipt *rec, struct report *r, struct err *e);
-/* Write the receipt again, after the backup was verified. */
+/* Write the receipt of a backup again, after the backup was verified. */
 MUST_CHECK int place_write_receipt(struct place *p, const struct receipt *rec, struct err *e);
 /*
  * Record the result of a place_check() that ran without the lock, `intact` or not. Waits for the lock and updates the
@@ -113,7 +113,7 @@ MUST_CHECK int place_write_receipt(struct place *p, const struct receipt *rec, s
  * 2 if the place cannot be written, so that its receipt is unchanged and *e has the reason; -1 on error.
  */
 MUST_CHECK int place_record_result(struct place *p, struct receipt *rec, bool intact, struct err *e);
-/* Restore a backup to the folder `out`, which must not exist. Every byte is compared. */
+/* Restore a backup to the folder `out`, which must not exist. Every restored byte is compared with the receipt. */
 MUST_CHECK int place_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);
 /*
  * Remove a backup and its receipt. Returns -1 with ERR_DATA, and removes nothing, if the backup's folder holds any
@@ -134,20 +134,20 @@ void place_add_receipt(struct place_receipts *l, struct receipt *rec);
 struct receipt *place_new_receipt(const struct content *c, enum backup_form form);
 struct transfer_opts place_transfer(const struct place_opts *o, const char *what, struct report *report);
 /*
- * Returns 1 if the receipt describes exactly these bytes: names, sizes and times agree, or all sums do, for which the
- * source is read. Returns 0 if not, -1 on error.
+ * Returns 1 if the backup has exactly the bytes of the content: names, sizes and times agree, or all sums agree, for
+ * which the source is read. Returns 0 if not, -1 on error.
  */
 MUST_CHECK int place_same_bytes(const struct place *p, const struct receipt *rec, const struct content *c,
                                 struct err *e);
-/* Set an ERR_USAGE message that the backup holds other bytes than the source. */
+/* Set *e to an ERR_USAGE message: the backup holds other bytes than the source. */
 void place_refuse_other(const struct place *p, const struct receipt *rec, struct err *e);
-/* Store the content's times in the receipt. For a source with the same bytes and new times. */
+/* Store the content's times in the receipt. Used for a source with the same bytes and new times. */
 void place_copy_mtimes(struct receipt *rec, const struct content *c);
 /* Returns true if names, sizes and times of the receipt and the content agree. */
 bool place_same_files(const struct receipt *rec, const struct content *c);
 /*
- * Returns true if the receipt is a backup of the tag folder as it is now, by names, sizes and times. A weights backup
- * is compared with the weights files only.
+ * Returns true if the receipt belongs to a backup of the tag folder as it is now, by names, sizes and times. A weights
+ * backup is compared with the weights files only.
  */
 bool place_is_copy_of(const struct receipt *rec, const struct content *listed);
 

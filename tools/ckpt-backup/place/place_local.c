@@ -69,7 +69,7 @@ static int local_check(struct place *p, struct receipt *rec, struct report *r, s
     int before = report_count(r, SEV_ERROR), rc = 0;
 
     local_check_files(p, rec, r);
-    /* Missing files have been reported. Reading the remaining ones is of no use. */
+    /* The first check has found and reported missing files. Reading the remaining ones is of no use. */
     if (report_count(r, SEV_ERROR) == before)
         rc = rec->form == FORM_PACK ? verdict_bytes(&p->o, rec, path, r, e)
                                     : verdict_compare(&p->o, rec, path, path, r, e);
@@ -97,7 +97,7 @@ static int remove_bytes(const struct receipt *rec, const char *path, struct err 
 }
 
 /*
- * Finish a removal. NAME.json has been renamed to NAME.gone, so the backup no longer counts. Its files are renamed
+ * Finish a removal. NAME.json has been renamed to NAME.gone, so the backup no longer counts. The files are renamed
  * before they are removed, so that a half-removed folder is never mistaken for a checkpoint.
  */
 static int finish_local_removal(struct place *p, const struct receipt *rec, struct err *e)
@@ -143,7 +143,7 @@ static int local_remove(struct place *p, const struct receipt *rec, struct err *
     return rc;
 }
 
-/* Finish the removals and replacements that a killed run left. */
+/* Finish the removals and replacements that a killed process left unfinished. */
 static int finish_killed_changes(struct place *p, struct err *e)
 {
     char *folder = path_join(p->path, RECEIPT_FOLDER), *latest = path_join(p->path, "latest");

@@ -13,8 +13,8 @@
 #include "tools/ckpt-backup/place/place.h"
 
 /*
- * The lock file names the process that holds it, for the error message of others. The file is never removed, because
- * that would be a race.
+ * Open and lock the file at `path`. The file names the process that holds the lock, for the messages of other
+ * processes. It is never removed, because that would be a race.
  */
 int place_acquire_lock(struct place *p, const char *path, struct err *e)
 {

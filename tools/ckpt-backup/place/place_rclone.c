@@ -54,7 +54,7 @@ static int far_check(struct place *p, struct receipt *rec, struct report *r, str
 
 /* ---- put ---- */
 
-/* Send the backup, read it back, send again what was wrong, and read that back. */
+/* Send the backup and read it back. Then send the wrong parts again, and read those back. */
 static int send_until_right(const struct far_cargo *g, struct err *e)
 {
     const struct receipt *rec = g->rec;
@@ -80,7 +80,10 @@ static int send_until_right(const struct far_cargo *g, struct err *e)
     return rc ? -1 : 0;
 }
 
-/* Refuse if anything at or below NAME belongs neither to an unfinished backup of ours nor to one with a receipt. */
+/*
+ * Refuse if a file at or below NAME belongs neither to an unfinished backup by this program nor to a backup with a
+ * receipt.
+ */
 static int refuse_remote_foreign(const struct place *p, const struct far_list *l, const struct receipt *rec, bool ours,
                                  struct err *e)
 {
@@ -105,7 +108,9 @@ static int refuse_remote_foreign(const struct place *p, const struct far_list *l
     return rc;
 }
 
-/* Write `latest`, unless whole copies of later steps are there: it never moves back. */
+/*
+ * Write `latest`, unless the remote has complete copies of later steps: `latest` never names an older step than before.
+ */
 static int advance_remote_latest(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
                                  struct err *e)
 {
@@ -163,7 +168,10 @@ static int put_new_remote_backup(struct place *p, const struct content *c, const
     return rc;
 }
 
-/* Do the last steps of a copy, also for an earlier run that was killed there. NAME.job is deleted last. */
+/*
+ * Do the last steps of a copy. Also called for a copy whose process was killed during these steps. NAME.job is deleted
+ * last.
+ */
 static int finish_put(const struct place *p, const struct receipt *rec, const struct place_receipts *there,
                       struct err *e)
 {
@@ -171,8 +179,8 @@ static int finish_put(const struct place *p, const struct receipt *rec, const st
 }
 
 /*
- * Returns 1 if the backup exists already; out->receipt is then replaced by the existing receipt. Returns 0 if not, -1
- * on error.
+ * Check whether the backup exists already. Returns 1 if it does; out->receipt is then replaced by the existing receipt.
+ * Returns 0 if not, -1 on error.
  */
 static int there_already(struct place *p, const struct content *c, struct place_receipts *there,
                          struct place_put *out, struct err *e)
@@ -263,7 +271,7 @@ static int far_remove(struct place *p, const struct receipt *rec, struct err *e)
     return rc < 0 ? -1 : finish_remote_removal(p, rec, e);
 }
 
-/* Finish a removal that a killed run left. Its NAME.gone is a copy of the receipt. */
+/* Finish a removal that a killed process left. The file NAME.gone is a copy of the receipt. */
 static int sweep_one(const struct place *p, const char *note, struct err *e)
 {
     char *path = far_path(p, note);
@@ -283,10 +291,7 @@ static int sweep_one(const struct place *p, const char *note, struct err *e)
 
 /* ---- lock ---- */
 
-/*
- * Lock the place. A remote has no locks, so a lock on this machine keeps two processes apart here, which covers
- * crontab.
- */
+/* Lock the place. A remote has no locks, so the lock is a file on this machine, which keeps its cron jobs apart. */
 static int far_lock(struct place *p, struct err *e)
 {
     const char *dir = getenv("XDG_RUNTIME_DIR");

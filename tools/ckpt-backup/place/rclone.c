@@ -10,7 +10,7 @@
 /* Exit statuses of rclone for "not found". */
 enum { NO_FOLDER = 3, NO_FILE = 4 };
 
-/* Return the last line that rclone printed, without "2026/03/01 12:00:00 " and "ERROR : ". */
+/* Return the last line that rclone printed, without the prefixes "2026/03/01 12:00:00 " and "ERROR : ". */
 static const char *last_words(const struct strbuf *said, char *text, size_t size)
 {
     const char *line = child_last_words(said, text, size), *cut;

@@ -50,7 +50,7 @@ int64_t receipt_step(const char *tag)
     const char *digits = str_starts(tag, TAG_PREFIX) ? tag + strlen(TAG_PREFIX) : "";
     int64_t step;
 
-    /* parse_int() accepts 1_000, which is a different folder. */
+    /* Reject "1_000", which parse_int() accepts: it is the name of a different folder. */
     return !strchr(digits, '_') && parse_int(digits, 0, INT64_C(1) << 53, &step) == 0 ? step : -1;
 }
 
@@ -210,7 +210,7 @@ static bool parse_receipt_crc(const json_t *o, uint32_t *crc)
     return s && strlen(s) == 8 && *end == '\0';
 }
 
-/* Returns true if the name stays below the folder that it will be joined to. */
+/* Returns true if the name, joined to a folder, denotes a file inside of that folder. */
 static bool is_name_inside_folder(const char *name)
 {
     for (const char *p = name; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)

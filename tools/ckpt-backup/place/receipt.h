@@ -33,8 +33,8 @@ struct receipt {
     enum backup_form form;
     int64_t copied_s, verified_s;       /* since 1970, UTC */
     bool read_again;                    /* this process has read it again and found it sound */
-    bool intact;                /* at the last reading, the bytes were those that were copied */
-    bool checked;               /* the bytes were also verified as a checkpoint; `unsound` is the result */
+    bool intact;                /* true if the bytes were those that were copied when the backup was last read */
+    bool checked;               /* true if the bytes were also verified as a checkpoint; `unsound` is then the result */
     char *unsound;              /* the first error that verify found; NULL if none */
     uint64_t size_bytes;        /* size in the place */
     uint32_t tar_crc;           /* of the whole .tar or .pack */
@@ -47,13 +47,16 @@ const char *receipt_form_name(enum backup_form form);
 /* Returns true if the form is a single file, .tar or .pack. */
 bool receipt_is_file(enum backup_form form);
 /*
- * Returns true if the backup is intact and no error is known. Backups made by older versions were never checked, so
- * for them this is only the absence of a known error.
+ * Returns true if the backup is intact and has no known error. Older versions did not check backups, so for their
+ * backups this only means that no error is known.
  */
 bool receipt_is_sound(const struct receipt *r);
-/* Return "sound", "as copied" (never checked), "as its source, NOT SOUND", or the text `damaged`. */
+/*
+ * Return the state of a backup as text: "sound", "as copied" (never checked), "as its source, NOT SOUND", or `damaged`
+ * if it is not intact.
+ */
 const char *receipt_state(const struct receipt *r, const char *damaged);
-/* Return the size of the checkpoint in bytes, unpacked. size_bytes is the size in the place. */
+/* Return the size of the checkpoint in bytes before packing. The member size_bytes is the size in the place. */
 uint64_t receipt_raw_bytes(const struct receipt *r);
 char *receipt_name(const char *tag, enum backup_form form);      /* caller frees */
 /* Return the step number, e.g. 1000 for "global_step1000", or -1 for any other name. */
@@ -63,8 +66,8 @@ int64_t receipt_step(const char *tag);
 const struct receipt_file *receipt_find(const struct receipt *r, const char *name);
 char *receipt_text(const struct receipt *r);                      /* caller frees */
 /*
- * Parse what receipt_text() wrote. `where` names the source in messages. Returns NULL with ERR_DATA if the text is
- * damaged or something else.
+ * Parse a text that receipt_text() has written. `where` names the source in messages. Returns NULL with ERR_DATA if the
+ * text is damaged or something else.
  */
 MUST_CHECK struct receipt *receipt_parse(const char *text, uint64_t size, const char *where, struct err *e);
 void receipt_free(struct receipt *r);                             /* accepts NULL */

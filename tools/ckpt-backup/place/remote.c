@@ -53,7 +53,7 @@ int far_write(const struct place *p, char *path, const char *text, struct err *e
 int far_delete(const struct place *p, const char *inside, const char *files, struct err *e)
 {
     char *folder = far_path(p, inside);
-    /* Not deletefile: that command fails if the file does not exist. */
+    /* Use "delete" with a list: the command "deletefile" fails if the file does not exist. */
     struct rclone_call c = { { "delete", "--files-from-raw", "-", folder }, .input = files, .absent_is_fine = true,
                              .stopped = p->o.stopped };
     int rc = *files ? rclone_run(&c, p->path, e) : 0;   /* without a list, rclone would delete everything */
@@ -154,8 +154,8 @@ static void report_remote_foreign(const struct place *p, const struct far_list *
 }
 
 /*
- * Compare the remote's files with a receipt. Adds a finding for the first file that is missing or has another size,
- * or for one that the receipt does not list.
+ * Compare the files of a backup on the remote with its receipt. Adds a finding for the first file that is missing or
+ * has another size, or that the receipt does not list.
  */
 static void check_remote_files(const struct place *p, const struct far_list *l, const struct receipt *rec,
                                struct report *r)
@@ -190,7 +190,7 @@ struct receipt *far_find_receipt(const struct place_receipts *l, const char *nam
     return NULL;
 }
 
-/* Parse receipts that follow one another, two lines each. A damaged one may lack its end. */
+/* Parse receipts that follow one another, each of two lines. A damaged receipt may end early. */
 static void parse_receipts(const struct place *p, struct strbuf *sb, struct place_receipts *out)
 {
     char *end = sb->buf + sb->len;

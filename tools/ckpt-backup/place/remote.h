@@ -12,9 +12,9 @@
 /* ---- single files ---- */
 
 char *far_path(const struct place *p, const char *inside);      /* Return "REMOTE:path/inside". Caller frees. */
-/* Return the path of "NAME" with `suffix` in RECEIPT_FOLDER of the place. Caller frees. */
+/* Return the path of the file NAME with `suffix` in RECEIPT_FOLDER of the place. Caller frees. */
 char *far_sidecar_path(const struct place *p, const char *name, const char *suffix);
-/* Write `text` as the file's whole content. Frees `path`. */
+/* Write `text` to the file at `path`, replacing its contents. Frees `path`. */
 MUST_CHECK int far_write(const struct place *p, char *path, const char *text, struct err *e);
 /* Delete files of a folder of the place. `files` has one name per line. Files that do not exist are not an error. */
 MUST_CHECK int far_delete(const struct place *p, const char *inside, const char *files, struct err *e);
@@ -31,7 +31,7 @@ struct far_list {
     int64_t *size;
     int n;
 };
-/* List the place. A place that does not exist yet has no files. */
+/* List the files of the place. A place that does not exist yet has no files. */
 MUST_CHECK int far_list(const struct place *p, struct far_list *l, struct err *e);
 void far_list_free(struct far_list *l);
 const char *far_name(const struct far_list *l, int i);
@@ -45,8 +45,8 @@ struct receipt *far_find_receipt(const struct place_receipts *l, const char *nam
 /* ---- a backup's bytes ---- */
 
 /*
- * The parts that store a backup: its files, or the one .tar or .pack. Returns the number of parts. Part paths are
- * inside the place; caller frees.
+ * Return the number of parts in which a backup is stored: its files, or the one .tar or .pack. Paths of parts are
+ * relative to the place.
  */
 int far_parts(const struct receipt *rec);
 char *far_part_path(const struct receipt *rec, int i);
@@ -54,8 +54,8 @@ uint32_t far_part_crc(const struct receipt *rec, int i);
 /* Return the names of the parts, one per line; with `bad`, only those that are marked in it. Caller frees. */
 char *far_list_text(const struct receipt *rec, const bool *bad);
 /*
- * Download all parts and compare them. Marks wrong parts in bad[far_parts()]. Returns the number of wrong parts, or
- * -1.
+ * Download all parts and compare them with the receipt. Marks wrong parts in bad[far_parts()]. Returns the number of
+ * wrong parts, or -1.
  */
 MUST_CHECK int far_read_back(const struct place *p, const struct receipt *rec, bool *bad, struct err *e);
 

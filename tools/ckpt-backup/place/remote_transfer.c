@@ -21,7 +21,8 @@
 
 static int sum_source(struct far_cargo *g, uint64_t *moved, struct err *e)
 {
-    struct receipt folder = *g->rec;    /* shares its file array with *g->rec, so the sums are stored there */
+    /* a copy that shares the file array with *g->rec, so the sums are stored in both */
+    struct receipt folder = *g->rec;
     int rc;
 
     if (folder.form == FORM_TAR)
@@ -60,7 +61,10 @@ static int open_staging(struct far_cargo *g, struct err *e)
     return -1;
 }
 
-/* Remove a .pack of this name that an interrupted run left there, unless it was made from the same files. */
+/*
+ * Remove a .pack of this name that an interrupted process left in the staging folder, unless it was made from the same
+ * files.
+ */
 static int drop_other(struct far_cargo *g, struct err *e)
 {
     struct place_receipts l = {0};
@@ -112,7 +116,7 @@ int far_cargo_make(struct far_cargo *g, const struct place *p, const struct cont
     return 0;
 }
 
-/* Unlock the staging folder. If the cargo arrived, remove its .pack, and the folder when it is empty. */
+/* Unlock the staging folder. If the cargo arrived, remove its .pack, and the folder if it is empty then. */
 static void leave_staging(struct far_cargo *g, bool arrived)
 {
     struct place *staged = &g->staged;
@@ -175,7 +179,7 @@ static int feed_tar(void *feed_arg, int to, struct err *e)
 }
 
 /*
- * Pipe the .tar to rclone. The size is passed, because stores that receive a file in parts need it to choose the part
+ * Pipe the .tar to rclone. Its size is passed, because stores that receive a file in parts need it to choose the part
  * size.
  */
 static int send_tar(const struct far_cargo *g, struct err *e)
@@ -298,12 +302,13 @@ static int restore_remote_backup(const struct place *p, const struct receipt *re
     if (rc == 0) {
         rc = verdict_bytes(&p->o, &whole, s->part, NULL, e);
         if (rc < 0 && e->kind == ERR_DATA)
-            stage_discard(s);           /* the bytes are wrong; after other errors the stage is kept for resuming */
+            /* Discard the stage if the bytes are wrong. After other errors it is kept for resuming. */
+            stage_discard(s);
     }
     return rc < 0 || local_finish_folder(rec, s->part, e) < 0 ? -1 : stage_publish(s, e);
 }
 
-/* Download the packed file next to OUT, then restore from it like from a folder of this machine. */
+/* Download the packed file to a folder next to OUT, and restore from it as from a place on this machine. */
 static int get_pack(const struct place *p, const struct receipt *rec, const char *out, struct err *e)
 {
     char *folder = str_fmt("%s.pack.part", out), *to = path_join(folder, rec->name), *from = far_path(p, rec->name);
@@ -315,8 +320,8 @@ static int get_pack(const struct place *p, const struct receipt *rec, const char
     if (rc == 0)
         rc = local_get(&here, rec, out, e);
     /*
-     * Remove the file after success, or if it was damaged in transfer, so that it is downloaded again. After other
-     * errors it stays, and the next run resumes.
+     * Remove the downloaded file after success, or if it is damaged, so that it is downloaded again. After other errors
+     * it is kept, and the next restore resumes.
      */
     if (rc == 0 || e->kind == ERR_DATA)
         (void)!dir_remove(folder, &ignored);

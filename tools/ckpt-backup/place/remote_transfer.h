@@ -15,9 +15,10 @@
 struct far_cargo {
     const struct place *p;
     const struct content *c;
-    struct receipt *rec;        /* owned by the caller; complete except for the time of verification */
+    struct receipt *rec;        /* the receipt, which the caller owns; complete except for the time of verification */
     struct tar tar;             /* for FORM_TAR */
-    struct place staged;        /* for FORM_PACK: a folder of this machine; path NULL if unused */
+    /* for FORM_PACK: the folder on this machine that holds the packed file; path is NULL if unused */
+    struct place staged;
 };
 
 /*
@@ -31,9 +32,9 @@ MUST_CHECK int far_cargo_make(struct far_cargo *g, const struct place *p, const 
  * there with the right size are assumed to be sent; far_read_back() detects wrong bytes in them.
  */
 MUST_CHECK int far_cargo_send(const struct far_cargo *g, const bool *bad, struct err *e);
-/* Free the cargo. arrived: also remove the files that were made on this machine for it. */
+/* Free the cargo. arrived: true also removes the files that were made on this machine for the cargo. */
 void far_cargo_free(struct far_cargo *g, bool arrived);
-/* Remove what a killed run left on this machine for a backup that has arrived. */
+/* Remove the files that a killed process left on this machine for a backup that has arrived. */
 void far_cargo_sweep(const struct place *p, struct receipt *rec);
 /* place_ops.get */
 MUST_CHECK int far_get(struct place *p, const struct receipt *rec, const char *out, struct err *e);

@@ -36,7 +36,7 @@ static la_ssize_t collect_tar_header(struct archive *a, void *ctx, const void *p
     return (la_ssize_t)n;
 }
 
-/* Returns true if the name has control characters. Archive readers do not accept them in names. */
+/* Returns true if the name has control characters, which archive readers do not accept in names. */
 static bool has_control(const char *name)
 {
     for (; *name; name++)
@@ -94,8 +94,8 @@ static int make_header(struct strbuf *sb, const struct receipt *r, const struct 
     }
 out:
     /*
-     * On free, libarchive would write zeros for the member's bytes, which are written elsewhere. With `into` NULL,
-     * collect_tar_header() refuses them. archive_write_fail() would prevent it as well, but leaks memory.
+     * On free, libarchive would write zeros in place of the member's bytes, which are written elsewhere. With `into`
+     * NULL, collect_tar_header() refuses them. archive_write_fail() would prevent it as well, but leaks memory.
      */
     c.into = NULL;
     archive_write_free(a);
@@ -111,7 +111,7 @@ int tar_place(struct tar *t, struct receipt *r, struct err *e)
     int rc = 0;
 
     if (utf8)
-        uselocale(utf8);                /* for this thread: libarchive encodes names by the current locale */
+        uselocale(utf8);                /* Set the locale of this thread, by which libarchive encodes names. */
     *t = (struct tar){ .head = xcalloc((size_t)r->n_files + 1, sizeof *t->head) };
     for (int i = 0; i < r->n_files && rc == 0; i++) {
         struct tar_head *h = &t->head[t->n++];
@@ -166,7 +166,7 @@ static int send_tar_bytes(const char *path, int to, const void *p, size_t n, str
     return -1;
 }
 
-/* Write the file's bytes to descriptor `to`. buf has WRITE_BYTES. */
+/* Write the bytes of the file at `path` to descriptor `to`. buf has WRITE_BYTES bytes. */
 static int write_member(const char *path, uint64_t size_bytes, uint8_t *buf, int to, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;

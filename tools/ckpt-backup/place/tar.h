@@ -10,14 +10,14 @@
 #include "libcommon/base/mem.h"
 #include "tools/ckpt-backup/place/receipt.h"
 
-/* Bytes of the tar that do not come from a file: the header before each member, and the end. */
+/* Bytes of the tar that are not copied from a file: the header before a member, or the end. */
 struct tar_head {
     uint64_t at;
     struct strbuf bytes;
 };
 
 struct tar {
-    struct tar_head *head;      /* [n]: one for each file of the receipt, and one for the end */
+    struct tar_head *head;      /* [n]: the bytes before each file of the receipt, and those at the end */
     int n;
     uint64_t size_bytes;
 };

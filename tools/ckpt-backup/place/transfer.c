@@ -14,7 +14,9 @@
 #include "libcommon/plan/executor.h"
 #include "libcommon/write/journal.h"
 
-/* The most bytes per file in progress that are moved again after a kill. */
+/*
+ * Size in bytes of the piece after which progress is recorded. After a kill, at most this much per file is moved again.
+ */
 #define PIECE_BYTES ((uint64_t)256 << 20)
 
 struct transfer_run *transfer_add(struct transfer *t, char *from, char *to, uint64_t size_bytes)
@@ -51,7 +53,7 @@ static void add_transfer_extent(struct moving *m, int i, const struct record *re
 
     if (rec->len == 0)
         return;
-    /* Grown one by one: a file has only a few hundred records. */
+    /* The array grows by one element at a time: a file has only a few hundred records. */
     s->extent = xrealloc(s->extent, (size_t)(s->n_extents + 1) * sizeof *s->extent);
     s->extent[s->n_extents++] = (struct extent){ files_add_record(m->files, rec), 0, rec->len };
 }
@@ -200,7 +202,7 @@ out:
     return rc;
 }
 
-/* Combine the CRCs of the pieces into the CRCs of the runs. */
+/* Combine the CRCs of the pieces of each run into the CRC of the run. */
 static void sum_up(struct moving *m)
 {
     struct crc_sum *sum = xcalloc((size_t)m->t->n + 1, sizeof *sum);
@@ -228,7 +230,7 @@ void transfer_drop_cached(const char *path)
     close(fd);
 }
 
-/* Drop the sources that are only read from the page cache. Has no effect where O_DIRECT works. */
+/* Drop files that are only read from the page cache. This has no effect where O_DIRECT works. */
 static void drop_cached(const struct transfer *t)
 {
     for (int i = 0; i < t->n; i++) {

@@ -17,7 +17,8 @@
 struct transfer_run {
     char *from;                 /* path; freed by transfer_free() */
     uint64_t from_at, size_bytes;
-    char *to;                   /* exists with its final length; NULL: the run is only read */
+    /* path of the file to write, which exists with its final length; NULL: the run is only read */
+    char *to;
     uint64_t to_at;
     bool records;               /* `from` is a .pt: compare the CRCs stored in it */
     bool has_crc;               /* compare `crc` */
@@ -35,10 +36,12 @@ struct transfer_opts {
     enum progress_mode progress;
     const char *what;           /* label for the progress display, e.g. "copy" */
     bool (*stopped)(void);
-    const char *job;            /* folder of the journal, for resuming after a kill; NULL: no journal */
+    const char *job;            /* folder of the journal, which is needed for resuming after a kill; NULL: no journal */
     const char *folder;         /* folder that holds the destinations; used with `job` */
-    struct report *report;      /* wrong CRCs and short files become findings and the rest is read; NULL: they end the
-                                   transfer */
+    /*
+     * receives wrong CRCs and short files as findings, and the rest is read; NULL: the first of them ends the transfer
+     */
+    struct report *report;
 };
 
 /*

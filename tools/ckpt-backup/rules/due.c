@@ -25,7 +25,7 @@ struct newest { struct steps any, whole; };
 struct making {
     const struct rules *rules;
     const struct due_state *st;
-    struct newest *stay;        /* per place: the steps it holds and those that are still to be copied to it */
+    struct newest *stay;        /* per place: the steps that it holds and those that are still to be copied to it */
     struct newest *sound;       /* per place: the steps it holds verified */
     struct due_action *action;
     int n, cap;
@@ -33,13 +33,18 @@ struct making {
 
 /* ---- which copies are due, and which exist ---- */
 
-/* Return the form in which the place's own rules pick the step, without regard to how long the place keeps it. */
+/*
+ * Return the form in which the rules of the place select the step. How long the place keeps the step is not considered.
+ */
 static enum backup_form picked_form(const struct rules_place *p, int64_t step)
 {
     struct rules_pick named = p->keep.pick;
 
-    named.every = 0;                    /* keep-every concerns only what the place already holds; `keep 31200` also
-                                           requests the step */
+    /*
+     * Remove keep-every: it only concerns steps that the place holds, whereas `keep STEP` also requests a copy of the
+     * step.
+     */
+    named.every = 0;
     if (rules_picks(&p->full, step) || rules_picks(&named, step))
         return p->full_form;
     return rules_picks(&p->weights, step) ? FORM_WEIGHTS : (enum backup_form)FORM_NONE;
@@ -184,8 +189,8 @@ static void add_due_copies(struct making *m, int64_t step)
 }
 
 /*
- * Add an action for a step that `a.place` need not keep: DUE_FORGET, or DUE_WAIT for the first other place that
- * should hold the step and does not.
+ * Add an action for a step that `a.place` need not keep: DUE_FORGET if every other place that should hold the step
+ * holds it, else DUE_WAIT for the first one that does not.
  */
 static void add_forget(struct making *m, struct due_action a)
 {
@@ -211,8 +216,8 @@ static void forget_in_run(struct making *m)
     struct steps finished = {0};
 
     if (st->latest < 0)
-        return;                         /* the newest step may be half written, and the one before it may be the last
-                                           good one */
+        /* Remove nothing: the newest step may be half written, and the one before it may be the last good one. */
+        return;
     finished.step = xcalloc((size_t)st->n_steps + 1, sizeof *finished.step);
     /* A step that is still being written does not count as one of the newest. */
     for (int i = 0; i < st->n_steps && is_finished(st, st->step[i]); i++)
@@ -225,7 +230,7 @@ static void forget_in_run(struct making *m)
 
 /*
  * Add the removals from a place. A step that is among the newest verified ones stays until newer steps are verified,
- * because a copy that is still to come may never succeed.
+ * because a copy that is still to be made may never succeed.
  */
 static void forget_in_place(struct making *m, int place)
 {

@@ -20,7 +20,8 @@ struct due_held {
     int64_t step;
     enum backup_form form;
     bool verified;
-    bool there;                 /* a faithful copy, though perhaps of an unsound step: no other copy is due */
+    /* true if the place holds a faithful copy, even of an unsound step: no other copy is due */
+    bool there;
 };
 
 struct due_place {
@@ -33,15 +34,18 @@ struct due_place {
 struct due_state {
     const int64_t *step;        /* in the run's folder, ascending, without duplicates */
     int n_steps;
-    int64_t latest;             /* the step that `latest` names, -1 if none; a later step may still be being written */
+    int64_t latest;             /* the step that `latest` names, -1 if none; later steps may still be being written */
     const struct due_place *place;     /* [rules->n_places] */
 };
 
 enum due_verb {
     DUE_COPY,              /* copy the run's `step` to `place` as `form` */
-    DUE_FORGET,            /* `step` in `place` (DUE_RUN: in the run's folder) may be removed */
-    DUE_WAIT,              /* may be removed once place `for_place` has verified it, or, if that is its own place,
-                              newer steps */
+    DUE_FORGET,            /* `step` may be removed from `place` (DUE_RUN: from the run's folder) */
+    /*
+     * `step` may be removed once `for_place` has verified it; or if for_place is the same place, once newer steps are
+     * verified there
+     */
+    DUE_WAIT,
 };
 enum { DUE_RUN = -1 };
 

@@ -15,8 +15,8 @@ enum { RULES_MAX_BYTES = 1 << 20, LIST_MAX_STEPS = 1 << 16 };
 static const int64_t STEP_MAX = INT64_C(1) << 53;      /* the largest integer that a JSON number holds exactly */
 
 /*
- * Parser state: the current line, for messages, and the rules read so far. The last place is the one that rules apply
- * to.
+ * Parser state: the current line, for messages, and the rules read so far. Rules apply to the last place that was
+ * named.
  */
 struct rules_reading {
     struct rules *rules;

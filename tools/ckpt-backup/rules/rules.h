@@ -37,7 +37,7 @@ struct rules_pick {
 };
 
 struct rules_keep {
-    bool given;                 /* keep-last or keep-every was given; false: all steps stay */
+    bool given;                 /* true if keep-last or keep-every was given; false: all steps stay */
     int64_t last;
     struct rules_pick pick;
 };
@@ -56,12 +56,12 @@ struct rules {
 };
 
 /*
- * Read a rules file. Returns -1 with ERR_SYS, or with ERR_USAGE, naming file and line, for a line that is not a valid
+ * Read a rules file. Returns -1 with ERR_SYS, or with ERR_USAGE that names the file and the line that is not a valid
  * rule.
  */
 MUST_CHECK int rules_read(struct rules *r, const char *path, struct err *e);
 void rules_free(struct rules *r);
-/* Returns true if a place's path has the form REMOTE:PATH. "./a:b" is a folder. */
+/* Returns true if the path of a place has the form REMOTE:PATH. "./a:b" is a folder. */
 bool rules_is_remote(const char *path);
 bool rules_picks(const struct rules_pick *p, int64_t step);
 
