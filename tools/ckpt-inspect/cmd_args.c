@@ -43,7 +43,7 @@ static bool asked_for(const struct inspect *in, const char *name)
     return in->n_args == 1;
 }
 
-/* Report requested names that the checkpoint does not have on stderr. Returns EXIT_BAD if there are any. */
+/* Print on stderr the requested names that the checkpoint does not have. Returns EXIT_BAD if there are any. */
 static int report_missing_args(const struct inspect *in, const struct args_pair *p, int n)
 {
     const char **names = xcalloc((size_t)n + 1, sizeof *names);

@@ -55,8 +55,8 @@ static int any_state(const struct view *v, const char *name)
 }
 
 /*
- * Find a tensor by any name that source_find() accepts. Returns its index, or -1. A plain value is returned in
- * *plain.
+ * Find a tensor by any name that source_find() accepts. Returns its index, or -1. If the name is that of a plain value,
+ * *plain receives the value.
  */
 static int find_in_source(const struct inspect *in, const struct view *v, const char *name,
                           const struct source_value **plain)
@@ -76,7 +76,7 @@ static int find_in_source(const struct inspect *in, const struct view *v, const 
     return any_state(v, hit.param->name);
 }
 
-/* Find a tensor. Returns its index, or -1 with *plain set for a plain value, or -1 with *e set. */
+/* Find a tensor. Returns its index; or -1, with *plain set if the name is that of a plain value, else with *e set. */
 static int find_cat_tensor(const struct inspect *in, const struct view *v, const char *name,
                            const struct source_value **plain, struct err *e)
 {
@@ -159,8 +159,8 @@ static int cat_out_open(struct cat_out *o, const struct inspect *in, const struc
 }
 
 /*
- * Close the output. If rc is 0 it gets its final name, else the temporary file is removed. Returns rc, or -1 on
- * failure.
+ * Close the output. If rc is 0, the output gets its final name, else the temporary file is removed. Returns rc, or -1
+ * on failure.
  */
 static int cat_out_close(struct cat_out *o, int rc, struct err *e)
 {
@@ -276,7 +276,7 @@ struct window {
     uint64_t from, len;         /* bytes of the tensor in buf: offset and length */
 };
 
-/* Make the window begin at `at` with `ahead` bytes, unless it already holds [at, at + need). */
+/* Move the window if it does not hold bytes [at, at + need) yet: it then begins at `at` and has `ahead` bytes. */
 static int window_move(struct window *w, uint64_t at, uint64_t need, uint64_t ahead, struct err *e)
 {
     if (at >= w->from && at + need <= w->from + w->len)
@@ -325,7 +325,7 @@ static int cat_values(const struct inspect *in, const struct view *v, const stru
     return rc;
 }
 
-/* Print the end of the JSON text, which includes the error if there was one. */
+/* Print the end of the JSON text. If there was an error, the text contains it. */
 static void print_tail(const struct printer *p, const struct err *e)
 {
     json_t *text = e->kind == ERR_NONE ? NULL : out_text(e->msg);

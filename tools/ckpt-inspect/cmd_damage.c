@@ -73,7 +73,7 @@ static bool is_damaged(const struct damaged *x)
     return x->d.n || x->d.n_values || x->lost_files || x->no_optimizer || is_mixed(x);
 }
 
-/* Append where the elements would come from: "widened 16384, zeroed 3". */
+/* Append how salvage would obtain the elements of a state, with their numbers: "widened 16384, zeroed 3". */
 static void origins(const struct salvage_state *st, struct strbuf *out)
 {
     for (int k = SALVAGE_KEPT + 1; k < SALVAGE_N; k++)
@@ -121,7 +121,10 @@ static void print_damaged_state(const struct damaged *x, const struct salvage_st
     free(base);
 }
 
-/* Returns true if everything could be opened. Otherwise the errors name what is not counted. */
+/*
+ * Returns true if everything could be opened. If not, the list of damage is incomplete, and the errors name what is
+ * missing from it.
+ */
 static bool is_damage_list_complete(const struct damaged *x)
 {
     return report_count(x->r, SEV_ERROR) == 0 && x->s->n_unread == 0;
@@ -134,7 +137,10 @@ static bool can_salvage(const struct damaged *x)
            (x->s->layout->entries || x->d.n_values == 0);
 }
 
-/* Returns true if everything that weights alone need can be opened, whatever is wrong with the optimizer's files. */
+/*
+ * Returns true if everything that the weights alone need can be opened. Damage in the optimizer's files does not
+ * matter.
+ */
 static bool can_open_weights(const struct damaged *x)
 {
     const struct source_opts o = { .no_optimizer = true };

@@ -93,8 +93,8 @@ static json_t *pair_json(const struct diff *d, const struct diff_pair *p)
         json_object_set_new(o, "n_not_finite", json_integer((json_int_t)sd->n_not_finite));
         json_object_set_new(o, "max_ulps", out_ulps(sd->max_ulps));
         /*
-         * These cover finite differences only. They are undefined if there are none, or if the bits are not
-         * numbers.
+         * max_abs and rel_l2 cover finite differences only. They are undefined if there are none, or if the bits are
+         * not numbers.
          */
         const bool any = sd->n_not_finite < sd->n_differ && dtype_is_number(t->dtype);
 
@@ -202,8 +202,7 @@ static void print_pair(const struct diff *d, const struct diff_pair *p)
 }
 
 /*
- * Returns true if one side is a Transformers model. Such a model has only weights; everything else in its source
- * is derived.
+ * Returns true if one side is a Transformers model. Such a model has only weights; its source derives everything else.
  */
 static bool has_model(const struct diff *d)
 {
@@ -211,7 +210,7 @@ static bool has_model(const struct diff *d)
            (d->b->source && d->b->source->layout->model_folder);
 }
 
-/* Print what was left out of the comparison, so that "equal" is not understood as more than it means. */
+/* Print what was not compared, so that "equal" is not understood as more than it means. */
 static void print_notes(const struct diff *d)
 {
     bool vocab_told = false;
@@ -246,7 +245,7 @@ static void print_notes(const struct diff *d)
     }
 }
 
-/* Format one side of {key, a, b} for the text output. The caller frees the text. */
+/* Return the text of one side of {key, a, b} for the text output. The caller frees the text. */
 static char *side_text(const json_t *v)
 {
     char *text;
@@ -269,7 +268,11 @@ static void print_section(const char *title, const json_t *list)
     json_array_foreach(list, i, o) {
         char *a = side_text(json_object_get(o, "a")), *b = side_text(json_object_get(o, "b"));
 
-        if (strcmp(a, b) == 0)          /* for example the bytes of a random generator, which the text does not show */
+        /*
+         * The texts may be equal although the values differ, for example in the bytes of a random generator, which a
+         * text does not show.
+         */
+        if (strcmp(a, b) == 0)
             printf("  %s: differs\n", json_string_value(json_object_get(o, "key")));
         else
             printf("  %s: %s in the first, %s in the second\n", json_string_value(json_object_get(o, "key")), a, b);

@@ -92,7 +92,7 @@ static const char *or_dash(const char *text)
 /* Column widths for this checkpoint. Names, which have any length, are in the last column. */
 struct widths {
     int shape, rule;
-    /* print the states after each name, because they are not the same for all parameters */
+    /* true if the states are printed after each name, because they are not the same for all parameters */
     bool states;
 };
 

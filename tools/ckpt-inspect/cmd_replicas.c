@@ -9,7 +9,10 @@
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* damaged: not everything could be opened, so that it cannot be established that the copies are in sync. */
+/*
+ * Print the result as text. damaged: not everything could be opened, so it cannot be established that the copies are in
+ * sync.
+ */
 static void print_replicas_text(const struct inspect *in, const struct source *s, const struct replicas *r,
                                 bool damaged)
 {

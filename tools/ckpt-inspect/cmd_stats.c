@@ -10,7 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "tools/ckpt-inspect/view.h"
 
-/* Print a line for the tensor's name, unless same_name is set, and a line for one of its states. */
+/* Print a line for one state of a tensor, after a line for the tensor's name unless same_name is set. */
 static void print_row(const struct view_tensor *t, const struct stats *s, bool same_name)
 {
     bool any = stats_n_finite(s) > 0;

@@ -41,7 +41,7 @@ static int first_layer(const struct view *v)
     return first;
 }
 
-/* Used in place of a first layer if numbers in names are not pipeline layers. */
+/* Value for the number of the first layer if the numbers in names are not pipeline layers. */
 enum { PLAIN_NAMES = -2 };
 
 static bool has_plain_names(const struct diff *d)
@@ -58,7 +58,7 @@ static char *key_text(const struct view *v, const struct view_tensor *t, int fir
         return xstrdup(t->path ? t->path : t->name);
     if (!t->param)
         return str_fmt("value %s", t->name);
-    /* Transformers models are written with or without this prefix. */
+    /* A Transformers model may be written with or without this prefix. */
     if (str_starts(t->name, "transformer."))
         return str_fmt("%s %s", t->name + strlen("transformer."), state_name((enum state)t->state));
     if (first == PLAIN_NAMES)
@@ -88,7 +88,9 @@ static void keys_free(struct key *k, int n)
     free(k);
 }
 
-/* Returns true if only the number of rows differs and the tensors are vocabularies, whose padding may differ. */
+/*
+ * Returns true if the tensors are vocabularies that differ only in the number of rows, which depends on their padding.
+ */
 static bool common_rows(const struct view_tensor *a, const struct view_tensor *b)
 {
     if (!a->param || a->param->merge != MERGE_VOCAB || a->ndim != b->ndim || a->ndim < 1)
@@ -152,7 +154,7 @@ static struct key *find_diff_key(struct key *k, int n, char *text)
     return found;
 }
 
-/* Return the key of t's parameter in another state. The caller frees it. */
+/* Return the key of another state of the parameter that t belongs to. The caller frees the key. */
 static char *key_of_state(const struct view *v, const struct view_tensor *t, int first, enum state st)
 {
     struct view_tensor other = *t;
@@ -184,8 +186,8 @@ static void side_free(struct side *s)
 }
 
 /*
- * Find what the other side stores in place of a tensor: a master for weights or weights for a master, a buffer
- * among the weights or the reverse. Returns NULL if there is nothing.
+ * Find the tensor that the other side stores in place of t: a master for weights or weights for a master, a buffer
+ * among the weights or the reverse. Returns its key, or NULL if there is none.
  */
 static struct key *find_otherwise(const struct side *mine, const struct view_tensor *t, const struct side *others)
 {
@@ -217,8 +219,8 @@ static bool has_both(const struct view_tensor *t)
 }
 
 /*
- * Record the states that one side has. A state that a side lacks entirely (bf16 in a universal form) is not a
- * difference. --param has no influence on this.
+ * Set held[st] for each state that some parameter of the view has. A state that a side lacks entirely (bf16 in a
+ * universal form) is not a difference. --param has no influence on this.
  */
 static void find_states(const struct view *v, bool held[STATE_N])
 {
@@ -248,7 +250,7 @@ static int by_unread_path(const void *a, const void *b)
     return strcmp(x->path ? x->path : x->name, y->path ? y->path : y->name);
 }
 
-/* List the tensors that either side did not read, each name once. */
+/* List the tensors that at least one side did not read, each name once. */
 static void list_diff_unread(struct diff *d)
 {
     int n = 0;
@@ -350,7 +352,7 @@ static int compare_rounded(const struct diff *d, struct diff_pair *p, struct err
     return rc;
 }
 
-/* Check the checksums of the records from which one side of the rounded pairs is read. */
+/* Check the CRCs of the records from which one side of the rounded pairs is read. */
 static int check_rounded_records(const struct diff *d, bool of_a, const struct stats_opts *so, struct err *e)
 {
     struct stats_job *job = xcalloc((size_t)d->n + 1, sizeof *job);

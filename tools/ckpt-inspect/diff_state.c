@@ -140,8 +140,8 @@ static void add_state_diff(json_t *list, const char *key, json_t *a, json_t *b)
 }
 
 /*
- * Return the list for differences at `path`: `counted`, the list of differences that do not count, or NULL for
- * none.
+ * Return the list that receives differences at `path`: `counted`, the list of differences that do not count, or NULL if
+ * they are not reported.
  */
 static json_t *list_for(const struct diff_walk *w, const char *path, json_t *counted)
 {
@@ -186,7 +186,7 @@ static void compare_below(struct diff_walk *w, json_t *counted, const char *path
     free(below);
 }
 
-/* Compare two dicts: the keys of the first one, then those that only the second one has. */
+/* Compare two dicts: first the keys of the first one, then those keys that only the second one has. */
 static void compare_dicts(struct diff_walk *w, json_t *counted, const char *path, struct both v, int depth)
 {
     uint32_t n_a = 0, n_b = 0;
@@ -219,7 +219,8 @@ static void compare_state_trees(struct diff_walk *w, json_t *counted, const char
     if (!list || (!v.a && !v.b) || (v.a && v.b && is_same_pickle_value(w, v.a, v.b)))
         return;
     if (strcmp(path, "ds_config") == 0 && !dicts)
-        list = w->out->by_layout;       /* one side may hold the path of the file, the other its contents */
+        /* The value is the path of a file on one side and may be the contents of the file on the other. */
+        list = w->out->by_layout;
     if (dicts && depth < MAX_DEPTH)
         compare_dicts(w, counted, path, v, depth);
     else
@@ -234,7 +235,7 @@ static void compare_int(json_t *out, const char *key, int64_t a, int64_t b)
         add_state_diff(out, key, json_integer(a), json_integer(b));
 }
 
-/* Compare a dimension of the model. A form that does not record it (0) cannot differ in it. */
+/* Compare a dimension of the model. A form that does not record the dimension (0) cannot differ in it. */
 static void compare_dimension(const struct diff_state *out, const char *key, int64_t a, int64_t b)
 {
     if (a != b)
@@ -242,7 +243,9 @@ static void compare_dimension(const struct diff_state *out, const char *key, int
                        b > 0 ? json_integer(b) : NULL);
 }
 
-/* Returns true if the source has a configuration, so that flags of it that are false are recorded as such. */
+/*
+ * Returns true if the source has a configuration. Flags of it that are false are then recorded as false, not unknown.
+ */
 static bool has_config(const struct source *s)
 {
     return s->config.n_layers > 0 || s->config.hidden > 0;
@@ -291,7 +294,7 @@ static void compare_param_groups(struct diff_walk *w, const struct pk *a, const 
     }
 }
 
-/* Compare the arguments, or the schedules. A form of another layout that has none at all is no difference. */
+/* Compare the arguments, or the schedules. It is no difference if a form of another layout has none at all. */
 static void compare_part(struct diff_walk *w, json_t *counted, const char *key, const struct pk *a, const struct pk *b)
 {
     const struct both v = { pk_get(a, key), pk_get(b, key) };
@@ -300,7 +303,7 @@ static void compare_part(struct diff_walk *w, json_t *counted, const char *key, 
     compare_state_trees(w, left_out ? w->out->by_layout : counted, key, v, 0);
 }
 
-/* Compare the roots of both files. Arguments and schedules have lists of their own. */
+/* Compare the roots of both mp_rank files. Arguments and schedules are compared elsewhere, into lists of their own. */
 static void compare_roots(struct diff_walk *w, const struct pk *a, const struct pk *b)
 {
     static const char *const of_optimizer[] = { "loss_scaler", "dynamic_loss_scale", "clip_grad" };
@@ -319,7 +322,10 @@ static void compare_roots(struct diff_walk *w, const struct pk *a, const struct 
         const bool same_stage = source_zero_stage(w->a) == source_zero_stage(w->b);
         struct both v = { pk_get(w->a->run.optimizer, of_optimizer[i]), pk_get(w->b->run.optimizer, of_optimizer[i]) };
 
-        /* ZeRO-3 does not save the clipping threshold, and converters drop a scaler that does not scale. */
+        /*
+         * Between different stages, a value that only one side has does not count: ZeRO-3 does not save the clipping
+         * threshold, and converters drop a scaler that does not scale.
+         */
         compare_state_trees(w, (v.a && v.b) || same_stage ? w->out->run : w->out->by_layout,
                             of_optimizer[i], v, 0);
     }
@@ -342,8 +348,8 @@ static const struct pt *mp_file(const struct source *s)
 }
 
 /*
- * Returns true if the value is a key of those files and both sides have such a file. Then compare_roots() compares
- * it.
+ * Returns true if both sides have an mp_rank file and the value is a key of its root. compare_roots() then compares the
+ * value.
  */
 static bool is_of_root(const struct diff_walk *w, const struct source *s, const struct source_value *v)
 {
@@ -351,8 +357,7 @@ static bool is_of_root(const struct diff_walk *w, const struct source *s, const 
 }
 
 /*
- * Compare plain values by their names. A value that only one side has counts only if both sides have the same
- * layout.
+ * Compare plain values by their names. A value that only one side has counts only if both sides have the same layout.
  */
 static void compare_values(struct diff_walk *w)
 {
@@ -391,7 +396,8 @@ void diff_state(const struct source *a, const struct source *b, struct diff_stat
     w.a_pt = mp_file(a);
     w.b_pt = mp_file(b);
     if (!w.a_pt && !w.b_pt && a->n_values && b->n_values)
-        return;                         /* the values are all that these layouts record about the run */
+        /* Arguments and schedules are not compared: the values are all that these layouts record about the run. */
+        return;
     if (!w.a_pt || !w.b_pt)
         out->unknown = w.b_pt ? "the first has no arguments and schedules"
                      : w.a_pt ? "the second has no arguments and schedules" : "neither has arguments and schedules";

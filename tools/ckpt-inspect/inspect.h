@@ -72,11 +72,11 @@ json_t *out_findings(const struct report *r);
 /* Print findings of severity `least` or higher on stdout, one per line: "error: FILE: at byte N: ...". */
 void out_findings_text(const struct report *r, enum severity least);
 /*
- * Print the errors that did not make opening fail on stderr (with -v other findings too). Returns EXIT_BAD if
- * there were errors, else EXIT_OK.
+ * Print on stderr the errors that did not make opening fail (with -v other findings, too). Returns EXIT_BAD if there
+ * were errors, else EXIT_OK.
  */
 int out_open_findings(const struct inspect *in, const struct report *r);
-/* Convert a pickled value to its own JSON type, or to text if JSON lacks the type. */
+/* Returns the JSON of a pickled value: the corresponding JSON type, or text if JSON has no such type. */
 json_t *out_pickled(const struct pk *v);
 
 #endif

@@ -37,7 +37,10 @@ static const struct inspect_command *find_command(const char *word)
     return &commands[N_COMMANDS - 1];
 }
 
-/* Return the command that a first word was probably meant to be, if it is neither a command nor a path; else NULL. */
+/*
+ * Return the command that the user probably meant by a first word that is neither a command nor a path; NULL if no
+ * command is similar.
+ */
 static const char *misspelt(const char *word)
 {
     const char *names[N_COMMANDS];
@@ -47,7 +50,7 @@ static const char *misspelt(const char *word)
     return word && !strchr(word, '/') && access(word, F_OK) < 0 ? parse_nearest(word, names, N_COMMANDS) : NULL;
 }
 
-/* Remove repeated PATHs, which would give the same result again, with a warning. */
+/* Remove PATHs that are given more than once, with a warning: they would give the same result again. */
 static void drop_repeated(struct inspect *in, const struct inspect_command *cmd)
 {
     int n = 0;

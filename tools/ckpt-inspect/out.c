@@ -102,7 +102,9 @@ int out_open_findings(const struct inspect *in, const struct report *r)
 
 /* ---- pickled values ---- */
 
-/* A shared node can have many parents, so a small pickle can describe a huge tree. */
+/*
+ * Limits of a value that is printed: a shared node can have many parents, so a small pickle can describe a huge tree.
+ */
 enum { PICKLED_MAX_NODES = 1 << 16, PICKLED_MAX_DEPTH = 32 };
 
 static json_t *as_text(const struct pk *v)

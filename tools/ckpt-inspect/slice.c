@@ -16,7 +16,7 @@ static int refuse_slice_text(const char *text, struct err *e)
     return -1;
 }
 
-/* Parse the number in [p, end). An empty text gives `absent`. */
+/* Parse the number in [p, end). If the text is empty, *out becomes `absent`. */
 static int parse_slice_number(const char *p, const char *end, int64_t absent, int64_t *out)
 {
     char digits[24];
@@ -73,7 +73,10 @@ static int parse_part(struct view_slice *s, int d, const char *p, const char *en
     return 0;
 }
 
-/* Compute the runs. Trailing dimensions that are selected completely, and the range before them, form one run. */
+/*
+ * Compute the runs of contiguous elements. Trailing dimensions that are selected completely, and the range before them,
+ * form one run.
+ */
 static void compute_slice_runs(struct view_slice *s)
 {
     int d = s->ndim;

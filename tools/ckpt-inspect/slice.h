@@ -10,10 +10,11 @@ struct view_slice {
     int ndim;                           /* number of dimensions of the tensor */
     int64_t shape[PT_MAX_DIM];
     int64_t start[PT_MAX_DIM], count[PT_MAX_DIM], step[PT_MAX_DIM];
-    int out_ndim;                       /* dimensions of the result; one given as a single index is dropped */
+    /* number of dimensions of the result; a dimension with a single index is dropped */
+    int out_ndim;
     int64_t out_shape[PT_MAX_DIM];
     int64_t n_elems;
-    /* elements that are adjacent in the tensor; the slice consists of runs of this length */
+    /* number of elements of a run, which are adjacent in the tensor; the slice consists of such runs */
     int64_t run;
     int outer;                          /* number of leading dimensions whose indices change from run to run */
 };

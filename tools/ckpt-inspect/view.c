@@ -20,8 +20,8 @@
 #include "libcommon/layout/layouts.h"
 
 /*
- * With shared nodes a pickle can have many more paths than bytes; no real file has this many. MAX_RUNS bounds the
- * memory for tensors that are not contiguous (100 MB).
+ * Limits for a pickle. Shared nodes give a pickle many more paths than bytes; no real file has this many. MAX_RUNS
+ * bounds the memory for tensors that are not contiguous (100 MB).
  */
 enum { MAX_VISITS = 1 << 20, MAX_DEPTH = 64, MAX_RUNS = 1 << 22 };
 
@@ -65,7 +65,7 @@ static void list_source(struct view *v, const struct inspect *in)
     }
 }
 
-/* Append a tensor that is not a parameter after all listed ones. */
+/* Append a tensor that is not a parameter to the list of tensors. */
 static void add_view_value(struct view *v, const struct source_value *x, int *cap)
 {
     struct view_tensor *t;
@@ -120,7 +120,7 @@ struct view_walk {
     bool too_many;
 };
 
-/* The position of the walk: the keys joined by dots, for messages, and the same as JSON. */
+/* The position of the walk through a tree: the keys joined by dots, for messages, and the same keys as JSON. */
 struct view_place {
     const char *name, *path;
     int depth;
@@ -218,10 +218,7 @@ static void walk_below(struct view_walk *w, const struct pk *v, const struct vie
     strbuf_free(&path);
 }
 
-/*
- * List tensors, values that contain a tensor and are not read, and plain values, so that no part of the tree is
- * skipped.
- */
+/* List all of the tree at v: tensors, values that contain a tensor and are not read, and plain values. */
 static void walk(struct view_walk *w, const struct pk *v, const struct view_place *at)
 {
     struct strbuf why = {0};
@@ -325,7 +322,7 @@ bool view_is_file(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && !str_ends(path, "index.h5") && !archive_is_tar(path);
 }
 
-/* Open a checkpoint. index.h5 means the folder that contains it. */
+/* Open a checkpoint. The path of an index.h5 stands for the folder that contains it. */
 static struct source *open_source(const char *path, const struct inspect *in, struct report *r, struct err *e)
 {
     struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16,
@@ -421,7 +418,7 @@ static const char *bare_name(const struct param *p)
     return p->name + (str_starts(p->name, "transformer.") ? strlen("transformer.") : 0);
 }
 
-/* The number of parameters of `s` whose names `other` lacks. */
+/* Returns the number of parameters of `s` whose names `other` does not have. */
 static int count_unmatched(const struct source *s, const struct source *other)
 {
     struct arena *arena = arena_new(0);
@@ -448,7 +445,10 @@ static struct view_naming naming_of(const struct source *s)
     return (struct view_naming){ s->param, s->names, s->n_params, s->n_stacks };
 }
 
-/* Give the source the naming `to`, and list it again if that is not the one that is listed. */
+/*
+ * Set the convention for the names of the view's source to `to`. If the tensors are listed under names of another
+ * convention, list them again.
+ */
 static void set_naming(const struct inspect *in, struct view *v, const struct view_naming *listed,
                        const struct view_naming *to)
 {
@@ -472,8 +472,8 @@ static void set_naming(const struct inspect *in, struct view *v, const struct vi
 }
 
 /*
- * Give the parameters of a checkpoint whose model is of another family, or those of its model folder as well, the
- * names that save_pretrained writes, if more of the two sides' names are then the same.
+ * Rename the parameters of a checkpoint whose model is of another family to the names that save_pretrained writes, and
+ * those of its model folder as well. This is done only if more names of the two sides are then the same.
  */
 static void as_saved(const struct inspect *in, struct view *v, struct view *model)
 {

@@ -13,7 +13,7 @@
 
 struct view_tensor {
     const char *name;
-    /* in a single .pt: the keys as JSON, "a"."b", which are unique even where names are not; or NULL */
+    /* in a single .pt: the keys as JSON, "a"."b", which are unique even if names are not; else NULL */
     const char *path;
     int state;                  /* enum state; -1 in a single file and for a tensor that is not a parameter */
     enum dtype dtype;
@@ -43,7 +43,7 @@ struct view {
     /* tensor[n_all] to tensor[n_known - 1]: stacked tensors of files, whose rows are listed above */
     int n_known;
     int n_plain;
-    const struct source_value **plain;  /* values that are not tensors; those of a single .pt are named by the path */
+    const struct source_value **plain;  /* values that are not tensors; those of a single .pt are named by their path */
     int n_unread;
     struct view_unread *unread;
 };
@@ -58,9 +58,9 @@ bool view_is_file(const char *path);
 MUST_CHECK struct view *view_open(const struct inspect *in, const char *path, struct report *r, struct err *e);
 void view_close(struct view *v);                        /* accepts NULL */
 /*
- * Make two views comparable. If one is a Transformers model and the other a checkpoint, the model is opened again
- * under Megatron's names and in its shapes, or a checkpoint of another family receives the names of the model.
- * Returns -1 if Megatron has no such model.
+ * Make two views comparable. If one is a Transformers model and the other a checkpoint, the model is opened again with
+ * Megatron's names and shapes, or a checkpoint of another family receives the names of the model. Returns -1 if
+ * Megatron has no such model.
  */
 MUST_CHECK int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e);
 /* Returns -1 with ERR_DATA if --param matched nothing. */
@@ -68,8 +68,8 @@ MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, 
 /* Find a tensor by its name or path, among all n_known tensors. Returns its index, or -1. */
 int view_find(const struct view *v, const char *name, int state);
 /*
- * Compare `crc`, the CRC of all bytes of the tensor, with the manifest's digest. Returns 0 if they are equal or
- * the manifest has none.
+ * Compare `crc`, the CRC of all bytes of the tensor, with the digest in the manifest. Returns 0 if they are equal or
+ * the manifest has no digest.
  */
 MUST_CHECK int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e);
 /* Return the name for messages: "3.x.weight fp32" or, in a single file, the name alone. */
