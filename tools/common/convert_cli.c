@@ -48,7 +48,10 @@ static const struct finding *first_error(const struct report *r)
     return NULL;
 }
 
-/* Print the warnings. If there is an error, returns -1 with the first one, and names the option that accepts it. */
+/*
+ * Print the warnings of `r`. If it has an error, returns -1 with the first one in *e, which names the option that
+ * accepts the problem.
+ */
 static int warn_or_fail(const struct cli *cli, const struct source *s, const struct report *r, struct err *e)
 {
     const struct finding *first;
@@ -72,7 +75,7 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
     return -1;
 }
 
-/* Returns true if another file replaces this one. The finding about that begins with its name. */
+/* Returns true if another file replaces the file at `path`: a finding reports that and begins with the name. */
 static bool stood_in(const struct report *r, const char *path)
 {
     char *name = path_base(path);
@@ -89,7 +92,7 @@ static bool stood_in(const struct report *r, const char *path)
     return yes;
 }
 
-/* The manifest's files, but for those that are known to be lost and not needed. */
+/* Check that the files of the manifest exist, except those that are known to be lost and not needed. */
 static int check_needed_files(struct source *s, struct report *r, struct err *e)
 {
     struct report *found = report_new();

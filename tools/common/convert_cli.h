@@ -10,7 +10,10 @@
 #include "libcommon/write/convert.h"
 #include "libcommon/write/sink.h"
 
-/* The groups of shared option rows that follow a converter's own; `write`: cli_rows_write_fail. */
+/*
+ * The groups of shared option rows that follow the rows of a converter. `write`: the row for write errors,
+ * cli_rows_write_fail.
+ */
 #define CLI_GROUPS_CONVERT(title, cli, write) \
     { title, cli_rows_convert, cli, 0 }, { NULL, write, cli, 0 }, { NULL, cli_rows, cli, 0 }
 
@@ -18,8 +21,8 @@
 #define CONVERT_DRIFTED "; copies differ: --replicas selects which one is used, merge-tp --check lists the differences"
 
 /*
- * Return the options of a conversion to `out`, and of its sink, according to the shared options. Warnings go to
- * stderr. ctx is the cli. `shape`: the value of options_text.
+ * Return the options of a conversion to `out` and of its sink, according to the shared options. Warnings are printed on
+ * stderr. ctx becomes cli. `shape`: the value for options_text.
  */
 struct convert_opts convert_cli_opts(struct cli *cli, const char *out, const char *shape);
 struct sink_opts convert_cli_sink(struct cli *cli, const char *out);
@@ -30,14 +33,14 @@ struct sink_opts convert_cli_sink(struct cli *cli, const char *out);
  * that accepts it, if there is one.
  */
 MUST_CHECK int convert_cli_check(const struct cli *cli, struct source *s, bool drift, struct report *r, struct err *e);
-/* Only the check against the manifest, for an input that was opened without a report. */
+/* Check only that the input has the files that its manifest lists. For an input that was opened without a report. */
 MUST_CHECK int convert_cli_listed(const struct cli *cli, struct source *s, struct err *e);
 /*
- * Print one line: the description of `out` ("TP 2, PP 1, DP 4, 34 parameters"), bytes and time; or the reason why
- * nothing was published.
+ * Print one line about the result: the description of `out` ("TP 2, PP 1, DP 4, 34 parameters"), bytes and time; or the
+ * reason why nothing was published.
  */
 void convert_cli_print_text(const struct cli *cli, const char *out, const char *what, const struct convert_result *r);
-/* The same for --json: add the result of the conversion to `o`. */
+/* Add the result of the conversion to the object `o`, for --json. */
 void convert_cli_add(json_t *o, const struct convert_result *r);
 
 /* A conversion whose result is printed as one line. */
@@ -47,19 +50,20 @@ struct convert_cli_job {
     const char *out;
     const char *what;                   /* description of the output: "ZeRO-2, 3 ranks, 34 parameters" */
     json_t *facts;                      /* the same facts as keys of a JSON object */
-    const char *shape;                  /* for convert_cli_write(): the options that affect the output, as text */
+    /* for convert_cli_write(): the options that affect the output, as text; a run is resumed only with the same text */
+    const char *shape;
     const char *pointer;                /* name of the file that --set-latest writes; NULL: "latest" */
 };
 /* Print one line on stdout for each note: choices that were made by a rule, and data that are lost. */
 void convert_cli_notes(const struct report *notes);
 /*
- * For --dry-run: rehearse the sink, close it, and print the plan. Returns EXIT_OK, EXIT_BAD if the disk has too
- * little room, or -1.
+ * Print the plan for --dry-run: rehearse the sink, close it, and print what it would write. Returns EXIT_OK, EXIT_BAD
+ * if the disk has too little space, or -1.
  */
 MUST_CHECK int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e);
 /*
- * With --dry-run print the plan; otherwise run the sink and print the result. Closes the sink. Returns as
- * convert_cli_plan().
+ * Run the sink and print the result, or with --dry-run only print the plan. Closes the sink. Returns what
+ * convert_cli_plan() returns.
  */
 MUST_CHECK int convert_cli_write(const struct convert_cli_job *j, struct sink *k, struct err *e);
 /* Print the result: a line on stderr, or an object on stdout. */

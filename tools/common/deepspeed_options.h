@@ -9,7 +9,10 @@
 
 enum { DS_STAGES_MAX = 1024, DS_SETS_MAX = 64 };
 
-/* The request and the arrays it points to. The struct must not be moved once an option has been parsed. */
+/*
+ * A request for DeepSpeed's files and the arrays that it points to. The struct must not be moved once an option has
+ * been parsed.
+ */
 struct ds_options {
     struct ds_request q;
     int stages[DS_STAGES_MAX];

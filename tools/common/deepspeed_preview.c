@@ -16,7 +16,7 @@
 
 enum { PROBE_BLOCK = 16 << 20, PROBE_BLOCKS = 8, MOMENT_BYTES = 256 << 20 };
 
-/* Return the number of the source's largest file, or -1 if there are no files. */
+/* Return the index of the source's largest file, or -1 if the source has no files. */
 static int largest_file(const struct source *s)
 {
     int best = -1;

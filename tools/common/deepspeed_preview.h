@@ -21,7 +21,10 @@ struct ds_preview {
      * quarter of a second. 0: less than a second, and not measured.
      */
     double expected_s, rate;            /* rate: bytes per second */
-    /* Memory of one GPU of the largest stage: weights, fp32 gradients, and its share of fp32 masters and moments. */
+    /*
+     * Bytes of memory of one GPU of the largest stage: weights, fp32 gradients, and its share of fp32 masters and
+     * moments.
+     */
     int stage;
     uint64_t weight_bytes, gradient_bytes, optimizer_bytes;
 };
@@ -33,8 +36,8 @@ struct ds_preview {
 MUST_CHECK int ds_preview_make(const struct ds_target *t, struct source *s, struct sink *k, const char *out,
                                struct ds_preview *p, struct err *e);
 /*
- * The preview as readable lines, and as JSON with the same facts. `notes` are those of ds_target_new(). The JSON is a
- * new reference.
+ * ds_preview_text() appends the preview as readable lines, and ds_preview_json() returns the same facts as JSON, a new
+ * reference. `notes` are those of ds_target_new().
  */
 void ds_preview_text(const struct ds_target *t, const struct ds_preview *p, const char *out, const struct report *notes,
                      struct strbuf *sb);

@@ -39,7 +39,7 @@ static int certify(void *ctx, const char *dir, struct err *e)
 }
 
 /*
- * Write the certificate of a finished OUT: the one made before OUT was published or, if OUT existed already, one made
+ * Write the certificate of a finished OUT. It was made before OUT was published; if OUT existed already, it is made
  * now.
  */
 static int write_certificate(struct deepspeed_writing *x, const struct convert_result *r, struct err *e)

@@ -8,7 +8,7 @@
 struct family *family_cli_open(const char *rules, const json_t *config, struct err *e)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    /* A model_type comes from the checkpoint and is a plain word, never a path. */
+    /* The model_type comes from the checkpoint. It must be a plain word and never a path. */
     struct family *f = rules ? family_open(rules, e) : type && !strpbrk(type, "/.") ? family_open(type, e) : NULL;
 
     if (rules && !f && e->kind == ERR_NONE)

@@ -9,9 +9,9 @@
 #include "libcommon/model/family.h"
 
 /*
- * Open the family that --rules names, else that of config.json's model_type. Returns NULL without *e if the
- * model_type has no family; NULL with ERR_USAGE if no family has the name given to --rules; other errors as
- * family_open().
+ * Open the family that --rules names, else the family of config.json's model_type. Returns NULL without setting *e if
+ * the model_type has no family; NULL with ERR_USAGE if no family has the name given to --rules; other errors are those
+ * of family_open().
  */
 MUST_CHECK struct family *family_cli_open(const char *rules, const json_t *config, struct err *e);
 

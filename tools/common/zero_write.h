@@ -11,8 +11,8 @@
 
 /*
  * Print the notes, then write the target, or with --dry-run print the plan. The caller sets the job's cli, source,
- * output and shape. The stage and the ranks are added to its facts (may be NULL), which are released. Returns as
- * convert_cli_write().
+ * output and shape. The stage and the ranks are added to `facts` (may be NULL), which are released. Returns what
+ * convert_cli_write() returns.
  */
 MUST_CHECK int zero_write(struct convert_cli_job *j, const struct zero_target *t, const struct report *notes,
                           struct err *e);

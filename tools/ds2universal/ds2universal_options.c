@@ -13,7 +13,7 @@ static int parse_worker_count(void *into, const char *value, struct err *e)
     struct ds2universal_job *j = into;
     int64_t n;
 
-    /* The reference's number of worker processes. A number larger than the number of cores gains nothing here. */
+    /* Parse the reference's number of worker processes. In this program more processes than cores gain nothing. */
     if (parse_int(value, 1, 1024, &n) < 0) {
         err_usage(e, "--num_extract_workers, --num_merge_workers: expected a number from 1 to 1024");
         return -1;

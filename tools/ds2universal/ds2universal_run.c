@@ -28,8 +28,8 @@ static struct sink *open_universal_sink(struct ds2universal_job *j)
 }
 
 /*
- * Print the result. For a virtual index nothing is copied, and part 0 alone makes it within a second, so no rate is
- * printed.
+ * Print the result. No rate is printed for a virtual index, which part 0 alone makes within a second without copying
+ * data.
  */
 static void print_universal_result(const struct convert_cli_job *c, const struct ds2universal_job *j,
                                    const struct convert_result *r)

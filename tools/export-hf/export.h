@@ -26,12 +26,13 @@ struct export_job {
     struct hf_request hf;
     bool strip_vocab;
     int64_t vocab_tokens;               /* 0: use the number in the checkpoint */
-    int ranks;                          /* write the files of that many ranks; 0: the files that Transformers loads */
+    /* number of ranks whose files are written; 0: write the files that Transformers loads */
+    int ranks;
     const char *tokenizer;
     json_t *config;                     /* from --config KEY=JSON, or NULL */
     json_t *config_file;                /* from --config FILE, or NULL */
     const char *config_path;
-    /* from --rules: a family's name or a file; NULL: the family follows from config_file's model_type */
+    /* value of --rules: a family's name or a file; NULL: the family follows from config_file's model_type */
     const char *rules;
 
     /* import */
@@ -41,7 +42,9 @@ struct export_job {
 
 /* Parse the command line. Returns 0, or -1 after an error message. */
 int export_job_parse(struct export_job *j, int argc, char **argv);
-/* Do the job, or print its plan with --dry-run. These functions return the exit status. */
+/*
+ * job_export() converts one checkpoint, or prints the plan with --dry-run. All these functions return the exit status.
+ */
 int job_export(struct export_job *j);
 int job_export_all(struct export_job *j);
 int job_import(struct export_job *j);

@@ -18,8 +18,8 @@ static const char *arch_of(const struct hf_target *t)
 }
 
 /*
- * Return the text of the future config.json. For a model that is in no table this is the given configuration, or
- * an empty object. The caller frees the text.
+ * Return the text of the config.json that will be written. For a model that is in no table this is the given
+ * configuration, or an empty object. The caller frees the text.
  */
 static char *config_text(const struct hf_target *t)
 {

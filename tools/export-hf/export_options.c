@@ -72,7 +72,7 @@ static int parse_shard_size(void *into, const char *arg, struct err *e)
     return 0;
 }
 
-/* Read a model's own config.json, or that in a folder, for a model that is in no table. */
+/* Read the config.json at `path`, or in the folder `path`, for a model that is in no table. */
 static int read_config_file(struct export_job *j, const char *path, struct err *e)
 {
     json_error_t why;
@@ -206,7 +206,7 @@ static void record_export_option(void *ctx, const struct option_given *o)
     struct export_given *g = ctx;
 
     g->marks |= marks;
-    /* The output depends on this option and IN. A resumed run must have the same options. */
+    /* The output depends on this option. A resumed run must have the same options. */
     if (marks & SHAPES)
         strbuf_addf(&g->job->shape, "%s %s\n", o->row->name, o->n ? o->words[0] : "");
 }

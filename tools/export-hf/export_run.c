@@ -59,9 +59,9 @@ static int resolve_vocab_rows(struct export_job *j, const struct source *s, stru
 }
 
 /*
- * Find the family whose shard names the checkpoint has: the one of --rules, or the one that config.json names.
- * Without a family (*f is NULL) the names remain unchanged and must be those of the model in Transformers. Returns
- * -1 with *e set on failure.
+ * Find the family whose names in shards the checkpoint uses: the family of --rules, or the one that config.json names.
+ * Without a family (*f is NULL) the names remain unchanged and must be those of the model in Transformers. Returns -1
+ * with *e set on failure.
  */
 static int find_export_family(const struct export_job *j, struct source *s, struct family **f, struct report *notes,
                               struct err *e)
@@ -88,7 +88,9 @@ static int find_export_family(const struct export_job *j, struct source *s, stru
     return named < 0 ? -1 : 0;
 }
 
-/* Rename the parameters to Transformers' names by the rules of their family, if there is one. */
+/*
+ * Rename the parameters to Transformers' names by the rules of their family. Does nothing for a model without a family.
+ */
 static int translate_param_names(struct export_job *j, struct source *s, struct report *notes, struct err *e)
 {
     struct family *f;
@@ -109,7 +111,7 @@ static int translate_param_names(struct export_job *j, struct source *s, struct 
     return rc;
 }
 
-/* Use the config.json of the source if it is a Transformers folder and no other one is given. */
+/* Use the config.json of the source if the source is a Transformers folder and the user has given no other one. */
 static int own_config(struct export_job *j, const struct source *s, struct err *e)
 {
     if (s->layout->model_folder && !j->config_file)
@@ -130,8 +132,8 @@ static int check_named(const struct export_job *j, struct source *s, struct err 
 }
 
 /*
- * Adapt the names to the model that config.json describes, and check its claims. A Transformers folder keeps its
- * names. Names from translate_param_names() are already the saved ones.
+ * Adapt the parameters' names to the model that config.json describes, and check that its statements fit the tensors. A
+ * Transformers folder keeps its names. Names from translate_param_names() already are the final ones.
  */
 static int fit_config(const struct export_job *j, struct source *s, struct report *notes, struct err *e)
 {
@@ -178,8 +180,8 @@ static int export(struct export_job *j, const char *out, struct source *s, struc
     if (j->hf.named && j->config_file && fit_config(j, s, notes, e) < 0)
         return -1;
     /*
-     * With ZeRO the weights are the 16-bit ones, or masters rounded to 16 bits. Other layouts are written with the
-     * dtypes they have.
+     * A source of ZeRO is written with its 16-bit weights, or with masters rounded to 16 bits. Other layouts are
+     * written with the types they have.
      */
     j->hf.as_is = j->hf.named && j->dtype < 0 && !source_is_from_zero(s);
     j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : source_weights_dtype(s);
@@ -262,8 +264,8 @@ static int by_tag_name(const void *a, const void *b)
 }
 
 /*
- * Returns true for a tag folder with the trainer's naming. A folder that a conversion put next to it holds the
- * same step again.
+ * Returns true for a tag folder with a name that the trainer gives. A folder with another name is a conversion, which
+ * holds the same step again.
  */
 static bool is_trainer_tag(const char *dir, const char *name)
 {
@@ -303,7 +305,7 @@ static int list_trainer_tags(const char *dir, char ***tags, struct err *e)
     return n;
 }
 
-/* A failed tag does not stop the others. The exit status is the worst of all tags. */
+/* If a tag fails, the remaining tags are still exported. The exit status is the worst of all tags. */
 int job_export_all(struct export_job *j)
 {
     char **tags = NULL;

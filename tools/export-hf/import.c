@@ -30,15 +30,15 @@ static int preview_import(struct export_job *j, const struct ds_target *t, struc
 }
 
 /*
- * Returns true with *e set if OUT already exists and may not be replaced. This check precedes the filling of a
- * spool file.
+ * Returns true with *e set if OUT already exists and may not be replaced. The check is made before a spool file is
+ * filled.
  */
 static bool import_output_exists(const struct export_job *j, struct err *e)
 {
     return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
 }
 
-/* Return the number of rows of the embedding: the requested number, or `rows` padded as Megatron pads. */
+/* Return the number of rows of the embedding: the number that the user requested, or `rows` padded as Megatron pads. */
 static int64_t padded_rows(const struct export_job *j, int64_t rows)
 {
     int64_t unit = DIVISIBLE_BY * (int64_t)(j->target.q.topo.tp ? j->target.q.topo.tp : 1);
@@ -46,7 +46,7 @@ static int64_t padded_rows(const struct export_job *j, int64_t rows)
     return j->target.q.vocab ? j->target.q.vocab : (rows + unit - 1) / unit * unit;
 }
 
-/* Read the number of vocabulary rows from config.json alone. */
+/* Read the number of rows of the vocabulary from config.json, without opening the tensors. */
 static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
 {
     char *path = path_join(j->in, "config.json"), *text;
@@ -65,8 +65,8 @@ static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
 }
 
 /*
- * Copy the findings without those that any source without optimizer or random states causes. One note of the
- * source ("fresh") covers them.
+ * Return a copy of the report without the findings that any source without optimizer or random states causes. One note
+ * of the source ("fresh") covers them.
  */
 static struct report *filter_import_findings(const struct report *from)
 {
@@ -106,7 +106,10 @@ static int import(struct export_job *j, struct source *s, struct report *all, st
     return rc;
 }
 
-/* Open a folder whose files are not those that Transformers loads. Returns NULL without an error for all others. */
+/*
+ * Open a model folder whose files are not those that Transformers loads. Returns NULL without an error for all other
+ * folders.
+ */
 static struct source *open_other_form(const struct export_job *j, struct err *e)
 {
     const struct layout *l = layout_of_folder(j->in);

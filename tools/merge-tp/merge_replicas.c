@@ -23,8 +23,8 @@ json_t *merge_json(const struct merge_job *j)
 }
 
 /*
- * Repaired values are spooled in a file next to OUT until they are written. If OUT's parent does not exist yet, or
- * with --dry-run, the file is in /tmp.
+ * Make the copies equal. The new values are stored in a spool file next to OUT until they are written. If OUT's parent
+ * does not exist yet, or with --dry-run, the file is in /tmp.
  */
 int merge_repair(struct merge_job *j, struct source *s, struct err *e)
 {

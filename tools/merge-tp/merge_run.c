@@ -44,7 +44,7 @@ static int preview_merge(struct merge_job *j, struct ds_write *w, struct ds_targ
     json_t *more;
     int rc;
 
-    /* The repairs are listed in an additional file, which the preview includes. */
+    /* Repair the copies before the preview, which includes the additional file that lists the repairs. */
     if (drifted && !stuck && merge_repair(j, w->src, e) < 0)
         return -1;
     t->repair_log = drifted && !stuck ? &j->log : NULL;
@@ -103,10 +103,7 @@ static int merge_pipeline(struct merge_job *j, struct source *s, struct err *e)
     return rc;
 }
 
-/*
- * Refuse layouts that have nothing to merge: those whose tensors are whole whichever ranks wrote them, and files of
- * one tensor rank.
- */
+/* Refuse a layout that has nothing to merge: one whose tensors are stored whole, or files of one tensor rank. */
 static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
 {
     if (s->layout->zero_files)

@@ -25,24 +25,24 @@ struct merge_job {
 /* Parse the command line. Returns 0, or -1 after printing the error. */
 int merge_job_parse(struct merge_job *j, int argc, char **argv);
 /*
- * For ZeRO without pipeline. merge_zero_check() checks that the opened source and the options can be merged;
+ * Merge files of ZeRO without pipeline. merge_zero_check() checks that the opened source and the options can be merged;
  * merge_zero() writes files of one tensor rank. Both return -1 with *e on error.
  */
 int merge_zero_check(const struct merge_job *j, const struct source *s, struct err *e);
 int merge_zero(struct merge_job *j, struct source *s, struct err *e);
 /*
- * Handle copies that disagree. merge_repair() makes them equal as --replicas asks, in all states together;
- * merge_refuse_drift() always returns -1 with *e.
+ * merge_repair() makes copies that disagree equal as --replicas requests, in all states together. merge_refuse_drift()
+ * refuses them: it always returns -1 with *e.
  */
 int merge_repair(struct merge_job *j, struct source *s, struct err *e);
 int merge_refuse_drift(const struct merge_job *j, const struct source *s, struct err *e);
-/* If there are copies that disagree, call merge_repair() or merge_refuse_drift(), according to --replicas. */
+/* Call merge_repair() or merge_refuse_drift(), according to --replicas, if there are copies that disagree. */
 int merge_resolve_replicas(struct merge_job *j, struct source *s, struct err *e);
-/* Return the comparison of the copies, and the number of repairs, for --json. */
+/* Return an object for --json: the comparison of the copies, and the number of repairs. */
 json_t *merge_json(const struct merge_job *j);
-/* Print how many parameters were repaired and where the repairs are listed. For an OUT that has been published. */
+/* Print how many parameters were repaired and which file lists the repairs. Call it after OUT has been published. */
 void merge_print_repairs(const struct merge_job *j);
-/* Check, repair, merge, or print the plan with --dry-run. Returns the exit status. */
+/* Check the source, repair copies, and merge; or print the plan with --dry-run. Returns the exit status. */
 int merge_job_run(struct merge_job *j);
 
 #endif

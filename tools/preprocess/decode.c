@@ -90,7 +90,8 @@ int job_decode(struct preprocess_job *j)
     int rc = EXIT_OK;
 
     if (!data || print_all_documents(j, &d, &e) < 0) {
-        j->cli.json = false;            /* standard output is already JSON: one object per document */
+        /* Standard output already is JSON, one object per document, so --json must not add another one. */
+        j->cli.json = false;
         rc = cli_fail(&j->cli, &e);
     }
     free(d.ids);

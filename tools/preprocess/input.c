@@ -93,8 +93,8 @@ static int open_next(struct input *in, struct err *e)
 }
 
 /*
- * Read up to BLOCK more bytes of the open file, decompressed, to the end of the batch. Returns 0 at the end of the
- * file.
+ * Append up to BLOCK more bytes of the open file, decompressed, to the batch. Returns the number of bytes, 0 at the end
+ * of the file, or -1.
  */
 static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 {
@@ -116,8 +116,8 @@ static ssize_t read_block(struct input *in, struct batch *b, struct err *e)
 }
 
 /*
- * Find the end of a line or paragraph in p[from..n). Returns the position after its newline, or 0 if it has not
- * been read yet. A paragraph ends at the first empty line.
+ * Find the end of the line or paragraph that begins in p[from..n). Returns the position after its newline, or 0 if the
+ * end has not been read yet. A paragraph ends at the first empty line.
  */
 static size_t find_end(enum document unit, const char *p, size_t from, size_t n)
 {
@@ -148,7 +148,9 @@ static int64_t count_lines(const char *p, size_t n)
     return lines;
 }
 
-/* Add a document. The line ends that separate documents are not part of them. */
+/*
+ * Add a document of `len` bytes at position `at` of the batch. The line ends that separate documents are not included.
+ */
 static void add_document(struct input *in, struct batch *b, size_t at, size_t len)
 {
     size_t text = len, skip = 0;
@@ -168,7 +170,10 @@ static void add_document(struct input *in, struct batch *b, size_t at, size_t le
     in->at += len;
 }
 
-/* Split [*start, len) into documents. Advances *start to the first byte whose document has no end yet. */
+/*
+ * Split bytes [*start, len) of the batch into documents. Advances *start to the first byte of a document whose end has
+ * not been read yet.
+ */
 static int cut_documents(struct input *in, struct batch *b, size_t *start, bool at_end, struct err *e)
 {
     for (;;) {

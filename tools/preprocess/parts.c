@@ -61,7 +61,7 @@ static int describe_job_file(struct strbuf *s, const char *what, const char *pat
         err_sys(e, path, "cannot open");
         return -1;
     }
-    /* Neither inode nor device is used, because they may differ between nodes. */
+    /* The description of a file has neither inode nor device, because these may differ between nodes. */
     strbuf_addf(s, "%s %lld %lld %s\n", what, (long long)st.st_size, (long long)st.st_mtime, path);
     return 0;
 }
@@ -119,7 +119,10 @@ out:
 
 /* ---- one part ---- */
 
-/* Compute this part's inputs, [*first, *end). A file belongs to the part in which its middle, by bytes, falls. */
+/*
+ * Compute the inputs of this part, [*first, *end). A file belongs to the part that contains the middle byte of the
+ * file, counted over all inputs.
+ */
 static int compute_part_inputs(const struct preprocess_parts *p, int *first, int *end, struct err *e)
 {
     const struct preprocess_job *j = p->job;
@@ -219,7 +222,7 @@ static int put_together(const struct preprocess_parts *p, int key, enum mmidx_ty
 }
 
 /*
- * Remove the files that a process killed in put_together() left next to the results. Their names contain its
+ * Remove the files that a process which was killed in put_together() left next to the results. Their names contain the
  * process id.
  */
 static void remove_stale_outputs(const struct preprocess_parts *p, int fd)
@@ -251,7 +254,10 @@ static void remove_folder(const struct preprocess_parts *p)
     DIR *d = opendir(p->dir);
     struct dirent *x;
 
-    /* Remove these first: if the process is killed here, the rest must not look like completed parts. */
+    /*
+     * Remove the records of completed parts first: if the process is killed here, the remaining files must not be
+     * mistaken for completed parts.
+     */
     for (int i = 0; i < p->n; i++) {
         char *done = in_dir(p, "done.", i);
 
@@ -267,7 +273,7 @@ static void remove_folder(const struct preprocess_parts *p)
         cli_warn(&p->job->cli, "%s stays: %s", p->dir, strerror(errno));
 }
 
-/* Merge the parts. Returns 1 if this process published them, 0 if another process does or did. */
+/* Merge the files of all parts. Returns 1 if this process published the result, 0 if another process does or did. */
 static int publish_merged_parts(const struct preprocess_parts *p, const struct preprocess_totals *sum, struct err *e)
 {
     char *path = in_dir(p, "publish", -1), number[32];
@@ -298,8 +304,8 @@ static int publish_merged_parts(const struct preprocess_parts *p, const struct p
 }
 
 /*
- * Returns the number of parts that are done, with their totals in *sum and the first part that is not done in
- * *missing.
+ * Returns the number of parts that are done. *sum receives the sum of their totals, *missing the first part that is not
+ * done.
  */
 static int count_done(const struct preprocess_parts *p, struct preprocess_totals *sum, int *missing, struct err *e)
 {

@@ -41,7 +41,7 @@ int preprocess_job_run(struct preprocess_job *j);
 int job_run_part(struct preprocess_job *j);        /* one of several processes that share the inputs */
 int job_decode(struct preprocess_job *j);
 struct bpe *job_tokenizer(const struct preprocess_job *j, struct err *e);
-/* Get the token that ends a document. Fails with ERR_USAGE if the vocabulary has none. */
+/* Get the token that ends a document in *eod. Fails with ERR_USAGE if the vocabulary has no such token. */
 MUST_CHECK int job_eod(const struct preprocess_job *j, const struct bpe *b, int32_t *eod, struct err *e);
 
 /* The results of a run. */
@@ -56,13 +56,13 @@ struct preprocess_totals {
 
 /* Convert all inputs to datasets at the job's prefix (with --dry-run, only print what would be done). */
 MUST_CHECK int job_encode(struct preprocess_job *j, struct preprocess_totals *sum, struct err *e);
-/* Fails with ERR_USAGE if one of the results exists and must not be replaced. */
+/* Check that the results may be written. Fails with ERR_USAGE if one of them exists and must not be replaced. */
 MUST_CHECK int job_check_absent(const struct preprocess_job *j, struct err *e);
 
 /* ---- totals.c ---- */
 
 void totals_add(struct preprocess_totals *sum, const struct preprocess_totals *more);
-/* Returns the totals as text, for a later process. The caller frees it. */
+/* Returns the totals as text, which a later process parses. The caller frees it. */
 char *totals_text(const struct preprocess_totals *t, int n_keys);
 /* Returns -1 if the text is not valid. */
 MUST_CHECK int totals_read(struct preprocess_totals *t, int n_keys, const char *text);
@@ -90,13 +90,13 @@ struct input;
 struct input *input_new(const struct preprocess_job *j);
 void input_free(struct input *in);
 /*
- * Read the next documents, about `want` bytes of them, but at least one; none at the end. Memory grows only with
- * the longest document, which may have up to 1 GiB.
+ * Read the next documents into a batch: about `want` bytes, but at least one document; none at the end of the input.
+ * Memory grows only with the longest document, which may have up to 1 GiB.
  */
 MUST_CHECK int input_read(struct input *in, size_t want, struct batch *b, struct err *e);
 /*
- * Get the total size of all inputs that are regular files; the size of others is unknown. Returns -1 if one is
- * missing.
+ * Compute the total size in bytes of all inputs that are regular files; the size of other inputs is unknown. Returns -1
+ * if an input is missing.
  */
 MUST_CHECK int input_size(const struct preprocess_job *j, uint64_t *bytes, struct err *e);
 const char *input_name(const struct preprocess_job *j, int file);

@@ -54,7 +54,8 @@ struct preprocess_run {
     size_t batch_bytes;
     struct preprocess_work work[3];
     struct preprocess_worker *worker;
-    struct err err;                     /* error of reading or writing; only the first thread sets it */
+    /* first error of reading or writing; later errors of other threads are not stored */
+    struct err err;
     struct preprocess_totals *sum;
 };
 
@@ -157,7 +158,10 @@ static int encode_plain(const struct encoding *x, const char *text, size_t len, 
     return 0;
 }
 
-/* Encode document i of a batch. An error is stored until the document is due to be written. */
+/*
+ * Encode document i of a batch. An error is stored with the document and reported when the document is due to be
+ * written.
+ */
 static void encode_document(struct preprocess_run *r, struct preprocess_work *w, int64_t i, int thread)
 {
     const struct document_place *d = &w->in.doc[i];
@@ -211,7 +215,10 @@ static int write_document(struct preprocess_run *r, const struct preprocess_work
     return 0;
 }
 
-/* Handle a bad line. The reference stops at it; with --skip-bad-lines each one is reported and skipped. */
+/*
+ * Handle a line that cannot be parsed. The reference stops at such a line; with --skip-bad-lines each one is reported
+ * and skipped.
+ */
 static int handle_bad_line(struct preprocess_run *r, const char *what)
 {
     if (r->job->skip_bad_lines) {
@@ -319,7 +326,10 @@ static int start_preprocess_run(struct preprocess_run *r, uint64_t in_bytes, str
             return -1;
     }
     r->n_threads = j->cli.threads;
-    /* There are three batches. Each has text, and at most four bytes of tokens per byte of text. */
+    /*
+     * Size of a batch: there are three batches, and each has its text and at most four bytes of tokens per byte of
+     * text.
+     */
     r->batch_bytes = (size_t)min_u64(j->cli.mem_bytes / 16, 16 << 20);
     r->input = input_new(j);
     r->worker = xcalloc((size_t)r->n_threads, sizeof *r->worker);

@@ -28,8 +28,8 @@ static bool is_same(const struct reshape_job *j, const struct source *s)
 }
 
 /*
- * Returns true if an option asks for more than other ranks. If the result has the form of IN, all entries are kept,
- * so options that omit the optimizer are refused as well.
+ * Returns true if an option requests more than another number of ranks. If the result has the form of IN, all entries
+ * are kept, so options that leave out the optimizer count as well.
  */
 static bool has_non_dcp_options(const struct reshape_job *j, const struct source *s)
 {
@@ -42,8 +42,8 @@ static bool has_non_dcp_options(const struct reshape_job *j, const struct source
 }
 
 /*
- * Returns true if Megatron-LM can find the folder by the content of its pointer file, which is a number
- * ("iter_0000005") or "release".
+ * Returns true if the folder's name is one that Megatron-LM can derive from its pointer file: a number ("iter_0000005")
+ * or "release".
  */
 static bool has_number(const char *out)
 {
@@ -72,7 +72,7 @@ static int check_dcp_options(const struct reshape_job *j, const struct source *s
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* Print the entries that a plan would write, one per line. */
+/* Print the names of the entries that would be written, one per line. */
 static void print_entries(const struct dcp_target *t)
 {
     for (int i = 0; i < t->table.n; i++) {

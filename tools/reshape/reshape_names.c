@@ -51,7 +51,7 @@ static struct family *find_reshape_family(const struct reshape_job *j, const str
     return f;
 }
 
-/* Check the rows of the vocabulary. The tensor ranks split them, and Megatron pads them so that they can be split. */
+/* Check that the tensor ranks can split the rows of the vocabulary. Megatron pads the rows for this purpose. */
 static int check_vocab_rows(const struct reshape_job *j, const struct source *s, const struct hf_sizes *z,
                             struct report *notes, struct err *e)
 {
@@ -83,7 +83,7 @@ int reshape_names(struct reshape_job *j, struct source *s, struct report *notes,
     struct hf_sizes z;
     int rc = -1;
 
-    /* Check that OUT may be written before a spool file is filled, not afterwards. */
+    /* Check that OUT may be written. The check is made before a spool file is filled. */
     if (f && hf_sizes_read(config, j->config ? j->config : s->path, &z, e) == 0 &&
         check_vocab_rows(j, s, &z, notes, e) == 0 &&
         (j->cli.dry_run || j->cli.resume || staging_check_out(j->out, j->cli.force, e) == 0) &&

@@ -8,7 +8,7 @@
 #include "tools/common/zero_write.h"
 #include "tools/reshape/reshape.h"
 
-/* Returns true if an option concerns tensor or pipeline ranks, or data that only their files hold. */
+/* Returns true if an option concerns tensor or pipeline ranks, or data that only files of such ranks hold. */
 static bool has_non_zero_options(const struct reshape_job *j)
 {
     const struct ds_request *q = &j->target.q;
@@ -52,7 +52,7 @@ static int check_zero_options(const struct reshape_job *j, const struct source *
     return e->kind == ERR_NONE ? check_like(j, s, e) : -1;
 }
 
-/* Resolve the groups of a source of another layout. Sources of ZeRO have their own. */
+/* Resolve the parameter groups of a source of another layout. Sources of ZeRO have groups of their own. */
 static int resolve_reshape_groups(const struct reshape_job *j, struct source *s, const struct zero_request *q,
                                   struct report *notes, struct err *e)
 {
