@@ -32,12 +32,12 @@ bool dcp_marks(const char *name);
 
 typedef int dcp_assign(struct dcp_naming *n, struct report *r, struct err *e);
 /*
- * Open a folder, with other rules for names than dcp_source_open(): `assign` replaces dcp_names_assign(). The layout
- * of `assign` must add its own files to the source.
+ * Open a folder like dcp_source_open(), but with `assign` in place of dcp_names_assign(), for a layout that gives names
+ * other roles. Such a layout must add its own files to the source.
  */
 int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
              struct report *r, struct err *e);
-/* Returns the listed file's number in s->files, or -1 if it is not listed. */
+/* Returns the index in s->files of the listed file `name`, or -1 if the file is not listed. */
 int dcp_listed(const struct source_listing *l, const char *name);
 /* Add a file of the layout to s->file. */
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt);

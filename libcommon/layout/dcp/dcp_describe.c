@@ -19,7 +19,10 @@
 
 /* One item of the result. */
 struct dcp_piece {
-    /* Number of pieces that the fill writes: the columns that its rows are distributed to; 0 in all but the first. */
+    /*
+     * number of pieces that one fill writes, between which the columns of its rows are distributed; 0 in all but the
+     * first of them
+     */
     int n_pieces;
     int entry;                          /* index in the target */
     const struct dcp_part *part;        /* of the entry, or of a row of it */
@@ -27,9 +30,10 @@ struct dcp_piece {
     int rank;
     int next;                           /* index of the rank's next piece; -1 if it is the last */
     int box, storage;                   /* in the rank's file; storage is -1 for a value */
-    bool cut;                           /* it is the box below of the tensor; otherwise the whole tensor */
+    bool cut;                           /* true: the piece is the box below of the tensor; false: the whole tensor */
     int64_t row, rows, column, columns;
-    uint64_t from, len;                 /* bytes: offset of its complete rows in the tensor; size of the piece */
+    /* from: offset in bytes of the piece's complete rows in the tensor; len: size of the piece in bytes */
+    uint64_t from, len;
     uint8_t *bytes;                     /* a value's archive ... */
     uint64_t size;                      /* ... and its size */
 };
@@ -41,7 +45,7 @@ struct dcp_folder {
     struct dcp_piece *piece;
     int n, cap;
     int *first;                         /* [ranks] index of each rank's first piece, or -1 */
-    int *number;                        /* per entry: index of its first tensor in the result, or -1 */
+    int *number;                        /* [entries]: index of the entry's first tensor in the result, or -1 */
 };
 
 /* ---- layout ---- */
@@ -60,7 +64,7 @@ static const struct dcp_entry *dcp_piece_entry(const struct dcp_folder *w, const
     return &w->t->table.entry[p->entry];
 }
 
-/* Returns the shape of the tensor that is split: the entry's, or that of a row of it. */
+/* Returns the shape of the tensor that is split: that of the entry, or that of one row of the entry. */
 static const int64_t *dcp_piece_shape(const struct dcp_folder *w, const struct dcp_piece *p, int *ndim)
 {
     const struct dcp_entry *en = dcp_piece_entry(w, p);
@@ -70,9 +74,9 @@ static const int64_t *dcp_piece_shape(const struct dcp_folder *w, const struct d
 }
 
 /*
- * Add the pieces of rows [row, row + rows), the share of one row of ranks. Columns are distributed if the mesh's
- * second dimension divides them. Copies that are compared while they are read, and parts that are summed, keep their
- * rows whole: the executor can distribute columns only for plain maps.
+ * Add the pieces of rows [row, row + rows), which belong to one row of the mesh of ranks. Columns are distributed if
+ * the mesh's second dimension divides them. Copies that are compared while they are read, and parts that are summed,
+ * keep their rows whole: the executor can distribute columns only for plain maps.
  */
 static void dcp_add_row_pieces(struct dcp_folder *w, const struct dcp_piece *of, int64_t row, int64_t rows,
                                int first_rank)
@@ -98,8 +102,8 @@ static void dcp_add_row_pieces(struct dcp_folder *w, const struct dcp_piece *of,
 }
 
 /*
- * Split the states of parameters. A tensor without rows, of no type of weights, or that is not a parameter's, is
- * stored whole by one rank.
+ * Add the pieces of a tensor, which is split if it is a state of a parameter. A tensor that has no rows, has no type of
+ * weights, or is not a parameter's is stored whole by one rank.
  */
 static void add_one(struct dcp_folder *w, const struct dcp_piece *of)
 {
@@ -212,7 +216,7 @@ static void describe_dcp_item(const struct dcp_folder *w, const struct dcp_piece
                                             .storage = st });
 }
 
-/* Add the fill of a piece and of the following ones, which have the same rows. */
+/* Add one fill for the piece *p and the following pieces that have the same rows. */
 static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, struct folder_desc *d)
 {
     const struct dcp_part *part = p->part;
@@ -235,7 +239,10 @@ static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, 
     folder_add_fill(d, &f);
 }
 
-/* Fills are listed with the first file, in the order of the target's entries, which is that of the source. */
+/*
+ * Describe one file. The fills of all files are listed with the first one, in the order of the target's entries, which
+ * is that of the source.
+ */
 static int describe_dcp_file(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
     const struct dcp_folder *w = ctx;
@@ -258,7 +265,10 @@ static uint64_t pieces_of(const struct dcp_target *t, int entry)
     return t->part[entry].row ? (uint64_t)t->table.entry[entry].shape[0] : 1;
 }
 
-/* Returns the tensor as it will be read: a double is not a weight of 16 bits there, whatever the source calls it. */
+/*
+ * Returns the tensor of a piece as a reader will list it: a double is no 16-bit weight, whatever state the source lists
+ * it as.
+ */
 static struct folder_tensor make_dcp_tensor(const struct dcp_folder *w, const struct dcp_part *p, int ndim,
                                            const int64_t *shape)
 {
@@ -294,7 +304,7 @@ static int list_dcp_tensors(void *ctx, struct folder_tensor **out)
 
 /* ---- .metadata ---- */
 
-/* Make the target's table with its chunks. The pieces of an entry are in order. */
+/* Make the target's table, in which each entry has a chunk per piece. The pieces of an entry are in order. */
 static void make_chunked_table(const struct dcp_folder *w, const struct folder_file *file, struct arena *a,
                                struct dcp_table *t)
 {

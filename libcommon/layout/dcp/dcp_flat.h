@@ -14,8 +14,8 @@
 /* Returns true if the entry's shape and chunks match the original shape recorded for it. */
 bool dcp_flat_fits(const struct dcp_entry *en);
 /*
- * Convert the entry's chunks, which tile_map() has accepted, to chunks of the original shape, one per piece. *out is
- * allocated in the arena. Returns their number.
+ * Convert the chunks of an entry, which tile_map() has accepted, to chunks of the original shape, one per piece. *out
+ * is allocated in the arena. Returns the number of new chunks.
  */
 int dcp_flat_unfold(struct arena *a, const struct dcp_entry *en, const struct tile_chunk *tile,
                     struct tile_chunk **out);

@@ -37,8 +37,8 @@ static bool is_own_optimizer_entry(const struct dcp_naming *n, const struct dcp_
 /* ---- options ---- */
 
 /*
- * Returns a setting that the optimizer stores as a tensor of one number ("lr" of a captured step), or NULL if the
- * tensor is not one number.
+ * Returns a setting that the optimizer stores as a tensor ("lr" of a captured step), or NULL if the tensor does not
+ * have exactly one number.
  */
 static struct pk *read_option_number(struct gathering *d, const struct tmap *m)
 {
@@ -52,8 +52,8 @@ static struct pk *read_option_number(struct gathering *d, const struct tmap *m)
 }
 
 /*
- * Returns the key of an entry's group. If there are several optimizers the key includes the optimizer, to keep their
- * groups apart.
+ * Returns the key that identifies an entry's group. If there are several optimizers the key includes the optimizer, to
+ * keep their groups apart.
  */
 static const char *option_group_key(struct gathering *d, const struct dcp_entry *en)
 {
@@ -88,7 +88,7 @@ static void read_group_option(struct gathering *d, const struct dcp_entry *en)
 
 /* ---- groups ---- */
 
-/* Returns the source's name of a parameter that a group lists by name or by number. */
+/* Returns the name in the source of a parameter that a group lists by name or by number. */
 static const char *listed_name(const struct gathering *d, const struct pk *v)
 {
     const char *name = pk_as_str(v);

@@ -36,7 +36,8 @@ struct box_row {                /* offsets and sizes, end to end */
 struct index_row {
     const char *name;           /* pointer from rd->names */
     const int64_t *at;
-    int n;                      /* -1 if more than TENSOR_MAX_DIM; such a place is found by name only */
+    /* number of dimensions; -1 if more than TENSOR_MAX_DIM: such a place is found by name only */
+    int n;
 };
 
 struct info_row {
@@ -76,7 +77,7 @@ struct dcp_reader {
     struct names *left_out;     /* names of entries that could not be read */
     const struct pk **refused;  /* nodes of refused classes inside entries */
     size_t n_refused, cap_refused;
-    /* the first such node of each pair of state_dict_metadata; NULL if there are none */
+    /* for each pair of state_dict_metadata, the first node of a refused class in it; NULL if there are no such nodes */
     const struct pk **refused_in;
     bool transformed;           /* an item is transformed; reported once */
 };
@@ -126,8 +127,8 @@ static bool is_plain_name(const char *s)
 /* ---- rows ---- */
 
 /*
- * Add a chunk, a place or its key to its table. Each function returns the row's number, or -1 if the object is not
- * valid.
+ * read_box() adds a chunk to its table; the following functions add a place, and the key of a place. Each returns the
+ * number of the row, or -1 if the object is not valid.
  */
 static int64_t read_box(struct dcp_reader *rd, const struct pk *v)
 {
@@ -209,7 +210,7 @@ static bool is_bare_size(const struct pk *v)
     return list && list->type == PK_TUPLE;
 }
 
-/* Returns true if the object has only fields of its class, each at most once, with plain data throughout. */
+/* Returns true if the object has only the fields of its class, each at most once, and every value is plain data. */
 static bool is_bare(const struct pk *v, int cls)
 {
     static const struct { const char *key; int kind; } fields[ROW_CLASSES][5] = {
@@ -243,7 +244,10 @@ static bool is_bare(const struct pk *v, int cls)
     return true;
 }
 
-/* Returns the number of a new row; it includes the row's class. Returns -1 if the object must stay in the tree. */
+/*
+ * Add an object to the table of its class, as pk's parser requests. Returns the number of the new row, which includes
+ * the class, or -1 if the object must stay in the tree.
+ */
 static int64_t dcp_reader_on_row(void *ctx, int cls, const struct pk *v)
 {
     struct dcp_reader *rd = ctx;
@@ -271,7 +275,10 @@ static size_t place_hash(const struct dcp_reader *rd, const char *name, const in
     return (size_t)(h ^ h >> 32) & (rd->n_slots - 1);
 }
 
-/* Returns the slot of the pair with this name (from rd->names) and these offsets, or the free slot for it. */
+/*
+ * Returns the slot of the pair with this name (from rd->names) and these offsets, or a free slot if there is no such
+ * pair.
+ */
 static uint32_t *find_storage_pair(const struct dcp_reader *rd, const char *name, const int64_t *at, int n)
 {
     size_t i = place_hash(rd, name, at, n);
@@ -314,7 +321,7 @@ static int read_storage_place(struct dcp_reader *rd, int i)
                  x->name);
         return -1;
     }
-    /* A transformed item gets no place, so that it cannot be read by accident. */
+    /* An item that a transform must decode gets no place, so that it is never read unchanged. */
     *pair = (struct pair_row){ (uint32_t)index, (uint32_t)info, false,
                                !pk_is_none(field(v, "transform_descriptors")) };
     if (pair->transformed && !rd->transformed)
@@ -359,8 +366,8 @@ static struct dcp_place place_at(const struct dcp_reader *rd, int i)
 }
 
 /*
- * Find the place of a chunk and mark it as used. `name` is the entry's in rd->names, or NULL if no place has that
- * name.
+ * Find the place of a chunk and mark the place as used. `name` is the entry's name in rd->names, or NULL if no place
+ * has that name.
  */
 static void find_chunk_place(struct dcp_reader *rd, const struct dcp_entry *en, const char *name, struct dcp_chunk *c)
 {
@@ -438,7 +445,7 @@ static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struc
     return true;
 }
 
-/* Add the entry to those that are not read; the others still are. */
+/* Record that an entry is not read, for the reason in the finding. The other entries still are. */
 static void skip_metadata_entry(struct dcp_reader *rd, const struct dcp_entry *en, const char *what, const char *which)
 {
     rd->out->unread[rd->out->n_unread++] = (struct dcp_unread){
@@ -446,7 +453,7 @@ static void skip_metadata_entry(struct dcp_reader *rd, const struct dcp_entry *e
     };
 }
 
-/* Find the places of entries that were left out, by name. */
+/* Find the places of entries that are not read, by the names of the entries. */
 static void place_unread(struct dcp_reader *rd)
 {
     struct names *number = names_new(rd->scratch);
@@ -534,8 +541,8 @@ static void read_path(struct dcp_reader *rd, struct dcp_entry *en)
 }
 
 /*
- * Returns the first node of a refused class in v, or NULL. All such nodes are added to rd->refused. The parser has
- * bounded the size of such a walk.
+ * Returns the first node of a refused class in v, or NULL if there is none. All such nodes are added to rd->refused.
+ * The parser has already bounded the size of the tree.
  */
 static const struct pk *find_refused(struct dcp_reader *rd, const struct pk *v)
 {
@@ -570,7 +577,7 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Report unsupported classes. Entries that contain a refused class are excluded, because they will be left out. */
+/* Report unsupported classes. Classes in entries that will be left out for this reason are not reported here. */
 static void check_metadata_classes(struct dcp_reader *rd, const struct pk_tree *tree)
 {
     const struct pk *dict = field(tree->root, "state_dict_metadata");
@@ -633,8 +640,8 @@ static int read_metadata_entry(struct dcp_reader *rd, const struct pk *key, cons
 }
 
 /*
- * Report names in planner_data without an entry in state_dict_metadata. The program saved them, so they were lost
- * later.
+ * Report names in planner_data that have no entry in state_dict_metadata. The program has saved these entries, so they
+ * were lost later.
  */
 static void report_missing_entries(const struct dcp_reader *rd, struct pk *const *pair, uint32_t n)
 {
@@ -706,7 +713,7 @@ static bool is_metadata(const struct pk *root)
     return pk_is_class(root, METADATA, "Metadata") || pk_is_class(root, MEGATRON, "MCoreMetadata");
 }
 
-/* Free what is only needed for parsing; out->file moves to the arena. */
+/* Free the memory that only parsing needs. out->file moves to the arena. */
 static void dcp_reader_free(struct dcp_reader *rd)
 {
     const char **file = rd->out->file;
@@ -761,7 +768,8 @@ out:
         pk_tree_free(&tree);
     dcp_reader_free(&rd);
 #ifdef __GLIBC__
-    malloc_trim(0);             /* the result is small compared to the memory used for parsing */
+    /* Return the memory used for parsing to the system: the result is small compared to it. */
+    malloc_trim(0);
 #endif
     return rc;
 }

@@ -19,12 +19,13 @@ struct dcp_place {
     const char *file;           /* "__0_0.distcp"; NULL if the metadata does not name one */
     uint64_t at, len;           /* in bytes */
     uint64_t said_at;           /* offset of this record in .metadata, for messages */
-    int number;                 /* number of its pair in storage_data; -1 if it was not read */
-    /* for writing, if number is -1: 1 + the number of the pair whose key it keeps; 0 if none */
+    /* index of the place's pair in storage_data; -1 if the place was not read from a file */
+    int number;
+    /* for writing, if number is -1: 1 + the index of the pair whose key the place keeps; 0 if none */
     int moved_from;
 };
 
-/* A chunk. There may be a million, so the arrays are only as long as the tensor has dimensions. */
+/* A chunk of a tensor. There may be a million chunks, so the arrays are only as long as the tensor has dimensions. */
 struct dcp_chunk {
     const int64_t *at, *len;
     struct dcp_place place;
@@ -40,10 +41,12 @@ enum dcp_entry_kind {
 struct dcp_entry {
     const char *name;           /* flattened: "optim.state.norm.weight.exp_avg" */
     enum dcp_entry_kind kind;
-    const char *optimizer;      /* STATE, OPTION: the keys before "state" and "param_groups": "optim." */
-    /* ... the parameter's name in its module or its number, or the group's: "norm.weight" */
+    /* STATE, OPTION: the optimizer's key, which precedes "state" or "param_groups": "optim." */
+    const char *optimizer;
+    /* STATE, OPTION: the name of the parameter in its module, its number, or the number of the group: "norm.weight" */
     const char *of;
-    const char *what;           /* ... "exp_avg", "__bnb_optimizer_quant_state__.state1"; "lr" */
+    /* STATE, OPTION: the name of the state or option: "exp_avg", "__bnb_optimizer_quant_state__.state1"; "lr" */
+    const char *what;
     bool is_tensor;             /* otherwise a pickled value */
     enum dtype dtype;
     int ndim;
@@ -61,7 +64,8 @@ struct dcp_entry {
     int64_t whole[TENSOR_MAX_DIM];
     uint64_t said_at;
     int number;                 /* number of its pair in state_dict_metadata */
-    int planned;                /* number of its pair in planner_data, which is in the program's order; -1 if none */
+    /* index of the entry's pair in planner_data, which is in the program's order; -1 if it has none */
+    int planned;
 };
 
 /* An entry that is not read, because its type, shape or class is not supported. Its places are known. */
@@ -79,7 +83,7 @@ struct dcp_table {
     struct dcp_unread *unread;
     const char *version;        /* "1.0.0"; "" if not recorded */
     int n_files;
-    const char **file;          /* files that hold any item, of entries that were read or not; each once */
+    const char **file;          /* names of the files that hold any item, of entries that were read or not, each once */
 };
 
 /* The contents of a .metadata. */

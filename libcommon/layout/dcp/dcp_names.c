@@ -16,7 +16,7 @@
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/layout/dcp/dcp_optimizer.h"
 
-/* A prefix, and how many of an optimizer's names have a tensor with this prefix. */
+/* A prefix that may be a model's, and the number of an optimizer's names to which a tensor with this prefix exists. */
 struct candidate {
     const char *prefix;
     int n;
@@ -29,8 +29,9 @@ struct naming {
     struct report *r;
     struct dcp_optimizers opt;
     const char **name;          /* per entry, without wrappers' keys if these are removed */
-    struct names *weight;       /* entries that do not belong to an optimizer, by that name */
-    bool no_weights;            /* no tensor of a weights' type has a dimension: those of other types are the model */
+    struct names *weight;       /* names of the entries that do not belong to an optimizer */
+    /* no tensor of a weights' type has a dimension; the model then consists of tensors of other types */
+    bool no_weights;
     int n_models;
     struct candidate *model;
 };
@@ -42,7 +43,7 @@ enum state dcp_state_of_dtype(enum dtype t)
     return t == DTYPE_F32 || t == DTYPE_F64 ? STATE_FP32 : STATE_BF16;
 }
 
-/* Returns true for a tensor that a model may have: one that is no optimizer's. */
+/* Returns true for a tensor that may belong to a model, because it belongs to no optimizer. */
 static bool is_model_entry(const struct dcp_entry *en)
 {
     return en->is_tensor && en->kind == DCP_ENTRY_OTHER;
@@ -54,8 +55,8 @@ static bool is_weight_entry(const struct dcp_entry *en)
 }
 
 /*
- * Returns true for a tensor that programs save next to the model and that is no weight, if no key separates it from
- * the model's: a counter or a generator's state.
+ * Returns true for a counter or a generator's state: a tensor that programs save next to the model and that is no
+ * weight. Only used if no key separates such tensors from the model's.
  */
 static bool is_program_entry(const struct dcp_entry *en)
 {
@@ -78,8 +79,8 @@ static int add_candidate(struct candidate **list, int *n, int *cap, const char *
 }
 
 /*
- * List the prefixes that lead from the optimizer's names to tensors of the same shape. Returns the largest number of
- * names for one prefix.
+ * List the prefixes that, put before a name of the optimizer, give a tensor of the same shape. Returns the largest
+ * number of names that one prefix fits.
  */
 static int count_prefixes(struct naming *nm, const struct dcp_optimizer *o, struct candidate **list, int *n)
 {
@@ -122,7 +123,7 @@ static void add_model(struct naming *nm, int *cap, const char *prefix)
     add_candidate(&nm->model, &nm->n_models, cap, prefix);
 }
 
-/* List the models. A prefix is a model if it leads to more than half as many tensors as the best prefix. */
+/* List the prefixes of models. A prefix is a model's if it fits more than half as many tensors as the best prefix. */
 static void find_models(struct naming *nm)
 {
     int cap = 0;
@@ -153,7 +154,7 @@ static int names_found(struct naming *nm)
     return found;
 }
 
-/* Remove wrappers' keys from all names, if more of the optimizers' names lead to tensors then. */
+/* Remove the keys that wrappers of modules add from all names, if more names of the optimizers then have tensors. */
 static void try_unwrapped(struct naming *nm)
 {
     const struct dcp_optimizers opt = nm->opt;
@@ -190,8 +191,8 @@ static bool is_keyed_entry(const struct naming *nm, const struct dcp_entry *en)
 }
 
 /*
- * Returns "app.model." for ("app", "model", "norm.weight"). Returns NULL if the program's keys are not known, or if
- * there is only one.
+ * Returns the first keys of an entry: "app.model." for ("app", "model", "norm.weight"). Returns NULL if the program's
+ * keys are not known, or if there is only one.
  */
 static const char *parent_key(struct naming *nm, const struct dcp_entry *en)
 {
@@ -226,7 +227,10 @@ static void list_keys(struct naming *nm, bool *top)
     }
 }
 
-/* Returns true if a tensor has the same name below two of the keys, or below one key and without any. */
+/*
+ * Returns true if two of the keys contain a tensor of the same name, or if a key contains one that also exists without
+ * a key.
+ */
 static bool names_repeat(struct naming *nm)
 {
     struct names *known = names_new(nm->a);
@@ -262,8 +266,8 @@ static const char *common_parent(struct naming *nm)
 }
 
 /*
- * Several keys are several models, unless they are parts of one key. If there is one key and also tensors without a
- * key, all tensors keep their whole names.
+ * Set the models from the keys that contain tensors: each key is a model, unless the keys are parts of one key. If
+ * there is one key and also tensors without a key, all tensors keep their whole names.
  */
 static void find_models_by_keys(struct naming *nm)
 {
@@ -302,7 +306,7 @@ static int planned_cmp(const void *a, const void *b)
     return x->number - y->number;
 }
 
-/* Returns the weights with the prefix, in the program's order. The caller frees the array. */
+/* Returns an array of the weights with this prefix, in the program's order. The caller frees the array. */
 static const struct dcp_entry **list_prefixed_weights(const struct naming *nm, const char *prefix, int *n)
 {
     const struct dcp_entry **list = xcalloc((size_t)nm->t->n + 1, sizeof *list);
@@ -315,7 +319,7 @@ static const struct dcp_entry **list_prefixed_weights(const struct naming *nm, c
     return list;
 }
 
-/* Returns true if for every i the states of parameter number i have the shape of weight i. */
+/* Returns true if for every i the states of the optimizer's parameter number i have the shape of weight i. */
 static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
     int n;
@@ -437,7 +441,7 @@ static void assign_weights(const struct naming *nm, const char *prefix)
     }
 }
 
-/* Give moments of the weights' shape their roles. All other states of an optimizer are values. */
+/* Assign roles to moments that have the shape of their weight. All other states of an optimizer are plain values. */
 static void assign_moments(const struct naming *nm)
 {
     bool *taken[2];
@@ -464,7 +468,7 @@ static void assign_moments(const struct naming *nm)
         free(taken[k]);
 }
 
-/* Returns true if one of the models is trained by the optimizer rather than that of the prefix. */
+/* Returns true if the optimizer trains another one of the models rather than the model of `prefix`. */
 static bool trains_another(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
     for (int i = 0; i < nm->n_models; i++)
@@ -473,7 +477,10 @@ static bool trains_another(const struct naming *nm, const struct dcp_optimizer *
     return false;
 }
 
-/* Find the optimizers with the model's names. If several have the same names, at most one of them is chosen. */
+/*
+ * Find the optimizers whose parameters have the model's names. If several have the same names, at most one of them is
+ * chosen.
+ */
 static void find_own(struct naming *nm, const char *prefix)
 {
     struct dcp_naming *n = nm->n;

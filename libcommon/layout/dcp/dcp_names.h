@@ -21,13 +21,17 @@
 struct dcp_role {
     const char *param;          /* in the arena */
     enum state state;
-    int stack;  /* 0 if none; entries with the same number have equally many rows, and are listed row by row */
+    /*
+     * number of the stack, 0 if the entry is none; stacks with the same number have equally many rows and are listed
+     * row by row
+     */
+    int stack;
     int number_at;
 };
 
 /*
- * Returns the state that a tensor of the model is read as. Integers, booleans and complex numbers, whose state means
- * nothing, have that of source_add_buffers().
+ * Returns the state as which a tensor of the model is listed. Integers, booleans and complex numbers have no real
+ * state; they are listed as source_add_buffers() does.
  */
 enum state dcp_state_of_dtype(enum dtype t);
 
@@ -41,10 +45,10 @@ struct dcp_naming {
     bool no_optimizer;          /* as in source_opts */
     /* Results: */
     int n_own;
-    const char **own;           /* keys of the model's optimizers, as in the entries: "optim." */
-    bool unwrapped;             /* names have no wrappers' keys; groups may list them with these keys */
+    const char **own;           /* keys of the optimizers that train the model, as spelled in the entries: "optim." */
+    bool unwrapped;             /* wrappers' keys were removed from names; groups may list parameters with these keys */
     int n_numbers;
-    const char **by_number;     /* names of an optimizer's numbered parameters; NULL if not known */
+    const char **by_number;     /* names of the parameters of an optimizer that numbers them; NULL if not known */
 };
 
 /*

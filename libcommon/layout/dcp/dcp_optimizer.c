@@ -15,8 +15,8 @@
 #define QUANTISED "__bnb_optimizer_quant_state__"
 
 /*
- * States of a parameter in optimizers, under the names of torch, bitsandbytes and Megatron. `whole`: it has the
- * parameter's shape.
+ * Kinds of states that optimizers have for a parameter, under the names of torch, bitsandbytes and Megatron. `whole`:
+ * the state has the parameter's shape.
  */
 enum kept {
     KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_STEP, KEPT_MAX_SQ, KEPT_MOMENTUM, KEPT_SUM, KEPT_ROW, KEPT_COL, KEPT_VARIANCE,
@@ -31,7 +31,7 @@ static const struct { const char *name; bool whole; } kept[KEPT_N] = {
     [KEPT_QMAP2] = { "qmap2", false }, [KEPT_ABSMAX1] = { "absmax1", false }, [KEPT_ABSMAX2] = { "absmax2", false },
 };
 
-/* Returns the kind of a state by its last key, or KEPT_N if it is another one. */
+/* Returns the kind of a state by its last key, or KEPT_N if the key is none of a known state. */
 static enum kept optimizer_only_state(const char *what)
 {
     const char *dot = strrchr(what, '.');
@@ -57,7 +57,7 @@ static const char *join_entry_path(struct arena *a, const struct dcp_entry *en, 
 }
 
 /*
- * Returns the text from the key `word` on, if it is a whole key that is followed by another one. Returns NULL if
+ * Returns the position of the key `word` in the text, if it is a whole key and another key follows. Returns NULL if
  * not.
  */
 static const char *find_path_key(const char *text, const char *word)
@@ -126,7 +126,7 @@ static void forget(struct dcp_entry *en)
     en->optimizer = en->of = en->what = NULL;
 }
 
-/* Count the evidence for each key: settings of groups, and states that only optimizers have. */
+/* Count for each key what indicates an optimizer below it: settings of groups, and states that only optimizers have. */
 static void find_optimizer_keys(struct optimizer_reading *rd)
 {
     struct dcp_table *t = rd->n->table;
@@ -157,7 +157,10 @@ static void find_optimizer_keys(struct optimizer_reading *rd)
     }
 }
 
-/* Drop keys without evidence. They belong to the model, and their entries become ordinary again. */
+/*
+ * Remove the keys below which nothing indicates an optimizer. They belong to the model, and their entries become
+ * ordinary entries again.
+ */
 static void drop_others(struct optimizer_reading *rd)
 {
     struct dcp_optimizer *all = rd->o->one;
@@ -234,8 +237,8 @@ static void add_group_param_list(struct optimizer_reading *rd, struct dcp_optimi
 }
 
 /*
- * Split "<fqn>.<what>". The parameter's name is the longest known name at the start of the text. If there is none,
- * it ends before the key for quantized states, or else before the last key.
+ * Split "<fqn>.<what>" into the names of parameter and state. The parameter's name is the longest known name at the
+ * start of the text. If no known name fits, it ends before the key for quantized states, or else before the last key.
  */
 static void split_state(struct optimizer_reading *rd, const struct dcp_optimizer *o, struct dcp_entry *en)
 {
@@ -379,8 +382,8 @@ static bool have_common(const struct dcp_optimizer *x, const struct dcp_optimize
 }
 
 /*
- * Returns true if the last key of the prefix is part of the optimizer's key: "policy." and "optim.policy." or
- * "policy_optim.".
+ * Returns true if the last key of the model's prefix is part of the optimizer's key, as in "policy." and
+ * "optim.policy." or "policy_optim.".
  */
 static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
 {
@@ -397,7 +400,7 @@ static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
     return yes;
 }
 
-/* Returns the length of the keys that both begin with: 7 for "policy.model." and "policy.optim.". */
+/* Returns the length of the keys with which both texts begin: 7 for "policy.model." and "policy.optim.". */
 static size_t common_keys(const char *x, const char *y)
 {
     size_t n = 0;
@@ -407,7 +410,7 @@ static size_t common_keys(const char *x, const char *y)
     return n;
 }
 
-/* Returns true if the prefix is that of a copy of a model, which no optimizer trains. */
+/* Returns true if the prefix denotes a copy of a model, such as an average, which no optimizer trains. */
 static bool is_copy(const char *prefix)
 {
     static const char *const words[] = { "ema", "swa", "averag", "shadow", "teacher" };
@@ -477,7 +480,10 @@ static void report_missing_params(const struct dcp_optimizer *o, const struct dc
     }
 }
 
-/* Pairs of states: an optimizer that has both for most parameters must have the second wherever it has the first. */
+/*
+ * Pairs of states. If an optimizer has both states for most parameters, every parameter with the first state must have
+ * the second one.
+ */
 static const enum kept together[][2] = {
     { KEPT_EXP_AVG, KEPT_EXP_AVG_SQ }, { KEPT_EXP_AVG_SQ, KEPT_EXP_AVG }, { KEPT_EXP_AVG, KEPT_STEP },
     { KEPT_EXP_AVG_SQ, KEPT_STEP }, { KEPT_ROW, KEPT_COL }, { KEPT_COL, KEPT_ROW }, { KEPT_ROW, KEPT_STEP },
@@ -502,7 +508,7 @@ static unsigned *states_of(const struct dcp_optimizer *o, const struct dcp_table
     return has;
 }
 
-/* Report a state of a parameter without its partner, if most parameters of the group have both. */
+/* Report states of parameters that lack the other state of a pair, if most parameters of the group have both. */
 static void report_unpaired_states(const struct dcp_optimizer *o, const struct dcp_naming *n, struct report *r)
 {
     const size_t bytes = ((size_t)o->n_groups + 1) * sizeof(int);

@@ -13,9 +13,10 @@ struct dcp_optimizer {
     bool own;                   /* it belongs to the model */
     int n_groups;               /* number of lists of parameters */
     int n;
-    const char **name;          /* names of its parameters, from groups and states, in that order */
+    /* names of the optimizer's parameters: first those from groups, then those from states */
+    const char **name;
     struct names *known;        /* ... maps names to indices */
-    int *whole;                 /* per name, an entry that has the parameter's shape; -1 if none */
+    int *whole;                 /* [names]: index of an entry that has the parameter's shape; -1 if none */
     int *group;                 /* per name, the list that contains it; -1 if none */
     int n_found;                /* number of names that have a weight */
 };
@@ -34,29 +35,31 @@ struct dcp_optimizers {
 void dcp_optimizers_read(struct dcp_optimizers *o, struct dcp_naming *n);
 struct dcp_optimizer *dcp_optimizers_find(const struct dcp_optimizers *o, const char *key);
 /*
- * Returns the optimizers with wrappers' keys removed from names. The entries keep theirs until
+ * Returns the optimizers with wrappers' keys removed from names. The entries keep these keys until
  * dcp_optimizers_unwrap_entries() is called.
  */
 struct dcp_optimizers dcp_optimizers_unwrapped(const struct dcp_optimizers *o, struct arena *a);
 void dcp_optimizers_unwrap_entries(struct dcp_naming *n);
-/* Give the parameters of a numbered optimizer their names: number i is name[i]. */
+/* Name the parameters of an optimizer that numbers them: parameter i is called name[i]. */
 void dcp_optimizer_rename(struct dcp_optimizer *o, struct arena *a, const char **name, int count);
 /*
- * Returns true if the optimizer trains the model of prefix `other` rather than that of `prefix`, by its key, by the
- * keys that it shares with them, or because one of the two is a copy ("ema.").
+ * Returns true if the optimizer trains the model of prefix `other` rather than that of `prefix`. This is determined by
+ * its key, by the keys that it shares with the prefixes, or because one of the two models is a copy ("ema.").
  */
 bool dcp_optimizer_prefers(const struct dcp_optimizer *o, const char *other, const char *prefix);
 /*
- * If several `own` optimizers have a name in common, keep `own` only for the one that belongs to the prefix, or for
- * none.
+ * If several optimizers marked `own` have a name in common, keep `own` only for the one that belongs to the prefix. If
+ * none can be identified, no mark remains.
  */
 void dcp_optimizers_choose(struct dcp_optimizers *o, const struct dcp_naming *n, const char *prefix, struct report *r);
-/* The model's names: its prefix, and the names of all entries that do not belong to an optimizer. */
+/* The names of a model: its prefix, and the names of all entries that do not belong to an optimizer. */
 struct dcp_model_names {
     const char *prefix;
     const struct names *entry;
 };
-/* Report names without a tensor under the prefix, and states without their partners. */
+/*
+ * Report names of the optimizers that have no tensor under the prefix, and states that lack the other state of a pair.
+ */
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                           struct report *r);
 

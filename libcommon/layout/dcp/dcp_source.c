@@ -24,17 +24,21 @@
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/model/params.h"
 
-/* Limit for strided chunks, which are one extent per contiguous run. No trainer writes one with very many. */
+/*
+ * Maximum number of extents for a strided chunk, which needs one per contiguous run. No trainer writes a chunk with
+ * very many.
+ */
 enum { MAX_RUNS = 1 << 20 };
-/* Limit for the chunks of a stack's rows. Each row is a parameter of one layer. */
+/* Maximum number of chunks of all rows of a stack. Each row is a parameter of one layer. */
 enum { MAX_ROW_CHUNKS = 1 << 22 };
 
 /* One chunk or value. */
 struct dcp_item {
-    int entry, chunk;           /* entry -1 - u: a place of table.unread[u], which is not opened */
+    /* index of the entry and of its chunk; entry -1 - u is a place of table.unread[u], which is not opened */
+    int entry, chunk;
     int home;                   /* the file that holds it; -1 if missing */
     bool usable;                /* it is inside the file and overlaps no other item */
-    bool lost;                  /* its file is missing or ends before it does, or it does not open */
+    bool lost;                  /* the item's file is missing or too short, or the item cannot be opened */
 };
 
 /* The location of a chunk's bytes; NULL if it is not usable. */
@@ -64,7 +68,8 @@ struct dcp_opening {
     struct pt *pt[BATCH];
     uint64_t unused;            /* bytes of items that no entry names */
     struct pt_holes holes;
-    struct report *late;        /* findings about what is lost, until weights are known; NULL: reported at once */
+    /* findings about lost items, which are held back until the weights are known; NULL: report them at once */
+    struct report *late;
     int *n_good;                /* per entry, number of usable chunks; -1 if the entry is not usable */
 };
 
@@ -83,7 +88,7 @@ int dcp_listed(const struct source_listing *l, const char *name)
 
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt)
 {
-    /* The array was allocated for every file of the listing, and a few of other layouts. */
+    /* The array has room for every file of the listing, and for a few files of other layouts. */
     s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .pt = pt,
                                                   .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
 }
@@ -199,7 +204,7 @@ static void dcp_list_source_files(struct dcp_opening *x)
     free(named);
 }
 
-/* List the items of an entry that is not read. Their places are known, but they are not opened. */
+/* List the items of an entry that is not read. Their places are known, but the items are not opened. */
 static void dcp_list_unread_items(struct dcp_opening *x, int u)
 {
     const struct dcp_unread *unread = &x->table.unread[u];
@@ -280,8 +285,8 @@ static void report_file_gap(struct dcp_opening *x, int home, uint64_t at, uint64
 }
 
 /*
- * Returns true if the item begins where the previous one does. SerializationFormat.SAFETENSORS stores all tensors in
- * one safetensors file, at which every item begins. Reported once per file.
+ * Returns true if item i begins where the previous one does, which means that SerializationFormat.SAFETENSORS was used:
+ * all tensors are in one safetensors file, and the place of each is its beginning. Reported once per file.
  */
 static bool is_safetensors_item(struct dcp_opening *x, int i)
 {
@@ -342,7 +347,7 @@ static void place_items(struct dcp_opening *x)
 
 /* ---- contents of items ---- */
 
-/* Report a wrong item. Item i is open at index i % BATCH. */
+/* Report that the contents of item i are wrong. The item is open at index i % BATCH. */
 static int wrong_item(const struct dcp_opening *x, int i, const char *what)
 {
     report_add(x->r, SEV_ERROR, "item", files_name(x->s->files, x->file[i % BATCH]), ERR_NO_BYTE,
@@ -350,7 +355,10 @@ static int wrong_item(const struct dcp_opening *x, int i, const char *what)
     return -1;
 }
 
-/* Leave out the entry of an item whose contents are not supported. The entry is added only once. */
+/*
+ * Record that the entry of an item is not read, because the contents of the item are not supported. Each entry is
+ * recorded once.
+ */
 static int skip_item_entry(struct dcp_opening *x, int i, struct strbuf *what)
 {
     const char *name = dcp_item_name(x, &x->item[i]);
@@ -401,7 +409,8 @@ static bool holds_tensors(const struct pt *pt)
 }
 
 /*
- * Store a value. If its tree contains tensors, its handle is kept and the item stays a file; other trees are copied.
+ * Store the value of item i. If its tree contains tensors, its handle stays open, because the tensors are read later.
+ * Other trees are copied, and the handle is closed.
  */
 static void add_item_value(struct dcp_opening *x, int i)
 {
@@ -438,7 +447,10 @@ static void read_opened_item(struct dcp_opening *x, int i)
     pt_close(x->pt[i % BATCH]);
 }
 
-/* With holes: an item that is lost or does not open. A chunk is a hole, a value has neither elements nor a tree. */
+/*
+ * Make a hole of an item that is lost or cannot be opened (source_opts.holes). A chunk becomes an extent without bytes;
+ * a value has neither elements nor a tree.
+ */
 static void lose_item(struct dcp_opening *x, int i)
 {
     struct dcp_item *it = &x->item[i];
@@ -461,8 +473,8 @@ static void lose_item(struct dcp_opening *x, int i)
 }
 
 /*
- * Returns true if the item is to be opened. Without tensors, one tensor is still opened to identify the writer of
- * the containers.
+ * Returns true if item i must be opened. If no tensors are requested, one tensor is opened all the same to identify the
+ * writer of the containers.
  */
 static bool is_opened(const struct dcp_opening *x, int i)
 {
@@ -562,7 +574,9 @@ static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, b
     return tile;
 }
 
-/* Returns NULL if tensors are not requested, or if a finding explains why there is no map. */
+/*
+ * Returns the map of entry i. Returns NULL if tensors are not requested, or if a finding explains why there is no map.
+ */
 static struct tmap *make_map(const struct dcp_opening *x, int i, const struct tile_chunk *tile, int n)
 {
     const struct dcp_entry *en = &x->table.entry[i];
@@ -577,7 +591,7 @@ static struct tmap *make_map(const struct dcp_opening *x, int i, const struct ti
     return m;
 }
 
-/* Give flattened entries their original shape. Their chunks are first checked in the stored shape. */
+/* Restore the original shape of flattened entries. Their chunks are first checked in the stored shape. */
 static void unfold(struct dcp_opening *x)
 {
     for (int i = 0; i < x->table.n; i++) {
@@ -620,7 +634,7 @@ static struct param *find_or_add_dcp_param(struct dcp_opening *x, const char *na
     return p;
 }
 
-/* Returns the name of a row: "decoder.layers" "." 3 ".mlp.weight". */
+/* Returns the name of a row of a stack: "decoder.layers.3.mlp.weight" for row 3 of "decoder.layers.mlp.weight". */
 static const char *row_name(struct dcp_opening *x, const char *name, int at, int64_t row)
 {
     return arena_fmt(x->s->arena, "%.*s.%" PRId64 "%s", at, name, row, name + at);
@@ -643,7 +657,7 @@ static void list_stack(struct dcp_opening *x, int first, const int *next)
         }
 }
 
-/* Create the parameters in the order of the weights, because weights and moments are stored in no fixed order. */
+/* List the parameters in the order of the weights in the model. Weights and moments are stored in no fixed order. */
 static void dcp_list_params(struct dcp_opening *x)
 {
     size_t n = 0, bytes = ((size_t)x->table.n + 1) * sizeof(int);
@@ -684,7 +698,7 @@ static void set_state(struct param *p, enum state st, struct tmap *m, const char
     p->spelled[st] = strcmp(spelled, p->name) != 0 ? spelled : NULL;
 }
 
-/* Add the stack itself, and each of its rows as a state of its parameter. */
+/* Add a stack, and each of its rows as a state of the row's parameter. */
 static void add_stacked_params(struct dcp_opening *x, int entry, struct tmap *m, const struct tile_chunk *tile,
                                int n_tiles)
 {
@@ -750,7 +764,7 @@ static void add_tiled_tensors(struct dcp_opening *x)
     }
 }
 
-/* Is the item one of a moment, or of an optimizer's settings? */
+/* Returns true if the item belongs to a moment or to a setting of an optimizer. */
 static bool is_optimizers(const struct dcp_opening *x, const struct dcp_item *it)
 {
     const struct dcp_entry *en = it->entry < 0 ? NULL : &x->table.entry[it->entry];
@@ -759,7 +773,7 @@ static bool is_optimizers(const struct dcp_opening *x, const struct dcp_item *it
     return en && (r->param ? r->state > STATE_FP32 : en->kind != DCP_ENTRY_OTHER);
 }
 
-/* Without the optimizer, lost data that is not needed is only a warning. */
+/* Report lost items. If the optimizer is not requested, a lost item of the optimizer is only a warning. */
 static void report_lost(struct dcp_opening *x)
 {
     bool needed = false;
@@ -774,7 +788,7 @@ static void report_lost(struct dcp_opening *x)
     report_free(x->late);
 }
 
-/* Remove entries whose items are not readable from the table, so that a rewritten table does not contain them. */
+/* Remove entries with items that cannot be read from the table, so that a rewritten table does not contain them. */
 static void drop_unread(struct dcp_opening *x)
 {
     struct names *unread = names_new(x->s->arena);
@@ -790,7 +804,7 @@ static void drop_unread(struct dcp_opening *x)
 
 /* ---- the state of the run ---- */
 
-/* Read the iteration, which trainers store under one of these names. */
+/* Read the iteration. Trainers store it under one of these names. */
 static void find_iteration(struct source *s)
 {
     static const char *const names[] = { "iteration", "global_step", "global_steps", "step", "train_state.step" };

@@ -63,7 +63,7 @@ static int copy_source_table(struct dcp_target *t, struct err *e)
 
 /* ---- target for other layouts ---- */
 
-/* Add an entry under its keys. The key at position `index` is an index in a list. */
+/* Add an entry under its keys. The key at position `index` is an index of a list. */
 static struct dcp_part *add_target_entry(struct dcp_target *t, int n_path, const char *const *path, int index)
 {
     struct dcp_entry *en;
@@ -163,7 +163,10 @@ static void add_moments(struct dcp_target *t, const struct param *p, const struc
 
 /* ---- the optimizer's groups ---- */
 
-/* Returns a default for an option that torch's AdamW requires and DeepSpeed's optimizers do not have. */
+/*
+ * Returns the default of an option that torch's AdamW requires and that DeepSpeed's optimizers do not have; NULL for
+ * other options.
+ */
 static struct pk *default_of(struct arena *a, const char *option)
 {
     static const char *const off[] = { "amsgrad", "maximize", "capturable", "differentiable" };
@@ -239,8 +242,8 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
 /* ---- values ---- */
 
 /*
- * Add a value. Dicts are walked as torch's planner walks them; an empty one disappears. Items without a usable name
- * are listed in `left`.
+ * Add the entries of a value. Dicts are walked as torch's planner walks them; an empty dict has no entry. Items without
+ * a usable name are listed in `left`.
  */
 static void add_value_entries(struct dcp_target *t, int n, const char **path, const struct pk *v, struct strbuf *left)
 {
@@ -274,7 +277,7 @@ static void add_value_entries(struct dcp_target *t, int n, const char **path, co
     }
 }
 
-/* Returns true for values that belong to DeepSpeed's files and engine, or that already became entries. */
+/* Returns true for values that belong to DeepSpeed's files and engine, or that have already become entries. */
 static bool is_engine_key(const char *name)
 {
     static const char *const names[] = { "ds_config", "ds_version", "optimizer", "data_sampler", "random_ltd",
@@ -316,7 +319,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
     strbuf_free(&left);
 }
 
-/* Refuse duplicate names, because the program's own values may have any name. */
+/* Check that no two entries have the same name: the program's own values may have any name. */
 static int check_entry_names_unique(const struct dcp_target *t, struct err *e)
 {
     struct names *known = names_new(t->arena);

@@ -18,14 +18,15 @@ struct dcp_part {
     const struct tmap *map;             /* a tensor's elements; NULL if it is the pickled tree */
     const struct param *param;          /* the parameter whose state it is, or NULL */
     enum state state;
-    bool by_dtype;                      /* a reader derives the state from the type: dcp_state_of_dtype() */
+    /* the state follows from the type, by dcp_state_of_dtype(), because a reader derives it in this way */
+    bool by_dtype;
     bool again;                         /* another name of an earlier part */
     const struct pk *tree;
-    const struct pt *pt;                /* file of the tensors inside the tree; NULL if it has none */
-    const struct dcp_part *row;         /* for a stack: each row as a tensor of its own; otherwise NULL */
+    const struct pt *pt;                /* open file with the tensors that the tree contains; NULL if there are none */
+    const struct dcp_part *row;         /* for a stack: an array with each row as a tensor of its own; otherwise NULL */
 };
 
-/* A small file of the folder in addition to items and .metadata. */
+/* A small file of the folder other than items and .metadata. */
 struct dcp_extra {
     const char *name;
     const void *bytes;

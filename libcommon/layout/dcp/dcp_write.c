@@ -16,7 +16,10 @@
 #define METADATA   "torch.distributed.checkpoint.metadata"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 
-/* Newer releases use a tuple of six. Its last item, strides, may be omitted, and older releases accept only five. */
+/*
+ * Returns TensorProperties of type t as a tuple of five. Newer releases use a tuple of six, whose last item, strides,
+ * may be omitted; older releases accept only five.
+ */
 static struct pk *properties(struct arena *a, enum dtype t)
 {
     struct pk *five = pk_tuple(a), *layout = pk_tuple(a), *format = pk_tuple(a);
@@ -134,7 +137,7 @@ struct rewriting {
     bool changed;                               /* some entry has changed */
 };
 
-/* Returns a copy of the object with another value of a field. */
+/* Returns a copy of the object in which field `key` has another value. */
 static struct pk *with_field(struct arena *a, const struct pk *object, const char *key, struct pk *v)
 {
     struct pk *o = arena_alloc(a, sizeof *o), *state = pk_dict(a), **pair;
@@ -150,8 +153,8 @@ static struct pk *with_field(struct arena *a, const struct pk *object, const cha
 }
 
 /*
- * Returns a tensor's TensorProperties with type t, the first item of its tuple. The original is returned if it has
- * that type already.
+ * Returns a tensor's TensorProperties with type t, which is the first item of the tuple. If `was` has that type
+ * already, it is returned itself.
  */
 static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
 {

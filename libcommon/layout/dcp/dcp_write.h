@@ -9,10 +9,11 @@
 /* Write the table as torch's loaders require it. Its places are the current locations of the items. */
 void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out);
 
-/* The changes to entries that were read: t->entry[i] with its numbers, and whether its tree must be written again. */
+/* The changes to a table that was read: t->entry[i] with its numbers, and whether its tree must be written again. */
 struct dcp_change {
-    const struct dcp_table *t;          /* table of the result; places of chunks that were read keep their numbers */
-    const bool *retold;                 /* per entry: its type, shape or list of chunks has changed */
+    /* table of the result, in which places of chunks that were read keep their numbers */
+    const struct dcp_table *t;
+    const bool *retold;                 /* [entries]: true if the entry's type, shape or list of chunks has changed */
 };
 /*
  * Write the .metadata `was` with only these entries, in this order. Other fields of entries and places are
