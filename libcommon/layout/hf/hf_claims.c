@@ -22,8 +22,8 @@ struct hf_claims {
 };
 
 /*
- * Returns the integer stored under the first of the names in `key` that has one. `key` ends with NULL. Returns -1 if
- * none has.
+ * Returns the integer in config.json under the first of the names in `key` that exists there. `key` ends with NULL.
+ * Returns -1 if none exists.
  */
 static int64_t read_config_integer(const json_t *config, const char *const *key)
 {
@@ -70,8 +70,8 @@ static int cmp_claimed_layers(const void *a, const void *b)
 }
 
 /*
- * Check the layer numbers. Models with two stacks of layers (an encoder and a decoder) claim more than one number
- * and are not checked.
+ * Check that the layers in names are as many as config.json states. Models with two stacks of layers (an encoder and a
+ * decoder) state more than one number and are not checked.
  */
 static void check_layers(const struct hf_claims *c)
 {
@@ -127,8 +127,8 @@ static bool is_embedding_weight_name(const char *name)
 }
 
 /*
- * Returns the width of the embedding. Models whose embedding differs from the hidden size have a key of its own for
- * it.
+ * Returns the width of the embedding. A model whose embedding is not as wide as its hidden size has a key for it in
+ * config.json.
  */
 static int64_t read_embedding_width(const json_t *config)
 {
@@ -159,8 +159,8 @@ static const struct tmap *claimed_weights_map(const struct param *p)
 }
 
 /*
- * Compare samples at the beginning, in the middle and at the end. A sample that cannot be read counts as equal,
- * because the code that reads the whole tensor reports it.
+ * Returns true if samples at the beginning, in the middle or at the end differ. A sample that cannot be read counts as
+ * equal, because the code that reads the whole tensor reports the error.
  */
 static bool differ(const struct source *s, const struct tmap *a, const struct tmap *b)
 {

@@ -39,13 +39,13 @@ static int64_t hf_run_arg_int(const struct source *s, const char *key, int64_t o
 /* State of one check, and how contradictions are reported. */
 struct hf_check {
     const struct source *s;
-    bool insists;                       /* the user named the architecture: contradictions are only warnings */
+    bool insists;                       /* the user named the architecture, so contradictions are only warnings */
     struct report *r;
     struct err *e;
     bool refused;
 };
 
-/* Report that Transformers cannot express argument `key`; `why` completes the message. */
+/* Report that Transformers has no setting that corresponds to argument `key`; `why` completes the message. */
 static void report_inexpressible_arg(struct hf_check *k, const char *key, const char *why)
 {
     struct strbuf value = {0};
@@ -138,7 +138,7 @@ static const char *activation(const struct source *s)
     return arg_flag(s, "openai_gelu", false) ? "gelu_new" : "gelu";
 }
 
-/* Set the token ids without a tokenizer. The end of a document is the last token of GPT-2's vocabularies. */
+/* Set the token ids of a model without a tokenizer. The end of a document is the last token of GPT-2's vocabularies. */
 static void default_tokens(const struct source *s, struct hf_config *c)
 {
     static const int64_t of_bloom[HF_TOKENS] = { [HF_BOS] = 1, [HF_EOS] = 2, [HF_PAD] = 3, [HF_UNK] = 0 };
@@ -269,7 +269,10 @@ static void read_tokens(const struct hf_reading *x, struct hf_config *c)
     }
 }
 
-/* Read the weights' type. Transformers 5 writes `dtype`, all earlier releases write `torch_dtype`. */
+/*
+ * Read the type of the weights from config.json. Transformers 5 writes `dtype`, all earlier releases write
+ * `torch_dtype`.
+ */
 static enum dtype read_hf_weights_dtype(const struct hf_reading *x)
 {
     static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };

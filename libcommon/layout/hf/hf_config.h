@@ -15,7 +15,7 @@
 struct report;
 struct source;
 enum { HF_BOS, HF_EOS, HF_PAD, HF_UNK, HF_TOKENS };
-/* An argument that an import stores: the four token ids as a list. */
+/* Name of an argument that an import stores: the four token ids as a list. */
 #define HF_TOKENS_ARG "hf_token_ids"
 
 struct hf_config {
@@ -49,11 +49,15 @@ char *hf_generation_text(const struct hf_config *c, const json_t *changes);    /
 /* Returns "float32", "float16" or "bfloat16", as used in torch_dtype. */
 const char *hf_dtype_word(enum dtype t);
 /*
- * Returns any JSON value in the same format, with reals as Python writes them ("1e-05"). The caller frees the text.
+ * Returns any JSON value as text in the format of hf_config_text(), with reals as Python writes them ("1e-05"). The
+ * caller frees the text.
  */
 char *hf_json_text(const json_t *v);
 
-/* Returns the path that the user of an option --config means: of a folder, its config.json. The caller frees it. */
+/*
+ * Returns the path of a config.json for the value of an option --config: of a folder, the file in it; else the path
+ * itself. The caller frees it.
+ */
 char *hf_config_file(const char *path);
 /*
  * Parse the text of a config.json into *c. Key aliases are accepted (n_embed, num_attention_heads,
@@ -63,9 +67,9 @@ char *hf_config_file(const char *path);
  */
 MUST_CHECK int hf_config_read(const char *path, const char *text, size_t len, struct hf_config *c, struct err *e);
 /*
- * Make Megatron's arguments of a model from its config.json, or from that in the folder `path`, for
- * source_opts.run_args. Models other than BLOOM and GPT-2 get the sizes, and what determines how slices are merged.
- * Returns NULL with ERR_SYS or ERR_DATA.
+ * Make Megatron's arguments from a model's config.json, for source_opts.run_args. `path` is the file or a folder that
+ * contains it. For BLOOM and GPT-2 they are complete; other models get the sizes, and the arguments that determine how
+ * slices are merged. Returns NULL with ERR_SYS or ERR_DATA.
  */
 MUST_CHECK struct pk *hf_run_args(const char *path, struct arena *a, struct err *e);
 

@@ -136,7 +136,7 @@ static json_t *bloom(const struct hf_config *c)
                           "apply_residual_connection_post_layernorm", (int)c->post_layernorm_residual,
                           "model_type", "bloom", "slow_but_exact", 0, "use_cache", 1);
 
-    /* all published models have 0 here, whatever they were trained with */
+    /* All published models have 0 here, whatever rate they were trained with. */
     set_json_real(o, "attention_dropout", 0);
     set_json_real(o, "hidden_dropout", 0);
     set_json_int(o, "hidden_size", c->hidden);

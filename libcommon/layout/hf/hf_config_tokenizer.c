@@ -14,7 +14,7 @@
 
 #define FILE_MAX ((uint64_t)1 << 30)
 
-/* Any of the first three files identifies a tokenizer; a README or licence alone does not. */
+/* Names of tokenizer files. Any of the first three identifies a tokenizer; a README or licence alone does not. */
 static const char *const known[] = {
     "tokenizer.json", "vocab.json", "tokenizer.model", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "LICENSE", "README.md",
@@ -51,7 +51,7 @@ static void add_renamed(struct hf_tokenizer *t, const struct pk *args, const cha
     free(base);
 }
 
-/* Returns NULL without setting *e if the tokenizer has no such file. */
+/* Returns the parsed file `to` of the tokenizer. Returns NULL without setting *e if the tokenizer has no such file. */
 static json_t *load_tokenizer_json(const struct hf_tokenizer *t, const char *to, struct err *e)
 {
     for (int i = 0; i < t->n; i++) {

@@ -244,7 +244,7 @@ static bool header_lists(const struct safetensors *st, const struct hf_piece *p,
            shape_equal(got->ndim, got->shape, ndim, shape);
 }
 
-/* Check the header and the pieces of file `number` of the target. */
+/* Check the header and the pieces of a written file, which is file `number` of the target. */
 static int verify_written_hf_file(const struct hf_target *t, const struct folder_file *w, int number,
                                   const struct hf_reading_back *r, struct err *e)
 {
@@ -296,7 +296,7 @@ struct hf_described {
     struct folder_ops ops;
 };
 
-/* Check that every file can be described: a header may be too long for the format. */
+/* Check that every file can be described: the header of a file may be too long for the format. */
 static int begin_hf_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
 {
     const struct hf_target *t = ((const struct hf_described *)ctx)->t;
@@ -319,7 +319,7 @@ static int describe_hf_folder_file(void *ctx, int file, struct folder_desc *d, s
     return describe_hf_file(((const struct hf_described *)ctx)->t, file, d, e);
 }
 
-/* The tensors are listed under the names that are written. */
+/* List the tensors under the names with which they are written. */
 static int list_hf_tensors(void *ctx, struct folder_tensor **out)
 {
     const struct hf_target *t = ((const struct hf_described *)ctx)->t;
@@ -381,6 +381,6 @@ struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
         h->ops.name = t->form->name;
     k = folder_sink(o, &(struct folder){ .ops = &h->ops, .ctx = h,
                                          .overflow = t->q.lossy ? NULL : "; --lossy makes them infinite" });
-    k->no_optimizer = true;  /* tied copies of masters are not compared: the written values may be rounded */
+    k->no_optimizer = true;  /* Do not compare tied copies of masters: the written values may be rounded. */
     return k;
 }

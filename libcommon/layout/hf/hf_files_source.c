@@ -39,8 +39,8 @@ static void set_source_model_config(struct source *s, const struct hf_config *c)
 }
 
 /*
- * Severity of a config.json that was not understood. Another architecture is not an error; text that is not JSON is
- * damage.
+ * Returns the severity of a config.json that could not be used. Another architecture is no error; text that is not JSON
+ * is damage.
  */
 static enum severity unread(const char *text, size_t len)
 {
@@ -75,13 +75,16 @@ static int read_known_hf_config(struct hf_folder *f, struct hf_config *c, bool *
     return rc;
 }
 
-/* Returns true for a tensor with one row per token. An export may leave out its padding rows. */
+/* Returns true for a tensor with one row per token. Padding rows of such a tensor may be missing from an export. */
 static bool is_vocabulary_tensor(const char *name)
 {
     return str_ends(name, "word_embeddings.weight") || str_ends(name, "wte.weight") || str_ends(name, "lm_head.weight");
 }
 
-/* Fill in *p from t. Returns 1, or 0 if a source cannot hold the tensor, which is then reported as unread. */
+/*
+ * Fill in *p from the stored tensor *t. Returns 1, or 0 if a source cannot hold the tensor; a finding then reports that
+ * it is not read.
+ */
 static int fill_unchanged_param(struct source *s, struct param *p, const struct hf_stored *t,
                                 const struct source_opts *o, struct report *r)
 {
@@ -146,9 +149,9 @@ static bool is_hf_weights_file(const char *name)
 }
 
 /*
- * Returns true if an extra file is named like the model's own shards. No index names it, so it is left from another
- * save. Weights with other names belong to the folder: the hub stores the same model as .safetensors and .bin, in
- * variants (model.fp16.safetensors), as Mistral's consolidated.safetensors and with adapters.
+ * Returns true if an extra file is named like a shard of the model. No index names it, so it remains from another save.
+ * Weights with other names belong to the folder: the hub stores the same model as .safetensors and .bin, in variants
+ * (model.fp16.safetensors), as Mistral's consolidated.safetensors and with adapters.
  */
 static bool is_model_shard_name(const struct hf_folder *f, const char *name)
 {
@@ -162,7 +165,10 @@ static bool is_model_shard_name(const struct hf_folder *f, const char *name)
     return false;
 }
 
-/* Add the remaining files to the source: configuration, tokenizer and any other file, but report further weights. */
+/*
+ * Add the remaining files of the folder to the source: configuration, tokenizer and others. Further files of weights
+ * are reported.
+ */
 static int add_remaining_files(struct hf_folder *f, struct report *r, struct err *e)
 {
     for (int i = 0; i < f->l->n; i++) {
@@ -181,7 +187,7 @@ static int add_remaining_files(struct hf_folder *f, struct report *r, struct err
     return 0;
 }
 
-/* A tensor with its location in the files, to find others at the same location. */
+/* A tensor and its location in the files, for finding other tensors at the same location. */
 struct placed { const struct record *rec; uint64_t at, len; enum dtype dtype; int param; bool head; };
 
 static int by_storage_place(const void *a, const void *b)
@@ -259,7 +265,10 @@ static int load_manifest_crcs(struct hf_folder *f, struct err *e)
     return 0;
 }
 
-/* Compare config.json's claims with the tensors. Sizes of a supported model were already checked by expect_all(). */
+/*
+ * Compare the statements of config.json with the tensors. The sizes of a supported model were already checked by
+ * expect_all().
+ */
 static void check_claims(const struct source *s, bool known, const struct source_opts *o, struct report *r)
 {
     struct err told = {0};

@@ -39,10 +39,13 @@ struct canon {
     struct hf_gpt_naming *out;
     struct err *e;
     int n_blocks, lowest;       /* number of blocks; the lowest block number in the names */
-    /* [(n_blocks + 1) * ROLE_N]: the parameter in the files; parameters outside all blocks are last */
+    /*
+     * [(n_blocks + 1) * ROLE_N]: the parameter of the files with this role in this block; parameters outside all blocks
+     * are last
+     */
     struct param **slot;
     struct canon_place *place;        /* parallel to s->param */
-    bool *skip;                 /* parallel to s->param: true for a buffer and for the head */
+    bool *skip;                 /* [s->n_params]: true for a buffer and for the head, which have no place */
     int n_made;
     struct param *made;
     bool *transposed;               /* parallel to made: the matrix is stored as [in, out] */
@@ -100,7 +103,10 @@ static int choose_family(struct canon *c)
     return c->f ? 0 : -1;
 }
 
-/* Refuse a name that belongs to neither trainable family. The error names the family that has it, if one is known. */
+/*
+ * Refuse a name that belongs to neither family that can be trained. The error names the family that has the name, if
+ * one is known.
+ */
 static int refuse_stranger(const struct canon *c, const char *name)
 {
     struct err ignored = {0};
@@ -214,7 +220,7 @@ static int fill_slots(struct canon *c)
     return 0;
 }
 
-/* Returns the name that the files should have for this place. The caller frees it. */
+/* Returns the name that the parameter with this role and block should have in the files. The caller frees it. */
 static char *expected_name(const struct canon *c, const struct param_row *r, int block)
 {
     if (c->f && !c->place[0].in_shards)
@@ -348,8 +354,8 @@ static int restore_qkv_rows(const struct canon *c, struct param *p, const char *
 }
 
 /*
- * Make the canonical parameter *to from the file parameter in its place. *turned is set if the matrix is stored as
- * [in, out].
+ * Make the canonical parameter *to from the parameter of the files with this role and block. *turned is set if the
+ * matrix is stored as [in, out].
  */
 static int make_gpt_param(const struct canon *c, const struct param_row *row, int block, struct param *to,
                           bool *transposed)
@@ -372,7 +378,8 @@ static int make_gpt_param(const struct canon *c, const struct param_row *row, in
         return -1;
     if (from->ndim != row->ndim)
         return refuse_gpt_param(c, from->name, row->ndim == 2 ? "is no matrix" : "is no vector");
-    if (!to->state[STATE_FP32])         /* without fp32 masters the weights serve as masters, widened */
+    /* If there are no fp32 masters, the weights serve as masters and are widened. */
+    if (!to->state[STATE_FP32])
         to->state[STATE_FP32] = to->state[STATE_BF16];
     *transposed = other && hf_is_transposed(c->arch, row);
     if (*transposed) {
@@ -383,8 +390,8 @@ static int make_gpt_param(const struct canon *c, const struct param_row *row, in
 }
 
 /*
- * Resolve the head and the embedding table. A table that only shares the tensors of the head has no states of its
- * own, so it gets the states of the head.
+ * Resolve the head and the embedding table. If the table only shares the tensors of the head, it has no states of its
+ * own and gets those of the head.
  */
 static void resolve_head_table(struct canon *c)
 {

@@ -19,14 +19,15 @@
 
 struct source;
 struct hf_gpt_naming {
-    /* convention of the files' names: "Transformers", "Megatron-core", "the pipeline engine" */
+    /* the convention of the names in the files: "Transformers", "Megatron-core", "the pipeline engine" */
     const char *names;
     const bool *transposed;         /* per parameter: the map is stored as [in, out]; in the source's arena */
     int64_t heads;              /* attention heads; 0 if neither the caller nor the files give the number */
     double epsilon;             /* epsilon of the LayerNorms; 0 if the files do not give it */
     /* A head stored under a name of its own, which must equal the embedding `table`. NULL if there is none. */
     const struct param *head, *table;
-    int n_buffers;              /* masks that are left out, because Transformers creates them when it loads a model */
+    /* number of masks that are left out, because Transformers creates them when it loads a model */
+    int n_buffers;
 };
 
 /*
@@ -38,8 +39,8 @@ struct hf_gpt_naming {
  */
 MUST_CHECK int gpt_names_apply(struct source *s, int64_t heads, struct hf_gpt_naming *out, struct err *e);
 /*
- * Check that the head equals the embedding byte by byte. Reads both, if there is a head. Returns -1 with ERR_DATA if
- * they differ.
+ * Check that a stored head equals the embedding byte by byte. Both are read. Does nothing if there is no head. Returns
+ * -1 with ERR_DATA if they differ.
  */
 MUST_CHECK int gpt_names_check_head(const struct source *s, const struct hf_gpt_naming *c, struct err *e);
 

@@ -11,7 +11,7 @@
 #include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/plan/tmap.h"
 
-/* A number from a name never decides how long a loop runs. */
+/* Maximum number of layers: a number that comes from a name must not decide how long a loop runs. */
 enum { LAYERS_MAX = 1 << 16 };
 
 /* ---- sizes ---- */
@@ -47,7 +47,10 @@ static const struct { const char *end; enum size size[2]; } known_shapes[] = {
     { ".post_attention_layernorm.bias", { SIZE_HIDDEN, SIZE_NONE } },
 };
 
-/* Returns a positive number that fits in 31 bits, so that products of two fit; -1 if config.json has none. */
+/*
+ * Returns the positive number under `key`, which fits in 31 bits so that products of two fit; -1 if config.json has
+ * none.
+ */
 static int64_t read_size(const json_t *config, const char *key)
 {
     const json_t *v = json_object_get(config, key);
@@ -57,8 +60,9 @@ static int64_t read_size(const json_t *config, const char *key)
 }
 
 /*
- * Fill in the sizes; -1 for one that config.json does not give. Qwen3's heads have a size of their own by default.
- * BLOOM's feed-forward layer is four times as wide as the model, whatever intermediate_size an edited file has.
+ * Fill in the sizes of a family's tensors, -1 for one that config.json does not give. Qwen3's heads have a size of
+ * their own by default. BLOOM's feed-forward layer is four times as wide as the model, whatever intermediate_size an
+ * edited file has.
  */
 static void read_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
 {
@@ -139,7 +143,7 @@ static bool has_equal_shape(const struct param *p, const struct param *q)
     return shape_equal(p->ndim, p->shape, q->ndim, q->shape);
 }
 
-/* Returns false, with a finding, for a shape that config.json contradicts. */
+/* Returns false and adds a finding if config.json contradicts the shape of a tensor. */
 static bool check_config_shape(const struct layers_check *c, const struct layer_tensor *t)
 {
     const struct param *p = t->param;

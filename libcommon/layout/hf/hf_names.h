@@ -16,17 +16,17 @@ const char *hf_arch_name(enum hf_arch a);       /* the model_type: "bloom", "gpt
 int hf_arch_by_name(const char *name);          /* -1 if unknown */
 
 /*
- * Returns a parameter's row by Megatron's name ("tied_modules.embed.word_embeddings.weight",
- * "3.input_layernorm.weight", "8.weight"), and its layer number in *layer (-1 for the embedding). Returns NULL if
- * the architecture has no such parameter.
+ * Returns the row of the parameter with this name of Megatron ("tied_modules.embed.word_embeddings.weight",
+ * "3.input_layernorm.weight", "8.weight"). *layer receives its layer number, -1 for the embedding. Returns NULL if the
+ * architecture has no such parameter.
  */
 const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer);
 /* Returns true for a matrix that the architecture stores as [in, out]. */
 bool hf_is_transposed(enum hf_arch a, const struct param_row *r);
 /*
- * Returns true if the name is that of the matrix before the logits, in any family. If the head is tied it is a
- * second name of the embedding, which Transformers leaves out and creates again when it loads. Without the embedding
- * Transformers would initialize it with random values.
+ * Returns true if the name is that of the head, the matrix before the logits, in any family. A tied head is a second
+ * name of the embedding, which Transformers leaves out and creates again when it loads. Without the embedding
+ * Transformers would initialize the head with random values.
  */
 bool hf_is_head(const char *name);
 /*
@@ -34,9 +34,11 @@ bool hf_is_head(const char *name);
  * computes these again at every start.
  */
 bool hf_is_buffer(const char *name);
-/* Returns a name such as "transformer.h.3.ln_1.weight"; block counts from 0. The caller frees it. */
+/*
+ * Returns a name of Transformers such as "transformer.h.3.ln_1.weight". block counts from 0. The caller frees the name.
+ */
 char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix);
-/* Returns Megatron's name of a parameter in layer file `layer`. The caller frees it. */
+/* Returns the name that Megatron gives to a parameter in layer file `layer`. The caller frees the name. */
 char *hf_param_name(const struct param_row *r, int layer);
 
 #endif

@@ -16,7 +16,7 @@
 
 enum { MOST_PARTS = 2, MODELS_MAX = 24 };
 
-/* The end of a name in memory, and its replacement on disk; '#' is replaced by the expert's number. */
+/* The end of a parameter's name in memory, and its replacement in files; '#' is replaced by the expert's number. */
 struct saved_name {
     const char *memory;
     int n;                              /* parts with equal numbers of rows: gate, up */
@@ -82,8 +82,8 @@ static const struct saved_family families[] = {
 };
 
 /*
- * Second names of tied weights, by their ends. `first` is the end of the name they are tied to; NULL for the
- * embedding.
+ * Second names of tied weights, by their ends. `first` is the end of the name with which they share a tensor; NULL
+ * stands for the embedding.
  */
 static const struct tied_name { const char *second, *first; } tied_names[] = {
     { "lm_head.weight", NULL }, { "embed_out.weight", NULL }, { "output_layer.weight", NULL },
@@ -160,7 +160,7 @@ static struct tmap *cut_saved_tensor_part(struct saving *x, const struct tmap *m
     return m ? tmap_parts(x->s->arena, &(struct tmap_part){ m, m->len / n * i, m->len / n }, 1) : NULL;
 }
 
-/* Split the experts of a layer, [experts, parts * rows, columns], into one tensor per expert and part. */
+/* Split a tensor with all experts of a layer, [experts, parts * rows, columns], into one tensor per expert and part. */
 static int add_experts(struct saving *x, const struct param *p, const struct saved_name *r)
 {
     if (p->ndim != 3 || p->shape[1] % r->n)
@@ -208,7 +208,7 @@ static const struct tied_name *tied_name_of(const char *name)
     return found;
 }
 
-/* Returns the parameter that `p` is a second name of, or NULL if there is none. */
+/* Returns the parameter for which `p` is a second name, or NULL if there is none. */
 static const struct param *find_first_tied_param(const struct saving *x, const struct param *p,
                                                  const struct tied_name *t)
 {

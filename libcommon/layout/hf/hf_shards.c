@@ -10,7 +10,7 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* One parameter of Transformers, and its part in a parameter of the shards. */
+/* One parameter of Transformers, and its part in a parameter of Megatron-core's shards. */
 struct fusion_part {
     struct param *from;
     const struct family_rule *rule;
@@ -68,7 +68,7 @@ static int add_fusion_part(struct fusion *x, struct param *p)
     return 0;
 }
 
-/* Order of the model; parts of one parameter are adjacent. */
+/* Compare two parts by their places in the model. Parts of one parameter are adjacent in this order. */
 static int by_fusion_place(const void *a, const void *b)
 {
     const struct fusion_part *x = a, *y = b;
@@ -80,7 +80,7 @@ static int by_fusion_place(const void *a, const void *b)
     return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
 }
 
-/* Check that a rule which matches one part of one layer matches all parts of all layers. */
+/* Check that a rule that matches one part in one layer matches all parts in all layers. */
 static int check_fusion_rule_complete(const struct fusion *x, const struct family_rule *r)
 {
     const int n = (family_place(x->f, r) == 0 ? (int)x->z->layers : 1) * r->n_parts;
@@ -145,7 +145,10 @@ static const struct tmap *map_of_weights(const struct param *p)
     return p->state[fused_weight_state(p)];
 }
 
-/* Returns 1 if a stored head is the embedding, 0 if it is separate, and -1 if config.json ties it but it differs. */
+/*
+ * Returns 1 if a stored head equals the embedding, 0 if it is a separate matrix, and -1 if config.json ties the head
+ * but it differs.
+ */
 static int check_head_is_tied(const struct fusion *x, const struct param *head, const struct param *table)
 {
     int same;

@@ -12,7 +12,7 @@
 #include "libcommon/plan/tmap_permute.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Megatron's numbers of layer files, as the current trainer writes them. A target may renumber them. */
+/* Numbers of the layer files in Megatron, as the current trainer writes them. A target may renumber them. */
 enum { FIRST_LAYER = 3, NORM_GAP = 1 };
 
 struct opening {
@@ -112,8 +112,8 @@ static struct tmap *restore_imported_qkv_rows(struct opening *x, const struct tm
 }
 
 /*
- * The masters are the tensors of the files. If all tensors have the weights' type, the same tensor is the weights
- * too.
+ * Set the states of a parameter: its master is the tensor of the files. If all tensors have the weights' type, the same
+ * tensor is the weights, too.
  */
 static void set_states(struct opening *x, struct param *p, struct tmap *m)
 {
@@ -167,7 +167,7 @@ static int add_imported_place(struct opening *x, enum param_place place, int blo
     return 0;
 }
 
-/* Refuse tensors that have no place, naming all of them in one error. */
+/* Refuse tensors that belong to no parameter. One error names all of them. */
 static int check_unused(struct opening *x)
 {
     struct strbuf names = {0};
@@ -191,7 +191,7 @@ static bool all_of(const struct opening *x, enum dtype dtype)
     return true;
 }
 
-/* Choose the weights' type. The types of the tensors override the type in config.json. */
+/* Choose the type of the weights. The types of the tensors take precedence over the type in config.json. */
 static void resolve_imported_dtype(struct opening *x)
 {
     const bool half = all_of(x, DTYPE_F16) || (x->c.dtype == DTYPE_F16 && !all_of(x, DTYPE_BF16));
@@ -205,7 +205,10 @@ static int add_imported_params(struct opening *x)
     int final = FIRST_LAYER + (int)x->c.n_layers + NORM_GAP;
     size_t most;
 
-    /* No more layers than tensors: a number from a file must not decide how much memory is allocated. */
+    /*
+     * The number of layers must not exceed the number of tensors: a number from a file must not decide how much memory
+     * is allocated.
+     */
     if (x->c.n_layers > x->folder.n) {
         err_data(x->e, x->s->path, ERR_NO_BYTE, "config.json has %lld layers, the files %d tensors",
                  (long long)x->c.n_layers, x->folder.n);
@@ -279,7 +282,7 @@ static int read_manifest(struct opening *x)
     return x->folder.crcs ? 0 : -1;
 }
 
-/* Add the tensors of a folder that is opened already, in another form of a model folder, and its files. */
+/* Add the tensors and files of a folder that source_open() has opened in another form of a model folder. */
 static int copy_opened_tensors(struct opening *x)
 {
     const struct source *from = x->o->from;
@@ -296,7 +299,7 @@ static int copy_opened_tensors(struct opening *x)
     return shift < 0 ? -1 : hf_folder_sort(&x->folder, x->e);
 }
 
-/* Read the tensors of the files that Transformers loads, or copy those of another form. */
+/* Read the tensors of the files that Transformers loads, or copy those of a folder in another form. */
 static int read_imported_tensors(struct opening *x)
 {
     if (x->o->from && x->o->from->layout != &hf_layout)

@@ -14,13 +14,13 @@
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 
-/* RUNS_MAX bounds the memory for views that are not contiguous (100 MB). */
+/* FILES_MAX: maximum number of files; RUNS_MAX bounds the memory for views that are not contiguous (100 MB). */
 enum { FILES_MAX = 100000, RUNS_MAX = 1 << 22 };
 #define INDEX_MAX ((uint64_t)256 << 20)
 
 static const char prefix[] = "transformer.";
 
-/* Returns the number of a listed file in s->files, or -1 if it is not listed. */
+/* Returns the index in s->files of a listed file, or -1 if the file is not listed. */
 static int listed_file(const struct hf_folder *f, const char *name)
 {
     for (int i = 0; i < f->l->n; i++)
@@ -103,7 +103,10 @@ struct hf_stored *hf_add_tensor(struct hf_folder *f, const char *name, enum dtyp
     return t;
 }
 
-/* Add a record for a tensor. Safetensors have no checksums, but the manifest of an export has. */
+/*
+ * Add a record for a tensor. Safetensors have no checksums; the CRC is that of the manifest of an export, if there is
+ * one.
+ */
 static int add_safetensors_record(struct hf_folder *f, int file, const struct safetensors_tensor *from)
 {
     const json_t *crc = json_object_get(f->crcs, from->name);
@@ -262,7 +265,7 @@ static int check_index_tensors(const struct hf_folder *f, int first, const json_
     return 0;
 }
 
-/* Add the tensors of a file that is lost, as the index lists them, without bytes. Clears the err. */
+/* Add the tensors that the index assigns to a file that is lost, without bytes. Clears *e. */
 static void lose_file(struct hf_folder *f, const json_t *map, const char *name, struct err *e)
 {
     const char *why = arena_fmt(f->s->arena, "its file %s is lost or damaged", name), *key;

@@ -29,11 +29,12 @@ struct hf_stored {
 
 struct hf_folder {
     struct source *s;
-    const struct source_listing *l;     /* its files, already in s->files; NULL to search in s->path */
+    const struct source_listing *l;     /* the folder's files, already in s->files; NULL: search in s->path */
     struct report *lost;                /* receives files of an index that are lost; NULL: such a file is an error */
     const struct source_opts *o;        /* with a listing: the options ... */
     struct report *r;                   /* ... and the report of source_open() */
-    json_t *crcs;                       /* CRCs of the tensors from a manifest, checked as they are read, or NULL */
+    /* CRCs of the tensors from a manifest, which are checked when the tensors are read; or NULL */
+    json_t *crcs;
     int64_t n_runs;                     /* total over all views that are not contiguous */
     int n, cap;
     struct hf_stored *tensor;           /* sorted by name after hf_folder_read(); the caller frees it */
@@ -47,19 +48,19 @@ MUST_CHECK int hf_folder_sort(struct hf_folder *f, struct err *e);
 /* Call `read`, and sort the tensors. */
 MUST_CHECK int hf_folder_read(struct hf_folder *f, hf_read_tensors *read, struct err *e);
 /*
- * Open a model folder whose tensors `read` finds, for source_open(): the tensors are left unchanged, config.json and
- * the manifest are checked against them.
+ * Open a model folder for source_open(). `read` finds its tensors, which are left unchanged. config.json and the
+ * manifest are checked against them.
  */
 MUST_CHECK int hf_folder_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                               hf_read_tensors *read, struct report *r, struct err *e);
-/* Append a tensor that has no bytes yet. One of more than TENSOR_MAX_DIM dimensions is not read. */
+/*
+ * Append a tensor that has no bytes yet, and return it. A tensor with more than TENSOR_MAX_DIM dimensions is not read.
+ */
 struct hf_stored *hf_add_tensor(struct hf_folder *f, const char *name, enum dtype dtype, int ndim,
                                 const int64_t *shape);
 struct hf_stored *hf_folder_find(const struct hf_folder *f, const char *name);         /* NULL if there is none */
 bool hf_folder_has(const struct hf_folder *f, const char *name);        /* true if a file with that name exists */
-/*
- * Add a file of the folder to s->file (and, without a listing, to s->files). Returns the number in s->files, or -1.
- */
+/* Add a file of the folder to s->file (and, without a listing, to s->files). Returns its index in s->files, or -1. */
 MUST_CHECK int hf_folder_add(struct hf_folder *f, const char *name, enum file_class cls, struct err *e);
 
 /* Compute the shape in which a folder with this configuration stores a tensor. */
@@ -87,7 +88,7 @@ enum { HF_ROWS_MORE = 1 << 22 };
 MUST_CHECK int hf_same_values(const struct source *s, const struct tmap *a, const struct tmap *b, struct err *e);
 
 /*
- * Fill in s->run, s->config and s->groups as of a run that begins with the model. c->dtype is the type of the weights;
+ * Fill in s->run, s->config and s->groups for a run that begins with this model. c->dtype is the type of the weights;
  * `tokens` is the vocabulary size without padding (V0).
  */
 void hf_make_state(struct source *s, const struct hf_config *c, int64_t tokens, int n_groups);

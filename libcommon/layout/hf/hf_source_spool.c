@@ -12,7 +12,7 @@
 
 enum { ALIGN = 4096 };
 
-/* Add the items of one matrix, in blocks of columns as wide as the executor accepts. */
+/* Add the plan items of one matrix: blocks of columns that are as wide as the executor accepts. */
 static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored *t, const struct tmap *m, uint64_t at)
 {
     uint64_t elem = (uint64_t)dtype_size(t->dtype), rows = (uint64_t)t->shape[0], cols = (uint64_t)t->shape[1];
@@ -40,7 +40,7 @@ static int run_transpose_plan(struct plan *p, const struct hf_source_opts *o, st
     return rc < 0 ? -1 : plan_check_records(p, e);
 }
 
-/* Returns the CRC of what the plan wrote to bytes [at, at+len) of the file. */
+/* Returns the CRC of the bytes that the plan has written to [at, at+len) of the file. */
 static uint32_t crc_between(struct plan *p, uint64_t at, uint64_t len)
 {
     uint32_t crc = 0;

@@ -110,7 +110,10 @@ static void topology_args(struct arena *a, struct pk *d)
     set_arg_real(a, d, "gigaflos_no_embeds", 0);
 }
 
-/* Not an argument of Megatron: an export writes these ids again if no tokenizer gives them. */
+/*
+ * Returns the token ids as a list. They are no argument of Megatron: an export writes them again if no tokenizer gives
+ * them.
+ */
 static struct pk *token_ids(struct arena *a, const struct hf_config *c)
 {
     struct pk *list = pk_list(a);
@@ -146,7 +149,7 @@ static void copy_config_int(struct arena *a, struct pk *d, const char *arg, cons
         pk_set_int(a, d, arg, json_integer_value(v));
 }
 
-/* The arguments that the readers of a checkpoint use, of a model that is neither BLOOM nor GPT-2. */
+/* Returns the arguments that readers of a checkpoint use, for a model that is neither BLOOM nor GPT-2. */
 static struct pk *other_arguments(struct arena *a, const json_t *o)
 {
     static const char *const keys[][3] = {
@@ -175,7 +178,7 @@ static struct pk *other_arguments(struct arena *a, const json_t *o)
     return pk_object(a, "argparse", "Namespace", d);
 }
 
-/* Refuse a config.json without the number of heads, which no other file of a checkpoint holds. */
+/* Check that config.json has the number of heads, which no other file of a checkpoint holds. */
 static int check_sizes(const char *path, const json_t *o, struct err *e)
 {
     static const char *const keys[][2] = { { "num_hidden_layers", "n_layer" }, { "hidden_size", "n_embd" },

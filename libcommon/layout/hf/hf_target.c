@@ -26,8 +26,8 @@ static int by_block_number(const void *a, const void *b)
 }
 
 /*
- * Find the layers. A block's index is the rank of its number; numbers begin at 2 or 3. The number of the last
- * LayerNorm may or may not follow the last block directly.
+ * Find the layers of the model. Blocks are counted in the order of their layer numbers, which begin at 2 or 3. The
+ * number of the last LayerNorm may or may not follow the last block directly.
  */
 static int find_exported_layers(const struct hf_target *t, struct layers *l, struct err *e)
 {
@@ -64,8 +64,8 @@ static int find_exported_layers(const struct hf_target *t, struct layers *l, str
 /* ---- tensors ---- */
 
 /*
- * Returns true for a position table that a converter has damaged. The reference's converter merges a position table,
- * which every rank has whole, as if it were split. With several stages it writes the last stage's untrained copy.
+ * Returns true for a position table that a converter has damaged. The reference's converter merges this table as if it
+ * were split, although every rank has it whole. With several stages it writes the last stage's untrained copy.
  */
 static bool is_bad_table(const struct source *s, const struct param_row *r, const struct param *p)
 {
@@ -278,7 +278,10 @@ static int add_named_tensors(struct hf_target *t, struct report *notes, struct e
 
 /* ---- files ---- */
 
-/* Assign each tensor to a file by size. Files are numbered in the order in which they are closed. */
+/*
+ * Assign each tensor to a file, so that no file exceeds the size limit. Files are numbered in the order in which they
+ * are closed.
+ */
 static void share_by_size(struct hf_target *t)
 {
     uint64_t open_bytes = 0;
@@ -389,7 +392,7 @@ static int resolve_exported_vocab(struct hf_target *t, struct report *notes, str
 
 /* ---- config.json ---- */
 
-/* Returns the type with the most bytes among those that a model computes in, or DTYPE_N if there is none. */
+/* Returns the type that the most bytes have, among the types that a model computes in; DTYPE_N if there is none. */
 static enum dtype dtype_of_most(const struct hf_target *t)
 {
     static const enum dtype types[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };

@@ -21,17 +21,19 @@ enum hf_format { HF_SAFETENSORS, HF_BIN };
 struct hf_target;
 
 struct hf_request {
-    struct hf_config config;            /* from hf_config_of(), with dtype filled in; hf_target_new() fills in vocab */
+    /* from hf_config_of(), with dtype filled in by the caller; hf_target_new() fills in vocab */
+    struct hf_config config;
     enum hf_format format;
     bool bare_names;                    /* without "transformer." */
     bool per_layer;                     /* one file per layer, like the published BLOOM */
-    uint64_t max_shard_bytes;           /* otherwise: limit of a file; a larger tensor gets a file of its own */
+    /* otherwise: maximum size of a file in bytes; a larger tensor gets a file of its own */
+    uint64_t max_shard_bytes;
     int64_t vocab;                      /* rows of the embedding to keep; 0 for all */
     bool lossy;                         /* fp16: write infinity for values that are out of range */
     bool verify;                        /* read everything back before the folder is published */
     /* any model: tensors keep their names and shapes; only config.dtype is used from config */
     bool named;
-    const bool *transposed;                 /* named: per parameter, true if stored as [in, out]; NULL if none is */
+    const bool *transposed;                 /* named: [parameters] true if stored as [in, out]; NULL if none is */
     bool as_is;                         /* named: each tensor keeps its dtype */
     const json_t *config_json;          /* named: config.json before overrides; NULL if none is written */
     const json_t *override;             /* keys that override config.json, or NULL; must outlive the target */
@@ -53,11 +55,12 @@ struct hf_tensor {
     int file;
 };
 
-/* Rows of a tensor that lie in one file: all of them, but for a folder whose tensors are cut. */
+/* Rows of a tensor that are stored in one file: all of them, except in a folder whose tensors are cut. */
 struct hf_piece {
     const struct hf_tensor *of;
     int file;
-    int64_t row, rows;                  /* along the first dimension; 0 and 1 for a tensor without dimensions */
+    /* range of indices along the first dimension; 0 and 1 for a tensor without dimensions */
+    int64_t row, rows;
     uint64_t at, len;                   /* the same in bytes */
 };
 
@@ -66,10 +69,10 @@ struct hf_file {
     int first, n;                       /* its pieces */
 };
 
-/* Another form of the folder: the same tensors in other files, which are safetensors. */
+/* Another form of a model folder: the same tensors in other files, which are safetensors. */
 struct hf_form {
     const char *name;                   /* of the layout, for the manifest */
-    /* Returns the pairs of metadata of a file, in addition to "format", and their number. */
+    /* Returns the pairs of a file's metadata other than "format". *n receives their number. */
     int (*metadata)(const struct hf_target *t, int file, struct arena *a, struct safetensors_text **out);
 };
 

@@ -14,7 +14,7 @@
 /* Limit of a model's layers. A layer's number comes from a name in the file, so it must be bounded. */
 enum { LAYERS_MAX = 1 << 16 };
 
-/* One parameter of Transformers, and the parameter that it is made from. */
+/* One parameter of Transformers, and the parameter of the source from which it is made. */
 struct piece {
     const struct param *from;
     const struct family_rule *rule;
@@ -29,7 +29,7 @@ struct translation {
     const struct hf_sizes *z;
     struct err *e;
     int n_layers;
-    int *number;                /* layer number of block k, ascending; NULL if layers are stacked */
+    int *number;                /* [blocks]: layer number of block k, ascending; NULL if layers are stacked */
     int n, cap;
     struct piece *piece;
     int64_t n_padding;          /* rows of vocabulary left out */
@@ -112,8 +112,8 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
 }
 
 /*
- * Returns the prefix that hides the names of the family, from the first parameter that has one. The text is in the
- * source's arena. Returns NULL if there is none.
+ * Returns the prefix that precedes the family's names in the source, from the first parameter that has one; NULL if
+ * there is none. The text is in the source's arena.
  */
 static const char *strange_prefix(const struct source *s, const struct family *f)
 {
@@ -195,8 +195,8 @@ static int by_translated_layer(const void *a, const void *b)
 }
 
 /*
- * Find the number of layers. A block's index is the rank of its layer number; stacked layers are counted by the size
- * of the stack.
+ * Find the number of layers. Blocks are counted in the order of their layer numbers; stacked layers are counted by the
+ * size of the stack.
  */
 static int find_translated_layers(struct translation *t)
 {
@@ -264,7 +264,7 @@ static int by_piece_place(const void *a, const void *b)
     return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
 }
 
-/* Check for duplicates; the pieces are sorted, so two with one name are adjacent. */
+/* Check that no two pieces have the same name. The pieces are sorted, so equal names are adjacent. */
 static int check_pieces_unique(const struct translation *t)
 {
     for (int i = 1; i < t->n; i++) {
@@ -279,7 +279,7 @@ static int check_pieces_unique(const struct translation *t)
     return 0;
 }
 
-/* Check that a rule which matches a parameter of one block matches one in every block. */
+/* Check that a rule that matches a parameter of one block matches one in every block. */
 static int check_blocks(const struct translation *t)
 {
     for (int i = 0; i < family_n(t->f); i++) {
@@ -323,7 +323,7 @@ static int find_pieces(struct translation *t)
 /* Rows [at, at + n) of the trainer's parameter. */
 struct rows { int64_t at, n; };
 
-/* Append the rows of query, key or value (kind 0, 1, 2) of all groups. */
+/* Append the rows of one kind (0: queries, 1: keys, 2: values) of all groups. */
 static void add_kind(const struct translation *t, int kind, struct rows *row, int *n)
 {
     int64_t q = t->z->heads / t->z->groups, lanes = t->z->lanes;

@@ -19,19 +19,23 @@ struct source;
 struct hf_sizes {
     int64_t layers, heads, groups, lanes;       /* groups: of keys and values; lanes: per head */
     int64_t vocab;
-    int tied;                                   /* 1 if the head is the embedding, 0 if not, -1 if not given */
+    /* 1 if the head is the embedding, 0 if it is not, -1 if config.json does not state it */
+    int tied;
 };
 /*
  * Returns the config.json of a model folder's source. Returns NULL without setting *e if there is none or it is not
  * JSON. The caller releases it with json_decref().
  */
 MUST_CHECK json_t *hf_config_json(const struct source *s, struct err *e);
-/* Read the sizes. Returns -1 with ERR_DATA if a required number is missing or out of range; errors name `path`. */
+/*
+ * Read the sizes from config.json. Returns -1 with ERR_DATA if a required number is missing or out of range; errors
+ * name `path`.
+ */
 MUST_CHECK int hf_sizes_read(const json_t *config, const char *path, struct hf_sizes *z, struct err *e);
 
 /*
- * Find the rule of a name. The name is tried unchanged, and then after the leading word that a model without a head
- * does not save ("wte.weight" for "transformer.wte.weight").
+ * Find the rule for a name: first for the name unchanged, then for the name after the leading word that a model without
+ * a head does not save ("wte.weight" for "transformer.wte.weight"). Returns false if there is none.
  */
 bool hf_find_rule(const struct family *f, const char *name, struct family_hit *h);
 /*
