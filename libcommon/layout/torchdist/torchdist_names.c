@@ -15,8 +15,8 @@
 /* ---- states ---- */
 
 /*
- * Returns the parameter's key in "optimizer.state.<what>.<key>", which follows "chained_<n>." if there are several
- * optimizers, and sets *st. Returns NULL for other names. A master is fp32_param in Megatron's plain mixed precision
+ * Returns the parameter's key in "optimizer.state.<what>.<key>" and sets *st. With several optimizers the name begins
+ * with "chained_<n>.". Returns NULL for other names. A master is called fp32_param in Megatron's plain mixed precision
  * and in fully_sharded_model_space, and param in fully_reshardable.
  */
 static const char *optimizer_key(const char *name, enum state *st)
@@ -60,10 +60,10 @@ struct stacking {
     struct arena *a;
     const struct dcp_table *t;
     struct dcp_role *role;
-    struct names *group;        /* number of a prefix such as "decoder.layers", counted from 1 */
+    struct names *group;        /* [entries]: number of the entry's prefix such as "decoder.layers", counted from 1 */
     int n_groups;
     int *first;                 /* first entry of each group */
-    int *odd;                   /* per group, an entry that does not match the others; -1 if all match */
+    int *odd;                   /* [groups]: an entry that does not match the others; -1 if all match */
 };
 
 int torchdist_number_place(const char *key)
@@ -115,7 +115,7 @@ static void add_to_stack(struct stacking *k, int i)
     }
 }
 
-/* Report groups that are not uniform stacks; their entries keep their keys. */
+/* Report groups that are no uniform stacks. The entries of such a group keep their keys. */
 static void resolve_layer_stacks(const struct stacking *k, const char *path, struct report *r)
 {
     for (int g = 1; g <= k->n_groups; g++)
@@ -183,8 +183,8 @@ static void check_modules(const struct dcp_naming *n, struct report *r)
 }
 
 /*
- * Report parameters that have only one of two states, if most parameters have both. held[w] has one bit per state of
- * weight w.
+ * Report parameters that have only one of two states that most parameters have both of. held[w] has one bit per state
+ * of weight w.
  */
 static void check_halves(const struct dcp_naming *n, const unsigned *held, struct report *r)
 {
@@ -245,7 +245,7 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
             report_missing_param_entry(n, i, key, r);
         if (w >= 0)
             held[w] |= 1u << st;
-        /* An entry of another shape, or a master of an fp32 weight, stays a value. */
+        /* An entry of another shape, or a master of an fp32 weight, remains a plain value. */
         if (w < 0 || role[w].state == st || !has_same_stack_shape(&t->entry[w], &t->entry[i]))
             continue;
         role[i] = role[w];
@@ -260,8 +260,8 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
 /* ---- forms of the distributed optimizer ---- */
 
 /*
- * Returns the form recorded in common.pt, for the only optimizer or any of several, if ranks cannot be changed in
- * it. Returns NULL otherwise.
+ * Returns the form of the optimizer's state recorded in common.pt, if the number of ranks cannot be changed in that
+ * form. With several optimizers, the first such form is returned. Returns NULL otherwise.
  */
 static const char *saved_sharding_type(const struct source *s)
 {

@@ -13,7 +13,7 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
  * "decoder.layers.mlp.weight" or follows in "decoder.layers.0.mlp.weight": 14. Returns 0 if the key has none.
  */
 int torchdist_number_place(const char *key);
-/* Report an ERROR with the form's name if only the saved number of ranks can read the distributed optimizer. */
+/* Report an ERROR that names the form if only the saved number of ranks can read the distributed optimizer. */
 void torchdist_names_check_optimizer(const struct source *s, struct report *r);
 
 #endif

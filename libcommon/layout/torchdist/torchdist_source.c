@@ -127,7 +127,10 @@ static bool add_common_tensor(struct flattening *w, const char *name, const stru
     return x.map != NULL;
 }
 
-/* Returns true if v is flattened further: dicts, and lists that begin with a dict. Everything else is one value. */
+/*
+ * Returns true if v is flattened further, which applies to dicts and to lists that begin with a dict. Everything else
+ * is one value.
+ */
 static bool is_walked(const struct pk *v, uint32_t *n)
 {
     struct pk **item;
@@ -186,13 +189,13 @@ static void torchdist_find_step(struct source *s)
         s->run.step_in_state = s->run.step_is_tensor = true;
     } else if (source_find(s, "optimizer.optimizer.param_groups.0.step", &hit) && hit.value && hit.value->tree &&
                pk_as_double(hit.value->tree, &of_group) && of_group >= 0 && of_group < 1e15 &&
-               /* the step is a float if the inner optimizer is torch's AdamW */
+               /* The step is a float if the inner optimizer is torch's AdamW. */
                of_group == (double)(int64_t)of_group) {
         s->run.opt_step = (int64_t)of_group;
     }
 }
 
-/* Record the settings of the groups. common.pt does not list the parameters of a group. */
+/* Record the settings of the groups. The parameters of a group are unknown: common.pt does not list them. */
 static void read_torchdist_settings(struct source *s)
 {
     const struct pk *inner = pk_get(s->run.optimizer, "optimizer");
@@ -249,7 +252,7 @@ static int read_common(struct source *s, const struct source_listing *l, struct 
     return 0;
 }
 
-/* Returns the factor of weight decay, in either spelling, or -1 if the group has none. */
+/* Returns the group's factor of weight decay, in either spelling of its key, or -1 if the group has none. */
 static double decay_factor(const struct pk *settings)
 {
     const struct pk *v = pk_get(settings, "wd_mult");

@@ -49,8 +49,8 @@ static struct pk *swap_form(void *ctx, const struct pk *v)
 }
 
 /*
- * Flattened states are written in their full shapes, which is another form of the optimizer. Rename the keys of its
- * masters accordingly. Returns true if there were any such states.
+ * Rename the keys of masters if there are flattened states: these are written in their full shapes, which is another
+ * form of the optimizer. Returns true if there were any.
  */
 static bool rename_flattened(struct dcp_target *t)
 {
@@ -94,7 +94,7 @@ static struct dcp_target *target_same(const struct source *s, struct report *not
 
 /* ---- target for other layouts ---- */
 
-/* The parameters of one key: the layers of a stack, or a single parameter. */
+/* The parameters that share one key: the layers of a stack, or a single parameter. */
 struct torchdist_key {
     const char *name;                   /* "decoder.layers.mlp.linear_fc1.weight" */
     int number_at;                      /* position of the layer number; 0 if it is not a layer */
@@ -176,7 +176,7 @@ static bool alike(const struct param *a, const struct param *b)
 
 /*
  * Find prefixes whose keys differ in the number of layers, or whose layers differ in kind. Their layers are not
- * stacked; each keeps its number.
+ * stacked, and each layer keeps its number.
  */
 static void find_uneven(struct torchdist_keys *ks)
 {
@@ -224,7 +224,7 @@ static void add_torchdist_entry(struct torchdist_keys *ks, const struct torchdis
     }
 }
 
-/* Add the weights under the key, followed by the optimizer's states. */
+/* Add the weights under the key, followed by their states of the optimizer. */
 static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
 {
     const struct param *p = one ? one : &ks->s->param[k->param[0]];
@@ -233,7 +233,8 @@ static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key
     if (!rounded && !p->state[STATE_FP32])
         return;
     add_torchdist_entry(ks, k, one, rounded ? STATE_BF16 : STATE_FP32, "");
-    if (one && one->shared_with) {  /* a tied weight's second name: the optimizer has states only for the first */
+    /* A second name of a tied weight has no states: the optimizer stores them only for the first name. */
+    if (one && one->shared_with) {
         ks->t->part[ks->t->table.n - 1].again = true;
         return;
     }
@@ -322,8 +323,8 @@ static void add_identifiers(struct arena *a, struct pk *options)
 }
 
 /*
- * Returns the settings per group, without the parameters, and the step: one for all parameters, or one in each
- * group.
+ * Returns the optimizer's state for common.pt: the settings per group, without the parameters, and the step, either one
+ * for all parameters or one in each group.
  */
 static struct pk *make_torchdist_optimizer(const struct dcp_target *t, enum torchdist_optimizer how,
                                            const struct optim_groups *g)

@@ -93,8 +93,8 @@ static int make_mp_rank(const struct source *s, uint8_t **out, uint64_t *size, s
 /* ---- zero/optimizer_state.pt and step.pt ---- */
 
 /*
- * Returns the optimizer_state_dict that ZeRO-3's loader needs: a counter in the state of sub-group 0, and the
- * settings under the same key. The stock converter also leaves rank 0's vectors there, which no loader reads.
+ * Returns the optimizer_state_dict that ZeRO-3's loader needs: a counter in the state of sub-group 0, and the settings
+ * under the same key. The stock converter also stores rank 0's vectors, which no loader reads.
  */
 static struct pk *zero3_state(struct arena *a, const struct source *s)
 {
@@ -115,7 +115,7 @@ static struct pk *zero3_state(struct arena *a, const struct source *s)
     return d;
 }
 
-/* Returns n empty dicts. The elastic form has no settings; with an empty dict per group a loader keeps its own. */
+/* Returns n empty dicts, one per group. The elastic form has no settings; with an empty dict a loader keeps its own. */
 static struct pk *empty_groups(struct arena *a, int n)
 {
     struct pk *list = pk_list(a);
@@ -151,7 +151,7 @@ int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *s
     return rc;
 }
 
-/* Write a complete .pt with at most one small storage into memory. The caller frees *out. */
+/* Write a complete .pt file with at most one small storage into memory. The caller frees *out. */
 static void image_bytes(struct pt_image *im, const void *storage, uint64_t storage_size, uint8_t **out, uint64_t *size)
 {
     const struct zip_run *run;
@@ -197,7 +197,7 @@ static bool is_model_states_file(const struct source_file *f)
            str_ends(f->name, "_model_states.pt");
 }
 
-/* Check the records of a file. A layout that keeps no handles has f->pt NULL; the file is then opened here. */
+/* Check the records of a file. If the layout keeps no handles (f->pt is NULL), the file is opened for the check. */
 static int check_pt_file_records(const struct source *s, const struct source_file *f, struct err *e)
 {
     struct pt *pt = f->pt ? f->pt : pt_open(s->files, f->file, e);
@@ -266,7 +266,7 @@ int universal_groups_read(const struct source *s, struct arena *a, struct optim_
 
 /* ---- checks for completeness ---- */
 
-/* Returns true if groups determine which parameters are trained. The pipeline engine trains all of them. */
+/* Returns true if the groups determine which parameters are trained. The pipeline engine trains all parameters. */
 static bool has_frozen(const struct source *s)
 {
     return s->zero_stage || universal_makes_mp_rank(s);
@@ -305,8 +305,8 @@ struct universal_state universal_state_of(const struct source *s, const struct p
 }
 
 /*
- * Returns true if the state exists or, under ZeRO, can be made: weights can serve as masters there. The pipeline
- * engine stores both.
+ * Returns true if the state exists or can be made: under ZeRO, weights can serve as masters. The pipeline engine stores
+ * both.
  */
 static bool has_universal_state(const struct source *s, const struct param *p, enum state st)
 {
@@ -341,7 +341,9 @@ int universal_check_states(const struct source *s, struct err *e)
     return 0;
 }
 
-/* Report parameters of one mp_rank file that the form lacks. `told` holds the names reported for earlier files. */
+/*
+ * Report parameters that one mp_rank file lists and the form lacks. `told` holds the names reported for earlier files.
+ */
 static void check_rank(const struct source *s, const struct source_file *f, struct names *told, struct report *r)
 {
     uint32_t n_groups = 0, n;

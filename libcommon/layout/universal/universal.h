@@ -27,7 +27,7 @@ MUST_CHECK int universal_resolve(struct source *s, struct report *notes, struct 
  * in the arena.
  */
 struct run_state universal_run_state(const struct source *s, struct arena *a);
-/* Returns true for a source without mp_rank files, for which one of rank 0 is made. */
+/* Returns true if the source has no mp_rank files, so that one for rank 0 is made. */
 bool universal_makes_mp_rank(const struct source *s);
 /*
  * Create the bytes of zero/optimizer_state.pt: the optimizer_state_dict of shard (0,0,0) without its per-rank
@@ -54,7 +54,8 @@ MUST_CHECK int universal_groups_read(const struct source *s, struct arena *a, st
 /* How a state in a universal form is made. */
 struct universal_state {
     const struct tmap *map;             /* NULL if the form has no such state */
-    int op;                             /* conversion, an enum plan_op; -1 if none makes fp32 of the map */
+    /* the conversion, an enum plan_op; -1 if the values of the map cannot be converted to fp32 */
+    int op;
     enum dtype dtype;                   /* type of the result: fp32, except for a buffer of integers */
     uint64_t len;                       /* size of the map in bytes */
 };
@@ -70,8 +71,8 @@ struct universal_state universal_state_of(const struct source *s, const struct p
  */
 MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
 /*
- * Report "no_params" and "missing_param": a form without parameters, or without one that its mp_rank files list.
- * Only the names in s->param are used.
+ * Report "no_params" if the form has no parameters, and "missing_param" for each parameter that its mp_rank files list
+ * and that it lacks. Only the names in s->param are used.
  */
 void universal_check_params(const struct source *s, struct report *r);
 /*
@@ -83,7 +84,7 @@ struct pt_image *universal_pt_image(const struct source *s, const struct param *
 bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab);
 /* Returns the size of the files that every universal form has in addition to the tensors. */
 uint64_t universal_extra_bytes(const struct source *s);
-/* Returns the maximum disk space of an HDF5 result, before it is planned (sink_ops.estimate). */
+/* Returns the maximum disk space in bytes of an HDF5 result. Used before the result is planned (sink_ops.estimate). */
 uint64_t universal_estimate(const struct sink *k, const struct source *s);
 
 /* The writers of the three forms. */

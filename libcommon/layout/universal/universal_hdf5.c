@@ -28,8 +28,8 @@
 /* ---- shared by both HDF5 forms ---- */
 
 /*
- * Returns true if `name` can be a link of one group: not a path, none of our names with a leading dot, and no '%',
- * which virtual datasets expand.
+ * Returns true if `name` can be a link in a group: it is not a path, is no name with a leading dot that this program
+ * uses, and has no '%', which virtual datasets expand.
  */
 bool universal_hdf5_is_name(const char *name)
 {
@@ -117,7 +117,9 @@ static void write_run_attributes(struct h5_out *h, const struct run_state *r)
     h5_set_int(h, H5_TOP, "optimizer_step_in_state", r->step_in_state);
     h5_set_int(h, H5_TOP, "optimizer_step_is_tensor", r->step_is_tensor);
     h5_set_int(h, H5_TOP, "optimizer_n_groups", r->n_groups);
-    /* For human readers; programs read zero/optimizer_state.pt. An attribute holds at most 64 KiB. */
+    /*
+     * These attributes are for human readers; programs read zero/optimizer_state.pt. An attribute holds at most 64 KiB.
+     */
     if (r->param_groups)
         pk_text(r->param_groups, &groups);
     if (groups.len > 0 && groups.len < 32768)
@@ -181,8 +183,8 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
 }
 
 /*
- * Allocate disk space for the file. File systems that cannot reserve space are accepted; others report a full disk
- * now.
+ * Allocate disk space for the file, so that a full disk is reported now. File systems that cannot reserve space are
+ * accepted.
  */
 static int reserve_index_space(const struct sink *k, int fd, const char *path, struct err *e)
 {
@@ -271,7 +273,7 @@ static int reserve_path(const struct sink *k, const char *path, struct err *e)
     return rc;
 }
 
-/* Create the parameter's file under its final name. No reader opens it before the index has its name. */
+/* Create the file of a parameter under its final name. No reader opens it before the index names it. */
 static int make_param_file(const struct sink *k, const struct param *p, const char *path, struct err *e)
 {
     struct h5_out *h = h5_create(path);
@@ -284,7 +286,10 @@ static int make_param_file(const struct sink *k, const struct param *p, const ch
     return h5_finish(h, e) < 0 ? -1 : reserve_path(k, path, e);
 }
 
-/* Returns the file's path inside the folder: "zero/<parameter>.h5" with --split, otherwise the index. */
+/*
+ * Returns the path inside the folder of the file that holds the parameter's data: "zero/<parameter>.h5" with --split,
+ * otherwise the index.
+ */
 static char *data_file(const struct sink *k, const struct param *p)
 {
     return k->o.split ? str_fmt("zero/%s.h5", p->name) : xstrdup(INDEX_NAME);

@@ -37,7 +37,10 @@ void universal_hdf5_run(struct source *s);
  * paths, and states that cannot be made fp32. With as_is, also states that are not fp32 or are missing.
  */
 MUST_CHECK int universal_hdf5_check(const struct source *s, bool as_is, struct err *e);
-/* Write the attributes of the root group, and of one parameter's group (the root of its own file with --split). */
+/*
+ * universal_hdf5_put_root() writes the attributes of the root group; the second function writes those of one
+ * parameter's group (the root of its own file with --split).
+ */
 void universal_hdf5_put_root(struct h5_out *h, const struct sink *k);
 void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sink *k, const struct param *p);
 /*

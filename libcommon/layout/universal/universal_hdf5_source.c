@@ -49,7 +49,8 @@ enum { OPEN_THREADS = 16 };
 /* A file that holds external data. */
 struct hdf5_shard {
     const char *path;           /* as spelled in the index */
-    uint64_t at, size;          /* the part of the file that is used: all of it, or a member of a tar */
+    /* position and size in bytes of the part of the file that is used: all of it, or a member of a tar */
+    uint64_t at, size;
     uint32_t directory_crc;
     int file;                   /* -1 if unusable; already reported */
     struct zip *zip;
@@ -71,7 +72,7 @@ struct hdf5_reader {
     int n_shards;
 };
 
-/* Returns the number of the file with this name, or -1 if there is none. */
+/* Returns the index of the file with this name, or -1 if there is none. */
 static int find_hdf5_member(const struct hdf5_reader *rd, const char *name)
 {
     return names_find(rd->member, name);
@@ -271,7 +272,7 @@ void universal_hdf5_run(struct source *s)
         }
     if (s->config.n_layers == 0 || s->config.hidden == 0)
         s->config = noted;
-    /* V0 may have been given by a user; the padded rows are those of the tensors. */
+    /* A user may have given V0. The number of padded rows is that of the tensors. */
     if (s->config.vocab_tokens == 0)
         s->config.vocab_tokens = noted.vocab_tokens;
 }
@@ -412,7 +413,7 @@ static void close_shards(struct hdf5_reader *rd)
     free(rd->shard);
 }
 
-/* Returns the shard that holds byte `at` of `path`, or NULL. */
+/* Returns the shard that holds byte `at` of `path`, or NULL if there is none. */
 static struct hdf5_shard *find_shard(const struct hdf5_reader *rd, const char *path, uint64_t at)
 {
     int lo = 0, hi = rd->n_shards;
@@ -578,7 +579,10 @@ static struct tmap *column_map(struct hdf5_reader *rd, const struct home *at, co
     return NULL;
 }
 
-/* Returns true if the parameter has moments. A frozen parameter, a buffer or a tied weight's second name has none. */
+/*
+ * Returns true if the parameter should have moments. A frozen parameter, a buffer or a tied weight's second name has
+ * none.
+ */
 static bool is_trained(const struct home *at)
 {
     int64_t v;
@@ -650,7 +654,10 @@ static void read_param(struct hdf5_reader *rd, const struct home *at)
     read_param_datasets(rd, at);
 }
 
-/* Read a parameter with --split. The index only has a link, which must lead to the file named after the parameter. */
+/*
+ * Read a parameter of a form made with --split. The index has only a link, which must refer to the file named after the
+ * parameter.
+ */
 static void read_linked(struct hdf5_reader *rd, struct home *at)
 {
     char *want = str_fmt("zero/%s.h5", at->p->name), file[512] = "", *path;
@@ -676,7 +683,7 @@ static void read_linked(struct hdf5_reader *rd, struct home *at)
     free(want);
 }
 
-/* Without tensors: check by name that the states of the parameter exist. */
+/* Check by name that the states of the parameter exist. Used if tensors are not read. */
 static void check_states_present(struct hdf5_reader *rd, const struct home *at)
 {
     char *linked = str_fmt("zero/%s.h5", at->p->name);
@@ -693,7 +700,10 @@ static void check_states_present(struct hdf5_reader *rd, const struct home *at)
     free(linked);
 }
 
-/* Order: embedding first, then layers by number, in natural order within a layer. */
+/*
+ * Compare two parameters by their places in the model: embedding first, then layers by number, in natural order within
+ * a layer.
+ */
 static int param_cmp(const void *a, const void *b)
 {
     const char *x = ((const struct param *)a)->name, *y = ((const struct param *)b)->name;

@@ -119,7 +119,8 @@ struct universal_folder {
     const struct source *src;
     enum vocab_policy vocab;
     int n;
-    int *number;                        /* per file: index of its tensor in the result; -1: the file is not made */
+    /* [files]: index of the file's tensor in the result; -1: the file is not made */
+    int *number;
 };
 
 /*
@@ -220,7 +221,7 @@ static int write_steps(const struct source *s, const char *dir, struct err *e)
     uint64_t size;
     int rc = 0;
 
-    /* ZeRO-3's loader reads the counter from optimizer_state.pt. */
+    /* Add the counter, which ZeRO-3's loader reads from optimizer_state.pt. */
     if (s->zero_stage == 3)
         return 0;
     universal_step(s, &bytes, &size);

@@ -49,7 +49,7 @@ static const char *path_of(const struct source *s, int i)
 
 /* ---- names ---- */
 
-/* Returns the length of the parameter's name in "zero/<parameter>/<rest>" and sets *rest, or returns 0. */
+/* Returns the length of the parameter's name in "zero/<parameter>/<rest>" and sets *rest. Returns 0 for other names. */
 static size_t param_part(const char *name, const char **rest)
 {
     const char *p = name + 5, *slash;
@@ -97,7 +97,7 @@ static int by_tied_then_name(const void *a, const void *b)
     return tx != ty ? (tx ? -1 : 1) : str_natural_cmp(x->name, y->name);
 }
 
-/* List the folders under zero/, each once. The listing is sorted, so equal names are adjacent. */
+/* List the folders below zero/, each once. The listing is sorted, so files of one folder are adjacent. */
 static void list_param_folders(struct opened *u)
 {
     struct source *s = u->s;
@@ -166,7 +166,7 @@ static void list_universal_files(struct opened *u, const struct source_listing *
 
 /* ---- tensors ---- */
 
-/* Returns the severity of the loss of a state: without the optimizer, no moments are needed. */
+/* Returns the severity of a lost state. If the optimizer is not requested, a lost moment is no error. */
 static enum severity lost(const struct opened *u, enum state st)
 {
     return u->o->holes || (u->o->no_optimizer && st > STATE_FP32) ? SEV_WARNING : SEV_ERROR;
@@ -393,7 +393,7 @@ static bool has_param_state_file(const struct opened *u, const struct param *p, 
     return size > 0 && size + slack >= most;
 }
 
-/* Returns true if the state must exist. A parameter that was not trained has only fp32.pt. */
+/* Returns true if the state must exist. A parameter that was not trained needs only fp32.pt. */
 static bool is_due(const struct opened *u, const struct param *p, enum state st)
 {
     const struct zero_slot *slot;
@@ -401,7 +401,10 @@ static bool is_due(const struct opened *u, const struct param *p, enum state st)
     return u->zero.file < 0 || st == STATE_FP32 || zero_shape_find(&u->zero.shape, p->name, &slot) >= 0;
 }
 
-/* Make a hole of a missing state, with the shape of another state. Returns false if the parameter has none. */
+/*
+ * Make a hole in place of a missing state, with the shape of another state. Returns false if the parameter has no other
+ * state.
+ */
 static bool make_hole(struct opened *u, struct param *p, enum state st)
 {
     char *name = str_fmt("zero/%s/%s.pt", p->name, state_name(st));

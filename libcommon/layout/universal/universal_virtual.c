@@ -30,7 +30,7 @@
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/write/sink.h"
 
-/* The reads are small and spread over the shards, so more of them run at once than there are cores. */
+/* MIN_READERS: reads are small and spread over the shards, so at least this many run at once, even on fewer cores. */
 enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COPIES = 256 };
 
 struct virtual_shard {
@@ -241,7 +241,7 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     (void)at, (void)e;
     for (int i = 1; i < c->map->n_slices; i++)
         if (memcmp(copy[0], copy[i], n) != 0) {
-            /* With this policy the copies are only compared, not combined. */
+            /* Only compare the copies: with this policy nothing is combined. */
             c->set->n_differ += replicas_combine(copy, c->map->n_slices, n, c->map->dtype,
                                                  REPLICAS_FAIL, NULL);
             break;
@@ -249,7 +249,7 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     return 0;
 }
 
-/* Call fn for all i < n on many threads. The first error is kept. */
+/* Call fn for all i < n on many threads. Returns -1 with the first error if any call fails. */
 static int each_parallel(struct sink *k, int n, int (*fn)(struct sink *k, int i, struct err *e), struct err *e)
 {
     int rc = 0;
@@ -313,8 +313,8 @@ static int check_record_crc(struct sink *k, int record, struct err *e)
 }
 
 /*
- * Check the records of copies that differ. The difference may be damage rather than drift, and damage must not reach
- * the index.
+ * Check the CRCs of records whose copies differ. The difference may be damage rather than drift, and damage must not
+ * reach the index.
  */
 static int check_set(struct sink *k, int i, struct err *e)
 {
@@ -390,7 +390,7 @@ static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h
     return rc;
 }
 
-/* Write the combined bytes of copies that differ to the offsets that the library allocated. */
+/* Write the combined bytes of copies that differ to the file, at the offsets that the HDF5 library has allocated. */
 static int fill_differing(struct sink *k, const char *path, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -418,7 +418,7 @@ out:
 
 /* ---- tables ---- */
 
-/* One state of a parameter that is being added to the index. */
+/* A state of a parameter while it is being added to the index. */
 struct placing {
     struct h5_out *h;
     int64_t in, slices;         /* the parameter's group, and the group of its helper datasets */
@@ -444,7 +444,7 @@ static void add_segment(struct virtual_sink *w, const char *path, uint64_t at, u
     w->segment[w->n_segments++] = (struct h5_segment){ path, at, len };
 }
 
-/* Collect the ranges of slices [first, end), truncated after `len` bytes. */
+/* Collect the byte ranges of slices [first, end) up to a total of `len` bytes. */
 static int collect_segments(const struct placing *p, int first, int end, uint64_t len, struct err *e)
 {
     const struct sink *k = p->sink;
@@ -621,7 +621,7 @@ static int by_shard_path(const void *a, const void *b)
     return c ? c : x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* Write one row per shard, in an order that does not depend on how the folder was listed. */
+/* Write one row per shard. The order does not depend on the order in which the folder was listed. */
 static void put_shards(struct h5_out *h, const struct sink *k)
 {
     const struct virtual_sink *w = k->priv;
@@ -673,7 +673,10 @@ static int make_virtual_index(struct sink *k, const char *path, struct err *e)
     return -1;
 }
 
-/* Report copies that were combined into the index. The driver has no plan item that would report them. */
+/*
+ * Report copies that differed and were combined into the index. No plan item reports them, because the index is not
+ * written by a plan.
+ */
 static void report_drifted_copies(struct sink *k)
 {
     const struct virtual_sink *w = k->priv;

@@ -13,7 +13,7 @@
 #include "libcommon/model/topology.h"
 #include "libcommon/plan/tmap.h"
 
-/* Returns the model_states file of the lowest rank, or -1. */
+/* Returns the index of the model_states file of the lowest rank, or -1 if there is none. */
 static int find_model(const struct source *s)
 {
     int best = -1, best_rank = 0;
@@ -56,14 +56,17 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
         z.tp = (int)tp;
     z.pt = f->pt;
-    /* The pipeline engine's file has no weights: they are in layer files. */
+    /* The file of the pipeline engine has no weights: layer files hold them. */
     if (!pk_pairs(pk_get(root, "module"), &n) ||
         !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
         z.file = -1;
     return z;
 }
 
-/* The shape of a parameter that was not trained, or of a buffer, by the model_states file. false: it has none. */
+/*
+ * Get the shape of a parameter that was not trained, or of a buffer, from the model_states file. Returns false if that
+ * file has none.
+ */
 static bool untrained_shape(const struct universal_zero *z, const char *name, struct pt_tensor *t)
 {
     const struct pk *root = pt_root(z->pt);
@@ -164,7 +167,8 @@ static bool is_listed_buffer_name(const struct pk *names, const char *name)
 }
 
 /*
- * Mark second names of tied weights. Each has a folder of its own, with the same contents as that of the first name.
+ * Mark second names of tied weights. Each of them has a folder of its own, with the same contents as that of the first
+ * name.
  */
 static void find_shared(const struct universal_zero *z, struct source *s)
 {
