@@ -47,7 +47,8 @@ const struct pk *adam_group_state(const struct pk *optimizer, int g)
     if (!state)
         return adam_list_at(base, g);        /* elastic form: a list of the groups' dicts */
     /*
-     * torch numbers parameters across all groups. Each group has one, the flat buffer; those of ZeRO-3 have several.
+     * torch numbers the parameters of all groups consecutively. Each group has one parameter, the flat buffer; a group
+     * of ZeRO-3 has several.
      */
     if (base == pk_get(optimizer, "base_optimizer_state"))
         pk_as_int(adam_list_at(pk_get(adam_list_at(pk_get(base, "param_groups"), g), "params"), 0), &id);
@@ -71,8 +72,8 @@ static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, s
         return -1;
     }
     /*
-     * Normally the storage holds only the number. If the number is a part of a large storage, that is not read for
-     * the CRC.
+     * Normally the storage holds only the number, and it is read to check its CRC. A large storage that contains the
+     * number is not.
      */
     if (files_read_extent(a->files, &number, value, &e) < 0 ||
         (rec->len <= sizeof buf && files_read(a->files, rec->file, rec->at, buf, rec->len, &e) < 0)) {
@@ -124,7 +125,7 @@ bool adam_is_due(const struct pk *settings)
 
 static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);
 
-/* Add a list's items and a dict's values, named by their indices and keys. */
+/* Add a setting's members: the items of a list, named by index, or the values of a dict, named by key. */
 static bool add_setting_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
 {
     uint32_t n = 0;
@@ -134,7 +135,7 @@ static bool add_setting_members(const struct adam_file *a, const char *name, con
         const char *key = pair ? pk_as_str(pair[2 * i]) : NULL;
         char *below = key ? str_fmt("%s.%s", name, key) : str_fmt("%s.%u", name, i);
 
-        /* The numbers of a group's parameters depend on the layout of the files, so they are not settings. */
+        /* "params" is no setting: the numbers of a group's parameters depend on the layout of the files. */
         if (!key || strcmp(key, "params") != 0)
             add_settings(a, below, pair ? pair[2 * i + 1] : item[i], out);
         free(below);

@@ -25,7 +25,10 @@ struct adam_file {
     const struct pk *opt;               /* its optimizer_state_dict */
 };
 
-/* Returns {state, param_groups} or the list, under whichever key it is stored. Returns NULL if there is none. */
+/*
+ * Returns the optimizer's dict {state, param_groups} or list, whichever key of `opt` it is stored under. Returns NULL
+ * if there is none.
+ */
 const struct pk *adam_base(const struct pk *opt);
 /* Returns item i of a list or tuple, or NULL. */
 const struct pk *adam_list_at(const struct pk *list, int i);
@@ -36,24 +39,26 @@ struct adam_step {
     bool found, in_state, is_tensor;
     double value;
 };
-/* Returns the counter of group g. Reports an ERROR if the stored value is not a counter. */
+/* Returns Adam's step counter of group g. Reports an ERROR if the stored value is not a counter. */
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r);
-/* Report an ERROR for any state in addition to Adam's two moments and counter, because it would be lost silently. */
+/*
+ * Report an ERROR for any state other than Adam's two moments and counter, because a conversion would lose it silently.
+ */
 void adam_check(const struct adam_file *a, int g, struct report *r);
 /*
- * Returns true if these settings of a group imply both moments. Settings of Adam and similar optimizers have two
- * betas and an epsilon.
+ * Returns true if these settings of a group imply that both moments exist. Settings of Adam and similar optimizers have
+ * two betas and an epsilon.
  */
 bool adam_is_due(const struct pk *settings);
 
 /*
- * Returns the file's settings of the optimizer, which all ranks of a save share: one line per setting of its groups,
- * of the loss scale and of clipping ("param_groups.0.lr 0.001"). The caller frees the text.
+ * Returns the optimizer's settings in the file, which all ranks of a save share, as text. It has one line per setting
+ * of the groups, of the loss scale and of clipping ("param_groups.0.lr 0.001"). The caller frees it.
  */
 char *adam_settings(const struct adam_file *a);
 /*
- * Find the first line on which two such texts differ; one of them may end earlier. Returns false if there is none.
- * `a` and `b` receive the two lines, "" for a missing one.
+ * Find the first line in which two texts of adam_settings() differ; one text may end earlier. Returns false if there is
+ * none. `a` and `b` receive the two lines, "" for a missing one.
  */
 bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 

@@ -16,7 +16,7 @@ char *layout_tag_name(const struct layout *l, int64_t step)
     return l->tag_prefix ? str_fmt("%s%0*lld", l->tag_prefix, l->tag_digits, (long long)step) : NULL;
 }
 
-/* Tables, names and tensor maps are in the arena; handles and files are closed one by one. */
+/* Close the source. Tables, names and tensor maps are in the arena; handles and files are closed one by one. */
 void source_close(struct source *s)
 {
     bool closed_optimizer = false;
@@ -167,8 +167,8 @@ void source_add_buffers(struct source *s)
 /* ---- search by name ---- */
 
 /*
- * Find a name. Names that were added since the table was made are added to it. If the array was sorted, the table is
- * made again.
+ * Find a name in a table of the n members of an array. Members that were appended since the table was made are added to
+ * it. If the array was sorted, the table is made again.
  */
 static int find_source_name(const struct source *s, struct names **t, int n,
                             const char *(*name_at)(const struct source *, int), const char *name)

@@ -17,7 +17,10 @@
 #include "libcommon/model/topology.h"
 #include "libcommon/plan/plan.h"
 
-/* The states of a trained parameter in fp32, in the order in which a universal checkpoint writes them. */
+/*
+ * The fp32 states of a trained parameter: their number, and the states in the order in which a universal checkpoint
+ * writes them.
+ */
 #define TRAINED_STATES 3
 extern const enum state trained_states[TRAINED_STATES];
 
@@ -28,7 +31,7 @@ struct source_file {
     char *name;                 /* inside the tag folder: "mp_rank_00_model_states.pt" */
     int file;                   /* number in source->files */
     enum file_class cls;
-    struct pt *pt;              /* handle (tables only) of a .pt file that is kept open, else NULL */
+    struct pt *pt;              /* handle (tables only) of a .pt file that is kept open; NULL for other files */
     int pp, tp, dp, layer;      /* coordinates; -1 where not applicable */
 };
 
@@ -39,20 +42,25 @@ struct source_item {
 };
 
 struct param {
-    const char *name;           /* canonical name, as spelled in the files: "3.mlp.dense_4h_to_h.weight" */
+    /* canonical name of the parameter, as spelled in the files: "3.mlp.dense_4h_to_h.weight" */
+    const char *name;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];           /* full merged shape, padding rows included */
     enum merge_rule merge;
     int stage;                  /* pipeline stage that owns it; -1 if unknown */
     int group;                  /* optimizer group on that stage; -1 if unknown */
     struct tmap *state[STATE_N];        /* NULL if the checkpoint does not hold it */
-    /* rounded copy of the masters, stored as weights next to them, for comparison; or NULL */
+    /*
+     * a rounded copy of the masters, which the files store as weights next to them, for comparison; NULL if there is
+     * none
+     */
     struct tmap *copy;
     struct tmap *tied[STATE_N];         /* the last stage's copy of a tied parameter, or NULL */
     uint32_t digest[STATE_N];           /* CRC-32 of the logical bytes, if a manifest lists it */
     bool has_digest[STATE_N];
-    const char *spelled[STATE_N];       /* the state's name in the files, if it differs from `name`; or NULL */
-    const char *shared_with;    /* the parameter that this one is another name of (a tied weight); or NULL */
+    /* [st]: the name of the state in the files, if it differs from `name`; or NULL */
+    const char *spelled[STATE_N];
+    const char *shared_with;    /* for a tied weight that is a second name: the parameter of the first name; or NULL */
 };
 
 /* Data of a checkpoint other than parameters: a tensor (Adam's step, a generator's state) or a plain value. */
@@ -62,7 +70,7 @@ struct source_value {
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
     const struct pk *tree;      /* the plain value; NULL for a tensor */
-    const struct pt *pt;        /* file of the tensors inside the tree; NULL if it has none */
+    const struct pt *pt;        /* open file of the tensors that the tree contains; NULL if there are none */
     bool buffer;                /* a buffer of the model, which is stored with its weights */
 };
 
@@ -79,9 +87,10 @@ struct run_state {
     int64_t consumed_samples, consumed_tokens;      /* -1 if unknown */
     double checkpoint_version;          /* 3.0 */
     char ds_version[64];
-    char torch_dialect[32];             /* writer of the container: "torch < 2", "torch 2", "shardkit" */
+    char torch_dialect[32];             /* program that wrote the container: "torch < 2", "torch 2", "shardkit" */
     int64_t opt_step;                   /* Adam's counter; -1 if unknown */
-    bool step_in_state;                 /* state[g]['step'] exists (torch Adam), so step.pt must be written */
+    /* true if state[g]['step'] exists (torch Adam), so that a conversion must write step.pt */
+    bool step_in_state;
     bool step_is_tensor;                /* ... as a 0-dim fp32 tensor rather than an int */
     int n_groups;
     const struct pk *args;              /* Namespace of mp_rank_00; owned by the source */
@@ -115,11 +124,11 @@ typedef int source_read_groups(const struct source *s, struct arena *a, struct o
 
 struct source {
     const struct layout *layout;
-    char *path;                 /* the tag folder (or archive) as opened, with "latest" resolved */
+    char *path;                 /* path of the tag folder (or archive) that was opened, with "latest" resolved */
     char *tag;                  /* its base name */
     struct files *files;
     struct arena *arena;
-    struct topology topo;       /* of the shards; for universal forms from the mp_rank files, 0 if unknown */
+    struct topology topo;       /* topology of the shards; for universal forms from the mp_rank files, 0 if unknown */
     struct model_config config;
     struct run_state run;
     bool tied_embedding;        /* the last stage holds a second copy */
@@ -132,12 +141,15 @@ struct source {
     int n_items;
     struct source_item *item;   /* zips inside files */
     int n_params;
-    struct param *param;        /* order: embedding, layers, final LayerNorm; within them natural order of names */
-    const struct dcp_table *dcp;        /* if `entries`: all of them in their order, for writing them again */
-    int n_models;               /* if several prefixes of names may be the model, their number; else 0 */
+    /* the parameters: embedding, layers, final LayerNorm; within each of these in natural order of names */
+    struct param *param;
+    /* for a layout of entries: the table of all entries in their order, for writing them again */
+    const struct dcp_table *dcp;
+    int n_models;               /* number of prefixes of names that may be the model's, if there are several; else 0 */
     const char **model;
-    const struct optim_groups *groups;  /* the optimizer's groups (optim_groups.h); NULL if read_groups reads them */
-    source_read_groups *read_groups;    /* NULL if there are no groups, or if `groups` lists their parameters */
+    const struct optim_groups *groups;  /* the optimizer's groups (optim_groups.h); NULL: read_groups reads them */
+    /* reads the groups; NULL if there are no groups, or if `groups` lists their parameters */
+    source_read_groups *read_groups;
     int n_values;
     struct source_value *value; /* in the order of the files' tables */
     int n_stacks;
@@ -145,7 +157,8 @@ struct source {
     int n_unread, cap_unread;
     struct source_unread *unread;
     int n_held;
-    struct pt **held;           /* handles of containers inside files that trees refer to; closed with the source */
+    /* open handles of containers inside files, to which trees refer; closed with the source */
+    struct pt **held;
     bool weights_only;          /* opened with no_optimizer */
     bool accept_mismatch;       /* opened with accept_mismatch */
     /* tables for source_param() and source_file(), in the arena; NULL to search linearly */
@@ -160,7 +173,8 @@ struct source_opts {
     bool no_tensors;            /* stop after topology, run state and the file list (for the summary) */
     bool no_optimizer;          /* do not open optimizer shards (bf16 only) */
     bool piped;                 /* "-" is a tar archive on standard input */
-    bool hf;                    /* also accept a Transformers model, which has only weights (hf_files_source.c) */
+    /* also accept a model folder of Transformers, which has only weights (hf_files_source.c) */
+    bool hf;
     /*
      * Files that are lost or cannot be read are reported as warnings. Their bytes become holes: extents of records
      * of files without bytes, so that reading one fails with ERR_DATA. Missing mp_rank files are made from another
@@ -168,8 +182,9 @@ struct source_opts {
      */
     bool holes;
     bool accept_mismatch;       /* files of different saves or ranks cause a warning instead of an ERROR */
-    bool skip_unreadable;       /* leave out what cannot be read, with a warning; otherwise it is an ERROR "unread" */
-    const char *model;          /* prefix of the model's tensors in a layout of entries; NULL to find it */
+    /* leave out tensors and values that cannot be read, with a warning; otherwise each is an ERROR "unread" */
+    bool skip_unreadable;
+    const char *model;          /* prefix of the model's tensors in a layout of entries; NULL: find the prefix */
     /*
      * Pipeline files without any mp_rank file, with no_optimizer: run_args() makes Megatron's arguments from the file
      * or folder `config`, in the arena. Without run_args such a folder is refused; without config, the error names the
@@ -180,40 +195,43 @@ struct source_opts {
     int threads;                /* for opening files; 0 = 16 */
 };
 
-/* The location of something unreadable, for the message: a file and a byte, or NULL and ERR_NO_BYTE. */
+/* The location of something that cannot be read, for the message: a file and a byte offset, or NULL and ERR_NO_BYTE. */
 struct source_spot {
     const char *file;
     uint64_t at;
 };
-/* Record that `name` is not read, and report it with the severity that `o` requests. Copies the strings. */
+/* Record that `name` is not read, and report that with the severity that `o` requests. Copies the strings. */
 void source_add_unread(struct source *s, const struct source_opts *o, struct report *r, struct source_spot spot,
                        const char *name, const char *why);
 
 void source_close(struct source *s);                    /* s may be NULL */
-/* Find a parameter or file by name. Returns NULL if there is none. Not thread-safe: the first call makes a table. */
+/*
+ * Find a parameter by its name. Returns NULL if there is none; source_file() does the same for a file. Not thread-safe:
+ * the first call makes a table.
+ */
 struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
-/* Returns true for a model of no known family. Names are then the model's own, and config is all 0. */
+/* Returns true if the model belongs to no known family. Names are then the model's own, and config is all 0. */
 bool source_has_unknown_family(const struct source *s);
-/* Returns true if names are the model's own: also those of a model folder, whatever its family. */
+/* Returns true if the parameters have the model's own names. Those of a model folder are, whatever its family. */
 bool source_has_own_names(const struct source *s);
 /*
- * Returns true for a save by DeepSpeed's engine without pipeline, and for a universal form made from one. Groups are
- * then the engine's own, and the type that it computes with is recorded.
+ * Returns true for a save by DeepSpeed's engine without pipeline, and for a universal form made from such a save.
+ * Groups are then the engine's own, and the type that the engine computes with is recorded.
  */
 bool source_is_from_zero(const struct source *s);
-/* Returns the ZeRO stage of such a save, 1 to 3; 0 for others. */
+/* Returns the ZeRO stage, 1 to 3, of a save for which source_is_from_zero() returns true; 0 for others. */
 int source_zero_stage(const struct source *s);
-/* Returns true if trained parameters have no weights other than their masters, as with ZeRO-3. */
+/* Returns true if the masters are the only weights of trained parameters, as with ZeRO-3. */
 bool source_masters_alone(const struct source *s);
-/* Returns true if both have the same layout, divided among ranks in the same way. */
+/* Returns true if both sources have the same layout, divided among ranks in the same way. */
 bool source_same_form(const struct source *a, const struct source *b);
 /*
- * Returns true if the optimizer of the pipeline engine has the form of ZeRO-1's, as in fp16 runs, and not that of
+ * Returns true if the pipeline engine's optimizer is stored in the form of ZeRO-1, as in fp16 runs, and not in that of
  * BF16_Optimizer.
  */
 bool source_has_zero1_optimizer(const struct source *s);
-/* Returns the type of the weights that the trainer computed with, as recorded or as found. */
+/* Returns the type of the weights that the trainer computed with: as recorded, else as found in the files. */
 enum dtype source_weights_dtype(const struct source *s);
 /* Returns a description of the ranks: "TP 2, PP 2, DP 2 (8 ranks)"; NULL if they are unknown. The caller frees it. */
 char *source_topology_text(const struct source *s);
@@ -223,13 +241,13 @@ char *source_topology_text(const struct source *s);
  * (source_opts.model).
  */
 MUST_CHECK int source_one_model(const struct source *s, struct err *e);
-/* Check that torch has the types of all parameters, before files of torch are made. Returns -1 with ERR_DATA. */
+/* Check that torch has the type of every parameter, before files of torch are made. Returns -1 with ERR_DATA if not. */
 MUST_CHECK int source_in_torch(const struct source *s, struct err *e);
 /* Returns true if any parameter has Adam's moments. */
 bool source_has_moments(const struct source *s);
 /*
- * Returns the number of bytes of one state of 4 bytes an element: all rows, or with VOCAB_STRIP only the first V0 rows
- * of the vocabulary. Sets shape[] accordingly.
+ * Returns the number of bytes of one state with 4 bytes per element: of all rows, or with VOCAB_STRIP only of the first
+ * V0 rows of a vocabulary. Sets shape[] accordingly.
  */
 uint64_t param_kept_shape(const struct source *s, const struct param *p, enum vocab_policy vocab,
                           int64_t shape[TENSOR_MAX_DIM]);
@@ -239,8 +257,9 @@ uint64_t param_kept_shape(const struct source *s, const struct param *p, enum vo
  */
 void source_add_buffers(struct source *s);
 /*
- * Find the data that a user means by a name: a parameter, NAME:STATE or NAME.STATE, a state as spelled in the files,
- * a value, or a stack, which is a value, too. Returns false if there is none. Not thread-safe, like source_param().
+ * The data that a user means by a name: a parameter, NAME:STATE or NAME.STATE, a state as spelled in the files, a
+ * value, or a stack, which is a value, too. source_find() returns false if there is none. Not thread-safe, like
+ * source_param().
  */
 struct source_hit {
     struct param *param;                /* NULL for a value */

@@ -29,8 +29,8 @@ struct claims {
 };
 
 /*
- * Returns true for a pickled model, which may refer to one storage by several views. torch preserves them, so all of
- * them are valid.
+ * Returns true for a file with a pickled model, in which several views may refer to one storage. torch preserves such
+ * views, so all of them are valid.
  */
 static bool may_share(const struct source *s, int file)
 {

@@ -7,7 +7,10 @@
 struct report;
 struct source;
 
-/* Report an ERROR "overlap" for every pair of adjacent tensors in a file that share bytes, the first few by name. */
+/*
+ * Report an ERROR "overlap" for every two tensors that are adjacent in a file and share bytes of it. The first few are
+ * named.
+ */
 void source_overlap(const struct source *s, struct report *r);
 
 #endif

@@ -88,7 +88,9 @@ struct ds_name ds_name_parse(const char *name)
     return n;
 }
 
-/* Get the name under which an archive was saved. Returns true if it is that of a checkpoint file. */
+/*
+ * Get the name under which an archive was saved in *name and *n. Returns true if it is the name of a checkpoint file.
+ */
 static bool saved_as(const struct pt *pt, struct ds_name *n, char **name)
 {
     const char *prefix = pt_prefix(pt);

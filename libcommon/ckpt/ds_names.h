@@ -14,7 +14,9 @@
 #include "libcommon/base/report.h"
 #include "libcommon/format/pt.h"
 
-/* Limit for a number of ranks or a product: far above any cluster, and far below what exhausts memory. */
+/*
+ * Maximum number of ranks, or of a product of such numbers: far above any cluster, and far below what exhausts memory.
+ */
 enum { DS_RANK_MAX = 1 << 20 };
 
 enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_MOE };
@@ -29,7 +31,7 @@ struct ds_name {
 };
 /* Parse a file name. Numbers are parsed as integers; if one is out of range the kind is DS_OTHER. */
 struct ds_name ds_name_parse(const char *name);
-/* Returns true for the name of a file that only a tag folder of DeepSpeed has. */
+/* Returns true if only a tag folder of DeepSpeed has files with such a name. */
 bool ds_name_marks(const char *name);
 /*
  * Compare a file's name with the name stored in it. torch.save() to a path names the folder inside the archive after
@@ -39,10 +41,10 @@ bool ds_name_marks(const char *name);
 void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *path, enum severity severity,
                    struct report *r);
 
-/* The release of DeepSpeed as which files are written for a source that names none. */
+/* The release of DeepSpeed for which files are written if the source names none. */
 #define DS_WRITTEN_VERSION "0.12.6"
 
-/* A log stored with the files of a tag: the resolutions by merge-tp of copies that had drifted apart. */
+/* Name of a log stored with the files of a tag: it lists how merge-tp resolved copies that had drifted apart. */
 #define DS_REPAIR_LOG_NAME "repair.jsonl"
 
 #endif

@@ -97,8 +97,8 @@ int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e)
 /* ---- reading ---- */
 
 /*
- * Returns the parsed manifest after a check of its own CRC. Returns NULL if there is none, or if it is damaged,
- * which is reported.
+ * Returns the parsed manifest, whose own CRC has been checked. Returns NULL if there is no manifest, or if it is
+ * damaged, which is reported.
  */
 static json_t *load_json(const struct source *s, struct report *r, struct err *e)
 {
@@ -145,8 +145,8 @@ static bool hex_crc(const json_t *o, uint32_t *crc)
 }
 
 /*
- * Compute the digest of a tensor that consists of whole records end to end from their CRCs, without reading it.
- * Returns false if it does not.
+ * Compute the digest of a tensor from the CRCs of its records, without reading it. Returns false if the tensor does not
+ * consist of whole records end to end.
  */
 static bool digest_of_records(const struct source *s, const struct tmap *m, uint32_t *digest)
 {
@@ -169,8 +169,8 @@ static bool digest_of_records(const struct source *s, const struct tmap *m, uint
 }
 
 /*
- * Compare a digest with the CRCs of records. This detects an exchanged file at once; other damage is detected when
- * the bytes are read.
+ * Compare the manifest's digest of a tensor with the CRCs of its records. This detects an exchanged file at once; other
+ * damage is detected when the bytes are read.
  */
 static void check_param_digest(const struct source *s, struct param *p, int st, struct report *r)
 {
@@ -183,7 +183,7 @@ static void check_param_digest(const struct source *s, struct param *p, int st, 
     p->has_digest[st] = false;          /* already reported */
 }
 
-/* Set the CRC of a record without one to the digest of a tensor that is exactly this record. */
+/* Set the CRC of a record that has none, if a tensor is exactly this record: the CRC is the tensor's digest. */
 static void give_crc(const struct source *s, const struct param *p, int st)
 {
     const struct tmap *m = p->state[st];
@@ -279,7 +279,7 @@ json_t *manifest_crcs(const struct source *s, struct err *e)
     return crcs;
 }
 
-/* Returns the index of the first run that is not of an earlier file. */
+/* Returns the index of the first run of `file` or of a later file. The runs are sorted by file. */
 static int find_first_file_run(const struct manifest_run *run, int n_runs, int file)
 {
     int i = 0, hi = n_runs;
@@ -295,7 +295,7 @@ static int find_first_file_run(const struct manifest_run *run, int n_runs, int f
     return i;
 }
 
-/* Compute the CRC of a whole file from known runs and the bytes between them. */
+/* Compute the CRC of a whole file: known runs are combined, and the bytes between them are read. */
 static int sum_file(struct file_sum *x, const struct manifest_run *run, int n_runs, struct err *e)
 {
     uint64_t size = files_size(x->files, x->file), at = 0;
@@ -316,8 +316,8 @@ struct manifest_known {
 };
 
 /*
- * For a source without its optimizer: returns true if more of the file is unread than headers and pickles. Such a
- * file is not used, and reading it would take as long as converting the optimizer.
+ * Returns true if the source was opened without its optimizer and this file was left out for that reason: more than
+ * headers and pickles is unread. Reading such a file would take as long as converting the optimizer.
  */
 static bool is_left_out(const struct source *s, int file, const struct manifest_known *k)
 {
@@ -331,7 +331,10 @@ static bool is_left_out(const struct source *s, int file, const struct manifest_
     return files_size(s->files, file) - known > AROUND_MAX;
 }
 
-/* Find a member of an archive, all of whose files have numbers. */
+/*
+ * Returns the index of the source's file `name` in an archive, or -1. All files of an archive are in the source's list
+ * of files.
+ */
 static int find_archive_member_file(const struct source *s, const char *name)
 {
     for (int i = 0; i < files_count(s->files); i++) {
@@ -345,8 +348,8 @@ static int find_archive_member_file(const struct source *s, const char *name)
 }
 
 /*
- * Returns the number of a file that does not belong to the layout but was in the folder when the manifest was made,
- * or -1.
+ * Returns the index of a file that does not belong to the layout but was in the folder when the manifest was made, or
+ * -1.
  */
 static int find_non_layout_file(struct source *s, const char *name)
 {
@@ -412,8 +415,8 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
     for (int k = 0; k < s->n_files; k++) {
         const struct source_file *f = &s->file[k];
         /*
-         * Users add notes to a checkpoint, and a README or a tokenizer to a model, so other files only cause a
-         * warning.
+         * A file that does not belong to the layout causes only a warning: users add notes to a checkpoint, and a
+         * README or a tokenizer to a model.
          */
         const enum severity severity = f->cls == FILE_OTHER && !f->pt ? SEV_WARNING : SEV_ERROR;
 
@@ -427,7 +430,8 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
 
 int manifest_check(struct source *s, const struct manifest_run *run, int n_runs, struct report *r, struct err *e)
 {
-    struct report *earlier = report_new();      /* findings that manifest_load() reported when the source was opened */
+    /* not printed: manifest_load() reported these findings when the source was opened */
+    struct report *earlier = report_new();
     json_t *o = load_json(s, earlier, e), *t;
     const json_t *list = json_object_get(o, "files");
     struct manifest_known k = { .run = run, .n_runs = n_runs, .buf = xmalloc(FILE_SUM_BUFFER) };

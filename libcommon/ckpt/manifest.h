@@ -35,7 +35,7 @@ struct manifest_names {
 MUST_CHECK int manifest_list_folder(struct manifest_names *l, const char *dir, struct err *e);
 void manifest_free_names(struct manifest_names *l);
 
-/* The CRC of a whole file, made from ranges that are read and from ranges with a CRC that is known. */
+/* The CRC of a whole file while it is computed, from ranges that are read and from ranges whose CRC is known. */
 enum { FILE_SUM_BUFFER = 1 << 20 };
 struct file_sum {
     struct files *files;
@@ -72,15 +72,18 @@ json_t *manifest_crcs(const struct source *s, struct err *e);
  * json_decref().
  */
 json_t *manifest_files(const struct source *s);
-/* Get the CRC of a file with this name and size from these entries. Returns false if it is not listed. */
+/*
+ * Get the CRC of a file from `files`, the result of manifest_files(). Returns false if no file with this name and size
+ * is listed.
+ */
 bool manifest_listed(const json_t *files, const char *name, uint64_t size, uint32_t *crc);
 /*
- * Get the digest of a tensor from the source's manifest. Returns false if it is not listed. Reads the manifest
- * again.
+ * Get the digest of a tensor from the source's manifest, which is read again. Returns false if the tensor is not
+ * listed.
  */
 bool manifest_digest(const struct source *s, const char *name, enum state st, uint32_t *crc);
 
-/* Bytes of a file that the caller has read, with their CRC. */
+/* A range of a file that the caller has read, with the CRC of its bytes. */
 struct manifest_run {
     int file;
     uint64_t at, len;
@@ -95,9 +98,9 @@ struct manifest_run {
 MUST_CHECK int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
                               struct report *r, struct err *e);
 
-/* Returns true if the folder has a manifest of ours, damaged or not, judging by its first bytes. */
+/* Returns true if the folder's manifest was written by this project, damaged or not, as far as its first bytes show. */
 bool manifest_is_ours(const char *dir);
-/* Returns true if the folder's manifest lists file `name` with its current size and CRC. */
+/* Returns true if the folder's manifest lists file `name` with the size and CRC that the file has now. */
 bool manifest_holds(const char *dir, const char *name);
 
 #endif

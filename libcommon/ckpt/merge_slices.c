@@ -24,7 +24,10 @@ bool merge_shape(struct param *p, int tp, const char *path, struct report *r)
     return true;
 }
 
-/* Split slices of a GLU, which are [gate; up], so that all first halves precede all second halves. */
+/*
+ * Split the slices of a GLU, each of which is [gate; up], so that in the map the first halves of all slices precede all
+ * second halves.
+ */
 static void cut_halves(struct arena *a, struct tmap *m)
 {
     struct tmap_slice *whole = m->slice;

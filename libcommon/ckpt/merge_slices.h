@@ -12,13 +12,14 @@ struct report;
 struct tmap;
 
 /*
- * Change p->shape from a slice's shape to that of tp slices merged by p->merge. Returns false, after reporting an
- * ERROR "shape" for `path`, if the rule does not fit.
+ * Change p->shape from the shape of a slice to that of tp slices merged by p->merge. Returns false if the rule does not
+ * fit, after reporting an ERROR "shape" for `path`.
  */
 bool merge_shape(struct param *p, int tp, const char *path, struct report *r);
 /*
- * Complete the map of one state; m has a slice for each tensor rank. `moments` is set for Adam's moments. The
- * gradient of a sum is the same for each of its parts, so parts that are summed have copies of one moment.
+ * Complete the map of one state, which has a slice for each tensor rank. `moments` is true for Adam's moments: if a
+ * parameter is a sum of the ranks' parts, its gradient is the same for each part, so the parts have copies of one
+ * moment.
  */
 void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap *m);
 

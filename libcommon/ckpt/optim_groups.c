@@ -139,7 +139,7 @@ struct optim_groups *optim_groups_by_decay(const struct source *s, int n)
         n_decay += s->param[i].ndim == 2;
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
-        /* Parameters that do not decay (LayerNorms and biases) are vectors. */
+        /* Parameters without weight decay (LayerNorms and biases) are vectors. */
         struct optim_group *g = &x->group[p->ndim != 2 ? n - 1 : n == 3 && place >= n_decay / 2];
 
         g->param[g->n++] = p->name;

@@ -18,19 +18,25 @@ struct names;
 struct report;
 struct source;
 struct optim_group {
-    /* A dict by name of setting: lr, betas, ...; NULL if unknown. "params", which only the layout uses, is ignored. */
+    /*
+     * Settings of the group, a dict by name: lr, betas, ...; NULL if unknown. The key "params", which only the layout
+     * uses, is ignored.
+     */
     const struct pk *settings;
     int n;
     const char **param;                 /* names in s->param */
 };
-/* How the groups were determined. The order within a group is the run's if it is listed, else the model's. */
+/*
+ * How the groups were determined. Within a group, parameters have the order of the run if it is listed, else that of
+ * the model.
+ */
 enum optim_groups_how {
     OPTIM_GROUPS_LISTED,                /* groups list their parameters */
     /* settings are stored per parameter; those with the same settings are a group */
     OPTIM_GROUPS_BY_SETTINGS,
     /* Megatron-core does not list the parameters of a group; its standard rule is used */
     OPTIM_GROUPS_BY_RULE,
-    /* there are settings, and nothing determines the parameters of a group: n is 0 in each */
+    /* settings exist, but nothing determines which parameters belong to a group: n is 0 in each */
     OPTIM_GROUPS_UNLISTED,
 };
 struct optim_groups {
@@ -40,13 +46,13 @@ struct optim_groups {
 };
 
 /*
- * Check that the optimizer has only masters and Adam's moments, which is all that the other forms hold. Returns -1
- * with ERR_DATA if there are other states; the error names them, and what can be made without them.
+ * Check that the optimizer has only masters and Adam's moments, because no other form has a place for other states.
+ * Returns -1 with ERR_DATA if there are other states; the error names them, and what can be made without them.
  */
 MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
 /*
- * Read the groups and their parameters into the arena. out->n is 0 if the source does not define groups, or not their
- * parameters. Returns -1 with ERR_DATA if the source's tables contradict each other or the source.
+ * Read the groups and their parameters into the arena. out->n is 0 if the source does not define groups, or does not
+ * define their parameters. Returns -1 with ERR_DATA if the source's tables contradict each other or the source.
  */
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /* Returns the settings of the run's group g, even if its parameters are unknown. NULL if there is no such group. */
@@ -66,11 +72,14 @@ void optim_groups_report_rule(const struct source *s, const struct optim_groups 
  */
 struct optim_groups *optim_groups_by_decay(const struct source *s, int n);
 
-/* Returns copies of the settings in the run's list of groups, without "params", for group_of_settings(). */
+/*
+ * Returns an array of copies of the settings in the run's list of groups, without "params", for
+ * optim_groups_of_settings(). *n receives their number.
+ */
 struct pk **optim_groups_copy_settings(const struct pk *list, struct arena *a, int *n);
 /*
- * Returns the group with these settings. It is created if there is none; `out` must have room. `known` holds the
- * settings of the groups as texts.
+ * Returns the group with these settings in `out`, which must have room for a new one. `known` holds the settings of the
+ * groups as texts.
  */
 struct optim_group *optim_groups_of_settings(const struct source *s, struct arena *a, struct names *known,
                                              const struct pk *settings, struct optim_groups *out);

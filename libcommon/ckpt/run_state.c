@@ -11,7 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the writer of the container: torch's payloads are followed by a descriptor, ours by the next record. */
+/*
+ * Returns the name of the program that wrote the container: the payload of a record is followed by a descriptor if
+ * torch wrote it, and by the next record if this project did.
+ */
 static const char *dialect(const struct pt *pt)
 {
     const struct zip *z = pt_zip(pt);
@@ -117,7 +120,10 @@ int64_t run_state_zero_stage(const struct pk *opt)
 
 /* ---- what the files of a save share ---- */
 
-/* Keys in mp_rank files, some of them also in zero files: at the top level, in args or in a schedule. */
+/*
+ * Keys of mp_rank files whose values all ranks share, some of them also in zero files: at the top level, in args or in
+ * a schedule.
+ */
 static const struct {
     const char *dict, *key;
 } shared[RUN_SHARED] = {
@@ -149,7 +155,10 @@ static enum severity mismatch_severity(const struct source *s)
     return s->accept_mismatch ? SEV_WARNING : SEV_ERROR;
 }
 
-/* Each file against the first; of a file only the first difference, because one of another save differs in many. */
+/*
+ * Compare the shared values of each file with those of the first one. Only the first difference of a file is reported,
+ * because a file of another save differs in many values.
+ */
 static void check_shared(const struct source *s, struct report *r)
 {
     const struct source_file *first = NULL;
@@ -216,7 +225,7 @@ static void check_config(const struct source *s, struct report *r)
 
 void run_state_check(const struct source *s, struct report *r)
 {
-    /* Where files are lost or damaged that is reported already. */
+    /* Files that are lost or damaged have already been reported, and are the likely reason of any mismatch. */
     if (report_count(r, SEV_ERROR) > 0)
         return;
     if (!s->layout->pipeline_files)

@@ -41,8 +41,8 @@ static bool has_chunk_overlap(int ndim, const struct tile_chunk *x, const struct
 }
 
 /*
- * Returns true if two tiles overlap. They are sorted by their first row, so only tiles that begin before a tile's
- * end can share elements with it.
+ * Returns true if two tiles overlap. The tiles are sorted by their first row, so only tiles that begin before a tile's
+ * end can share elements with that tile.
  */
 static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 {
@@ -60,7 +60,9 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
     return false;
 }
 
-/* Sort the tiles. Returns their number, or -1 with the flaw. */
+/*
+ * Sort the tiles of a tensor by their first row. Returns the number of tiles that have elements, or -1 with the flaw.
+ */
 static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chunk, int n, struct tile_one *tile,
                       struct tile_flaw *flaw)
 {
@@ -80,7 +82,9 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
     qsort(tile, (size_t)n_tiles, sizeof *tile, tile_cmp);
     if (overlap(tile, n_tiles, flaw))
         return -1;
-    /* They do not overlap and are inside the tensor, so they cover it if they have as many elements. */
+    /*
+     * The tiles do not overlap and are inside the tensor, so they cover the tensor if they have as many elements as it.
+     */
     for (int i = 0; i < n_tiles; i++)
         have += (uint64_t)shape_count(t->ndim, tile[i].chunk->len);
     if (have != all) {
@@ -91,10 +95,16 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
     return n_tiles;
 }
 
-/* Returns the box of a chunk. Dimensions that it covers fully form one run with the next higher one. */
+/*
+ * Returns the box of a chunk for a map. Dimensions that the chunk covers fully form one run with the next higher
+ * dimension.
+ */
 static struct tmap_box *make_box(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c)
 {
-    /* Allocated only as long as its levels, because there may be a million; it must not be copied. */
+    /*
+     * Allocate the box only as long as its levels need, because there may be a million boxes. A box must not be copied
+     * for this reason.
+     */
     struct tmap_box *b = arena_alloc(a, offsetof(struct tmap_box, level) +
                                             ((size_t)t->ndim + 1) * sizeof *b->level);
     uint64_t row = (uint64_t)dtype_size(t->dtype), inside = 1;  /* row: size of one step of the level in the tensor */
@@ -102,7 +112,7 @@ static struct tmap_box *make_box(struct arena *a, const struct tile_tensor *t, c
 
     while (d > 0 && c->len[d - 1] == t->shape[d - 1])
         row *= (uint64_t)t->shape[--d];
-    /* The run: a part of dimension d - 1, and all of the lower ones. */
+    /* Compute the run: a part of dimension d - 1, and all of the lower dimensions. */
     b->n = d > 0 ? d : 1;
     b->level[b->n - 1] = (struct tmap_level){ .stride = 1, .len = row };
     if (d > 0) {
@@ -156,7 +166,7 @@ struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct
 
 /* ---- rows ---- */
 
-/* Returns bytes [from, from + len) of the extents placed end to end. */
+/* Returns the extents of bytes [from, from + len) of a chunk, whose own extents are placed end to end. */
 static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, uint64_t from, uint64_t len, int *n)
 {
     struct extent *x = arena_alloc(a, ((size_t)c->n_extents + 1) * sizeof *x);
@@ -174,7 +184,7 @@ static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, u
     return x;
 }
 
-/* Returns the chunk's part of a row, which it must contain. The part shares the chunk's arrays. */
+/* Returns the part of the chunk in one row, which the chunk must contain. The part shares the chunk's arrays. */
 static struct tile_chunk cut_chunk_row(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c,
                                        int64_t row)
 {
@@ -213,7 +223,7 @@ struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const
 
 /* ---- strides ---- */
 
-/* Returns true if dimensions from `dim` on are stored row-major without gaps. */
+/* Returns true if the dimensions from `dim` on are stored in row-major order without gaps. */
 static bool tail_contiguous(const struct pt_tensor *t, int dim)
 {
     int64_t want = 1;

@@ -11,7 +11,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/tmap.h"
 
-/* A tensor's type and shape. Its size fits 64 bits; the caller has checked that. */
+/* The type and shape of a tensor. The caller has checked that its size in bytes fits 64 bits. */
 struct tile_tensor {
     enum dtype dtype;
     int ndim;                   /* 0 .. TENSOR_MAX_DIM */
@@ -25,21 +25,21 @@ struct tile_chunk {
 };
 
 /*
- * Returns the location of a stored tensor's elements in row-major order: an extent for each contiguous run. Returns
- * NULL if there are more than `most`.
+ * Returns the location of a stored tensor's elements in row-major order, as an extent for each contiguous run. Returns
+ * NULL if there are more than `most` runs.
  */
 struct extent *tile_runs(struct arena *a, const struct pt_tensor *t, int64_t most, int *n);
 
 /*
- * Split the chunks of a tensor that tile_map() accepted by rows. The chunks of each row are chunks of a tensor with
- * one dimension less. Those of row r are [(*first)[r], (*first)[r + 1]) in the returned array. Returns NULL if there
- * would be more than `most` chunks or rows. The caller frees both arrays. Extents are in the arena; positions and
- * lengths are those of `chunk`.
+ * Split the chunks of a tensor by rows. tile_map() must have accepted the chunks. The chunks of each row are chunks of
+ * a tensor with one dimension less. Those of row r are [(*first)[r], (*first)[r + 1]) in the returned array. Returns
+ * NULL if there would be more than `most` chunks or rows. The caller frees both arrays. Extents are in the arena;
+ * positions and lengths are those of `chunk`.
  */
 struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
                              int64_t most, int **first);
 
-/* A flaw of the chunks, by their indices in the caller's array. */
+/* A flaw of a tensor's chunks. Chunks are given by their indices in the caller's array. */
 struct tile_flaw {
     enum { TILE_GAP, TILE_OVERLAP, TILE_OUTSIDE } what;
     int chunk, other;           /* OUTSIDE: chunk; OVERLAP: both; GAP: neither */
@@ -47,8 +47,8 @@ struct tile_flaw {
 };
 
 /*
- * Returns the map, in the arena: a concatenation if that is sufficient, else boxes. Returns NULL and sets the flaw
- * if the chunks do not tile the tensor.
+ * Returns the map of the tensor, in the arena: a concatenation if that is sufficient, else boxes. Returns NULL and sets
+ * the flaw if the chunks do not tile the tensor.
  */
 struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
                       struct tile_flaw *flaw);

@@ -10,7 +10,10 @@
 
 #include "libcommon/base/mem.h"
 
-/* Returns the name without wrappers' keys, in the arena, or the name itself if it has none. */
+/*
+ * Returns the name without the keys that wrappers of modules add, in the arena. Returns the name itself if it has no
+ * such keys.
+ */
 const char *unwrap_name(struct arena *a, const char *name);
 
 #endif

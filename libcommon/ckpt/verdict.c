@@ -14,13 +14,15 @@ static unsigned long long elems_of(const struct verdict_of *of)
     return of->n_read ? of->n_read : of->map->len / (size ? size : 1);
 }
 
-/* Returns "values compared" for a sample, "elements" for all. */
+/* Returns the unit of counts in messages: "values compared" for a sample, "elements" if all were compared. */
 static const char *unit(const struct verdict_of *of)
 {
     return of->n_read ? "values compared" : "elements";
 }
 
-/* Returns true for an attention mask, which contains zeros and infinities, and nothing else. No weight is one. */
+/*
+ * Returns true for an attention mask: a tensor that contains only zeros and infinities. No weight contains only these.
+ */
 static bool is_mask(const struct verdict_of *of)
 {
     struct stats_job job = { .a = of->map, .a_files = of->s->files, .len = of->map->len };

@@ -40,8 +40,8 @@ void verdict_tied(const struct verdict_of *of, const struct stats_diff *d, struc
 bool verdict_tie_is_kept(const struct param *p);
 
 /*
- * Report "replicas": n of the elements read differ between tensor-parallel ranks. `drift` is set if copies may
- * drift.
+ * Report "replicas": n of the elements that were read differ between tensor-parallel ranks. `drift` is true if the
+ * copies may drift apart.
  */
 void verdict_replicas(const struct verdict_of *of, uint64_t n, bool drift, struct report *r);
 
