@@ -3,8 +3,8 @@
  *
  * Both are established by one reading: verify (libcommon/check/verify.h) reads and hashes nearly all bytes, and the
  * few that it omits are read after it. If verify finds an error, the bytes are read again and compared with the sums
- * alone. This distinguishes a damaged copy from a faithful copy of an unsound checkpoint. For a .pack, the source is
- * verified instead.
+ * alone. This distinguishes a damaged copy from a faithful copy of an unsound checkpoint. If verify
+ * cannot read the backup in place (receipt_reads_in_place()), the source is verified instead.
  */
 #ifndef SHARDKIT_CKPT_BACKUP_BACKUP_VERDICT_H
 #define SHARDKIT_CKPT_BACKUP_BACKUP_VERDICT_H

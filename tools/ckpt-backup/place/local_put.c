@@ -242,9 +242,9 @@ static int read_back_stage(struct place *p, const struct content *c, struct rece
     struct receipt folder = *rec;
     int rc;
 
-    if (rec->form != FORM_PACK)
+    if (receipt_reads_in_place(rec))
         return verdict_compare(&p->o, rec, s->part, c->path, NULL, e);
-    folder.form = FORM_WHOLE;           /* No tool reads a .pack in place, so the source is verified instead. */
+    folder.form = FORM_WHOLE;           /* The source is verified instead. */
     rc = verdict_bytes(&p->o, rec, s->part, NULL, e);
     if (rc == 0 && (rc = content_unchanged(c, e)) == 0)
         rc = verdict_compare(&p->o, &folder, c->path, c->path, NULL, e);

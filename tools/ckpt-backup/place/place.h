@@ -100,9 +100,9 @@ MUST_CHECK int place_put(struct place *p, const struct content *c, enum backup_f
  */
 MUST_CHECK int place_check_outside(const char *path, const char *tag_folder, struct err *e);
 /*
- * Read a whole backup. Bytes that differ from what was copied are findings of ERROR in `r`. For a folder or .tar that
- * can be read in place, verify's verdict is stored in rec->checked and rec->unsound; for a remote or a .pack the old
- * verdict stays.
+ * Read a whole backup. Bytes that differ from what was copied are findings of ERROR in `r`. For a backup that
+ * verify can read in place (receipt_reads_in_place()), its verdict is stored in rec->checked and rec->unsound; for the
+ * others and for a remote, the verdict on the source stays.
  */
 MUST_CHECK int place_check(struct place *p, struct receipt *rec, struct report *r, struct err *e);
 /* Write the receipt of a backup again, after the backup was verified. */

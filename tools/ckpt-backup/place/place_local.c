@@ -71,8 +71,8 @@ static int local_check(struct place *p, struct receipt *rec, struct report *r, s
     local_check_files(p, rec, r);
     /* The first check has found and reported missing files. Reading the remaining ones is of no use. */
     if (report_count(r, SEV_ERROR) == before)
-        rc = rec->form == FORM_PACK ? verdict_bytes(&p->o, rec, path, r, e)
-                                    : verdict_compare(&p->o, rec, path, path, r, e);
+        rc = receipt_reads_in_place(rec) ? verdict_compare(&p->o, rec, path, path, r, e)
+                                         : verdict_bytes(&p->o, rec, path, r, e);
     free(path);
     return rc;
 }

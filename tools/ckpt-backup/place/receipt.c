@@ -29,6 +29,15 @@ bool receipt_is_file(enum backup_form form)
     return form == FORM_TAR || form == FORM_PACK;
 }
 
+bool receipt_reads_in_place(const struct receipt *r)
+{
+    bool reads = r->form != FORM_PACK;
+
+    for (int i = 0; i < r->n_files && r->form == FORM_TAR; i++)
+        reads = reads && !str_ends(r->file[i].name, ".h5");
+    return reads;
+}
+
 uint64_t receipt_raw_bytes(const struct receipt *r)
 {
     uint64_t sum = 0;

@@ -47,6 +47,11 @@ const char *receipt_form_name(enum backup_form form);
 /* Returns true if the form is a single file, .tar or .pack. */
 bool receipt_is_file(enum backup_form form);
 /*
+ * Returns true if verify can read the backup where it is. It cannot read a .pack, or a .tar with HDF5 files, which only
+ * open as files of their own.
+ */
+bool receipt_reads_in_place(const struct receipt *r);
+/*
  * Returns true if the backup is intact and has no known error. Older versions did not check backups, so for their
  * backups this only means that no error is known.
  */
