@@ -56,8 +56,8 @@ static void print_tensor_stats(const struct inspect *in, const struct view *v, c
 }
 
 /*
- * Compute the statistics. Returns 0 with the results in job[v->n], or -1. Findings about the bytes are added to
- * `r`.
+ * Compute the statistics of all tensors. Returns 0 with the results in job[v->n], or -1. Damage found in the bytes is
+ * added to `r`.
  */
 static int compute_tensor_stats(const struct inspect *in, const struct view *v, struct stats_job *job, struct report *r,
                                 struct err *e)

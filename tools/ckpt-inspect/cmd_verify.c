@@ -12,7 +12,7 @@
 #include "libcommon/ckpt/layout.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* If anything is lost or damaged, print the command that lists what is left of the checkpoint. */
+/* Print the command that lists the readable rest of the checkpoint, if anything is lost or damaged. */
 static void print_way(const char *path, const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)
@@ -22,7 +22,10 @@ static void print_way(const char *path, const struct report *r)
         }
 }
 
-/* What verify could not establish, and which files are of another save, is printed without -v, too. */
+/*
+ * Print the findings that limit the result, even without -v: checks that verify could not make, and files of another
+ * save.
+ */
 static void print_limit(const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)

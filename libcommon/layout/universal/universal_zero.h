@@ -13,27 +13,28 @@
 
 struct source;
 struct universal_zero {
-    int file;                   /* index in s->file of rank 0's model_states, open; -1 for other forms */
+    int file;                   /* index in s->file of rank 0's model_states, which is kept open; -1 for other forms */
     const struct pt *pt;        /* that file */
-    int tp;                     /* tensor ranks; with more than one, param_shapes are those of slices */
+    int tp;                     /* number of tensor ranks; with more than one, param_shapes has the shapes of slices */
     struct zero_shape shape;
 };
 /* Find the model_states file in s->file. Findings about it are added to r. */
 struct universal_zero universal_zero_open(struct source *s, struct report *r);
 /*
- * Match a file's tensor with its parameter. A flat tensor *t gets the shape from param_shapes. Returns the optimizer
- * group, -1 if the parameter is not trained, or -2 if the tensor cannot be that parameter's, which is reported.
+ * Match a tensor of the files with its parameter. A flat tensor *t gets the shape from param_shapes. Returns the index
+ * of the optimizer group, -1 if the parameter is not trained, or -2 if the tensor cannot be that parameter's, which is
+ * reported.
  */
 int universal_zero_match_tensor(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
                                 struct report *r);
 /*
- * Set stage, counter and number of ranks. optimizer_state.pt must have been read. A missing model_states file is a
- * finding "missing_file" of severity `lost`.
+ * Set the source's ZeRO stage, step counter and number of ranks. optimizer_state.pt must have been read. A missing
+ * model_states file is a finding "missing_file" of severity `lost`.
  */
 void universal_zero_state(const struct universal_zero *z, struct source *s, enum severity lost, struct report *r);
 /*
- * Convert buffers of the model to values, and a tied weight's second name to another name of the first, as in the
- * original checkpoint. Call it as the last step of an open.
+ * Convert buffers of the model to values. A tied weight's second name becomes another name of the first one's
+ * parameter, as in the original checkpoint. Call it as the last step of an open.
  */
 void universal_zero_resolve_params(const struct universal_zero *z, struct source *s);
 
