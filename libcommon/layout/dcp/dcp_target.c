@@ -164,8 +164,8 @@ static void add_moments(struct dcp_target *t, const struct param *p, const struc
 /* ---- the optimizer's groups ---- */
 
 /*
- * Returns the default of an option that torch's AdamW requires and that DeepSpeed's optimizers do not have; NULL for
- * other options.
+ * Returns the default of an option that torch's AdamW requires and that DeepSpeed's optimizers do not have: a boolean
+ * for a known flag, None for any other option.
  */
 static struct pk *default_of(struct arena *a, const char *option)
 {

@@ -23,7 +23,7 @@ struct plot {
     struct plot_ask ask;
     struct plot_series run[PLOT_RUNS];  /* training losses */
     int n_runs;
-    /* validation losses: a series per name, with all runs together; or with parallel runs, the differences to run 0 */
+    /* validation losses: a series per name, with parallel runs per name and run; or the differences to run 0 */
     struct plot_series set[PLOT_SETS];
     int n_sets;
     /* all runs begin at the same point; false: each run continues the previous one */
