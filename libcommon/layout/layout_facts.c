@@ -21,7 +21,7 @@ const struct layout universal_pt_layout = {
 
 const struct layout universal_hdf5_layout = {
     .name = "universal-hdf5", .mp_rank_files = true, .state_files = true, .datasets = true,
-    .tag_prefix = "global_step", .manifest_writer = "reshape IN OUT",
+    .tag_prefix = "global_step", .manifest_writer = "ds2universal --format hdf5 IN OUT",
 };
 
 const struct layout universal_virtual_layout = {

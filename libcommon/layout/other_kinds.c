@@ -54,6 +54,11 @@ static bool is_safetensors(const char *name)
     return !strchr(name, '/') && str_ends(name, ".safetensors");
 }
 
+static bool is_token_index(const char *name)
+{
+    return !strchr(name, '/') && str_ends(name, ".idx");
+}
+
 static bool is_torch_file(const char *name)
 {
     return !strchr(name, '/') && (str_ends(name, ".pt") || str_ends(name, ".pth") || str_ends(name, ".bin"));
@@ -91,6 +96,8 @@ static const struct other_kind_row {
       "makes a model folder of it" },
     { is_safetensors, false, "a folder of safetensors under names that Transformers does not read: a model folder has "
       "model.safetensors, or model.safetensors.index.json with the files' names" },
+    { is_token_index, false, "a folder of Megatron's token files (NAME.bin with NAME.idx): train --data-path IN/NAME "
+      "and preprocess --decode IN/NAME read them" },
     { is_torch_file, false, "a folder of single files of torch.save: ckpt-inspect IN/FILE lists the tensors of one" },
     { is_tokenizer, false, "a tokenizer without a model: preprocess --tokenizer and export-hf --tokenizer read it" },
     { is_config, false, "a model's config.json without weights" },

@@ -169,8 +169,8 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
     }
     if (begun && !o->force) {
         err_usage(e, "%s: left by a run that did not finish%s", s->part,
-                  !o->resume ? "; --resume finishes it, --force starts over"
-                             : ", from another input or with other options; --force starts over");
+                  same && !o->resume ? "; --resume finishes it, --force starts over"
+                                     : ", from another input or with other options; --force starts over");
         return -1;
     }
     s->lock_fd = acquire_job_lock(s, "lock.0", e);

@@ -118,7 +118,7 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
         }
         n = set_all(j, s, x, j->arg[i], e);
         if (n == 0)
-            err_usage(e, "set %s: no file of %s has that key; ckpt-inspect args lists the arguments", j->arg[i],
+            err_usage(e, "set %s: no file of %s has that key; ckpt-inspect args or ls -v lists the keys", j->arg[i],
                       s->path);
         if (n <= 0)
             return -1;

@@ -77,7 +77,7 @@ static int first_listed_tensor(const struct relisting *w, const struct param *p)
 
 static int refuse_torchdist_entry(const struct dcp_entry *en, const char *what, struct err *e)
 {
-    err_usage(e, "%s: %s; reshape --to dcp writes a form without stacks", en->name, what);
+    err_usage(e, "%s: %s; reshape --to dcp --ranks N writes a form without stacks", en->name, what);
     return -1;
 }
 
