@@ -28,6 +28,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
+#include "libcommon/layout/universal/universal_zero.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -749,6 +750,7 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
                                struct report *r, struct err *e)
 {
     struct hdf5_reader rd = { .s = s, .l = l, .o = o, .r = r };
+    struct universal_zero zero = { .file = -1 };
     int rc = -1;
 
     s->layout = &universal_hdf5_layout;         /* check_format() reads which of the two it is */
@@ -762,8 +764,14 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     read_files(&rd);
     if (s->layout->points_only)
         read_shard_table(&rd);
+    else
+        zero = universal_zero_open(s, r);
+    if (zero.file >= 0)
+        universal_zero_state(&zero, s, SEV_ERROR, r);
     read_params(&rd);
     rc = o->no_tensors ? 0 : manifest_load(s, false, r, e);
+    if (rc == 0 && zero.file >= 0 && !o->no_tensors)
+        universal_zero_resolve_params(&zero, s);
 out:
     close_shards(&rd);
     h5_close(rd.index);

@@ -42,7 +42,8 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
 
     if (z.file < 0)
         return z;
-    s->file[z.file].pt = pt_open(s->files, f->file, &e);
+    if (!f->pt)
+        s->file[z.file].pt = pt_open(s->files, f->file, &e);
     if (!f->pt) {
         report_add_err(r, "unreadable", &e);
         z.file = -1;
