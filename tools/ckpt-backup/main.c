@@ -42,7 +42,8 @@ static int run_backup_command(struct backup *b)
     b->n_args = b->words.n - 1;
     b->form = b->pack ? FORM_PACK : cmd->form;
     if (b->pack && b->rules)
-        return cli_usage(&b->cli, "--pack applies to one copy; in %s, write 'pack' after a place", b->rules);
+        return cli_usage(&b->cli, "--pack applies to one copy; in %s, write a line 'pack' below the line of the "
+                         "place", b->rules);
     return cli_done(&b->cli, cmd->run(b));
 }
 

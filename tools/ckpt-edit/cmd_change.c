@@ -118,8 +118,9 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
         }
         n = set_all(j, s, x, j->arg[i], e);
         if (n == 0)
-            err_usage(e, "set %s: no file of %s has that key; ckpt-inspect args or ls -v lists the keys", j->arg[i],
-                      s->path);
+            err_usage(e, "set %s: no file of %s has that key; %s", j->arg[i], s->path,
+                      s->layout->model_folder ? "a model folder has no such values, its settings are in config.json"
+                      : s->run.args ? "ckpt-inspect args lists the arguments" : "ckpt-inspect ls -v lists the keys");
         if (n <= 0)
             return -1;
     }
@@ -325,8 +326,10 @@ static int drop_params(struct ckptedit *j, struct source *s, struct edit *x, str
 {
     if (s->layout->state_files)
         return drop_tensors(j, s, x, e);
-    err_usage(e, "drop %s: there are 'optimizer' and 'rng'; parameters can be left out of a universal form alone, "
-              "which ds2universal --format pt makes of a %s checkpoint", j->arg[0], s->layout->name);
+    err_usage(e, "drop %s: 'optimizer' and 'rng' can be left out of a %s checkpoint; parameters can be left out of a "
+              "model folder (export-hf) or of a universal form (ds2universal --format pt, if it has Adam's states%s)",
+              j->arg[0], s->layout->name, s->topo.tp > 1 && !s->layout->pipeline_files ?
+              "; first reshape --ranks N joins its tensor ranks" : "");
     return -1;
 }
 

@@ -135,6 +135,6 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
     check_tag_name(j, s);
     if (s->run.opt_step >= 0)
         cli_info(&j->cli, "the optimizer's own step stays %" PRId64 "%s", s->run.opt_step,
-                 s->layout->entries || source_is_from_zero(s) ? "" : "; reshape --step moves it along");
+                 s->layout->entries || source_is_from_zero(s) ? "" : "; reshape --step changes it");
     return 0;
 }

@@ -236,8 +236,10 @@ static int check_in_place_edit(struct ckptedit *j, struct source *s, bool *made,
     if (state == SWAP_MADE)
         err_usage(e, "%s is an edit that was made and not put in its place (its run was killed): %s with --resume puts "
                   "it there, rollback removes it", j->out, j->cli.resume ? "its own command" : "the same command");
+    else if (state == SWAP_FOREIGN)
+        err_usage(e, "%s exists and was not made by ckpt-edit: move it away", j->out);
     else
-        err_usage(e, "%s is there, of an edit before this one: commit gives it up, rollback brings it back", j->out);
+        err_usage(e, "%s is left from an edit before this one: commit removes it, rollback restores it", j->out);
     return -1;
 }
 

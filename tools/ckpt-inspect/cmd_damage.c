@@ -156,8 +156,12 @@ static bool can_open_weights(const struct damaged *x)
 
 static void print_weights_way(const struct damaged *x)
 {
-    printf("weights: all are complete: export-hf %s OUT%s\n", x->s->path,
-           x->s->layout->pipeline_files ? ", or reshape or merge-tp with --weights-only" : "");
+    const char *way = !x->s->layout->pipeline_files ? ""
+                    : source_has_unknown_family(x->s) ? ", or reshape --to dcp --weights-only --ranks N"
+                    : ", or reshape or merge-tp with --weights-only";
+
+    printf("weights: all are complete: export-hf %s%s OUT%s\n",
+           source_has_unknown_family(x->s) ? "--config FILE " : "", x->s->path, way);
 }
 
 static void print_ways(const struct damaged *x)
@@ -170,6 +174,10 @@ static void print_ways(const struct damaged *x)
 
     printf("%d of %d parameters%s are complete in every state\n", x->n_intact, x->s->n_params,
            is_damage_list_complete(x) ? "" : " that could be opened");
+    if (is_mixed(x)) {
+        printf("files of two saves: remove the wrong ones before weights are exported or training resumes\n");
+        return;
+    }
     if (!is_damage_list_complete(x)) {
         const bool weights = x->n_weights == 0 && can_open_weights(x);
 
@@ -177,10 +185,6 @@ static void print_ways(const struct damaged *x)
                weights ? "" : ", and no tool can use the rest");
         if (weights)
             print_weights_way(x);
-        return;
-    }
-    if (is_mixed(x)) {
-        printf("files of two saves: remove the wrong ones before weights are exported or training resumes\n");
         return;
     }
     if (x->d.n_unchecked)

@@ -62,10 +62,14 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
         return 0;
     first = first_error(r);
     len = strlen(e->msg);
-    if (strcmp(first->code, "replicas") == 0)
+    if (strcmp(first->code, "replicas") == 0 && strcmp(cli->tool, "ckpt-edit") == 0)
+        snprintf(e->msg + len, sizeof e->msg - len, "; %s --replicas average, first or majority writes a checkpoint in "
+                 "which they agree", source_is_from_zero(s) ? "merge-tp" : "merge-tp --repair");
+    else if (strcmp(first->code, "replicas") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; " REPLICAS_NEXT_STEP);
     else if (mismatch_is(first))
-        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch continues despite this");
+        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch continues despite this%s",
+                 strcmp(cli->tool, "ckpt-edit") ? " (with --replicas first if copies differ)" : "");
     else if (strcmp(first->code, "unread") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)

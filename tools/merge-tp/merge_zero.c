@@ -8,8 +8,7 @@
 int merge_zero_check(const struct merge_job *j, const struct source *s, struct err *e)
 {
     if (s->topo.tp < 2)
-        err_usage(e, "%s: files of one tensor rank: there is nothing to merge; reshape --target-dp and --to change "
-                  "their ranks and stage", s->path);
+        err_usage(e, "%s: files of one tensor rank: there is nothing to merge", s->path);
     else if (j->repair || j->target_tp > 1)
         err_usage(e, "%s: of ZeRO without pipeline files of one tensor rank are written: %s does not go with it",
                   s->path, j->repair ? "--repair, which keeps them," : "--target-tp");

@@ -38,13 +38,14 @@ static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
     if (j->to != RESHAPE_TO_DEEPSPEED && (j->to || source_is_from_zero(s)))
         return reshape_zero(j, s, e);
     if (s->layout->model_folder) {
-        err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of it", s->path);
+        err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of BLOOM and GPT-2; of any model, "
+                  "--to dcp --ranks N makes a checkpoint", s->path);
         return -1;
     }
     if (!j->ranks && !j->mesh.rows)
         return reshape(j, s, e);
-    err_usage(e, "%s: a %s checkpoint: --ranks and --mesh are for those of torch.distributed and of ZeRO without "
-              "pipeline, which --to makes", s->path, s->layout->name);
+    err_usage(e, "%s: a %s checkpoint: --ranks goes with --to zero1, zero2, zero3, dcp, torchdist or hfstorage, --mesh "
+              "with --to dcp or torchdist", s->path, s->layout->name);
     return -1;
 }
 

@@ -42,7 +42,7 @@ static int check_zero_options(const struct reshape_job *j, const struct source *
 {
     if (has_non_zero_options(j))
         err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp, --ranks) and the stage (--to) can be "
-                  "changed; another option given is for checkpoints of the pipeline engine", s->path);
+                  "changed; another option given is for other layouts (--mesh for --to dcp and torchdist)", s->path);
     else if (j->ranks && j->target.q.topo.dp)
         err_usage(e, "%s: --ranks and --target-dp are the same here: give one of them", s->path);
     else if (j->dtype && source_is_from_zero(s))

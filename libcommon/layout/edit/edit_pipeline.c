@@ -154,8 +154,8 @@ static int make_shards(struct edit *x, struct source *to, struct ds_target *t)
 static int check_pipeline_edit(const struct source *s, const struct edit_model *m, struct err *e)
 {
     if (m->picked && m->n_picked < s->topo.pp)
-        err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape --target-pp makes fewer of them first",
-                  m->n_picked, s->topo.pp);
+        err_usage(e, "layers: %d cannot fill %d pipeline stages: reshape %s--target-pp makes fewer of them first",
+                  m->n_picked, s->topo.pp, s->run.optimizer ? "" : "--weights-only ");
     else if (m->cast && s->layout->state_files && !s->run.optimizer)
         err_usage(e, "cast: %s has no zero/optimizer_state.pt, which distinguishes bf16 from fp16: reshape it to 3D "
                      "shards first", s->path);

@@ -32,8 +32,9 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
     struct edit_states *to;
 
     if (s->layout->pipeline_files) {
-        err_usage(e, "%s: %s: names of 3D shards are the pipeline engine's, which numbers its layers; a universal form "
-                  "(ds2universal) and a model folder (export-hf) can have others", s->path, verb);
+        err_usage(e, "%s: %s: names of 3D shards are the pipeline engine's, which numbers its layers; %sa model folder "
+                  "(export-hf) can have others", s->path, verb,
+                  s->run.optimizer ? "a universal form (ds2universal) and " : "");
         return NULL;
     }
     if (universal_hdf5_has_model(s)) {

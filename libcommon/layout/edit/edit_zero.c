@@ -198,13 +198,17 @@ static int check_zero_edit(const struct edit *x, const struct edit_states *list,
     bool layers = false;
 
     if (x->s->topo.tp > 1) {
-        err_usage(e, "%s: has %d tensor ranks: reshape --ranks joins them, then it can be edited", x->s->path,
-                  x->s->topo.tp);
+        if (x->s->layout->state_files)
+            err_usage(e, "%s: has %d tensor ranks: join those of the checkpoint that it was made of (reshape --ranks "
+                      "N), then make the form again (ds2universal)", x->s->path, x->s->topo.tp);
+        else
+            err_usage(e, "%s: has %d tensor ranks: reshape %s--ranks N joins them, then it can be edited", x->s->path,
+                      x->s->topo.tp, x->s->run.optimizer ? "" : "--weights-only ");
         return -1;
     }
     if (x->s->layout->state_files && !x->s->run.optimizer) {
-        err_usage(e, "%s: has no zero/optimizer_state.pt, without which no engine loads it: ds2universal writes it",
-                  x->s->path);
+        err_usage(e, "%s: has no zero/optimizer_state.pt, without which no engine loads it: make the form again "
+                  "(ds2universal) of the checkpoint that it was made of", x->s->path);
         return -1;
     }
     for (int i = 0; i < list->n; i++) {

@@ -106,7 +106,8 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
     if (!in || !other)
         return in != NULL;
     err_data(e, s->path, ERR_NO_BYTE, "parameter %s: no rule of the family %s has this name in shards, and %s is one: "
-             "names are all of one kind, or none is translated; ckpt-edit rename changes them", other, family_name(f),
+             "config.json is that of another model, or names are of two kinds, which ckpt-edit rename can "
+             "change", other, family_name(f),
              in);
     return -1;
 }

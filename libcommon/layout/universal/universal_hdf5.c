@@ -47,7 +47,7 @@ static int check_state(const struct source *s, const struct param *p, enum state
     const struct tmap *m = as_is ? p->state[st] : u.map;
 
     if (as_is && !m) {
-        err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': %s is missing; --format hdf5 writes an index of the rest",
+        err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': %s is missing, and an index needs it; use --format pt",
                  p->name, state_name(st));
         return -1;
     }

@@ -296,7 +296,7 @@ static int resolve_optimizer_form(struct zero_target *t, int stage, struct repor
 
     if (t->weights_only && stage == 3) {
         err_usage(e, "%s: ZeRO-3 stores weights only in the optimizer's files, which no engine loads without moments: "
-                     "use --to zero1 or zero2 with --weights-only", t->src->path);
+                     "reshape --weights-only --to zero1 or zero2 writes them", t->src->path);
         return -1;
     }
     if (t->weights_only)

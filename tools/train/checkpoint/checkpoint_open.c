@@ -120,13 +120,14 @@ static char *universal_tag(const struct checkpoint_from *from, struct err *e)
     char *tag = checkpoint_pointer(from->dir, "latest_universal", e), *latest = NULL;
 
     if (!tag && e->kind == ERR_NONE)
-        err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: there is no latest_universal; convert a "
-                 "checkpoint with ds2universal, or leave the option out (any topology loads without it)");
+        err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: there is no latest_universal; give --load the "
+                 "folder of the run, where ds2universal writes it, or leave the option out (any topology loads without "
+                 "it)");
     if (tag && !from->force)
         latest = checkpoint_pointer(from->dir, "latest", e);
     if (latest && is_latest_newer(from->dir, latest, tag)) {
         err_data(e, from->dir, ERR_NO_BYTE, "--universal-checkpoint: 'latest' (%s) is newer than 'latest_universal' "
-                                            "(%s); leave the option out to resume from %s, or give --force to go back "
+                                            "(%s); leave the option out to resume from %s, or add --force to go back "
                                             "to %s", latest, tag, latest, tag);
     }
     free(latest);

@@ -208,9 +208,11 @@ static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps
     char *way;
 
     if (chosen && !s->itself)
-        way = str_fmt("give --load %s to resume from it, or ", t->o.save);
+        way = str_fmt("%sgive --load %s to resume from it, or ", t->o.finetune ? "leave --finetune out and " : "",
+                      t->o.save);
     else if (tag && s->n)
-        way = str_fmt("give --load %s/%s to resume from it, or ", t->o.save, s->name);
+        way = str_fmt("%sgive --load %s/%s to resume from it, or ",
+                      t->o.finetune ? "leave --finetune out and " : "", t->o.save, s->name);
     else
         way = xstrdup("give ");
     free(chosen);

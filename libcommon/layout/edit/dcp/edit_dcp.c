@@ -62,8 +62,8 @@ static int add_as(struct relisting *w, int i, const struct param *p, int k, stru
         found = found || key;
     }
     if (!name || !found) {
-        err_usage(e, "%s: holds parameter %s in a form that cannot get another one's: reshape to another "
-                  "layout first", n->en.name, p->name);
+        err_usage(e, "%s: holds parameter %s in a form that cannot get another one's: ds2universal --format pt "
+                  "makes a form of it that can", n->en.name, p->name);
         return -1;
     }
     n->en.name = name;
