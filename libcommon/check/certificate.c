@@ -334,7 +334,7 @@ static json_t *load_certificate(const char *path, struct err *e)
     last = size < sizeof tail + 12 ? buf : buf + size - (sizeof tail - 1) - 12;         /* xxxxxxxx"\n}\n */
     snprintf(own, sizeof own, "%08x", crc_bytes(0, buf, (size_t)(last - buf)));
     if (last == buf || memcmp(last, tail, sizeof tail - 1) != 0)
-        err_data(e, path, ERR_NO_BYTE, "no certificate: it does not end in its crc32");
+        err_data(e, path, ERR_NO_BYTE, "is not a certificate: its crc32 is missing at the end");
     else if (memcmp(last + sizeof tail - 1, own, 8) != 0)
         err_data(e, path, (uint64_t)(last - buf), "the certificate's own crc does not match (expected %s)", own);
     else if (!(o = json_loadb(buf, size, JSON_REJECT_DUPLICATES, &je)))

@@ -113,7 +113,7 @@ static int recv_rank_hello(struct join *j, int fd, struct err *e)
     rank = get_le32(hello + 8);
     size = get_le32(hello + 12);
     if (size != (uint32_t)j->l->size || rank < 1 || rank >= size) {
-        err_usage(e, "start: a process says it is rank %u of %u, but rank 0 has %s=%d", rank, size,
+        err_usage(e, "start: a process reports that it is rank %u of %u, but rank 0 has %s=%d", rank, size,
                   j->l->size_name, j->l->size);
         return -1;
     }

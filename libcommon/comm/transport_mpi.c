@@ -175,8 +175,9 @@ static void mpi_close(struct transport *t, bool orderly)
 static int check_mpi_world(const struct launch *l, int rank, int size, struct err *e)
 {
     if (size != l->size) {
-        err_usage(e, "%s started %d tasks (%s), but MPI reaches a world of %d: the launcher belongs to another "
-                  "MPI than this program's", launch_name(l->kind), l->size, l->size_name, size);
+        err_usage(e,
+                  "%s started %d tasks (%s), but MPI reaches a world of %d: the launcher is part of another MPI than "
+                  "the one of this program", launch_name(l->kind), l->size, l->size_name, size);
         return -1;
     }
     if (rank != l->rank) {

@@ -344,7 +344,7 @@ static int check_duplicates(struct lister *l)
     qsort(name, (size_t)l->n, sizeof *name, compare_member_names);
     for (int i = 1; i < l->n && rc == 0; i++)
         if (strcmp(name[i - 1], name[i]) == 0) {
-            err_data(l->e, l->path, ERR_NO_BYTE, "member %s stands twice in the archive", name[i]);
+            err_data(l->e, l->path, ERR_NO_BYTE, "member %s is contained twice in the archive", name[i]);
             rc = -1;
         }
     free(name);

@@ -612,7 +612,7 @@ static void check_opaque_classes(const struct pk_tree *tree, const char *file_na
             snprintf(name, sizeof name, "a nested class");
         if (is_plain_class(v))
             report_add(r, SEV_WARNING, "opaque", file_name, base + v->at, NULL,
-                       "class %s is not known here; it is carried along unread", name);
+                       "class %s is unknown; it is copied without being read", name);
         else
             report_add(r, SEV_ERROR, "class", file_name, base + v->at, NULL,
                        "refuses class %s (not on the allow-list; nothing was executed)", name);

@@ -55,7 +55,7 @@ static const char *flaw_of_metadata(const struct pk *m)
         return "a view whose values are the conjugates of what is stored: save it after .resolve_conj()";
     if (pk_get(m, "neg"))
         return "a view whose values are the negatives of what is stored: save it after .resolve_neg()";
-    return "a view with metadata that is not known here";
+    return "a view with unknown metadata";
 }
 
 const char *pt_kind_flaw(const struct pt_call *c)
@@ -252,7 +252,7 @@ static bool name_of_call(const struct pk *v, struct strbuf *what)
     }
     if (g && ((str_starts(g->module, "torch") && str_starts(g->name, "_rebuild_")) ||
               pk_is_class(g, "torch.storage", "_load_from_bytes"))) {
-        strbuf_addf(what, "what %s.%s makes, which is not known here", g->module, g->name);
+        strbuf_addf(what, "the result of %s.%s, which is not supported", g->module, g->name);
         return true;
     }
     if (pk_is_class(g, "torch.nn.parameter", "UninitializedParameter") ||

@@ -360,7 +360,7 @@ static int sort_entries(struct zip_opener *o)
         const char *name = z->entry[z->by_name[i]].name;
 
         if (strcmp(name, z->entry[z->by_name[i - 1]].name) == 0) {
-            err_data(o->e, o->path, o->dir_at, "record %s stands twice in the zip directory", name);
+            err_data(o->e, o->path, o->dir_at, "record %s is contained twice in the zip directory", name);
             return -1;
         }
     }

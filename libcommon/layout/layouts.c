@@ -101,7 +101,7 @@ static int list_directory_entry(struct open_listing *l, struct files *f, const c
     if (!S_ISREG(st.st_mode))
         return 0;
     if (l->n == LIST_MAX) {
-        err_data(e, path, ERR_NO_BYTE, "more than %d files: this is no checkpoint", LIST_MAX);
+        err_data(e, path, ERR_NO_BYTE, "more than %d files: this is not a checkpoint", LIST_MAX);
         return -1;
     }
     file = files_add_path(f, path, e);

@@ -332,7 +332,7 @@ static int check_out_is_folder(const char *out, struct err *e)
     else if (S_ISLNK(st.st_mode))
         err_usage(e, "%s: is a symbolic link, which is not replaced: name the folder that it leads to", out);
     else if (!S_ISDIR(st.st_mode))
-        err_usage(e, "%s: exists already and is no folder: move it away, or give another name", out);
+        err_usage(e, "%s: exists already and is not a folder: move it away, or give another name", out);
     else
         return 0;
     return -1;

@@ -210,7 +210,7 @@ while [ $n -lt 5 ]; do
     wait $pid; one=$?
     case $one$two in
     00) pass ;;
-    01|10) check "two at once: one line" grep -q "store: another ckpt-backup.* is at work here" "$W/one" "$W/two" ;;
+    01|10) check "two at once: one line" grep -q "store: another ckpt-backup.* is running in this place" "$W/one" "$W/two" ;;
     *) fail "two at once: $one and $two" ;;
     esac
     check "two at once: sound" ckpt-backup verify -q "$W/store"
@@ -222,9 +222,9 @@ if command -v flock >/dev/null; then
     # shellcheck disable=SC2016
     flock "$W/store/.ckpt-backup/lock" sh -c ': >"$0"; while [ -e "$0" ]; do sleep 0.1; done' "$W/held" &
     n=0; until [ -e "$W/held" ] || [ $n -gt 300 ]; do n=$((n + 1)); sleep 0.1; done
-    check_exit "while another is at work: copy says so" 1 "is at work here" ckpt-backup copy -q "$src" "$W/store"
+    check_exit "while another runs: copy reports it" 1 "is running in this place" ckpt-backup copy -q "$src" "$W/store"
     { sleep 1; rm "$W/held"; } &
-    check "while another is at work: verify waits to note it" ckpt-backup verify -q "$W/store"
+    check "while another runs: verify waits to record its result" ckpt-backup verify -q "$W/store"
     clean
 fi
 check "an empty environment" env -i "$BIN/ckpt-backup" copy --rules "$W/rules" "$W/run"

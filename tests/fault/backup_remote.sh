@@ -160,7 +160,7 @@ done
 src=$W/run/global_step10 place=far:backups/run far=$W/far/backups/run
 quick || afresh
 flip "$far/.ckpt-backup/global_step10.json"
-check_exit "a damaged receipt" 1 "is no receipt of a backup, or damaged" ckpt-backup list -q "$place"
+check_exit "a damaged receipt" 1 "is not a receipt of a backup, or is damaged" ckpt-backup list -q "$place"
 check "a damaged receipt: made anew" ckpt-backup copy -q "$src" "$place"
 check "a damaged receipt: sound" is_sound global_step10
 
@@ -218,7 +218,7 @@ done
 ckpt-backup copy -q --rules "$W/rules" "$W/run"
 printf 'place %s\nfull-every 10\nkeep-last 1\n' "$place" >"$W/there.rules"
 echo mine >"$far/global_step10/notes.txt"
-check_exit "a foreign file there" 1 "holds global_step10/notes.txt, which is no part of a backup" \
+check_exit "a foreign file there" 1 "holds global_step10/notes.txt, which is not part of a backup" \
     ckpt-backup forget -q --apply --rules "$W/there.rules" "$W/run"
 check "a foreign file there: nothing is removed" [ -e "$far/global_step10/mp_rank_00_model_states.pt" ]
 rm "$far/global_step10/notes.txt"

@@ -215,7 +215,7 @@ static void report_shared(const struct survey *s, int place, const struct receip
     char *path = path_join(s->place[place]->path, rec->name);
 
     report_add(r, SEV_ERROR, "same_inode", path, ERR_NO_BYTE, NULL, "has the same inodes as global_step%lld in %s: "
-               "that is no copy; move it away and copy again", (long long)rec->step, survey_where(s, with));
+               "it is not a copy; move it away and copy again", (long long)rec->step, survey_where(s, with));
     free(path);
 }
 

@@ -47,7 +47,7 @@ static int roll_back(struct ckptedit *j, const char *in, struct err *e)
     const enum swap_state state = swap_inspect(in);
 
     if (state == SWAP_NONE || state == SWAP_FOREIGN) {
-        err_usage(e, "%s: there is no edit in place to be undone (no folder %s.before-edit of ckpt-edit; name the tag "
+        err_usage(e, "%s: no edit in place can be undone (no folder %s.before-edit of ckpt-edit; name the tag "
                   "that was edited, not the run)", in, in);
         return -1;
     }

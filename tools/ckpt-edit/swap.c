@@ -60,7 +60,7 @@ int swap_hold(const char *in, struct err *e)
     int fd = dir_lock(in, &busy, e);
 
     if (busy)
-        err_data(e, in, ERR_NO_BYTE, "another ckpt-edit is at work on it: wait for its end");
+        err_data(e, in, ERR_NO_BYTE, "another ckpt-edit is changing it: wait until it has ended");
     if (fd >= 0 && file_replace_sweep(path, e) < 0) {
         close(fd);
         fd = -1;

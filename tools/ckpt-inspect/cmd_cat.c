@@ -98,7 +98,7 @@ static int find_cat_tensor(const struct inspect *in, const struct view *v, const
     if (i < 0)
         return not_there(v, name, e);
     if (!v->tensor[i].map) {
-        err_data(e, v->path, ERR_NO_BYTE, "tensor %s lies in too many pieces to be read", name);
+        err_data(e, v->path, ERR_NO_BYTE, "tensor %s has too many pieces to be read", name);
         return -1;
     }
     return i;

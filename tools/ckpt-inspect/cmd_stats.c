@@ -70,7 +70,7 @@ static int compute_tensor_stats(const struct inspect *in, const struct view *v, 
         const struct view_tensor *t = &v->tensor[i];
 
         if (!t->map) {
-            err_data(e, v->path, ERR_NO_BYTE, "tensor %s lies in too many pieces to be read", t->name);
+            err_data(e, v->path, ERR_NO_BYTE, "tensor %s has too many pieces to be read", t->name);
             return -1;
         }
         job[i] = (struct stats_job){ .a = t->map, .a_files = v->files, .len = t->map->len, .name = t->name };

@@ -58,7 +58,7 @@ int ds_write_check(const struct ds_write *w, struct err *e)
     if (!w->cli->certificate || lstat(w->cli->certificate, &st) < 0)
         return 0;
     if (!S_ISREG(st.st_mode))
-        err_usage(e, "%s: is no file: give the certificate another name", w->cli->certificate);
+        err_usage(e, "%s: is not a file: give the certificate another name", w->cli->certificate);
     else if (w->cli->force || w->cli->resume)
         return 0;
     else

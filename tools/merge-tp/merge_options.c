@@ -59,7 +59,7 @@ static int check_merge_options(struct merge_job *j)
         return refuse_merge_usage(j, "--repair keeps the topology: --target-tp does not go with it");
     if (j->repair && j->weights_only)
         return refuse_merge_usage(
-            j, "--repair settles weights and optimizer together: --weights-only does not go with it");
+            j, "--repair resolves weights and optimizer together: it cannot be combined with --weights-only");
     if (j->config && !j->weights_only)
         return refuse_merge_usage(j, "--config goes with --weights-only");
     if (j->repair && j->cli.replicas == REPLICAS_FAIL)

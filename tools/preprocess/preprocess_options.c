@@ -162,7 +162,7 @@ static int check_tokenizer(struct preprocess_job *j)
                 j, wants_hf ? "--tokenizer-type PretrainedFromHF needs --tokenizer-name-or-path"
                             : "--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
         if ((gpt2 && !wants_gpt2) || (hf && !wants_hf))
-            return refuse_preprocess_usage(j, "--tokenizer-type says another tokenizer than the files that are given");
+            return refuse_preprocess_usage(j, "--tokenizer-type names another tokenizer than the given files");
     }
     if (gpt2 && (!j->vocab || !j->merges))
         return refuse_preprocess_usage(j, "--vocab and --merges go together");

@@ -32,7 +32,7 @@ static int check_like(const struct reshape_job *j, const struct source *s, struc
         err_usage(e, "%s: --like is for files that are made of another layout; those of ZeRO keep their groups",
                   s->path);
     else if (!source_is_from_zero(like))
-        err_usage(e, "%s: --like: is no checkpoint of ZeRO without pipeline", like->path);
+        err_usage(e, "%s: --like: is not a checkpoint of ZeRO without pipeline", like->path);
     else if (j->dtype)
         err_usage(e, "--dtype and --like exclude each other: --like determines the type");
     return e->kind == ERR_NONE ? 0 : -1;

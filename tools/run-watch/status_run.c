@@ -28,7 +28,7 @@ int status_run_read(struct status_run *s, const char *dir, struct err *e)
         goto out;
     s->all = json_loadb(text, size, 0, NULL);
     if (!json_is_object(s->all) || book_number(s->all, "updated_s", 0) <= 0) {
-        err_data(e, path, ERR_NO_BYTE, "is no status of train (%llu bytes)", (unsigned long long)size);
+        err_data(e, path, ERR_NO_BYTE, "is not a status file of train (%llu bytes)", (unsigned long long)size);
         goto out;
     }
     s->host = get_status_text(s->all, "host");

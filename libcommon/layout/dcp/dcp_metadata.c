@@ -317,7 +317,7 @@ static int read_storage_place(struct dcp_reader *rd, int i)
     if (!x)
         return odd(rd, key, "storage_data has a key that is no MetadataIndex of a name and offsets");
     if (info < 0) {
-        err_data(rd->e, rd->path, v->at, "the place of %s is no file of the folder with an offset and a length",
+        err_data(rd->e, rd->path, v->at, "the location of %s is not a file of the folder with an offset and a length",
                  x->name);
         return -1;
     }
@@ -485,7 +485,7 @@ static bool read_tensor_metadata(struct dcp_reader *rd, struct dcp_entry *en, co
     char name[256];
 
     if (!pickle_dtype(dtype, &en->dtype)) {
-        skip_metadata_entry(rd, en, "a tensor of a type that is not known here,",
+        skip_metadata_entry(rd, en, "a tensor of an unsupported type,",
                             pk_class(dtype, name, sizeof name) ? name : "(none)");
         return false;
     }

@@ -180,7 +180,7 @@ static int ds_open_tag(struct ds *d, const struct source_listing *l, struct err 
     if (d->o->holes)
         ds_recover(d);
     if (d->too_many) {
-        err_data(e, d->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
+        err_data(e, d->s->path, ERR_NO_BYTE, "more than %d records in its files: this is not a checkpoint",
                  PT_FILES_RECORDS_MAX);
         return -1;
     }

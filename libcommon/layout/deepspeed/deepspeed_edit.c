@@ -134,7 +134,7 @@ static int refuse_value(const struct ds_set *set, const char *key, const struct 
 
     pk_text(was, &now);
     if (set->any_type)
-        err_usage(e, "--set-type %s: the value is no JSON (text is written in quotes: '\"text\"')", set->text);
+        err_usage(e, "--set-type %s: the value is not valid JSON (text is written in quotes: '\"text\"')", set->text);
     else
         err_usage(e, "--set %s: %s is %.60s: expected %s, as JSON; --set-type changes its type", set->text, key,
                   now.buf, tree_type_words(was));

@@ -425,8 +425,9 @@ static int check_group(const struct ds_target *t, const struct ds_group *want, c
 
         if (i < want->n && i < got->n && strcmp(found, name) == 0)
             continue;
-        err_data(e, t->src->path, ERR_NO_BYTE, "stage %d, optimizer group %d: %s where %s is expected: the order is no "
-                 "known trainer's", pp, want->rule, found, name);
+        err_data(e, t->src->path, ERR_NO_BYTE,
+                 "stage %d, optimizer group %d: %s where %s is expected: the order is not that of a known trainer",
+                 pp, want->rule, found, name);
         return -1;
     }
     return 0;
@@ -660,8 +661,9 @@ struct ds_target *ds_target_new(const struct source *s, const struct ds_request 
     t->arena = arena_new(0);
     t->src = s;
     if (source_has_unknown_family(s)) {
-        err_data(e, s->path, ERR_NO_BYTE, "its model is of no family that Megatron trains: no checkpoint of the "
-                 "pipeline engine can be made of it");
+        err_data(e, s->path, ERR_NO_BYTE,
+                 "its model is of a family that Megatron does not train: it cannot be converted to a checkpoint of "
+                 "the pipeline engine");
         ds_target_free(t);
         return NULL;
     }

@@ -82,8 +82,8 @@ static int check_all_read(struct edit *x, struct edit_file *f, struct err *e)
         there += param_weights_file(x, i) == f->file;
     if (has < 0 || there == has)
         return has < 0 ? -1 : 0;
-    err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE, "holds %d tensors of a type or shape that is not known "
-             "here: the file cannot be made again, nor left out", has - there);
+    err_data(e, files_name(x->s->files, f->file), ERR_NO_BYTE,
+             "holds %d tensors of an unsupported type or shape: the file cannot be rewritten or left out", has - there);
     return -1;
 }
 

@@ -164,7 +164,7 @@ static struct tmap *cut_saved_tensor_part(struct saving *x, const struct tmap *m
 static int add_experts(struct saving *x, const struct param *p, const struct saved_name *r)
 {
     if (p->ndim != 3 || p->shape[1] % r->n)
-        return refuse_saved_param(x, p->name, "is no [experts, rows, columns] of such a model");
+        return refuse_saved_param(x, p->name, "does not have the shape [experts, rows, columns] of such a model");
     for (int64_t expert = 0; expert < p->shape[0]; expert++)
         for (int k = 0; k < r->n; k++) {
             struct param *to = add_saved_param(x, p);

@@ -187,7 +187,7 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
             add_hf_pickled_tensor(f, pt, name, pair[2 * i + 1]);
             continue;
         }
-        err_data(e, pt_path(pt), ERR_NO_BYTE, "a key of its dict is no string, as the name of a parameter is");
+        err_data(e, pt_path(pt), ERR_NO_BYTE, "a key of its dict is not a string, but parameter names are strings");
         rc = -1;
     }
     pt_close(pt);                       /* the records stay in s->files */

@@ -571,7 +571,8 @@ static int write_state_dataset(const struct placing *x, struct err *e)
 
     if (m->op == TMAP_BOXES) {
         err_data(e, x->sink->src->path, ERR_NO_BYTE,
-                 "parameter '%s' lies in blocks of rows and columns, which an index cannot name; use another form",
+                 "parameter '%s' is stored in blocks of rows and columns, which an index cannot describe; use "
+                 "another form",
                  x->p->name);
         return -1;
     }

@@ -284,7 +284,7 @@ static int zero_open_tag(struct zero *z, struct err *e)
         known = zero_read_optim_shards(z);
     zero_state_read(z, first->pt, known ? z->lead_file : NULL);
     if (z->too_many) {
-        err_data(e, z->s->path, ERR_NO_BYTE, "more than %d records in its files: this is no checkpoint",
+        err_data(e, z->s->path, ERR_NO_BYTE, "more than %d records in its files: this is not a checkpoint",
                  PT_FILES_RECORDS_MAX);
         return -1;
     }

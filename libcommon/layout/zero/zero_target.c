@@ -43,8 +43,9 @@ static int make_target_root(struct zero_target *t, const struct zero_request *q,
     struct zero_pickles made;
 
     if (!t->src->groups) {
-        err_usage(e, "%s: is no checkpoint of DeepSpeed without pipeline, or a universal form of one: ZeRO's files "
-                  "cannot be made of it", t->src->path);
+        err_usage(e,
+                  "%s: is not a checkpoint of DeepSpeed without pipeline or a universal form of one: it cannot be "
+                  "converted to ZeRO files", t->src->path);
         return -1;
     }
     zero_pickles_make(&made, t->src, &from, t->arena, notes);

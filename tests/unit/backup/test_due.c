@@ -317,7 +317,7 @@ static void test_bad_rules(void **state)
         { "\n# x\nkeep-last 0\n", "line 3: keep-last: '0' is not a number from 1 on" },
         { "keep-last -1\n", "'-1' is not a number" },
         { "keep 1,,2\n", "line 1: keep: '' is not a number" },
-        { "keep-lats 3\n", "'keep-lats' is no rule; did you mean 'keep-last'?" },
+        { "keep-lats 3\n", "'keep-lats' is not a rule; did you mean 'keep-last'?" },
         { "full-every 3\n", "line 1: full-every is about a place, and none is named yet" },
         { "place a\ntar yes\n", "line 2: tar stands alone, without 'yes'" },
         { "place a\nplace b\nplace a\n", "line 3: place a is there twice" },

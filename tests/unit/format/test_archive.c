@@ -155,7 +155,7 @@ static void test_hostile(void **state)
                    "a link, device or sparse file");
     expect_refused((struct member[]){ {"b", NULL, 0, AE_IFLNK, "/etc"}, {0} }, "a link, device or sparse file");
     expect_refused((struct member[]){ {"a", "x", 1, 0, NULL}, {"./a", "y", 1, 0, NULL}, {0} },
-                   "member a stands twice in the archive");
+                   "member a is contained twice in the archive");
 }
 
 /* The part of the name before the NUL would be another name. */

@@ -181,7 +181,7 @@ static void test_classes(void **state)
     const struct memzip_record records[] = { {"p/data.pkl", pickle, sizeof pickle - 1}, {"p/version", "3\n", 2}, {0} };
     static const char *const want[] = {
         "refuses class os.system (not on the allow-list; nothing was executed)",
-        "class megatron.x.Thing is not known here; it is carried along unread",
+        "class megatron.x.Thing is unknown; it is copied without being read",
         "refuses class torch.storage._load_from_bytes (not on the allow-list; nothing was executed)",
         "refuses class posix.fork (not on the allow-list; nothing was executed)",
     };

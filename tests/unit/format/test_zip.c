@@ -220,7 +220,7 @@ static void test_duplicate_name(void **state)
     uint8_t *file = memzip_make(twice, &size);
 
     (void)state;
-    expect_open(file, size, "x.pt: at byte 193: record p/a stands twice in the zip directory");
+    expect_open(file, size, "x.pt: at byte 193: record p/a is contained twice in the zip directory");
     free(file);
 }
 

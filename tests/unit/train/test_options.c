@@ -352,8 +352,8 @@ static void test_deepspeed(void **state)
               "", 0, NULL);
     assert_int_equal(o.grad_reduce_dtype, REDUCE_FP32);
     assert_int_equal(o.n_remarks, 2);
-    assert_non_null(strstr(o.remark[0], "ds.json: optimizer is not known here and has no effect"));
-    assert_non_null(strstr(o.remark[1], "ds.json: zero_optimization.overlap is not known here and has no effect"));
+    assert_non_null(strstr(o.remark[0], "ds.json: optimizer is unknown and has no effect"));
+    assert_non_null(strstr(o.remark[1], "ds.json: zero_optimization.overlap is unknown and has no effect"));
     with_json("{\"train_batch_size\": \"auto\", \"fp16\": {\"enabled\": false, \"hysteresis\": 2}}", "", 0, NULL);
 
     with_json(bloom, "--micro-batch-size 4", 0,
@@ -404,7 +404,7 @@ static void test_fp16(void **state)
     assert_true(o.loss_scale == 64 && o.initial_loss_scale == 65536 && o.loss_scale_window == 1000);
     assert_true(o.min_loss_scale == 1 && o.consecutive_hysteresis);
     assert_int_equal(o.n_remarks, 2);
-    assert_non_null(strstr(o.remark[1], "fp16.fp16_frobs is not known here"));
+    assert_non_null(strstr(o.remark[1], "fp16.fp16_frobs is unknown"));
 
     with_json("{\"fp16\": {\"enabled\": false}}", "--fp16", 0, "%s: fp16.enabled is False, but --fp16 is True");
     with_json("{\"train_batch_size\": 16}", "--fp16", 0, "%s: fp16.enabled is not true, but --fp16 is given");
@@ -474,15 +474,15 @@ static void test_parallel(void **state)
     refuse(MODEL RUN "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", NULL, 6,
            "6 ranks: no multiple of --tensor-model-parallel-size 2 x --pipeline-model-parallel-size 2");
     refuse(MODEL RUN "--tensor-model-parallel-size 8", NULL, 8,
-           "--num-attention-heads 4 is no multiple of --tensor-model-parallel-size 8");
+           "--num-attention-heads 4 is not a multiple of --tensor-model-parallel-size 8");
     refuse(MODEL RUN "--pipeline-model-parallel-size 8", NULL, 8,
            "--num-layers 4 is less than --pipeline-model-parallel-size 8");
     refuse(MODEL RUN "--pp-partition-method type:embedding", NULL, 1, "--pp-partition-method 'type:embedding' is not "
            "supported: expected type:transformer, type:transformer|embedding, parameters, uniform, cost or even");
     refuse(MODEL RUN "--pad-vocab-size-to 500", NULL, 1,
-           "--pad-vocab-size-to 500 is no multiple of --make-vocab-size-divisible-by 128");
+           "--pad-vocab-size-to 500 is not a multiple of --make-vocab-size-divisible-by 128");
     refuse(MODEL RUN "--pad-vocab-size-to 129 --make-vocab-size-divisible-by 1 --tensor-model-parallel-size 2", NULL, 2,
-           "--pad-vocab-size-to 129 is no multiple of --tensor-model-parallel-size 2");
+           "--pad-vocab-size-to 129 is not a multiple of --tensor-model-parallel-size 2");
     refuse(MODEL RUN "--pad-vocab-size-to 256", NULL, 1, "--pad-vocab-size-to 256 is less than --vocab-size 257");
     accept(MODEL RUN "--sequence-parallel", NULL, 1);
     assert_true(!o.sequence_parallel && o.n_remarks == 1);
@@ -494,7 +494,7 @@ static void test_model(void **state)
     refuse(RUN, NULL, 1, "4 options are missing: --num-layers, --hidden-size, --num-attention-heads, --seq-length");
     accept(RUN "--load ckpt", NULL, 1);         /* the checkpoint will say */
     refuse("--num-layers 4 --hidden-size 65 --num-attention-heads 4 --seq-length 8 " RUN, NULL, 1,
-           "--hidden-size 65 is no multiple of --num-attention-heads 4");
+           "--hidden-size 65 is not a multiple of --num-attention-heads 4");
     refuse(MODEL RUN "--kv-channels 8", NULL, 1,
            "--kv-channels 8 is not supported: --hidden-size 64 / --num-attention-heads 4 is 16");
     refuse(MODEL RUN "--seq-length 256", NULL, 1, "--max-position-embeddings 128 is less than --seq-length 256");
@@ -532,9 +532,9 @@ static void test_schedule_rules(void **state)
 
     (void)state;
     refuse(MODEL RUN "--global-batch-size 6 --micro-batch-size 4", NULL, 1,
-           "a global batch of 6 samples is no multiple of micro-batch size 4 x data-parallel size 1");
+           "a global batch of 6 samples is not a multiple of micro-batch size 4 x data-parallel size 1");
     refuse(MODEL RUN "--global-batch-size 16 --rampup-batch-size 4 4 96 --micro-batch-size 2", NULL, 4,
-           "a global batch of 4 samples is no multiple of micro-batch size 2 x data-parallel size 4");
+           "a global batch of 4 samples is not a multiple of micro-batch size 2 x data-parallel size 4");
     accept(MODEL RUN "--global-batch-size 16 --rampup-batch-size 4 4 96 --micro-batch-size 2 --load x", NULL, 4);
     refuse(MODEL RUN, env, 1, "--train-iters (SHARDKIT_TRAIN_ITERS) and --train-samples exclude each other");
     refuse(MODEL "--micro-batch-size 1 --lr 1 --vocab-size 2 --data-path x", NULL, 1,
@@ -558,7 +558,7 @@ static void test_schedule_rules(void **state)
            "--save-schedule '1-100:10,101-:0': column 15: expected an interval of 1 or more iterations, found '0'");
     refuse(MODEL RUN "--universal-checkpoint", NULL, 1, "--universal-checkpoint needs --load");
     refuse(MODEL RUN "--skip-train-iteration-range 5-3", NULL, 1,
-           "--skip-train-iteration-range: '5-3' is no range: expected FIRST-LAST, FIRST >= 1");
+           "--skip-train-iteration-range: '5-3' is not a range: expected FIRST-LAST, FIRST >= 1");
 }
 
 /* Iterations instead of samples, and fractions: what the scheduler is given. */

@@ -133,7 +133,7 @@ static void test_ramp_refused(void **state)
     assert_int_equal(schedule_ramp_check(&r, 0, 1, 8, &e), 0);
     assert_int_equal(schedule_ramp_check(&r, 0, 2, 8, &e), 0);
     assert_int_equal(schedule_ramp_check(&r, 0, 1, 32, &e), -1);
-    assert_string_equal(e.msg, "a global batch of 208 samples is no multiple of micro-batch size 1 x data-parallel "
+    assert_string_equal(e.msg, "a global batch of 208 samples is not a multiple of micro-batch size 1 x data-parallel "
                         "size 32");
     /* Once the ramp is over its sizes do not matter. */
     assert_int_equal(schedule_ramp_check(&r, 9765808, 1, 32, &e), 0);

@@ -33,7 +33,7 @@ static int add_content_file(struct listing *l, const char *name, const struct st
     struct content *c = l->c;
 
     if (c->n_files == FILES_MAX) {
-        err_data(e, c->path, ERR_NO_BYTE, "more than %d files: this is no checkpoint", FILES_MAX);
+        err_data(e, c->path, ERR_NO_BYTE, "more than %d files: this is not a checkpoint", FILES_MAX);
         return -1;
     }
     ARRAY_ROOM(c->file, l->cap, c->n_files + 1);

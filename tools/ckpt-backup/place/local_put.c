@@ -286,7 +286,7 @@ static int refuse_shared(const struct place *p, const struct receipt *rec, const
     file_ids_of_content(&source, c);
     shared = file_ids_shared(&source, &ours);
     if (shared >= 0)
-        err_data(e, c->path, ERR_NO_BYTE, "%s/%s has the same inode for %s: that is no copy; move %s/%s away and copy "
+        err_data(e, c->path, ERR_NO_BYTE, "%s/%s has the same inode for %s: it is not a copy; move %s/%s away and copy "
                  "again", p->path, rec->name, c->file[shared].name, p->path, rec->name);
     file_ids_free(&ours);
     file_ids_free(&source);

@@ -32,8 +32,9 @@ static int check_pack_record_crcs(const struct pack_index *x, const struct pack_
         if (crc == r->crc)
             continue;
         path = path_join(folder, x->file[r->file].name);
-        err_data(e, path, r->at, "record %s of %" PRIu64 " bytes has crc %08x, its directory says %08x: the checkpoint "
-                 "is damaged", r->name, r->len, crc, r->crc);
+        err_data(e, path, r->at,
+                 "record %s of %" PRIu64 " bytes has crc %08x, expected %08x by its directory: the checkpoint is "
+                 "damaged", r->name, r->len, crc, r->crc);
         free(path);
         return -1;
     }

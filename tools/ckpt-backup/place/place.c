@@ -137,7 +137,7 @@ int place_check_outside(const char *path, const char *tag_folder, struct err *e)
     bool inside = place && source && strncmp(place, source, n) == 0 && (place[n] == '/' || place[n] == '\0');
 
     if (inside)
-        err_usage(e, "%s: lies in %s, which is to be backed up; give another place", path, tag_folder);
+        err_usage(e, "%s: lies in %s, which is the folder to back up; give another place", path, tag_folder);
     free(place);
     free(source);
     return inside ? -1 : 0;

@@ -29,7 +29,8 @@ int place_acquire_lock(struct place *p, const char *path, struct err *e)
 
         if (holder)
             err_clean(holder);
-        err_data(e, p->path, ERR_NO_BYTE, "another ckpt-backup%s%s is at work here; try again when it has ended",
+        err_data(e, p->path, ERR_NO_BYTE,
+                 "another ckpt-backup%s%s is running in this place; try again when it has ended",
                  holder && *holder ? ", " : "", holder ? holder : "");
         free(holder);
     }

@@ -101,7 +101,7 @@ static int refuse_remote_foreign(const struct place *p, const struct far_list *l
             known = strcmp(rec->file[k].name, name + strlen(inside)) == 0;
         if (known)
             continue;
-        err_usage(e, "%s: holds %s, which is no part of a backup of ours; move it away", p->path, name);
+        err_usage(e, "%s: holds %s, which is not part of a backup of this tool; move it away", p->path, name);
         rc = -1;
     }
     free(inside);

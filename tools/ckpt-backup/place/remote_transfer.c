@@ -55,7 +55,7 @@ static int open_staging(struct far_cargo *g, struct err *e)
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         err_sys(e, path, "cannot create the folder where a .pack is made; TMPDIR names another");
     else if (lstat(path, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != getuid())
-        err_data(e, path, ERR_NO_BYTE, "is no folder of ours; set TMPDIR to another place for the .pack");
+        err_data(e, path, ERR_NO_BYTE, "was not created by this tool; set TMPDIR to another place for the .pack");
     else
         return g->staged.ops->lock(&g->staged, e);
     return -1;

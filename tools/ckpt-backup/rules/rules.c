@@ -175,7 +175,7 @@ static int unknown(struct rules_reading *rd, const char *word)
     for (int i = 0; i < N_RULES; i++)
         words[i] = rule_table[i].word;
     near = parse_nearest(word, words, N_RULES);
-    err_usage(rd->e, "%s: line %d: '%s' is no rule%s%s%s", rd->path, rd->line, word, near ? "; did you mean '" : "",
+    err_usage(rd->e, "%s: line %d: '%s' is not a rule%s%s%s", rd->path, rd->line, word, near ? "; did you mean '" : "",
               near ? near : "", near ? "'?" : "");
     return -1;
 }

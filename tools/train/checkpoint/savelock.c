@@ -366,8 +366,9 @@ bool savelock_held(const struct savelock *l, struct err *e)
     if (rc <= 0 || !*f.who.nonce || !strcmp(f.who.nonce, l->self.nonce))
         return true;
     describe_lock_holder(l, &f, &sb);
-    err_data(e, l->path, ERR_NO_BYTE, "another job has taken this folder over (%s), because this one did not respond; "
-                                      "nothing more is saved", sb.buf);
+    err_data(e, l->path, ERR_NO_BYTE,
+             "another job has replaced the lock of this folder (%s), because this one did not respond; "
+             "nothing more is saved", sb.buf);
     strbuf_free(&sb);
     return false;
 }

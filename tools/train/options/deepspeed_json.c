@@ -115,7 +115,7 @@ static const json_t *member(struct train_opts *o, const char *key, const json_t 
 
     json_object_foreach((json_t *)object, k, v)
         if (strcmp(k, name) != 0 && !(known && strstr(known, k)))
-            options_add_remark(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
+            options_add_remark(o, "%s: %s.%s is unknown and has no effect", o->deepspeed_config, key, k);
     return json_object_get(object, name);
 }
 
@@ -234,7 +234,7 @@ static int apply_ds_fp16(struct train_opts *o, const char *key, const json_t *v,
         return wrong_value(o, "fp16.auto_cast", "false: a pipeline's inputs are tokens", e);
     json_object_foreach((json_t *)v, k, other)
         if (!is_fp16_key(k))
-            options_add_remark(o, "%s: %s.%s is not known here and has no effect", o->deepspeed_config, key, k);
+            options_add_remark(o, "%s: %s.%s is unknown and has no effect", o->deepspeed_config, key, k);
     return 0;
 }
 
@@ -276,7 +276,7 @@ static int apply_ds_key(struct train_opts *o, const char *key, const json_t *v, 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i].key, key) == 0)
             return keys[i].apply ? keys[i].apply(o, key, v, e) : apply_ds_scalar(o, key, keys[i].option, v, e);
-    options_add_remark(o, "%s: %s is not known here and has no effect", o->deepspeed_config, key);
+    options_add_remark(o, "%s: %s is unknown and has no effect", o->deepspeed_config, key);
     return 0;
 }
 

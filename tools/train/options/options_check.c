@@ -83,7 +83,7 @@ static int divides(const char *name, int64_t value, const char *by_name, int64_t
 {
     if (by == 0 || value % by == 0)
         return 0;
-    err_usage(e, "--%s %ld is no multiple of --%s %ld", name, (long)value, by_name, (long)by);
+    err_usage(e, "--%s %ld is not a multiple of --%s %ld", name, (long)value, by_name, (long)by);
     return -1;
 }
 
@@ -391,7 +391,7 @@ static int check_skips(struct train_opts *o, struct err *e)
     o->n_skip = 0;
     for (int i = 0; i < l->n; i++)
         if (parse_range(l->v[i], &o->skip[i]) < 0) {
-            err_usage(e, "--skip-train-iteration-range: '%s' is no range: expected FIRST-LAST, FIRST >= 1", l->v[i]);
+            err_usage(e, "--skip-train-iteration-range: '%s' is not a range: expected FIRST-LAST, FIRST >= 1", l->v[i]);
             return -1;
         }
     if (l->n)
@@ -412,7 +412,7 @@ static int check_trace(struct train_opts *o, struct err *e)
     if (!o->trace)
         return 0;
     if (parse_range(o->trace, &o->traced) < 0) {
-        err_usage(e, "%s '%s' is no range: expected FIRST-LAST, FIRST >= 1", OPTS_WHERE(o, trace), o->trace);
+        err_usage(e, "%s '%s' is not a range: expected FIRST-LAST, FIRST >= 1", OPTS_WHERE(o, trace), o->trace);
         return -1;
     }
     if (!o->save) {

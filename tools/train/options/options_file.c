@@ -123,7 +123,7 @@ int options_read_file(struct train_opts *o, const char *path, struct err *e)
     if (!text)
         return -1;
     if (strlen(text) != size) {
-        err_data(e, path, strlen(text), "a zero byte: this is no text file");
+        err_data(e, path, strlen(text), "contains a zero byte and is not a text file");
         goto out;
     }
     while (at) {

@@ -64,7 +64,7 @@ int64_t schedule_batch(const struct schedule_ramp *r, int64_t consumed_samples)
 int schedule_micro_batches(int64_t batch, int64_t micro_batch, int64_t dp, int64_t *m, struct err *e)
 {
     if (batch % (micro_batch * dp) != 0) {
-        err_usage(e, "a global batch of %ld samples is no multiple of micro-batch size %ld x data-parallel size %ld",
+        err_usage(e, "a global batch of %ld samples is not a multiple of micro-batch size %ld x data-parallel size %ld",
                   (long)batch, (long)micro_batch, (long)dp);
         return -1;
     }

@@ -253,7 +253,7 @@ static int decide_moves(const struct trainer *t, const struct run_start *b, stru
     if (checkpoint_steps_find(t->o.save, &s, e) < 0)
         return -1;
     if (t->o.new_run && here) {
-        err_usage(e, "--new-run and --load %s exclude each other: it lies in the folder of --save; leave --new-run out "
+        err_usage(e, "--new-run and --load %s exclude each other: it is in the folder of --save; leave --new-run out "
                      "to resume from it (newer checkpoints are moved aside), or add --finetune", t->o.load);
         return -1;
     }

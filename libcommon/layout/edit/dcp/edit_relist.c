@@ -102,7 +102,7 @@ int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct par
         return 0;
     if (n->en.n_whole || (!part->param && shape_equal(n->en.ndim, n->en.shape, p->ndim, p->shape))) {
         err_usage(e, "%s: %s, and cannot get other rows: reshape to another layout first", n->en.name,
-                  n->en.n_whole ? "was saved flattened" : "goes with its parameter in a way that is not known here");
+                  n->en.n_whole ? "was saved flattened" : "goes with its parameter in an unknown way");
         return -1;
     }
     if (m && m != part->map)

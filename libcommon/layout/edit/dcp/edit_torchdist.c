@@ -361,7 +361,7 @@ static bool all_stay(const struct relisting *w, const char *name, size_t n)
     return true;
 }
 
-/* What goes with layers in a way that is not known here can only stay where they do. */
+/* What goes with layers in an unknown way can only stay where they do. */
 static int relist_unknown(struct relisting *w, int i, const char *what, struct err *e)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
@@ -396,7 +396,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
     if (!en->is_tensor && parse_object_entry_name(w->x->arena, en->name, &o))
         return relist_object(w, i, &o, e);
     if (en->is_tensor && torchdist_number_place(en->name))
-        return relist_unknown(w, i, "holds layers in a form that is not known here", e);
+        return relist_unknown(w, i, "holds layers in an unsupported form", e);
     edit_entries_add(w->x, i);
     return 0;
 }
