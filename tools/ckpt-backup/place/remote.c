@@ -223,7 +223,8 @@ static void report_unread_receipts(const struct place *p, const struct far_list 
         name[strlen(name) - strlen(".json")] = '\0';
         shown = far_path(p, path);
         if (!far_find_receipt(out, name))
-            report_add(r, SEV_ERROR, "receipt", shown, ERR_NO_BYTE, NULL, "is no receipt of a backup, or damaged");
+            report_add(r, SEV_ERROR, "receipt", shown, ERR_NO_BYTE, NULL,
+                       "is not a receipt of a backup, or is damaged");
         free(shown);
         free(name);
     }
