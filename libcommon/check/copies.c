@@ -12,6 +12,7 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/report.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/tmap.h"
 
@@ -210,6 +211,128 @@ static void check_pieces(const struct source *s, const struct mismatch_opts *o, 
     free(found);
 }
 
+/* ---- pieces of two layers ---- */
+
+/*
+ * A piece of a state of a parameter. A file that was copied over the one of another pipeline stage puts pieces of one
+ * layer into another. A layer that was repeated on purpose is equal as a whole, so an error needs a second piece of the
+ * same two parameters that differs.
+ */
+struct layer_piece {
+    struct equal_piece is;
+    int param, state;
+};
+
+/* Collect the pieces of one parameter that could be equal to others. Returns their number; the caller frees *out. */
+static int collect_param_pieces(const struct source *s, int param, struct layer_piece **out)
+{
+    const struct param *p = &s->param[param];
+    const uint64_t row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
+    size_t cap = 0;
+    int n = 0;
+
+    for (int st = 0; st < STATE_N && !p->shared_with; st++) {
+        const struct tmap *m = p->state[st];
+        const uint64_t size = m ? (uint64_t)dtype_size(m->dtype) : 0;
+
+        for (int k = 0; has_pieces(m) && size && k < m->n_slices; k++)
+            for (int j = 0; j < m->slice[k].n_extents; j++) {
+                ARRAY_ROOM(*out, cap, (size_t)n + 1);
+                (*out)[n] = (struct layer_piece){ .param = param, .state = st };
+                n += hash_piece_sample(s, &m->slice[k].extent[j], size, row, &(*out)[n].is);
+            }
+    }
+    return n;
+}
+
+/* Collect the pieces of all parameters, in their order. Returns their number; the caller frees *out. */
+static int collect_layer_pieces(const struct source *s, const struct mismatch_opts *o, struct layer_piece **out)
+{
+    struct layer_piece **of = xcalloc((size_t)s->n_params + 1, sizeof *of);
+    int *n_of = xcalloc((size_t)s->n_params + 1, sizeof *n_of), n = 0;
+
+#pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : THREADS_DEFAULT)
+    for (int i = 0; i < s->n_params; i++)
+        n_of[i] = collect_param_pieces(s, i, &of[i]);
+    for (int i = 0; i < s->n_params; i++)
+        n += n_of[i];
+    *out = xmalloc((size_t)n * sizeof **out + 1);
+    n = 0;
+    for (int i = 0; i < s->n_params; i++) {
+        if (n_of[i] > 0)
+            memcpy(*out + n, of[i], (size_t)n_of[i] * sizeof **out);
+        n += n_of[i];
+        free(of[i]);
+    }
+    free(of);
+    free(n_of);
+    return n;
+}
+
+static int by_state_and_content(const void *a, const void *b)
+{
+    const struct layer_piece *x = *(const struct layer_piece *const *)a, *y = *(const struct layer_piece *const *)b;
+
+    if (x->state != y->state)
+        return x->state < y->state ? -1 : 1;
+    if (x->is.len != y->is.len || x->is.crc != y->is.crc)
+        return by_content(&x->is, &y->is);
+    return x < y ? -1 : x > y;
+}
+
+/*
+ * Returns true if the parameters of pieces x and y, which are in the list of all pieces, are cut in the same way and
+ * have another piece that differs.
+ */
+static bool is_partly_equal(const struct layer_piece *all, int n, const struct layer_piece *x,
+                            const struct layer_piece *y)
+{
+    while (x > all && x[-1].param == x->param && x[-1].state == x->state)
+        x--;
+    while (y > all && y[-1].param == y->param && y[-1].state == y->state)
+        y--;
+    for (const struct layer_piece *a = x, *b = y;; a++, b++) {
+        const bool more_a = a < all + n && a->param == x->param && a->state == x->state;
+        const bool more_b = b < all + n && b->param == y->param && b->state == y->state;
+
+        if (!more_a || !more_b)
+            return false;
+        if (a->is.len == b->is.len && a->is.crc != b->is.crc)
+            return true;
+    }
+}
+
+/* Report pieces of a parameter that are equal to those of another one of the same shape, once per file. */
+static void check_layers(const struct source *s, const struct mismatch_opts *o, struct report *r)
+{
+    struct layer_piece *all, **sorted;
+    const int n = collect_layer_pieces(s, o, &all);
+    bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported);
+
+    sorted = xcalloc((size_t)n + 1, sizeof *sorted);
+    for (int i = 0; i < n; i++)
+        sorted[i] = &all[i];
+    if (n > 1)
+        qsort(sorted, (size_t)n, sizeof *sorted, by_state_and_content);
+    for (int i = 0; i + 1 < n; i++) {
+        const struct layer_piece *x = sorted[i], *y = sorted[i + 1];
+        const struct param *p = &s->param[x->param], *q = &s->param[y->param];
+        const int file = files_record(s->files, y->is.x.record)->file;
+
+        if (x->state != y->state || x->is.len != y->is.len || x->is.crc != y->is.crc || p == q || reported[file] ||
+            !shape_equal(p->ndim, p->shape, q->ndim, q->shape) || !is_partly_equal(all, n, x, y))
+            continue;
+        reported[file] = true;
+        report_add(r, severity_of(o, x->state, SEV_WARNING), "other_rank", files_name(s->files, file),
+                   files_record(s->files, y->is.x.record)->at + y->is.x.at, q->name,
+                   "%s: a piece is the same as one of %s in %s, and other pieces of the two differ: one rank's data is "
+                   "in two places", state_name((enum state)x->state), p->name, record_file_name(s, x->is.x.record));
+    }
+    free(sorted);
+    free(reported);
+    free(all);
+}
+
 /* ---- flat vectors ---- */
 
 /* Is a file a data-parallel rank's next to that one? */
@@ -282,6 +405,8 @@ void copies_check(const struct source *s, const struct mismatch_opts *o, struct 
 {
     if (s->layout->entries || (s->layout->zero_files && s->topo.tp <= 1))
         check_pieces(s, o, r);
+    if (s->layout->entries)
+        check_layers(s, o, r);
     if (s->layout->zero_files || s->layout->pipeline_files)
         check_vectors(s, o, r);
 }
