@@ -152,17 +152,6 @@ static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *
     return 0;
 }
 
-/* Return true for a command that changes names, shapes or types, so that files are written with other tensors. */
-static bool changes_list(const char *verb)
-{
-    static const char *const verbs[] = { "cast", "rename", "drop", "layers", "vocab" };
-
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        if (strcmp(verb, verbs[i]) == 0)
-            return true;
-    return false;
-}
-
 /*
  * Return why a command is not possible on a layout, with an alternative if there is one. Returns NULL if it is
  * possible, or if the command itself reports more details.
@@ -174,9 +163,6 @@ static const char *refusal(const struct source *s, const char *verb)
     if (s->layout->points_only)
         return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
                "makes of it";
-    if (s->layout->cut_files && changes_list(verb))
-        return "each file has pieces of many tensors; export-hf makes a model folder of it, which can be edited, and "
-               "export-hf --ranks makes such files again";
     return NULL;
 }
 

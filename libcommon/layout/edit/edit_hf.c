@@ -4,14 +4,19 @@
  * A file of weights is shared if none of its tensors changes. Otherwise it is written again with its name and kind,
  * and index and config.json are updated. Tensors that share their bytes in a .bin still share them in the result.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_rewrite.h"
+#include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/hf/hf_config.h"
+#include "libcommon/layout/hfstorage/hfstorage.h"
 
 enum { TEXT_MAX = 1 << 28 };
 
@@ -292,12 +297,59 @@ static bool has_weight_files(const struct edit *x, const char *end)
     return false;
 }
 
+/* Returns the number of ranks that wrote a folder whose files are cut: the highest one of the files' names. */
+static int count_cut_ranks(const struct source *s)
+{
+    int ranks = 1, rank;
+
+    for (int i = 0; i < s->n_files; i++)
+        if (s->file[i].cls == FILE_WEIGHTS && sscanf(s->file[i].name, "shard-%d-", &rank) == 1 && rank > ranks)
+            ranks = rank;
+    return ranks;
+}
+
+/*
+ * Write a folder whose files have pieces of many tensors again as a whole, for as many ranks. The tensors of the list
+ * become a source, and the layout's own description of it is written.
+ */
+static int rewrite_cut_folder(struct edit *x, const struct edit_states *to, struct err *e)
+{
+    struct source *src = edit_source_copy(x);
+    struct edit_rewrite *n = arena_alloc(x->arena, sizeof *n);
+    struct report *notes = report_new();
+    struct hf_request q = { .named = true, .as_is = true };
+
+    *n = (struct edit_rewrite){ .src = src };
+    edit_source_list(x, src, to);
+    n->config = edit_hf_config(x, e);
+    if (n->config && to->config)
+        json_object_update(n->config, to->config);
+    q.config_json = n->config;
+    q.config.dtype = source_weights_dtype(src);
+    n->hf = e->kind == ERR_NONE ? hf_target_new(src, &q, notes, e) : NULL;
+    report_free(notes);
+    x->rewrite = n;                     /* from here on the edit frees it */
+    if (!n->hf)
+        return -1;
+    for (int i = 0; i < n->hf->n_tensors; i++) {
+        struct hf_tensor *t = &n->hf->tensor[i];
+
+        t->len = t->len / (uint64_t)dtype_size(t->dtype) * (uint64_t)dtype_size(to->tensor[t->param].dtype[t->state]);
+        t->dtype = to->tensor[t->param].dtype[t->state];
+    }
+    hfstorage_cut(n->hf, count_cut_ranks(x->s));
+    n->what = arena_fmt(x->arena, "%d ranks, %d tensors", count_cut_ranks(x->s), n->hf->n_tensors);
+    return 0;
+}
+
 int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e)
 {
     int rc;
 
     x->states = to;
     rc = edit_states_check(x, to, e);
+    if (rc == 0 && x->s->layout->cut_files)
+        return rewrite_cut_folder(x, to, e);
     for (int i = 0; i < x->s->n_files && rc == 0; i++) {
         struct edit_file *f = edit_find_file(x, x->s->file[i].file);
         const struct edit_new **t;

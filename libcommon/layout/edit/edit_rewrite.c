@@ -20,15 +20,17 @@ struct rewrite_ops {
 };
 
 /*
- * Returns true for a file that does not belong to the layout. The source lists the layout's files; one of HDF5 lists
- * all other files too.
+ * Returns true for a file that does not belong to the layout. The source lists the layout's files; one of HDF5 and
+ * one of a model folder list all other files too.
  */
 static bool is_sibling_file(const struct edit *x, const struct edit_file *f)
 {
     const struct source_file *own = source_file(x->s, f->name);
 
+    if (x->rewrite->hf && strcmp(f->name, "config.json") == 0)
+        return false;
     return strcmp(f->name, MANIFEST_NAME) != 0 &&
-           (!own || (x->s->layout->datasets && own->cls == FILE_OTHER && !own->pt));
+           (!own || ((x->s->layout->datasets || x->rewrite->hf) && own->cls == FILE_OTHER && !own->pt));
 }
 
 static struct sink *hdf5_sink(const struct sink_opts *o, const struct edit_rewrite *n)
@@ -54,7 +56,8 @@ static int edit_rewrite_sink_finish(struct sink *k, struct plan *p, struct err *
 struct sink *edit_rewrite_sink(const struct sink_opts *o, struct edit *x)
 {
     const struct edit_rewrite *n = x->rewrite;
-    struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : n->hdf5 ? hdf5_sink(o, n) : zero_sink(o, n->zero);
+    struct sink *k = n->ds ? deepspeed_sink(o, n->ds) : n->hdf5 ? hdf5_sink(o, n)
+                   : n->hf ? hf_sink(o, n->hf) : zero_sink(o, n->zero);
     struct rewrite_ops *w = arena_alloc(x->arena, sizeof *w);
 
     *w = (struct rewrite_ops){ .ops = *k->ops, .inner = k->ops, .x = x };
@@ -69,4 +72,6 @@ void edit_rewrite_free(struct edit_rewrite *n)
         return;
     ds_target_free(n->ds);
     zero_target_free(n->zero);
+    hf_target_free(n->hf);
+    json_decref(n->config);
 }

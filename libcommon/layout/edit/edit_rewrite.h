@@ -10,14 +10,17 @@
 
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 #include "libcommon/layout/edit/edit.h"
+#include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/layout/zero/zero_target.h"
 #include "libcommon/write/sink.h"
 
 struct edit_rewrite {
     struct source *src;                 /* changed copy of the source */
     const char *what;                   /* description: "TP 2, PP 2, DP 2, 34 parameters" */
-    struct ds_target *ds;               /* one of these two, owned by the edit; the other is NULL */
+    struct ds_target *ds;               /* one of these three, owned by the edit; the others are NULL */
     struct zero_target *zero;
+    struct hf_target *hf;               /* a model folder whose files are cut */
+    json_t *config;                     /* config.json of `hf` before its dtype is set; or NULL */
     bool hdf5, hdf5_split;              /* a universal form in HDF5, which needs no target */
 };
 struct sink *edit_rewrite_sink(const struct sink_opts *o, struct edit *x);
