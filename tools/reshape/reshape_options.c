@@ -144,6 +144,8 @@ static int check_reshape_options(struct reshape_job *j)
                "--weights-only");
     if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
         return refuse_reshape_usage(j, "--distributed-optimizer needs --to torchdist");
+    if (j->to == RESHAPE_TO_HF && j->ranks)
+        return refuse_reshape_usage(j, "--to hf has no --ranks; --to hfstorage --ranks N writes one file per rank");
     if (j->to == RESHAPE_TO_HFSTORAGE && !j->ranks)
         return refuse_reshape_usage(j, "--to hfstorage needs --ranks");
     if (j->ranks && j->mesh.rows)
