@@ -69,7 +69,7 @@ static int warn_or_fail(const struct cli *cli, const struct source *s, const str
         snprintf(e->msg + len, sizeof e->msg - len, "; " REPLICAS_NEXT_STEP);
     else if (mismatch_is(first))
         snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch continues despite this%s",
-                 strcmp(cli->tool, "ckpt-edit") ? " (with --replicas first if copies differ)" : "");
+                 s->topo.tp > 1 && strcmp(cli->tool, "ckpt-edit") ? " (with --replicas first if copies differ)" : "");
     else if (strcmp(first->code, "unread") == 0)
         snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)

@@ -449,6 +449,29 @@ static void find_vocab(struct source *s)
             s->config.vocab = s->param[i].shape[0];
 }
 
+/*
+ * Report the mp_rank files that are missing: the arguments give the number of tensor ranks and pipeline stages, and the
+ * converter copies the file of each of them.
+ */
+static void check_mp_rank_files(struct opened *u)
+{
+    struct source *s = u->s;
+
+    for (int mp = 0; mp < s->topo.tp * s->topo.pp; mp++) {
+        bool found = false;
+
+        for (int i = 0; i < s->n_files && !found; i++) {
+            const struct ds_name n = ds_name_parse(s->file[i].name);
+
+            found = n.kind == DS_MP && n.mp == mp;
+        }
+        if (!found)
+            report_add(u->r, u->o->holes ? SEV_WARNING : SEV_ERROR, "missing_file", s->path, ERR_NO_BYTE, NULL,
+                       "mp_rank_%02d_model_states.pt is missing: TP %d, PP %d have %d such files", mp, s->topo.tp,
+                       s->topo.pp, s->topo.tp * s->topo.pp);
+    }
+}
+
 static void read_universal_run_state(struct opened *u)
 {
     struct source *s = u->s;
@@ -471,6 +494,8 @@ static void read_universal_run_state(struct opened *u)
                    "no readable mp_rank_*_model_states.pt: step, arguments and topology are unknown");
     if (u->zero.file >= 0)
         universal_zero_state(&u->zero, s, u->o->holes ? SEV_WARNING : SEV_ERROR, u->r);
+    else if (mp >= 0)
+        check_mp_rank_files(u);
     if (!s->run.optimizer)
         report_add(u->r, SEV_WARNING, "no_optimizer_state", s->path, ERR_NO_BYTE, NULL,
                    "zero/optimizer_state.pt is absent: DeepSpeed 0.14.1 and later cannot load this");

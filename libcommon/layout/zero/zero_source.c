@@ -359,8 +359,14 @@ static int join_ranks(struct zero *first, const struct source_listing *l, struct
     int n = count_tensor_ranks(l), rc = 0;
     int64_t said;
 
-    if (pk_as_int(pk_get(first->root, "mp_world_size"), &said) && said > n && said <= l->n)
+    if (pk_as_int(pk_get(first->root, "mp_world_size"), &said) && said > n) {
+        if (said > l->n) {
+            err_data(e, s->path, ERR_NO_BYTE, "mp_world_size is %lld, and there are files of %d tensor rank%s only: "
+                     "the files of the others are missing", (long long)said, n, n == 1 ? "" : "s");
+            return -1;
+        }
         n = (int)said;
+    }
     if (n == 1)
         return 0;
     if (n > l->n) {
