@@ -149,7 +149,10 @@ static void list_certificate_entries(const struct ds_target *t, const struct rep
         for (int st = 0; st < STATE_N; st++) {
             const struct ds_tparam *p = &t->param[i];
 
-            /* It was left out, and the source as opened does not have it: there is nothing to report. */
+            /*
+             * The optimizer is left out of the target and the source does not have this state: there is nothing to
+             * report.
+             */
             if (!p->from->state[st] && (st != STATE_BF16) && !t->optimizer)
                 continue;
             ARRAY_ROOM(l->entry, l->cap, l->n + 1);

@@ -77,7 +77,10 @@ static void mark_param(const struct source *s, const struct param *p, const stru
 void single_copy_report(const struct source *s, struct report *r)
 {
     const size_t n_files = (size_t)files_count(s->files) + 1;
-    /* An index.h5 that points into shards lists them as a manifest does; other index.h5 are next to mp_rank files. */
+    /*
+     * An index.h5 that points into shards lists the files that belong to the form, as a manifest does. Any other
+     * index.h5 has its mp_rank files next to it and lists nothing.
+     */
     const bool listed = source_file(s, MANIFEST_NAME) || s->layout->points_only;
     struct file_values f = { xcalloc(n_files, sizeof *f.holds), xcalloc(n_files, sizeof *f.compared) };
     int n = 0, n_single = 0;

@@ -174,8 +174,8 @@ static void begin_device_call(struct comm *c, const char *name, uint64_t number)
 }
 
 /*
- * End such a call. Queueing does not count as waiting: time spent on a full queue is the device's, and stall.c
- * measures it.
+ * End a call that begin_device_call() began, and restore in_calls_ns, so that queueing does not count as waiting for
+ * other ranks. Time spent on a full queue is time of the device; stall.c measures it.
  */
 static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
 {
@@ -336,8 +336,8 @@ void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s)
 enum { SPIN_US = 200, NAP_US = 20, CHECK_EVERY = 256 };
 
 /*
- * Continue to send pending host messages meanwhile: the rank that the device waits for may need one of them before
- * it queues its part.
+ * Continue pending host transfers while comm_sync() waits for the device. The rank that the device waits for may
+ * need one of these messages before it queues its part of the collective.
  */
 static int move_loose(struct comm_world *w, struct err *e)
 {

@@ -271,8 +271,8 @@ static int tick(struct building *b, struct err *e)
 enum { PIECE = 1 << 16, PIECE_DOCS = 1 << 12 };
 
 /*
- * Shuffle the first `first` entries of n and then the others separately, as numpy does. Continues at b->at.done,
- * which counts entries from the end of each part.
+ * Shuffle entries [0, first) and [first, n) separately, each from its end downwards as numpy does. b->at.done counts
+ * the entries that are done; an interrupted shuffle continues there. Returns -1 if tick() fails.
  */
 static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
 {

@@ -79,7 +79,7 @@ bool loss_scale_read(struct loss_scale *s, const struct pk *scaler)
     return true;
 }
 
-/* Returns an int for a whole number, as JSON and Python's source do for the minimum. */
+/* Returns v as an int if v is a whole number below 1e15, otherwise as a float. */
 static struct pk *whole_or_float(struct arena *a, double v)
 {
     return v == floor(v) && v < 1e15 ? pk_int(a, (int64_t)v) : pk_float(a, v);

@@ -287,7 +287,10 @@ static int folder_sink_finish(struct sink *k, struct plan *plan, struct err *e)
     return w->f.ops->finish ? w->f.ops->finish(w->f.ctx, &done, e) : 0;
 }
 
-/* List the tensors with their digests: each is the sum of what its items contribute. */
+/*
+ * Set *out to an array of the folder's tensors with their digests. A tensor's digest is the XOR of what its plan
+ * items contribute; a tensor with same_as has the digest of that tensor. Returns the number of tensors.
+ */
 static int folder_sink_tensors(const struct sink *k, struct plan *plan, struct sink_tensor **out)
 {
     const struct folder_writer *w = k->priv;

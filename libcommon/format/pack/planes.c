@@ -116,7 +116,10 @@ static inline __m128i back4(__m128i x)
     return _mm_or_si128(_mm_srli_epi32(x, 1), _mm_slli_epi32(x, 31));
 }
 
-/* Each of these processes 16 numbers at a time and returns how many are done. Plain loops process the rest. */
+/*
+ * Each *_simd function processes 16 numbers per step and returns the index of the first number that is not
+ * processed. Plain loops process the rest.
+ */
 static uint32_t split_planes2_simd(const uint8_t *raw, uint32_t n, uint8_t *const *plane)
 {
     uint32_t i = 0;

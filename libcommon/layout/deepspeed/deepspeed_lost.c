@@ -334,7 +334,10 @@ static char *layer_unlike(const struct mp_candidate *c, int file)
     return why;
 }
 
-/* All layer files, one tensor rank of each; and the number of blocks. */
+/*
+ * Compare the candidate with one readable file of each layer, and its num_layers with the number of blocks found.
+ * Returns a text with the first difference, or NULL.
+ */
 static char *layers_unlike(const struct mp_candidate *c)
 {
     const struct ds *d = c->d;

@@ -10,7 +10,10 @@
 #include "libcommon/layout/zero/zero_order.h"
 #include "libcommon/layout/zero/zero_source.h"
 
-/* List the file `file` as `name`, the lost model_states. `of`: what is read from it. */
+/*
+ * Add file number `file` to the source under `name`, the name of the lost model_states file, and report a warning.
+ * `of` names in the warning the values that are read from `file`. Returns the new entry of z->s->file.
+ */
 static struct source_file *add_stand_in(struct zero *z, char *name, int file, struct pt *pt, const char *of)
 {
     report_add(z->r, SEV_WARNING, "stand_in", z->s->path, ERR_NO_BYTE, NULL, "%s is lost: %s are those of %s", name, of,

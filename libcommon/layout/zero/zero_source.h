@@ -147,7 +147,10 @@ void zero_model_renumber(void *ctx, int file, int base);
 
 /* ---- zero_shards.c ---- */
 
-/* Read the stage and the paddings inside groups from a rank's optim_states. */
+/*
+ * Read the ZeRO stage, and for stages 1 and 2 the paddings inside groups, from a rank's optim_states. Returns false
+ * if the stage does not match the names of the weights' files or the paddings cannot be read.
+ */
 bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path);
 void zero_shards_rank(const struct pt_files_job *j);
 void zero_shards_renumber(void *ctx, int file, int base);

@@ -37,7 +37,10 @@ static void measure_used_item_bytes(struct edit *x, const struct names *numbers,
                           file[i].used < files_size(x->s->files, x->s->file[i].file);
 }
 
-/* The item's archive, of whatever is in it: of a flattened tensor, whose chunks are no boxes of its shape. */
+/*
+ * Returns a map of the p->len bytes at p->at of p->file as raw bytes: the item's whole archive, whatever it
+ * contains. A flattened tensor needs this, because its chunks are not rectangular parts of its shape.
+ */
 static const struct tmap *archive_of(struct edit *x, const struct dcp_place *p)
 {
     struct tmap *m = arena_alloc(x->arena, sizeof *m);
