@@ -235,7 +235,9 @@ static int collect_param_pieces(const struct source *s, int param, struct layer_
         const struct tmap *m = p->state[st];
         const uint64_t size = m ? (uint64_t)dtype_size(m->dtype) : 0;
 
-        for (int k = 0; has_pieces(m) && size && k < m->n_slices; k++)
+        if (!size || !has_pieces(m))
+            continue;
+        for (int k = 0; k < m->n_slices; k++)
             for (int j = 0; j < m->slice[k].n_extents; j++) {
                 ARRAY_ROOM(*out, cap, (size_t)n + 1);
                 (*out)[n] = (struct layer_piece){ .param = param, .state = st };

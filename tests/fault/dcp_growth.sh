@@ -27,6 +27,11 @@ for command in ls verify; do
     echo "$command: $per bytes a chunk"
     check "$command takes at most 600 bytes a chunk, not $per" [ "$per" -le 600 ]
 done
+# The lines of few and many chunks alternate.
+awk -v few=$few -v many=$many '{ if (!u[NR % 2] || $2 < u[NR % 2]) u[NR % 2] = $2 }
+    END { printf "verify: %s s, %s s\n", u[1], u[0]; exit !(u[0] < 2 * many / few * u[1] + 0.2) }' "$W/times" >"$W/growth"
+slow=$?
+check "$((many / few)) times the chunks, at most $((2 * many / few)) times the time: $(cat "$W/growth")" [ $slow -eq 0 ]
 check "all is sound" grep -q . "$W/said"
 check "verify of $many chunks" ckpt-inspect verify --strict "$W/c$many"
 
