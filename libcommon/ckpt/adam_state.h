@@ -53,7 +53,8 @@ bool adam_is_due(const struct pk *settings);
 
 /*
  * Returns the optimizer's settings in the file, which all ranks of a save share, as text. It has one line per setting
- * of the groups, of the loss scale and of clipping ("param_groups.0.lr 0.001"). The caller frees it.
+ * of the groups ("param_groups.0.lr 0.001"), of the loss scale and of clipping, and for the ZeRO stage, the paddings,
+ * the step counter and the release of DeepSpeed. The caller frees it.
  */
 char *adam_settings(const struct adam_file *a);
 /*

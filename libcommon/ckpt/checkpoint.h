@@ -224,14 +224,18 @@ bool source_is_from_zero(const struct source *s);
 int source_zero_stage(const struct source *s);
 /* Returns true if the masters are the only weights of trained parameters, as with ZeRO-3. */
 bool source_masters_alone(const struct source *s);
-/* Returns true if both sources have the same layout, divided among ranks in the same way. */
+/* Returns true if both sources have the same layout and ZeRO stage. Their numbers of ranks may differ. */
 bool source_same_form(const struct source *a, const struct source *b);
 /*
  * Returns true if the pipeline engine's optimizer is stored in the form of ZeRO-1, as in fp16 runs, and not in that of
  * BF16_Optimizer.
  */
 bool source_has_zero1_optimizer(const struct source *s);
-/* Returns the type of the weights that the trainer computed with: as recorded, else as found in the files. */
+/*
+ * Returns the type of the weights that the trainer computed with. Under ZeRO it is the one that the opener determined.
+ * Else it is that of the first parameter's 16-bit weights; without these, fp32 if names are the model's own, else
+ * params_dtype in the arguments, else bf16.
+ */
 enum dtype source_weights_dtype(const struct source *s);
 /* Returns a description of the ranks: "TP 2, PP 2, DP 2 (8 ranks)"; NULL if they are unknown. The caller frees it. */
 char *source_topology_text(const struct source *s);

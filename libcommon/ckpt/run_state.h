@@ -15,9 +15,9 @@ struct source;
  */
 void run_state_read(struct source *s, const struct pt *mp);
 /*
- * Fill in the state of a new run at iteration 0. `args` are its arguments, a Namespace in the source's arena; counters,
- * versions, model configuration, and the topology where s->topo is still 0, follow from them. The optimizer's counter
- * is unknown.
+ * Fill in the state of a new run at iteration 0. `args` are its arguments, a Namespace in the source's arena; consumed
+ * samples, model configuration, and the topology where s->topo is still 0, follow from them. Consumed tokens are 0, the
+ * versions are those that this project writes, and the optimizer's counter is unknown.
  */
 void run_state_begin(struct source *s, const struct pk *args);
 /*

@@ -38,7 +38,7 @@ static bool is_own_optimizer_entry(const struct dcp_naming *n, const struct dcp_
 
 /*
  * Returns a setting that the optimizer stores as a tensor ("lr" of a captured step), or NULL if the tensor does not
- * have exactly one number.
+ * have exactly one number, has another type than such settings, or cannot be read.
  */
 static struct pk *read_option_number(struct gathering *d, const struct tmap *m)
 {

@@ -58,7 +58,8 @@ struct dcp_model_names {
     const struct names *entry;
 };
 /*
- * Report names of the optimizers that have no tensor under the prefix, and states that lack the other state of a pair.
+ * Report names of the optimizers marked `own` that have no tensor under the prefix, unless no name of that optimizer
+ * has one. Report states of any optimizer that lack the other state of a pair.
  */
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                           struct report *r);

@@ -146,8 +146,9 @@ static const struct tmap *map_of_weights(const struct param *p)
 }
 
 /*
- * Returns 1 if a stored head equals the embedding, 0 if it is a separate matrix, and -1 if config.json ties the head
- * but it differs.
+ * Returns 1 if the head is tied: it shares the embedding's tensor, or config.json ties it and both are equal. Returns 0
+ * if config.json does not tie it or there is no embedding; nothing is compared then. Returns -1 if config.json ties it
+ * but it differs or cannot be read.
  */
 static int check_head_is_tied(const struct fusion *x, const struct param *head, const struct param *table)
 {

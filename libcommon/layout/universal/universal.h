@@ -27,7 +27,10 @@ MUST_CHECK int universal_resolve(struct source *s, struct report *notes, struct 
  * in the arena.
  */
 struct run_state universal_run_state(const struct source *s, struct arena *a);
-/* Returns true if the source has no mp_rank files, so that one for rank 0 is made. */
+/*
+ * Returns true if the source's layout has no mp_rank files and its optimizer's groups are known, so that one such file
+ * is made for rank 0.
+ */
 bool universal_makes_mp_rank(const struct source *s);
 /*
  * Create the bytes of zero/optimizer_state.pt: the optimizer_state_dict of shard (0,0,0) without its per-rank

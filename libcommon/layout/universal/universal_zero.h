@@ -28,8 +28,9 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r);
 int universal_zero_match_tensor(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
                                 struct report *r);
 /*
- * Set the source's ZeRO stage, step counter and number of ranks. optimizer_state.pt must have been read. A missing
- * model_states file is a finding "missing_file" of severity `lost`.
+ * Set the source's ZeRO stage, type of the weights, number of groups and number of ranks, and for stage 3 the step
+ * counter. optimizer_state.pt must have been read. A missing model_states file is a finding "missing_file" of severity
+ * `lost`.
  */
 void universal_zero_state(const struct universal_zero *z, struct source *s, enum severity lost, struct report *r);
 /*

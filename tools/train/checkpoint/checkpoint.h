@@ -116,7 +116,10 @@ void checkpoint_close(struct checkpoint *c);            /* NULL is allowed */
  * Returns the path that checkpoint_open() would open, or NULL without an error if there is none. The caller frees it.
  */
 char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e);
-/* Copy the tag that the file DIR/latest names to `tag`. `tag` becomes "" if there is no such file. */
+/*
+ * Copy the tag that the file DIR/latest names to `tag`. `tag` becomes "" if there is no such file, or if it cannot be
+ * read or its text cannot be the name of a folder in DIR.
+ */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
 /* The result belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);

@@ -40,7 +40,10 @@ struct savelock;
  * created (ERR_SYS). Waits for at most about a minute, to see whether a holder on another host is alive.
  */
 MUST_CHECK struct savelock *savelock_acquire(const struct savelock_opts *o, struct err *e);
-/* Returns true if this process still holds the lock. If not, *e names the holder. Any thread may call it. */
+/*
+ * Returns false if another process holds the lock; *e then names that process. A lock that is missing or cannot be read
+ * counts as held by this one. Any thread may call it.
+ */
 bool savelock_held(const struct savelock *l, struct err *e);
 /* Remove the lock if this process holds it. Any thread may call it, once. `l` may be NULL. */
 void savelock_drop(struct savelock *l);

@@ -15,7 +15,11 @@ struct run_ranks {
     struct topology topo;
     int rank_pp, rank_dp, rank_tp;
     struct comm *tp, *dp, *pipe;
-    struct comm *tied;          /* the ranks of both stages that hold the embedding; NULL if this rank is in neither */
+    /*
+     * this rank and its counterpart in the other stage that holds the embedding; NULL in other stages, or if there is
+     * only one stage
+     */
+    struct comm *tied;
 };
 
 /* What is known about a failure that ends the run. */

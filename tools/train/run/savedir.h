@@ -26,11 +26,14 @@ MUST_CHECK int savedir_check(struct trainer *t, struct err *e);
  */
 MUST_CHECK int savedir_check_steps_early(const struct trainer *t, struct err *e);
 /*
- * Repeat the check of savedir_check_steps_early() on all ranks, after the checkpoint of --load has been opened and the
- * folder locked.
+ * Repeat the check of savedir_check_steps_early(), after the checkpoint of --load has been opened and the folder
+ * locked. All ranks must call it. Rank 0 checks, and all ranks receive its result.
  */
 MUST_CHECK int savedir_check_steps(struct trainer *t, struct err *e);
-/* Move the checkpoints that conflict with this run out of the way, once. Rank 0 calls it before a save. */
+/*
+ * Move the checkpoints that conflict with this run out of the way, once. Called before each save; only rank 0 moves
+ * them, and on other ranks the function does nothing.
+ */
 MUST_CHECK int savedir_set_aside(struct trainer *t, struct err *e);
 
 #endif

@@ -35,7 +35,8 @@ struct saving_moves {
     int64_t after;              /* move those with larger iteration numbers; -1: all */
     char newest[64];            /* the name of the newest one */
     /*
-     * the tag that `latest` is to name afterwards, if it names a checkpoint that is moved; "": `latest` does not change
+     * the tag that `latest` is to name afterwards, if it names a checkpoint that is moved; "" if all checkpoints are
+     * moved, and `latest` with them
      */
     char tag[128];
 };
@@ -70,8 +71,8 @@ bool saving_option(const struct train_opts *o, const struct option_row *r, struc
 MUST_CHECK int saving_open(struct trainer *t, struct err *e);
 /*
  * Begin a save if one is due. Call it after every iteration after which the run continues. If another save is still
- * being written, --save-when-busy decides, equally on all ranks. The last iteration and those that --save-schedule
- * lists are always saved.
+ * being written, --save-when-busy decides, equally on all ranks. A save that is due in the last iteration, or in a
+ * range that --save-schedule lists, waits for the other save whatever --save-when-busy is.
  */
 MUST_CHECK int saving_step(struct trainer *t, struct err *e);
 /* Record the duration of an iteration. */

@@ -56,7 +56,7 @@ static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all,
 
 /*
  * Open one GPU per rank and the communication between the GPUs. If one rank has no GPU or its communication fails,
- * returns NULL and sets *e on every rank. *some is set to true if any rank has a GPU.
+ * returns NULL and sets *e on every rank. *some is set to true if the run has several ranks and any of them has a GPU.
  */
 static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, bool *some, struct err *e)
 {

@@ -127,7 +127,7 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
 
 /*
  * Set *tokens to the number of tokens of the tokenizer that the options name. Leaves *tokens unchanged if they name
- * none. *eod is set if the tokenizer defines it.
+ * none. Sets t->shape.eod to the tokenizer's end of document, -1 if it defines none.
  */
 static int tokenizer_size(struct trainer *t, int64_t *tokens, struct err *e)
 {

@@ -16,7 +16,8 @@ struct trainer;
 struct run_copies {
     struct digest_set *digests; /* NULL: there are no copies, or comparing them is disabled */
     /*
-     * the digests of all weights with copies are recorded in each step that has at least this many tokens per replica
+     * the digests of all weights with copies are recorded in each step that has at least this many tokens per replica,
+     * and in each step that compares the copies
      */
     int64_t whole_tokens;
     int64_t n_compared;         /* number of comparisons */
