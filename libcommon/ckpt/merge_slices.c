@@ -25,8 +25,8 @@ bool merge_shape(struct param *p, int tp, const char *path, struct report *r)
 }
 
 /*
- * Split the slices of a GLU, each of which is [gate; up], so that in the map the first halves of all slices precede all
- * second halves.
+ * Split the slices of a GLU. A slice is [gate; up]. In the resulting map the gate halves of all slices come first, then
+ * the up halves.
  */
 static void cut_halves(struct arena *a, struct tmap *m)
 {

@@ -342,9 +342,10 @@ int universal_check_states(const struct source *s, struct err *e)
 }
 
 /*
- * Report parameters that one mp_rank file lists and the form lacks. `told` holds the names reported for earlier files.
+ * Report parameters that one mp_rank file lists and the form lacks. `reported` holds the names that were reported for
+ * earlier files.
  */
-static void check_rank(const struct source *s, const struct source_file *f, struct names *told, struct report *r)
+static void check_rank(const struct source *s, const struct source_file *f, struct names *reported, struct report *r)
 {
     uint32_t n_groups = 0, n;
     struct pk **group = pk_items(pk_get(pt_root(f->pt), "param_shapes"), &n_groups);
@@ -355,9 +356,9 @@ static void check_rank(const struct source *s, const struct source_file *f, stru
         for (uint32_t i = 0; pair && i < n; i++) {
             const char *name = pk_as_str(pair[2 * i]);
 
-            if (!name || source_param(s, name) || names_find(told, name) >= 0)
+            if (!name || source_param(s, name) || names_find(reported, name) >= 0)
                 continue;
-            names_add(told, name, 0);
+            names_add(reported, name, 0);
             report_add(r, SEV_ERROR, "missing_param", s->path, ERR_NO_BYTE, name, "is not there, %s lists it", f->name);
         }
     }
@@ -366,14 +367,14 @@ static void check_rank(const struct source *s, const struct source_file *f, stru
 void universal_check_params(const struct source *s, struct report *r)
 {
     struct arena *a = arena_new(0);
-    struct names *told = names_new(a);
+    struct names *reported = names_new(a);
 
     if (s->n_params == 0)
         report_add(r, SEV_ERROR, "no_params", s->path, ERR_NO_BYTE, NULL,
                    "holds no optimizer states: this is no universal checkpoint; make it again from one that has them");
     for (int i = 0; i < s->n_files && s->n_params > 0; i++)
         if (is_model_states_file(&s->file[i]) && s->file[i].pt)
-            check_rank(s, &s->file[i], told, r);
+            check_rank(s, &s->file[i], reported, r);
     arena_free(a);
 }
 

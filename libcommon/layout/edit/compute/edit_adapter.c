@@ -39,7 +39,6 @@ struct change {
 struct edit_adapters {
     struct edit_adapter_opts o;
     struct source *s;
-    int n_adapters;
     struct adapter **adapter;
     int n_changes, cap_changes;
     struct change *change;
@@ -513,7 +512,7 @@ struct factors {
     double *right;                      /* [r][cols]; of a stack of experts [experts][r][cols] */
     double *magnitude, *norm;           /* DoRA: norms as they shall be, and of base + delta; per output */
     int64_t rows, cols;                 /* of the parameter, or of one expert of a stack */
-    double *values;                     /* REPLACE with few elements, ROWS, BIAS: the adapter's tensor */
+    double *values;                     /* ROWS and ADD_BIAS: the adapter's tensor */
 };
 
 static void free_factors(struct factors *f)
