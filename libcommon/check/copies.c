@@ -121,33 +121,68 @@ static bool has_pieces(const struct tmap *m)
     return n > 1;
 }
 
-/*
- * Find two pieces of a state that are equal. Returns the number of pieces that were compared, 0 if none are equal;
- * *n_compared, which may be NULL, is the number in either case.
- */
-static int find_equal_pieces(const struct source *s, const struct param *p, int st, struct equal_piece pair[2],
-                             int *n_compared)
-{
-    const struct tmap *m = p->state[st];
-    const uint64_t size = (uint64_t)dtype_size(m->dtype), row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
-    const struct equal_piece *found;
-    struct equal_piece *piece = NULL;
-    size_t cap = 0;
-    int n = 0;
+/* The pieces of a state of a parameter that could be equal to others. */
+struct state_pieces {
+    struct equal_piece *piece;
+    int n;
+};
+/* Those of all parameters. They are sampled once. */
+struct all_pieces { struct state_pieces of[STATE_N]; };
 
-    for (int k = 0; k < m->n_slices; k++)
-        for (int i = 0; i < m->slice[k].n_extents; i++) {
-            ARRAY_ROOM(piece, cap, (size_t)n + 1);
-            n += size && hash_piece_sample(s, &m->slice[k].extent[i], size, row, &piece[n]);
-        }
-    sort_pieces(piece, n);
-    found = next_pair(s, piece, 0, n, false);
+/* Sample the pieces of one parameter, whose number per state is 0 if it has one piece only. */
+static void sample_pieces(const struct source *s, const struct param *p, struct all_pieces *out)
+{
+    const uint64_t row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
+
+    for (int st = 0; st < STATE_N && !p->shared_with; st++) {
+        const struct tmap *m = p->state[st];
+        const uint64_t size = m ? (uint64_t)dtype_size(m->dtype) : 0;
+        struct state_pieces *v = &out->of[st];
+        size_t cap = 0;
+
+        if (!size || !has_pieces(m))
+            continue;
+        for (int k = 0; k < m->n_slices; k++)
+            for (int i = 0; i < m->slice[k].n_extents; i++) {
+                ARRAY_ROOM(v->piece, cap, (size_t)v->n + 1);
+                v->n += hash_piece_sample(s, &m->slice[k].extent[i], size, row, &v->piece[v->n]);
+            }
+    }
+}
+
+/* Returns the pieces of every parameter. The caller frees them with free_pieces(). */
+static struct all_pieces *sample_all_pieces(const struct source *s, const struct mismatch_opts *o)
+{
+    struct all_pieces *v = xcalloc((size_t)s->n_params + 1, sizeof *v);
+
+#pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : THREADS_DEFAULT)
+    for (int i = 0; i < s->n_params; i++)
+        sample_pieces(s, &s->param[i], &v[i]);
+    return v;
+}
+
+static void free_pieces(struct all_pieces *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int st = 0; st < STATE_N; st++)
+            free(v[i].of[st].piece);
+    free(v);
+}
+
+/* Find two pieces of a state that are equal, and copy them to pair. Returns false if there are none. */
+static bool find_equal_pieces(const struct source *s, const struct state_pieces *v, struct equal_piece pair[2])
+{
+    struct equal_piece *sorted = xmalloc((size_t)v->n * sizeof *sorted + 1);
+    const struct equal_piece *found;
+
+    if (v->n > 0)
+        memcpy(sorted, v->piece, (size_t)v->n * sizeof *sorted);
+    sort_pieces(sorted, v->n);
+    found = next_pair(s, sorted, 0, v->n, false);
     if (found)
         memcpy(pair, found, 2 * sizeof *pair);
-    free(piece);
-    if (n_compared)
-        *n_compared = n;
-    return found ? n : 0;
+    free(sorted);
+    return found != NULL;
 }
 
 /*
@@ -161,37 +196,33 @@ struct piece_finding {
     struct equal_piece pair[2];
 };
 
-static struct piece_finding inspect_pieces(const struct source *s, const struct param *p)
+static struct piece_finding inspect_pieces(const struct source *s, const struct all_pieces *v)
 {
     struct piece_finding f = { .state = -1 };
     struct equal_piece of_weights[2];
-    int n;
 
-    if (p->shared_with)
-        return f;
-    for (int st = STATE_N - 1; st >= 0 && f.state < 0; st--)
-        if (has_pieces(p->state[st])) {
-            f.state = find_equal_pieces(s, p, st, f.pair, &n) ? st : -1;
-            f.comparable |= n > 1;
-        }
+    for (int st = STATE_N - 1; st >= 0 && f.state < 0; st--) {
+        f.state = find_equal_pieces(s, &v->of[st], f.pair) ? st : -1;
+        f.comparable |= v->of[st].n > 1;
+    }
     if (f.state >= STATE_EXP_AVG) {
         f.weights_differ = true;
         for (int st = 0; st < STATE_EXP_AVG; st++)
-            if (has_pieces(p->state[st]) && find_equal_pieces(s, p, st, of_weights, NULL))
+            if (find_equal_pieces(s, &v->of[st], of_weights))
                 f.weights_differ = false;
     }
     return f;
 }
 
 /* Report equal pieces, once per file: where moments are equal and weights are not, or all that can be equal is. */
-static void check_pieces(const struct source *s, const struct mismatch_opts *o, struct report *r)
+static void check_pieces(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
+                         struct report *r)
 {
     struct piece_finding *found = xcalloc((size_t)s->n_params + 1, sizeof *found);
     bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported), all = true;
 
-#pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : THREADS_DEFAULT)
     for (int i = 0; i < s->n_params; i++)
-        found[i] = inspect_pieces(s, &s->param[i]);
+        found[i] = inspect_pieces(s, &v[i]);
     for (int i = 0; i < s->n_params; i++)
         all &= !found[i].comparable || found[i].state >= 0;
     for (int i = 0; i < s->n_params; i++) {
@@ -223,51 +254,19 @@ struct layer_piece {
     int param, state;
 };
 
-/* Collect the pieces of one parameter that could be equal to others. Returns their number; the caller frees *out. */
-static int collect_param_pieces(const struct source *s, int param, struct layer_piece **out)
+/* List the pieces of all parameters, in their order. Returns their number; the caller frees *out. */
+static int list_layer_pieces(const struct source *s, const struct all_pieces *v, struct layer_piece **out)
 {
-    const struct param *p = &s->param[param];
-    const uint64_t row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
     size_t cap = 0;
     int n = 0;
 
-    for (int st = 0; st < STATE_N && !p->shared_with; st++) {
-        const struct tmap *m = p->state[st];
-        const uint64_t size = m ? (uint64_t)dtype_size(m->dtype) : 0;
-
-        if (!size || !has_pieces(m))
-            continue;
-        for (int k = 0; k < m->n_slices; k++)
-            for (int j = 0; j < m->slice[k].n_extents; j++) {
+    *out = NULL;
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = 0; st < STATE_N; st++)
+            for (int k = 0; k < v[i].of[st].n; k++) {
                 ARRAY_ROOM(*out, cap, (size_t)n + 1);
-                (*out)[n] = (struct layer_piece){ .param = param, .state = st };
-                n += hash_piece_sample(s, &m->slice[k].extent[j], size, row, &(*out)[n].is);
+                (*out)[n++] = (struct layer_piece){ v[i].of[st].piece[k], i, st };
             }
-    }
-    return n;
-}
-
-/* Collect the pieces of all parameters, in their order. Returns their number; the caller frees *out. */
-static int collect_layer_pieces(const struct source *s, const struct mismatch_opts *o, struct layer_piece **out)
-{
-    struct layer_piece **of = xcalloc((size_t)s->n_params + 1, sizeof *of);
-    int *n_of = xcalloc((size_t)s->n_params + 1, sizeof *n_of), n = 0;
-
-#pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : THREADS_DEFAULT)
-    for (int i = 0; i < s->n_params; i++)
-        n_of[i] = collect_param_pieces(s, i, &of[i]);
-    for (int i = 0; i < s->n_params; i++)
-        n += n_of[i];
-    *out = xmalloc((size_t)n * sizeof **out + 1);
-    n = 0;
-    for (int i = 0; i < s->n_params; i++) {
-        if (n_of[i] > 0)
-            memcpy(*out + n, of[i], (size_t)n_of[i] * sizeof **out);
-        n += n_of[i];
-        free(of[i]);
-    }
-    free(of);
-    free(n_of);
     return n;
 }
 
@@ -305,10 +304,11 @@ static bool is_partly_equal(const struct layer_piece *all, int n, const struct l
 }
 
 /* Report pieces of a parameter that are equal to those of another one of the same shape, once per file. */
-static void check_layers(const struct source *s, const struct mismatch_opts *o, struct report *r)
+static void check_layers(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
+                         struct report *r)
 {
     struct layer_piece *all, **sorted;
-    const int n = collect_layer_pieces(s, o, &all);
+    const int n = list_layer_pieces(s, v, &all);
     bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported);
 
     sorted = xcalloc((size_t)n + 1, sizeof *sorted);
@@ -405,10 +405,14 @@ static void check_vectors(const struct source *s, const struct mismatch_opts *o,
 
 void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
-    if (s->layout->entries || (s->layout->zero_files && s->topo.tp <= 1))
-        check_pieces(s, o, r);
-    if (s->layout->entries)
-        check_layers(s, o, r);
+    if (s->layout->entries || (s->layout->zero_files && s->topo.tp <= 1)) {
+        struct all_pieces *v = sample_all_pieces(s, o);
+
+        check_pieces(s, v, o, r);
+        if (s->layout->entries)
+            check_layers(s, v, o, r);
+        free_pieces(v, s->n_params);
+    }
     if (s->layout->zero_files || s->layout->pipeline_files)
         check_vectors(s, o, r);
 }
