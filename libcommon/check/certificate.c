@@ -1,9 +1,11 @@
 /*
- * certificate.c - digests of two checkpoints, and what they should be
+ * certificate.c - compare a converted checkpoint with its source, by digests
  *
- * Phases of the making: list what each tensor should become; one pass over the source for
- * what was and for what can be worked out of it; a second one for copies that turned out
- * to disagree; one over the result.
+ * certificate_make() works in this order:
+ *   1. List every state of every parameter of the target, and decide what must become of it (its verdict).
+ *   2. Read the source once for the digests of the old bytes, and again for the expected digests that differ from them.
+ *   3. Read those tensors again whose copies disagree: their expected bytes are the combined copies.
+ *   4. Read the result and compare its digests with the expected ones.
  */
 #include "libcommon/check/certificate.h"
 
@@ -23,9 +25,9 @@ enum certificate_verdict { EQUAL, REPAIRED, COMBINED, VOCABULARY, ZEROED, ROUNDE
 static const char *const verdict_names[] = { "equal", "repaired", "combined", "vocabulary", "zeroed", "rounded",
                                              "dropped" };
 
-/* A digest that is wanted: of the first `len` logical bytes of a map. */
+/* The digest to compute of the first `len` logical bytes of a map; crc and n_differ are its results. */
 struct digest {
-    const struct tmap *map;             /* NULL: there is nothing to read */
+    const struct tmap *map;             /* NULL: no digest is computed */
     uint64_t len;
     enum plan_op op;
     enum replica_policy policy;
@@ -38,7 +40,7 @@ struct certificate_entry {
     enum state state;
     enum certificate_verdict verdict;
     enum dtype dtype;
-    uint64_t len;                       /* bytes of the result */
+    uint64_t len;                       /* size of this state in the result, in bytes */
     struct digest before, expected, after;
 };
 
@@ -49,7 +51,10 @@ struct list {
 
 /* ---- reading ---- */
 
-/* Work out one kind of digest of all entries, where it has a map. */
+/*
+ * Compute one digest of every entry, which `of` returns. Entries for which it returns NULL, or that have no map, are
+ * passed over.
+ */
 static int read_digests(struct files *f, struct list *l, struct digest *(*of)(struct certificate_entry *),
                         const struct certificate_opts *o, struct err *e)
 {
@@ -86,7 +91,7 @@ static struct digest *before_of(struct certificate_entry *x) { return &x->before
 static struct digest *after_of(struct certificate_entry *x) { return &x->after; }
 static struct digest *expected_of(struct certificate_entry *x) { return &x->expected; }
 
-/* `crc` of some bytes, followed by n zero bytes. */
+/* Returns the CRC-32 of bytes that have the CRC `crc` and are followed by n zero bytes. */
 static uint32_t followed_by_zeros(uint32_t crc, uint64_t n)
 {
     static const uint8_t zeros[64 << 10];
@@ -100,7 +105,7 @@ static uint32_t followed_by_zeros(uint32_t crc, uint64_t n)
 
 /* ---- what each tensor should become ---- */
 
-/* The copies as the source had them before a repair; NULL: it was not repaired. */
+/* Returns the map of the copies as they were before the repair, or NULL if this state was not repaired. */
 static const struct tmap *map_before_repair(const struct repair *rep, const struct param *p, enum state st)
 {
     for (int i = 0; rep && i < rep->n; i++)
@@ -109,7 +114,7 @@ static const struct tmap *map_before_repair(const struct repair *rep, const stru
     return NULL;
 }
 
-/* Weights that only exist as masters so far. */
+/* The source has no weights of this parameter: the converter rounds the masters, so the expected digest is of these. */
 static void round_masters(const struct ds_target *t, struct certificate_entry *x)
 {
     const struct tmap *m = x->p->from->state[STATE_FP32];
@@ -149,10 +154,7 @@ static void list_certificate_entries(const struct ds_target *t, const struct rep
         for (int st = 0; st < STATE_N; st++) {
             const struct ds_tparam *p = &t->param[i];
 
-            /*
-             * The optimizer is left out of the target and the source does not have this state: there is nothing to
-             * report.
-             */
+            /* An optimizer state that the source does not have, and that the target leaves out, is not listed. */
             if (!p->from->state[st] && (st != STATE_BF16) && !t->optimizer)
                 continue;
             ARRAY_ROOM(l->entry, l->cap, l->n + 1);
@@ -160,7 +162,7 @@ static void list_certificate_entries(const struct ds_target *t, const struct rep
         }
 }
 
-/* Copies that disagreed without a repair were combined while they were written. */
+/* Copies that disagree and were not repaired are combined by the converter while it writes. */
 static struct digest *combined_of(struct certificate_entry *x)
 {
     return x->verdict == COMBINED ? &x->expected : NULL;
@@ -318,11 +320,11 @@ out:
     return rc;
 }
 
-/* ---- expecting ---- */
+/* ---- comparison of a checkpoint with a certificate ---- */
 
 enum { CERTIFICATE_MAX = 256 << 20 };
 
-/* The parsed certificate, its own CRC checked. */
+/* Returns the parsed certificate after its own CRC has been checked, or NULL. The caller calls json_decref(). */
 static json_t *load_certificate(const char *path, struct err *e)
 {
     static const char tail[] = "\"crc32\":\"";
@@ -334,7 +336,7 @@ static json_t *load_certificate(const char *path, struct err *e)
 
     if (!buf)
         return NULL;
-    last = size < sizeof tail + 12 ? buf : buf + size - (sizeof tail - 1) - 12;         /* xxxxxxxx"\n}\n */
+    last = size < sizeof tail + 12 ? buf : buf + size - (sizeof tail - 1) - 12;         /* "crc32":"xxxxxxxx"\n}\n */
     snprintf(own, sizeof own, "%08x", crc_bytes(0, buf, (size_t)(last - buf)));
     if (last == buf || memcmp(last, tail, sizeof tail - 1) != 0)
         err_data(e, path, ERR_NO_BYTE, "is not a certificate: its crc32 is missing at the end");
@@ -409,7 +411,7 @@ int certificate_expect(struct source *s, const char *path, struct report *r, str
 
     if (!o)
         return -1;
-    /* Drop the manifest's digests, so that an entry that the certificate lacks is found. */
+    /* Discard the manifest's digests first: a state without a digest after this loop is missing in the certificate. */
     for (int k = 0; k < s->n_params; k++)
         memset(s->param[k].has_digest, 0, sizeof s->param[k].has_digest);
     json_array_foreach(json_object_get(o, "tensors"), i, t)

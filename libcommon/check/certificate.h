@@ -1,24 +1,23 @@
 /*
- * certificate.h - proof that a change of topology changed nothing else
+ * certificate.h - proof that a conversion changed nothing but the topology
  *
- * One JSON object, one line per entry so that grep and diff work on it:
+ * A certificate is one JSON object, with one line per tensor so that grep and diff work on it:
  *   format, version
  *   before, after   layout, tag, tp, pp, dp, iteration, step
- *   tensors         name, was (the name before, where layers were renumbered), state, dtype,
- *                   shape, verdict, before, after; where the verdict is not "equal" also
- *                   expected, and copies_differ: elements on which copies disagreed before
+ *   tensors         name, was (the name in the source, if layers were renumbered), state, dtype,
+ *                   shape, verdict, before, after; expected, if the verdict is neither "equal" nor "dropped";
+ *                   copies_differ: the number of elements on which the source's copies disagree, if not 0
  *   crc32           of all bytes before this key
- * Digests are CRC-32 of the logical row-major bytes, eight hex digits, null where that side
- * does not hold the tensor. They come from reading both checkpoints from end to end, not
- * from what was noted while writing. Verdicts:
- *   equal        after is before
+ * Digests are CRC-32 of the logical row-major bytes, as eight hex digits, or null if that side does not hold the
+ * tensor. They are computed by reading both checkpoints completely after the conversion. Verdicts:
+ *   equal        after equals before
  *   repaired     copies disagreed and were resolved (repair.h); before is rank 0's copy
- *   combined     copies disagreed and were combined on the way; before is rank 0's copy
+ *   combined     copies disagreed and were combined during the conversion; before is rank 0's copy
  *   vocabulary   rows of the embedding were left out, or rows of zeros added
  *   zeroed       a moment that restarts at 0
- *   rounded      weights made of the masters: before is null
+ *   rounded      weights made from the masters: before is null
  *   dropped      not written: after is null
- * `expected` was worked out from the source alone, and after is equal to it.
+ * `expected` is computed from the source alone, and after is equal to it.
  */
 #ifndef SHARDKIT_CHECK_CERTIFICATE_H
 #define SHARDKIT_CHECK_CERTIFICATE_H
@@ -28,17 +27,17 @@
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
 struct certificate_opts {
-    const char *out;                    /* what the result will be called */
-    enum replica_policy replicas;       /* by which it was made */
+    const char *out;                    /* final path of the result; its last component becomes the tag of "after" */
+    enum replica_policy replicas;       /* policy by which the result was made */
     int threads;                        /* >= 1 */
     uint64_t mem_bytes;                 /* executor's pool; 0 = 96 MiB */
-    bool (*stopped)(void);              /* may be NULL */
+    bool (*stopped)(void);              /* returns true to stop; may be NULL */
 };
 
 /*
- * Read t's source and the checkpoint in `dir`, which was made by t, and write the certificate
- * to *text. `repaired`: what was repaired in the source beforehand, or NULL. -1: ERR_DATA names the
- * first tensor that is not what it must be; else as reading fails.
+ * Read t's source and the checkpoint in `dir`, which was converted from it, and append the certificate to *text.
+ * `repaired` describes repairs of the source before the conversion; NULL if there were none. Returns 0, or -1 if
+ * reading fails or with ERR_DATA that names the first tensor whose digest is not the expected one.
  */
 MUST_CHECK int certificate_make(const struct ds_target *t, const struct repair *repaired, const char *dir,
                                 const struct certificate_opts *o, struct strbuf *text, struct err *e);

@@ -1,8 +1,8 @@
 /*
- * copies.c - pieces of a parameter and flat vectors that are equal
+ * copies.c - find pieces of parameters, and flat vectors, that are equal although they belong to different ranks
  *
- * Pieces are compared by a CRC of their first and last values, as the sample of mismatch.c takes them; vectors, each a
- * record of its own, by the CRC that their file has of them.
+ * Pieces are compared by a CRC of their first and last SAMPLE values. Flat vectors are records of their own and are
+ * compared by the CRC that their file stores.
  */
 #include "libcommon/check/copies.h"
 
@@ -24,9 +24,12 @@ struct equal_piece {
     uint64_t len;
 };
 
-/* ---- values that may be equal ---- */
+/* ---- samples of pieces ---- */
 
-/* Are there so many different elements that two runs of them are not equal by chance? */
+/*
+ * Returns true if the n elements have at least DISTINCT different values, so that two such pieces are not equal by
+ * chance.
+ */
 static bool varies(const uint8_t *b, uint64_t n, uint64_t size)
 {
     const uint8_t *met[DISTINCT];
@@ -43,15 +46,16 @@ static bool varies(const uint8_t *b, uint64_t n, uint64_t size)
     return n_met == DISTINCT;
 }
 
-/* Rows that are all the same: those of tokens that were added and share a mean. */
+/* Returns true if all rows are equal, such as the rows of added tokens that were initialised with a mean. */
 static bool rows_repeat(const uint8_t *b, uint64_t n, uint64_t size, uint64_t row)
 {
     return row > 1 && (n <= row || memcmp(b, b + row * size, (n - row) * size) == 0);
 }
 
 /*
- * The piece's first and last values in *out. False: it is too short, cannot be read, or may be equal to another.
- * `row`: elements of a row of the tensor, 1 of a vector.
+ * Set *out to the CRC of the piece's first and last values. Returns false if the piece is too short, cannot be read, or
+ * has values that may be equal to another piece's by chance. `row` is the number of elements in a row of the tensor; 1
+ * for a vector.
  */
 static bool hash_piece_sample(const struct source *s, const struct extent *x, uint64_t size, uint64_t row,
                               struct equal_piece *out)
@@ -87,7 +91,10 @@ static void sort_pieces(struct equal_piece *p, int n)
         qsort(p, (size_t)n, sizeof *p, by_content);
 }
 
-/* From number i on the first two that are equal and lie in different files, or in records of one; NULL: none. */
+/*
+ * Returns the first of two adjacent sorted pieces, from number i on, that are equal and lie in different records (with
+ * `files` in different files). Returns NULL if there are none.
+ */
 static const struct equal_piece *next_pair(const struct source *s, const struct equal_piece *p, int i, int n,
                                            bool files)
 {
@@ -121,15 +128,15 @@ static bool has_pieces(const struct tmap *m)
     return n > 1;
 }
 
-/* The pieces of a state of a parameter that could be equal to others. */
+/* The sampled pieces of one state of a parameter. */
 struct state_pieces {
     struct equal_piece *piece;
     int n;
 };
-/* Those of all parameters. They are sampled once. */
+/* The sampled pieces of one parameter, of all its states. */
 struct all_pieces { struct state_pieces of[STATE_N]; };
 
-/* Sample the pieces of one parameter, whose number per state is 0 if it has one piece only. */
+/* Sample the pieces of one parameter. A state that consists of a single piece gets none. */
 static void sample_pieces(const struct source *s, const struct param *p, struct all_pieces *out)
 {
     const uint64_t row = p->ndim > 1 ? (uint64_t)p->shape[p->ndim - 1] : 1;
@@ -186,8 +193,9 @@ static bool find_equal_pieces(const struct source *s, const struct state_pieces 
 }
 
 /*
- * What the pieces of one parameter show. Tensor-parallel ranks that drew the same initial values keep slices that are
- * equal in weights and moments for ever, so equal pieces of both are no proof that a rank's file is another's.
+ * The result of the comparison of one parameter's pieces with each other. Tensor-parallel ranks that began with the
+ * same random values keep slices that are equal in weights and moments for ever. Equal weights together with equal
+ * moments therefore do not prove that one rank's file was copied over another's.
  */
 struct piece_finding {
     int state;                  /* the state of the pair, moments before weights; -1: no pieces are equal */
@@ -214,7 +222,10 @@ static struct piece_finding inspect_pieces(const struct source *s, const struct 
     return f;
 }
 
-/* Report equal pieces, once per file: where moments are equal and weights are not, or all that can be equal is. */
+/*
+ * Report equal pieces, once per file, if the moments are equal and the weights are not, or if every parameter with
+ * comparable pieces has equal ones.
+ */
 static void check_pieces(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
                          struct report *r)
 {
@@ -245,9 +256,9 @@ static void check_pieces(const struct source *s, const struct all_pieces *v, con
 /* ---- pieces of two layers ---- */
 
 /*
- * A piece of a state of a parameter. A file that was copied over the one of another pipeline stage puts pieces of one
- * layer into another. A layer that was repeated on purpose is equal as a whole, so an error needs a second piece of the
- * same two parameters that differs.
+ * A sampled piece with its parameter and state. A file that was copied over the file of another pipeline stage puts
+ * pieces of one layer into another layer. A layer that was duplicated on purpose is equal as a whole. Pieces of two
+ * parameters are therefore an error only if another piece of the same two parameters differs.
  */
 struct layer_piece {
     struct equal_piece is;
@@ -303,7 +314,7 @@ static bool is_partly_equal(const struct layer_piece *all, int n, const struct l
     }
 }
 
-/* Report pieces of a parameter that are equal to those of another one of the same shape, once per file. */
+/* Report pieces of a parameter that are equal to pieces of another parameter of the same shape, once per file. */
 static void check_layers(const struct source *s, const struct all_pieces *v, const struct mismatch_opts *o,
                          struct report *r)
 {
@@ -337,7 +348,7 @@ static void check_layers(const struct source *s, const struct all_pieces *v, con
 
 /* ---- flat vectors ---- */
 
-/* Is a file a data-parallel rank's next to that one? */
+/* Returns true if `file` has the pipeline and tensor rank of `of`. */
 static bool is_of(const struct source *s, int file, const struct source_file *of)
 {
     for (int i = 0; i < s->n_files; i++)
@@ -346,7 +357,10 @@ static bool is_of(const struct source *s, int file, const struct source_file *of
     return false;
 }
 
-/* The records of a state that hold the pieces of more than one parameter, in files of one pipeline and tensor rank. */
+/*
+ * Collect the records of a state that hold pieces of several parameters, from files of one pipeline and tensor rank.
+ * Returns their number.
+ */
 static int flat_records(const struct source *s, int st, const struct source_file *of, struct equal_piece *out)
 {
     const int most = files_n_records(s->files);
@@ -371,7 +385,10 @@ static int flat_records(const struct source *s, int st, const struct source_file
     return n;
 }
 
-/* Vectors of two ranks that are equal by their CRC and whose values vary; of one rank repeated layers are equal. */
+/*
+ * Report flat vectors of two data-parallel ranks that have the same CRC and varied values. Vectors in one file are not
+ * compared, because repeated layers may be equal.
+ */
 static void check_vectors_of(const struct source *s, const struct source_file *of, const struct mismatch_opts *o,
                              struct report *r)
 {

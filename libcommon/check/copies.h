@@ -1,12 +1,13 @@
 /*
- * copies.h - is one rank's data in two ranks' places?
+ * copies.h - find data of one rank in the place of another rank
  *
- * A file, record or chunk that was copied over another rank's has right checksums and fits everywhere. Two ranks hold
- * different elements, so equal bytes show it: of a parameter's pieces, and of flat vectors that hold many parameters.
- * Equal by nature, and passed over, are values that hardly vary (zeros, ones, padding), equal rows, copies of
- * replicated parameters and of tied ones, and slices of tensor ranks, which a trainer on CPUs begins alike. Weights may
- * be equal in pieces where a model was made so, as experts of one dense layer are before they are trained; moments are
- * not.
+ * A file, record or chunk that was copied over another rank's has correct checksums and the right sizes. Two ranks hold
+ * different elements, so equal bytes reveal such a copy. The pieces of a parameter are compared, and the flat vectors
+ * that hold many parameters.
+ * Some values are legitimately equal and are ignored: values that hardly vary (zeros, ones, padding), equal rows,
+ * copies of replicated and of tied parameters, and slices that a trainer on CPUs initialises with the same random
+ * values on every tensor rank. Weights may also be equal in pieces by construction, such as experts that were copied
+ * from one dense layer; trained moments are not.
  */
 #ifndef SHARDKIT_CHECK_COPIES_H
 #define SHARDKIT_CHECK_COPIES_H
@@ -16,8 +17,8 @@
 struct report;
 
 /*
- * "other_rank": an error in moments, a warning in whole vectors of masters, a note in pieces of weights. Reads the
- * start and the end of each piece.
+ * Add findings "other_rank" to the report: an error for moments, a warning for complete vectors of masters, and a note
+ * for pieces of weights. Reads only the start and the end of each piece.
  */
 void copies_check(const struct source *s, const struct mismatch_opts *o, struct report *r);
 

@@ -1,5 +1,5 @@
 /*
- * damage.c - every record's CRC, then the tensors that lie in bad ones
+ * damage.c - check the CRC of every record, then list the tensors that lie in bad records
  */
 #include "libcommon/check/damage.h"
 
@@ -17,7 +17,7 @@ enum { AT_A_TIME = 1 << 20 };
 
 typedef void damage_each(void *ctx, const struct tmap *m);
 
-/* Every map of the source's tensors. */
+/* Call fn for every map of the source's tensors. */
 static void each_map(const struct source *s, damage_each *fn, void *ctx)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -46,7 +46,7 @@ static void mark_used(void *ctx, const struct tmap *m)
             used[m->slice[k].extent[i].record] = true;
 }
 
-/* Has the map pieces in bad records? *record is the first one; NULL: not asked for. */
+/* Returns true if the map has bytes in bad records. *record receives the first such record; `record` may be NULL. */
 static bool damage_hits(const struct damage *d, const struct tmap *m, int *record)
 {
     for (int k = 0; k < m->n_slices; k++)
@@ -130,11 +130,11 @@ static int find_damaged_records(struct damage *d, const bool *used, const struct
     return stop ? -1 : 0;
 }
 
-/* ---- a range, as far as it can be read ---- */
+/* ---- read a range, except for its bad records ---- */
 
 struct masked {
     const struct damage *d;
-    uint64_t size;              /* bytes of an element */
+    uint64_t size;              /* bytes per element */
     uint8_t *buf, *piece;
     size_t cap;
     bool *lost;
@@ -180,7 +180,10 @@ int damage_read(const struct damage *d, const struct tmap *m, const struct damag
 
 /* ---- tensors ---- */
 
-/* Has the tensor its digest, bad records or not? Only where every one of its bytes can be read. */
+/*
+ * Returns true if the tensor has its listed digest although a record of it is bad. Requires that all its bytes can be
+ * read.
+ */
 static bool is_proved(const struct damage *d, const struct param *p, enum state st)
 {
     const struct tmap *m = p->state[st];
@@ -204,7 +207,7 @@ static bool is_proved(const struct damage *d, const struct param *p, enum state 
         crc = crc_bytes(crc, buf, ok ? r.len : 0);
     }
     free(buf);
-    /* The digest is of one copy: others of the same tensor may be bad. */
+    /* Of replicas the digest covers one copy only; another copy may be bad. */
     return ok && m->op != TMAP_REPLICAS && crc == p->digest[st];
 }
 
