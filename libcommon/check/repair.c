@@ -15,18 +15,18 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/stats.h"
 
-enum { CHUNK_ELEMS = 32 << 10 };        /* at a time of every state and rank */
+enum { CHUNK_ELEMS = 32 << 10 };        /* elements per step, of every state and rank */
 
-/* One parameter on the bench. */
+/* The buffers for one parameter. */
 struct repair_work {
     struct files *files;
     const struct repair_opts *o;
-    int fd;                             /* the spool */
+    int fd;                             /* the spool, which receives the new values */
     int n_ranks;
-    const struct tmap *map[STATE_N];    /* NULL: there is no such state */
-    uint8_t **copy[STATE_N];            /* [n_ranks]: a chunk of each */
+    const struct tmap *map[STATE_N];    /* NULL: this state is not repaired */
+    uint8_t **copy[STATE_N];            /* [n_ranks]: the chunk as each rank has it */
     uint8_t *out[STATE_N];
-    const void **at;                    /* [n_ranks]: scratch */
+    const void **at;                    /* [n_ranks]: scratch for replicas_combine() */
 };
 
 static size_t repair_elem_size(const struct repair_work *w, int st)
@@ -46,7 +46,7 @@ static bool state_agrees(const struct repair_work *w, int st, uint64_t i)
     return true;
 }
 
-/* Ranks that hold what rank k holds, over all states. */
+/* Returns the number of copies, summed over ranks and states, that have the same element as rank k. */
 static int votes_for(const struct repair_work *w, int k, uint64_t i)
 {
     int votes = 0;
@@ -85,7 +85,7 @@ static void resolve_element_state(const struct repair_work *w, int st, uint64_t 
         memcpy(w->out[st] + i * size, w->at[rank], size);
 }
 
-/* The weight that a trainer makes of a master. */
+/* Round a master to the weight that a trainer would derive from it. */
 static void round_master(enum dtype weights, const uint8_t *master, uint8_t *out)
 {
     uint16_t narrow;
@@ -139,7 +139,7 @@ static bool any_differs(const struct repair_work *w, uint64_t i)
     return false;
 }
 
-/* What the new values are to each rank's old ones. */
+/* Add to *x and d[] the changes of one chunk: the new values compared with the old ones of each rank. */
 static void measure_repair_changes(const struct repair_work *w, uint64_t n, struct repair_state *x,
                                    struct stats_diff *d)
 {
@@ -210,7 +210,7 @@ static void repair_work_free(struct repair_work *w)
     free(w->at);
 }
 
-/* The new values of a run of states of one parameter, and where they lie in the spool. */
+/* Positions of a parameter's new states in the spool, and their CRCs. */
 struct repair_place {
     uint64_t at[STATE_N];
     struct crc_sum crc[STATE_N];
@@ -225,7 +225,10 @@ static void record_rank_diffs(struct repair_state *x, const struct stats_diff *d
     }
 }
 
-/* state[STATE_N] receives the report of each state; those without a map stay empty. */
+/*
+ * Repair one parameter and write its new values to the spool. state[STATE_N] receives the report of each state; states
+ * without a map remain empty.
+ */
 static int repair_param(struct repair_work *w, struct repair_place *pl, struct repair_state *state, struct err *e)
 {
     struct stats_diff *d = xcalloc((size_t)w->n_ranks * STATE_N, sizeof *d);
@@ -276,7 +279,9 @@ static bool drifted(const struct replica_param *rp)
     return false;
 }
 
-/* Room for every state of every drifted parameter, one after the other. */
+/*
+ * Assign spool positions to all states of all drifted parameters, one after the other. Returns the size of the spool.
+ */
 static uint64_t place_repaired_states(const struct replicas *r, struct repair_place *place)
 {
     uint64_t at = 0;
@@ -304,7 +309,7 @@ static struct tmap *map_repaired_state(struct source *s, struct arena *a, int fi
     return m;
 }
 
-/* The source's parameter takes the new values. */
+/* Make the source's parameters point to the new values in the spool. */
 static void install_repaired_params(struct source *s, const struct replicas *r, const struct repair_place *place,
                                     int file)
 {
@@ -324,7 +329,7 @@ static void install_repaired_params(struct source *s, const struct replicas *r, 
     }
 }
 
-/* Keep what changed of the states of one parameter. */
+/* Append the states that changed to the list in *x, which becomes the owner of their `rank` arrays. */
 static void keep_states(struct repair *x, struct repair_state *state)
 {
     bool any = false;
@@ -340,7 +345,7 @@ static void keep_states(struct repair *x, struct repair_state *state)
     x->n_params += any;
 }
 
-/* `of_all`: what is the same for all parameters. */
+/* Repair one parameter. `of_all` holds the members that are the same for all parameters. */
 static int repair_one(const struct repair_work *of_all, const struct replica_param *rp, struct repair_place *pl,
                       struct repair *out, struct err *e)
 {

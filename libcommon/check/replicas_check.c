@@ -39,7 +39,7 @@ static struct replica_kind *find_replica_kind(struct replicas *r, const char *ki
     return NULL;
 }
 
-/* Add one parameter's copies, unless there is nothing to compare. */
+/* Add one parameter's copies to the list, unless it has no copies to compare. */
 static void list_param(const struct replicas_opts *o, const struct param *p, bool last_stage, struct replicas *r)
 {
     struct replica_param *rp = &r->param[r->n_params];
@@ -71,7 +71,10 @@ static void list_replica_params(const struct source *s, const struct replicas_op
     }
 }
 
-/* Elements that differ on any rank: a bit map would do, but copies are few and this is the rare case. */
+/*
+ * Returns the number of elements that differ from rank 0 on any rank. A second pass over the copies is acceptable,
+ * because few chunks differ.
+ */
 static uint64_t count_any(const struct tmap *m, uint8_t *const *copy, uint64_t len)
 {
     uint64_t size = (uint64_t)dtype_size(m->dtype), n = 0;
@@ -176,7 +179,7 @@ int replicas_check(const struct source *s, const struct replicas_opts *o, struct
 {
     memset(out, 0, sizeof *out);
     list_replica_params(s, o, out);
-    /* Small reads all over the set: the threads are there to keep requests in flight. */
+    /* The reads are small and scattered over the files: many threads keep many requests in flight. */
     #pragma omp parallel for schedule(dynamic) num_threads(o->threads)
     for (int i = 0; i < out->n_params; i++) {
         struct err own = {0};

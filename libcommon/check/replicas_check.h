@@ -1,9 +1,9 @@
 /*
- * replicas_check.h - do the tensor-parallel copies of replicated parameters agree?
+ * replicas_check.h - compare the tensor-parallel copies of replicated parameters
  *
- * LayerNorms, biases of row-parallel layers and position tables (the last stage's own one
- * too) exist once on every tensor-parallel rank and should be equal in all four states;
- * BLOOM's were not for a while. Only these tensors are read: about 300 MB of a 176B checkpoint's 2.3 TB.
+ * LayerNorms, biases of row-parallel layers and position tables (also the last stage's own table) exist once per
+ * tensor-parallel rank and should be equal in all four states. In BLOOM's training they differed for a while. Only
+ * these tensors are read: about 300 MB of a 176B checkpoint's 2.3 TB.
  */
 #ifndef SHARDKIT_CHECK_REPLICAS_CHECK_H
 #define SHARDKIT_CHECK_REPLICAS_CHECK_H
@@ -18,57 +18,60 @@ struct source;
 
 /* One state of one replicated parameter. */
 struct replica_state {
-    bool compared;              /* false: not in this checkpoint, or one copy only */
+    bool compared;              /* false: not selected, not in this checkpoint, or one copy only */
     uint64_t n_elems;
     uint64_t n_differ;          /* elements that are not the same on all ranks */
-    uint64_t max_ulps;          /* from rank 0 to any other; STATS_NO_ULPS: NaN against a number */
+    uint64_t max_ulps;          /* largest distance between rank 0 and another rank; STATS_NO_ULPS: NaN against a
+                                 * number */
     double max_abs;
-    int worst_rank;             /* where max_abs (ulps when that is 0) was seen; -1: in sync */
-    int n_ranks;                /* copies */
-    bool *rank_differs;         /* [n_ranks]: differs from rank 0 */
+    int worst_rank;             /* rank with the largest max_abs (largest max_ulps if max_abs is equal); -1: in sync */
+    int n_ranks;                /* number of copies */
+    bool *rank_differs;         /* [n_ranks]: this rank's copy differs from rank 0's */
 };
 
 struct replica_param {
     const struct param *param;
-    bool last_stage;            /* the last stage's copy of a tied parameter: param->tied, not param->state */
-    const char *kind;           /* param_kind(): "input_layernorm.weight" */
-    int layer;                  /* spec index, -1: none */
+    bool last_stage;            /* this is the last stage's copy of a tied parameter; its maps are param->tied
+                                 * instead of param->state */
+    const char *kind;           /* name without the layer number (param_kind()), such as "input_layernorm.weight" */
+    int layer;                  /* layer number from param_kind(); -1: none */
     struct replica_state state[STATE_N];
 };
 
 struct replica_kind {
     char *kind;
     int n_params;
-    int n_params_in_sync;       /* in all states compared */
-    int n[STATE_N];             /* parameters compared in a state */
+    int n_params_in_sync;       /* parameters that are in sync in all compared states */
+    int n[STATE_N];             /* parameters compared in this state */
     int n_in_sync[STATE_N];
 };
 
 struct replicas {
     int n_params, n_kinds;
-    struct replica_param *param;        /* in the source's order; a last stage's copy follows the first's */
+    struct replica_param *param;        /* in the source's order; the last stage's copy follows the first stage's */
     struct replica_kind *kind;          /* in order of first appearance */
-    bool in_sync;                       /* all of them, in all states */
+    bool in_sync;                       /* all parameters, in all compared states */
     uint64_t read_bytes;
 };
 
 struct replicas_opts {
     int threads;                        /* >= 1 */
-    const char *glob;                   /* only parameters whose name or kind matches; NULL: all */
-    int state;                          /* only this one; -1: all */
-    bool (*stopped)(void);              /* may be NULL */
+    const char *glob;                   /* compare only parameters whose name or kind matches; NULL: all */
+    int state;                          /* compare only this state; -1: all */
+    bool (*stopped)(void);              /* returns true to stop; may be NULL */
 };
 
 /*
- * Compare. 0 and *out (end it with replicas_free, before the source), or -1: ERR_SYS,
- * ERR_DATA (a file is cut short), ERR_STOP. A parameter without a second copy (TP 1,
- * universal forms) is not listed.
+ * Compare all copies and set *out, which the caller releases with replicas_free() before it closes the source. Returns
+ * -1 with ERR_SYS, ERR_DATA (a file is cut short) or ERR_STOP. A parameter that has only one copy (TP 1, universal
+ * forms) is not listed.
  */
 MUST_CHECK int replicas_check(const struct source *s, const struct replicas_opts *o, struct replicas *out,
                               struct err *e);
 void replicas_free(struct replicas *r);
-/* The copies that were compared; NULL where the checkpoint lacks the state. */
+/* Returns the map of the copies of a state; NULL if the checkpoint does not have this state. */
 struct tmap *replica_map(const struct replica_param *p, int state);
-int replicas_out_of_sync(const struct replicas *r);     /* parameters, last stage's copies counted apart */
+int replicas_out_of_sync(const struct replicas *r);     /* number of parameters; the last stage's copies count
+                                                         * separately */
 
 #endif

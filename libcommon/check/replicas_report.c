@@ -1,5 +1,5 @@
 /*
- * replicas_report.c - one table for people, the same figures for programs
+ * replicas_report.c - the result of replicas_check() as a table for people and as JSON
  */
 #include "libcommon/check/replicas_report.h"
 

@@ -1,7 +1,7 @@
 /*
- * replicas_report.h - what replicas_check() found, as text and as JSON
+ * replicas_report.h - print the result of replicas_check() as text and as JSON
  *
- * One wording for every tool that compares replicas.
+ * All tools that compare replicas use these functions, so that they print the same text.
  */
 #ifndef SHARDKIT_CHECK_REPLICAS_REPORT_H
 #define SHARDKIT_CHECK_REPLICAS_REPORT_H
@@ -12,11 +12,13 @@
 #include "libcommon/check/replicas_check.h"
 
 /*
- * A line per kind ("60% of input_layernorm.weight are in sync ..."), below it one per state
- * out of sync (all of them with `verbose`), and a closing line. `glob` as in the check.
+ * Append one line per kind ("60% of input_layernorm.weight are in sync ..."), below it one per state that is out of
+ * sync (with `verbose` one per state), and a closing line. `glob` is that of replicas_opts.
  */
 void replicas_text(const struct replicas *r, const char *path, const char *glob, bool verbose, struct strbuf *out);
-/* in_sync, n_params, n_params_out_of_sync, read_bytes, kinds, parameters. A new reference. */
+/*
+ * Returns a new reference to an object with in_sync, n_params, n_params_out_of_sync, read_bytes, kinds and parameters.
+ */
 json_t *replicas_json(const struct replicas *r, bool verbose);
 
 #endif

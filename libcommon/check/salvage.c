@@ -1,5 +1,5 @@
 /*
- * salvage.c - parameter by parameter, some elements of all states at a time
+ * salvage.c - replace lost elements, parameter by parameter, a chunk of all states at a time
  */
 #include "libcommon/check/salvage.h"
 
@@ -26,24 +26,29 @@ const char *salvage_word(enum salvage_origin o)
 
 /* ---- which states ---- */
 
-/* What is made of one parameter. */
+/* What has to be made for one parameter. */
 struct salvage_param {
     int param;
-    bool make[STATE_N];                 /* this state gets new values */
-    int record[STATE_N];                /* the first bad one, -1: none */
-    bool proved[STATE_N];               /* ... which are the ones it has */
-    bool drop_tied[STATE_N];            /* the last stage's copy is bad: the first one's takes its place ... */
+    bool make[STATE_N];                 /* this state receives new values */
+    int record[STATE_N];                /* the state's first bad record; -1: none */
+    bool proved[STATE_N];               /* the state has its listed digest although a record is bad: its bytes are
+                                         * copied unchanged */
+    bool drop_tied[STATE_N];            /* the last stage's copy is bad and is dropped, so the first stage's copy is
+                                         * used for both */
     int tied_record[STATE_N];
-    uint64_t at[STATE_N];               /* in the spool */
+    uint64_t at[STATE_N];               /* offset of the new values in the spool */
 };
 
-/* The last stage's position table of a gpt2 model is neither tied nor trained. */
+/* Returns false for the last stage's position table of a gpt2 model, which is neither tied nor trained. */
 static bool is_salvage_param_tied(const struct param *p)
 {
     return !param_ends(p->name, ROLE_POSITION);
 }
 
-/* By parameter, in the order of the damage; *bytes is the room for all. Caller frees. */
+/*
+ * List the damaged parameters in the order of `d`. *bytes receives the size of all new values. The caller frees the
+ * list.
+ */
 static struct salvage_param *list_salvage_params(const struct damage *d, int *n, uint64_t *bytes)
 {
     struct salvage_param *list = xcalloc((size_t)d->n + 1, sizeof *list);
@@ -88,17 +93,18 @@ uint64_t salvage_bytes(const struct damage *d)
     return bytes;
 }
 
-/* ---- some elements ---- */
+/* ---- one chunk ---- */
 
-/* One parameter at work. */
+/* The buffers for one parameter. */
 struct work {
     const struct damage *d;
     const struct salvage_opts *o;
     const struct salvage_param *sp;
-    const struct param *p, *from;       /* from: the other checkpoint's, or NULL */
-    uint8_t *buf[STATE_N], *other;      /* [CHUNK_ELEMS] elements */
+    const struct param *p, *from;       /* p: the damaged parameter; from: the same parameter of the other
+                                         * checkpoint, or NULL */
+    uint8_t *buf[STATE_N], *other;      /* room for CHUNK_ELEMS elements each */
     bool *lost[STATE_N], *lost_other;
-    uint8_t *origin[STATE_N];           /* enum salvage_origin */
+    uint8_t *origin[STATE_N];           /* enum salvage_origin of each element */
     uint32_t crc[STATE_N];
     struct salvage_state *to[STATE_N];
 };
@@ -108,7 +114,7 @@ static uint64_t salvage_elem_size(const struct tmap *m)
     return (uint64_t)dtype_size(m->dtype);
 }
 
-/* Elements of `to` that are lost, from what is not lost of `other`. */
+/* Replace the lost elements of a state by those in w->other that are not lost, and record their origin as `how`. */
 static void fill_from(struct work *w, enum state st, uint64_t n, enum salvage_origin how)
 {
     const uint64_t size = salvage_elem_size(w->p->state[st]);
@@ -126,7 +132,10 @@ static bool any_lost(const bool *lost, uint64_t n)
     return memchr(lost, true, n) != NULL;
 }
 
-/* One state: what can be read of it, then of its copies. */
+/*
+ * Read one chunk of a state. Lost elements are replaced from the other replicas, from the last stage's copy of a tied
+ * parameter, and for a master from an fp32 weight.
+ */
 static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint64_t n, struct err *e)
 {
     const struct tmap *m = w->p->state[st], *tied = w->p->tied[st];
@@ -149,7 +158,7 @@ static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint
         fill_from(w, st, n, SALVAGE_COPIED);
         for (uint64_t i = 0; i < n; i++)
             if (w->lost_other[i] && !w->lost[st][i])
-                w->origin[st][i] = SALVAGE_COPIED;      /* it is this rank's that is lost */
+                w->origin[st][i] = SALVAGE_COPIED;      /* rank 0 has the element and this rank lost it */
     }
     for (r.slice = 0; tied && is_salvage_param_tied(w->p) && any_lost(w->lost[st], n) &&
                       r.slice < (tied->op == TMAP_REPLICAS ? tied->n_slices : 1);
@@ -170,7 +179,10 @@ static int read_damaged_state(struct work *w, enum state st, uint64_t from, uint
     return 0;
 }
 
-/* The other checkpoint's state into `other`, of its own type. false: it has none. */
+/*
+ * Read the other checkpoint's chunk of a state into w->other. *has is false if that checkpoint has no such state of the
+ * same type.
+ */
 static int read_from(struct work *w, enum state st, const struct damage_range *at, bool *has, struct err *e)
 {
     const struct tmap *m = w->from ? w->from->state[st] : NULL;
@@ -196,7 +208,7 @@ static void put_salvaged_value(struct work *w, enum state st, uint64_t i, double
     w->origin[st][i] = (uint8_t)how;
 }
 
-/* Weights of masters, rounded. */
+/* Replace lost weights by their masters, rounded. */
 static void round_weights(struct work *w, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
@@ -205,7 +217,7 @@ static void round_weights(struct work *w, uint64_t n)
                                SALVAGE_ROUNDED);
 }
 
-/* Does the other checkpoint's master i round to the weight that is there? */
+/* Returns true if element i of the other checkpoint's masters rounds to the weight that is present. */
 static bool fits_weight(const struct work *w, uint64_t i)
 {
     const enum dtype t = w->p->state[STATE_BF16]->dtype;
@@ -248,7 +260,7 @@ static int fill_state_from_other(struct work *w, enum state st, const struct dam
     return 0;
 }
 
-/* exp_avg goes where exp_avg_sq goes. */
+/* Replace lost moments. An element whose exp_avg_sq is lost also loses its exp_avg. */
 static int fill_moments(struct work *w, const struct damage_range *at, struct err *e)
 {
     bool *const *lost = w->lost;
@@ -265,7 +277,7 @@ static int fill_moments(struct work *w, const struct damage_range *at, struct er
             if (lost[st][i])
                 put_salvaged_value(w, (enum state)st, i, 0, SALVAGE_ZEROED);
     }
-    /* One taken and the other not: both are 0. */
+    /* If only exp_avg could be replaced by the other checkpoint's, both are set to 0. */
     for (uint64_t i = 0; lost[STATE_EXP_AVG] && lost[STATE_EXP_AVG_SQ] && i < at->n; i++)
         if (w->origin[STATE_EXP_AVG_SQ][i] == SALVAGE_ZEROED && w->origin[STATE_EXP_AVG][i] != SALVAGE_ZEROED)
             put_salvaged_value(w, STATE_EXP_AVG, i, 0, SALVAGE_ZEROED);
@@ -282,7 +294,8 @@ static int salvage_chunk_states(struct work *w, const struct damage_range *at, s
     if (w->buf[STATE_FP32] && fill_masters(w, at, e) < 0)
         return -1;
     if (w->buf[STATE_BF16] && w->buf[STATE_FP32])
-        round_weights(w, at->n);                        /* of masters that were taken */
+        round_weights(w, at->n);                        /* weights whose masters were replaced from the other
+                                                         * checkpoint */
     if (w->buf[STATE_BF16] && fill_state_from_other(w, STATE_BF16, at, e) < 0)
         return -1;
     return fill_moments(w, at, e);
@@ -290,7 +303,7 @@ static int salvage_chunk_states(struct work *w, const struct damage_range *at, s
 
 /* ---- a parameter ---- */
 
-/* Is this state needed: made, or what another one is made of? */
+/* Returns true if this state is made, or is needed to make another one. */
 static bool is_needed(const struct salvage_param *sp, const struct param *p, int st)
 {
     const bool weights = sp->make[STATE_BF16] || sp->make[STATE_FP32];
@@ -359,9 +372,9 @@ static int fill_param(struct work *w, struct err *e)
     return rc;
 }
 
-/* ---- all of them ---- */
+/* ---- all parameters ---- */
 
-/* A map of all of a new record, in the type of the map that it replaces. */
+/* Returns a map of a complete new record, with the type of the map that it replaces. */
 static struct tmap *map_of_record(struct source *s, const struct record *r, const struct tmap *was)
 {
     struct tmap *m = arena_alloc(s->arena, sizeof *m);
@@ -387,7 +400,7 @@ static bool is_same_salvage_shape(const struct param *p, const struct param *q)
     return shape_equal(p->ndim, p->shape, q->ndim, q->shape);
 }
 
-/* Each parameter's results are its own, so they may be made side by side. */
+/* Fill one parameter. Results go to `to` and `crc` only, so several threads may fill different parameters. */
 static int fill_one(const struct damage *d, const struct salvage_opts *o, const struct salvage_param *sp,
                     struct salvage_state *to, uint32_t *crc, struct err *e)
 {
@@ -407,7 +420,7 @@ static int fill_one(const struct damage *d, const struct salvage_opts *o, const 
     return rc;
 }
 
-/* A parameter and the other names of its tensors. */
+/* Make a parameter, and all other names of the same tensor, point to the new map. */
 static void install_state(struct source *s, struct param *p, enum state st, struct tmap *to)
 {
     struct tmap *was = p->state[st];
@@ -436,7 +449,7 @@ static void install_salvaged_param(struct source *s, const struct salvage_param 
     }
 }
 
-/* The facts that are reported. */
+/* Add one parameter's result to the report in *out. */
 static void record_salvaged_param(struct salvage *out, const struct damage *d, const struct salvage_param *sp,
                                   const struct salvage_state *state, const uint32_t *crc)
 {
@@ -479,7 +492,7 @@ int salvage_run(struct source *s, const struct damage *d, const struct salvage_o
 
     *out = (struct salvage){ .state = xcalloc((size_t)n * STATE_N * 2 + 1, sizeof *out->state) };
     if (o->from)
-        source_param(o->from, "");      /* the table of names is made before threads ask */
+        source_param(o->from, "");      /* makes the table of names before several threads read it */
     #pragma omp parallel for schedule(dynamic) num_threads(o->threads > 0 ? o->threads : 1)
     for (int i = 0; i < n; i++)
         if (fill_one(d, o, &list[i], state[i], crc[i], &each[i]) < 0) {
@@ -528,7 +541,10 @@ static bool same_value(const struct source_value *v, const struct source_value *
            shape_equal(v->ndim, v->shape, w->ndim, w->shape);
 }
 
-/* An undamaged value to copy: the same name in `from`, or another counter of the source. */
+/*
+ * Returns an undamaged value to copy from: for a step counter another counter of the source, else the value with the
+ * same name in `from`. *of receives the checkpoint that holds it. Returns NULL if there is none.
+ */
 static const struct source_value *value_source(const struct source *s, const struct damage *d,
                                                const struct salvage_opts *o, const struct source_value *v,
                                                const struct source **of)
@@ -546,7 +562,7 @@ static const struct source_value *value_source(const struct source *s, const str
     return hit.value;
 }
 
-/* A pickled value, its tensors with it, as a file in memory. */
+/* Copy a pickled value together with its tensors into a file in memory. */
 static int copy_tree(struct source *s, struct source_value *to, const struct source *of, const struct source_value *v,
                      struct err *e)
 {

@@ -1,7 +1,8 @@
 /*
- * single_copy.c - files whose values are in no other file
+ * single_copy.c - find files whose values are in no other file
  *
- * Weights are their rounded masters, so a file of another save is recognised where one of the two is in another file.
+ * Weights are the rounded masters. A file of another save is therefore recognised only if weights and masters of the
+ * same elements are in different files.
  */
 #include "libcommon/check/single_copy.h"
 
@@ -14,7 +15,10 @@
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/plan/tmap.h"
 
-/* By number of file: does it hold tensors of parameters, and are some compared with those of another file? */
+/*
+ * For each file, by number: whether it holds tensors of parameters, and whether some of them are compared with tensors
+ * in another file.
+ */
 struct file_values {
     bool *holds, *compared;
 };
@@ -31,7 +35,7 @@ static void mark_map(const struct source *s, const struct tmap *m, bool *mark)
             mark[file_of_extent(s, &m->slice[k].extent[i])] = true;
 }
 
-/* Do both maps consist of the same extents of elements? */
+/* Returns true if both maps consist of extents with the same numbers of elements. */
 static bool same_extents(const struct tmap *a, const struct tmap *b)
 {
     const uint64_t x = (uint64_t)dtype_size(a->dtype), y = (uint64_t)dtype_size(b->dtype);
@@ -45,7 +49,10 @@ static bool same_extents(const struct tmap *a, const struct tmap *b)
     return same;
 }
 
-/* Weights and masters that are compared: where both of an element lie in one file, that file shows nothing. */
+/*
+ * Mark the files of weights and masters that are compared with each other. If both states of an element are in one
+ * file, the comparison proves nothing about that file.
+ */
 static void mark_compared(const struct source *s, const struct tmap *weights, const struct tmap *masters, bool *mark)
 {
     if (!same_extents(weights, masters)) {
@@ -78,7 +85,7 @@ void single_copy_report(const struct source *s, struct report *r)
 {
     const size_t n_files = (size_t)files_count(s->files) + 1;
     /*
-     * An index.h5 that points into shards lists the files that belong to the form, as a manifest does. Any other
+     * An index.h5 whose datasets point into shards lists the files of the checkpoint, as a manifest does. Any other
      * index.h5 has its mp_rank files next to it and lists nothing.
      */
     const bool listed = source_file(s, MANIFEST_NAME) || s->layout->points_only;
