@@ -1,12 +1,11 @@
 /*
- * mismatch.c - weights against their masters, value by value
+ * mismatch.c - compare weights with their masters, and moments with each other
  *
- * The sample is cheap because it is small: 4,096 values from the start and the end of every
- * piece of a master (each shard's part of each parameter), and as many of its weights and second
- * moments: a thousandth of a large checkpoint's bytes, all of a tiny one. Reads are spread over
- * threads: they wait for the disk, not for the processor. Of two states that were cut otherwise,
- * one by rows and one by columns, a slice of one is no slice of the other: there the start and the
- * end of the whole tensor are looked at.
+ * A sample consists of 4,096 values from the start and from the end of every piece of a master (each shard's part of
+ * each parameter), and of the same elements of the weights and the moments: a thousandth of a large checkpoint's bytes,
+ * all of a tiny one. The reads are spread over threads, because they wait for the disk and not for the processor. If
+ * two states are split differently, one by rows and one by columns, their slices hold different elements. Then only the
+ * start and the end of the whole tensor are compared.
  */
 #include "libcommon/check/mismatch.h"
 
@@ -26,17 +25,21 @@
 
 enum { SAMPLE = 4096, THREADS_DEFAULT = 16 };
 
-/* ---- two values ---- */
+/* ---- comparison of two values ---- */
 
-/* Rounding to bf16 moves a value by 1/256 of it at most, averaging two such by a little more. */
+/*
+ * Returns true if the weight differs from the master by more than rounding and averaging explain. Rounding to bf16
+ * changes a value by at most 1/256 of it; averaging two such values adds a little.
+ */
 static bool is_far(float weight, float master)
 {
-    static const float tiny = 1e-6f;    /* below f16's normal range: steps are no part of the value there */
+    static const float tiny = 1e-6f;    /* below f16's normal range, where the rounding step is not proportional to
+                                         * the value */
 
     return !(fabsf(weight - master) <= fmaxf(tiny, fmaxf(fabsf(weight), fabsf(master)) / 64));
 }
 
-/* Is the weight at `w` what the master becomes, bit by bit? Its value in *weight. */
+/* Returns true if the weight at `w` is bit for bit the rounded master. *weight receives its value. */
 static bool is_rounded(enum dtype weights, const void *w, float master, float *weight)
 {
     uint16_t have;
@@ -95,9 +98,9 @@ enum severity mismatch_classify(const struct mismatch_count *c, enum mismatch_ru
     return c->dense || c->n_far ? SEV_ERROR : SEV_WARNING;
 }
 
-/* ---- a sample ---- */
+/* ---- samples ---- */
 
-/* Bytes [from, from + len) of a slice. -1 when they cannot be read, or are not there. */
+/* Read bytes [from, from + len) of a slice. Returns -1 if they cannot be read or the slice is shorter. */
 static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from, uint64_t len, uint8_t *buf)
 {
     struct err ignored = {0};
@@ -120,7 +123,10 @@ static int slice_read(struct files *f, const struct tmap_slice *s, uint64_t from
     return len ? -1 : 0;
 }
 
-/* Is step for step of the two boxes the same element? Counts of bytes are for elements of x and y bytes. */
+/*
+ * Returns true if both boxes visit the same elements in the same order. Elements of `a` have x bytes and those of `b` y
+ * bytes.
+ */
 static bool same_box(const struct tmap_box *a, uint64_t x, const struct tmap_box *b, uint64_t y)
 {
     if (a->n != b->n)
@@ -133,7 +139,7 @@ static bool same_box(const struct tmap_box *a, uint64_t x, const struct tmap_box
            a->level[a->n - 1].len / x == b->level[a->n - 1].len / y;
 }
 
-/* Is element i of slice k of one map that of the other, for all of them? */
+/* Returns true if both maps are split in the same way, so that element i of slice k is the same element in both. */
 static bool cut_alike(const struct tmap *a, const struct tmap *b)
 {
     const uint64_t x = (uint64_t)dtype_size(a->dtype), y = (uint64_t)dtype_size(b->dtype);
@@ -148,7 +154,7 @@ static bool cut_alike(const struct tmap *a, const struct tmap *b)
     return alike;
 }
 
-/* Elements [first, first + n) of slice k; k < 0: of the tensor. */
+/* Read elements [first, first + n) of slice k, or of the whole tensor if k < 0. Returns -1 if they cannot be read. */
 static int values_read(struct files *f, const struct tmap *m, int k, uint64_t first, uint64_t n, uint8_t *buf)
 {
     const uint64_t size = (uint64_t)dtype_size(m->dtype);
@@ -158,20 +164,21 @@ static int values_read(struct files *f, const struct tmap *m, int k, uint64_t fi
                  : slice_read(f, &m->slice[k], first * size, n * size, buf);
 }
 
-/* What the sample of one parameter shows: the worst piece of each kind, and its files. */
+/* The result of the sample of one parameter: the worst piece of each kind, and its files. */
 struct sampled {
-    enum severity severity;             /* of the weights' worst piece; NOTE: all is well */
+    enum severity severity;             /* of the weights' worst piece; SEV_NOTE if all match */
     struct mismatch_count weights;
     int weights_file, masters_file;
     uint64_t n_moments, n_large;
-    int moments_file;                   /* -1: all is well */
-    struct values values[STATE_N];      /* odd ones of the worst piece of a state, n_read elements, in a file */
+    int moments_file;                   /* file of the worst piece of moments; -1: all fit together */
+    struct values values[STATE_N];      /* invalid values (NaN ...) of the state's worst piece, which has n_read
+                                         * elements and lies in values_file */
     uint64_t n_read[STATE_N];
     int values_file[STATE_N];
-    uint64_t n_drifted[STATE_N], n_copies[STATE_N];     /* elements on which copies disagree, of those compared */
+    uint64_t n_drifted[STATE_N], n_copies[STATE_N];     /* elements on which copies disagree, and elements compared */
 };
 
-/* Pieces of weights and of masters that were compared, by their files. */
+/* The compared pieces of weights and masters: the two files, and whether the values differ. */
 struct compared_pieces {
     int n, cap;
     struct compared_piece { int weights_file, masters_file; bool differ; } *piece;
@@ -181,9 +188,10 @@ struct sampler {
     const struct source *s;
     struct compared_pieces *compared;
     const struct param *p;
-    bool masters_differ;                /* between tensor ranks, while the weights agree */
-    double most;                        /* exp_avg^2 / exp_avg_sq; 0: not known */
-    bool all;                           /* not the moments' bound alone */
+    bool masters_differ;                /* the copies of masters differ between tensor ranks, while the weights'
+                                         * copies agree */
+    double most;                        /* largest possible exp_avg^2 / exp_avg_sq; 0: not known */
+    bool all;                           /* check all values, not only the bound of the moments */
     struct sampled *out;
 };
 
@@ -197,7 +205,7 @@ static const struct tmap *mismatch_weights_map(const struct param *p)
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->copy;
 }
 
-/* Count what no value should be among n elements of a state; the piece with most of them is kept. */
+/* Count the invalid values among n elements of a state. The piece with the most of them is recorded. */
 static void sample_values(struct sampler *m, enum state st, enum dtype t, const void *bytes, uint64_t n, int file)
 {
     struct values v = {0}, *worst = &m->out->values[st];
@@ -221,7 +229,10 @@ static void record_compared_piece(struct compared_pieces *c, int weights_file, i
     }
 }
 
-/* Weights and masters of slice k, or of the tensor, from element `first` on, n of them; `x` is the masters' piece. */
+/*
+ * Compare n weights and masters of slice k (of the tensor if k < 0) from element `first` on. `x` is the extent of the
+ * masters.
+ */
 static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x)
 {
     const struct tmap *w = mismatch_weights_map(m->p), *f = m->p->state[STATE_FP32];
@@ -250,10 +261,10 @@ static void sample_weights(struct sampler *m, int k, uint64_t first, uint64_t n,
 }
 
 /*
- * Both moments are sums over the same gradients, with weights (1-b1) b1^k and (1-b2) b2^k, so by
- * Cauchy and Schwarz exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2) * exp_avg_sq, whatever the
- * gradients were: 1.36 for 0.9 and 0.95. Moments of different elements break that nearly everywhere.
- * 0: these settings have no such bound.
+ * Returns the largest possible exp_avg^2 / exp_avg_sq. Both moments are sums over the same gradients, with weights
+ * (1-b1) b1^k and (1-b2) b2^k, so by Cauchy and Schwarz exp_avg^2 <= (1-b1)^2 / (1-b2) / (1 - b1^2/b2) * exp_avg_sq for
+ * any gradients: 1.36 for betas 0.9 and 0.95. Moments of different elements violate this nearly everywhere. Returns 0
+ * if the settings give no bound.
  */
 static double most_of(const struct pk *settings)
 {
@@ -264,7 +275,7 @@ static double most_of(const struct pk *settings)
     return (1 - b1) * (1 - b1) / (1 - b2) / (1 - b1 * b1 / b2);
 }
 
-/* The loosest bound of a list of settings; 0 where one of them has none. */
+/* Returns the loosest bound of all groups' settings, or 0 if one of them has none. */
 static double most_of_all(const struct source *s)
 {
     const struct pk *settings;
@@ -281,8 +292,8 @@ static double most_of_all(const struct source *s)
 }
 
 /*
- * The bound of each parameter: that of its group's betas. Where the source does not list who is in which group the
- * loosest bound of all groups holds for every parameter. Caller frees.
+ * Returns the bound of each parameter, from the betas of its group. If the source does not list the members of its
+ * groups, the loosest bound of all groups is used for every parameter. The caller frees the array.
  */
 static double *bounds_of(const struct source *s)
 {
@@ -315,8 +326,9 @@ static float f32_at(const uint8_t *bytes, uint64_t i)
 }
 
 /*
- * Rounding moves both by 1e-7 of themselves, and what is tiny may have underflown. Of moments of other gradients of the
- * same size 3 % are a tenth above the bound and more; of a foreign tensor nearly all.
+ * Returns true if the moments violate the bound clearly. Rounding changes both by 1e-7 of their size, and tiny values
+ * may have underflowed, hence the margin of a tenth. If two moments belong to different gradients of the same size, 3 %
+ * of the elements exceed the bound by more than that; in a tensor of another save nearly all do.
  */
 static bool is_large(float avg, float sq, double most)
 {
@@ -337,7 +349,7 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
         sample_values(m, STATE_EXP_AVG, DTYPE_F32, avg, n, extent_file_number(m->s, x));
     for (uint64_t i = 0; i < n; i++)
         n_large += both && is_large(f32_at(avg, i), f32_at(sq, i), m->most);
-    /* An optimizer whose betas were changed may show some. */
+    /* A few violations may result from a change of the optimizer's betas, so less than 0.5 % are ignored. */
     if (n_large < 2 || n_large * 200 < n || n_large <= m->out->n_large)
         return;
     m->out->n_moments = n;
@@ -347,7 +359,7 @@ static void sample_moments(struct sampler *m, int k, uint64_t first, uint64_t n,
 
 typedef void sample_fn(struct sampler *m, int k, uint64_t first, uint64_t n, const struct extent *x);
 
-/* Ask fn about the start and the end of the tensor, whatever its pieces are. */
+/* Call fn for the start and the end of the whole tensor, regardless of its pieces. */
 static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
 {
     const uint64_t len = map->len / 4, n = min_u64(SAMPLE, len), rest = min_u64(SAMPLE, len - n);
@@ -360,12 +372,15 @@ static void ends_of(struct sampler *m, const struct tmap *map, sample_fn *fn)
         fn(m, -1, len - rest, rest, &last->extent[last->n_extents - 1]);
 }
 
-/* Call fn for the start and the end of every piece of a map, and with the same place of `other` unless it is NULL. */
-static void each_piece(struct sampler *m, const struct tmap *map, const struct tmap *beside, sample_fn *fn)
+/*
+ * Call fn for the start and the end of every piece of `map`. If `other` is not NULL and is split differently, call it
+ * for the start and the end of the whole tensor instead.
+ */
+static void each_piece(struct sampler *m, const struct tmap *map, const struct tmap *other, sample_fn *fn)
 {
     if (!map || map->dtype != DTYPE_F32)
         return;
-    if (beside && !cut_alike(map, beside)) {
+    if (other && !cut_alike(map, other)) {
         ends_of(m, map, fn);
         return;
     }
@@ -385,7 +400,7 @@ static void each_piece(struct sampler *m, const struct tmap *map, const struct t
     }
 }
 
-/* The start and the end of each copy of a replicated parameter, in every state, against the first copy's. */
+/* Compare the start and the end of each copy of a replicated parameter with the first copy, in every state. */
 static void sample_copies(struct sampler *m)
 {
     uint8_t first[SAMPLE * 4], other[SAMPLE * 4];
@@ -431,43 +446,43 @@ static void sample_param(const struct source *s, const struct param *p, double m
 
 /* ---- findings ---- */
 
-/* One finding a file: a foreign one has dozens of parameters. */
+/* Report foreign weights once per file, because a foreign file usually contains dozens of parameters. */
 static void report_foreign_weights(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
 {
-    bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
+    bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported);
 
     for (int i = 0; i < s->n_params; i++) {
-        if (v[i].severity != SEV_ERROR || told[v[i].weights_file])
+        if (v[i].severity != SEV_ERROR || reported[v[i].weights_file])
             continue;
-        told[v[i].weights_file] = true;
+        reported[v[i].weights_file] = true;
         report_add(r, sev, "bf16_master", files_name(s->files, v[i].weights_file), ERR_NO_BYTE, s->param[i].name,
                    "%llu of %llu sampled values are not the rounded masters in %s: the files are from different saves "
                    "or different ranks", (unsigned long long)v[i].weights.n_differ, (unsigned long long)v[i].weights.n,
                    files_name(s->files, v[i].masters_file));
     }
-    free(told);
+    free(reported);
 }
 
 static void report_foreign_moments(const struct source *s, const struct sampled *v, enum severity sev, struct report *r)
 {
-    bool *told = xcalloc((size_t)files_count(s->files) + 1, sizeof *told);
+    bool *reported = xcalloc((size_t)files_count(s->files) + 1, sizeof *reported);
 
     for (int i = 0; i < s->n_params; i++) {
-        if (v[i].moments_file < 0 || told[v[i].moments_file])
+        if (v[i].moments_file < 0 || reported[v[i].moments_file])
             continue;
-        told[v[i].moments_file] = true;
+        reported[v[i].moments_file] = true;
         report_add(r, sev, "moments", files_name(s->files, v[i].moments_file), ERR_NO_BYTE, s->param[i].name,
                    "exp_avg is larger than exp_avg_sq allows in %llu of %llu sampled values: the moments are from "
                    "different gradients", (unsigned long long)v[i].n_large, (unsigned long long)v[i].n_moments);
     }
-    free(told);
+    free(reported);
 }
 
-/* A file's pieces, and the number of files that it contradicts. */
+/* The compared pieces in one file, and the number of files that it contradicts. */
 struct file_pieces {
     uint64_t n, n_differ;
     int n_files;
-    bool masters;               /* its pieces are masters */
+    bool masters;               /* the pieces are masters; else weights */
     bool foreign;
 };
 
@@ -487,7 +502,7 @@ static bool mostly_differs(const struct file_pieces *f)
     return 2 * f->n_differ > f->n;
 }
 
-/* Is `f` rather than `other`, which it contradicts, of another save? */
+/* Returns true if `f`, which contradicts `other`, is more likely to be of another save than `other`. */
 static bool is_rather_foreign(const struct file_pieces *f, const struct file_pieces *other)
 {
     const uint64_t a = f->n_differ * other->n, b = other->n_differ * f->n;
@@ -496,7 +511,10 @@ static bool is_rather_foreign(const struct file_pieces *f, const struct file_pie
                                  (a > b && !mostly_differs(other)));
 }
 
-/* If every file of one side were foreign, the values do not decide which side is. */
+/*
+ * If all compared files of one side (weights or masters) seem foreign, the values do not decide which side is: clear
+ * their marks.
+ */
 static void clear_whole_sides(struct file_pieces *of, int n)
 {
     bool agrees[2] = {false};
@@ -508,9 +526,10 @@ static void clear_whole_sides(struct file_pieces *of, int n)
 }
 
 /*
- * Of two files that contradict each other, that of another save contradicts more files, or does so with most of its
- * pieces while the other one agrees with other files: a foreign shard contradicts several layer files, a foreign layer
- * file shards that agree with the other layers. A file is named if this holds for each of its contradictions.
+ * Report the files that are of another save. If two files contradict each other, the foreign one is the one that
+ * contradicts more files, or that differs in most of its pieces while the other file agrees with the rest: a foreign
+ * shard contradicts several layer files; a foreign layer file contradicts shards that agree with all other layers. A
+ * file is reported only if this holds for each of its contradictions.
  */
 static void report_foreign_files(const struct source *s, struct compared_pieces *c, struct report *r)
 {
@@ -546,7 +565,9 @@ static void report_foreign_files(const struct source *s, struct compared_pieces 
     free(of);
 }
 
-/* NaN, infinities, negative second moments, copies that drifted: what verify finds in the same values. */
+/*
+ * Report what verify finds in the same values: NaN, infinities, negative second moments, and copies that drifted apart.
+ */
 static void report_sampled_values(const struct source *s, const struct sampled *v, const struct mismatch_opts *o,
                                   struct report *r)
 {
@@ -568,7 +589,7 @@ static void report_sampled_values(const struct source *s, const struct sampled *
         }
 }
 
-/* The start of each of the model's buffers: NaN there is no more right than in a weight. */
+/* Check the start of each buffer of the model for NaN, which is as wrong there as in a weight. */
 static void report_buffer_values(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     uint8_t bytes[SAMPLE * 4];
@@ -588,7 +609,7 @@ static void report_buffer_values(const struct source *s, const struct mismatch_o
     }
 }
 
-/* The last stage's copies of tied parameters: the start and the end of each. */
+/* Compare the start and the end of each of the last stage's copies of tied parameters with the first stage's. */
 static void report_tied_samples(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {
     uint8_t first[SAMPLE * 4], last[SAMPLE * 4];
@@ -616,7 +637,7 @@ static void report_tied_samples(const struct source *s, const struct mismatch_op
         }
 }
 
-/* Single values, and copies that were averaged apart: one line for all of them. */
+/* Report all parameters with single differing values, or with copies that were averaged independently, in one line. */
 static void report_single_mismatches(const struct source *s, const struct sampled *v, struct report *r)
 {
     const struct sampled *first = NULL;
@@ -632,7 +653,7 @@ static void report_single_mismatches(const struct source *s, const struct sample
                    (unsigned long long)first->weights.n, n > 1 ? " (and of other parameters)" : "");
 }
 
-/* Returns true if a record of the parameter is damaged. */
+/* Returns true if `d` lists the parameter as damaged. */
 static bool is_param_hit(const struct damage *d, int param)
 {
     for (int i = 0; d && i < d->n; i++)
@@ -641,7 +662,7 @@ static bool is_param_hit(const struct damage *d, int param)
     return false;
 }
 
-/* The samples of all parameters; caller frees. */
+/* Sample all parameters. Returns an array by parameter, which the caller frees. */
 static struct sampled *sample_params(const struct source *s, const struct mismatch_opts *o, const struct damage *d,
                                      struct compared_pieces *compared)
 {
@@ -706,7 +727,7 @@ static bool has_masters(const struct source *s)
     return false;
 }
 
-/* Returns true if the source was opened without masters that its other files may have. */
+/* Returns true if the source was opened without masters although its other files may contain them. */
 static bool leaves_out_masters(const struct source *s, const struct mismatch_opts *o)
 {
     if (s->layout->pipeline_files)
@@ -714,7 +735,7 @@ static bool leaves_out_masters(const struct source *s, const struct mismatch_opt
     return s->layout->masters_left_out && s->weights_only && !o->moments_only;
 }
 
-/* Returns true if a record of a tensor is damaged, which explains values that do not belong together. */
+/* Returns true if a record of a tensor is damaged or cannot be checked. Damage explains values that do not match. */
 static bool has_damage(struct source *s, const struct mismatch_opts *o)
 {
     const struct damage_opts damage_opts = { .threads = o->threads > 0 ? o->threads : THREADS_DEFAULT };
@@ -730,8 +751,8 @@ static bool has_damage(struct source *s, const struct mismatch_opts *o)
 }
 
 /*
- * Sample a source that was opened without its masters together with them. Returns false if they cannot be opened or
- * are damaged: the weights can be used without them.
+ * Open the source again with its masters and sample both. Returns false without findings if it cannot be opened, or if
+ * its errors come from damage; the weights are usable without the masters then.
  */
 static bool sample_with_masters(const struct source *s, const struct mismatch_opts *o, struct report *r)
 {

@@ -1,5 +1,5 @@
 /*
- * verify.c - the order of verify's phases; verify_values.c and verify_scan.c do the reading
+ * verify.c - the sequence of verify's phases; verify_values.c and verify_scan.c read the bytes
  */
 #include "libcommon/check/verify.h"
 
@@ -17,7 +17,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
 
-/* Findings about this file with this code. */
+/* Returns true if the report has a finding about this file with this code. */
 static bool has_finding_code(const struct report *r, const char *name, const char *code)
 {
     for (int i = 0; i < report_n(r); i++) {
@@ -34,7 +34,10 @@ static int compare_stray_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Files that came along in the folder but belong to no layout; a virtual index's shards lie outside of it. */
+/*
+ * Report files in the folder that do not belong to the layout. Shards that a virtual index points to are outside of the
+ * folder and are not reported.
+ */
 static void check_strays(const struct source *s, struct report *r)
 {
     int n = files_count(s->files), n_strays = 0;
@@ -52,7 +55,7 @@ static void check_strays(const struct source *s, struct report *r)
             !has_finding_code(r, name, "extra_file"))
             stray[n_strays++] = name;
     }
-    qsort(stray, (size_t)n_strays, sizeof *stray, compare_stray_names);    /* folders list in any order */
+    qsort(stray, (size_t)n_strays, sizeof *stray, compare_stray_names);    /* readdir() has no fixed order */
     for (int i = 0; i < n_strays; i++)
         report_add(r, SEV_WARNING, "stray_file", stray[i], ERR_NO_BYTE, NULL,
                    "does not belong to a %s checkpoint", s->layout->name);
@@ -61,7 +64,7 @@ static void check_strays(const struct source *s, struct report *r)
     free(known);
 }
 
-/* An HDF5 form has no checksums of its own, as safetensors. */
+/* Report an HDF5 form without a manifest: HDF5 files, like safetensors, store no checksums. */
 static void check_sums_there(const struct source *s, struct report *r)
 {
     if (s->layout->datasets && !source_file(s, MANIFEST_NAME))
@@ -124,7 +127,7 @@ static void count_files(const struct source *s, struct verify_stats *st)
         st->size_bytes += files_size(s->files, s->file[i].file);
 }
 
-/* Everything after the open, for a checkpoint and for a single file alike. */
+/* Verify an open checkpoint or a single file. */
 static int verify_opened(struct source *s, const struct verify_opts *o, struct report *r, struct err *e)
 {
     int n, rc;
@@ -138,7 +141,7 @@ static int verify_opened(struct source *s, const struct verify_opts *o, struct r
     return rc;
 }
 
-/* Report a failed open: damage is a finding, and a path that does not exist is the caller's error. */
+/* Handle a failed open: report damage as a finding and return 0; return -1 if the path itself cannot be opened. */
 static int open_failed(struct report *r, struct err *e)
 {
     if (e->kind != ERR_DATA)
@@ -168,7 +171,7 @@ static int verify_source(const char *path, const struct verify_opts *o, struct r
     return rc;
 }
 
-/* One .pt file as a checkpoint of one file and no parameters. */
+/* The layout of a single .pt file, which is treated as a checkpoint of one file without parameters. */
 static const struct layout single_file = { .name = "pt" };
 
 static int verify_file(const char *path, const struct verify_opts *o, struct report *r, struct err *e)

@@ -1,14 +1,13 @@
 /*
- * verify.h - is a checkpoint whole, undamaged and plausible?
+ * verify.h - check that a checkpoint is complete, undamaged and plausible
  *
- * In order: open the tables (every file and rank there, mappings cover each element
- * once), container bytes no reader uses, files that do not belong, then every byte once:
- * record CRCs, a manifest's digests and files, and the values as they pass.
- * ERROR findings are damage, files that are not of one save, and values that no training continues from: NaN,
- * infinities, copies of a parameter that disagree (verdict.h). WARNING findings are things a sound checkpoint should
- * not have but can be loaded with: single weights that are not the rounded master, non-zero padding, stray files.
- * Memory: the executor's pool, or the files themselves when they are under 8 MiB, which
- * are read directly (about a millisecond for a tiny set).
+ * The phases are, in order: open the tables (all files and ranks exist, the mappings cover each element once); check
+ * container bytes that no reader uses; find files that do not belong; then read every byte once and check record CRCs,
+ * a manifest's digests and files, and the values.
+ * ERROR findings are damage, files of different saves, and values from which no training can continue: NaN, infinities,
+ * copies of a parameter that disagree (verdict.h). WARNING findings are things that a sound checkpoint should not have
+ * but that do not prevent loading: single weights that are not the rounded master, non-zero padding, stray files.
+ * Memory: the executor's pool. Sets under 8 MiB are read into memory directly (about a millisecond for a tiny set).
  */
 #ifndef SHARDKIT_CHECK_VERIFY_H
 #define SHARDKIT_CHECK_VERIFY_H
@@ -22,36 +21,38 @@
 struct source;
 
 struct verify_stats {
-    const struct layout *layout;        /* one named "pt" for a single file; NULL if nothing could be opened */
+    const struct layout *layout;        /* "pt" for a single file; NULL if nothing could be opened */
     int n_files;
-    uint64_t size_bytes;        /* of those files */
+    uint64_t size_bytes;        /* total size of these files */
 };
 
-/* Bytes on disk that were read and hashed. */
+/* A range of bytes on disk that was read and hashed. */
 struct verify_run {
-    char *path;                 /* of a tar's member: the tar */
+    char *path;                 /* for a member of a tar: path of the tar */
     uint64_t at, len;
     uint32_t crc;
 };
 
-/* Sorted by path and place, without overlaps. It describes the files only if there is no finding of ERROR. */
+/* Ranges sorted by path and offset, without overlaps. They are valid only if there is no ERROR finding. */
 struct verify_runs {
     struct verify_run *run;
     int n;
 };
 
 struct verify_opts {
-    bool lenient;               /* skip the container bytes no reader uses */
-    bool weights_only;          /* leave the optimizer's files alone, there or not */
-    bool allow_drift;           /* copies of replicated parameters that disagree are a warning */
-    const char *certificate;    /* what the tensors must be (certificate.h); NULL: no such thing. For folders only */
-    const char *model;          /* as of source_opts; may be NULL */
+    bool lenient;               /* do not check container bytes that no reader uses */
+    bool weights_only;          /* ignore the optimizer's files, whether they exist or not */
+    bool allow_drift;           /* report copies of replicated parameters that disagree as a warning */
+    const char *certificate;    /* path of the certificate that lists the expected digests (certificate.h); NULL:
+                                 * none. For folders only */
+    const char *model;          /* source_opts.model; may be NULL */
     int threads;                /* >= 1 */
     uint64_t mem_bytes;         /* executor's pool; 0 = 96 MiB */
     enum progress_mode progress;
-    bool (*stopped)(void);      /* may be NULL */
-    struct verify_stats *stats; /* filled when not NULL */
-    struct verify_runs *runs;   /* filled when not NULL: what else reads the files need not read these again */
+    bool (*stopped)(void);      /* returns true to stop; may be NULL */
+    struct verify_stats *stats; /* receives the statistics; may be NULL */
+    struct verify_runs *runs;   /* receives the ranges that were read, so that another pass need not read them again;
+                                 * may be NULL */
 };
 
 /*
@@ -61,13 +62,16 @@ struct verify_opts {
  */
 MUST_CHECK int verify_run(const char *path, const struct verify_opts *o, struct report *r, struct err *e);
 void verify_runs_free(struct verify_runs *l);
-/* Yes or no: 0, or -1 with the first ERROR finding, or with what kept it from being verified, in *e. */
+/*
+ * Verify `path` without a report. Returns 0 if there is no ERROR finding; else -1 with the first one, or with the
+ * reason why the path could not be verified, in *e.
+ */
 MUST_CHECK int verify_sound(const char *path, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
 /*
- * Compare an open folder's files with its manifest as far as no record's CRC covers them, which everything that reads
- * the record compares: headers, pickles, configuration. Only these bytes are read. Findings "file_crc", "file_size",
- * "file_missing", "file_unlisted": ERROR, or WARNING of a source that was opened with accept_mismatch. 0 without a
- * manifest; -1 when reading fails.
+ * Compare an open folder's files with its manifest as far as no record's CRC covers them: headers, pickles,
+ * configuration. (Every reader of a record checks its CRC.) Only these bytes are read. Adds "file_crc", "file_size",
+ * "file_missing" and "file_unlisted" as ERROR, or as WARNING if the source was opened with accept_mismatch. Returns 0
+ * if there is no manifest, and -1 if reading fails.
  */
 MUST_CHECK int verify_listed(struct source *s, struct report *r, struct err *e);
 

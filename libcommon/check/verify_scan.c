@@ -1,5 +1,5 @@
 /*
- * verify_scan.c - one pass over all records: directly for small sets, else by the executor
+ * verify_scan.c - read all records once: directly for small sets, otherwise with the executor
  */
 #include "libcommon/check/verify_scan.h"
 
@@ -12,12 +12,14 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/plan/executor.h"
 
-/* Files of this many bytes together are read into memory: starting threads, rings and a
- * pool of huge pages would take longer than the work. */
+/*
+ * Sets of at most this many bytes are read into memory. For these, starting threads, rings and a pool of huge pages
+ * would cost more time than the work.
+ */
 #define DIRECT_MAX_BYTES (8u << 20)
 #define DEFAULT_MEM_BYTES (96u << 20)
 
-/* ---- the records: every zip entry is one, used by a tensor or not ---- */
+/* ---- the records: every zip entry is one, whether a tensor uses it or not ---- */
 
 struct scan_place {
     int file, record;
@@ -62,7 +64,7 @@ static void report_missing_crcs(const struct source *s, int file, int n, struct 
                "%d records have no checksum stored, damage in them cannot be seen", n);
 }
 
-/* Compressed bytes are checked by unpacking them. */
+/* Check a compressed entry by unpacking it. */
 static void check_compressed_entry(struct source *s, int file, const struct zip_entry *z, struct report *r)
 {
     struct archive_want want = { .name = z->name, .size = z->size, .crc = z->crc };
@@ -72,7 +74,10 @@ static void check_compressed_entry(struct source *s, int file, const struct zip_
         report_add_err(r, "crc", &e);
 }
 
-/* Make a record of every stored entry that is none yet (pickle, version, byte order). */
+/*
+ * Add a record for every stored zip entry that is not a record yet (pickle, version, byte order). Check compressed
+ * entries.
+ */
 static void add_zip_entry_records(struct source *s, const struct scan_list *scan, struct report *r)
 {
     int n;
@@ -207,7 +212,8 @@ void scan_items(struct source *s, const struct verify_opts *o, struct report *r)
 struct images {
     struct files *files;
     int n;
-    uint8_t **bytes;            /* NULL: could not be read, or part of another */
+    uint8_t **bytes;            /* [n]: a file's bytes; NULL if it could not be read or is an item inside another
+                                 * file */
 };
 
 static bool is_item(const struct files *f, int file)
@@ -358,7 +364,10 @@ static int pass_on(void *ctx, const struct plan_item *it, uint64_t from, const v
     return 0;
 }
 
-/* Records that no item touches, as maps of one extent. *maps belongs to the caller. */
+/*
+ * List the records that no item touches, as maps of one extent each. Returns their number; the caller frees *maps with
+ * maps_free().
+ */
 static int untouched_maps(struct source *s, const struct scan_item *item, int n, struct tmap **maps)
 {
     struct files *f = s->files;
@@ -432,8 +441,10 @@ static int scan_exec(struct source *s, const struct scan_list *scan, const struc
     return rc;
 }
 
-/* Tensors that together are larger than their files share bytes: no trainer writes that, and
- * a small file could keep us busy for days with it. */
+/*
+ * Returns false with a finding if the tensors together are larger than their files, so that they must share bytes. No
+ * trainer writes that, and reading the same bytes again and again would let a small file occupy verify for days.
+ */
 static bool sizes_possible(struct source *s, const struct scan_item *item, int n, struct report *r)
 {
     uint64_t files = total_bytes(s->files), tensors = 0;
@@ -463,7 +474,7 @@ int scan_run(struct source *s, const struct scan_list *scan, const struct verify
     return 0;
 }
 
-/* ---- what is known afterwards ---- */
+/* ---- the runs that were read ---- */
 
 static int compare_manifest_runs(const void *a, const void *b)
 {
@@ -474,7 +485,10 @@ static int compare_manifest_runs(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* A tensor in one piece, as the universal forms keep it: its digest is the piece's CRC. */
+/*
+ * Returns the extent of a tensor that consists of one piece, as in the universal forms: the tensor's digest is then the
+ * CRC of that piece. Returns NULL for all other tensors.
+ */
 static const struct extent *only_extent(const struct scan_item *it)
 {
     const struct tmap *m = it->map;
@@ -501,7 +515,7 @@ int scan_runs(const struct source *s, const struct scan_item *item, int n, struc
             run[n_runs++] = (struct manifest_run){ rec->file, rec->at + x->at, x->len, item[i].crc };
     }
     qsort(run, (size_t)n_runs, sizeof *run, compare_manifest_runs);
-    /* Two tables that name the same bytes would count them twice. */
+    /* If two tables list the same bytes, keep the run only once. */
     for (int i = 0; i < n_runs; i++)
         if (n_kept == 0 || run[n_kept - 1].file != run[i].file ||
             run[n_kept - 1].at + run[n_kept - 1].len <= run[i].at)

@@ -1,8 +1,8 @@
 /*
  * verify_scan.h - read every byte of a checkpoint's tensors and records once
  *
- * The part of verify that moves bytes: logical tensors are shown to a callback and
- * hashed, every record's CRC is compared, records that belong to no tensor included.
+ * The part of verify that reads data: it passes logical tensors to a callback and hashes them, and compares the CRC of
+ * every record, including records that belong to no tensor.
  */
 #ifndef SHARDKIT_CHECK_VERIFY_SCAN_H
 #define SHARDKIT_CHECK_VERIFY_SCAN_H
@@ -14,9 +14,9 @@
 struct scan_item {
     const struct tmap *map;
     const char *name;           /* "3.mlp.dense_4h_to_h.weight fp32" */
-    /* Filled by scan_run(): */
-    bool seen;                  /* false if it could not be read; a finding has the reason */
-    uint32_t crc;               /* of the logical bytes; of replicas the first copy's */
+    /* Set by scan_run(): */
+    bool seen;                  /* false if the map could not be read; a finding has the reason */
+    uint32_t crc;               /* of the logical bytes; for replicas of the first copy */
     uint64_t n_differ;          /* elements on which replicas disagree */
 };
 
@@ -26,24 +26,31 @@ struct scan_item {
  */
 int scan_runs(const struct source *s, const struct scan_item *item, int n, struct manifest_run **out);
 
-/* Any thread, any order, each byte of each item once; `from` counts from the tensor's start. */
+/*
+ * Receives bytes of an item. Called by any thread and in any order, once for each byte; `from` is the offset from the
+ * start of the tensor.
+ */
 typedef void scan_look(void *ctx, int item, uint64_t from, const void *bytes, uint64_t len);
 
-/* Has an error about this file been reported? Its finding names it, or its sentence begins with it. */
+/*
+ * Returns true if an error about this file has been reported: the finding names the file, or its text begins with the
+ * name.
+ */
 bool scan_has_error(const struct report *r, const char *name);
 /*
- * The zips inside files, a batch at a time: their containers (not with `lenient`), and the CRCs of all entries that are
- * no record of s->files; those are scan_run()'s. Findings "unreadable", "container", "crc", "no_crc", "read".
+ * Check the zips inside other files, a batch at a time: their containers (unless `lenient`), and the CRCs of all
+ * entries that are not records of s->files; scan_run() checks those that are. Adds "unreadable", "container", "crc",
+ * "no_crc" and "read".
  */
 void scan_items(struct source *s, const struct verify_opts *o, struct report *r);
 
-/* A zip: a file of the layout. */
+/* A file of the layout that is a zip. */
 struct scan_zip {
     int file;
-    struct zip *zip;            /* NULL if it is damaged, which a finding reports */
+    struct zip *zip;            /* NULL if its directory is damaged; a finding has the reason */
 };
 
-/* The items to read, and the functions that receive their bytes. */
+/* The items to read, and the callback that receives their bytes. */
 struct scan_list {
     const struct scan_zip *zip;
     int n_zips;
@@ -54,8 +61,8 @@ struct scan_list {
 };
 
 /*
- * Files cut short and wrong
- * CRCs are findings ("read", "crc"). -1 only with ERR_STOP. Adds records to s->files.
+ * Read all items and records, and set the results of the items. Truncated files and wrong CRCs become findings ("read",
+ * "crc"). Returns -1 only with ERR_STOP. Adds records to s->files.
  */
 MUST_CHECK int scan_run(struct source *s, const struct scan_list *scan, const struct verify_opts *o, struct report *r,
                         struct err *e);

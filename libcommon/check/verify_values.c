@@ -1,10 +1,10 @@
 /*
- * verify_values.c - the checks on values that verify makes while bytes go by
+ * verify_values.c - the checks of values that verify makes while it reads
  *
- * Tensors pass one state at a time and in any order, so weights and their fp32 masters are not
- * in memory together. Instead the CRC of the rounded master is computed while it passes, and compared with
- * the weights' CRC at the end; the same for tied copies. Only tensors that do not
- * agree are read again, to count how far they are apart; mismatch.h describes what that means.
+ * Tensors are read one state at a time and in any order, so the weights and their fp32 masters are never in memory
+ * together. Therefore the CRC of the rounded master is computed while the master is read, and compared with the CRC of
+ * the weights at the end; tied copies are handled in the same way. Only tensors that do not agree are read again, to
+ * measure their distance; mismatch.h describes how that is classified.
  */
 #include "libcommon/check/verify_values.h"
 
@@ -19,13 +19,13 @@
 #include "libcommon/ckpt/verdict.h"
 #include "libcommon/model/params.h"
 
-/* One state of one parameter, or the last stage's copy of it, or another tensor, as it goes by. */
+/* A tensor that is read: a state of a parameter, the last stage's copy of it, or a tensor that is no parameter. */
 struct passed {
-    const struct param *param;  /* NULL: a tensor that is no parameter */
-    bool buffer;                /* ... but the model's */
+    const struct param *param;  /* NULL: the tensor is no parameter */
+    bool buffer;                /* the tensor is a buffer of the model */
     enum state state;
     bool tied;
-    struct crc_sum rounded;     /* fp32: CRC of the weights it rounds to */
+    struct crc_sum rounded;     /* for masters: CRC of the weights they round to */
     _Atomic uint64_t n_nan, n_inf, n_negative;
 };
 
@@ -35,12 +35,12 @@ struct values_check {
     struct passed *passed;      /* parallel to item[] */
     struct scan_item *item;
     char **name;
-    int (*of_param)[STATE_N];   /* item of a parameter's state, -1: none */
+    int (*of_param)[STATE_N];   /* index of the item of a parameter's state; -1: none */
     const struct verify_opts *o;
     struct report *r;
 };
 
-/* ---- while bytes go by ---- */
+/* ---- while tensors are read ---- */
 
 #define BLOCK 1024
 
@@ -54,7 +54,10 @@ static void add_counts(struct passed *p, const struct values *c)
         p->n_negative += c->n_negative;
 }
 
-/* Round to nearest even, to bf16 or f16. The short way would turn some NaNs into infinity. */
+/*
+ * Round to nearest even, to bf16 or f16. The fast loop is used only without NaN, because it would change some NaNs to
+ * infinity.
+ */
 static void round_block(const uint32_t *bits, size_t n, bool any_nan, enum dtype weights, uint16_t *out)
 {
     if (!any_nan && weights == DTYPE_BF16) {
@@ -109,7 +112,7 @@ static void on_scanned_bytes(void *ctx, int item, uint64_t from, const void *byt
     add_counts(p, &c);
 }
 
-/* ---- what goes by ---- */
+/* ---- list of the tensors to read ---- */
 
 static int add_passed_tensor(struct values_check *v, const struct param *p, enum state st, bool tied)
 {
@@ -136,7 +139,7 @@ static void list_passed_tensors(struct values_check *v)
         const struct param *p = &v->s->param[i];
 
         for (int st = 0; st < STATE_N; st++) {
-            /* What has another's tensors passes as the other. */
+            /* A parameter that shares another one's tensors is read as that other parameter. */
             v->of_param[i][st] = p->state[st] && !p->shared_with ? add_passed_tensor(v, p, (enum state)st, false) : -1;
             if (p->tied[st])
                 add_passed_tensor(v, p, (enum state)st, true);
@@ -161,14 +164,15 @@ static void values_free(struct values_check *v)
     free(v->of_param);
 }
 
-/* ---- judging ---- */
+/* ---- checks after the pass ---- */
 
-/* How far two maps are apart, for a message; zeros when they cannot be read. */
+/* Returns the distance between two maps, for a message; all zeros if they cannot be read. */
 static struct stats_diff distance(struct values_check *v, const struct tmap *a, const struct tmap *b)
 {
     struct stats_job job = { .a = a, .a_files = v->s->files, .b = b, .b_files = v->s->files, .len = a->len };
     struct stats_opts so = { .threads = v->o->threads, .mem_bytes = v->o->mem_bytes, .replicas = REPLICAS_FIRST,
-                             .stopped = v->o->stopped, .report = report_new() };   /* records are reported already */
+                             .stopped = v->o->stopped, .report = report_new() };   /* damaged records are in the main
+                                                                                    * report already */
     struct err e = {0};
 
     if (stats_run(&job, 1, &so, &e) < 0)
@@ -190,7 +194,10 @@ static struct values counts_of(const struct passed *p)
     return (struct values){ p->n_nan, p->n_inf, p->n_negative };
 }
 
-/* A buffer's infinities may be meant: masks have some. Values that are not the model's may be anything. */
+/*
+ * Check a tensor that is no parameter. Infinities in a buffer may be intended: masks contain some. Tensors that do not
+ * belong to the model may have any values, so NaN there is only a warning.
+ */
 static void check_nonparam_value(struct values_check *v, int i)
 {
     struct verdict_of of = verdict_of_item(v, i, "");
@@ -229,7 +236,9 @@ static void check_tied_copy(struct values_check *v, int i, const struct scan_ite
     verdict_tied(&of, &d, v->r);
 }
 
-/* The weights against their masters, first copies of replicas, into *c. */
+/*
+ * Count in *c the elements of the weights that are not the rounded masters. Of replicas the first copies are compared.
+ */
 static void count_not_rounded(struct values_check *v, const struct tmap *weights, const struct tmap *fp32,
                               struct mismatch_count *c)
 {
@@ -250,13 +259,16 @@ static void count_not_rounded(struct values_check *v, const struct tmap *weights
     free(master);
 }
 
-/* Slice k alone, of slices that have all bytes each. */
+/* Returns a map of slice k alone. Every slice of `m` must cover the whole tensor. */
 static struct tmap single_slice_map(const struct tmap *m, int k)
 {
     return (struct tmap){ .op = TMAP_CONCAT, .dtype = m->dtype, .len = m->len, .n_slices = 1, .slice = &m->slice[k] };
 }
 
-/* The same; a sum of rounded parts is not the rounded sum: each part is compared with its own master. */
+/*
+ * Count the elements that are not the rounded masters. A sum of rounded parts is not the rounded sum, so each part of a
+ * TMAP_SUM is compared with its own master.
+ */
 static struct mismatch_count compare_masters(struct values_check *v, const struct tmap *weights,
                                              const struct tmap *fp32)
 {
@@ -289,8 +301,10 @@ static void check_weight_rounding(struct values_check *v, const struct param *p,
     if ((b >= 0 && !v->item[b].seen) || !fp32->seen || !mismatch_can_compare(weights, fp32->map) ||
         (b >= 0 && v->item[b].crc == (weights->dtype == DTYPE_F32 ? fp32->crc : v->passed[m].rounded.acc)))
         return;
-    /* Runs with --sync-tp-duplicated-parameters average the weights' copies at every step and
-     * leave the masters alone, so there a difference is how it should be. */
+    /*
+     * Runs with --sync-tp-duplicated-parameters average the copies of the weights at every step, but not the masters:
+     * there a difference is expected.
+     */
     if (p->merge == MERGE_REPLICATED && b >= 0 && v->item[b].n_differ == 0 && fp32->n_differ > 0)
         rule = MISMATCH_FREE;
     c = compare_masters(v, weights, fp32->map);
@@ -333,7 +347,7 @@ static int extent_cmp(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Every extent of every tensor, sorted by record and place. */
+/* Returns all extents of all tensors, sorted by record and offset. The caller frees the array. */
 static struct extent *all_extents(const struct values_check *v, size_t *n)
 {
     struct extent *x = NULL;
@@ -401,7 +415,10 @@ static void check_padding(struct values_check *v)
     free(x);
 }
 
-/* Whole files against the manifest; of their tensors the CRCs are known. */
+/*
+ * Compare complete files with the manifest. The CRCs of ranges that scan_run() hashed are used instead of reading them
+ * again.
+ */
 static int check_manifest_files(struct source *s, const struct scan_item *item, int n_items, struct report *r,
                                 struct err *e)
 {
@@ -424,7 +441,7 @@ int verify_listed(struct source *s, struct report *r, struct err *e)
     for (int i = 0; i < report_n(found); i++) {
         const struct finding *f = report_get(found, i);
 
-        /* A note that lies next to a checkpoint goes nowhere. */
+        /* A warning is about a file that does not belong to the layout, such as a README: it is not passed on. */
         if (f->severity == SEV_WARNING)
             continue;
         report_add(r, s->accept_mismatch ? SEV_WARNING : f->severity, f->code, f->file, f->at, f->param, "%s", f->text);
@@ -449,7 +466,7 @@ static int compare_verify_runs(const void *a, const void *b)
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
-/* What the scan read, as places on disk. */
+/* List the ranges that the scan read, with their paths on disk. */
 static void list_scanned_runs(const struct values_check *v, struct verify_runs *out)
 {
     struct manifest_run *run;
@@ -461,7 +478,7 @@ static void list_scanned_runs(const struct values_check *v, struct verify_runs *
         int file = files_home(v->s->files, run[i].file, &at);
         const char *path = files_path(v->s->files, file, &base);
 
-        if (path)                       /* not of what was unpacked into memory or a spool */
+        if (path)                       /* not for members that were unpacked into memory or a spool */
             out->run[out->n++] = (struct verify_run){ xstrdup(path), base + at, run[i].len, run[i].crc };
     }
     if (out->n)
@@ -469,7 +486,7 @@ static void list_scanned_runs(const struct values_check *v, struct verify_runs *
     free(run);
 }
 
-/* Name the files of another save, if weights are not their masters. */
+/* Report the files of another save if weights do not match their masters. */
 static void name_foreign_files(const struct source *s, int threads, struct report *r)
 {
     struct report *found = report_new();
