@@ -10,13 +10,13 @@ void exec_give_buf(struct worker *w, uint8_t **buf)
     *buf = NULL;
 }
 
-/* Call `tell` for each of an item's destinations. */
-static void for_each_output(struct run *x, const struct plan_item *it, void (*tell)(struct outputs *o, int dst))
+/* Call fn for each of an item's destinations. */
+static void for_each_output(struct run *x, const struct plan_item *it, void (*fn)(struct outputs *o, int dst))
 {
     if (it->dst >= 0)
-        tell(x->outputs, it->dst);
+        fn(x->outputs, it->dst);
     for (int i = 0; i < it->n_outs; i++)
-        tell(x->outputs, it->out[i].dst);
+        fn(x->outputs, it->out[i].dst);
 }
 
 void exec_pin(struct run *x, struct chunk *c)

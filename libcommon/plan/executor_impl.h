@@ -10,7 +10,7 @@
  *
  * A single worker executes all steps of a chunk:
  *
- *   exec_take_chunk     get the next part of the plan, cut so that it ends at a multiple of the chunk size
+ *   exec_next_chunk     get the next part of the plan, cut so that it ends at a multiple of the chunk size
  *                       in the destination; exec_start_chunk() assigns it an input buffer
  *   exec_read_round     read as many pieces as fit in that buffer, each as the 4 KiB blocks that contain it
  *   exec_gather_round   hash, and copy to an output buffer; start another round if pieces are left, else
@@ -128,7 +128,8 @@ struct chunk {
         int file;               /* read: file number, for messages; write: number of the destination */
         bool direct;
         size_t wanted;          /* read: bytes that are needed; the others complete the blocks */
-        uint64_t first, origin; /* write: start offset of the write, and of the item, in the file */
+        uint64_t first, origin; /* write: offsets in the destination file where this write, and the item's output,
+                                 * begin */
     } req[MAX_REQS];            /* the reads of a round, later the writes */
 };
 

@@ -11,9 +11,9 @@
 #include "libcommon/plan/stats.h"
 
 /*
- * With interleaving, long runs are hashed and copied in one pass. The CRC of each run is then shifted to its place
- * in the record and in the item (two products, 22 ns). For runs shorter than this, two passes over data in the
- * cache are faster.
+ * Runs of an interleaved or boxed tensor that have at least MIN_FUSED_RUN bytes are hashed and copied in one pass. The
+ * CRC of each run is then shifted to its position in the record and in the item (two products, 22 ns). For shorter
+ * runs, two passes over blocks that fit in the cache are faster.
  */
 enum { MIN_FUSED_RUN = 1024, CACHE_BYTES = 32768 };
 

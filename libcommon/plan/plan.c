@@ -322,7 +322,10 @@ static void list_parts(struct plan *p, int i, int first, int end)
     it->part = xrealloc(it->part, (size_t)n * sizeof *it->part);
 }
 
-/* Add a run that no item reads. All gaps of a record belong to one item. */
+/*
+ * Add bytes [at, end) of a record, which no item reads, to the record's check-only item. *g is that item's map, or NULL
+ * before the record's first gap.
+ */
 static void add_record_gap(struct plan *p, struct gap **g, int record, uint64_t at, uint64_t end)
 {
     struct extent *x;
@@ -567,18 +570,18 @@ uint32_t plan_mark(const struct plan *p, const char *root)
 
     for (int i = 0; i < p->n_items; i++) {
         const struct plan_item *it = &p->item[i]->pub;
-        const uint64_t said[] = { it->map->len, it->from, it->len, (uint64_t)it->op };
+        const uint64_t fields[] = { it->map->len, it->from, it->len, (uint64_t)it->op };
 
-        crc = crc_bytes(crc, said, sizeof said);
+        crc = crc_bytes(crc, fields, sizeof fields);
     }
     for (int k = 0; k < n; k++) {
         const struct record *r = files_record(p->files, record[k]);
-        const uint64_t said[] = { (uint64_t)p->record[record[k]].place, r->at, r->len, r->crc };
+        const uint64_t fields[] = { (uint64_t)p->record[record[k]].place, r->at, r->len, r->crc };
         const char *name = files_name(p->files, r->file);
 
         if (str_starts(name, root))
             name += strlen(root);
-        crc = crc_bytes(crc_bytes(crc, said, sizeof said), name, strlen(name));
+        crc = crc_bytes(crc_bytes(crc, fields, sizeof fields), name, strlen(name));
     }
     free(record);
     return crc;

@@ -86,7 +86,7 @@ void plan_free(struct plan *p);
 struct files *plan_files(const struct plan *p);
 /* Add a destination file. Returns its number. The file must exist when the plan runs. */
 int plan_add_dst(struct plan *p, const char *path);
-/* Like plan_add_dst(), with the length that the file will have before the plan runs (layout/sink.c creates it). */
+/* Like plan_add_dst(), with the length that the file will have before the plan runs. */
 int plan_add_sized(struct plan *p, const char *path, uint64_t size);
 /*
  * The input of an item: a range of a tensor, and the item's labels. The fields have the meaning of those in struct
@@ -215,7 +215,7 @@ uint32_t plan_mark(const struct plan *p, const char *root);
 int plan_seen(const struct plan *p, struct plan_seen *out);
 MUST_CHECK int plan_seen_add(struct plan *p, const struct plan_seen *other, struct err *e);
 
-/* ---- for the executor ---- */
+/* ---- used by the executor ---- */
 
 /*
  * Inspect the bytes of a piece of item i, from byte `skip` of the piece. Returns the length of the leading run of

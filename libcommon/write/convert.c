@@ -206,7 +206,7 @@ static void count_values(struct conversion *r)
     }
 }
 
-/* Check the values of an item. Whatever verify calls an error in the input's values is an error here, too. */
+/* Check the values of an item. A value that verify reports as an error in the input is an error here as well. */
 static int check_passed(struct conversion *r, const struct plan_item *it, struct err *e)
 {
     const struct sink_item *si = it->user;
@@ -564,7 +564,7 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     res->n_parts = k->o.n_parts = o.n_parts;
     rc = k->ops->points_only && o.part > 0 ? 0 : run_all(&r, print, &begun, e);
 out:
-    /* Work made from damaged input must not be resumed into a result, so it is removed. */
+    /* The work of a run that found damaged input is removed, so that it cannot be resumed. */
     if (rc < 0 && begun && o.n_parts == 1 && (e->kind == ERR_DATA || (!r.has_files && !r.stage.resumed)))
         staging_discard(&r.stage);
     else if (rc < 0 && begun && (e->kind == ERR_STOP || e->kind == ERR_SYS))

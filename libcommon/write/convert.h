@@ -19,9 +19,10 @@ struct convert_opts {
     /* Verifies the finished folder before it is published (verify_sound()). NULL: no verification was requested. */
     int (*verify)(const char *dir, int threads, uint64_t mem_bytes, bool (*stopped)(void), struct err *e);
     int part, n_parts;
-    bool launched;              /* the part number comes from a launcher; it is used only if all tasks meet
-                                   (rendezvous.h) */
-    bool all_tasks;             /* ... and no task may continue alone: all of them must come */
+    bool launched;              /* the part number comes from a launcher; it is used only if all tasks of the launch
+                                 * take part (rendezvous.h) */
+    bool all_tasks;             /* with `launched`: fail if a task of the launch is missing, instead of converting
+                                 * everything alone */
     int threads;
     uint64_t mem_bytes;
     enum progress_mode progress;

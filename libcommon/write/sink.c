@@ -26,7 +26,8 @@ static int make_hollow(const char *path, uint64_t size, struct err *e)
 
 int sink_make_files(const struct sink *k, const struct plan *p, struct err *e)
 {
-    enum { MAX_AT_A_TIME = 16 };        /* more do not help: a disk's journal, or memory's zones, are shared */
+    enum { MAX_AT_A_TIME = 16 };        /* more threads do not help: they share a disk's journal, or the kernel's
+                                         * memory zones */
     int n = k->o.threads < 1 ? 1 : k->o.threads < MAX_AT_A_TIME ? k->o.threads : MAX_AT_A_TIME;
     bool hollow = k->o.rehearsal || (plan_n_dst(p) > 0 && path_in_memory(k->dir));
     _Atomic bool failed = false;
