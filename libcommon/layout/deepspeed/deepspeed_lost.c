@@ -1,15 +1,16 @@
 /*
- * deepspeed_lost.c - what stands in for files that are lost or cannot be read
+ * deepspeed_lost.c - replace files that are lost or cannot be read
  *
- * Only for a caller that asks for it (source_opts.holes) or that needs no optimizer states:
- *   mp_rank files   Each gets a copy of another rank's tree: of its own stage where one can be read, else of any
- *                   stage, else of another tag in the same folder whose arguments and param_shapes agree with the
- *                   layer files and shards that are there. Its random states are those of a new run. If there is none
- *                   and only weights are needed: a tree of one stage, with arguments of a config.json.
- *   param_shapes    Of a stage whose mp_rank files are all lost: from the same file of another tag, else from the
- *                   shards' param_slice_mappings (names, lengths, order) and the layer files (shapes).
- *   shards, layers  A record whose container is damaged is looked for where the files of the other tensor ranks have
- *                   it; its CRC must be right. What is not found is a hole: an extent of a file without bytes.
+ * Used only if the caller requests it (source_opts.holes) or needs no optimizer states:
+ *   mp_rank files   Each gets a copy of another rank's tree: of a rank of its own stage if one can be read, else of
+ *                   the nearest stage, else of another tag in the same folder whose arguments and param_shapes agree
+ *                   with the layer files and shards of this one. Its random states are those of a new run. If there is
+ *                   no such file and only weights are needed, the tree has one stage and a config.json's arguments.
+ *   param_shapes    For a stage whose mp_rank files are all lost: from the shards' param_slice_mappings (names,
+ *                   lengths, order) and the layer files (shapes), else from the same file of another tag.
+ *   shards, layers  A record in a damaged container is expected at the offset that it has in the files of the other
+ *                   tensor ranks, and must have the right CRC. A record that is not found becomes a hole: an extent of
+ *                   a file without bytes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,10 @@ struct extent ds_hole(struct ds *d, const char *name, uint64_t len)
 
 /* ---- records of a damaged container ---- */
 
-/* Record `like` of another tensor rank's file, as the file `to` has it. A sound one is added: its number, else -1. */
+/*
+ * Find in file `to` the record that corresponds to record `like` of another tensor rank's file, and add it. Returns its
+ * number, or -1 if it is not found or damaged.
+ */
 static int recover_record(struct ds *d, int to, int like)
 {
     struct record found;
@@ -91,10 +95,10 @@ void ds_recover(struct ds *d)
 
 /* ---- param_shapes of shards and layer files ---- */
 
-/* A file of the tag among files of its own, so that its records are not counted twice. */
+/* A file of the tag, opened in a file table of its own, so that its records are not added to the source's table. */
 struct apart {
     struct files *files;
-    struct pt *pt;              /* NULL: it is not there, or cannot be read */
+    struct pt *pt;              /* NULL: the file does not exist or cannot be read */
 };
 
 static struct apart open_pt_apart(const struct ds *d, int file)
@@ -116,13 +120,16 @@ static void close_apart(struct apart *x)
     files_free(x->files);
 }
 
-/* What is collected of a group: names and lengths in the order of the flat buffer. */
+/* The slices of one optimizer group that have been collected: names and lengths, in the order of the flat buffer. */
 struct gathered {
     int n, cap;
     struct ds_slice *slice;
 };
 
-/* Add what data-parallel rank dp holds of each group. false: a shard that cannot be read, or other groups. */
+/*
+ * Append the slices that data-parallel rank dp holds of each group to to[]. Returns false if its shard cannot be read,
+ * or has another number of groups than the ranks before.
+ */
 static bool gather_rank(struct ds *d, int mp, int dp, struct gathered *to, int *n_groups)
 {
     struct apart x = open_pt_apart(d, d->zero_file[mp * d->topo.dp + dp]);
@@ -157,7 +164,10 @@ static bool gather_rank(struct ds *d, int mp, int dp, struct gathered *to, int *
     return ok;
 }
 
-/* The shape of a slice by a layer file: a tensor of that name, or of another block's, with as many elements. */
+/*
+ * Set the shape of a slice to that of the tensor `key` in a layer file. Returns false if the file has no such tensor
+ * with as many elements.
+ */
 static bool shape_in(const struct ds *d, int file, const char *key, struct ds_slice *to)
 {
     struct apart x = open_pt_apart(d, file);
@@ -186,7 +196,7 @@ static bool find_shape(const struct ds *d, struct ds_slice *to)
     return false;
 }
 
-/* In the source's arena, or NULL. */
+/* Returns the param_shapes of a stage as a tree in the source's arena, or NULL if they cannot be determined. */
 static struct pk *gathered_shapes(struct ds *d, int pp)
 {
     struct gathered group[3] = {{0}};
@@ -214,18 +224,18 @@ static struct pk *gathered_shapes(struct ds *d, int pp)
 
 /* ---- other tags of the run ---- */
 
-/* An mp_rank file of another tag, and what is compared with the files of this one. */
+/* An mp_rank file of another tag, and the values of it that are compared with the files of this tag. */
 struct mp_candidate {
     struct ds *d;
     int mp;
     const struct pk *args;
     struct model_config config;
-    int64_t tp;                         /* its tensor degree; 0 if it does not record it */
-    struct ds_index index;              /* of its stage */
-    struct strbuf refused;              /* the refusals, for the error if nothing fits */
+    int64_t tp;                         /* its tensor-parallel degree; 0 if it is not recorded */
+    struct ds_index index;              /* the parameters of its stage */
+    struct strbuf refused;              /* the reasons why candidates were rejected, for the error if none fits */
 };
 
-/* The number of elements of dimension `dim` of a tensor in a layer file; 0 if there is no such tensor. */
+/* Returns the size of dimension `dim` of a tensor in a layer file, or 0 if there is no such tensor. */
 static int64_t layer_dim(const struct apart *x, const char *key, int dim)
 {
     const struct pk *v = pk_get(pt_root(x->pt), key);
@@ -247,7 +257,10 @@ static bool set_in_args(const struct mp_candidate *c, const char *key)
     return pk_as_int(pk_get(c->args, key), &v) && v != 0;
 }
 
-/* The embedding's file and the arguments: vocabulary, hidden size, position embedding, LayerNorm of the embedding. */
+/*
+ * Compare the embedding's layer file with the candidate's arguments: vocabulary, hidden size, position embedding,
+ * LayerNorm of the embedding. Returns a text with the first difference, or NULL.
+ */
 static char *embedding_unlike(const struct mp_candidate *c, const struct apart *x, const char *file)
 {
     static const char table[] = "position_embeddings.weight", norm[] = "word_embeddings.norm.weight";
@@ -267,7 +280,7 @@ static char *embedding_unlike(const struct mp_candidate *c, const struct apart *
     return why;
 }
 
-/* A block's file and the arguments. */
+/* Compare a block's layer file with the candidate's arguments. Returns a text with the first difference, or NULL. */
 static char *block_unlike(const struct mp_candidate *c, const struct apart *x, const char *file)
 {
     const struct model_config *m = &c->config;
@@ -279,7 +292,10 @@ static char *block_unlike(const struct mp_candidate *c, const struct apart *x, c
     return why;
 }
 
-/* A tensor of a layer file: its type and the arguments, its shape and that in param_shapes. */
+/*
+ * Compare a tensor of a layer file with the candidate: its type with the arguments, its shape with param_shapes.
+ * Returns a text with the difference, or NULL.
+ */
 static char *tensor_unlike(const struct mp_candidate *c, int layer, const char *key, const struct pt_tensor *t,
                            bool embedding, const char *file)
 {
@@ -362,7 +378,10 @@ static char *layers_unlike(const struct mp_candidate *c)
     return why;
 }
 
-/* A shard of the same rank: the parameters that it lists, and its data-parallel degree. */
+/*
+ * Compare a shard of the same rank with the candidate: the parameters that it lists, and the data-parallel degree.
+ * Returns a text with the first difference, or NULL.
+ */
 static char *shard_unlike(const struct mp_candidate *c, int file, int64_t dp)
 {
     struct apart x = open_pt_apart(c->d, file);
@@ -405,7 +424,10 @@ static char *shards_unlike(const struct mp_candidate *c, const struct pk *root)
     return why;
 }
 
-/* An mp_rank file of this tag that can be read, which lost ones of other stages agree with. */
+/*
+ * Compare the candidate's arguments with a readable mp_rank file of this tag, because all stages of a run have the
+ * same. Returns a text with the first difference, or NULL.
+ */
 static char *config_unlike(const struct mp_candidate *c)
 {
     const struct source_file *f = ds_first_mp(c->d);
@@ -425,7 +447,10 @@ static char *config_unlike(const struct mp_candidate *c)
     return why;
 }
 
-/* Why an mp_rank file of another tag is not of this run's model, or NULL. The caller frees the text. */
+/*
+ * Returns the reason why an mp_rank file of another tag does not belong to this run's model, or NULL if it does. The
+ * caller frees the text.
+ */
 static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
 {
     const struct pk *root = pt_root(pt);
@@ -440,7 +465,7 @@ static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
     c->tp = 0;
     pk_as_int(pk_get(c->args, "tensor_model_parallel_size"), &c->tp);
     if (c->tp < 1)
-        c->tp = 0;                      /* the sizes of the whole model are then not compared */
+        c->tp = 0;                      /* vocabulary and ffn_hidden_size, which need the degree, are not compared */
     pk_as_int(pk_get(root, "dp_world_size"), &dp);
     if (!ds_stage_read(&st, pk_get(root, "param_shapes"), dp > 0 && dp < 1 << 20 ? (int)dp : 1, pt_path(pt), ignored))
         ref = NULL;
@@ -460,7 +485,7 @@ static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
     return why;
 }
 
-/* Returns true if a finding begins with this text. */
+/* Returns true if the report has a finding that begins with this text. */
 static bool is_reported(const struct report *r, const char *start)
 {
     for (int i = 0; i < report_n(r); i++)
@@ -489,8 +514,8 @@ static bool candidate_fits(void *ctx, const struct pt *pt)
 }
 
 /*
- * The same rank's file of the newest other tag that has one and is of the same model; open, and closed with the
- * source. Without one, adds to *e (may be NULL) why others were not used.
+ * Returns this rank's mp_rank file of the newest other tag that has one and belongs to the same model. It is open, and
+ * closed with the source. If there is none, returns NULL and adds the reasons to *e (may be NULL).
  */
 static struct pt *sibling_mp(struct ds *d, int mp, struct err *e)
 {
@@ -513,15 +538,15 @@ struct pt *ds_lost_first(struct ds *d, struct err *e)
 
 /* ---- a tag without any mp_rank file, and a config.json ---- */
 
-/* What the layer files hold. */
+/* The contents of all layer files. */
 struct layer_facts {
     int n_blocks;
-    int embedding;                      /* the number of its layer file; -1 without one */
-    int64_t rows, hidden;               /* of the embedding's slice */
+    int embedding;                      /* number of the embedding's layer file; -1 if there is none */
+    int64_t rows, hidden;               /* shape of one tensor rank's slice of the embedding */
     enum dtype dtype;
-    bool norm;                          /* vectors in a file that is neither the embedding's nor a block's */
-    bool head;                          /* a matrix like the embedding's in such a file */
-    /* of the layer that is being read */
+    bool norm;                          /* there are vectors in a file that is neither the embedding's nor a block's */
+    bool head;                          /* such a file has a matrix of the embedding's shape */
+    /* about the layer that is being read: */
     int layer;
     bool is_block, has_norm, has_head;
 };
@@ -531,7 +556,7 @@ static bool is_buffer_key(const char *key)
     return str_ends(key, "inv_freq") || str_ends(key, "_extra_state");
 }
 
-/* Call `each` for the parameters of every layer file, in their order; of a layer's files for one that can be read. */
+/* Call `each` for the parameters of one readable file of every layer, in the file's order. */
 static void each_layer_tensor(const struct ds *d, void *ctx,
                               void (*each)(void *ctx, int layer, const char *key, const struct pt_tensor *t))
 {
@@ -583,10 +608,10 @@ static void add_layer_fact(void *ctx, int layer, const char *key, const struct p
     }
 }
 
-/* Matrices decay, vectors do not. */
+/* The parameters of the only stage, in two groups: matrices, which have weight decay, and vectors, which have none. */
 struct listed_stage {
     struct arena *a;
-    const char *embedding;              /* the prefix of its names */
+    const char *embedding;              /* prefix of the embedding's parameter names */
     int embedding_layer;
     struct ds_group group[2];
     int cap[2];
@@ -606,7 +631,7 @@ static void list_layer_tensor(void *ctx, int layer, const char *key, const struc
     memcpy(s->shape, t->shape, sizeof s->shape);
 }
 
-/* The param_shapes of the only stage. The embedding is tied unless another layer has a matrix of its size. */
+/* Returns the param_shapes of the only stage. The embedding is tied unless another layer has a matrix of its size. */
 static struct pk *listed_shapes(const struct ds *d, const struct layer_facts *f, struct arena *a)
 {
     struct listed_stage l = { .a = a, .embedding_layer = f->embedding,
@@ -621,7 +646,10 @@ static struct pk *listed_shapes(const struct ds *d, const struct layer_facts *f,
     return tree;
 }
 
-/* Why the layer files are not all those of the configuration's model, or NULL. The caller frees the text. */
+/*
+ * Returns the reason why the layer files are not exactly those of the configuration's model, or NULL if they are. The
+ * caller frees the text.
+ */
 static char *facts_unlike(const struct layer_facts *f, const struct mp_candidate *c)
 {
     if (f->embedding < 0)
@@ -641,7 +669,10 @@ static char *facts_unlike(const struct layer_facts *f, const struct mp_candidate
                                                (long long)c->config.n_heads, (long long)c->tp) : NULL;
 }
 
-/* The arguments that files have and a configuration does not: ranks, the rows with padding, the type of weights. */
+/*
+ * Set the arguments that a trainer records but a configuration does not have: ranks, iteration, rows with padding, type
+ * of the weights.
+ */
 static void complete_args(struct arena *a, struct pk *args, const struct layer_facts *f, int tp, int64_t step)
 {
     int64_t rows = 0;
@@ -658,7 +689,7 @@ static void complete_args(struct arena *a, struct pk *args, const struct layer_f
         pk_set_int(a, args, "padded_vocab_size", f->rows * tp);
 }
 
-/* The step in the folder's name, "global_step20"; 0 without one. */
+/* Returns the step in the folder's name, such as 20 for "global_step20"; 0 if the name has none. */
 static int64_t named_step(const struct source *s)
 {
     static const char start[] = "global_step";
@@ -685,7 +716,7 @@ static struct pk *configured_root(const struct ds *d, struct arena *a, struct pk
     pk_as_int(pk_get(args, "padded_vocab_size"), &y.tokens);
     complete_args(a, args, f, tp, named_step(d->s));
     pk_as_int(pk_get(args, "padded_vocab_size"), &y.vocab);
-    y.tokens = y.tokens < y.vocab ? y.tokens : 0;       /* 0: not known */
+    y.tokens = y.tokens < y.vocab ? y.tokens : 0;       /* 0: unknown */
     root = ds_pickles_mp_root(a, &y, listed_shapes(d, f, a));
     pk_set_int(a, root, "mp_world_size", tp);
     pk_set_int(a, root, "iteration", named_step(d->s));
@@ -693,7 +724,10 @@ static struct pk *configured_root(const struct ds *d, struct arena *a, struct pk
     return root;
 }
 
-/* The file in memory, under the name of the configuration. */
+/*
+ * Store the tree as an mp_rank file in memory, with the configuration's path as its name. Returns it open, or NULL with
+ * *e.
+ */
 static struct pt *open_configured(struct ds *d, const struct pk *root, struct err *e)
 {
     uint8_t *bytes = NULL, *kept;
@@ -775,7 +809,7 @@ static void find_stage(struct ds *d, int pp)
 
     shapes = other ? pk_get(pt_root(other), "param_shapes") : shapes;
     if (!shapes)
-        return;                 /* the missing files are reported, and the stage stays unknown */
+        return;                 /* the missing files are reported elsewhere, and the stage remains unknown */
     to->ok = ds_stage_read(&to->st, shapes, d->topo.dp, other ? pt_path(other) : d->s->path, d->r);
     if (to->ok && !d->made)
         report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
@@ -797,7 +831,10 @@ static struct pt *opened_mp_rank_pt(const struct ds *d, int mp)
     return d->mp_file[mp] >= 0 ? d->s->file[d->mp_file[mp]].pt : NULL;
 }
 
-/* Whose tree a lost file gets: another tensor rank of its stage, the nearest stage, another tag (*other_tag is set). */
+/*
+ * Returns the file whose tree replaces a lost one: of another tensor rank of its stage, else of the nearest stage, else
+ * of another tag or the configuration (*other_tag is then set to true).
+ */
 static const struct pt *neighbour(struct ds *d, int mp, bool *other_tag)
 {
     const int tp = d->topo.tp, pp = mp / tp;
@@ -815,7 +852,7 @@ static const struct pt *neighbour(struct ds *d, int mp, bool *other_tag)
     return d->made ? d->made : sibling_mp(d, mp, NULL);
 }
 
-/* The rank and its place in a node, as its neighbour counts them. */
+/* Set `rank`, and `local_rank`: the rank itself if the copied tree has it that way, else the rank modulo 8 GPUs. */
 static void renew_rank(const struct ds *d, struct arena *a, struct pk *args, int mp)
 {
     const int64_t rank = topo_rank(d->topo, mp / d->topo.tp, 0, mp % d->topo.tp);
@@ -857,7 +894,10 @@ static struct source_file *add_placeholder_file(struct source *s, const char *na
     return &grown[s->n_files++];
 }
 
-/* The file in memory, under the name of the lost one. */
+/*
+ * Build the replacement of mp_rank file mp from `like`, add it to the source as a file in memory under the lost file's
+ * name, and open it.
+ */
 static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err *e)
 {
     struct source *s = d->s;
@@ -886,14 +926,17 @@ static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err 
     } else {
         f = &s->file[d->mp_file[mp]];
         if (!f->pt)
-            d->name[d->mp_file[mp]].kind = DS_OTHER;    /* its marks were not read */
+            d->name[d->mp_file[mp]].kind = DS_OTHER;    /* its marks (iteration, versions ...) were not read */
         file = files_add_mem(s->files, kept, size, arena_fmt(s->arena, "%s", files_name(s->files, f->file)));
     }
     f->pt = pt_open(s->files, file, e);
     return f->pt ? 0 : -1;
 }
 
-/* One whose only damage is in its tensors, the random states, keeps its tree. */
+/*
+ * Returns true, with a warning, if the file is damaged only in its tensors, which are random states: its tree can still
+ * be used.
+ */
 static bool only_tensors_bad(struct ds *d, int mp, const char *name)
 {
     struct pt *pt = opened_mp_rank_pt(d, mp);
@@ -916,7 +959,10 @@ static bool is_of_same_folder(const struct pt *a, const struct pt *b)
     return same;
 }
 
-/* *tag: the file that a lost one was made from, if it is of another tag. */
+/*
+ * Replace mp_rank file mp if it is lost or damaged. *tag receives the file that the tree was copied from if that is not
+ * a file of this tag.
+ */
 static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
 {
     char name[96];
@@ -932,7 +978,7 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
         return 0;
     else if (d->ref[mp / d->topo.tp])
         like = neighbour(d, mp, &other_tag);
-    /* All stand-ins are of one tag: where it lacks this rank's file, that of another rank is used. */
+    /* All replacements come from the same tag. If that tag lacks this rank's file, the file of another rank is used. */
     if (other_tag && *tag && !(like && is_of_same_folder(like, *tag)))
         like = *tag;
     if (!like) {
@@ -953,7 +999,7 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
     return put_stand_in(d, mp, like, e);
 }
 
-/* The counters that stand-ins have of another tag. */
+/* Report the counters that the replacements have copied from another tag. */
 static void report_counters(struct ds *d, const struct pt *tag)
 {
     const struct pk *root = pt_root(tag), *args = pk_get(root, "args");
