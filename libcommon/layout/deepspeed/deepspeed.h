@@ -90,7 +90,7 @@ struct ds_run {
     uint64_t at;                /* byte offset from the start of the record */
     int64_t n_elems;
 };
-/* One (pp, tp, dp): the content of a zero file. */
+/* One (pp, tp, dp): the content of an optimizer shard (a zero file). */
 struct ds_shard {
     struct ds_run (*run)[DS_STATES];    /* [groups of the stage]; NULL if the shard is not usable */
     bool zero_stage_1;
@@ -136,7 +136,7 @@ struct ds {
     struct pt_holes holes;
 };
 
-/* Arguments of a phase's function: one file, its handle, and a separate report. */
+/* The arguments of a function that reads one file: the file, its handle, and a report of its own. */
 struct ds_job {
     struct ds *d;
     int file;                   /* index in s->file */
@@ -167,7 +167,7 @@ void ds_grid(struct ds *d);
 const char *ds_layer_name(int layer, int tp, char buf[96]);
 const char *ds_mp_name(int mp, char buf[96]);
 const char *ds_zero_name(const struct ds *d, int mp, int dp, char buf[96]);
-/* Report a missing file. The first ones are reported by name, the others as a number by ds_missing_rest(). */
+/* Report a missing file. The first few are reported by name; ds_missing_rest() reports the number of all others. */
 void ds_missing(struct ds *d, const char *name);
 void ds_missing_rest(struct ds *d);
 /* Return the mp_rank file of the lowest rank that could be opened. There is one once ds_degrees() has succeeded. */
@@ -180,7 +180,7 @@ void ds_check_sizes(struct ds *d);
 ds_read_fn ds_read_stage;
 /* Compare the ranks of each stage, choose d->ref, and index the listed parameters. */
 void ds_check_stages(struct ds *d);
-/* Returns true if every stage's parameters are known. Only then can an unknown name be reported as wrong. */
+/* Returns true if the parameters of all stages are known. Only then is an unknown name in a layer file an error. */
 bool ds_all_stages(const struct ds *d);
 
 /* ---- deepspeed_stages.c, deepspeed_shards.c ---- */
@@ -197,17 +197,20 @@ static inline bool ds_stands_in(const struct ds *d)
 }
 /* Return the severity of a lost shard or layer file. */
 static inline enum severity ds_lost(const struct ds *d) { return d->o->holes ? SEV_WARNING : SEV_ERROR; }
-/* Return mp_rank_00 of another tag of the run, or NULL. Then, adds to *e why other tags were not used. */
+/*
+ * Return mp_rank_00 of another tag of the run. If there is none, return NULL and add to *e why other tags were not
+ * used.
+ */
 struct pt *ds_lost_first(struct ds *d, struct err *e);
 /*
- * Return an mp_rank file of the arguments that source_opts.config gives and the shapes of the layer files, and set
- * d->made to it. The stages are then unknown, so there is one. NULL: the caller gave no such file (the next step is
- * added to *e), or it does not fit the layer files.
+ * Make an mp_rank file from the arguments in source_opts.config and the shapes of the layer files, as if there were one
+ * pipeline stage, and set d->made to it. Returns it, or NULL if the caller gave no such file (the next step is added to
+ * *e) or if it does not fit the layer files.
  */
 struct pt *ds_lost_config(struct ds *d, struct err *e);
-/* Find the shapes of stages that no mp_rank file describes. */
+/* Determine the param_shapes of stages that have no mp_rank file. */
 void ds_find_stages(struct ds *d);
-/* Make replacements of lost mp_rank files. Needs d->ref. */
+/* Make replacements of lost mp_rank files. d->ref must be set. */
 MUST_CHECK int ds_stand_in(struct ds *d, struct err *e);
 /* Find the records that can be read in shards and layer files with damaged containers. */
 void ds_recover(struct ds *d);
@@ -223,7 +226,7 @@ void ds_make_params(struct ds *d);
 
 /* ---- deepspeed_identity.c ---- */
 
-/* Return the severity of finding files of different saves. It is lower if the user has accepted this. */
+/* Return the severity of a finding that files are of different saves: lower if the user has accepted this. */
 enum severity ds_mismatch(const struct ds *d);
 /* Compare args.rank of the mp_rank files with their names. */
 void ds_check_ranks(struct ds *d);
@@ -246,7 +249,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
  * has all optimizer groups, so that its settings are complete. -1 if there are no more.
  */
 int ds_lead_shard(const struct ds *d, int last);
-/* Fill s->run and s->config, and check what they must agree with. */
+/* Set s->run and s->config, and compare them with the tensors and with each other. */
 void ds_run_state(struct ds *d);
 
 #endif

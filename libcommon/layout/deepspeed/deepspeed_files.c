@@ -216,7 +216,10 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
                  (long long)g.mp, (long long)g.tp);
         return -1;
     }
-    /* Far more ranks than files indicates damage. The tables below are as large as the grid. */
+    /*
+     * A grid that is far larger than the number of files indicates damage, and the tables below are as large as the
+     * grid.
+     */
     if (g.mp * g.dp > 4096 + 64 * (int64_t)d->n_files || g.mp * g.dp > DS_RANK_MAX ||
         d->n_files * g.tp > 4 * (int64_t)DS_RANK_MAX) {
         err_data(e, d->s->path, ERR_NO_BYTE, "%lld model-parallel x %lld data-parallel ranks, but only %d files",
@@ -235,7 +238,9 @@ char *ds_degrees_unlike(const struct ds *d, const struct pk *root)
         { "data-parallel ranks", said.dp, named.dp },
     };
 
-    /* Fewer named ones are no contradiction, because files of the last ranks may be lost. */
+    /*
+     * Fewer ranks in the names than in the run are no contradiction, because the files of the last ranks may be lost.
+     */
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
         if (pair[i].said && pair[i].named > pair[i].said)
             return str_fmt("it has %lld %s, the files here are of %lld", (long long)pair[i].said, pair[i].what,
@@ -350,7 +355,7 @@ static void place_file_in_grid(struct ds *d, int i)
         return;
     }
     if (n->mp >= t.tp * t.pp || n->dp >= t.dp) {
-        if (!d->made)           /* its single stage stands for all */
+        if (!d->made)           /* a stage made from a configuration replaces all stages */
             extra(d, i);
         return;
     }
@@ -374,14 +379,14 @@ void ds_grid(struct ds *d)
     d->layer_file = new_slots((int64_t)d->n_layers * t.tp);
     for (int i = 0; i < d->n_files; i++)
         place_file_in_grid(d, i);
-    for (int i = 0; i < n_mp && !ds_stands_in(d); i++)          /* else ds_stand_in() reports them */
+    for (int i = 0; i < n_mp && !ds_stands_in(d); i++)          /* otherwise ds_stand_in() reports the missing files */
         if (d->mp_file[i] < 0)
             ds_missing(d, ds_mp_name(i, buf));
     for (int i = 0; i < d->n_layers * t.tp; i++)
         if (d->layer_file[i] < 0)
             ds_missing(d, ds_layer_name(d->layer_no[i / t.tp], i % t.tp, buf));
     if (d->o->no_optimizer || !has_kind(d, DS_ZERO))
-        return;         /* if there are none at all, ds_run_state() reports it once */
+        return;         /* if all optimizer shards are missing, ds_run_state() reports that once */
     for (int i = 0; i < n_mp * t.dp; i++)
         if (d->zero_file[i] < 0)
             ds_missing(d, ds_zero_name(d, i / t.dp, i % t.dp, buf));
@@ -416,7 +421,7 @@ static int peer_order(const void *a, const void *b, void *ctx)
 
 void ds_check_sizes(struct ds *d)
 {
-    const uint64_t slack = 64 << 10;    /* for mappings and names in the pickle */
+    const uint64_t slack = 64 << 10;    /* bytes by which pickles (mappings, names) may differ */
     int *order = xmalloc((size_t)d->n_files * sizeof *order);
     const struct files *f = d->s->files;
 

@@ -38,8 +38,9 @@ static bool read_saved_rank(const struct ds *d, int mp, int64_t *rank)
 }
 
 /*
- * Returns true if args.rank can be relied on. Third-party converters may leave any rank in the arguments. So the
- * numbers count only if each of them belongs to some file of this grid, and they are not all the same.
+ * Returns true if args.rank of the mp_rank files can be compared with their names. Third-party converters may leave any
+ * rank in the arguments, so the numbers are used only if each of them belongs to some file of this grid, and they are
+ * not all the same.
  */
 static bool ranks_are_kept(const struct ds *d)
 {
@@ -168,7 +169,10 @@ static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
     }
 }
 
-/* Ranks of one pipeline stage have the same groups, so the optimizer's settings in all of their files are the same. */
+/*
+ * Compare the optimizer's settings of all files of a pipeline stage. Its ranks have the same groups, so their settings
+ * are the same.
+ */
 static void check_settings(struct ds *d, bool *said)
 {
     char mine[160], firsts[160];

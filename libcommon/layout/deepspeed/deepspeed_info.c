@@ -59,8 +59,8 @@ static void add_pattern(struct arena *a, struct pk *list, const char *name)
 }
 
 /*
- * Make the block. Every list is present, even if empty. A pattern without a match would stop the converter, so each
- * pattern is made from a parameter.
+ * Make universal_checkpoint_info. Every list is present, even if empty. A pattern that matches no parameter would stop
+ * DeepSpeed's converter, so each pattern is made from an existing parameter.
  */
 static struct pk *make_block(const struct ds_target *t, struct arena *a)
 {
@@ -84,7 +84,7 @@ static struct pk *make_block(const struct ds_target *t, struct arena *a)
     pk_set_str(a, d, "vocabulary_parameter_patterns", vocabulary);
     pk_set_str(a, d, "pipeline_replicated_parameter_patterns", pipeline);
     pk_set_str(a, d, "tp_replicated_parameter_patterns", replicated);
-    /* The copies that we write agree, so nothing needs averaging. */
+    /* the copies that we write are equal, so nothing has to be averaged */
     pk_set_str(a, d, "parameter_to_average_patterns", pk_list(a));
     pk_set_str(a, d, "parameter_with_row_parallelism_patterns", row);
     pk_set_str(a, d, "parameter_with_2_sub_params_cat_dim_0", halves);
@@ -116,7 +116,8 @@ static bool block_fits(const struct ds_target *t, const struct pk *block)
 static void renew_block(const struct ds_target *t, struct arena *a, struct pk *root)
 {
     /*
-     * These two record which rank holds what, which no pattern does, and converters that support them rely on them.
+     * These two keys record how parameters are split in detail, which patterns cannot express, and converters that
+     * support them need them.
      */
     static const char *const degrees[] = { "affine_map", "sub_param_shard_widths" };
     struct pk *block = pk_get(root, block_key);

@@ -12,9 +12,9 @@
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
 /*
- * Update these keys of `root`, a copy of the source's mp_rank tree, for the target. A block that merges the target's
- * parameters the way they are split is kept, except for sizes. Any other block, and a missing one, is made from the
- * target's parameters.
+ * Set the keys of `root`, a copy of the source's mp_rank tree, that depend on the target. An existing
+ * universal_checkpoint_info is kept, except for sizes, if its patterns give each parameter of the target the merge rule
+ * by which the target splits it. Otherwise it is made from the target's parameters.
  */
 void ds_info_renew(const struct ds_target *t, struct arena *a, struct pk *root);
 /*

@@ -24,12 +24,13 @@
 
 static const enum state flat_state[DS_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-/* Data about a parameter while the list is made. */
+/* What is known about a parameter while the list is made. */
 struct draft {
-    const struct ds_entry *owner, *tied;        /* tied: NULL or the last stage's entry */
+    const struct ds_entry *owner, *tied;        /* tied: the last stage's entry of the same name, or NULL */
     int layer;                                  /* -1: an embedding without a number */
     int position;                               /* in its layer file */
-    const struct pt_tensor **bf16;              /* [TP], NULL elements for layer files that lack it; NULL if all do */
+    const struct pt_tensor **bf16;              /* [TP]: its tensor in each rank's layer file, NULL if the file lacks
+                                                 * it; bf16 itself is NULL if all do */
 };
 
 /* ---- layers ---- */
@@ -138,7 +139,7 @@ static int by_owner_name(const void *key, const void *draft)
     return strcmp(key, ((const struct draft *)draft)->owner->name);
 }
 
-/* Assign the layer files' tensors to their parameters, and record the order inside each layer. */
+/* Assign the tensors of layer files to their parameters, and record their order inside each layer. */
 static void assign_layer_tensors(struct ds *d, struct draft *p, int n)
 {
     int tp_n = d->topo.tp;
@@ -205,8 +206,8 @@ static void ds_find_merge_rules(struct ds *d, const struct draft *p, int n, stru
 }
 
 /*
- * GPT-NeoX sums its row-parallel biases over the ranks if attention and MLP are added before that sum
- * (gpt_j_residual). Otherwise each rank has a copy, and this returns true.
+ * Returns true if every tensor rank has a complete copy of the row-parallel biases. With gpt_j_residual, GPT-NeoX adds
+ * attention and MLP before it sums over the ranks, so there the biases of the ranks are summed.
  */
 static bool has_copies(const struct ds *d)
 {
@@ -388,7 +389,7 @@ static bool bf16_usable(struct ds *d, const struct draft *dr)
     return whole;
 }
 
-/* The dtype is that of the file: runs without --bf16 keep fp32 or fp16 weights. */
+/* Make the map of the weights. The dtype is that of the file: runs without --bf16 keep fp32 or fp16 weights. */
 static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct draft *dr)
 {
     const enum dtype dtype = bf16_usable(d, dr) ? some_weights(d, dr)->dtype : DTYPE_N;

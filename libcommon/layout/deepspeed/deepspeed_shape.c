@@ -319,8 +319,8 @@ int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e)
 }
 
 /*
- * Find the lowest and highest number of the blocks, and the final LayerNorm's number, from the numbers at the start
- * of the names.
+ * Find the lowest and the highest block number, and the number of the final LayerNorm, from the numbers at the start of
+ * the names.
  */
 static void find_numbers(struct ds_shape *x, int *lowest, int *highest)
 {
@@ -427,8 +427,8 @@ static void add_stage_group(const struct source *s, const struct ds_group *from,
 }
 
 /*
- * Each stage has groups of its own, which are combined to those of the run. Groups of the run with the same settings
- * become one, for example two halves of the decaying parameters.
+ * Each stage numbers its own groups, so they are combined to the groups of the run. Groups with the same settings
+ * become one, for example the two halves of the decaying parameters.
  */
 int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
@@ -445,7 +445,7 @@ int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups 
     out->group = arena_alloc(a, ((size_t)n + 1) * sizeof *out->group);
     out->how = OPTIM_GROUPS_BY_SETTINGS;
     for (int g = 0; rc == 0 && g < n; g++)
-        optim_groups_of_settings(s, a, known, settings[g], out);        /* keeps the run's order */
+        optim_groups_of_settings(s, a, known, settings[g], out);        /* creates the groups in the run's order */
     for (int pp = 0; rc == 0 && n && pp < x.pp; pp++)
         for (int g = 0; g < x.stage[pp].n_groups; g++) {
             const struct ds_group *from = &x.stage[pp].group[g];

@@ -92,14 +92,14 @@ struct ds_shape {
  */
 MUST_CHECK int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e);
 /*
- * Then find the transformer blocks. Returns -1 with ERR_DATA if the stages do not hold consecutive blocks and a final
- * LayerNorm.
+ * Find the transformer blocks of a shape that was read. Returns -1 with ERR_DATA if the stages do not hold consecutive
+ * blocks and a final LayerNorm.
  */
 MUST_CHECK int ds_shape_find_layers(struct ds_shape *x, const struct source *s, struct err *e);
 void ds_shape_free(struct ds_shape *x);
-/* The source_read_groups of sources with mp_rank files of the pipeline engine. */
+/* Read the optimizer groups of a source with mp_rank files of the pipeline engine (its source_read_groups function). */
 MUST_CHECK int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
-/* Return the position among all decaying, or all other, parameters of the stage. */
+/* Return the entry's position among the decaying, or among the other, parameters of its stage. */
 int ds_shape_place(const struct ds_shape *x, const struct ds_entry *en);
 static inline bool ds_shape_decays(const struct ds_shape *x, const struct ds_entry *en)
 {

@@ -72,8 +72,8 @@ static void set_text(struct arena *a, struct pk *dict, const char *key, const ch
 }
 
 /*
- * Find where padding begins. Parameters fill a flat storage up to that point; the rest has been zeros since the file
- * was created.
+ * Find the offset at which padding begins. Parameters fill a flat storage up to that point; the rest has been zeros
+ * since the file was created.
  */
 static void find_padding(const struct share_making *m, struct ds_share_file *f)
 {

@@ -49,8 +49,8 @@ struct ds_share;
  * Compute a share. Returns NULL with ERR_DATA if a held run has no place in the files. `t` is not needed afterwards.
  */
 MUST_CHECK struct ds_share *ds_share_new(const struct ds_target *t, const struct ds_share_of *of, struct err *e);
-void ds_share_free(struct ds_share *s);         /* accepts NULL */
-/* Serialise a share, for a process of the same build on the same machine. */
+void ds_share_free(struct ds_share *s);         /* NULL is allowed */
+/* Serialise a share for another process, which must be of the same build and on the same machine. */
 void ds_share_pack(const struct ds_share *s, struct strbuf *out);
 MUST_CHECK struct ds_share *ds_share_unpack(const void *bytes, size_t n, struct err *e);
 
@@ -66,7 +66,7 @@ struct ds_now {
     struct ds_settings decay, no_decay;
     double clip_grad;
     const struct loss_scale *scaler;    /* for an fp16 run, else NULL */
-    bool overflow;              /* with scaler: the gradients of the last step overflowed */
+    bool overflow;              /* with a scaler: the gradients of the last step overflowed */
 };
 
 /* Communication between the processes of one (pp, tp). */
@@ -81,14 +81,14 @@ struct ds_rendezvous {
 struct ds_save {
     /*
      * The memory that the offsets of ds_held refer to. If it is smaller than the largest offset, it is a ring: byte x
-     * of the state is at x % bytes, and no item of the plan crosses a multiple of `window`, which divides `bytes` (0:
-     * no windows).
+     * of the state is at x % bytes. No plan item crosses a multiple of `window` then, which divides `bytes` (0: no such
+     * limit).
      */
     const void *memory;
     uint64_t bytes, window;
     struct ds_now now;
     struct ds_rendezvous rendezvous;
-    /* The mp_rank file of this (pp, tp), if this process writes it; root NULL: another process does. */
+    /* The mp_rank file of this (pp, tp) if this process writes it. Its root is NULL if another process writes it. */
     const struct pk *mp_root;
     const struct pt *mp;        /* file in mp_files whose tensors the tree may hold */
     struct files *mp_files;

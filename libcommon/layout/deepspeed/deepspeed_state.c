@@ -19,7 +19,7 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
     struct adam_step first = adam_find_step(&a, 0, j->r);
     const struct pk *group = adam_list_at(pk_get(adam_base(opt), "param_groups"), 0);
 
-    /* A group with its own factor may have another rate than the first group of other stages. */
+    /* A group with its own lr_mult may have another rate than the first group of other stages. */
     if (!pk_get(group, "lr_mult"))
         j->d->mark[j->file][DS_RATE] = ds_mark_text(pk_get(group, "lr"));
     j->d->mark[j->file][DS_SETTINGS] = adam_settings(&a);
@@ -77,7 +77,7 @@ static void ds_read_optimizer(struct ds *d)
     run->optimizer_pt = f->pt;
     run->param_groups = pk_get(pk_get(run->optimizer, "base_optimizer_state"), "param_groups");
     s->zero_stage_1 = d->shard[d->lead].zero_stage_1;
-    told = report_new();                /* discarded: ds_read_step() has already reported its findings */
+    told = report_new();                /* discarded, because ds_read_step() has already reported these findings */
     step = adam_find_step(&(struct adam_file){ s->files, f->pt, files_name(s->files, f->file), run->optimizer }, 0,
                           told);
     report_free(told);

@@ -407,7 +407,10 @@ static void fill_stage_groups(const struct ds_target *t, const struct holdings *
     free(list);
 }
 
-/* Return the group `rule` that stage pp of the source lists; without parameters if it lists none. */
+/*
+ * Returns the optimizer group of stage pp whose number in the whole run is `rule`. The result has no parameters if the
+ * stage does not list that group.
+ */
 static struct ds_group find_stage_group(const struct ds_shape *o, int pp, int rule)
 {
     for (int g = 0; g < o->stage[pp].n_groups; g++)

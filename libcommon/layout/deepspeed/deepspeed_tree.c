@@ -107,7 +107,9 @@ static struct pk *step_value(struct shard *k, const struct pk *was)
     return add_tree_tensor(k->x, st, DTYPE_F32, 0, NULL, false);
 }
 
-/* Make state[g] with the source's order of keys. A universal source stores step and moments elsewhere. */
+/*
+ * Make the state of group g, with the keys in the source's order. A universal source stores step and moments elsewhere.
+ */
 static struct pk *make_group_adam_state(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
@@ -155,7 +157,7 @@ static struct pk *base_optimizer_state(struct shard *k)
     uint32_t n = 0;
 
     pair = pk_pairs(was, &n);
-    /* State first, as in torch's state_dict(): its tensors have the lowest numbers. */
+    /* The state comes first, as in torch's state_dict(), so its tensors have the lowest storage numbers. */
     for (int g = 0; g < k->n_groups; g++)
         pk_set(a, state, pk_int(a, g), make_group_adam_state(k, g));
     for (int g = 0; g < k->n_groups; g++)
@@ -233,8 +235,8 @@ static enum tree_part optimizer_tree_part(const char *key)
 }
 
 /*
- * ZeRO-1 since DeepSpeed 0.19 lists the padding between parameters. Here it is always 0; otherwise the slice mappings
- * would not follow the rule.
+ * ZeRO-1 since DeepSpeed 0.19 lists the alignment padding between parameters. Here it is always 0, because the slice
+ * mappings assume that parameters follow each other without gaps.
  */
 static struct pk *alignment(struct shard *k, int g)
 {
@@ -263,7 +265,10 @@ static struct pk *make_part(struct shard *k, enum tree_part part)
     return list;
 }
 
-/* The universal form drops three keys. They are put back: two after clip_grad, and one at the end. */
+/*
+ * Make the optimizer's dict with its keys in the original order. Three keys that the universal form drops are added
+ * again: two after clip_grad, and one at the end.
+ */
 static struct pk *optimizer_state_dict(struct shard *k)
 {
     struct arena *a = k->x->arena;
@@ -316,7 +321,8 @@ void ds_tree_set_step(struct ds_tree *x, int64_t step)
         if (x->storage[i].fill == DS_FILL_BYTES)
             memcpy(x->storage[i].bytes, &number, sizeof number);
     /*
-     * apex counts in the groups; DeepSpeed's own optimizer keeps a constant 0 there in addition to the real counter.
+     * apex keeps the step counter in the groups; DeepSpeed's own optimizer keeps a constant 0 there in addition to the
+     * real counter.
      */
     group = pk_items(pk_get(base, "param_groups"), &n);
     for (uint32_t g = 0; !in_state && step >= 0 && g < n; g++)
@@ -359,7 +365,7 @@ static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree
     }
 }
 
-/* The trees of tensor ranks are the same; only the values differ. */
+/* The trees of all tensor ranks of a stage are the same; only the tensors' values differ. */
 void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *x)
 {
     tree_begin(x);

@@ -7,7 +7,10 @@
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
 
-/* Sequence-parallel ranks of Microsoft's fork hold shards like data-parallel ranks, so DP counts both. */
+/*
+ * Set data_parallel_size. t->topo.dp counts the sequence-parallel ranks of Microsoft's fork as well, because they hold
+ * shards like data-parallel ranks. A sequence-parallel degree that does not divide it becomes 1.
+ */
 static void renew_data_degree(const struct ds_target *t, struct arena *a, struct pk *args)
 {
     int64_t sp = 1;
@@ -44,7 +47,10 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
         pk_set_str(a, args, "no_save_optim", pk_bool(a, true));
 }
 
-/* Only global rank 0 lists tied aliases. Files of other ranks that are made from its image must not. */
+/*
+ * Return the aliases of tied parameters, which only global rank 0 lists. A file of another rank that is copied from
+ * rank 0's must not have them.
+ */
 static struct pk *shared_params(const struct ds_target *t, struct arena *a, int pp, int tp)
 {
     const struct pk *v = pk_get(t->mp_root, "shared_params");

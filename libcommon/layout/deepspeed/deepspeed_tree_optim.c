@@ -11,7 +11,7 @@
 #include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "libcommon/model/schedule_lr.h"
 
-/* Called for each node of a copy. */
+/* Callback for each node of a copied tree. */
 static struct pk *find_storage(void *ctx, const struct pk *v)
 {
     bool *found = ctx;
@@ -31,7 +31,7 @@ static bool only_str_keys(const struct pk *dict)
     return true;
 }
 
-/* Returns true if a value that is copied unchanged holds no tensor, whose storage would be lost. */
+/* Returns true if a value contains no tensor. A value that is copied unchanged would lose its tensors' storages. */
 static bool is_tensor_free(const struct pk *v)
 {
     struct arena *a = arena_new(0);
@@ -79,7 +79,7 @@ static int check_optimizer(const struct source *s, struct err *e)
                  "reads them, and what it makes can be reshaped");
         return -1;
     }
-    /* A universal form may lack them; they are made up in that case. */
+    /* A universal form may lack the groups; they are then made up. */
     if (!(universal && !item) && (universal ? n != 2 && n != 3 : (int)n != r->n_groups)) {
         err_data(e, path, ERR_NO_BYTE, "%u param_groups for %d optimizer groups", n, r->n_groups);
         return -1;
@@ -149,7 +149,10 @@ static struct pk *made_group(const struct ds_target *t, int g)
     return d;
 }
 
-/* DeepSpeed before 0.13.2 began with an empty step, so its counter is one ahead of the iteration. */
+/*
+ * Return the step counter that fits the iteration. DeepSpeed before 0.13.2 began with an empty step, so its counter is
+ * one ahead of the iteration.
+ */
 static int64_t likely_step(const struct ds_target *t)
 {
     const struct run_state *r = &t->src->run;

@@ -118,7 +118,7 @@ static int list_zero_tensors(const struct zero_folder *z, struct folder_tensor *
     return n;
 }
 
-/* Append the second names of weights. Returns the number of all tensors. */
+/* Append the other names of tied weights. Returns the number of all tensors. */
 static int list_zero_second_names(const struct zero_folder *z, struct folder_tensor *out, int n)
 {
     const struct source *s = z->t->src;

@@ -54,7 +54,7 @@ static void resolve_optim_file_prefix(struct zero *z)
 
     for (int i = 0; i < z->n_files; i++)
         n[z->name[i].bf16] += z->name[i].kind == DS_ZERO;
-    for (int i = 0; i < z->l->n && !n[0] && !n[1]; i++) {       /* as other tensor ranks have it */
+    for (int i = 0; i < z->l->n && !n[0] && !n[1]; i++) {       /* none: use the names of other tensor ranks */
         const struct ds_name name = ds_name_parse(z->l->member[i].name);
 
         n[name.bf16] += name.kind == DS_ZERO;
@@ -179,7 +179,7 @@ int zero_files_ranks(struct zero *z, struct err *e)
             named = z->name[i].dp + 1;
     if (!pk_as_int(pk_get(z->root, "dp_world_size"), &said) || said < 1)
         said = named ? named : 1;
-    /* Many more ranks than files means damage, and the tables below are as large as the number of ranks. */
+    /* Many more ranks than files indicate damage, and the tables below are as large as the number of ranks. */
     if (said > DS_RANK_MAX || said > 4096 + 64 * (int64_t)z->n_files) {
         err_data(e, z->s->path, ERR_NO_BYTE, "%lld ranks, but only %d files", (long long)said, z->n_files);
         return -1;

@@ -1,5 +1,6 @@
 /*
- * zero_groups.c - determine the groups of a conversion to ZeRO: the source's own, those of a template, or one of all
+ * zero_groups.c - determine the groups of a conversion to ZeRO: the source's own, those of a template, or one group of
+ * all
  */
 #include "libcommon/layout/zero/zero_groups.h"
 
@@ -52,7 +53,7 @@ static void split_buffers(struct source *s, const struct source *like)
 
         if (!is_buffer_param(p, like)) {
             s->param[n] = *p;
-            s->param[n++].group = -1;   /* not in a new group yet */
+            s->param[n++].group = -1;   /* not assigned to a group yet */
             continue;
         }
         s->value[s->n_values] = (struct source_value){ .name = p->name, .map = zero_weights_map(p), .ndim = p->ndim,
@@ -66,8 +67,8 @@ static void split_buffers(struct source *s, const struct source *like)
 /* ---- the source's groups ---- */
 
 /*
- * Make one group in the order of the model, for weights without an optimizer, and for forms that store parameters by
- * name.
+ * Make one group of all parameters in the order of the model. Used for weights without an optimizer, and for forms that
+ * store parameters by name.
  */
 static void one_group(const struct source *s, struct optim_groups *out, enum state due)
 {
@@ -191,7 +192,7 @@ static int group_of_all(const struct names *group, const struct optim_group *g)
 }
 
 /*
- * Returns the settings that the engine's optimizer has, with the source's values. A counter among them is set to the
+ * Returns the settings of the template's optimizer with the source's values. A counter among them is set to the
  * source's step.
  */
 static struct pk *settings(struct source *s, const struct pk *engines, const struct pk *own)
@@ -292,7 +293,7 @@ static int check_moments_have_group(const struct source *s, const struct source 
     return 0;
 }
 
-/* Give each parameter its group's number. */
+/* Store the number of its group in each parameter. */
 static void number_params(struct source *s)
 {
     for (int g = 0; g < s->groups->n; g++)

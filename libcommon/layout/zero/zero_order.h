@@ -25,7 +25,7 @@ MUST_CHECK int zero_order_read_shapes(const struct pk *root, struct arena *a, co
                                       struct err *e);
 /* Read the groups of a source that has such a file. Returns -1 with ERR_DATA if its tables contradict each other. */
 MUST_CHECK int zero_order_read(const struct source *s, struct arena *a, struct zero_shape *out, struct err *e);
-/* The source_read_groups of sources with such a file. */
+/* Read the optimizer groups of a source with such a file (its source_read_groups function). */
 MUST_CHECK int zero_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /*
  * Distribute parameters as round_robin_gradients does: every world-th from the first, then every world-th from the

@@ -69,8 +69,8 @@ static void add_hole(struct zero *z, struct tmap *m, const char *name, int64_t n
 }
 
 /*
- * With holes, returns the lead's run of a group's state, which a lost rank had as well. Returns NULL if there is
- * none.
+ * Returns the run of a group's state in the lead's file, which stands for that of a lost rank (holes are allowed). NULL
+ * if there is none.
  */
 static const struct zero_run *lead_run(const struct zero *z, int group, int state)
 {
@@ -258,7 +258,7 @@ static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t
                              : "a frozen parameter without its values (exclude_frozen_parameters?)");
 }
 
-/* Add a second name, whose weights are its holder's. */
+/* Add another name of a tensor. Its weights are those of the parameter that holds the tensor. */
 static void make_shared(struct zero *z, const struct zero_tensor *t)
 {
     const struct param *holder = source_param(z->s, t->shared_with);
@@ -282,7 +282,7 @@ static void make_zero_param(struct zero *z, struct zero_tensor *t)
         make_trained(z, &place, t);
     else if (frozen >= 0)
         make_frozen_param(z, frozen, t);
-    else if (z->stage < 3)  /* frozen in ZeRO-1, which does not list such parameters; or without elements */
+    else if (z->stage < 3)  /* frozen in ZeRO-1, which does not list such parameters; or a tensor without elements */
         put_weights(add_zero_param(z, t->name, t->t.ndim, t->t.shape), make_whole_weights_map(z, t));
     else
         return;

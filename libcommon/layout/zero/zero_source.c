@@ -76,7 +76,7 @@ static struct source_file *other_model(struct zero *z)
     return f ? f : other_ranks_model(z);
 }
 
-/* Returns the model_states of the lowest rank above `dp` that has any, or NULL. */
+/* Returns the model_states of the lowest rank above `dp` that has the file, or NULL. */
 static struct source_file *next_model(struct zero *z, int dp)
 {
     struct source_file *first = NULL;
@@ -138,7 +138,7 @@ static void read_models(struct zero *z)
     struct pt_files o = reading(z);
     int first = 0;
 
-    /* Ranks below the one whose file is open have none, or one that cannot be read, which is reported. */
+    /* The ranks before the one whose file is open have no file, or one that cannot be read; both are reported. */
     while (first < z->world - 1 && (z->model_file[first] < 0 || !z->s->file[z->model_file[first]].pt))
         first++;
     if (z->lost_model)
@@ -202,7 +202,10 @@ static struct source_file *open_other_ranks_lead(struct zero *z, struct ds_name 
     return NULL;
 }
 
-/* Read the tables of that file as those of a rank without bytes. */
+/*
+ * Read the tables of another tensor rank's file, whose vectors have the lengths of the lost ones but whose bytes are
+ * not used.
+ */
 static void read_like(struct zero *z, struct ds_name *name, const struct source_file *f)
 {
     struct report *ignored = report_new();
@@ -216,7 +219,7 @@ static void read_like(struct zero *z, struct ds_name *name, const struct source_
     report_free(ignored);
 }
 
-/* No optimizer file of any tensor rank can be read. */
+/* Report that no optimizer file of any tensor rank can be read. */
 static void report_no_optimizer(struct zero *z)
 {
     z->has_optimizer = false;

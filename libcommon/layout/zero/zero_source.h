@@ -80,11 +80,11 @@ struct zero_rank {
     struct zero_more *more;
 };
 
-/* A tensor of rank 0's `module`. */
+/* A tensor in `module` of rank 0's file. */
 struct zero_tensor {
     const char *name;
     struct pt_tensor t;
-    const char *shared_with;    /* its holder's name if it is another name of a tensor */
+    const char *shared_with;    /* name of the tensor that holds the data if this is another name of it; else NULL */
     bool buffer, frozen, used;
 };
 
@@ -104,11 +104,15 @@ struct zero {
     bool too_many;
     int lead;                   /* rank whose optimizer file is read first: 0, unless it is lost */
     struct source_file *lead_file;      /* that file; NULL if none is read */
-    struct zero_rank *like;     /* with holes, if all are lost: a rank of another tensor rank, which has the file */
+    struct zero_rank *like;     /* with holes, if all files of this tensor rank are lost: a data-parallel rank of
+                                 * another tensor rank that has the file */
     const struct source_listing *l;
-    /* name of the lost model_states, replaced by another tag's or tensor rank's: its weights are holes */
+    /*
+     * name of the lost model_states file that was replaced by another tag's or tensor rank's; the weights are then
+     * holes
+     */
     const char *lost_model;
-    bool other_rank;            /* ... another tensor rank's: frozen parameters are holes, too */
+    bool other_rank;            /* the replacement is another tensor rank's: frozen parameters are holes, too */
     struct pt_holes holes;
     const struct pk *root;      /* rank 0's model_states */
     const char *path;           /* its name, for findings */
@@ -121,7 +125,7 @@ struct zero {
 };
 
 enum severity zero_mismatch(const struct zero *z);
-/* Severity of lost data: a warning if holes are allowed. */
+/* Returns the severity of lost data: a warning if holes are allowed. */
 static inline enum severity zero_lost(const struct zero *z) { return z->o->holes ? SEV_WARNING : SEV_ERROR; }
 
 /* ---- zero_files.c ---- */

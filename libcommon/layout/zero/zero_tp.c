@@ -82,7 +82,7 @@ static int find_tp_merge_rules(struct joining *j, const struct pk *root, const c
 
 /* ---- slices ---- */
 
-/* Returns the map of a state, or of the copy of the weights if st is STATE_N. */
+/* Returns the map of a state, or of the copy of the weights for st == STATE_N. */
 static const struct tmap *slice_state_map(const struct param *p, int st)
 {
     return st < STATE_N ? p->state[st] : p->copy;
@@ -248,7 +248,7 @@ static void join_param(struct joining *j, struct param *p, struct param **slice)
     *p = whole;
 }
 
-/* Give second names of tied weights the states of their holders. */
+/* Set the states of other names of tied weights to those of the parameters that hold the weights. */
 static void share_again(struct source *s)
 {
     for (int i = 0; i < s->n_params; i++) {

@@ -242,7 +242,7 @@ static struct pk *make_frozen_tree(struct model_tree *k, bool values)
     struct arena *a = k->x->ds.arena;
     struct pk *d = pk_ordered_dict(a);
 
-    if (t->shape.stage == 1 || t->weights_only)         /* not stored separately, or not known */
+    if (t->shape.stage == 1 || t->weights_only)         /* such files do not store frozen weights separately */
         return pk_none(a);
     for (int i = 0; i < t->src->n_params; i++) {
         const struct param *p = &t->src->param[i];
@@ -299,7 +299,7 @@ static struct pk *model_value(struct model_tree *k, const char *key, const struc
     if (strcmp(key, "frozen_param_fragments") == 0)
         return make_frozen_tree(k, true);
     if (strcmp(key, "shared_params") == 0 && k->rank > 0)
-        return pk_dict(a);              /* only rank 0 has them */
+        return pk_dict(a);              /* only rank 0's file has the values */
     if (strcmp(key, "dp_world_size") == 0)
         return pk_int(a, k->t->shape.world);
     if (strcmp(key, "mp_world_size") == 0)
