@@ -1,5 +1,5 @@
 #!/bin/sh
-# lint.sh - includes follow the arrows: tools -> check -> layout -> write -> ckpt -> plan -> {format, model} -> base
+# lint.sh - includes follow the arrows: tools -> api -> check -> layout -> write -> ckpt -> plan -> {format, model} -> base
 #
 # Prints each include that does not as file:line, and exits 1. Also: our headers are named
 # from the repository root, and no .c file is included; only layouts know which layouts there are (lint_layouts.sh);
@@ -32,6 +32,7 @@ awk '
         below = "libcommon/layout/ libcommon/write/ " below
         if (from ~ "^libcommon/layout") return below
         if (from == "libcommon/check")  return "libcommon/check/ " below
+        if (from == "libcommon/api")    return "include/ libcommon/api/ libcommon/check/ " below
         if (from == "kernels")          return "kernels/kernels.h libcommon/base/"
         if (from ~ "^kernels/")         return "kernels/kernels.h libcommon/base/ " from "/"
         if (from == "tools/train")      return "libcommon/ kernels/kernels.h tools/train/"

@@ -8,7 +8,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "tools/ckpt-inspect/view.h"
+#include "tools/ckpt-inspect/view_match.h"
 
 struct args_pair {
     const char *name;
@@ -98,7 +98,7 @@ int cmd_args(struct inspect *in)
 {
     struct report *r = report_new();
     struct err e = {0};
-    struct view *v = view_open(in, in->arg[0], r, &e);
+    struct view *v = inspect_view(in, in->arg[0], r, &e);
     const struct pk *args = v ? args_of(v) : NULL;
     int n, rc = out_open_findings(in, r);
 

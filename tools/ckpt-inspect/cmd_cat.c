@@ -21,7 +21,7 @@
 #include "libcommon/format/npy.h"
 #include "libcommon/plan/reader.h"
 #include "tools/ckpt-inspect/slice.h"
-#include "tools/ckpt-inspect/view.h"
+#include "tools/ckpt-inspect/view_match.h"
 
 enum { WINDOW_MAX = 1 << 20, WINDOW_SHORT_RUNS = 64 << 10 };
 
@@ -402,7 +402,7 @@ int cmd_cat(struct inspect *in)
     if (in->cli.json && in->format != CAT_TEXT)
         return cli_usage(&in->cli, "--json goes with text only, not with --npy or --raw");
     r = report_new();
-    v = view_open(in, in->arg[0], r, &e);
+    v = inspect_view(in, in->arg[0], r, &e);
     rc = out_open_findings(in, r);
     if (v)
         i = find_cat_tensor(in, v, in->arg[1], &plain, &e);

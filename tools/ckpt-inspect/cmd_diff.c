@@ -356,7 +356,7 @@ static int compare_checkpoints(struct inspect *in, struct diff *d, struct report
                              .stopped = cli_stopped, .what = "diff", .progress = in->cli.progress,
                              .whole_records = !in->glob, .report = r };
 
-    if (d->a->n_all == 0 && view_check_match(in, d->b, e) < 0)
+    if (d->a->n_all == 0 && view_check_match(d->b, e) < 0)
         return -1;
     diff_pair(d);
     if (d->a->source && d->b->source && !in->tensors_only && !has_model(d))
@@ -387,8 +387,8 @@ int cmd_diff(struct inspect *in)
     struct err e = {0};
     int rc;
 
-    d.a = view_open(in, in->arg[0], r, &e);
-    d.b = d.a ? view_open(in, in->arg[1], r, &e) : NULL;
+    d.a = inspect_view(in, in->arg[0], r, &e);
+    d.b = d.a ? inspect_view(in, in->arg[1], r, &e) : NULL;
     rc = out_open_findings(in, r);
     if (!d.b || view_match(in, d.a, d.b, &e) < 0 || compare_checkpoints(in, &d, bytes, &e) < 0) {
         rc = cli_fail(&in->cli, &e);

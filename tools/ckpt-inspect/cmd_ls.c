@@ -11,7 +11,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/model/params.h"
-#include "tools/ckpt-inspect/view.h"
+#include "tools/ckpt-inspect/view_match.h"
 
 /* ---- pieces: runs of files that make up a tensor ---- */
 
@@ -393,10 +393,10 @@ int cmd_ls(struct inspect *in)
 {
     struct report *r = report_new();
     struct err e = {0};
-    struct view *v = view_open(in, in->arg[0], r, &e);
+    struct view *v = inspect_view(in, in->arg[0], r, &e);
     int rc = out_open_findings(in, r);
 
-    if (!v || view_check_match(in, v, &e) < 0)
+    if (!v || view_check_match(v, &e) < 0)
         rc = cli_fail(&in->cli, &e);
     else if (v->source)
         print_param_list(in, v);

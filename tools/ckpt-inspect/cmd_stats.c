@@ -8,7 +8,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "tools/ckpt-inspect/view.h"
+#include "tools/ckpt-inspect/view_match.h"
 
 /* Print a line for one state of a tensor, after a line for the tensor's name unless same_name is set. */
 static void print_row(const struct view_tensor *t, const struct stats *s, bool same_name)
@@ -90,11 +90,11 @@ int cmd_stats(struct inspect *in)
 {
     struct report *r = report_new(), *bytes = report_new();
     struct err e = {0};
-    struct view *v = view_open(in, in->arg[0], r, &e);
+    struct view *v = inspect_view(in, in->arg[0], r, &e);
     struct stats_job *job = v ? xcalloc((size_t)v->n + 1, sizeof *job) : NULL;
     int rc = out_open_findings(in, r);
 
-    if (!v || view_check_match(in, v, &e) < 0 || compute_tensor_stats(in, v, job, bytes, &e) < 0)
+    if (!v || view_check_match(v, &e) < 0 || compute_tensor_stats(in, v, job, bytes, &e) < 0)
         rc = cli_fail(&in->cli, &e);
     else
         print_tensor_stats(in, v, job);

@@ -12,7 +12,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/model/config.h"
-#include "tools/ckpt-inspect/view.h"
+#include "tools/ckpt-inspect/view_match.h"
 
 static const char *const class_names[] = { "weights", "optimizer", "other" };
 enum { N_CLASSES = 3 };
@@ -240,7 +240,7 @@ static void print_file(const struct view *v, uint64_t size)
 static int summarise_file(struct inspect *in, const char *path)
 {
     struct err e = {0};
-    struct view *v = view_open(in, path, NULL, &e);
+    struct view *v = inspect_view(in, path, NULL, &e);
 
     if (!v)
         return cli_fail(&in->cli, &e);

@@ -8,7 +8,7 @@
 #ifndef SHARDKIT_CKPT_INSPECT_DIFF_H
 #define SHARDKIT_CKPT_INSPECT_DIFF_H
 
-#include "tools/ckpt-inspect/view.h"
+#include "tools/ckpt-inspect/view_match.h"
 
 /* The comparison of one tensor of A. */
 struct diff_pair {

@@ -1,7 +1,7 @@
 /*
  * view.c - present a folder, a .pt file or an .h5 file as the same list
  */
-#include "tools/ckpt-inspect/view.h"
+#include "libcommon/api/view.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -14,9 +14,6 @@
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/format/hdf5.h"
-#include "libcommon/layout/hf/hf_saved.h"
-#include "libcommon/layout/hf/hf_source.h"
-#include "libcommon/layout/hf/hf_translate.h"
 #include "libcommon/layout/layouts.h"
 
 /*
@@ -25,9 +22,9 @@
  */
 enum { MAX_VISITS = 1 << 20, MAX_DEPTH = 64, MAX_RUNS = 1 << 22 };
 
-static bool is_name_selected(const struct inspect *in, const char *name)
+static bool is_name_selected(const struct view *v, const char *name)
 {
-    return !in->glob || fnmatch(in->glob, name, 0) == 0;
+    return !v->select.glob || fnmatch(v->select.glob, name, 0) == 0;
 }
 
 static struct view_tensor *add_view_tensor(struct view *v, int *cap)
@@ -40,17 +37,17 @@ static struct view_tensor *add_view_tensor(struct view *v, int *cap)
 
 /* ---- a checkpoint ---- */
 
-static void list_source(struct view *v, const struct inspect *in)
+static void list_source(struct view *v)
 {
     int cap = 0;
 
     for (int i = 0; i < v->source->n_params; i++) {
         const struct param *p = &v->source->param[i];
 
-        for (int st = 0; is_name_selected(in, p->name) && st < STATE_N; st++) {
+        for (int st = 0; is_name_selected(v, p->name) && st < STATE_N; st++) {
             struct view_tensor *t;
 
-            if (!p->state[st] || (in->state >= 0 && in->state != st))
+            if (!p->state[st] || (v->select.state >= 0 && v->select.state != st))
                 continue;
             t = add_view_tensor(v, &cap);
             t->name = p->name;
@@ -78,24 +75,24 @@ static void add_view_value(struct view *v, const struct source_value *x, int *ca
     memcpy(t->shape, x->shape, sizeof t->shape);
 }
 
-static void list_values(struct view *v, const struct inspect *in)
+static void list_values(struct view *v)
 {
     int cap = v->n, cap_plain = 0, cap_unread = 0;
 
     for (int i = 0; i < v->source->n_unread; i++) {
         const struct source_unread *u = &v->source->unread[i];
 
-        if (!is_name_selected(in, u->name))
+        if (!is_name_selected(v, u->name))
             continue;
         ARRAY_ROOM(v->unread, cap_unread, v->n_unread + 1);
         v->unread[v->n_unread++] = (struct view_unread){ .name = u->name, .why = u->why };
     }
 
     v->n_known = v->n;
-    for (int i = 0; in->state < 0 && i < v->source->n_values; i++) {
+    for (int i = 0; v->select.state < 0 && i < v->source->n_values; i++) {
         const struct source_value *x = &v->source->value[i];
 
-        if (!is_name_selected(in, x->name))
+        if (!is_name_selected(v, x->name))
             continue;
         if (x->map) {
             add_view_value(v, x, &cap);
@@ -105,8 +102,8 @@ static void list_values(struct view *v, const struct inspect *in)
         v->plain[v->n_plain++] = x;
     }
     v->n_all = v->n_known;
-    for (int i = 0; in->state < 0 && i < v->source->n_stacks; i++)
-        if (v->source->stack[i].whole.map && is_name_selected(in, v->source->stack[i].whole.name))
+    for (int i = 0; v->select.state < 0 && i < v->source->n_stacks; i++)
+        if (v->source->stack[i].whole.map && is_name_selected(v, v->source->stack[i].whole.name))
             add_view_value(v, &v->source->stack[i].whole, &cap);
 }
 
@@ -114,7 +111,6 @@ static void list_values(struct view *v, const struct inspect *in)
 
 struct view_walk {
     struct view *v;
-    const struct inspect *in;
     struct report *r;
     int cap, cap_plain, cap_unread, visits;
     bool too_many;
@@ -154,7 +150,7 @@ static void add_walked_tensor(struct view_walk *w, const struct pt_tensor *pt, c
 {
     struct view_tensor *t;
 
-    if (!is_name_selected(w->in, at->name))
+    if (!is_name_selected(w->v, at->name))
         return;
     t = add_view_tensor(w->v, &w->cap);
     t->name = kept_name(w, at);
@@ -170,7 +166,7 @@ static void add_unread_tensor(struct view_walk *w, const char *why, const struct
 {
     struct view_unread *u;
 
-    if (!is_name_selected(w->in, at->name))
+    if (!is_name_selected(w->v, at->name))
         return;
     ARRAY_ROOM(w->v->unread, w->cap_unread, w->v->n_unread + 1);
     u = &w->v->unread[w->v->n_unread++];
@@ -184,7 +180,7 @@ static void add_plain_value(struct view_walk *w, const struct pk *v, const struc
 {
     struct source_value *x;
 
-    if (!is_name_selected(w->in, at->name))
+    if (!is_name_selected(w->v, at->name))
         return;
     x = arena_alloc(w->v->arena, sizeof *x);
     *x = (struct source_value){ .name = arena_fmt(w->v->arena, "%s", at->path), .tree = v };
@@ -245,9 +241,9 @@ static void walk(struct view_walk *w, const struct pk *v, const struct view_plac
     strbuf_free(&why);
 }
 
-static int list_pt(struct view *v, const struct inspect *in, struct report *r, struct err *e)
+static int list_pt(struct view *v, struct report *r, struct err *e)
 {
-    struct view_walk w = { .v = v, .in = in, .r = r };
+    struct view_walk w = { .v = v, .r = r };
     int file = files_add_path(v->files, v->path, e);
 
     if (file < 0 || !(v->pt = pt_open(v->files, file, e)))
@@ -298,7 +294,7 @@ static int add_view_dataset(struct view *v, struct h5_in *h, int file, const cha
     return 0;
 }
 
-static int list_h5(struct view *v, const struct inspect *in, struct err *e)
+static int list_h5(struct view *v, struct err *e)
 {
     int file = files_add_path(v->files, v->path, e), cap = 0, n = -1;
     struct h5_in *h = file < 0 ? NULL : h5_open(v->path, e);
@@ -307,7 +303,7 @@ static int list_h5(struct view *v, const struct inspect *in, struct err *e)
     if (h)
         n = h5_list(h, "/", v->arena, &name, e);
     for (int i = 0; i < n; i++)
-        if (is_name_selected(in, name[i]) && add_view_dataset(v, h, file, name[i], &cap, e) < 0)
+        if (is_name_selected(v, name[i]) && add_view_dataset(v, h, file, name[i], &cap, e) < 0)
             n = -1;
     h5_close(h);
     return n < 0 ? -1 : 0;
@@ -323,10 +319,10 @@ bool view_is_file(const char *path)
 }
 
 /* Open a checkpoint. The path of an index.h5 stands for the folder that contains it. */
-static struct source *open_source(const char *path, const struct inspect *in, struct report *r, struct err *e)
+static struct source *open_source(const char *path, const struct view_select *o, struct report *r, struct err *e)
 {
-    struct source_opts so = { .threads = in->cli.threads, .no_optimizer = in->state == STATE_BF16,
-                              .model = in->cli.model, .hf = true, .piped = true };
+    struct source_opts so = { .threads = o->threads, .no_optimizer = o->state == STATE_BF16,
+                              .model = o->model, .hf = true, .piped = true };
     char *folder = str_ends(path, "index.h5") ? path_parent(path) : xstrdup(path);
     struct source *s = source_open(folder, &so, r, e);
 
@@ -334,23 +330,36 @@ static struct source *open_source(const char *path, const struct inspect *in, st
     return s;
 }
 
-struct view *view_open(const struct inspect *in, const char *path, struct report *r, struct err *e)
+void view_list(struct view *v)
+{
+    v->n = v->n_all = v->n_known = v->n_plain = v->n_unread = 0;
+    free(v->tensor);
+    free(v->plain);
+    free(v->unread);
+    v->tensor = NULL;
+    v->plain = NULL;
+    v->unread = NULL;
+    list_source(v);
+    list_values(v);
+}
+
+struct view *view_open(const char *path, const struct view_select *o, struct report *r, struct err *e)
 {
     struct view *v = xcalloc(1, sizeof *v);
     int rc = 0;
 
     v->path = xstrdup(path);
+    v->select = *o;
     if (view_is_file(path)) {
         v->files = files_new();
         v->arena = arena_new(0);
-        rc = str_ends(path, ".h5") ? list_h5(v, in, e) : list_pt(v, in, r, e);
+        rc = str_ends(path, ".h5") ? list_h5(v, e) : list_pt(v, r, e);
     } else {
-        v->source = open_source(path, in, r, e);
+        v->source = open_source(path, o, r, e);
         rc = v->source ? 0 : -1;
         if (v->source) {
             v->files = v->source->files;
-            list_source(v, in);
-            list_values(v, in);
+            view_list(v);
         }
     }
     if (!v->source)
@@ -359,165 +368,6 @@ struct view *view_open(const struct inspect *in, const char *path, struct report
         return v;
     view_close(v);
     return NULL;
-}
-
-static bool is_model(const struct view *v)
-{
-    return v->source && v->source->layout->model_folder;
-}
-
-/*
- * Undo the derivation of masters from weights that hf_source_open() makes for an import: tensors that are not fp32
- * are weights here, and fp32 tensors remain masters.
- */
-static void forget_made_up(struct source *s)
-{
-    for (int i = 0; i < s->n_params; i++) {
-        struct param *p = &s->param[i];
-        struct tmap *m = p->state[STATE_FP32];
-        bool masters = m && m->dtype == DTYPE_F32;
-
-        p->state[STATE_FP32] = masters ? m : NULL;
-        p->state[STATE_BF16] = masters ? NULL : m;
-    }
-}
-
-static int as_checkpoint(const struct inspect *in, struct view *v, struct err *e)
-{
-    const char *tmp = getenv("TMPDIR");
-    struct hf_source_opts o = { .n_groups = 2, .spool_dir = tmp && *tmp ? tmp : "/tmp", .threads = in->cli.threads,
-                                .from = v->source,
-                                .mem_bytes = in->cli.mem_bytes, .progress = PROGRESS_NEVER, .stopped = cli_stopped };
-    struct report *notes = report_new();
-    struct source *s = NULL;
-    struct stat st;
-
-    if (stat(v->source->path, &st) < 0 || !S_ISDIR(st.st_mode))
-        err_data(e, v->source->path, ERR_NO_BYTE, "a model in an archive is compared with models alone; unpack it");
-    else
-        s = hf_source_open(v->source->path, &o, notes, e);
-    report_free(notes);
-    if (!s)
-        return -1;
-    forget_made_up(s);
-    source_close(v->source);
-    v->source = s;
-    v->files = s->files;
-    v->n = 0;
-    free(v->tensor);
-    v->tensor = NULL;
-    list_source(v, in);
-    v->n_all = v->n_known = v->n;
-    return 0;
-}
-
-/* ---- the same names on both sides ---- */
-
-static const char *bare_name(const struct param *p)
-{
-    return p->name + (str_starts(p->name, "transformer.") ? strlen("transformer.") : 0);
-}
-
-/* Returns the number of parameters of `s` whose names `other` does not have. */
-static int count_unmatched(const struct source *s, const struct source *other)
-{
-    struct arena *arena = arena_new(0);
-    struct names *known = names_new(arena);
-    int n = 0;
-
-    for (int i = 0; i < other->n_params; i++)
-        names_add(known, bare_name(&other->param[i]), i);
-    for (int i = 0; i < s->n_params; i++)
-        n += names_find(known, bare_name(&s->param[i])) < 0;
-    arena_free(arena);
-    return n;
-}
-
-/* What hf_saved_names() replaces in a source. */
-struct view_naming {
-    struct param *param;
-    struct source_names *names;
-    int n_params, n_stacks;
-};
-
-static struct view_naming naming_of(const struct source *s)
-{
-    return (struct view_naming){ s->param, s->names, s->n_params, s->n_stacks };
-}
-
-/*
- * Set the convention for the names of the view's source to `to`. If the tensors are listed under names of another
- * convention, list them again.
- */
-static void set_naming(const struct inspect *in, struct view *v, const struct view_naming *listed,
-                       const struct view_naming *to)
-{
-    struct source *s = v->source;
-
-    s->param = to->param;
-    s->names = to->names;
-    s->n_params = to->n_params;
-    s->n_stacks = to->n_stacks;
-    if (to->param == listed->param)
-        return;
-    v->n = v->n_plain = v->n_unread = 0;
-    free(v->tensor);
-    free(v->plain);
-    free(v->unread);
-    v->tensor = NULL;
-    v->plain = NULL;
-    v->unread = NULL;
-    list_source(v, in);
-    list_values(v, in);
-}
-
-/*
- * Rename the parameters of a checkpoint whose model is of another family to the names that save_pretrained writes, and
- * those of its model folder as well. This is done only if more names of the two sides are then the same.
- */
-static void as_saved(const struct inspect *in, struct view *v, struct view *model)
-{
-    struct view *const side[2] = { v, model };
-    const struct view_naming had[2] = { naming_of(v->source), naming_of(model->source) };
-    struct view_naming best[2] = { had[0], had[1] };
-    struct report *notes = report_new();
-    struct err ignored = {0};
-    json_t *config = hf_config_json(model->source, &ignored);
-    int least = count_unmatched(v->source, model->source) + count_unmatched(model->source, v->source);
-
-    for (int i = 0; i < 2 && config && least > 0; i++) {
-        int n;
-
-        if (hf_saved_names(side[i]->source, config, hf_ties_head(config), notes, &ignored) < 0)
-            break;
-        n = count_unmatched(v->source, model->source) + count_unmatched(model->source, v->source);
-        if (n >= least)
-            continue;
-        least = n;
-        best[0] = naming_of(v->source);
-        best[1] = naming_of(model->source);
-    }
-    set_naming(in, v, &had[0], &best[0]);
-    set_naming(in, model, &had[1], &best[1]);
-    json_decref(config);
-    report_free(notes);
-}
-
-int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e)
-{
-    const bool foreign_a = a->source && source_has_unknown_family(a->source);
-    const bool foreign_b = b->source && source_has_unknown_family(b->source);
-
-    if (foreign_a && is_model(b))
-        as_saved(in, a, b);
-    if (foreign_b && is_model(a))
-        as_saved(in, b, a);
-    /* For a model of an unknown family both sides already have the same names. */
-    if (foreign_a || foreign_b)
-        return 0;
-    if (is_model(a) && b->source && !is_model(b))
-        return as_checkpoint(in, a, e);
-    return is_model(b) && a->source && !is_model(a) ? as_checkpoint(in, b, e) : 0;
 }
 
 void view_close(struct view *v)
@@ -537,11 +387,13 @@ void view_close(struct view *v)
     free(v);
 }
 
-int view_check_match(const struct inspect *in, const struct view *v, struct err *e)
+int view_check_match(const struct view *v, struct err *e)
 {
-    if (v->n_all > 0 || (v->source && v->n_plain > 0) || v->n_unread > 0 || !in->glob)
+    const char *glob = v->select.glob;
+
+    if (v->n_all > 0 || (v->source && v->n_plain > 0) || v->n_unread > 0 || !glob)
         return 0;
-    err_data(e, v->path, ERR_NO_BYTE, "no tensor matches '%s'", in->glob);
+    err_data(e, v->path, ERR_NO_BYTE, "no tensor matches '%s'", glob);
     return -1;
 }
 

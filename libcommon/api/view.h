@@ -1,15 +1,14 @@
 /*
  * view.h - a checkpoint or a single file as a flat list of tensors
  *
- * ls, cat, stats and diff treat three kinds of input alike: a checkpoint (one entry per parameter and state,
- * then the tensors that are not parameters), one .pt file (its tensors by their path in the pickle), and one .h5
- * file.
+ * Three kinds of input are treated alike: a checkpoint (one entry per parameter and state, then the tensors that are
+ * not parameters), one .pt file (its tensors by their path in the pickle), and one .h5 file.
  */
-#ifndef SHARDKIT_CKPT_INSPECT_VIEW_H
-#define SHARDKIT_CKPT_INSPECT_VIEW_H
+#ifndef SHARDKIT_API_VIEW_H
+#define SHARDKIT_API_VIEW_H
 
+#include "libcommon/base/report.h"
 #include "libcommon/format/pt.h"
-#include "tools/ckpt-inspect/inspect.h"
 
 struct view_tensor {
     const char *name;
@@ -30,8 +29,17 @@ struct view_unread {
     const char *why;            /* "a sparse tensor: save it after .to_dense()" */
 };
 
+/* What of a checkpoint is opened and listed. The strings must outlive the view. */
+struct view_select {
+    const char *glob;           /* shell pattern of names; NULL: all */
+    int state;                  /* this state only, -1: all; STATE_BF16 leaves the optimizer's files closed */
+    const char *model;          /* as in source_opts; NULL: find the prefix */
+    int threads;                /* for opening files */
+};
+
 struct view {
     char *path;
+    struct view_select select;
     struct source *source;      /* NULL if the view is a single file */
     struct pt *pt;              /* the single file, if it is a .pt; else NULL */
     struct files *files;        /* of the source, or of the single file */
@@ -51,20 +59,16 @@ struct view {
 /* Returns true if the path is one .pt or .h5 file and not a checkpoint (a folder, a tar, index.h5). */
 bool view_is_file(const char *path);
 /*
- * Open `path` and list the tensors that --param and --state select; --state does not apply to a single file.
- * Damage that leaves the rest readable is added to `r`, which may be NULL. Values that contain a tensor and are
- * not read are added too, as errors "unread".
+ * Open `path` and list the selected tensors; a state does not select in a single file. Damage that leaves the rest
+ * readable is added to `r`, which may be NULL. Values that contain a tensor and are not read are added too, as errors
+ * "unread".
  */
-MUST_CHECK struct view *view_open(const struct inspect *in, const char *path, struct report *r, struct err *e);
+MUST_CHECK struct view *view_open(const char *path, const struct view_select *o, struct report *r, struct err *e);
+/* List the tensors of v->source again, after the source was replaced or its names were changed. */
+void view_list(struct view *v);
 void view_close(struct view *v);                        /* accepts NULL */
-/*
- * Make two views comparable. If one is a Transformers model and the other a checkpoint, the model is opened again with
- * Megatron's names and shapes, or a checkpoint of another family receives the names of the model. Returns -1 if
- * Megatron has no such model.
- */
-MUST_CHECK int view_match(const struct inspect *in, struct view *a, struct view *b, struct err *e);
-/* Returns -1 with ERR_DATA if --param matched nothing. */
-MUST_CHECK int view_check_match(const struct inspect *in, const struct view *v, struct err *e);
+/* Returns -1 with ERR_DATA if the pattern of names matched nothing. */
+MUST_CHECK int view_check_match(const struct view *v, struct err *e);
 /* Find a tensor by its name or path, among all n_known tensors. Returns its index, or -1. */
 int view_find(const struct view *v, const char *name, int state);
 /*
