@@ -61,12 +61,17 @@ void cli_find_launcher(struct cli *cli)
     }
 }
 
+const char *cli_typed_name(char **argv, const char *tool)
+{
+    return argv[0] && str_starts(argv[0], "shardkit ") ? argv[0] : tool;
+}
+
 void cli_start(struct cli *cli, char **argv, const char *tool)
 {
     struct sigaction sa = { .sa_handler = on_signal };
 
-    (void)argv;
     cli->tool = tool;
+    cli->name = cli_typed_name(argv, tool);
     cli->threads = processors_default_threads(1);
     cli->mem_bytes = 96 << 20;
     cli->progress = PROGRESS_AUTO;
@@ -89,7 +94,7 @@ cli_vprint_message(const struct cli *cli, const char *kind, const char *fmt, va_
     if (cli->n_parts > 1)
         fprintf(stderr, "[rank %d] %s%s\n", cli->part, kind, text);
     else
-        fprintf(stderr, "%s: %s%s\n", cli->tool, kind, text);
+        fprintf(stderr, "%s: %s%s\n", cli->name, kind, text);
     free(text);
 }
 
@@ -102,7 +107,7 @@ int cli_usage(struct cli *cli, const char *fmt, ...)
         cli_vprint_message(cli, "", fmt, ap);
         va_end(ap);
     }
-    fprintf(stderr, "Try '%s --help'.\n", cli->tool);
+    fprintf(stderr, "Try '%s --help'.\n", cli->name);
     return EXIT_USAGE;
 }
 
@@ -171,7 +176,7 @@ void cli_json(json_t *o)
 int cli_done(struct cli *cli, int rc)
 {
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "%s: error: cannot write standard output: %s\n", cli->tool, strerror(errno));
+        fprintf(stderr, "%s: error: cannot write standard output: %s\n", cli->name, strerror(errno));
         rc = EXIT_BAD;
     }
     if (signal_seen) {

@@ -38,6 +38,7 @@ int cli_parse_part(void *cli, const char *value, struct err *e);         /* pars
 
 struct cli {
     const char *tool;
+    const char *name;           /* what messages call the tool: `tool`, or "shardkit verify" if that started it */
     const char *model;          /* --model; NULL if not given */
     bool json, quiet, force, dry_run, verify, resume, accept_mismatch, skip_unreadable, set_latest;
     const char *certificate;            /* where to write a certificate (certificate.h), or NULL */
@@ -51,6 +52,11 @@ struct cli {
     bool all_tasks;                     /* --part auto: the other tasks take part */
 };
 
+/*
+ * Return what the user typed to start the tool. shardkit starts tools with its own command as argv[0]
+ * ("shardkit verify"), which is returned; for any other argv[0], `tool`.
+ */
+const char *cli_typed_name(char **argv, const char *tool);
 /* Set the defaults, and install handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
 void cli_start(struct cli *cli, char **argv, const char *tool);
 /* Set part and n_parts to the launcher's rank and size, else to 0 of 1. */
@@ -60,9 +66,12 @@ void cli_find_launcher(struct cli *cli);
  * --help or a similar option is given, prints the answer and exits.
  */
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
-/* Print the answer to --help or a similar option. Returns EXIT_OK, or EXIT_BAD if stdout cannot be written. */
-int cli_answer(const struct option_table *o, enum option_asked asked);
-/* Print "TOOL: message" (with fmt NULL: nothing) and "Try 'TOOL --help'". Returns EXIT_USAGE. */
+/*
+ * Print the answer to --help or a similar option. --help names the tool as the user typed it, and for a command of
+ * shardkit shows only this command. Returns EXIT_OK, or EXIT_BAD if stdout cannot be written.
+ */
+int cli_answer(const struct option_table *o, enum option_asked asked, char **argv);
+/* Print "NAME: message" (with fmt NULL: nothing) and "Try 'NAME --help'". Returns EXIT_USAGE. */
 int cli_usage(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Print the error; with --json also as an object on stdout. Returns EXIT_BAD, or EXIT_USAGE for ERR_USAGE. */
 int cli_fail(struct cli *cli, const struct err *e);

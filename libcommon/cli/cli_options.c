@@ -146,7 +146,15 @@ static int version(const char *tool)
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
 }
 
-int cli_answer(const struct option_table *o, enum option_asked asked)
+/* Append --help as the user who typed argv needs it: of one command if shardkit started the tool for it. */
+static void add_help(const struct option_table *o, char **argv, struct strbuf *text)
+{
+    const char *name = cli_typed_name(argv, o->tool);
+
+    option_table_help(o, name, name != o->tool && argv[0] ? option_command_find(o, argv[1]) : NULL, text);
+}
+
+int cli_answer(const struct option_table *o, enum option_asked asked, char **argv)
 {
     struct strbuf text = {0};
     int rc;
@@ -154,7 +162,7 @@ int cli_answer(const struct option_table *o, enum option_asked asked)
     switch (asked) {
     case OPTION_ASKED_WORK: return EXIT_OK;
     case OPTION_ASKED_VERSION: return version(o->tool);
-    case OPTION_ASKED_HELP: option_table_help(o, &text); break;
+    case OPTION_ASKED_HELP: add_help(o, argv, &text); break;
     case OPTION_ASKED_BASH: option_table_bash(o, &text); break;
     case OPTION_ASKED_ZSH: option_table_zsh(o, &text); break;
     case OPTION_ASKED_MAN: option_table_man(o, &text); break;
@@ -176,7 +184,7 @@ int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **ar
     option_set_defaults(o);
     asked = option_table_parse(o, argc, argv, &e);
     if (asked > 0)
-        exit(cli_answer(o, (enum option_asked)asked));
+        exit(cli_answer(o, (enum option_asked)asked, argv));
     if (asked == 0)
         return 0;
     cli_usage(cli, "%s", e.msg);

@@ -2,52 +2,151 @@
  * option_completion.c - completion scripts for bash and zsh, made from a tool's option table
  *
  * `make install` saves what `TOOL --completion bash` and `zsh` print. A value with known words is completed with
- * these words, every other value and word with file names.
+ * these words, a name of a parameter with those of the checkpoint that is on the command line, every other value and
+ * word with file names. After a command, the options that it accepts are offered.
  */
 #include <string.h>
 
 #include "libcommon/cli/option_table.h"
 
+/*
+ * The names of parameters come from a checkpoint that may be hostile: only names whose characters have no meaning for
+ * a shell are offered.
+ */
+#define LIST_NAMES \
+    "{ ckpt-inspect ls --json \"$w\" || shardkit ls --json \"$w\"; } 2>/dev/null | " \
+    "grep -oE '\"name\":\"[][A-Za-z0-9_./+@%%-]+\"' | cut -d'\"' -f4"
+
+/* Append the names of the commands that complete names of parameters, separated by '|'. Returns how many there are. */
+static int add_param_commands(struct strbuf *text, const struct option_table *o)
+{
+    int n = 0;
+
+    for (const struct option_command *c = o->commands; c && c->name; c++)
+        if (c->takes_param)
+            strbuf_addf(text, "%s%s", n++ ? "|" : "", c->name);
+    return n;
+}
+
+/* Returns true if every command accepts the option. */
+static bool fits_all(const struct option_table *o, const struct option_group *g, const struct option_row *r)
+{
+    return !o->commands || (g->marks | r->marks) == 0;
+}
+
+/* Append "a|b": the commands that accept the option. */
+static void add_fitting_commands(struct strbuf *text, const struct option_table *o, const struct option_group *g,
+                                 const struct option_row *r)
+{
+    const char *between = "";
+
+    for (const struct option_command *c = o->commands; c->name; c++)
+        if (option_fits_command(g, r, c)) {
+            strbuf_addf(text, "%s%s", between, c->name);
+            between = "|";
+        }
+}
+
 /* ---- bash ---- */
 
-void option_table_bash(const struct option_table *o, struct strbuf *text)
+/* Append the cases of the option before the cursor, whose value is completed. */
+static void add_bash_values(struct strbuf *text, const struct option_table *o)
 {
-    /*
-     * An empty answer makes readline complete file names. readline breaks words at '=', so --opt=value is three
-     * words.
-     */
-    strbuf_addf(text,
-        "# bash completion for %s, as '%s --completion bash' prints it\n"
-        "_shardkit_%s()\n"
-        "{\n"
-        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
-        "    if [ \"$cur\" = '=' ]; then\n"
-        "        cur=\n"
-        "    elif [ \"$prev\" = '=' ]; then\n"
-        "        prev=${COMP_WORDS[COMP_CWORD-2]}\n"
-        "    fi\n"
-        "    case $prev in\n", o->tool, o->tool, o->tool);
     OPTION_EACH(o, g, r) {
         if (!option_is_shown(r) || !r->arg)
             continue;
         strbuf_addf(text, "    --%s", r->name);
         if (r->letter)
             strbuf_addf(text, "|-%c", r->letter);
-        strbuf_addf(text, ") words='%s' ;;\n", r->words ? r->words : "");
+        if (r->takes_param)
+            strbuf_addf(text, ") _shardkit_names; return ;;\n");
+        else
+            strbuf_addf(text, ") words='%s' ;;\n", r->words ? r->words : "");
     }
-    strbuf_addf(text, "    *)\n        case $cur in\n        -*) words='");
+}
+
+/* Append the names of the options: those of every command, then those of the command that is given, or all. */
+static void add_bash_options(struct strbuf *text, const struct option_table *o)
+{
+    strbuf_addf(text, "        -*) words='");
     OPTION_EACH(o, g, r)
-        if (option_is_shown(r))
+        if (option_is_shown(r) && fits_all(o, g, r))
             strbuf_addf(text, "\n--%s", r->name);
-    strbuf_addf(text, "' ;;\n        esac\n");
+    strbuf_addf(text, "'\n");
     if (o->commands)
-        strbuf_addf(text, "        [ \"$COMP_CWORD\" -ne 1 ] || words=\"$words %s\"\n", o->commands);
+        strbuf_addf(text, "            case ${COMP_WORDS[1]} in\n");
+    for (const struct option_command *c = o->commands; c && c->name; c++) {
+        strbuf_addf(text, "            %s) words+='", c->name);
+        OPTION_EACH(o, g, r)
+            if (option_is_shown(r) && !fits_all(o, g, r) && option_fits_command(g, r, c))
+                strbuf_addf(text, " --%s", r->name);
+        strbuf_addf(text, "' ;;\n");
+    }
+    if (o->commands) {
+        strbuf_addf(text, "            *) words+='");
+        OPTION_EACH(o, g, r)
+            if (option_is_shown(r) && !fits_all(o, g, r))
+                strbuf_addf(text, "\n--%s", r->name);
+        strbuf_addf(text, "' ;;\n            esac\n");
+    }
+    strbuf_addf(text, "            ;;\n");
+}
+
+void option_table_bash(const struct option_table *o, struct strbuf *text)
+{
+    struct strbuf params = {0};
+
+    strbuf_addf(text, "# bash completion for %s, as '%s --completion bash' prints it\n", o->tool, o->tool);
+    strbuf_addf(text,
+        "_shardkit_names()\n"
+        "{\n"
+        "    local w name cur=${COMP_WORDS[COMP_CWORD]}\n"
+        "    [ \"$cur\" != '=' ] || cur=\n"
+        "    for w in \"${COMP_WORDS[@]:1}\"; do\n"
+        "        if [ -d \"$w\" ] && [ \"$w\" != \"$cur\" ]; then\n"
+        "            while IFS= read -r name; do\n"
+        "                case $name in \"$cur\"*) COMPREPLY+=(\"$name\") ;; esac\n"
+        "            done < <(" LIST_NAMES ")\n"
+        "            return\n"
+        "        fi\n"
+        "    done\n"
+        "}\n");
+    /*
+     * An empty answer makes readline complete file names. readline breaks words at '=', so --opt=value is three
+     * words.
+     */
+    strbuf_addf(text,
+        "_shardkit_%s()\n"
+        "{\n"
+        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
+        "    COMPREPLY=()\n"
+        "    if [ \"$cur\" = '=' ]; then\n"
+        "        cur=\n"
+        "    elif [ \"$prev\" = '=' ]; then\n"
+        "        prev=${COMP_WORDS[COMP_CWORD-2]}\n"
+        "    fi\n"
+        "    case $prev in\n", o->tool);
+    add_bash_values(text, o);
+    strbuf_addf(text, "    *)\n        case $cur in\n");
+    add_bash_options(text, o);
+    if (add_param_commands(&params, o))
+        strbuf_addf(text, "        *) case ${COMP_WORDS[1]} in\n"
+                    "            %s) [ \"$COMP_CWORD\" -eq 1 ] || _shardkit_names ;;\n            esac\n"
+                    "            [ ${#COMPREPLY[@]} -eq 0 ] || return ;;\n", params.buf);
+    strbuf_addf(text, "        esac\n");
+    if (o->commands) {
+        strbuf_addf(text, "        [ \"$COMP_CWORD\" -ne 1 ] || words=\"$words");
+        for (const struct option_command *c = o->commands; c->name; c++)
+            strbuf_addf(text, " %s", c->name);
+        strbuf_addf(text, "\"\n");
+    }
     strbuf_addf(text,
         "        ;;\n"
         "    esac\n"
         "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
         "}\n"
         "complete -o default -F _shardkit_%s %s\n", o->tool, o->tool);
+    strbuf_free(&params);
 }
 
 /* ---- zsh ---- */
@@ -69,10 +168,10 @@ static void append_zsh_escaped(struct strbuf *text, const char *s)
 static void add_zsh_row(struct strbuf *text, const struct option_row *r)
 {
     if (r->letter)
-        strbuf_addf(text, " \\\n    '(-%c --%s)'{-%c%s,--%s%s}'[", r->letter, r->name, r->letter, r->arg ? "+" : "",
+        strbuf_addf(text, "\n    '(-%c --%s)'{-%c%s,--%s%s}'[", r->letter, r->name, r->letter, r->arg ? "+" : "",
                     r->name, r->arg ? "=" : "");
     else
-        strbuf_addf(text, " \\\n    '%s--%s%s[", r->many || r->kind == OPTION_LIST ? "*" : "", r->name,
+        strbuf_addf(text, "\n    '%s--%s%s[", r->many || r->kind == OPTION_LIST ? "*" : "", r->name,
                     r->arg ? "=" : "");
     append_zsh_escaped(text, r->help);
     strbuf_addf(text, "]");
@@ -82,19 +181,60 @@ static void add_zsh_row(struct strbuf *text, const struct option_row *r)
         if (r->words)
             strbuf_addf(text, ":(%s)", r->words);
         else
-            strbuf_addf(text, ":_files");
+            strbuf_addf(text, r->takes_param ? ":_shardkit_names" : ":_files");
     }
     strbuf_addf(text, "'");
 }
 
+/* Append the array `o` of the options that fit the command that is given, and of all options if none is. */
+static void add_zsh_options(struct strbuf *text, const struct option_table *o)
+{
+    strbuf_addf(text, "local c=$words[2]\nlocal -a o=(");
+    OPTION_EACH(o, g, r)
+        if (option_is_shown(r) && fits_all(o, g, r))
+            add_zsh_row(text, r);
+    strbuf_addf(text, ")\n");
+    if (!o->commands)
+        return;
+    strbuf_addf(text, "[[ $c == (");
+    for (const struct option_command *c = o->commands; c->name; c++)
+        strbuf_addf(text, "%s%s", c == o->commands ? "" : "|", c->name);
+    strbuf_addf(text, ") ]] || c=all\n");
+    OPTION_EACH(o, g, r)
+        if (option_is_shown(r) && !fits_all(o, g, r)) {
+            strbuf_addf(text, "[[ $c == (all|");
+            add_fitting_commands(text, o, g, r);
+            strbuf_addf(text, ") ]] && o+=(");
+            add_zsh_row(text, r);
+            strbuf_addf(text, ")\n");
+        }
+}
+
 void option_table_zsh(const struct option_table *o, struct strbuf *text)
 {
-    strbuf_addf(text, "#compdef %s\n# as '%s --completion zsh' prints it\n_arguments -s -S", o->tool, o->tool);
-    OPTION_EACH(o, g, r)
-        if (option_is_shown(r))
-            add_zsh_row(text, r);
-    if (o->commands)                    /* with the leading blank, _arguments adds no options of its own */
-        strbuf_addf(text, " \\\n    '1:command or path: _alternative \"c:command:(%s)\" \"f:path:_files\"'",
-                    o->commands);
-    strbuf_addf(text, " \\\n    '*:path:_files'\n");
+    struct strbuf params = {0};
+    const bool names = add_param_commands(&params, o) > 0;
+
+    strbuf_addf(text, "#compdef %s\n# as '%s --completion zsh' prints it\n", o->tool, o->tool);
+    strbuf_addf(text,
+        "_shardkit_names() {\n"
+        "  local w; local -a n\n"
+        "  for w in $words[2,-1]; do\n"
+        "    [[ -d $w ]] && { n=(${(f)\"$(" LIST_NAMES ")\"}); break }\n"
+        "  done\n"
+        "  compadd -a n\n"
+        "}\n");
+    if (names)
+        strbuf_addf(text, "_shardkit_words() { [[ $words[2] == (%s) ]] && _shardkit_names && return; _files }\n",
+                    params.buf);
+    add_zsh_options(text, o);
+    strbuf_addf(text, "_arguments -s -S $o");
+    if (o->commands) {                  /* with the leading blank, _arguments adds no options of its own */
+        strbuf_addf(text, " \\\n    '1:command or path: _alternative \"c:command:(");
+        for (const struct option_command *c = o->commands; c->name; c++)
+            strbuf_addf(text, "%s%s", c == o->commands ? "" : " ", c->name);
+        strbuf_addf(text, ")\" \"f:path:_files\"'");
+    }
+    strbuf_addf(text, " \\\n    '*:path:%s'\n", names ? "_shardkit_words" : "_files");
+    strbuf_free(&params);
 }

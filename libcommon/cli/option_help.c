@@ -1,6 +1,7 @@
 /*
  * option_help.c - the text of --help
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,23 +70,163 @@ void option_names(const struct option_group *g, const char *between, struct strb
         }
 }
 
-void option_table_help(const struct option_table *o, struct strbuf *text)
+
+/* ---- the text around the options ---- */
+
+static bool starts_word(const char *text, const char *at, const char *word)
 {
-    strbuf_addf(text, "%s", o->head);
+    const size_t n = strlen(word);
+
+    return (at == text || at[-1] == ' ') && strncmp(at, word, n) == 0 && (at[n] == ' ' || at[n] == '\n' || !at[n]);
+}
+
+/*
+ * Append lines of help up to `end`. In those of "Usage:" and in indented ones, which are commands to type, `name`
+ * replaces the words `tool`.
+ */
+static void add_lines_named(struct strbuf *text, const char *lines, const char *end, const char *tool, const char *name)
+{
+    while (lines < end) {
+        const char *line = lines, *next = strchr(line, '\n');
+        const bool command = *line == ' ' || strncmp(line, "Usage:", 6) == 0;
+
+        next = next && next < end ? next + 1 : end;
+        for (const char *p = line; p < next; p++)
+            if (command && starts_word(line, p, tool)) {
+                strbuf_addf(text, "%s", name);
+                p += strlen(tool) - 1;
+            } else {
+                strbuf_addf(text, "%c", *p);
+            }
+        lines = next;
+    }
+}
+
+static bool is_entry(const char *line, const char *command)
+{
+    return str_starts(line, "  ") && starts_word(line, line + 2, command);
+}
+
+/* Return the first word of the command's entry in the head: its name, or "(none)" if that works without the name. */
+static const char *entry_word(const struct option_table *o, const struct option_command *c)
+{
+    for (const char *line = strstr(o->head, "\n\n"); line && *line; line = strchr(line + 1, '\n'))
+        if (is_entry(line + 1, c->name))
+            return c->name;
+    return "(none)";
+}
+
+/* Append what the lines of a command's entry say that it does, as one sentence. */
+static void add_sentence_of_entry(struct strbuf *text, const char *line, const char *what)
+{
+    struct strbuf s = {0};
+
+    for (;;) {
+        const size_t n = strcspn(what, "\n");
+
+        strbuf_addf(&s, "%s%.*s", s.len && n ? " " : "", (int)n, what);
+        line = what + n + (what[n] == '\n');
+        if (strncmp(line, "     ", 5) != 0)
+            break;
+        what = line + strspn(line, " ");
+    }
+    if (s.len) {
+        s.buf[0] = (char)toupper((unsigned char)s.buf[0]);
+        strbuf_addf(&s, ".");
+        add_wrapped(text, 0, s.buf);
+    }
+    strbuf_free(&s);
+}
+
+/* Append the usage of a command and what it does, from its entries in the head; then the description of the head. */
+static void add_command_head(struct strbuf *text, const struct option_table *o, const char *name,
+                             const struct option_command *c)
+{
+    const char *entries = strstr(o->head, "\n\n"), *about = o->head;
+    const char *word = entry_word(o, c), *lead = "Usage: ";
+    struct strbuf does = {0};
+
+    for (const char *line = entries; line && *line; line = strchr(line, '\n')) {
+        line += strspn(line, "\n");
+        if (is_entry(line, word)) {
+            const char *args = line + 2 + strcspn(line + 2, " \n"), *what = args;
+
+            while (*what && *what != '\n' && strncmp(what, "  ", 2) != 0)
+                what++;
+            strbuf_addf(text, "%s%s [options]%.*s%s\n", lead, name, (int)(what - args), args, c->more ? c->more : "");
+            add_sentence_of_entry(&does, line, what + strspn(what, " \n"));
+            lead = "       ";
+        }
+    }
+    strbuf_addf(text, "%s", does.buf ? does.buf : "");
+    while (strncmp(about, "Usage:", 6) == 0 || *about == ' ')
+        about = strchr(about, '\n') + 1;
+    strbuf_addf(text, "%.*s\n", (int)(entries - about), about);
+    strbuf_free(&does);
+}
+
+/* Append the tail with those of its examples that have the command, given as `typed` in the text and named `name`. */
+static void add_command_tail(struct strbuf *text, const char *tail, const char *typed, const char *name)
+{
+    const char *examples = strstr(tail, "Examples:\n"), *title = examples;
+
+    strbuf_addf(text, "%.*s", examples ? (int)(examples - tail) : (int)strlen(tail), tail);
+    while (examples && *(examples = strchr(examples, '\n') + 1))
+        if (str_starts(examples + 2, typed) && examples[2 + strlen(typed)] == ' ') {
+            const char *end = strchr(examples, '\n');
+
+            strbuf_addf(text, "%s  %s%.*s\n", title ? "Examples:\n" : "", name,
+                        (int)(end - examples - 2) - (int)strlen(typed), examples + 2 + strlen(typed));
+            title = NULL;
+        }
+}
+
+/* Append the rows of the options, of all commands or of one. */
+static void add_groups(struct strbuf *text, const struct option_table *o, const struct option_command *c)
+{
+    const char *title = NULL;
+
     for (const struct option_group *g = o->groups; g->rows; g++) {
         struct strbuf names = {0};
 
-        if (g->title)
+        title = g->title ? g->title : title;
+        if (g->title && !c)
             strbuf_addf(text, "\n%s:\n", g->title);
         for (const struct option_row *r = g->rows; r->name; r++)
-            if (option_is_shown(r))
+            if (option_is_shown(r) && (!c || option_fits_command(g, r, c))) {
+                if (c && title)
+                    strbuf_addf(text, "\n%s:\n", title);
+                title = c ? NULL : title;
                 add_row(text, r);
+            }
         option_names(g, " ", &names);
-        if (names.len) {
+        if (names.len && !c) {
             strbuf_addf(text, "  ");
             add_wrapped(text, 2, names.buf);
         }
         strbuf_free(&names);
     }
-    strbuf_addf(text, "\n%s", o->tail);
+}
+
+void option_table_help(const struct option_table *o, const char *name, const struct option_command *c,
+                       struct strbuf *text)
+{
+    if (c) {
+        char *ends = str_fmt(" %s", c->name), *typed = str_fmt("%s %s", o->tool, c->name);
+        const bool whole = str_ends(name, ends) || entry_word(o, c) != c->name;
+        char *full = whole ? xstrdup(name) : str_fmt("%s %s", name, c->name);
+
+        add_command_head(text, o, full, c);
+        add_groups(text, o, c);
+        strbuf_addf(text, "\n");
+        add_command_tail(text, o->tail, typed, full);
+        free(ends);
+        free(typed);
+        free(full);
+        return;
+    }
+    add_lines_named(text, o->head, o->head + strlen(o->head), o->tool, name);
+    add_groups(text, o, NULL);
+    strbuf_addf(text, "\n");
+    add_lines_named(text, o->tail, o->tail + strlen(o->tail), o->tool, name);
 }

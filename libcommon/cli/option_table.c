@@ -143,6 +143,21 @@ const char *option_nearest(const struct option_table *o, const char *name)
     return near;
 }
 
+const struct option_command *option_command_find(const struct option_table *o, const char *name)
+{
+    for (const struct option_command *c = o->commands; c && c->name && name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+bool option_fits_command(const struct option_group *g, const struct option_row *r, const struct option_command *c)
+{
+    const unsigned marks = g->marks | r->marks;
+
+    return marks == 0 || (marks & c->mark);
+}
+
 const char *option_word(const char *words, int i, int *len)
 {
     while (i-- > 0) {

@@ -64,6 +64,7 @@ struct option_row {
     bool many;                  /* with `take`: all words up to the next option are values, parsed one by one */
     enum option_asked asked;
     unsigned marks;             /* bits defined by the tool */
+    bool takes_param;           /* the value is the name of a parameter: completed with those of the checkpoint */
 };
 #define OPTION_FIELD(type, f) .field = offsetof(type, f), .size = sizeof(((type *)0)->f)
 
@@ -72,6 +73,14 @@ struct option_group {
     const struct option_row *rows;      /* ends with a row without a name */
     void *into;                 /* struct that receives the values; NULL: the table's */
     unsigned marks;             /* marks for all rows of the group */
+};
+
+/* A word that may come first, and selects what the tool does. */
+struct option_command {
+    const char *name;
+    unsigned mark;              /* it accepts the options whose marks include this bit, and those without marks */
+    bool takes_param;           /* an argument is the name of a parameter: completed with those of the checkpoint */
+    const char *more;           /* arguments that follow those of its entry in --help; NULL: none */
 };
 
 /* An option as it was given on the command line. */
@@ -85,10 +94,16 @@ struct option_given {
 
 struct option_table {
     const char *tool;
-    const char *head, *tail;    /* text of --help before and after the options */
+    /*
+     * Text of --help before and after the options. The head has the lines of "Usage:", a description, and, if the tool
+     * has commands, an empty line, a title, and an entry for each command: two spaces, its words, two spaces or more,
+     * what it does.
+     */
+    const char *head, *tail;
     const struct option_group *groups;  /* ends with a group without rows */
     void *into;
-    const char *commands;       /* words that may come first, e.g. "ls cat"; NULL: none */
+    const struct option_command *commands;      /* words that may come first; ends with a row without a name; NULL:
+                                                   none */
     /*
      * Words that do not belong to an option, in order: stored as texts, or, with `take`, all remaining words are
      * passed to it. NULL: such words are errors.
@@ -119,6 +134,10 @@ const struct option_row *option_find(const struct option_table *o, const char *n
 const struct option_row *option_meant(const struct option_table *o, const char *name);
 /* Return the most similar known name, or NULL. */
 const char *option_nearest(const struct option_table *o, const char *name);
+/* Return the command with that name, or NULL. */
+const struct option_command *option_command_find(const struct option_table *o, const char *name);
+/* Returns true if the command accepts the option of group `g`. */
+bool option_fits_command(const struct option_group *g, const struct option_row *r, const struct option_command *c);
 /* Return word number `i` of "a b c". *len receives its length. */
 const char *option_word(const char *words, int i, int *len);
 
@@ -147,7 +166,12 @@ enum option_asked option_table_asks(const struct option_table *o, char **argv);
 
 /* ---- option_help.c, option_man.c, option_completion.c ---- */
 
-void option_table_help(const struct option_table *o, struct strbuf *text);
+/*
+ * Append the text of --help. name: what the user typed to start the tool, which replaces the tool's name in examples.
+ * c: the only command to describe, with its options; NULL: all.
+ */
+void option_table_help(const struct option_table *o, const char *name, const struct option_command *c,
+                       struct strbuf *text);
 /* Append the entries of the manual page's section OPTIONS, in roff. */
 void option_table_man(const struct option_table *o, struct strbuf *text);
 /* Append a completion script for bash or zsh. */

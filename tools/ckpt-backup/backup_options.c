@@ -44,13 +44,25 @@ static const char tail[] =
     "  ckpt-backup restore /store/run global_step95000 restored/global_step95000\n"
     "  ckpt-backup copy --rules run.rules ckpt && ckpt-backup forget --rules run.rules --apply ckpt\n";
 
+static const struct option_command commands[] = {
+    { "copy", CMD_COPY, false, NULL },
+    { "tar", CMD_TAR, false, NULL },
+    { "weights", CMD_WEIGHTS, false, NULL },
+    { "list", CMD_LIST, false, NULL },
+    { "verify", CMD_VERIFY, false, NULL },
+    { "restore", CMD_RESTORE, false, NULL },
+    { "plan", CMD_PLAN, false, NULL },
+    { "forget", CMD_FORGET, false, NULL },
+    {0},
+};
+
 static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_add, FIELD(words) }, {0} };
 
 int backup_parse(struct backup *b, int argc, char **argv)
 {
     const struct option_group groups[] = { { "Options", rows, NULL, 0 }, { NULL, cli_rows, &b->cli, 0 }, {0} };
     const struct option_table table = {
-        "ckpt-backup", head, tail, groups, b, "copy tar weights list verify restore plan forget", operands, &b->words,
+        "ckpt-backup", head, tail, groups, b, commands, operands, &b->words,
         .given = cli_words_given,
     };
 

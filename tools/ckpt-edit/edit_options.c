@@ -52,6 +52,27 @@ static const struct option_row rows[] = {
     {0},
 };
 
+static const struct option_command commands[] = {
+    { "put", CMD_PUT, true, " IN OUT" },
+    { "zero", CMD_ZERO, true, " IN OUT" },
+    { "set", CMD_SET, false, " IN OUT" },
+    { "drop", CMD_DROP, true, " IN OUT" },
+    { "average", CMD_AVERAGE, false, " OUT" },
+    { "ema", CMD_EMA, false, " OUT" },
+    { "merge-adapter", CMD_MERGE_ADAPTER, false, " OUT" },
+    { "retag", CMD_RETAG, false, " IN OUT" },
+    { "cast", CMD_CAST, false, " IN OUT" },
+    { "rename", CMD_RENAME, true, " IN OUT" },
+    { "layers", CMD_LAYERS, false, " IN OUT" },
+    { "vocab", CMD_VOCAB, false, " IN OUT" },
+    { "thin", CMD_THIN, false, " IN OUT" },
+    { "salvage", CMD_SALVAGE, false, " IN OUT" },
+    { "latest", CMD_LATEST, false, NULL },
+    { "rollback", CMD_ROLLBACK, false, NULL },
+    { "commit", CMD_COMMIT, false, NULL },
+    {0},
+};
+
 static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_add, FIELD(words) }, {0} };
 
 static const char head[] =
@@ -108,9 +129,7 @@ int ckptedit_parse(struct ckptedit *j, int argc, char **argv)
     };
     const struct option_table table = {
         "ckpt-edit", head, tail, groups, j,
-        "put zero set drop average ema merge-adapter retag cast rename layers vocab thin salvage latest rollback "
-        "commit", operands,
-        &j->words,
+        commands, operands, &j->words,
         .given = cli_words_given,
     };
 

@@ -58,7 +58,7 @@ static int report_missing_args(const struct inspect *in, const struct args_pair 
         if (bsearch(&want, p, (size_t)n, sizeof *p, pair_cmp))
             continue;
         near = parse_nearest(in->arg[i], names, n);
-        fprintf(stderr, "%s: %s: no argument '%s'%s%s%s\n", in->cli.tool, in->arg[0], in->arg[i],
+        fprintf(stderr, "%s: %s: no argument '%s'%s%s%s\n", in->cli.name, in->arg[0], in->arg[i],
                 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
         rc = EXIT_BAD;
     }

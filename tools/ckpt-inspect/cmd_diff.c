@@ -376,7 +376,7 @@ static int print_diff(const struct inspect *in, const struct diff *d)
     else if (!in->cli.quiet)
         print_diff_text(in, d);
     else if (verdict_of(d) == UNKNOWN && !d->damaged)
-        fprintf(stderr, "%s: %s and %s have nothing in common to compare\n", in->cli.tool, in->arg[0], in->arg[1]);
+        fprintf(stderr, "%s: %s and %s have nothing in common to compare\n", in->cli.name, in->arg[0], in->arg[1]);
     return verdict_of(d) == EQUAL ? EXIT_OK : EXIT_BAD;
 }
 

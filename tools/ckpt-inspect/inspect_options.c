@@ -10,7 +10,7 @@ static const struct option_row rows[] = {
                            "stats, replicas, diff)", FIELD(state),
       .words = "bf16 fp32 exp_avg exp_avg_sq", .marks = CMD_LS | CMD_CAT | CMD_STATS | CMD_REPLICAS | CMD_DIFF },
     { "param", 0, "GLOB", "select parameters by a shell pattern (ls, stats, replicas, diff)", FIELD(glob),
-      .marks = CMD_LS | CMD_STATS | CMD_REPLICAS | CMD_DIFF },
+      .marks = CMD_LS | CMD_STATS | CMD_REPLICAS | CMD_DIFF, .takes_param = true },
     { "slice", 0, "SLICE", "print part of the tensor, with the syntax of NumPy: '0:2,5', '-1', '::2' "
                            "(cat)", FIELD(slice), .marks = CMD_CAT },
     { "npy", .help = "write a .npy file instead of text (cat)", OPTION_VALUE, FIELD(format), .min = CAT_NPY,
@@ -40,6 +40,13 @@ static const struct option_row rows[] = {
                             "diff)", FIELD(cli.replicas), .words = CLI_REPLICAS_WORDS, .def = "average",
       .marks = CMD_CAT | CMD_STATS | CMD_DIFF },
     {0},
+};
+
+static const struct option_command commands[] = {
+    { "ls", CMD_LS, false, NULL }, { "cat", CMD_CAT, true, NULL }, { "args", CMD_ARGS, false, NULL },
+    { "stats", CMD_STATS, false, NULL }, { "verify", CMD_VERIFY, false, NULL }, { "damage", CMD_DAMAGE, false, NULL },
+    { "replicas", CMD_REPLICAS, false, NULL }, { "diff", CMD_DIFF, false, NULL },
+    { "summary", CMD_SUMMARY, false, NULL }, {0},
 };
 
 static const struct option_row operands[] = { { "PATH", .take = cli_words_add, FIELD(words) }, {0} };
@@ -76,7 +83,7 @@ int inspect_parse(struct inspect *in, int argc, char **argv)
         { "Options", rows, NULL, 0 }, { NULL, cli_rows, &in->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "ckpt-inspect", head, tail, groups, in, "ls cat args stats verify damage replicas diff", operands, &in->words,
+        "ckpt-inspect", head, tail, groups, in, commands, operands, &in->words,
         .given = cli_words_given,
     };
 

@@ -92,7 +92,7 @@ int out_open_findings(const struct inspect *in, const struct report *r)
         char *text = finding_text(f);
 
         if (f->severity == SEV_ERROR)
-            fprintf(stderr, "%s: %s\n", in->cli.tool, text);
+            fprintf(stderr, "%s: %s\n", in->cli.name, text);
         else if (in->cli.verbose)
             cli_warn(&in->cli, "%s", text);
         free(text);

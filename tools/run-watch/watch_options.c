@@ -104,6 +104,17 @@ static const char tail[] =
     "  run-watch plot --output loss.svg main_log.txt\n"
     "  run-watch report --output run.html ckpt\n";
 
+static const struct option_command verbs[] = {
+    { "status", VERB_STATUS, false, NULL },
+    { "pulse", VERB_PULSE, false, NULL },
+    { "fs", VERB_FS, false, NULL },
+    { "crons", VERB_CRONS, false, NULL },
+    { "beat", VERB_BEAT, false, NULL },
+    { "plot", VERB_PLOT, false, NULL },
+    { "report", VERB_REPORT, false, NULL },
+    {0},
+};
+
 static const struct option_row operands[] = { { "ARGUMENT", .take = cli_words_add, FIELD(words) }, {0} };
 
 int runwatch_parse(struct runwatch *w, int argc, char **argv)
@@ -116,7 +127,7 @@ int runwatch_parse(struct runwatch *w, int argc, char **argv)
         { "Program", cli_rows, &w->cli, 0 }, {0},
     };
     const struct option_table table = {
-        "run-watch", head, tail, groups, w, "status pulse fs crons beat plot report",
+        "run-watch", head, tail, groups, w, verbs,
         operands, &w->words, .given = cli_words_given,
     };
 

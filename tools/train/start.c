@@ -44,11 +44,13 @@ static int status_of(const struct err *why)
     return why->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
 }
 
+static const char *typed_name = "train";
+
 static void print_refusal(int rank, const struct err *why)
 {
     if (rank)
         fprintf(stderr, "[rank %d] ", rank);
-    fprintf(stderr, "train: %s\nTry 'train --help'.\n", why->msg);
+    fprintf(stderr, "%s: %s\nTry '%s --help'.\n", typed_name, why->msg, typed_name);
 }
 
 /*
@@ -117,12 +119,12 @@ static void dump_calls_on_signal(int sig)
 }
 
 /* Print the output of an option such as --help, once per job. Returns the exit status. */
-static int print_option_answer(enum option_asked asked)
+static int print_option_answer(enum option_asked asked, char **argv)
 {
     struct launch l;
     struct err e = {0};
 
-    return launch_find(&l, &e) == 0 && l.rank > 0 ? EXIT_OK : cli_answer(&options_table, asked);
+    return launch_find(&l, &e) == 0 && l.rank > 0 ? EXIT_OK : cli_answer(&options_table, asked, argv);
 }
 
 /*
@@ -145,12 +147,13 @@ bool start_process(struct trainer *t, int argc, char **argv, int *status)
     struct err e = {0};
 
     limit_spinning(argv);
+    typed_name = cli_typed_name(argv, "train");
     if (options_parse(&t->o, argc, argv, environ, &e) < 0) {
         *status = leave_refused(&e);
         return false;
     }
     if (t->o.asked) {
-        *status = print_option_answer(t->o.asked);
+        *status = print_option_answer(t->o.asked, argv);
         return false;
     }
     if (t->o.umask >= 0)
