@@ -6,7 +6,7 @@
 
 int main(int argc, char **argv)
 {
-    struct reshape_job job = { .target.q.step = -1 };
+    struct reshape_job job = { .argv = argv, .target.q.step = -1 };
     struct cli *cli = &job.cli;
     int rc;
 

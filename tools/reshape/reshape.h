@@ -20,6 +20,7 @@ enum { RESHAPE_RANKS_MAX = 1 << 16 };
 
 struct reshape_job {
     struct cli cli;
+    char **argv;                        /* the command line, for reshape_job_exec_tool() */
     const char *in, *out, *like;
     struct ds_options target;
     bool weights_only;
@@ -36,7 +37,8 @@ struct reshape_job {
 /* Parse the command line. Returns 0, or -1 after printing the error. */
 int reshape_job_parse(struct reshape_job *j, int argc, char **argv);
 /*
- * Replace this process by the tool that writes the form requested by --to. Returns only if the tool cannot be started,
+ * Replace this process by the tool that writes the form requested by --to; for 3D shards, which this tool writes, by
+ * export-hf --import, which makes them of a model folder. Returns only if the tool cannot be started,
  * after printing the error.
  */
 void reshape_job_exec_tool(struct reshape_job *j, char **argv);

@@ -1,6 +1,10 @@
 /*
  * reshape_run.c - compute the target, then preview or write it
  */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/hf/hf_config.h"
@@ -29,6 +33,16 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
     return rc;
 }
 
+/* Returns true if the source is a model folder of which export-hf --import can make 3D shards: it has a config.json. */
+static bool is_importable(const struct source *s)
+{
+    char *config = path_join(s->path, "config.json");
+    const bool is = s->layout->model_folder && access(config, R_OK) == 0;
+
+    free(config);
+    return is;
+}
+
 /* Select the conversion: to the form given by --to, else to the form of IN. */
 static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
 {
@@ -37,6 +51,10 @@ static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
         return reshape_dcp(j, s, e);
     if (j->to != RESHAPE_TO_DEEPSPEED && (j->to || source_is_from_zero(s)))
         return reshape_zero(j, s, e);
+    if (j->to == RESHAPE_TO_DEEPSPEED && is_importable(s)) {
+        reshape_job_exec_tool(j, j->argv);
+        return -1;
+    }
     if (s->layout->model_folder) {
         err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of BLOOM and GPT-2; of any model, "
                   "--to dcp --ranks N makes a checkpoint", s->path);
