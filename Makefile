@@ -21,7 +21,7 @@ CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code
 CUDA_RPATH ?= $(CUDA_HOME)/lib64
 
 VERSION := 0.1.0
-TOOLS   := ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch
+TOOLS   := shardkit ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch
 
 O   := build/$(B)
 BIN := $(if $(filter release,$(B)),bin,$(O)/bin)

@@ -20,7 +20,7 @@ LC_ALL=C
 export ROOT DATA PATH LC_ALL
 unset OMPI_COMM_WORLD_RANK PMI_RANK SLURM_PROCID
 passed=0 failed=0
-for tool in ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch mkckpt; do
+for tool in shardkit ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch mkckpt; do
     command -v $tool >/dev/null || { echo "$tool is not built"; echo "0 passed, 1 failed"; exit 1; }
 done
 

@@ -1,0 +1,213 @@
+/*
+ * front_completion.c - completion scripts of shardkit: those of its tools, and a function that selects one by the verb
+ *
+ * The words of the command line are replaced by those that start the tool (shardkit verify X: ckpt-inspect verify X),
+ * and the tool's own function completes them.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "libcommon/base/child.h"
+#include "tools/shardkit/front.h"
+
+/* Append what `shardkit WORDS... --completion SHELL` prints: the script of a tool. */
+static int append_tool_script(struct strbuf *text, const char *const *words, const char *shell, struct err *e)
+{
+    const char *argv[8] = { "/proc/self/exe" };
+    struct child_call c = { .argv = argv, .out = text };
+    int n = 1, status;
+
+    while (*words)
+        argv[n++] = *words++;
+    argv[n++] = "--completion";
+    argv[n] = shell;
+    if (child_run(&c, &status, e) < 0)
+        return -1;
+    if (status != 0)
+        err_data(e, argv[1], ERR_NO_BYTE, "cannot print its completion: it ended with status %d", status);
+    return status == 0 ? 0 : -1;
+}
+
+/* Returns true if a verb before `v` starts the same tool; with v NULL, if any verb starts it. */
+static bool is_tool_known(const char *tool, const struct front_verb *v)
+{
+    for (const struct front_verb *before = verbs; before->name && before != v; before++)
+        if (before->tool && strcmp(before->tool, tool) == 0)
+            return true;
+    return false;
+}
+
+static void begin_tool(struct strbuf *text, const char *tool, const char *shell)
+{
+    if (strcmp(shell, "zsh") == 0)
+        strbuf_addf(text, "_shardkit_%s() {\n", tool);
+}
+
+static int append_script_of(struct strbuf *text, const char *tool, const char *const *words, const char *shell,
+                            struct err *e)
+{
+    begin_tool(text, tool, shell);
+    if (append_tool_script(text, words, shell, e) < 0)
+        return -1;
+    strbuf_addf(text, strcmp(shell, "zsh") == 0 ? "}\n" : "\n");
+    return 0;
+}
+
+/* Append the scripts of all tools. For zsh, whose scripts are bodies of functions, each becomes a function. */
+static int append_tool_scripts(struct strbuf *text, const char *shell, struct err *e)
+{
+    for (const struct front_verb *v = verbs; v->name; v++) {
+        const char *const words[] = { v->name, NULL };
+
+        if (v->tool && !is_tool_known(v->tool, v) && append_script_of(text, v->tool, words, shell, e) < 0)
+            return -1;
+    }
+    for (const struct front_form *f = forms; f->name; f++) {
+        const char *const words[] = { "convert", "--to", f->name, NULL };
+        bool known = is_tool_known(f->tool, NULL);
+
+        for (const struct front_form *before = forms; before != f; before++)
+            known |= strcmp(before->tool, f->tool) == 0;
+        if (!known && append_script_of(text, f->tool, words, shell, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void append_verb_names(struct strbuf *text)
+{
+    for (const struct front_verb *v = verbs; v->name; v++)
+        strbuf_addf(text, "%s ", v->name);
+}
+
+static void append_form_names(struct strbuf *text)
+{
+    for (const struct front_form *f = forms; f->name; f++)
+        strbuf_addf(text, "%s%s", f == forms ? "" : " ", f->name);
+}
+
+/* ---- bash ---- */
+
+static void append_bash_convert(struct strbuf *text)
+{
+    strbuf_addf(text,
+        "_shardkit_convert()\n"
+        "{\n"
+        "    local i to= prev=${COMP_WORDS[COMP_CWORD-1]} cur=${COMP_WORDS[COMP_CWORD]}\n"
+        "    [ \"$prev\" != '=' ] || prev=${COMP_WORDS[COMP_CWORD-2]}\n"
+        "    if [ \"$cur\" = '=' ]; then prev=${COMP_WORDS[COMP_CWORD-1]} cur=; fi\n"
+        "    if [ \"$prev\" = --to ]; then mapfile -t COMPREPLY < <(compgen -W '");
+    append_form_names(text);
+    strbuf_addf(text,
+        "' -- \"$cur\"); return; fi\n"
+        "    for ((i = 2; i < ${#COMP_WORDS[@]}; i++)); do\n"
+        "        [ \"${COMP_WORDS[i-1]}\" != --to ] || to=${COMP_WORDS[i]}\n"
+        "        [ \"$to\" != '=' ] || to=${COMP_WORDS[i+1]-}\n"
+        "    done\n"
+        "    case $to in\n");
+    for (const struct front_form *f = forms; f->name; f++)
+        strbuf_addf(text, "    %s%s%s) _shardkit_as %s ;;\n", f->name, f->alias ? "|" : "", f->alias ? f->alias : "",
+                    f->tool);
+    strbuf_addf(text,
+        "    *) case $cur in -*) mapfile -t COMPREPLY < <(compgen -W '--to --help' -- \"$cur\") ;; esac ;;\n"
+        "    esac\n"
+        "}\n");
+}
+
+static void append_bash_front(struct strbuf *text)
+{
+    strbuf_addf(text,
+        "# _shardkit_as TOOL WORD...: complete the words after the verb as those of the tool\n"
+        "_shardkit_as()\n"
+        "{\n"
+        "    COMP_WORDS=(\"$@\" \"${COMP_WORDS[@]:2}\")\n"
+        "    COMP_CWORD=$((COMP_CWORD - 2 + $#))\n"
+        "    \"_shardkit_$1\"\n"
+        "}\n");
+    append_bash_convert(text);
+    strbuf_addf(text,
+        "_shardkit_shardkit()\n"
+        "{\n"
+        "    local cur=${COMP_WORDS[COMP_CWORD]} verbs='");
+    append_verb_names(text);
+    strbuf_addf(text,
+        "'\n"
+        "    COMPREPLY=()\n"
+        "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+        "        mapfile -t COMPREPLY < <(compgen -W \"$verbs help --help --version --completion\" -- \"$cur\")\n"
+        "        return\n"
+        "    fi\n"
+        "    case ${COMP_WORDS[1]} in\n"
+        "    help) mapfile -t COMPREPLY < <(compgen -W \"$verbs\" -- \"$cur\") ;;\n"
+        "    --completion) mapfile -t COMPREPLY < <(compgen -W 'bash zsh' -- \"$cur\") ;;\n"
+        "    convert) _shardkit_convert ;;\n");
+    for (const struct front_verb *v = verbs; v->name; v++)
+        if (v->tool)
+            strbuf_addf(text, "    %s) _shardkit_as %s%s%s ;;\n", v->name, v->tool, v->word ? " " : "",
+                        v->word ? v->word : "");
+    strbuf_addf(text, "    esac\n}\ncomplete -o default -F _shardkit_shardkit shardkit\n");
+}
+
+/* ---- zsh ---- */
+
+static void append_zsh_convert(struct strbuf *text)
+{
+    strbuf_addf(text,
+        "  convert)\n"
+        "    local i to\n"
+        "    for ((i = 3; i <= $#words; i++)); do\n"
+        "      [[ $words[i] == --to=* ]] && to=${words[i]#--to=}\n"
+        "      [[ $words[i-1] == --to && $i -ne $CURRENT ]] && to=$words[i]\n"
+        "    done\n"
+        "    if [[ $words[CURRENT-1] == --to ]]; then compadd ");
+    append_form_names(text);
+    strbuf_addf(text, "; return; fi\n    case $to in\n");
+    for (const struct front_form *f = forms; f->name; f++)
+        strbuf_addf(text, "    %s%s%s) words=(%s \"${(@)words[3,-1]}\"); ((CURRENT -= 1)); _shardkit_%s ;;\n", f->name,
+                    f->alias ? "|" : "", f->alias ? f->alias : "", f->tool, f->tool);
+    strbuf_addf(text, "    *) [[ $words[CURRENT] == -* ]] && compadd -- --to --help || _files ;;\n    esac ;;\n");
+}
+
+static void append_zsh_front(struct strbuf *text)
+{
+    strbuf_addf(text, "local -a verbs=(");
+    for (const struct front_verb *v = verbs; v->name; v++) {
+        strbuf_addf(text, "\n  '%s:", v->name);
+        for (const char *p = v->text; *p; p++)
+            strbuf_addf(text, *p == '\'' ? "'\\''" : *p == ':' ? "\\:" : "%c", *p);
+        strbuf_addf(text, "'");
+    }
+    strbuf_addf(text,
+        ")\n"
+        "if ((CURRENT == 2)); then _describe verb verbs; compadd help; return; fi\n"
+        "case $words[2] in\n"
+        "  help) _describe verb verbs ;;\n");
+    append_zsh_convert(text);
+    for (const struct front_verb *v = verbs; v->name; v++)
+        if (v->tool)
+            strbuf_addf(text, "  %s) words=(%s%s%s \"${(@)words[3,-1]}\"); ((CURRENT -= %d)); _shardkit_%s ;;\n",
+                        v->name, v->tool, v->word ? " " : "", v->word ? v->word : "", v->word ? 0 : 1, v->tool);
+    strbuf_addf(text, "esac\n");
+}
+
+int front_print_completion(struct cli *cli, const char *shell)
+{
+    const bool zsh = strcmp(shell, "zsh") == 0;
+    struct strbuf text = {0};
+    struct err e = {0};
+
+    if (!zsh && strcmp(shell, "bash") != 0)
+        return cli_usage(cli, "--completion: expected bash or zsh");
+    strbuf_addf(&text, zsh ? "#compdef shardkit\n" : "# bash completion for shardkit and its tools\n");
+    if (append_tool_scripts(&text, shell, &e) < 0) {
+        strbuf_free(&text);
+        return cli_fail(cli, &e);
+    }
+    if (zsh)
+        append_zsh_front(&text);
+    else
+        append_bash_front(&text);
+    fputs(text.buf, stdout);
+    strbuf_free(&text);
+    return EXIT_OK;
+}

@@ -1,0 +1,41 @@
+/*
+ * verbs.h - the verbs of shardkit: which tool each one starts, and with which words
+ *
+ * The table is the only place that knows the verbs. Help, completion and the front's main() read it.
+ */
+#ifndef SHARDKIT_SHARDKIT_VERBS_H
+#define SHARDKIT_SHARDKIT_VERBS_H
+
+enum verb_group { VERBS_LOOK, VERBS_FORM, VERBS_CONTENT, VERBS_SAFE, VERBS_TRAIN, N_VERB_GROUPS };
+
+struct front_verb {
+    const char *name;
+    enum verb_group group;
+    const char *tool;           /* NULL: the tool depends on --to (struct front_form) */
+    const char *word;           /* word that precedes those of the user, such as "verify"; NULL: none */
+    const char *text;           /* what it does, for the list of verbs */
+};
+
+/* A form of checkpoint that `shardkit convert --to` makes. */
+struct front_form {
+    const char *name, *alias;   /* alias: another word for it, or NULL */
+    const char *tool;
+    const char *option, *value; /* words that precede those of the user; NULL: none */
+    const char *text;
+};
+
+extern const struct front_verb verbs[];       /* ends with a row without a name */
+extern const struct front_form forms[];       /* the same */
+extern const char *const verb_group_titles[N_VERB_GROUPS];
+
+/* Return the verb or form with that name (a form also by its alias), or NULL. */
+const struct front_verb *verb_find(const char *name);
+const struct front_form *form_find(const char *name);
+/*
+ * Return the name of the verb or form that is most similar, or NULL if none is. The name of a tool is most similar to
+ * the first verb that starts it.
+ */
+const char *verb_nearest(const char *name);
+const char *form_nearest(const char *name);
+
+#endif
