@@ -33,7 +33,7 @@ static int reshape(struct reshape_job *j, struct source *s, struct err *e)
     return rc;
 }
 
-/* Returns true if the source is a model folder of which export-hf --import can make 3D shards: it has a config.json. */
+/* Returns true if export-hf --import can convert the source: a model folder with a config.json. */
 static bool is_importable(const struct source *s)
 {
     char *config = path_join(s->path, "config.json");
