@@ -16,6 +16,8 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-inspect/inspect.h"
 
@@ -138,30 +140,105 @@ static bool can_salvage(const struct damaged *x)
 }
 
 /*
- * Returns true if everything that the weights alone need can be opened. Damage in the optimizer's files does not
- * matter.
+ * Opens the checkpoint again with `o`. Returns the source if it has parameters and nothing in it failed to open, else
+ * NULL. The caller closes it.
  */
-static bool can_open_weights(const struct damaged *x)
+static struct source *reopen_without_error(const struct damaged *x, const struct source_opts *o)
 {
-    const struct source_opts o = { .no_optimizer = true };
     struct report *r = report_new();
     struct err ignored = {0};
-    struct source *s = source_open(x->s->path, &o, r, &ignored);
-    const bool yes = s && s->n_params > 0 && s->n_unread == 0 && report_count(r, SEV_ERROR) == 0;
+    struct source *s = source_open(x->s->path, o, r, &ignored);
 
-    source_close(s);
+    if (s && (s->n_params == 0 || s->n_unread || report_count(r, SEV_ERROR))) {
+        source_close(s);
+        s = NULL;
+    }
     report_free(r);
+    return s;
+}
+
+/* Returns true if the only errors of the open are those that --accept-mismatch makes warnings. */
+static bool opens_with_mismatch(const struct damaged *x)
+{
+    const struct source_opts o = { .hf = true, .holes = true, .accept_mismatch = true };
+    struct source *s;
+
+    for (int i = 0; i < report_n(x->r); i++)
+        if (report_get(x->r, i)->severity == SEV_ERROR && !mismatch_is(report_get(x->r, i)))
+            return false;
+    s = reopen_without_error(x, &o);
+    source_close(s);
+    return s != NULL;
+}
+
+/* Returns true if `weights`, opened without its optimizer, can be written as 3D shards without optimizer. */
+static bool can_reshard(const struct source *weights)
+{
+    const struct ds_request q = { .no_optimizer = true, .step = -1 };
+    struct report *notes = report_new();
+    struct err ignored = {0};
+    struct ds_target *t = ds_target_new(weights, &q, notes, &ignored);
+    const bool yes = t != NULL;
+
+    ds_target_free(t);
+    report_free(notes);
     return yes;
 }
 
-static void print_weights_way(const struct damaged *x)
+/* Returns true if export-hf has or can make the config.json of `weights` without the option --config. */
+static bool can_export_alone(const struct source *weights)
 {
-    const char *way = !x->s->layout->pipeline_files ? ""
-                    : source_has_unknown_family(x->s) ? ", or reshape --to dcp --weights-only --ranks N"
-                    : ", or reshape or merge-tp with --weights-only";
+    struct hf_config config = {0};
+    struct report *notes = report_new();
+    struct err ignored = {0};
+    const bool yes = source_has_own_names(weights) ? weights->layout->model_folder
+                                                   : hf_config_of(weights, -1, &config, notes, &ignored) == 0;
 
+    report_free(notes);
+    return yes;
+}
+
+/* Opens the weights alone; damage in the optimizer's files does not matter. Returns NULL if they are not complete. */
+static struct source *open_weights(const struct damaged *x)
+{
+    const struct source_opts o = { .no_optimizer = true, .hf = true };
+
+    return x->n_weights ? NULL : reopen_without_error(x, &o);
+}
+
+/*
+ * Print the commands that write `weights`, which may be NULL: then nothing is printed. Each command is tried as far as
+ * its own checks go.
+ */
+static void print_weights_way(const struct source *weights)
+{
+    const char *way = "";
+
+    if (!weights)
+        return;
+    if (weights->layout->pipeline_files)
+        way = can_reshard(weights) ? ", or reshape or merge-tp with --weights-only"
+                                   : ", or reshape --to dcp --weights-only --ranks N";
     printf("weights: all are complete: export-hf %s%s OUT%s\n",
-           source_has_unknown_family(x->s) ? "--config FILE " : "", x->s->path, way);
+           can_export_alone(weights) ? "" : "--config FILE ", weights->path, way);
+}
+
+/* Print what can be done with a checkpoint in which some file could not be opened. */
+static void print_ways_of_incomplete(const struct damaged *x)
+{
+    struct source *weights;
+
+    if (opens_with_mismatch(x)) {
+        printf("the files named above are of another save than the rest: remove the wrong ones, then they count as "
+               "lost; reshape, merge-tp, ds2universal and export-hf use all files as they are with "
+               "--accept-mismatch\n");
+        return;
+    }
+    weights = open_weights(x);
+    printf("some files could not be opened; their contents are not counted%s\n",
+           weights ? "" : ", and no tool can use the rest");
+    print_weights_way(weights);
+    source_close(weights);
 }
 
 static void print_ways(const struct damaged *x)
@@ -171,6 +248,7 @@ static void print_ways(const struct damaged *x)
     const char *path = archive ? "FOLDER" : x->s->path;
     const char *first = archive ? "unpack the archive (tar -xf), then " : "";
     const uint64_t absent = x->x.n_elems[SALVAGE_ABSENT];
+    struct source *weights;
 
     printf("%d of %d parameters%s are complete in every state\n", x->n_intact, x->s->n_params,
            is_damage_list_complete(x) ? "" : " that could be opened");
@@ -179,12 +257,7 @@ static void print_ways(const struct damaged *x)
         return;
     }
     if (!is_damage_list_complete(x)) {
-        const bool weights = x->n_weights == 0 && can_open_weights(x);
-
-        printf("some files could not be opened; their contents are not counted%s\n",
-               weights ? "" : ", and no tool can use the rest");
-        if (weights)
-            print_weights_way(x);
+        print_ways_of_incomplete(x);
         return;
     }
     if (x->d.n_unchecked)
@@ -193,9 +266,10 @@ static void print_ways(const struct damaged *x)
         printf("no tensor is damaged; ckpt-inspect verify reads the other bytes, and compares values\n");
         return;
     }
-    if (x->n_weights == 0)
-        print_weights_way(x);
-    else
+    weights = open_weights(x);
+    print_weights_way(weights);
+    source_close(weights);
+    if (x->n_weights)
         printf("weights: those of %d parameter%s are damaged\n", x->n_weights, x->n_weights == 1 ? "" : "s");
     if (x->no_optimizer)
         printf("training: no file has masters or moments: start from the weights, or resume from another checkpoint\n");

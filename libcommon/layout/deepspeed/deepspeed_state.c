@@ -134,8 +134,9 @@ static void check_optimizer_there(struct ds *d, const char *path)
     else if (!d->o->no_optimizer)
         report_add(d->r, SEV_ERROR, "missing_file", d->s->path, ERR_NO_BYTE, NULL,
                    "no optimizer shards: expected %s and others; they are lost, or this is a backup of the weights "
-                   "alone: export-hf reads it (with --config FILE if it is neither BLOOM nor GPT-2), reshape "
-                   "--weights-only makes a checkpoint of it for train --no-load-optim (with --to dcp of any model)",
+                   "alone: export-hf writes them as they are stored (with --config FILE if the model is neither BLOOM "
+                   "nor GPT-2), reshape --weights-only makes a checkpoint for train --no-load-optim; of another "
+                   "model, reshape --to dcp --ranks N --weights-only makes one",
                    ds_zero_name(d, 0, 0, buf));
 }
 

@@ -1088,9 +1088,9 @@ static void test_weights_only(void **state)
     assert_string_equal(report_get(r, 0)->code, "missing_file");
     assert_string_equal(report_get(r, 0)->text, "no optimizer shards: expected "
                         "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt and others; they are lost, or this is a backup "
-                        "of the weights alone: export-hf reads it (with --config FILE if it is neither BLOOM nor "
-                        "GPT-2), reshape --weights-only makes a checkpoint of it for train --no-load-optim (with --to "
-                        "dcp of any model)");
+                        "of the weights alone: export-hf writes them as they are stored (with --config FILE if the "
+                        "model is neither BLOOM nor GPT-2), reshape --weights-only makes a checkpoint for train "
+                        "--no-load-optim; of another model, reshape --to dcp --ranks N --weights-only makes one");
     source_close(s);
     report_free(r);
     edit(MP0, no_save_optim);
