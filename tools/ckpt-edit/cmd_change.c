@@ -105,6 +105,45 @@ static int set_all(struct ckptedit *j, struct source *s, struct edit *x, const c
     return n;
 }
 
+/*
+ * Add the names of the numbers, texts and truth values that stand in the outermost dictionary of the pickled tree
+ * `root`. A name that `list` has already is not added again.
+ */
+static void add_outer_keys(const struct pk *root, struct strbuf *list)
+{
+    for (uint32_t i = 0; root->type == PK_DICT && i < root->n; i++) {
+        const char *key = pk_as_str(root->item[2 * i]);
+        const struct pk *value = root->item[2 * i + 1];
+        const char *at = key && list->len ? strstr(list->buf, key) : NULL;
+        const bool listed = at && (at == list->buf || at[-1] == ' ') && strchr(",", at[strlen(key)]);
+
+        if (!key || listed || (value->type != PK_INT && value->type != PK_FLOAT && value->type != PK_STR &&
+                               value->type != PK_BOOL))
+            continue;
+        strbuf_addf(list, "%s%s", list->len ? ", " : "", key);
+    }
+}
+
+/* Refuse to set a key that no file has. The error names where the keys of this checkpoint are listed, or lists them. */
+static void refuse_unknown_key(const struct source *s, struct edit *x, const char *text, struct err *e)
+{
+    struct strbuf keys = {0};
+
+    for (int f = 0; !s->run.args && f < s->n_files; f++) {
+        struct err ignored = {0};
+        const struct pk *root = edit_root(x, f, &ignored);
+
+        if (root)
+            add_outer_keys(root, &keys);
+    }
+    err_usage(e, "set %s: no file of %s has that key; %s%s", text, s->path,
+              s->layout->model_folder ? "a model folder has no such values, its settings are in config.json"
+              : s->run.args ? "ckpt-inspect args lists the arguments"
+              : keys.len ? "its keys are " : "it has no values with names",
+              keys.len && !s->layout->model_folder && !s->run.args ? keys.buf : "");
+    strbuf_free(&keys);
+}
+
 int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     if (s->layout->value_entries && edit_dcp_begin(x, e) < 0)
@@ -118,9 +157,7 @@ int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err 
         }
         n = set_all(j, s, x, j->arg[i], e);
         if (n == 0)
-            err_usage(e, "set %s: no file of %s has that key; %s", j->arg[i], s->path,
-                      s->layout->model_folder ? "a model folder has no such values, its settings are in config.json"
-                      : s->run.args ? "ckpt-inspect args lists the arguments" : "ckpt-inspect ls -v lists the keys");
+            refuse_unknown_key(s, x, j->arg[i], e);
         if (n <= 0)
             return -1;
     }

@@ -140,8 +140,8 @@ static int check_reshape_options(struct reshape_job *j)
         return refuse_reshape_usage(j, "--dtype needs --to zero1, zero2 or zero3 and an IN of another layout");
     if ((j->rules || (j->config && !j->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to < RESHAPE_TO_HF)
         return refuse_reshape_usage(
-            j, "--rules and --config need --to hf, or --to torchdist of a model folder; --config is also valid with "
-               "--weights-only");
+            j, "--rules and --config need --to hf or hfstorage (--config FILE has to be the model's config.json), or "
+               "--to torchdist of a model folder; --config is also valid with --weights-only");
     if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
         return refuse_reshape_usage(j, "--distributed-optimizer needs --to torchdist");
     if (j->to == RESHAPE_TO_HF && j->ranks)

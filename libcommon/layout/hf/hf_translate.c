@@ -106,9 +106,8 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
     if (!in || !other)
         return in != NULL;
     err_data(e, s->path, ERR_NO_BYTE, "parameter %s: no rule of the family %s has this name in shards, and %s is one: "
-             "config.json is that of another model, or names are of two kinds, which ckpt-edit rename can "
-             "change", other, family_name(f),
-             in);
+             "config.json is that of another model, or names are of two kinds%s", other, family_name(f), in,
+             s->layout->pipeline_files ? "" : ", which ckpt-edit rename can change");
     return -1;
 }
 

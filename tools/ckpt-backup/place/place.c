@@ -59,7 +59,7 @@ int place_check_made(const char *path, struct err *e)
     int rc = rules_is_remote(path) || access(folder, F_OK) == 0 ? 0 : -1;
 
     if (rc < 0)
-        err_sys(e, path, "no place of backups yet (or its disk is not mounted); 'mkdir -p %s' makes it one", folder);
+        err_sys(e, path, "no place of backups yet (or its disk is not mounted); mkdir -p '%s' makes it one", folder);
     free(folder);
     return rc;
 }

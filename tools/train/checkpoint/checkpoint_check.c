@@ -9,9 +9,12 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
+/* Returns the option that loads the checkpoint despite the finding, as the end of a message; "" if there is none. */
 static const char *way_on(const struct finding *f)
 {
-    return mismatch_is(f) ? "; --accept-mismatch loads it despite this" : "";
+    if (mismatch_is(f) && strncmp(f->code, "file_", 5) == 0)
+        return "; --accept-mismatch loads it despite this";
+    return mismatch_is(f) ? "; --accept-mismatch loads it despite this (with --replicas first if copies differ)" : "";
 }
 
 int checkpoint_check_findings(const struct report *r, const char *path, struct report *notes, struct err *e)
