@@ -281,7 +281,7 @@ void universal_hdf5_run(struct source *s)
 static void read_files(struct hdf5_reader *rd)
 {
     struct source *s = rd->s;
-    int64_t mp_ranks = root_int(rd, "n_mp_rank_files", 0, 1 << 20), n = 0;
+    int64_t mp_ranks = root_int(rd, "n_mp_rank_files", 0, 1 << 20), n = 0, tp, pp;
 
     s->file = arena_alloc(s->arena, (size_t)(rd->l->n + 1) * sizeof *s->file);
     for (int i = 0; i < rd->l->n; i++)
@@ -299,6 +299,11 @@ static void read_files(struct hdf5_reader *rd)
         missing_file(rd, "zero/optimizer_state.pt");
     }
     universal_hdf5_run(s);
+    if (n > 0 && pk_as_int(pk_get(s->run.args, "tensor_model_parallel_size"), &tp) &&
+        pk_as_int(pk_get(s->run.args, "pipeline_model_parallel_size"), &pp) && n != tp * pp)
+        report_add(rd->r, SEV_ERROR, "missing_file", s->path, ERR_NO_BYTE, NULL,
+                   "%lld mp_rank files: TP %lld, PP %lld of the saved arguments have %lld", (long long)n, (long long)tp,
+                   (long long)pp, (long long)(tp * pp));
 }
 
 /* ---- 3. shards ---- */

@@ -19,7 +19,7 @@ struct joining {
     struct source *const *rank;         /* [n]; the first becomes the joined source */
     int n;
     struct merge_patterns *patterns;    /* or NULL */
-    struct family *family;              /* or NULL */
+    struct family *family;              /* the family whose rules have all names; NULL: none, or not needed */
     const struct merge_parts *parts;    /* of the current parameter; NULL if it is not fused */
     struct report *r;
 };
@@ -64,6 +64,15 @@ static int find_family_merge_rule(const struct family *f, const char *name, bool
     return (int)merge;
 }
 
+/* Find the family that has all names, if there is one, to compare its rules with the patterns. */
+static void find_family_to_compare(struct joining *j, const char *const *name, int n)
+{
+    const char *lacking = "";
+    struct err ignored = {0};
+
+    j->family = family_of_names(name, n, false, &lacking, &ignored);
+}
+
 static int find_tp_merge_rules(struct joining *j, const struct pk *root, const char *path, struct err *e)
 {
     const struct source *s = j->rank[0];
@@ -76,6 +85,8 @@ static int find_tp_merge_rules(struct joining *j, const struct pk *root, const c
     j->patterns = merge_patterns_new(pk_get(root, "universal_checkpoint_info"), name, n, true, path,
                                      j->r);
     rc = j->patterns ? 0 : find_tp_family(j, name, n, e);
+    if (j->patterns)
+        find_family_to_compare(j, name, n);
     free(name);
     return rc;
 }
@@ -221,10 +232,30 @@ static bool check_parts(const struct joining *j, const struct param *p, int rule
     return true;
 }
 
+/*
+ * Warn if the patterns join the slices of a matrix along another axis than every trainer of its family splits it, or
+ * join copies. Parameters that the patterns leave whole, and those of the vocabulary, are split in several ways.
+ */
+static void compare_rule_with_family(const struct joining *j, const struct param *p, int rule)
+{
+    bool said = true;
+    const int other = j->family ? find_family_merge_rule(j->family, p->name, &said) : -1;
+    const bool splits = rule == MERGE_CAT0 || rule == MERGE_CAT1;
+
+    if (other == rule || !splits || (other != MERGE_CAT0 && other != MERGE_CAT1 && other != MERGE_REPLICATED))
+        return;
+    report_add(j->r, SEV_WARNING, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
+               "universal_checkpoint_info says %s, the rules of the family %s say %s; if the file is wrong, so is "
+               "the tensor", merge_rule_name((enum merge_rule)rule), family_name(j->family),
+               merge_rule_name((enum merge_rule)other));
+}
+
 static int find_slice_merge_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
     const int rule = j->patterns ? (int)merge_patterns_rule(j->patterns, p->name) : guess_rule(j, p, slice);
 
+    if (j->patterns)
+        compare_rule_with_family(j, p, rule);
     return rule < 0 || check_parts(j, p, rule) ? rule : -1;
 }
 
