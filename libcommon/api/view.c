@@ -10,6 +10,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
+#include "libcommon/base/parse.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/tile.h"
 #include "libcommon/format/archive.h"
@@ -71,7 +72,7 @@ static void add_view_value(struct view *v, const struct source_value *x, int *ca
     t = &v->tensor[v->n_known++];
     *t = (struct view_tensor){ .name = x->name, .state = -1, .dtype = x->map->dtype, .ndim = x->ndim,
                                .n_elems = (int64_t)(x->map->len / (uint64_t)dtype_size(x->map->dtype)),
-                               .map = x->map };
+                               .map = x->map, .buffer = x->buffer };
     memcpy(t->shape, x->shape, sizeof t->shape);
 }
 
@@ -311,6 +312,17 @@ static int list_h5(struct view *v, struct err *e)
 
 /* ---- open and close ---- */
 
+/* Number the first tensor of each name and path. */
+static void number_names(struct view *v)
+{
+    v->names = names_new(v->arena);
+    for (int i = 0; i < v->n_known; i++) {
+        names_add(v->names, v->tensor[i].name, i);
+        if (v->tensor[i].path)
+            names_add(v->names, v->tensor[i].path, i);
+    }
+}
+
 bool view_is_file(const char *path)
 {
     struct stat st;
@@ -341,6 +353,7 @@ void view_list(struct view *v)
     v->unread = NULL;
     list_source(v);
     list_values(v);
+    number_names(v);
 }
 
 struct view *view_open(const char *path, const struct view_select *o, struct report *r, struct err *e)
@@ -350,9 +363,9 @@ struct view *view_open(const char *path, const struct view_select *o, struct rep
 
     v->path = xstrdup(path);
     v->select = *o;
+    v->arena = arena_new(0);
     if (view_is_file(path)) {
         v->files = files_new();
-        v->arena = arena_new(0);
         rc = str_ends(path, ".h5") ? list_h5(v, e) : list_pt(v, r, e);
     } else {
         v->source = open_source(path, o, r, e);
@@ -362,8 +375,10 @@ struct view *view_open(const char *path, const struct view_select *o, struct rep
             view_list(v);
         }
     }
-    if (!v->source)
+    if (!v->source) {
         v->n_all = v->n_known = v->n;
+        number_names(v);
+    }
     if (rc == 0)
         return v;
     view_close(v);
@@ -399,10 +414,17 @@ int view_check_match(const struct view *v, struct err *e)
 
 int view_find(const struct view *v, const char *name, int state)
 {
-    for (int i = 0; i < v->n_known; i++)
-        if (v->tensor[i].state == state && (strcmp(v->tensor[i].name, name) == 0 ||
-                                            (v->tensor[i].path && strcmp(v->tensor[i].path, name) == 0)))
+    int i = v->names ? names_find(v->names, name) : -1;
+
+    /* The states of a parameter are adjacent. Other tensors may have the name of one, too. */
+    for (; i >= 0 && i < v->n_known; i++) {
+        const struct view_tensor *t = &v->tensor[i];
+
+        if (t->state == state && (strcmp(t->name, name) == 0 || (t->path && strcmp(t->path, name) == 0)))
             return i;
+        if (state >= 0 && strcmp(t->name, name) != 0)
+            break;
+    }
     return -1;
 }
 
@@ -418,4 +440,80 @@ int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_
 char *view_label(const struct view_tensor *t)
 {
     return t->state < 0 ? xstrdup(t->name) : str_fmt("%s %s", t->name, state_name((enum state)t->state));
+}
+
+/* ---- a tensor by its name ---- */
+
+static int not_there(const struct view *v, const char *name, struct err *e)
+{
+    const char **names = xcalloc((size_t)v->n_all + 1, sizeof *names), *near;
+
+    for (int i = 0; i < v->n_all; i++)
+        names[i] = v->tensor[i].name;
+    near = parse_nearest(name, names, v->n_all);
+    err_data(e, v->path, ERR_NO_BYTE, "no tensor '%s'%s%s%s", name, near ? "; did you mean '" : "",
+             near ? near : "", near ? "'?" : "");
+    free(names);
+    return -1;
+}
+
+/*
+ * Choose a state if none is given: the one that the files store under this name; else the master, which is the
+ * most precise one; else any other.
+ */
+static int any_state(const struct view *v, const char *name)
+{
+    const struct param *p = v->source ? source_param(v->source, name) : NULL;
+    int bare = p ? param_named_state(p) : -1, i = view_find(v, name, bare >= 0 ? bare : STATE_FP32);
+
+    for (int st = 0; st < STATE_N && i < 0; st++)
+        i = view_find(v, name, st);
+    return i;
+}
+
+/*
+ * Find a tensor by any name that source_find() accepts. Returns its index, or -1. If the name is that of a plain value,
+ * *plain receives the value.
+ */
+static int find_in_source(const struct view *v, const char *name, int state, const struct source_value **plain)
+{
+    struct source_hit hit;
+
+    if (!source_find(v->source, name, &hit))
+        return -1;
+    if (hit.value && !hit.value->map && state < 0)
+        *plain = hit.value;
+    if (hit.value)
+        return state < 0 ? view_find(v, hit.value->name, -1) : -1;
+    if (state >= 0 && hit.state >= 0 && hit.state != state)
+        return -1;
+    if (state >= 0 || hit.state >= 0)
+        return view_find(v, hit.param->name, hit.state >= 0 ? hit.state : state);
+    return any_state(v, hit.param->name);
+}
+
+int view_lookup(const struct view *v, const char *name, int state, const struct source_value **plain, struct err *e)
+{
+    int i = v->source ? find_in_source(v, name, state, plain) : view_find(v, name, -1);
+
+    if (i < 0 && *plain)
+        return -1;
+    for (int k = 0; k < v->n_unread && i < 0; k++)
+        if (strcmp(v->unread[k].name, name) == 0) {
+            err_data(e, v->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", name, v->unread[k].why);
+            return -1;
+        }
+    for (int k = i + 1; k < v->n && i >= 0 && v->tensor[i].path && strcmp(v->tensor[i].path, name) != 0; k++)
+        if (strcmp(v->tensor[k].name, name) == 0) {
+            err_usage(e, "%s: two tensors are called %s: give the keys in quotes, %s or %s", v->path, name,
+                      v->tensor[i].path, v->tensor[k].path);
+            return -1;
+        }
+    if (i < 0)
+        return not_there(v, name, e);
+    if (!v->tensor[i].map) {
+        err_data(e, v->path, ERR_NO_BYTE, "tensor %s has too many pieces to be read", name);
+        return -1;
+    }
+    return i;
 }

@@ -8,6 +8,7 @@
 #define SHARDKIT_API_VIEW_H
 
 #include "libcommon/base/report.h"
+#include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 
 struct view_tensor {
@@ -21,6 +22,7 @@ struct view_tensor {
     int64_t n_elems;
     const struct tmap *map;     /* NULL: a transposed view in too many pieces to read */
     const struct param *param;  /* NULL in a single file and for a tensor that is not a parameter */
+    bool buffer;                /* a buffer of the model */
 };
 
 /* A value that contains a tensor and is not read. */
@@ -43,7 +45,8 @@ struct view {
     struct source *source;      /* NULL if the view is a single file */
     struct pt *pt;              /* the single file, if it is a .pt; else NULL */
     struct files *files;        /* of the source, or of the single file */
-    struct arena *arena;        /* holds the names and maps of a single file */
+    struct arena *arena;        /* holds the names and maps of a single file, and the table below */
+    struct names *names;        /* the first tensor of a name or path */
     int64_t n_runs;             /* number of contiguous runs in those maps */
     int n;
     struct view_tensor *tensor; /* in the checkpoint's order */
@@ -71,6 +74,13 @@ void view_close(struct view *v);                        /* accepts NULL */
 MUST_CHECK int view_check_match(const struct view *v, struct err *e);
 /* Find a tensor by its name or path, among all n_known tensors. Returns its index, or -1. */
 int view_find(const struct view *v, const char *name, int state);
+/*
+ * Find a tensor by any name that source_find() accepts, or by its name or path in a single file. `state` is the one
+ * that the user wants, or -1. If no state follows from the name either, it is the one that the files store under this
+ * name; else the master, which is the most precise one; else any other. Returns its index; or -1, with *plain set if
+ * the name is that of a plain value, else with *e set. Not thread-safe, like source_find().
+ */
+int view_lookup(const struct view *v, const char *name, int state, const struct source_value **plain, struct err *e);
 /*
  * Compare `crc`, the CRC of all bytes of the tensor, with the digest in the manifest. Returns 0 if they are equal or
  * the manifest has no digest.

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/base/parse.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/npy.h"
@@ -24,85 +23,6 @@
 #include "tools/ckpt-inspect/view_match.h"
 
 enum { WINDOW_MAX = 1 << 20, WINDOW_SHORT_RUNS = 64 << 10 };
-
-/* ---- selection of the tensor ---- */
-
-static int not_there(const struct view *v, const char *name, struct err *e)
-{
-    const char **names = xcalloc((size_t)v->n_all + 1, sizeof *names), *near;
-
-    for (int i = 0; i < v->n_all; i++)
-        names[i] = v->tensor[i].name;
-    near = parse_nearest(name, names, v->n_all);
-    err_data(e, v->path, ERR_NO_BYTE, "no tensor '%s'%s%s%s", name, near ? "; did you mean '" : "",
-             near ? near : "", near ? "'?" : "");
-    free(names);
-    return -1;
-}
-
-/*
- * Choose a state if none is given: the one that the files store under this name; else the master, which is the
- * most precise one; else any other.
- */
-static int any_state(const struct view *v, const char *name)
-{
-    const struct param *p = v->source ? source_param(v->source, name) : NULL;
-    int bare = p ? param_named_state(p) : -1, i = view_find(v, name, bare >= 0 ? bare : STATE_FP32);
-
-    for (int st = 0; st < STATE_N && i < 0; st++)
-        i = view_find(v, name, st);
-    return i;
-}
-
-/*
- * Find a tensor by any name that source_find() accepts. Returns its index, or -1. If the name is that of a plain value,
- * *plain receives the value.
- */
-static int find_in_source(const struct inspect *in, const struct view *v, const char *name,
-                          const struct source_value **plain)
-{
-    struct source_hit hit;
-
-    if (!source_find(v->source, name, &hit))
-        return -1;
-    if (hit.value && !hit.value->map && in->state < 0)
-        *plain = hit.value;
-    if (hit.value)
-        return in->state < 0 ? view_find(v, hit.value->name, -1) : -1;
-    if (in->state >= 0 && hit.state >= 0 && hit.state != in->state)
-        return -1;
-    if (in->state >= 0 || hit.state >= 0)
-        return view_find(v, hit.param->name, hit.state >= 0 ? hit.state : in->state);
-    return any_state(v, hit.param->name);
-}
-
-/* Find a tensor. Returns its index; or -1, with *plain set if the name is that of a plain value, else with *e set. */
-static int find_cat_tensor(const struct inspect *in, const struct view *v, const char *name,
-                           const struct source_value **plain, struct err *e)
-{
-    int i = v->source ? find_in_source(in, v, name, plain) : view_find(v, name, -1);
-
-    if (i < 0 && *plain)
-        return -1;
-    for (int k = 0; k < v->n_unread && i < 0; k++)
-        if (strcmp(v->unread[k].name, name) == 0) {
-            err_data(e, v->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", name, v->unread[k].why);
-            return -1;
-        }
-    for (int k = i + 1; k < v->n && !v->source && i >= 0 && strcmp(v->tensor[i].path, name) != 0; k++)
-        if (strcmp(v->tensor[k].name, name) == 0) {
-            err_usage(e, "%s: two tensors are called %s: give the keys in quotes, %s or %s", v->path, name,
-                      v->tensor[i].path, v->tensor[k].path);
-            return -1;
-        }
-    if (i < 0)
-        return not_there(v, name, e);
-    if (!v->tensor[i].map) {
-        err_data(e, v->path, ERR_NO_BYTE, "tensor %s has too many pieces to be read", name);
-        return -1;
-    }
-    return i;
-}
 
 /* ---- output file ---- */
 
@@ -405,7 +325,7 @@ int cmd_cat(struct inspect *in)
     v = inspect_view(in, in->arg[0], r, &e);
     rc = out_open_findings(in, r);
     if (v)
-        i = find_cat_tensor(in, v, in->arg[1], &plain, &e);
+        i = view_lookup(v, in->arg[1], in->state, &plain, &e);
     if (plain ? cat_plain(in, v, plain, &e) < 0 : i < 0 || cat_tensor(in, v, &v->tensor[i], &e) < 0)
         rc = cli_fail(&in->cli, &e);
     view_close(v);
