@@ -1,11 +1,11 @@
 # shardkit: tools for 3D-parallel checkpoints
 #
-# Targets   all (default: every tool into bin/), deps, deps-check (what tests can use beyond libraries: Slurm, rclone,
-#           clang, a browser), test (minutes), check (what takes longer), soak (hours), bench, demo, fuzz, lint,
+# Targets   all (default: every tool into bin/), lib (libshardkit.so, for C and Python), deps, deps-check (what tests can
+#           use beyond libraries: Slurm, rclone, clang, a browser), test (minutes), check (what takes longer), soak (hours), bench, demo, fuzz, lint,
 #           tidy (lays sources out), install, uninstall, deb (packages), man (its OPTIONS anew), clean, help
 # Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
 #           CC=gcc|clang           compiler          V=1  show commands
-#           T='pt*'                which tests       PREFIX= DESTDIR=  where install goes
+#           T='pt*'                which tests       PREFIX= DESTDIR= LIBDIR=  where install goes
 #           CUDA=0                 leave CUDA alone even when nvcc is found
 #           CUDA_HOME= CUDA_ARCH= CUDA_RPATH=  where it is; nvcc's -gencode options; where its library looks for cuBLAS
 
@@ -13,6 +13,7 @@ B       ?= release
 V       ?= 0
 PREFIX  ?= /usr/local
 DESTDIR ?=
+LIBDIR  ?= $(PREFIX)/lib
 T       ?= *
 CUDA    ?= 1
 CUDA_HOME ?= /usr/local/cuda
@@ -75,6 +76,13 @@ LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
 LIB_SRC   := $(wildcard libcommon/*/*.c libcommon/*/*/*.c libcommon/*/*/*/*.c)
 LIB_OBJ   := $(LIB_SRC:%.c=$(O)/%.o)
 LIB       := $(O)/libshardkit.a
+# The library for other programs; its number is SHARDKIT_ABI of include/shardkit.h. Both libraries have the same objects:
+# with calls bound within them, -fPIC costs programs nothing. LIBS_SO replaces the libraries that the .so is linked with.
+PIC       := -fPIC -fno-semantic-interposition
+LIB_ABI   := 1
+LIB_SO    := $(O)/libshardkit.so.$(LIB_ABI)
+LIB_MAP   := libcommon/api/libshardkit.map
+LIBS_SO   ?= $(LIBS)
 # Most of the CPU's kernels are compiled once per instruction set; kernels/cpu/cpu_open.c picks one set at run time.
 KERNEL_ONCE := $(wildcard kernels/*.c) kernels/cpu/cpu_open.c kernels/cpu/threads.c kernels/cpu/cpu_device.c \
                kernels/cpu/amx.c
@@ -139,7 +147,7 @@ all: $(TOOL_BIN) $(CUDA_LIB)
 # Some hundred programs of tests: gold takes a quarter of the time that ld does.
 TEST_LD   := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 
-FLAGS_NOW := $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(LIBS)
+FLAGS_NOW := $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(PIC) $(LDFLAGS_ALL) $(LIBS)
 $(O)/flags: FORCE | check-libs
 	@mkdir -p $(@D); echo '$(subst ','\'',$(FLAGS_NOW))' | cmp -s - $@ || \
 		echo '$(subst ','\'',$(FLAGS_NOW))' > $@
@@ -147,7 +155,7 @@ $(O)/flags: FORCE | check-libs
 $(O)/%.o: %.c $(O)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(if $(filter libcommon/%,$<),$(PIC)) -MMD -MP -c -o $@ $<
 
 define isa_rule
 $(O)/kernels/cpu/%.$(1).o: kernels/cpu/%.c $(O)/flags
@@ -183,6 +191,13 @@ $(LIB) $(TLIB) $(KERNELS) $(TRAIN) $(BACKUP) $(RUNWATCH) $(INSPECT) $(SHARED) $(
 	$(call say,AR,$@)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
+lib: $(LIB_SO)
+$(LIB_SO): $(O)/libcommon/api/api.o $(LIB) $(LIB_MAP)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(LIB_MAP) -Wl,-z,defs -Wl,--as-needed \
+		-o $@ $< $(LIB) $(LIBS_SO)
+	$(Q)ln -sf $(@F) $(O)/libshardkit.so
+
 # What run-watch report puts into its pages, as C: numbers of bytes, so that nothing has to be quoted.
 PAGE_DIR := tools/run-watch/picture
 PAGE_JS  := $(addprefix $(PAGE_DIR)/page_,base.js chart.js rows.js build.js)
@@ -212,7 +227,7 @@ $(O)/libcommon/model/family_builtin.c: $(RULES)
 
 $(O)/libcommon/model/family_builtin.o: $(O)/libcommon/model/family_builtin.c $(O)/flags
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(PIC) -c -o $@ $<
 
 define tool_rule
 $(BIN)/$(1): $(patsubst %.c,$(O)/%.o,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c)) $(LIB)
@@ -318,11 +333,16 @@ lint:
 tidy:
 	$(Q)sh tests/tidy.sh
 
-install: all
+install: all lib
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
 	$(Q)install -m 755 $(TOOL_BIN) $(DESTDIR)$(PREFIX)/bin
 	$(Q)if [ -n "$(CUDA_LIB)" ]; then install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/shardkit $(CUDA_LIB); fi
 	$(Q)install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
+	$(Q)install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/shardkit.h
+	$(Q)install -D -m 644 -t $(DESTDIR)$(LIBDIR) $(LIB_SO) && ln -sf $(notdir $(LIB_SO)) $(DESTDIR)$(LIBDIR)/libshardkit.so
+	$(Q)install -d $(DESTDIR)$(LIBDIR)/pkgconfig && printf '%s\n' 'Name: shardkit' \
+		'Description: reads and verifies checkpoints of large language models' 'Version: $(VERSION)' \
+		'Cflags: -I$(PREFIX)/include' 'Libs: -L$(LIBDIR) -lshardkit' >$(DESTDIR)$(LIBDIR)/pkgconfig/shardkit.pc
 	$(Q)install -d $(DESTDIR)$(PREFIX)/share/shardkit && cp -R ops rules $(DESTDIR)$(PREFIX)/share/shardkit
 	$(Q)install -d $(BASH_DIR) $(ZSH_DIR)
 	$(Q)set -e; for t in $(TOOLS); do \
@@ -338,7 +358,8 @@ deb:
 	$(Q)sh ops/packaging/deb.sh
 
 uninstall:
-	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so
+	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so $(DESTDIR)$(PREFIX)/include/shardkit.h
+	$(Q)rm -f $(DESTDIR)$(LIBDIR)/libshardkit.so* $(DESTDIR)$(LIBDIR)/pkgconfig/shardkit.pc
 	$(Q)rm -rf $(DESTDIR)$(PREFIX)/share/shardkit/ops $(DESTDIR)$(PREFIX)/share/shardkit/rules
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
 	$(Q)rm -f $(TOOLS:%=$(BASH_DIR)/%) $(TOOLS:%=$(ZSH_DIR)/_%)
@@ -349,7 +370,7 @@ clean:
 help:
 	@sed -n '1,/^$$/p' Makefile
 
-.PHONY: all deps deps-check ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
+.PHONY: all lib deps deps-check ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
 .SECONDARY:
 
 -include $(LIB_OBJ:.o=.d) $(TLIB_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=build/fuzz/%.d) $(KERNEL_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst %.c,$(O)/%.d,$(wildcard tools/*/*.c tools/*/*/*.c) $(UNIT_SRC) $(BENCH_SRC))

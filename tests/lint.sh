@@ -50,7 +50,7 @@ awk '
         if (from == "tools/ckpt-backup/place") return "libcommon/ tools/ckpt-backup/rules/ " from "/"
         if (from == "tools/run-watch/picture") return "libcommon/ tools/run-watch/past/ " from "/"
         if (from ~ "^tools/")           return "libcommon/ tools/common/ " from "/"
-        if (from ~ "^tests/")           return "libcommon/ kernels/ tools/train/ tools/ckpt-backup/ tools/ckpt-inspect/ tools/run-watch/ tests/lib/ " from "/"
+        if (from ~ "^tests/")           return "include/ libcommon/ kernels/ tools/train/ tools/ckpt-backup/ tools/ckpt-inspect/ tools/run-watch/ tests/lib/ " from "/"
         return ""
     }
 

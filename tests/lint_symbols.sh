@@ -30,6 +30,8 @@ trap 'rm -f "$words"' EXIT
 find tests -name '*.[ch]' -o -name '*.cu' | xargs cat | grep -oE '[a-z][a-z0-9_]+' | LC_ALL=C sort -u >"$words"
 {
     find kernels/cuda -name '*.cu' -o -name '*.cuh' | xargs cat | grep -oE '[a-z][a-z0-9_]+' | LC_ALL=C sort -u | sed 's/^/cuda: U /'
+    # The functions of the C interface are for other programs.
+    grep -oE '[^a-z]sk_[a-z_]+\(' include/shardkit.h | tr -dc 'a-z_\n' | sed 's/^/include: U /'
     # shellcheck disable=SC2086
     nm -A -g $list 2>/dev/null
 } | awk -v objects="$objects/" -v windows="$windows" -v words="$words" '

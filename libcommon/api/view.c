@@ -412,22 +412,6 @@ int view_check_match(const struct view *v, struct err *e)
     return -1;
 }
 
-int view_find(const struct view *v, const char *name, int state)
-{
-    int i = v->names ? names_find(v->names, name) : -1;
-
-    /* The states of a parameter are adjacent. Other tensors may have the name of one, too. */
-    for (; i >= 0 && i < v->n_known; i++) {
-        const struct view_tensor *t = &v->tensor[i];
-
-        if (t->state == state && (strcmp(t->name, name) == 0 || (t->path && strcmp(t->path, name) == 0)))
-            return i;
-        if (state >= 0 && strcmp(t->name, name) != 0)
-            break;
-    }
-    return -1;
-}
-
 int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e)
 {
     if (!t->param || !t->param->has_digest[t->state] || t->param->digest[t->state] == crc)
@@ -443,6 +427,23 @@ char *view_label(const struct view_tensor *t)
 }
 
 /* ---- a tensor by its name ---- */
+
+/* Find a tensor by its name or path, among all n_known tensors. Returns its index, or -1. */
+static int find_named(const struct view *v, const char *name, int state)
+{
+    int i = v->names ? names_find(v->names, name) : -1;
+
+    /* The states of a parameter are adjacent. Other tensors may have the name of one, too. */
+    for (; i >= 0 && i < v->n_known; i++) {
+        const struct view_tensor *t = &v->tensor[i];
+
+        if (t->state == state && (strcmp(t->name, name) == 0 || (t->path && strcmp(t->path, name) == 0)))
+            return i;
+        if (state >= 0 && strcmp(t->name, name) != 0)
+            break;
+    }
+    return -1;
+}
 
 static int not_there(const struct view *v, const char *name, struct err *e)
 {
@@ -464,10 +465,10 @@ static int not_there(const struct view *v, const char *name, struct err *e)
 static int any_state(const struct view *v, const char *name)
 {
     const struct param *p = v->source ? source_param(v->source, name) : NULL;
-    int bare = p ? param_named_state(p) : -1, i = view_find(v, name, bare >= 0 ? bare : STATE_FP32);
+    int bare = p ? param_named_state(p) : -1, i = find_named(v, name, bare >= 0 ? bare : STATE_FP32);
 
     for (int st = 0; st < STATE_N && i < 0; st++)
-        i = view_find(v, name, st);
+        i = find_named(v, name, st);
     return i;
 }
 
@@ -484,17 +485,17 @@ static int find_in_source(const struct view *v, const char *name, int state, con
     if (hit.value && !hit.value->map && state < 0)
         *plain = hit.value;
     if (hit.value)
-        return state < 0 ? view_find(v, hit.value->name, -1) : -1;
+        return state < 0 ? find_named(v, hit.value->name, -1) : -1;
     if (state >= 0 && hit.state >= 0 && hit.state != state)
         return -1;
     if (state >= 0 || hit.state >= 0)
-        return view_find(v, hit.param->name, hit.state >= 0 ? hit.state : state);
+        return find_named(v, hit.param->name, hit.state >= 0 ? hit.state : state);
     return any_state(v, hit.param->name);
 }
 
 int view_lookup(const struct view *v, const char *name, int state, const struct source_value **plain, struct err *e)
 {
-    int i = v->source ? find_in_source(v, name, state, plain) : view_find(v, name, -1);
+    int i = v->source ? find_in_source(v, name, state, plain) : find_named(v, name, -1);
 
     if (i < 0 && *plain)
         return -1;

@@ -72,8 +72,6 @@ void view_list(struct view *v);
 void view_close(struct view *v);                        /* accepts NULL */
 /* Returns -1 with ERR_DATA if the pattern of names matched nothing. */
 MUST_CHECK int view_check_match(const struct view *v, struct err *e);
-/* Find a tensor by its name or path, among all n_known tensors. Returns its index, or -1. */
-int view_find(const struct view *v, const char *name, int state);
 /*
  * Find a tensor by any name that source_find() accepts, or by its name or path in a single file. `state` is the one
  * that the user wants, or -1. If no state follows from the name either, it is the one that the files store under this

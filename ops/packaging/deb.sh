@@ -2,6 +2,7 @@
 # deb.sh - make Debian packages of this tree in build/deb, for `make deb`
 #
 #   shardkit         the tools that need neither MPI nor a GPU, ops/, man pages, completion
+#   libshardkit1, libshardkit-dev   the library of shardkit.h, and the header
 #   shardkit-train   train
 #   shardkit-cuda    the kernels that train loads if an NVIDIA driver is present; built if nvcc is found
 # The script needs dpkg-dev and debhelper. The version is that of the Makefile.
