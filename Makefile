@@ -139,6 +139,9 @@ MAN       := $(wildcard docs/*.1)
 # What bash and zsh complete behind a tool's name, printed by the tool from its table of options.
 BASH_DIR   = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSH_DIR    = $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+# What scripts use, and the documents that man pages name.
+SHARE_DIR  = $(DESTDIR)$(PREFIX)/share/shardkit
+DOC_DIR    = $(DESTDIR)$(PREFIX)/share/doc/shardkit
 
 all: $(TOOL_BIN) $(CUDA_LIB)
 
@@ -343,7 +346,8 @@ install: all lib
 	$(Q)install -d $(DESTDIR)$(LIBDIR)/pkgconfig && printf '%s\n' 'Name: shardkit' \
 		'Description: reads and verifies checkpoints of large language models' 'Version: $(VERSION)' \
 		'Cflags: -I$(PREFIX)/include' 'Libs: -L$(LIBDIR) -lshardkit' >$(DESTDIR)$(LIBDIR)/pkgconfig/shardkit.pc
-	$(Q)install -d $(DESTDIR)$(PREFIX)/share/shardkit && cp -R ops rules $(DESTDIR)$(PREFIX)/share/shardkit
+	$(Q)install -d $(SHARE_DIR) && cp -R ops rules examples $(SHARE_DIR)
+	$(Q)install -d $(DOC_DIR) && install -m 644 README.md CHANGELOG.md $(wildcard docs/*.md docs/*.svg) $(DOC_DIR)
 	$(Q)install -d $(BASH_DIR) $(ZSH_DIR)
 	$(Q)set -e; for t in $(TOOLS); do \
 		$(BIN)/$$t --completion bash >$(BASH_DIR)/$$t; $(BIN)/$$t --completion zsh >$(ZSH_DIR)/_$$t; \
@@ -351,16 +355,15 @@ install: all lib
 
 # The OPTIONS of the pages anew, from the tools' tables.
 man: $(TOOL_BIN)
-	$(Q)set -e; for t in $(TOOLS); do $(BIN)/$$t --completion man | awk -f docs/options.awk - docs/$$t.1 >docs/$$t.new; \
+	$(Q)set -e; for t in $(filter-out shardkit,$(TOOLS)); do $(BIN)/$$t --completion man | awk -f docs/options.awk - docs/$$t.1 >docs/$$t.new; \
 		mv docs/$$t.new docs/$$t.1; done
 
 deb:
 	$(Q)sh ops/packaging/deb.sh
 
 uninstall:
-	$(Q)rm -f $(DESTDIR)$(PREFIX)/lib/shardkit/shardkit-cuda.so $(DESTDIR)$(PREFIX)/include/shardkit.h
-	$(Q)rm -f $(DESTDIR)$(LIBDIR)/libshardkit.so* $(DESTDIR)$(LIBDIR)/pkgconfig/shardkit.pc
-	$(Q)rm -rf $(DESTDIR)$(PREFIX)/share/shardkit/ops $(DESTDIR)$(PREFIX)/share/shardkit/rules
+	$(Q)rm -f $(DESTDIR)$(PREFIX)/include/shardkit.h $(DESTDIR)$(LIBDIR)/libshardkit.so* $(DESTDIR)$(LIBDIR)/pkgconfig/shardkit.pc
+	$(Q)rm -rf "$(DESTDIR)$(PREFIX)/lib/shardkit" "$(SHARE_DIR)" "$(DOC_DIR)"
 	$(Q)rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(MAN:docs/%=$(DESTDIR)$(PREFIX)/share/man/man1/%)
 	$(Q)rm -f $(TOOLS:%=$(BASH_DIR)/%) $(TOOLS:%=$(ZSH_DIR)/_%)
 

@@ -220,15 +220,20 @@ install_check() {
         esac
     done
     # A shell finds each tool's completion by its name; each is a script that bash takes.
-    for t in ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch; do
+    for t in shardkit ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch; do
         bash -n "$dir/opt/share/bash-completion/completions/$t" || return 1
         grep -q "^complete .* $t\$" "$dir/opt/share/bash-completion/completions/$t" || return 1
         grep -q "^#compdef $t\$" "$dir/opt/share/zsh/site-functions/_$t" || return 1
         ! command -v zsh >/dev/null || zsh -n "$dir/opt/share/zsh/site-functions/_$t" || return 1
     done
     cmp rules/llama.rules "$dir/opt/share/shardkit/rules/llama.rules" || return 1
+    # Each file that a man page names as installed is there, and shardkit shows the page of a verb.
+    for f in $(sed 's/\\-/-/g' docs/*.1 | grep -oE 'share/(doc/)?shardkit/[A-Za-z0-9._/-]*[A-Za-z0-9]' | sort -u); do
+        [ -e "$dir/opt/$f" ] || { echo "a man page names $f, which is not installed"; return 1; }
+    done
+    "$dir/opt/bin/shardkit" help verify </dev/null | grep -qE 'CKPT-INSPECT|shardkit verify' || return 1
     $make -s CUDA=0 uninstall DESTDIR="$dir" PREFIX=/opt || return 1
-    left=$(find "$dir" -type f)
+    left=$(find "$dir" -type f -o -name '*shardkit*')
     [ -z "$left" ] || { echo "uninstall leaves $left"; return 1; }
 }
 export -f install_check
