@@ -58,8 +58,3 @@ int ds_file_write(const char *dir, const char *name, const struct pk *root, cons
     free(prefix);
     return rc;
 }
-
-int ds_file_write_log(const char *dir, const struct strbuf *log, struct err *e)
-{
-    return folder_write_small(dir, DS_REPAIR_LOG_NAME, log->buf, log->len, e);
-}

@@ -39,7 +39,5 @@ void ds_describe_file(struct folder_desc *d, const char *name, struct ds_tree *x
 /* Write a whole small .pt of that name in dir. `root` may hold tensors of `pt`, a file of `files`. */
 MUST_CHECK int ds_file_write(const char *dir, const char *name, const struct pk *root, const struct pt *pt,
                              struct files *files, struct err *e);
-/* Write the log of repaired copies as DS_REPAIR_LOG_NAME. */
-MUST_CHECK int ds_file_write_log(const char *dir, const struct strbuf *log, struct err *e);
 
 #endif

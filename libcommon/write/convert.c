@@ -17,6 +17,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/executor.h"
 #include "libcommon/write/journal.h"
+#include "libcommon/write/kept.h"
 #include "libcommon/write/rendezvous.h"
 #include "libcommon/write/sink.h"
 #include "libcommon/write/staging.h"
@@ -87,7 +88,7 @@ int convert_check_paths(const struct source *s, const char *out, struct err *e)
 
 static int check_space(const struct source *s, const struct sink *k, const struct staging *st, struct err *e)
 {
-    uint64_t need = k->ops->estimate(k, s), room;
+    uint64_t need = k->ops->estimate(k, s) + kept_copy_bytes(k, s), room;
 
     if (st->resumed)                    /* its files exist already, with their space reserved */
         return 0;
@@ -291,7 +292,7 @@ static int make_plan(struct conversion *r, const struct staging_opts *so, const 
     if (r->o->part > 0 && staging_wait(&r->stage, print, so, e) < 0)
         return -1;
     r->sink->o.resumed = r->stage.resumed;
-    if (r->sink->ops->prepare(r->sink, r->src, r->stage.part, r->plan, e) < 0 ||
+    if (sink_prepare(r->sink, r->src, r->stage.part, r->plan, e) < 0 ||
         sink_make_files(r->sink, r->plan, e) < 0)
         return -1;
     r->has_files = true;
@@ -462,7 +463,7 @@ static bool all_finished(const struct conversion *r)
 static int publish_conversion(struct conversion *r, struct err *e)
 {
     if (plan_check_records(r->plan, e) < 0 || staging_sweep(&r->stage, e) < 0 ||
-        r->sink->ops->finish(r->sink, r->plan, e) < 0)
+        sink_finish(r->sink, r->plan, e) < 0)
         return -1;
     if (check_manifest_digests(r, e) < 0)
         return -1;

@@ -11,6 +11,7 @@
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"
 
 /* ---- CRC of a file: whole, or combined with the CRCs of plan items ---- */
@@ -97,7 +98,7 @@ static int file_crc(const struct built *b, const char *dir, const char *name, ui
         return -1;
     }
     *size = files_size(f, x.file);
-    if (b->k->ops->known_crc && b->k->ops->known_crc(b->k, name, *size, crc)) {
+    if (kept_crc(b->k, name, crc)) {
         files_free(f);
         return 0;
     }

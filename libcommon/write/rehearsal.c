@@ -51,13 +51,13 @@ static int measure_folder_files(const char *dir, struct rehearsal *r, struct err
 static int make_files(struct source *s, struct sink *k, const char *dir, struct err *e)
 {
     struct plan *p = plan_new(s->files);
-    int rc = k->ops->prepare(k, s, dir, p, e);
+    int rc = sink_prepare(k, s, dir, p, e);
 
     if (rc == 0)
         rc = sink_make_files(k, p, e);
     if (rc == 0) {
         plan_close(p);
-        rc = k->ops->finish(k, p, e);
+        rc = sink_finish(k, p, e);
     }
     if (rc == 0)
         rc = manifest_write(k, p, dir, e);

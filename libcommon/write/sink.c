@@ -5,7 +5,26 @@
 #include <unistd.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ds_names.h"
+#include "libcommon/write/folder_file.h"
+#include "libcommon/write/kept.h"
 #include "libcommon/write/sink.h"
+
+int sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e)
+{
+    if (k->ops->prepare(k, s, dir, p, e) < 0)
+        return -1;
+    return k->n_kept ? kept_plan(k, p, e) : 0;
+}
+
+int sink_finish(struct sink *k, struct plan *p, struct err *e)
+{
+    const struct strbuf *log = k->o.repair_log;
+
+    if ((!k->o.rehearsal && kept_check(k, p, e) < 0) || k->ops->finish(k, p, e) < 0)
+        return -1;
+    return log ? folder_write_small(k->dir, DS_REPAIR_LOG_NAME, log->buf, log->len, e) : 0;
+}
 
 /*
  * Create a file without reserving disk space. This is used in a rehearsal, and on tmpfs, where reserving a file's

@@ -19,6 +19,7 @@ struct sink_opts {
     int part, n_parts;          /* this process writes its share; part 0 creates shared files */
     bool resumed;               /* OUT.part already holds an earlier run's work */
     bool rehearsal;             /* no tensor will be written: files need no disk space (rehearsal.h) */
+    const struct strbuf *repair_log;    /* written as repair.jsonl; NULL if there is none */
     int threads;
     void (*warn)(void *ctx, const char *text);  /* reports drifted copies that no plan item will report; may be NULL */
     void *ctx;
@@ -45,6 +46,7 @@ struct sink_tensor {
     uint32_t crc;
 };
 
+struct kept_file;
 struct sink;
 struct source;
 struct sink_ops {
@@ -78,11 +80,6 @@ struct sink_ops {
      */
     void (*look)(struct sink *k, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len);
     int (*tensors)(const struct sink *k, struct plan *p, struct sink_tensor **out);
-    /*
-     * Get the CRC of a file of the result that the sink did not write but has the CRC of, for the manifest. NULL if
-     * there are no such files.
-     */
-    bool (*known_crc)(const struct sink *k, const char *name, uint64_t size, uint32_t *crc);
     bool points_only;           /* copies no tensor bytes: the result refers to the source's files */
 };
 struct sink {
@@ -93,9 +90,19 @@ struct sink {
     bool no_optimizer;          /* leaves out the flat states, so tied copies are not compared */
     bool no_manifest;           /* no manifest is written */
     const char *room_advice;    /* advice for the message on a full disk; NULL if there is none */
+    /* files of the source that the result has as they are (kept.h); the owner of the list outlives the sink */
+    int n_kept;
+    struct kept_file **kept;
     int n_drifted;              /* number of states whose copies differed and that no plan item counts */
     void *priv;
 };
+/*
+ * Call the sink's prepare(), and share its kept files. Those that cannot be shared are added to the plan. Only part 0
+ * of one may have kept files.
+ */
+MUST_CHECK int sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e);
+/* Check copies of kept files against the source's manifest, call the sink's finish(), and write the repair log. */
+MUST_CHECK int sink_finish(struct sink *k, struct plan *p, struct err *e);
 /*
  * Create the plan's sized destinations with their final length and, except in a rehearsal, reserve their disk space.
  * Call it once, after prepare(). Only part 0 creates files. Several are created at a time, because on tmpfs

@@ -53,6 +53,7 @@ struct convert_cli_job {
     /* for convert_cli_write(): the options that affect the output, as text; a run is resumed only with the same text */
     const char *shape;
     const char *pointer;                /* name of the file that --set-latest writes; NULL: "latest" */
+    const struct strbuf *repair_log;    /* written as repair.jsonl of the output; NULL: none */
 };
 /* Print one line on stdout for each note: choices that were made by a rule, and data that are lost. */
 void convert_cli_notes(const struct report *notes);

@@ -72,6 +72,7 @@ static struct sink *open_deepspeed_sink(const struct ds_write *w)
 {
     struct sink_opts so = convert_cli_sink(w->cli, w->out);
 
+    so.repair_log = w->repair_log;
     return deepspeed_sink(&so, w->target);
 }
 

@@ -19,6 +19,7 @@ struct ds_write {
     const char *out;
     const char *shape;                  /* the options that affect the output, as text */
     const struct repair *repaired;      /* the repair of the source that preceded the conversion; NULL: none */
+    const struct strbuf *repair_log;    /* its log, written next to the files; NULL: none */
 };
 
 /* Refuse (ERR_USAGE) a certificate path that exists already, unless --force or --resume is given. */

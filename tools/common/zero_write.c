@@ -8,10 +8,11 @@
 
 int zero_write(struct convert_cli_job *j, const struct zero_target *t, const struct report *notes, struct err *e)
 {
-    const struct sink_opts so = convert_cli_sink(j->cli, j->out);
+    struct sink_opts so = convert_cli_sink(j->cli, j->out);
     char *what = str_fmt("ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world, j->src->n_params);
     int rc;
 
+    so.repair_log = j->repair_log;
     j->what = what;
     j->facts = j->facts ? j->facts : json_object();
     json_object_set_new(j->facts, "zero_stage", json_integer(t->shape.stage));

@@ -37,7 +37,7 @@ static void print_result(const struct merge_job *j, const struct ds_write *w, co
 
 /* ---- merging ---- */
 
-static int preview_merge(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
+static int preview_merge(struct merge_job *j, struct ds_write *w, const struct report *notes,
                          struct err *e)
 {
     bool drifted = !j->replicas.in_sync, stuck = drifted && j->cli.replicas == REPLICAS_FAIL;
@@ -47,7 +47,7 @@ static int preview_merge(struct merge_job *j, struct ds_write *w, struct ds_targ
     /* Repair the copies before the preview, which includes the additional file that lists the repairs. */
     if (drifted && !stuck && merge_repair(j, w->src, e) < 0)
         return -1;
-    t->repair_log = drifted && !stuck ? &j->log : NULL;
+    w->repair_log = drifted && !stuck ? &j->log : NULL;
     more = j->cli.json ? json_pack("{s:o}", "replicas", replicas_json(&j->replicas, j->cli.verbose)) : NULL;
     rc = ds_write_preview(w, notes, more, e);
 
@@ -70,7 +70,7 @@ static int make_target(struct merge_job *j, struct source *s, struct report *not
 }
 
 /* Repair copies that disagree, if --replicas allows it, and write the output. */
-static int repair_and_write(struct merge_job *j, struct ds_write *w, struct ds_target *t, const struct report *notes,
+static int repair_and_write(struct merge_job *j, struct ds_write *w, const struct report *notes,
                             struct err *e)
 {
     struct convert_result res;
@@ -80,7 +80,7 @@ static int repair_and_write(struct merge_job *j, struct ds_write *w, struct ds_t
     if (ds_write_check(w, e) < 0 || merge_resolve_replicas(j, w->src, e) < 0)
         return -1;
     cli_warn_findings(&j->cli, notes);
-    t->repair_log = j->replicas.in_sync ? NULL : &j->log;
+    w->repair_log = j->replicas.in_sync ? NULL : &j->log;
     if (ds_write_run(w, &res, e) < 0)
         return -1;
     print_result(j, w, &res);
@@ -97,7 +97,7 @@ static int merge_pipeline(struct merge_job *j, struct source *s, struct err *e)
 
     w.target = t;
     if (rc == 0)
-        rc = j->cli.dry_run ? preview_merge(j, &w, t, notes, e) : repair_and_write(j, &w, t, notes, e);
+        rc = j->cli.dry_run ? preview_merge(j, &w, notes, e) : repair_and_write(j, &w, notes, e);
     ds_target_free(t);
     report_free(notes);
     return rc;

@@ -26,7 +26,7 @@ int merge_zero(struct merge_job *j, struct source *s, struct err *e)
     int rc = -1;
 
     if (t) {
-        t->repair_log = j->replicas.in_sync ? NULL : &j->log;
+        c.repair_log = j->replicas.in_sync ? NULL : &j->log;
         c.facts = merge_json(j);
         rc = zero_write(&c, t, notes, e);
     }

@@ -146,7 +146,7 @@ static int finish_ds_folder(void *ctx, const struct folder_written *w, struct er
         for (int tp = 0; tp < t->topo.tp; tp++)
             if (write_mp_rank(t, w->dir, pp, tp, e) < 0)
                 return -1;
-    return t->repair_log ? ds_file_write_log(w->dir, t->repair_log, e) : 0;
+    return 0;
 }
 
 /* ---- the folder ---- */

@@ -116,7 +116,6 @@ struct ds_target {
     int local_ranks;                    /* GPUs per node; 0: local_rank equals the rank */
     struct ds_edit *edit;               /* changes to the mp_rank files */
     int n_edits;
-    const struct strbuf *repair_log;    /* to be written as DS_REPAIR_LOG_NAME; NULL: none */
 };
 
 /*

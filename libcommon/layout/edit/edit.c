@@ -11,7 +11,6 @@
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_impl.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/plan/elements.h"
 #include "libcommon/plan/plan.h"
 
@@ -136,7 +135,8 @@ void edit_free(struct edit *x)
     edit_states_free(x->states);
     if (x->entries)
         x->free_entries(x->entries);
-    edit_rewrite_free(x->rewrite);
+    if (x->rewrite && x->rewrite->free_target)
+        x->rewrite->free_target(x->rewrite->target);
     arena_free(x->arena);
     free(x);
 }
@@ -415,6 +415,12 @@ static const char *file_fate(const struct edit_file *f)
     return edit_changes(f) ? "changed" : strcmp(f->name, f->was) != 0 ? "renamed" : "kept";
 }
 
+void edit_rewrite(struct edit *x, const struct edit_rewrite *as)
+{
+    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
+    *x->rewrite = *as;
+}
+
 const char *edit_rewrite_summary(const struct edit *x)
 {
     return x->rewrite ? x->rewrite->what : NULL;
@@ -422,22 +428,63 @@ const char *edit_rewrite_summary(const struct edit *x)
 
 void edit_log(struct edit *x, const struct strbuf *log)
 {
-    if (x->rewrite && x->rewrite->ds)
-        x->rewrite->ds->repair_log = log;
-    if (x->rewrite && x->rewrite->zero)
-        x->rewrite->zero->repair_log = log;
-    if (!x->rewrite) {
-        struct edit_file *f = find_edit_file_by_name(x, DS_REPAIR_LOG_NAME);
-        struct edit_made *made = edit_make(x, f ? f : edit_add_file(x, DS_REPAIR_LOG_NAME));
+    struct edit_file *f = find_edit_file_by_name(x, DS_REPAIR_LOG_NAME);
+    struct edit_made *made;
 
-        strbuf_add(&made->head, log->buf, log->len);
-        made->size = made->head.len;
+    if (x->rewrite) {
+        x->log = log;
+        return;
     }
+    made = edit_make(x, f ? f : edit_add_file(x, DS_REPAIR_LOG_NAME));
+    strbuf_add(&made->head, log->buf, log->len);
+    made->size = made->head.len;
 }
 
 struct source *edit_source(struct edit *x)
 {
     return x->rewrite ? x->rewrite->src : x->s;
+}
+
+/*
+ * Returns true for a file that does not belong to the layout. The source lists the layout's files; one of HDF5 and one
+ * of a model folder list all other files too. config.json of a model folder is written with the tensors.
+ */
+static bool is_sibling_file(const struct edit *x, const struct edit_file *f)
+{
+    const struct source_file *own = source_file(x->s, f->name);
+
+    if (x->s->layout->model_folder && strcmp(f->name, "config.json") == 0)
+        return false;
+    return !own || ((x->s->layout->datasets || x->s->layout->model_folder) && own->cls == FILE_OTHER && !own->pt);
+}
+
+/* Returns true for a file that the result has as it is. */
+static bool is_kept(const struct edit *x, const struct edit_file *f)
+{
+    if (f->file < 0 || strcmp(f->name, MANIFEST_NAME) == 0)
+        return false;
+    return x->rewrite ? is_sibling_file(x, f) : !f->drop && !edit_changes(f);
+}
+
+void edit_place(struct edit *x, const struct edit_place *p)
+{
+    json_t *known = x->rewrite ? NULL : manifest_files(x->s);
+
+    x->place = *p;
+    x->kept = arena_alloc(x->arena, ((size_t)x->n_files + 1) * sizeof *x->kept);
+    for (int i = 0; i < x->n_files; i++) {
+        struct edit_file *f = &x->file[i];
+        struct kept_file *kept = &f->kept;
+
+        if (!is_kept(x, f))
+            continue;
+        *kept = (struct kept_file){ .name = f->name, .file = f->file, .must_match = !p->accept_mismatch };
+        kept->has_crc = manifest_listed(known, f->was, files_size(x->s->files, f->file), &kept->crc);
+        x->kept[x->n_kept++] = kept;
+    }
+    x->has_manifest = known != NULL;
+    json_decref(known);
+    kept_choose_ways(x->kept, x->n_kept, x->s->files, p->out, p->hard_links);
 }
 
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what)
@@ -459,12 +506,12 @@ void edit_count(const struct edit *x, struct edit_sum *sum)
     memset(sum, 0, sizeof *sum);
     for (int i = 0; edit_file(x, i, &name, &bytes, &what); i++) {
         if (strcmp(what, "kept") == 0 || strcmp(what, "renamed") == 0) {
-            const enum edit_way way = x->file[i].way;
+            const enum kept_way way = x->file[i].kept.way;
 
-            sum->n_reflinks += way == EDIT_REFLINK;
-            sum->n_hard_links += way == EDIT_HARD_LINK;
-            sum->n_copied += way == EDIT_COPY;
-            *(way == EDIT_COPY ? &sum->copied_bytes : &sum->shared_bytes) += bytes;
+            sum->n_reflinks += way == KEPT_REFLINK;
+            sum->n_hard_links += way == KEPT_HARD_LINK;
+            sum->n_copied += way == KEPT_COPY;
+            *(way == KEPT_COPY ? &sum->copied_bytes : &sum->shared_bytes) += bytes;
         } else if (strcmp(what, "removed") == 0) {
             sum->n_dropped++;
         } else {

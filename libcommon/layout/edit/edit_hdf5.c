@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
+#include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/universal/universal_hdf5.h"
 
 /*
@@ -43,12 +43,22 @@ static int check_hdf5_group_names(const struct edit_states *list, struct err *e)
     return 0;
 }
 
+/* Returns true if the form has an HDF5 file per parameter. */
 static bool is_split(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++)
         if (s->file[i].cls == FILE_OPTIMIZER && strcmp(s->file[i].name, INDEX_NAME) != 0)
             return true;
     return false;
+}
+
+static struct sink *open_hdf5(const struct sink_opts *o, const void *source)
+{
+    struct sink_opts own = *o;
+
+    own.vocab = VOCAB_KEEP;
+    own.split = is_split(source);
+    return universal_hdf5_sink(&own);
 }
 
 int edit_resolve_rewrite(struct edit *x, struct err *e)
@@ -68,8 +78,7 @@ int edit_resolve_rewrite(struct edit *x, struct err *e)
     universal_hdf5_run(to);
     if (x->states)
         edit_source_list(x, to, x->states);
-    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
-    *x->rewrite = (struct edit_rewrite){ .src = to, .hdf5 = true, .hdf5_split = is_split(x->s) };
-    x->rewrite->what = arena_fmt(x->arena, "HDF5, %d parameters", to->n_params);
+    edit_rewrite(x, &(struct edit_rewrite){ to, arena_fmt(x->arena, "HDF5, %d parameters", to->n_params), x->s,
+                                            open_hdf5, NULL });
     return 0;
 }

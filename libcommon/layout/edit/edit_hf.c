@@ -13,7 +13,6 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/edit/edit_impl.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/hf/hf_config.h"
 #include "libcommon/layout/hfstorage/hfstorage.h"
@@ -308,37 +307,63 @@ static int count_cut_ranks(const struct source *s)
     return ranks;
 }
 
+/* The target of a folder whose files are cut, with the config.json that it refers to. */
+struct cut_folder { struct hf_target *t; json_t *config; };
+
+static struct sink *open_cut_folder(const struct sink_opts *o, const void *target)
+{
+    return hf_sink(o, ((const struct cut_folder *)target)->t);
+}
+
+static void free_cut_folder(void *target)
+{
+    struct cut_folder *c = target;
+
+    hf_target_free(c->t);
+    json_decref(c->config);
+    free(c);
+}
+
+/* Give the tensors of a target the types that the list has for them. */
+static void set_target_dtypes(struct hf_target *t, const struct edit_states *to)
+{
+    for (int i = 0; i < t->n_tensors; i++) {
+        struct hf_tensor *h = &t->tensor[i];
+        const enum dtype dtype = to->tensor[h->param].dtype[h->state];
+
+        h->len = h->len / (uint64_t)dtype_size(h->dtype) * (uint64_t)dtype_size(dtype);
+        h->dtype = dtype;
+    }
+}
+
 /*
  * Write a folder whose files have pieces of many tensors again as a whole, for as many ranks. The tensors of the list
  * become a source, and the layout's own description of it is written.
  */
 static int rewrite_cut_folder(struct edit *x, const struct edit_states *to, struct err *e)
 {
+    const int ranks = count_cut_ranks(x->s);
     struct source *src = edit_source_copy(x);
-    struct edit_rewrite *n = arena_alloc(x->arena, sizeof *n);
+    struct cut_folder *c = xcalloc(1, sizeof *c);
     struct report *notes = report_new();
     struct hf_request q = { .named = true, .as_is = true };
 
-    *n = (struct edit_rewrite){ .src = src };
     edit_source_list(x, src, to);
-    n->config = edit_hf_config(x, e);
-    if (n->config && to->config)
-        json_object_update(n->config, to->config);
-    q.config_json = n->config;
+    c->config = edit_hf_config(x, e);
+    if (c->config && to->config)
+        json_object_update(c->config, to->config);
+    q.config_json = c->config;
     q.config.dtype = source_weights_dtype(src);
-    n->hf = e->kind == ERR_NONE ? hf_target_new(src, &q, notes, e) : NULL;
+    c->t = e->kind == ERR_NONE ? hf_target_new(src, &q, notes, e) : NULL;
     report_free(notes);
-    x->rewrite = n;                     /* from here on the edit frees it */
-    if (!n->hf)
+    if (!c->t) {
+        free_cut_folder(c);
         return -1;
-    for (int i = 0; i < n->hf->n_tensors; i++) {
-        struct hf_tensor *t = &n->hf->tensor[i];
-
-        t->len = t->len / (uint64_t)dtype_size(t->dtype) * (uint64_t)dtype_size(to->tensor[t->param].dtype[t->state]);
-        t->dtype = to->tensor[t->param].dtype[t->state];
     }
-    hfstorage_cut(n->hf, count_cut_ranks(x->s));
-    n->what = arena_fmt(x->arena, "%d ranks, %d tensors", count_cut_ranks(x->s), n->hf->n_tensors);
+    set_target_dtypes(c->t, to);
+    hfstorage_cut(c->t, ranks);
+    edit_rewrite(x, &(struct edit_rewrite){ src, arena_fmt(x->arena, "%d ranks, %d tensors", ranks, c->t->n_tensors), c,
+                                            open_cut_folder, free_cut_folder });
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit.h"
 #include "libcommon/layout/edit/edit_states.h"
+#include "libcommon/write/kept.h"
 
 /* Bytes [at, at + len) of a file of the source are replaced. */
 struct edit_run {
@@ -45,9 +46,6 @@ struct edit_made {
     struct edit_chunk *chunk;
 };
 
-/* How an unchanged file gets into the result. */
-enum edit_way { EDIT_COPY, EDIT_REFLINK, EDIT_HARD_LINK };
-
 struct edit_file {
     char *name;                         /* name in the result's folder */
     const char *was;                    /* name in the source's folder; "" for a new file */
@@ -62,7 +60,7 @@ struct edit_file {
     struct edit_cut *cut;               /* in the order of the zip; `root` is the tree that matches the cuts */
     uint64_t cut_bytes;                 /* number of bytes cut off */
     struct edit_made *made;             /* replaces the contents; NULL if not */
-    enum edit_way way;                  /* way of an unchanged file into the result */
+    struct kept_file kept;              /* how the file gets into the result, if it is unchanged */
 };
 
 /* The new digest of a state that was changed. */
@@ -81,8 +79,27 @@ struct edit {
     /* changed copy of the source, if states follow from more than a list; or NULL */
     struct source *to;
     struct edit_place place;
-    struct edit_rewrite *rewrite;             /* set if the result is written as a whole; NULL if file by file */
+    int n_kept;                         /* the files that the result has as they are */
+    struct kept_file **kept;
+    bool has_manifest;                  /* the source has a valid one */
+    struct edit_rewrite *rewrite;       /* set if the result is written as a whole; NULL if file by file */
+    const struct strbuf *log;           /* repair.jsonl of a result that is written as a whole; NULL if none */
 };
+
+/*
+ * A result that the layout's own writer writes as a whole. If the tensors of many parameters are stored in one vector,
+ * an edit changes the position of everything in a file. The changed copy of the source (edit_source.h) is then written
+ * by the sink that reshape uses for the layout.
+ */
+struct edit_rewrite {
+    struct source *src;                 /* changed copy of the source, or the source itself */
+    const char *what;                   /* description: "TP 2, PP 2, DP 2, 34 parameters" */
+    void *target;                       /* the layout's description of the result */
+    struct sink *(*open)(const struct sink_opts *o, const void *target);
+    void (*free_target)(void *target);  /* NULL if the edit does not own the target */
+};
+/* Let the result be written as a whole. */
+void edit_rewrite(struct edit *x, const struct edit_rewrite *as);
 
 static inline bool edit_changes(const struct edit_file *f)
 {

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
@@ -141,12 +140,22 @@ static void cast_pipeline_source(struct edit *x, struct source *to, const struct
 
 /* ---- public functions ---- */
 
-static int make_shards(struct edit *x, struct source *to, struct ds_target *t)
+static struct sink *open_shards(const struct sink_opts *o, const void *target)
 {
-    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
-    *x->rewrite = (struct edit_rewrite){ .src = to, .ds = t };
-    x->rewrite->what = arena_fmt(x->arena, "TP %d, PP %d, DP %d, %d parameters", t->topo.tp, t->topo.pp, t->topo.dp,
+    return deepspeed_sink(o, target);
+}
+
+static void free_shards(void *target)
+{
+    ds_target_free(target);
+}
+
+static int rewrite_shards(struct edit *x, struct source *to, struct ds_target *t)
+{
+    const char *what = arena_fmt(x->arena, "TP %d, PP %d, DP %d, %d parameters", t->topo.tp, t->topo.pp, t->topo.dp,
                                  t->n_params);
+
+    edit_rewrite(x, &(struct edit_rewrite){ to, what, t, open_shards, free_shards });
     return 0;
 }
 
@@ -183,7 +192,7 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
         to->config.n_layers = m->n_picked;
     q.vocab = r.padded;
     t = ds_target_new(to, &q, universal ? untold : notes, e);
-    rc = !t ? -1 : universal ? edit_universal(x, to, t, e) : make_shards(x, to, t);
+    rc = !t ? -1 : universal ? edit_universal(x, to, t, e) : rewrite_shards(x, to, t);
     if (universal)
         ds_target_free(t);
 out:

@@ -16,8 +16,6 @@
 #include "libcommon/layout/edit/edit_chunks.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_items.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
-#include "libcommon/layout/edit/edit_share.h"
 #include "libcommon/plan/tmap_slice.h"
 #include "libcommon/write/sink.h"
 
@@ -39,7 +37,6 @@ struct editing {
     int n;
     struct written *file;
     int zeros;
-    json_t *known;                      /* the files in the source's manifest, or NULL */
 };
 
 /* ---- bytes from several places ---- */
@@ -189,7 +186,7 @@ static void lay_out_pt(struct editing *w, struct written *o, struct plan *p, con
     free(entry);
 }
 
-/* Plan any other changed or copied file: all its bytes. */
+/* Plan any other changed file: all its bytes. */
 static void lay_out_bytes(struct editing *w, struct written *o, struct plan *p, const char *path)
 {
     struct record rec = { .file = o->f->file, .len = files_size(plan_files(p), o->f->file), .name = o->f->name };
@@ -228,31 +225,23 @@ static void lay_out_made(struct editing *w, struct written *o, struct plan *p, c
 static int prepare_file(struct sink *k, struct edit_file *f, struct plan *p, struct err *e)
 {
     struct editing *w = k->priv;
-    char *path = path_join(k->dir, f->name);
+    char *path = path_join(k->dir, f->name), *dir = path_parent(path);
     struct written *o = &w->file[w->n];
-    /* 1 if nothing remains to be done */
-    int rc = f->drop || strcmp(f->name, MANIFEST_NAME) == 0 ? 1 : edit_make_parent(path, e);
+    int rc = dir_make(dir, e) < 0 || merge_equal_runs(w->x, f, e) < 0 ? -1 : 0;
 
-    if (rc == 0 && !edit_changes(f) && !k->o.rehearsal) {
-        rc = edit_share(w->x->s->files, f->file, f->way, path, e);
-        f->way = rc == 0 ? EDIT_COPY : f->way;
-        if (rc == 0 && files_size(w->x->s->files, f->file) == 0)        /* a plan creates no files without bytes */
-            rc = files_copy(w->x->s->files, f->file, path, e) < 0 ? -1 : 1;
-    }
-    if (rc == 0 && merge_equal_runs(w->x, f, e) < 0)
-        rc = -1;
     if (rc == 0) {
         *o = (struct written){ .f = f };
         w->n++;
         if (f->made)
             lay_out_made(w, o, p, path);
-        else if (f->pt && edit_changes(f))
+        else if (f->pt)
             lay_out_pt(w, o, p, path);
         else
             lay_out_bytes(w, o, p, path);
     }
+    free(dir);
     free(path);
-    return rc < 0 ? -1 : 0;
+    return rc;
 }
 
 static int edit_sink_prepare(struct sink *k, const struct source *s, const char *dir, struct plan *p, struct err *e)
@@ -263,7 +252,7 @@ static int edit_sink_prepare(struct sink *k, const struct source *s, const char 
     k->dir = xstrdup(dir);
     w->file = arena_alloc(w->arena, ((size_t)w->x->n_files + 1) * sizeof *w->file);
     for (int i = 0; i < w->x->n_files; i++)
-        if (prepare_file(k, &w->x->file[i], p, e) < 0)
+        if (edit_changes(&w->x->file[i]) && !w->x->file[i].drop && prepare_file(k, &w->x->file[i], p, e) < 0)
             return -1;
     return 0;
 }
@@ -363,34 +352,10 @@ static int edit_sink_item_done(struct sink *k, struct plan_item *it, struct err 
     return n ? -1 : 0;
 }
 
-/* Check the bytes of copied files against the source's manifest. */
-static int check_copies(const struct editing *w, struct plan *p, struct err *e)
-{
-    for (int i = 0; i < w->n && !w->x->place.accept_mismatch; i++) {
-        const struct edit_file *f = w->file[i].f;
-        uint32_t crc;
-
-        if (edit_changes(f) || !manifest_listed(w->known, f->was, files_size(plan_files(p), f->file), &crc) ||
-            plan_item(p, *w->file[i].item)->crc.acc == crc)
-            continue;
-        err_data(e, files_name(plan_files(p), f->file), ERR_NO_BYTE, "has crc %08x, " MANIFEST_NAME " lists %08x: the "
-                                                                                                    "file was changed "
-                                                                                                    "or exchanged; "
-                                                                                                    "--accept-mismatch "
-                                                                                                    "continues despite "
-                                                                                                    "this",
-                 plan_item(p, *w->file[i].item)->crc.acc, crc);
-        return -1;
-    }
-    return 0;
-}
-
 static int edit_sink_finish(struct sink *k, struct plan *p, struct err *e)
 {
     struct editing *w = k->priv;
 
-    if (!k->o.rehearsal && check_copies(w, p, e) < 0)
-        return -1;
     for (int i = 0; i < w->n && !k->o.rehearsal; i++)
         if (str_ends(w->file[i].f->name, ".distcp") && w->file[i].f->n_runs) {
             uint32_t delta = 0;
@@ -412,7 +377,6 @@ static void edit_sink_close(struct sink *k)
         strbuf_free(&w->file[i].pickle);
         zip_layout_free(w->file[i].layout);
     }
-    json_decref(w->known);
     arena_free(w->arena);
     free(w);
     free(k->dir);
@@ -425,25 +389,10 @@ static uint64_t edit_sink_estimate(const struct sink *k, const struct source *s)
 
     (void)s;
     edit_count(((struct editing *)k->priv)->x, &sum);
-    return sum.write_bytes + sum.copied_bytes;
+    return sum.write_bytes;
 }
 
 /* ---- the manifest ---- */
-
-/*
- * Get the CRC of an unchanged file, which the source's manifest lists under its old name. A dropped file keeps its
- * name in the table, and another file of the result may have that name.
- */
-static bool known_crc(const struct sink *k, const char *name, uint64_t size, uint32_t *crc)
-{
-    const struct editing *w = k->priv;
-    const struct edit_file *f = NULL;
-
-    for (int i = 0; i < w->x->n_files && !f; i++)
-        if (!w->x->file[i].drop && strcmp(w->x->file[i].name, name) == 0)
-            f = &w->x->file[i];
-    return f && !edit_changes(f) && manifest_listed(w->known, f->was, size, crc);
-}
 
 /* Add the model's buffers. They are not parameters, and an edit does not change them. */
 static int add_buffers(const struct source *s, struct sink_tensor *t)
@@ -559,8 +508,7 @@ static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
                                          .finish = edit_sink_finish,
                                          .close = edit_sink_close,
                                          .estimate = edit_sink_estimate,
-                                         .tensors = edit_sink_tensors,
-                                         .known_crc = known_crc };
+                                         .tensors = edit_sink_tensors };
     static const struct sink_ops looking = { .name = "edit",
                                              .prepare = edit_sink_prepare,
                                              .item_done = edit_sink_item_done,
@@ -568,18 +516,17 @@ static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
                                              .close = edit_sink_close,
                                              .estimate = edit_sink_estimate,
                                              .tensors = edit_sink_tensors,
-                                             .known_crc = known_crc,
                                              .look = edit_sink_on_bytes };
     struct sink *k = xcalloc(1, sizeof *k);
     struct editing *w = xcalloc(1, sizeof *w);
 
-    *w = (struct editing){ .x = x, .arena = arena_new(0), .zeros = -1, .known = manifest_files(x->s) };
+    *w = (struct editing){ .x = x, .arena = arena_new(0), .zeros = -1 };
     k->ops = x->entries && x->states ? &looking : &ops;         /* chunks are combined into digests of tensors */
     k->o = *o;
     k->src = x->s;
     k->priv = w;
     k->no_optimizer = true;             /* tied copies are changed with the first one, not compared */
-    k->no_manifest = !w->known;
+    k->no_manifest = !x->has_manifest;
     if (!x->place.hard_links)
         k->room_advice = "--hard-links shares the files that stay instead of copying them, and a write into one of "
                          "OUT then changes IN";
@@ -588,5 +535,12 @@ static struct sink *files_sink(const struct sink_opts *o, struct edit *x)
 
 struct sink *edit_sink(const struct sink_opts *o, struct edit *x)
 {
-    return x->rewrite ? edit_rewrite_sink(o, x) : files_sink(o, x);
+    struct sink_opts own = *o;
+    struct sink *k;
+
+    own.repair_log = x->log;
+    k = x->rewrite ? x->rewrite->open(&own, x->rewrite->target) : files_sink(&own, x);
+    k->kept = x->kept;
+    k->n_kept = x->n_kept;
+    return k;
 }

@@ -8,7 +8,6 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/edit/edit_rewrite.h"
 #include "libcommon/layout/edit/edit_cast.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
@@ -189,6 +188,25 @@ static int rebuild_zero_root(struct edit *x, struct source *to, const struct edi
 
 /* ---- public functions ---- */
 
+static struct sink *open_zero_target(const struct sink_opts *o, const void *target)
+{
+    return zero_sink(o, target);
+}
+
+static void free_zero_target(void *target)
+{
+    zero_target_free(target);
+}
+
+/* Let the result be the target's files, which are written from `src`. */
+static void rewrite_zero(struct edit *x, struct source *src, struct zero_target *t)
+{
+    const char *what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
+                                 src->n_params);
+
+    edit_rewrite(x, &(struct edit_rewrite){ src, what, t, open_zero_target, free_zero_target });
+}
+
 /*
  * Refuse what cannot be edited. Buffers with a number in their name are refused if layers change, because they would
  * keep the old number.
@@ -249,10 +267,7 @@ static int rebuild_zero_source(struct edit *x, struct edit_states *list, enum dt
         zero_target_free(t);
         return rc;
     }
-    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
-    *x->rewrite = (struct edit_rewrite){ .src = to, .zero = t };
-    x->rewrite->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
-                                 to->n_params);
+    rewrite_zero(x, to, t);
     return 0;
 }
 
@@ -271,10 +286,7 @@ static int rewrite_joined(struct edit *x, struct report *notes, struct err *e)
         return -1;
     report_add(notes, SEV_WARNING, "ranks", x->s->path, ERR_NO_BYTE, NULL,
                "the result is of one tensor rank, these files are of %d", x->s->topo.tp);
-    x->rewrite = arena_alloc(x->arena, sizeof *x->rewrite);
-    *x->rewrite = (struct edit_rewrite){ .src = x->s, .zero = t };
-    x->rewrite->what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
-                                 x->s->n_params);
+    rewrite_zero(x, x->s, t);
     return 0;
 }
 

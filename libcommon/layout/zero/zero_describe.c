@@ -158,13 +158,6 @@ static int begin_zero_folder(void *ctx, const struct source *s, const struct sin
     return zero_model_files(t) + (t->weights_only ? 0 : t->shape.world);
 }
 
-static int finish_zero_folder(void *ctx, const struct folder_written *w, struct err *e)
-{
-    const struct zero_folder *z = ctx;
-
-    return z->t->repair_log ? ds_file_write_log(w->dir, z->t->repair_log, e) : 0;
-}
-
 static void close_zero_folder(void *ctx)
 {
     struct zero_folder *z = ctx;
@@ -178,7 +171,6 @@ static const struct folder_ops zero_folder_ops = {
     .begin = begin_zero_folder,
     .describe = zero_describe,
     .tensors = zero_tensors,
-    .finish = finish_zero_folder,
     .close = close_zero_folder,
 };
 

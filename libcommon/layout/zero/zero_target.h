@@ -44,7 +44,6 @@ struct zero_target {
     bool elastic;                       /* ZeRO-1/2: vectors without padding, no settings */
     bool whole;                         /* BF16_Optimizer: masters keep their padding */
     enum dtype weights;
-    const struct strbuf *repair_log;    /* written with the files, as repair.jsonl; NULL if there is none */
 };
 
 /*
