@@ -7,6 +7,7 @@
 #   golden   tests/golden/*.sh                    against data of the real trainer (QUICK=1: some topologies and runs)
 #   unit     build/release/tests/test_*           (PATTERN matches "zip" or "test_zip")
 #   cli      tests/cli/run.sh PATTERN             the tools as a user calls them
+#   python   tests/python/run.sh                  libshardkit.so from C and from Python
 #   install  make install into an empty folder, each tool runs from there
 #   lint     includes follow the arrows
 # make check: what takes longer
@@ -200,10 +201,10 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 # Build what the cases of a flavour need: no program of a unit test that is not picked.
 build() {   # GROUP FLAVOUR UNITS SCRIPTS
-    local targets=all t
+    local targets="all lib" t
     for t in $3; do targets="$targets build/$2/tests/$t"; done
     [ -z "$4" ] || targets="$targets bench-bin"
-    [ "$pattern" != '*' ] || targets="all tests-bin"
+    [ "$pattern" != '*' ] || targets="all lib tests-bin"
     # shellcheck disable=SC2086
     alone "$1" build $make -s -j"$(nproc)" CUDA=0 B="$2" $targets
 }
@@ -241,7 +242,7 @@ export make
 
 if [ $mode = test ]; then
     units=$(unit_names) cases=$(cli_names) scripts="$(script_names fault) $(script_names golden)"
-    if [ -n "$units$cases${scripts// /}" ] || picked install; then
+    if [ -n "$units$cases${scripts// /}" ] || picked install || picked python; then
         build build "$flavour" "$units" "$cases${scripts// /}" || finish
     fi
     flavour_is "$flavour"
@@ -255,6 +256,8 @@ if [ $mode = test ]; then
     [ -z "$cases" ] || run_cases cli "$cases"
     for t in $units; do case " $early " in *" $t "*) ;; *) run unit "$t" "$TBIN/$t" ;; esac; done
     if picked lint; then run lint includes sh tests/lint.sh; fi
+    # An instrumented library needs its run-time library in the program that loads it.
+    if picked python && [ "$flavour" = release ]; then run python library sh tests/python/run.sh; fi
     if picked install; then alone install "tools run from there" bash -c install_check; fi
     finish
 fi
