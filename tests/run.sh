@@ -228,6 +228,12 @@ install_check() {
         ! command -v zsh >/dev/null || zsh -n "$dir/opt/share/zsh/site-functions/_$t" || return 1
     done
     cmp rules/llama.rules "$dir/opt/share/shardkit/rules/llama.rules" || return 1
+    # A program in C finds the header and the library by pkg-config.
+    # shellcheck disable=SC2046
+    ${CC:-cc} -o "$dir/list" examples/list_tensors.c $(PKG_CONFIG_PATH=$dir/opt/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$dir \
+        pkg-config --cflags --libs shardkit) || return 1
+    LD_LIBRARY_PATH=$dir/opt/lib "$dir/list" tests/data/gpt2-tp2pp2dp1 >/dev/null || return 1
+    rm "$dir/list"
     # Each file that a man page names as installed is there, and shardkit shows the page of a verb.
     for f in $(sed 's/\\-/-/g' docs/*.1 | grep -oE 'share/(doc/)?shardkit/[A-Za-z0-9._/-]*[A-Za-z0-9]' | sort -u); do
         [ -e "$dir/opt/$f" ] || { echo "a man page names $f, which is not installed"; return 1; }
