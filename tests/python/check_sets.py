@@ -104,16 +104,26 @@ def compare(ck, expected):
     return n, equal, first
 
 
+def is_set(files):
+    return any(f.startswith("expected") and f.endswith(".json") for f in files)
+
+
 def checkpoints(folder):
-    """Yield (path, Checkpoint) for each checkpoint below a folder, and (path, Error) for folders that are none."""
-    for path, below, _ in sorted(os.walk(folder)):
+    """Yield (path, Checkpoint) for each checkpoint below a folder, and (path, Error) for folders that are none. Sets
+    inside the folder are left out."""
+    for path, below, files in os.walk(folder):
+        below.sort()
+        if path != folder and is_set(files):
+            below[:] = []
+            continue
         try:
             ck = shardkit.open(path)
         except shardkit.Error as e:
             yield path, e
             continue
+        # A folder whose file `latest` names a checkpoint may have others, too.
+        below[:] = [] if ck.path == path else [d for d in below if os.path.join(path, d) != ck.path]
         yield path, ck
-        below[:] = []
 
 
 def check(path, ck, parts):
@@ -135,9 +145,8 @@ def check(path, ck, parts):
 
 def main(folders):
     passed = failed = skipped = 0
-    sets = [d for folder in folders for d, _, files in sorted(os.walk(folder))
-            if any(f.startswith("expected") and f.endswith(".json") for f in files)]
-    for folder in sets or folders:
+    sets = [d for folder in folders for d, _, files in sorted(os.walk(folder)) if is_set(files)]
+    for folder in sets + [folder for folder in folders if folder not in sets]:
         parts = []
         for f in sorted(os.listdir(folder)):
             if f.startswith("expected") and f.endswith(".json"):
@@ -155,7 +164,7 @@ def main(folders):
                 good, text = False, str(e)
             passed, failed = passed + good, failed + (not good)
             print("ok  " if good else "FAIL", ck.layout, path, text)
-        if not opened:
+        if not opened and parts:
             skipped += 1
             print("skip", folder, why)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
