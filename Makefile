@@ -2,7 +2,8 @@
 #
 # Targets   all (default: every tool into bin/), lib (libshardkit.so, for C and Python), deps, deps-check (what tests can
 #           use beyond libraries: Slurm, rclone, clang, a browser), test (minutes), check (what takes longer), soak (hours), bench, demo, fuzz, lint,
-#           tidy (lays sources out), install, uninstall, deb (packages), man (its OPTIONS anew), clean, help
+#           tidy (lays sources out), install, uninstall, deb (packages), html (documents as pages), man (its
+#           OPTIONS from the tools), clean, help
 # Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR= LIBDIR=  where install goes
@@ -41,14 +42,14 @@ PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
 # These install what is missing, then build with a make of their own that finds it.
 SELF_SETUP := test check soak bench demo
-NO_LIBS  := clean help deps deps-check lint tidy deb ready-libs $(SELF_SETUP)
+NO_LIBS  := clean help deps deps-check lint tidy deb html ready-libs $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
        libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev libopenmpi-dev openmpi-bin unzip
 # What tests are skipped without: a Slurm of several nodes with accounting, a remote, fuzzers, a browser for pages.
 APT_CHECK := slurm-wlm slurmdbd munge mariadb-server iproute2 util-linux procps rclone clang libclang-rt-dev libomp-dev \
-       zsh git jq zstd btrfs-progs chromium
+       zsh git jq zstd btrfs-progs chromium pandoc
 # Only train and its tests link MPI, and only where there is one: else ranks talk over sockets.
 MPI      := $(call have,ompi-c)
 MPI_LIBS := $(if $(MPI),$(shell $(PKGC) --libs ompi-c))
@@ -357,6 +358,10 @@ install: all lib
 man: $(TOOL_BIN)
 	$(Q)set -e; for t in $(filter-out shardkit,$(TOOLS)); do $(BIN)/$$t --completion man | awk -f docs/options.awk - docs/$$t.1 >docs/$$t.new; \
 		mv docs/$$t.new docs/$$t.1; done
+
+# The documents and man pages as static pages, with a search that needs no network.
+html:
+	$(Q)sh docs/site/build.sh build/html
 
 deb:
 	$(Q)sh ops/packaging/deb.sh
