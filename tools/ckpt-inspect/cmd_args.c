@@ -94,7 +94,7 @@ static const struct pk *args_of(const struct view *v)
     return v->source ? v->source->run.args : v->pt ? pk_get(pt_root(v->pt), "args") : NULL;
 }
 
-int cmd_args(struct inspect *in)
+static int print_saved_args(struct inspect *in)
 {
     struct report *r = report_new();
     struct err e = {0};
@@ -106,6 +106,8 @@ int cmd_args(struct inspect *in)
         err_data(&e, in->arg[0], ERR_NO_BYTE, "holds no saved training arguments");
     if (!args) {
         rc = cli_fail(&in->cli, &e);
+    } else if (in->conf) {
+        args_print_conf(args, in->arg[0]);
     } else {
         struct args_pair *p = sorted_pairs(args, &n);
         int missing = report_missing_args(in, p, n);
@@ -120,4 +122,11 @@ int cmd_args(struct inspect *in)
     view_close(v);
     report_free(r);
     return rc;
+}
+
+int cmd_args(struct inspect *in)
+{
+    if (in->conf && (in->cli.json || in->n_args > 1))
+        return cli_usage(&in->cli, "--conf excludes --json and names of arguments");
+    return print_saved_args(in);
 }

@@ -34,6 +34,7 @@ struct inspect {
     bool tensors_only;          /* --tensors-only */
     const char *certificate;    /* --certificate, NULL: none */
     int max;                    /* --max */
+    bool conf;                  /* --conf */
 };
 
 /* ---- options.c ---- */
@@ -58,6 +59,9 @@ int cmd_verify(struct inspect *in);
 int cmd_damage(struct inspect *in);
 int cmd_replicas(struct inspect *in);
 int cmd_diff(struct inspect *in);
+
+/* Print the arguments of the checkpoint at `path` as a file of options for train --config. */
+void args_print_conf(const struct pk *args, const char *path);
 
 /* ---- out.c: printing ---- */
 

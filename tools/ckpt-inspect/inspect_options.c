@@ -19,6 +19,7 @@ static const struct option_row rows[] = {
       .marks = CMD_CAT },
     { "output", 'o', "FILE", "write to FILE instead of stdout (cat)", FIELD(output), .marks = CMD_CAT },
     { "force", 'f', .help = "replace FILE if it exists (cat)", FIELD(cli.force), .marks = CMD_CAT },
+    { "conf", .help = "print a file of options that train can read (args)", FIELD(conf), .marks = CMD_ARGS },
     { "strict", .help = "exit with status 1 for warnings, too (verify)", FIELD(strict), .marks = CMD_VERIFY },
     { "allow-drift", .help = "print a warning instead of an error if tensor-parallel copies differ "
                              "(verify)", FIELD(allow_drift),
