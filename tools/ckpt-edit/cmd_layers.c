@@ -203,7 +203,7 @@ static int layers_of_states(struct ckptedit *j, struct source *s, struct edit *x
     }
     free(list);
     if (rc == 0)
-        return apply_states(j, s, x, to, e);
+        return apply_states(j, x, to, e);
     edit_states_free(to);
     return -1;
 }

@@ -13,8 +13,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/edit/dcp/edit_dcp.h"
-#include "libcommon/layout/tree_edit.h"
+#include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
 enum counted { STEPS, SAMPLES, TOKENS };
@@ -25,6 +24,7 @@ static const struct counter {
     /* it changes by the same difference as the run's own counter, because it may have begun at another value */
     bool moves;
 } counters[] = {
+    { "step", STEPS, false },           /* an entry of programs that keep a single number; no value of a tree */
     { "iteration", STEPS, false },
     { "global_steps", STEPS, false },
     { "args.iteration", STEPS, false },
@@ -49,58 +49,23 @@ static int64_t new_counter_value(const struct ckptedit *j, const struct source *
     return run < 0 || was + want - run < 0 ? -1 : was + want - run;
 }
 
-/* Change the counters of one file. Sets found[] for each kind of counter that the file has. */
-static int retag_file(const struct ckptedit *j, const struct source *s, struct edit *x, int file, bool *found,
-                      struct err *e)
+/* Change the counters of one place of values. Sets found[] for each kind of counter that it has. */
+static int retag_place(const struct ckptedit *j, const struct source *s, struct edit *x, int place, bool *found,
+                       struct err *e)
 {
-    const struct pk *now = edit_root(x, file, e);
-
-    for (int i = 0; now && i < N_COUNTERS; i++) {
+    for (int i = s->layout->value_entries ? 0 : 1; i < N_COUNTERS && e->kind == ERR_NONE; i++) {
         const struct counter *c = &counters[i];
         int64_t was, value;
-        struct pk *root;
 
-        if (!pk_as_int(tree_find(now, c->path, NULL), &was))
+        if (!pk_as_int(edit_value(x, place, c->path, e), &was))
             continue;
         value = new_counter_value(j, s, c, was);
         found[c->what] = true;
-        if (value < 0 || value == was)
-            continue;
-        root = edit_tree(x, file, e);
-        if (!root)
+        if (value >= 0 && value != was &&
+            edit_set_value(x, place, c->path, pk_int(edit_arena(x), value), e) < 0)
             return -1;
-        tree_put(edit_arena(x), root, c->path, pk_int(edit_arena(x), value));
     }
     return e->kind == ERR_NONE ? 0 : -1;
-}
-
-static int retag_files(const struct ckptedit *j, const struct source *s, struct edit *x, bool *found, struct err *e)
-{
-    for (int i = 0; i < s->n_files; i++)
-        if (retag_file(j, s, x, i, found, e) < 0)
-            return -1;
-    return 0;
-}
-
-/* Do the same as retag_file() for DCP entries. Programs that keep a single number call it "step". */
-static int retag_entries(const struct ckptedit *j, const struct source *s, struct edit *x, bool *found, struct err *e)
-{
-    static const struct counter step = { "step", STEPS, false };
-
-    if (edit_dcp_begin(x, e) < 0)
-        return -1;
-    for (int i = -1; i < N_COUNTERS; i++) {
-        const struct counter *c = i < 0 ? &step : &counters[i];
-        int64_t was, value;
-
-        if (!pk_as_int(edit_dcp_value(x, c->path), &was))
-            continue;
-        value = new_counter_value(j, s, c, was);
-        found[c->what] = true;
-        if (value >= 0 && value != was)
-            edit_dcp_set_value(x, c->path, pk_int(edit_arena(x), value));
-    }
-    return edit_dcp_end(x, e);
 }
 
 /*
@@ -125,8 +90,9 @@ int change_retag(struct ckptedit *j, struct source *s, struct edit *x, struct er
         err_usage(e, "retag needs --step N");
         return -1;
     }
-    if ((s->layout->value_entries ? retag_entries(j, s, x, found, e) : retag_files(j, s, x, found, e)) < 0)
-        return -1;
+    for (int i = 0; i < edit_n_values_places(x); i++)
+        if (retag_place(j, s, x, i, found, e) < 0)
+            return -1;
     if (!found[STEPS] || (j->samples >= 0 && !found[SAMPLES]) || (j->tokens >= 0 && !found[TOKENS])) {
         err_usage(e, "retag: nothing in %s counts %s", s->path,
                   !found[STEPS] ? "steps" : j->samples >= 0 && !found[SAMPLES] ? "samples" : "tokens");

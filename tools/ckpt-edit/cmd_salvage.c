@@ -10,10 +10,7 @@
 #include "libcommon/check/mismatch.h"
 #include "libcommon/check/salvage.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/edit/dcp/edit_dcp.h"
-#include "libcommon/layout/edit/edit_pipeline.h"
-#include "libcommon/layout/edit/edit_universal.h"
-#include "libcommon/layout/edit/edit_zero.h"
+#include "libcommon/layout/edit/edit_verbs.h"
 #include "libcommon/layout/layouts.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -165,40 +162,19 @@ static int check_foreign(const struct ckptedit *j, const struct source *s, const
 
 /* ---- the result ---- */
 
-/* Write the filled states of a universal form as files, and files again whose container alone is damaged. */
-static int write_universal(const struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
-                           struct err *e)
-{
-    bool *hit = arena_alloc(edit_arena(x), (size_t)s->n_params * STATE_N + 1);
-    struct edit_states *to = edit_states_new(x, "salvage", e);
-    int n = 0;
-
-    for (int i = 0; i < found->n; i++)
-        hit[found->state[i].param * STATE_N + (int)found->state[i].state] = true;
-    if (!to || edit_universal_fill(x, to, hit, e) < 0 || edit_universal_mend_containers(x, &n, e) < 0)
-        return -1;
-    if (n)
-        cli_info(&j->cli, "%s: %d file%s with a damaged container written again", s->path, n, n == 1 ? "" : "s");
-    return 0;
-}
-
+/* Write the source with its filled states. Files whose container alone is damaged are written again, too. */
 static int write_salvage_result(struct ckptedit *j, struct source *s, struct edit *x, const struct salvage *found,
                                 struct err *e)
 {
+    bool *hit = arena_alloc(edit_arena(x), (size_t)s->n_params * STATE_N + 1);
     struct report *notes = report_new();
-    int rc = -1;
+    int n = 0, rc;
 
-    if (s->layout->pipeline_files) {
-        rc = edit_pipeline(x, &(struct edit_model){0}, notes, e);
-    } else if (s->layout->zero_files) {
-        rc = edit_zero_rewrite(x, notes, e);
-    } else if (s->layout->entries) {
-        rc = edit_dcp_rewrite(x, e);
-    } else if (s->layout->opens_with_holes) {
-        rc = write_universal(j, s, x, found, e);
-    } else {
-        err_usage(e, "%s: salvage is not done on a %s checkpoint", s->path, s->layout->name);
-    }
+    for (int i = 0; i < found->n; i++)
+        hit[found->state[i].param * STATE_N + (int)found->state[i].state] = true;
+    rc = edit_fill(x, hit, &n, notes, e);
+    if (n)
+        cli_info(&j->cli, "%s: %d file%s with a damaged container written again", s->path, n, n == 1 ? "" : "s");
     if (rc == 0)
         edit_log(x, &j->log);
     cli_warn_findings(&j->cli, notes);

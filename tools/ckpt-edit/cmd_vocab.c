@@ -203,7 +203,7 @@ int change_vocab(struct ckptedit *j, struct source *s, struct edit *x, struct er
         return vocab_of_pipeline(j, s, x, &q, e);
     to = edit_states_new(x, "vocab", e);
     if (to && resize(j, s, x, to, &q, e) == 0)
-        return apply_states(j, s, x, to, e);
+        return apply_states(j, x, to, e);
     edit_states_free(to);
     return -1;
 }

@@ -61,14 +61,9 @@ MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const
 bool edit_second_name(const struct source *s, const struct param *p, enum state st);
 
 /*
- * Cut off the parts of storages that no tensor uses, in all .pt files of any layout. *saved receives the number of
- * bytes. Returns -1 with ERR_DATA if a file is damaged or compressed.
- */
-MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
-
-/*
- * Complete the collection of changes. A universal form in HDF5 is written again as a whole if its tables change,
- * which includes names and rows. Returns -1 with ERR_USAGE if HDF5 cannot hold the result.
+ * Complete the collection of changes. Values of entries that were set are laid out in a file. A universal form in HDF5
+ * is written again as a whole if its tables change, which includes names and rows. Returns -1 with ERR_USAGE if HDF5
+ * cannot hold the result, or with ERR_DATA if a table of entries cannot be read.
  */
 MUST_CHECK int edit_resolve_rewrite(struct edit *x, struct err *e);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/universal/universal.h"
@@ -66,6 +67,8 @@ int edit_resolve_rewrite(struct edit *x, struct err *e)
     bool bytes_alone = !x->states;
     struct source *to;
 
+    if (x->values_set)
+        return edit_dcp_end(x, e);
     for (int i = 0; i < x->n_files; i++)
         bytes_alone = bytes_alone && !x->file[i].root;
     if (!x->s->layout->datasets || bytes_alone)

@@ -4,6 +4,8 @@
  * A file of weights is shared if none of its tensors changes. Otherwise it is written again with its name and kind,
  * and index and config.json are updated. Tensors that share their bytes in a .bin still share them in the result.
  */
+#include "libcommon/layout/edit/edit_hf.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -367,7 +369,7 @@ static int rewrite_cut_folder(struct edit *x, const struct edit_states *to, stru
     return 0;
 }
 
-int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e)
+int edit_hf(struct edit *x, struct edit_states *to, struct err *e)
 {
     int rc;
 
@@ -399,4 +401,41 @@ int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e)
     if (rc < 0)
         return -1;
     return write_config(x, to, e);
+}
+
+/* Set the type of every tensor of weights in the list. Returns -1 with ERR_USAGE if one cannot be converted. */
+static int set_list_dtype(struct edit_states *to, enum dtype type, struct err *e)
+{
+    for (int i = 0; i < to->n; i++)
+        for (int st = 0; st < STATE_N; st++) {
+            const struct tmap *m = to->tensor[i].map[st];
+
+            if (!m || !dtype_is_weight(m->dtype))
+                continue;
+            to->tensor[i].dtype[st] = type;
+            if (m->dtype != type && plan_op_of(m->dtype, type) < 0)
+                err_usage(e, "cast: %s is %s, which is not made %s here", to->tensor[i].name, dtype_name(m->dtype),
+                          type == DTYPE_F16 ? "fp16" : type == DTYPE_F32 ? "fp32" : "bf16");
+        }
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+int edit_hf_cast(struct edit *x, enum dtype type, struct err *e)
+{
+    struct edit_states *to = edit_states_new(x, "cast", e);
+    json_t *config;
+
+    if (!to || set_list_dtype(to, type, e) < 0) {
+        edit_states_free(to);
+        return -1;
+    }
+    config = edit_hf_config(x, e);
+    /* Transformers 5 writes `dtype`, earlier versions write `torch_dtype`. Both may be present. */
+    to->config = json_object();
+    if (json_object_get(config, "dtype"))
+        json_object_set_new(to->config, "dtype", json_string(dtype_torch_name(type)));
+    if (json_object_get(config, "torch_dtype") || json_object_size(to->config) == 0)
+        json_object_set_new(to->config, "torch_dtype", json_string(dtype_torch_name(type)));
+    json_decref(config);
+    return edit_hf(x, to, e);
 }

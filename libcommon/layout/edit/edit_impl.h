@@ -75,6 +75,7 @@ struct edit {
     struct edit_digest *digest;
     struct edit_states *states;         /* the tensors of the result; NULL for the source's */
     struct edit_entries *entries;       /* the changed entries of a .metadata; NULL if unchanged */
+    bool values_set;                    /* values of `entries` may be set until edit_resolve_rewrite() */
     void (*free_entries)(struct edit_entries *es);
     /* changed copy of the source, if states follow from more than a list; or NULL */
     struct source *to;
@@ -111,6 +112,11 @@ static inline bool edit_changes(const struct edit_file *f)
  * compressed.
  */
 MUST_CHECK int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e);
+/*
+ * Cut off the parts of storages that no tensor uses, in all .pt files. *saved receives the number of bytes. Returns -1
+ * with ERR_DATA if a file is damaged or compressed.
+ */
+MUST_CHECK int edit_thin_storages(struct edit *x, uint64_t *saved, struct err *e);
 /* Returns the file with this number in the source's files, or NULL. */
 struct edit_file *edit_find_file(const struct edit *x, int file);
 /* Add a file to the result, to be filled with edit_make(). */

@@ -52,10 +52,5 @@ struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *
  */
 const char *edit_states_name(const struct edit_states *to, const struct source *s, const char *was);
 void edit_states_free(struct edit_states *to);          /* to may be NULL */
-/*
- * Make the list the result's. The edit owns it afterwards, even on error. Returns -1 with ERR_USAGE if two entries
- * have one name or the list is empty, or with ERR_DATA if a file cannot be written again.
- */
-MUST_CHECK int edit_states_apply(struct edit *x, struct edit_states *to, struct err *e);
 
 #endif

@@ -165,7 +165,7 @@ static void thin_file(struct edit *x, struct edit_file *f)
     free(h.used);
 }
 
-int edit_thin(struct edit *x, uint64_t *saved, struct err *e)
+int edit_thin_storages(struct edit *x, uint64_t *saved, struct err *e)
 {
     *saved = 0;
     for (int i = 0; i < x->n_files; i++) {

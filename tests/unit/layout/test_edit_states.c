@@ -1,13 +1,17 @@
-/* test_edit_states.c - the list of tensors that an edit changes: names of the result, and lists that are refused */
+/* test_edit_states.c - the list of tensors that an edit changes, and the verbs that each layout does or refuses */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
+#include "libcommon/base/mem.h"
+#include "libcommon/base/report.h"
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/edit/edit_states.h"
+#include "libcommon/format/pickle/pickle.h"
+#include "libcommon/layout/edit/edit_verbs.h"
 #include "libcommon/layout/layouts.h"
 
 static const char *const folders[] = {
@@ -76,6 +80,7 @@ static void test_lists(void **state)
             struct err e = {0};
             struct source *s = source_open(folders[f], &(struct source_opts){ .hf = true }, NULL, &e);
             struct edit *x = s ? edit_new(s, &e) : NULL;
+            struct report *notes = report_new();
             struct edit_states *to = x ? edit_states_new(x, "rename", &e) : NULL;
             int rc;
 
@@ -86,10 +91,99 @@ static void test_lists(void **state)
             expect_name(s, to, 0, cases[i].first);
             expect_name(s, to, 1, cases[i].second);
             assert_null(edit_states_name(to, s, NULL));
-            rc = edit_states_apply(x, to, &e);
+            rc = edit_states_apply(x, to, notes, &e);
             if (rc != (cases[i].refused ? -1 : 0) ||
                 (rc < 0 && (e.kind != ERR_USAGE || !strstr(e.msg, cases[i].refused))))
                 fail_msg("%s, case %zu: %d, '%s'", folders[f], i, rc, rc < 0 ? e.msg : "");
+            report_free(notes);
+            edit_free(x);
+            source_close(s);
+        }
+}
+
+/* ---- the verbs of each layout ---- */
+
+enum verb { CAST, FILL, THIN, DROP_OPTIMIZER, DROP_RNG, SET, N_VERBS };
+
+/* For each verb: NULL if the layout does it, else a part of the message. */
+static const struct {
+    const char *folder;
+    const char *refused[N_VERBS];
+} layouts[] = {
+    { "tests/data/bloom-tp2pp2dp2/global_step20", { NULL } },
+    { "tests/data/zero/zero3-edge-2ranks/ckpt", { [DROP_RNG] = "no random states" } },
+    { "tests/data/bloom-tp2pp2dp2/global_step20_universal",
+      { [CAST] = "has no zero/optimizer_state.pt", [DROP_OPTIMIZER] = "in the optimizer's files alone" } },
+    { "tests/data/hf-tied",
+      { [FILL] = "salvage is not done on a hf", [DROP_OPTIMIZER] = "no files of an optimizer", [DROP_RNG] = "no random" } },
+    { "tests/data/hfstorage/tp-2x2",
+      { [FILL] = "salvage is not done on a hfstorage", [DROP_OPTIMIZER] = "no files of an optimizer",
+        [DROP_RNG] = "no random" } },
+    { "tests/data/dcp/fsdp/ckpt", { [DROP_RNG] = "a form of their own" } },
+    { "tests/data/torchdist-gpt2", { [DROP_OPTIMIZER] = "has nothing of an optimizer", [DROP_RNG] = "a form of their own" } },
+};
+
+static int run_verb(struct edit *x, const struct source *s, enum verb verb, struct err *e)
+{
+    bool *hit = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *hit);
+    struct report *notes = report_new();
+    uint64_t saved;
+    int n, rc = 0;
+
+    switch (verb) {
+    case CAST:
+        rc = edit_cast(x, s->param[0].state[STATE_BF16] && s->param[0].state[STATE_BF16]->dtype == DTYPE_F16
+                              ? DTYPE_BF16 : DTYPE_F16, notes, e);
+        break;
+    case FILL:
+        rc = edit_fill(x, hit, &n, notes, e);
+        break;
+    case THIN:
+        rc = edit_thin(x, &saved, e);
+        break;
+    case DROP_OPTIMIZER:
+        rc = edit_drop_optimizer(x, e);
+        break;
+    case DROP_RNG:
+        rc = edit_drop_rng(x, e);
+        break;
+    case SET:
+        for (int i = 0; i < edit_n_values_places(x) && rc == 0; i++)
+            if (edit_value(x, i, "iteration", e))
+                rc = edit_set_value(x, i, "iteration", pk_int(edit_arena(x), 7), e);
+            else
+                rc = e->kind == ERR_NONE ? 0 : -1;
+        for (int i = 0; i < edit_n_values_places(x) && rc == 0; i++) {
+            const struct pk *v = edit_value(x, i, "iteration", e);
+            int64_t is;
+
+            assert_true(!v || (pk_as_int(v, &is) && is == 7));
+        }
+        break;
+    case N_VERBS:
+        break;
+    }
+    report_free(notes);
+    free(hit);
+    return rc < 0 || edit_resolve_rewrite(x, e) < 0 ? -1 : 0;
+}
+
+static void test_verbs(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < sizeof layouts / sizeof *layouts; f++)
+        for (int verb = 0; verb < N_VERBS; verb++) {
+            const char *refused = layouts[f].refused[verb];
+            struct err e = {0};
+            struct source *s = source_open(layouts[f].folder, &(struct source_opts){ .hf = true }, NULL, &e);
+            struct edit *x = s ? edit_new(s, &e) : NULL;
+            int rc;
+
+            if (!x)
+                fail_msg("%s: %s", layouts[f].folder, e.msg);
+            rc = run_verb(x, s, (enum verb)verb, &e);
+            if (rc != (refused ? -1 : 0) || (rc < 0 && !strstr(e.msg, refused)))
+                fail_msg("%s, verb %d: %d, '%s'", layouts[f].folder, verb, rc, rc < 0 ? e.msg : "");
             edit_free(x);
             source_close(s);
         }
@@ -113,7 +207,8 @@ static void test_refused_layout(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_lists), cmocka_unit_test(test_refused_layout) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_lists), cmocka_unit_test(test_verbs),
+                                       cmocka_unit_test(test_refused_layout) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,17 @@
+/*
+ * edit_hf.h - change the tensors of a model folder
+ *
+ * Internal to this folder. A file of weights is shared if none of its tensors changes, else it is written again. A
+ * folder whose files are cut is written again as a whole.
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_HF_H
+#define SHARDKIT_LAYOUT_EDIT_HF_H
+
+#include "libcommon/layout/edit/edit_states.h"
+
+/* As edit_states_apply(). */
+MUST_CHECK int edit_hf(struct edit *x, struct edit_states *to, struct err *e);
+/* Convert all weights, and set the type in config.json. Masks and position numbers keep their types. */
+MUST_CHECK int edit_hf_cast(struct edit *x, enum dtype type, struct err *e);
+
+#endif

@@ -1,0 +1,163 @@
+/*
+ * edit_values.c - plain values by their path, and what is dropped by name: the optimizer and the random states
+ */
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/format/pt.h"
+#include "libcommon/layout/edit/dcp/edit_dcp.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_verbs.h"
+#include "libcommon/layout/tree_edit.h"
+
+/* ---- values ---- */
+
+int edit_n_values_places(const struct edit *x)
+{
+    return x->s->layout->value_entries ? 1 : x->s->n_files;
+}
+
+const char *edit_values_place(const struct edit *x, int place)
+{
+    return x->s->layout->value_entries ? x->s->path : x->s->file[place].name;
+}
+
+const struct pk *edit_value(struct edit *x, int place, const char *path, struct err *e)
+{
+    if (!x->s->layout->value_entries)
+        return tree_find(edit_root(x, place, e), path, NULL);
+    if (!x->values_set && edit_dcp_begin(x, e) < 0)
+        return NULL;
+    x->values_set = true;
+    return edit_dcp_value(x, path);
+}
+
+int edit_set_value(struct edit *x, int place, const char *path, struct pk *value, struct err *e)
+{
+    struct pk *root;
+
+    if (x->s->layout->value_entries) {
+        edit_dcp_set_value(x, path, value);
+        return 0;
+    }
+    root = edit_tree(x, place, e);
+    if (root)
+        tree_put(x->arena, root, path, value);
+    return root ? 0 : -1;
+}
+
+/* ---- the optimizer ---- */
+
+/*
+ * Drop the moments of ZeRO-3. Its masters are the only weights, so its files remain, with an optimizer that has
+ * not stepped yet.
+ */
+static int drop_moments(struct edit *x, struct err *e)
+{
+    struct source *s = x->s;
+    int n = 0;
+
+    for (int i = 0; i < s->n_files; i++) {
+        struct pk *root = s->file[i].cls == FILE_OPTIMIZER ? edit_tree(x, i, e) : NULL;
+        struct pk *adam = pk_get(pk_get(root, "optimizer_state_dict"), "optimizer_state_dict");
+        uint32_t n_states = 0;
+
+        if (e->kind != ERR_NONE)
+            return -1;
+        if (!pk_pairs(pk_get(adam, "state"), &n_states) || n_states == 0)
+            continue;
+        pk_set_str(x->arena, adam, "state", pk_dict(x->arena));
+        edit_forget(x, i);
+        n++;
+    }
+    for (int i = 0; i < s->n_params; i++)
+        s->param[i].has_digest[STATE_EXP_AVG] = s->param[i].has_digest[STATE_EXP_AVG_SQ] = false;
+    if (n == 0)
+        err_usage(e, "drop optimizer: %s has no moments", s->path);
+    return n == 0 ? -1 : 0;
+}
+
+/*
+ * Refuse to drop the optimizer where masters are the only weights. A universal form made of ZeRO keeps 16-bit weights
+ * in its model_states files too, but its masters are what its readers load.
+ */
+static int check_weights_remain(const struct source *s, struct err *e)
+{
+    for (int i = 0; i < s->n_params; i++) {
+        const struct param *p = &s->param[i];
+
+        const bool has_weights = !s->layout->state_files && (p->state[STATE_BF16] || p->copy);
+
+        if (has_weights || p->shared_with || !p->state[STATE_EXP_AVG])
+            continue;
+        err_usage(e, "drop optimizer: %s has the values of %s in the optimizer's files alone; export-hf writes "
+                  "weights without the rest", s->path, p->name);
+        return -1;
+    }
+    return 0;
+}
+
+int edit_drop_optimizer(struct edit *x, struct err *e)
+{
+    struct source *s = x->s;
+    int n = 0;
+
+    if (s->layout->entries)
+        return edit_dcp_drop_optimizer(x, e);
+    if (s->layout->zero_files && source_masters_alone(s))
+        return drop_moments(x, e);
+    if (check_weights_remain(s, e) < 0)
+        return -1;
+    for (int i = 0; i < s->n_files; i++) {
+        struct pk *root;
+
+        if (s->file[i].cls == FILE_OPTIMIZER) {
+            edit_drop(x, i);
+            n++;
+        } else if (tree_find(edit_root(x, i, e), "args.no_save_optim", NULL)) {
+            root = edit_tree(x, i, e);  /* a trainer that loads it must not search for the optimizer */
+            if (!root)
+                return -1;
+            tree_put(x->arena, root, "args.no_save_optim", pk_bool(x->arena, true));
+        }
+        if (e->kind != ERR_NONE)
+            return -1;
+    }
+    for (int i = 0; i < s->n_params; i++)
+        for (int st = STATE_FP32; st < STATE_N; st++)
+            s->param[i].has_digest[st] = false;         /* the manifest no longer lists them */
+    if (n == 0)
+        err_usage(e, "drop optimizer: %s has no files of an optimizer's", s->path);
+    return n == 0 ? -1 : 0;
+}
+
+/* ---- random states ---- */
+
+int edit_drop_rng(struct edit *x, struct err *e)
+{
+    static const char *const keys[] = { "random_rng_state", "np_rng_state", "torch_rng_state", "cuda_rng_state",
+                                        "rng_tracker_states" };
+    const struct source *s = x->s;
+    int n = 0;
+
+    if (s->layout->entries) {
+        err_usage(e, "drop rng: random states of a %s checkpoint have a form of their own, and the program that "
+                     "wrote them requires them", s->layout->name);
+        return -1;
+    }
+    for (int i = 0; i < s->n_files; i++)
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            struct pk *root;
+
+            if (!pk_get(edit_root(x, i, e), keys[k])) {
+                if (e->kind != ERR_NONE)
+                    return -1;
+                continue;
+            }
+            root = edit_tree(x, i, e);
+            if (!root)
+                return -1;
+            n += pk_remove(root, keys[k]);
+        }
+    if (n == 0)
+        err_usage(e, "drop rng: %s has no random states", s->path);
+    return n == 0 ? -1 : 0;
+}
