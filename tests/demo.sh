@@ -2,9 +2,9 @@
 # demo.sh - what `make demo` does: trains a small model, stops it, looks into its checkpoint, goes on
 # with half the ranks, runs every tool on what was trained; then converts a larger checkpoint every way
 #
-# Works in a temporary folder (about 1 GB) that goes away at the end; KEEP=1 leaves it. The plot of the training stays
-# as build/demo.svg, all of the run as build/demo.html, two of its steps as build/demo-trace.json. BIN and TBIN are the
-# folders of tools and of test programs.
+# Works in a temporary folder (about 1 GB) that is removed at the end; KEEP=1 keeps it. The plot of the training stays
+# as build/demo.svg, the page of the run as build/demo.html, two of its steps as build/demo-trace.json, and the trained
+# checkpoint as build/demo-ckpt. BIN and TBIN are the folders of tools and of test programs.
 set -u
 export LC_ALL=C                         # numbers with a point, sorting by byte
 cd "$(dirname "$0")/.." || exit 1
@@ -173,7 +173,7 @@ make_vocab_size_divisible_by = 8
 train_weighted_split_paths = "TRAIN: 0.4 0:0.9 $en, 0.2 0:0.9 $de, 0.2 0:0.9 $fr, 0.2 0:0.9 $es"
 valid_weighted_split_paths = "English: 1 0.9:1 $en" "German: 1 0.9:1 $de" "French: 1 0.9:1 $fr" "Spanish: 1 0.9:1 $es"
 # the run
-train_samples = 4800
+train_samples = 3600
 micro_batch_size = 4
 global_batch_size = 16
 rampup_batch_size = 8 8 960
@@ -196,7 +196,7 @@ EOF
 sed 's/^/    /' train.conf | fold -s -w 79
 
 say "Train on 8 ranks: tensor parallel 2, pipeline 2, data 2. Somebody will stop it"
-step 0 "train on 8 ranks until the kill switch" train_on 8 first.log 170 \
+step 0 "train on 8 ranks until the kill switch" train_on 8 first.log 130 \
     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --save ckpt --trace 100-101
 [ -f ckpt/latest ] || { tail -n 20 first.log; echo "demo: training left no checkpoint to go on with" >&2; exit 1; }
 tag=$(cat ckpt/latest) stopped_at=${tag#global_step}
@@ -319,3 +319,12 @@ if [ $problems -gt 0 ]; then
 fi
 echo "The steps for ui.perfetto.dev: $root/build/demo-trace.json"
 echo "The run as a page: $root/build/demo.html"
+
+# The trained checkpoint stays, for the first steps of a user.
+rm -rf "$root/build/demo-ckpt" && cp -R half "$root/build/demo-ckpt" || exit 1
+say "Try next:"
+cat <<EOF
+    ${BIN#"$root"/}/shardkit inspect build/demo-ckpt
+    ${BIN#"$root"/}/shardkit convert build/demo-ckpt --to hf build/demo-model
+    make -j && make install PREFIX=\$HOME/.local
+EOF

@@ -3,7 +3,9 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#ifdef __x86_64__
+/* With KERNELS_ONE_ISA only the set `base` is compiled, for the machine that compiles it (make demo). */
+#if defined(__x86_64__) && !defined(KERNELS_ONE_ISA)
+#define HAVE_ISA_SETS
 #include <cpuid.h>
 #endif
 
@@ -29,7 +31,7 @@ static void fill_model(struct kernels *k)
     cpu_fill_base(k);
 }
 
-#ifdef __x86_64__
+#ifdef HAVE_ISA_SETS
 static bool has_avx2(void)
 {
     unsigned eax, ebx, ecx = 0, edx;
@@ -79,7 +81,7 @@ static const struct isa {
     bool (*usable)(void), (*worth)(void);
     void (*fill)(struct kernels *k);
 } isas[] = {
-#ifdef __x86_64__
+#ifdef HAVE_ISA_SETS
     { "amx", has_amx, always, fill_amx },
     { "avx512bf16", has_bf16, likes_bf16, cpu_fill_avx512bf16 },
     { "avx512", has_avx512, always, cpu_fill_avx512 },
