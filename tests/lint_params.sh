@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 # Each argument says something of its own there, or another's interface asks for them.
 known='fetch net_all_reduce net_reduce_scatter pt_build report_add sk_read store_tile tma_load'
 # shellcheck disable=SC2046
-set -- $(find libcommon kernels tools -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort)
+set -- $(find include libcommon kernels tools examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort)
 if ! ctags --version 2>/dev/null | grep -q Universal; then
     echo "lint: no Universal Ctags here, parameters not counted" >&2
     exit 0

@@ -21,7 +21,7 @@ awk '
     }
     length($0) > 120 { fail("a line of " length($0) " columns, 120 are enough") }
     END { exit n > 0 }
-' $(find libcommon tools kernels -type f -name '*.[ch]' -o -type f -name '*.cu' -o -type f -name '*.cuh' \
+' $(find include libcommon tools kernels examples -type f -name '*.[ch]' -o -type f -name '*.cu' -o -type f -name '*.cuh' \
          -o -type f -name '*.sh' | LC_ALL=C sort) >&2 || bad=1
 
 if grep -rnE '(^|[^a-zA-Z_])[Ss]pec(ification)?(,? sections?)? [0-9]' --include='*.[ch]' --include='*.cu' \

@@ -18,5 +18,5 @@ awk '
         else first[key] = FILENAME ":" FNR
     }
     END { exit n > 0 }
-' kernels/kernels.h $(find libcommon tools kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' |
+' kernels/kernels.h $(find include libcommon tools kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' |
                      grep -v '^kernels/kernels.h$' | LC_ALL=C sort) >&2

@@ -7,7 +7,7 @@
 # need Universal Ctags; without it a line reports that they were not checked.
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck disable=SC2046
-set -- $(find libcommon tools kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort)
+set -- $(find include libcommon tools kernels examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort)
 bad=0
 
 verbs='tells?|told|says?|said|hears?|heard|takes?|took|taken|settles?|settled|looks?|judges?|judged|note|turns?|turned'

@@ -201,10 +201,11 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 # Build what the cases of a flavour need: no program of a unit test that is not picked.
 build() {   # GROUP FLAVOUR UNITS SCRIPTS
-    local targets="all lib" t
+    local targets=all t
     for t in $3; do targets="$targets build/$2/tests/$t"; done
     [ -z "$4" ] || targets="$targets bench-bin"
-    [ "$pattern" != '*' ] || targets="all lib tests-bin"
+    [ "$pattern" != '*' ] || targets="all tests-bin"
+    [ "$2" != release ] || targets="$targets lib"
     # shellcheck disable=SC2086
     alone "$1" build $make -s -j"$(nproc)" CUDA=0 B="$2" $targets
 }

@@ -16,7 +16,7 @@ if [ "${version:-0}" -lt 23 ]; then
     exit 2
 fi
 if [ $# -eq 0 ]; then
-    find libcommon kernels tools tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort |
+    find include examples libcommon kernels tools tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort |
         xargs -n 20 -P "$(nproc)" sh tests/tidy.sh ${check:+-n} || exit 1
     exit 0
 fi

@@ -235,8 +235,8 @@ def verify(path: str | os.PathLike, *, strict: bool = False, allow_drift: bool =
 
 # ---- types of elements ----
 
-# Name in the files: the type in NumPy, the one in ml_dtypes that is used instead if that is installed, the type in torch.
-# Types that neither has are unsigned integers of the same size, with a last dimension for several per element.
+# Name in the files: the type in NumPy, the one in ml_dtypes that is used instead if that is installed, and the type in
+# torch. Types that neither has are unsigned integers of the same size, with a last dimension for several per element.
 _DTYPES = {
     "f64": ("<f8", None, "float64"), "f32": ("<f4", None, "float32"), "f16": ("<f2", None, "float16"),
     "bf16": ("<u2", "bfloat16", "bfloat16"), "i64": ("<i8", None, "int64"), "i32": ("<i4", None, "int32"),

@@ -1,11 +1,12 @@
 """check_sets.py FOLDER... - every tensor of genuine sets, as the Python module reads it, against expected.json
 
-A set is a folder with expected*.json, which lists tensors with shape, dtype and the SHA-256 of their little-endian bytes,
-and with checkpoints in other folders below it. The sections of the file ("tensors", "disk", "hf") describe some of these
-checkpoints. Each checkpoint that opens must have all tensors of a section, equal in type, shape and bytes: as the library
-reads them, and as the file has them where bytes lie whole in one. With NumPy and torch, arrays and tensors must have these
-bytes, too. A set without a checkpoint that opens is skipped, with the reason. A folder without expected.json is
-read as a whole: each tensor must be read, and mapped bytes must equal those that the library read.
+A set is a folder with expected*.json, which lists tensors with shape, dtype and the SHA-256 of their little-
+endian bytes, and with checkpoints in other folders below it. The sections of the file ("tensors", "disk",
+"hf") describe some of these checkpoints. Each checkpoint that opens must have all tensors of a section, equal
+in type, shape and bytes: as the library reads them, and as the file has them where bytes lie whole in one.
+With NumPy and torch, arrays and tensors must have these bytes, too. A set without a checkpoint that opens is
+skipped, with the reason. A folder without expected.json is read as a whole: each tensor must be read, and
+mapped bytes must equal those that the library read.
 
 Prints a line per checkpoint and "N passed, N failed, N skipped", which counts checkpoints.
 """
@@ -29,7 +30,8 @@ except ImportError:
 
 # Sets whose files are known to hold other values than expected.json: how many tensors, and why.
 KNOWN = {
-    "distopt-tp2-dp2-two-buckets/fully_reshardable": (6, "megatron-core saved 6 tensors wrongly, expected.json has the truth"),
+    "distopt-tp2-dp2-two-buckets/fully_reshardable":
+        (6, "megatron-core saved 6 tensors wrongly, expected.json has the truth"),
 }
 
 
@@ -65,12 +67,12 @@ def bytes_of(ck, name, state):
 
 
 def find(ck, key):
-    """The tensor that a key of expected.json means: a name, or STATE/NAME, where DeepSpeed calls the weights "module"."""
+    """The tensor that a key of expected.json means: a name, or STATE/NAME; DeepSpeed calls the weights "module"."""
     ways = [(key, None)]
     if "/" in key:
         state, name = key.split("/", 1)
         ways.append((name, "bf16" if state == "module" else state))
-        if state == "fp32":             # a frozen parameter and a buffer have no master: what zero_to_fp32 makes of them
+        if state == "fp32":             # as zero_to_fp32 lists a frozen parameter and a buffer, which have no master
             ways.append((name, None))
     for name, state in ways:
         try:

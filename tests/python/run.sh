@@ -44,10 +44,11 @@ else
     skip "no nm here"
 fi
 cc=${CC:-cc}
-# shellcheck disable=SC2086
-if command -v ${cc%% *} >/dev/null; then
+if command -v "${cc%% *}" >/dev/null; then
+    # shellcheck disable=SC2086
     compile() {     # SOURCE PROGRAM
-        $cc -std=c99 -Wall -Wextra -pedantic -Werror -Iinclude -o "$2" "$1" "$SHARDKIT_LIBRARY" -Wl,-rpath,"$(dirname "$SHARDKIT_LIBRARY")"
+        $cc -std=c99 -Wall -Wextra -pedantic -Werror -Iinclude -o "$2" "$1" "$SHARDKIT_LIBRARY" \
+            -Wl,-rpath,"$(dirname "$SHARDKIT_LIBRARY")"
     }
     check "examples/list_tensors.c compiles" compile examples/list_tensors.c "$W/list_tensors"
     "$W/list_tensors" "$set_in" >"$W/list" 2>"$W/log"
@@ -71,6 +72,37 @@ if ! command -v "$python" >/dev/null; then
     skip "no $python here"
     finish
 fi
+
+# The structs of the module are those of the header.
+cat >"$W/sizes.c" <<'END'
+#include <shardkit.h>
+#include <stdio.h>
+#define MEMBER(s, m) printf(#s " %zu %zu\n", sizeof(struct sk_##s), offsetof(struct sk_##s, m))
+int main(void)
+{
+    MEMBER(error, text);
+    MEMBER(finding, parameter);
+    MEMBER(open_options, threads);
+    MEMBER(info, iteration);
+    MEMBER(tensor, bytes);
+    MEMBER(place, at);
+    MEMBER(verify_options, stop);
+    MEMBER(verification, bytes);
+    return 0;
+}
+END
+cat >"$W/sizes.py" <<'END'
+import ctypes, shardkit as s
+for name, type in (("error", s._Error), ("finding", s._Finding), ("open_options", s._OpenOptions), ("info", s._Info),
+                   ("tensor", s._Tensor), ("place", s._Place), ("verify_options", s._VerifyOptions),
+                   ("verification", s._Verification)):
+    print(name, ctypes.sizeof(type), getattr(type, type._fields_[-1][0]).offset)
+END
+if command -v "${cc%% *}" >/dev/null; then
+    compile "$W/sizes.c" "$W/sizes" && "$W/sizes" >"$W/want"
+    "$python" "$W/sizes.py" >"$W/have"
+    check "structs have the sizes of the header" diff "$W/want" "$W/have"
+fi
 "$python" tests/python/test_shardkit.py -v >"$W/unit" 2>&1
 if [ "$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$W/unit")" ]; then
     passed=$((passed + $(grep -c ' ok$' "$W/unit")))
@@ -83,7 +115,8 @@ else
     cp "$W/unit" "$W/log"
     fail "tests/python/test_shardkit.py"
 fi
-check "every checkpoint of tests/data is read, and equals expected.json" "$python" tests/python/check_sets.py tests/data
+check "every checkpoint of tests/data is read, and equals expected.json" \
+    "$python" tests/python/check_sets.py tests/data
 awk '/^```python$/ { on = 1; next } /^```/ { on = 0 } on' docs/library.md >"$W/doc.py"
 if "$python" -c 'import numpy' 2>/dev/null; then
     cp -R "$set_in/global_step20" "$W/global_step20" 2>/dev/null

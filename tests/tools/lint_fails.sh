@@ -11,7 +11,7 @@ trap 'rm -rf "$W"' EXIT INT TERM
 
 # Sources keep their times, so objects are as up to date in the copy as in the tree. Objects are
 # links, because none is written to.
-tar cf - Makefile libcommon kernels tools tests/*.sh tests/unit tests/lib docs README.md | tar xf - -C "$W"
+tar cf - Makefile include examples libcommon kernels tools tests/*.sh tests/unit tests/lib docs README.md | tar xf - -C "$W"
 mkdir -p "$W/build/release" "$W/tests/data"
 cp -alr build/release/libcommon build/release/kernels build/release/tools build/release/flags "$W/build/release/"
 cd "$W" || exit 1
