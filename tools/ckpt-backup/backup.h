@@ -18,6 +18,7 @@ struct backup {
     const char *rules;          /* --rules; NULL if not given */
     bool apply;                 /* --apply */
     bool pack;                  /* --pack */
+    bool weights_only;          /* --weights-only */
 };
 
 /* ---- options.c ---- */

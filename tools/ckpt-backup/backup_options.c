@@ -14,8 +14,11 @@ static const struct option_row rows[] = {
                        "(forget)", FIELD(apply), .marks = CMD_FORGET },
     { "verify", .help = "before a removal, read the backups that make it safe again (forget)", FIELD(cli.verify),
       .marks = CMD_FORGET },
-    { "dry-run", 'n', .help = "print what would be copied, and write nothing (copy, tar, weights)", FIELD(cli.dry_run),
-      .marks = CMD_COPY | CMD_TAR | CMD_WEIGHTS },
+    { "weights-only", .help = "leave out the optimizer states, as the command weights does (copy)", FIELD(weights_only),
+      .marks = CMD_COPY },
+    { "dry-run", 'n', .help = "print what would be copied, and write nothing (copy, tar, weights); only list the "
+                              "backups, as without --apply (forget)", FIELD(cli.dry_run),
+      .marks = CMD_COPY | CMD_TAR | CMD_WEIGHTS | CMD_FORGET },
     {0},
 };
 

@@ -30,6 +30,7 @@ static const struct option_row rows[] = {
     { "split", .help = "write one HDF5 file per parameter (with --format hdf5)", FIELD(split) },
     { "vocab", 0, "HOW", "keep (default) or strip the padding rows of the vocabulary",
       .words = "keep strip", FIELD(vocab) },
+    { "strip-vocab-padding", .help = "same as --vocab strip", .kind = OPTION_VALUE, FIELD(vocab), .min = VOCAB_STRIP },
     {0},
 };
 

@@ -166,6 +166,7 @@ static const struct option_row import_rows[] = {
     { "repeat-last", .help = "fill new vocabulary rows with the last row instead of 0", FIELD(repeat_last),
       .marks = IMPORTS | SHAPES },
     { "weights-only", .help = "write no optimizer states", FIELD(target.q.no_optimizer), .marks = IMPORTS | SHAPES },
+    { "drop-optimizer", .help = "same as --weights-only", .kind = OPTION_ALIAS, .def = "weights-only" },
     {0},
 };
 

@@ -16,6 +16,7 @@ static const struct option_row rows[] = {
                         "OUT/repair.jsonl lists what was changed", FIELD(repair) },
     { "weights-only", .help = "compare and write no optimizer states, and do not open those of IN",
       FIELD(weights_only) },
+    { "drop-optimizer", .help = "same as --weights-only", .kind = OPTION_ALIAS, .def = "weights-only" },
     { "config", 0, "FILE", "the model's config.json, or its folder: with --weights-only, it replaces mp_rank files "
                            "that are all lost", FIELD(config) },
     {0},
