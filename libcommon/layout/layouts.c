@@ -469,6 +469,52 @@ static bool is_later(const char *name, const char *tag)
            strcmp(name + at + n_name, tag + at + n) == 0 && atoll(name + at) > atoll(tag + at);
 }
 
+/* Returns the path of the checkpoint with the largest number in its name, or NULL with *e set. */
+static char *find_newest_tag(const char *dir, char *const *name, int n, struct err *e)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        char *path = path_join(dir, name[i]);
+        int at;
+
+        if (last_number(name[i], &at) && is_tag_folder(path))
+            return path;
+        free(path);
+    }
+    no_checkpoint(dir, e);
+    return NULL;
+}
+
+char **layout_list_steps(const char *dir, int *n, struct err *e)
+{
+    char **name = NULL, **path = NULL, *newest, *tag = NULL;
+    int n_names = 0;
+
+    *n = 0;
+    if (read_names(dir, &name, &n_names, e) < 0)
+        return NULL;
+    if (n_names)
+        qsort(name, (size_t)n_names, sizeof *name, by_natural_name);
+    newest = names_latest(dir) ? latest_follow(dir, e) : find_newest_tag(dir, name, n_names, e);
+    if (newest) {
+        tag = path_base(newest);
+        path = xcalloc((size_t)n_names + 1, sizeof *path);
+    }
+    for (int i = 0; i < n_names; i++) {
+        char *one = path_join(dir, name[i]);
+
+        if (newest && is_later(tag, name[i]) && is_tag_folder(one))
+            path[(*n)++] = one;
+        else
+            free(one);
+        free(name[i]);
+    }
+    free(name);
+    free(tag);
+    if (newest)
+        path[(*n)++] = newest;
+    return path;
+}
+
 /*
  * Warn about tags with a higher step than that in `latest`. They exist if a run was restarted in its folder, or
  * killed during a save.

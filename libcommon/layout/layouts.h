@@ -19,6 +19,14 @@ struct source_opts;
 MUST_CHECK struct source *source_open(const char *path, const struct source_opts *o,
                                       struct report *r, struct err *e);
 
+/*
+ * List the checkpoints of the run in `dir`: the folder that a pointer file (`latest`) names, and those whose names
+ * differ from it only by a smaller number. Without a pointer file, the folder with the largest number takes its place.
+ * Returns their paths, the smallest number first; the caller frees each and the array. Returns NULL with *e set if
+ * there is none. The checkpoints are not opened.
+ */
+MUST_CHECK char **layout_list_steps(const char *dir, int *n, struct err *e);
+
 /* Returns the layout of a folder by the names of its files, which are not opened. NULL if it has none. */
 const struct layout *layout_of_folder(const char *dir);
 

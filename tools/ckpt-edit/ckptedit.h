@@ -22,6 +22,10 @@ struct ckptedit {
     const char *init;           /* "normal:0.02" */
     int rounding;               /* enum merge_rounding */
     double decay;
+    int64_t last;               /* --last N: average the newest N checkpoints of the run's folder IN; 0: not given */
+    int style;                  /* enum average_style; -1: not given */
+    char **steps;               /* with --last: the paths of the checkpoints, the oldest first */
+    int n_steps;
     int64_t step, samples, tokens;      /* -1: not given */
     const char *from;           /* another checkpoint, for salvage; or NULL */
     bool allow_lost;
@@ -36,6 +40,8 @@ enum { CMD_PUT = 1, CMD_ZERO = 2, CMD_SET = 4, CMD_DROP = 8, CMD_LATEST = 16, CM
        CMD_VOCAB = 8192, CMD_THIN = 16384, CMD_SALVAGE = 32768, CMD_MERGE_ADAPTER = 65536 };
 /* Where merge-adapter rounds; the order is that of the words of --rounding. */
 enum merge_rounding { ROUNDING_EXACT, ROUNDING_PEFT };
+/* The decay of the learning rate that the factors of `average` imitate; the order is that of the words of --style. */
+enum average_style { STYLE_LINEAR, STYLE_COSINE, STYLE_MINUS_SQRT };
 enum { CMD_CHANGES = CMD_PUT | CMD_ZERO | CMD_SET | CMD_DROP | CMD_AVERAGE | CMD_EMA |
        CMD_RETAG | CMD_CAST | CMD_RENAME | CMD_LAYERS | CMD_VOCAB | CMD_THIN |
        CMD_SALVAGE | CMD_MERGE_ADAPTER };
@@ -44,6 +50,12 @@ enum { CMD_IN_FIRST = CMD_AVERAGE | CMD_EMA | CMD_MERGE_ADAPTER };
 
 /* Parse the command line. Returns 0, or -1 after an error message on stderr. */
 int ckptedit_parse(struct ckptedit *j, int argc, char **argv);
+
+/*
+ * With --last: set IN to the newest checkpoint of the run's folder, and the arguments to the N - 1 before it, oldest
+ * first. Returns -1 with *e set if the run has fewer.
+ */
+MUST_CHECK int mix_find_steps(struct ckptedit *j, struct err *e);
 
 /* ---- cmd_*.c, the commands that change a checkpoint: return 0, or -1 with *e set ---- */
 

@@ -14,8 +14,14 @@
 
 /* ---- weights of the folders ---- */
 
+/* Returns the part of the checkpoint that is number `i` by age. With --last, the first part is the newest. */
+static struct edit_mix_part *part_by_age(const struct ckptedit *j, struct edit_mix *m, int i)
+{
+    return &m->part[j->last ? (i + 1) % m->n : i];
+}
+
 /* Parse "0.5,0.3,0.2": one weight per folder, with a sum of 1. */
-static int read_weights(const char *text, struct edit_mix *m, struct err *e)
+static int read_weights(const char *text, const struct ckptedit *j, struct edit_mix *m, struct err *e)
 {
     const char *p = text;
     double sum = 0;
@@ -30,7 +36,7 @@ static int read_weights(const char *text, struct edit_mix *m, struct err *e)
             return -1;
         }
         if (n < m->n)
-            m->part[n].add = w;
+            part_by_age(j, m, n)->add = w;
         sum += w;
         n++;
         if (!*end)
@@ -43,13 +49,62 @@ static int read_weights(const char *text, struct edit_mix *m, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* Give all folders the same weight, unless --weights is given. */
+/* Returns the learning rate at `x` (0 to 1) of a decay from 1 to 0. */
+static double decayed_rate(enum average_style style, double x)
+{
+    switch (style) {
+    case STYLE_COSINE: return (1 + cos(M_PI * x)) / 2;
+    case STYLE_MINUS_SQRT: return 1 - sqrt(x);
+    case STYLE_LINEAR: break;
+    }
+    return 1 - x;
+}
+
+/*
+ * Set the factors after which the mean of n checkpoints of a run with a constant learning rate is what a decay over
+ * them would give: a step is scaled by the share of the checkpoints at and after it, so that share is the decayed
+ * rate f(i/n), and factor i is f(i/n) - f((i+1)/n) (Tian et al., WSM, 2025; Megatron-LM's weighted_merge.py).
+ */
+static void set_decay_factors(const struct ckptedit *j, struct edit_mix *m)
+{
+    double rest = 1;
+
+    for (int i = m->n - 1; i > 0; i--) {
+        const double after = i == m->n - 1 ? 0 : decayed_rate((enum average_style)j->style, (i + 1) / (double)m->n);
+        const double factor = decayed_rate((enum average_style)j->style, i / (double)m->n) - after;
+
+        part_by_age(j, m, i)->add = factor;
+        rest -= factor;
+    }
+    part_by_age(j, m, 0)->add = rest;
+}
+
+/* Print the factor of each checkpoint, the oldest first. */
+static void print_factors(const struct ckptedit *j, struct edit_mix *m)
+{
+    for (int i = 0; i < m->n; i++) {
+        const struct edit_mix_part *p = part_by_age(j, m, i);
+        const int k = (int)(p - m->part);
+
+        cli_info(&j->cli, "factor %.9g: %s", p->add / m->divide, k ? j->arg[k - 1] : j->in);
+    }
+}
+
+/* Give all folders the same weight, unless --weights or --style is given. */
 static int set_average(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 {
-    m->divide = j->weights ? 1 : m->n;
+    const bool equal = !j->weights && j->style < 0;
+
+    if (j->weights && j->style >= 0) {
+        err_usage(e, "--weights and --style both define the factors: give one of them");
+        return -1;
+    }
+    m->divide = equal ? m->n : 1;
     for (int i = 0; i < m->n; i++)
         m->part[i].keep = m->part[i].add = 1;
-    return j->weights ? read_weights(j->weights, m, e) : 0;
+    if (j->style >= 0)
+        set_decay_factors(j, m);
+    return j->weights ? read_weights(j->weights, j, m, e) : 0;
 }
 
 static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
@@ -62,6 +117,15 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
     for (int i = 0; i < m->n; i++) {
         m->part[i].keep = i ? j->decay : 0;
         m->part[i].add = i ? 1 - j->decay : 1;
+    }
+    if (j->last) {              /* the newest is the first part: factors instead of a recurrence */
+        double left = 1;
+
+        for (int i = m->n - 1; i >= 0; i--) {
+            part_by_age(j, m, i)->keep = 1;
+            part_by_age(j, m, i)->add = i ? (1 - j->decay) * left : left;
+            left *= j->decay;
+        }
     }
     return 0;
 }
@@ -125,11 +189,33 @@ static int change_mix(struct ckptedit *j, struct source *s, struct edit *x,
 
     m.part = xcalloc((size_t)m.n, sizeof *m.part);
     m.part[0].s = s;
-    rc = set(j, &m, e) < 0 ? -1 : mix(j, s, x, &m, e);
+    rc = set(j, &m, e);
+    if (rc == 0 && (j->last || j->style >= 0))
+        print_factors(j, &m);
+    if (rc == 0)
+        rc = mix(j, s, x, &m, e);
     for (int i = 1; i < m.n; i++)
         source_close(m.part[i].s);
     free(m.part);
     return rc;
+}
+
+int mix_find_steps(struct ckptedit *j, struct err *e)
+{
+    const int n = (int)j->last;
+
+    j->steps = layout_list_steps(j->in, &j->n_steps, e);
+    if (!j->steps)
+        return -1;
+    if (j->n_steps < n) {
+        err_usage(e, "--last %d: %s has %d checkpoint%s up to the one that 'latest' names", n, j->in, j->n_steps,
+                  j->n_steps == 1 ? "" : "s");
+        return -1;
+    }
+    j->in = j->steps[j->n_steps - 1];
+    j->arg = (const char **)&j->steps[j->n_steps - n];
+    j->n_args = n - 1;
+    return 0;
 }
 
 int change_average(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)

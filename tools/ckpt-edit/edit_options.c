@@ -16,6 +16,13 @@ static const struct option_row rows[] = {
                                         "default: equal factors)", FIELD(weights), .marks = CMD_AVERAGE },
     { "decay", .arg = "D", .help = "decay of the moving average: mean = D * mean + (1 - D) * next folder (ema)",
       .kind = OPTION_REAL, .min = 0, .max = 1, FIELD(decay), .marks = CMD_EMA },
+    { "style", .arg = "HOW", .help = "factors after which the mean is what a decay of the learning rate to 0 over the "
+                                     "folders would give: linear (equal factors), cosine, or minus-sqrt (1 minus the "
+                                     "square root); the folders are in the order of their steps (average)",
+      .words = "linear cosine minus-sqrt", FIELD(style), .marks = CMD_AVERAGE },
+    { "last", .arg = "N", .help = "IN is the folder of a run: take the newest N checkpoints in it, up to the one that "
+                                  "'latest' names; all but the averaged tensors is that of the newest (average, ema)",
+      .kind = OPTION_INT, .min = 2, .max = 65536, FIELD(last), .marks = CMD_AVERAGE | CMD_EMA },
     { "moments", .help = "also average exp_avg and exp_avg_sq; by default those of the first folder are kept (average, "
                          "ema)",
       FIELD(moments), .marks = CMD_AVERAGE | CMD_EMA },
@@ -79,6 +86,7 @@ static const char head[] =
     "Usage: ckpt-edit COMMAND [options] ARGUMENT... IN OUT\n"
     "       ckpt-edit COMMAND --in-place [options] ARGUMENT... IN\n"
     "       ckpt-edit average|ema [options] IN IN2... OUT\n"
+    "       ckpt-edit average|ema --last N [options] RUN OUT\n"
     "       ckpt-edit merge-adapter [options] IN ADAPTER... OUT\n"
     "Edit a checkpoint: OUT is a copy of IN with one change. Unchanged files share their blocks\n"
     "with IN if the file system supports reflinks (btrfs, XFS); otherwise they are copied. The\n"

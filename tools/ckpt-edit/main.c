@@ -60,6 +60,20 @@ static void find_folders(struct ckptedit *j, unsigned mark)
     strbuf_addf(&j->shape, "\n%d", j->rounding);
 }
 
+/* Find the checkpoints of --last, and add them to the words on which the result depends. Returns an exit status. */
+static int find_steps(struct ckptedit *j)
+{
+    struct err e = {0};
+
+    if (j->last && mix_find_steps(j, &e) < 0)
+        return cli_fail(&j->cli, &e);
+    for (int i = 0; i < j->n_steps; i++)
+        strbuf_addf(&j->shape, "\n%s", j->steps[i]);
+    if (j->style >= 0)
+        strbuf_addf(&j->shape, "\n%d", j->style);
+    return EXIT_OK;
+}
+
 static int run_edit_command(struct ckptedit *j)
 {
     const int which = cli_words_command(&j->cli, &j->words, commands, sizeof *commands, N_COMMANDS);
@@ -74,6 +88,10 @@ static int run_edit_command(struct ckptedit *j)
         is.min_args += j->in_place ? 1 : 2;
         is.max_args += j->in_place ? 1 : 2;
     }
+    if (j->last) {
+        is.min_args = is.max_args = 2;
+        is.missing = "--last needs the folder of a run, and OUT";
+    }
     if (cli_words_check(&j->cli, &j->words, 1, &is))
         return EXIT_USAGE;
     j->arg = j->words.word + 1;
@@ -82,7 +100,9 @@ static int run_edit_command(struct ckptedit *j)
         return cli_done(&j->cli, cmd->run(j));
     find_folders(j, is.mark);
     j->holes = is.mark == CMD_SALVAGE;
-    rc = run_change(j, cmd->change);
+    rc = find_steps(j);
+    if (rc == EXIT_OK)
+        rc = run_change(j, cmd->change);
     if (j->in_place)
         free((char *)j->out);
     return cli_done(&j->cli, rc);
@@ -90,13 +110,16 @@ static int run_edit_command(struct ckptedit *j)
 
 int main(int argc, char **argv)
 {
-    struct ckptedit j = { .decay = -1, .step = -1, .samples = -1, .tokens = -1 };
+    struct ckptedit j = { .decay = -1, .style = -1, .step = -1, .samples = -1, .tokens = -1 };
     int rc;
 
     cli_start(&j.cli, argv, "ckpt-edit");
     rc = ckptedit_parse(&j, argc, argv) < 0 ? EXIT_USAGE : run_edit_command(&j);
     strbuf_free(&j.shape);
     free(j.place);
+    for (int i = 0; i < j.n_steps; i++)
+        free(j.steps[i]);
+    free(j.steps);
     strbuf_free(&j.log);
     free(j.words.word);
     return rc;
