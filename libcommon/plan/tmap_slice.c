@@ -278,3 +278,28 @@ struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enu
     *m = (struct tmap){ .op = TMAP_CONCAT, .dtype = dtype, .len = len, .n_slices = 1, .slice = s };
     return m;
 }
+
+struct tensor_runs tensor_runs_of(uint64_t elem, int ndim, const int64_t *shape, const int64_t *at, const int64_t *len)
+{
+    struct tensor_runs r = { .ndim = ndim, .outer = ndim, .run = elem, .n = 1, .at = at, .len = len };
+
+    r.stride[ndim] = elem;
+    for (int d = ndim - 1; d >= 0; d--)
+        r.stride[d] = r.stride[d + 1] * (uint64_t)shape[d];
+    /* the dimension is fully covered, so the run extends over it */
+    while (r.outer > 0 && len[r.outer - 1] == shape[r.outer - 1])
+        r.outer--;
+    r.outer = r.outer > 0 ? r.outer - 1 : 0;
+    for (int d = 0; d < ndim; d++)
+        *(d < r.outer ? &r.n : &r.run) *= (uint64_t)len[d];
+    return r;
+}
+
+uint64_t tensor_runs_place(const struct tensor_runs *r, uint64_t k)
+{
+    uint64_t place = r->outer < r->ndim ? (uint64_t)r->at[r->outer] * r->stride[r->outer + 1] : 0;
+
+    for (int d = r->outer - 1; d >= 0; k /= (uint64_t)r->len[d--])
+        place += ((uint64_t)r->at[d] + k % (uint64_t)r->len[d]) * r->stride[d + 1];
+    return place;
+}

@@ -8,6 +8,7 @@
 #define SHARDKIT_PLAN_TMAP_SLICE_H
 
 #include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
 #include "libcommon/plan/tmap.h"
 
 /*
@@ -38,5 +39,17 @@ struct tmap *tmap_parts(struct arena *a, const struct tmap_part *part, int n);
  * < 0) and all later calls share.
  */
 struct tmap *tmap_slice_zeros(struct arena *a, struct files *f, int *record, enum dtype dtype, uint64_t len);
+
+/*
+ * A rectangular part of a row-major tensor, as runs of bytes that are contiguous in the tensor. The arrays `at` and
+ * `len` of the part are the caller's.
+ */
+struct tensor_runs {
+    int ndim, outer;            /* outer: number of leading dimensions that a run does not extend over */
+    uint64_t n, run, stride[TENSOR_MAX_DIM + 1];        /* number of runs, bytes of each */
+    const int64_t *at, *len;
+};
+struct tensor_runs tensor_runs_of(uint64_t elem, int ndim, const int64_t *shape, const int64_t *at, const int64_t *len);
+uint64_t tensor_runs_place(const struct tensor_runs *r, uint64_t k);    /* offset of run k in the tensor */
 
 #endif

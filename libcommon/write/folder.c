@@ -19,6 +19,7 @@ struct folder_item {
     int tensor;                         /* -1: in no tensor's digest */
     uint64_t total;                     /* bytes of that tensor */
     uint64_t in, row_len, column_at, column_len;
+    const struct tensor_runs *part_of;
     struct crc_sum share;               /* if the digest is computed as the bytes pass */
 };
 
@@ -73,7 +74,7 @@ static uint64_t folder_sink_estimate(const struct sink *k, const struct source *
 
 /* ---- the plan ---- */
 
-/* Create the folder that a file is in, if it is not OUT itself. */
+/* Create the folders that a file is in, if they are not OUT itself. */
 static int make_parent_folder(const char *path, const char *name, struct err *e)
 {
     char *parent;
@@ -90,17 +91,18 @@ static int make_parent_folder(const char *path, const char *name, struct err *e)
 static struct folder_item *new_folder_item(struct folder_writer *w, const struct folder_fill *f)
 {
     struct folder_item *it = arena_alloc(w->arena, sizeof *it);
+    const int first = f->n_outs ? f->out->file : f->to.file;
     struct folder_place *place;
 
     *it = (struct folder_item){
-        .n_places = f->n_outs ? f->n_outs : 1, .tensor = f->tensor, .in = f->in, .row_len = f->row_len,
-        .column_at = f->column_at, .column_len = f->column_len,
+        .n_places = f->n_outs ? f->n_outs : first >= 0, .tensor = f->tensor, .in = f->in, .row_len = f->row_len,
+        .column_at = f->column_at, .column_len = f->column_len, .part_of = f->part_of,
         .total = f->tensor < 0 ? 0 : w->tensor[f->tensor].of.len,
     };
     it->pub = (struct sink_item){ .param = f->param < 0 ? 0 : f->param, .state = f->state,
-                                  .file = w->file[f->n_outs ? f->out->file : f->to.file].name,
+                                  .file = first < 0 ? NULL : w->file[first].name,
                                   .repeated = f->repeated || f->param < 0 };
-    it->place = place = arena_alloc(w->arena, (size_t)it->n_places * sizeof *place);
+    it->place = place = arena_alloc(w->arena, (size_t)it->n_places * sizeof *place + 1);
     memcpy(place, f->n_outs ? f->out : &f->to, (size_t)it->n_places * sizeof *place);
     return it;
 }
@@ -111,9 +113,10 @@ static void plan_folder_fill(struct sink *k, const struct folder_fill *f, struct
     struct folder_item *it = new_folder_item(w, f);
     const struct plan_range r = { .map = f->map, .from = f->from, .len = f->len, .name = f->name, .user = it,
                                   .policy = k->o.replicas };
-    struct plan_out *out = xcalloc((size_t)it->n_places, sizeof *out);
+    struct plan_out *out = xcalloc((size_t)it->n_places + 1, sizeof *out);
     struct plan_item *pi;
 
+    out->dst = -1;
     for (int i = 0; i < it->n_places; i++) {
         const struct folder_file *file = &w->file[it->place[i].file];
 
@@ -179,6 +182,18 @@ static int folder_sink_prepare(struct sink *k, const struct source *s, const cha
 
 /* ---- while the plan runs ---- */
 
+/* Add the bytes of an item that has a part of its tensor. */
+static void add_part_to_share(struct folder_item *it, uint64_t from, const char *b, uint64_t len)
+{
+    const struct tensor_runs *r = it->part_of;
+
+    for (uint64_t at = from, n; at < from + len; at += n) {
+        n = min_u64(r->run - at % r->run, from + len - at);
+        crc_sum_add(&it->share, it->total, tensor_runs_place(r, at / r->run) + at % r->run, n,
+                    crc_bytes(0, b + (at - from), n));
+    }
+}
+
 /*
  * Add the bytes of an item that has some columns of its tensor. Rows are not adjacent in the tensor. Their ends are
  * one whole row apart, so their sum is computed by Horner's rule. If a chunk ends inside a row, the last part is
@@ -213,7 +228,9 @@ static void folder_sink_on_bytes(struct sink *k, const struct plan_item *pi, uin
     (void)k;
     if (it->tensor < 0)
         return;
-    if (it->row_len)
+    if (it->part_of)
+        add_part_to_share(it, from, bytes, len);
+    else if (it->row_len)
         add_columns_to_share(it, from, bytes, len);
     else if (pi->n_outs)
         crc_sum_add(&it->share, it->total, it->in + from - plan_out_bytes(pi, pi->from), len,
@@ -303,7 +320,7 @@ static int folder_sink_tensors(const struct sink *k, struct plan *plan, struct s
         const struct folder_item *it = pi->user;
 
         if (it && it->tensor >= 0)
-            t[it->tensor].crc ^= pi->n_outs || it->row_len
+            t[it->tensor].crc ^= pi->n_outs || it->row_len || it->part_of
                 ? pi->share.acc : crc_shift(pi->crc.acc, it->total - it->in - plan_out_bytes(pi, pi->len));
     }
     for (int i = 0; i < w->n_tensors; i++)

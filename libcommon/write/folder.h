@@ -12,7 +12,10 @@
 #include "libcommon/write/folder_file.h"
 #include "libcommon/write/sink.h"
 
-/* A tensor that a reader of the result finds. `crc` is filled in by the sink. */
+/*
+ * A tensor that a reader of the result finds. The sink adds the contributions of fills to `crc`, which is 0 for a
+ * tensor with fills; a tensor without any has the digest of bytes that are not written.
+ */
 struct folder_tensor {
     struct sink_tensor of;
     int same_as;                /* index of the tensor whose bytes it shares; -1 if they are its own */
@@ -53,8 +56,8 @@ struct folder {
     /* End of the message about values beyond the range of fp16, "... the largest of fp16"; NULL to allow them. */
     const char *overflow;
     /*
-     * Some fills have outs or row_len, so digests are computed as the bytes pass. Only then may a fill write to a file
-     * other than the one that is described.
+     * Some fills have outs, row_len or part_of, so digests are computed as the bytes pass. Only then may a fill write
+     * to a file other than the one that is described.
      */
     bool by_rows;
 };

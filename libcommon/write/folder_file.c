@@ -38,12 +38,15 @@ void folder_add_fill(struct folder_desc *d, const struct folder_fill *f)
 
 /* ---- layout ---- */
 
-/* Return the container of a .pt box. The caller frees it. */
+/* Return the container of a .pt box, or NULL if the box is none. free_box_image() frees it. */
 static struct pt_image *box_image(const struct folder_box *b)
 {
-    uint64_t *size = xmalloc((size_t)b->n * sizeof *size + 1);
+    uint64_t *size;
     struct pt_image *im;
 
+    if (b->image || !b->prefix)
+        return b->image;
+    size = xmalloc((size_t)b->n * sizeof *size + 1);
     for (int i = 0; i < b->n; i++)
         size[i] = b->storage[i].len;
     im = pt_image_new(b->prefix, b->root, b->n, size);
@@ -51,17 +54,37 @@ static struct pt_image *box_image(const struct folder_box *b)
     return im;
 }
 
+static void free_box_image(const struct folder_box *b, struct pt_image *im)
+{
+    if (!b->image)
+        pt_image_free(im);
+}
+
+static uint64_t container_size(const struct folder_box *b, const struct pt_image *im)
+{
+    return im ? pt_image_size(im) : b->zip ? zip_layout_size(b->zip) : b->size;
+}
+
+static uint64_t storage_at(const struct folder_box *b, const struct pt_image *im, int i)
+{
+    return im ? pt_image_at(im, i) : b->zip ? b->record[i].at : b->storage[i].at;
+}
+
+uint64_t folder_box_size(const struct folder_box *b)
+{
+    struct pt_image *im = box_image(b);
+    const uint64_t size = container_size(b, im);
+
+    free_box_image(b, im);
+    return size;
+}
+
 uint64_t folder_file_size(const struct folder_desc *d)
 {
     uint64_t size = 0;
 
-    for (int i = 0; i < d->n_boxes; i++) {
-        struct pt_image *im = d->box[i].prefix ? box_image(&d->box[i]) : NULL;
-
-        size += im ? pt_image_size(im) : d->box[i].size;
-        if (im)
-            pt_image_free(im);
-    }
+    for (int i = 0; i < d->n_boxes; i++)
+        size += folder_box_size(&d->box[i]);
     return size;
 }
 
@@ -76,17 +99,16 @@ struct folder_file folder_file_lay_out(struct arena *a, const struct folder_desc
     f.storage = arena_alloc(a, (size_t)f.n * sizeof *f.storage + 1);
     for (int i = 0; i < d->n_boxes; i++) {
         const struct folder_box *b = &d->box[i];
-        struct pt_image *im = b->prefix ? box_image(b) : NULL;
+        struct pt_image *im = box_image(b);
 
         f.box_at[i] = f.size;
         for (int k = 0; k < b->n; k++, at++) {
-            f.storage[at].at = f.size + (im ? pt_image_at(im, k) : b->storage[k].at);
+            f.storage[at].at = f.size + storage_at(b, im, k);
             f.storage[at].len = b->storage[k].len;
             f.storage[at].given = b->storage[k].bytes;
         }
-        f.size += im ? pt_image_size(im) : b->size;
-        if (im)
-            pt_image_free(im);
+        f.size += container_size(b, im);
+        free_box_image(b, im);
     }
     f.box_at[f.n_boxes] = f.size;
     return f;
@@ -108,18 +130,26 @@ static int write_box(const struct folder_file *f, int number, int first, const s
 {
     const uint64_t at = f->box_at[number];
     const struct zip_run *run;
-    struct pt_image *im;
-    int rc = write_given_storages(f, first, b, fd);
+    struct pt_image *im = box_image(b);
+    int rc = write_given_storages(f, first, b, fd), n;
 
-    if (rc < 0 || !b->prefix)
+    if (rc < 0 || (!im && !b->zip)) {
+        free_box_image(b, im);
         return rc < 0 ? -1 : write_all_at(fd, b->head, b->head_len, at);
-    im = box_image(b);
-    for (int i = 0; i < b->n; i++)
-        pt_image_set_crc(im, i, b->storage[i].bytes ? crc_bytes(0, b->storage[i].bytes, b->storage[i].len)
-                                                    : f->storage[first + i].sum.acc);
-    for (int i = 0, n = pt_image_runs(im, &run); i < n && rc == 0; i++)
+    }
+    for (int i = 0; i < b->n; i++) {
+        const uint32_t crc = b->storage[i].bytes ? crc_bytes(0, b->storage[i].bytes, b->storage[i].len)
+                                                 : f->storage[first + i].sum.acc;
+
+        if (im)
+            pt_image_set_crc(im, i, crc);
+        else
+            b->record[i].crc = crc;
+    }
+    n = im ? pt_image_runs(im, &run) : zip_layout_runs(b->zip, &run);
+    for (int i = 0; i < n && rc == 0; i++)
         rc = write_all_at(fd, run[i].bytes, run[i].len, at + run[i].at);
-    pt_image_free(im);
+    free_box_image(b, im);
     return rc;
 }
 

@@ -16,6 +16,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/plan/plan.h"
+#include "libcommon/plan/tmap_slice.h"
 
 struct folder_storage {
     uint64_t len;
@@ -26,13 +27,16 @@ struct folder_storage {
 struct folder_box {
     const char *prefix;         /* name of the archive in a .pt; NULL for plain bytes */
     const struct pk *root;      /* tree of a .pt, whose pt_new_tensor() name the box's storages */
+    struct pt_image *image;     /* or the .pt itself, made by the caller */
+    struct zip_layout *zip;     /* or a zip made by the caller, whose storages are its records ... */
+    struct zip_out *record;     /* ... [n], which receive their CRCs */
     const void *head;           /* plain bytes: those at the beginning */
     uint64_t head_len, size;    /* plain bytes: their number; size of the whole box */
     int n;
     struct folder_storage *storage;     /* [n] */
 };
 
-/* A place in the folder. Storages are counted over all boxes of a file. */
+/* A place in the folder. Storages are counted over all boxes of a file. With file -1 the bytes are only hashed. */
 struct folder_place {
     int file, storage;
     uint64_t at;                /* offset in the storage, in bytes */
@@ -63,6 +67,7 @@ struct folder_fill {
      */
     int tensor;
     uint64_t in, row_len, column_at, column_len;
+    const struct tensor_runs *part_of;  /* the bytes are this part of the tensor, row-major, and `in` is 0; or NULL */
 };
 
 struct folder_desc {
@@ -96,6 +101,8 @@ struct folder_file {
         bool given;             /* the description has its bytes */
     } *storage;                 /* [n] */
 };
+/* Return the size of a box. */
+uint64_t folder_box_size(const struct folder_box *b);
 /* Return the size that a file of this description has. */
 uint64_t folder_file_size(const struct folder_desc *d);
 /* Lay out a file. Its tables are allocated in `a`; dst is -1 and the sums are empty. */

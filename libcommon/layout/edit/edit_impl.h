@@ -1,5 +1,5 @@
 /*
- * edit_impl.h - data shared by the code that collects changes and edit_sink.c; internal to this folder
+ * edit_impl.h - data shared by the code that collects changes and edit_describe.c; internal to this folder
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_IMPL_H
 #define SHARDKIT_LAYOUT_EDIT_IMPL_H
@@ -31,7 +31,7 @@ struct edit_part {
     int storage;                        /* storage of the image; bytes of it that no part fills are zero */
     uint64_t offset;                    /* offset in the storage */
     int same_as;                        /* index of the part that has the same bytes; -1 if none */
-    int item;                           /* number of the plan item; -1 if it has no bytes */
+    int tensor;                         /* number of the result's tensor that has these bytes; -1 if none */
 };
 struct edit_chunk;
 struct edit_entries;
@@ -55,7 +55,7 @@ struct edit_file {
     bool drop;
     struct pk *root;                    /* the tree that replaces its own, or NULL */
     int n_runs, cap_runs;
-    struct edit_run *run;               /* sorted by offset once the sink has begun */
+    struct edit_run *run;               /* sorted by offset once the result is described */
     int n_cuts;
     struct edit_cut *cut;               /* in the order of the zip; `root` is the tree that matches the cuts */
     uint64_t cut_bytes;                 /* number of bytes cut off */

@@ -13,6 +13,8 @@
 #include "libcommon/format/pickle/pickle.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "libcommon/layout/layouts.h"
+#include "libcommon/write/convert.h"
+#include "tests/lib/scratch.h"
 
 static const char *const folders[] = {
     "tests/data/dcp/fsdp/ckpt", "tests/data/torchdist-gpt2", "tests/data/zero/zero3-edge-2ranks/ckpt",
@@ -168,6 +170,27 @@ static int run_verb(struct edit *x, const struct source *s, enum verb verb, stru
     return rc < 0 || edit_resolve_rewrite(x, e) < 0 ? -1 : 0;
 }
 
+/* Write the result, and open it as a complete checkpoint, whose manifest fits its files. */
+static void write_and_open(struct edit *x, const char *folder, int verb)
+{
+    char *out = path_join(scratch, "out");
+    const struct sink_opts so = { .replicas = REPLICAS_FAIL, .final_path = out, .n_parts = 1, .threads = 2 };
+    const struct convert_opts o = { .out = out, .options_text = "", .n_parts = 1, .threads = 2, .mem_bytes = 8 << 20,
+                                    .progress = PROGRESS_NEVER };
+    struct convert_result res;
+    struct source *made = NULL;
+    struct err e = {0};
+
+    edit_place(x, &(struct edit_place){ .out = out });
+    if (convert_run(edit_source(x), edit_sink(&so, x), &o, &res, &e) == 0)
+        made = source_open(out, &(struct source_opts){ .hf = true }, NULL, &e);
+    if (!made || res.n_items == 0)
+        fail_msg("%s, verb %d, the result: '%s'", folder, verb, e.msg);
+    source_close(made);
+    assert_int_equal(dir_remove(out, &e), 0);
+    free(out);
+}
+
 static void test_verbs(void **state)
 {
     (void)state;
@@ -184,6 +207,8 @@ static void test_verbs(void **state)
             rc = run_verb(x, s, (enum verb)verb, &e);
             if (rc != (refused ? -1 : 0) || (rc < 0 && !strstr(e.msg, refused)))
                 fail_msg("%s, verb %d: %d, '%s'", layouts[f].folder, verb, rc, rc < 0 ? e.msg : "");
+            if (rc == 0)
+                write_and_open(x, layouts[f].folder, verb);
             edit_free(x);
             source_close(s);
         }
@@ -210,5 +235,5 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_lists), cmocka_unit_test(test_verbs),
                                        cmocka_unit_test(test_refused_layout) };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

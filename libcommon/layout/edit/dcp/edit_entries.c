@@ -38,11 +38,11 @@ int edit_entries_begin(struct edit *x, struct err *e)
 const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, const int64_t *shape,
                             const struct dcp_chunk *c)
 {
-    const struct edit_runs r = edit_runs_of((uint64_t)dtype_size(m->dtype), ndim, shape, c->at, c->len);
+    const struct tensor_runs r = tensor_runs_of((uint64_t)dtype_size(m->dtype), ndim, shape, c->at, c->len);
     struct tmap_part *part = xcalloc(r.n + 1, sizeof *part);
 
     for (uint64_t k = 0; k < r.n; k++)
-        part[k] = (struct tmap_part){ m, edit_runs_place(&r, k), r.run };
+        part[k] = (struct tmap_part){ m, tensor_runs_place(&r, k), r.run };
     if (r.n == 0)                       /* without elements */
         part[0].map = m;
     m = tmap_parts(a, part, r.n ? (int)r.n : 1);
@@ -196,6 +196,8 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
 {
     struct edit_made *made = f->made;
     struct edit_chunk *c;
+    struct folder_box box;
+    struct arena *a;
 
     if (made->n_chunks == f->cap) {
         c = arena_alloc(x->arena, (2 * (size_t)f->cap + 16) * sizeof *c);
@@ -209,8 +211,11 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
     *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim + (en->n_whole > 0), .shape = en->chunk[k].len,
                               .of = b, .at = made->size };
     en->chunk[k].place.at = made->size;
-    en->chunk[k].place.len = edit_chunk_size(c);
+    a = arena_new(0);                   /* there may be very many containers */
+    box = edit_chunk_box(a, c);
+    en->chunk[k].place.len = folder_box_size(&box);
     made->size += en->chunk[k].place.len;
+    arena_free(a);
 }
 
 /* Lay out the files with new bytes: values first, as their heads. */
