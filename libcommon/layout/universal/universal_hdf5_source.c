@@ -299,7 +299,7 @@ static void read_files(struct hdf5_reader *rd)
         missing_file(rd, "zero/optimizer_state.pt");
     }
     universal_hdf5_run(s);
-    if (n > 0 && pk_as_int(pk_get(s->run.args, "tensor_model_parallel_size"), &tp) &&
+    if (n > 0 && n >= mp_ranks && pk_as_int(pk_get(s->run.args, "tensor_model_parallel_size"), &tp) &&
         pk_as_int(pk_get(s->run.args, "pipeline_model_parallel_size"), &pp) && n != tp * pp)
         report_add(rd->r, SEV_ERROR, "missing_file", s->path, ERR_NO_BYTE, NULL,
                    "%lld mp_rank files: TP %lld, PP %lld of the saved arguments have %lld", (long long)n, (long long)tp,
