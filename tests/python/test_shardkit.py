@@ -1,4 +1,5 @@
 """test_shardkit.py - the Python module over sets of tests/data; parts skip without NumPy, ml_dtypes and torch"""
+import json
 import os
 import shutil
 import subprocess
@@ -135,6 +136,11 @@ class Verifies(unittest.TestCase):
             v = shardkit.verify(path)
             self.assertFalse(v)
             self.assertEqual((v.errors[0].code, v.errors[0].file), ("crc", name))
+            out = subprocess.run([os.path.join(ROOT, "bin", "ckpt-inspect"), "verify", "--json", path],
+                                 stdout=subprocess.PIPE, check=False).stdout
+            tool = json.loads(out)
+            self.assertEqual([f["code"] for f in tool["findings"]], [f.code for f in v.findings])
+            self.assertEqual((tool["sound"], tool["n_files"], tool["size_bytes"]), (v.sound, v.files, v.nbytes))
             os.remove(name)
             with self.assertRaisesRegex(shardkit.Error, "layer_03-model_00"):
                 shardkit.open(path)
