@@ -40,6 +40,14 @@ MUST_CHECK int edit_drop_optimizer(struct edit *x, struct err *e);
 /* Drop the random states. Returns -1 with ERR_USAGE if there are none or the layout's programs require them. */
 MUST_CHECK int edit_drop_rng(struct edit *x, struct err *e);
 
+/* Returns the number of layers, or -1 with ERR_USAGE if the names do not number one series of them from 0 on. */
+MUST_CHECK int edit_count_layers(struct edit *x, struct err *e);
+/*
+ * Let layer i of the result be the source's layer picked[i]. A layer may be picked several times. The configuration or
+ * the arguments receive the new number. Returns what edit_states_apply() returns.
+ */
+MUST_CHECK int edit_pick_layers(struct edit *x, const int *picked, int n, struct report *notes, struct err *e);
+
 /*
  * Plain values by their path ("args.lr"). They are in several places: the trees of files, or for layouts whose values
  * are entries one place, in which a path is the name of an entry.

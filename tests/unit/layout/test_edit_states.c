@@ -105,7 +105,7 @@ static void test_lists(void **state)
 
 /* ---- the verbs of each layout ---- */
 
-enum verb { CAST, FILL, THIN, DROP_OPTIMIZER, DROP_RNG, SET, N_VERBS };
+enum verb { CAST, FILL, THIN, DROP_OPTIMIZER, DROP_RNG, SET, LAYERS, N_VERBS };
 
 /* For each verb: NULL if the layout does it, else a part of the message. */
 static const struct {
@@ -117,13 +117,27 @@ static const struct {
     { "tests/data/bloom-tp2pp2dp2/global_step20_universal",
       { [CAST] = "has no zero/optimizer_state.pt", [DROP_OPTIMIZER] = "in the optimizer's files alone" } },
     { "tests/data/hf-tied",
-      { [FILL] = "salvage is not done on a hf", [DROP_OPTIMIZER] = "no files of an optimizer", [DROP_RNG] = "no random" } },
+      { [FILL] = "salvage is not done on a hf", [DROP_OPTIMIZER] = "no files of an optimizer", [DROP_RNG] = "no random",
+        [LAYERS] = "no parameter of tests/data/hf-tied has a layer's number" } },
     { "tests/data/hfstorage/tp-2x2",
       { [FILL] = "salvage is not done on a hfstorage", [DROP_OPTIMIZER] = "no files of an optimizer",
         [DROP_RNG] = "no random" } },
     { "tests/data/dcp/fsdp/ckpt", { [DROP_RNG] = "a form of their own" } },
     { "tests/data/torchdist-gpt2", { [DROP_OPTIMIZER] = "has nothing of an optimizer", [DROP_RNG] = "a form of their own" } },
 };
+
+/* Reverse the order of the layers. */
+static int turn_layers(struct edit *x, struct report *notes, struct err *e)
+{
+    const int n = edit_count_layers(x, e);
+    int *picked = xcalloc((size_t)(n < 0 ? 0 : n) + 1, sizeof *picked), rc;
+
+    for (int i = 0; i < n; i++)
+        picked[i] = n - 1 - i;
+    rc = n < 0 ? -1 : edit_pick_layers(x, picked, n, notes, e);
+    free(picked);
+    return rc;
+}
 
 static int run_verb(struct edit *x, const struct source *s, enum verb verb, struct err *e)
 {
@@ -161,6 +175,9 @@ static int run_verb(struct edit *x, const struct source *s, enum verb verb, stru
 
             assert_true(!v || (pk_as_int(v, &is) && is == 7));
         }
+        break;
+    case LAYERS:
+        rc = turn_layers(x, notes, e);
         break;
     case N_VERBS:
         break;
