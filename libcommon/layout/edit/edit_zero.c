@@ -16,41 +16,52 @@
 
 /* ---- replace the names in a sequence ---- */
 
-/* An entry of the list that replaces the name at index `old` of the sequence. */
-struct successor { const struct edit_new *t; int old, layer_at; };
+/*
+ * ZeRO stores parameters in the order of sequences of names: the groups of the optimizer, and the dicts of a tree. An
+ * edit replaces each name by the tensors of the list that are made of it, none, one or several. They stay at the place
+ * of the old name. If layers were picked, the tensors of layers are instead moved together: they begin at the place of
+ * the first of them, and are sorted by their new layer, and within a layer as the old names were.
+ */
+struct successor {
+    const struct edit_new *t;
+    int old;                            /* index of the name that it replaces */
+    int place;                          /* index in the old sequence at which it is sorted in */
+};
 
 static int by_successor_order(const void *a, const void *b)
 {
     const struct successor *x = a, *y = b;
-    const int at = x->t->layer ? x->layer_at : x->old, of = y->t->layer ? y->layer_at : y->old;
 
-    if (at != of)
-        return (at > of) - (at < of);
+    if (x->place != y->place)
+        return (x->place > y->place) - (x->place < y->place);
     if (x->t->layer != y->t->layer)
         return (x->t->layer > y->t->layer) - (x->t->layer < y->t->layer);
     return (x->old > y->old) - (x->old < y->old);
 }
 
 /*
- * Returns all entries that replace n names. Entries of picked layers are sorted by layer, from the index of the
- * first one. *count receives their number; the caller frees the array.
+ * Returns the successors of n names in their new order. *count receives their number; the caller frees the array.
+ * Names that are NULL or no parameter's have none.
  */
-static struct successor *successors(const struct edit *x, const struct edit_states *list, const char *const *name,
-                                    int n, int *count)
+static struct successor *find_successors(const struct edit *x, const struct edit_states *list, const char *const *name,
+                                         int n, int *count)
 {
     struct successor *to = NULL;
-    int cap = 0, layer_at = -1;
+    int cap = 0, first_layer = -1;
 
     *count = 0;
     for (int i = 0; i < n; i++) {
         const struct param *p = name[i] ? source_param(x->s, name[i]) : NULL;
 
         for (int k = 0; p && k < list->n; k++) {
-            if (&x->s->param[list->tensor[k].param] != p)
+            const struct edit_new *t = &list->tensor[k];
+
+            if (&x->s->param[t->param] != p)
                 continue;
-            layer_at = layer_at < 0 && list->tensor[k].layer ? i : layer_at;
+            if (t->layer && first_layer < 0)
+                first_layer = i;
             ARRAY_ROOM(to, cap, *count + 1);
-            to[(*count)++] = (struct successor){ &list->tensor[k], i, layer_at };
+            to[(*count)++] = (struct successor){ t, i, t->layer ? first_layer : i };
         }
     }
     if (*count)
@@ -69,7 +80,7 @@ static void rebuild_zero_group(const struct edit *x, const struct edit_states *l
 
     for (int i = 0; i < g->n; i++)
         name[i] = g->slot[i].name;
-    s = successors(x, list, name, g->n, &n);
+    s = find_successors(x, list, name, g->n, &n);
     to = zero_order_new_group(x->arena, n);
     for (int i = 0; i < n; i++) {
         struct zero_slot *slot = &to.slot[to.n++];
@@ -138,7 +149,7 @@ static struct pk *rename_dict_params(const struct edit *x, const struct edit_sta
         if (!name[i] || !source_param(x->s, name[i]))
             pk_set(x->arena, d, pair[2 * i], pair[2 * i + 1]);
     }
-    s = successors(x, list, name, (int)n, &count);
+    s = find_successors(x, list, name, (int)n, &count);
     for (int i = 0; i < count; i++)
         pk_set_str(x->arena, d, s[i].t->name, pair[2 * s[i].old + 1]);
     free(s);

@@ -1,8 +1,15 @@
 /*
- * edit_torchdist.c - entries of Megatron-core's: rows of stacks, objects of modules, and what common.pt counts
+ * edit_torchdist.c - rename, renumber and drop the entries of a Megatron-core folder
  *
- * A stack's rows are parameters each; in the result they must be the rows of one stack again. An object goes with the
- * module that it is of: with the parameters that are called like it up to their last keys.
+ * There are four kinds of entries:
+ *   stack       "decoder.layers.mlp.weight", whose row r is the parameter "decoder.layers.r.mlp.weight". In the result
+ *               the rows must form one stack again: one key, numbered from 0 on. A chunk holds elements of one row.
+ *   parameter   any other tensor, and its optimizer states
+ *   object      "decoder.layers.mlp._extra_state/shard_3_12": a pickled value of a module, here of layer 3 of 12. It
+ *               follows the parameters of its module.
+ *   other       random states, and tensors whose relation to layers is unknown. They are kept as they are, or refused
+ *               if their layers change.
+ * common.pt repeats some numbers of the arguments (last section).
  */
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 
@@ -21,8 +28,11 @@
 
 /* ---- numbers of layers in names ---- */
 
-/* "decoder.layers.3.mlp.weight" -> 3, and "decoder.layers.mlp.weight" in the arena; -1: it has none. */
-static int64_t layer_in(struct arena *a, const char *name, const char **key)
+/*
+ * Returns the layer's number in a parameter's name, 3 for "decoder.layers.3.mlp.weight", and sets *key to the name
+ * without it, "decoder.layers.mlp.weight". Returns -1 if there is none.
+ */
+static int64_t split_layer_number(struct arena *a, const char *name, const char **key)
 {
     const int at = torchdist_number_place(name);
     const size_t digits = at ? strspn(name + at + 1, "0123456789") : 0;
@@ -33,14 +43,16 @@ static int64_t layer_in(struct arena *a, const char *name, const char **key)
     return strtoll(name + at + 1, NULL, 10);
 }
 
-/* "decoder.layers", of any name with or without the number. */
-static const char *stack_in(struct arena *a, const char *name)
+/* Returns "decoder.layers" for a name of a layer, with or without the number. */
+static const char *layers_prefix(struct arena *a, const char *name)
 {
     return arena_strndup(a, name, (size_t)torchdist_number_place(name));
 }
 
-/* Count one more layer under a key or a prefix of keys; the deepest one counts. */
-static int count_module_layer(struct relisting *w, const char *key, int least)
+/*
+ * Set the number of layers under a key, or under a prefix of keys, to at least `least`. Returns its index in depth[].
+ */
+static int raise_layer_count(struct relisting *w, const char *key, int least)
 {
     int at = names_find(w->rows, key);
 
@@ -60,16 +72,17 @@ void edit_relist_depths(struct relisting *w)
     for (int k = 0; k < w->list->n; k++) {
         int at;
 
-        if (layer_in(a, w->list->tensor[k].name, &key) < 0)
+        if (split_layer_number(a, w->list->tensor[k].name, &key) < 0)
             continue;
-        at = count_module_layer(w, key, 0);
-        count_module_layer(w, stack_in(a, key), ++w->depth[at]);
+        at = raise_layer_count(w, key, 0);
+        raise_layer_count(w, layers_prefix(a, key), ++w->depth[at]);
     }
     w->entry = names_new(a);
     for (int i = 0; i < w->x->s->dcp->n; i++)
         names_add(w->entry, w->x->s->dcp->entry[i].name, i);
 }
 
+/* Returns the first tensor of the list that is made of the parameter; -1 if it is left out. */
 static int first_listed_tensor(const struct relisting *w, const struct param *p)
 {
     return w->first[p - w->x->s->param];
@@ -83,20 +96,23 @@ static int refuse_torchdist_entry(const struct dcp_entry *en, const char *what, 
 
 /* ---- stacks ---- */
 
-/* What becomes of one: row r of the result is the source's from[r]. */
-struct restack {
-    const char *key;                    /* without the number; NULL: nothing is left of it */
+/* The rows of a stack in the result. */
+struct stack_rows {
+    const char *key;                    /* name without the layer's number; NULL if no row is left */
     int n;
-    int64_t *from;
+    int64_t *from;                      /* [n] row of the source that row r is made of */
 };
 
-/* The rows' new names must be a stack's: one key, and each number from 0 on once. */
-static int restack(struct relisting *w, const struct dcp_entry *en, const struct dcp_part *row, struct restack *to,
-                   struct err *e)
+/*
+ * Find the rows that a stack has in the result. Returns -1 with ERR_USAGE unless their new names have one key and the
+ * numbers from 0 on, each once, and they are at least as many as the layers of the tensors that are stacked with it.
+ */
+static int order_stack_rows(struct relisting *w, const struct dcp_entry *en, const struct dcp_part *row,
+                            struct stack_rows *to, struct err *e)
 {
     const char *key;
 
-    *to = (struct restack){0};
+    *to = (struct stack_rows){0};
     for (int64_t r = 0; r < en->shape[0]; r++)
         for (int k = first_listed_tensor(w, row[r].param); k >= 0; k = w->next[k])
             to->n++;
@@ -104,7 +120,7 @@ static int restack(struct relisting *w, const struct dcp_entry *en, const struct
     memset(to->from, -1, (size_t)to->n * sizeof *to->from);
     for (int64_t r = 0; r < en->shape[0]; r++)
         for (int k = first_listed_tensor(w, row[r].param); k >= 0; k = w->next[k]) {
-            const int64_t number = layer_in(w->x->arena, w->list->tensor[k].name, &key);
+            const int64_t number = split_layer_number(w->x->arena, w->list->tensor[k].name, &key);
 
             if (number < 0 || number >= to->n || to->from[number] >= 0 || (to->key && strcmp(to->key, key) != 0))
                 return refuse_torchdist_entry(
@@ -112,12 +128,12 @@ static int restack(struct relisting *w, const struct dcp_entry *en, const struct
             to->key = key;
             to->from[number] = r;
         }
-    if (to->key && to->n < w->depth[names_find(w->rows, stack_in(w->x->arena, to->key))])
+    if (to->key && to->n < w->depth[names_find(w->rows, layers_prefix(w->x->arena, to->key))])
         return refuse_torchdist_entry(en, "would have fewer layers than tensors that are stacked with it", e);
     return 0;
 }
 
-/* Where chunk c begins if it is one of row r. */
+/* Returns where chunk c begins if its row becomes row r. */
 static const int64_t *chunk_offsets_in_row(struct arena *a, const struct dcp_entry *en, int c, int64_t r)
 {
     int64_t *at = arena_alloc(a, (size_t)en->ndim * sizeof *at);
@@ -127,20 +143,23 @@ static const int64_t *chunk_offsets_in_row(struct arena *a, const struct dcp_ent
     return at;
 }
 
-/* The chunks of the new rows; of a row that is there twice, the second's are new bytes. */
-static int move_rows(struct relisting *w, struct edit_entry *n, const struct restack *to, struct err *e)
+/*
+ * Give entry n the chunks of the new rows, with their places in the files. If two rows are made of the same one, the
+ * chunks of the second are new bytes. Returns -1 with ERR_USAGE if a chunk has elements of several rows.
+ */
+static int set_stack_rows(struct relisting *w, struct edit_entry *n, const struct stack_rows *to, struct err *e)
 {
     const struct dcp_entry *was = &w->x->s->dcp->entry[n->was];
-    bool *taken = arena_alloc(w->x->arena, (size_t)was->n_chunks + 1);
-    int most = 0, at = 0;
+    bool *placed = arena_alloc(w->x->arena, (size_t)was->n_chunks + 1);
+    int n_chunks = 0, at = 0;
 
     for (int c = 0; c < was->n_chunks; c++)
         if (was->n_whole || was->chunk[c].len[0] != 1)
             return refuse_torchdist_entry(was, "is split otherwise than by layers", e);
     for (int r = 0; r < to->n; r++)
         for (int c = 0; c < was->n_chunks; c++)
-            most += was->chunk[c].at[0] == to->from[r];
-    edit_entry_room(w->x, n, most > was->n_chunks ? most : was->n_chunks);
+            n_chunks += was->chunk[c].at[0] == to->from[r];
+    edit_entry_room(w->x, n, n_chunks > was->n_chunks ? n_chunks : was->n_chunks);
     for (int r = 0; r < to->n; r++)
         for (int c = 0; c < was->n_chunks; c++) {
             if (was->chunk[c].at[0] != to->from[r])
@@ -148,11 +167,11 @@ static int move_rows(struct relisting *w, struct edit_entry *n, const struct res
             n->en.chunk[at] = was->chunk[c];
             n->en.chunk[at].at = chunk_offsets_in_row(w->x->arena, was, c, r);
             n->bytes[at] = (struct edit_bytes){ .tensor = -1, .dtype = was->dtype };
-            if (taken[c]) {
+            if (placed[c]) {
                 n->en.chunk[at].place.number = -1;
                 n->bytes[at].map = edit_entry_box(w->x, n->was, &was->chunk[c]);
             }
-            taken[c] = true;
+            placed[c] = true;
             at++;
         }
     n->en.n_chunks = at;
@@ -161,21 +180,24 @@ static int move_rows(struct relisting *w, struct edit_entry *n, const struct res
     return 0;
 }
 
-/* row: of the weights whose stack it goes with. */
+/*
+ * Add entry i, a stack. `row` has the parameters of its rows: its own, or for an optimizer's state those of the
+ * weights.
+ */
 static int relist_stack(struct relisting *w, int i, const struct dcp_part *row, struct err *e)
 {
     struct arena *a = w->x->arena;
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
     struct edit_entry *n;
-    struct restack to;
+    struct stack_rows to;
     const char *key = NULL;
     bool same;
 
-    if (restack(w, en, row, &to, e) < 0)
+    if (order_stack_rows(w, en, row, &to, e) < 0)
         return -1;
     if (to.n == 0)
         return 0;
-    layer_in(a, row[0].param->name, &key);
+    split_layer_number(a, row[0].param->name, &key);
     if (!key || !str_ends(en->name, key))
         return refuse_torchdist_entry(en, "its name is not that of its rows", e);
     same = to.n == en->shape[0];
@@ -183,12 +205,13 @@ static int relist_stack(struct relisting *w, int i, const struct dcp_part *row, 
         same = same && to.from[r] == r;
     n = edit_entries_add(w->x, i);
     n->en.name = arena_fmt(a, "%.*s%s", (int)(strlen(en->name) - strlen(key)), en->name, to.key);
-    return same ? 0 : move_rows(w, n, &to, e);
+    return same ? 0 : set_stack_rows(w, n, &to, e);
 }
 
 /* ---- one parameter ---- */
 
-static int relist_one(struct relisting *w, int i, const struct param *p, struct err *e)
+/* Add entry i, a state of parameter p, once per tensor that is made of p. */
+static int relist_parameter(struct relisting *w, int i, const struct param *p, struct err *e)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
 
@@ -207,14 +230,18 @@ static int relist_one(struct relisting *w, int i, const struct param *p, struct 
 
 /* ---- objects ---- */
 
-/* "decoder.layers.mlp.linear_fc1._extra_state/shard_1_2" */
+/*
+ * The parts of "decoder.layers.mlp.linear_fc1._extra_state/shard_1.0_2.1", an object of layer 1 of 2. An object that
+ * belongs to no layer has the layer's number in its name, or none, and its part after the slash is kept.
+ */
 struct object {
-    const char *name;                   /* with the layer's number, as a parameter's: without what follows the slash */
-    bool stacked;
-    const char *at, *of;                /* what follows the layer and the number of layers: ".0" */
-    int at_len;
+    const char *name;                   /* with the number: "decoder.layers.1.mlp.linear_fc1._extra_state" */
+    bool stacked;                       /* the number of the layer is after the slash */
+    const char *at, *of;                /* text after the layer's number (".0_2.1") and after that of layers (".1") */
+    int at_len;                         /* length of ".0" */
 };
 
+/* Returns false if the name is not that of an object. */
 static bool parse_object_entry_name(struct arena *a, const char *entry, struct object *o)
 {
     static const char mark[] = "/shard_";
@@ -238,7 +265,7 @@ static bool parse_object_entry_name(struct arena *a, const char *entry, struct o
     return true;
 }
 
-/* Returns the number of keys in the name after its first n bytes, which are whole keys. */
+/* Returns the number of keys after the first n bytes of a name, which are whole keys. */
 static int count_trailing_keys(const char *name, size_t n)
 {
     int dots = 0;
@@ -248,8 +275,8 @@ static int count_trailing_keys(const char *name, size_t n)
     return dots;
 }
 
-/* The name without its last `keys` ones: how long that is. */
-static size_t without(const char *name, int keys)
+/* Returns the length of a name without its last `keys` keys. */
+static size_t length_without_keys(const char *name, int keys)
 {
     size_t n = strlen(name);
 
@@ -258,27 +285,32 @@ static size_t without(const char *name, int keys)
     return n;
 }
 
-/* Returns true if the j-th new name of p is in the same module as the reference's, or if p is left out. */
-static bool agrees(const struct relisting *w, const struct param *p, const struct param *with, size_t n)
+/*
+ * Returns true if the new names of two parameters of a module, whose name is the first n bytes of theirs, are in the
+ * same modules again: the first of both, the second of both, and so on.
+ */
+static bool stay_together(const struct relisting *w, const struct param *p, const struct param *with, size_t n)
 {
     int k = first_listed_tensor(w, p), o = first_listed_tensor(w, with);
     const int keys = count_trailing_keys(p->name, n), others = count_trailing_keys(with->name, n);
 
     for (; k >= 0 && o >= 0; k = w->next[k], o = w->next[o]) {
         const char *name = w->list->tensor[k].name, *other = w->list->tensor[o].name;
-        const size_t len = without(name, keys);
+        const size_t len = length_without_keys(name, keys);
 
-        if (len != without(other, others) || strncmp(name, other, len) != 0)
+        if (len != length_without_keys(other, others) || strncmp(name, other, len) != 0)
             return false;
     }
     return k < 0 && o < 0;
 }
 
 /*
- * Returns the first parameter that is left of the module that is the first n bytes of the name. Returns NULL if none
- * is left, with *met set if there were any, or with *e set if their new names do not agree.
+ * Find a parameter whose new names show where the module goes that is the first n bytes of `name`. Returns NULL if the
+ * result has none of the module's parameters. *met is set if the source has any. Sets *e if the result has them in
+ * different modules.
  */
-static const struct param *guide_of(const struct relisting *w, const char *name, size_t n, bool *met, struct err *e)
+static const struct param *find_module_guide(const struct relisting *w, const char *name, size_t n, bool *met,
+                                             struct err *e)
 {
     const struct source *s = w->x->s;
     const struct param *guide = NULL;
@@ -291,7 +323,7 @@ static const struct param *guide_of(const struct relisting *w, const char *name,
         *met = true;
         if (first_listed_tensor(w, p) < 0)
             continue;
-        if (guide && !agrees(w, p, guide, n)) {
+        if (guide && !stay_together(w, p, guide, n)) {
             err_usage(e, "%s goes with its module, of which %s and %s would be parted", name, guide->name, p->name);
             return NULL;
         }
@@ -300,22 +332,29 @@ static const struct param *guide_of(const struct relisting *w, const char *name,
     return guide;
 }
 
-/* As one of the module's that the list's tensor k is of. */
+/*
+ * Add entry i, an object, to the module of the list's tensor k. The module's name is n bytes of the object's name, and
+ * the tensor's name has `keys` keys more than its module's.
+ */
 static void add_module_object(struct relisting *w, int i, const struct object *o, size_t n, int keys, int k)
 {
     struct arena *a = w->x->arena;
     const char *to = w->list->tensor[k].name, *key = NULL, *under = NULL;
-    const char *name = arena_fmt(a, "%.*s%s", (int)without(to, keys), to, o->name + n);
+    const char *name = arena_fmt(a, "%.*s%s", (int)length_without_keys(to, keys), to, o->name + n);
     struct edit_entry *e = edit_entries_add(w->x, i);
-    const int64_t layer = o->stacked ? layer_in(a, name, &key) : -1;
+    const int64_t layer = o->stacked ? split_layer_number(a, name, &key) : -1;
 
-    if (layer >= 0 && layer_in(a, to, &under) >= 0)
+    if (layer >= 0 && split_layer_number(a, to, &under) >= 0)
         e->en.name = arena_fmt(a, "%s/shard_%" PRId64 "%.*s_%d%s", key, layer, o->at_len, o->at,
                                w->depth[names_find(w->rows, under)], o->of);
     else
         e->en.name = arena_fmt(a, "%s%s", name, strchr(w->x->s->dcp->entry[i].name, '/'));
 }
 
+/*
+ * Add entry i, an object, to the modules that its own becomes. Its module is the longest part of its name, of whole
+ * keys, that has parameters.
+ */
 static int relist_object(struct relisting *w, int i, const struct object *o, struct err *e)
 {
     bool met = false;
@@ -323,19 +362,19 @@ static int relist_object(struct relisting *w, int i, const struct object *o, str
     for (size_t n = strlen(o->name); n > 0 && !met;) {
         const struct param *guide;
 
-        n = without(arena_strndup(w->x->arena, o->name, n), 1);
-        guide = n ? guide_of(w, o->name, n, &met, e) : NULL;
+        n = length_without_keys(arena_strndup(w->x->arena, o->name, n), 1);
+        guide = n ? find_module_guide(w, o->name, n, &met, e) : NULL;
         for (int k = guide ? first_listed_tensor(w, guide) : -1; k >= 0; k = w->next[k])
             add_module_object(w, i, o, n, count_trailing_keys(guide->name, n), k);
     }
     if (!met)
-        edit_entries_add(w->x, i);      /* random states and the like are no module's */
+        edit_entries_add(w->x, i);      /* random states and the like belong to no module */
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
 /* ---- an entry ---- */
 
-/* The key that an optimizer's state is of, or the entry's own. */
+/* Returns the key whose optimizer state the entry is, or the entry's own name. */
 static const char *torchdist_entry_key(const struct dcp_entry *en)
 {
     static const char begin[] = "optimizer.state.";
@@ -344,8 +383,8 @@ static const char *torchdist_entry_key(const struct dcp_entry *en)
     return key ? key + 1 : en->name;
 }
 
-/* Does everything that is called so, up to the end of a key, stay as it is? */
-static bool all_stay(const struct relisting *w, const char *name, size_t n)
+/* Returns true if all parameters whose names begin with these n bytes, up to the end of a key, keep their names. */
+static bool names_stay(const struct relisting *w, const char *name, size_t n)
 {
     const struct source *s = w->x->s;
 
@@ -361,14 +400,17 @@ static bool all_stay(const struct relisting *w, const char *name, size_t n)
     return true;
 }
 
-/* What goes with layers in an unknown way can only stay where they do. */
+/*
+ * Add entry i, whose relation to layers is unknown. Returns -1 with ERR_USAGE, and `what` as the reason, unless the
+ * layers stay as they are.
+ */
 static int relist_unknown(struct relisting *w, int i, const char *what, struct err *e)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
     const char *key = torchdist_entry_key(en);
     const size_t n = torchdist_number_place(key) ? (size_t)torchdist_number_place(key) : strlen(key);
 
-    if (!all_stay(w, key, n))
+    if (!names_stay(w, key, n))
         return refuse_torchdist_entry(en, what, e);
     edit_entries_add(w->x, i);
     return 0;
@@ -383,7 +425,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
                       : names_find(w->entry, torchdist_entry_key(en));
     struct object o;
 
-    if (k >= 0) {
+    if (k >= 0) {                       /* a state without parts of its own follows its weights */
         weights = &w->x->s->dcp->entry[k];
         if (!shape_equal(en->ndim, en->shape, weights->ndim, weights->shape))
             return relist_unknown(w, i, "has not the shape of its weights", e);
@@ -392,7 +434,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
     if (of->row)
         return relist_stack(w, i, of->row, e);
     if (of->param)
-        return relist_one(w, i, of->param, e);
+        return relist_parameter(w, i, of->param, e);
     if (!en->is_tensor && parse_object_entry_name(w->x->arena, en->name, &o))
         return relist_object(w, i, &o, e);
     if (en->is_tensor && torchdist_number_place(en->name))
@@ -403,7 +445,8 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
 
 /* ---- common.pt ---- */
 
-static int common_of(const struct edit *x)
+/* Returns the index of common.pt in the source's files; -1 if there is none. */
+static int find_common_file(const struct edit *x)
 {
     for (int i = 0; i < x->s->n_files && x->s->layout == &torchdist_layout; i++)
         if (strcmp(x->s->file[i].name, TORCHDIST_COMMON) == 0)
@@ -411,10 +454,10 @@ static int common_of(const struct edit *x)
     return -1;
 }
 
-/* Another value of an argument that is there; `was` >= 0: and has that value. */
-static int put_arg(struct edit *x, const char *path, int64_t was, struct pk *v, struct err *e)
+/* Replace an argument of common.pt if it exists and, with `was` >= 0, has that value. */
+static int put_common_arg(struct edit *x, const char *path, int64_t was, struct pk *v, struct err *e)
 {
-    const int file = common_of(x);
+    const int file = find_common_file(x);
     const struct pk *now = file < 0 ? NULL : tree_find(edit_root(x, file, e), path, NULL);
     struct pk *root;
     int64_t n;
@@ -434,19 +477,21 @@ int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e)
 {
     struct pk *v = pk_int(x->arena, now);
 
-    return put_arg(x, "args.num_layers", was, v, e) < 0 ? -1 : put_arg(x, "args.encoder_num_layers", was, v, e);
+    return put_common_arg(x, "args.num_layers", was, v, e) < 0
+               ? -1 : put_common_arg(x, "args.encoder_num_layers", was, v, e);
 }
 
 int edit_core_cast(struct edit *x, enum dtype to, struct err *e)
 {
     struct arena *a = x->arena;
 
-    if (put_arg(x, "args.bf16", -1, pk_bool(a, to == DTYPE_BF16), e) < 0 ||
-        put_arg(x, "args.fp16", -1, pk_bool(a, to == DTYPE_F16), e) < 0)
+    if (put_common_arg(x, "args.bf16", -1, pk_bool(a, to == DTYPE_BF16), e) < 0 ||
+        put_common_arg(x, "args.fp16", -1, pk_bool(a, to == DTYPE_F16), e) < 0)
         return -1;
-    return put_arg(x, "args.params_dtype", -1, pk_global(a, "torch", dtype_torch_name(to)), e);
+    return put_common_arg(x, "args.params_dtype", -1, pk_global(a, "torch", dtype_torch_name(to)), e);
 }
 
+/* Returns a positive argument, or 0 if there is none. */
 static int64_t edit_positive_arg(const struct edit *x, const char *key)
 {
     int64_t n;
@@ -454,7 +499,7 @@ static int64_t edit_positive_arg(const struct edit *x, const char *key)
     return pk_as_int(pk_get(x->s->run.args, key), &n) && n > 0 && n <= INT32_MAX ? n : 0;
 }
 
-/* Without arguments, no rows are known to be padding. */
+/* Without the arguments all rows count as tokens, because none are known to be padding. */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q)
 {
     const int64_t tokens = edit_positive_arg(x, "vocab_size"), tp = edit_positive_arg(x, "tensor_model_parallel_size");
@@ -471,6 +516,6 @@ int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e)
 {
     struct arena *a = x->arena;
 
-    return put_arg(x, "args.padded_vocab_size", -1, pk_int(a, q->rows), e) < 0 ? -1
-           : edit_positive_arg(x, "vocab_size") ? put_arg(x, "args.vocab_size", -1, pk_int(a, q->tokens), e) : 0;
+    return put_common_arg(x, "args.padded_vocab_size", -1, pk_int(a, q->rows), e) < 0 ? -1
+           : edit_positive_arg(x, "vocab_size") ? put_common_arg(x, "args.vocab_size", -1, pk_int(a, q->tokens), e) : 0;
 }
