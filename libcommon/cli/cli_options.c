@@ -151,7 +151,10 @@ static void add_help(const struct option_table *o, char **argv, struct strbuf *t
 {
     const char *name = cli_typed_name(argv, o->tool);
 
-    option_table_help(o, name, name != o->tool && argv[0] ? option_command_find(o, argv[1]) : NULL, text);
+    const char *first = name != o->tool ? argv[1] : NULL;
+    const bool leads = first && str_starts(first, "--") && str_ends(name, first + 2);
+
+    option_table_help(o, name, leads ? first : NULL, option_command_find(o, first), text);
 }
 
 int cli_answer(const struct option_table *o, enum option_asked asked, char **argv)

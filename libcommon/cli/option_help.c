@@ -80,26 +80,56 @@ static bool starts_word(const char *text, const char *at, const char *word)
     return (at == text || at[-1] == ' ') && strncmp(at, word, n) == 0 && (at[n] == ' ' || at[n] == '\n' || !at[n]);
 }
 
-/*
- * Append lines of help up to `end`. In those of "Usage:" and in indented ones, which are commands to type, `name`
- * replaces the words `tool`.
- */
-static void add_lines_named(struct strbuf *text, const char *lines, const char *end, const char *tool, const char *name)
+static bool has_words(const char *line, const char *end, const char *words)
 {
-    while (lines < end) {
-        const char *line = lines, *next = strchr(line, '\n');
-        const bool command = *line == ' ' || strncmp(line, "Usage:", 6) == 0;
+    for (const char *p = line; p < end; p++)
+        if (starts_word(line, p, words))
+            return true;
+    return false;
+}
 
-        next = next && next < end ? next + 1 : end;
-        for (const char *p = line; p < next; p++)
-            if (command && starts_word(line, p, tool)) {
-                strbuf_addf(text, "%s", name);
-                p += strlen(tool) - 1;
-            } else {
-                strbuf_addf(text, "%c", *p);
-            }
-        lines = next;
+/* Append a line in which `name` replaces `words`. */
+static void add_line_named(struct strbuf *text, const char *line, const char *end, const char *words, const char *name)
+{
+    for (const char *p = line; p < end; p++)
+        if (starts_word(line, p, words)) {
+            strbuf_addf(text, "%s", name);
+            p += strlen(words) - 1;
+        } else {
+            strbuf_addf(text, "%c", *p);
+        }
+}
+
+/*
+ * Append lines of help. In those of "Usage:" and in indented ones, which are commands to type, `name` replaces the
+ * words that start the tool: its name and `lead`. Lines that start it without `lead` are left out. lead: NULL for none.
+ */
+static void add_lines_named(struct strbuf *text, const char *lines, const char *tool, const char *lead,
+                            const char *name)
+{
+    char *words = lead ? str_fmt("%s %s", tool, lead) : xstrdup(tool);
+    bool dropped_usage = false;
+
+    for (const char *line = lines, *next; *line; line = next) {
+        const bool usage = str_starts(line, "Usage: "), command = *line == ' ' || usage;
+
+        next = line + strcspn(line, "\n");
+        next += *next != '\0';
+        if (command && has_words(line, next, tool) && !has_words(line, next, words)) {
+            dropped_usage |= usage;
+            continue;
+        }
+        if (dropped_usage && str_starts(line, "       ")) {
+            strbuf_addf(text, "Usage: ");
+            line += strlen("       ");
+            dropped_usage = false;
+        }
+        if (command)
+            add_line_named(text, line, next, words, name);
+        else
+            strbuf_addf(text, "%.*s", (int)(next - line), line);
     }
+    free(words);
 }
 
 static bool is_entry(const char *line, const char *command)
@@ -208,8 +238,8 @@ static void add_groups(struct strbuf *text, const struct option_table *o, const 
     }
 }
 
-void option_table_help(const struct option_table *o, const char *name, const struct option_command *c,
-                       struct strbuf *text)
+void option_table_help(const struct option_table *o, const char *name, const char *lead,
+                       const struct option_command *c, struct strbuf *text)
 {
     if (c) {
         char *ends = str_fmt(" %s", c->name), *typed = str_fmt("%s %s", o->tool, c->name);
@@ -225,8 +255,8 @@ void option_table_help(const struct option_table *o, const char *name, const str
         free(full);
         return;
     }
-    add_lines_named(text, o->head, o->head + strlen(o->head), o->tool, name);
+    add_lines_named(text, o->head, o->tool, lead, name);
     add_groups(text, o, NULL);
     strbuf_addf(text, "\n");
-    add_lines_named(text, o->tail, o->tail + strlen(o->tail), o->tool, name);
+    add_lines_named(text, o->tail, o->tool, lead, name);
 }

@@ -168,10 +168,11 @@ enum option_asked option_table_asks(const struct option_table *o, char **argv);
 
 /*
  * Append the text of --help. name: what the user typed to start the tool, which replaces the tool's name in examples.
- * c: the only command to describe, with its options; NULL: all.
+ * lead: an option that is part of this name ("shardkit import" is export-hf --import); NULL: none. c: the only command
+ * to describe, with its options; NULL: all.
  */
-void option_table_help(const struct option_table *o, const char *name, const struct option_command *c,
-                       struct strbuf *text);
+void option_table_help(const struct option_table *o, const char *name, const char *lead,
+                       const struct option_command *c, struct strbuf *text);
 /* Append the entries of the manual page's section OPTIONS, in roff. */
 void option_table_man(const struct option_table *o, struct strbuf *text);
 /* Append a completion script for bash or zsh. */

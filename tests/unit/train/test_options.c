@@ -235,7 +235,7 @@ static void test_help_wins(void **state)
     assert_int_equal(o.asked, OPTION_ASKED_HELP);
     accept("--lr x --version", NULL, 0);
     assert_int_equal(o.asked, OPTION_ASKED_VERSION);
-    option_table_help(&options_table, "train", NULL, &sb);
+    option_table_help(&options_table, "train", NULL, NULL, &sb);
     assert_non_null(strstr(sb.buf, "      --num-layers N          number of transformer blocks\n"));
     assert_non_null(strstr(sb.buf, "  -j, --threads N             threads per rank"));
     assert_non_null(strstr(sb.buf, "(default 0.95)"));
