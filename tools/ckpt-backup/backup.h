@@ -19,6 +19,7 @@ struct backup {
     bool apply;                 /* --apply */
     bool pack;                  /* --pack */
     bool weights_only;          /* --weights-only */
+    bool any;                   /* --any */
 };
 
 /* ---- options.c ---- */

@@ -68,7 +68,7 @@ static void print_copy_result(struct backup *b, const struct place *p, const str
     else
         cli_info(&b->cli, "%s/%s: %d files, %s%s in %.1f s (%s/s), read back%s", p->path, r->name, r->n_files, size, as,
                  wall_s, bytes_text((uint64_t)((double)bytes / (wall_s > 0 ? wall_s : 1)), rate),
-                 r->unsound ? "" : " and sound");
+                 r->form == FORM_ANY ? " and equal" : r->unsound ? "" : " and sound");
     backup_print_unsound(b, p, r);
 }
 

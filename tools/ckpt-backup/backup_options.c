@@ -10,6 +10,8 @@ static const struct option_row rows[] = {
                           "are due (copy), print the plan (plan), remove what the rules no longer keep (forget)",
       FIELD(rules), .marks = CMD_COPY | CMD_PLAN | CMD_FORGET },
     { "pack", .help = "write one compressed file, without loss (copy)", FIELD(pack), .marks = CMD_COPY },
+    { "any", .help = "CKPT is a folder of any files: its bytes are copied, read back and compared, and nothing is "
+                     "stated about what they are (copy)", FIELD(any), .marks = CMD_COPY },
     { "apply", .help = "remove the backups; without this option they are only listed "
                        "(forget)", FIELD(apply), .marks = CMD_FORGET },
     { "verify", .help = "before a removal, read the backups that make it safe again (forget)", FIELD(cli.verify),
@@ -32,6 +34,7 @@ static const char head[] =
     "\n"
     "Commands:\n"
     "  copy CKPT PLACE           back up all files of a checkpoint\n"
+    "  copy --any FOLDER PLACE   back up any folder, without a check of what is in it\n"
     "  copy --rules FILE RUN     make all backups of the checkpoints in RUN that are due\n"
     "  tar CKPT PLACE            back up to one .tar archive, which all tools can read\n"
     "  weights CKPT PLACE        back up without the optimizer states (only 3D shards)\n"

@@ -40,11 +40,13 @@ static int run_backup_command(struct backup *b)
         return EXIT_USAGE;
     b->arg = b->words.word + 1;
     b->n_args = b->words.n - 1;
-    b->form = b->pack ? FORM_PACK : b->weights_only ? FORM_WEIGHTS : cmd->form;
+    b->form = b->any ? FORM_ANY : b->pack ? FORM_PACK : b->weights_only ? FORM_WEIGHTS : cmd->form;
     if (b->apply && b->cli.dry_run)
         return cli_usage(&b->cli, "--dry-run excludes --apply");
     if (b->weights_only && (b->pack || b->rules))
         return cli_usage(&b->cli, "--weights-only excludes --pack and --rules");
+    if (b->any && (b->pack || b->weights_only || b->rules))
+        return cli_usage(&b->cli, "--any excludes --pack, --weights-only and --rules");
     if (b->pack && b->rules)
         return cli_usage(&b->cli, "--pack applies to one copy; in %s, write a line 'pack' below the line of the "
                          "place", b->rules);

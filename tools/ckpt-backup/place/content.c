@@ -237,7 +237,8 @@ static int open_folder(struct content *c, const struct source *s, enum backup_fo
     return 0;
 }
 
-int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e)
+static int open_checkpoint_content(struct content *c, const char *path, enum backup_form form, int threads,
+                                   struct err *e)
 {
     struct source_opts so = { .threads = threads, .hf = true };
     struct report *r = report_new();
@@ -245,6 +246,11 @@ int content_open(struct content *c, const char *path, enum backup_form form, int
     int rc = -1;
 
     *c = (struct content){0};
+    if (!s && e->kind == ERR_DATA && report_n(r) == 0) {
+        const size_t len = strlen(e->msg);
+
+        snprintf(e->msg + len, sizeof e->msg - len, "; copy --any copies any folder");
+    }
     if (!s)
         goto out;
     if (open_folder(c, s, form, e) < 0)
@@ -260,6 +266,36 @@ out:
     if (rc < 0)
         content_free(c);
     return rc;
+}
+
+/* List the files of any folder. The name of the folder gives the backup its name. */
+static int list_any_folder(struct content *c, const char *path, struct err *e)
+{
+    char *folder = realpath(path, NULL);
+    struct stat st;
+    int rc = -1;
+
+    *c = (struct content){0};
+    if (!folder || stat(folder, &st) < 0)
+        err_sys(e, path, "cannot open");
+    else if (!S_ISDIR(st.st_mode))
+        err_usage(e, "%s: is not a folder: --any copies folders", path);
+    else
+        rc = content_list(c, folder, e);
+    free(folder);
+    if (rc == 0 && c->n_files == 0) {
+        err_usage(e, "%s: has no files", path);
+        content_free(c);
+        rc = -1;
+    }
+    return rc;
+}
+
+int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e)
+{
+    if (form == FORM_ANY)
+        return list_any_folder(c, path, e);
+    return open_checkpoint_content(c, path, form, threads, e);
 }
 
 void content_free(struct content *c)

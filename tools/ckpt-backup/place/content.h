@@ -38,8 +38,9 @@ struct content {
 
 /*
  * Open `path`, a tag folder or a folder with `latest`, and list its files for a form: FORM_WEIGHTS leaves out the
- * optimizer's files. Returns -1 with ERR_DATA if a file is missing or damaged, or with ERR_USAGE if the checkpoint
- * cannot be backed up at all (an archive, an index that points elsewhere).
+ * optimizer's files. For FORM_ANY `path` is a folder of any files, which are listed and not opened. Returns -1 with
+ * ERR_DATA if a file is missing or damaged, or with ERR_USAGE if the checkpoint cannot be backed up at all (an archive,
+ * an index that points elsewhere).
  */
 MUST_CHECK int content_open(struct content *c, const char *path, enum backup_form form, int threads, struct err *e);
 /* List all files of the tag folder, for any form, without opening a file. */

@@ -246,7 +246,7 @@ static int read_back_stage(struct place *p, const struct content *c, struct rece
         return verdict_compare(&p->o, rec, s->part, c->path, NULL, e);
     folder.form = FORM_WHOLE;           /* The source is verified instead. */
     rc = verdict_bytes(&p->o, rec, s->part, NULL, e);
-    if (rc == 0 && (rc = content_unchanged(c, e)) == 0)
+    if (rc == 0 && (rc = content_unchanged(c, e)) == 0 && rec->form != FORM_ANY)
         rc = verdict_compare(&p->o, &folder, c->path, c->path, NULL, e);
     rec->checked = folder.checked;
     rec->unsound = folder.unsound;

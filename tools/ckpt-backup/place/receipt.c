@@ -17,7 +17,7 @@
 #define TAG_PREFIX "global_step"
 #define HEX "_hex"
 
-static const char *const form_names[FORM_N] = { "whole", "tar", "weights", "packed" };
+static const char *const form_names[FORM_N] = { "whole", "tar", "weights", "packed", "any" };
 
 const char *receipt_form_name(enum backup_form form)
 {
@@ -31,7 +31,7 @@ bool receipt_is_file(enum backup_form form)
 
 bool receipt_reads_in_place(const struct receipt *r)
 {
-    bool reads = r->form != FORM_PACK;
+    bool reads = r->form != FORM_PACK && r->form != FORM_ANY;
 
     for (int i = 0; i < r->n_files && r->form == FORM_TAR; i++)
         reads = reads && !str_ends(r->file[i].name, ".h5");
@@ -49,7 +49,7 @@ uint64_t receipt_raw_bytes(const struct receipt *r)
 
 char *receipt_name(const char *tag, enum backup_form form)
 {
-    static const char *const suffix[FORM_N] = { "", ".tar", "-weights", ".pack" };
+    static const char *const suffix[FORM_N] = { "", ".tar", "-weights", ".pack", "" };
 
     return str_fmt("%s%s", tag, suffix[form]);
 }

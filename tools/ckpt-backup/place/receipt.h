@@ -42,13 +42,13 @@ struct receipt {
     struct receipt_file *file;  /* sorted by name */
 };
 
-/* Return "whole", "tar", "weights" or "packed". */
+/* Return "whole", "tar", "weights", "packed" or "any". */
 const char *receipt_form_name(enum backup_form form);
 /* Returns true if the form is a single file, .tar or .pack. */
 bool receipt_is_file(enum backup_form form);
 /*
- * Returns true if verify can read the backup where it is. It cannot read a .pack, or a .tar with HDF5 files, which only
- * open as files of their own.
+ * Returns true if verify can read the backup where it is. It cannot read a folder of any files, a .pack, or a .tar with
+ * HDF5 files, which only open as files of their own.
  */
 bool receipt_reads_in_place(const struct receipt *r);
 /*

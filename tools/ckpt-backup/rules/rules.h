@@ -26,8 +26,11 @@
 
 #include "libcommon/base/err.h"
 
-/* The form in which a place stores a step. */
-enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_PACK, FORM_N };
+/*
+ * The form in which a place stores a step. FORM_ANY is a folder of any files: its bytes are copied and compared, and
+ * nothing is known about what they mean.
+ */
+enum backup_form { FORM_WHOLE, FORM_TAR, FORM_WEIGHTS, FORM_PACK, FORM_ANY, FORM_N };
 
 /* A set of steps: the multiples of a number, and a list. */
 struct rules_pick {
