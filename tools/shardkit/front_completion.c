@@ -10,22 +10,29 @@
 #include "libcommon/base/child.h"
 #include "tools/shardkit/front.h"
 
-/* Append what `shardkit WORDS... --completion SHELL` prints: the script of a tool. */
-static int append_tool_script(struct strbuf *text, const char *const *words, const char *shell, struct err *e)
+/*
+ * Append what `shardkit WORDS... --completion SHELL` prints: the script of a tool. Returns false, and appends nothing,
+ * if the tool cannot be run.
+ */
+static bool append_tool_script(struct strbuf *text, const char *const *words, const char *shell)
 {
     const char *argv[8] = { "/proc/self/exe" };
-    struct child_call c = { .argv = argv, .out = text };
+    struct strbuf script = {0};
+    struct child_call c = { .argv = argv, .out = &script };
+    struct err e = {0};
     int n = 1, status;
 
     while (*words)
         argv[n++] = *words++;
     argv[n++] = "--completion";
     argv[n] = shell;
-    if (child_run(&c, &status, e) < 0)
-        return -1;
-    if (status != 0)
-        err_data(e, argv[1], ERR_NO_BYTE, "cannot print its completion: it ended with status %d", status);
-    return status == 0 ? 0 : -1;
+    if (child_run(&c, &status, &e) < 0 || status != 0 || !script.len) {
+        strbuf_free(&script);
+        return false;
+    }
+    strbuf_addf(text, "%s", script.buf);
+    strbuf_free(&script);
+    return true;
 }
 
 /* Returns true if a verb before `v` starts the same tool; with v NULL, if any verb starts it. */
@@ -37,30 +44,28 @@ static bool is_tool_known(const char *tool, const struct front_verb *v)
     return false;
 }
 
-static void begin_tool(struct strbuf *text, const char *tool, const char *shell)
+/* Append the script of a tool, for zsh as a function. A tool that is not installed gets a warning. */
+static void append_script_of(struct cli *cli, struct strbuf *text, const char *tool, const char *const *words,
+                             const char *shell)
 {
-    if (strcmp(shell, "zsh") == 0)
-        strbuf_addf(text, "_shardkit_%s() {\n", tool);
+    const bool zsh = strcmp(shell, "zsh") == 0;
+    struct strbuf script = {0};
+
+    if (append_tool_script(&script, words, shell))
+        strbuf_addf(text, zsh ? "_shardkit_%s() {\n%s}\n" : "# %s\n%s\n", tool, script.buf);
+    else
+        cli_warn(cli, "%s cannot be run: its options are not completed", tool);
+    strbuf_free(&script);
 }
 
-static int append_script_of(struct strbuf *text, const char *tool, const char *const *words, const char *shell,
-                            struct err *e)
-{
-    begin_tool(text, tool, shell);
-    if (append_tool_script(text, words, shell, e) < 0)
-        return -1;
-    strbuf_addf(text, strcmp(shell, "zsh") == 0 ? "}\n" : "\n");
-    return 0;
-}
-
-/* Append the scripts of all tools. For zsh, whose scripts are bodies of functions, each becomes a function. */
-static int append_tool_scripts(struct strbuf *text, const char *shell, struct err *e)
+/* Append the scripts of all tools. */
+static void append_tool_scripts(struct cli *cli, struct strbuf *text, const char *shell)
 {
     for (const struct front_verb *v = verbs; v->name; v++) {
         const char *const words[] = { v->name, NULL };
 
-        if (v->tool && !is_tool_known(v->tool, v) && append_script_of(text, v->tool, words, shell, e) < 0)
-            return -1;
+        if (v->tool && !is_tool_known(v->tool, v))
+            append_script_of(cli, text, v->tool, words, shell);
     }
     for (const struct front_form *f = forms; f->name; f++) {
         const char *const words[] = { "convert", "--to", f->name, NULL };
@@ -68,10 +73,9 @@ static int append_tool_scripts(struct strbuf *text, const char *shell, struct er
 
         for (const struct front_form *before = forms; before != f; before++)
             known |= strcmp(before->tool, f->tool) == 0;
-        if (!known && append_script_of(text, f->tool, words, shell, e) < 0)
-            return -1;
+        if (!known)
+            append_script_of(cli, text, f->tool, words, shell);
     }
-    return 0;
 }
 
 static void append_verb_names(struct strbuf *text)
@@ -122,7 +126,7 @@ static void append_bash_front(struct strbuf *text)
         "{\n"
         "    COMP_WORDS=(\"$@\" \"${COMP_WORDS[@]:2}\")\n"
         "    COMP_CWORD=$((COMP_CWORD - 2 + $#))\n"
-        "    \"_shardkit_$1\"\n"
+        "    ! declare -F \"_shardkit_$1\" >/dev/null || \"_shardkit_$1\"\n"
         "}\n");
     append_bash_convert(text);
     strbuf_addf(text,
@@ -163,9 +167,11 @@ static void append_zsh_convert(struct strbuf *text)
     append_form_names(text);
     strbuf_addf(text, "; return; fi\n    case $to in\n");
     for (const struct front_form *f = forms; f->name; f++)
-        strbuf_addf(text, "    %s%s%s) words=(%s \"${(@)words[3,-1]}\"); ((CURRENT -= 1)); _shardkit_%s ;;\n", f->name,
+        strbuf_addf(text, "    %s%s%s) words=(%s \"${(@)words[3,-1]}\"); ((CURRENT -= 1)); tool=%s ;;\n", f->name,
                     f->alias ? "|" : "", f->alias ? f->alias : "", f->tool, f->tool);
-    strbuf_addf(text, "    *) [[ $words[CURRENT] == -* ]] && compadd -- --to --help || _files ;;\n    esac ;;\n");
+    strbuf_addf(text,
+        "    *) [[ $words[CURRENT] == -* ]] && compadd -- --to --help || _files; return ;;\n"
+        "    esac ;;\n");
 }
 
 static void append_zsh_front(struct strbuf *text)
@@ -180,29 +186,26 @@ static void append_zsh_front(struct strbuf *text)
     strbuf_addf(text,
         ")\n"
         "if ((CURRENT == 2)); then _describe verb verbs; compadd help; return; fi\n"
+        "local tool\n"
         "case $words[2] in\n"
-        "  help) _describe verb verbs ;;\n");
+        "  help) _describe verb verbs; return ;;\n");
     append_zsh_convert(text);
     for (const struct front_verb *v = verbs; v->name; v++)
         if (v->tool)
-            strbuf_addf(text, "  %s) words=(%s%s%s \"${(@)words[3,-1]}\"); ((CURRENT -= %d)); _shardkit_%s ;;\n",
+            strbuf_addf(text, "  %s) words=(%s%s%s \"${(@)words[3,-1]}\"); ((CURRENT -= %d)); tool=%s ;;\n",
                         v->name, v->tool, v->word ? " " : "", v->word ? v->word : "", v->word ? 0 : 1, v->tool);
-    strbuf_addf(text, "esac\n");
+    strbuf_addf(text, "esac\n(($+functions[_shardkit_$tool])) && _shardkit_$tool || _files\n");
 }
 
 int front_print_completion(struct cli *cli, const char *shell)
 {
     const bool zsh = strcmp(shell, "zsh") == 0;
     struct strbuf text = {0};
-    struct err e = {0};
 
     if (!zsh && strcmp(shell, "bash") != 0)
         return cli_usage(cli, "--completion: expected bash or zsh");
     strbuf_addf(&text, zsh ? "#compdef shardkit\n" : "# bash completion for shardkit and its tools\n");
-    if (append_tool_scripts(&text, shell, &e) < 0) {
-        strbuf_free(&text);
-        return cli_fail(cli, &e);
-    }
+    append_tool_scripts(cli, &text, shell);
     if (zsh)
         append_zsh_front(&text);
     else
