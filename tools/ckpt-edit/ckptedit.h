@@ -63,9 +63,6 @@ typedef int ckptedit_change(struct ckptedit *j, struct source *s, struct edit *x
 ckptedit_change change_put, change_zero, change_set, change_drop, change_average, change_ema, change_retag;
 ckptedit_change change_cast, change_rename, change_layers, change_vocab, change_thin;
 ckptedit_change change_salvage, change_merge_adapter;
-/* Call edit_states_apply(), and print what it notes. */
-struct edit_states;
-MUST_CHECK int apply_states(const struct ckptedit *j, struct edit *x, struct edit_states *to, struct err *e);
 /* Remove the tensors whose names match one of the command's arguments. */
 MUST_CHECK int drop_tensors(struct ckptedit *j, struct edit *x, struct err *e);
 

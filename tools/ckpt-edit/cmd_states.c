@@ -12,7 +12,8 @@
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
-int apply_states(const struct ckptedit *j, struct edit *x, struct edit_states *to, struct err *e)
+/* Call edit_states_apply(), and print its warnings. */
+static int apply_states(const struct ckptedit *j, struct edit *x, struct edit_states *to, struct err *e)
 {
     struct report *notes = report_new();
     const int rc = edit_states_apply(x, to, notes, e);

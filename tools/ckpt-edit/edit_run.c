@@ -152,27 +152,14 @@ static int write_edit_output(struct ckptedit *j, struct source *s, struct edit *
     return 0;
 }
 
-/*
- * Return why a command is not possible on a layout, with an alternative if there is one. Returns NULL if it is
- * possible, or if the command itself reports more details.
- */
-static const char *refusal(const struct source *s, const char *verb)
-{
-    if (s->layout->datasets && strcmp(verb, "thin") == 0)
-        return "its tensors have no storages that could be larger than they are";
-    if (s->layout->points_only)
-        return "its bytes are those of the shards that it points into: edit these, or what ds2universal --format pt "
-               "makes of it";
-    return NULL;
-}
-
+/* Refuse a layout whose bytes are in files of another checkpoint. */
 static int check_verb(const struct ckptedit *j, const struct source *s, struct err *e)
 {
-    const char *verb = j->words.word[0], *why = refusal(s, verb);
-
-    if (why)
-        err_usage(e, "%s: %s is not done on a %s checkpoint: %s", s->path, verb, s->layout->name, why);
-    return why ? -1 : 0;
+    if (!s->layout->points_only)
+        return 0;
+    err_usage(e, "%s: %s is not done on a %s checkpoint: its bytes are those of the shards that it points into: edit "
+              "these, or what ds2universal --format pt makes of it", s->path, j->words.word[0], s->layout->name);
+    return -1;
 }
 
 static int change_source(struct ckptedit *j, struct source *s, ckptedit_change *change, struct err *e)

@@ -11,7 +11,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/edit/edit_chunks.h"
+#include "libcommon/layout/edit/dcp/edit_chunks.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_items.h"
 #include "libcommon/plan/tmap_slice.h"

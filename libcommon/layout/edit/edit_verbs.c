@@ -176,5 +176,9 @@ int edit_thin(struct edit *x, uint64_t *saved, struct err *e)
 {
     edit_thin_fn *thin = find_edit_layout(x)->thin;
 
-    return thin ? thin(x, saved, e) : refuse_edit(x, "thin", e);
+    if (thin)
+        return thin(x, saved, e);
+    err_usage(e, "%s: thin is not done on a %s checkpoint: its tensors have no storages that could be larger than they "
+              "are", x->s->path, x->s->layout->name);
+    return -1;
 }

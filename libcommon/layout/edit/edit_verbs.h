@@ -7,6 +7,7 @@
 #ifndef SHARDKIT_LAYOUT_EDIT_VERBS_H
 #define SHARDKIT_LAYOUT_EDIT_VERBS_H
 
+#include "libcommon/layout/edit/edit_rows.h"
 #include "libcommon/layout/edit/edit_states.h"
 
 struct report;
@@ -47,6 +48,18 @@ MUST_CHECK int edit_count_layers(struct edit *x, struct err *e);
  * the arguments receive the new number. Returns what edit_states_apply() returns.
  */
 MUST_CHECK int edit_pick_layers(struct edit *x, const int *picked, int n, struct report *notes, struct err *e);
+
+/*
+ * Compute the rows of the vocabulary for q->tokens. Returns the number of bytes that new rows need in a spool, for
+ * which the caller sets q->fd and q->file. Returns -1 with ERR_USAGE if no table of the vocabulary is found.
+ */
+MUST_CHECK int64_t edit_vocab_bytes(struct edit *x, struct edit_rows *q, struct err *e);
+/*
+ * Give embedding and head these rows. Notes with the code EDIT_OTHER_DIMENSION name tensors with a dimension of the old
+ * size that keep it. Returns what edit_states_apply() returns, or -1 with ERR_SYS if the spool cannot be written.
+ */
+#define EDIT_OTHER_DIMENSION "dimension"
+MUST_CHECK int edit_vocab(struct edit *x, struct edit_rows *q, struct report *notes, struct err *e);
 
 /*
  * Plain values by their path ("args.lr"). They are in several places: the trees of files, or for layouts whose values

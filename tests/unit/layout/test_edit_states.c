@@ -105,7 +105,7 @@ static void test_lists(void **state)
 
 /* ---- the verbs of each layout ---- */
 
-enum verb { CAST, FILL, THIN, DROP_OPTIMIZER, DROP_RNG, SET, LAYERS, N_VERBS };
+enum verb { CAST, FILL, THIN, DROP_OPTIMIZER, DROP_RNG, SET, LAYERS, VOCAB, N_VERBS };
 
 /* For each verb: NULL if the layout does it, else a part of the message. */
 static const struct {
@@ -118,11 +118,11 @@ static const struct {
       { [CAST] = "has no zero/optimizer_state.pt", [DROP_OPTIMIZER] = "in the optimizer's files alone" } },
     { "tests/data/hf-tied",
       { [FILL] = "salvage is not done on a hf", [DROP_OPTIMIZER] = "no files of an optimizer", [DROP_RNG] = "no random",
-        [LAYERS] = "no parameter of tests/data/hf-tied has a layer's number" } },
+        [LAYERS] = "no parameter of tests/data/hf-tied has a layer's number", [VOCAB] = "has no vocab_size" } },
     { "tests/data/hfstorage/tp-2x2",
       { [FILL] = "salvage is not done on a hfstorage", [DROP_OPTIMIZER] = "no files of an optimizer",
-        [DROP_RNG] = "no random" } },
-    { "tests/data/dcp/fsdp/ckpt", { [DROP_RNG] = "a form of their own" } },
+        [DROP_RNG] = "no random", [VOCAB] = "has no vocab_size" } },
+    { "tests/data/dcp/fsdp/ckpt", { [DROP_RNG] = "a form of their own", [VOCAB] = "has no vocab_size" } },
     { "tests/data/torchdist-gpt2", { [DROP_OPTIMIZER] = "has nothing of an optimizer", [DROP_RNG] = "a form of their own" } },
 };
 
@@ -142,6 +142,8 @@ static int turn_layers(struct edit *x, struct report *notes, struct err *e)
 static int run_verb(struct edit *x, const struct source *s, enum verb verb, struct err *e)
 {
     bool *hit = xcalloc((size_t)s->n_params * STATE_N + 1, sizeof *hit);
+    /* Fewer rows need no spool. */
+    struct edit_rows rows = { .tokens = 2, .rows = 2, .fd = -1, .file = -1, .zeros = -1 };
     struct report *notes = report_new();
     uint64_t saved;
     int n, rc = 0;
@@ -178,6 +180,9 @@ static int run_verb(struct edit *x, const struct source *s, enum verb verb, stru
         break;
     case LAYERS:
         rc = turn_layers(x, notes, e);
+        break;
+    case VOCAB:
+        rc = edit_vocab_bytes(x, &rows, e) < 0 ? -1 : edit_vocab(x, &rows, notes, e);
         break;
     case N_VERBS:
         break;

@@ -10,7 +10,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/dcp/dcp_write.h"
-#include "libcommon/layout/edit/edit_chunks.h"
+#include "libcommon/layout/edit/dcp/edit_chunks.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 

@@ -1,7 +1,7 @@
 /*
  * edit_chunks.c - sizes and containers of chunks
  */
-#include "libcommon/layout/edit/edit_chunks.h"
+#include "libcommon/layout/edit/dcp/edit_chunks.h"
 
 #include "libcommon/format/pt.h"
 

@@ -1,0 +1,186 @@
+/*
+ * edit_vocab.c - give the tables of the vocabulary, in a list of tensors, more or fewer rows
+ *
+ * The pipeline engine knows its tables by their rules (edit_pipeline.h). Elsewhere they are found by name and by the
+ * number of tokens.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libcommon/base/report.h"
+#include "libcommon/base/text.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/edit/dcp/edit_torchdist.h"
+#include "libcommon/layout/edit/edit_impl.h"
+#include "libcommon/layout/edit/edit_pipeline.h"
+#include "libcommon/layout/edit/edit_verbs.h"
+
+/*
+ * Returns true if the tensor has one row per token: a table at either end of the model, under one of the names
+ * that families of Transformers use.
+ */
+static bool is_vocab_table(const struct edit_new *t, int64_t rows)
+{
+    static const char *const names[] = { "word_embeddings.weight", "wte.weight", "embed_tokens.weight",
+                                         "embed_in.weight", "tok_embeddings.weight", "lm_head.weight", "lm_head.bias",
+                                         "embed_out.weight", "output.weight", "output_layer.weight" };
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(t->name), k = strlen(names[i]);
+
+        if (str_ends(t->name, names[i]) && (n == k || t->name[n - k - 1] == '.'))
+            return t->ndim > 0 && t->shape[0] == rows;
+    }
+    return false;
+}
+
+/* Returns the number of tokens, or -1 with ERR_USAGE if config.json does not give it. */
+static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct err *e)
+{
+    const struct source *s = x->s;
+    json_t *config;
+    const json_t *v;
+    int64_t n;
+
+    /* Without a configuration that gives the number, use the rows of the first table. */
+    for (int i = 0; !s->layout->model_folder && i < to->n; i++)
+        if (is_vocab_table(&to->tensor[i], to->tensor[i].shape[0]))
+            return to->tensor[i].shape[0];
+    config = edit_hf_config(x, e);
+    v = json_object_get(config, "vocab_size");
+    n = json_is_integer(v) ? (int64_t)json_integer_value(v) : -1;
+
+    if (n < 1 && e->kind == ERR_NONE)
+        err_usage(e, "vocab: config.json of %s has no vocab_size", s->path);
+    json_decref(config);
+    return n < 1 ? -1 : n;
+}
+
+/* Returns the index of the parameter that holds the bytes of parameter i, which may share them. */
+static int holder_of(const struct source *s, int i)
+{
+    const char *name = s->param[i].shared_with;
+
+    return name ? (int)(source_param(s, name) - s->param) : i;
+}
+
+/*
+ * Find the tensors with one row per token: the vocabulary, and tensors with any name that share its bytes. The
+ * caller frees the array, which has one element per tensor.
+ */
+static bool *find_rows(const struct source *s, const struct edit_states *to, int64_t was, struct err *e)
+{
+    bool *has = xcalloc((size_t)to->n + 1, sizeof *has);
+    int n = 0;
+
+    for (int i = 0; i < to->n; i++)
+        if (is_vocab_table(&to->tensor[i], was)) {
+            has[holder_of(s, i)] = true;
+            n++;
+        }
+    for (int i = 0; i < to->n; i++) {
+        has[i] = has[holder_of(s, i)];
+        if (has[i] && (to->tensor[i].ndim < 1 || to->tensor[i].shape[0] != was))
+            err_usage(e, "vocab: %s shares its bytes with the embedding, and has another shape", to->tensor[i].name);
+    }
+    if (n == 0)
+        err_usage(e, "vocab: no embedding of %s has %" PRId64 " rows; ckpt-inspect ls lists what it has", s->path, was);
+    if (e->kind == ERR_NONE)
+        return has;
+    free(has);
+    return NULL;
+}
+
+/* Report the other tensors that have a dimension of this size, such as a bias of [1, tokens]. They keep it. */
+static void report_other_dimensions(const struct edit_states *to, const bool *has, int64_t was, struct report *notes)
+{
+    for (int i = 0; i < to->n; i++)
+        for (int d = 0; d < to->tensor[i].ndim && !has[i]; d++)
+            if (to->tensor[i].shape[d] == was) {
+                report_add(notes, SEV_NOTE, EDIT_OTHER_DIMENSION, NULL, ERR_NO_BYTE, NULL,
+                           "%s has a dimension of %" PRId64 ", too, and keeps it", to->tensor[i].name, was);
+                break;
+            }
+}
+
+/* Change the rows of the tables in the list. */
+static int resize_vocab_tables(const struct source *s, struct edit *x, struct edit_states *to, const bool *has,
+                               struct edit_rows *q, struct err *e)
+{
+    for (int i = 0; i < to->n; i++)
+        if (has[i] && holder_of(s, i) == i && edit_rows_set(x, &to->tensor[i], q, e) < 0)
+            return -1;
+    for (int i = 0; i < to->n; i++)     /* a tied head remains identical to the embedding */
+        if (has[i] && holder_of(s, i) != i) {
+            const struct edit_new *first = &to->tensor[holder_of(s, i)];
+
+            for (int st = 0; st < STATE_N; st++)    /* a universal form has only the weights of it */
+                if (to->tensor[i].map[st])
+                    to->tensor[i].map[st] = first->map[st];
+            to->tensor[i].shape[0] = first->shape[0];
+        }
+    return 0;
+}
+
+/* Set the numbers of rows in *q. Returns the tables as find_rows() does, or NULL with *e. */
+static bool *find_vocab_tables(struct edit *x, const struct edit_states *to, struct edit_rows *q, int64_t *was,
+                               struct err *e)
+{
+    bool *has;
+
+    *was = count_tokens(x, to, e);
+    has = *was < 1 ? NULL : find_rows(x->s, to, *was, e);
+    edit_core_rows(x, *was, q);
+    return has;
+}
+
+int64_t edit_vocab_bytes(struct edit *x, struct edit_rows *q, struct err *e)
+{
+    struct edit_states *to;
+    uint64_t bytes = 0;
+    int64_t was;
+    bool *has;
+
+    if (edit_is_pipeline(x->s))
+        return edit_pipeline_rows(x, q, e);
+    to = edit_states_new(x, "vocab", e);
+    has = to ? find_vocab_tables(x, to, q, &was, e) : NULL;
+    for (int i = 0; has && i < to->n; i++)
+        bytes += has[i] && holder_of(x->s, i) == i ? edit_rows_bytes(&to->tensor[i], q) : 0;
+    edit_states_free(to);
+    free(has);
+    return e->kind == ERR_NONE ? (int64_t)bytes : -1;
+}
+
+/* Resize the tables of the list, and record the number of rows in the configuration or the arguments. */
+static int resize_vocab(struct edit *x, struct edit_states *to, struct edit_rows *q, struct report *notes,
+                        struct err *e)
+{
+    int64_t was;
+    bool *has = find_vocab_tables(x, to, q, &was, e);
+    int rc = -1;
+
+    if (has) {
+        report_other_dimensions(to, has, was, notes);
+        rc = resize_vocab_tables(x->s, x, to, has, q, e);
+    }
+    if (rc == 0)
+        rc = edit_core_vocab(x, q, e);
+    to->config = rc < 0 ? NULL : json_pack("{s:I}", "vocab_size", (json_int_t)q->rows);
+    free(has);
+    return rc;
+}
+
+int edit_vocab(struct edit *x, struct edit_rows *q, struct report *notes, struct err *e)
+{
+    struct edit_states *to;
+
+    if (edit_is_pipeline(x->s))
+        return edit_pipeline(x, &(struct edit_model){ .rows = q }, notes, e);
+    to = edit_states_new(x, "vocab", e);
+    if (to && resize_vocab(x, to, q, notes, e) == 0)
+        return edit_states_apply(x, to, notes, e);
+    edit_states_free(to);
+    return -1;
+}
