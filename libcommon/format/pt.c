@@ -42,7 +42,7 @@ struct pt {
     char *prefix;
     struct pt_place *place;             /* one for each zip entry */
     int *storage, n_storages;           /* record numbers */
-    bool retold;                        /* the tree is not the one of the file */
+    bool new_tree;                      /* the tree is not the one of the file */
 };
 
 struct pt_opener {
@@ -521,19 +521,19 @@ void pt_close(struct pt *pt)
     free(pt);
 }
 
-struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root)
+struct pt *pt_with_tree(struct arena *a, const struct pt *pt, struct pk *root)
 {
     struct pt *to = arena_alloc(a, sizeof *to);
 
     *to = *pt;
     to->tree.root = root;
-    to->retold = true;
+    to->new_tree = true;
     return to;
 }
 
-bool pt_is_retold(const struct pt *pt)
+bool pt_has_new_tree(const struct pt *pt)
 {
-    return pt->retold;
+    return pt->new_tree;
 }
 
 const struct pk *pt_root(const struct pt *pt)

@@ -63,8 +63,8 @@ const char *pt_dialect(const struct pt *pt);
  * that is to be written. It is allocated in the arena and must not be passed to pt_close(); pt must outlive it.
  * The lists of pt_tree() still describe the original tree.
  */
-struct pt *pt_retold(struct arena *a, const struct pt *pt, struct pk *root);
-bool pt_is_retold(const struct pt *pt);
+struct pt *pt_with_tree(struct arena *a, const struct pt *pt, struct pk *root);
+bool pt_has_new_tree(const struct pt *pt);
 /*
  * Fill *t if v is a tensor of this file, and return true. Parameters are tensors, and so are DTensors that this
  * file holds as a whole. Returns false for a view whose values differ from the stored ones (conjugate and negative

@@ -196,7 +196,7 @@ static bool is_chunk_index(const struct pk *index, const struct dcp_entry *en, i
  * Add the places of an entry. Unchanged keys are kept, because those of a flattened tensor have offsets that `en`,
  * in its original shape, does not have.
  */
-static void add_storage_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool retold)
+static void add_storage_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool entry_changed)
 {
     for (int k = 0; k < en->n_chunks; k++) {
         const struct dcp_place *p = &en->chunk[k].place;
@@ -204,7 +204,7 @@ static void add_storage_places(struct rewriting *w, struct pk *storage, const st
         struct pk *index = pair < 0 ? NULL : w->storage[2 * pair];
         struct pk *info = p->number < 0 ? make_storage_info(w->a, p) : w->storage[2 * p->number + 1];
 
-        if (index && !retold && !is_chunk_index(index, en, k))
+        if (index && !entry_changed && !is_chunk_index(index, en, k))
             index = with_field(w->a, index, "fqn", pk_str(w->a, en->name));
         else if (!index || !is_chunk_index(index, en, k))
             index = index_of(w->a, en, k, !index || !pk_is_none(pk_get(index, "index")));
@@ -213,15 +213,15 @@ static void add_storage_places(struct rewriting *w, struct pk *storage, const st
 }
 
 static void add_rewritten_entry(struct rewriting *w, struct pk *entries, struct pk *planner, const struct dcp_entry *en,
-                                bool retold)
+                                bool entry_changed)
 {
     struct pk *key = w->entry[2 * en->number], *v = w->entry[2 * en->number + 1];
     const char *name = pk_as_str(key);
     const bool renamed = strcmp(name, en->name) != 0;
     const int at = planner ? names_find(w->path_of, name) : -1;
 
-    w->changed = w->changed || renamed || retold;
-    if (retold)
+    w->changed = w->changed || renamed || entry_changed;
+    if (entry_changed)
         v = tensor(w->a, en, retyped(w->a, pk_get(v, "properties"), en->dtype));
     key = renamed ? pk_str(w->a, en->name) : key;
     add_pair(entries, key, v);
@@ -270,8 +270,8 @@ static struct pk *new_root(struct rewriting *w, struct pk *root, const struct dc
     storage = new_dict(w->a, n);
     w->changed = (uint32_t)t->n != n_were;
     for (int i = 0; i < t->n; i++) {
-        add_rewritten_entry(w, entries, planner, &t->entry[i], c->retold[i]);
-        add_storage_places(w, storage, &t->entry[i], c->retold[i]);
+        add_rewritten_entry(w, entries, planner, &t->entry[i], c->changed[i]);
+        add_storage_places(w, storage, &t->entry[i], c->changed[i]);
     }
     o = with_field(w->a, root, "state_dict_metadata", entries);
     o = planner ? with_field(w->a, o, "planner_data", planner) : o;

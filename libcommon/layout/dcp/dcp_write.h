@@ -13,7 +13,7 @@ void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out);
 struct dcp_change {
     /* table of the result, in which places of chunks that were read keep their numbers */
     const struct dcp_table *t;
-    const bool *retold;                 /* [entries]: true if the entry's type, shape or list of chunks has changed */
+    const bool *changed;                /* [entries]: true if the entry's type, shape or list of chunks has changed */
 };
 /*
  * Write the .metadata `was` with only these entries, in this order. Other fields of entries and places are

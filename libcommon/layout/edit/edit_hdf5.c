@@ -21,7 +21,7 @@
 static void set_rewritten_file_tree(struct edit *x, struct source *to, int i)
 {
     const struct edit_file *f = edit_find_file(x, x->s->file[i].file);
-    struct pt *pt = f->root ? pt_retold(x->arena, f->pt, f->root) : NULL;
+    struct pt *pt = f->root ? pt_with_tree(x->arena, f->pt, f->root) : NULL;
 
     if (!pt)
         return;

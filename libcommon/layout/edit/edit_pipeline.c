@@ -79,7 +79,7 @@ static int set_vocab_rows(struct edit *x, struct source *to, struct edit_rows *q
 
 /* ---- trees ---- */
 
-struct retelling {
+struct model_change {
     const struct edit_model *m;
     int n_layers;                       /* number of layers in the source */
     int64_t padded;                     /* rows of the vocabulary in memory, with padding */
@@ -98,7 +98,7 @@ static void put_existing_int(struct arena *a, struct pk *root, const char *path,
 static void edit_model_args(void *ctx, struct arena *a, struct pk *root)
 {
     static const char *const layers[] = { "args.num_layers", "args.encoder_num_layers" };
-    const struct retelling *r = ctx;
+    const struct model_change *r = ctx;
     const struct edit_rows *q = r->m->rows;
     int64_t n;
 
@@ -175,27 +175,27 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
 {
     const bool universal = x->s->layout->state_files;
     struct source *to = edit_source_copy(x);
-    struct retelling r = { .m = m, .n_layers = (int)x->s->config.n_layers,
+    struct model_change r = { .m = m, .n_layers = (int)x->s->config.n_layers,
                            .padded = m->rows ? edit_rows_padded(x->s->run.args, x->s->topo.tp, m->rows->tokens) : 0 };
     struct ds_request q = { .step = -1, .picked = m->picked, .n_picked = m->n_picked, .cast = m->cast,
                             .weights = m->weights, .no_optimizer = !universal && !x->s->run.optimizer };
-    struct report *untold = report_new();  /* notes on a universal form's optimizer, which is not written here */
+    struct report *unwritten = report_new();  /* notes on a universal form's optimizer, which is not written here */
     struct ds_target *t;
     int rc = -1;
 
     if (check_pipeline_edit(x->s, m, e) < 0 || (m->rows && set_vocab_rows(x, to, m->rows, e) < 0))
         goto out;
-    edit_source_retell(x, to, edit_model_args, &r);
+    edit_source_change_trees(x, to, edit_model_args, &r);
     if (m->cast)
         cast_pipeline_source(x, to, m, notes);
     if (m->picked)
         to->config.n_layers = m->n_picked;
     q.vocab = r.padded;
-    t = ds_target_new(to, &q, universal ? untold : notes, e);
+    t = ds_target_new(to, &q, universal ? unwritten : notes, e);
     rc = !t ? -1 : universal ? edit_universal(x, to, t, e) : rewrite_shards(x, to, t);
     if (universal)
         ds_target_free(t);
 out:
-    report_free(untold);
+    report_free(unwritten);
     return rc;
 }

@@ -23,7 +23,7 @@ struct source *edit_source_copy(struct edit *x)
     return to;
 }
 
-void edit_source_retell(struct edit *x, struct source *s, edit_retell *retell, void *ctx)
+void edit_source_change_trees(struct edit *x, struct source *s, edit_tree_fn *change, void *ctx)
 {
     for (int i = 0; i < s->n_files; i++) {
         const struct pk *was = s->file[i].pt ? pt_root(s->file[i].pt) : NULL;
@@ -32,10 +32,10 @@ void edit_source_retell(struct edit *x, struct source *s, edit_retell *retell, v
         if (!pk_get(was, "param_shapes"))
             continue;
         root = pk_copy(x->arena, was);
-        retell(ctx, x->arena, root);
+        change(ctx, x->arena, root);
         if (s->run.args && s->run.args == pk_get(was, "args"))
             s->run.args = pk_get(root, "args");
-        s->file[i].pt = pt_retold(x->arena, s->file[i].pt, root);
+        s->file[i].pt = pt_with_tree(x->arena, s->file[i].pt, root);
     }
 }
 

@@ -16,8 +16,8 @@ struct source *edit_source_copy(struct edit *x);
  * Change the tree of every model_states file, which holds the arguments. s->run and other pointers into the old tree
  * are moved to the new one.
  */
-typedef void edit_retell(void *ctx, struct arena *a, struct pk *root);
-void edit_source_retell(struct edit *x, struct source *s, edit_retell *retell, void *ctx);
+typedef void edit_tree_fn(void *ctx, struct arena *a, struct pk *root);
+void edit_source_change_trees(struct edit *x, struct source *s, edit_tree_fn *change, void *ctx);
 /* Give parameter `i` the maps, shape and name of t. Digests are kept for states whose bytes stay the same. */
 void edit_source_set(struct source *s, int i, const struct edit_new *t);
 /* Replace the parameters of `to`, a copy of the source, with those of the list. */

@@ -261,7 +261,7 @@ static int set_edited_file_root(struct edit *x, const struct pt *pt, struct pk *
     return -1;
 }
 
-static int retell_models(struct edit *x, const struct ds_target *t, struct err *e)
+static int set_model_trees(struct edit *x, const struct ds_target *t, struct err *e)
 {
     for (int mp = 0; mp < t->topo.pp * t->topo.tp; mp++) {
         const struct pt *from;
@@ -314,7 +314,7 @@ int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struc
     x->to = to;
     list_edited_params(x, to, t);
     if (edit_universal_check(x, x->states, e) < 0 ||
-        edit_universal_place(x, &(struct edit_placing){ x->states, to, false }, e) < 0 || retell_models(x, t, e) < 0)
+        edit_universal_place(x, &(struct edit_placing){ x->states, to, false }, e) < 0 || set_model_trees(x, t, e) < 0)
         return -1;
     if (to->run.optimizer == x->s->run.optimizer)
         return 0;

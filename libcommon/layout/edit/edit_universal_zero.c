@@ -133,7 +133,7 @@ static bool has_other_sizes(const struct edit *x)
 }
 
 /* Update rank 0's sizes, which the form stores although its reader computes them. */
-static void retell_sizes(struct edit *x, const struct zero_target *t, struct pk *root)
+static void set_partition_sizes(struct edit *x, const struct zero_target *t, struct pk *root)
 {
     static const char *const keys[] = { "group_paddings", "param_alignment_paddings", "partition_count" };
     struct zero_tree tree;
@@ -148,7 +148,7 @@ static void retell_sizes(struct edit *x, const struct zero_target *t, struct pk 
     zero_tree_free(&tree);
 }
 
-static void retell_groups(struct edit *x, const struct zero_target *t, struct pk *root)
+static void set_subgroups(struct edit *x, const struct zero_target *t, struct pk *root)
 {
     struct pk *d = pk_dict(x->arena);
 
@@ -159,7 +159,7 @@ static void retell_groups(struct edit *x, const struct zero_target *t, struct pk
     pk_remove(root, "fp32_flat_groups");
 }
 
-static int retell_optimizer(struct edit *x, const struct source *to, const struct zero_target *t, struct err *e)
+static int set_optimizer_tree(struct edit *x, const struct source *to, const struct zero_target *t, struct err *e)
 {
     const bool other = has_other_sizes(x);
     struct pk *root;
@@ -168,9 +168,9 @@ static int retell_optimizer(struct edit *x, const struct source *to, const struc
         return 0;
     root = pk_copy(x->arena, to->run.optimizer);
     if (other)
-        retell_sizes(x, t, root);
+        set_partition_sizes(x, t, root);
     if (other && t->shape.stage == 3)
-        retell_groups(x, t, root);
+        set_subgroups(x, t, root);
     for (int i = 0; i < x->n_files; i++)
         if (x->file[i].pt == x->s->run.optimizer_pt) {
             x->file[i].root = root;
@@ -185,5 +185,5 @@ int edit_universal_zero(struct edit *x, const struct source *to, const struct ze
     if (edit_universal_check(x, x->states, e) < 0 ||
         edit_universal_place(x, &(struct edit_placing){ x->states, to, true }, e) < 0)
         return -1;
-    return make_models(x, to, t, e) < 0 ? -1 : retell_optimizer(x, to, t, e);
+    return make_models(x, to, t, e) < 0 ? -1 : set_optimizer_tree(x, to, t, e);
 }

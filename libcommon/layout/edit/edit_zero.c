@@ -191,7 +191,7 @@ static int rebuild_zero_root(struct edit *x, struct source *to, const struct edi
         edit_cast_config(x->arena, pk_get(root, "ds_config"), type);
     for (int i = 0; i < to->n_files; i++)
         if (to->file[i].pt == pt)
-            to->file[i].pt = pt_retold(x->arena, pt, root);
+            to->file[i].pt = pt_with_tree(x->arena, pt, root);
     if (to->zero_stage == 3 && to->run.param_groups)
         new_param_groups(x, to);
     return 0;

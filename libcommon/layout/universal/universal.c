@@ -209,7 +209,7 @@ static int check_pt_file_records(const struct source *s, const struct source_fil
 }
 
 /*
- * Copy a file unchanged after a check of every record's CRC. If its tree was replaced (pt_is_retold()), write it
+ * Copy a file unchanged after a check of every record's CRC. If its tree was replaced (pt_has_new_tree()), write it
  * again with the new tree.
  */
 static int copy_file(const struct source *s, const struct source_file *f, const char *path, struct err *e)
@@ -218,7 +218,7 @@ static int copy_file(const struct source *s, const struct source_file *f, const 
     uint64_t size;
     int rc;
 
-    if (!f->pt || !pt_is_retold(f->pt))
+    if (!f->pt || !pt_has_new_tree(f->pt))
         return check_pt_file_records(s, f, e) < 0 ? -1 : files_copy(s->files, f->file, path, e);
     rc = pt_build(pt_prefix(f->pt), pt_root(f->pt), f->pt, s->files, &bytes, &size, e);
     if (rc == 0)

@@ -44,7 +44,7 @@ MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, 
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
 /*
  * Copy the source's mp_rank files to `dir`, checking every record's CRC. A file whose tree was replaced
- * (pt_retold()) is written again, and a file that the source lacks is made.
+ * (pt_with_tree()) is written again, and a file that the source lacks is made.
  */
 MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
 /*

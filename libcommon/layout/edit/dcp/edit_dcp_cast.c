@@ -1,7 +1,8 @@
 /*
- * edit_dcp_cast.c - weights in another type: their chunks are new bytes, each where its chunk was cut
+ * edit_dcp_cast.c - convert the weights of a folder of entries to another type
  *
- * Of the masters, where there are some, as the optimizer would make them; else of the weights that there are.
+ * The chunks of an entry keep their bounds, and all of them are new bytes. They are converted from the masters if there
+ * are any, as the optimizer does, else from the weights.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +13,22 @@
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 #include "libcommon/layout/edit/edit_impl.h"
 
-/* What a parameter's weights are now, and what their state will be called: by their type, as readers do. */
+/* Returns the state that holds a parameter's weights. */
 static enum state cast_weight_state(const struct param *p)
 {
     return p->state[STATE_BF16] ? STATE_BF16 : STATE_FP32;
 }
 
+/* Returns the state that readers give to weights of this type. */
 static enum state weights_as(enum dtype to)
 {
     return to == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
 }
 
-/* cast[]: of each parameter. Masters of weights of fp32 are no state of theirs. */
+/*
+ * Returns the list of tensors after the cast. cast[i] is true if parameter i has weights that are converted. Its
+ * masters stay, unless its weights are fp32 and therefore are the masters.
+ */
 static struct edit_states *list_cast_states(const struct source *s, const bool *cast, enum dtype to)
 {
     struct edit_states *list = xcalloc(1, sizeof *list);
@@ -45,7 +50,7 @@ static struct edit_states *list_cast_states(const struct source *s, const bool *
     return list;
 }
 
-/* Is entry i of weights that get another type? */
+/* Returns true if entry i has weights that are converted. */
 static bool is_cast(struct edit *x, int i, enum dtype to)
 {
     const struct dcp_part *part = &x->entries->of->part[i], *one = part->row ? part->row : part;
@@ -59,7 +64,10 @@ static void record_cast_param(void *ctx, struct edit *x, const struct dcp_part *
     ((bool *)ctx)[part->param - x->s->param] = true;
 }
 
-/* Chunk k of the entry, of a stack a part of one row. */
+/*
+ * Let chunk k of the entry be new bytes. Returns -1 with ERR_USAGE if it cannot be converted, or if a chunk of a stack
+ * has elements of several rows.
+ */
 static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to, struct err *e)
 {
     const struct dcp_part *part = &x->entries->of->part[n->was];
@@ -86,7 +94,7 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
     return 0;
 }
 
-/* Weights that could only stay what they are would be half a cast. */
+/* Refuse a cast if the type of some weights cannot be converted, because the result would have two types. */
 static int check_castable(const struct source *s, enum dtype to, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -118,7 +126,7 @@ int edit_dcp_cast(struct edit *x, enum dtype to, struct err *e)
         if (!is_cast(x, i, to))
             continue;
         n->en.dtype = to;
-        n->retold = true;
+        n->changed = true;
         edit_entry_room(x, n, n->en.n_chunks);
         for (int k = 0; k < n->en.n_chunks; k++)
             if (cast_chunk(x, n, k, to, e) < 0)

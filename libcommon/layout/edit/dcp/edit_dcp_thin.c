@@ -109,7 +109,7 @@ int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e)
 
 /* ---- all of it ---- */
 
-/* The shape of a flattened entry's pieces. */
+/* Set len[] to the shape of the pieces into which a flattened entry was cut before it was flattened. */
 static void flat_piece(const struct dcp_entry *en, int64_t *len)
 {
     for (int d = 0; d < en->n_whole; d++) {
@@ -121,7 +121,7 @@ static void flat_piece(const struct dcp_entry *en, int64_t *len)
     }
 }
 
-/* Chunk k of a flattened entry: a range of a piece, which is a box of the tensor (dcp_flat.h). */
+/* Returns a map of chunk k of a flattened entry: a range of a piece, which is a box of the tensor (dcp_flat.h). */
 static const struct tmap *flat_range(struct edit *x, int i, int k, const int64_t *len)
 {
     const struct dcp_entry *en = &x->s->dcp->entry[i];
@@ -138,6 +138,7 @@ static const struct tmap *flat_range(struct edit *x, int i, int k, const int64_t
     return tmap_parts(x->arena, &part, 1);
 }
 
+/* Add entry i with new bytes for all its chunks, in files with their old names. */
 static void rewrite_entry(struct edit *x, int i)
 {
     const struct dcp_entry *was = &x->s->dcp->entry[i];

@@ -1,5 +1,5 @@
 /*
- * edit_entries.c - a list of entries, and the files that it comes to
+ * edit_entries.c - collect the entries of the result, and lay out the files with their new bytes
  */
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 
@@ -242,7 +242,7 @@ static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *
     return 0;
 }
 
-/* Add them to the plan as items that are hashed and not written. */
+/* Add the elements that stay, as chunks of .metadata that are hashed and not written. */
 static void add_seen(struct edit *x, struct edit_made *made)
 {
     const struct edit_entries *es = x->entries;
@@ -258,7 +258,7 @@ static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
 {
     const struct edit_entries *es = x->entries;
     struct dcp_table t = *x->s->dcp;
-    bool *retold = arena_alloc(x->arena, (size_t)es->n + 1);
+    bool *changed = arena_alloc(x->arena, (size_t)es->n + 1);
     const uint64_t size = files_size(x->s->files, f->file);
     char *bytes = xmalloc(size + 1);
     struct edit_made *made = edit_make(x, f);
@@ -268,11 +268,11 @@ static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
     t.entry = arena_alloc(x->arena, ((size_t)es->n + 1) * sizeof *t.entry);
     for (int i = 0; i < es->n; i++) {
         t.entry[i] = es->entry[i].en;
-        retold[i] = es->entry[i].retold;
+        changed[i] = es->entry[i].changed;
     }
     if (rc == 0)
         rc = dcp_metadata_rewrite(&(struct dcp_pickle){ files_name(x->s->files, f->file), bytes, size, NULL },
-                                  &(struct dcp_change){ &t, retold }, &made->head, e);
+                                  &(struct dcp_change){ &t, changed }, &made->head, e);
     made->size = made->head.len;
     add_seen(x, made);
     free(bytes);

@@ -1,5 +1,5 @@
 /*
- * edit_entries.h - the list of entries that the result's .metadata will have
+ * edit_entries.h - the list of entries in the .metadata of the result
  *
  * Internal to this folder; for torch.distributed's folders and Megatron-core's. Chunks that stay keep their places. At
  * the end new bytes are written to one additional file, .metadata locates them, files that no entry needs are left
@@ -26,7 +26,7 @@ struct edit_bytes {
 struct edit_entry {
     int was;                            /* number in the source's table */
     struct dcp_entry en;                /* of the result; chunks with bytes[] have no place yet, and number -1 */
-    bool retold;                        /* another type, shape or list of chunks */
+    bool changed;                       /* another type, shape or list of chunks */
     struct edit_bytes *bytes;           /* [en.n_chunks]; NULL if all chunks keep their place */
 };
 struct edit_entries {

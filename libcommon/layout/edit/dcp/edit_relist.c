@@ -1,5 +1,5 @@
 /*
- * edit_relist.c - what both kinds of folders do with a list: which tensors are made of a parameter, names, rows
+ * edit_relist.c - the parts of a change of entries that dcp and torchdist share: successors of parameters, names, rows
  */
 #include "libcommon/layout/edit/dcp/edit_relist.h"
 
@@ -89,7 +89,7 @@ static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, cons
         n->bytes[kept++] = b;
     }
     n->en.n_chunks = kept;
-    n->retold = true;
+    n->changed = true;
 }
 
 int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct param *p, int k, struct err *e)

@@ -176,7 +176,7 @@ static int set_stack_rows(struct relisting *w, struct edit_entry *n, const struc
         }
     n->en.n_chunks = at;
     n->en.shape[0] = to->n;
-    n->retold = true;
+    n->changed = true;
     return 0;
 }
 
