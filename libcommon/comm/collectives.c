@@ -17,9 +17,9 @@
 
 enum {
     DIRECT_MAX = 16,                    /* maximum group size for direct exchange */
-    SMALL_BYTES = 16384,                /* limit of "few" for more than two members */
-    SMALL_PAIR_BYTES = 262144,          /* the same for two: equal traffic in both cases, one wait less */
-    BROADCAST_SPLIT_BYTES = 524288,     /* from this size on the root does not send everything itself */
+    SMALL_BYTES = 16384,                /* "few bytes" for groups of more than two members */
+    SMALL_PAIR_BYTES = 262144,          /* "few bytes" for two members: equal traffic, one wait less */
+    BROADCAST_SPLIT_BYTES = 524288,     /* broadcasts from this size on are split into parts */
     ALIGN = 64,
 };
 
@@ -68,8 +68,8 @@ static int gather_direct(struct comm *c, const void *in, size_t b, const void **
 }
 
 /*
- * The same in doubling steps. Block j of the staging memory becomes that of member (rank + j) mod n. At distance d
- * this member has d blocks and receives up to d more.
+ * Gather in log2(n) doubling steps. Block j of the staging memory becomes that of member (rank + j) mod n. At distance
+ * d this member has d blocks and receives up to d more.
  */
 static int gather_doubling(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
 {
@@ -119,7 +119,7 @@ static int64_t part_max(const struct comm *c, enum dtype t)
     return (int64_t)(b / (size_t)dtype_size(t));
 }
 
-/* Per member: pointers and counts of the current piece. */
+/* For each member: address and number of elements of its part of the current piece. */
 struct parts {
     const void **slot;
     char **at;
@@ -143,8 +143,8 @@ static void member_parts_free(struct parts *p)
 }
 
 /*
- * Reduce one part: every member sends to member r the p->n[r] elements at p->at[r]. out = the sum of this member's
- * part. n[r] may be 0.
+ * Reduce a piece: every member sends the p->n[r] elements at p->at[r] to member r, and adds what it receives for its
+ * own part, which goes to `out`. n[r] may be 0.
  */
 static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t, enum comm_op op, struct err *e)
 {
@@ -175,7 +175,7 @@ static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t,
     return 0;
 }
 
-/* Every member receives member r's n[r] elements at to[r]. This member's own are already there. */
+/* Exchange parts: every member receives member r's n[r] elements at to[r]. This member's own part is already there. */
 static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum dtype t, struct err *e)
 {
     struct xfer *x = c->w->xfer;
@@ -263,7 +263,7 @@ static int reduce_scatter(struct comm *c, const struct comm_data *d, struct err 
     return rc;
 }
 
-/* All-gather; this member's part is already in `out`. */
+/* All-gather of n elements per member. This member's part is already at its place in `out`. */
 static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct err *e)
 {
     struct parts p = member_parts_new(c);
@@ -284,8 +284,8 @@ static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct
 /* ---- broadcast ---- */
 
 /*
- * Broadcast along a binary tree: each member that has the data sends it to the member half as far away, and so on,
- * in log2(n) steps.
+ * Broadcast along a binomial tree, in log2(n) steps: a member that received the data over a distance d in the ring
+ * sends it on over the distances d / 2, d / 4 ... 1.
  */
 static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct err *e)
 {
@@ -304,7 +304,7 @@ static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct 
     return group_wait_all(c->w, x, n, e);
 }
 
-/* The root sends each member a part, and the members exchange the parts. */
+/* Broadcast in two steps: the root sends each member a part, and the members exchange their parts. */
 static int broadcast_split(struct comm *c, char *buf, size_t b, int root, struct parts *p, struct err *e)
 {
     struct xfer *x = c->w->xfer;

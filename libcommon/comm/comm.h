@@ -122,7 +122,7 @@ MUST_CHECK int comm_world_open(const struct comm_options *o, struct comm_world *
  */
 void comm_world_close(struct comm_world *w);
 
-const struct comm_place *comm_place(const struct comm_world *w);            /* of this process */
+const struct comm_place *comm_place(const struct comm_world *w);            /* location of this process */
 const struct comm_place *comm_place_of(const struct comm_world *w, int rank);
 struct comm *comm_world_group(struct comm_world *w);    /* all ranks, named "world"; freed with the world */
 struct watch *comm_watch(struct comm_world *w);         /* for watch_phase() and related calls; freed with the world */
@@ -136,9 +136,9 @@ _Noreturn void comm_abort(struct comm_world *w, int status, const char *reason);
 
 
 /*
- * From now on buffers of calls with a stream are in memory of the device of `net`, in all groups; NULL: in host
- * memory again. Every rank must call it, with no group open except the world's. The device remains in use until its
- * groups are closed, which must happen before the kernels are closed.
+ * Declare that buffers of calls with a stream are from now on in memory of the device of `net`, in all groups; NULL: in
+ * host memory again. Every rank must call it, with no group open except the world's. The device remains in use until
+ * its groups are closed, which must happen before the kernels are closed.
  */
 void comm_use_device(struct comm_world *w, const struct dev_net *net);
 
@@ -157,7 +157,7 @@ double comm_seconds_waiting(const struct comm_world *w);
  * ranks print it after host and pid. Every rank must call it, once; "" sets nothing.
  */
 MUST_CHECK int comm_name_device(struct comm_world *w, const char *text, struct err *e);
-/* Returns what a rank passed to it, valid as long as the world; NULL: nothing. */
+/* Returns the text that a rank passed to comm_name_device(), valid as long as the world; NULL: none. */
 const char *comm_device_name(const struct comm_world *w, int rank);
 
 /* ---- groups ---- */
@@ -169,11 +169,11 @@ const char *comm_device_name(const struct comm_world *w, int rank);
  */
 MUST_CHECK struct comm *comm_create(struct comm_world *w, const char *name,
                                     const int *ranks, int n, struct err *e);
-/* NULL is allowed. Does not wait, except with a device, for the other members to close it too. */
+/* Close a group; NULL is allowed. Waits for the other members to close it only if there is a device. */
 void comm_close(struct comm *c);
-int comm_rank(const struct comm *c);        /* 0 .. size - 1 */
+int comm_rank(const struct comm *c);        /* Returns this rank's number in the group, 0 .. size - 1. */
 int comm_size(const struct comm *c);
-int comm_world_rank(const struct comm *c, int rank);    /* of a member */
+int comm_world_rank(const struct comm *c, int rank);    /* Returns the world rank of a member of the group. */
 
 /* ---- collectives ---- */
 
@@ -188,18 +188,20 @@ struct comm_data {
     enum comm_op op;            /* of reductions */
 };
 
-/* out[n] = op over the members' in[n]. in == out is allowed; otherwise they must not overlap. */
+/* Set out[n] to op over the members' in[n]. in == out is allowed; otherwise they must not overlap. */
 MUST_CHECK int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
- * Member r receives out[n] = part r, of n elements, of what all_reduce of in[size*n] would give (bit for bit). It
- * is in place if out == in + comm_rank*n elements; the other parts of `in` are then unchanged.
+ * Set out[n] of member r to part r, of n elements, of the result that comm_all_reduce() would give for in[size*n] (bit
+ * for bit). The call is in place if out == in + comm_rank*n elements; the other parts of `in` are then unchanged.
  */
 MUST_CHECK int comm_reduce_scatter(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
-/* out[size*n] = the members' in[n], concatenated. It is in place if in == out + comm_rank*n. */
+/*
+ * Set out[size*n] to the members' in[n], concatenated in group order. The call is in place if in == out + comm_rank*n.
+ */
 MUST_CHECK int comm_all_gather(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
-/* out[n] = that of the root; `in` is ignored. */
+/* Set out[n] of every member to out[n] of the root. `in` is ignored. */
 MUST_CHECK int comm_broadcast(struct comm *c, const struct comm_data *d, int root, struct dev_stream *s, struct err *e);
-/* No member returns before all have made the call. On a GPU the host first waits for `s`. */
+/* Wait until all members have made this call. On a GPU the host first waits for `s`. */
 MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e);
 
 /*
@@ -210,8 +212,8 @@ MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e)
 MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
 
 /*
- * The same collectives outside of the caller's stream, like messages. A call begins after the work that was queued
- * in `s` before its start. Its result is available to work queued after comm_wait(*req). Those of one group are
+ * Start a collective outside of the caller's stream, like a message. It begins after the work that was queued in `s`
+ * before its start. Its result is available to work queued after comm_wait(*req). Started collectives of one group are
  * executed in the order of their starts. Without a device they are complete on return (*req NULL).
  */
 struct comm_req;
@@ -230,7 +232,9 @@ MUST_CHECK int comm_all_gather_start(struct comm *c, const struct comm_data *d, 
  * pieces. Uses comm_share_bytes() of device memory.
  */
 MUST_CHECK int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e);
-/* Returns the maximum device memory that it uses for a group of `size` members. Large groups share nothing. */
+/*
+ * Returns the maximum device memory that comm_share() uses for a group of `size` members. Large groups share nothing.
+ */
 static inline uint64_t comm_share_bytes(int size, uint64_t room)
 {
     return size > 1 && size <= DEV_NET_SHARERS ? (uint64_t)size * room : 0;
@@ -264,12 +268,16 @@ MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err
 #define COMM_HOST_MAX 65536     /* maximum size of one comm_host_send() in bytes */
 
 /*
- * Copies the data and never waits for the receiver. What cannot be sent at once is sent during later waits of this
- * rank: in calls that are complete on return, and in comm_sync(), but not in other waits for a device. Before a
- * rank enters such a wait for a rank that still receives, it must have been notified that everything has arrived.
+ * Send bytes of host memory. Copies the data and never waits for the receiver. Bytes that cannot be sent at once are
+ * sent during later waits of this rank: in calls that are complete on return, and in comm_sync(), but not in other
+ * waits for a device. Before a rank enters such another wait on behalf of a rank that still has to receive, it must
+ * have been notified that everything has arrived.
  */
 MUST_CHECK int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e);
-/* Host messages between two members form a separate sequence from those of comm_send_start(). */
+/*
+ * Receive bytes that comm_host_send() sent. Host messages between two members form a sequence of their own, separate
+ * from that of comm_send_start().
+ */
 MUST_CHECK int comm_host_recv(struct comm *c, void *buf, size_t n_bytes, int from, struct err *e);
 MUST_CHECK int comm_host_all_reduce(struct comm *c, void *x, int64_t n, enum dtype t,
                                     enum comm_op op, struct err *e);

@@ -103,8 +103,8 @@ void group_reap_loose(struct comm_world *w);    /* free the host sends that have
 MUST_CHECK int group_drain_loose(struct comm_world *w, struct err *e);
 
 /*
- * Begin and end a call. begin() records it for the watch. end() removes the record and, for rc < 0, sets *e from
- * the error inside: "all_reduce #12 of group tp: rank 3: ...".
+ * Begin and end a call. group_call_begin() records it for the watch. group_call_end() removes the record and, for rc <
+ * 0, sets *e from the error inside: "all_reduce #12 of group tp: rank 3: ...".
  */
 void group_call_begin(struct comm *c, const char *name, uint64_t number);
 MUST_CHECK int group_call_end(struct comm *c, const char *name, uint64_t number, int rc,
@@ -145,8 +145,8 @@ void device_close(struct comm *c);      /* close a group's links */
 /* ---- stall.c ---- */
 
 /*
- * To be called before and after an operation that may make `s` wait for other ranks. Pass the result of
- * stall_begin() to stall_end().
+ * Measure an operation that may make `s` wait for other ranks: call stall_begin() before it, and pass its result to
+ * stall_end() after it.
  */
 int stall_begin(struct comm_world *w, struct dev_stream *s);
 void stall_end(struct comm_world *w, int i, struct dev_stream *s);

@@ -26,7 +26,7 @@ static int exchange_proposal(struct comm_world *w, int peer, bool is_send, struc
     return w->t->start(w->t, &x, e) < 0 ? -1 : group_wait_all(w, &x, 1, e);
 }
 
-/* As the first member, receive all proposals, choose the highest id, and answer. */
+/* Decide for the group, as its first member: receive all proposals, choose the highest id, and answer. */
 static int agree_as_first(struct comm *c, struct proposal *own, struct err *e)
 {
     struct proposal p;

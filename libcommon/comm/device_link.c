@@ -60,7 +60,7 @@ static struct dev_link *group_link(struct comm *c, int sms, struct err *e)
     return open_link(c, id, c->rank, c->size, sms, e);
 }
 
-/* Exchange data with the other member of a pair. */
+/* Exchange n_bytes of data with the other member of a pair, over the host. */
 static int exchange_with_pair(struct comm *c, int other, const void *mine, void *theirs, size_t n_bytes, struct err *e)
 {
     struct err inside = {0};
@@ -118,7 +118,10 @@ static struct comm_peer *need_peer(struct comm *c, int other, uint64_t n_bytes, 
     p = &c->peer[other];
     if (p->in.link && p->out.link)
         return p;
-    /* First upwards, then downwards: both members must open the lanes in the same order. */
+    /*
+     * First the direction to the higher rank, then the one to the lower: both members must open the lanes in the same
+     * order.
+     */
     if (open_lane(c, low ? &p->out : &p->in, other, low, n_bytes, e) < 0 ||
         open_lane(c, low ? &p->in : &p->out, other, !low, n_bytes, e) < 0)
         return NULL;
@@ -248,7 +251,7 @@ static int need_side(struct comm *c, struct err *e)
     return 0;
 }
 
-/* A single member that cannot share disables sharing for all, because all must use the same method. */
+/* One member that cannot share memory disables sharing for all, because all members must use the same method. */
 int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e)
 {
     const struct dev_net *net = c->w->net;
@@ -363,7 +366,9 @@ int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
     v = w->net->dev->event_new();
     w->net->dev->event_record(v, s);
     since = clock_ns();
-    /* A hang is reported with the last call that was queued. The time counts as computation, which it mostly is. */
+    /*
+     * A hang here is reported with the last call that was queued. The time counts as computation, which most of it is.
+     */
     in_calls = w->watch->in_calls_ns;
     watch_enter(w->watch, q->name ? q->name : "waiting for the GPU", q->name ? q->group : c->name, q->number);
     for (int i = 0; rc == 0 && !w->net->dev->event_done(v); i++) {

@@ -92,7 +92,10 @@ bool launch_first_host(const char *list, char *host, int room)
     return n > 0;
 }
 
-/* Slurm provides no rendezvous: rank 0 runs on the step's first host, and the port is derived from the job id. */
+/*
+ * Set host and port of rank 0. Slurm provides no rendezvous, so rank 0 runs on the step's first host, and the port is
+ * derived from the job id.
+ */
 static int slurm_master(struct launch *l, struct err *e)
 {
     const char *list = getenv("SLURM_STEP_NODELIST");
@@ -110,8 +113,8 @@ static int slurm_master(struct launch *l, struct err *e)
 }
 
 /*
- * A run's name alone does not distinguish jobs ("none" is torchrun's default), and the port alone not from an
- * earlier job.
+ * Return a number that identifies the job, from torchrun's run id and the port. The id alone does not distinguish jobs
+ * ("none" is its default), and the port alone does not distinguish a job from an earlier one.
  */
 static uint64_t job_of(const struct launch *l)
 {

@@ -18,7 +18,7 @@ enum { BLOCK = 1024 };
 #define VECTOR
 #endif
 
-/* Conversion of an element to and from the accumulator's type. */
+/* Conversion of bf16 to the accumulator's type. */
 static inline float bf16_to_f32_accum(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;
@@ -28,7 +28,7 @@ static inline float bf16_to_f32_accum(uint16_t x)
     return f;
 }
 
-/* f32_to_bf16() without a branch, so that it vectorises. */
+/* f32_to_bf16() without a branch, so that the loop around it vectorises. */
 static inline uint16_t narrow(float f)
 {
     uint32_t u, rounded;
@@ -39,8 +39,8 @@ static inline uint16_t narrow(float f)
 }
 
 /*
- * The same for fp16. Infinity and NaN keep their exponent. Subnormals result from the fp32 product without special
- * handling.
+ * Conversion of fp16 to the accumulator's type. Infinity and NaN keep their exponent. Subnormals result from the fp32
+ * product without special handling.
  */
 static inline float widen16(uint16_t x)
 {
@@ -55,7 +55,7 @@ static inline float widen16(uint16_t x)
     return f;
 }
 
-/* f32_to_f16() without a branch: all three cases are computed. */
+/* f32_to_f16() without a branch, so that the loop around it vectorises: all three cases are computed. */
 static inline uint16_t narrow16(float f)
 {
     uint32_t u, sign, small, normal, special;
@@ -105,7 +105,7 @@ DEFINE_REDUCE(sum_f64, double, double, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_f32, float, float, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_bf16, uint16_t, float, bf16_to_f32_accum, narrow, ADD)
 DEFINE_REDUCE(sum_f16, uint16_t, float, widen16, narrow16, ADD)
-/* Unsigned, because unsigned overflow is defined to wrap. */
+/* 64-bit integers are added as unsigned, because only unsigned overflow is defined to wrap. */
 DEFINE_REDUCE(sum_i64, uint64_t, uint64_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_i32, uint32_t, uint32_t, AS_IS, AS_IS, ADD)
 DEFINE_REDUCE(sum_u8, uint8_t, uint32_t, AS_IS, AS_IS, ADD)

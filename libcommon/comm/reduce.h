@@ -13,9 +13,9 @@
 #include "libcommon/base/dtype.h"
 #include "libcommon/comm/comm.h"
 
-bool reduce_can(enum dtype t);      /* F64 F32 BF16 F16 I64 I32 U8 */
+bool reduce_can(enum dtype t);      /* Returns true for the types that can be reduced: F64 F32 BF16 F16 I64 I32 U8. */
 /*
- * out[i] = in[0][i] op in[1][i] op ... for i < n. `out` may be one of the inputs. Pointers must be aligned for the
+ * Set out[i] = in[0][i] op in[1][i] op ... for i < n. `out` may be one of the inputs. Pointers must be aligned for the
  * type.
  */
 void reduce_ranks(void *out, const void *const *in, int n_ranks, int64_t n, enum dtype t, enum comm_op op);

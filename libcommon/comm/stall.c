@@ -10,10 +10,10 @@
 
 #include "libcommon/comm/comm_impl.h"
 
-enum { STALLS = 4096 };         /* a step of 96 micro-batches over 10 blocks with TP > 1 */
+enum { STALLS = 4096 };         /* enough for a step of 96 micro-batches over 10 blocks with TP > 1 */
 
 struct stalls {
-    double seconds;             /* sum of those that were read */
+    double seconds;             /* sum of the waits that have been read */
     int n, n_made;              /* number in use; number with timers */
     struct {
         struct dev_event *from, *to;
@@ -58,7 +58,7 @@ void stall_end(struct comm_world *w, int i, struct dev_stream *s)
     w->stalls->at[i].ended = true;
 }
 
-/* Read those that have completed; move the others to the front. */
+/* Add the waits whose timers have completed to `seconds`, and move the others to the front. */
 void stall_read(struct comm_world *w)
 {
     struct stalls *t = w->stalls;

@@ -29,8 +29,8 @@ enum { HERE_BYTES = 16, HELLO_BYTES = 24, TABLE_HEAD = 16, TABLE_ROW = 8, GREET_
 /* Time limit for the first bytes of a connection: a port scanner must not block the start. */
 #define HELLO_NS (2 * INT64_C(1000000000))
 /*
- * Time limit for rank 0's first bytes, because it may be handling such a scanner. A host that drops packets costs
- * the same per port.
+ * Time limit for the first bytes from rank 0, which may be busy with such a scanner. A host that drops packets costs
+ * this time for each port.
  */
 #define HERE_NS (3 * INT64_C(1000000000))
 #define ROUND_NS INT64_C(50000000)      /* pause between two rounds through the ports */
@@ -62,7 +62,7 @@ static int port_at(const struct launch *l, int i)
     return l->port + TCP_JOIN_PORTS > 65535 ? l->port - 1 - i : l->port + 1 + i;
 }
 
-/* "node1:29500", "node1, ports 29501 to 29516" */
+/* Format the address of rank 0: "node1:29500", or "node1, ports 29501 to 29516". */
 static void name_root(const struct launch *l, char *text, size_t room)
 {
     if (l->port_in_use)

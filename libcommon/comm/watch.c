@@ -52,7 +52,7 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
 
 static void wake(struct watch *w, char letter)
 {
-    /* A full pipe means that the monitor will wake up anyway. */
+    /* If the pipe is full, the monitor wakes up without this letter. */
     if (write(w->wake[1], &letter, 1) < 0)
         return;
 }

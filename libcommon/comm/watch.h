@@ -50,17 +50,17 @@ struct watch_statuses {
 /* The activity of a rank as text: "has waited 61 s in all_reduce #1234 of group tp for rank 2". */
 enum { WATCH_TEXT = 992 };
 struct watch_doing {
-    bool known;                 /* it has answered */
-    bool in_call;               /* it may therefore be blocked by another rank */
-    int waiting_for;            /* -1: for no rank, or unknown */
+    bool known;                 /* the rank has answered; the other members are valid */
+    bool in_call;               /* it is in a call, so another rank may block it */
+    int waiting_for;            /* rank that it waits for; -1: none, or unknown */
     char text[WATCH_TEXT];
 };
 
 /* Why a job ends. */
 struct watch_end {
     int status;                 /* exit status of this process */
-    int rank;                   /* the rank at fault; -1: none was found */
-    int signal;                 /* of a crash, on rank 0 and on the rank itself; else 0 */
+    int rank;                   /* the rank whose failure ends the job; -1: none was found */
+    int signal;                 /* signal of a crash, on rank 0 and on the rank itself; else 0 */
     const char *reason;         /* the line that was printed */
     const struct watch_doing *doing;    /* [size of the world] on rank 0; NULL elsewhere */
 };
@@ -73,19 +73,23 @@ struct watch_end {
 void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micro_batch);
 
 /*
- * From here to watch_outside_end() this rank waits for something that is not a rank: a file, a GPU. The wait is
- * limited and reported like a communication call: "has waited 61 s for sample 1234 of data/text". what is a string
+ * Begin a wait for something that is not a rank, such as a file or a GPU. It lasts until watch_outside_end(), and is
+ * limited and reported like a communication call: "has waited 61 s for sample 1234 of data/text". `what` is a string
  * constant. `of` (a path, or NULL) must remain valid until the world is closed. number -1: none. Must not be used
  * inside a call, or nested. Costs some nanoseconds. Must be called by the thread that communicates.
  */
 void watch_outside(struct watch *w, const char *what, int64_t number, const char *of);
 void watch_outside_end(struct watch *w);
-/* The same for something whose duration is unlimited (a disk): it is reported, but never ends the job. */
+/*
+ * Begin a wait like watch_outside() for something whose duration is unlimited (a disk): it is reported, but never ends
+ * the job.
+ */
 void watch_outside_long(struct watch *w, const char *what, int64_t number, const char *of);
 
 /*
- * From now on this rank only queues its work for a micro-batch on a GPU. A long phase of a micro-batch then means
- * that the queue is full and that it waits for another rank, so it is limited and reported like a call.
+ * Declare that from now on this rank only queues its work for a micro-batch on a GPU. A long phase of a micro-batch
+ * then means that the queue is full and that the device waits for another rank, so the phase is limited and reported
+ * like a call.
  */
 void watch_queues(struct watch *w);
 

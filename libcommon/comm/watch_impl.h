@@ -27,7 +27,7 @@ enum { WIRE_TEXT = WATCH_TEXT };
 /* A sequence lock: `version` is odd while the other fields change. */
 struct note {
     atomic_uint version;
-    _Atomic(const char *) phase;        /* NULL: none */
+    _Atomic(const char *) phase;        /* name of the phase; NULL: none */
     _Atomic int64_t iteration;          /* -1: none */
     atomic_int micro_batch;             /* -1: none */
     _Atomic(const char *) call;         /* "all_reduce"; NULL: not in a call */
@@ -48,8 +48,8 @@ void watch_waits_for(struct watch *w, int rank, int how_many);
 void watch_activity(struct watch *w, struct watch_doing *r);
 bool watch_is_stuck(struct watch *w);   /* returns true if it is in one call for longer than the timeout */
 /*
- * Returns whether a stall began or ended since the last call; each event is returned once. *told is the start time
- * of the call that was reported, 0 for none.
+ * Returns whether a stall began or ended since the last call; each event is returned once. *told is the caller's memory
+ * for this: the start time of the call that was reported last, 0 for none.
  */
 enum stall_news { STALL_NONE, STALL_BEGINS, STALL_ENDS };
 enum stall_news watch_stall_news(struct watch *w, int64_t *told);
@@ -134,15 +134,15 @@ struct watch {
 };
 
 /*
- * How long a rank that is terminated by a launcher, or has lost a peer, waits for information about the rank that
- * failed first: what the kernel sent when that rank died is in transit, but perhaps has not been read.
+ * How long a rank that is terminated by its launcher, or that has lost a peer, waits for a report of the rank that
+ * failed first. The message that the kernel sent when that rank died may be in transit or not read yet.
  */
 #define GRACE_NS (SECOND / 2)
 
 enum wake { WAKE_FAIL = 'f', WAKE_CRASH = 'x', WAKE_TERM = 't', WAKE_DUMP = 'd', WAKE_CLOSE = 'c' };
 
 struct watch *watch_new(int rank, int size, const struct comm_options *o);
-/* Root: returns a listening socket for the offer; watch_accept() closes it. */
+/* On rank 0: returns a listening socket and sets the offer; watch_accept() closes the socket. */
 MUST_CHECK int watch_offer(struct watch *w, struct watch_offer *offer, struct err *e);
 MUST_CHECK int watch_accept(struct watch *w, int listener, struct err *e);
 MUST_CHECK int watch_connect(struct watch *w, const struct watch_offer *offer, struct err *e);
@@ -165,9 +165,9 @@ _Noreturn void watch_die(void);
 void watch_report_stall(struct watch *w, const char *text);
 /* Call on_abort, for at most 3 s; then the process exits with end->status. */
 _Noreturn void watch_leave_job(struct watch *w, const struct watch_end *end);
-/* The same without the exit. */
+/* Call on_abort, for at most 3 s, and return. */
 void watch_last_words(struct watch *w, const struct watch_end *end);
-/* Call on_left, for at most 3 s more, then on_leave; after watch_last_words(). */
+/* Call on_left, for at most 3 s, then on_leave. To be called after watch_last_words(). */
 void watch_all_left(struct watch *w);
 
 #endif

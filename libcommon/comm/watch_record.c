@@ -96,8 +96,8 @@ void watch_leave(struct watch *w)
 }
 
 /*
- * Not counted as time in calls, because no other rank causes this wait: a straggler may well be a rank that reads
- * slowly.
+ * End the wait. It is not counted as time in calls, because no other rank causes it: a straggler may well be a rank
+ * that reads slowly.
  */
 void watch_outside_end(struct watch *w)
 {
@@ -130,7 +130,7 @@ static struct seen read_activity(struct note *n)
     unsigned before;
     int tries = 0;
 
-    /* Limited, because a rank that crashed may never finish an update. */
+    /* The number of attempts is limited, because a rank that crashed may never finish an update. */
     do {
         before = atomic_load(&n->version);
         s = (struct seen){
@@ -165,7 +165,7 @@ static void add_phase(char *text, const struct seen *s)
 }
 
 /*
- * Formats "has waited 61 s in all_reduce #1234 of group tp for rank 2", "has waited 61 s for sample 7 of
+ * Append a text such as "has waited 61 s in all_reduce #1234 of group tp for rank 2", "has waited 61 s for sample 7 of
  * data/text".
  */
 static void add_wait(char *text, const struct seen *s, long long seconds)
@@ -210,7 +210,7 @@ void watch_activity(struct watch *w, struct watch_doing *r)
     }
 }
 
-/* Returns the time since when the rank may be blocked; 0: it is not. */
+/* Returns the time since which the rank may be blocked by something else, or 0 if it is not blocked. */
 static int64_t held_since(const struct seen *s)
 {
     return s->call || (s->queues && s->micro_batch >= 0) ? s->since_ns : 0;

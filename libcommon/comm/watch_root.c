@@ -22,34 +22,40 @@ enum {
 #define TERM_ENDED "died: SIGTERM ended it; ending the job"
 #define ASK_NS (2 * SECOND)     /* time for the ranks to report their activity */
 
-/* The condition of the job. A state only gives way to a later one, but for a stall, which can end. */
+/*
+ * The state of the job. Only a stall can end, after which the job is in JOB_RUNS again; otherwise a state only changes
+ * to a later one.
+ */
 enum watch_state {
     JOB_RUNS,
-    JOB_STALLS,                 /* a rank reported that it makes no progress, and all are asked what they do */
-    JOB_STALL_PRINTED,          /* the line that names the rank it waits for is printed; the job waits on */
-    JOB_HANGS,                  /* the job ends as soon as all ranks have reported their activity, with a table of it */
-    JOB_ENDS,                   /* the same without a table; the reason is known */
+    JOB_STALLS,                 /* a rank reported that it makes no progress, and all ranks have been asked for their
+                                 * activity */
+    JOB_STALL_PRINTED,          /* the line that names the rank at the end of the chain of waits is printed; the job
+                                 * continues */
+    JOB_HANGS,                  /* a call exceeded the time limit: the job ends with a table as soon as all ranks
+                                 * have reported their activity */
+    JOB_ENDS,                   /* the job ends for a known reason, as soon as all ranks have reported their activity */
 };
 
 struct root {
     struct watch *w;
     enum watch_state state;
-    /* Asking all ranks for their activity. */
-    int64_t ask_until;          /* 0: no question is open */
+    /* The request to all ranks to report their activity: */
+    int64_t ask_until;          /* deadline of the answers; 0: no request is open */
     bool table_wanted;          /* a table is printed when they have answered */
     struct watch_doing *answer; /* [size] */
-    /* A stall, and a hang: */
+    /* A stall or a hang: */
     int first;                  /* the rank that reported it first */
-    int culprit;                /* the rank that the line named; -1: none */
+    int culprit;                /* the rank that the printed line named; -1: none */
     bool may_last;              /* the stall does not end the job */
     bool line_in_status;        /* status.json contains a line of this stall, or of the previous one */
     int64_t stalled_ns;         /* time of the first report */
     int64_t told;               /* for watch_stall_news() */
-    /* A failure that may be the consequence of another one; 0 = none. */
+    /* A failure that may be the consequence of another one. It ends the job at grace_until; 0 = none: */
     int64_t grace_until;
     struct watch_end second;
     char second_hand[LINE];
-    /* The end: */
+    /* The end of the job: */
     struct watch_end end;
     char line[LINE];            /* the reason */
     bool term;                  /* this rank received SIGTERM */
@@ -121,8 +127,8 @@ static void request_rank_activities(struct root *m, int64_t ns)
 }
 
 /*
- * Print `line` now, and end the job in a moment. Only the first cause counts, because later reports are its
- * consequences.
+ * Print `line` now, and end the job as soon as all ranks have answered. Only the first cause counts, because later
+ * reports are its consequences.
  */
 static void end_with(struct root *m, struct watch_end end, const char *line)
 {
@@ -161,7 +167,7 @@ static void hangs(struct root *m, int rank)
     request_rank_activities(m, ASK_NS);
 }
 
-/* may_last: the stall does not end the job. */
+/* Begin to handle a stall that a rank reported. may_last: the stall does not end the job. */
 static void stall_begins(struct root *m, int rank, bool may_last)
 {
     /*
@@ -309,7 +315,7 @@ static void finish_asking(struct root *m)
 /* ---- messages ---- */
 
 /*
- * Record a failure that may be the consequence of another one. It ends the job in a moment, unless the cause is
+ * Record a failure that may be the consequence of another one. It ends the job after GRACE_NS, unless its cause is
  * reported before.
  */
 static void second_hand(struct root *m, int rank, int culprit, const char *what)
@@ -324,7 +330,7 @@ static void second_hand(struct root *m, int rank, int culprit, const char *what)
     m->grace_until = clock_ns() + GRACE_NS;
 }
 
-/* lost: the rank whose loss made this one fail, or -1. */
+/* Handle comm_abort() of a rank. lost: the rank whose loss made this one fail, or -1. */
 static void handle_rank_failure(struct root *m, int rank, int lost, int status, const char *reason)
 {
     char what[WIRE_TEXT + 16];
