@@ -49,7 +49,7 @@ static inline struct operand head_rows(const struct kernel_attention *a, const v
     return (struct operand){ (const char *)p + at * bytes_t(t), a->token_stride, false, t };
 }
 
-/* The same for the output and its gradient, T [b * s, heads * hd]. */
+/* Returns one head's rows of one sample in the output, or in its gradient. `p` is T [b * s, heads * hd]. */
 static inline struct operand head_out(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
                                       enum dtype t)
 {

@@ -222,8 +222,8 @@ static void multiply(struct room *r, const struct strip *p, int64_t s, int64_t s
 }
 
 /*
- * The same with AMX tiles. A's panel stays in the cache; the strip is finished as a whole, to switch between tile
- * code and other code less often.
+ * Multiply a strip like multiply(), with AMX tiles. A's panel stays in the cache. The strip is finished as a whole, to
+ * switch between tile code and other code less often.
  */
 static void multiply_tiles(struct room *r, const struct strip *p, int64_t s, int64_t slots)
 {

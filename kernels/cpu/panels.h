@@ -65,10 +65,10 @@ struct panel_rows {
     int64_t step;
 };
 
-/* c [PANEL_A, PANEL_B] = (add ? c : 0) + the sum over slots of a's rows times those of b, which is packed. */
+/* Set c [PANEL_A, PANEL_B] = (add ? c : 0) + the sum over slots of a's rows times those of b, which is packed. */
 #define panel_multiply ISA_NAME(panel_multiply)
 void panel_multiply(int64_t slots, struct panel_rows a, const float *b, float *c, int64_t ldc, bool add);
-/* The same for packed panels of pairs. */
+/* Multiply like panel_multiply(), for panels a and b that are both packed with pairs (panels_pack()). */
 #define panel_multiply_pairs ISA_NAME(panel_multiply_pairs)
 void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 

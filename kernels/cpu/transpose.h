@@ -62,7 +62,7 @@ ALWAYS_INLINE void transpose_8x8(uint32_t *to, int64_t step, const void *p, int6
 #endif
 
 #ifdef __AVX512F__
-/* The same for sixteen slots and rows, with 16 numbers per slot. */
+/* Transpose sixteen slots of sixteen rows, with 16 numbers per slot; otherwise like transpose_8x8(). */
 ALWAYS_INLINE void transpose_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
     __m512i r[16], t[16];

@@ -138,7 +138,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int
                                     add || k > 0);
 }
 
-/* The same with the rows of a in registers. */
+/* d = a b^T over a head's dimension, as above, with the rows of a in registers instead of shared memory. */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t (&a)[HD / 16][4], const T *b)
 {
@@ -404,7 +404,10 @@ template <typename F> bool with_head_dim(int hd, F call)
     }
 }
 
-/* The same, calling call(hd, attention_type<T>()). */
+/*
+ * Call call(hd, attention_type<T>()) with the head size and the type as constants. Returns false for an unsupported
+ * head size.
+ */
 template <typename F> bool with_head_dim(int hd, enum dtype t, F call)
 {
     return with_head_dim(hd, [&](auto n) {

@@ -24,7 +24,7 @@ void cuda_device_close(void);
 int cuda_sm_count(void);
 /* Record a failure for check(), unless there is an earlier one. `what` is a literal. */
 void cuda_record_fault(const char *what, cudaError_t status);
-/* The same with a text, for errors of other libraries. */
+/* Record a failure of another library, described by `text`, unless there is an earlier failure. */
 void cuda_record_fault_text(const char *what, const char *text);
 /* Call after a launch, to record it if it was refused. */
 void cuda_launched(const char *what);

@@ -137,7 +137,7 @@ template <typename G, int N> __device__ __forceinline__ void grad_end(G *to, flo
     store(to, sum);
 }
 
-/* The same for one element. The old value is added at the end. */
+/* Set one element of a parameter's gradient to `sum`, or add to it. The old value is added at the end. */
 template <typename G> __device__ __forceinline__ void grad_put(G *to, float sum, bool add)
 {
     *to = down<G>((add ? up(*to) : 0) + up(down<G>(sum)));

@@ -75,7 +75,7 @@ static void read_child_output(int fd, struct strbuf *sb)
             strbuf_add(sb, buf, (size_t)n);
 }
 
-/* Runs in the child. If a call fails, its errno is written to `told`. */
+/* Replace the forked child by the program. If a call fails, its errno is written to the pipe `told`. */
 static void exec_child_program(const struct child_call *c, const struct child_streams *s, pid_t parent, int told)
 {
     int failed;

@@ -51,8 +51,9 @@ static uint32_t times_by_bits(uint32_t a, uint32_t b)
 
 #ifdef __x86_64__
 /*
- * The same in three carry-less products: 11 ns instead of 40 ns. The low half of the product must be cancelled by
- * adding the multiple of P that makes it zero. INVERSE times P is 1 modulo 2^32, so that multiple is low * INVERSE.
+ * Compute the product of times_by_bits() with three carry-less products: 11 ns instead of 40 ns. The low half of the
+ * product must be cancelled by adding the multiple of P that makes it zero. INVERSE times P is 1 modulo 2^32, so that
+ * multiple is low * INVERSE.
  */
 __attribute__((target("pclmul")))
 static uint32_t times_by_clmul(uint32_t a, uint32_t b)
@@ -117,7 +118,7 @@ uint32_t crc_shift(uint32_t crc, uint64_t n_after)
     return n_after ? crc_times(crc, crc_factor(n_after)) : crc;
 }
 
-/* Computed recursively: the CRC of twice as many zeros follows from that of half as many. */
+/* Recursive: the CRC of twice as many zeros follows from that of half as many. */
 uint32_t crc_zeros(uint64_t n)
 {
     static const uint8_t zero[1];

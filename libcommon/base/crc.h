@@ -27,7 +27,10 @@ uint32_t crc_copy(uint32_t crc, void *restrict dst, const void *restrict src, si
 uint32_t crc_zeros(uint64_t n);
 /* Returns what a piece with CRC `crc` contributes to the CRC of a whole in which n_after bytes follow the piece. */
 uint32_t crc_shift(uint32_t crc, uint64_t n_after);
-/* crc_shift(crc, n) == crc_times(crc, crc_factor(n)). Faster for many pieces with the same n. */
+/*
+ * Returns the factor for n_after bytes: crc_shift(crc, n) == crc_times(crc, crc_factor(n)). Faster for many pieces with
+ * the same n.
+ */
 uint32_t crc_factor(uint64_t n_after);
 uint32_t crc_times(uint32_t crc, uint32_t factor);
 

@@ -65,7 +65,10 @@ static double f8_e5m2_value(uint8_t x)
     return f8_value(x, 2, 15);
 }
 
-/* Types without a minus zero: its encoding is the only NaN, and there is no infinity. */
+/*
+ * Returns the value of an 8-bit float of a type without minus zero. The encoding of minus zero is its only NaN, and
+ * there is no infinity.
+ */
 static double f8_fnuz_value(uint8_t x, int mantissa_bits, int bias)
 {
     return x == 0x80 ? NAN : f8_value(x, mantissa_bits, bias);

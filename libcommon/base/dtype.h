@@ -18,7 +18,8 @@ enum dtype {
     DTYPE_U16, DTYPE_U32, DTYPE_U64,
     DTYPE_F8_E4M3, DTYPE_F8_E5M2, DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_F8_E8M0,
     DTYPE_F4X2,                                 /* two F4_E2M1 numbers */
-    DTYPE_F6_E2M3X4, DTYPE_F6_E3M2X4,           /* a byte of four numbers in three bytes; torch lacks the types */
+    DTYPE_F6_E2M3X4, DTYPE_F6_E3M2X4,           /* one of three bytes that hold four 6-bit numbers; torch lacks the
+                                                 * types */
     DTYPE_C32, DTYPE_BC32,                      /* complex: two F16 or two BF16 */
     DTYPE_QI8, DTYPE_QU8, DTYPE_QI32, DTYPE_QU4X2, DTYPE_QU2X4,         /* quantized */
     DTYPE_BITS8, DTYPE_BITS16, DTYPE_BITS1X8, DTYPE_BITS2X4, DTYPE_BITS4X2,

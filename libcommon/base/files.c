@@ -87,12 +87,12 @@ struct files {
     int *open, n_open, cap_open;        /* disks with an open descriptor, except spool files */
     int next_idle;                      /* where the next search for an idle descriptor starts */
     struct arena *arena;
-    struct names *names;                /* of records: numbers in name[] */
+    struct names *names;                /* names of records -> their numbers in name[] */
     const char **name;
     int n_names, cap_names;
 };
 
-/* A plan may use thousands of files, so the soft limit is raised to the hard limit. */
+/* Raise the soft limit to the hard limit, because a plan may use thousands of files. */
 int files_open_limit(void)
 {
     struct rlimit rl;
@@ -292,7 +292,10 @@ static int join_disk(struct files *f, const struct disk *d, struct err *e)
     return add_disk(f, d->path, fd, d->mtime_ns);
 }
 
-/* Names of records are few, "data/0" and the like: each is kept once. Under the lock. */
+/*
+ * Return the stored copy of a record's name. Different names are few ("data/0" and the like), so each is stored once.
+ * Must be called with the lock held.
+ */
 static const char *intern_record_name(struct files *f, const char *name)
 {
     int i = names_find(f->names, name);

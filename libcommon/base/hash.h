@@ -10,7 +10,7 @@
 
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
-/* FNV-1a over n bytes, continuing from h (HASH_START to begin). */
+/* Returns FNV-1a over n bytes, continuing from h (HASH_START to begin). */
 static inline uint64_t hash_bytes(uint64_t h, const void *p, size_t n)
 {
     const unsigned char *s = (const unsigned char *)p;
@@ -20,7 +20,7 @@ static inline uint64_t hash_bytes(uint64_t h, const void *p, size_t n)
     return h;
 }
 
-/* splitmix64: spreads adjacent numbers over all bits (Steele, Lea, Flood 2014). */
+/* Returns splitmix64 of x, which spreads adjacent numbers over all bits (Steele, Lea, Flood 2014). */
 static inline uint64_t hash_mix(uint64_t x)
 {
     x += UINT64_C(0x9e3779b97f4a7c15);

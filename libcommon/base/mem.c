@@ -215,7 +215,7 @@ void arena_free(struct arena *a)
     free(a);
 }
 
-/* Block sizes double up to 1 MiB, so a small arena costs 16 KiB and a large one few mallocs. */
+/* Add a block. Sizes double up to 1 MiB, so a small arena costs 16 KiB and a large one few mallocs. */
 static void new_block(struct arena *a, size_t n)
 {
     size_t size = a->block ? 2 * a->block->size : ARENA_BLOCK;

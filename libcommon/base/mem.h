@@ -21,7 +21,10 @@ char *xstrdup(const char *s);
 char *str_fmt(const char *fmt, ...) PRINTF_LIKE(1, 2);     /* caller frees */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
-/* Natural order of names that contain numbers: "rank_10" sorts after "rank_2". Usable to sort strings. */
+/*
+ * Compare names by natural order: numbers in them are compared as numbers, so "rank_10" sorts after "rank_2". Usable to
+ * sort strings.
+ */
 int str_natural_cmp(const char *a, const char *b);
 
 /* Grow `array` (a pointer) to hold at least n items. The capacity at least doubles. */

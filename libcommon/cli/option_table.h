@@ -130,7 +130,10 @@ enum option_kind option_kind(const struct option_row *r);       /* never returns
 bool option_is_shown(const struct option_row *r);
 /* Return the row with that name (without dashes), with aliases followed, or NULL. */
 const struct option_row *option_find(const struct option_table *o, const char *name);
-/* The same for a name that may be abbreviated, as long as it matches only one option. */
+/*
+ * Return the row with that name, which may be abbreviated as long as only one option begins with it; NULL if there is
+ * none.
+ */
 const struct option_row *option_meant(const struct option_table *o, const char *name);
 /* Return the most similar known name, or NULL. */
 const char *option_nearest(const struct option_table *o, const char *name);

@@ -42,8 +42,8 @@ enum { PT_FILES_RECORDS_MAX = 4 << 20 };        /* limit for a whole tag; the la
 /* Open the listed files of the source (negative numbers are skipped), call read(), and close them. */
 void pt_files_each(struct pt_files *o, const int *file, int n);
 /*
- * The same for files whose handles stay in source->file[].pt. Many threads read ahead; read() is called in order by
- * one.
+ * Like pt_files_each(), but the handles stay open in source->file[].pt. Many threads read ahead; one thread calls
+ * read(), in the order of the list.
  */
 void pt_files_keep(struct pt_files *o, const int *file, int n);
 

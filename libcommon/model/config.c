@@ -8,7 +8,7 @@
 
 #include "libcommon/base/mem.h"
 
-/* No dimension of a model comes near this; larger numbers come from damaged files. */
+/* Limit of a dimension. Larger numbers come from damaged files. */
 #define DIM_MAX ((int64_t)1 << 40)
 
 /* Returns a positive dimension from the arguments, or 0 for anything else (None, missing, implausible). */

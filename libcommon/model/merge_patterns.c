@@ -142,7 +142,7 @@ static bool list_has(const struct merge_patterns *p, int list, const char *name)
     return list_matches(&p->list[list], name, NULL) > 0;
 }
 
-/* The tests are in DeepSpeed's order: replicated, average, two halves, else concatenation. */
+/* Returns the rule by the lists, tested in DeepSpeed's order: replicated, average, two halves, else concatenation. */
 enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param)
 {
     if (list_has(p, LIST_REPLICATED, param) || list_has(p, LIST_AVERAGE, param))

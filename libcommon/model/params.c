@@ -106,7 +106,7 @@ const char *param_embedding_name(enum role r)
     return names[r];
 }
 
-/* The final LayerNorm has no module name: "74.weight", "74.bias". */
+/* Returns true for "74.weight" and "74.bias": only the names of the final LayerNorm have no module. */
 static bool is_final_layernorm(const char *param)
 {
     const char *p = param;

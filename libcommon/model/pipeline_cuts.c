@@ -80,8 +80,8 @@ static void cut_by_bottleneck(const int *prefix, int n, int n_stages, int *parts
 /* ---- since 0.12.5: dynamic programming over (items, stages) ---- */
 
 struct best {
-    double cost, max, min;      /* for the first i items in j stages */
-    int from;                   /* where the last of these stages begins */
+    double cost, max, min;      /* of the best partition of the first i items into j stages */
+    int from;                   /* first item of the last of these stages */
 };
 
 static void try_from(struct best *b, const struct best *before, double part, int from)
@@ -202,9 +202,10 @@ void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq,
 }
 
 /*
- * All layers cost the same, so a partition is a number of layers per stage, and any numbers are contiguous. Giving
- * one layer after the other to the stage that is cheapest so far minimizes the cost of the most expensive stage, then
- * of the second most expensive, and so on: moving a layer could only make a cheaper stage more expensive.
+ * Cut by cost. All layers cost the same, so a partition is a number of layers per stage, and any numbers are
+ * contiguous. Giving one layer after the other to the stage that is cheapest so far minimizes the cost of the most
+ * expensive stage, then of the second most expensive, and so on: moving a layer could only make a cheaper stage more
+ * expensive.
  */
 static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers, struct err *e)
 {

@@ -10,7 +10,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/format/pickle/pickle.h"
 
-/* Whose states, and how the run was seeded. */
+/* The rank, and how the run was seeded. */
 struct rng_states {
     int64_t seed;
     int pp, tp;

@@ -21,7 +21,7 @@ static uint64_t slice_bytes_before(const struct tmap_cursor *c, uint64_t at)
     return at / c->map->row * part + in_row;
 }
 
-/* The same for a box: returns how many of its bytes come before byte `at` of the tensor. */
+/* Returns how many bytes of a box come before byte `at` of the tensor. */
 static uint64_t box_bytes_before(const struct tmap_box *b, uint64_t at)
 {
     uint64_t before = 0;

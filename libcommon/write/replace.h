@@ -24,8 +24,8 @@ enum replace_what {
  */
 MUST_CHECK int replace_check(const char *path, enum replace_what what, struct err *e);
 /*
- * The same check for an output. In addition, entries that are the same in the folder `twin`, which is kept, may be
- * removed.
+ * Check whether the output folder at `path` may be removed, like replace_check() with REPLACE_OUT. Entries that exist
+ * in the same form in the folder `twin`, which is kept, may be removed as well.
  */
 MUST_CHECK int replace_check_sibling(const char *path, const char *twin, struct err *e);
 /* Check the folder, then remove it with all its contents. */

@@ -26,7 +26,7 @@ uint32_t planes_bound(uint32_t n);
  * bytes. Returns the packed size.
  */
 uint32_t planes_pack(struct planes *p, const uint8_t *raw, uint32_t n, int width, uint8_t *out);
-/* The same for numbers that are all 0, without inspecting them. */
+/* Write what planes_pack() produces for numbers that are all 0, without reading them. Returns the packed size. */
 uint32_t planes_pack_zeros(int width, uint8_t *out);
 /*
  * Unpack. Returns -1 if `packed` is not what planes_pack() produces for n bytes of that width; the contents of raw

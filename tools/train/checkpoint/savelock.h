@@ -52,7 +52,7 @@ void savelock_drop(struct savelock *l);
  * afterwards. Must be called by the thread that acquired the lock.
  */
 void savelock_end(struct savelock *l);
-/* The same, and free it. */
+/* Remove the lock as savelock_end() does, and free it. NULL is allowed. */
 void savelock_free(struct savelock *l);
 
 #endif

@@ -146,7 +146,7 @@ void model_cut_rows(struct model *m);
 MUST_CHECK int model_sum_start(struct model *m, const struct model_cut *c, int i, void *x, struct dev_stream *s,
                                struct err *e);
 MUST_CHECK int model_sum_wait(struct model *m, int i, struct dev_stream *s, struct err *e);
-/* The same for all parts. */
+/* Start the sums of all parts of a cut, as model_sum_start() and model_sum_wait() do for one part. */
 MUST_CHECK int model_sums_start(struct model *m, const struct model_cut *c, void *x, struct dev_stream *s,
                                 struct err *e);
 MUST_CHECK int model_sums_wait(struct model *m, const struct model_cut *c, struct dev_stream *s, struct err *e);

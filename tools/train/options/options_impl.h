@@ -46,7 +46,7 @@ const char *options_word(const struct train_opts *o, const struct option_row *r)
  */
 MUST_CHECK int options_set(struct train_opts *o, const struct option_row *r, int n, char *const *words,
                            const struct options_place *at, struct err *e);
-/* The same without recording the source. */
+/* Set an option like options_set(), without recording the source of the value. */
 MUST_CHECK int options_parse_value(struct train_opts *o, const struct option_row *r, int n, char *const *words,
                                    const struct options_place *at, struct err *e);
 /*
