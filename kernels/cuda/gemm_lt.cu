@@ -143,7 +143,7 @@ static void choose(struct lt_plan *p)
     cublasLtMatmulHeuristicResult_t found[ANSWERS];
     size_t room = CUDA_ROOM_BYTES;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;        /* parts of a split k stay fp32 */
-    cublasStatus_t told;
+    cublasStatus_t status;
     int n = 0;
 
     if (cublasLtMatmulPreferenceCreate(&want) != CUBLAS_STATUS_SUCCESS)
@@ -151,8 +151,8 @@ static void choose(struct lt_plan *p)
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                          sizeof reduction);
-    told = cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, ANSWERS, found, &n);
-    if (told == CUBLAS_STATUS_SUCCESS && n > 0 && found[0].state == CUBLAS_STATUS_SUCCESS) {
+    status = cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->y, p->y, want, ANSWERS, found, &n);
+    if (status == CUBLAS_STATUS_SUCCESS && n > 0 && found[0].state == CUBLAS_STATUS_SUCCESS) {
         p->algo = found[0].algo;
         p->usable = true;
     }

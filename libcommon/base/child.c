@@ -75,8 +75,8 @@ static void read_child_output(int fd, struct strbuf *sb)
             strbuf_add(sb, buf, (size_t)n);
 }
 
-/* Replace the forked child by the program. If a call fails, its errno is written to the pipe `told`. */
-static void exec_child_program(const struct child_call *c, const struct child_streams *s, pid_t parent, int told)
+/* Replace the forked child by the program. If a call fails, its errno is written to the pipe `errno_pipe`. */
+static void exec_child_program(const struct child_call *c, const struct child_streams *s, pid_t parent, int errno_pipe)
 {
     int failed;
 
@@ -87,28 +87,28 @@ static void exec_child_program(const struct child_call *c, const struct child_st
             execvp(c->argv[0], (char *const *)c->argv);
     }
     failed = errno;
-    _exit(write(told, &failed, sizeof failed) == sizeof failed ? 127 : 126);
+    _exit(write(errno_pipe, &failed, sizeof failed) == sizeof failed ? 127 : 126);
 }
 
 /* Start the child. posix_spawn() is not used because it cannot make the child end with its parent. */
 static int fork_child(const struct child_call *c, struct child_streams *s, pid_t *child, struct err *e)
 {
     const pid_t parent = getpid();
-    int failed = 0, told[2];
+    int failed = 0, errno_pipe[2];
 
-    if (pipe2(told, O_CLOEXEC) < 0) {
+    if (pipe2(errno_pipe, O_CLOEXEC) < 0) {
         err_sys(e, c->argv[0], "cannot be run");
         return -1;
     }
     *child = fork();
     if (*child == 0)
-        exec_child_program(c, s, parent, told[1]);
+        exec_child_program(c, s, parent, errno_pipe[1]);
     if (*child < 0)
         failed = errno;
-    close(told[1]);                     /* the child's copy is closed by its exec */
-    if (*child > 0 && read(told[0], &failed, sizeof failed) == sizeof failed)
+    close(errno_pipe[1]);                     /* the child's copy is closed by its exec */
+    if (*child > 0 && read(errno_pipe[0], &failed, sizeof failed) == sizeof failed)
         waitpid(*child, NULL, 0);
-    close(told[0]);
+    close(errno_pipe[0]);
     close(s->in);                       /* only the child reads it, so the pipe breaks when the child ends */
     s->in = -1;
     if (!failed)
@@ -249,10 +249,10 @@ out:
     return rc;
 }
 
-const char *child_last_words(const struct strbuf *said, char *buf, size_t size)
+const char *child_last_words(const struct strbuf *output, char *buf, size_t size)
 {
-    const char *from = said->buf ? said->buf : "", *line = from;
-    size_t n = said->len;
+    const char *from = output->buf ? output->buf : "", *line = from;
+    size_t n = output->len;
 
     while (n && (from[n - 1] == '\n' || from[n - 1] == ' '))
         n--;

@@ -42,7 +42,7 @@ static void add_wrapped(struct strbuf *text, int indent, const char *words)
 
 static void add_row(struct strbuf *text, const struct option_row *r)
 {
-    const bool flag = option_kind(r) <= OPTION_BOOL, told = r->def && !flag && r->kind != OPTION_ALIAS;
+    const bool flag = option_kind(r) <= OPTION_BOOL, shows_default = r->def && !flag && r->kind != OPTION_ALIAS;
     char letter[8] = "     ", *left, *right;
 
     if (r->letter)
@@ -52,7 +52,7 @@ static void add_row(struct strbuf *text, const struct option_row *r)
         strbuf_addf(text, "%s\n%*s", left, HELP_INDENT, "");
     else
         strbuf_addf(text, "%-*s", HELP_INDENT, left);
-    right = told ? str_fmt("%s (default %s)", r->help, r->def) : xstrdup(r->help);
+    right = shows_default ? str_fmt("%s (default %s)", r->help, r->def) : xstrdup(r->help);
     add_wrapped(text, HELP_INDENT, right);
     free(left);
     free(right);

@@ -48,11 +48,11 @@ void watch_waits_for(struct watch *w, int rank, int how_many);
 void watch_activity(struct watch *w, struct watch_doing *r);
 bool watch_is_stuck(struct watch *w);   /* returns true if it is in one call for longer than the timeout */
 /*
- * Returns whether a stall began or ended since the last call; each event is returned once. *told is the caller's memory
- * for this: the start time of the call that was reported last, 0 for none.
+ * Returns whether a stall began or ended since the last call; each event is returned once. *reported_ns is the caller's
+ * memory for this: the start time of the call that was reported last, 0 for none.
  */
 enum stall_news { STALL_NONE, STALL_BEGINS, STALL_ENDS };
-enum stall_news watch_stall_news(struct watch *w, int64_t *told);
+enum stall_news watch_stall_news(struct watch *w, int64_t *reported_ns);
 bool watch_may_last(struct watch *w);   /* returns true if the current call never ends the job */
 
 /* ---- messages between monitors ---- */

@@ -26,7 +26,7 @@ struct rank {
     char alone[WIRE_TEXT];      /* message to print then; "" = orderly end, print nothing */
     int alone_status;           /* ... and the exit status */
     bool closing;
-    int64_t told;               /* for watch_stall_news() */
+    int64_t reported_ns;               /* for watch_stall_news() */
     int64_t answer_until;        /* rank 0 should have acknowledged by then; 0 = it has */
     bool said_alone;            /* ... it has not, and this rank has reported the stall */
     int64_t die_at;             /* when to end because of SIGTERM; 0 = no SIGTERM */
@@ -171,7 +171,7 @@ static void report_stall_without_root(struct rank *m)
 
 static void check_stall(struct rank *m)
 {
-    enum stall_news news = m->deadline ? STALL_NONE : watch_stall_news(m->w, &m->told);
+    enum stall_news news = m->deadline ? STALL_NONE : watch_stall_news(m->w, &m->reported_ns);
 
     if (news == STALL_BEGINS) {
         post_to_root(m, WIRE_SLOW, watch_may_last(m->w), 0, NULL);

@@ -223,18 +223,18 @@ bool watch_may_last(struct watch *w)
     return s.call && s.unlimited;
 }
 
-enum stall_news watch_stall_news(struct watch *w, int64_t *told)
+enum stall_news watch_stall_news(struct watch *w, int64_t *reported_ns)
 {
     struct seen s = read_activity(&w->note);
     int64_t since = held_since(&s);
 
-    if (*told && *told != since) {
-        *told = 0;
+    if (*reported_ns && *reported_ns != since) {
+        *reported_ns = 0;
         return STALL_ENDS;
     }
-    if (*told || !since || !w->stall_ns || clock_ns() - since <= w->stall_ns)
+    if (*reported_ns || !since || !w->stall_ns || clock_ns() - since <= w->stall_ns)
         return STALL_NONE;
-    *told = since;
+    *reported_ns = since;
     return STALL_BEGINS;
 }
 

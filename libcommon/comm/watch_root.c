@@ -50,7 +50,7 @@ struct root {
     bool may_last;              /* the stall does not end the job */
     bool line_in_status;        /* status.json contains a line of this stall, or of the previous one */
     int64_t stalled_ns;         /* time of the first report */
-    int64_t told;               /* for watch_stall_news() */
+    int64_t reported_ns;               /* for watch_stall_news() */
     /* A failure that may be the consequence of another one. It ends the job at grace_until; 0 = none: */
     int64_t grace_until;
     struct watch_end second;
@@ -441,7 +441,7 @@ static void handle_root_wakeups(struct root *m)
 
 static void check_root_call(struct root *m)
 {
-    enum stall_news news = watch_stall_news(m->w, &m->told);
+    enum stall_news news = watch_stall_news(m->w, &m->reported_ns);
 
     if (news == STALL_BEGINS)
         stall_begins(m, 0, watch_may_last(m->w));

@@ -75,7 +75,7 @@ static void place_node(struct comm_world *w, const struct card *cards, int node,
 {
     cpu_set_t all;
     int local_size = 0;
-    bool said = true;
+    bool known = true;
 
     CPU_ZERO(&all);
     for (int r = 0; r < size; r++) {
@@ -83,14 +83,14 @@ static void place_node(struct comm_world *w, const struct card *cards, int node,
             continue;
         w->place[r].local_rank = local_size++;
         CPU_OR(&all, &all, &cards[r].processors);
-        said = said && cards[r].local_rank >= 0;
+        known = known && cards[r].local_rank >= 0;
     }
     for (int r = 0; r < size; r++) {
         if (w->place[r].node != node)
             continue;
         w->place[r].local_size = local_size;
         w->place[r].crowded = local_size > 1 && CPU_COUNT(&all) < local_size;
-        if (said)
+        if (known)
             w->place[r].local_rank = cards[r].local_rank;
     }
 }

@@ -188,7 +188,7 @@ static void refresh_dir_cache(const struct rendezvous *m)
 static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts *o, int limit, struct err *e)
 {
     double start = clock_s(), looked = start;
-    bool told = false;
+    bool reported = false;
 
     for (;;) {
         int n = count_present(m, limit);
@@ -204,13 +204,13 @@ static int wait_for_all(const struct rendezvous *m, const struct rendezvous_opts
         }
         if (waited >= limit)
             return 0;
-        if (!told && waited * 1000 > PRINT_AFTER_MS) {
+        if (!reported && waited * 1000 > PRINT_AFTER_MS) {
             rendezvous_logf(
                 o,
                 "%d of the %d tasks of this launch came; waiting up to %d s for the others (--part 0/1: all of it "
                 "in this task, at once)",
                 n, o->n_tasks, limit);
-            told = true;
+            reported = true;
         }
         if (clock_s() - looked >= 1) {
             refresh_dir_cache(m);

@@ -147,7 +147,7 @@ static bool lacks(const struct ds *d, int m, int file, int n_mp)
  * Compare one mark in all files that have it. Only the first difference of a file is reported: a file of another save
  * differs in many.
  */
-static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
+static void check_mark(struct ds *d, int m, struct marked *v, bool *reported)
 {
     const char *usual;
     char buf[64];
@@ -160,12 +160,12 @@ static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
         }
     usual = most_common(v, n);
     for (int i = 0; usual && i < d->n_files; i++) {
-        if (said[i] || (d->mark[i][m] ? strcmp(d->mark[i][m], usual) == 0 : !lacks(d, m, i, n_mp)))
+        if (reported[i] || (d->mark[i][m] ? strcmp(d->mark[i][m], usual) == 0 : !lacks(d, m, i, n_mp)))
             continue;
         report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE, NULL,
                    "%s %s, others %s: the checkpoint mixes two saves", mark_word(m, buf),
                    d->mark[i][m] ? d->mark[i][m] : "is not there", usual);
-        said[i] = true;
+        reported[i] = true;
     }
 }
 
@@ -173,7 +173,7 @@ static void check_mark(struct ds *d, int m, struct marked *v, bool *said)
  * Compare the optimizer's settings of all files of a pipeline stage. Its ranks have the same groups, so their settings
  * are the same.
  */
-static void check_settings(struct ds *d, bool *said)
+static void check_settings(struct ds *d, bool *reported)
 {
     char mine[160], firsts[160];
 
@@ -184,12 +184,12 @@ static void check_settings(struct ds *d, bool *said)
             const char *text = d->s->file[i].pp == pp ? d->mark[i][DS_SETTINGS] : NULL;
 
             first = first ? first : text;
-            if (said[i] || !text || !adam_settings_differ(text, first, mine, firsts))
+            if (reported[i] || !text || !adam_settings_differ(text, first, mine, firsts))
                 continue;
             report_add(d->r, ds_mismatch(d), "mixed_saves", files_name(d->s->files, d->s->file[i].file), ERR_NO_BYTE,
                        NULL, "the optimizer's %s, another rank of its stage has %s: the checkpoint mixes two saves",
                        *mine ? mine : "setting is missing", *firsts ? firsts : "none");
-            said[i] = true;
+            reported[i] = true;
         }
     }
 }
@@ -197,13 +197,13 @@ static void check_settings(struct ds *d, bool *said)
 void ds_check_marks(struct ds *d)
 {
     struct marked *v = xmalloc((size_t)d->n_files * sizeof *v);
-    bool *said = xcalloc((size_t)d->n_files, sizeof *said);
+    bool *reported = xcalloc((size_t)d->n_files, sizeof *reported);
 
     for (int m = DS_SHARED; m < DS_MARKS; m++)
-        check_mark(d, m, v, said);
+        check_mark(d, m, v, reported);
     for (int m = 0; m < DS_SHARED; m++)
-        check_mark(d, m, v, said);
-    check_settings(d, said);
-    free(said);
+        check_mark(d, m, v, reported);
+    check_settings(d, reported);
+    free(reported);
     free(v);
 }

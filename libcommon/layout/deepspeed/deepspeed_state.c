@@ -65,7 +65,7 @@ static void ds_read_optimizer(struct ds *d)
     struct source *s = d->s;
     struct run_state *run = &s->run;
     const struct source_file *f = d->lead >= 0 ? &s->file[d->zero_file[d->lead]] : NULL;
-    struct report *told;
+    struct report *ignored;
     struct adam_step step;
 
     for (int pp = 0; pp < d->topo.pp; pp++)
@@ -77,10 +77,10 @@ static void ds_read_optimizer(struct ds *d)
     run->optimizer_pt = f->pt;
     run->param_groups = pk_get(pk_get(run->optimizer, "base_optimizer_state"), "param_groups");
     s->zero_stage_1 = d->shard[d->lead].zero_stage_1;
-    told = report_new();                /* discarded, because ds_read_step() has already reported these findings */
+    ignored = report_new();                /* discarded, because ds_read_step() has already reported these findings */
     step = adam_find_step(&(struct adam_file){ s->files, f->pt, files_name(s->files, f->file), run->optimizer }, 0,
-                          told);
-    report_free(told);
+                          ignored);
+    report_free(ignored);
     run->opt_step = step.found ? (int64_t)step.value : -1;
     run->step_in_state = step.found && step.in_state;
     run->step_is_tensor = step.is_tensor;

@@ -246,15 +246,15 @@ static int read_activation(const struct hf_reading *x, struct hf_config *c)
         { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" },
         { "gelu", "gelu" },
     };
-    const char *said = json_string_value(hf_config_value(x, "activation_function", NULL));
+    const char *word = json_string_value(hf_config_value(x, "activation_function", NULL));
 
-    c->activation = c->arch == HF_BLOOM ? "gelu_fast" : said ? NULL : "gelu_new";
+    c->activation = c->arch == HF_BLOOM ? "gelu_fast" : word ? NULL : "gelu_new";
     for (int i = 0; i < 4 && !c->activation; i++)
-        if (strcmp(names[i][0], said) == 0)
+        if (strcmp(names[i][0], word) == 0)
             c->activation = names[i][1];
     if (c->activation)
         return 0;
-    err_data(x->e, x->path, ERR_NO_BYTE, "'activation_function' is '%.60s': Megatron has GELU only", said);
+    err_data(x->e, x->path, ERR_NO_BYTE, "'activation_function' is '%.60s': Megatron has GELU only", word);
     return -1;
 }
 
@@ -276,10 +276,10 @@ static void read_tokens(const struct hf_reading *x, struct hf_config *c)
 static enum dtype read_hf_weights_dtype(const struct hf_reading *x)
 {
     static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
-    const char *said = json_string_value(hf_config_value(x, "dtype", "torch_dtype"));
+    const char *word = json_string_value(hf_config_value(x, "dtype", "torch_dtype"));
 
-    for (int i = 0; said && i < 3; i++)
-        if (strcmp(said, hf_dtype_word(dtypes[i])) == 0)
+    for (int i = 0; word && i < 3; i++)
+        if (strcmp(word, hf_dtype_word(dtypes[i])) == 0)
             return dtypes[i];
     return DTYPE_N;
 }

@@ -137,8 +137,8 @@ static void read_special_tokens(struct hf_tokenizer *t, const struct vocabulary 
     static const char *const keys[HF_TOKENS] = { "bos_token", "eos_token", "pad_token", "unk_token" };
 
     for (int i = 0; i < HF_TOKENS; i++) {
-        const json_t *said = json_object_get(map, keys[i]);
-        const char *token = json_string_value(json_is_object(said) ? json_object_get(said, "content") : said);
+        const json_t *entry = json_object_get(map, keys[i]);
+        const char *token = json_string_value(json_is_object(entry) ? json_object_get(entry, "content") : entry);
 
         t->names_tokens |= token != NULL;
         if (token && t->token[i] < 0)

@@ -255,13 +255,13 @@ static void report_missing_checksums(const struct source *s, struct report *r)
  */
 static int load_manifest_crcs(struct hf_folder *f, struct err *e)
 {
-    struct err told = {0};
+    struct err ignored = {0};
 
     if (!hf_folder_has(f, MANIFEST_NAME))
         return 0;
     if (hf_folder_add(f, MANIFEST_NAME, FILE_OTHER, e) < 0)
         return -1;
-    f->crcs = manifest_crcs(f->s, &told);
+    f->crcs = manifest_crcs(f->s, &ignored);
     return 0;
 }
 
@@ -271,8 +271,8 @@ static int load_manifest_crcs(struct hf_folder *f, struct err *e)
  */
 static void check_claims(const struct source *s, bool known, const struct source_opts *o, struct report *r)
 {
-    struct err told = {0};
-    json_t *config = hf_config_json(s, &told);
+    struct err ignored = {0};
+    json_t *config = hf_config_json(s, &ignored);
 
     if (config)
         hf_check_claims(s, config, !known, o->accept_mismatch ? SEV_WARNING : SEV_ERROR, r);

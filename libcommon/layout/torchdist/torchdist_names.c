@@ -163,7 +163,7 @@ static const char *module_of(struct arena *a, const char *key)
 static void check_modules(const struct dcp_naming *n, struct report *r)
 {
     struct arena *a = arena_new(0);
-    struct names *module = names_new(a), *told = names_new(a);
+    struct names *module = names_new(a), *reported = names_new(a);
 
     for (int i = 0; i < n->table->n; i++) {
         const char *name = n->table->entry[i].name, *end = strstr(name, ".weight");
@@ -174,9 +174,9 @@ static void check_modules(const struct dcp_naming *n, struct report *r)
     for (int i = 0; i < n->table->n; i++) {
         const char *m = module_of(a, n->table->entry[i].name);
 
-        if (m && names_find(module, m) < 0 && names_find(told, m) < 0) {
+        if (m && names_find(module, m) < 0 && names_find(reported, m) < 0) {
             report_missing_param_entry(n, i, arena_fmt(a, "%s.weight", m), r);
-            names_add(told, m, i);
+            names_add(reported, m, i);
         }
     }
     arena_free(a);

@@ -102,9 +102,9 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 
 /* ---- ranks ---- */
 
-static void report_missing_rank_file(struct zero *z, enum severity severity, int *told, const char *name)
+static void report_missing_rank_file(struct zero *z, enum severity severity, int *n_reported, const char *name)
 {
-    if (++*told <= MISSING_NAMED)
+    if (++*n_reported <= MISSING_NAMED)
         report_add(z->r, severity, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%s is missing", name);
 }
 
@@ -123,18 +123,18 @@ static void find_missing(struct zero *z)
 {
     /* ZeRO-1 and 2 keep the weights apart from the optimizer's files, which are not opened for weights alone. */
     const enum severity of_optim = z->o->no_optimizer && z->stage != 3 ? SEV_WARNING : zero_lost(z);
-    int told = 0;
+    int n_reported = 0;
     uint32_t n = 0;
 
     for (int r = 0; r < z->world; r++) {
         if (z->optim_file[r] < 0 && z->has_optimizer)
-            report_missing_rank_file(z, of_optim, &told, zero_optim_name(z, r));
+            report_missing_rank_file(z, of_optim, &n_reported, zero_optim_name(z, r));
         if (z->model_file[r] < 0 && z->stage == 3)
-            report_missing_rank_file(z, zero_lost(z), &told, zero_model_name(z, r));
+            report_missing_rank_file(z, zero_lost(z), &n_reported, zero_model_name(z, r));
     }
-    if (told > MISSING_NAMED)
+    if (n_reported > MISSING_NAMED)
         report_add(z->r, of_optim, "missing_file", z->s->path, ERR_NO_BYTE, NULL, "%d more files are missing",
-                   told - MISSING_NAMED);
+                   n_reported - MISSING_NAMED);
     if (!z->has_optimizer && z->stage == 3 && pk_items(pk_get(z->root, "param_shapes"), &n) && n)
         report_add(z->r, SEV_ERROR, "missing_file", z->s->path, ERR_NO_BYTE, NULL,
                    "every optim_states file of tensor rank %d is missing: ZeRO-3 keeps the weights in them alone",
@@ -172,19 +172,19 @@ static void assign_file_to_rank(struct zero *z, int i)
 
 int zero_files_ranks(struct zero *z, struct err *e)
 {
-    int64_t said = 0, named = 0;
+    int64_t recorded = 0, named = 0;
 
     for (int i = 0; i < z->n_files; i++)
         if (z->name[i].kind != DS_MP && z->name[i].dp >= named)
             named = z->name[i].dp + 1;
-    if (!pk_as_int(pk_get(z->root, "dp_world_size"), &said) || said < 1)
-        said = named ? named : 1;
+    if (!pk_as_int(pk_get(z->root, "dp_world_size"), &recorded) || recorded < 1)
+        recorded = named ? named : 1;
     /* Many more ranks than files indicate damage, and the tables below are as large as the number of ranks. */
-    if (said > DS_RANK_MAX || said > 4096 + 64 * (int64_t)z->n_files) {
-        err_data(e, z->s->path, ERR_NO_BYTE, "%lld ranks, but only %d files", (long long)said, z->n_files);
+    if (recorded > DS_RANK_MAX || recorded > 4096 + 64 * (int64_t)z->n_files) {
+        err_data(e, z->s->path, ERR_NO_BYTE, "%lld ranks, but only %d files", (long long)recorded, z->n_files);
         return -1;
     }
-    z->world = (int)said;
+    z->world = (int)recorded;
     z->optim_file = arena_alloc(z->s->arena, (size_t)z->world * sizeof(int));
     z->model_file = arena_alloc(z->s->arena, (size_t)z->world * sizeof(int));
     z->rank = arena_alloc(z->s->arena, (size_t)z->world * sizeof *z->rank);

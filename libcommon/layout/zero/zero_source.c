@@ -271,7 +271,7 @@ static enum dtype weights_of_module(const struct zero *z)
 static int zero_open_tag(struct zero *z, struct err *e)
 {
     struct source_file *first = first_model(z, e);
-    int64_t said = 0;
+    int64_t recorded = 0;
     bool known;
 
     if (!first)
@@ -296,8 +296,8 @@ static int zero_open_tag(struct zero *z, struct err *e)
     }
     /* Without the optimizer's files the stage is read from the run's configuration. */
     if (z->stage == 0)
-        pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &said);
-    z->s->zero_stage = z->stage ? z->stage : said == 2 ? 2 : 1;
+        pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &recorded);
+    z->s->zero_stage = z->stage ? z->stage : recorded == 2 ? 2 : 1;
     zero_params_make(z);
     z->s->weights = z->without_zero ? weights_of_module(z) : zero_shape_weights(&z->shape, first->pt);
     if (z->o->no_tensors)
@@ -363,15 +363,15 @@ static int join_ranks(struct zero *first, const struct source_listing *l, struct
                                               .opt_step = -1 };
     struct source *s = first->s, **rank;
     int n = count_tensor_ranks(l), rc = 0;
-    int64_t said;
+    int64_t recorded;
 
-    if (pk_as_int(pk_get(first->root, "mp_world_size"), &said) && said > n) {
-        if (said > l->n) {
+    if (pk_as_int(pk_get(first->root, "mp_world_size"), &recorded) && recorded > n) {
+        if (recorded > l->n) {
             err_data(e, s->path, ERR_NO_BYTE, "mp_world_size is %lld, and there are files of %d tensor rank%s only: "
-                     "the files of the others are missing", (long long)said, n, n == 1 ? "" : "s");
+                     "the files of the others are missing", (long long)recorded, n, n == 1 ? "" : "s");
             return -1;
         }
-        n = (int)said;
+        n = (int)recorded;
     }
     if (n == 1)
         return 0;

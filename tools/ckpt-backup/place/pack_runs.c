@@ -82,13 +82,13 @@ static void refer(struct maker *m, struct pack_run *span, const struct tmap_slic
     span->n_refs = x->n_refs - span->first_ref;
 }
 
-static enum pack_guess guess_of(enum dtype told, enum dtype from)
+static enum pack_guess guess_of(enum dtype to, enum dtype from)
 {
-    if (told == from)
+    if (to == from)
         return PACK_SAME;
     if (from != DTYPE_F32)
         return PACK_NO_GUESS;
-    return told == DTYPE_BF16 ? PACK_ROUND_BF16 : told == DTYPE_F16 ? PACK_ROUND_F16 : PACK_NO_GUESS;
+    return to == DTYPE_BF16 ? PACK_ROUND_BF16 : to == DTYPE_F16 ? PACK_ROUND_F16 : PACK_NO_GUESS;
 }
 
 /*
@@ -130,10 +130,10 @@ static void add_map_spans(struct maker *m, const struct tmap *map, const struct 
     if (from && from->n_slices != map->n_slices && !(copies && from->op == TMAP_REPLICAS))
         from = NULL;
     for (int k = 0; k < map->n_slices; k++) {
-        const struct tmap *told = from ? from : copies && k > 0 ? map : NULL;
+        const struct tmap *by = from ? from : copies && k > 0 ? map : NULL;
 
-        add_slice_spans(m, &map->slice[k], map->dtype, told ? &told->slice[copies ? 0 : k] : NULL,
-                  told ? told->dtype : map->dtype);
+        add_slice_spans(m, &map->slice[k], map->dtype, by ? &by->slice[copies ? 0 : k] : NULL,
+                        by ? by->dtype : map->dtype);
     }
 }
 

@@ -11,9 +11,9 @@
 enum { NO_FOLDER = 3, NO_FILE = 4 };
 
 /* Return the last line that rclone printed, without the prefixes "2026/03/01 12:00:00 " and "ERROR : ". */
-static const char *last_words(const struct strbuf *said, char *text, size_t size)
+static const char *last_words(const struct strbuf *output, char *text, size_t size)
 {
-    const char *line = child_last_words(said, text, size), *cut;
+    const char *line = child_last_words(output, text, size), *cut;
 
     if (strlen(line) > 20 && line[4] == '/' && line[7] == '/' && line[19] == ' ')
         line += 20;
@@ -21,7 +21,7 @@ static const char *last_words(const struct strbuf *said, char *text, size_t size
     return cut && cut - line < 10 ? cut + 3 : line;
 }
 
-static int check_rclone_status(const struct rclone_call *c, int status, const struct strbuf *said, const char *remote,
+static int check_rclone_status(const struct rclone_call *c, int status, const struct strbuf *output, const char *remote,
                                struct err *e)
 {
     char text[512];
@@ -34,15 +34,15 @@ static int check_rclone_status(const struct rclone_call *c, int status, const st
         err_data(e, remote, ERR_NO_BYTE, "rclone %s was ended by signal %d", c->arg[0], status - 128);
     else
         err_data(e, remote, ERR_NO_BYTE, "rclone %s failed with status %d: %s", c->arg[0], status,
-                 last_words(said, text, sizeof text));
+                 last_words(output, text, sizeof text));
     return -1;
 }
 
 int rclone_run(const struct rclone_call *c, const char *remote, struct err *e)
 {
     const char *argv[RCLONE_ARGS + 3] = { "rclone", "--quiet" };
-    struct strbuf said = {0};
-    const struct child_call call = { argv, c->input, c->output, &said, .stopped = c->stopped,
+    struct strbuf output = {0};
+    const struct child_call call = { argv, c->input, c->output, &output, .stopped = c->stopped,
                                      .out_fd = c->output_fd, .feed = c->feed, .feed_arg = c->feed_arg };
     int rc, status, sys;
 
@@ -55,8 +55,8 @@ int rclone_run(const struct rclone_call *c, const char *remote, struct err *e)
         errno = sys;
         err_sys(e, remote, "is a remote, and needs the program rclone (apt-get install rclone), which cannot be run");
     } else if (rc == 0) {
-        rc = check_rclone_status(c, status, &said, remote, e);
+        rc = check_rclone_status(c, status, &output, remote, e);
     }
-    strbuf_free(&said);
+    strbuf_free(&output);
     return rc;
 }
