@@ -68,7 +68,7 @@ static int32_t tensor_compute_order(const struct dump *d, const char *kind, cons
      * Parameters outside of blocks that belong after the last block; on the last stages this includes the tied copy
      * that is the head.
      */
-    const bool after_blocks = str_starts(name, "behind the last") ||
+    const bool after_blocks = str_starts(name, "after the last") ||
                         ((g->norm || g->last) && (!g->first || !str_starts(name, "tied_modules")));
     const int place = block >= 0 ? block + 1 : after_blocks ? last : 0;
 
@@ -126,7 +126,7 @@ static void search_block_tensors(struct dump *d, const struct model *m, int slot
     search_tensor(
         d, (struct nan_tensor){ "activation", "attention output", block, a->attended, m->rows * m->heads_width, dt });
     search_tensor(
-        d, (struct nan_tensor){ "activation", "behind attention", block, a->middle, m->own_rows * m->hidden, dt });
+        d, (struct nan_tensor){ "activation", "after attention", block, a->middle, m->own_rows * m->hidden, dt });
     search_tensor(d, (struct nan_tensor){ "activation", "mlp before gelu", block, a->gelu_in, m->rows * m->ffn, dt });
 }
 
