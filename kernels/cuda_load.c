@@ -51,7 +51,7 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
         return NULL;
     }
     if (!find_library(path, sizeof path)) {
-        err_usage(e, "shardkit-cuda.so is not beside the program: it was built without CUDA");
+        err_usage(e, "shardkit-cuda.so is not next to the program: it was built without CUDA");
         return NULL;
     }
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -118,7 +118,7 @@ static int recv_rank_hello(struct join *j, int fd, struct err *e)
         return -1;
     }
     if (j->fd[rank] >= 0) {
-        err_usage(e, "start: two processes say they are rank %u of %u", rank, size);
+        err_usage(e, "start: two processes claim rank %u of %u", rank, size);
         return -1;
     }
     j->fd[rank] = fd;

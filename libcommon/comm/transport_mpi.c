@@ -181,7 +181,7 @@ static int check_mpi_world(const struct launch *l, int rank, int size, struct er
         return -1;
     }
     if (rank != l->rank) {
-        err_usage(e, "%s says this is rank %d, MPI says it is rank %d", launch_name(l->kind), l->rank, rank);
+        err_usage(e, "%s gives this process rank %d, MPI gives it rank %d", launch_name(l->kind), l->rank, rank);
         return -1;
     }
     return 0;

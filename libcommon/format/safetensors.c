@@ -39,7 +39,7 @@ struct safetensors_entry {
     struct safetensors_tensor pub;
     int64_t *shape;                     /* same array as pub.shape, writable */
     uint64_t begin, end;                /* offsets in the data as the header gives them */
-    uint64_t said;                      /* offset in the header where the entry begins, for messages */
+    uint64_t entry_at;                      /* offset in the header where the entry begins, for messages */
     int bits;                           /* bits of one element */
 };
 
@@ -363,7 +363,7 @@ static int parse_header_tensor(struct scan *s, struct safetensors_entry *t)
         } while ((rc = more(s, '}')) > 0);
     return rc < 0      ? -1
            : seen == 7 ? 0
-                       : report_header_error(s, t->said, "header: a tensor without dtype, shape or data_offsets");
+                       : report_header_error(s, t->entry_at, "header: a tensor without dtype, shape or data_offsets");
 }
 
 static int parse_safetensors_header(struct scan *s)
@@ -390,14 +390,14 @@ static int parse_safetensors_header(struct scan *s)
                 return report_header_error(s, at, "header: a tensor without a name");
             ARRAY_ROOM(s->st->entry, s->st->cap, s->st->n + 1);
             t = &s->st->entry[s->st->n++];
-            *t = (struct safetensors_entry){ .pub.name = name, .said = at };
+            *t = (struct safetensors_entry){ .pub.name = name, .entry_at = at };
             if (parse_header_tensor(s, t) < 0)
                 return -1;
         } while ((rc = more(s, '}')) > 0);
     if (rc < 0)
         return -1;
     skip_blanks(s);
-    return s->at == s->n ? 0 : report_header_error(s, s->at, "header: something behind its end");
+    return s->at == s->n ? 0 : report_header_error(s, s->at, "header: bytes after its end");
 }
 
 /* ---- checks of the contents ---- */
@@ -417,7 +417,7 @@ static int bad_tensor(const struct scan *s, const struct safetensors_entry *t, c
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    err_data(s->e, s->path, LENGTH_BYTES + t->said, "tensor %.200s: %s", t->pub.name, what);
+    err_data(s->e, s->path, LENGTH_BYTES + t->entry_at, "tensor %.200s: %s", t->pub.name, what);
     return -1;
 }
 
@@ -482,7 +482,7 @@ static int check_places(struct scan *s, uint64_t file_size)
     if (at == file_size - data)
         return 0;
     err_data(s->e, s->path, data, "the tensors need %llu bytes, the file has %llu: %s", (unsigned long long)at,
-             (unsigned long long)(file_size - data), at < file_size - data ? "something behind them" : "cut short");
+             (unsigned long long)(file_size - data), at < file_size - data ? "bytes after them" : "cut short");
     return -1;
 }
 

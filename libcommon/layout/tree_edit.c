@@ -151,7 +151,7 @@ const char *tree_type_words(const struct pk *was)
     case PK_LIST:
     case PK_TUPLE: return was->n ? "a list of values like its first one" : "a list";
     case PK_DICT:  return "the key of one value in it, KEY.NAME=VALUE";
-    default:       return is_enum(was) ? "another member of that enum" : "just that, which is nothing JSON can say";
+    default:       return is_enum(was) ? "another member of that enum" : "only this value, which JSON cannot express";
     }
 }
 

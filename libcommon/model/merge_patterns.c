@@ -268,7 +268,7 @@ static void check_matches(const struct merge_patterns *p, const char *const *nam
         /* Only the block can specify halves, and a vocabulary is a concatenation in either case. */
         if (merge_rule_known(names[i]) && rule != usual && rule != MERGE_CAT0_HALVES)
             report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, names[i],
-                       "the checkpoint's patterns say %s, its name says %s: the patterns are used",
+                       "the checkpoint's patterns give it the rule %s, its name gives %s: the patterns are used",
                        merge_rule_name(rule), merge_rule_name(usual));
     }
 }

@@ -411,7 +411,7 @@ static int check_manifest_digests(const struct conversion *r, struct err *e)
 
         if (!p->has_digest[t[i].state] || p->digest[t[i].state] == t[i].crc || !is_as_read(p, &t[i]))
             continue;
-        text = str_fmt("parameter %s: %s has digest %08x, %s says %08x", p->name, state_name(t[i].state), t[i].crc,
+        text = str_fmt("parameter %s: %s has digest %08x, %s lists %08x", p->name, state_name(t[i].state), t[i].crc,
                        MANIFEST_NAME, p->digest[t[i].state]);
         if (r->o->accept_mismatch)
             conversion_warn(r, text);

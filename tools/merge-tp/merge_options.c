@@ -64,7 +64,7 @@ static int check_merge_options(struct merge_job *j)
     if (j->config && !j->weights_only)
         return refuse_merge_usage(j, "--config goes with --weights-only");
     if (j->repair && j->cli.replicas == REPLICAS_FAIL)
-        return refuse_merge_usage(j, "--repair: say how with --replicas average, first or majority");
+        return refuse_merge_usage(j, "--repair: choose how with --replicas average, first or majority");
     return 0;
 }
 

@@ -122,10 +122,10 @@ const char *pack_guess_wrong(const struct pack_index *x, const struct pack_run *
         const struct pack_ref *f = &x->ref[run->first_ref + i];
 
         if (!ref_holds(x, f))
-            return "is told from bytes that are not there, or are told from others themselves";
+            return "is computed from bytes that are not there, or that are themselves computed";
         sum += f->len;
     }
-    return sum == guess_ref_bytes(run->guess, run->len) ? NULL : "is told from too few bytes, or too many";
+    return sum == guess_ref_bytes(run->guess, run->len) ? NULL : "is computed from too few bytes, or too many";
 }
 
 uint32_t pack_range_crc(const struct pack_index *x, int file, uint64_t at, uint64_t len)
@@ -266,7 +266,7 @@ static int get_run(struct index_reading *rd, struct pack_run *r, const struct pa
     if (r->len == 0 || r->len > left || r->len % (uint64_t)r->width)
         return report_pack_index_error(rd, "has a run that does not fit its file");
     if (n_refs > (uint64_t)x->n_refs - *refs || (r->guess == PACK_NO_GUESS && n_refs))
-        return report_pack_index_error(rd, "has a run told from more than there is");
+        return report_pack_index_error(rd, "has a run that is computed from more bytes than there are");
     r->first_ref = (int)*refs;
     r->n_refs = (int)n_refs;
     *refs += n_refs;
@@ -292,7 +292,7 @@ static int get_runs(struct index_reading *rd)
                 return report_pack_index_error(rd, "does not account for all bytes of its files");
         filled += x->run[i].len;
     }
-    return refs == (uint64_t)x->n_refs ? 0 : report_pack_index_error(rd, "has bytes that no run is told from");
+    return refs == (uint64_t)x->n_refs ? 0 : report_pack_index_error(rd, "has bytes that no run is computed from");
 }
 
 static int get_frames(struct index_reading *rd, uint64_t index_at)

@@ -271,7 +271,7 @@ static int unpack_frame(struct unpacker *u, uint64_t i, struct err *e)
     if (u->p->x.frame[i].guessed && read_unpack_refs(u, piece, e) < 0) {
         if (e->kind == ERR_DATA) {
             err_clear(e);
-            return bad_frame(u->p, i, "is told from bytes that are lost, too", e);
+            return bad_frame(u->p, i, "is computed from bytes that are lost, too", e);
         }
         return -1;
     }

@@ -173,15 +173,15 @@ static struct report *lost_report(const struct dcp_opening *x)
 /* Report files that are named but missing, once each. */
 static void report_missing_files(const struct dcp_opening *x)
 {
-    struct names *told = names_new(x->s->arena);
+    struct names *reported = names_new(x->s->arena);
 
     for (int i = 0; i < x->n_items; i++) {
         const struct dcp_place *place = dcp_item_place(x, &x->item[i]);
         const char *name = place->file;
 
-        if (x->item[i].home >= 0 || names_find(told, name) >= 0)
+        if (x->item[i].home >= 0 || names_find(reported, name) >= 0)
             continue;
-        names_add(told, name, i);
+        names_add(reported, name, i);
         report_add(lost_report(x), lost(x), "missing_file", x->path, place->said_at, NULL,
                    "names file %s, which is not there", name);
     }
@@ -388,9 +388,9 @@ static int read_chunk_item(struct dcp_opening *x, int i)
     if (!pt_tensor(pt, pt_root(pt), &t))
         return wrong_item(x, i, "its item holds no plain tensor");
     if (t.dtype != en->dtype)
-        return wrong_item(x, i, "its item holds a tensor of another type than " DCP_METADATA " says");
+        return wrong_item(x, i, "its item holds a tensor of another type than " DCP_METADATA " lists");
     if (!shape_equal(t.ndim, t.shape, en->ndim, chunk_of(x, it)->len))
-        return wrong_item(x, i, "its item holds a tensor of another shape than " DCP_METADATA " says");
+        return wrong_item(x, i, "its item holds a tensor of another shape than " DCP_METADATA " lists");
     found->extent = tile_runs(x->s->arena, &t, MAX_RUNS, &found->n_extents);
     if (!found->extent)
         return wrong_item(x, i, "its item holds a tensor in too many pieces");

@@ -123,7 +123,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
 
 /* ---- degrees ---- */
 
-/* 0: not recorded. */
+/* 0: not saved. */
 struct degrees {
     int64_t tp, pp, mp, dp, args_dp;
 };
@@ -196,21 +196,21 @@ static int refuse_content(const struct ds *d, const struct source_file *first, s
 
 int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
 {
-    struct degrees named = named_degrees(d), said = read_saved_degrees(pt_root(first->pt)), g = named;
+    struct degrees named = named_degrees(d), saved = read_saved_degrees(pt_root(first->pt)), g = named;
 
     if (refuse_content(d, first, e) < 0)
         return -1;
     /* Use the run's own values, unless args and DeepSpeed's counts contradict each other. */
-    if (said.tp && said.mp && said.mp % said.tp == 0 && (!said.pp || said.pp * said.tp == said.mp)) {
-        g.tp = said.tp;
-        g.mp = said.mp;
+    if (saved.tp && saved.mp && saved.mp % saved.tp == 0 && (!saved.pp || saved.pp * saved.tp == saved.mp)) {
+        g.tp = saved.tp;
+        g.mp = saved.mp;
     }
-    if (said.dp && (!said.args_dp || said.args_dp == said.dp))
-        g.dp = said.dp;
+    if (saved.dp && (!saved.args_dp || saved.args_dp == saved.dp))
+        g.dp = saved.dp;
     if (!g.tp)
-        g.tp = said.tp ? said.tp : 1;
+        g.tp = saved.tp ? saved.tp : 1;
     if (!g.dp)
-        g.dp = said.dp ? said.dp : 1;
+        g.dp = saved.dp ? saved.dp : 1;
     if (g.mp % g.tp) {
         err_data(e, d->s->path, ERR_NO_BYTE, "%lld mp_rank numbers cannot be stages of %lld tensor-parallel ranks",
                  (long long)g.mp, (long long)g.tp);
@@ -232,27 +232,27 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
 
 char *ds_degrees_unlike(const struct ds *d, const struct pk *root)
 {
-    const struct degrees said = read_saved_degrees(root), named = named_degrees(d);
-    const struct { const char *what; int64_t said, named; } pair[] = {
-        { "tensor-parallel ranks", said.tp, named.tp }, { "model-parallel ranks", said.mp, named.mp },
-        { "data-parallel ranks", said.dp, named.dp },
+    const struct degrees saved = read_saved_degrees(root), named = named_degrees(d);
+    const struct { const char *what; int64_t saved, named; } pair[] = {
+        { "tensor-parallel ranks", saved.tp, named.tp }, { "model-parallel ranks", saved.mp, named.mp },
+        { "data-parallel ranks", saved.dp, named.dp },
     };
 
     /*
      * Fewer ranks in the names than in the run are no contradiction, because the files of the last ranks may be lost.
      */
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
-        if (pair[i].said && pair[i].named > pair[i].said)
-            return str_fmt("it has %lld %s, the files here are of %lld", (long long)pair[i].said, pair[i].what,
+        if (pair[i].saved && pair[i].named > pair[i].saved)
+            return str_fmt("it has %lld %s, the files here are of %lld", (long long)pair[i].saved, pair[i].what,
                            (long long)pair[i].named);
     return NULL;
 }
 
-static void degree_differs(const struct ds_job *j, const char *key, int64_t said, int64_t settled)
+static void degree_differs(const struct ds_job *j, const char *key, int64_t saved, int64_t expected)
 {
-    if (said && said != settled)
+    if (saved && saved != expected)
         report_add(j->r, SEV_ERROR, "degrees", j->path, ERR_NO_BYTE, NULL,
-                   "says %s %lld, the directory has %lld", key, (long long)said, (long long)settled);
+                   "records %s %lld, the folder has %lld", key, (long long)saved, (long long)expected);
 }
 
 void ds_check_degrees(const struct ds_job *j)

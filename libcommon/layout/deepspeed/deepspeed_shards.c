@@ -134,16 +134,16 @@ static void check_group_paddings(const struct shard_job *k)
     for (int g = 0; item && g < k->ref->n_groups; g++) {
         const struct ds_group *group = &k->ref->group[g];
         int64_t total = zero_flat_elems(group->sum, j->d->topo.dp) - group->sum;
-        int64_t want = k->dp == last ? total : 0, said = -1;
+        int64_t want = k->dp == last ? total : 0, recorded = -1;
 
-        if (!pk_as_int(item[g], &said) ||
-            (said != want && !(k->shard->zero_stage_1 && said == rank_padding(group, k->dp))))
+        if (!pk_as_int(item[g], &recorded) ||
+            (recorded != want && !(k->shard->zero_stage_1 && recorded == rank_padding(group, k->dp))))
             report_add(j->r, SEV_ERROR, "padding", j->path, ERR_NO_BYTE, NULL,
-                       "group %d: padding %lld recorded, %lld expected", g, (long long)said, (long long)want);
-        else if (said > group->partition)
+                       "group %d: padding %lld recorded, %lld expected", g, (long long)recorded, (long long)want);
+        else if (recorded > group->partition)
             report_add(j->r, SEV_NOTE, "padding", j->path, ERR_NO_BYTE, NULL,
                        "group %d: padding of %lld elements reaches over more than one rank of %lld", g,
-                       (long long)said, (long long)group->partition);
+                       (long long)recorded, (long long)group->partition);
     }
 }
 
@@ -157,7 +157,7 @@ static void check_counts(const struct shard_job *k)
 
         if (!pk_as_int(item[g], &n) || n != j->d->topo.dp) {
             report_add(j->r, SEV_ERROR, "degrees", j->path, ERR_NO_BYTE, NULL,
-                       "says DP %lld (partition_count of group %d), the directory has %d",
+                       "records DP %lld (partition_count of group %d), the folder has %d",
                        pk_as_int(item[g], &n) ? (long long)n : -1LL, g, j->d->topo.dp);
             return;
         }
@@ -193,7 +193,7 @@ static void check_mapping(const struct shard_job *k, const struct pk *mapping, i
         if (!pk_as_int(pk_get(pair[2 * at + 1], "start"), &said_start) ||
             !pk_as_int(pk_get(pair[2 * at + 1], "numel"), &said_n) || said_start != start || said_n != n_elems) {
             report_add(j->r, SEV_ERROR, "mapping", j->path, ERR_NO_BYTE, s->name,
-                       "param_slice_mappings says %lld elements at %lld of group %d, the partition rule gives "
+                       "param_slice_mappings lists %lld elements at %lld of group %d, the partition rule gives "
                        "%lld at %lld", (long long)said_n, (long long)said_start, g, (long long)n_elems,
                        (long long)start);
             return;

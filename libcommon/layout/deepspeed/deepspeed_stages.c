@@ -142,7 +142,7 @@ static bool check_layer_tensor(const struct ds_job *j, const struct ds_entry *en
         return false;
     }
     if (!shape_equal(t->ndim, t->shape, en->slice->ndim, en->slice->shape)) {
-        report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, en->name, "is %s, param_shapes says %s",
+        report_add(j->r, SEV_ERROR, "shape", j->path, ERR_NO_BYTE, en->name, "is %s, param_shapes lists %s",
                    shape_text(t->ndim, t->shape, x), shape_text(en->slice->ndim, en->slice->shape, y));
         return false;
     }

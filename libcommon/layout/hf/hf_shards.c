@@ -382,7 +382,7 @@ static void report_fusion_notes(const struct fusion *x)
                    "%d masks and tables are left out; Transformers computes them", x->n_buffers);
     if (x->o->repeat_to > x->z->vocab)
         report_add(x->notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
-                   "%lld rows behind the vocabulary of %lld are copies of its last one",
+                   "%lld rows after the vocabulary of %lld are copies of its last row",
                    (long long)(x->o->repeat_to - x->z->vocab), (long long)x->z->vocab);
 }
 

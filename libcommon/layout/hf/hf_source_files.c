@@ -253,13 +253,13 @@ static int check_index_tensors(const struct hf_folder *f, int first, const json_
     for (int i = first; i < f->n; i++) {
         char *full = str_fmt("%s%s", prefix, f->tensor[i].name);
         const json_t *v = json_object_get(map, full);
-        const char *said = json_string_value(v ? v : json_object_get(map, f->tensor[i].name));
+        const char *listed = json_string_value(v ? v : json_object_get(map, f->tensor[i].name));
 
         free(full);
-        if (said && strcmp(said, name) == 0)
+        if (listed && strcmp(listed, name) == 0)
             continue;
-        err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s is in %.100s, the map says %.100s", f->tensor[i].name, name,
-                 said ? said : "nothing");
+        err_data(e, path, ERR_NO_BYTE, "weight_map: %.100s is in %.100s, the map has %.100s", f->tensor[i].name, name,
+                 listed ? listed : "nothing");
         return -1;
     }
     return 0;

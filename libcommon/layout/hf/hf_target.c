@@ -69,13 +69,13 @@ static int find_exported_layers(const struct hf_target *t, struct layers *l, str
  */
 static bool is_bad_table(const struct source *s, const struct param_row *r, const struct param *p)
 {
-    bool ours = p->has_digest[STATE_FP32], told = false;
+    bool ours = p->has_digest[STATE_FP32], has_info = false;
 
     if (!s->layout->state_files || s->layout->datasets || r->dims[0] != 's')
         return false;
-    for (int i = 0; i < s->n_files && !told; i++)
-        told = s->file[i].pt && pk_get(pt_root(s->file[i].pt), "universal_checkpoint_info");
-    return p->shape[0] != s->config.max_positions || (!ours && !told && s->topo.pp > 1);
+    for (int i = 0; i < s->n_files && !has_info; i++)
+        has_info = s->file[i].pt && pk_get(pt_root(s->file[i].pt), "universal_checkpoint_info");
+    return p->shape[0] != s->config.max_positions || (!ours && !has_info && s->topo.pp > 1);
 }
 
 static int check_exported_shape(const struct hf_target *t, const struct param_row *r, const struct param *p,
@@ -237,8 +237,8 @@ static int add_named_tensor(struct hf_target *t, int param, struct err *e)
     }
     to->dtype = named_dtype(t, p, to->map);
     if (to->dtype == DTYPE_N) {
-        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, of which no %s is made; without --dtype tensors "
-                 "keep their types", p->name, dtype_name(to->map->dtype), dtype_name(t->q.config.dtype));
+        err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s is %s, which is not converted to %s; without --dtype "
+                 "tensors keep their types", p->name, dtype_name(to->map->dtype), dtype_name(t->q.config.dtype));
         return -1;
     }
     if (t->q.format != HF_BIN && !safetensors_has(to->dtype)) {

@@ -230,7 +230,7 @@ static int read_common(struct source *s, const struct source_listing *l, struct 
     struct pt *pt;
 
     if (file < 0) {
-        err_data(e, s->path, ERR_NO_BYTE, "no " TORCHDIST_COMMON " beside " TORCHDIST_CONFIG
+        err_data(e, s->path, ERR_NO_BYTE, "no " TORCHDIST_COMMON " next to " TORCHDIST_CONFIG
                  ": the checkpoint was copied incompletely");
         return -1;
     }

@@ -290,7 +290,7 @@ static void read_files(struct hdf5_reader *rd)
         n += parse_mp_rank_file_name(s->file[i].name, &mp);
     if (n < mp_ranks)
         report_add(rd->r, SEV_ERROR, "missing_file", s->path, ERR_NO_BYTE, NULL,
-                   "%lld mp_rank files, the index says %lld", (long long)n, (long long)mp_ranks);
+                   "%lld mp_rank files, the index lists %lld", (long long)n, (long long)mp_ranks);
     if (s->run.optimizer_pt) {
         s->run.optimizer = pt_root(s->run.optimizer_pt);
         s->run.param_groups = pk_get(s->run.optimizer, "param_groups");
@@ -746,7 +746,7 @@ static void read_params(struct hdf5_reader *rd)
     }
     if (n != want)
         report_add(rd->r, SEV_ERROR, "missing_param", index_path(rd), ERR_NO_BYTE, NULL,
-                   "%d parameters, it says %lld", n, (long long)want);
+                   "%d parameters, it lists %lld", n, (long long)want);
     qsort(s->param, (size_t)n, sizeof *s->param, param_cmp);
     universal_check_params(s, rd->r);
 }

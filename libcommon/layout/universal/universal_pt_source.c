@@ -348,7 +348,7 @@ static void check_param_merge_rule(struct opened *u, const struct param *p)
 
     if (by_name != p->merge)
         report_add(u->r, SEV_WARNING, "merge_rule", u->s->path, ERR_NO_BYTE, p->name,
-                   "was merged as %s, its name says %s", merge_rule_name(p->merge), merge_rule_name(by_name));
+                   "was merged as %s, its name gives %s", merge_rule_name(p->merge), merge_rule_name(by_name));
 }
 
 static void check_param_row_count(struct opened *u, const struct param *p)

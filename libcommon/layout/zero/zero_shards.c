@@ -218,7 +218,7 @@ static void check_count(const struct zero_shard *k)
         if (pk_as_int(item ? item[g] : v, &count) && count == k->z->world)
             continue;
         report_add(k->j->r, SEV_ERROR, "degrees", k->j->path, ERR_NO_BYTE, NULL,
-                   "says %lld ranks (partition_count), there are %d", (long long)count, k->z->world);
+                   "records %lld ranks (partition_count), there are %d", (long long)count, k->z->world);
         return;
     }
 }
@@ -230,13 +230,13 @@ static void check_recorded_paddings(const struct zero_shard *k)
 
     for (int g = 0; k->z->stage < 3 && pads && g < x->n_groups; g++) {
         const struct zero_group *group = &x->group[g];
-        int64_t want = group->part - zero_lean(x, g, k->r), said = -1;
+        int64_t want = group->part - zero_lean(x, g, k->r), recorded = -1;
         int64_t total = k->r == x->world - 1 ? group->part * x->world - group->need : 0;
 
         /* Older versions record all of it for the last rank, wherever it is. */
-        if (!pk_as_int(adam_list_at(pads, g), &said) || (said != want && said != total))
+        if (!pk_as_int(adam_list_at(pads, g), &recorded) || (recorded != want && recorded != total))
             report_add(k->j->r, SEV_ERROR, "padding", k->j->path, ERR_NO_BYTE, NULL,
-                       "group %d: padding %lld recorded, %lld expected", g, (long long)said, (long long)want);
+                       "group %d: padding %lld recorded, %lld expected", g, (long long)recorded, (long long)want);
     }
 }
 
@@ -253,11 +253,12 @@ static bool same_mapping(const struct zero_shard *k, const struct pk *mapping, i
     for (int i = 0; i < group->n; i++) {
         const struct zero_slot *s = &group->slot[i];
         int64_t elems = zero_piece(&k->z->shape, g, s, k->r, &at, &skip);
-        const struct pk *said = elems ? pk_get(mapping, s->name) : NULL;
+        const struct pk *recorded = elems ? pk_get(mapping, s->name) : NULL;
 
         if (!elems)
             continue;
-        if (!said || !pk_as_int(pk_get(said, "start"), &start) || !pk_as_int(pk_get(said, "numel"), &count) ||
+        if (!recorded || !pk_as_int(pk_get(recorded, "start"), &start) ||
+            !pk_as_int(pk_get(recorded, "numel"), &count) ||
             start != at || count != elems)
             return false;
         met++;

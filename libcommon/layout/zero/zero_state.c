@@ -10,10 +10,10 @@ static void read_zero_optimizer(struct zero *z, const struct source_file *f)
 {
     struct run_state *run = &z->s->run;
     const struct pk *opt = pk_get(pt_root(f->pt), "optimizer_state_dict");
-    struct report *told = report_new();         /* already reported by zero_shards_rank() */
-    struct adam_step step = adam_find_step(&(struct adam_file){ z->s->files, f->pt, f->name, opt }, 0, told);
+    struct report *ignored = report_new();         /* already reported by zero_shards_rank() */
+    struct adam_step step = adam_find_step(&(struct adam_file){ z->s->files, f->pt, f->name, opt }, 0, ignored);
 
-    report_free(told);
+    report_free(ignored);
     run->optimizer = opt;
     run->optimizer_pt = f->pt;
     run->param_groups = pk_get(adam_base(opt), "param_groups");
@@ -66,7 +66,7 @@ static void compare_with_engine(struct zero *z)
     pk_as_int(pk_get(z->root, "skipped_steps"), &skipped);
     if (own != steps - skipped && own != steps - skipped + 1)
         report_add(z->r, SEV_WARNING, "mixed_saves", z->path, ERR_NO_BYTE, NULL,
-                   "says %lld steps, %lld of them skipped, the optimizer's files have %lld: they are from different "
+                   "records %lld steps, %lld of them skipped, the optimizer's files have %lld: they are from different "
                    "saves, or the optimizer started at another "
                    "step", (long long)steps, (long long)skipped, (long long)own);
 }

@@ -41,10 +41,10 @@ static int find_tp_family(struct joining *j, const char *const *name, int n, str
 
 /*
  * Returns the merge rule of a parameter by the family's rules, or -1 if it is not known. The rules describe the
- * trainer's parameter; under Transformers' names, the slices may be of a part of it. *said is set if the rule is
+ * trainer's parameter; under Transformers' names, the slices may be of a part of it. *certain is set if the rule is
  * certain, because a trainer always splits a parameter of this name in this way.
  */
-static int find_family_merge_rule(const struct family *f, const char *name, bool *said)
+static int find_family_merge_rule(const struct family *f, const char *name, bool *certain)
 {
     enum merge_rule merge;
     struct family_hit h;
@@ -52,8 +52,8 @@ static int find_family_merge_rule(const struct family *f, const char *name, bool
     if (!family_find(f, name, &h))
         return -1;
     merge = family_merge(h.rule, name);
-    *said = h.in_shards || merge == MERGE_REPLICATED;
-    if (*said)
+    *certain = h.in_shards || merge == MERGE_REPLICATED;
+    if (*certain)
         return (int)merge;
     if (h.rule->n_parts > 1)
         return MERGE_CAT0;
@@ -196,18 +196,18 @@ static bool begin_alike(const struct joining *j, struct param *const *slice)
  */
 static int guess_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
-    bool said = true;
-    int rule = find_family_merge_rule(j->family, p->name, &said);
+    bool certain = true;
+    int rule = find_family_merge_rule(j->family, p->name, &certain);
 
     if (rule < 0)
         report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
                    "the rule of %s does not define how its slices are joined", family_name(j->family));
-    if (rule < 0 || said || !begin_alike(j, slice))
+    if (rule < 0 || certain || !begin_alike(j, slice))
         return rule;
     if (rule == MERGE_VOCAB)
         return MERGE_REPLICATED;
     report_add(j->r, SEV_ERROR, "merge_rule", j->rank[0]->path, ERR_NO_BYTE, p->name,
-               "the rule of %s says %s, but its slices begin with equal values, as copies do", family_name(j->family),
+               "the rule of %s is %s, but its slices begin with equal values, as copies do", family_name(j->family),
                merge_rule_name((enum merge_rule)rule));
     return -1;
 }

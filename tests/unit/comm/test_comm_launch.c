@@ -175,7 +175,7 @@ static void test_joins_that_fail(void **state)
     expect_join_fails("missing", 1, "not connected: rank 2\n");
     expect_join_fails("root", 0, "no rank 0 at 127.0.0.1:");
     expect_join_fails("size", 2, "start: a process reports that it is rank 1 of 4, but rank 0 has WORLD_SIZE=3\n");
-    expect_join_fails("twice", 2, "start: two processes say they are rank 1 of 3\n");
+    expect_join_fails("twice", 2, "start: two processes claim rank 1 of 3\n");
     expect_join_fails("nobody", 2, "environment: WORLD_SIZE=3, but MASTER_ADDR is not set\n");
 }
 

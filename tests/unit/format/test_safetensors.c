@@ -89,7 +89,7 @@ static void test_refuses_json(void **state)
     refused("", 0, "does not begin with '{'");
     refused(" {}", 0, "at byte 8: header: does not begin with '{'");
     refused("[]", 0, "does not begin with '{'");
-    refused("{}x", 0, "at byte 10: header: something behind its end");
+    refused("{}x", 0, "at byte 10: header: bytes after its end");
     refused("{" TENSOR("a", "U8", "1", 0, 1) ",}", 1, "expected '\"'");
     refused("{\"a\":[\"U8\",[1],[0,1]]}", 1, "expected '{'");
     refused("{" TENSOR("a", "u8", "1", 0, 1) "}", 1, "unknown dtype");
@@ -131,8 +131,8 @@ static void test_refuses_places(void **state)
     refused("{" TENSOR("a", "F32", "9223372036854775807,4,0", 0, 0) "}", 0, "more elements than");
     refused("{" TENSOR("a", "F32", "4611686018427387904", 0, 0) "}", 0, "more bits than");
     refused("{" TENSOR("a", "U8", "2", 0, 2) "}", 1, "need 2 bytes, the file has 1: cut short");
-    refused("{" TENSOR("a", "U8", "2", 0, 2) "}", 3, "something behind them");
-    refused("{}", 1, "something behind them");
+    refused("{" TENSOR("a", "U8", "2", 0, 2) "}", 3, "bytes after them");
+    refused("{}", 1, "bytes after them");
 }
 
 static void test_refuses_lengths(void **state)

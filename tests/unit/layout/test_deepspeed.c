@@ -781,9 +781,9 @@ static const struct fault {
       "is the same rank as mp_rank_00_model_states.pt" },
     { COPY, ZERO(1, 03), "zero_pp_rank_1_mp_rank_03_optim_states.pt", NULL, SEV_ERROR, "two_prefixes", NULL,
       "both zero_pp_rank_* (1) and bf16_zero_pp_rank_* (8) present: two saves in one folder" },
-    { EDIT, MP2, NULL, lose_dp, SEV_ERROR, "degrees", MP2, "says dp_world_size 4, the directory has 2" },
+    { EDIT, MP2, NULL, lose_dp, SEV_ERROR, "degrees", MP2, "records dp_world_size 4, the folder has 2" },
     { EDIT, ZERO(1, 02), NULL, wrong_count, SEV_ERROR, "degrees", ZERO(1, 02),
-      "says DP 8 (partition_count of group 0), the directory has 2" },
+      "records DP 8 (partition_count of group 0), the folder has 2" },
     { EDIT, MP3, NULL, other_iteration, SEV_ERROR, "mixed_saves", MP3,
       "iteration 95100, others 20: the checkpoint mixes two saves" },
     { EDIT, ZERO(0, 01), NULL, other_step, SEV_ERROR, "mixed_saves", ZERO(0, 01),
@@ -825,13 +825,13 @@ static const struct fault {
     { EDIT, ZERO(1, 00), NULL, wrong_padding, SEV_ERROR, "padding", ZERO(1, 00),
       "group 0: padding 6 recorded, 0 expected" },
     { EDIT, ZERO(1, 00), NULL, wrong_start, SEV_ERROR, "mapping", ZERO(1, 00),
-      "parameter 3.self_attention.query_key_value.weight: param_slice_mappings says 384 elements at 60 of group 0, "
+      "parameter 3.self_attention.query_key_value.weight: param_slice_mappings lists 384 elements at 60 of group 0, "
       "the partition rule gives 384 at 64" },
     { EDIT, ZERO(1, 00), NULL, wrong_mapped_name, SEV_ERROR, "mapping", ZERO(1, 00),
       "parameter 3.self_attention.query_key_value.weight: 384 elements at 64 of group 0 belong to it, "
       "param_slice_mappings lists 3.mlp.dense_h_to_4h.weight there" },
     { COPY, ZERO(0, 01), ZERO(1, 01), NULL, SEV_ERROR, "mapping", ZERO(1, 01),
-      "parameter tied_modules.embed.word_embeddings.weight: param_slice_mappings says 448 elements at 0 of group 0, "
+      "parameter tied_modules.embed.word_embeddings.weight: param_slice_mappings lists 448 elements at 0 of group 0, "
       "the partition rule gives 64 at 0" },
     { EDIT, MP1, NULL, other_shape, SEV_ERROR, "shape", MP1,
       "parameter 3.self_attention.dense.weight: shape [16, 8] on tp 0, [15, 8] on tp 1" },
@@ -849,7 +849,7 @@ static const struct fault {
     { EDIT, LAYER(03, 01), NULL, lost_key, SEV_ERROR, "missing_key", LAYER(03, 01),
       "parameter 3.input_layernorm.weight: has no usable tensor here" },
     { EDIT, LAYER(03, 01), NULL, swap_layer_tensor, SEV_ERROR, "shape", LAYER(03, 01),
-      "parameter 3.input_layernorm.weight: is [32], param_shapes says [16]" },
+      "parameter 3.input_layernorm.weight: is [32], param_shapes lists [16]" },
     { EDIT, MP0, NULL, other_vocab, SEV_ERROR, "vocab", MP0,
       "args has 64 padded vocabulary rows, checkpoint_info 128" },
     { EDIT, MP0, NULL, more_tokens, SEV_ERROR, "vocab", MP0, "64 padded vocabulary rows for 65 tokens" },

@@ -363,7 +363,7 @@ static void refused_indices(void **state)
         { "{\"weight_map\":{\"a\":\"../m.safetensors\"}}", "'../m.safetensors' is not a file next to the index" },
         { "{\"weight_map\":{\"a\":\"m.bin\"}}", "'m.bin' is not a file next to the index" },
         { "{\"weight_map\":{\"a\":1}}", "'?' is not a file next to the index" },
-        { "{\"weight_map\":{\"ln_f.bias\":\"m.safetensors\"}}", "is in m.safetensors, the map says nothing" },
+        { "{\"weight_map\":{\"ln_f.bias\":\"m.safetensors\"}}", "is in m.safetensors, the map has nothing" },
     };
     char *dir = resh_in_scratch("index"), *ds = resh_in_scratch("index-ds"), *from, *to;
     struct ds_request q = to_topology(1, 1, 1);

@@ -261,7 +261,7 @@ static void test_refused(void **state)
     assert_non_null(p);
     expect(r, 0, SEV_WARNING, "pattern", "pattern '3.x' of vocabulary_parameter_patterns matches no parameter");
     expect(r, 1, SEV_WARNING, "pattern",
-           "the checkpoint's patterns say concat_0, its name says vocabulary: the patterns are used");
+           "the checkpoint's patterns give it the rule concat_0, its name gives vocabulary: the patterns are used");
     expect(r, 2, SEV_ERROR, "pattern",
            "matches '\\d+.input_layernorm.weight' and another pattern of parameter_to_average_patterns");
     merge_patterns_free(p);

@@ -311,7 +311,7 @@ static void test_resume(void **state)
     lr = bloom_lr;
     lr.max_lr = 1e-4;
     assert_int_equal(schedule_lr_resume(&lr, &saved, false, false, &lines, &e), -1);
-    assert_string_equal(e.msg, "learning rate: the options say 0.0001, the checkpoint 6e-05; choose with "
+    assert_string_equal(e.msg, "learning rate: the options have 0.0001, the checkpoint has 6e-05; choose with "
                                "--override-lr-scheduler or --use-checkpoint-lr-scheduler");
     same_bits(lr.max_lr, 1e-4);
     assert_int_equal(schedule_lr_resume(&lr, &saved, false, true, &lines, &e), 0);

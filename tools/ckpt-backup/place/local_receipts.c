@@ -63,7 +63,7 @@ static bool check_backup_file(const char *path, uint64_t size_bytes, struct repo
     else if (S_ISLNK(st.st_mode))
         report_add(r, SEV_ERROR, "link", path, ERR_NO_BYTE, NULL, LINK_TEXT);
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != size_bytes)
-        report_add(r, SEV_ERROR, "file_size", path, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt says %llu",
+        report_add(r, SEV_ERROR, "file_size", path, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt lists %llu",
                    (long long)st.st_size, (unsigned long long)size_bytes);
     else
         return true;

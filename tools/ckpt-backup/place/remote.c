@@ -171,7 +171,7 @@ static void check_remote_files(const struct place *p, const struct far_list *l, 
         if (k < 0)
             report_add(r, SEV_ERROR, "file_missing", shown, ERR_NO_BYTE, NULL, "is not there");
         else if (!well)
-            report_add(r, SEV_ERROR, "file_size", shown, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt says %llu",
+            report_add(r, SEV_ERROR, "file_size", shown, ERR_NO_BYTE, NULL, "has %lld bytes, its receipt lists %llu",
                        (long long)l->size[k], (unsigned long long)size);
         free(inside);
         free(shown);

@@ -161,7 +161,7 @@ static int rule_resolve(const struct schedule_rule *r, bool override, bool use_c
                         struct err *e)
 {
     if (!override && !use_checkpoint && r->ours != r->saved) {
-        err_usage(e, "%s: the options say %s, the checkpoint %s; choose with --override-lr-scheduler or "
+        err_usage(e, "%s: the options have %s, the checkpoint has %s; choose with --override-lr-scheduler or "
                      "--use-checkpoint-lr-scheduler", r->name, r->ours_text, r->saved_text);
         return -1;
     }

@@ -23,7 +23,7 @@ static int apply_saved_size(struct trainer *t, int64_t *option, size_t field, in
     if (saved <= 0)
         return 0;
     if (options_source(&t->o, field) >= FROM_DEEPSPEED && *option != saved) {
-        err_usage(e, "%s: %s is %lld in %s, %s says %lld", options_where(&t->o, field), what, (long long)saved,
+        err_usage(e, "%s: %s is %lld in %s, %s sets %lld", options_where(&t->o, field), what, (long long)saved,
                   checkpoint_info(t->from)->path, options_where(&t->o, field), (long long)*option);
         return -1;
     }
