@@ -71,7 +71,8 @@ const struct option_row ds_rows_topology[] = {
                                    "included", OPTION_INT, FIELD(q.vocab), .min = 1, .max = 0x1p40 },
     { "groups", 0, "N", "number of optimizer groups: 2 or "
                         "3", OPTION_INT, FIELD(q.n_groups), .min = 2, .max = 3, .words = "2 3" },
-    { "layer-numbering", 0, "ERA", "how layer files are numbered: new, old or msmd", FIELD(q.numbering),
+    { "layer-numbering", 0, "ERA", "numbers of layer files: new (Megatron-DeepSpeed since July 2022), old (before "
+                                       "that) or msmd (Microsoft's fork)", FIELD(q.numbering),
       .words = "new old msmd", .min = NUMBERING_NEW },
     {0},
 };

@@ -50,12 +50,12 @@ static int parse_device_mesh(void *into, const char *value, struct err *e)
 }
 
 static const struct option_row topology_rows[] = {
-    { "pp-balance", 0, "WHEN", "partition algorithm: old (DeepSpeed before 0.12.5), new, or a version of "
-                               "DeepSpeed", .take = parse_pp_balance,
+    { "pp-balance", 0, "WHEN", "balance stages as DeepSpeed does before 0.12.5 (old), since then (new), or in a "
+                               "given version, such as 0.10.0", .take = parse_pp_balance,
       .words = "old new" },
-    { "like", 0, "DIR", "use layer numbering, optimizer groups and partition method of the checkpoint DIR; with --to "
-                        "zero1, zero2 or zero3 from another layout: its optimizer groups, frozen parameters and "
-                        "ds_config", FIELD(like) },
+    { "like", 0, "DIR", "take layer numbering, optimizer groups and partition method from the checkpoint DIR. With "
+                        "--to zero1, zero2 or zero3 from another layout, take optimizer groups, frozen parameters and "
+                        "ds_config from DIR", FIELD(like) },
     {0},
 };
 

@@ -18,7 +18,7 @@ static const struct option_row status_rows[] = {
       FIELD(slow_percent), .def = "3", .min = 0, .max = 100, .marks = VERB_STATUS },
     { "spike", 0, "PERCENT", "report a loss that is PERCENT above the median of the last hour",
       OPTION_REAL, FIELD(spike_percent), .def = "5", .min = 0, .max = 1e9, .marks = VERB_STATUS },
-    { "max-save-age", 0, "MINUTES", "report it if the last complete checkpoint is older; 0: never",
+    { "max-save-age", 0, "MINUTES", "report a run whose last complete checkpoint is older; 0: never",
       OPTION_REAL, FIELD(max_save_min), .def = "0", .min = 0, .max = 1e9, .marks = VERB_STATUS },
     { "rules", 0, "FILE", "rules of ckpt-backup: report backups of DIR that are overdue", FIELD(rules),
       .marks = VERB_STATUS },
@@ -32,7 +32,7 @@ static const struct option_row pulse_rows[] = {
     { "users", 0, "LIST", "owners of the job, separated by commas (default: the current "
                           "user)", FIELD(users), .marks = VERB_PULSE },
     { "group", 0, "NAME", "owners of the job: the members of a group (getent)", FIELD(group), .marks = VERB_PULSE },
-    { "compat", 0, "WHOSE", "print in the format of the scripts of bigscience (pulse, fs)", OPTION_WORD, FIELD(compat),
+    { "compat", 0, "WHOSE", "print like another project's scripts: bigscience (pulse, fs)", OPTION_WORD, FIELD(compat),
       .words = "bigscience", .min = RUNWATCH_BIGSCIENCE, .marks = VERB_PULSE | VERB_FS },
     {0},
 };
@@ -43,7 +43,7 @@ static const struct option_row fs_rows[] = {
     {0},
 };
 static const struct option_row crons_rows[] = {
-    { "max-age", 0, "MINUTES", "report a heartbeat that is older, if it was left without "
+    { "max-age", 0, "MINUTES", "report a heartbeat that is older, if it was recorded without "
                                "--every", OPTION_REAL, FIELD(max_age_min),
       .def = "90", .min = 0.01, .max = 1e9, .marks = VERB_CRONS },
     {0},
@@ -92,7 +92,7 @@ static const char head[] =
     "                            loss spikes, age of checkpoints and backups\n"
     "  pulse --job-name NAME     check a Slurm job: running, waiting or gone\n"
     "  fs RULES                  check quotas, folders and file systems for free space\n"
-    "  crons [NAME...]           check that other watchers left their heartbeats in time\n"
+    "  crons [NAME...]           check that other watchers recorded heartbeats in time\n"
     "  beat --name NAME          record a heartbeat for another program\n"
     "  plot [NAME=]LOG...        draw the losses of runs on the terminal, or as SVG (--output)\n"
     "  report [NAME=]DIR...      write an HTML page with curves, incidents, checkpoints,\n"

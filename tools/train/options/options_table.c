@@ -47,8 +47,9 @@ static const struct option_row network_rows[] = {
     INT("make-vocab-size-divisible-by", make_vocab_size_divisible_by, 1, DIM_MAX, "128",
         "pad the vocabulary to a multiple of N times the tensor-parallel size")
     INT("pad-vocab-size-to", pad_vocab_size_to, 1, DIM_MAX, NULL, "pad the vocabulary to N rows")
-    FLAG("bf16", bf16, "weights and activations in bf16, masters in fp32. Without --bf16 and --fp16: the type of the "
-                       "weights of the checkpoint, or fp32 without one. False: fp32", SHOWN, .kind = OPTION_BOOL)
+    FLAG("bf16", bf16, "weights and activations in bf16, masters in fp32. Without --bf16 and --fp16, the type "
+                       "is that of the checkpoint's weights, or fp32 if there is no checkpoint. --bf16 False selects "
+                       "fp32", SHOWN, .kind = OPTION_BOOL)
     FLAG("fp16", fp16, "weights, activations and gradients in fp16, masters in fp32, with loss scaling", SHOWN)
     REAL("loss-scale", loss_scale, 0, 1e30, NULL, "static loss scale with --fp16; 0: dynamic (the default)")
     REAL("initial-loss-scale", initial_loss_scale, 1e-30, 1e30, "4294967296", "initial value of the dynamic loss scale")
@@ -189,8 +190,8 @@ static const struct option_row parallel_rows[] = {
          "how layers are assigned to stages: 'type:transformer', 'type:transformer|embedding', parameters, uniform, "
          "cost (equal arithmetic; best with a large vocabulary) or even (equal numbers of blocks)", ACTS)
     WORD("partition-algorithm", partition_algorithm, "2022 2025 2023" /* enum pipeline_balance */, "2025", "YEAR",
-         "partition algorithm: that of DeepSpeed before 0.10.1 (2022; BLOOM), before 0.12.5 (2023; differs only for "
-         "uniform) or later (2025)")
+         "assign layers to stages as DeepSpeed does before 0.10.1 (2022; used for BLOOM), before 0.12.5 (2023; differs "
+         "from 2022 only for the method uniform) or since then (2025)")
     FLAG("sequence-parallel", sequence_parallel, "split activations outside of matrix products over tensor-parallel "
                                                  "ranks, by sequence", ACTS)
     { "overlap-grad-reduce", .kind = OPTION_BOOL, FIELD(overlap_grad_reduce),
