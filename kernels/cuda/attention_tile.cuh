@@ -337,8 +337,8 @@ __device__ __forceinline__ void keep_rows(struct kept_rows<N> &kept, const struc
 }
 
 /*
- * The same for a transposed tile, [64 keys, 64 queries]: the key is 16 warp + 8 r + lane / 4, the query is 8 j + 2
- * (lane % 4) + c, and the bit is
+ * Compute the mask like keep_rows() for a transposed tile [64 keys, 64 queries]: the key is 16 warp + 8 r + lane / 4,
+ * the query is 8 j + 2 (lane % 4) + c, and the bit is
  *     16 c + 8 r + lane / 4
  * Each lane computes the patch whose j is lane / 4. After the exchange the bit is 16 c + 8 r + j.
  */

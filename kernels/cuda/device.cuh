@@ -194,7 +194,7 @@ struct dropout {
     uint32_t limit;                     /* stored in the upper half */
     float keep;                         /* factor for kept elements */
     struct philox_keys<DROP_ROUNDS> keys;
-    uint32_t clear[16];                 /* all bits set if that bit of the limit is 0 */
+    uint32_t clear[16];                 /* clear[i]: all bits set if bit i of the limit is 0, else 0 */
     int64_t row0;
 };
 

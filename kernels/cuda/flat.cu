@@ -20,7 +20,7 @@ static unsigned blocks_for(int64_t n, int64_t each)
 
 /* ---- sums in fp64 ---- */
 
-/* *out = the sum of the n numbers of x, each times w unless that is NULL; one block, in a fixed order. */
+/* Set *out to the sum of x[i] * w[i] for i < n; with w NULL, of x[i]. One block, in a fixed order. */
 static __global__ void __launch_bounds__(1024) sum_weighted(double *out, const float *x, const float *w, int64_t n)
 {
     __shared__ double room[32];

@@ -27,9 +27,9 @@ void run_state_begin(struct source *s, const struct pk *args);
 int64_t run_state_zero_stage(const struct pk *opt);
 /* Number of values that all mp_rank files of a save share. A value is selected by its number, 0 .. RUN_SHARED - 1. */
 enum { RUN_SHARED = 32 };
-/* The value in one file's tree, or NULL. */
+/* Returns value number k of one file's tree, or NULL if the file does not have it. */
 const struct pk *run_shared_get(const struct pk *root, int k);
-/* Its name, "iteration" or "args.seed", in buf. */
+/* Returns the name of value number k, such as "iteration" or "args.seed", in buf. */
 const char *run_shared_name(int k, char buf[64]);
 /*
  * Check the run state of an open checkpoint in the pipeline engine's form or a universal form. Reports "config" if

@@ -112,7 +112,7 @@ static struct tmap_box *make_box(struct arena *a, const struct tile_tensor *t, c
 
     while (d > 0 && c->len[d - 1] == t->shape[d - 1])
         row *= (uint64_t)t->shape[--d];
-    /* Compute the run: a part of dimension d - 1, and all of the lower dimensions. */
+    /* The last level is the contiguous run: the chunk's part of dimension d - 1, with all dimensions after it. */
     b->n = d > 0 ? d : 1;
     b->level[b->n - 1] = (struct tmap_level){ .stride = 1, .len = row };
     if (d > 0) {

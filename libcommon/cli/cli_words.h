@@ -24,8 +24,8 @@ struct cli_words {
 };
 
 /*
- * cli_words_add() is for `take` of a table's operand whose field is a struct cli_words; cli_words_given() for
- * `given` of a table whose ctx is that struct.
+ * Functions for a tool's option table. cli_words_add() is the `take` of the operand, whose field is a struct cli_words.
+ * cli_words_given() is the `given` of the table, whose ctx is the same struct.
  */
 int cli_words_add(void *words, const char *word, struct err *e);
 void cli_words_given(void *words, const struct option_given *g);

@@ -126,7 +126,9 @@ static int bad_crc(const struct pt *pt, const struct zip_entry *x, uint32_t foun
     return -1;
 }
 
-/* torch can be configured to store no CRCs. In that case all of them are 0. */
+/*
+ * Returns true if the file stores a CRC for the entry. torch can be configured to store none; all of them are 0 then.
+ */
 static bool has_crc(const struct zip_entry *x)
 {
     return x->crc != 0 || x->size == 0;
@@ -601,7 +603,7 @@ bool pt_refuses_class(const struct pk *v)
     return v->opaque && !is_plain_class(v);
 }
 
-/* base: offset of the pickle in the file. */
+/* Report classes of opaque nodes. base: offset of the pickle in the file. */
 static void check_opaque_classes(const struct pk_tree *tree, const char *file_name, uint64_t base, struct report *r)
 {
     for (uint32_t i = 0; i < tree->n_opaque; i++) {

@@ -73,7 +73,7 @@ bool safetensors_has(enum dtype t);
  */
 MUST_CHECK int safetensors_layout(struct safetensors_out *t, int n, const char *path, struct strbuf *header,
                                   uint64_t *size, struct err *e);
-/* Does the same for a file with further pairs of metadata, which follow the first. */
+/* safetensors_layout_more() does what safetensors_layout() does, with further pairs of metadata after the first. */
 struct safetensors_file {
     int n, n_more;
     struct safetensors_out *tensor;     /* [n] */

@@ -125,7 +125,7 @@ static int check_end(struct checker *c, const struct zip_item *item, int n, uint
     return compare_container_bytes(c, from, files_size(c->f, c->file) - from, part);
 }
 
-/* Compare the whole file with the form that one writer would have produced. */
+/* Compare the whole file with the container that writer c->d produces for the same records. */
 static int check_as(const struct zip *z, struct checker *c)
 {
     struct zip_item *item = xcalloc((size_t)z->n, sizeof *item);

@@ -72,7 +72,7 @@ struct folder_fill {
 
 struct folder_desc {
     struct arena *arena;        /* for everything below; freed with the description */
-    /* For maps that fills need until the plan has run. NULL if no fills are wanted. */
+    /* Arena for maps that the fills use until the plan has run; NULL if the caller wants no fills. */
     struct arena *keep;
     const char *name;           /* in the folder: "zero/3.x/fp32.pt" */
     int n_boxes, cap_boxes;

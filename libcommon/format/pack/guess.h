@@ -20,8 +20,8 @@ enum pack_guess {
 /* Returns the number of bytes that the guess of n bytes needs. */
 uint64_t guess_ref_bytes(enum pack_guess g, uint64_t n);
 /*
- * raw[n] ^= the guess computed from `ref`, which has guess_ref_bytes() bytes. A second call restores raw. Returns
- * the number of resulting numbers (bytes, for PACK_SAME) that are not zero.
+ * Exclusive-or raw[n] with the guess computed from `ref`, which has guess_ref_bytes() bytes. A second call restores
+ * raw. Returns the number of resulting numbers (bytes, for PACK_SAME) that are not zero.
  */
 uint32_t guess_apply(enum pack_guess g, const uint8_t *ref, uint8_t *raw, uint32_t n);
 

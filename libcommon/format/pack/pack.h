@@ -33,7 +33,7 @@ struct pack_file {
     int first_run;                      /* set by the library */
 };
 
-/* Bytes of a file that a run is predicted from. */
+/* A range of bytes of a file, from which a run is predicted. */
 struct pack_ref {
     int file;
     uint64_t at, len;

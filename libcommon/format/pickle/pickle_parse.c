@@ -141,7 +141,7 @@ static int push(struct machine *m, struct pk *v)
     return 0;
 }
 
-/* Must be called after the stack became lower: an object that is no longer on it cannot become a row. */
+/* Forget the open row if its object is no longer on the stack. To be called after the stack became lower. */
 static void lower(struct machine *m)
 {
     if (m->n <= m->row.depth)
@@ -149,8 +149,8 @@ static void lower(struct machine *m)
 }
 
 /*
- * Must be called before a value changes. A value older than the open row may then refer to the row's nodes, so the
- * object cannot become a row.
+ * Forget the open row if a value older than its object changes, because that value may then refer to the row's nodes.
+ * To be called before a value changes.
  */
 static void changed(struct machine *m, const struct pk *v)
 {

@@ -45,7 +45,7 @@ struct info_row {
     uint64_t at, len;
 };
 
-/* One pair of storage_data. */
+/* One entry of storage_data: its key and its value. */
 struct pair_row {
     uint32_t index, info;
     bool used, transformed;

@@ -19,9 +19,11 @@ struct dcp_place {
     const char *file;           /* "__0_0.distcp"; NULL if the metadata does not name one */
     uint64_t at, len;           /* in bytes */
     uint64_t said_at;           /* offset of this record in .metadata, for messages */
-    /* index of the place's pair in storage_data; -1 if the place was not read from a file */
+    /*
+     * index of the place's entry (a key and a value) in the dict storage_data; -1 if the place was not read from a file
+     */
     int number;
-    /* for writing, if number is -1: 1 + the index of the pair whose key the place keeps; 0 if none */
+    /* for writing, if number is -1: 1 + the index of the entry of storage_data whose key is kept; 0 if none */
     int moved_from;
 };
 
@@ -63,8 +65,8 @@ struct dcp_entry {
     int n_whole;
     int64_t whole[TENSOR_MAX_DIM];
     uint64_t said_at;
-    int number;                 /* number of its pair in state_dict_metadata */
-    /* index of the entry's pair in planner_data, which is in the program's order; -1 if it has none */
+    int number;                 /* position of the entry in the dict state_dict_metadata */
+    /* position of the entry in planner_data, which lists names in the program's order; -1 if it is not listed */
     int planned;
 };
 
@@ -83,7 +85,8 @@ struct dcp_table {
     struct dcp_unread *unread;
     const char *version;        /* "1.0.0"; "" if not recorded */
     int n_files;
-    const char **file;          /* names of the files that hold any item, of entries that were read or not, each once */
+    const char **file;          /* names of all files with items, each once, including items of entries that are not
+                                 * read */
 };
 
 /* The contents of a .metadata. */

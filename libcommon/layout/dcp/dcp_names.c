@@ -266,8 +266,9 @@ static const char *common_parent(struct naming *nm)
 }
 
 /*
- * Set the models from the keys that contain tensors: each key is a model, unless the keys are parts of one key. If
- * there is one key and also tensors without a key, all tensors keep their whole names.
+ * Find the models by the keys that contain tensors. Each such key is a model if two of them contain a tensor of the
+ * same name. Otherwise they are parts of one model, whose prefix is the key above all of them. If there is a key and
+ * there are also tensors without one, the model has no prefix and all tensors keep their whole names.
  */
 static void find_models_by_keys(struct naming *nm)
 {

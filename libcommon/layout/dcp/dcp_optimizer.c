@@ -31,7 +31,7 @@ static const struct { const char *name; bool whole; } kept[KEPT_N] = {
     [KEPT_QMAP2] = { "qmap2", false }, [KEPT_ABSMAX1] = { "absmax1", false }, [KEPT_ABSMAX2] = { "absmax2", false },
 };
 
-/* Returns the kind of a state by its last key, or KEPT_N if the key is none of a known state. */
+/* Returns the kind of a state, which its last key names, or KEPT_N if that key is not known. */
 static enum kept optimizer_only_state(const char *what)
 {
     const char *dot = strrchr(what, '.');

@@ -60,7 +60,7 @@ struct dcp_opening {
     struct names *listed;       /* maps names of the listing to their indices */
     struct dcp_item *item;      /* sorted by file and offset */
     int n_items;
-    struct chunk_extents *found;        /* of all chunks; those of entry i start at first[i] */
+    struct chunk_extents *found;        /* [all chunks]: those of entry i start at found[first[i]] */
     size_t *first;
     struct tile_chunk **flat;   /* per flattened entry, n_flat chunks of its original shape */
     int *n_flat;
@@ -68,7 +68,7 @@ struct dcp_opening {
     struct pt *pt[BATCH];
     uint64_t unused;            /* bytes of items that no entry names */
     struct pt_holes holes;
-    /* findings about lost items, which are held back until the weights are known; NULL: report them at once */
+    /* findings about lost items, which are reported after the weights are known; NULL: report them at once */
     struct report *late;
     int *n_good;                /* per entry, number of usable chunks; -1 if the entry is not usable */
 };
@@ -88,7 +88,7 @@ int dcp_listed(const struct source_listing *l, const char *name)
 
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt)
 {
-    /* The array has room for every file of the listing, and for a few files of other layouts. */
+    /* s->file has room for every file of the listing, and for a few files of other layouts. */
     s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .pt = pt,
                                                   .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
 }
@@ -159,7 +159,7 @@ static int item_cmp(const void *a, const void *b, void *ctx)
     return at < other ? -1 : at > other;
 }
 
-/* Of what is lost: a warning where holes are asked for. */
+/* Returns the severity of lost items: a warning if holes are allowed. */
 static enum severity lost(const struct dcp_opening *x)
 {
     return x->o->holes ? SEV_WARNING : SEV_ERROR;
@@ -285,8 +285,9 @@ static void report_file_gap(struct dcp_opening *x, int home, uint64_t at, uint64
 }
 
 /*
- * Returns true if item i begins where the previous one does, which means that SerializationFormat.SAFETENSORS was used:
- * all tensors are in one safetensors file, and the place of each is its beginning. Reported once per file.
+ * Returns true if item i begins at the same byte as the previous one. That happens only with
+ * SerializationFormat.SAFETENSORS, where all tensors are in one safetensors file and the place of each is the beginning
+ * of that file. Reports it once per file.
  */
 static bool is_safetensors_item(struct dcp_opening *x, int i)
 {

@@ -9,7 +9,7 @@
 /* Write the table as torch's loaders require it. Its places are the current locations of the items. */
 void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out);
 
-/* The changes to a table that was read: t->entry[i] with its numbers, and whether its tree must be written again. */
+/* A changed table for dcp_metadata_rewrite(): its entries, and which of them need new pickled objects. */
 struct dcp_change {
     /* table of the result, in which places of chunks that were read keep their numbers */
     const struct dcp_table *t;

@@ -49,8 +49,8 @@ static struct pk *swap_form(void *ctx, const struct pk *v)
 }
 
 /*
- * Rename the keys of masters if there are flattened states: these are written in their full shapes, which is another
- * form of the optimizer. Returns true if there were any.
+ * If the source has flattened optimizer states, rename their masters. The states are written in their full shapes, and
+ * that form of Megatron-core's optimizer has other keys for masters. Returns true if there were any.
  */
 static bool rename_flattened(struct dcp_target *t)
 {

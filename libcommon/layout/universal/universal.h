@@ -52,7 +52,7 @@ MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, 
  * parameters are all trained.
  */
 bool universal_is_trained(const struct source *s, const struct param *p);
-/* The source_read_groups of universal forms. */
+/* Read the optimizer groups of a universal form (its source_read_groups function). */
 MUST_CHECK int universal_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
 /* How a state in a universal form is made. */
 struct universal_state {
@@ -90,7 +90,7 @@ uint64_t universal_extra_bytes(const struct source *s);
 /* Returns the maximum disk space in bytes of an HDF5 result. Used before the result is planned (sink_ops.estimate). */
 uint64_t universal_estimate(const struct sink *k, const struct source *s);
 
-/* The writers of the three forms. */
+/* Returns the sink that writes the .pt form; the other two return those of the HDF5 form and of the virtual form. */
 struct sink *universal_pt_sink(const struct sink_opts *o);
 struct sink *universal_hdf5_sink(const struct sink_opts *o);
 struct sink *universal_virtual_sink(const struct sink_opts *o);

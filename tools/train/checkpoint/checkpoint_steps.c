@@ -214,8 +214,8 @@ static int move(struct aside *a, const char *name, struct err *e)
 }
 
 /*
- * Move the pointers before the checkpoints. If the move is interrupted, a pointer that names nothing makes a restarted
- * run stop, or begin with the requested checkpoint.
+ * Move the pointer files aside, or set `latest` to `tag`. This is done before checkpoints are moved: if the move is
+ * interrupted, a restarted run finds no pointer and stops, or begins with `tag`.
  */
 static int move_pointers(struct aside *a, const char *tag, struct err *e)
 {

@@ -108,7 +108,7 @@ void trainlog_add_world(struct strbuf *sb, int world, int dp, int tp, int pp);
 void trainlog_add_iterations(struct strbuf *sb, int64_t train_iters);   /* "setting training iterations to N" */
 void trainlog_add_saving(struct strbuf *sb, int64_t iteration, const char *dir);
 void trainlog_add_saved(struct strbuf *sb, int64_t iteration, const char *dir);
-/* How a save in the background of training went. */
+/* The measurements of a save that ran in the background of training. */
 struct trainlog_save {
     /* seconds for which the save blocked training: at its start, and in the optimizer waiting for the copy */
     double stall_s;

@@ -25,7 +25,8 @@
 
 struct model_opts {
     enum dtype t;               /* DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
-    bool grad_t;                /* gradients of parameters have type T and accumulate in it (F16); else fp32 */
+    bool grad_t;                /* true (F16): gradients of parameters are stored and accumulated in type T; false:
+                                 * in fp32 */
     int b, s;                   /* samples per micro-batch, tokens per sample */
     int n_slots;                /* number of micro-batches in flight */
     /*

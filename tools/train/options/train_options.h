@@ -258,7 +258,10 @@ void options_print(const struct train_opts *o, bool origins, struct strbuf *sb);
 /* Append one value as Python prints it: None, True, 0.0002, ['4', '4', '96']. The row must have a `dest`. */
 void options_value(const struct train_opts *o, const struct option_row *r, struct strbuf *sb);
 
-/* The table of options, which is parsed into a struct train_opts. The constants are marks of its groups and rows. */
+/*
+ * The table of all options; parsing it sets the members of struct train_opts. The constants are bits of the `marks` of
+ * groups and rows.
+ */
 extern const struct option_table options_table;
 enum {
     OPTIONS_OURS = 1,           /* an option of this program only, which the saved arguments do not contain */

@@ -28,7 +28,7 @@ struct run_shape {
  * other.
  */
 MUST_CHECK int shape_from_checkpoint(struct trainer *t, struct err *e);
-/* Set the rest of t->shape, except for params_no_embeds. */
+/* Set the members of t->shape that the options and the checkpoint leave open, except for params_no_embeds. */
 MUST_CHECK int shape_resolve_model(struct trainer *t, struct err *e);
 /*
  * Compute the number of blocks of each stage of `topo`, by the run's partition method. Returns 1 if the method leaves
