@@ -101,7 +101,9 @@ static int report_file_cut_short(const struct mapped *m, uint64_t at, uint64_t s
     return -1;
 }
 
-/* Get the current size of the mapped file. Returns false if its name now refers to another file. */
+/*
+ * Get the current size of the mapped file. Returns false if its name does not exist any more or refers to another file.
+ */
 static bool size_now(const struct mapped *m, uint64_t *size)
 {
     struct stat st;
@@ -112,7 +114,7 @@ static bool size_now(const struct mapped *m, uint64_t *size)
     return true;
 }
 
-/* Returns the errno that a read of the unreadable byte gives. */
+/* Returns the errno of a read of the unreadable byte, or EIO if the file cannot be opened again. */
 static int why_unreadable(const struct mapped *m, uint64_t at)
 {
     int fd = open(m->path, O_RDONLY | O_CLOEXEC), why = EIO;

@@ -237,7 +237,10 @@ bool source_has_zero1_optimizer(const struct source *s);
  * params_dtype in the arguments, else bf16.
  */
 enum dtype source_weights_dtype(const struct source *s);
-/* Returns a description of the ranks: "TP 2, PP 2, DP 2 (8 ranks)"; NULL if they are unknown. The caller frees it. */
+/*
+ * Returns a description of the ranks, such as "TP 2, PP 2, DP 2 (8 ranks)" or "ZeRO-2, 4 ranks"; NULL if they are
+ * unknown. The caller frees it.
+ */
 char *source_topology_text(const struct source *s);
 /*
  * Check that the model's tensors are identified, before another layout is made from the source. Returns -1 with

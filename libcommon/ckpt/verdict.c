@@ -21,7 +21,8 @@ static const char *unit(const struct verdict_of *of)
 }
 
 /*
- * Returns true for an attention mask: a tensor that contains only zeros and infinities. No weight contains only these.
+ * Returns true for an attention mask: a tensor with zeros and infinities and nothing else, whose name does not end in
+ * ".weight".
  */
 static bool is_mask(const struct verdict_of *of)
 {

@@ -28,7 +28,7 @@ struct merge_parts_list;
  */
 struct merge_parts_list *merge_parts_read(const struct pk *info, const char *file, struct report *r);
 void merge_parts_free(struct merge_parts_list *l);      /* NULL is allowed */
-/* Returns NULL if the parameter is not fused. */
+/* Returns the parts of a fused parameter, or NULL for any other name. The result belongs to the list. */
 const struct merge_parts *merge_parts_find(const struct merge_parts_list *l, const char *name);
 /* Returns the number of rows of a part on a rank of tp; -1 if the list does not contain it. */
 int64_t merge_parts_width(const struct merge_parts *p, int part, int rank, int tp);

@@ -33,7 +33,7 @@ double schedule_lr_now(const struct schedule_lr *lr);
 void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens);
 
 const char *schedule_style_name(enum schedule_decay style);     /* such as "cosine" */
-/* Returns -1 for a name that is unknown to the reference. */
+/* Returns the enum schedule_decay of a style that the reference knows, or -1. */
 int schedule_style_of(const char *name);
 
 /*

@@ -389,8 +389,8 @@ static int check_tied(struct conversion *r, struct err *e)
 }
 
 /*
- * Returns true if the tensor is written as it was read: not renamed, transposed or converted, and with the same
- * number of rows.
+ * Returns true if the tensor has the name, dtype and size of the parameter that was read. Only then can the digest in
+ * the input's manifest be compared with that of the output.
  */
 static bool is_as_read(const struct param *p, const struct sink_tensor *t)
 {

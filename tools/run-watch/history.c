@@ -27,7 +27,7 @@ int history_hour(const struct history *h)
     return from;
 }
 
-/* Returns NaN if the value is unknown. */
+/* Returns one value of a point, or NaN if the log does not record it there. */
 static double history_point_value(const struct history_point *p, enum history_value what)
 {
     if (what == HISTORY_LOSS)

@@ -46,7 +46,7 @@ void history_free(struct history *h);
 /* ---- usual values: over the last hour before the newest point, or the last 20 points if the hour has fewer ---- */
 
 enum history_value { HISTORY_LOSS, HISTORY_RATE, HISTORY_ITERATION_S };
-/* Returns the first point of that window. */
+/* Returns the index of the first point in this last hour. */
 int history_hour(const struct history *h);
 /*
  * Returns the median of the known values of points [from, to), or NaN if there are none. *n_known receives their

@@ -367,7 +367,7 @@ int64_t status_start_ticks(int64_t pid)
     return state == 'Z' || state == 'X' ? 0 : (int64_t)ticks;
 }
 
-/* Returns -1 if the time is unknown. */
+/* Returns the seconds since this process started, or -1 if they are unknown. */
 static double seconds_since_start(void)
 {
     const int64_t ticks = status_start_ticks(getpid());

@@ -197,7 +197,7 @@ void memory_plan_show(struct trainer *t)
 
 /* ---- other configurations ---- */
 
-/* Returns true if options_check() would accept it. */
+/* Returns true if options_check() would accept the setting, and the plan can hold its ranks. */
 static bool is_possible(const struct trainer *t, const struct setting *x)
 {
     const struct train_opts *o = &t->o;
