@@ -213,7 +213,10 @@ struct param *source_param(const struct source *s, const char *name);
 const struct source_file *source_file(const struct source *s, const char *name);
 /* Returns true if the model belongs to no known family. Names are then the model's own, and config is all 0. */
 bool source_has_unknown_family(const struct source *s);
-/* Returns true if the parameters have the model's own names. Those of a model folder are, whatever its family. */
+/*
+ * Returns true if the parameters have the model's own names: in every model folder, and in any checkpoint of a model
+ * that belongs to no known family.
+ */
 bool source_has_own_names(const struct source *s);
 /*
  * Returns true for a save by DeepSpeed's engine without pipeline, and for a universal form made from such a save.

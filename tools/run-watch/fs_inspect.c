@@ -57,7 +57,7 @@ static void set_compat_fs_text(struct runwatch *w)
     char *lines;
 
     if (w->text.len == 0) {
-        /* If anything is unknown, do not report a good standing. */
+        /* A warning means that an area could not be measured: then no line is printed. */
         if (report_count(w->report, SEV_WARNING) == 0)
             strbuf_addf(&w->text, "All partitions are in a good standing\n");
         return;

@@ -50,7 +50,7 @@ struct dcp_folder {
 
 /* ---- layout ---- */
 
-/* Add a piece. `of` provides entry, part and layer. */
+/* Add a piece for `rank`, with the entry, part and layer of the piece *of. The result is valid until the next call. */
 static struct dcp_piece *dcp_add_rank_piece(struct dcp_folder *w, const struct dcp_piece *of, int rank)
 {
     ARRAY_ROOM(w->piece, w->cap, w->n + 1);

@@ -212,7 +212,10 @@ static int guess_rule(const struct joining *j, const struct param *p, struct par
     return -1;
 }
 
-/* Check that the rows of the parts add up to each rank's slice. */
+/*
+ * A fused parameter consists of parts, each of which is split by itself. Check that the rows of a rank's share of every
+ * part add up to the rows of its slice.
+ */
 static bool check_parts(const struct joining *j, const struct param *p, int rule)
 {
     for (int t = 0; j->parts && t < j->n; t++) {

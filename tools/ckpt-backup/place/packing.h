@@ -8,8 +8,8 @@
 #include "tools/ckpt-backup/place/place.h"
 
 /*
- * Pack the content into the file `part`, and set the receipt's sums and size. Returns -1 if that fails, or with
- * ERR_DATA if CRCs stored in the content do not match. The file `part` is useless after -1.
+ * Pack the content into the file `part`, and set the receipt's sums and size. Returns -1 on an error; it is ERR_DATA if
+ * bytes do not match the CRCs that the content's .pt files store for them. The file `part` is useless then.
  */
 MUST_CHECK int packing_put(const struct place_opts *o, const struct content *c, struct receipt *rec, const char *part,
                            struct err *e);

@@ -22,7 +22,7 @@ struct transfer_run {
     uint64_t to_at;
     bool records;               /* `from` is a .pt: compare the CRCs stored in it */
     bool has_crc;               /* compare `crc` */
-    uint32_t crc;               /* set by a copy, and whenever it is not compared */
+    uint32_t crc;               /* receives the computed CRC, unless a run is only read and compared */
 };
 
 struct transfer {

@@ -144,8 +144,8 @@ static void newest_free(struct newest *c)
 }
 
 /*
- * Fill m->stay[place] with the steps that the place holds and will hold, and m->sound[place] with those that it holds
- * verified.
+ * Fill m->stay[place] with the steps that the place holds and with those that its rules still have copied to it, and
+ * m->sound[place] with the steps that it holds in a verified copy.
  */
 static void list_steps(struct making *m, int place)
 {

@@ -78,7 +78,7 @@ void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoi
 
 /* Set the arguments that follow from the shape of the model in d, which is a dict or a Namespace. */
 void checkpoint_args_of_model(struct arena *a, struct pk *d, const struct model_config *m);
-/* Set all arguments of the run, including those. */
+/* Set all arguments of the run, including those of the model. */
 void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoint_saver_opts *o);
 
 /* ---- checkpoint_replicas.c ---- */
