@@ -12,7 +12,10 @@
 #include "libcommon/model/config.h"
 #include "tools/ckpt-inspect/inspect.h"
 
-/* Names of arguments, which are those of options. `only_with`: an argument that must be given, too; NULL: none. */
+/*
+ * The arguments that are printed, under their names in the saved Namespace, which are also the names of the options. A
+ * group is printed only if the argument `only_with` is set in the Namespace; NULL: always.
+ */
 static const struct conf_group {
     const char *title, *only_with;
     const char *names[24];
@@ -41,7 +44,7 @@ static const struct conf_group {
       { "tensor_model_parallel_size", "pipeline_model_parallel_size", "pp_partition_method", "sequence_parallel" } },
     { "evaluation, checkpoints, log", NULL, { "eval_interval", "eval_iters", "save_interval", "log_interval" } },
 };
-/* For a run whose length is counted in iterations. */
+/* Printed if the checkpoint's run counts its length in iterations and not in samples. */
 static const struct conf_group iterations = {
     "the length of the run, and its schedule", NULL, { "train_iters", "lr_decay_iters", "lr_warmup_iters" }
 };
@@ -72,7 +75,7 @@ static void append_value(struct strbuf *line, const struct pk *v)
             append_value(line, item[i]);
         return;
     }
-    s = s ? s : pk_enum(v, &value);     /* of an enum, the member's name; the only one among arguments is this */
+    s = s ? s : pk_enum(v, &value);     /* position_embedding_type is the only enum; print its member's name */
     s = s ? s : config_position_name(value);
     if (!s)
         pk_text(v, &text);

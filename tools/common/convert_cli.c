@@ -146,7 +146,7 @@ void convert_cli_print_text(const struct cli *given, const char *out, const char
 
     if (r->n_unread)
         snprintf(left, sizeof left, ", %d unreadable left out", r->n_unread);
-    cli.part = r->part;                 /* a task that works alone reports for all of them */
+    cli.part = r->part;                 /* 0 of 1 if other tasks of the launcher take no part */
     cli.n_parts = r->n_parts;
     if (r->complete)
         cli_info(&cli, "%s is there already: nothing to do", out);

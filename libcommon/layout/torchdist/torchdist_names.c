@@ -183,8 +183,8 @@ static void check_modules(const struct dcp_naming *n, struct report *r)
 }
 
 /*
- * Report parameters that have only one of two states that most parameters have both of. held[w] has one bit per state
- * of weight w.
+ * Each pair of states (both moments, or a moment and the master) is stored together. If most parameters that have one
+ * state of a pair have both, report those that lack the other one. held[w] has one bit per state of weight w.
  */
 static void check_halves(const struct dcp_naming *n, const unsigned *held, struct report *r)
 {

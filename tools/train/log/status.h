@@ -110,8 +110,8 @@ bool status_kill_switch(const char *path);
 
 /*
  * Install the signal handlers. SIGTERM, SIGINT, SIGUSR1: finish the iteration, save, exit 0 (a second SIGINT kills).
- * SIGUSR2: call `dump` in the handler (watch_dump() is suitable). status_release_signals() undoes the first group.
- * Call this after MPI_Init, which installs its own handlers.
+ * SIGUSR2: call `dump` in the handler (watch_dump() is suitable). status_release_signals() undoes the first three. Call
+ * this after MPI_Init, which installs its own handlers.
  */
 void status_catch_signals(void (*dump)(int sig));
 /*
