@@ -182,7 +182,8 @@ void option_table_man(const struct option_table *o, struct strbuf *text);
 void option_table_bash(const struct option_table *o, struct strbuf *text);
 void option_table_zsh(const struct option_table *o, struct strbuf *text);
 /*
- * Append "--a, --b": the names of a group's rows that are not shown, with the value of those that support only one.
+ * Append the names of a group's options that the help leaves out, such as "--a, --b 1". `between` separates them. An
+ * option that accepts a single value (OPTION_ONLY) is followed by that value.
  */
 void option_names(const struct option_group *g, const char *between, struct strbuf *text);
 

@@ -282,7 +282,7 @@ static int read_manifest(struct opening *x)
     return x->folder.crcs ? 0 : -1;
 }
 
-/* Add the tensors and files of a folder that source_open() has opened in another form of a model folder. */
+/* Add the tensors and files of x->o->from, a model folder of the layout hfstorage, which source_open() has read. */
 static int copy_opened_tensors(struct opening *x)
 {
     const struct source *from = x->o->from;
