@@ -253,7 +253,7 @@ struct kernels {
     void (*linear)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
     /* pre = x w^T + bias, rounded to T; y = gelu(pre), tanh form */
     void (*linear_gelu)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
-    /* dx (+)= dy w */
+    /* dx (+)= dy w; here and below, (+)= adds to the old value if `add` is set, and replaces it otherwise */
     void (*linear_dx)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);
     /* dx = (dy w) * gelu'(pre): the data gradient of the layer after the GELU, and of the GELU */
     void (*linear_dx_gelu)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);

@@ -113,9 +113,10 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     last = spec->n_samples - plan->samples_before_last;
     per_epoch = (plan->tokens - 1) / spec->s;
     /*
-     * The reference stops here, too. Epochs need not end at the end of a sample: all epochs together may hold one
-     * sample more than the previous ones and the last one counted separately. Then `last` is per_epoch + 1; with one
-     * sample less it would be per_epoch, and with one more another epoch would begin.
+     * The reference stops here, too. A sample may begin in one epoch and end in the next. All epochs together may
+     * therefore have one sample more than the sum of both counts, which are samples_before_last and per_epoch: `last`
+     * is then per_epoch + 1. If the set had one sample less, `last` would be per_epoch; with one more, another epoch
+     * would begin.
      */
     if (last > per_epoch) {
         err_usage(e, "%s: %s: the last epoch would have to give %lld of its %lld samples: %s", mmidx_prefix(data),
