@@ -61,9 +61,9 @@ static int add_as(struct relisting *w, int i, const struct param *p, int k, stru
         path[c] = key ? key : n->en.path[c];
         found = found || key;
     }
-    if (source_one_model(w->x->s, e) < 0)
-        return -1;
     if (!name || !found) {
+        if (source_one_model(w->x->s, e) < 0)
+            return -1;
         err_usage(e, "%s: holds parameter %s in a form that cannot get another one's: ds2universal --format pt "
                   "makes a form of it that can", n->en.name, p->name);
         return -1;
