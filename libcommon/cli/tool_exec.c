@@ -4,6 +4,7 @@
 #include "libcommon/cli/tool_exec.h"
 
 #include <stdlib.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
@@ -13,12 +14,13 @@ char *tool_find_file(const char *folder, const char *file)
 {
     char self[4096];
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    const char *started = (const char *)getauxval(AT_EXECFN);  /* as it was executed; for a root without /proc */
     char *own, *there, *path;
 
-    if (n <= 0)
+    if (n <= 0 && !started)
         return NULL;
-    self[n] = '\0';
-    own = path_parent(self);
+    self[n > 0 ? n : 0] = '\0';
+    own = path_parent(n > 0 ? self : started);
     there = path_join(own, folder);
     path = path_join(there, file);
     free(own);

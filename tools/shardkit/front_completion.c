@@ -5,9 +5,11 @@
  * and the tool's own function completes them.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/child.h"
+#include "libcommon/cli/tool_exec.h"
 #include "tools/shardkit/front.h"
 
 /*
@@ -16,23 +18,24 @@
  */
 static bool append_tool_script(struct strbuf *text, const char *const *words, const char *shell)
 {
-    const char *argv[8] = { "/proc/self/exe" };
+    char *self = tool_find_file(".", "shardkit");
+    const char *argv[8] = { self ? self : "shardkit" };
     struct strbuf script = {0};
     struct child_call c = { .argv = argv, .out = &script };
     struct err e = {0};
     int n = 1, status;
+    bool ok;
 
     while (*words)
         argv[n++] = *words++;
     argv[n++] = "--completion";
     argv[n] = shell;
-    if (child_run(&c, &status, &e) < 0 || status != 0 || !script.len) {
-        strbuf_free(&script);
-        return false;
-    }
-    strbuf_addf(text, "%s", script.buf);
+    ok = child_run(&c, &status, &e) == 0 && status == 0 && script.len;
+    if (ok)
+        strbuf_addf(text, "%s", script.buf);
     strbuf_free(&script);
-    return true;
+    free(self);
+    return ok;
 }
 
 /* Returns true if a verb before `v` starts the same tool; with v NULL, if any verb starts it. */
