@@ -2,8 +2,9 @@
 #
 # Targets   all (default: every tool into bin/), lib (libshardkit.so, for C and Python), deps, deps-check (what tests can
 #           use beyond libraries: Slurm, rclone, clang, a browser), test (minutes), check (what takes longer), soak (hours), bench, demo, fuzz, lint,
-#           tidy (lays sources out), install, uninstall, deb (packages), html (documents as pages), man (its
-#           OPTIONS from the tools), clean, help
+#           tidy (lays sources out), install, uninstall, deb (packages), static, release, check-release (programs
+#           without shared libraries: ops/packaging/static.mk), html (documents as pages), man (its OPTIONS from the
+#           tools), clean, help
 # Knobs     B=release|debug|tsan   build flavour (debug: ASan + UBSan); objects in build/$(B)/
 #           CC=gcc|clang           compiler          V=1  show commands
 #           T='pt*'                which tests       PREFIX= DESTDIR= LIBDIR=  where install goes
@@ -22,7 +23,9 @@ CUDA_ARCH ?= -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_80,code
 # Where shardkit-cuda.so looks for cuBLAS first; nothing: only where the dynamic linker does.
 CUDA_RPATH ?= $(CUDA_HOME)/lib64
 
-VERSION := 0.1.0
+VERSION := $(shell cat VERSION)
+# The commit that --version names. Only packages and releases set it: each new value links all programs again.
+COMMIT  ?=
 TOOLS   := shardkit ckpt-inspect ckpt-backup ckpt-edit ds2universal reshape merge-tp export-hf preprocess train run-watch
 
 O   := build/$(B)
@@ -42,7 +45,8 @@ PKGC     := pkg-config
 have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
 # These install what is missing, then build with a make of their own that finds it.
 SELF_SETUP := test check soak bench demo
-NO_LIBS  := clean help deps deps-check lint tidy deb html ready-libs $(SELF_SETUP)
+NO_LIBS  := clean help deps deps-check lint tidy deb html static static-tests static-libraries check-release ready-libs \
+            $(SELF_SETUP)
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
@@ -162,6 +166,11 @@ $(O)/%.o: %.c $(O)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(if $(filter libcommon/%,$<),$(PIC)) -MMD -MP -c -o $@ $<
+
+$(O)/commit: FORCE
+	@mkdir -p $(@D); echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' >$@
+$(O)/libcommon/cli/cli_options.o: CPPFLAGS_ALL += $(if $(COMMIT),-DSHARDKIT_COMMIT='"$(COMMIT)"')
+$(O)/libcommon/cli/cli_options.o: $(O)/commit
 
 define isa_rule
 $(O)/kernels/cpu/%.$(1).o: kernels/cpu/%.c $(O)/flags
@@ -387,6 +396,7 @@ clean:
 
 help:
 	@sed -n '1,/^$$/p' Makefile
+
 
 .PHONY: all lib deps deps-check ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
 .SECONDARY:

@@ -134,15 +134,35 @@ const struct option_row cli_rows_certificate[] = {
 
 /* ---- answers to --help and the like ---- */
 
+/* The commit of the build; empty unless make received COMMIT. */
+#ifndef SHARDKIT_COMMIT
+#define SHARDKIT_COMMIT ""
+#endif
+
+/* Print the features of this processor for which the library has faster functions. */
+static void print_cpu_path(void)
+{
+#ifdef __x86_64__
+    bool avx2 = __builtin_cpu_supports("avx2"), clmul = avx2 && __builtin_cpu_supports("vpclmulqdq");
+    bool vbmi = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi");
+
+    printf("processor x86_64: %s%s%s\n", avx2 ? "AVX2" : "baseline", clmul ? ", VPCLMULQDQ" : "",
+           vbmi ? ", AVX-512 VBMI" : "");
+#else
+    puts("processor: baseline");
+#endif
+}
+
 static int version(const char *tool)
 {
     unsigned major, minor, release;
 
     H5get_libversion(&major, &minor, &release);
-    printf("%s (shardkit) %s\n", tool, SHARDKIT_VERSION);
+    printf("%s (shardkit) %s%s%s\n", tool, SHARDKIT_VERSION, *SHARDKIT_COMMIT ? ", commit " : "", SHARDKIT_COMMIT);
     printf("compiler %s; HDF5 %u.%u.%u, %s, jansson %s, zlib %s, ISA-L %d.%d.%d\n", __VERSION__, major, minor,
            release, archive_version_string(), jansson_version_str(), zlibVersion(),
            ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION);
+    print_cpu_path();
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
 }
 

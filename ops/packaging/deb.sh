@@ -5,13 +5,13 @@
 #   libshardkit1, libshardkit-dev   the library of shardkit.h, and the header
 #   shardkit-train   train
 #   shardkit-cuda    the kernels that train loads if an NVIDIA driver is present; built if nvcc is found
-# The script needs dpkg-dev and debhelper. The version is that of the Makefile.
+# The script needs dpkg-dev and debhelper. The version is that of the file VERSION.
 set -eu
 cd "$(dirname "$0")/../.."
 for program in dpkg-buildpackage dh; do
     command -v $program >/dev/null || { echo "deb: no $program here: apt-get install dpkg-dev debhelper" >&2; exit 1; }
 done
-version=$(sed -n 's/^VERSION *:= *//p' Makefile)
+version=$(cat VERSION)
 # Use the time of the source, so that two builds of one tree give the same package.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
