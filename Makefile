@@ -398,6 +398,8 @@ help:
 	@sed -n '1,/^$$/p' Makefile
 
 
+include ops/packaging/static.mk
+
 .PHONY: all lib deps deps-check ready-libs test check tests-bin bench-bin soak bench demo fuzz lint tidy install man deb uninstall clean help check-libs FORCE
 .SECONDARY:
 

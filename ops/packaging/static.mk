@@ -1,0 +1,81 @@
+# static.mk - static programs of every tool but train, for `make static`; the Makefile includes this file
+#
+#   make static [ARCH=x86_64|aarch64]   build/static-$(ARCH)/bin: one program, shardkit, and a links per tool
+#   make static-tests ARCH=aarch64      the unit tests of that architecture, static too
+#   make release [ARCHES=...] [DEB=0]   dist/: tarballs, wheels, packages, bills of materials, SHA256SUMS
+#   make check-release                  tests/release/*.sh: what the two above made
+# ops/packaging/static/libraries.sh builds the libraries first. The same rules compile the tree once more, with
+# STATIC=$(ARCH), into build/static-$(ARCH).
+
+ARCH         ?= $(shell uname -m)
+STATIC_DIR   := build/static-$(ARCH)
+STATIC_HOST  := $(ARCH)-linux-gnu
+STATIC_TOOLS := $(filter-out train,$(TOOLS))
+STATIC_SYS   := $(CURDIR)/$(STATIC_DIR)/sysroot/usr
+STATIC_PRE   := $(CURDIR)/$(STATIC_DIR)/prefix
+# HDF5 has no pkg-config file of its own.
+STATIC_LIBS  := -L$(STATIC_PRE)/lib -L$(STATIC_SYS)/lib/$(STATIC_HOST) -larchive -lhdf5 -lsz -laec -ljansson -lisal -luring \
+                -lpcre2-8 -llz4 -lzstd -llzma -lbz2 -lz -lm -lpthread
+STATIC_CPU_x86_64 := -march=x86-64-v2
+STATIC_CFLAGS = $(STATIC_CPU_$(ARCH)) -ffunction-sections -fdata-sections -ffile-prefix-map=$(CURDIR)=. \
+                -isystem $(STATIC_PRE)/include -isystem $(STATIC_SYS)/include -isystem $(STATIC_SYS)/include/$(STATIC_HOST)
+STATIC_MAKE   = +$(MAKE) --no-print-directory STATIC=$(ARCH) ARCH=$(ARCH) B=release O=$(STATIC_DIR)/obj COMMIT='$(COMMIT)' CUDA=0 MPI= PKGS= \
+                CC='$(if $(findstring ccache,$(CC)),ccache )$(STATIC_HOST)-gcc' AR=$(STATIC_HOST)-ar CFLAGS='$(STATIC_CFLAGS)' \
+                LDFLAGS='-static -Wl,--gc-sections -Wl,--build-id=none ' LIBS='$(STATIC_LIBS)' \
+                ISA_LIST='base$(if $(filter x86_64,$(ARCH)), avx2 avx512 avx512bf16)'
+
+# libshardkit.so of a wheel: HDF5, libarchive and others inside; those of which Debian has no position-independent .a are
+# the shared libraries of this machine, next to it. Only for the architecture of this machine.
+STATIC_SO_LIBS = $(filter -L%,$(STATIC_LIBS)) -Wl,-Bstatic -larchive -lhdf5 -lsz -laec -lisal -luring -lpcre2-8 -llz4 -llzma \
+                 -Wl,-Bdynamic -l:libjansson.so.4 -l:libzstd.so.1 -l:libbz2.so.1.0 -l:libz.so.1 -lm -lpthread
+
+static: static-libraries
+	$(STATIC_MAKE) $(STATIC_DIR)/bin/shardkit
+	$(Q)for t in $(filter-out shardkit,$(STATIC_TOOLS)); do ln -sf shardkit $(STATIC_DIR)/bin/$$t; done
+	$(if $(filter $(ARCH),$(shell uname -m)),$(STATIC_MAKE) $(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI))
+
+static-tests:
+	$(Q)sh ops/packaging/static/libraries.sh $(ARCH) cmocka
+	$(STATIC_MAKE) TEST_LD= static-unit
+
+static-libraries:
+	$(Q)sh ops/packaging/static/libraries.sh $(ARCH)
+
+static-unit: $(UNIT_BIN)
+
+ARCHES ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-gcc),aarch64)
+release: all
+	$(Q)set -e; commit=$(or $(COMMIT),$$(git rev-parse --short=12 HEAD)); for a in $(ARCHES); do \
+		$(MAKE) --no-print-directory static ARCH=$$a COMMIT=$$commit; \
+	done; COMMIT=$$commit DEB=$(or $(DEB),1) sh ops/packaging/release.sh $(ARCHES)
+
+check-release:
+	$(Q)rc=0; for f in tests/release/*.sh; do echo "== $$f"; sh $$f || rc=1; done; exit $$rc
+
+ifdef STATIC
+# Each tool's main() becomes TOOL_main(), which the program's own main() calls by the name under which it is started.
+STATIC_MAIN := $(STATIC_TOOLS:%=$(O)/tools/%/main.o)
+$(STATIC_MAIN): CFLAGS_ALL += -Dmain=$(subst -,_,$(notdir $(@D)))_main -Wno-missing-prototypes
+$(O)/multicall_tools.h: ops/packaging/static.mk
+	$(call say,GEN,$@)
+	@mkdir -p $(@D)
+	$(Q)exec >$@; for t in $(STATIC_TOOLS); do echo "MULTICALL_TOOL(\"$$t\", $$(echo $$t | tr - _)_main)"; done
+
+$(STATIC_DIR)/bin/shardkit: ops/packaging/static/multicall.c $(O)/multicall_tools.h ops/packaging/static/libc.c \
+    $(patsubst %.c,$(O)/%.o,$(wildcard $(foreach t,$(STATIC_TOOLS),tools/$(t)/*.c tools/$(t)/*/*.c))) \
+    $(O)/$(PAGE_DIR)/page_files.o $(SHARED) $(LIB)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -I$(O) $(LDFLAGS_ALL) \
+		$(addprefix -Wl$(comma)--wrap=,tool_exec dlopen getpwuid) -o $@ $(filter ops/%.c,$^) $(filter %.o,$^) $(SHARED) $(LIB) $(LIBS)
+	$(Q)$(STATIC_HOST)-strip $@
+
+$(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI): $(O)/libcommon/api/api.o $(LIB) $(LIB_MAP)
+	$(call say,LD,$@)
+	$(Q)rm -rf $(@D) && mkdir -p $(@D)
+	$(Q)$(CC) -shared -fopenmp -s -Wl,-soname,$(@F) -Wl,--version-script=$(LIB_MAP) -Wl,-z,defs -Wl,--as-needed \
+		-Wl,--gc-sections -Wl,--build-id=none -Wl,--exclude-libs,ALL '-Wl,-rpath,$$ORIGIN' -o $@ $< $(LIB) $(STATIC_SO_LIBS)
+	$(Q)ldd $@ | awk '$$2 == "=>" && $$1 !~ /^(libc|libm|libpthread|libdl|librt)\.so/ { print $$3 }' | xargs cp -L -t $(@D)
+endif
+
+.PHONY: static static-tests static-libraries static-unit release check-release
