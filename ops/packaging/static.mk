@@ -1,6 +1,6 @@
 # static.mk - static programs of every tool but train, for `make static`; the Makefile includes this file
 #
-#   make static [ARCH=x86_64|aarch64]   build/static-$(ARCH)/bin: one program, shardkit, and a links per tool
+#   make static [ARCH=x86_64|aarch64]   build/static-$(ARCH)/bin: one program, shardkit, and a link per tool
 #   make static-tests ARCH=aarch64      the unit tests of that architecture, static too
 #   make release [ARCHES=...] [DEB=0]   dist/: tarballs, wheels, packages, bills of materials, SHA256SUMS
 #   make check-release                  tests/release/*.sh: what the two above made
