@@ -469,14 +469,18 @@ static bool is_later(const char *name, const char *tag)
            strcmp(name + at + n_name, tag + at + n) == 0 && atoll(name + at) > atoll(tag + at);
 }
 
-/* Returns the path of the checkpoint with the largest number in its name, or NULL with *e set. */
+/*
+ * Returns the path of the checkpoint with the largest number at the end of its name, or NULL with *e set. Names with a
+ * suffix are those of unfinished folders (.part), of edits in place, and of other forms.
+ */
 static char *find_newest_tag(const char *dir, char *const *name, int n, struct err *e)
 {
     for (int i = n - 1; i >= 0; i--) {
         char *path = path_join(dir, name[i]);
         int at;
+        const int n_digits = last_number(name[i], &at);
 
-        if (last_number(name[i], &at) && is_tag_folder(path))
+        if (at + n_digits == (int)strlen(name[i]) && n_digits && is_tag_folder(path))
             return path;
         free(path);
     }
