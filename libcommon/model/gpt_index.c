@@ -541,10 +541,8 @@ static int open_gpt_indices(const struct gpt_index_spec *spec, const struct gpt_
 /* Add a suggestion to the error if the folder of the data is not writable. */
 static void suggest_folder(struct err *e)
 {
-    size_t n = strlen(e->msg);
-
     if (e->sys == EACCES || e->sys == EROFS || e->sys == EPERM)
-        snprintf(e->msg + n, sizeof e->msg - n, "; --index-dir names another folder for the index files");
+        err_add(e, "; --index-dir names another folder for the index files");
 }
 
 int gpt_index_open(const struct mmidx *data, const struct gpt_index_spec *spec, const struct gpt_index_files *f,

@@ -55,27 +55,25 @@ static const struct finding *first_error(const struct report *r)
 static int warn_or_fail(const struct cli *cli, const struct source *s, const struct report *r, struct err *e)
 {
     const struct finding *first;
-    size_t len;
 
     cli_warn_findings(cli, r);
     if (report_first_error(r, e) == 0)
         return 0;
     first = first_error(r);
-    len = strlen(e->msg);
     if (strcmp(first->code, "replicas") == 0 && strcmp(cli->tool, "ckpt-edit") == 0)
-        snprintf(e->msg + len, sizeof e->msg - len, "; %s --replicas average, first or majority writes a checkpoint in "
-                 "which they agree", source_is_from_zero(s) ? "merge-tp" : "merge-tp --repair");
+        err_add(e, "; %s --replicas average, first or majority writes a checkpoint in "
+                "which they agree", source_is_from_zero(s) ? "merge-tp" : "merge-tp --repair");
     else if (strcmp(first->code, "replicas") == 0)
-        snprintf(e->msg + len, sizeof e->msg - len, "; " REPLICAS_NEXT_STEP);
+        err_add(e, "; " REPLICAS_NEXT_STEP);
     else if (mismatch_is(first))
-        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch continues despite this%s",
-                 s->topo.tp > 1 && strcmp(cli->tool, "ckpt-edit") ? " (with --replicas first if copies differ)" : "");
+        err_add(e, "; --accept-mismatch continues despite this%s",
+                s->topo.tp > 1 && strcmp(cli->tool, "ckpt-edit") ? " (with --replicas first if copies differ)" : "");
     else if (strcmp(first->code, "unread") == 0)
-        snprintf(e->msg + len, sizeof e->msg - len, "; --skip-unreadable leaves it out");
+        err_add(e, "; --skip-unreadable leaves it out");
     else if (strcmp(first->code, "digest") == 0)
-        snprintf(e->msg + len, sizeof e->msg - len, "; if a file was changed on purpose, remove manifest.json");
+        err_add(e, "; if a file was changed on purpose, remove manifest.json");
     else if (s->layout->opens_with_holes && damage_is_loss(first))
-        snprintf(e->msg + len, sizeof e->msg - len, "; ckpt-inspect damage lists what can be recovered");
+        err_add(e, "; ckpt-inspect damage lists what can be recovered");
     return -1;
 }
 

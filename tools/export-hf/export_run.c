@@ -151,9 +151,7 @@ static int fit_config(const struct export_job *j, struct source *s, struct repor
     }
     cli_warn_findings(&j->cli, r);
     if (rc == 0 && report_first_error(r, e) < 0) {
-        const size_t len = strlen(e->msg);
-
-        snprintf(e->msg + len, sizeof e->msg - len, "; --accept-mismatch exports it despite this");
+        err_add(e, "; --accept-mismatch exports it despite this");
         rc = -1;
     }
     report_free(r);

@@ -246,11 +246,8 @@ static int open_checkpoint_content(struct content *c, const char *path, enum bac
     int rc = -1;
 
     *c = (struct content){0};
-    if (!s && e->kind == ERR_DATA && report_n(r) == 0) {
-        const size_t len = strlen(e->msg);
-
-        snprintf(e->msg + len, sizeof e->msg - len, "; copy --any copies any folder");
-    }
+    if (!s && e->kind == ERR_DATA && report_n(r) == 0)
+        err_add(e, "; copy --any copies any folder");
     if (!s)
         goto out;
     if (open_folder(c, s, form, e) < 0)
