@@ -171,6 +171,19 @@ int folder_file_seal(const char *dir, const struct folder_file *f, const struct 
     return rc;
 }
 
+int folder_make_hollow(const char *path, uint64_t size, struct err *e)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
+
+    if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
+        err_sys(e, path, "cannot create");
+        rc = -1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
 int folder_write_small(const char *dir, const char *name, const void *bytes, uint64_t len, struct err *e)
 {
     char *path = path_join(dir, name);

@@ -113,6 +113,11 @@ struct folder_file folder_file_lay_out(struct arena *a, const struct folder_desc
  */
 MUST_CHECK int folder_file_seal(const char *dir, const struct folder_file *f, const struct folder_desc *d, bool sync,
                                 struct err *e);
+/*
+ * Create a file of that size without reserving disk space. This is used in a rehearsal, and on tmpfs, where reserving a
+ * file's space keeps one thread busy and the writers do it in parallel.
+ */
+MUST_CHECK int folder_make_hollow(const char *path, uint64_t size, struct err *e);
 /* Write a whole small file of the folder `dir`, e.g. a configuration. */
 MUST_CHECK int folder_write_small(const char *dir, const char *name, const void *bytes, uint64_t len, struct err *e);
 

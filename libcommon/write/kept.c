@@ -16,6 +16,7 @@
 #include "libcommon/base/names.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/manifest.h"
+#include "libcommon/write/folder_file.h"
 
 /* ---- capabilities of the result's file system ---- */
 
@@ -151,19 +152,6 @@ static int share_kept_file(struct files *f, const struct kept_file *kept, const 
     return -1;
 }
 
-static int make_hole(const char *path, uint64_t size, struct err *e)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
-
-    if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
-        err_sys(e, path, "cannot create");
-        rc = -1;
-    }
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
 static void plan_kept_copy(struct kept_file *kept, const char *path, struct plan *p)
 {
     struct files *f = plan_files(p);
@@ -184,7 +172,7 @@ static int plan_kept_file(const struct sink *k, struct kept_file *kept, struct p
     int rc = dir_make(dir, e);
 
     if (rc == 0)
-        rc = k->o.rehearsal ? (make_hole(path, files_size(f, kept->file), e) < 0 ? -1 : 1)
+        rc = k->o.rehearsal ? (folder_make_hollow(path, files_size(f, kept->file), e) < 0 ? -1 : 1)
                             : share_kept_file(f, kept, path, e);
     if (rc == 0) {
         kept->way = KEPT_COPY;

@@ -1,8 +1,6 @@
 /*
  * sink.c - code that all sinks share
  */
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
@@ -26,23 +24,6 @@ int sink_finish(struct sink *k, struct plan *p, struct err *e)
     return log ? folder_write_small(k->dir, DS_REPAIR_LOG_NAME, log->buf, log->len, e) : 0;
 }
 
-/*
- * Create a file without reserving disk space. This is used in a rehearsal, and on tmpfs, where reserving a file's
- * space keeps one thread busy and the writers do it in parallel.
- */
-static int make_hollow(const char *path, uint64_t size, struct err *e)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
-
-    if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
-        err_sys(e, path, "cannot create");
-        rc = -1;
-    }
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
 int sink_make_files(const struct sink *k, const struct plan *p, struct err *e)
 {
     enum { MAX_AT_A_TIME = 16 };        /* more threads do not help: they share a disk's journal, or the kernel's
@@ -60,7 +41,7 @@ int sink_make_files(const struct sink *k, const struct plan *p, struct err *e)
 
         if (d->size == 0 || failed)
             continue;
-        if ((hollow ? make_hollow(d->path, d->size, &mine)
+        if ((hollow ? folder_make_hollow(d->path, d->size, &mine)
                             : file_reserve(d->path, d->size, k->o.resumed, &mine)) == 0)
             continue;
         #pragma omp critical
