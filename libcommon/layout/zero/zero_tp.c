@@ -213,8 +213,8 @@ static int guess_rule(const struct joining *j, const struct param *p, struct par
 }
 
 /*
- * A fused parameter consists of parts, each of which is split by itself. Check that the rows of a rank's share of every
- * part add up to the rows of its slice.
+ * Check a fused parameter, whose parts are split over the ranks one by one: the rows of all parts on a rank have to add
+ * up to the rows of its slice.
  */
 static bool check_parts(const struct joining *j, const struct param *p, int rule)
 {
@@ -241,8 +241,8 @@ static bool check_parts(const struct joining *j, const struct param *p, int rule
  */
 static void compare_rule_with_family(const struct joining *j, const struct param *p, int rule)
 {
-    bool said = true;
-    const int other = j->family ? find_family_merge_rule(j->family, p->name, &said) : -1;
+    bool certain = true;                /* not used: an uncertain rule is worth a warning, too */
+    const int other = j->family ? find_family_merge_rule(j->family, p->name, &certain) : -1;
     const bool splits = rule == MERGE_CAT0 || rule == MERGE_CAT1;
 
     if (other == rule || !splits || (other != MERGE_CAT0 && other != MERGE_CAT1 && other != MERGE_REPLICATED))
