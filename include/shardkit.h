@@ -21,6 +21,11 @@
  *           and sk_verification_free() may be called once, when no other thread uses the object.
  * fork()    A child may read from checkpoints that its parent opened. It must not call sk_open() or sk_verify() if its
  *           parent had called them: OpenMP's threads do not exist in the child.
+ * Arguments A NULL where none is allowed, and a number that is out of range, make the function fail with
+ *           SK_ERROR_USAGE. A function without `struct sk_error *` returns 0 or NULL.
+ * Files     An open checkpoint keeps a descriptor of each of its files, and uses at most an eighth of the
+ *           descriptors that the process may have. The program may change its working directory, and files may be
+ *           renamed or removed. If a file has to be opened again and has changed, that is an error.
  * Process   sk_open() raises the soft limit of open files to the hard limit.
  * ABI       A library with the same SHARDKIT_ABI has all functions below. Members are only ever added at the end of a
  *           struct. Options carry their size, so a program that was compiled with an earlier header keeps working.
@@ -81,7 +86,7 @@ struct sk_open_options {
     const char *model;                  /* prefix of the model's names, if a checkpoint holds several models */
     int damaged;                        /* 1: open what is readable, and report the rest by sk_findings() */
     int replicas;                       /* SK_REPLICAS_* */
-    int threads;                        /* for opening files; 0: 16 */
+    int threads;                        /* for opening files, 1 to 1024; 0: 16 */
 };
 
 /*
@@ -99,7 +104,7 @@ struct sk_info {
 };
 const struct sk_info *sk_info(const struct sk_checkpoint *c);
 
-/* Findings of sk_open(): warnings and notes, and with `damaged` errors. *n receives their number. */
+/* Findings of sk_open(): warnings and notes, and with `damaged` errors. *n receives their number; n may be NULL. */
 const struct sk_finding *sk_findings(const struct sk_checkpoint *c, int *n);
 
 /* ---- tensors ---- */
@@ -161,6 +166,12 @@ struct sk_place {
  * elements has no place. Bytes that are mapped are not compared with checksums.
  */
 int sk_locate(const struct sk_checkpoint *c, int64_t i, struct sk_place *place);
+/*
+ * Return a descriptor of the file that sk_locate() names, for mapping it; place->at is an offset in it. The file is
+ * the one that was opened, whatever its name refers to now. The caller closes the descriptor. Returns -1 with
+ * SK_ERROR_DATA if the file was changed since sk_open(), or if the tensor has no place.
+ */
+int sk_place_descriptor(const struct sk_checkpoint *c, int64_t i, struct sk_error *e);
 
 /* ---- verify ---- */
 
@@ -171,7 +182,7 @@ struct sk_verify_options {
     int strict;                         /* 1: warnings make a checkpoint unsound, too */
     int allow_drift;                    /* 1: tensor-parallel copies that differ are warnings */
     int lenient;                        /* 1: accept deviations of the container format that no reader depends on */
-    int threads;                        /* 0: one per processor */
+    int threads;                        /* 1 to 1024; 0: one per processor */
     uint64_t memory;                    /* bytes of buffers; 0: the default */
     const volatile int *stop;           /* when it becomes other than 0, the call ends with SK_ERROR_STOPPED; or NULL */
 };

@@ -17,6 +17,8 @@
 /* Bytes of a tensor that are read at once; copies that are merged need as many each. */
 enum { READ_AT_ONCE = 8 << 20 };
 
+enum { MAX_THREADS = 1024 };            /* as the option --threads */
+
 /* Opening and verifying use HDF5, which is not thread-safe, and the stop flag below. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static const volatile int *stop_flag;
@@ -73,6 +75,16 @@ static int copy_options(void *out, size_t size, const void *given, struct err *e
     }
     memcpy(out, given, min_u64(n, size));
     return 0;
+}
+
+/* Check the arguments that sk_open() and sk_verify() share. */
+static int check_arguments(const char *path, int threads, struct err *e)
+{
+    if (!path)
+        err_usage(e, "path is NULL");
+    else if (threads < 0 || threads > MAX_THREADS)
+        err_usage(e, "threads is %d, expected 1 to %d, or 0 for the default", threads, MAX_THREADS);
+    return e->kind == ERR_NONE ? 0 : -1;
 }
 
 struct finding_list {
@@ -153,6 +165,7 @@ static struct sk_checkpoint *open_view(const char *path, const struct sk_open_op
         sk_close(c);
         return NULL;
     }
+    files_hold(c->view->files);
     list_findings(&c->findings);
     list_tensors(c);
     c->info = (struct sk_info){ .path = c->view->path, .layout = "file", .iteration = -1 };
@@ -168,7 +181,7 @@ struct sk_checkpoint *sk_open(const char *path, const struct sk_open_options *op
     struct sk_open_options o;
     struct err e = {0};
 
-    if (copy_options(&o, sizeof o, options, &e) == 0) {
+    if (copy_options(&o, sizeof o, options, &e) == 0 && check_arguments(path, o.threads, &e) == 0) {
         pthread_mutex_lock(&one_at_a_time);
         c = open_view(path, &o, &e);
         pthread_mutex_unlock(&one_at_a_time);
@@ -191,25 +204,26 @@ void sk_close(struct sk_checkpoint *c)
 
 const struct sk_info *sk_info(const struct sk_checkpoint *c)
 {
-    return &c->info;
+    return c ? &c->info : NULL;
 }
 
 const struct sk_finding *sk_findings(const struct sk_checkpoint *c, int *n)
 {
-    *n = c->findings.n;
-    return c->findings.finding;
+    if (n)
+        *n = c ? c->findings.n : 0;
+    return c ? c->findings.finding : NULL;
 }
 
 /* ---- tensors ---- */
 
 int64_t sk_count(const struct sk_checkpoint *c)
 {
-    return c->view->n_known;
+    return c ? c->view->n_known : 0;
 }
 
 const struct sk_tensor *sk_tensor(const struct sk_checkpoint *c, int64_t i)
 {
-    return i >= 0 && i < c->view->n_known ? &c->tensor[i] : NULL;
+    return c && i >= 0 && i < c->view->n_known ? &c->tensor[i] : NULL;
 }
 
 int64_t sk_find(struct sk_checkpoint *c, const char *name, const char *state, struct sk_error *error)
@@ -218,7 +232,9 @@ int64_t sk_find(struct sk_checkpoint *c, const char *name, const char *state, st
     int i = -1, st = state ? state_by_name(state) : -1;
     struct err e = {0};
 
-    if (state && st < 0) {
+    if (!c || !name) {
+        err_usage(&e, "%s is NULL", c ? "name" : "the checkpoint");
+    } else if (state && st < 0) {
         err_usage(&e, "no state is called '%s'; expected bf16, fp32, exp_avg or exp_avg_sq", state);
     } else {
         pthread_mutex_lock(&c->names);
@@ -259,13 +275,15 @@ int sk_read(const struct sk_checkpoint *c, int64_t i, int64_t first, int64_t n, 
     int rc = -1;
 
     if (!s)
-        err_usage(&e, "no tensor has number %lld; there are %d", (long long)i, c->view->n_known);
+        err_usage(&e, "no tensor has number %lld; there are %lld", (long long)i, (long long)sk_count(c));
     else if (first < 0 || n < 0 || first > s->elements - n)
         err_usage(&e, "%s has %lld elements; %lld from number %lld are not in it", s->name, (long long)s->elements,
                   (long long)n, (long long)first);
     else if ((uint64_t)n * (uint64_t)s->item_size > size)
         err_usage(&e, "%s: %lld elements need %llu bytes, the buffer has %zu", s->name, (long long)n,
                   (unsigned long long)n * (unsigned)s->item_size, size);
+    else if (!buf && n > 0)
+        err_usage(&e, "%s: the buffer is NULL", s->name);
     else if (!c->view->tensor[i].map)
         err_data(&e, c->info.path, ERR_NO_BYTE, "tensor %s has too many pieces to be read", s->name);
     else
@@ -277,21 +295,21 @@ int sk_read(const struct sk_checkpoint *c, int64_t i, int64_t first, int64_t n, 
     return rc;
 }
 
-int sk_locate(const struct sk_checkpoint *c, int64_t i, struct sk_place *place)
+/* Like sk_locate(). Returns the number of the file in the table, or -1 for none. */
+static int locate_file(const struct sk_checkpoint *c, int64_t i, struct sk_place *place)
 {
-    const struct tmap *m = i >= 0 && i < c->view->n_known ? c->view->tensor[i].map : NULL;
-    struct files *f = c->view->files;
-    struct sk_place begin = { NULL, 0 };
+    const struct tmap *m = sk_tensor(c, i) ? c->view->tensor[i].map : NULL;
+    struct files *f = m ? c->view->files : NULL;
     struct tmap_cursor cursor;
     struct tmap_piece p;
     uint64_t done = 0;
-    int slice = -1;
+    int slice = -1, file = -1;
 
     if (!m || m->len == 0)
-        return 0;
+        return -1;
     if (tmap_overlays(m) && m->n_slices > 1) {
         if (m->op != TMAP_REPLICAS || c->replicas != REPLICAS_FIRST)
-            return 0;
+            return -1;
         slice = 0;
     }
     tmap_begin(&cursor, m, 0, m->len, slice);
@@ -301,17 +319,44 @@ int sk_locate(const struct sk_checkpoint *c, int64_t i, struct sk_place *place)
         const char *path = files_path(f, rec->file, &at);
 
         at += rec->at + p.src.at;
-        if (done == 0)
-            begin = (struct sk_place){ path, at };
-        if (!path || p.dst != done || (p.n > 1 && p.stride != p.run) || at != begin.at + done ||
-            (path != begin.path && strcmp(path, begin.path) != 0))
-            return 0;
+        if (done == 0) {
+            file = rec->file;
+            *place = (struct sk_place){ path, at };
+        }
+        if (!path || p.dst != done || (p.n > 1 && p.stride != p.run) || at != place->at + done ||
+            (path != place->path && strcmp(path, place->path) != 0))
+            return -1;
         done += p.src.len;
     }
-    if (done != m->len)
+    return done == m->len ? file : -1;
+}
+
+int sk_locate(const struct sk_checkpoint *c, int64_t i, struct sk_place *place)
+{
+    struct sk_place found;
+
+    if (!place || locate_file(c, i, &found) < 0)
         return 0;
-    *place = begin;
+    *place = found;
     return 1;
+}
+
+int sk_place_descriptor(const struct sk_checkpoint *c, int64_t i, struct sk_error *error)
+{
+    const struct sk_tensor *s = sk_tensor(c, i);
+    struct sk_place place;
+    int file = locate_file(c, i, &place), fd = -1;
+    struct err e = {0};
+
+    if (!s)
+        err_usage(&e, "no tensor has number %lld; there are %lld", (long long)i, (long long)sk_count(c));
+    else if (file < 0)
+        err_data(&e, c->info.path, ERR_NO_BYTE, "the bytes of %s do not lie whole in one file", s->name);
+    else
+        fd = files_fd_copy(c->view->files, file, &e);
+    if (fd < 0)
+        give_error(&e, error);
+    return fd;
 }
 
 /* ---- verify ---- */
@@ -354,7 +399,7 @@ struct sk_verification *sk_verify(const char *path, const struct sk_verify_optio
     struct sk_verify_options o;
     struct err e = {0};
 
-    if (copy_options(&o, sizeof o, options, &e) == 0) {
+    if (copy_options(&o, sizeof o, options, &e) == 0 && check_arguments(path, o.threads, &e) == 0) {
         pthread_mutex_lock(&one_at_a_time);
         stop_flag = o.stop;
         v = run_verify(path, &o, &e);

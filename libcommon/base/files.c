@@ -62,13 +62,19 @@ static void table_free(struct table *t)
 
 enum { FD_NONE = -1, FD_REFUSED = -2 };
 
+/* Which file a path names, and in which version. */
+struct identity {
+    uint64_t device, inode, size;
+    int64_t mtime_ns;
+};
+
 /* A path on disk, or a spool descriptor. All files that are windows of it share it. */
 struct disk {
     char *path;                         /* NULL: a spool file */
     int fd, fd_direct;
     int pins;                           /* number of users; not to be closed while > 0 */
     bool has_items;
-    int64_t mtime_ns;
+    struct identity id;                 /* when the file was added; all 0 for a spool file */
 };
 
 struct file {
@@ -85,6 +91,8 @@ struct files {
     struct table disk, file, record;
     int last_disk;                      /* windows of one tar are added consecutively */
     int *open, n_open, cap_open;        /* disks with an open descriptor, except spool files */
+    bool held;                          /* files_hold() was called */
+    int cwd;                            /* descriptor of the working directory then; AT_FDCWD: the present one */
     int next_idle;                      /* where the next search for an idle descriptor starts */
     struct arena *arena;
     struct names *names;                /* names of records -> their numbers in name[] */
@@ -116,6 +124,7 @@ struct files *files_new(void)
     f->file.item_size = sizeof(struct file);
     f->record.item_size = sizeof(struct record);
     f->last_disk = -1;
+    f->cwd = AT_FDCWD;
     f->arena = arena_new(0);
     f->names = names_new(f->arena);
     return f;
@@ -136,6 +145,8 @@ void files_free(struct files *f)
     }
     for (int i = 0; i < f->file.n; i++)
         free(((struct file *)table_at(&f->file, i))->name);
+    if (f->cwd >= 0)
+        close(f->cwd);
     arena_free(f->arena);
     free(f->open);
     free(f->name);
@@ -147,10 +158,10 @@ void files_free(struct files *f)
 }
 
 /* Must be called with the lock held. */
-static int add_disk(struct files *f, const char *path, int fd, int64_t mtime_ns)
+static int add_disk(struct files *f, const char *path, int fd, struct identity id)
 {
     struct disk d = { .path = path ? xstrdup(path) : NULL, .fd = fd,
-                      .fd_direct = path ? FD_NONE : FD_REFUSED, .mtime_ns = mtime_ns };
+                      .fd_direct = path ? FD_NONE : FD_REFUSED, .id = id };
 
     return f->last_disk = table_add(&f->disk, &d);
 }
@@ -176,9 +187,10 @@ static int stat_regular(const char *path, struct stat *st, struct err *e)
     return 0;
 }
 
-static int64_t mtime_ns(const struct stat *st)
+static struct identity identity_of(const struct stat *st)
 {
-    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+    return (struct identity){ (uint64_t)st->st_dev, (uint64_t)st->st_ino, (uint64_t)st->st_size,
+                              (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec };
 }
 
 int files_add_path(struct files *f, const char *path, struct err *e)
@@ -189,7 +201,7 @@ int files_add_path(struct files *f, const char *path, struct err *e)
     if (stat_regular(path, &st, e) < 0)
         return -1;
     pthread_mutex_lock(&f->lock);
-    i = add_file_entry(f, add_disk(f, path, FD_NONE, mtime_ns(&st)), NULL, 0, (uint64_t)st.st_size, path);
+    i = add_file_entry(f, add_disk(f, path, FD_NONE, identity_of(&st)), NULL, 0, (uint64_t)st.st_size, path);
     pthread_mutex_unlock(&f->lock);
     return i;
 }
@@ -211,7 +223,7 @@ int files_add_window(struct files *f, const char *path, uint64_t at, uint64_t si
     disk = f->last_disk;
     if (disk < 0 || !((struct disk *)table_at(&f->disk, disk))->path ||
         strcmp(((struct disk *)table_at(&f->disk, disk))->path, path) != 0)
-        disk = add_disk(f, path, FD_NONE, mtime_ns(&st));
+        disk = add_disk(f, path, FD_NONE, identity_of(&st));
     i = add_file_entry(f, disk, NULL, at, size, name);
     pthread_mutex_unlock(&f->lock);
     return i;
@@ -222,7 +234,7 @@ int files_add_fd(struct files *f, int fd, uint64_t size, const char *name)
     int i;
 
     pthread_mutex_lock(&f->lock);
-    i = add_file_entry(f, add_disk(f, NULL, fd, 0), NULL, 0, size, name);
+    i = add_file_entry(f, add_disk(f, NULL, fd, (struct identity){0}), NULL, 0, size, name);
     pthread_mutex_unlock(&f->lock);
     return i;
 }
@@ -289,7 +301,7 @@ static int join_disk(struct files *f, const struct disk *d, struct err *e)
             return -1;
         }
     }
-    return add_disk(f, d->path, fd, d->mtime_ns);
+    return add_disk(f, d->path, fd, d->id);
 }
 
 /*
@@ -382,7 +394,7 @@ int64_t files_mtime_ns(const struct files *f, int file)
 {
     int disk = get_file(f, file)->disk;
 
-    return disk < 0 ? 0 : ((struct disk *)table_at(&f->disk, disk))->mtime_ns;
+    return disk < 0 ? 0 : ((struct disk *)table_at(&f->disk, disk))->id.mtime_ns;
 }
 
 const void *files_mem(const struct files *f, int file)
@@ -412,6 +424,25 @@ static bool close_idle_disk(struct files *f)
     return false;
 }
 
+/* Check that a descriptor is of the file that was added, in the same version. */
+static int check_identity(const struct disk *d, int fd, struct err *e)
+{
+    struct identity now;
+    struct stat st;
+
+    if (fstat(fd, &st) < 0) {
+        err_sys(e, d->path, "cannot read its size");
+        return -1;
+    }
+    now = identity_of(&st);
+    if (now.device != d->id.device || now.inode != d->id.inode || now.size != d->id.size ||
+        now.mtime_ns != d->id.mtime_ns) {
+        err_data(e, d->path, ERR_NO_BYTE, "was changed or replaced after the checkpoint was opened; open it again");
+        return -1;
+    }
+    return 0;
+}
+
 /* Must be called with the lock held. */
 static int open_disk(struct files *f, int disk, bool direct, struct err *e)
 {
@@ -423,12 +454,16 @@ static int open_disk(struct files *f, int disk, bool direct, struct err *e)
     if (first && f->n_open >= files_open_limit() / 8)
         close_idle_disk(f);
     do
-        fd = open(d->path, O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
+        fd = openat(f->cwd, d->path, O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
     while (fd < 0 && (errno == EMFILE || errno == ENFILE) && close_idle_disk(f));
     if (fd < 0 && direct && errno != EMFILE && errno != ENFILE)
         return FD_REFUSED;
     if (fd < 0) {
         err_sys(e, d->path, "cannot open");
+        return FD_NONE;
+    }
+    if (f->held && check_identity(d, fd, e) < 0) {
+        close(fd);
         return FD_NONE;
     }
     /* Only the tables at both ends of an item are read. The kernel's read-ahead would read most of the file. */
@@ -465,6 +500,36 @@ void files_fd_done(struct files *f, int file)
     pthread_mutex_lock(&f->lock);
     d->pins--;
     pthread_mutex_unlock(&f->lock);
+}
+
+void files_hold(struct files *f)
+{
+    const int max = files_open_limit() / 8;
+    struct err e = {0};
+
+    f->held = true;
+    f->cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (f->cwd < 0)
+        f->cwd = AT_FDCWD;
+    for (int i = 0; i < f->disk.n && f->n_open < max; i++) {
+        struct disk *d = table_at(&f->disk, i);
+
+        if (d->fd == FD_NONE)
+            d->fd = open_disk(f, i, false, &e);         /* a failure is reported by the call that reads the file */
+    }
+}
+
+int files_fd_copy(struct files *f, int file, struct err *e)
+{
+    const struct disk *d = table_at(&f->disk, get_file(f, file)->disk);
+    int fd = files_fd(f, file, false, e), copy = -1;
+
+    if (fd < 0)
+        return -1;
+    if (check_identity(d, fd, e) == 0 && (copy = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0)
+        err_sys(e, d->path, "cannot duplicate its descriptor");
+    files_fd_done(f, file);
+    return copy;
 }
 
 static int read_exactly(int fd, void *buf, size_t n, uint64_t at)

@@ -94,6 +94,18 @@ const void *files_mem(const struct files *f, int file);
  */
 int files_fd(struct files *f, int file, bool direct, struct err *e);
 void files_fd_done(struct files *f, int file);          /* call once per successful files_fd() */
+/*
+ * Make the table independent of the names of its files. Opens every file now, as far as the limit of descriptors
+ * permits. A file that has to be opened again later is found from today's working directory, and files_fd() fails with
+ * ERR_DATA if it is not the file that was added: its device, inode, size and time of change are compared. No other
+ * thread uses the table.
+ */
+void files_hold(struct files *f);
+/*
+ * Returns a duplicate of the descriptor of files_fd() for mapping, which the caller closes. Returns -1 with *e filled:
+ * ERR_SYS, or ERR_DATA if the file has changed since it was added.
+ */
+MUST_CHECK int files_fd_copy(struct files *f, int file, struct err *e);
 /* Returns the number of descriptors that this process may have. Raises the soft limit to the hard limit first. */
 int files_open_limit(void);
 /* Read exactly [at, at+n) of a file. Fails with ERR_DATA ("cut short") if the file is shorter. */

@@ -15,6 +15,8 @@ without it they are memoryviews of bytes. torch is needed for `Checkpoint.tensor
 from __future__ import annotations
 
 import ctypes
+import mmap
+import operator
 import os
 import sys
 import threading
@@ -99,6 +101,7 @@ _FUNCTIONS = {
     "sk_read": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
                                ctypes.c_size_t, ctypes.POINTER(_Error)]),
     "sk_locate": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Place)]),
+    "sk_place_descriptor": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Error)]),
     "sk_verify": (ctypes.POINTER(_Verification), [ctypes.c_char_p, ctypes.POINTER(_VerifyOptions),
                                                   ctypes.POINTER(_Error)]),
     "sk_verification_free": (None, [ctypes.POINTER(_Verification)]),
@@ -143,8 +146,22 @@ def _text(b: Optional[bytes]) -> Optional[str]:
     return None if b is None else os.fsdecode(b)
 
 
-def _bytes(text: Optional[str]) -> Optional[bytes]:
-    return None if text is None else os.fsencode(text)
+def _bytes(text: str | os.PathLike | None) -> Optional[bytes]:
+    """A string for the library. Raises Error for one that it cannot receive."""
+    if text is None:
+        return None
+    try:
+        b = os.fsencode(text)
+    except UnicodeEncodeError as e:
+        raise Error(f"{text!r} cannot be encoded: {e.reason}", "usage") from e
+    if b"\0" in b:
+        raise Error(f"{text!r} contains a NUL character", "usage")
+    return b
+
+
+def _threads(n: int) -> int:
+    """The number as the library checks it; C's int would drop the high bits of a large one."""
+    return max(-1, min(operator.index(n), 1025))
 
 
 def _failure(e: _Error, kind: type = Error) -> Error:
@@ -209,10 +226,10 @@ def verify(path: str | os.PathLike, *, strict: bool = False, allow_drift: bool =
     """
     lib, e, stop = _lib(), _Error(), ctypes.c_int(0)
     o = _VerifyOptions(ctypes.sizeof(_VerifyOptions), _bytes(model),
-                       None if certificate is None else os.fsencode(certificate), strict, allow_drift, lenient, threads,
-                       0, ctypes.pointer(stop))
+                       _bytes(certificate), bool(strict), bool(allow_drift), bool(lenient), _threads(threads), 0,
+                       ctypes.pointer(stop))
     result: list[Any] = []
-    name = os.fsencode(path)
+    name = _bytes(path)
     worker = threading.Thread(target=lambda: result.append(lib.sk_verify(name, ctypes.byref(o), ctypes.byref(e))))
     worker.start()
     try:
@@ -304,8 +321,9 @@ class Checkpoint(Mapping):
         words = ("average", "first", "majority", "fail")
         if replicas not in words:
             raise Error(f"replicas is {replicas!r}, expected one of {', '.join(words)}", "usage")
-        o = _OpenOptions(ctypes.sizeof(_OpenOptions), _bytes(model), damaged, words.index(replicas), threads)
-        self._handle = lib.sk_open(os.fsencode(path), ctypes.byref(o), ctypes.byref(e))
+        o = _OpenOptions(ctypes.sizeof(_OpenOptions), _bytes(model), bool(damaged), words.index(replicas),
+                         _threads(threads))
+        self._handle = lib.sk_open(_bytes(path), ctypes.byref(o), ctypes.byref(e))
         if not self._handle:
             raise _failure(e)
         self._maps: dict[str, Any] = {}
@@ -362,8 +380,12 @@ class Checkpoint(Mapping):
         """The type and shape of a tensor. Raises NotFound, which is a KeyError."""
         if state is not None and state in self._states.get(name, ()):
             return self.tensors[self._states[name][state]]
+        try:
+            os.fsencode(name)
+        except UnicodeEncodeError as e:
+            raise NotFound(f"{self.path}: no tensor {name!r}: no file can contain this name") from e
         e = _Error()
-        i = _lib().sk_find(self._open_handle(), os.fsencode(name), _bytes(state), ctypes.byref(e))
+        i = _lib().sk_find(self._open_handle(), _bytes(name), _bytes(state), ctypes.byref(e))
         if i < 0:
             raise _failure(e, Error if e.code == 3 else NotFound)
         return self.tensors[i]
@@ -396,8 +418,11 @@ class Checkpoint(Mapping):
 
     def _read(self, t: TensorInfo, first: int = 0, count: Optional[int] = None) -> bytearray:
         c = _lib().sk_tensor(self._open_handle(), t.index).contents
-        n, e = c.elements - first if count is None else count, _Error()
-        buf = bytearray(max(n, 0) * c.item_size)
+        first = operator.index(first)
+        n, e = c.elements - first if count is None else operator.index(count), _Error()
+        if first < 0 or n < 0 or first + n > c.elements:
+            raise Error(f"{t.name} has {c.elements} elements; {n} from number {first} are not in it", "usage")
+        buf = bytearray(n * c.item_size)
         into = (ctypes.c_char * len(buf)).from_buffer(buf) if buf else None
         if _lib().sk_read(self._open_handle(), t.index, first, n, into, len(buf), ctypes.byref(e)) < 0:
             raise _failure(e)
@@ -412,6 +437,17 @@ class Checkpoint(Mapping):
         if not _lib().sk_locate(self._open_handle(), t.index, ctypes.byref(place)):
             return None
         return _text(place.path), place.at
+
+    def _map(self, t: TensorInfo) -> Optional[tuple[str, int, int]]:
+        """Where a tensor that lies whole in a file can be mapped: the path, the offset, and a descriptor of the file
+        that was opened, which the caller closes. None for any other tensor."""
+        place, e = self._location(t), _Error()
+        if place is None:
+            return None
+        fd = _lib().sk_place_descriptor(self._open_handle(), t.index, ctypes.byref(e))
+        if fd < 0:
+            raise _failure(e)
+        return (*place, fd)
 
     def array(self, name: str, state: Optional[str] = None) -> Any:
         """A tensor as a NumPy array, which is read-only; without NumPy as a memoryview of its bytes.
@@ -432,12 +468,14 @@ class Checkpoint(Mapping):
             shape = (*shape, size // dtype.itemsize)
         if name and _optional("ml_dtypes"):
             dtype = np.dtype(getattr(_optional("ml_dtypes"), name, dtype))
-        place = self._location(t)
-        if place and place[1] % dtype.itemsize == 0:
-            key = "numpy:" + place[0]
-            if key not in self._maps:
-                self._maps[key] = np.memmap(place[0], np.uint8, "r")
-            return self._maps[key][place[1]:place[1] + t.nbytes].view(dtype).reshape(shape)
+        place = self._map(t)
+        if place:
+            path, at, fd = place
+            with _open_file(fd, "rb", buffering=0) as f:
+                if at % dtype.itemsize == 0:
+                    if path not in self._maps:
+                        self._maps[path] = np.memmap(f, np.uint8, "r")
+                    return self._maps[path][at:at + t.nbytes].view(dtype).reshape(shape)
         array = np.frombuffer(self._read(t), np.uint8).view(dtype).reshape(shape)
         array.flags.writeable = False
         return array
@@ -448,7 +486,7 @@ class Checkpoint(Mapping):
     def tensor(self, name: str, state: Optional[str] = None) -> Any:
         """A tensor as a torch tensor of the type that torch has for it, else as uint8 as `array` describes.
 
-        It may be written to; a file that it maps is mapped privately and does not change.
+        It may be written to. Each call returns a tensor of its own: neither the file nor another tensor changes.
         """
         torch = _module("torch", "Checkpoint.tensor()")
         t = self.info(name, state)
@@ -458,24 +496,24 @@ class Checkpoint(Mapping):
         shape = t.shape if width == size else (*t.shape, size // width)
         if t.nbytes == 0:
             return torch.empty(shape, dtype=dtype)
-        place = self._location(t)
-        source = self._private_map(place[0]) if place and place[1] % size == 0 else None
-        offset = place[1] if source is not None else 0
-        if source is None:
-            source = self._read(t)
+        source, offset = self._private_map(t, size) or (self._read(t), 0)
         return torch.frombuffer(source, dtype=torch.uint8, count=t.nbytes, offset=offset).view(dtype).reshape(shape)
 
-    def _private_map(self, path: str) -> Any:
-        """A private writable mapping of a whole file; None if the system refuses one of that size."""
-        import mmap
-        key = "torch:" + path
-        if key not in self._maps:
-            with _open_file(path, "rb") as f:
-                try:
-                    self._maps[key] = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
-                except OSError:
-                    self._maps[key] = None
-        return self._maps[key]
+    def _private_map(self, t: TensorInfo, size: int) -> Optional[tuple[mmap.mmap, int]]:
+        """A private writable mapping of the tensor's bytes, and their offset in it. None if the tensor does not lie
+        whole in a file at a multiple of `size`, or if the system refuses the mapping."""
+        place = self._map(t)
+        if place is None:
+            return None
+        _, at, fd = place
+        with _open_file(fd, "rb", buffering=0) as f:
+            if at % size:
+                return None
+            begin = at - at % mmap.ALLOCATIONGRANULARITY
+            try:
+                return mmap.mmap(f.fileno(), at + t.nbytes - begin, access=mmap.ACCESS_COPY, offset=begin), at - begin
+            except OSError:
+                return None
 
 
 _open_file = open

@@ -27,6 +27,17 @@ except ImportError:
     torch = None
 
 
+def write_model(path, byte):
+    """A model folder of two tensors of eight bytes."""
+    header = json.dumps({"x": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]},
+                         "y": {"dtype": "U8", "shape": [8], "data_offsets": [8, 16]}}).encode()
+    os.makedirs(path, exist_ok=True)
+    with open(os.path.join(path, "model.safetensors"), "wb") as f:
+        f.write(len(header).to_bytes(8, "little") + header + bytes([byte] * 16))
+    with open(os.path.join(path, "config.json"), "w") as f:
+        f.write('{"model_type": "x"}')
+
+
 class Reads(unittest.TestCase):
     def setUp(self):
         self.ck = shardkit.open(GPT2)
@@ -76,6 +87,56 @@ class Reads(unittest.TestCase):
         with self.assertRaisesRegex(shardkit.Error, "is closed"):
             self.ck.read(NAME)
 
+    def test_wrong_arguments(self):
+        for call in (lambda: shardkit.open(GPT2 + "\0x"), lambda: self.ck.info(NAME + "\0x"),
+                     lambda: self.ck.info(NAME, "fp32\0"), lambda: shardkit.open(GPT2, model="\0"),
+                     lambda: shardkit.verify(GPT2, certificate="a\0b"), lambda: shardkit.open("\ud800"),
+                     lambda: self.ck.read(NAME, first=2**64, count=1), lambda: self.ck.read(NAME, count=2**64 + 1),
+                     lambda: self.ck.read(NAME, first=-2**63), lambda: self.ck.read(NAME, count=2**40),
+                     lambda: shardkit.open(GPT2, threads=1025), lambda: shardkit.open(GPT2, threads=-3),
+                     lambda: shardkit.open(GPT2, threads=2**32 + 1), lambda: shardkit.verify(GPT2, threads=100000),
+                     lambda: shardkit.verify(GPT2, threads=2**31 - 1), lambda: shardkit.verify(GPT2, threads=-1)):
+            with self.assertRaises(shardkit.Error) as e:
+                call()
+            self.assertEqual(e.exception.code, "usage")
+        self.assertNotIn(NAME + "\0junk", self.ck)
+        self.assertNotIn("\ud800", self.ck)
+        with self.assertRaises(shardkit.NotFound):
+            self.ck["\ud800"]
+
+    def test_names_on_disk_change(self):
+        """A checkpoint that is open reads and maps the files that were opened, whatever their names refer to."""
+        with tempfile.TemporaryDirectory() as d:
+            first, second = os.path.join(d, "first"), os.path.join(d, "second")
+            for path, byte in ((first, 1), (second, 2)):
+                write_model(path, byte)
+            here = os.getcwd()
+            os.chdir(d)
+            try:
+                with shardkit.open("first") as ck:
+                    os.replace(os.path.join("second", "model.safetensors"), os.path.join("first", "model.safetensors"))
+                    os.chdir(here)
+                    self.assertEqual(bytes(ck["x"]), b"\1" * 8)
+                    self.assertEqual(ck.read("x"), b"\1" * 8)
+                    if torch:
+                        self.assertEqual(ck.tensor("x").tolist(), [1] * 8)
+                    os.remove(os.path.join(first, "model.safetensors"))
+                    self.assertEqual(bytes(ck["y"]), b"\1" * 8)
+                    if torch:
+                        self.assertEqual(ck.tensor("y").tolist(), [1] * 8)
+            finally:
+                os.chdir(here)
+
+    @unittest.skipUnless(np, "no NumPy")
+    def test_file_changes(self):
+        with tempfile.TemporaryDirectory() as d:
+            write_model(d, 1)
+            with shardkit.open(d) as ck:
+                with open(os.path.join(d, "model.safetensors"), "ab") as f:
+                    f.write(b"more")
+                with self.assertRaisesRegex(shardkit.Error, "was changed or replaced after the checkpoint was opened"):
+                    ck["x"]
+
     def test_threads(self):
         want, have = bytes(self.ck.read(NAME)), []
         threads = [threading.Thread(target=lambda: have.append(bytes(self.ck.read(NAME)) == want)) for _ in range(8)]
@@ -113,8 +174,11 @@ class Reads(unittest.TestCase):
             before = bytes(ck.read(name))
             mapped = ck.tensor(name)
             self.assertEqual(mapped.dtype, torch.float8_e4m3fn)
-            mapped.zero_()                                                  # private: the file stays
+            mapped.zero_()                                                  # private: the file stays,
             self.assertEqual(ck.read(name), before)
+            again = ck.tensor(name)                                         # and so do later tensors
+            self.assertEqual(again.view(torch.uint8).numpy().tobytes(), before)
+            self.assertEqual(ck[name].tobytes(), before)
 
 
 class Verifies(unittest.TestCase):

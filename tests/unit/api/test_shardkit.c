@@ -2,6 +2,7 @@
  * test_shardkit.c - the C interface: what it lists, reads, locates and verifies, and how it fails
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,6 +117,12 @@ static void locates_whole_tensors(void **state)
     assert_int_equal(sk_read(c, i, 0, 64, want, sizeof want, &e), 0);
     assert_memory_equal(have, want, sizeof have);
     close(fd);
+    fd = sk_place_descriptor(c, i, &e);
+    assert_int_equal(pread(fd, have, sizeof have, (off_t)place.at), sizeof have);
+    assert_memory_equal(have, want, sizeof have);
+    close(fd);
+    assert_int_equal(sk_place_descriptor(c, sk_find(c, "3.mlp.dense_4h_to_h.weight", "bf16", &e), &e), -1);
+    assert_int_equal(e.code, SK_ERROR_DATA);
     assert_int_equal(sk_locate(c, sk_find(c, "3.mlp.dense_4h_to_h.weight", "bf16", &e), &place), 0);
     assert_int_equal(sk_locate(c, -1, &place), 0);
     sk_close(c);
@@ -144,6 +151,56 @@ static void refuses(void **state)
     o.is.replicas = 4;
     assert_null(sk_open(GPT2, &o.is, &e));
     assert_int_equal(e.code, SK_ERROR_USAGE);
+}
+
+/* Wrong arguments are errors and end no process. */
+static void refuses_wrong_arguments(void **state)
+{
+    static const int threads[] = { -1, INT_MIN, 1025, 100000, INT_MAX };
+    struct sk_open_options o = { .size = sizeof o };
+    struct sk_verify_options v = { .size = sizeof v };
+    struct sk_checkpoint *c = open_gpt2();
+    struct sk_place place;
+    uint8_t byte[4];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        struct sk_error e = {0};
+
+        o.threads = v.threads = threads[i];
+        assert_null(sk_open(GPT2, &o, &e));
+        assert_int_equal(e.code, SK_ERROR_USAGE);
+        assert_null(sk_verify(GPT2, &v, &e));
+        assert_int_equal(e.code, SK_ERROR_USAGE);
+        assert_non_null(strstr(e.text, "expected 1 to 1024"));
+    }
+    for (int i = 0; i < 7; i++) {
+        struct sk_error e = {0};
+
+        if (i == 0)
+            assert_null(sk_open(NULL, NULL, &e));
+        else if (i == 1)
+            assert_null(sk_verify(NULL, NULL, &e));
+        else if (i == 2)
+            assert_int_equal(sk_find(c, NULL, NULL, &e), -1);
+        else if (i == 3)
+            assert_int_equal(sk_find(NULL, "x", NULL, &e), -1);
+        else if (i == 4)
+            assert_int_equal(sk_read(c, 0, 0, 1, NULL, 4, &e), -1);
+        else if (i == 5)
+            assert_int_equal(sk_read(NULL, 0, 0, 1, byte, 4, &e), -1);
+        else
+            assert_int_equal(sk_place_descriptor(NULL, 0, &e), -1);
+        assert_int_equal(e.code, SK_ERROR_USAGE);
+    }
+    assert_non_null(sk_findings(c, NULL));
+    assert_null(sk_findings(NULL, NULL));
+    assert_null(sk_info(NULL));
+    assert_null(sk_tensor(NULL, 0));
+    assert_int_equal(sk_count(NULL), 0);
+    assert_int_equal(sk_locate(NULL, 0, &place), 0);
+    assert_int_equal(sk_locate(c, 0, NULL), 0);
+    sk_close(c);
 }
 
 static void verifies(void **state)
@@ -192,6 +249,7 @@ int main(void)
         cmocka_unit_test(reads_ranges),
         cmocka_unit_test(locates_whole_tensors),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(refuses_wrong_arguments),
         cmocka_unit_test(verifies),
     };
 
