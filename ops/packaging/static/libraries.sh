@@ -21,6 +21,8 @@ aarch64) debian=arm64 cpu= ;;
 esac
 host=$arch-linux-gnu
 cc=$host-gcc
+# The variables of an outer make (CC, CFLAGS, B) are those of shardkit, not of the libraries.
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS CPPFLAGS LDFLAGS
 dev=$(awk '$1 == "linked" { print $2 }' "$list")
 
 fail() { echo "static: $*" >&2; exit 1; }

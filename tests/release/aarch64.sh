@@ -1,0 +1,70 @@
+#!/bin/sh
+# aarch64.sh - the static program and the unit tests of aarch64 (`make static static-tests ARCH=aarch64`), under qemu
+#
+# Each conversion writes the bytes that the normal build of this machine writes. The unit tests are those of formats,
+# plans, layouts, edits and checks, with 40 mutants of each kind. A part whose build is missing is skipped by name.
+export LC_ALL=C
+cd "$(dirname "$0")/../.." && . tests/fault/lib.sh && . tests/lib/conversions.sh || exit 1
+root=$PWD built=$PWD/build/static-aarch64
+
+if [ "$(uname -m)" = aarch64 ]; then
+    emulator=env
+elif command -v qemu-aarch64-static >/dev/null; then
+    emulator=qemu-aarch64-static
+else
+    skip "aarch64: no qemu-aarch64-static (qemu-user-static)"
+fi
+
+# ---- the program ---------------------------------------------------------------------
+
+if [ -x "$built/bin/shardkit" ]; then
+    is_static() { readelf -hW "$1" | grep -q AArch64 && ! readelf -lW "$1" | grep -q INTERP; }
+    check "the program is static and of aarch64" is_static "$built/bin/shardkit"
+    mkdir "$W/normal" "$W/normal/out" "$W/arm" "$W/arm/out"
+    ln -s "$root/tests/data" "$W/normal/data"
+    ln -s "$root/tests/data" "$W/arm/data"
+    (cd "$W/normal" && conversions "$BIN" out env) >"$W/normal.text"
+    check "the conversions of the normal build" sh -c 'grep -c "status 0" "$1" | grep -qx 38' - "$W/normal.text"
+    in_arm() { if [ "$1" = mkdir ]; then "$@"; else "$emulator" "$@"; fi; }
+    (cd "$W/arm" && conversions "$built/bin" out in_arm) >"$W/arm.text"
+    check "the same files" equal_trees "$W/normal/out" "$W/arm/out"
+    same_text "$W/normal.text" out >"$W/a"
+    same_text "$W/arm.text" out >"$W/b"
+    check "the same text" diff "$W/a" "$W/b"
+    for set in torchdist/gpt/iter_0000005 dcp/mesh/ckpt zero/zero3-gpt2-4ranks/ckpt; do
+        "$BIN/ckpt-inspect" verify "tests/data/$set" >"$W/a" 2>&1
+        "$emulator" "$built/bin/ckpt-inspect" verify "tests/data/$set" >"$W/b" 2>&1
+        check "verify $set" cmp "$W/a" "$W/b"
+    done
+else
+    echo "skipped: the program: no $built/bin/shardkit: make static ARCH=aarch64"
+fi
+
+# ---- the unit tests ------------------------------------------------------------------
+
+# Run the tests of a folder; each program counts its own cases. Print the counts of the folder.
+run_units() { # FOLDER
+    total=0 programs=0
+    for source in tests/unit/"$1"/test_*.c; do
+        test=$(basename "$source" .c)
+        [ -x "$built/obj/tests/$test" ] || { echo "skipped: $test: not built"; continue; }
+        # Threads under qemu are slow, not wrong: only a test that hangs takes this long.
+        if TMPDIR=$W MUTANTS=40 timeout 600 "$emulator" "$built/obj/tests/$test" >"$W/unit" 2>&1; then
+            cases=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$W/unit" | awk '{ n += $1 } END { print n + 0 }')
+            passed=$((passed + cases)) total=$((total + cases)) programs=$((programs + 1))
+        else
+            fail "$test:"
+            grep -v '^\[ *\(RUN\|OK\)' "$W/unit" | sed 's/^/    /' | tail -n 20
+        fi
+    done
+    echo "$1: $total cases of $programs programs passed"
+}
+
+if [ -d "$built/obj/tests" ]; then
+    for folder in format plan layout check convert model base; do
+        run_units "$folder"
+    done
+else
+    echo "skipped: the unit tests: none are built: make static-tests ARCH=aarch64"
+fi
+finish
