@@ -24,15 +24,18 @@ STATIC_MAKE   = +$(MAKE) --no-print-directory STATIC=$(ARCH) ARCH=$(ARCH) B=rele
                 LDFLAGS='-static -Wl,--gc-sections -Wl,--build-id=none ' LIBS='$(STATIC_LIBS)' \
                 ISA_LIST='base$(if $(filter x86_64,$(ARCH)), avx2 avx512 avx512bf16)'
 
-# libshardkit.so of a wheel: HDF5, libarchive and others inside; those of which Debian has no position-independent .a are
-# the shared libraries of this machine, next to it. Only for the architecture of this machine.
-STATIC_SO_LIBS = $(filter -L%,$(STATIC_LIBS)) -Wl,-Bstatic -larchive -lhdf5 -lsz -laec -lisal -luring -lpcre2-8 -llz4 -llzma \
-                 -Wl,-Bdynamic -l:libjansson.so.4 -l:libzstd.so.1 -l:libbz2.so.1.0 -l:libz.so.1 -lm -lpthread
+# libshardkit.so of a wheel: every library inside but OpenMP's, which is next to it, and those of glibc. It needs glibc 2.28,
+# not the one of this machine: glibc_floor.c directs these names to old versions, lower_glibc.py does so in libgomp.
+FLOOR_NAMES    := pow dlopen dlsym dlclose dlerror pthread_create pthread_join pthread_once pthread_key_create \
+                  pthread_getspecific pthread_setspecific pthread_sigmask stat lstat fstat stat64 lstat64 fstat64 stdin \
+                  stdout stderr
+STATIC_SO_LIBS  = $(filter -L%,$(STATIC_LIBS)) -Wl,-Bstatic $(filter-out -L% -lm -lpthread,$(STATIC_LIBS)) -Wl,-Bdynamic -lm \
+                  -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2
 
 static: static-libraries
 	$(STATIC_MAKE) $(STATIC_DIR)/bin/shardkit
 	$(Q)for t in $(filter-out shardkit,$(STATIC_TOOLS)); do ln -sf shardkit $(STATIC_DIR)/bin/$$t; done
-	$(if $(filter $(ARCH),$(shell uname -m)),$(STATIC_MAKE) $(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI))
+	$(STATIC_MAKE) $(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI)
 
 static-tests:
 	$(Q)sh ops/packaging/static/libraries.sh $(ARCH) cmocka
@@ -70,12 +73,13 @@ $(STATIC_DIR)/bin/shardkit: ops/packaging/static/multicall.c $(O)/multicall_tool
 		$(addprefix -Wl$(comma)--wrap=,tool_exec dlopen getpwuid) -o $@ $(filter ops/%.c,$^) $(filter %.o,$^) $(SHARED) $(LIB) $(LIBS)
 	$(Q)$(STATIC_HOST)-strip $@
 
-$(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI): $(O)/libcommon/api/api.o $(LIB) $(LIB_MAP)
+$(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI): $(O)/libcommon/api/api.o ops/packaging/static/glibc_floor.c $(LIB) $(LIB_MAP)
 	$(call say,LD,$@)
 	$(Q)rm -rf $(@D) && mkdir -p $(@D)
-	$(Q)$(CC) -shared -fopenmp -s -Wl,-soname,$(@F) -Wl,--version-script=$(LIB_MAP) -Wl,-z,defs -Wl,--as-needed \
-		-Wl,--gc-sections -Wl,--build-id=none -Wl,--exclude-libs,ALL '-Wl,-rpath,$$ORIGIN' -o $@ $< $(LIB) $(STATIC_SO_LIBS)
-	$(Q)ldd $@ | awk '$$2 == "=>" && $$1 !~ /^(libc|libm|libpthread|libdl|librt)\.so/ { print $$3 }' | xargs cp -L -t $(@D)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(PIC) -shared -s -Wl,-soname,$(@F) -Wl,--version-script=$(LIB_MAP) -Wl,-z,defs \
+		-Wl,--as-needed -Wl,--gc-sections -Wl,--build-id=none -Wl,--exclude-libs,ALL '-Wl,-rpath,$$ORIGIN' \
+		$(addprefix -Wl$(comma)--wrap=,$(FLOOR_NAMES)) -o $@ $(filter %.o %.c,$^) $(LIB) $(STATIC_SO_LIBS)
+	$(Q)python3 ops/packaging/static/lower_glibc.py "$$($(CC) -print-file-name=libgomp.so.1)" $(@D)/libgomp.so.1 28
 endif
 
 .PHONY: static static-tests static-libraries static-unit release check-release

@@ -15,12 +15,14 @@ else
     skip "aarch64: no qemu-aarch64-static (qemu-user-static)"
 fi
 
+mkdir "$W/normal" "$W/arm"
+
 # ---- the program ---------------------------------------------------------------------
 
 if [ -x "$built/bin/shardkit" ]; then
     is_static() { readelf -hW "$1" | grep -q AArch64 && ! readelf -lW "$1" | grep -q INTERP; }
     check "the program is static and of aarch64" is_static "$built/bin/shardkit"
-    mkdir "$W/normal" "$W/normal/out" "$W/arm" "$W/arm/out"
+    mkdir "$W/normal/out" "$W/arm/out"
     ln -s "$root/tests/data" "$W/normal/data"
     ln -s "$root/tests/data" "$W/arm/data"
     (cd "$W/normal" && conversions "$BIN" out env) >"$W/normal.text"
@@ -40,6 +42,25 @@ else
     echo "skipped: the program: no $built/bin/shardkit: make static ARCH=aarch64"
 fi
 
+# ---- the library of the wheel --------------------------------------------------------
+
+cc=aarch64-linux-gnu-gcc native=build/static-$(uname -m)/lib
+if [ ! -e "$built/lib/libshardkit.so.1" ] || [ ! -e "$native/libshardkit.so.1" ]; then
+    echo "skipped: the library: not built: make static for aarch64 and $(uname -m)"
+elif ! command -v $cc >/dev/null; then
+    echo "skipped: the library: no $cc"
+else
+    no_newer_glibc() { ! readelf -VW "$built"/lib/*.so* | grep -oE 'Name: GLIBC_2\.(29|[3-9][0-9])'; }
+    check "the library needs glibc 2.28 at most" no_newer_glibc
+    check "the C example compiles" $cc -Iinclude -o "$W/arm/list" examples/list_tensors.c "$built/lib/libshardkit.so.1"
+    check "and for this machine" gcc -Iinclude -o "$W/normal/list" examples/list_tensors.c "$native/libshardkit.so.1"
+    LD_LIBRARY_PATH=$native "$W/normal/list" tests/data/gpt2-tp2pp2dp1 >"$W/a" 2>&1
+    case $emulator in qemu*) emulator="$emulator -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$built/lib" ;; esac
+    # shellcheck disable=SC2086
+    $emulator "$W/arm/list" tests/data/gpt2-tp2pp2dp1 >"$W/b" 2>&1
+    check "the library lists and reads the same tensors" cmp "$W/a" "$W/b"
+fi
+
 # ---- the unit tests ------------------------------------------------------------------
 
 # Run the tests of a folder; each program counts its own cases. Print the counts of the folder.
@@ -48,8 +69,9 @@ run_units() { # FOLDER
     for source in tests/unit/"$1"/test_*.c; do
         test=$(basename "$source" .c)
         [ -x "$built/obj/tests/$test" ] || { echo "skipped: $test: not built"; continue; }
+        # shellcheck disable=SC2086
         # Threads under qemu are slow, not wrong: only a test that hangs takes this long.
-        if TMPDIR=$W MUTANTS=40 timeout 600 "$emulator" "$built/obj/tests/$test" >"$W/unit" 2>&1; then
+        if TMPDIR=$W MUTANTS=40 timeout 600 $emulator "$built/obj/tests/$test" >"$W/unit" 2>&1; then
             cases=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$W/unit" | awk '{ n += $1 } END { print n + 0 }')
             passed=$((passed + cases)) total=$((total + cases)) programs=$((programs + 1))
         else

@@ -1,5 +1,5 @@
 #!/bin/sh
-# install_roots.sh - the packages of `make release` in bare roots of Debian and of RPM: install, run, verify, remove
+# install_roots.sh - the packages of `make release` in bare roots of Debian and of RPM, and the wheel with an old glibc
 #
 # ROOT (build/deb-root) is the bare Debian. debootstrap makes it, with SUITE (that of this machine) from MIRROR, if it is
 # not there. The packages are removed from it again, and must leave nothing. DEMO=1 also runs the steps of `make demo` with the
@@ -35,15 +35,15 @@ debs=$(find dist -maxdepth 1 -name '*.deb' 2>/dev/null)
 root=${ROOT:-build/deb-root}
 # shellcheck source=/dev/null
 . /etc/os-release
-make_root() {
-    [ ! -e "$root/etc/debian_version" ] || return 0
-    debootstrap --variant=minbase "${SUITE:-$VERSION_CODENAME}" "$root" "${MIRROR:-http://deb.debian.org/debian}" >"$W/debootstrap" 2>&1
+make_root() { # ROOT SUITE OPTION...
+    [ ! -e "$1/etc/debian_version" ] || return 0
+    where=$1 suite=$2
+    shift 2
+    debootstrap --variant=minbase "$@" "$suite" "$where" "${MIRROR:-http://deb.debian.org/debian}" >"$W/debootstrap" 2>&1
 }
 if [ -z "$debs" ]; then
     skipped "Debian: dist has no packages: make release"
-elif [ ! -e "$root/etc/debian_version" ] && ! command -v debootstrap >/dev/null; then
-    skipped "Debian: no debootstrap"
-elif ! make_root; then
+elif ! make_root "$root" "${SUITE:-$VERSION_CODENAME}"; then
     skipped "Debian: debootstrap cannot make $root: $(tail -n 1 "$W/debootstrap")"
 elif ! in_root "$root" apt-get update -qq >"$W/update" 2>&1; then
     skipped "Debian: no mirror: $(tail -n 1 "$W/update")"
@@ -61,7 +61,7 @@ else
     depends=$(in_root "$root" sh -c 'apt-get install -s /shardkit-debs/*.deb' | awk '$1 == "Inst" { print $2 }' |
         grep -vxF "$names")
     # shellcheck disable=SC2086
-    check "Debian: what the packages depend on" in_root "$root" apt-get install -y -qq --mark-auto apt $depends
+    check "Debian: what the packages depend on" in_root "$root" apt-get install -y -qq $depends
     files_of "$root" >"$W/before"
     check "Debian: dpkg -i" in_root "$root" sh -c 'dpkg -i /shardkit-debs/*.deb'
     # shellcheck disable=SC2086
@@ -85,6 +85,40 @@ else
     files_of "$root" >"$W/after"
     rmdir "$root/shardkit-test" 2>/dev/null
     check "Debian: nothing is left" diff "$W/before" "$W/after"
+fi
+
+# ---- the wheel with an old glibc -----------------------------------------------------
+
+# OLD_ROOT (build/deb-root-old): a Debian whose glibc, 2.31, has threads and dlopen in libraries of their own. glibc 2.28,
+# which the wheel's name states, is that of a Debian which is on no mirror any more.
+wheel=$(find dist -maxdepth 1 -name "shardkit-*_$arch.whl" 2>/dev/null)
+root=${OLD_ROOT:-build/deb-root-old}
+if [ -z "$wheel" ]; then
+    skipped "the wheel with an old glibc: dist has no wheel: make release"
+elif ! make_root "$root" bullseye --include=python3; then
+    skipped "the wheel with an old glibc: debootstrap cannot make $root: $(tail -n 1 "$W/debootstrap")"
+else
+    mkdir -p "$root/shardkit-test/wheel"
+    cp -R "$set_" "$root/shardkit-test/set"
+    python3 -m zipfile -e "$wheel" "$root/shardkit-test/wheel"
+    cat >"$root/shardkit-test/read.py" <<'PYTHON'
+import hashlib
+import sys
+import shardkit
+path = sys.argv[1]
+assert shardkit.verify(path).sound
+digest = hashlib.sha256()
+with shardkit.open(path) as ck:
+    for name in sorted(ck):
+        for state in ck.states(name):
+            digest.update(ck.read(name, state))
+print(digest.hexdigest())
+PYTHON
+    env PYTHONPATH="$root/shardkit-test/wheel" python3 "$root/shardkit-test/read.py" "$set_" >"$W/here"
+    in_root "$root" PYTHONPATH=/shardkit-test/wheel python3 /shardkit-test/read.py /shardkit-test/set >"$W/there" 2>"$W/there.log"
+    check "the wheel with $(in_root "$root" ldd --version | head -n 1): the same tensors" cmp "$W/here" "$W/there"
+    head -n 5 "$W/there.log"
+    rm -rf "$root/shardkit-test"
 fi
 
 # ---- RPM -----------------------------------------------------------------------------
