@@ -130,10 +130,13 @@ elif [ ! -e "$rpm" ]; then
     skipped "RPM: no $rpm: make release"
 else
     root=$W/rpm
-    mkdir -p "$root/usr/bin" "$root/tmp"
+    mkdir -p "$root/tmp"
+    # What the package "filesystem" of each RPM distribution has.
+    (mkdir -p "$root/usr" && cd "$root/usr" && mkdir -p bin share/bash-completion/completions share/doc share/man/man1 \
+        share/zsh/site-functions)
     check "RPM: an empty data base" rpm --root "$root" --initdb
     # env, for check_programs, is not in an empty root.
-    in_root() { r=$1; shift; env -i PATH=/usr/bin chroot "$r" "$@"; }
+    in_root() { r=$1; shift; env -i PATH=/usr/bin:/usr/sbin chroot "$r" "$@"; }
     files_of "$root" >"$W/before"
     check "RPM: install" rpm --root "$root" -i "$rpm"
     check "RPM: no file differs from its package" rpm --root "$root" -V shardkit
