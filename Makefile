@@ -42,7 +42,6 @@ say  = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' $(1) $(2))
 PKGS     := libarchive jansson libisal liburing hdf5-serial zlib libpcre2-8 libzstd
 PKGS_TEST := cmocka
 PKGC     := pkg-config
-have      = $(shell $(PKGC) --exists $(1) 2>/dev/null && echo yes)
 # These install what is missing, then build with a make of their own that finds it.
 SELF_SETUP := test check soak bench demo
 NO_LIBS  := clean help deps deps-check lint tidy deb html static static-tests static-libraries check-release ready-libs \
@@ -50,13 +49,10 @@ NO_LIBS  := clean help deps deps-check lint tidy deb html static static-tests st
 NEED_LIBS := $(filter-out $(NO_LIBS),$(or $(MAKECMDGOALS),all))
 
 APT := build-essential pkg-config libarchive-dev libjansson-dev libisal-dev liburing-dev \
-       libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev libopenmpi-dev openmpi-bin unzip
+       libhdf5-dev zlib1g-dev libpcre2-dev libzstd-dev libcmocka-dev openmpi-bin unzip
 # What tests are skipped without: a Slurm of several nodes with accounting, a remote, fuzzers, a browser for pages.
 APT_CHECK := slurm-wlm slurmdbd munge mariadb-server iproute2 util-linux procps rclone clang libclang-rt-dev libomp-dev \
        zsh git jq zstd btrfs-progs chromium pandoc
-# Only train and its tests link MPI, and only where there is one: else ranks talk over sockets.
-MPI      := $(call have,ompi-c)
-MPI_LIBS := $(if $(MPI),$(shell $(PKGC) --libs ompi-c))
 
 # ---- flags ---------------------------------------------------------------------------
 
@@ -71,12 +67,8 @@ ifeq ($(filter $(B),release debug tsan demo),)
 $(error B=$(B): expected release, debug or tsan)
 endif
 CFLAGS_ALL  := -std=gnu11 $(CFLAGS_$(B)) -fopenmp $(WARN) $(shell $(PKGC) --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
-ifeq ($(MPI),yes)
-CPPFLAGS_ALL += -DHAVE_MPI
-CFLAGS_ALL   += $(shell $(PKGC) --cflags ompi-c)
-endif
 LDFLAGS_ALL := $(CFLAGS_$(B)) -fopenmp $(LDFLAGS)
-LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread
+LIBS        := $(shell $(PKGC) --libs $(PKGS) 2>/dev/null) -lm -lpthread -ldl
 
 # ---- what there is -------------------------------------------------------------------
 
@@ -254,7 +246,7 @@ $(foreach t,$(CONVERTERS),$(eval $(call tool_rule,$(t),$(SHARED))))
 $(CONVERTERS:%=$(BIN)/%): $(SHARED)
 $(foreach t,$(filter-out train $(CONVERTERS),$(TOOLS)),$(eval $(call tool_rule,$(t))))
 # -rdynamic, here and for programs of tests: shardkit-cuda.so finds the errors' functions in the program.
-$(eval $(call tool_rule,train,$(KERNELS),$(MPI_LIBS) -ldl -rdynamic))
+$(eval $(call tool_rule,train,$(KERNELS),-rdynamic))
 $(BIN)/train: $(KERNELS)
 
 define unit_rule
@@ -264,13 +256,12 @@ $(foreach s,$(UNIT_SRC),$(eval $(call unit_rule,$(s))))
 $(UNIT_BIN): $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(INSPECT) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(INSPECT) $(KERNELS) $(LIB) $(LIBS) \
-		$(MPI_LIBS) -lcmocka -rdynamic
+	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -o $@ $(filter %.o,$^) $(TLIB) $(TRAIN) $(BACKUP) $(RUNWATCH) $(INSPECT) $(KERNELS) $(LIB) $(LIBS) -lcmocka -rdynamic
 
 $(BENCH_BIN): $(O)/%: $(O)/%.o $(TLIB) $(KERNELS) $(LIB)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -Wl,--as-needed -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) $(MPI_LIBS) -rdynamic
+	$(Q)$(CC) $(LDFLAGS_ALL) $(TEST_LD) -Wl,--as-needed -o $@ $(filter %.o,$^) $(TLIB) $(KERNELS) $(LIB) $(LIBS) -rdynamic
 
 $(O)/tests/bench/bench_attention: tests/bench/bench_attention.cu $(CUDA_OBJ) $(LIB)
 	$(call say,NVCC,$@)

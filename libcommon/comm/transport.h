@@ -45,12 +45,6 @@ struct transport {
     void (*close)(struct transport *t, bool orderly);
 };
 
-#ifdef HAVE_MPI
-#define TRANSPORT_HAS_MPI true
-#else
-#define TRANSPORT_HAS_MPI false
-#endif
-
 struct launch;
 /* Set *t, or return -1 with *e filled. The MPI world's size is checked against the launcher's. */
 MUST_CHECK int transport_mpi_open(const struct launch *l, struct transport **t, struct err *e);

@@ -1,12 +1,9 @@
 /*
- * transport_mpi.c - messages through MPI; the channel is the tag
+ * transport_mpi.c - messages through the MPI library that mpi_library.h loads; the channel is the tag
  *
  * Waiting is implemented here instead of using MPI_Wait. Open MPI spins there, which, with more ranks than
  * processors, takes the processor away from the rank that all others wait for.
  */
-#ifdef HAVE_MPI
-#include <mpi.h>
-#endif
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +15,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/processors.h"
 #include "libcommon/comm/launch.h"
+#include "libcommon/comm/mpi_library.h"
 #include "libcommon/comm/socket.h"
 #include "libcommon/comm/transport.h"
-
-#ifdef HAVE_MPI
 
 enum {
     SPIN_NS = 100000,           /* how long to poll before the first nap */
@@ -31,22 +27,37 @@ enum {
 
 struct mpi {
     struct transport t;
-    MPI_Comm comm;
+    const struct mpi_library *library;
+    mpi_handle comm;
     int tag_max;
     /* Messages in transit. Elements with the same index belong together. */
     int n, cap;
-    MPI_Request *request;
+    char *request;              /* handles of the library */
     struct xfer **xfer;
-    int *ready;                 /* results of MPI_Testsome */
-    MPI_Status *status;
+    int *ready;                 /* results of MPI_Testsome, and its statuses */
+    char *status;
 };
 
-static int report_mpi_error(int code, const char *what, struct err *e)
+/* Return the address of request i. */
+static char *request_at(const struct mpi *m, int i)
 {
-    char text[MPI_MAX_ERROR_STRING] = "";
+    return m->request + (size_t)i * m->library->abi.handle_size;
+}
+
+static bool is_request(const struct mpi *m, int i)
+{
+    mpi_handle handle = 0;
+
+    memcpy(&handle, request_at(m, i), m->library->abi.handle_size);
+    return handle != m->library->no_request;
+}
+
+static int report_mpi_error(const struct mpi_library *library, int code, const char *what, struct err *e)
+{
+    char text[MPI_LIBRARY_TEXT_MAX] = "";
     int len = 0;
 
-    MPI_Error_string(code, text, &len);
+    library->error_string(code, text, &len);
     err_data(e, "MPI", ERR_NO_BYTE, "%s: %s", what, text);
     return -1;
 }
@@ -54,6 +65,7 @@ static int report_mpi_error(int code, const char *what, struct err *e)
 static int mpi_transport_start(struct transport *t, struct xfer *x, struct err *e)
 {
     struct mpi *m = (struct mpi *)t;
+    const struct mpi_library *library = m->library;
     int rc;
 
     if (x->channel > (uint32_t)m->tag_max) {
@@ -62,36 +74,36 @@ static int mpi_transport_start(struct transport *t, struct xfer *x, struct err *
     }
     if (m->n == m->cap) {
         m->cap = m->cap ? 2 * m->cap : 64;
-        m->request = xrealloc(m->request, (size_t)m->cap * sizeof *m->request);
+        m->request = xrealloc(m->request, (size_t)m->cap * library->abi.handle_size);
         m->xfer = xrealloc(m->xfer, (size_t)m->cap * sizeof *m->xfer);
         m->ready = xrealloc(m->ready, (size_t)m->cap * sizeof *m->ready);
-        m->status = xrealloc(m->status, (size_t)m->cap * sizeof *m->status);
+        m->status = xrealloc(m->status, (size_t)m->cap * library->abi.status_size);
     }
     x->done = false;
     rc = x->is_send
-        ? MPI_Isend(x->buf, (int)x->n, MPI_BYTE, x->peer, (int)x->channel, m->comm, &m->request[m->n])
-        : MPI_Irecv(x->buf, (int)x->n, MPI_BYTE, x->peer, (int)x->channel, m->comm, &m->request[m->n]);
-    if (rc != MPI_SUCCESS)
-        return report_mpi_error(rc, x->is_send ? "cannot send" : "cannot receive", e);
+        ? library->isend(x->buf, (int)x->n, library->byte, x->peer, (int)x->channel, m->comm, request_at(m, m->n))
+        : library->irecv(x->buf, (int)x->n, library->byte, x->peer, (int)x->channel, m->comm, request_at(m, m->n));
+    if (rc != MPI_LIBRARY_SUCCESS)
+        return report_mpi_error(library, rc, x->is_send ? "cannot send" : "cannot receive", e);
     m->xfer[m->n++] = x;
     return 0;
 }
 
 /* Check a receive that MPI reports as complete: it must also have the right length. */
-static int check_done(struct xfer *x, MPI_Status *status, int code, struct err *e)
+static int check_done(const struct mpi_library *library, struct xfer *x, const char *status, int code, struct err *e)
 {
     char place[32];
     int got = 0;
 
     snprintf(place, sizeof place, "rank %d", x->peer);
-    if (code == MPI_ERR_TRUNCATE) {
+    if (code == library->abi.err_truncate) {
         err_data(e, place, ERR_NO_BYTE, "sent more than the %zu bytes that were expected", x->n);
         return -1;
     }
-    if (code != MPI_SUCCESS)
-        return report_mpi_error(code, place, e);
+    if (code != MPI_LIBRARY_SUCCESS)
+        return report_mpi_error(library, code, place, e);
     if (!x->is_send)
-        MPI_Get_count(status, MPI_BYTE, &got);
+        library->get_count(status, library->byte, &got);
     if (!x->is_send && (size_t)got != x->n) {
         err_data(e, place, ERR_NO_BYTE, "sent %d bytes where %zu were expected", got, x->n);
         return -1;
@@ -103,22 +115,28 @@ static int check_done(struct xfer *x, MPI_Status *status, int code, struct err *
 /* Call MPI once. *moved is the number of messages that it completed. */
 static int test(struct mpi *m, int *moved, struct err *e)
 {
-    int n = 0, rc = MPI_Testsome(m->n, m->request, &n, m->ready, m->status), kept = 0;
+    const struct mpi_library *library = m->library;
+    int n = 0, rc = library->testsome(m->n, m->request, &n, m->ready, m->status), kept = 0;
 
     *moved = 0;
-    if (rc != MPI_SUCCESS && rc != MPI_ERR_IN_STATUS)
-        return report_mpi_error(rc, "cannot make progress", e);
-    if (n == MPI_UNDEFINED || n == 0)
+    if (rc != MPI_LIBRARY_SUCCESS && rc != library->abi.err_in_status)
+        return report_mpi_error(library, rc, "cannot make progress", e);
+    if (n == MPI_LIBRARY_UNDEFINED || n == 0)
         return 0;
-    for (int i = 0; i < n; i++)
-        if (check_done(m->xfer[m->ready[i]], &m->status[i],
-                       rc == MPI_SUCCESS ? MPI_SUCCESS : m->status[i].MPI_ERROR, e) < 0)
+    for (int i = 0; i < n; i++) {
+        const char *status = m->status + (size_t)i * library->abi.status_size;
+        int code = rc;
+
+        if (rc != MPI_LIBRARY_SUCCESS)
+            memcpy(&code, status + library->abi.status_error_at, sizeof code);
+        if (check_done(library, m->xfer[m->ready[i]], status, code, e) < 0)
             return -1;
+    }
     /* The order is kept: callers most likely wait for the oldest message. */
     for (int i = 0; i < m->n; i++) {
-        if (m->request[i] == MPI_REQUEST_NULL)
+        if (!is_request(m, i))
             continue;
-        m->request[kept] = m->request[i];
+        memmove(request_at(m, kept), request_at(m, i), library->abi.handle_size);
         m->xfer[kept++] = m->xfer[i];
     }
     m->n = kept;
@@ -162,8 +180,8 @@ static void mpi_close(struct transport *t, bool orderly)
 
     /* MPI_Finalize waits for all ranks, so call it only if all of them do. */
     if (orderly) {
-        MPI_Comm_free(&m->comm);
-        MPI_Finalize();
+        m->library->comm_free(&m->comm);
+        m->library->finalize();
     }
     free(m->request);
     free(m->xfer);
@@ -189,45 +207,37 @@ static int check_mpi_world(const struct launch *l, int rank, int size, struct er
 
 int transport_mpi_open(const struct launch *l, struct transport **t, struct err *e)
 {
+    const struct mpi_library *library = mpi_library_load(l, e);
     struct mpi *m;
     int given, rank, size, found = 0, *tag_max = NULL, rc;
 
+    if (!library)
+        return -1;
     /* MPI's own waits (at start and end) must yield if ranks share processors. */
     if (l->local_size > processors_allowed())
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
-    if (rc != MPI_SUCCESS)
-        return report_mpi_error(rc, "cannot start", e);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    rc = library->init_thread(NULL, NULL, MPI_LIBRARY_FUNNELED, &given);
+    if (rc != MPI_LIBRARY_SUCCESS)
+        return report_mpi_error(library, rc, "cannot start", e);
+    library->comm_set_errhandler(library->world, library->errors_return);
+    library->comm_rank(library->world, &rank);
+    library->comm_size(library->world, &size);
     if (check_mpi_world(l, rank, size, e) < 0) {
         if (size == 1)
-            MPI_Finalize();
+            library->finalize();
         return -1;
     }
     m = xcalloc(1, sizeof *m);
     m->t = (struct transport){.name = "mpi", .rank = rank, .size = size,
                               .start = mpi_transport_start, .progress = mpi_transport_progress, .close = mpi_close};
     atomic_store(&m->t.lost, -1);
-    MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
-    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    MPI_Comm_get_attr(m->comm, MPI_TAG_UB, (void *)&tag_max, &found);
+    m->library = library;
+    library->comm_dup(library->world, &m->comm);
+    library->comm_set_errhandler(m->comm, library->errors_return);
+    library->comm_get_attr(m->comm, library->abi.tag_ub, &tag_max, &found);
     m->tag_max = found ? *tag_max : 32767;
     /* Naps must really take 10 us: by default the kernel lengthens them by 50. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     *t = &m->t;
     return 0;
 }
-
-#else
-
-int transport_mpi_open(const struct launch *l, struct transport **t, struct err *e)
-{
-    (void)t;
-    err_usage(e, "%s started %d tasks (%s), but this program was built without MPI; set MASTER_ADDR and "
-              "MASTER_PORT to use sockets", launch_name(l->kind), l->size, l->size_name);
-    return -1;
-}
-
-#endif

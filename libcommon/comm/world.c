@@ -9,6 +9,7 @@
 
 #include "libcommon/base/hash.h"
 #include "libcommon/comm/comm_impl.h"
+#include "libcommon/comm/mpi_library.h"
 
 enum { HOST_BYTES = 64, DEVICE_BYTES = 128, STAGING_BYTES = 2 << 20, STAGING_PER_RANK = 4096, JOIN_S = 300 };
 
@@ -140,7 +141,9 @@ static int open_transport(struct comm_world *w, struct err *e)
     if (l->size == 1)
         return 0;
     if (kind == COMM_AUTO) {
-        bool mpi = l->kind == LAUNCH_MPIRUN || (l->kind == LAUNCH_SRUN && l->pmi && TRANSPORT_HAS_MPI);
+        struct err ignored = {0};
+        /* srun connects ranks over sockets, too, so the lack of an MPI library is no error there. */
+        bool mpi = l->kind == LAUNCH_MPIRUN || (l->kind == LAUNCH_SRUN && l->pmi && mpi_library_load(l, &ignored));
 
         kind = mpi ? COMM_MPI : COMM_TCP;
     }

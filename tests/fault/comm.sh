@@ -105,8 +105,8 @@ if ! command -v mpirun >/dev/null; then
     echo "mpirun is missing: only jobs started by variables were tested"
     finish
 fi
-if mpi 2 "$demo" where 2>&1 | grep -q "built without MPI"; then
-    echo "built without MPI: only jobs started by variables were tested"
+if mpi 2 "$demo" where 2>&1 | grep -q "no MPI library can be loaded"; then
+    echo "the MPI library is missing: only jobs started by variables were tested"
     finish
 fi
 check_exit "8 ranks under mpirun" 0 checked mpi 8 "$demo" check
@@ -114,6 +114,31 @@ check_exit "3 ranks under mpirun" 0 checked mpi 3 "$demo" check large
 check_exit "who is where" 0 "rank 2 of 3, local 2 of 3, host 0 of 1" mpi 3 "$demo" where
 check_exit "one rank under mpirun" 0 "rank 0 of 1" mpi 1 "$demo" where
 check_exit "another MPI's launcher" 2 "mpirun started 4 tasks (PMI_SIZE), but" env PMI_RANK=1 PMI_SIZE=4 "$demo" where
+
+# The MPI library is loaded at run time: a file that is not there, one that is no MPI, one of an unknown interface.
+check_exit "no such MPI library" 2 "no MPI library can be loaded (/no/libmpi.so: " env PMI_RANK=0 PMI_SIZE=2 \
+    SHARDKIT_MPI=/no/libmpi.so "$demo" where
+check_exit "a library that is no MPI" 2 "the MPI library has no MPI_Init_thread" env PMI_RANK=0 PMI_SIZE=2 \
+    SHARDKIT_MPI=libm.so.6 "$demo" where
+if command -v cc >/dev/null; then
+    {
+        echo '#include <string.h>'
+        for f in Init_thread Finalize Comm_rank Comm_size Comm_dup Comm_free Comm_set_errhandler Comm_get_attr Isend Irecv \
+            Testsome Get_count Error_string; do echo "int MPI_$f(void) { return 1; }"; done
+        echo 'int MPI_Get_library_version(char *s, int *n) { strcpy(s, "Other MPI 1.0"); *n = 13; return 0; }'
+    } >"$W/other.c"
+    cc -shared -fPIC -w -o "$W/other.so" "$W/other.c"
+    check_exit "an MPI of another interface" 2 "MPI library: Other MPI 1.0: expected Open MPI or" env PMI_RANK=0 PMI_SIZE=2 \
+        SHARDKIT_MPI="$W/other.so" "$demo" where
+fi
+# MPICH's launcher gives no Open MPI a world, so these ranks reach each other by MPICH.
+if command -v mpiexec.hydra >/dev/null; then
+    check_exit "3 ranks under MPICH" 0 checked mpiexec.hydra -n 3 "$demo" check
+    check_exit "who is where under MPICH" 0 "rank 2 of 3, local 2 of 3, host 0 of 1" mpiexec.hydra -n 3 "$demo" where
+else
+    echo "mpiexec.hydra is missing: MPICH was not tested"
+fi
+
 # The output of the other ranks passes through mpirun, which may end before it forwards that. Then it names the rank
 # itself.
 i=0

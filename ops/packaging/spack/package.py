@@ -32,8 +32,8 @@ class Shardkit(MakefilePackage):
     depends_on("zlib-api")
     depends_on("pcre2")
     depends_on("zstd")
-    # The Makefile calls pkg-config for ompi-c.
-    depends_on("openmpi", when="+mpi")
+    # train loads Open MPI or MPICH at run time.
+    depends_on("mpi", type="run", when="+mpi")
     depends_on("cuda@13:", when="+cuda")
     depends_on("nccl", when="+cuda")
 
@@ -43,8 +43,6 @@ class Shardkit(MakefilePackage):
         # hdf5-serial is Debian's name for HDF5. Warnings are errors only for developers of the sources.
         libraries = "libarchive jansson libisal liburing hdf5 zlib libpcre2-8 libzstd"
         args = ["PREFIX=" + str(self.prefix), "PKGS=" + libraries, "WARN=-Wall", "V=1"]
-        if self.spec.satisfies("~mpi"):
-            args.append("MPI=")
         if self.spec.satisfies("+cuda"):
             args += ["CUDA=1", "CUDA_HOME=" + str(self.spec["cuda"].prefix)]
         else:

@@ -165,7 +165,7 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
 static bool read_elsewhere(const char *name)
 {
     static const char *const names[] = {
-        "SHARDKIT_CPU_ISA", "SHARDKIT_CUDA", "SHARDKIT_NCCL", "SHARDKIT_MEET_SECONDS",
+        "SHARDKIT_CPU_ISA", "SHARDKIT_CUDA", "SHARDKIT_NCCL", "SHARDKIT_MPI", "SHARDKIT_MEET_SECONDS",
     };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
