@@ -21,7 +21,6 @@ mkdir -p "$tree"
 { git ls-files -co --exclude-standard 2>/dev/null || find . -type f ! -path './build/*' ! -path './bin/*'; } |
     tar -cf - -T - | tar -xf - -C "$tree"
 cp -R ops/packaging/debian "$tree/debian"
-rm -rf "$tree/ops/packaging"
 {
     echo "shardkit ($version) unstable; urgency=medium"
     echo
