@@ -11,6 +11,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/base/text.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/optim_groups.h"
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/model/params.h"
 #include "libcommon/plan/tmap.h"
@@ -22,6 +23,105 @@ static const char *const words[SALVAGE_N] = { "kept", "copied", "rounded", "take
 const char *salvage_word(enum salvage_origin o)
 {
     return words[o];
+}
+
+/* ---- the other checkpoint ---- */
+
+static char *param_unlike(const struct param *p, const struct source *from)
+{
+    const struct param *q = source_param(from, p->name);
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+
+    if (!q)
+        return str_fmt("it has no %s", p->name);
+    return shape_equal(q->ndim, q->shape, p->ndim, p->shape)
+               ? NULL : str_fmt("its %s has shape %s, expected %s", p->name, shape_text(q->ndim, q->shape, a),
+                                shape_text(p->ndim, p->shape, b));
+}
+
+static char *number_unlike(const char *what, int64_t found, int64_t expected)
+{
+    return found > 0 && expected > 0 && found != expected
+               ? str_fmt("its %s is %lld, expected %lld", what, (long long)found, (long long)expected) : NULL;
+}
+
+/* Compare what the shapes of the parameters do not show. A value that one of the two does not record is 0 or "". */
+static char *architecture_unlike(const struct model_config *expected, const struct model_config *found)
+{
+    char *why = number_unlike("number of attention heads", found->n_heads, expected->n_heads);
+
+    if (!why)
+        why = number_unlike("number of layers", found->n_layers, expected->n_layers);
+    if (!why)
+        why = number_unlike("ffn_hidden_size", found->ffn_hidden, expected->ffn_hidden);
+    if (!why && *found->position && *expected->position && strcmp(found->position, expected->position) != 0)
+        why = str_fmt("its position embedding is %s, expected %s", found->position, expected->position);
+    return why;
+}
+
+/* Returns the group that lists the parameter, or -1. */
+static int group_of_param(const struct optim_groups *g, const char *name)
+{
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; k < g->group[i].n; k++)
+            if (strcmp(g->group[i].param[k], name) == 0)
+                return i;
+    return -1;
+}
+
+/*
+ * Find two parameters that x has in one group and y in two. Returns a text that names them and ends with `how`, or
+ * NULL.
+ */
+static char *split_group(const struct optim_groups *x, const struct optim_groups *y, const char *how)
+{
+    for (int i = 0; i < x->n; i++) {
+        const struct optim_group *g = &x->group[i];
+        const int first = g->n ? group_of_param(y, g->param[0]) : -1;
+
+        for (int k = 1; k < g->n; k++)
+            if (group_of_param(y, g->param[k]) != first)
+                return str_fmt("its optimizer has %s and %s in %s", g->param[0], g->param[k], how);
+    }
+    return NULL;
+}
+
+static char *groups_unlike(const struct source *s, const struct source *from)
+{
+    struct arena *a = arena_new(0);
+    struct optim_groups x = {0}, y = {0};
+    struct err ignored = {0};
+    char *why = NULL;
+
+    if (optim_groups_read(s, a, &x, &ignored) == 0 && optim_groups_read(from, a, &y, &ignored) == 0 && x.n && y.n &&
+        x.how == OPTIM_GROUPS_LISTED && y.how == OPTIM_GROUPS_LISTED) {
+        why = split_group(&x, &y, "two groups, expected in one");
+        if (!why)
+            why = split_group(&y, &x, "one group, expected in two");
+    }
+    arena_free(a);
+    return why;
+}
+
+int salvage_check_from(const struct source *s, const struct source *from, struct err *e)
+{
+    char *why = NULL;
+
+    for (int i = 0; i < s->n_params && !why; i++)
+        if (!s->param[i].shared_with)
+            why = param_unlike(&s->param[i], from);
+    for (int i = 0; i < from->n_params && !why; i++)
+        if (!from->param[i].shared_with && !source_param(s, from->param[i].name))
+            why = str_fmt("it has %s, which is not a parameter there", from->param[i].name);
+    if (!why)
+        why = architecture_unlike(&s->config, &from->config);
+    if (!why)
+        why = groups_unlike(s, from);
+    if (!why)
+        return 0;
+    err_data(e, from->path, ERR_NO_BYTE, "is not of the run of %s: %s", s->path, why);
+    free(why);
+    return -1;
 }
 
 /* ---- which states ---- */

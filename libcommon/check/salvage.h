@@ -56,6 +56,13 @@ struct salvage_opts {
     bool (*stopped)(void);              /* returns true to stop; may be NULL */
 };
 
+/*
+ * Check that `from` is of the run of `s`: the parameters' names and shapes, the architecture as far as both record
+ * it, and which parameters share a group of the optimizer, if both list it. Returns -1 with ERR_DATA, which names the
+ * first difference.
+ */
+MUST_CHECK int salvage_check_from(const struct source *s, const struct source *from, struct err *e);
+
 /* Returns the size of all new values in bytes. */
 uint64_t salvage_bytes(const struct damage *d);
 /*

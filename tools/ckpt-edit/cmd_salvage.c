@@ -225,7 +225,7 @@ int change_salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     int rc = -1;
 
     o.from = other;
-    if (!j->from || other)
+    if (!j->from || (other && salvage_check_from(s, other, e) == 0))
         rc = salvage(j, s, x, &o, e);
     damage_free(&from);
     source_close(other);

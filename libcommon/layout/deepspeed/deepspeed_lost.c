@@ -501,7 +501,7 @@ static bool candidate_fits(void *ctx, const struct pt *pt)
     const bool fits = !why;
 
     if (why) {
-        char *start = str_fmt("%s is not of this model, so its files are not used: ", dir);
+        char *start = str_fmt("%s is not of this run, so its files are not used: ", dir);
 
         if (!is_reported(c->d->r, start))
             report_add(c->d->r, SEV_WARNING, "stand_in", c->d->s->path, ERR_NO_BYTE, NULL, "%s%s", start, why);

@@ -24,24 +24,156 @@ static struct source_file *add_stand_in(struct zero *z, char *name, int file, st
     return &z->s->file[z->s->n_files++];
 }
 
+static void free_zero_rank(struct zero_rank *rank)
+{
+    free(rank->run);
+    free(rank->frozen);
+    free(rank->settings);
+    for (int i = 0; i < rank->n_more; i++)
+        free(rank->more[i].name);
+    free(rank->more);
+}
+
+/* A model_states file of another tag, which may be used in place of lost ones. */
+struct model_candidate {
+    struct zero *z;
+    int stage;                          /* 3 if the file has the name of ZeRO-3's */
+    struct strbuf refused;              /* the reasons why candidates were rejected */
+};
+
+/* Open a file of the listing whose name has this kind, of tensor rank `tp`; NULL if there is none that can be read. */
+static struct pt *open_listed(const struct zero *z, enum ds_kind kind, int tp, struct ds_name *name)
+{
+    for (int i = 0; i < z->l->n; i++) {
+        struct err ignored = {0};
+        struct pt *pt;
+
+        *name = ds_name_parse(z->l->member[i].name);
+        pt = name->kind == kind && name->mp == tp && name->dp < DS_RANK_MAX
+                 ? pt_open(z->s->files, z->l->member[i].file, &ignored) : NULL;
+        if (pt)
+            return pt;
+    }
+    return NULL;
+}
+
+/* Returns the first parameter that an optimizer file of this tag lists and param_shapes do not, or NULL. */
+static const char *unlisted_param(const struct zero_shape *x, const struct pt *optim)
+{
+    const struct pk *opt = pk_get(pt_root(optim), "optimizer_state_dict");
+    uint32_t n = 0, m = 0;
+    struct pk **item = pk_items(pk_get(opt, "param_slice_mappings"), &n);
+    const struct zero_slot *slot;
+
+    for (uint32_t g = 0; item && g < n; g++) {
+        struct pk **pair = pk_pairs(item[g], &m);
+
+        for (uint32_t i = 0; pair && i < m; i++)
+            if (pk_as_str(pair[2 * i]) && zero_shape_find(x, pk_as_str(pair[2 * i]), &slot) < 0)
+                return pk_as_str(pair[2 * i]);
+    }
+    return NULL;
+}
+
+/*
+ * Check an optimizer file of this tag against the tables of the candidate, which `t` holds, as the opener does. Returns
+ * a text with the first difference, or NULL.
+ */
+static char *optimizer_unlike(struct zero *t, const struct pt *model, struct pt *optim, struct ds_name *name)
+{
+    const struct pt_files_job j = { .ctx = t, .files = t->s->files, .pt = optim, .path = pt_path(optim), .r = t->r };
+    const char *unlisted = unlisted_param(&t->shape, optim);
+    char *why = NULL;
+
+    if (unlisted)
+        return str_fmt("it does not list %.100s, which is in %s", unlisted, pt_path(optim));
+    if (name->bf16 && zero_shape_weights(&t->shape, model) == DTYPE_F16)
+        return str_fmt("its weights are f16, %s is of a bf16 run", pt_path(optim));
+    if (zero_shards_lead(t, optim, j.path)) {
+        zero_shape_place(&t->shape, t->stage, t->world);
+        t->name = name;
+        t->rank = xcalloc((size_t)t->world, sizeof *t->rank);
+        zero_shards_rank(&j);
+        free_zero_rank(&t->rank[name->dp]);
+        free(t->rank);
+    }
+    for (int i = 0; i < report_n(t->r) && !why; i++) {
+        const struct finding *f = report_get(t->r, i);
+
+        if (f->severity == SEV_ERROR && strcmp(f->code, "crc") != 0)
+            why = str_fmt("%s does not fit it: %s", j.path, f->text);
+    }
+    return why;
+}
+
+/*
+ * Returns the reason why a model_states file of another tag does not fit the files of this tag, or NULL if it does. The
+ * caller frees the text.
+ */
+static char *model_unlike(const struct model_candidate *c, const struct pt *pt)
+{
+    const struct zero *z = c->z;
+    struct zero t = { .s = z->s, .o = z->o, .r = report_new(), .tp = z->tp, .l = z->l, .stage = c->stage,
+                      .has_optimizer = true, .root = pt_root(pt), .path = pt_path(pt) };
+    struct ds_name name, other;
+    struct pt *optim = open_listed(z, DS_ZERO, z->tp, &name);
+    struct pt *rank = open_listed(z, c->stage == 3 ? DS_ZERO3 : DS_MP, z->tp ? 0 : 1, &other);
+    int64_t world = 0;
+    char *why = NULL;
+
+    pk_as_int(pk_get(t.root, "dp_world_size"), &world);
+    t.world = world > 0 && world <= DS_RANK_MAX ? (int)world : 0;
+    if (optim && name.dp >= t.world)
+        why = str_fmt("its dp_world_size is %lld, %s is of rank %d", (long long)world, pt_path(optim), name.dp);
+    else if (rank && !pk_same_text(pk_get(t.root, "param_shapes"), pk_get(pt_root(rank), "param_shapes")))
+        why = str_fmt("its param_shapes differ from those of %s", pt_path(rank));
+    else if (!zero_model_read(&t, pt))
+        why = xstrdup("its tables cannot be read");
+    else if (optim)
+        why = optimizer_unlike(&t, pt, optim, &name);
+    pt_close(optim);
+    pt_close(rank);
+    report_free(t.r);
+    return why;
+}
+
+static bool model_fits(void *ctx, const struct pt *pt)
+{
+    struct model_candidate *c = ctx;
+    char *why = model_unlike(c, pt), *dir = path_parent(pt_path(pt));
+    const bool fits = !why;
+
+    if (why) {
+        strbuf_addf(&c->refused, "; %s is not of this run, so its files are not used: %s", dir, why);
+        report_add(c->z->r, SEV_WARNING, "stand_in", c->z->s->path, ERR_NO_BYTE, NULL,
+                   "%s is not of this run, so its files are not used: %s", dir, why);
+    }
+    free(why);
+    free(dir);
+    return fits;
+}
+
 /*
  * With holes: use the model_states of another tag of the run in place of lost ones. Shapes, buffers and frozen
- * parameters are read from it, but not the weights of trained parameters. Returns NULL if there is none.
+ * parameters are read from it, but not the weights of trained parameters. Returns NULL if there is none, and adds to
+ * `refused` why those that exist are not of this run.
  */
-static struct source_file *other_tags_model(struct zero *z)
+static struct source_file *other_tags_model(struct zero *z, struct strbuf *refused)
 {
+    struct model_candidate c = { .z = z };
     char *name = arena_fmt(z->s->arena, "mp_rank_%02d_model_states.pt", z->tp);
     int file;
-    struct pt *pt = pt_sibling(z->s, name, &file, NULL, NULL);
+    struct pt *pt = pt_sibling(z->s, name, &file, model_fits, &c);
 
     if (!pt) {
         name = zero_model_name(z, 0);
-        pt = pt_sibling(z->s, name, &file, NULL, NULL);
+        c.stage = 3;
+        pt = pt_sibling(z->s, name, &file, model_fits, &c);
         z->stage = pt ? 3 : z->stage;
     }
-    if (!pt)
-        return NULL;
-    return add_stand_in(z, name, file, pt, "shapes, buffers, counters and frozen parameters");
+    strbuf_addf(refused, "%s", c.refused.len ? c.refused.buf : "");
+    strbuf_free(&c.refused);
+    return pt ? add_stand_in(z, name, file, pt, "shapes, buffers, counters and frozen parameters") : NULL;
 }
 
 /*
@@ -69,9 +201,9 @@ static struct source_file *other_ranks_model(struct zero *z)
 }
 
 /* Use another file in place of lost model_states: another tag's, else another tensor rank's. NULL: there is none. */
-static struct source_file *other_model(struct zero *z)
+static struct source_file *other_model(struct zero *z, struct strbuf *refused)
 {
-    struct source_file *f = other_tags_model(z);
+    struct source_file *f = other_tags_model(z, refused);
 
     return f ? f : other_ranks_model(z);
 }
@@ -90,6 +222,15 @@ static struct source_file *next_model(struct zero *z, int dp)
     return first;
 }
 
+/* Set *e: no model_states file is left. `refused` lists the tags that are not of this run. */
+static void refuse_lost_model(const struct zero *z, const struct strbuf *refused, struct err *e)
+{
+    const char *none = z->o->holes && !refused->len ? ", and no other tag of the run is next to it" : "";
+
+    err_data(e, z->s->path, ERR_NO_BYTE, "no *mp_rank_%02d_model_states.pt file here: which parameters there are is "
+             "unknown%s%s", z->tp, none, refused->len ? refused->buf : "");
+}
+
 /*
  * Returns rank 0's model_states, or those of the lowest rank present. With holes, files that cannot be opened are
  * skipped.
@@ -97,23 +238,22 @@ static struct source_file *next_model(struct zero *z, int dp)
 static struct source_file *first_model(struct zero *z, struct err *e)
 {
     struct source_file *first = next_model(z, -2);
+    struct strbuf refused = {0};
 
-    if (!first && (!z->o->holes || z->o->no_tensors || !(first = other_model(z)))) {
-        err_data(e, z->s->path, ERR_NO_BYTE, "no *mp_rank_%02d_model_states.pt file here: which parameters there are "
-                 "is unknown%s", z->tp, z->o->holes ? ", and no other tag of the run is next to it" : "");
-        return NULL;
-    }
+    if (!first && (!z->o->holes || z->o->no_tensors || !(first = other_model(z, &refused))))
+        refuse_lost_model(z, &refused, e);
     while (first && !first->pt && !(first->pt = pt_open(z->s->files, first->file, e))) {
         struct source_file *next = z->o->holes ? next_model(z, first->dp) : NULL;
 
         if (!next && z->o->holes)
-            next = other_model(z);
-        if (!next)
-            return NULL;
-        report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
-        err_clear(e);
+            next = other_model(z, &refused);
+        if (next) {
+            report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+            err_clear(e);
+        }
         first = next;
     }
+    strbuf_free(&refused);
     return first;
 }
 
@@ -304,16 +444,6 @@ static int zero_open_tag(struct zero *z, struct err *e)
         return 0;
     zero_values_make(z, first->pt);
     return 0;
-}
-
-static void free_zero_rank(struct zero_rank *rank)
-{
-    free(rank->run);
-    free(rank->frozen);
-    free(rank->settings);
-    for (int i = 0; i < rank->n_more; i++)
-        free(rank->more[i].name);
-    free(rank->more);
 }
 
 /* Open the files of one tensor rank. Returns 1 if they are the pipeline engine's. */
