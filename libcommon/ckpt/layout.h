@@ -59,6 +59,8 @@ struct layout {
     bool integers_unlisted;
 
     /* ---- names ---- */
+    /* Parameters have the names of Megatron-core's modules. */
+    bool core_names;
     /*
      * Name of a step's folder: this prefix, then the number of the step, padded to this many digits. NULL if any name
      * is usual.

@@ -44,7 +44,8 @@ const struct layout dcp_layout = {
 };
 
 const struct layout torchdist_layout = {
-    .name = "torchdist", .any_model = true, .entries = true, .masters_left_out = true, .opens_with_holes = true,
+    .name = "torchdist", .any_model = true, .core_names = true,
+    .entries = true, .masters_left_out = true, .opens_with_holes = true,
     .integers_unlisted = true, .tag_prefix = "iter_", .tag_digits = 7,
     .manifest_writer = "reshape --ranks N IN OUT",
 };

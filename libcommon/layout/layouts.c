@@ -204,6 +204,19 @@ static const struct {
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts };
 
+const struct layout *layout_find(const char *name)
+{
+    for (int i = 0; i < N_LAYOUTS; i++)
+        if (strcmp(layouts[i].layout->name, name) == 0)
+            return layouts[i].layout;
+    return NULL;
+}
+
+const struct layout *layout_of_result(const struct source *s)
+{
+    return s->layout->entries ? s->layout : source_is_from_zero(s) ? &zero_layout : &deepspeed_layout;
+}
+
 /* Returns true for a name that only a tag folder has. */
 static bool marks_tag(const char *name)
 {

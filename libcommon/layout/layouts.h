@@ -59,6 +59,14 @@ bool torchdist_marks(const char *name);
 bool torchdist_fits(const struct source_listing *l);
 bool zero_fits(const struct source_listing *l);
 
+/* Returns the layout with this name ("dcp", "universal-pt"), or NULL. */
+const struct layout *layout_find(const char *name);
+/*
+ * Returns the layout in which a source is written again if no other is requested: its own, or the one of the same
+ * engine that is loaded, for a universal form.
+ */
+const struct layout *layout_of_result(const struct source *s);
+
 /* Returns true for the name of a file or folder that only the folder of a tag has. */
 bool layout_marks_entry(const char *name);
 

@@ -556,6 +556,7 @@ int convert_run(struct source *s, struct sink *k, const struct convert_opts *giv
     int rc = -1;
 
     memset(res, 0, sizeof *res);
+    res->points_only = k->ops->points_only;
     if (convert_check_paths(s, given->out, e) < 0 || resolve_parts(given, &m, &o, e) < 0)
         goto out;
     /* The output is one or two files that point elsewhere, so part 0 makes it alone. */

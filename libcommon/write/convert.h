@@ -49,6 +49,7 @@ struct convert_result {
     bool published;                     /* false: other parts are still working */
     int part, n_parts;                  /* the part that this process did; 0 of 1 if it worked alone */
     bool complete;                      /* --resume found that the output is already complete */
+    bool points_only;                   /* the output refers to bytes of the source, and no tensor was copied */
     bool used_uring, used_direct;
 };
 

@@ -40,6 +40,17 @@ struct hf_request {
     const struct hf_tokenizer *tokenizer;       /* or NULL; must outlive the target */
 };
 
+/* The options of an export. describe_as_hf() (layout_write.h) makes the request from them and from the source. */
+struct hf_options {
+    struct hf_request q;                /* format, names, sizes, lossy, verify and override, as given */
+    int arch;                           /* an enum hf_arch; -1: not given */
+    bool strip_vocab;                   /* leave out the padding rows of the vocabulary */
+    int64_t vocab_tokens;               /* rows that are tokens; 0: the number in the checkpoint */
+    const char *tokenizer;              /* folder of tokenizer files, or NULL */
+    const json_t *config;               /* config.json of a model that is in no table, or NULL */
+    const char *config_path;            /* its file */
+};
+
 /* One tensor of the result. */
 struct hf_tensor {
     const char *name;
@@ -108,5 +119,9 @@ const char *hf_index_name(const struct hf_target *t);
 
 /* Returns the sink; `t` must outlive it. */
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t);
+
+struct layout_target;
+/* Returns the target that describe_as_hf() made. */
+struct hf_target *hf_target_of(const struct layout_target *t);
 
 #endif

@@ -58,4 +58,11 @@ MUST_CHECK int hf_know_names(struct source *s, const struct family *f, struct re
 MUST_CHECK const bool *hf_translate(struct source *s, const struct family *f, const struct hf_sizes *z,
                                     struct report *notes, struct err *e);
 
+/*
+ * Open the family with the name or file `rules`, else the family of config.json's model_type. Returns NULL without
+ * setting *e if the model_type has no family; NULL with ERR_USAGE if no family has the name given by `rules`; other
+ * errors are those of family_open().
+ */
+MUST_CHECK struct family *hf_find_family(const char *rules, const json_t *config, struct err *e);
+
 #endif

@@ -7,6 +7,8 @@
 
 #include <jansson.h>
 
+#include "libcommon/layout/layout_write.h"
+
 /* ---- pieces ---- */
 
 /* Compute the rows of tensor i that a rank stores. Returns false if there are none. */
@@ -96,4 +98,13 @@ void hfstorage_cut(struct hf_target *t, int ranks)
         list_cut_pieces(t, r, t->piece + t->file[r].first);
     for (int i = 0; i < t->n_tensors; i++)      /* for messages: the file of its first piece */
         t->tensor[i].file = t->tensor[i].ndim && t->tensor[i].shape[0] ? 0 : i % ranks;
+}
+
+int describe_as_hfstorage(struct source *s, const struct write_request *q, struct report *notes,
+                          struct layout_target *t, struct err *e)
+{
+    if (describe_as_hf(s, q, notes, t, e) < 0)
+        return -1;
+    hfstorage_cut(hf_target_of(t), q->ranks);
+    return 0;
 }

@@ -1,0 +1,122 @@
+/*
+ * dcp_convert.c - describe a source as a folder of torch.distributed.checkpoint
+ */
+#include "libcommon/layout/dcp/dcp_convert.h"
+
+#include <stdlib.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/tensor.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/ds_request.h"
+#include "libcommon/layout/layouts.h"
+
+int dcp_check_request(const struct source *s, const struct write_request *q, bool renames, bool same, struct err *e)
+{
+    const struct ds_request *d = q->shards;
+
+    /* If the result has the layout of the source, all entries are kept, and an optimizer cannot be left out. */
+    if ((d->topo.tp && !renames) || d->topo.pp || d->topo.dp || d->method || d->stages || d->balance_given ||
+        (d->vocab && !renames) || d->n_groups || d->n_set || (d->no_optimizer && same) || d->zero_moments ||
+        d->step >= 0 || d->like || q->certificate)
+        err_usage(e, "%s: of torch.distributed's checkpoints the number of ranks can be changed (--ranks, --mesh); "
+                  "another option given is for checkpoints of DeepSpeed", s->path);
+    else if ((q->rules || (q->config && !q->weights_only)) && !renames)
+        err_usage(e, "%s: --rules and --config are for a folder of Transformers under its own names", s->path);
+    else if (q->mesh_rows == 0 && q->ranks == 0 && !s->layout->model_folder)
+        err_usage(e, "%s: the number of ranks is unknown: give --ranks or --mesh", s->path);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+int dcp_accepts(const struct source *s, const struct write_request *q, struct err *e)
+{
+    const bool same = s->layout == &dcp_layout;
+
+    if (q->distributed) {
+        err_usage(e, "%s: --distributed-optimizer is for torchdist made of another layout; of its own all entries stay "
+                  "as they are", s->path);
+        return -1;
+    }
+    return dcp_check_request(s, q, false, same, e);
+}
+
+/* ---- the target ---- */
+
+int dcp_describe_entries(struct source *s, const struct write_request *q, const struct dcp_conversion *how,
+                         struct report *notes, struct layout_target *t, struct err *e)
+{
+    struct dcp_described *f = xcalloc(1, sizeof *f);
+
+    t->ops = how->ops;
+    t->of = f;
+    f->how = how;
+    f->mesh = q->mesh_rows ? (struct dcp_mesh){ q->mesh_rows, q->mesh_columns }
+            : (struct dcp_mesh){ q->ranks ? q->ranks : 1, 1 };
+    f->entries = how->make(s, q, notes, e);
+    return f->entries ? 0 : -1;
+}
+
+struct sink *dcp_open_folder(const struct layout_target *t, const struct sink_opts *o)
+{
+    const struct dcp_described *f = t->of;
+
+    return dcp_sink(o, f->entries, f->mesh);
+}
+
+char *dcp_folder_text(const struct layout_target *t)
+{
+    const struct dcp_described *f = t->of;
+
+    return str_fmt("%s, %d ranks, %d parameters, %d entries", f->how->name, f->mesh.rows * f->mesh.columns,
+                   t->src->n_params, f->entries->table.n);
+}
+
+void dcp_folder_facts(const struct layout_target *t, json_t *o)
+{
+    const struct dcp_described *f = t->of;
+
+    json_object_set_new(o, "ranks", json_integer(f->mesh.rows * f->mesh.columns));
+}
+
+void dcp_list_entries(const struct layout_target *t, struct strbuf *sb)
+{
+    const struct dcp_described *f = t->of;
+
+    for (int i = 0; i < f->entries->table.n; i++) {
+        const struct dcp_entry *en = &f->entries->table.entry[i];
+        char shape[SHAPE_TEXT];
+
+        strbuf_addf(sb, "  %s %s%s%s\n", en->name, en->is_tensor ? dtype_name(en->dtype) : "value",
+                    en->ndim ? " " : "", en->ndim ? shape_text(en->ndim, en->shape, shape) : "");
+    }
+}
+
+void dcp_folder_free(void *of)
+{
+    struct dcp_described *f = of;
+
+    dcp_target_free(f->entries);
+    free(f);
+}
+
+static const struct layout_target_ops dcp_target_ops = {
+    .pointer = "latest", .open_sink = dcp_open_folder, .text = dcp_folder_text, .facts = dcp_folder_facts,
+    .list = dcp_list_entries, .free = dcp_folder_free,
+};
+
+static struct dcp_target *make_dcp_target(const struct source *s, const struct write_request *q, struct report *notes,
+                                          struct err *e)
+{
+    (void)q;
+    return dcp_target_new(s, notes, e);
+}
+
+int describe_as_dcp(struct source *s, const struct write_request *q, struct report *notes, struct layout_target *t,
+                    struct err *e)
+{
+    static const struct dcp_conversion how = { &dcp_target_ops, "dcp", make_dcp_target };
+
+    if (s->layout != &dcp_layout)
+        source_add_buffers(s);
+    return dcp_describe_entries(s, q, &how, notes, t, e);
+}

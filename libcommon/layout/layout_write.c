@@ -1,0 +1,146 @@
+/*
+ * layout_write.c - the steps from a source to its description as another layout
+ */
+#include "libcommon/layout/layout_write.h"
+
+#include <stdlib.h>
+
+#include "libcommon/base/files.h"
+#include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/ds_request.h"
+#include "libcommon/layout/hf/hf_saved.h"
+#include "libcommon/layout/hf/hf_shards.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/write/staging.h"
+
+/* ---- names of Megatron-core for a model folder ---- */
+
+/* Returns true if the source is a model folder with its family's own names, and `to` has those of Megatron-core. */
+static bool needs_core_names(const struct layout *to, const struct source *s)
+{
+    if (!to->core_names || !s->layout->model_folder)
+        return false;
+    for (int i = 0; i < s->n_params; i++)       /* it was exported with Megatron-core's names */
+        if (str_starts(s->param[i].name, "decoder.layers."))
+            return false;
+    return true;
+}
+
+static json_t *read_requested_config(const struct source *s, const struct write_request *q, struct err *e)
+{
+    json_error_t why;
+    char *file = q->config ? hf_config_file(q->config) : NULL;
+    json_t *o = file ? json_load_file(file, 0, &why) : hf_config_json(s, e);
+
+    free(file);
+    if (e->kind != ERR_NONE || json_is_object(o))
+        return o;
+    if (q->config)
+        err_usage(e, "--config: expected a JSON object: %s: %s", q->config, o ? "another value" : why.text);
+    else
+        err_usage(e, "%s: it has no config.json: give one with --config FILE", s->path);
+    json_decref(o);
+    return NULL;
+}
+
+static struct family *find_requested_family(const struct source *s, const struct write_request *q, const json_t *config,
+                                            struct err *e)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    struct family *f = hf_find_family(q->rules, config, e);
+
+    if (!f && e->kind == ERR_NONE)
+        err_usage(e, "%s: no family has rules for models of the type '%.60s' (config.json, model_type): --rules names "
+                  "one, or a file of them", s->path, type ? type : "");
+    return f;
+}
+
+/* Check that the tensor ranks can split the rows of the vocabulary. Megatron pads the rows for this purpose. */
+static int check_vocab_rows(const struct source *s, const struct ds_request *q, const struct hf_sizes *z,
+                            struct report *notes, struct err *e)
+{
+    enum { DIVISIBLE_BY = 128 };
+    const int64_t rows = q->vocab ? q->vocab : z->vocab;
+
+    if (q->topo.tp && rows % q->topo.tp != 0) {
+        err_usage(e, "%s: --target-tp: %d tensor ranks do not divide %lld rows of vocabulary: --pad-vocab-size-to adds "
+                  "some", s->path, q->topo.tp, (long long)rows);
+        return -1;
+    }
+    if (rows % DIVISIBLE_BY != 0)
+        report_add(notes, SEV_NOTE, "vocabulary", NULL, ERR_NO_BYTE, NULL,
+                   "%lld rows of vocabulary are no multiple of %d, as Megatron makes them unless its "
+                   "--make-vocab-size-divisible-by is another: --pad-vocab-size-to adds some", (long long)rows,
+                   DIVISIBLE_BY);
+    return 0;
+}
+
+/* Rename and reshape the source's parameters as Megatron-core has them, by the rules of their family. */
+static int give_core_names(struct source *s, const struct write_request *q, struct report *notes, struct err *e)
+{
+    char *parent = path_parent(q->out);
+    const struct hf_source_opts o = { .repeat_to = q->shards->vocab, .spool_dir = q->dry_run ? NULL : parent,
+                                      .threads = q->threads, .mem_bytes = q->mem_bytes, .progress = q->progress,
+                                      .stopped = q->stopped };
+    json_t *config = read_requested_config(s, q, e);
+    struct family *f = config ? find_requested_family(s, q, config, e) : NULL;
+    struct hf_sizes z;
+    int rc = -1;
+
+    /* Check that OUT may be written. The check is made before a spool file is filled. */
+    if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 &&
+        check_vocab_rows(s, q->shards, &z, notes, e) == 0 &&
+        (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
+        hf_saved_names(s, config, false, notes, e) == 0 && hf_to_shards(s, f, &z, &o, notes, e) == 0) {
+        report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those that Megatron-core has for the "
+                   "family %s", family_name(f));
+        rc = 0;
+    }
+    family_free(f);
+    json_decref(config);
+    free(parent);
+    return rc;
+}
+
+/* ---- the steps ---- */
+
+static const struct layout_writer {
+    const struct layout *layout;
+    layout_accepts *accepts;            /* NULL to accept any request */
+    layout_describe *describe;
+} writers[] = {
+    { &universal_hdf5_layout, NULL, describe_as_universal_hdf5 },
+    { &universal_virtual_layout, NULL, describe_as_universal_virtual },
+    { &universal_pt_layout, NULL, describe_as_universal_pt },
+    { &zero_layout, zero_accepts, describe_as_zero },
+    { &deepspeed_layout, deepspeed_accepts, describe_as_deepspeed },
+    { &torchdist_layout, torchdist_accepts, describe_as_torchdist },
+    { &dcp_layout, dcp_accepts, describe_as_dcp },
+    { &hf_layout, NULL, describe_as_hf },
+    { &hfstorage_layout, NULL, describe_as_hfstorage },
+};
+
+int layout_describe_as(const struct layout *to, struct source *s, const struct write_request *given,
+                       struct report *notes, struct layout_target *t, struct err *e)
+{
+    const struct layout_writer *w = writers;
+    struct write_request q = *given;
+
+    while (w->layout != to)
+        w++;
+    t->src = s;
+    q.renames = needs_core_names(to, s);
+    if (w->accepts && w->accepts(s, &q, e) < 0)
+        return -1;
+    if (q.renames && give_core_names(s, &q, notes, e) < 0)
+        return -1;
+    return w->describe(s, &q, notes, t, e);
+}
+
+void layout_target_free(struct layout_target *t)
+{
+    if (t->ops && t->of)
+        t->ops->free(t->of);
+    *t = (struct layout_target){0};
+}

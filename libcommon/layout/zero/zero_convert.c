@@ -1,0 +1,101 @@
+/*
+ * zero_convert.c - describe a source as files of ZeRO without pipeline: another number of ranks or stage, or from
+ * another layout
+ */
+#include "libcommon/base/mem.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/ds_request.h"
+#include "libcommon/layout/layout_write.h"
+#include "libcommon/layout/layouts.h"
+#include "libcommon/layout/zero/zero_groups.h"
+#include "libcommon/layout/zero/zero_target.h"
+
+/* Returns true if an option concerns tensor or pipeline ranks, or data that only files of such ranks hold. */
+static bool has_non_zero_options(const struct write_request *q)
+{
+    const struct ds_request *d = q->shards;
+
+    return d->topo.tp > 1 || d->topo.pp > 1 || d->method || d->stages || d->balance_given || d->vocab || d->n_groups ||
+           d->n_set || (d->no_optimizer && !q->weights_only) || d->zero_moments || d->step >= 0 || q->certificate ||
+           q->mesh_rows;
+}
+
+/*
+ * Check the template (--like), which is only for files made from another layout: files of ZeRO already contain
+ * everything that it provides.
+ */
+static int check_like(const struct source *s, const struct write_request *q, struct err *e)
+{
+    const struct source *like = q->shards->like;
+
+    if (!like)
+        return 0;
+    if (source_is_from_zero(s))
+        err_usage(e, "%s: --like is for files that are made of another layout; those of ZeRO keep their groups",
+                  s->path);
+    else if (!source_is_from_zero(like))
+        err_usage(e, "%s: --like: is not a checkpoint of ZeRO without pipeline", like->path);
+    else if (q->dtype != DTYPE_N)
+        err_usage(e, "--dtype and --like exclude each other: --like determines the type");
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+int zero_accepts(const struct source *s, const struct write_request *q, struct err *e)
+{
+    if (has_non_zero_options(q))
+        err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp, --ranks) and the stage (--to) can be "
+                  "changed; another option given is for other layouts (--mesh for --to dcp and torchdist)", s->path);
+    else if (q->ranks && q->shards->topo.dp)
+        err_usage(e, "%s: --ranks and --target-dp are the same here: give one of them", s->path);
+    else if (q->dtype != DTYPE_N && source_is_from_zero(s))
+        err_usage(e, "%s: --dtype is for files that are made of another layout; those of ZeRO keep theirs", s->path);
+    else if (!source_is_from_zero(s) && !q->ranks && !q->shards->topo.dp && !q->weights_only)
+        err_usage(e, "%s: the number of ranks is unknown: give --ranks", s->path);
+    return e->kind == ERR_NONE ? check_like(s, q, e) : -1;
+}
+
+/* ---- the target ---- */
+
+static struct sink *open_zero_sink(const struct layout_target *t, const struct sink_opts *o)
+{
+    return zero_sink(o, t->of);
+}
+
+static char *zero_text(const struct layout_target *of)
+{
+    const struct zero_target *t = of->of;
+
+    return str_fmt("ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world, of->src->n_params);
+}
+
+static void zero_facts(const struct layout_target *of, json_t *o)
+{
+    const struct zero_target *t = of->of;
+
+    json_object_update_new(o, json_pack("{s:i, s:i}", "zero_stage", t->shape.stage, "ranks", t->shape.world));
+}
+
+static void free_zero_target(void *of)
+{
+    zero_target_free(of);
+}
+
+static const struct layout_target_ops zero_target_ops = {
+    .pointer = "latest", .open_sink = open_zero_sink, .text = zero_text, .facts = zero_facts, .free = free_zero_target,
+};
+
+int describe_as_zero(struct source *s, const struct write_request *q, struct report *notes, struct layout_target *t,
+                     struct err *e)
+{
+    const struct zero_request z = { .stage = q->zero_stage, .world = q->ranks ? q->ranks : q->shards->topo.dp,
+                                    .weights_only = q->weights_only, .cast = q->dtype != DTYPE_N, .weights = q->dtype,
+                                    .like = q->shards->like };
+    const struct zero_import from = { .purpose = q->weights_only ? ZERO_FOR_WEIGHTS : ZERO_FOR_RANKS,
+                                      .weights = q->dtype, .like = q->shards->like };
+
+    t->ops = &zero_target_ops;
+    /* Sources of ZeRO have groups of their own. */
+    if (source_is_from_zero(s) || zero_groups_resolve(s, &from, notes, e) == 0)
+        t->of = zero_target_new(s, &z, notes, e);
+    return t->of ? 0 : -1;
+}
