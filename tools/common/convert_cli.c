@@ -148,9 +148,11 @@ void convert_cli_print_text(const struct cli *given, const char *out, const char
     cli.n_parts = r->n_parts;
     if (r->complete)
         cli_info(&cli, "%s is there already: nothing to do", out);
-    else if (!r->published)
+    else if (r->points_only && r->published)    /* one part makes it within a second, so there is no rate */
+        cli_info(&cli, "%s: %s, nothing copied, %.2f s%s", out, what, r->wall_s, r->n_drifted ? CONVERT_DRIFTED : "");
+    else if (!r->published && !r->points_only)
         cli_info(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
-    else
+    else if (r->published)
         cli_info(&cli, "%s: %s%s, %s moved in %.2f s (%.2f GB/s)%s", out, what, left, bytes_text(moved, a), r->wall_s,
                  (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
                  r->n_drifted ? CONVERT_DRIFTED : "");
@@ -177,16 +179,6 @@ static json_t *facts_of(const struct convert_cli_job *j)
 
     json_object_update(o, j->facts);
     return o;
-}
-
-void convert_cli_notes(const struct report *notes)
-{
-    for (int i = 0; i < report_n(notes); i++) {
-        char *text = finding_text(report_get(notes, i));
-
-        printf("%-8s %s\n", report_get(notes, i)->severity == SEV_WARNING ? "warning" : "note", text);
-        free(text);
-    }
 }
 
 int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e)
@@ -222,19 +214,4 @@ void convert_cli_print_result(const struct convert_cli_job *j, const struct conv
     o = facts_of(j);
     convert_cli_add(o, r);
     cli_json(o);
-}
-
-int convert_cli_write(const struct convert_cli_job *j, struct sink *k, struct err *e)
-{
-    struct convert_opts o = convert_cli_opts(j->cli, j->out, j->shape);
-    struct convert_result res;
-    int rc;
-
-    if (j->cli->dry_run)
-        return convert_cli_plan(j, k, e);
-    o.move_latest = !j->cli->set_latest ? NULL : j->pointer ? j->pointer : "latest";
-    rc = convert_run(j->src, k, &o, &res, e);
-    if (rc == 0)
-        convert_cli_print_result(j, &res);
-    return rc;
 }

@@ -50,23 +50,12 @@ struct convert_cli_job {
     const char *out;
     const char *what;                   /* description of the output: "ZeRO-2, 3 ranks, 34 parameters" */
     json_t *facts;                      /* the same facts as keys of a JSON object */
-    /* for convert_cli_write(): the options that affect the output, as text; a run is resumed only with the same text */
-    const char *shape;
-    const char *pointer;                /* name of the file that --set-latest writes; NULL: "latest" */
-    const struct strbuf *repair_log;    /* written as repair.jsonl of the output; NULL: none */
 };
-/* Print one line on stdout for each note: choices that were made by a rule, and data that are lost. */
-void convert_cli_notes(const struct report *notes);
 /*
  * Print the plan for --dry-run: rehearse the sink, close it, and print what it would write. Returns EXIT_OK, EXIT_BAD
  * if the disk has too little space, or -1.
  */
 MUST_CHECK int convert_cli_plan(const struct convert_cli_job *j, struct sink *k, struct err *e);
-/*
- * Run the sink and print the result, or with --dry-run only print the plan. Closes the sink. Returns what
- * convert_cli_plan() returns.
- */
-MUST_CHECK int convert_cli_write(const struct convert_cli_job *j, struct sink *k, struct err *e);
 /* Print the result: a line on stderr, or an object on stdout. */
 void convert_cli_print_result(const struct convert_cli_job *j, const struct convert_result *r);
 

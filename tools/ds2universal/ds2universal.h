@@ -1,20 +1,18 @@
 /*
- * ds2universal.h - the parameters of one conversion, and the functions that parse and run it
+ * ds2universal.h - the options of one conversion to a universal form
  */
 #ifndef SHARDKIT_TOOLS_DS2UNIVERSAL_H
 #define SHARDKIT_TOOLS_DS2UNIVERSAL_H
 
-#include "libcommon/cli/cli.h"
-#include "tools/common/convert_cli.h"
+#include "tools/common/convert_job.h"
 
-enum universal_form { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
+/* Values of --format: positions in the list of the words that it accepts. */
+enum universal_format { FORM_PT, FORM_HDF5, FORM_VIRTUAL };
 
 struct ds2universal_job {
     struct cli cli;
-    const char *in, *out;
-    enum universal_form form;
-    enum vocab_policy vocab;
-    bool split;
+    struct convert_job convert;         /* IN, OUT, and the options --vocab and --split */
+    enum universal_format form;
 };
 
 /* Parse the command line. Returns 0, or -1 after printing the error. */

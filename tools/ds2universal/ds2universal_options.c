@@ -27,16 +27,17 @@ static const struct option_row rows[] = {
     { "format", 0, "FORM", "pt (default): one file zero/PARAMETER/STATE.pt per tensor, which DeepSpeed loads\n"
       "hdf5: one file index.h5 with one dataset per tensor\n"
       "virtual: an index.h5 that refers to the bytes in IN and copies none", .words = "pt hdf5 virtual", FIELD(form) },
-    { "split", .help = "write one HDF5 file per parameter (with --format hdf5)", FIELD(split) },
+    { "split", .help = "write one HDF5 file per parameter (with --format hdf5)", FIELD(convert.request.split) },
     { "vocab", 0, "HOW", "keep (default) or strip the padding rows of the vocabulary",
-      .words = "keep strip", FIELD(vocab) },
-    { "strip-vocab-padding", .help = "same as --vocab strip", .kind = OPTION_VALUE, FIELD(vocab), .min = VOCAB_STRIP },
+      .words = "keep strip", FIELD(convert.request.vocab) },
+    { "strip-vocab-padding", .help = "same as --vocab strip", .kind = OPTION_VALUE,
+      FIELD(convert.request.vocab), .min = VOCAB_STRIP },
     {0},
 };
 
 static const struct option_row reference_rows[] = {
-    { "input-folder", 0, "IN", "same as IN", FIELD(in) },
-    { "output-folder", 0, "OUT", "same as OUT", FIELD(out) },
+    { "input-folder", 0, "IN", "same as IN", FIELD(convert.in) },
+    { "output-folder", 0, "OUT", "same as OUT", FIELD(convert.out) },
     { "num-extract-workers", 0, "N", "use at most N threads", .take = parse_worker_count },
     { "num-merge-workers", 0, "N", "use at most N threads", .take = parse_worker_count },
     {0},
@@ -52,7 +53,7 @@ static const struct option_row ignored_rows[] = {
     {0},
 };
 
-static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
+static const struct option_row operands[] = { { "IN", FIELD(convert.in) }, { "OUT", FIELD(convert.out) }, {0} };
 
 static const char head[] =
     "Usage: ds2universal [options] IN OUT\n"
@@ -85,11 +86,11 @@ int ds2universal_job_parse(struct ds2universal_job *j, int argc, char **argv)
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
-    if (!j->in || !*j->in)
+    if (!j->convert.in || !*j->convert.in)
         return refuse_ds2universal_usage(j, "no IN given");
-    if (!j->out || !*j->out)
+    if (!j->convert.out || !*j->convert.out)
         return refuse_ds2universal_usage(j, "no OUT given");
-    if (j->split && j->form != FORM_HDF5)
+    if (j->convert.request.split && j->form != FORM_HDF5)
         return refuse_ds2universal_usage(j, "--split needs --format hdf5");
     return 0;
 }

@@ -40,7 +40,7 @@ static int parse_export_dtype(void *into, const char *arg, struct err *e)
 
     if (w < 0)
         return refuse_export_value(e, "--dtype: expected bf16, fp16 or fp32");
-    j->dtype = (int)dtypes[w / 2];
+    j->convert.request.dtype = dtypes[w / 2];
     return 0;
 }
 
@@ -68,7 +68,7 @@ static int parse_shard_size(void *into, const char *arg, struct err *e)
     }
     if (!ok || n == 0)
         return refuse_export_value(e, "--max-shard-size: expected a size, as 5GB");
-    j->hf.max_shard_bytes = n;
+    j->hf.q.max_shard_bytes = n;
     return 0;
 }
 
@@ -81,7 +81,7 @@ static int read_config_file(struct export_job *j, const char *path, struct err *
     json_decref(j->config_file);
     j->config_file = json_load_file(file, 0, &why);
     free(file);
-    j->config_path = path;
+    j->hf.config_path = path;
     if (json_is_object(j->config_file))
         return 0;
     err_usage(e, "--config: expected KEY=JSON, as n_positions=2048 or 'architectures=[\"BloomModel\"]', or a FILE with "
@@ -114,9 +114,9 @@ static int parse_vocab_tokens(void *into, const char *arg, struct err *e)
 {
     struct export_job *j = into;
 
-    if (parse_int(arg, 1, (int64_t)1 << 40, &j->vocab_tokens) < 0)
+    if (parse_int(arg, 1, (int64_t)1 << 40, &j->hf.vocab_tokens) < 0)
         return refuse_export_value(e, "--vocab-tokens: expected a number of rows");
-    j->strip_vocab = true;
+    j->hf.strip_vocab = true;
     return 0;
 }
 
@@ -125,22 +125,23 @@ static const struct option_row export_rows[] = {
       "type of the weights: bf16, fp16 or fp32 (default: their type in IN; on import fp16 if the model is in fp16, "
       "else bf16). If it is another type than that of the weights, the fp32 masters are converted",
       .take = parse_export_dtype, .words = "bf16 fp16 fp32", .marks = SHAPES },
-    { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.format),
+    { "format", 0, "FORM", "safetensors (default) or bin", .words = "safetensors bin", FIELD(hf.q.format),
       .marks = EXPORTS | SHAPES },
     { "max-shard-size", 0, "SIZE", "maximum size of the tensors per file; 5GB is decimal, 5G binary (default 5GB)",
       .take = parse_shard_size, .marks = EXPORTS | SHAPES },
     { "ranks", 0, "N",
       "write safetensors shards for N ranks, as torch's HuggingFaceStorageWriter does, and no index; FSDP2 and "
-      "torchtitan load them with HuggingFaceStorageReader", OPTION_INT, FIELD(ranks), .min = 1, .max = RANKS_MAX,
+      "torchtitan load them with HuggingFaceStorageReader", OPTION_INT,
+      FIELD(convert.request.ranks), .min = 1, .max = RANKS_MAX,
       .marks = EXPORTS | SHAPES },
-    { "per-layer", .help = "write one file per layer, as in the published BLOOM", FIELD(hf.per_layer),
+    { "per-layer", .help = "write one file per layer, as in the published BLOOM", FIELD(hf.q.per_layer),
       .marks = EXPORTS | SHAPES },
-    { "no-prefix", .help = "omit 'transformer.' from tensor names", FIELD(hf.bare_names), .marks = EXPORTS | SHAPES },
-    { "strip-vocab-padding", .help = "omit the padding rows of the vocabulary", FIELD(strip_vocab),
+    { "no-prefix", .help = "omit 'transformer.' from tensor names", FIELD(hf.q.bare_names), .marks = EXPORTS | SHAPES },
+    { "strip-vocab-padding", .help = "omit the padding rows of the vocabulary", FIELD(hf.strip_vocab),
       .marks = EXPORTS | SHAPES },
     { "vocab-tokens", 0, "N", "number of rows that are tokens, if IN does not record it", .take = parse_vocab_tokens,
       .marks = SHAPES },
-    { "tokenizer", 0, "DIR", "copy the tokenizer files from DIR, and use its special token ids", FIELD(tokenizer),
+    { "tokenizer", 0, "DIR", "copy the tokenizer files from DIR, and use its special token ids", FIELD(hf.tokenizer),
       .marks = EXPORTS | SHAPES },
     { "config", 0, "KEY=JSON",
       "set a key of config.json; or a FILE (or its folder): copy the config.json of a model of another family; it also "
@@ -149,11 +150,11 @@ static const struct option_row export_rows[] = {
     { "rules", 0, "FAMILY",
       "rules for the names of parameters: llama, gpt_neox, gpt2, bloom, or a FILE whose name has a dot or a slash "
       "(default: by model_type in --config FILE)",
-      FIELD(rules), .marks = EXPORTS | SHAPES },
+      FIELD(convert.request.rules), .marks = EXPORTS | SHAPES },
     { "arch", 0, "ARCH", "export as bloom or gpt2, even if the arguments in IN "
-                         "disagree", FIELD(arch), .words = "bloom gpt2",
+                         "disagree", FIELD(hf.arch), .words = "bloom gpt2",
       .marks = EXPORTS | SHAPES },
-    { "lossy", .help = "with fp16: convert values above 65504 to infinity instead of failing", FIELD(hf.lossy),
+    { "lossy", .help = "with fp16: convert values above 65504 to infinity instead of failing", FIELD(hf.q.lossy),
       .marks = EXPORTS | SHAPES },
     { "all-steps", .help = "IN is a folder of checkpoints: export each one to "
                            "OUT/TAG", FIELD(all_steps), .marks = EXPORTS },
@@ -222,7 +223,7 @@ static int check_export_options(struct export_job *j, unsigned marks)
         return refuse_export_usage(j, "an option for export is given together with --import");
     if (!j->import && (marks & IMPORTS))
         return refuse_export_usage(j, "an option for import is given without --import");
-    if (j->ranks && (j->hf.per_layer || j->hf.format == HF_BIN))
+    if (j->convert.request.ranks && (j->hf.q.per_layer || j->hf.q.format == HF_BIN))
         return refuse_export_usage(j, "--ranks excludes --per-layer and --format bin");
     if (j->target.q.stages && j->target.q.method)
         return refuse_export_usage(j, "--stages excludes --pp-partition-method");
@@ -249,8 +250,8 @@ int export_job_parse(struct export_job *j, int argc, char **argv)
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     strbuf_addf(&j->shape, "replicas %d\n", j->cli.replicas);
-    j->hf.override = j->config;
-    j->hf.config_json = j->config_file;
-    j->hf.verify = j->cli.verify;
+    j->hf.q.override = j->config;
+    j->hf.q.verify = j->cli.verify;
+    j->hf.config = j->config_file;
     return check_export_options(j, given.marks);
 }

@@ -1,208 +1,17 @@
 /*
- * export_run.c - export to Transformers: one tag, or all tags of a run
+ * export_run.c - export to Transformers, one tag or all tags of a run; and import
  */
 #include <dirent.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/hf/hf_claims.h"
-#include "libcommon/layout/hf/hf_layers.h"
-#include "libcommon/layout/hf/hf_saved.h"
-#include "libcommon/layout/hf/hf_translate.h"
-#include "libcommon/layout/hfstorage/hfstorage.h"
-#include "libcommon/layout/layouts.h"
-#include "libcommon/write/sink.h"
-#include "tools/common/family_cli.h"
+#include "libcommon/layout/hf/hf_source.h"
+#include "libcommon/write/staging.h"
 #include "tools/export-hf/export.h"
 
-static int write_export_output(struct export_job *j, const char *out, struct source *s, const struct hf_target *t,
-                               struct sink *k, struct err *e)
-{
-    struct convert_opts o = convert_cli_opts(&j->cli, out, j->shape.buf);
-    struct convert_result res;
-    int rc;
-
-    o.verify = NULL;                    /* the sink verifies the output */
-    rc = convert_run(s, k, &o, &res, e);
-    if (rc == 0)
-        export_print_result(j, out, t, &res);
-    return rc;
-}
-
-static int preview_export(struct export_job *j, const char *out, struct source *s, const struct hf_target *t,
-                          const struct report *notes, struct err *e)
-{
-    struct sink_opts so = convert_cli_sink(&j->cli, out);
-    struct sink *k = hf_sink(&so, t);
-    struct rehearsal r;
-    int rc = rehearsal_run(s, k, out, &r, e);
-
-    k->ops->close(k);
-    if (rc < 0)
-        return -1;
-    export_print_plan(j, out, t, notes, &r);
-    return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
-}
-
-static int resolve_vocab_rows(struct export_job *j, const struct source *s, struct err *e)
-{
-    j->hf.vocab = !j->strip_vocab ? 0 : j->vocab_tokens ? j->vocab_tokens : s->config.vocab_tokens;
-    if (!j->strip_vocab || j->hf.vocab > 0)
-        return 0;
-    err_usage(e, "--strip-vocab-padding: the checkpoint does not record how many rows are tokens; give --vocab-tokens "
-                 "N");
-    return -1;
-}
-
-/*
- * Find the family whose names in shards the checkpoint uses: the family of --rules, or the one that config.json names.
- * Without a family (*f is NULL) the names remain unchanged and must be those of the model in Transformers. Returns -1
- * with *e set on failure.
- */
-static int find_export_family(const struct export_job *j, struct source *s, struct family **f, struct report *notes,
-                              struct err *e)
-{
-    int named;
-
-    *f = family_cli_open(j->rules, j->config_file, e);
-    if (e->kind != ERR_NONE)
-        return -1;
-    if (j->rules && !j->config_file) {
-        family_free(*f);
-        err_usage(e, "--rules: --config FILE has to give the model's config.json: heads, groups and tokens are in it");
-        return -1;
-    }
-    if (*f && !j->rules && hf_know_names(s, *f, notes, e) < 0) {
-        family_free(*f);
-        return -1;
-    }
-    named = *f && !j->rules ? hf_is_in_shards(s, *f, e) : 1;
-    if (named < 1) {
-        family_free(*f);
-        *f = NULL;
-    }
-    return named < 0 ? -1 : 0;
-}
-
-/*
- * Rename the parameters to Transformers' names by the rules of their family. Does nothing for a model without a family.
- */
-static int translate_param_names(struct export_job *j, struct source *s, struct report *notes, struct err *e)
-{
-    struct family *f;
-    struct hf_sizes z;
-    int rc = find_export_family(j, s, &f, notes, e);
-
-    if (rc < 0 || !f)
-        return rc;
-    rc = hf_sizes_read(j->config_file, j->config_path, &z, e);
-    if (rc == 0) {
-        j->hf.transposed = hf_translate(s, f, &z, notes, e);
-        rc = j->hf.transposed ? 0 : -1;
-    }
-    if (rc == 0)
-        report_add(notes, SEV_NOTE, "family", NULL, ERR_NO_BYTE, NULL, "names are those of the family %s",
-                   family_name(f));
-    family_free(f);
-    return rc;
-}
-
-/* Use the config.json of the source if the source is a Transformers folder and the user has given no other one. */
-static int own_config(struct export_job *j, const struct source *s, struct err *e)
-{
-    if (s->layout->model_folder && !j->config_file)
-        j->hf.config_json = j->config_file = hf_config_json(s, e);
-    return e->kind == ERR_NONE ? 0 : -1;
-}
-
-static int check_named(const struct export_job *j, struct source *s, struct err *e)
-{
-    if (j->arch >= 0 || j->strip_vocab || j->hf.per_layer || j->hf.bare_names || (j->config && !j->config_file)) {
-        err_usage(e, "%s: of a model that is neither BLOOM nor GPT-2 of Megatron's, tensors are written as they are: "
-                  "--arch, --strip-vocab-padding, --per-layer, --no-prefix and --config KEY=JSON without --config FILE "
-                  "do not go with it", s->path);
-        return -1;
-    }
-    source_add_buffers(s);
-    return 0;
-}
-
-/*
- * Adapt the parameters' names to the model that config.json describes, and check that its statements fit the tensors. A
- * Transformers folder keeps its names. Names from translate_param_names() already are the final ones.
- */
-static int fit_config(const struct export_job *j, struct source *s, struct report *notes, struct err *e)
-{
-    struct report *r = report_new();
-    json_t *config = json_deep_copy(j->config_file);
-    int rc = 0;
-
-    if (j->config)
-        json_object_update(config, j->config);
-    if (!s->layout->model_folder && !j->hf.transposed)
-        rc = hf_saved_names(s, config, hf_ties_head(config), notes, e);
-    if (rc == 0 && !s->layout->model_folder) {
-        hf_check_claims(s, config, true, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
-        hf_check_layers(s, config, j->cli.accept_mismatch ? SEV_WARNING : SEV_ERROR, r);
-    }
-    cli_warn_findings(&j->cli, r);
-    if (rc == 0 && report_first_error(r, e) < 0) {
-        err_add(e, "; --accept-mismatch exports it despite this");
-        rc = -1;
-    }
-    report_free(r);
-    json_decref(config);
-    return rc;
-}
-
-static int export(struct export_job *j, const char *out, struct source *s, struct report *notes, struct err *e)
-{
-    struct sink_opts so = convert_cli_sink(&j->cli, out);
-    struct hf_tokenizer tok = {0};
-    struct hf_target *t = NULL;
-    int rc = -1;
-
-    j->hf.transposed = NULL;
-    if (source_one_model(s, e) < 0)
-        return -1;
-    if (own_config(j, s, e) < 0 || translate_param_names(j, s, notes, e) < 0)
-        return -1;
-    j->hf.named = source_has_own_names(s) || j->hf.transposed;
-    if (j->hf.named ? check_named(j, s, e) < 0
-                    : hf_config_of(s, j->arch, &j->hf.config, notes, e) < 0 || resolve_vocab_rows(j, s, e) < 0)
-        return -1;
-    if (j->hf.named && j->config_file && fit_config(j, s, notes, e) < 0)
-        return -1;
-    /*
-     * A source of ZeRO is written with its 16-bit weights, or with masters rounded to 16 bits. Other layouts are
-     * written with the types they have.
-     */
-    j->hf.as_is = j->hf.named && j->dtype < 0 && !source_is_from_zero(s);
-    j->hf.config.dtype = j->dtype >= 0 ? (enum dtype)j->dtype : source_weights_dtype(s);
-    if (j->tokenizer) {
-        if (hf_tokenizer_open(&tok, j->tokenizer, s->run.args, e) < 0)
-            return -1;
-        if (tok.names_tokens)
-            memcpy(j->hf.config.token, tok.token, sizeof tok.token);
-        j->hf.tokenizer = &tok;
-    }
-    t = hf_target_new(s, &j->hf, notes, e);
-    if (t && j->ranks)
-        hfstorage_cut(t, j->ranks);
-    if (t && j->cli.dry_run) {
-        rc = preview_export(j, out, s, t, notes, e);
-    } else if (t) {
-        cli_warn_findings(&j->cli, notes);
-        rc = write_export_output(j, out, s, t, hf_sink(&so, t), e);
-    }
-    hf_target_free(t);
-    hf_tokenizer_free(&tok);
-    return rc;
-}
+/* ---- export ---- */
 
 /* Returns true if every parameter has weights in the source. With ZeRO-3 only the masters hold the weights. */
 static bool has_all_weights(const struct source *s)
@@ -214,44 +23,40 @@ static bool has_all_weights(const struct source *s)
 }
 
 /* Open the input. The optimizer shards, by far the larger part, are opened only if masters are needed. */
-static struct source *open_export_input(struct export_job *j, const char *in, struct report **r, struct err *e)
+static struct source *open_export_input(void *ctx, struct report **r, struct report *notes, struct err *e)
 {
-    struct source_opts so = { .no_optimizer = j->dtype != DTYPE_F32, .hf = !j->all_steps,
+    struct export_job *j = ctx;
+    const enum dtype dtype = j->convert.request.dtype;
+    struct source_opts so = { .no_optimizer = dtype != DTYPE_F32, .hf = !j->all_steps,
                               .accept_mismatch = j->cli.accept_mismatch,
                               .skip_unreadable = j->cli.skip_unreadable,
-                              .model = j->cli.model, .config = j->config_path, .run_args = hf_run_args };
-    struct source *s = source_open(in, &so, *r, e);
+                              .model = j->cli.model, .config = j->hf.config_path, .run_args = hf_run_args };
+    struct source *s = source_open(j->convert.in, &so, *r, e);
 
+    (void)notes;
     if (!s || !so.no_optimizer || s->n_params == 0 ||
-        (has_all_weights(s) && (j->dtype < 0 || (enum dtype)j->dtype == source_weights_dtype(s))))
+        (has_all_weights(s) && (dtype == DTYPE_N || dtype == source_weights_dtype(s))))
         return s;
     source_close(s);
     report_free(*r);
     *r = report_new();
     so.no_optimizer = false;
-    return source_open(in, &so, *r, e);
+    return source_open(j->convert.in, &so, *r, e);
 }
 
 static int export_one(struct export_job *j, const char *in, const char *out)
 {
-    struct report *r = report_new(), *notes = report_new();
-    struct err e = {0};
-    struct source *s = open_export_input(j, in, &r, &e);
-    int rc = -1;
+    struct convert_job *c = &j->convert;
 
-    if (s && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
-        rc = export(j, out, s, notes, &e);
-    if (e.kind != ERR_NONE)
-        rc = cli_fail(&j->cli, &e);
-    source_close(s);
-    report_free(r);
-    report_free(notes);
-    return rc;
-}
-
-int job_export(struct export_job *j)
-{
-    return export_one(j, j->in, j->out);
+    c->cli = &j->cli;
+    c->in = in;
+    c->out = out;
+    c->shape = j->shape.buf;
+    c->to = layout_find(c->request.ranks ? "hfstorage" : "hf");
+    c->ctx = j;
+    c->open_input = open_export_input;
+    c->request.hf = &j->hf;
+    return convert_job_run(c);
 }
 
 /* ---- all tags ---- */
@@ -304,7 +109,7 @@ static int list_trainer_tags(const char *dir, char ***tags, struct err *e)
 }
 
 /* If a tag fails, the remaining tags are still exported. The exit status is the worst of all tags. */
-int job_export_all(struct export_job *j)
+static int export_all_tags(struct export_job *j)
 {
     char **tags = NULL;
     struct err e = {0};
@@ -325,5 +130,107 @@ int job_export_all(struct export_job *j)
         free(tags[i]);
     }
     free(tags);
+    return rc;
+}
+
+int job_export(struct export_job *j)
+{
+    return j->all_steps ? export_all_tags(j) : export_one(j, j->in, j->out);
+}
+
+/* ---- import ---- */
+
+enum { DIVISIBLE_BY = 128 };            /* Megatron's --make-vocab-size-divisible-by */
+
+/*
+ * Returns true with *e set if OUT already exists and may not be replaced. The check is made before a spool file is
+ * filled.
+ */
+static bool import_output_exists(const struct export_job *j, struct err *e)
+{
+    return !j->cli.resume && !j->cli.dry_run && staging_check_out(j->out, j->cli.force, e) < 0;
+}
+
+/* Return the number of rows of the embedding: the number that the user requested, or `rows` padded as Megatron pads. */
+static int64_t padded_rows(const struct export_job *j, int64_t rows)
+{
+    int64_t unit = DIVISIBLE_BY * (int64_t)(j->target.q.topo.tp ? j->target.q.topo.tp : 1);
+
+    return j->target.q.vocab ? j->target.q.vocab : (rows + unit - 1) / unit * unit;
+}
+
+/* Read the number of rows of the vocabulary from config.json, without opening the tensors. */
+static int read_rows(const struct export_job *j, int64_t *rows, struct err *e)
+{
+    char *path = path_join(j->in, "config.json"), *text;
+    struct hf_config c;
+    uint64_t len;
+    int rc = -1;
+
+    text = file_slurp(path, 1 << 24, &len, e);
+    if (text && hf_config_read(path, text, len, &c, e) == 0) {
+        *rows = c.vocab;
+        rc = 0;
+    }
+    free(text);
+    free(path);
+    return rc;
+}
+
+/*
+ * Open a model folder whose files are not those that Transformers loads. Returns NULL without an error for all other
+ * folders.
+ */
+static struct source *open_other_form(const struct export_job *j, struct err *e)
+{
+    const struct layout *l = layout_of_folder(j->in);
+    const struct source_opts so = { .hf = true, .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch };
+
+    return l && l->model_folder && l->cut_files ? source_open(j->in, &so, NULL, e) : NULL;
+}
+
+/* Open the model folder as a checkpoint of a new run: Megatron's names, arguments, and zeros as moments. */
+static struct source *open_model_folder(void *ctx, struct report **r, struct report *notes, struct err *e)
+{
+    struct export_job *j = ctx;
+    const enum dtype dtype = j->convert.request.dtype;
+    struct hf_source_opts o = { .n_groups = j->target.q.n_groups ? j->target.q.n_groups : 3,
+                                .vocab_tokens = j->hf.vocab_tokens, .dtype_given = dtype != DTYPE_N, .dtype = dtype,
+                                .threads = j->cli.threads, .mem_bytes = j->cli.mem_bytes, .progress = j->cli.progress,
+                                .stopped = cli_stopped };
+    char *parent = path_parent(j->out);
+    struct source *s = NULL;
+    int64_t rows = 0;
+
+    (void)r;
+    if (!import_output_exists(j, e) && read_rows(j, &rows, e) == 0) {
+        j->target.q.vocab = padded_rows(j, rows);
+        o.repeat_to = j->repeat_last ? j->target.q.vocab : 0;
+        o.spool_dir = j->cli.dry_run ? NULL : parent;
+        o.from = j->other_form = open_other_form(j, e);
+        s = e->kind == ERR_NONE ? hf_source_open(j->in, &o, notes, e) : NULL;
+    }
+    free(parent);
+    return s;
+}
+
+int job_import(struct export_job *j)
+{
+    struct convert_job *c = &j->convert;
+    int rc;
+
+    j->cli.replicas = REPLICAS_FIRST;   /* a Transformers folder has no replicas */
+    j->target.q.zero_moments = !j->target.q.no_optimizer;
+    c->cli = &j->cli;
+    c->in = j->in;
+    c->out = j->out;
+    c->shape = j->shape.buf;
+    c->to = layout_find("deepspeed");
+    c->listed_only = true;
+    c->ctx = j;
+    c->open_input = open_model_folder;
+    c->request.shards = &j->target.q;
+    rc = convert_job_run(c);
+    source_close(j->other_form);
     return rc;
 }

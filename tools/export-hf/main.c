@@ -6,15 +6,15 @@
 
 int main(int argc, char **argv)
 {
-    struct export_job job = { .arch = -1, .dtype = -1, .target.q.step = -1,
-                              .hf.max_shard_bytes = 5000000000u };
+    struct export_job job = { .convert.request.dtype = DTYPE_N, .hf = { .arch = -1, .q.max_shard_bytes = 5000000000u },
+                              .target.q.step = -1 };
     struct cli *cli = &job.cli;
     int rc;
 
     cli_start(cli, argv, "export-hf");
     rc = export_job_parse(&job, argc, argv);
     if (rc == 0)
-        rc = cli_done(cli, job.import ? job_import(&job) : job.all_steps ? job_export_all(&job) : job_export(&job));
+        rc = cli_done(cli, job.import ? job_import(&job) : job_export(&job));
     else
         rc = EXIT_USAGE;
     strbuf_free(&job.shape);

@@ -15,14 +15,14 @@ static const struct option_row rows[] = {
     { "repair", .help = "keep the topology, and make the copies equal in weights, masters and both moments; "
                         "OUT/repair.jsonl lists what was changed", FIELD(repair) },
     { "weights-only", .help = "compare and write no optimizer states, and do not open those of IN",
-      FIELD(weights_only) },
+      FIELD(convert.request.weights_only) },
     { "drop-optimizer", .help = "same as --weights-only", .kind = OPTION_ALIAS, .def = "weights-only" },
     { "config", 0, "FILE", "the model's config.json, or its folder: with --weights-only, it replaces mp_rank files "
-                           "that are all lost", FIELD(config) },
+                           "that are all lost", FIELD(convert.request.config) },
     {0},
 };
 
-static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
+static const struct option_row operands[] = { { "IN", FIELD(convert.in) }, { "OUT", FIELD(convert.out) }, {0} };
 
 static const char head[] =
     "Usage: merge-tp [options] IN OUT\n"
@@ -50,18 +50,18 @@ static int refuse_merge_usage(struct merge_job *j, const char *what)
 
 static int check_merge_options(struct merge_job *j)
 {
-    if (!j->in || !*j->in)
+    if (!j->convert.in || !*j->convert.in)
         return refuse_merge_usage(j, "no IN given");
     if (j->check && j->repair)
         return refuse_merge_usage(j, "--check only looks: it does not go with --repair");
-    if (!j->check && (!j->out || !*j->out))
+    if (!j->check && (!j->convert.out || !*j->convert.out))
         return refuse_merge_usage(j, "no OUT given");
     if (j->repair && j->target_tp)
         return refuse_merge_usage(j, "--repair keeps the topology: --target-tp does not go with it");
-    if (j->repair && j->weights_only)
+    if (j->repair && j->convert.request.weights_only)
         return refuse_merge_usage(
             j, "--repair resolves weights and optimizer together: it cannot be combined with --weights-only");
-    if (j->config && !j->weights_only)
+    if (j->convert.request.config && !j->convert.request.weights_only)
         return refuse_merge_usage(j, "--config goes with --weights-only");
     if (j->repair && j->cli.replicas == REPLICAS_FAIL)
         return refuse_merge_usage(j, "--repair: choose how with --replicas average, first or majority");
@@ -79,9 +79,9 @@ int merge_job_parse(struct merge_job *j, int argc, char **argv)
     if (cli_parse(&j->cli, &table, argc, argv) < 0)
         return -1;
     /* Record the options that affect the output. A run can be resumed only with the same values and the same IN. */
-    strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair, j->weights_only,
-                j->cli.replicas);
-    if (j->config)
-        strbuf_addf(&j->shape, "config %s\n", j->config);
+    strbuf_addf(&j->shape, "tp %d repair %d weights %d replicas %d\n", j->target_tp, j->repair,
+                j->convert.request.weights_only, j->cli.replicas);
+    if (j->convert.request.config)
+        strbuf_addf(&j->shape, "config %s\n", j->convert.request.config);
     return check_merge_options(j);
 }

@@ -9,10 +9,8 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/text.h"
 #include "libcommon/check/replicas_report.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ds_names.h"
 #include "libcommon/layout/hf/hf_config.h"
-#include "libcommon/layout/layouts.h"
-#include "tools/common/convert_cli.h"
 #include "tools/merge-tp/merge_tp.h"
 
 /* ---- printing ---- */
@@ -28,129 +26,138 @@ static void print_replicas(const struct merge_job *j, const struct source *s)
     strbuf_free(&sb);
 }
 
-static void print_result(const struct merge_job *j, const struct ds_write *w, const struct convert_result *r)
+/* Print the comparison alone, for --check. Returns the exit status. */
+static int print_check(const struct merge_job *j, const struct source *s)
 {
-    ds_write_print_result(w, r, j->cli.json ? merge_json(j) : NULL);
-    if (r->published)
-        merge_print_repairs(j);
-}
-
-/* ---- merging ---- */
-
-static int preview_merge(struct merge_job *j, struct ds_write *w, const struct report *notes,
-                         struct err *e)
-{
-    bool drifted = !j->replicas.in_sync, stuck = drifted && j->cli.replicas == REPLICAS_FAIL;
-    json_t *more;
-    int rc;
-
-    /* Repair the copies before the preview, which includes the additional file that lists the repairs. */
-    if (drifted && !stuck && merge_repair(j, w->src, e) < 0)
-        return -1;
-    w->repair_log = drifted && !stuck ? &j->log : NULL;
-    more = j->cli.json ? json_pack("{s:o}", "replicas", replicas_json(&j->replicas, j->cli.verbose)) : NULL;
-    rc = ds_write_preview(w, notes, more, e);
-
-    return rc == EXIT_OK && stuck ? EXIT_BAD : rc;
-}
-
-static int make_target(struct merge_job *j, struct source *s, struct report *notes, struct ds_target **out,
-                       struct err *e)
-{
-    struct ds_request q = { .topo.tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1, .step = -1,
-                            .no_optimizer = j->weights_only };
-
-    if (q.topo.tp > s->topo.tp) {
-        err_usage(e, "--target-tp %d: %s has TP %d, and merging makes it no more; reshape does", q.topo.tp, s->path,
-                  s->topo.tp);
-        return -1;
-    }
-    *out = ds_target_new(s, &q, notes, e);
-    return *out ? 0 : -1;
-}
-
-/* Repair copies that disagree, if --replicas allows it, and write the output. */
-static int repair_and_write(struct merge_job *j, struct ds_write *w, const struct report *notes,
-                            struct err *e)
-{
-    struct convert_result res;
-
-    if (!j->replicas.in_sync && j->cli.replicas == REPLICAS_FAIL)
-        return merge_refuse_drift(j, w->src, e);
-    if (ds_write_check(w, e) < 0 || merge_resolve_replicas(j, w->src, e) < 0)
-        return -1;
-    cli_warn_findings(&j->cli, notes);
-    w->repair_log = j->replicas.in_sync ? NULL : &j->log;
-    if (ds_write_run(w, &res, e) < 0)
-        return -1;
-    print_result(j, w, &res);
-    return 0;
-}
-
-static int merge_pipeline(struct merge_job *j, struct source *s, struct err *e)
-{
-    struct report *notes = report_new();
-    struct ds_target *t = NULL;
-    struct ds_write w = { .cli = &j->cli, .src = s, .out = j->out, .shape = j->shape.buf,
-                          .repaired = &j->repaired };
-    int rc = make_target(j, s, notes, &t, e);
-
-    w.target = t;
-    if (rc == 0)
-        rc = j->cli.dry_run ? preview_merge(j, &w, notes, e) : repair_and_write(j, &w, notes, e);
-    ds_target_free(t);
-    report_free(notes);
-    return rc;
-}
-
-/* Refuse a layout that has nothing to merge: one whose tensors are stored whole, or files of one tensor rank. */
-static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
-{
-    if (s->layout->zero_files)
-        return merge_zero_check(j, s, e);
-    if (s->layout->entries)
-        err_usage(e, "%s: a %s checkpoint: its tensors are not split by rank, so there is nothing to merge; reshape "
-                     "--ranks or --mesh writes it for another number of ranks", s->path, s->layout->name);
-    else if (source_is_from_zero(s))
-        err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
-                  "ZeRO of it", s->path, source_zero_stage(s));
-    return e->kind == ERR_NONE ? 0 : -1;
-}
-
-/* Compare the copies. Then stop (--check), or merge. */
-static int check_and_merge(struct merge_job *j, struct source *s, struct err *e)
-{
-    struct replicas_opts o = { .threads = j->cli.threads, .state = -1, .stopped = cli_stopped };
-
-    if ((!j->check && check_ranks(j, s, e) < 0) || replicas_check(s, &o, &j->replicas, e) < 0)
-        return -1;
-    print_replicas(j, s);
-    if (!j->check)
-        return s->layout->zero_files ? merge_zero(j, s, e) : merge_pipeline(j, s, e);
     if (j->cli.json)
         cli_json(json_pack("{s:s, s:o, s:o}", "tool", j->cli.tool, "input", text_json(s->path), "replicas",
                            replicas_json(&j->replicas, j->cli.verbose)));
     return j->replicas.in_sync ? EXIT_OK : EXIT_BAD;
 }
 
+/* The keys for --json: the comparison of the copies, and the number of repairs. */
+static json_t *merge_facts(void *ctx)
+{
+    const struct merge_job *j = ctx;
+
+    return json_pack("{s:o, s:{s:i, s:i}}", "replicas", replicas_json(&j->replicas, j->cli.verbose), "repaired",
+                     "parameters", j->repaired.n_params, "states", j->repaired.n);
+}
+
+static void print_repairs(const struct merge_job *j)
+{
+    if (j->repaired.n && !j->cli.json)
+        cli_info(&j->cli, "%d parameter%s repaired: see %s/" DS_REPAIR_LOG_NAME, j->repaired.n_params,
+                 j->repaired.n_params == 1 ? "" : "s", j->convert.out);
+}
+
+/* ---- before the merge ---- */
+
+/* Refuse a layout that has nothing to merge: one whose tensors are stored whole, or files of one tensor rank. */
+static int check_ranks(const struct merge_job *j, const struct source *s, struct err *e)
+{
+    if (s->layout->entries)
+        err_usage(e, "%s: a %s checkpoint: its tensors are not split by rank, so there is nothing to merge; reshape "
+                     "--ranks or --mesh writes it for another number of ranks", s->path, s->layout->name);
+    else if (source_is_from_zero(s) && !s->layout->zero_files)
+        err_usage(e, "%s: a universal checkpoint of ZeRO-%d: tensor ranks are merged already; reshape makes files of "
+                  "ZeRO of it", s->path, source_zero_stage(s));
+    else if (s->layout->zero_files && s->topo.tp < 2)
+        err_usage(e, "%s: files of one tensor rank: there is nothing to merge", s->path);
+    else if (s->layout->zero_files && (j->repair || j->target_tp > 1))
+        err_usage(e, "%s: of ZeRO without pipeline files of one tensor rank are written: %s does not go with it",
+                  s->path, j->repair ? "--repair, which keeps them," : "--target-tp");
+    else if (s->layout->zero_files && j->cli.certificate)
+        err_usage(e, "%s: --certificate is for checkpoints of the pipeline engine", s->path);
+    return e->kind == ERR_NONE ? 0 : -1;
+}
+
+/*
+ * Make the copies equal. The new values are stored in a spool file next to OUT until they are written. If OUT's parent
+ * does not exist yet, or with --dry-run, the file is in /tmp.
+ */
+static int repair_copies(struct merge_job *j, struct source *s, struct err *e)
+{
+    char *dir = path_parent(j->convert.out);
+    struct repair_opts o = { .how = j->cli.replicas, .stopped = cli_stopped,
+                             .spool = !j->cli.dry_run && access(dir, W_OK) == 0 ? dir : "/tmp" };
+    int rc = repair_run(s, &j->replicas, &o, &j->repaired, e);
+
+    free(dir);
+    if (rc < 0)
+        return -1;
+    repair_log(s, &j->repaired, j->cli.replicas, &j->log);
+    j->convert.repair_log = &j->log;
+    return 0;
+}
+
+static int refuse_drift(const struct merge_job *j, const struct source *s, struct err *e)
+{
+    int n = replicas_out_of_sync(&j->replicas);
+
+    err_data(e, s->path, ERR_NO_BYTE, "%d parameter%s out of sync between tensor-parallel ranks; --replicas average, "
+                                      "first or majority resolves %s, --check lists the "
+                                      "differences", n, n == 1 ? " is" : "s are", n == 1 ? "it" : "them");
+    return -1;
+}
+
+/* Returns true if copies differ and --replicas does not select how to resolve them. */
+static bool is_stuck(const struct merge_job *j)
+{
+    return !j->replicas.in_sync && j->cli.replicas == REPLICAS_FAIL;
+}
+
+/* Compare the copies. With --check this is all; else set the number of tensor ranks, and repair copies that differ. */
+static int prepare_merge(void *ctx, struct source *s, struct err *e)
+{
+    struct merge_job *j = ctx;
+    struct replicas_opts o = { .threads = j->cli.threads, .state = -1, .stopped = cli_stopped };
+    int *tp = &j->target.topo.tp;
+
+    if ((!j->check && check_ranks(j, s, e) < 0) || replicas_check(s, &o, &j->replicas, e) < 0)
+        return -1;
+    print_replicas(j, s);
+    if (j->check) {
+        j->convert.status = print_check(j, s);
+        return CONVERT_JOB_DONE;
+    }
+    *tp = j->repair ? s->topo.tp : j->target_tp ? j->target_tp : 1;
+    if (*tp > s->topo.tp) {
+        err_usage(e, "--target-tp %d: %s has TP %d, and merging makes it no more; reshape does", *tp, s->path,
+                  s->topo.tp);
+        return -1;
+    }
+    if (is_stuck(j))
+        return j->cli.dry_run ? 0 : refuse_drift(j, s, e);
+    return j->replicas.in_sync ? 0 : repair_copies(j, s, e);
+}
+
 int merge_job_run(struct merge_job *j)
 {
-    struct source_opts so = { .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
-                              .skip_unreadable = j->cli.skip_unreadable,
-                              .model = j->cli.model, .config = j->config, .run_args = hf_run_args,
-                              .no_optimizer = j->weights_only };
-    struct report *r = report_new();
-    struct err e = {0};
-    struct source *s = source_open(j->in, &so, r, &e);
-    int rc = -1;
+    struct convert_job *c = &j->convert;
+    struct write_request *q = &c->request;
+    int rc;
 
-    if (s && convert_cli_check(&j->cli, s, true, r, &e) == 0)
-        rc = check_and_merge(j, s, &e);
-    if (e.kind != ERR_NONE)
-        rc = cli_fail(&j->cli, &e);
+    c->cli = &j->cli;
+    c->shape = j->shape.buf;
+    c->open = (struct source_opts){ .threads = j->cli.threads, .accept_mismatch = j->cli.accept_mismatch,
+                                    .skip_unreadable = j->cli.skip_unreadable, .model = j->cli.model,
+                                    .config = q->config, .run_args = hf_run_args, .no_optimizer = q->weights_only };
+    c->compares_copies = true;
+    c->ctx = j;
+    c->prepare = prepare_merge;
+    c->more_facts = merge_facts;
+    c->repaired = &j->repaired;
+    j->target.step = -1;
+    j->target.no_optimizer = q->weights_only;
+    q->dtype = DTYPE_N;
+    q->shards = &j->target;
+    rc = convert_job_run(c);
+    if (c->result.published)
+        print_repairs(j);
+    if (rc == EXIT_OK && is_stuck(j))           /* the plan was printed, and the merge would be refused */
+        rc = EXIT_BAD;
     repair_free(&j->repaired);
     replicas_free(&j->replicas);
-    source_close(s);
-    report_free(r);
     return rc;
 }

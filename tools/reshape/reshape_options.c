@@ -33,17 +33,17 @@ static int set_weights_only(void *into, const char *value, struct err *e)
 
     (void)value;
     (void)e;
-    j->weights_only = j->target.q.no_optimizer = true;
+    j->convert.request.weights_only = j->target.q.no_optimizer = true;
     return 0;
 }
 
 static int parse_device_mesh(void *into, const char *value, struct err *e)
 {
-    struct reshape_job *j = into;
+    struct write_request *q = &((struct reshape_job *)into)->convert.request;
     char more;
 
-    if (sscanf(value, "%5dx%5d%c", &j->mesh.rows, &j->mesh.columns, &more) == 2 && j->mesh.rows > 0 &&
-        j->mesh.columns > 0 && (int64_t)j->mesh.rows * j->mesh.columns <= RESHAPE_RANKS_MAX)
+    if (sscanf(value, "%5dx%5d%c", &q->mesh_rows, &q->mesh_columns, &more) == 2 && q->mesh_rows > 0 &&
+        q->mesh_columns > 0 && (int64_t)q->mesh_rows * q->mesh_columns <= RESHAPE_RANKS_MAX)
         return 0;
     err_usage(e, "--mesh: expected ROWSxCOLUMNS, as 4x2, of at most %d ranks", RESHAPE_RANKS_MAX);
     return -1;
@@ -66,20 +66,21 @@ static const struct option_row form_rows[] = {
                        "more options for the last three",
       .words = "zero1 zero2 zero3 dcp torchdist deepspeed universal hf hfstorage", FIELD(to), .min = 1 },
     { "ranks", 0, "N", "number of ranks, with --to zero1, zero2, zero3, dcp, torchdist or "
-                       "hfstorage", OPTION_INT, FIELD(ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
+                       "hfstorage", OPTION_INT, FIELD(convert.request.ranks), .min = 1, .max = RESHAPE_RANKS_MAX },
     { "dtype", 0, "TYPE", "with --to zero1, zero2 or zero3 from another layout: type in which DeepSpeed will compute "
                           "(default: that of the weights)", .words = "bf16 fp16 fp32", FIELD(dtype), .min = 1 },
     { "mesh", 0, "RxC", "with --to dcp or torchdist: split rows over R ranks and the columns of matrices over C ranks",
       .take = parse_device_mesh },
     { "distributed-optimizer", .help = "with --to torchdist from another layout: store Adam's states in the form of "
                                        "Megatron-core's distributed optimizer (default: in the form of its unsharded "
-                                       "optimizers)", FIELD(distributed) },
+                                       "optimizers)", FIELD(convert.request.distributed) },
     { "rules", 0, "FAMILY", "with --to torchdist from a Transformers folder: rules for the names of parameters: llama, "
                             "gpt_neox, gpt2, or a FILE whose name has a dot or a slash (default: by model_type in "
                             "config.json)",
-      FIELD(rules) },
+      FIELD(convert.request.rules) },
     { "config", 0, "FILE", "the model's config.json, or its folder: with --to torchdist or hf (default: that of IN); "
-                           "with --weights-only, it replaces mp_rank files that are all lost", FIELD(config) },
+                           "with --weights-only, it replaces mp_rank files that are all lost",
+      FIELD(convert.request.config) },
     {0},
 };
 
@@ -93,7 +94,7 @@ static const struct option_row contents_rows[] = {
     {0},
 };
 
-static const struct option_row operands[] = { { "IN", FIELD(in) }, { "OUT", FIELD(out) }, {0} };
+static const struct option_row operands[] = { { "IN", FIELD(convert.in) }, { "OUT", FIELD(convert.out) }, {0} };
 
 static const char head[] =
     "Usage: reshape [options] IN OUT\n"
@@ -129,26 +130,28 @@ static void record_shape_option(void *ctx, const struct option_given *g)
 
 static int check_reshape_options(struct reshape_job *j)
 {
-    if (!j->in || !*j->in)
+    const struct write_request *q = &j->convert.request;
+
+    if (!j->convert.in || !*j->convert.in)
         return refuse_reshape_usage(j, "no IN given");
-    if (!j->out || !*j->out)
+    if (!j->convert.out || !*j->convert.out)
         return refuse_reshape_usage(j, "no OUT given");
     if (j->target.q.stages && (j->target.q.method || j->target.q.balance_given))
         return refuse_reshape_usage(j,
                                     "--stages excludes --pp-partition-method and --pp-balance");
     if (j->dtype && (j->to < 1 || j->to >= RESHAPE_TO_DCP) && j->to < RESHAPE_TO_HF)
         return refuse_reshape_usage(j, "--dtype needs --to zero1, zero2 or zero3 and an IN of another layout");
-    if ((j->rules || (j->config && !j->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to < RESHAPE_TO_HF)
+    if ((q->rules || (q->config && !q->weights_only)) && j->to != RESHAPE_TO_TORCHDIST && j->to < RESHAPE_TO_HF)
         return refuse_reshape_usage(
             j, "--rules and --config need --to hf or hfstorage (--config FILE has to be the model's config.json), or "
                "--to torchdist of a model folder; --config is also valid with --weights-only");
-    if (j->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
+    if (q->distributed && j->to && j->to != RESHAPE_TO_TORCHDIST)
         return refuse_reshape_usage(j, "--distributed-optimizer needs --to torchdist");
-    if (j->to == RESHAPE_TO_HF && j->ranks)
+    if (j->to == RESHAPE_TO_HF && q->ranks)
         return refuse_reshape_usage(j, "--to hf has no --ranks; --to hfstorage --ranks N writes one file per rank");
-    if (j->to == RESHAPE_TO_HFSTORAGE && !j->ranks)
+    if (j->to == RESHAPE_TO_HFSTORAGE && !q->ranks)
         return refuse_reshape_usage(j, "--to hfstorage needs --ranks");
-    if (j->ranks && j->mesh.rows)
+    if (q->ranks && q->mesh_rows)
         return refuse_reshape_usage(j, "--mesh and --ranks exclude each other");
     if (j->target.q.no_optimizer && j->target.q.zero_moments)
         return refuse_reshape_usage(

@@ -1,93 +1,85 @@
 /*
- * reshape_run.c - compute the target, then preview or write it
+ * reshape_run.c - convert to the form given by --to, here or by the tool that writes it
  */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "libcommon/base/files.h"
 #include "libcommon/base/mem.h"
-#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/cli/tool_exec.h"
 #include "libcommon/layout/hf/hf_config.h"
-#include "libcommon/layout/layouts.h"
-#include "tools/common/convert_cli.h"
 #include "tools/reshape/reshape.h"
 
-static int reshape(struct reshape_job *j, struct source *s, struct err *e)
+void reshape_job_exec_tool(struct reshape_job *j, char **argv)
 {
-    struct report *notes = report_new();
-    struct ds_target *t = ds_target_new(s, &j->target.q, notes, e);
-    struct ds_write w = { .cli = &j->cli, .src = s, .target = t, .out = j->out, .shape = j->shape.buf };
-    struct convert_result res;
-    int rc = -1;
+    const char *tool = j->to == RESHAPE_TO_UNIVERSAL ? "ds2universal" : "export-hf";
+    const bool imports = j->to == RESHAPE_TO_DEEPSPEED;
+    struct err e = {0};
+    int n = 1;
 
-    if (t && j->cli.dry_run) {
-        rc = ds_write_preview(&w, notes, NULL, e);
-    } else if (t && ds_write_check(&w, e) == 0) {
-        cli_warn_findings(&j->cli, notes);
-        rc = ds_write_run(&w, &res, e);
-        if (rc == 0)
-            ds_write_print_result(&w, &res, NULL);
+    for (int i = 1; argv[i]; i++) {
+        const bool to = strcmp(argv[i], "--to") == 0 && argv[i + 1];
+
+        if (!to && strncmp(argv[i], "--to=", 5) != 0) {
+            argv[n++] = argv[i];
+            continue;
+        }
+        i += to;
+        if (imports)
+            argv[n++] = "--import";
     }
-    ds_target_free(t);
-    report_free(notes);
-    return rc;
+    argv[n] = NULL;
+    argv[0] = (char *)cli_typed_name(argv, tool);
+    tool_exec(tool, argv, &e);
+    cli_fail(&j->cli, &e);
 }
 
-/* Returns true if export-hf --import can convert the source: a model folder with a config.json. */
-static bool is_importable(const struct source *s)
+/* For 3D shards of a model folder with a config.json, replace this process by export-hf --import. */
+static int import_model_folder(void *ctx, struct source *s, struct err *e)
 {
+    struct reshape_job *j = ctx;
     char *config = path_join(s->path, "config.json");
-    const bool is = s->layout->model_folder && access(config, R_OK) == 0;
+    int rc = 0;
 
-    free(config);
-    return is;
-}
-
-/* Select the conversion: to the form given by --to, else to the form of IN. */
-static int dispatch(struct reshape_job *j, struct source *s, struct err *e)
-{
-    if (j->to == RESHAPE_TO_DCP || j->to == RESHAPE_TO_TORCHDIST ||
-        (!j->to && (s->layout->entries)))
-        return reshape_dcp(j, s, e);
-    if (j->to != RESHAPE_TO_DEEPSPEED && (j->to || source_is_from_zero(s)))
-        return reshape_zero(j, s, e);
-    if (j->to == RESHAPE_TO_DEEPSPEED && is_importable(s)) {
+    (void)e;
+    if (j->to == RESHAPE_TO_DEEPSPEED && s->layout->model_folder && access(config, R_OK) == 0) {
         reshape_job_exec_tool(j, j->argv);
-        return -1;
+        j->convert.status = EXIT_FAILURE;
+        rc = CONVERT_JOB_DONE;
     }
-    if (s->layout->model_folder) {
-        err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of BLOOM and GPT-2; of any model, "
-                  "--to dcp --ranks N makes a checkpoint", s->path);
-        return -1;
-    }
-    if (!j->ranks && !j->mesh.rows)
-        return reshape(j, s, e);
-    err_usage(e, "%s: a %s checkpoint: --ranks goes with --to zero1, zero2, zero3, dcp, torchdist or hfstorage, --mesh "
-              "with --to dcp or torchdist", s->path, s->layout->name);
-    return -1;
+    free(config);
+    return rc;
 }
 
 int reshape_job_run(struct reshape_job *j)
 {
-    struct source_opts so = { .no_optimizer = j->weights_only, .hf = j->to, .accept_mismatch = j->cli.accept_mismatch,
-                              .skip_unreadable = j->cli.skip_unreadable,
-                              .model = j->cli.model, .config = j->config, .run_args = hf_run_args };
-    struct source_opts summary = { .no_tensors = j->to == 0 || j->to >= RESHAPE_TO_DCP };    /* ZeRO also needs the
-                                                                                                tensors of the model */
-    struct report *r = report_new();
+    static const char *const layouts[] = { NULL, "zero", "zero", "zero", "dcp", "torchdist", "deepspeed" };
+    static const enum dtype dtypes[] = { DTYPE_N, DTYPE_BF16, DTYPE_F16, DTYPE_F32 };
+    /* Files of ZeRO also need the tensors of --like. */
+    const struct source_opts like = { .no_tensors = j->to == 0 || j->to >= RESHAPE_TO_DCP };
+    struct convert_job *c = &j->convert;
+    struct write_request *q = &c->request;
+    struct source *template = NULL;
     struct err e = {0};
-    struct source *s = source_open(j->in, &so, r, &e), *like = NULL;
-    int rc = -1;
+    int rc;
 
-    if (s && j->like)
-        like = source_open(j->like, &summary, NULL, &e);
-    j->target.q.like = like;
-    if (s && e.kind == ERR_NONE && convert_cli_check(&j->cli, s, j->cli.replicas != REPLICAS_FAIL, r, &e) == 0)
-        rc = dispatch(j, s, &e);
-    if (e.kind != ERR_NONE)
-        rc = cli_fail(&j->cli, &e);
-    source_close(like);
-    source_close(s);
-    report_free(r);
+    c->cli = &j->cli;
+    c->shape = j->shape.buf;
+    c->open = (struct source_opts){ .no_optimizer = q->weights_only, .hf = j->to,
+                                    .accept_mismatch = j->cli.accept_mismatch,
+                                    .skip_unreadable = j->cli.skip_unreadable, .model = j->cli.model,
+                                    .config = q->config, .run_args = hf_run_args };
+    c->to = j->to ? layout_find(layouts[j->to]) : NULL;
+    c->ctx = j;
+    c->prepare = import_model_folder;
+    q->zero_stage = j->to < RESHAPE_TO_DCP ? j->to : 0;
+    q->dtype = dtypes[j->dtype];
+    q->shards = &j->target.q;
+    if (j->like)
+        template = source_open(j->like, &like, NULL, &e);
+    j->target.q.like = template;
+    rc = e.kind == ERR_NONE ? convert_job_run(c) : cli_fail(&j->cli, &e);
+    source_close(template);
     return rc;
 }

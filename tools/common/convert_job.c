@@ -1,0 +1,258 @@
+/*
+ * convert_job.c - the steps of a conversion, and what is printed about it
+ */
+#include "tools/common/convert_job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "libcommon/base/mem.h"
+#include "libcommon/base/text.h"
+#include "libcommon/check/certificate.h"
+#include "libcommon/layout/deepspeed/deepspeed_target.h"
+#include "libcommon/write/rehearsal.h"
+#include "libcommon/write/sink.h"
+
+/* A job and its description. */
+struct convert_step {
+    struct convert_job *j;
+    const struct layout_target *t;
+    const struct report *notes;
+    struct strbuf proof;                /* text of the certificate */
+};
+
+/* ---- the certificate ---- */
+
+static void warn_of_step(void *ctx, const char *text)
+{
+    cli_warn(((const struct convert_step *)ctx)->j->cli, "%s", text);
+}
+
+static int certify(void *ctx, const char *dir, struct err *e)
+{
+    struct convert_step *x = ctx;
+    const struct cli *cli = x->j->cli;
+    struct certificate_opts o = { .out = x->j->out, .replicas = cli->replicas, .threads = cli->threads,
+                                  .mem_bytes = cli->mem_bytes, .stopped = cli_stopped };
+
+    return certificate_make(ds_target_of(x->t), x->j->repaired, dir, &o, &x->proof, e);
+}
+
+/*
+ * Write the certificate of a finished OUT. It was made before OUT was published; if OUT existed already, it is made
+ * now.
+ */
+static int write_certificate(struct convert_step *x, struct err *e)
+{
+    const struct convert_result *r = &x->j->result;
+
+    if (!x->j->cli->certificate || (!r->published && !r->complete))
+        return 0;
+    if (r->complete && certify(x, x->j->out, e) < 0)
+        return -1;
+    return file_replace(x->j->cli->certificate, x->proof.buf, x->proof.len, e);
+}
+
+/* Refuse (ERR_USAGE) a certificate path that exists already, unless --force or --resume is given. */
+static int check_certificate_path(const struct cli *cli, struct err *e)
+{
+    struct stat st;
+
+    if (!cli->certificate || cli->dry_run || lstat(cli->certificate, &st) < 0)
+        return 0;
+    if (!S_ISREG(st.st_mode))
+        err_usage(e, "%s: is not a file: give the certificate another name", cli->certificate);
+    else if (cli->force || cli->resume)
+        return 0;
+    else
+        err_usage(e, "%s: exists already; --force replaces it", cli->certificate);
+    return -1;
+}
+
+/* ---- what is printed ---- */
+
+static json_t *begin_facts(const struct convert_step *x)
+{
+    return json_pack("{s:s, s:o, s:o}", "tool", x->j->cli->tool, "input", text_json(x->t->src->path), "output",
+                     text_json(x->j->out));
+}
+
+static void print_facts(const struct convert_step *x, json_t *o)
+{
+    if (x->j->more_facts)
+        json_object_update_new(o, x->j->more_facts(x->j->ctx));
+    cli_json(o);
+}
+
+static void print_plan_json(const struct convert_step *x, const struct write_plan *p)
+{
+    const struct rehearsal *r = p->r;
+    json_t *o = begin_facts(x);
+
+    json_object_set_new(o, "dry_run", json_true());
+    x->t->ops->facts(x->t, o);
+    if (x->t->ops->plan_facts)
+        x->t->ops->plan_facts(x->t, p, o);
+    json_object_update_new(o, json_pack("{s:i, s:I, s:I, s:o}", "files", r->files, "need_bytes",
+                                        (json_int_t)r->need_bytes, "free_bytes", (json_int_t)r->free_bytes, "notes",
+                                        text_notes(x->notes)));
+    print_facts(x, o);
+}
+
+static void add_plan_notes(const struct report *notes, int label_width, struct strbuf *sb)
+{
+    for (int i = 0; i < report_n(notes); i++) {
+        char *text = finding_text(report_get(notes, i));
+
+        strbuf_addf(sb, "%-*s %s\n", label_width, report_get(notes, i)->severity == SEV_WARNING ? "warning" : "note",
+                    text);
+        free(text);
+    }
+}
+
+static void print_plan_text(const struct convert_step *x, const struct write_plan *p)
+{
+    enum { LABEL_WIDTH = 8 };
+    const struct layout_target_ops *ops = x->t->ops;
+    const struct rehearsal *r = p->r;
+    struct strbuf sb = {0};
+    char a[16], b[16], *what;
+
+    if (ops->plan_text) {
+        ops->plan_text(x->t, p, &sb);
+    } else {
+        what = ops->text(x->t);
+        strbuf_addf(&sb, "%s -> %s: %s, %d files, %s to write, %s free%s\n", x->t->src->path, p->out, what, r->files,
+                    bytes_text(r->need_bytes, a), bytes_text(r->free_bytes, b),
+                    r->free_bytes < r->need_bytes ? ": not enough" : "");
+        free(what);
+    }
+    add_plan_notes(x->notes, ops->label_width ? ops->label_width : LABEL_WIDTH, &sb);
+    if (ops->list && x->j->cli->verbose)
+        ops->list(x->t, &sb);
+    fputs(sb.buf, stdout);
+    strbuf_free(&sb);
+}
+
+static void print_result(const struct convert_step *x)
+{
+    const struct convert_job *j = x->j;
+    json_t *o;
+    char *what;
+
+    if (!j->cli->json) {
+        what = x->t->ops->text(x->t);
+        convert_cli_print_text(j->cli, j->out, what, &j->result);
+        free(what);
+        return;
+    }
+    o = begin_facts(x);
+    x->t->ops->facts(x->t, o);
+    convert_cli_add(o, &j->result);
+    print_facts(x, o);
+}
+
+/* ---- the steps ---- */
+
+static int preview(struct convert_step *x, struct source *s, struct sink *k, struct err *e)
+{
+    struct rehearsal r;
+    const struct write_plan p = { x->j->out, &r };
+    const int rc = rehearsal_run(s, k, x->j->out, &r, e);
+
+    k->ops->close(k);
+    if (rc < 0)
+        return -1;
+    if (x->j->cli->json)
+        print_plan_json(x, &p);
+    else
+        print_plan_text(x, &p);
+    return r.free_bytes < r.need_bytes ? EXIT_BAD : EXIT_OK;
+}
+
+static int write_output(struct convert_step *x, struct source *s, struct sink *k, struct err *e)
+{
+    struct convert_job *j = x->j;
+    const struct layout_target_ops *ops = x->t->ops;
+    struct convert_opts o = convert_cli_opts(j->cli, j->out, j->shape);
+
+    cli_warn_findings(j->cli, x->notes);
+    if (ops->verifies)
+        o.verify = NULL;
+    o.move_latest = j->set_pointer || j->cli->set_latest ? ops->pointer : NULL;
+    o.inspect = j->cli->certificate ? certify : NULL;
+    o.warn = warn_of_step;
+    o.ctx = x;
+    if (convert_run(s, k, &o, &j->result, e) < 0 || write_certificate(x, e) < 0)
+        return -1;
+    print_result(x);
+    return EXIT_OK;
+}
+
+/* Fill the members of the request that follow from the options of all converters. */
+static void complete_request(struct convert_job *j)
+{
+    const struct cli *cli = j->cli;
+    struct write_request *q = &j->request;
+
+    q->out = j->out;
+    q->certificate = cli->certificate;
+    q->set_latest = cli->set_latest;
+    q->accept_mismatch = cli->accept_mismatch;
+    q->dry_run = cli->dry_run;
+    q->force = cli->force;
+    q->resume = cli->resume;
+    q->threads = cli->threads;
+    q->mem_bytes = cli->mem_bytes;
+    q->progress = cli->progress;
+    q->stopped = cli_stopped;
+}
+
+static int describe_and_write(struct convert_job *j, struct source *s, struct report *notes, struct err *e)
+{
+    struct layout_target t = {0};
+    struct convert_step x = { .j = j, .t = &t, .notes = notes };
+    int rc = -1;
+
+    complete_request(j);
+    if (layout_describe_as(j->to ? j->to : layout_of_result(s), s, &j->request, notes, &t, e) == 0) {
+        struct sink_opts so = convert_cli_sink(j->cli, j->out);
+
+        so.repair_log = j->repair_log;
+        rc = j->cli->dry_run ? preview(&x, s, t.ops->open_sink(&t, &so), e)
+                             : write_output(&x, s, t.ops->open_sink(&t, &so), e);
+    }
+    layout_target_free(&t);
+    strbuf_free(&x.proof);
+    return rc;
+}
+
+static int check_input(const struct convert_job *j, struct source *s, struct report *found, struct err *e)
+{
+    if (j->listed_only)
+        return convert_cli_listed(j->cli, s, e);
+    return convert_cli_check(j->cli, s, j->compares_copies || j->cli->replicas != REPLICAS_FAIL, found, e);
+}
+
+int convert_job_run(struct convert_job *j)
+{
+    struct report *found = report_new(), *notes = report_new();
+    struct source *s = NULL;
+    struct err e = {0};
+    int rc = -1;
+
+    j->result = (struct convert_result){0};
+    if (check_certificate_path(j->cli, &e) == 0)
+        s = j->open_input ? j->open_input(j->ctx, &found, notes, &e) : source_open(j->in, &j->open, found, &e);
+    if (s && check_input(j, s, found, &e) == 0) {
+        rc = j->prepare ? j->prepare(j->ctx, s, &e) : 0;
+        rc = rc == CONVERT_JOB_DONE ? j->status : rc == 0 ? describe_and_write(j, s, notes, &e) : -1;
+    }
+    if (e.kind != ERR_NONE)
+        rc = cli_fail(j->cli, &e);
+    source_close(s);
+    report_free(found);
+    report_free(notes);
+    return rc;
+}
