@@ -148,9 +148,10 @@ const struct sk_tensor *sk_tensor(const struct sk_checkpoint *c, int64_t i);
 int64_t sk_find(struct sk_checkpoint *c, const char *name, const char *state, struct sk_error *e);
 
 /*
- * Read elements [first, first + n) of tensor i, in row-major order, into `buf`, which has room for `size` bytes. A read
- * of a whole tensor also compares the checksums of the records that it completes and the manifest's digest of the
- * tensor. Returns 0, or -1 with nothing useful in `buf`.
+ * Read elements [first, first + n) of tensor i, in row-major order, into `buf`, which has room for `size` bytes. Every
+ * record that the elements lie in is compared with its checksum; the checkpoint remembers records that were compared,
+ * so a record that holds more than the elements is read once as a whole. A whole tensor is also compared with the
+ * manifest's digest of it. Returns 0, or -1 with nothing useful in `buf`.
  */
 int sk_read(const struct sk_checkpoint *c, int64_t i, int64_t first, int64_t n, void *buf, size_t size,
             struct sk_error *e);

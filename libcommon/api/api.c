@@ -253,7 +253,7 @@ static int read_range(const struct sk_checkpoint *c, const struct view_tensor *t
                       struct err *e)
 {
     const uint64_t size = (uint64_t)dtype_size(t->dtype), step = READ_AT_ONCE / size * size;
-    struct reader *r = reader_new(t->map, c->view->files, c->replicas);
+    struct reader *r = reader_new(t->map, c->view->files, c->replicas, range.from, range.len);
     int rc = 0;
     uint32_t crc;
 

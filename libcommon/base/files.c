@@ -19,6 +19,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 #include "libcommon/base/names.h"
 
@@ -86,6 +87,12 @@ struct file {
     uint64_t home_at;
 };
 
+/* A record, and whether its bytes were found equal to its CRC. */
+struct kept_record {
+    struct record is;                   /* first member: files_record() returns its address */
+    _Atomic bool checked;
+};
+
 struct files {
     pthread_mutex_t lock;
     struct table disk, file, record;
@@ -122,7 +129,7 @@ struct files *files_new(void)
     pthread_mutex_init(&f->lock, NULL);
     f->disk.item_size = sizeof(struct disk);
     f->file.item_size = sizeof(struct file);
-    f->record.item_size = sizeof(struct record);
+    f->record.item_size = sizeof(struct kept_record);
     f->last_disk = -1;
     f->cwd = AT_FDCWD;
     f->arena = arena_new(0);
@@ -341,10 +348,10 @@ int files_join(struct files *f, const struct files *other, struct err *e)
         to->home_at = x->home_at;
     }
     for (int i = 0; i < other->record.n; i++) {
-        struct record x = *(const struct record *)table_at(&other->record, i);
+        struct kept_record x = { .is = *files_record(other, i), .checked = files_is_checked(other, i) };
 
-        x.file += file;
-        x.name = intern_record_name(f, x.name);
+        x.is.file += file;
+        x.is.name = intern_record_name(f, x.is.name);
         table_add(&f->record, &x);
     }
     pthread_mutex_unlock(&f->lock);
@@ -614,11 +621,11 @@ out:
 
 int files_add_record(struct files *f, const struct record *record)
 {
-    struct record r = *record;
+    struct kept_record r = { .is = *record };
     int i;
 
     pthread_mutex_lock(&f->lock);
-    r.name = intern_record_name(f, record->name);
+    r.is.name = intern_record_name(f, record->name);
     i = table_add(&f->record, &r);
     pthread_mutex_unlock(&f->lock);
     return i;
@@ -626,11 +633,12 @@ int files_add_record(struct files *f, const struct record *record)
 
 void files_set_crc(struct files *f, int record, uint32_t crc, const char *from)
 {
-    struct record *r = table_at(&f->record, record);
+    struct kept_record *r = table_at(&f->record, record);
 
-    r->crc = crc;
-    r->has_crc = true;
-    r->crc_from = from;
+    r->is.crc = crc;
+    r->is.has_crc = true;
+    r->is.crc_from = from;
+    r->checked = false;
 }
 
 int files_n_records(const struct files *f)
@@ -641,6 +649,60 @@ int files_n_records(const struct files *f)
 const struct record *files_record(const struct files *f, int record)
 {
     return table_at(&f->record, record);
+}
+
+/* Read the whole record and set *crc to the CRC-32 of its bytes. */
+static int get_record_crc(struct files *f, int record, uint32_t *crc, struct err *e)
+{
+    enum { AT_A_TIME = 1 << 20 };
+    const struct record *r = files_record(f, record);
+    uint8_t *buf = xmalloc((size_t)min_u64(AT_A_TIME, r->len) + 1);
+    int rc = 0;
+
+    *crc = 0;
+    for (uint64_t at = 0; at < r->len && rc == 0; at += AT_A_TIME) {
+        const size_t n = (size_t)min_u64(AT_A_TIME, r->len - at);
+
+        rc = files_read(f, r->file, r->at + at, buf, n, e);
+        if (rc == 0)
+            *crc = crc_bytes(*crc, buf, n);
+    }
+    free(buf);
+    return rc;
+}
+
+bool files_is_checked(const struct files *f, int record)
+{
+    const struct kept_record *r = table_at(&f->record, record);
+
+    return !r->is.has_crc || r->checked;
+}
+
+int files_compare_crc(struct files *f, int record, uint32_t crc, const char *reader, struct err *e)
+{
+    struct kept_record *r = table_at(&f->record, record);
+
+    if (crc == r->is.crc) {
+        r->checked = true;
+        return 0;
+    }
+    if (r->is.crc_from)
+        err_data(e, files_name(f, r->is.file), r->is.at, "record %s has crc %08x, %s lists %08x: a file was changed "
+                                                    "or exchanged; --accept-mismatch continues despite this, as does "
+                                                    "removing manifest.json",
+                 r->is.name, crc, r->is.crc_from, r->is.crc);
+    else
+        err_data(e, files_name(f, r->is.file), r->is.at, "record %s is corrupt (crc %08x, expected %08x)%s%s",
+                 r->is.name, crc, r->is.crc, reader ? ", read for " : "", reader ? reader : "");
+    return -1;
+}
+
+int files_check_record(struct files *f, int record, struct err *e)
+{
+    uint32_t crc;
+
+    return files_is_checked(f, record) ? 0 : get_record_crc(f, record, &crc, e) < 0 ? -1
+         : files_compare_crc(f, record, crc, NULL, e);
 }
 
 int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e)

@@ -123,6 +123,18 @@ int files_add_record(struct files *f, const struct record *record);
 void files_set_crc(struct files *f, int record, uint32_t crc, const char *from);
 int files_n_records(const struct files *f);
 const struct record *files_record(const struct files *f, int record);
+/*
+ * Read the whole record and compare it with its CRC. A record that was compared before, or that has no CRC, is not read
+ * again. Returns -1 with ERR_DATA if it is corrupt. May be called from any thread.
+ */
+MUST_CHECK int files_check_record(struct files *f, int record, struct err *e);
+/*
+ * Compare `crc`, computed from all bytes of a record, with the record's CRC, and remember that they are equal. On a
+ * difference returns -1 with ERR_DATA. `reader` is what the record was read for, for the message; it may be NULL.
+ */
+MUST_CHECK int files_compare_crc(struct files *f, int record, uint32_t crc, const char *reader, struct err *e);
+/* Returns true if the record needs no check: its bytes were compared with its CRC, or it has none. */
+bool files_is_checked(const struct files *f, int record);
 /* Read the bytes of an extent, without checking a CRC. */
 MUST_CHECK int files_read_extent(struct files *f, const struct extent *x, void *buf, struct err *e);
 

@@ -496,22 +496,10 @@ static const char *reader_of(const struct plan *p, int record)
 
 static int check_record_sum(const struct plan *p, int record, struct err *e)
 {
-    const struct record *r = files_record(p->files, record);
-    uint32_t crc = p->record[record].sum.acc;
-    const char *reader;
+    const uint32_t crc = p->record[record].sum.acc;
+    const char *reader = crc != files_record(p->files, record)->crc ? reader_of(p, record) : NULL;
 
-    if (crc == r->crc)
-        return 0;
-    reader = reader_of(p, record);
-    if (r->crc_from)
-        err_data(e, files_name(p->files, r->file), r->at, "record %s has crc %08x, %s lists %08x: a file was changed "
-                                                          "or exchanged; --accept-mismatch continues despite this, as "
-                                                          "does removing manifest.json",
-                 r->name, crc, r->crc_from, r->crc);
-    else
-        err_data(e, files_name(p->files, r->file), r->at, "record %s is corrupt (crc %08x, expected %08x)%s%s",
-                 r->name, crc, r->crc, reader ? ", read for " : "", reader ? reader : "");
-    return -1;
+    return files_compare_crc(p->files, record, crc, reader, e);
 }
 
 int plan_record_add(struct plan *p, int i, const struct extent *x, uint32_t crc, struct err *e)

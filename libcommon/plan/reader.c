@@ -1,8 +1,9 @@
 /*
- * reader.c - tmap_read() with combined copies, and with CRC checks as long as reads are in order
+ * reader.c - tmap_read() with combined copies and with CRC checks
  *
- * A plan of one item records the bytes of each record that have been read, and their CRC so far. A read that does not
- * begin where the previous one ended frees the plan, because a byte that is counted twice would spoil the sum.
+ * reader_new() lists the records that the range lies in. A record whose bytes are all in the range, each once, is
+ * `covered`: the CRCs of its pieces are added up while they are read. The others are checked before the first read.
+ * A read that does not begin where the previous one ended ends the adding, and all records are checked then.
  */
 #include "libcommon/plan/reader.h"
 
@@ -11,25 +12,102 @@
 #include "libcommon/base/crc.h"
 #include "libcommon/base/mem.h"
 
+struct reader_record {
+    int record;
+    bool covered;
+    uint64_t at, len;           /* the range of the record that was found; contiguous if `covered` */
+    struct crc_sum sum;         /* of the bytes that were read */
+};
+
 struct reader {
     const struct tmap *map;
     struct files *files;
     enum replica_policy policy;
-    struct plan *plan;          /* NULL: reads are no longer in order */
-    uint64_t next;              /* number of bytes that were read in order */
-    uint32_t crc;               /* CRC of those bytes */
+    struct reader_record *rec;  /* [n_rec], sorted by number of the record */
+    int n_rec, cap_rec;
+    bool checked;               /* no record that is not covered is left to check */
+    bool in_order;              /* every read so far began where the previous one ended */
+    uint64_t next;              /* where the next read in order begins */
+    uint64_t from;
+    uint32_t crc;               /* CRC of the bytes that were read in order */
 };
 
-struct reader *reader_new(const struct tmap *m, struct files *f, enum replica_policy policy)
+/* Returns true if slice 0 alone gives the values: there is nothing to combine. */
+static bool reads_one_slice(const struct tmap *m, enum replica_policy policy)
+{
+    return m->op == TMAP_REPLICAS && (m->n_slices == 1 || policy == REPLICAS_FIRST);
+}
+
+/* ---- the records of the range ---- */
+
+static int compare_records(const void *va, const void *vb)
+{
+    const struct reader_record *a = va, *b = vb;
+
+    return (a->record > b->record) - (a->record < b->record);
+}
+
+static int compare_runs(const void *va, const void *vb)
+{
+    const struct reader_record *a = va, *b = vb;
+    const int order = compare_records(va, vb);
+
+    return order ? order : (a->at > b->at) - (a->at < b->at);
+}
+
+/* Append the runs of records with a CRC that have not been checked yet. Adjacent runs are joined. */
+static void list_runs(struct reader *r, uint64_t from, uint64_t len)
+{
+    struct reader_record *last = NULL;
+    struct tmap_cursor c;
+    struct tmap_piece pc;
+
+    tmap_begin(&c, r->map, from, len, reads_one_slice(r->map, r->policy) ? 0 : -1);
+    while (tmap_next(&c, UINT64_MAX, &pc)) {
+        if (files_is_checked(r->files, pc.src.record))
+            continue;
+        if (last && last->record == pc.src.record && last->at + last->len == pc.src.at) {
+            last->len += pc.src.len;
+            continue;
+        }
+        ARRAY_ROOM(r->rec, r->cap_rec, r->n_rec + 1);
+        last = &r->rec[r->n_rec++];
+        *last = (struct reader_record){ .record = pc.src.record, .at = pc.src.at, .len = pc.src.len };
+    }
+}
+
+/* Join the runs of each record, and find the records that they cover. */
+static void join_runs(struct reader *r)
+{
+    int n = 0;
+
+    if (r->n_rec)
+        qsort(r->rec, (size_t)r->n_rec, sizeof *r->rec, compare_runs);
+    for (int i = 0; i < r->n_rec; n++) {
+        struct reader_record x = r->rec[i++];
+
+        for (x.covered = true; i < r->n_rec && r->rec[i].record == x.record; i++) {
+            x.covered = x.covered && r->rec[i].at == x.at + x.len;
+            x.len += r->rec[i].len;
+        }
+        x.covered = x.covered && x.at == 0 && x.len == files_record(r->files, x.record)->len;
+        r->rec[n] = x;
+    }
+    r->n_rec = n;
+}
+
+struct reader *reader_new(const struct tmap *m, struct files *f, enum replica_policy policy, uint64_t from,
+                          uint64_t len)
 {
     struct reader *r = xcalloc(1, sizeof *r);
 
     r->map = m;
     r->files = f;
     r->policy = policy;
-    r->plan = plan_new(f);
-    plan_add(r->plan, &(struct plan_range){ .map = m, .len = m->len, .policy = policy }, -1, 0);
-    plan_close_parts(r->plan);
+    r->in_order = true;
+    r->from = r->next = from;
+    list_runs(r, from, len);
+    join_runs(r);
     return r;
 }
 
@@ -37,28 +115,38 @@ void reader_free(struct reader *r)
 {
     if (!r)
         return;
-    plan_free(r->plan);
+    free(r->rec);
     free(r);
 }
 
-/* Callback for the bytes of one piece: add each byte that is counted to its record's CRC. */
+/* ---- reading ---- */
+
+/* Check the records that are not covered; without `in_order` all of them. */
+static int check_records(struct reader *r, struct err *e)
+{
+    for (int i = 0; i < r->n_rec; i++)
+        if ((!r->in_order || !r->rec[i].covered) && files_check_record(r->files, r->rec[i].record, e) < 0)
+            return -1;
+    r->checked = true;
+    return 0;
+}
+
+/* Callback for the bytes of one piece: add them to their record's CRC if that is covered. */
 static int seen(void *ctx, const struct tmap_piece *pc, const void *bytes, struct err *e)
 {
     struct reader *r = ctx;
-    uint64_t n;
+    const struct reader_record want = { .record = pc->src.record };
+    struct reader_record *x;
+    uint64_t total;
 
-    if (!r->plan)
+    if (!r->in_order || !r->n_rec)
         return 0;
-    for (uint64_t skip = 0; skip < pc->src.len; skip += n) {
-        struct extent x;
-        bool counts;
-
-        n = plan_counted(r->plan, 0, pc, skip, &counts);
-        x = (struct extent){ pc->src.record, pc->src.at + skip, n };
-        if (counts && plan_record_add(r->plan, 0, &x, crc_bytes(0, (const uint8_t *)bytes + skip, n), e) < 0)
-            return -1;
-    }
-    return 0;
+    x = bsearch(&want, r->rec, (size_t)r->n_rec, sizeof *x, compare_records);
+    if (!x || !x->covered)
+        return 0;
+    total = files_record(r->files, x->record)->len;
+    crc_sum_add(&x->sum, total, pc->src.at, pc->src.len, crc_bytes(0, bytes, pc->src.len));
+    return x->sum.seen == total ? files_compare_crc(r->files, x->record, x->sum.acc, NULL, e) : 0;
 }
 
 /* Read all copies and combine them into buf. */
@@ -88,18 +176,20 @@ static int read_combined_copies(struct reader *r, uint64_t from, uint64_t len, v
 
 int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct err *e)
 {
-    /* True if there is nothing to combine. tmap_read_seen() adds the parts of a sum itself. */
-    bool alone = r->map->op != TMAP_REPLICAS || r->map->n_slices == 1 || r->policy == REPLICAS_FIRST;
+    /* tmap_read_seen() adds the parts of a sum itself. */
+    const bool combine = r->map->op == TMAP_REPLICAS && !reads_one_slice(r->map, r->policy);
     struct tmap_watch watch = { seen, r };
     int rc;
 
-    if (from != r->next) {
-        plan_free(r->plan);
-        r->plan = NULL;
+    if (from != r->next && r->in_order) {
+        r->in_order = false;
+        r->checked = false;
     }
-    rc = alone ? tmap_read_seen(r->map, r->files, (struct tmap_range){ 0, from, len }, buf, &watch,
-                                e) : read_combined_copies(r, from, len, buf, e);
-    if (rc == 0 && r->plan) {
+    if (!r->checked && check_records(r, e) < 0)
+        return -1;
+    rc = combine ? read_combined_copies(r, from, len, buf, e)
+       : tmap_read_seen(r->map, r->files, (struct tmap_range){ 0, from, len }, buf, &watch, e);
+    if (rc == 0 && r->in_order) {
         r->crc = crc_bytes(r->crc, buf, len);
         r->next += len;
     }
@@ -109,5 +199,5 @@ int reader_read(struct reader *r, uint64_t from, uint64_t len, void *buf, struct
 bool reader_crc(const struct reader *r, uint32_t *crc)
 {
     *crc = r->crc;
-    return r->plan && r->next == r->map->len;
+    return r->in_order && r->from == 0 && r->next == r->map->len;
 }

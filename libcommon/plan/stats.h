@@ -91,11 +91,9 @@ struct stats_opts {
     const char *what;           /* prefix of the progress line; NULL: no progress line */
     enum progress_mode progress;
     /*
-     * Records that are read completely are checked. With `whole_records` the bytes that no job reads are read too,
-     * so that all records are checked. A corrupt record is added to `report` with code "crc"; without a report it
-     * fails the run.
+     * Every record that a job reads from is read completely and checked. A corrupt record is added to `report` with
+     * code "crc"; without a report it fails the run.
      */
-    bool whole_records;
     struct report *report;
 };
 

@@ -218,10 +218,7 @@ static int run_stats_plan(struct stats_survey *v, struct plan *p, const struct s
                            .report = o->report };
     int rc;
 
-    if (o->whole_records)
-        plan_close(p);
-    else
-        plan_close_parts(p);
+    plan_close(p);
     if (o->what)
         x.progress = progress_new(o->what, plan_read_bytes(p), o->progress);
     rc = exec_run(p, &x, NULL, e);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcommon/check/damage.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/edit/compute/edit_mix.h"
 #include "libcommon/layout/layouts.h"
@@ -134,34 +133,6 @@ static int set_ema(const struct ckptedit *j, struct edit_mix *m, struct err *e)
 /* ---- the commands ---- */
 
 /*
- * Read the records of a checkpoint that is averaged into another one, and compare them with their CRCs: unlike the
- * first one it is not written, and its tensors are read in pieces that do not cover a record. Returns -1 with *e set if
- * a state that is averaged is damaged.
- */
-static int check_records(const struct ckptedit *j, struct source *t, struct err *e)
-{
-    const struct damage_opts o = { .threads = j->cli.threads, .stopped = cli_stopped };
-    struct damage d = {0};
-    int rc = damage_find(t, &o, &d, e);
-
-    for (int i = 0; i < d.n && rc == 0; i++) {
-        const struct damage_state *st = &d.state[i];
-        char *why;
-
-        if (st->proved || (st->state != STATE_BF16 && st->state != STATE_FP32 && !j->moments))
-            continue;
-        why = damage_text(&d, st->record);
-        err_data(e, t->path, ERR_NO_BYTE, "parameter %s: %s: %s: %s; ckpt-inspect damage lists all",
-                 t->param[st->param].name, state_name(st->state),
-                 files_name(t->files, files_record(t->files, st->record)->file), why);
-        free(why);
-        rc = -1;
-    }
-    damage_free(&d);
-    return rc;
-}
-
-/*
  * Open the other folders. s is the first one, which is already open. Fails if s has parameters that are not read:
  * the result would contain them unmixed, without a warning.
  */
@@ -172,8 +143,7 @@ static int open_others(const struct ckptedit *j, const struct source *s, struct 
 
     for (int i = 0; i < j->n_args; i++) {
         m->part[i + 1].s = source_open(j->arg[i], &so, NULL, e);
-        if (!m->part[i + 1].s || convert_cli_listed(&j->cli, m->part[i + 1].s, e) < 0 ||
-            check_records(j, m->part[i + 1].s, e) < 0)
+        if (!m->part[i + 1].s || convert_cli_listed(&j->cli, m->part[i + 1].s, e) < 0)
             return -1;
         if (s->n_unread > 0) {
             err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': is not read: %s", s->unread[0].name, s->unread[0].why);

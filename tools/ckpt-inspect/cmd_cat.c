@@ -191,7 +191,7 @@ static void print_slice_head(const struct printer *p, const struct view *v, cons
 
 struct window {
     struct reader *reader;
-    uint64_t end;               /* length of the tensor in bytes */
+    uint64_t end;               /* offset in the tensor of the first byte after the slice */
     uint8_t *buf;
     uint64_t from, len;         /* bytes of the tensor in buf: offset and length */
 };
@@ -233,7 +233,11 @@ static int cat_runs(struct window *w, const struct view_tensor *t, const struct 
 static int cat_values(const struct inspect *in, const struct view *v, const struct view_tensor *t,
                       const struct view_slice *s, struct printer *p, struct err *e)
 {
-    struct window w = { .reader = reader_new(t->map, v->files, in->cli.replicas), .end = t->map->len,
+    const uint64_t size = (uint64_t)dtype_size(t->dtype);
+    const int64_t n_runs = s->n_elems ? s->n_elems / s->run : 0;
+    const uint64_t from = n_runs ? (uint64_t)slice_run_at(s, 0) * size : 0;
+    const uint64_t end = n_runs ? (uint64_t)(slice_run_at(s, n_runs - 1) + s->run) * size : 0;
+    struct window w = { .reader = reader_new(t->map, v->files, in->cli.replicas, from, end - from), .end = end,
                         .buf = xmalloc(WINDOW_MAX) };
     uint32_t crc;
     int rc = cat_runs(&w, t, s, p, e);

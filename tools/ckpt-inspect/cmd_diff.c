@@ -354,7 +354,7 @@ static int compare_checkpoints(struct inspect *in, struct diff *d, struct report
 {
     struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
                              .stopped = cli_stopped, .what = "diff", .progress = in->cli.progress,
-                             .whole_records = !in->glob, .report = r };
+                             .report = r };
 
     if (d->a->n_all == 0 && view_check_match(d->b, e) < 0)
         return -1;

@@ -64,7 +64,7 @@ static int compute_tensor_stats(const struct inspect *in, const struct view *v, 
 {
     struct stats_opts so = { .threads = in->cli.threads, .mem_bytes = in->cli.mem_bytes, .replicas = in->cli.replicas,
                              .stopped = cli_stopped, .what = "stats", .progress = in->cli.progress,
-                             .whole_records = !in->glob, .report = r };
+                             .report = r };
 
     for (int i = 0; i < v->n; i++) {
         const struct view_tensor *t = &v->tensor[i];

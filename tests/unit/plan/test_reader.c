@@ -41,7 +41,7 @@ static void copies_open(struct copies *c, uint32_t crc_of_last)
 static int read_part(const struct copies *c, enum replica_policy policy, uint64_t from, uint64_t len, float *to,
                      struct err *e)
 {
-    struct reader *r = reader_new(&c->map, c->files, policy);
+    struct reader *r = reader_new(&c->map, c->files, policy, 0, 16);
     int rc = reader_read(r, from, len, to, e);
 
     reader_free(r);
@@ -68,7 +68,7 @@ static void copies_become_one(void **state)
     files_free(c.files);
 }
 
-/* The wrong CRC is seen when the last byte came, wherever the reads were cut, and only when all were read in order. */
+/* A wrong CRC is reported by the read that completes the record, or by the first read if the reads are not in order. */
 static void whole_records_are_checked(void **state)
 {
     struct copies c;
@@ -79,7 +79,7 @@ static void whole_records_are_checked(void **state)
 
     (void)state;
     copies_open(&c, 5);
-    r = reader_new(&c.map, c.files, REPLICAS_MAJORITY);
+    r = reader_new(&c.map, c.files, REPLICAS_MAJORITY, 0, 16);
     assert_return_code(reader_read(r, 0, 12, got, &e), 0);
     assert_false(reader_crc(r, &crc));
     assert_int_equal(reader_read(r, 12, 4, got, &e), -1);
@@ -87,17 +87,50 @@ static void whole_records_are_checked(void **state)
     reader_free(r);
 
     e = (struct err){0};
-    r = reader_new(&c.map, c.files, REPLICAS_FIRST);        /* never sees the bad copy */
+    r = reader_new(&c.map, c.files, REPLICAS_FIRST, 0, 16);        /* never sees the bad copy */
     assert_return_code(reader_read(r, 0, 8, got, &e), 0);
     assert_return_code(reader_read(r, 8, 8, got, &e), 0);
     assert_true(reader_crc(r, &crc));
     assert_int_equal(crc, crc_bytes(0, c.value[0], 16));
     reader_free(r);
 
-    r = reader_new(&c.map, c.files, REPLICAS_MAJORITY);
-    assert_return_code(reader_read(r, 4, 12, got, &e), 0);
-    assert_return_code(reader_read(r, 0, 16, got, &e), 0);
+    r = reader_new(&c.map, c.files, REPLICAS_MAJORITY, 0, 16);
+    assert_int_equal(reader_read(r, 4, 12, got, &e), -1);
+    assert_non_null(strstr(e.msg, "copy: at byte 0: record r is corrupt"));
     assert_false(reader_crc(r, &crc));
+    reader_free(r);
+    files_free(c.files);
+}
+
+/* A record that the range covers in part is checked before the first value is returned, once per table of files. */
+static void parts_of_records_are_checked(void **state)
+{
+    struct copies c;
+    struct err e = {0};
+    struct reader *r;
+    uint32_t crc;
+    float got[4] = { -1, -1, -1, -1 };
+
+    (void)state;
+    copies_open(&c, 5);
+    r = reader_new(&c.map, c.files, REPLICAS_AVERAGE, 4, 8);
+    assert_int_equal(reader_read(r, 4, 4, got, &e), -1);
+    assert_non_null(strstr(e.msg, "copy: at byte 0: record r is corrupt"));
+    assert_true(got[0] == -1);
+    reader_free(r);
+
+    e = (struct err){0};
+    r = reader_new(&c.map, c.files, REPLICAS_FIRST, 4, 8);
+    assert_return_code(reader_read(r, 4, 4, got, &e), 0);
+    assert_true(got[0] == 2);
+    assert_return_code(reader_read(r, 8, 4, got, &e), 0);
+    assert_false(reader_crc(r, &crc));
+    reader_free(r);
+
+    c.value[0][3] = 9;                  /* the record was checked: it is not read again as a whole */
+    r = reader_new(&c.map, c.files, REPLICAS_FIRST, 0, 8);
+    assert_return_code(reader_read(r, 4, 4, got, &e), 0);
+    assert_return_code(reader_read(r, 0, 4, got, &e), 0);
     reader_free(r);
     files_free(c.files);
 }
@@ -135,7 +168,7 @@ static void parts_are_added(void **state)
 
     copies_open(&c, crc_bytes(0, (float[]){ 1, 2, 3, 4 }, 16));
     c.map.op = TMAP_SUM;
-    r = reader_new(&c.map, c.files, REPLICAS_FAIL);
+    r = reader_new(&c.map, c.files, REPLICAS_FAIL, 0, 16);
     assert_return_code(reader_read(r, 0, 8, got, &e), 0);
     assert_return_code(reader_read(r, 8, 8, got + 2, &e), 0);
     for (int i = 0; i < 4; i++)
@@ -156,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_added),
         cmocka_unit_test(copies_become_one), cmocka_unit_test(whole_records_are_checked),
+        cmocka_unit_test(parts_of_records_are_checked),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -367,7 +367,7 @@ static int is_base_value(const struct source *s, const struct adapter *a, const 
 {
     const struct tmap *map = p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
     const uint64_t size = (uint64_t)dtype_size(map->dtype), n_elems = map->len / size;
-    struct reader *r = reader_new(map, s->files, REPLICAS_AVERAGE);
+    struct reader *r = reader_new(map, s->files, REPLICAS_AVERAGE, 0, map->len);
     double *want = xmalloc(BLOCK_ELEMS * sizeof *want);
     uint8_t *have = xmalloc(BLOCK_ELEMS * sizeof(double)), one[sizeof(double)];
     int same = 1;
@@ -748,7 +748,7 @@ static int merge_tensor(const void *ctx, const struct edit_computed *c, struct e
     w.value = xmalloc((size_t)(w.at_once * w.cols) * sizeof(double) + 1);
     w.bytes = xmalloc((size_t)(w.at_once * w.cols) * sizeof(double) + 1);
     w.sum = xmalloc((size_t)w.cols * sizeof(double) + 1);
-    w.r = reader_new(w.map, m->s->files, REPLICAS_AVERAGE);
+    w.r = reader_new(w.map, m->s->files, REPLICAS_AVERAGE, 0, w.map->len);
     rc = prepare_changes(&w, m->first[p - m->s->param], e);
     for (int64_t from = 0, n; from < w.rows && rc == 0; from += n) {
         n = w.rows - from < w.at_once ? w.rows - from : w.at_once;

@@ -83,8 +83,8 @@ static int compare_tensor_bytes(const struct tmap *a, struct files *a_files, con
 
     if (!same)
         return 0;
-    ra = reader_new(a, a_files, REPLICAS_FIRST);
-    rb = reader_new(b, b_files, REPLICAS_FIRST);
+    ra = reader_new(a, a_files, REPLICAS_FIRST, 0, a->len);
+    rb = reader_new(b, b_files, REPLICAS_FIRST, 0, b->len);
     buf = xmalloc(2 * BLOCK);
     for (uint64_t at = 0, n; at < a->len && same == 1; at += n) {
         n = min_u64(BLOCK, a->len - at);
@@ -208,7 +208,9 @@ static int mix_tensor(const void *ctx, const struct edit_computed *c, struct edi
     for (int i = 0; i < m->n; i++) {
         const struct param *p = source_param(m->part[i].s, c->p->name);
 
-        b->reader[i] = reader_new(p->state[mixed_from(c->p, c->state)], m->part[i].s->files, REPLICAS_AVERAGE);
+        const struct tmap *map = p->state[mixed_from(c->p, c->state)];
+
+        b->reader[i] = reader_new(map, m->part[i].s->files, REPLICAS_AVERAGE, 0, map->len);
     }
     for (uint64_t at = 0, n; at < n_elems && rc == 0; at += n) {
         n = min_u64(AT_A_TIME, n_elems - at);
