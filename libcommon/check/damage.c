@@ -276,7 +276,7 @@ char *damage_text(const struct damage *d, int record)
 
     switch (d->why[record]) {
     case DAMAGE_LOST:
-        return xstrdup("is lost: the file is missing, or its container cannot be read");
+        return xstrdup("is missing or cannot be read");
     case DAMAGE_CUT:
         return str_fmt("ends before its record %s does", rec->name);
     case DAMAGE_UNREAD:

@@ -456,9 +456,9 @@ static void report_foreign_weights(const struct source *s, const struct sampled 
             continue;
         reported[v[i].weights_file] = true;
         report_add(r, sev, "bf16_master", files_name(s->files, v[i].weights_file), ERR_NO_BYTE, s->param[i].name,
-                   "%llu of %llu sampled values are not the rounded masters in %s: the files are from different saves "
-                   "or different ranks", (unsigned long long)v[i].weights.n_differ, (unsigned long long)v[i].weights.n,
-                   files_name(s->files, v[i].masters_file));
+                   "%llu of %llu sampled values differ from the rounded masters in %s: a file is damaged, or the files "
+                   "are from different saves or ranks", (unsigned long long)v[i].weights.n_differ,
+                   (unsigned long long)v[i].weights.n, files_name(s->files, v[i].masters_file));
     }
     free(reported);
 }
@@ -648,8 +648,8 @@ static void report_single_mismatches(const struct source *s, const struct sample
             first = &v[i];
     if (first)
         report_add(r, SEV_WARNING, "bf16_master", files_name(s->files, first->weights_file), ERR_NO_BYTE,
-                   s->param[first - v].name, "%llu of %llu sampled values are not the rounded masters%s; ckpt-inspect "
-                                             "verify lists them", (unsigned long long)first->weights.n_differ,
+                   s->param[first - v].name, "%llu of %llu sampled values differ from the rounded masters%s; "
+                   "ckpt-inspect verify lists them", (unsigned long long)first->weights.n_differ,
                    (unsigned long long)first->weights.n, n > 1 ? " (and of other parameters)" : "");
 }
 

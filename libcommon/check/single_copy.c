@@ -102,8 +102,8 @@ void single_copy_report(const struct source *s, struct report *r)
     if (listed || !n_single || (n < 2 && !s->layout->datasets))
         goto out;
     report_add(r, SEV_NOTE, NO_MANIFEST, s->path, ERR_NO_BYTE, NULL,
-               "the values of %d of %d files with tensors are in no other file, and there is no " MANIFEST_NAME
-               ": a file of another save with the same shapes and step cannot be recognised; %s writes a manifest",
+               "there is no " MANIFEST_NAME ", so a file from another save with the same shapes and step cannot be "
+               "detected (%d of %d files with tensors); %s writes one",
                n_single, n, s->layout->manifest_writer);
 out:
     free(f.holds);

@@ -69,7 +69,7 @@ static void check_sums_there(const struct source *s, struct report *r)
 {
     if (s->layout->datasets && !source_file(s, MANIFEST_NAME))
         report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
-                   "HDF5 files keep no checksums and there is no manifest: damage inside of tensors cannot be seen");
+                   "HDF5 files have no checksums and there is no manifest, so corrupt tensor data cannot be detected");
 }
 
 static bool is_zip(const struct source *s, int i)

@@ -17,6 +17,7 @@
 #include "libcommon/base/parse.h"
 #include "libcommon/base/processors.h"
 #include "libcommon/base/text.h"
+#include "libcommon/cli/typed.h"
 
 /* ---- signals: set a flag that long loops check ---- */
 
@@ -61,9 +62,16 @@ void cli_find_launcher(struct cli *cli)
     }
 }
 
-const char *cli_typed_name(char **argv, const char *tool)
+static char **front_argv;               /* of a program that shardkit started; else NULL */
+
+void cli_record_argv(char **argv)
 {
-    return argv[0] && str_starts(argv[0], "shardkit ") ? argv[0] : tool;
+    front_argv = argv[0] && str_starts(argv[0], "shardkit ") ? argv : NULL;
+}
+
+const char *cli_typed_name(const char *tool)
+{
+    return front_argv ? front_argv[0] : tool;
 }
 
 void cli_start(struct cli *cli, char **argv, const char *tool)
@@ -71,7 +79,8 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
     struct sigaction sa = { .sa_handler = on_signal };
 
     cli->tool = tool;
-    cli->name = cli_typed_name(argv, tool);
+    cli_record_argv(argv);
+    cli->name = cli_typed_name(tool);
     cli->threads = processors_default_threads(1);
     cli->mem_bytes = 96 << 20;
     cli->progress = PROGRESS_AUTO;
@@ -84,12 +93,39 @@ void cli_start(struct cli *cli, char **argv, const char *tool)
 
 /* ---- messages ---- */
 
+/* Format a text with the names of commands as the user can type them. The caller frees it. */
+static char *__attribute__((format(printf, 1, 0))) format_typed(const char *fmt, va_list ap)
+{
+    char *text, *typed;
+
+    if (vasprintf(&text, fmt, ap) < 0)
+        return NULL;
+    if (!front_argv)
+        return text;
+    typed = typed_text(text, front_argv + 1);
+    free(text);
+    return typed;
+}
+
+void cli_printf(FILE *f, const char *fmt, ...)
+{
+    va_list ap;
+    char *text;
+
+    va_start(ap, fmt);
+    text = format_typed(fmt, ap);
+    va_end(ap);
+    if (text)
+        fputs(text, f);
+    free(text);
+}
+
 static void __attribute__((format(printf, 3, 0)))
 cli_vprint_message(const struct cli *cli, const char *kind, const char *fmt, va_list ap)
 {
-    char *text;
+    char *text = format_typed(fmt, ap);
 
-    if (vasprintf(&text, fmt, ap) < 0)
+    if (!text)
         return;
     if (cli->n_parts > 1)
         fprintf(stderr, "[rank %d] %s%s\n", cli->part, kind, text);

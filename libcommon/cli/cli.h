@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <jansson.h>
 
@@ -53,10 +54,17 @@ struct cli {
 };
 
 /*
- * Return what the user typed to start the tool. shardkit starts tools with its own command as argv[0]
- * ("shardkit verify"), which is returned; for any other argv[0], `tool`.
+ * Record how the user started the program: shardkit starts tools with its own command as argv[0] ("shardkit verify").
+ * argv must stay valid. cli_start() calls it.
  */
-const char *cli_typed_name(char **argv, const char *tool);
+void cli_record_argv(char **argv);
+/* Return what the user typed to start the tool: "shardkit verify", or `tool` if shardkit did not start it. */
+const char *cli_typed_name(const char *tool);
+/*
+ * Print a text. If shardkit started the program, commands in it are named as the user can type them (typed.h); so they
+ * are in all other messages that are printed here.
+ */
+void cli_printf(FILE *f, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Set the defaults, and install handlers so that SIGINT and SIGTERM set a flag (cli_stopped). */
 void cli_start(struct cli *cli, char **argv, const char *tool);
 /* Set part and n_parts to the launcher's rank and size, else to 0 of 1. */
@@ -67,8 +75,9 @@ void cli_find_launcher(struct cli *cli);
  */
 int cli_parse(struct cli *cli, const struct option_table *o, int argc, char **argv);
 /*
- * Print the answer to --help or a similar option. --help names the tool as the user typed it, and for a command of
- * shardkit shows only this command. Returns EXIT_OK, or EXIT_BAD if stdout cannot be written.
+ * Print the answer to --help or a similar option. --help names the tool as the user typed it, and after a command
+ * ("ckpt-inspect verify --help") describes this command alone. Returns EXIT_OK, or EXIT_BAD if stdout
+ * cannot be written.
  */
 int cli_answer(const struct option_table *o, enum option_asked asked, char **argv);
 /* Print "NAME: message" (with fmt NULL: nothing) and "Try 'NAME --help'". Returns EXIT_USAGE. */

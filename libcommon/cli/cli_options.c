@@ -166,13 +166,12 @@ static int version(const char *tool)
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_BAD;
 }
 
-/* Append --help as the user who typed argv needs it: of one command if shardkit started the tool for it. */
+/* Append --help as the user who typed argv needs it: of one command if that comes first. */
 static void add_help(const struct option_table *o, char **argv, struct strbuf *text)
 {
-    const char *name = cli_typed_name(argv, o->tool);
-
-    const char *first = name != o->tool ? argv[1] : NULL;
-    const bool leads = first && str_starts(first, "--") && str_ends(name, first + 2);
+    const char *name = cli_typed_name(o->tool);
+    const char *first = argv[0] ? argv[1] : NULL;
+    const bool leads = name != o->tool && first && str_starts(first, "--") && str_ends(name, first + 2);
 
     option_table_help(o, name, leads ? first : NULL, option_command_find(o, first), text);
 }

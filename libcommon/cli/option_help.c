@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libcommon/cli/option_table.h"
+#include "libcommon/cli/typed.h"
 
 enum { HELP_INDENT = 30, HELP_WIDTH = 96 };
 
@@ -40,9 +41,42 @@ static void add_wrapped(struct strbuf *text, int indent, const char *words)
     strbuf_addf(text, "\n");
 }
 
-static void add_row(struct strbuf *text, const struct option_row *r)
+/*
+ * Return the length of a row's help without the list of commands in parentheses at its end, such as " (cat, diff)". It
+ * is left out in the help of one command.
+ */
+static size_t len_without_commands(const struct option_table *o, const char *help)
+{
+    const char *open = strrchr(help, '('), *p = open;
+
+    if (!open || open == help || !str_ends(help, ")"))
+        return strlen(help);
+    do {
+        size_t n = strcspn(++p, ",)");
+        char *word = str_fmt("%.*s", (int)n, p);
+        bool known = option_command_find(o, word) != NULL;
+
+        free(word);
+        if (!known)
+            return strlen(help);
+        p += n;
+        p += *p == ',';
+    } while (*p == ' ');
+    return (size_t)(open - 1 - help);
+}
+
+/* What the help describes, and whether commands in it are those of shardkit. */
+struct help_style {
+    const struct option_table *o;
+    const struct option_command *c;     /* this command alone, or NULL */
+    const struct option_lead *lead;     /* the tool as this option makes it, or NULL */
+    bool typed;
+};
+
+static void add_row(struct strbuf *text, const struct option_row *r, const struct help_style *style)
 {
     const bool flag = option_kind(r) <= OPTION_BOOL, shows_default = r->def && !flag && r->kind != OPTION_ALIAS;
+    const size_t n = style->c ? len_without_commands(style->o, r->help) : strlen(r->help);
     char letter[8] = "     ", *left, *right;
 
     if (r->letter)
@@ -52,7 +86,13 @@ static void add_row(struct strbuf *text, const struct option_row *r)
         strbuf_addf(text, "%s\n%*s", left, HELP_INDENT, "");
     else
         strbuf_addf(text, "%-*s", HELP_INDENT, left);
-    right = shows_default ? str_fmt("%s (default %s)", r->help, r->def) : xstrdup(r->help);
+    right = shows_default ? str_fmt("%.*s (default %s)", (int)n, r->help, r->def) : str_fmt("%.*s", (int)n, r->help);
+    if (style->typed) {
+        char *typed = typed_text(right, NULL);
+
+        free(right);
+        right = typed;
+    }
     add_wrapped(text, HELP_INDENT, right);
     free(left);
     free(right);
@@ -168,6 +208,13 @@ static void add_sentence_of_entry(struct strbuf *text, const char *line, const c
     strbuf_free(&s);
 }
 
+static const char *skip_usage(const char *head)
+{
+    while (str_starts(head, "Usage:") || *head == ' ')
+        head = strchr(head, '\n') + 1;
+    return head;
+}
+
 /* Append the usage of a command and what it does, from its entries in the head; then the description of the head. */
 static void add_command_head(struct strbuf *text, const struct option_table *o, const char *name,
                              const struct option_command *c)
@@ -189,18 +236,30 @@ static void add_command_head(struct strbuf *text, const struct option_table *o, 
         }
     }
     strbuf_addf(text, "%s", does.buf ? does.buf : "");
-    while (strncmp(about, "Usage:", 6) == 0 || *about == ' ')
-        about = strchr(about, '\n') + 1;
+    about = strstr(skip_usage(about), ". ") + 2;
     strbuf_addf(text, "%.*s\n", (int)(entries - about), about);
     strbuf_free(&does);
 }
 
-/* Append the tail with those of its examples that have the command, given as `typed` in the text and named `name`. */
-static void add_command_tail(struct strbuf *text, const char *tail, const char *typed, const char *name)
+/* Append the exit status: `status`, or that of the tail if it is NULL. Returns the rest of the tail. */
+static const char *add_status(struct strbuf *text, const char *tail, const char *status)
 {
-    const char *examples = strstr(tail, "Examples:\n"), *title = examples;
+    const char *examples = strstr(tail, "Examples:\n"), *end = examples ? examples : tail + strlen(tail);
+    char *own = status ? str_fmt("Exit status: %s.", status) : NULL;
 
-    strbuf_addf(text, "%.*s", examples ? (int)(examples - tail) : (int)strlen(tail), tail);
+    if (own)
+        add_wrapped(text, 0, own);
+    else
+        strbuf_addf(text, "%.*s", (int)(end - tail), tail);
+    free(own);
+    return end;
+}
+
+/* Append the tail with those of its examples that have the command, given as `typed` in the text and named `name`. */
+static void add_command_tail(struct strbuf *text, const char *tail, const char *status, const char *typed,
+                             const char *name)
+{
+    const char *rest = add_status(text, tail, status), *examples = *rest ? rest : NULL, *title = examples;
     while (examples && *(examples = strchr(examples, '\n') + 1))
         if (str_starts(examples + 2, typed) && examples[2 + strlen(typed)] == ' ') {
             const char *end = strchr(examples, '\n');
@@ -211,26 +270,36 @@ static void add_command_tail(struct strbuf *text, const char *tail, const char *
         }
 }
 
-/* Append the rows of the options, of all commands or of one. */
-static void add_groups(struct strbuf *text, const struct option_table *o, const struct option_command *c)
+static bool is_described(const struct help_style *s, const struct option_group *g, const struct option_row *r)
 {
+    if (!option_is_shown(r))
+        return false;
+    if (s->lead)
+        return !((g->marks | r->marks) & s->lead->without) && strcmp(r->name, s->lead->name) != 0;
+    return !s->c || option_fits_command(g, r, s->c);
+}
+
+/* Append the rows of the options, of all commands or of one. */
+static void add_groups(struct strbuf *text, const struct help_style *style)
+{
+    const bool some = style->c || style->lead;
     const char *title = NULL;
 
-    for (const struct option_group *g = o->groups; g->rows; g++) {
+    for (const struct option_group *g = style->o->groups; g->rows; g++) {
         struct strbuf names = {0};
 
-        title = g->title ? g->title : title;
-        if (g->title && !c)
+        title = style->lead && g == style->o->groups ? "Options" : g->title ? g->title : title;
+        if (g->title && !some)
             strbuf_addf(text, "\n%s:\n", g->title);
         for (const struct option_row *r = g->rows; r->name; r++)
-            if (option_is_shown(r) && (!c || option_fits_command(g, r, c))) {
-                if (c && title)
+            if (is_described(style, g, r)) {
+                if (some && title)
                     strbuf_addf(text, "\n%s:\n", title);
-                title = c ? NULL : title;
-                add_row(text, r);
+                title = some ? NULL : title;
+                add_row(text, r, style);
             }
         option_names(g, " ", &names);
-        if (names.len && !c) {
+        if (names.len && !some) {
             strbuf_addf(text, "  ");
             add_wrapped(text, 2, names.buf);
         }
@@ -238,25 +307,61 @@ static void add_groups(struct strbuf *text, const struct option_table *o, const 
     }
 }
 
+/* Append a text, in which commands are named as the user can type them if `typed`. */
+static void add_text(struct strbuf *text, const struct strbuf *more, bool typed)
+{
+    char *all = typed ? typed_text(more->buf ? more->buf : "", NULL) : NULL;
+
+    strbuf_addf(text, "%s", all ? all : more->buf ? more->buf : "");
+    free(all);
+}
+
+/* Append --help of the tool, or that of an option that is a verb of shardkit. lead: NULL for none. */
+static void add_help_of_tool(struct strbuf *text, const struct option_table *o, const char *name,
+                             const struct option_lead *lead)
+{
+    const char *about = skip_usage(o->head), *rest;
+    char *usage = str_fmt("%.*s", (int)(about - o->head), o->head), *option = lead ? str_fmt("--%s", lead->name) : NULL;
+    const bool typed = str_starts(name, "shardkit ");
+    struct strbuf head = {0}, tail = {0};
+
+    add_lines_named(&head, usage, o->tool, option, name);
+    add_lines_named(&head, lead ? lead->about : about, o->tool, option, name);
+    add_text(text, &head, typed);
+    add_groups(text, &(struct help_style){ .o = o, .lead = lead, .typed = typed });
+    strbuf_addf(text, "\n");
+    rest = add_status(&tail, o->tail, lead ? lead->status : NULL);
+    add_lines_named(&tail, rest, o->tool, option, name);
+    add_text(text, &tail, typed);
+    free(usage);
+    free(option);
+    strbuf_free(&head);
+    strbuf_free(&tail);
+}
+
 void option_table_help(const struct option_table *o, const char *name, const char *lead,
                        const struct option_command *c, struct strbuf *text)
 {
+    const bool typed = str_starts(name, "shardkit ");
+
     if (c) {
-        char *ends = str_fmt(" %s", c->name), *typed = str_fmt("%s %s", o->tool, c->name);
+        struct strbuf head = {0}, tail = {0};
+        char *ends = str_fmt(" %s", c->name), *command = str_fmt("%s %s", o->tool, c->name);
         const bool whole = str_ends(name, ends) || entry_word(o, c) != c->name;
         char *full = whole ? xstrdup(name) : str_fmt("%s %s", name, c->name);
 
-        add_command_head(text, o, full, c);
-        add_groups(text, o, c);
+        add_command_head(&head, o, full, c);
+        add_text(text, &head, typed);
+        add_groups(text, &(struct help_style){ .o = o, .c = c, .typed = typed });
         strbuf_addf(text, "\n");
-        add_command_tail(text, o->tail, typed, full);
+        add_command_tail(&tail, o->tail, c->status, command, full);
+        add_text(text, &tail, typed);
+        strbuf_free(&head);
+        strbuf_free(&tail);
         free(ends);
-        free(typed);
+        free(command);
         free(full);
         return;
     }
-    add_lines_named(text, o->head, o->tool, lead, name);
-    add_groups(text, o, NULL);
-    strbuf_addf(text, "\n");
-    add_lines_named(text, o->tail, o->tool, lead, name);
+    add_help_of_tool(text, o, name, lead && o->lead && strcmp(lead + 2, o->lead->name) == 0 ? o->lead : NULL);
 }

@@ -81,6 +81,15 @@ struct option_command {
     unsigned mark;              /* it accepts the options whose marks include this bit, and those without marks */
     bool takes_param;           /* an argument is the name of a parameter: completed with those of the checkpoint */
     const char *more;           /* arguments that follow those of its entry in --help; NULL: none */
+    const char *status;         /* its exit status in --help; NULL: as in the tail */
+};
+
+/* An option that is a verb of shardkit: "shardkit import" is export-hf --import. */
+struct option_lead {
+    const char *name;           /* the option without dashes, "import" */
+    unsigned without;           /* options with these marks are left out of --help */
+    const char *about;          /* replaces the description in the head */
+    const char *status;         /* replaces the exit status in the tail */
 };
 
 /* An option as it was given on the command line. */
@@ -99,7 +108,7 @@ struct option_table {
      * has commands, an empty line, a title, and an entry for each command: two spaces, its words, two spaces or more,
      * what it does.
      */
-    const char *head, *tail;
+    const char *head, *tail;            /* the description begins with a sentence, which --help of a command omits */
     const struct option_group *groups;  /* ends with a group without rows */
     void *into;
     const struct option_command *commands;      /* words that may come first; ends with a row without a name; NULL:
@@ -114,6 +123,7 @@ struct option_table {
                                                                                    option_set_words() */
     void (*given)(void *ctx, const struct option_given *g);                     /* called after an option was stored;
                                                                                    may be NULL */
+    const struct option_lead *lead;     /* NULL: none */
 };
 
 #define OPTION_EACH(o, g, r) \
@@ -171,8 +181,8 @@ enum option_asked option_table_asks(const struct option_table *o, char **argv);
 
 /*
  * Append the text of --help. name: what the user typed to start the tool, which replaces the tool's name in examples.
- * lead: an option that is part of this name ("shardkit import" is export-hf --import); NULL: none. c: the only command
- * to describe, with its options; NULL: all.
+ * lead: "--" and the name of o->lead if that is part of this name, else NULL. c: the only command to describe, with its
+ * options; NULL: all. For a name of shardkit, all commands in the text are named as the user can type them.
  */
 void option_table_help(const struct option_table *o, const char *name, const char *lead,
                        const struct option_command *c, struct strbuf *text);

@@ -62,7 +62,7 @@ static const char *what_else(const uint8_t *p, uint64_t n)
         return "a bare pickle";
     for (uint64_t i = 0; i < n; i++)
         if (p[i])
-            return "something else";
+            return NULL;
     return "zeros";
 }
 
@@ -70,12 +70,15 @@ static int check_zip_head(struct zip_opener *o)
 {
     uint8_t head[512];
     uint64_t n = min_u64(sizeof head, o->size);
+    const char *what;
 
     if (files_read(o->f, o->file, 0, head, n, o->e) < 0)
         return -1;
     if (n >= 4 && get_le32(head) == ZIP_LOCAL)
         return 0;
-    err_data(o->e, o->path, ERR_NO_BYTE, "not a zip-format torch file (found: %s)", what_else(head, n));
+    what = what_else(head, n);
+    err_data(o->e, o->path, ERR_NO_BYTE, "not a zip archive, as torch's .pt files are%s%s", what ? "; found " : "",
+             what ? what : "");
     return -1;
 }
 

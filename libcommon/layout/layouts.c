@@ -397,7 +397,7 @@ static void no_checkpoint(const char *dir, struct err *e)
     else if (inside)
         err_data(e, dir, ERR_NO_BYTE, "no checkpoint here; %s/ in it is %s", inside, kind);
     else if (kind)
-        err_data(e, dir, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
+        err_data(e, dir, ERR_NO_BYTE, "not a checkpoint, but %s", kind);
     else
         err_data(e, dir, ERR_NO_BYTE, "no checkpoint here: no mp_rank_*, zero/, index.h5, .metadata or *.safetensors, "
                  "and no 'latest' file; name a tag, a model folder, or the folder of a run");
@@ -772,14 +772,14 @@ static int open_layout(struct source *s, const struct source_listing *l, const s
         if (!layouts[k].layout->model_folder || o->hf)
             return layouts[k].open(s, l, o, r, e);
         err_data(e, s->path, ERR_NO_BYTE,
-                 "a model of Transformers and no checkpoint; export-hf --import makes one of BLOOM and GPT-2, "
-                 "reshape --to dcp one of any model");
+                 "a Transformers model, not a training checkpoint; convert it first: export-hf --import (BLOOM, GPT-2) "
+                 "or reshape --to dcp --ranks N (any model)");
         return -1;
     }
     kind = other_kind_listed(l);
     if (!kind)
         return deepspeed_source_open(s, l, o, r, e);    /* reports what is missing */
-    err_data(e, s->path, ERR_NO_BYTE, "no checkpoint: it is %s", kind);
+    err_data(e, s->path, ERR_NO_BYTE, "not a checkpoint, but %s", kind);
     return -1;
 }
 

@@ -80,8 +80,7 @@ static const struct other_kind_row {
     bool sure;                          /* no other kind has such a name */
     const char *text;
 } kinds[] = {
-    { is_adapter, true, "a PEFT adapter, which changes another model's weights: ckpt-edit merge-adapter BASE IN OUT "
-      "merges it into its base" },
+    { is_adapter, true, "a PEFT adapter; merge it into its base with: ckpt-edit merge-adapter BASE ADAPTER OUT" },
     { is_rank_pickle, true, "FSDP2's state as verl and SkyRL save it, a pickle for each rank: python -m "
       "verl.model_merger merge --backend fsdp --local_dir IN --target_dir OUT makes a model folder of it" },
     { is_legacy_megatron, true, "a folder of Megatron's legacy form (--ckpt-format torch): Megatron-LM writes it as "

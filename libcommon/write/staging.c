@@ -167,15 +167,15 @@ static int handle_leftovers(struct staging *s, const char *fingerprint, const st
         s->resumed = is_staging_path_present(s->part);
         return 0;
     }
-    if (begun && !o->force) {
-        err_usage(e, "%s: left by a run that did not finish%s", s->part,
-                  same && !o->resume ? "; --resume finishes it, --force starts over"
-                                     : ", from another input or with other options; --force starts over");
-        return -1;
-    }
     s->lock_fd = acquire_job_lock(s, "lock.0", e);
     if (s->lock_fd < 0) {
         err_data(e, s->part, ERR_NO_BYTE, "another process is writing it");
+        return -1;
+    }
+    if (begun && !o->force) {
+        err_usage(e, "%s: is the unfinished result of a run that was stopped%s", s->part,
+                  same && !o->resume ? "; --resume finishes it, --force starts over"
+                                     : ", from another input or with other options; --force starts over");
         return -1;
     }
     /* Both are checked before either is removed. */

@@ -22,7 +22,7 @@ void backup_print_errors(const struct backup *b, const struct report *r)
         char *text = finding_text(report_get(r, i));
 
         if (report_get(r, i)->severity == SEV_ERROR)
-            fprintf(stderr, "%s: error: %s\n", b->cli.name, text);
+            cli_printf(stderr, "%s: error: %s\n", b->cli.name, text);
         free(text);
     }
 }
@@ -30,8 +30,8 @@ void backup_print_errors(const struct backup *b, const struct report *r)
 void backup_print_unsound(const struct backup *b, const struct place *p, const struct receipt *rec)
 {
     if (rec->intact && rec->unsound)
-        fprintf(stderr, "%s: error: %s/%s: the same as the source, which is not sound: %s; 'ckpt-inspect verify' lists "
-                "all\n", b->cli.name, p->path, rec->name, rec->unsound);
+        cli_printf(stderr, "%s: error: %s/%s: the same as the source, which is not sound: %s; 'ckpt-inspect verify' "
+                   "lists all\n", b->cli.name, p->path, rec->name, rec->unsound);
 }
 
 const char *backup_time(int64_t s, char buf[24])

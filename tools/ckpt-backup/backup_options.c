@@ -51,14 +51,14 @@ static const char tail[] =
     "  ckpt-backup copy --rules run.rules ckpt && ckpt-backup forget --rules run.rules --apply ckpt\n";
 
 static const struct option_command commands[] = {
-    { "copy", CMD_COPY, false, NULL },
-    { "tar", CMD_TAR, false, NULL },
-    { "weights", CMD_WEIGHTS, false, NULL },
-    { "list", CMD_LIST, false, NULL },
-    { "verify", CMD_VERIFY, false, NULL },
-    { "restore", CMD_RESTORE, false, NULL },
-    { "plan", CMD_PLAN, false, NULL },
-    { "forget", CMD_FORGET, false, NULL },
+    { "copy", CMD_COPY, false, NULL, NULL },
+    { "tar", CMD_TAR, false, NULL, NULL },
+    { "weights", CMD_WEIGHTS, false, NULL, NULL },
+    { "list", CMD_LIST, false, NULL, NULL },
+    { "verify", CMD_VERIFY, false, NULL, NULL },
+    { "restore", CMD_RESTORE, false, NULL, NULL },
+    { "plan", CMD_PLAN, false, NULL, NULL },
+    { "forget", CMD_FORGET, false, NULL, NULL },
     {0},
 };
 

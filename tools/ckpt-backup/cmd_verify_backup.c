@@ -71,8 +71,8 @@ static int verify_all(struct backup *b, struct place *p, const struct place_rece
             rc = EXIT_BAD;
     }
     if (b->n_args > 1 && n < b->n_args - 1) {
-        fprintf(stderr, "%s: error: %s: holds %d of the %d backups named; 'ckpt-backup list' shows all\n", b->cli.name,
-                p->path, n, b->n_args - 1);
+        cli_printf(stderr, "%s: error: %s: holds %d of the %d backups named; 'ckpt-backup list' shows all\n",
+                   b->cli.name, p->path, n, b->n_args - 1);
         rc = EXIT_BAD;
     } else if (n == 0) {
         cli_info(&b->cli, "%s: no backup here", p->path);

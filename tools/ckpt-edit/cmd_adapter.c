@@ -11,7 +11,7 @@
 static void warn_old_moments(const struct ckptedit *j, const struct source *s)
 {
     if (source_has_moments(s))
-        cli_info(&j->cli, "the moments stay those of %s: zero sets them to 0", s->path);
+        cli_info(&j->cli, "the moments are those of %s; ckpt-edit zero resets them", s->path);
 }
 
 int change_merge_adapter(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)

@@ -158,7 +158,8 @@ static void warn_moments(const struct ckptedit *j, const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++)
         if (s->param[i].state[STATE_EXP_AVG]) {
-            cli_info(&j->cli, "the moments stay those of %s: --moments mixes them, zero sets them to 0", s->path);
+            cli_info(&j->cli, "the moments are those of %s; --moments averages them, ckpt-edit zero resets them",
+                     s->path);
             return;
         }
 }

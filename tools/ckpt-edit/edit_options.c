@@ -60,23 +60,23 @@ static const struct option_row rows[] = {
 };
 
 static const struct option_command commands[] = {
-    { "put", CMD_PUT, true, " IN OUT" },
-    { "zero", CMD_ZERO, true, " IN OUT" },
-    { "set", CMD_SET, false, " IN OUT" },
-    { "drop", CMD_DROP, true, " IN OUT" },
-    { "average", CMD_AVERAGE, false, " OUT" },
-    { "ema", CMD_EMA, false, " OUT" },
-    { "merge-adapter", CMD_MERGE_ADAPTER, false, " OUT" },
-    { "retag", CMD_RETAG, false, " IN OUT" },
-    { "cast", CMD_CAST, false, " IN OUT" },
-    { "rename", CMD_RENAME, true, " IN OUT" },
-    { "layers", CMD_LAYERS, false, " IN OUT" },
-    { "vocab", CMD_VOCAB, false, " IN OUT" },
-    { "thin", CMD_THIN, false, " IN OUT" },
-    { "salvage", CMD_SALVAGE, false, " IN OUT" },
-    { "latest", CMD_LATEST, false, NULL },
-    { "rollback", CMD_ROLLBACK, false, NULL },
-    { "commit", CMD_COMMIT, false, NULL },
+    { "put", CMD_PUT, true, " IN OUT", NULL },
+    { "zero", CMD_ZERO, true, " IN OUT", NULL },
+    { "set", CMD_SET, false, " IN OUT", NULL },
+    { "drop", CMD_DROP, true, " IN OUT", NULL },
+    { "average", CMD_AVERAGE, false, " OUT", NULL },
+    { "ema", CMD_EMA, false, " OUT", NULL },
+    { "merge-adapter", CMD_MERGE_ADAPTER, false, " OUT", NULL },
+    { "retag", CMD_RETAG, false, " IN OUT", NULL },
+    { "cast", CMD_CAST, false, " IN OUT", NULL },
+    { "rename", CMD_RENAME, true, " IN OUT", NULL },
+    { "layers", CMD_LAYERS, false, " IN OUT", NULL },
+    { "vocab", CMD_VOCAB, false, " IN OUT", NULL },
+    { "thin", CMD_THIN, false, " IN OUT", NULL },
+    { "salvage", CMD_SALVAGE, false, " IN OUT", NULL },
+    { "latest", CMD_LATEST, false, NULL, NULL },
+    { "rollback", CMD_ROLLBACK, false, NULL, NULL },
+    { "commit", CMD_COMMIT, false, NULL, NULL },
     {0},
 };
 
@@ -88,7 +88,7 @@ static const char head[] =
     "       ckpt-edit average|ema [options] IN IN2... OUT\n"
     "       ckpt-edit average|ema --last N [options] RUN OUT\n"
     "       ckpt-edit merge-adapter [options] IN ADAPTER... OUT\n"
-    "Edit a checkpoint: OUT is a copy of IN with one change. Unchanged files share their blocks\n"
+    "Edit a checkpoint. OUT is a copy of IN with one change. Unchanged files share their blocks\n"
     "with IN if the file system supports reflinks (btrfs, XFS); otherwise they are copied. The\n"
     "result line counts both. IN is never modified (but see --in-place and --hard-links). All\n"
     "checksums and the manifest of OUT are correct. If the command is killed, there is no OUT.\n"

@@ -82,7 +82,7 @@ static void print_edit_result(const struct ckptedit *j, const struct edit_sum *s
         cli_json(o);
         return;
     }
-    strbuf_addf(&what, "%d files changed", sum->n_changed);
+    strbuf_addf(&what, "%d file%s changed", sum->n_changed, sum->n_changed == 1 ? "" : "s");
     add_kept(&what, sum, j->in_place ? j->out : "IN");
     convert_cli_print_text(&j->cli, j->in_place ? j->in : j->out, what.buf, res);
     strbuf_free(&what);

@@ -219,7 +219,7 @@ static void print_weights_way(const struct source *weights)
     if (weights->layout->pipeline_files)
         way = can_reshard(weights) ? ", or reshape or merge-tp with --weights-only"
                                    : ", or reshape --to dcp --weights-only --ranks N";
-    printf("weights: all are complete: export-hf %s%s OUT%s\n",
+    cli_printf(stdout, "weights: all are complete: export-hf %s%s OUT%s\n",
            can_export_alone(weights) ? "" : "--config FILE ", weights->path, way);
 }
 
@@ -229,9 +229,9 @@ static void print_ways_of_incomplete(const struct damaged *x)
     struct source *weights;
 
     if (opens_with_mismatch(x)) {
-        printf("the files named above are of another save than the rest: remove the wrong ones, then they count as "
-               "lost; reshape, merge-tp, ds2universal and export-hf use all files as they are with "
-               "--accept-mismatch\n");
+        cli_printf(stdout, "the files named above are of another save than the rest: remove the wrong ones, then they "
+                   "count as lost; reshape, merge-tp, ds2universal and export-hf use all files as they are with "
+                   "--accept-mismatch\n");
         return;
     }
     weights = open_weights(x);
@@ -263,7 +263,7 @@ static void print_ways(const struct damaged *x)
     if (x->d.n_unchecked)
         printf("%d records have no checksum: damage in them is not seen here\n", x->d.n_unchecked);
     if (!is_damaged(x)) {
-        printf("no tensor is damaged; ckpt-inspect verify reads the other bytes, and compares values\n");
+        cli_printf(stdout, "no tensor is damaged; ckpt-inspect verify reads the other bytes, and compares values\n");
         return;
     }
     weights = open_weights(x);
@@ -277,13 +277,13 @@ static void print_ways(const struct damaged *x)
         printf("training: salvage is not done on a %s checkpoint, or on values that are damaged\n",
                x->s->layout->name);
     else if (absent)
-        printf("training: %" PRIu64 " elements are in no file: %sckpt-edit salvage --from DIR %s OUT\n", absent, first,
-               path);
+        cli_printf(stdout, "training: %" PRIu64 " elements are in no file: %sckpt-edit salvage --from DIR %s OUT\n",
+                   absent, first, path);
     else if (x->d.n_values)
-        printf("training: %sckpt-edit salvage %s OUT; values other than counters of steps need --from DIR\n", first,
-               path);
+        cli_printf(stdout, "training: %sckpt-edit salvage %s OUT; values other than counters of steps need "
+                   "--from DIR\n", first, path);
     else
-        printf("training: %sckpt-edit salvage %s OUT%s\n", first, path,
+        cli_printf(stdout, "training: %sckpt-edit salvage %s OUT%s\n", first, path,
                x->x.n_elems[SALVAGE_ZEROED] ? "; --from DIR has an older checkpoint's moments instead of zeros" : "");
 }
 
@@ -295,7 +295,7 @@ static void print_damage_text(const struct inspect *in, const struct damaged *x)
         char *text = finding_text(report_get(x->r, i));
 
         if (report_get(x->r, i)->severity >= (in->cli.verbose ? SEV_NOTE : SEV_WARNING))
-            puts(text);
+            cli_printf(stdout, "%s\n", text);
         free(text);
     }
     for (int i = 0; i < report_n(x->foreign); i++) {

@@ -210,6 +210,17 @@ static bool has_model(const struct diff *d)
            (d->b->source && d->b->source->layout->model_folder);
 }
 
+/* Print a note about tensors of one kind that only one side has. Prints nothing if there are none. */
+static void print_only(const char *what, int n_first, int n_second, const char *why)
+{
+    if (n_first && n_second)
+        printf("note: not compared, because %s: %d %s only in the first,\n      %d only in the second\n", why, n_first,
+               what, n_second);
+    else if (n_first || n_second)
+        printf("note: not compared, because %s: %d %s only in the %s\n", why, n_first ? n_first : n_second, what,
+               n_first ? "first" : "second");
+}
+
 /* Print what was not compared, so that "equal" is not understood as more than it means. */
 static void print_notes(const struct diff *d)
 {
@@ -228,12 +239,8 @@ static void print_notes(const struct diff *d)
             !(n_rounded && n_rounded == count_compared(d) && st <= STATE_FP32))
             printf("note: %s is only in the %s, not compared\n", state_name((enum state)st),
                    d->state_in_a[st] ? "first" : "second");
-    if (d->n_forms_a || d->n_forms_b)
-        printf("note: %d weights next to their masters are only in the first, %d only in the second:\n"
-               "      not compared, the other form keeps one of the two\n", d->n_forms_a, d->n_forms_b);
-    if (d->n_values_a || d->n_values_b)
-        printf("note: %d tensors other than parameters are only in the first, %d only in the second:\n      not "
-               "compared, the layouts differ\n", d->n_values_a, d->n_values_b);
+    print_only("weights next to their masters", d->n_forms_a, d->n_forms_b, "the other form keeps one of the two");
+    print_only("tensors other than parameters", d->n_values_a, d->n_values_b, "the layouts differ");
     for (int i = 0; i < d->n; i++) {
         const struct diff_pair *p = &d->pair[i];
 
@@ -286,7 +293,7 @@ static void print_diff_state(const struct diff *d)
     print_section(d->a->source ? "run state" : "values", d->state.run);
     print_section("arguments", d->state.arguments);
     print_section("schedules", d->state.schedules);
-    print_section("note: these follow from topology, layout or place and are no difference", d->state.by_layout);
+    print_section("note: expected differences (topology, layout, paths), not counted:", d->state.by_layout);
     if (d->state.unknown)
         printf("note: %s, not compared\n", d->state.unknown);
 }

@@ -99,7 +99,7 @@ static void print_sizes(const struct sizes *z, int64_t n_params)
 
         if (z->n[i] == 0)
             continue;
-        printf("  %-11s %d files, %s", i < N_CLASSES ? class_names[i] : "total", z->n[i],
+        printf("  %-11s %d file%s, %s", i < N_CLASSES ? class_names[i] : "total", z->n[i], z->n[i] == 1 ? "" : "s",
                bytes_text(z->bytes[i], text));
         if (n_params > 0)
             printf(", %.2f bytes per parameter", (double)z->bytes[i] / (double)n_params);
@@ -234,7 +234,7 @@ static void print_file(const struct view *v, uint64_t size)
     printf("%s: %s file, %s\n", v->path, v->pt ? "torch" : "HDF5", bytes_text(size, text));
     if (v->pt)
         printf("  container   prefix '%s', %d records\n", pt_prefix(v->pt), zip_n(pt_zip(v->pt)));
-    printf("  tensors     %d (ckpt-inspect ls lists them)\n", v->n);
+    cli_printf(stdout, "  tensors     %d (ckpt-inspect ls lists them)\n", v->n);
 }
 
 static int summarise_file(struct inspect *in, const char *path)

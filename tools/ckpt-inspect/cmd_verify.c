@@ -17,7 +17,7 @@ static void print_way(const char *path, const struct report *r)
 {
     for (int i = 0; i < report_n(r); i++)
         if (damage_is_loss(report_get(r, i))) {
-            printf("ckpt-inspect damage %s lists what can be recovered\n", path);
+            cli_printf(stdout, "ckpt-inspect damage %s lists what can be recovered\n", path);
             return;
         }
 }
@@ -33,7 +33,7 @@ static void print_limit(const struct report *r)
             strcmp(report_get(r, i)->code, MISMATCH_FOREIGN_FILE) == 0) {
             char *text = finding_text(report_get(r, i));
 
-            printf("note: %s\n", text);
+            cli_printf(stdout, "note: %s\n", text);
             free(text);
         }
 }

@@ -43,18 +43,27 @@ static const struct option_row rows[] = {
     {0},
 };
 
+#define STATUS_READ "0 success, 1 the checkpoint is damaged or cannot be read, 2 wrong usage"
+
 static const struct option_command commands[] = {
-    { "ls", CMD_LS, false, NULL }, { "cat", CMD_CAT, true, NULL }, { "args", CMD_ARGS, false, NULL },
-    { "stats", CMD_STATS, false, NULL }, { "verify", CMD_VERIFY, false, NULL }, { "damage", CMD_DAMAGE, false, NULL },
-    { "replicas", CMD_REPLICAS, false, NULL }, { "diff", CMD_DIFF, false, NULL },
-    { "summary", CMD_SUMMARY, false, NULL }, {0},
+    { "ls", CMD_LS, false, NULL, STATUS_READ },
+    { "cat", CMD_CAT, true, NULL, STATUS_READ },
+    { "args", CMD_ARGS, false, NULL,
+      "0 success, 1 there is no such NAME or the checkpoint cannot be read, 2 wrong usage" },
+    { "stats", CMD_STATS, false, NULL, STATUS_READ },
+    { "verify", CMD_VERIFY, false, NULL, "0 no error was found, 1 an error was found, 2 wrong usage" },
+    { "damage", CMD_DAMAGE, false, NULL, "0 no tensor is lost or damaged, 1 some are, 2 wrong usage" },
+    { "replicas", CMD_REPLICAS, false, NULL, "0 all copies are equal, 1 copies differ or are missing, 2 wrong usage" },
+    { "diff", CMD_DIFF, false, NULL, "0 A and B are equal, 1 they differ or cannot be compared, 2 wrong usage" },
+    { "summary", CMD_SUMMARY, false, NULL, STATUS_READ },
+    {0},
 };
 
 static const struct option_row operands[] = { { "PATH", .take = cli_words_add, FIELD(words) }, {0} };
 
 static const char head[] =
     "Usage: ckpt-inspect [COMMAND] [options] PATH...\n"
-    "Show, check and compare checkpoints. PATH is one of:\n"
+    "Show, check and compare checkpoints. PATH (A, B) is one of:\n"
     "  a checkpoint of Megatron-DeepSpeed (3D shards) or in the universal form (.pt, HDF5),\n"
     "  of DeepSpeed ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2) or of Megatron-core\n"
     "  (torch_dist); a model folder of Transformers; a folder whose file 'latest' names a\n"

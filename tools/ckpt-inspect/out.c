@@ -80,7 +80,7 @@ void out_findings_text(const struct report *r, enum severity least)
         char *text = finding_text(f);
 
         if (f->severity >= least)
-            printf("%s: %s\n", severity_names[f->severity], text);
+            cli_printf(stdout, "%s: %s\n", severity_names[f->severity], text);
         free(text);
     }
 }
@@ -92,7 +92,7 @@ int out_open_findings(const struct inspect *in, const struct report *r)
         char *text = finding_text(f);
 
         if (f->severity == SEV_ERROR)
-            fprintf(stderr, "%s: %s\n", in->cli.name, text);
+            cli_printf(stderr, "%s: %s\n", in->cli.name, text);
         else if (in->cli.verbose)
             cli_warn(&in->cli, "%s", text);
         free(text);

@@ -140,8 +140,11 @@ void convert_cli_print_text(const struct cli *given, const char *out, const char
 {
     uint64_t moved = r->read_bytes + r->write_bytes;
     struct cli cli = *given;
-    char a[16], left[48] = "";
+    const double rate = (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1);
+    char a[16], left[48] = "", speed[32] = "";
 
+    if (rate >= 0.01)
+        snprintf(speed, sizeof speed, " (%.2f GB/s)", rate);
     if (r->n_unread)
         snprintf(left, sizeof left, ", %d unreadable left out", r->n_unread);
     cli.part = r->part;                 /* 0 of 1 if other tasks of the launcher take no part */
@@ -153,8 +156,7 @@ void convert_cli_print_text(const struct cli *given, const char *out, const char
     else if (!r->published && !r->points_only)
         cli_info(&cli, "part %d of %d done; the last part publishes %s", r->part, r->n_parts, out);
     else if (r->published)
-        cli_info(&cli, "%s: %s%s, %s moved in %.2f s (%.2f GB/s)%s", out, what, left, bytes_text(moved, a), r->wall_s,
-                 (double)moved / 1e9 / (r->wall_s > 0 ? r->wall_s : 1),
+        cli_info(&cli, "%s: %s%s, %s moved in %.2f s%s%s", out, what, left, bytes_text(moved, a), r->wall_s, speed,
                  r->n_drifted ? CONVERT_DRIFTED : "");
 }
 

@@ -61,8 +61,9 @@ static const char head[] =
     "Convert a checkpoint to the universal form, in which each parameter and each of its optimizer\n"
     "states is one tensor. IN is a checkpoint of Megatron-DeepSpeed (3D shards), of DeepSpeed\n"
     "ZeRO-1, 2 or 3, of torch.distributed (DCP: FSDP2) or of Megatron-core (torch_dist), a folder\n"
-    "whose file 'latest' names one, or a tar archive of one. OUT is a new folder. The memory used\n"
-    "is fixed, every byte read is checked by its CRC, and OUT appears only when it is complete.\n";
+    "whose file 'latest' names one, or a tar archive of one. OUT is a new folder, which appears only\n"
+    "when it is complete; with --format pt, its name is also written to the file latest_universal\n"
+    "in its parent folder. The memory used is fixed, and every byte read is checked by its CRC.\n";
 static const char tail[] =
     "Exit status: 0 done, 1 IN is damaged or the conversion failed (no OUT), 2 wrong usage.\n"
     "Examples:\n"

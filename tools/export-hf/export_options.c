@@ -190,6 +190,13 @@ static const char tail[] =
     "  export-hf --dtype fp32 --max-shard-size 10GB fsdp_ckpt model\n"
     "  export-hf --import --target-tp 2 --set-latest bloom-hf new/global_step0\n";
 
+static const struct option_lead lead = {
+    "import", EXPORTS,
+    "Convert a BLOOM or GPT-2 model folder of Transformers to 3D shards of Megatron-DeepSpeed, with\n"
+    "moments of 0, for further training. OUT is a new folder, which appears only when it is complete.\n",
+    "0 done, 1 HFDIR is damaged or the import failed (no OUT), 2 wrong usage",
+};
+
 static int refuse_export_usage(struct export_job *j, const char *what)
 {
     cli_usage(&j->cli, "%s", what);
@@ -244,7 +251,8 @@ int export_job_parse(struct export_job *j, int argc, char **argv)
     };
     struct export_given given = { .job = j };
     const struct option_table table = {
-        "export-hf", head, tail, groups, j, NULL, operands, &given, NULL, record_export_option,
+        "export-hf", head, tail, groups, j, .operands = operands, .ctx = &given, .given = record_export_option,
+        .lead = &lead,
     };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)

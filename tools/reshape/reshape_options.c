@@ -169,7 +169,7 @@ int reshape_job_parse(struct reshape_job *j, int argc, char **argv)
         CLI_GROUPS_CONVERT(NULL, &j->cli, cli_rows_write_fail), {0},
     };
     const struct option_table table = {
-        "reshape", head, tail, groups, j, NULL, operands, j, NULL, record_shape_option
+        "reshape", head, tail, groups, j, .operands = operands, .ctx = j, .given = record_shape_option,
     };
 
     if (cli_parse(&j->cli, &table, argc, argv) < 0)

@@ -30,7 +30,7 @@ void reshape_job_exec_tool(struct reshape_job *j, char **argv)
             argv[n++] = "--import";
     }
     argv[n] = NULL;
-    argv[0] = (char *)cli_typed_name(argv, tool);
+    argv[0] = (char *)cli_typed_name(tool);
     tool_exec(tool, argv, &e);
     cli_fail(&j->cli, &e);
 }

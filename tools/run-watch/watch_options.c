@@ -105,13 +105,13 @@ static const char tail[] =
     "  run-watch report --output run.html ckpt\n";
 
 static const struct option_command verbs[] = {
-    { "status", VERB_STATUS, false, NULL },
-    { "pulse", VERB_PULSE, false, NULL },
-    { "fs", VERB_FS, false, NULL },
-    { "crons", VERB_CRONS, false, NULL },
-    { "beat", VERB_BEAT, false, NULL },
-    { "plot", VERB_PLOT, false, NULL },
-    { "report", VERB_REPORT, false, NULL },
+    { "status", VERB_STATUS, false, NULL, NULL },
+    { "pulse", VERB_PULSE, false, NULL, NULL },
+    { "fs", VERB_FS, false, NULL, NULL },
+    { "crons", VERB_CRONS, false, NULL, NULL },
+    { "beat", VERB_BEAT, false, NULL, NULL },
+    { "plot", VERB_PLOT, false, NULL, NULL },
+    { "report", VERB_REPORT, false, NULL, NULL },
     {0},
 };
 

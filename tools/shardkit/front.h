@@ -6,7 +6,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/cli/cli.h"
-#include "tools/shardkit/verbs.h"
+#include "libcommon/cli/verbs.h"
 
 /*
  * Replace this process by the tool, with `lead` (NULL: none) before the user's words `argv`. name: the command as the

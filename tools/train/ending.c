@@ -24,7 +24,7 @@
 /* Set if this process wrote the final report or the final status; it then syncs them to disk. */
 static atomic_bool wrote_report, wrote_status;
 
-static void print_failure(const struct err *e) { fprintf(stderr, "train: %s\n", e->msg); }
+static void print_failure(const struct err *e) { cli_printf(stderr, "%s: %s\n", cli_typed_name("train"), e->msg); }
 
 static int exit_status(const struct trainer *t, const struct err *e)
 {

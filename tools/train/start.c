@@ -44,13 +44,14 @@ static int status_of(const struct err *why)
     return why->kind == ERR_USAGE ? EXIT_USAGE : EXIT_BAD;
 }
 
-static const char *typed_name = "train";
-
 static void print_refusal(int rank, const struct err *why)
 {
+    const char *name = cli_typed_name("train");
+
     if (rank)
         fprintf(stderr, "[rank %d] ", rank);
-    fprintf(stderr, "%s: %s\nTry '%s --help'.\n", typed_name, why->msg, typed_name);
+    cli_printf(stderr, "%s: %s\n", name, why->msg);
+    fprintf(stderr, "Try '%s --help'.\n", name);
 }
 
 /*
@@ -147,7 +148,7 @@ bool start_process(struct trainer *t, int argc, char **argv, int *status)
     struct err e = {0};
 
     limit_spinning(argv);
-    typed_name = cli_typed_name(argv, "train");
+    cli_record_argv(argv);
     if (options_parse(&t->o, argc, argv, environ, &e) < 0) {
         *status = leave_refused(&e);
         return false;

@@ -103,7 +103,8 @@ static int no_metadata(const struct dcp_opening *x, struct err *e)
                      "supported, save with collectives", x->l->member[i].name);
             return -1;
         }
-    err_data(e, x->s->path, ERR_NO_BYTE, "no " DCP_METADATA ": the save did not finish%s; use an earlier checkpoint",
+    err_data(e, x->s->path, ERR_NO_BYTE, "no " DCP_METADATA ": the save did not finish%s, or the file was deleted; "
+             "restore it, or use an earlier checkpoint",
              dcp_listed(x->l, DCP_METADATA ".tmp") >= 0 ? " (" DCP_METADATA ".tmp is there)" : "");
     return -1;
 }

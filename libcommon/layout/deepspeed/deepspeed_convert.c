@@ -167,7 +167,8 @@ static void deepspeed_plan_text(const struct layout_target *of, const struct wri
     else
         strbuf_addf(sb, "time      a moment\n");
     strbuf_addf(sb,
-                "memory    stage %d needs most of a GPU: %s of weights, %s of fp32 gradients, %s of optimizer state\n",
+                "memory    stage %d needs the most GPU memory: %s of weights, %s of fp32 gradients, "
+                "%s of optimizer state\n",
                 p.stage, bytes_text(p.weight_bytes, b), bytes_text(p.gradient_bytes, c),
                 bytes_text(p.optimizer_bytes, d));
 }

@@ -665,8 +665,8 @@ struct ds_target *ds_target_new(const struct source *s, const struct ds_request 
     t->src = s;
     if (source_has_unknown_family(s)) {
         err_data(e, s->path, ERR_NO_BYTE,
-                 "its model is of a family that Megatron does not train: it cannot be converted to a checkpoint of "
-                 "the pipeline engine");
+                 "3D shards need the settings of a BLOOM or GPT-2 model, and none are recorded here; for such a model, "
+                 "run export-hf --config FILE IN MODEL, then export-hf --import MODEL OUT");
         ds_target_free(t);
         return NULL;
     }

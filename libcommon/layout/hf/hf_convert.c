@@ -177,6 +177,9 @@ static char *hf_text(const struct layout_target *of)
 {
     const struct hf_target *t = hf_target_of(of);
 
+    if (t->q.named)
+        return str_fmt("%d tensors (names unchanged) in %d file%s", t->n_tensors, t->n_files,
+                       t->n_files == 1 ? "" : "s");
     return str_fmt("%s, %d tensors of %s in %d file%s", arch_of(t), t->n_tensors, dtype_name(t->q.config.dtype),
                    t->n_files, t->n_files == 1 ? "" : "s");
 }

@@ -243,8 +243,8 @@ static void report_missing_checksums(const struct source *s, struct report *r)
     for (int i = 0; i < s->n_files; i++)
         if (str_ends(s->file[i].name, ".safetensors")) {
             report_add(r, SEV_WARNING, "no_crc", s->path, ERR_NO_BYTE, NULL,
-                       "safetensors keep no checksums and there is no manifest: damage inside of tensors "
-                       "cannot be seen");
+                       "safetensors files have no checksums and there is no manifest, so corrupt tensor data cannot be "
+                       "detected");
             return;
         }
 }

@@ -68,7 +68,8 @@ static int read_torchdist_config(struct source *s, const struct source_listing *
 
     if (file < 0) {
         err_data(e, s->path, ERR_NO_BYTE,
-                 "no " TORCHDIST_CONFIG ": the save did not finish; use an earlier checkpoint");
+                 "no " TORCHDIST_CONFIG ": the save did not finish, or the file was deleted; restore it, or use an "
+                 "earlier checkpoint");
         return -1;
     }
     text = xcalloc(1, MOST + 1);

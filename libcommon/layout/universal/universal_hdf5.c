@@ -47,8 +47,8 @@ static int check_state(const struct source *s, const struct param *p, enum state
     const struct tmap *m = as_is ? p->state[st] : u.map;
 
     if (as_is && !m) {
-        err_data(e, s->path, ERR_NO_BYTE, "parameter '%s': %s is missing, and an index needs it; use --format pt",
-                 p->name, state_name(st));
+        err_data(e, s->path, ERR_NO_BYTE, "parameter '%s' has no %s state, which an index requires; ds2universal "
+                 "--format pt does not", p->name, state_name(st));
         return -1;
     }
     if (!m || (as_is ? m->dtype : u.dtype) == DTYPE_F32)

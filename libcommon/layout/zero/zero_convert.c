@@ -10,14 +10,19 @@
 #include "libcommon/layout/zero/zero_groups.h"
 #include "libcommon/layout/zero/zero_target.h"
 
-/* Returns true if an option concerns tensor or pipeline ranks, or data that only files of such ranks hold. */
-static bool has_non_zero_options(const struct write_request *q)
+/*
+ * Return an option that concerns tensor or pipeline ranks, or data that only files of such ranks hold; NULL if none was
+ * given.
+ */
+static const char *get_non_zero_option(const struct write_request *q)
 {
     const struct ds_request *d = q->shards;
 
-    return d->topo.tp > 1 || d->topo.pp > 1 || d->method || d->stages || d->balance_given || d->vocab || d->n_groups ||
-           d->n_set || (d->no_optimizer && !q->weights_only) || d->zero_moments || d->step >= 0 || q->certificate ||
-           q->mesh_rows;
+    return d->topo.tp > 1 ? "--target-tp" : d->topo.pp > 1 ? "--target-pp" : d->method ? "--pp-partition-method" :
+           d->stages ? "--stages" : d->balance_given ? "--pp-balance" : d->vocab ? "--pad-vocab-size-to" :
+           d->n_groups ? "--groups" : d->n_set ? "--set" : d->no_optimizer && !q->weights_only ? "--drop-optimizer" :
+           d->zero_moments ? "--zero-moments" : d->step >= 0 ? "--step" : q->certificate ? "--certificate" :
+           q->mesh_rows ? "--mesh" : NULL;
 }
 
 /*
@@ -42,9 +47,11 @@ static int check_like(const struct source *s, const struct write_request *q, str
 
 int zero_accepts(const struct source *s, const struct write_request *q, struct err *e)
 {
-    if (has_non_zero_options(q))
-        err_usage(e, "%s: of ZeRO without pipeline the ranks (--target-dp, --ranks) and the stage (--to) can be "
-                  "changed; another option given is for other layouts (--mesh for --to dcp and torchdist)", s->path);
+    const char *option = get_non_zero_option(q);
+
+    if (option)
+        err_usage(e, "%s: %s does not apply to a ZeRO checkpoint, which has no tensor or pipeline ranks: only --ranks "
+                  "and --to change it", s->path, option);
     else if (q->ranks && q->shards->topo.dp)
         err_usage(e, "%s: --ranks and --target-dp are the same here: give one of them", s->path);
     else if (q->dtype != DTYPE_N && source_is_from_zero(s))

@@ -133,15 +133,16 @@ static void test_what_it_is_instead(void **state)
 
     (void)state;
     memcpy(tar + 257, "ustar", 5);
-    expect_open(legacy, 0, "x.pt: not a zip-format torch file (found: an empty file)");
-    expect_open(legacy, sizeof legacy, "x.pt: not a zip-format torch file (found: legacy torch format, written before "
-                "torch 1.6 or with _use_new_zipfile_serialization=False; re-save it with torch.load and torch.save)");
-    expect_open(tar, sizeof tar, "x.pt: not a zip-format torch file (found: a tar archive)");
+    expect_open(legacy, 0, "x.pt: not a zip archive, as torch's .pt files are; found an empty file");
+    expect_open(legacy, sizeof legacy,
+                "x.pt: not a zip archive, as torch's .pt files are; found legacy torch format, written before torch 1.6 or "
+                "with _use_new_zipfile_serialization=False; re-save it with torch.load and torch.save");
+    expect_open(tar, sizeof tar, "x.pt: not a zip archive, as torch's .pt files are; found a tar archive");
     expect_open((const uint8_t *)"PYTORCH1", 8,
-                "x.pt: not a zip-format torch file (found: torch's preview-release container)");
-    expect_open((const uint8_t *)"\x80\2}.", 4, "x.pt: not a zip-format torch file (found: a bare pickle)");
-    expect_open((const uint8_t *)"{}", 2, "x.pt: not a zip-format torch file (found: something else)");
-    expect_open((const uint8_t *)"\0\0\0", 3, "x.pt: not a zip-format torch file (found: zeros)");
+                "x.pt: not a zip archive, as torch's .pt files are; found torch's preview-release container");
+    expect_open((const uint8_t *)"\x80\2}.", 4, "x.pt: not a zip archive, as torch's .pt files are; found a bare pickle");
+    expect_open((const uint8_t *)"{}", 2, "x.pt: not a zip archive, as torch's .pt files are");
+    expect_open((const uint8_t *)"\0\0\0", 3, "x.pt: not a zip archive, as torch's .pt files are; found zeros");
 }
 
 /* However much of the end is missing, it is noticed. */

@@ -23,6 +23,7 @@
 #include "libcommon/base/clock.h"
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
+#include "libcommon/cli/cli.h"
 #include "tools/train/guard/stacks.h"
 #include "tools/train/log/status.h"
 
@@ -311,7 +312,8 @@ struct alarm_facts {
 static void print_alarm_failure(int why)
 {
     char line[200];
-    int n = snprintf(line, sizeof line, "train: --alarm-command: cannot start sh: %s\n", strerrordesc_np(why));
+    int n = snprintf(line, sizeof line, "%s: --alarm-command: cannot start sh: %s\n", cli_typed_name("train"),
+                     strerrordesc_np(why));
 
     if (write(STDERR_FILENO, line, (size_t)n) < 0)
         return;

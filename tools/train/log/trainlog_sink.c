@@ -93,8 +93,8 @@ static void write_log_line(struct trainlog *t, int i, const char *line, size_t n
         return;
     t->lost++;
     if (!t->reported[i])
-        fprintf(stderr, "train: warning: %s: cannot write the log: %s; training continues\n", t->name[i],
-                strerror(errno));
+        fprintf(stderr, "%s: warning: %s: cannot write the log: %s; training continues\n", cli_typed_name("train"),
+                t->name[i], strerror(errno));
     t->reported[i] = true;
 }
 
@@ -125,8 +125,8 @@ void trainlog_close(struct trainlog *t)
     if (!t)
         return;
     if (t->lost)
-        fprintf(stderr, "train: warning: %ld line%s of the log %s lost\n", (long)t->lost, t->lost == 1 ? "" : "s",
-                t->lost == 1 ? "was" : "were");
+        fprintf(stderr, "%s: warning: %ld line%s of the log %s lost\n", cli_typed_name("train"), (long)t->lost,
+                t->lost == 1 ? "" : "s", t->lost == 1 ? "was" : "were");
     if (t->path)
         close(t->fd[t->n - 1]);
     free(t->path);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "libcommon/base/files.h"
+#include "libcommon/cli/cli.h"
 #include "tools/train/network/model_impl.h"
 #include "tools/train/run/trainer.h"
 
@@ -164,7 +165,7 @@ static void write_dump(const struct trainer *t, const struct strbuf *sb)
     struct err e = {0};
 
     if (dir_make(t->o.save, &e) < 0 || file_replace(path, sb->buf, sb->len, &e) < 0)
-        fprintf(stderr, "train: %s\n", e.msg);
+        cli_printf(stderr, "%s: %s\n", cli_typed_name("train"), e.msg);
     free(path);
 }
 

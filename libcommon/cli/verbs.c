@@ -1,7 +1,7 @@
 /*
  * verbs.c - the table of verbs and the table of forms
  */
-#include "tools/shardkit/verbs.h"
+#include "libcommon/cli/verbs.h"
 
 #include <string.h>
 
@@ -37,9 +37,11 @@ const struct front_verb verbs[] = {
 
 const struct front_form forms[] = {
     { "3d", "deepspeed", "reshape", "--to", "deepspeed", "3D shards of Megatron-DeepSpeed" },
-    { "universal", NULL, "ds2universal", NULL, NULL, "one .pt file per tensor, which DeepSpeed loads" },
-    { "hdf5", NULL, "ds2universal", "--format", "hdf5", "one HDF5 file" },
-    { "virtual", NULL, "ds2universal", "--format", "virtual", "an HDF5 index that refers to the bytes in IN" },
+    { "universal", NULL, "ds2universal", "--format", "pt",
+      "one .pt file per tensor, which DeepSpeed loads; also writes latest_universal" },
+    { "hdf5", NULL, "ds2universal", "--format", "hdf5", "a folder with one HDF5 file" },
+    { "virtual", NULL, "ds2universal", "--format", "virtual",
+      "a folder with an HDF5 index that refers to the bytes in IN" },
     { "zero1", NULL, "reshape", "--to", "zero1", "DeepSpeed ZeRO-1 without pipeline" },
     { "zero2", NULL, "reshape", "--to", "zero2", "DeepSpeed ZeRO-2" },
     { "zero3", NULL, "reshape", "--to", "zero3", "DeepSpeed ZeRO-3" },
@@ -80,6 +82,58 @@ const char *verb_nearest(const char *name)
         names[n++] = v->name;
     }
     return parse_nearest(name, names, n);
+}
+
+/* Return the length of `word` if `text` begins with it as a whole word, else 0. */
+static size_t begins_with(const char *text, const char *word)
+{
+    const size_t n = strlen(word);
+    const char *end = text + n;
+
+    if (strncmp(text, word, n) != 0)
+        return 0;
+    end += *end == '.';                 /* a full stop; "run-watch.json" is another word */
+    return !*end || strchr(" ;,:)'\"\n", *end) ? n : 0;
+}
+
+/* Return the length of `a` and `b`, separated by a space, if `text` begins with both. b: NULL for none. */
+static size_t begins_with_two(const char *text, const char *a, const char *b)
+{
+    const size_t n = begins_with(text, a), m = n && b && text[n] == ' ' ? begins_with(text + n + 1, b) : 0;
+
+    return !b ? n : m ? n + 1 + m : 0;
+}
+
+size_t verb_of_command(const char *words, const char **verb, const char **form)
+{
+    const struct front_verb *found = NULL;
+    size_t n = 0, len;
+
+    *form = NULL;
+    for (const struct front_verb *v = verbs; v->name; v++)
+        if (v->tool && (len = begins_with(words, v->tool)) > 0) {
+            const size_t both = begins_with_two(words, v->tool, v->word);
+
+            if (both > n || !found) {
+                found = v;
+                n = both ? both : len;
+            }
+        }
+    if (found) {
+        *verb = found->name;
+        return n;
+    }
+    for (const struct front_form *f = forms; f->name; f++)
+        if ((len = begins_with(words, f->tool)) > 0) {
+            size_t option = words[len] == ' ' ? begins_with_two(words + len + 1, f->option, f->value) : 0;
+
+            if (option || !n) {
+                *verb = "convert";
+                *form = f->name;
+                n = option ? len + 1 + option : len;
+            }
+        }
+    return n;
 }
 
 const char *form_nearest(const char *name)

@@ -1,10 +1,13 @@
 /*
  * verbs.h - the verbs of shardkit: which tool each one starts, and with which words
  *
- * The table is the only place that knows the verbs. Help, completion and the front's main() read it.
+ * The tables are the only place that knows the verbs. Help, completion and the front's main() read them, and so do the
+ * messages of all tools, which name commands as the user can type them (typed_text()).
  */
-#ifndef SHARDKIT_SHARDKIT_VERBS_H
-#define SHARDKIT_SHARDKIT_VERBS_H
+#ifndef SHARDKIT_CLI_VERBS_H
+#define SHARDKIT_CLI_VERBS_H
+
+#include <stddef.h>
 
 enum verb_group { VERBS_LOOK, VERBS_FORM, VERBS_CONTENT, VERBS_SAFE, VERBS_TRAIN, N_VERB_GROUPS };
 
@@ -36,6 +39,12 @@ const struct front_form *form_find(const char *name);
  * the first verb that starts it.
  */
 const char *verb_nearest(const char *name);
+/*
+ * Return the number of bytes of `words` that are a command by a tool's own name ("ckpt-inspect verify"), and store its
+ * verb ("verify"). *form is the one of "convert" ("hdf5" for "ds2universal --format hdf5"), NULL for other verbs.
+ * Returns 0 if `words` does not begin with a tool.
+ */
+size_t verb_of_command(const char *words, const char **verb, const char **form);
 const char *form_nearest(const char *name);
 
 #endif
