@@ -131,7 +131,7 @@ static void print_plan_text(const struct convert_step *x, const struct write_pla
     add_plan_notes(x->notes, ops->label_width ? ops->label_width : LABEL_WIDTH, &sb);
     if (ops->list && x->j->cli->verbose)
         ops->list(x->t, &sb);
-    fputs(sb.buf, stdout);
+    cli_printf(stdout, "%s", sb.buf);
     strbuf_free(&sb);
 }
 
