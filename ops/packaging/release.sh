@@ -1,7 +1,7 @@
 #!/bin/sh
 # release.sh [ARCH...] - make the files of a release in dist/, for `make release`
 #
-#   shardkit-V-linux-ARCH.tar.zst   the static program and links, man pages, completion, docs, licences
+#   shardkit-V-linux-ARCH.tar.zst   the static program and links, train, man pages, completion, docs, licences
 #   shardkit-V-*_ARCH.whl           the same for pip, with the Python module
 #   shardkit-V-1.ARCH.rpm           the same for RPM, if rpmbuild is there
 #   *.deb                           those of `make deb` (DEB=0 omits them)

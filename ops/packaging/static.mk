@@ -1,6 +1,7 @@
-# static.mk - static programs of every tool but train, for `make static`; the Makefile includes this file
+# static.mk - programs for any Linux, for `make static`; the Makefile includes this file
 #
-#   make static [ARCH=x86_64|aarch64]   build/static-$(ARCH)/bin: one program, shardkit, and a link per tool
+#   make static [ARCH=x86_64|aarch64]   build/static-$(ARCH)/bin: one static program, shardkit, and a link per tool; train,
+#                                       which loads MPI and CUDA at run time and so needs a glibc, 2.28 or newer
 #   make static-tests ARCH=aarch64      the unit tests of that architecture, static too
 #   make release [ARCHES=...] [DEB=0]   dist/: tarballs, wheels, packages, bills of materials, SHA256SUMS
 #   make check-release                  tests/release/*.sh: what the two above made
@@ -24,18 +25,21 @@ STATIC_MAKE   = +$(MAKE) --no-print-directory STATIC=$(ARCH) ARCH=$(ARCH) B=rele
                 LDFLAGS='-static -Wl,--gc-sections -Wl,--build-id=none ' LIBS='$(STATIC_LIBS)' \
                 ISA_LIST='base$(if $(filter x86_64,$(ARCH)), avx2 avx512 avx512bf16)'
 
-# libshardkit.so of a wheel: every library inside but OpenMP's, which is next to it, and those of glibc. It needs glibc 2.28,
-# not the one of this machine: glibc_floor.c directs these names to old versions, lower_glibc.py does so in libgomp.
-FLOOR_NAMES    := pow dlopen dlsym dlclose dlerror pthread_create pthread_join pthread_once pthread_key_create \
-                  pthread_getspecific pthread_setspecific pthread_sigmask stat lstat fstat stat64 lstat64 fstat64 stdin \
-                  stdout stderr
-STATIC_SO_LIBS  = $(filter -L%,$(STATIC_LIBS)) -Wl,-Bstatic $(filter-out -L% -lm -lpthread,$(STATIC_LIBS)) -Wl,-Bdynamic -lm \
-                  -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2
+# train, and libshardkit.so of a wheel: every library inside but those of glibc and, next to the .so, OpenMP's. They need
+# glibc 2.28, not the one of this machine: glibc_floor.c directs these names to old versions, lower_glibc.py does so in libgomp.
+FLOOR_NAMES   := dlopen dlsym dlclose dlerror exp exp2 log pow pthread_attr_getstacksize pthread_attr_setaffinity_np \
+                 pthread_attr_setstacksize pthread_create pthread_detach pthread_getaffinity_np pthread_getspecific \
+                 pthread_join pthread_key_create pthread_key_delete pthread_mutex_clocklock \
+                 pthread_mutex_timedlock pthread_once pthread_setaffinity_np pthread_setspecific pthread_sigmask stat lstat fstat stat64 lstat64 fstat64 \
+                 stdin stdout stderr gettid sigabbrev_np strerrordesc_np __libc_start_main
+FLOOR_LINK    := -Wl,--as-needed -Wl,--gc-sections -Wl,--build-id=none -s $(addprefix -Wl$(comma)--wrap=,$(FLOOR_NAMES))
+FLOOR_LIBS     = $(filter -L%,$(STATIC_LIBS)) -Wl,-Bstatic $(filter-out -L% -lm -lpthread,$(STATIC_LIBS))
+FLOOR_GLIBC   := -Wl,-Bdynamic -lm -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
 
 static: static-libraries
 	$(STATIC_MAKE) $(STATIC_DIR)/bin/shardkit
 	$(Q)for t in $(filter-out shardkit,$(STATIC_TOOLS)); do ln -sf shardkit $(STATIC_DIR)/bin/$$t; done
-	$(STATIC_MAKE) $(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI)
+	$(STATIC_MAKE) $(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI) $(STATIC_DIR)/bin/train
 
 static-tests:
 	$(Q)sh ops/packaging/static/libraries.sh $(ARCH) cmocka
@@ -76,10 +80,17 @@ $(STATIC_DIR)/bin/shardkit: ops/packaging/static/multicall.c $(O)/multicall_tool
 $(STATIC_DIR)/lib/libshardkit.so.$(LIB_ABI): $(O)/libcommon/api/api.o ops/packaging/static/glibc_floor.c $(LIB) $(LIB_MAP)
 	$(call say,LD,$@)
 	$(Q)rm -rf $(@D) && mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(PIC) -shared -s -Wl,-soname,$(@F) -Wl,--version-script=$(LIB_MAP) -Wl,-z,defs \
-		-Wl,--as-needed -Wl,--gc-sections -Wl,--build-id=none -Wl,--exclude-libs,ALL '-Wl,-rpath,$$ORIGIN' \
-		$(addprefix -Wl$(comma)--wrap=,$(FLOOR_NAMES)) -o $@ $(filter %.o %.c,$^) $(LIB) $(STATIC_SO_LIBS)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(PIC) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(LIB_MAP) -Wl,-z,defs \
+		-Wl,--exclude-libs,ALL '-Wl,-rpath,$$ORIGIN' $(FLOOR_LINK) -o $@ $(filter %.o %.c,$^) $(LIB) $(FLOOR_LIBS) $(FLOOR_GLIBC)
 	$(Q)python3 ops/packaging/static/lower_glibc.py "$$($(CC) -print-file-name=libgomp.so.1)" $(@D)/libgomp.so.1 28
+
+# -rdynamic: shardkit-cuda.so finds the errors' functions in the program.
+$(STATIC_DIR)/bin/train: ops/packaging/static/glibc_floor.c $(patsubst %.c,$(O)/%.o,$(wildcard tools/train/*.c tools/train/*/*.c)) \
+    $(KERNELS) $(LIB)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -DFLOOR_PROGRAM -rdynamic $(FLOOR_LINK) -o $@ $(filter %.o %.c,$^) $(KERNELS) $(LIB) $(FLOOR_LIBS) \
+		-lgomp $(FLOOR_GLIBC)
 endif
 
 .PHONY: static static-tests static-libraries static-unit release check-release

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """wheel.py VERSION ARCH STAGE OUTDIR - pack STAGE, the files of a release, as a Python wheel
 
-The wheel holds the static program as the script `shardkit`, a script of one line per tool that calls it, man pages,
+The wheel holds the static program as the script `shardkit`, a script of one line per tool that calls it, train, man pages,
 completion and licences; and, where the folder LIBRARIES (in the environment) exists, python/shardkit and the shared
-libraries of that folder. The platform tag is manylinux_2_17, or that of the newest glibc that these need. Names are
+libraries of that folder. The platform tag is manylinux_2_17, or that of the newest glibc that these or train need. Names are
 sorted and every time is SOURCE_DATE_EPOCH, so equal input gives an equal wheel. Only the standard library is used.
 """
 import base64
@@ -24,10 +24,10 @@ def shared_libraries():
     return sorted(folder.glob("*.so*")) if os.environ.get("LIBRARIES") and folder.is_dir() else []
 
 
-def glibc_minor(libraries):
-    """Return the minor number of the newest GLIBC_2.x version that the libraries refer to; at least 17."""
+def glibc_minor(files):
+    """Return the minor number of the newest GLIBC_2.x version that the files refer to; at least 17."""
     text = "".join(subprocess.run(["readelf", "-VW", path], check=True, capture_output=True, text=True).stdout
-                   for path in libraries)
+                   for path in files)
     return max([17] + [int(n) for n in re.findall(r"GLIBC_2\.(\d+)", text)])
 
 
@@ -73,7 +73,7 @@ def record(files, name):
 
 def main():
     version, arch, stage, out = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4])
-    tag = f"py3-none-manylinux_2_{glibc_minor(shared_libraries())}_{arch}"
+    tag = f"py3-none-manylinux_2_{glibc_minor([*shared_libraries(), stage / 'bin/train'])}_{arch}"
     files = wheel_files(version, arch, stage, tag)
     name = f"shardkit-{version}.dist-info/RECORD"
     files[name] = (record(files, name), 0o644)

@@ -65,10 +65,10 @@ fi
 
 # Run the tests of a folder; each program counts its own cases. Print the counts of the folder.
 run_units() { # FOLDER
-    total=0 programs=0
+    total=0 programs=0 missing=''
     for source in tests/unit/"$1"/test_*.c; do
         test=$(basename "$source" .c)
-        [ -x "$built/obj/tests/$test" ] || { echo "skipped: $test: not built"; continue; }
+        [ -x "$built/obj/tests/$test" ] || { missing="$missing $test"; continue; }
         # shellcheck disable=SC2086
         # Threads under qemu are slow, not wrong: only a test that hangs takes this long.
         if TMPDIR=$W MUTANTS=40 timeout 600 $emulator "$built/obj/tests/$test" >"$W/unit" 2>&1; then
@@ -79,7 +79,7 @@ run_units() { # FOLDER
             grep -v '^\[ *\(RUN\|OK\)' "$W/unit" | sed 's/^/    /' | tail -n 20
         fi
     done
-    echo "$1: $total cases of $programs programs passed"
+    echo "$1: $total cases of $programs programs passed${missing:+; skipped, not built:$missing}"
 }
 
 if [ -d "$built/obj/tests" ]; then

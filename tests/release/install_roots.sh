@@ -118,6 +118,25 @@ PYTHON
     in_root "$root" PYTHONPATH=/shardkit-test/wheel python3 /shardkit-test/read.py /shardkit-test/set >"$W/there" 2>"$W/there.log"
     check "the wheel with $(in_root "$root" ldd --version | head -n 1): the same tensors" cmp "$W/here" "$W/there"
     head -n 5 "$W/there.log"
+    # train, too, needs nothing else: two ranks over sockets, here by the normal build.
+    cp -R tests/data/text "$root/shardkit-test"
+    cp "$root"/shardkit-test/wheel/shardkit-*.data/scripts/train "$root/shardkit-test/train"
+    chmod 755 "$root/shardkit-test/train"
+    cat >"$root/shardkit-test/two" <<'TWO'
+cd "$1" && for r in 0 1; do
+    RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$3 "$2" --num-layers 2 --hidden-size 16 \
+        --num-attention-heads 2 --seq-length 16 --micro-batch-size 1 --train-samples 16 --global-batch-size 4 --lr 1e-3 \
+        --data-path text/text_document --vocab-size 257 --tensor-model-parallel-size 2 --threads 1 --save-interval 2 \
+        --save trained >log.$r 2>&1 &
+done
+wait
+TWO
+    port=$((20000 + $(random 10000)))
+    mkdir "$W/trained" && cp -R tests/data/text "$W/trained"
+    sh "$root/shardkit-test/two" "$W/trained" "$BIN/train" $port
+    in_root "$root" sh /shardkit-test/two /shardkit-test /shardkit-test/train $port
+    check "train with an old glibc: the same checkpoint" ckpt-inspect diff "$W/trained/trained" \
+        "$root/shardkit-test/trained"
     rm -rf "$root/shardkit-test"
 fi
 
