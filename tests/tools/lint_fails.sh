@@ -56,6 +56,9 @@ echo '#include "mem.h"' >>$f
 fails "an include that is not named from the root" lint.sh "not named from the repository root" $f
 echo '#include "libcommon/base/mem.c"' >>$f
 fails "a source that is included" lint.sh "includes a .c file" $f
+l=libcommon/layout/zero/zero_state.c
+echo '#include "libcommon/layout/dcp/dcp.h"' >>$l
+fails "a layout that includes another" lint.sh "$l:[0-9]*: libcommon/layout/zero may not include" $l
 
 printf 'int utf8_one(void);\nint names_one(void);\nint utf8_one(void) { return names_one(); }\nint utf8_two(void) { return 2; }\n' >>$f
 printf 'int utf8_two(void);\nint names_one(void);\nint names_one(void) { return utf8_two(); }\n' >>$g

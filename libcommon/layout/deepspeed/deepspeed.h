@@ -64,14 +64,11 @@
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/deepspeed/deepspeed_shape.h"
+#include "libcommon/layout/engine/deepspeed_shape.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/model/merge_patterns.h"
 #include "libcommon/model/topology.h"
-
-/* Parameter names become folder names and HDF5 paths, so their length and characters are restricted. */
-enum { DS_NAME_MAX = 200 };
 
 /* ---- tables ---- */
 

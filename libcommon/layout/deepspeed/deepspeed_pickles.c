@@ -13,7 +13,7 @@
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/deepspeed/deepspeed.h"
-#include "libcommon/layout/deepspeed/deepspeed_shape.h"
+#include "libcommon/layout/engine/deepspeed_shape.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/model/loss_scale.h"
 

@@ -23,7 +23,7 @@
 
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
-#include "libcommon/layout/deepspeed/deepspeed_shape.h"
+#include "libcommon/layout/engine/deepspeed_shape.h"
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/write/sink.h"
 

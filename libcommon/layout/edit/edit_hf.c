@@ -17,7 +17,7 @@
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/hf/hf_config.h"
-#include "libcommon/layout/hfstorage/hfstorage.h"
+#include "libcommon/layout/hf/hf_target.h"
 
 enum { TEXT_MAX = 1 << 28 };
 

@@ -10,7 +10,7 @@
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/universal/universal.h"
-#include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/layout/engine/zero_shape.h"
 #include "libcommon/plan/tmap_slice.h"
 
 static const char padding_key[] = "vocab_divisibility_padding_tensor";

@@ -12,7 +12,7 @@
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/layout/edit/edit_source.h"
 #include "libcommon/layout/edit/edit_universal.h"
-#include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/engine/zero_order.h"
 
 /* ---- replace the names in a sequence ---- */
 

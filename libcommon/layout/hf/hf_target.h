@@ -120,6 +120,18 @@ const char *hf_index_name(const struct hf_target *t);
 /* Returns the sink; `t` must outlive it. */
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t);
 
+/* ---- files for many ranks (hfstorage_target.c) ---- */
+
+#define HFSTORAGE_VERSION "DCP_VERSION"
+#define HFSTORAGE_OFFSETS "DCP_SHARDING_INFO"
+
+/*
+ * Cut the tensors of a target for `ranks` ranks, as FSDP2 does: ceil(rows / ranks) rows for each of the first ranks,
+ * and the remainder for the last. A tensor without rows is stored whole by one rank. hf_sink() then writes the files
+ * of the ranks; a rank without pieces has no file.
+ */
+void hfstorage_cut(struct hf_target *t, int ranks);
+
 struct layout_target;
 /* Returns the target that describe_as_hf() made. */
 struct hf_target *hf_target_of(const struct layout_target *t);

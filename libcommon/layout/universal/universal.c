@@ -11,10 +11,9 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/ckpt/optim_groups.h"
-#include "libcommon/layout/deepspeed/deepspeed_shape.h"
-#include "libcommon/layout/zero/zero_order.h"
-#include "libcommon/layout/zero/zero_pickles.h"
-#include "libcommon/layout/zero/zero_target.h"
+#include "libcommon/layout/engine/deepspeed_shape.h"
+#include "libcommon/layout/engine/zero_order.h"
+#include "libcommon/layout/engine/zero_pickles.h"
 #include "libcommon/write/sink.h"
 
 /* Returns true for a per-rank entry, whose data is stored in per-parameter files instead. */
@@ -284,7 +283,7 @@ struct universal_state universal_state_of(const struct source *s, const struct p
     int64_t shape[TENSOR_MAX_DIM];
 
     if (universal_is_trained(s, p)) {
-        u.map = zero_target_state(p, st, &u.op);
+        u.map = zero_state_map(p, st, &u.op);
         u.len = param_kept_shape(s, p, vocab, shape);
         if (u.op > PLAN_COPY)           /* bytes of 16-bit elements */
             u.len /= 2;
@@ -312,7 +311,7 @@ static bool has_universal_state(const struct source *s, const struct param *p, e
 {
     int op;
 
-    return has_frozen(s) ? zero_target_state(p, st, &op) && op >= 0 : p->state[st] != NULL;
+    return has_frozen(s) ? zero_state_map(p, st, &op) && op >= 0 : p->state[st] != NULL;
 }
 
 int universal_check_states(const struct source *s, struct err *e)

@@ -19,7 +19,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/universal/universal.h"
-#include "libcommon/layout/zero/zero_target.h"
+#include "libcommon/layout/engine/zero_shape.h"
 #include "libcommon/write/folder.h"
 
 /*

@@ -9,7 +9,7 @@
 #define SHARDKIT_LAYOUT_UNIVERSAL_ZERO_H
 
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/layout/engine/zero_shape.h"
 
 struct source;
 struct universal_zero {

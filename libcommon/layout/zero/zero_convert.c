@@ -7,7 +7,7 @@
 #include "libcommon/layout/ds_request.h"
 #include "libcommon/layout/layout_write.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/zero/zero_groups.h"
+#include "libcommon/layout/engine/zero_groups.h"
 #include "libcommon/layout/zero/zero_target.h"
 
 /*

@@ -7,7 +7,7 @@
 #include "libcommon/ckpt/manifest.h"
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/engine/zero_order.h"
 #include "libcommon/layout/zero/zero_source.h"
 
 /*

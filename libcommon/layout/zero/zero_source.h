@@ -48,7 +48,7 @@
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/pt_files.h"
-#include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/layout/engine/zero_shape.h"
 
 /* The three flat states of a rank, in this order. */
 enum { ZERO_FP32, ZERO_AVG, ZERO_AVG_SQ, ZERO_STATES };

@@ -11,8 +11,8 @@
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/optim_groups.h"
-#include "libcommon/layout/zero/zero_order.h"
-#include "libcommon/layout/zero/zero_pickles.h"
+#include "libcommon/layout/engine/zero_order.h"
+#include "libcommon/layout/engine/zero_pickles.h"
 
 /* Use the trees of the source: the lowest rank's model_states, and the optim_states if they are requested. */
 static int find_target_root(struct zero_target *t, const struct zero_request *q, struct err *e)
@@ -195,14 +195,6 @@ static int check_carried(const struct pt *pt, struct err *e)
     return 0;
 }
 
-const struct tmap *zero_target_state(const struct param *p, enum state st, int *op)
-{
-    const struct tmap *m = p->state[st] || st != STATE_FP32 ? p->state[st] : p->state[STATE_BF16];
-
-    *op = m ? plan_op_of(m->dtype, DTYPE_F32) : -1;
-    return m;
-}
-
 enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st)
 {
     const struct zero_group *group = &t->shape.group[g];
@@ -248,7 +240,7 @@ static int check_fp32_states(const struct zero_target *t, struct report *notes, 
             int op = -1;
 
             for (int k = 0; k < 3; k++)
-                if (!p || !zero_target_state(p, due[k], &op) || op < 0) {
+                if (!p || !zero_state_map(p, due[k], &op) || op < 0) {
                     err_data(e, t->src->path, ERR_NO_BYTE, "parameter %s: %s in fp32 is missing: ZeRO needs masters "
                                                            "and moments", s->name, state_name(due[k]));
                     return -1;

@@ -13,7 +13,7 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_TARGET_H
 #define SHARDKIT_LAYOUT_ZERO_TARGET_H
 
-#include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/layout/engine/zero_shape.h"
 #include "libcommon/write/sink.h"
 
 struct param;
@@ -58,11 +58,6 @@ bool zero_target_trains(const struct zero_target *t, const struct param *p);
 /* Returns its group in the target's shape, or -1 if it is not trained. */
 int zero_target_group(const struct zero_target *t, const struct param *p);
 
-/*
- * Returns a trained parameter's master or moment. *op is the conversion to fp32, or -1 if there is none. If there
- * are no masters, the weights serve as such. Returns NULL if there is no such state.
- */
-const struct tmap *zero_target_state(const struct param *p, enum state st, int *op);
 /*
  * Returns the type of the vectors of a state in group g of the target's shape. It is fp32, unless the run stores
  * that state in 16 bits, because its engine does not widen what it loads.

@@ -6,6 +6,7 @@
 
 #include "libcommon/ckpt/adam_state.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/engine/zero_groups.h"
 #include "libcommon/layout/zero/zero_tree_impl.h"
 
 /* An optim_states file that is being made. */
@@ -33,7 +34,7 @@ static struct pk *vector(struct optim *k, int g, enum state st)
         const struct param *p = source_param(k->t->src, s->name);
         int64_t elems = zero_piece(x, g, s, k->rank, &at, &skip);
         int op;
-        const struct tmap *m = zero_target_state(p, st, &op);
+        const struct tmap *m = zero_state_map(p, st, &op);
         uint64_t size = (uint64_t)dtype_size(m->dtype);
 
         if (elems > 0)

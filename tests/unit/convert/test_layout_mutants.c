@@ -30,7 +30,6 @@
 #include "libcommon/check/verify.h"
 #include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/hf/hf_target.h"
-#include "libcommon/layout/hfstorage/hfstorage.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/layout/zero/zero_target.h"

@@ -14,10 +14,10 @@
 #include "libcommon/layout/dcp/dcp_groups.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/ckpt/optim_groups.h"
-#include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/engine/zero_order.h"
 #include "libcommon/model/params.h"
 #include "libcommon/plan/tmap.h"
-#include "libcommon/layout/zero/zero_pickles.h"
+#include "libcommon/layout/engine/zero_pickles.h"
 
 /* A value of the caller's that is called like the engine's own: tensors stay those of one rank. */
 static void test_world_size(void **state)

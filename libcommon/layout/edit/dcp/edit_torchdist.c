@@ -22,8 +22,8 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/torchdist/torchdist.h"
-#include "libcommon/layout/torchdist/torchdist_names.h"
+#include "libcommon/layout/dcp/torchdist.h"
+#include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/layout/tree_edit.h"
 
 /* ---- numbers of layers in names ---- */

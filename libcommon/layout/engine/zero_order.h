@@ -8,7 +8,7 @@
 #ifndef SHARDKIT_LAYOUT_ZERO_ORDER_H
 #define SHARDKIT_LAYOUT_ZERO_ORDER_H
 
-#include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/layout/engine/zero_shape.h"
 
 struct optim_groups;
 struct source;

@@ -1,8 +1,17 @@
 /*
- * hfstorage_source.c - read the pieces of such a folder, and put the tensors together
+ * hfstorage_source.c - read model folders that torch's HuggingFaceStorageWriter wrote from many ranks (docs/formats.md,
+ * section 15): find the pieces of each tensor, and put them together
+ *
+ *   shard-00001-model-00001-of-00001.safetensors       the pieces of rank 0
+ *   config.json, tokenizer files                       if the program copied them
+ *
+ * A file holds one piece of each of its tensors. __metadata__ gives the offset of each piece in its tensor
+ * (DCP_SHARDING_INFO). The shape of a tensor is not stored: it is what all pieces cover.
+ *
+ * Codes of findings, in addition to those of hf_files_source.c:
+ *   unread E     the pieces of a tensor differ in type or dimensions, or do not cover it
+ *   ranks W      nothing in the folder gives the number of ranks, so the loss of the last file cannot be noticed
  */
-#include "libcommon/layout/hfstorage/hfstorage.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +24,9 @@
 #include "libcommon/format/archive.h"
 #include "libcommon/layout/hf/hf_layers.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
+#include "libcommon/layout/hf/hf_target.h"
 #include "libcommon/layout/hf/hf_translate.h"
+#include "libcommon/layout/layouts.h"
 
 /* The numbers in the name of a file: shard-RANK-model-NUMBER-of-OF.safetensors. */
 struct shard_name {

@@ -9,7 +9,7 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/layout/dcp/dcp_convert.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/torchdist/torchdist_target.h"
+#include "libcommon/layout/dcp/torchdist_target.h"
 
 /*
  * Returns true if the folder's name is one that Megatron-LM can derive from its pointer file: a number ("iter_0000005")

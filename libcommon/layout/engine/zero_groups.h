@@ -12,6 +12,7 @@
 
 #include "libcommon/base/dtype.h"
 #include "libcommon/ckpt/optim_groups.h"
+#include "libcommon/model/params.h"
 
 struct param;
 struct tmap;
@@ -35,5 +36,10 @@ MUST_CHECK int zero_groups_resolve(struct source *s, const struct zero_import *q
                                    struct err *e);
 /* Returns the map of a parameter's weights, or else of its masters; NULL if it has neither. */
 const struct tmap *zero_weights_map(const struct param *p);
+/*
+ * Returns a trained parameter's master or moment. *op is the conversion to fp32, or -1 if there is none. If there
+ * are no masters, the weights serve as such. Returns NULL if there is no such state.
+ */
+const struct tmap *zero_state_map(const struct param *p, enum state st, int *op);
 
 #endif

@@ -12,6 +12,9 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/tensor.h"
 
+/* Parameter names become folder names and HDF5 paths, so their length and characters are restricted. */
+enum { DS_NAME_MAX = 200 };
+
 struct optim_groups;
 struct pk;
 struct report;

@@ -1,7 +1,7 @@
 /*
  * deepspeed_shape.c - convert param_shapes to stages and back, and derive the structure that all stages form
  */
-#include "libcommon/layout/deepspeed/deepspeed_shape.h"
+#include "libcommon/layout/engine/deepspeed_shape.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -10,7 +10,8 @@
 
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/optim_groups.h"
-#include "libcommon/layout/deepspeed/deepspeed.h"
+#include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/ckpt/ds_names.h"
 #include "libcommon/format/pt.h"
 #include "libcommon/model/zero_partition.h"
 

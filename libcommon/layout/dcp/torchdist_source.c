@@ -2,7 +2,7 @@
  * torchdist_source.c - open a folder: metadata.json identifies it, .metadata lists tensors, common.pt holds the rest
  */
 #include "libcommon/ckpt/checkpoint.h"
-#include "libcommon/layout/torchdist/torchdist.h"
+#include "libcommon/layout/dcp/torchdist.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/dcp/dcp.h"
 #include "libcommon/layout/layouts.h"
-#include "libcommon/layout/torchdist/torchdist_names.h"
+#include "libcommon/layout/dcp/torchdist_names.h"
 #include "libcommon/model/topology.h"
 
 /*

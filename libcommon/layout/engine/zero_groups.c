@@ -2,7 +2,7 @@
  * zero_groups.c - determine the groups of a conversion to ZeRO: the source's own, those of a template, or one group of
  * all
  */
-#include "libcommon/layout/zero/zero_groups.h"
+#include "libcommon/layout/engine/zero_groups.h"
 
 #include <string.h>
 
@@ -314,4 +314,12 @@ int zero_groups_resolve(struct source *s, const struct zero_import *q, struct re
     s->topo = (struct topology){ .tp = 1, .pp = 1, .dp = 1 };
     number_params(s);
     return q->purpose == ZERO_FOR_WEIGHTS ? 0 : check_moments_have_group(s, q->like, notes, e);
+}
+
+const struct tmap *zero_state_map(const struct param *p, enum state st, int *op)
+{
+    const struct tmap *m = p->state[st] || st != STATE_FP32 ? p->state[st] : p->state[STATE_BF16];
+
+    *op = m ? plan_op_of(m->dtype, DTYPE_F32) : -1;
+    return m;
 }

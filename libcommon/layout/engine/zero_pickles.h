@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-#include "libcommon/layout/zero/zero_groups.h"
+#include "libcommon/layout/engine/zero_groups.h"
 
 struct pk;
 

@@ -1,7 +1,7 @@
 /*
  * zero_shape.c - convert param_shapes to groups and back, and compute the positions of their elements
  */
-#include "libcommon/layout/zero/zero_shape.h"
+#include "libcommon/layout/engine/zero_shape.h"
 
 #include <string.h>
 

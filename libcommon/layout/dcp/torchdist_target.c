@@ -2,7 +2,7 @@
  * torchdist_target.c - copy the entries of such a folder, or map other states to Megatron-core's keys; make
  * common.pt
  */
-#include "libcommon/layout/torchdist/torchdist_target.h"
+#include "libcommon/layout/dcp/torchdist_target.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/layouts.h"
 #include "libcommon/ckpt/optim_groups.h"
-#include "libcommon/layout/torchdist/torchdist.h"
-#include "libcommon/layout/torchdist/torchdist_names.h"
+#include "libcommon/layout/dcp/torchdist.h"
+#include "libcommon/layout/dcp/torchdist_names.h"
 
 static const char flattened_form[] = "fully_sharded_model_space", whole_form[] = "fully_reshardable";
 

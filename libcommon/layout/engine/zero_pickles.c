@@ -1,14 +1,14 @@
 /*
  * zero_pickles.c - make DeepSpeed's trees from the groups, values and shapes of a source
  */
-#include "libcommon/layout/zero/zero_pickles.h"
+#include "libcommon/layout/engine/zero_pickles.h"
 
 #include <string.h>
 
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/ckpt/ds_names.h"
 #include "libcommon/format/pt.h"
-#include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/engine/zero_order.h"
 #include "libcommon/model/loss_scale.h"
 #include "libcommon/plan/tmap.h"
 

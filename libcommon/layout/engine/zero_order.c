@@ -1,7 +1,7 @@
 /*
  * zero_order.c - restore the optimizer's order: join sub-groups, and reverse the round-robin distribution
  */
-#include "libcommon/layout/zero/zero_order.h"
+#include "libcommon/layout/engine/zero_order.h"
 
 #include <string.h>
 

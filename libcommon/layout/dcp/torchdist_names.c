@@ -1,7 +1,7 @@
 /*
  * torchdist_names.c - classify keys by the state they hold, and find stacks of layers by common prefixes
  */
-#include "libcommon/layout/torchdist/torchdist_names.h"
+#include "libcommon/layout/dcp/torchdist_names.h"
 
 #include <ctype.h>
 #include <stdlib.h>

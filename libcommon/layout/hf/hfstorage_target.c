@@ -1,7 +1,7 @@
 /*
  * hfstorage_target.c - cut a model folder's tensors for ranks, and list the offsets of the pieces
  */
-#include "libcommon/layout/hfstorage/hfstorage.h"
+#include "libcommon/layout/hf/hf_target.h"
 
 #include <stdlib.h>
 
