@@ -32,23 +32,16 @@ static const char *dialect(const struct pt *pt)
     return "torch < 2";
 }
 
-static int64_t run_state_int_or(const struct pk *v, int64_t otherwise)
-{
-    int64_t i;
-
-    return v && pk_as_int(v, &i) ? i : otherwise;
-}
-
 static void read_saved_vocab(struct model_config *c, const struct pk *root)
 {
     const struct pk *info = pk_get(root, "checkpoint_info"), *uni = pk_get(root, "universal_checkpoint_info");
     int64_t rows =
-        run_state_int_or(pk_get(info, "padded_vocab_size"), run_state_int_or(pk_get(uni, "padded_vocab_size"), 0));
+        pk_int_or(pk_get(info, "padded_vocab_size"), pk_int_or(pk_get(uni, "padded_vocab_size"), 0));
 
     if (!c->vocab && rows > 0)
         c->vocab = rows;
-    c->vocab_tokens = run_state_int_or(pk_get(info, "original_vocab_size"),
-                                       run_state_int_or(pk_get(uni, "original_vocab_size"), c->vocab_tokens));
+    c->vocab_tokens = pk_int_or(pk_get(info, "original_vocab_size"),
+                                       pk_int_or(pk_get(uni, "original_vocab_size"), c->vocab_tokens));
     if (c->vocab_tokens < 0)
         c->vocab_tokens = 0;
 }
@@ -56,11 +49,11 @@ static void read_saved_vocab(struct model_config *c, const struct pk *root)
 static void read_topology(struct topology *t, const struct pk *args)
 {
     if (!t->tp)
-        t->tp = (int)run_state_int_or(pk_get(args, "tensor_model_parallel_size"), 0);
+        t->tp = (int)pk_int_or(pk_get(args, "tensor_model_parallel_size"), 0);
     if (!t->pp)
-        t->pp = (int)run_state_int_or(pk_get(args, "pipeline_model_parallel_size"), 0);
+        t->pp = (int)pk_int_or(pk_get(args, "pipeline_model_parallel_size"), 0);
     if (!t->dp)
-        t->dp = (int)run_state_int_or(pk_get(args, "data_parallel_size"), 0);
+        t->dp = (int)pk_int_or(pk_get(args, "data_parallel_size"), 0);
 }
 
 void run_state_read(struct source *s, const struct pt *mp)
@@ -71,11 +64,11 @@ void run_state_read(struct source *s, const struct pt *mp)
 
     run->values_pt = mp;
     run->args = args;
-    run->iteration = run_state_int_or(pk_get(root, "iteration"), run_state_int_or(pk_get(root, "global_steps"), -1));
+    run->iteration = pk_int_or(pk_get(root, "iteration"), pk_int_or(pk_get(root, "global_steps"), -1));
     run->consumed_samples =
-        run_state_int_or(pk_get(args, "consumed_train_samples"), run_state_int_or(pk_get(root, "global_samples"), -1));
+        pk_int_or(pk_get(args, "consumed_train_samples"), pk_int_or(pk_get(root, "global_samples"), -1));
     run->consumed_tokens =
-        run_state_int_or(pk_get(root, "tokens"), run_state_int_or(pk_get(args, "consumed_train_tokens"), -1));
+        pk_int_or(pk_get(root, "tokens"), pk_int_or(pk_get(args, "consumed_train_tokens"), -1));
     run->checkpoint_version = 3.0;      /* the QKV order of every save since 2021 */
     pk_as_double(pk_get(root, "checkpoint_version"), &run->checkpoint_version);
     snprintf(run->ds_version, sizeof run->ds_version, "%s", version ? version : "");
@@ -91,7 +84,7 @@ void run_state_begin(struct source *s, const struct pk *args)
 
     run->args = args;
     run->iteration = run->consumed_tokens = 0;
-    run->consumed_samples = run_state_int_or(pk_get(args, "consumed_train_samples"), 0);
+    run->consumed_samples = pk_int_or(pk_get(args, "consumed_train_samples"), 0);
     run->opt_step = -1;
     run->checkpoint_version = 3.0;
     snprintf(run->ds_version, sizeof run->ds_version, "%s", DS_WRITTEN_VERSION);

@@ -501,34 +501,58 @@ static char *find_newest_tag(const char *dir, char *const *name, int n, struct e
     return NULL;
 }
 
-char **layout_list_steps(const char *dir, int *n, struct err *e)
+/*
+ * Returns the paths of the checkpoints in `name`, whose names differ from `tag` only by a smaller number, or with
+ * `later` by a larger one, in their order. The caller frees each and the array.
+ */
+static char **list_related_tags(const char *dir, char *const *name, int n_names, const char *tag, bool later, int *n)
 {
-    char **name = NULL, **path = NULL, *newest, *tag = NULL;
-    int n_names = 0;
+    char **path = xcalloc((size_t)n_names + 1, sizeof *path);
 
     *n = 0;
-    if (read_names(dir, &name, &n_names, e) < 0)
-        return NULL;
-    if (n_names)
-        qsort(name, (size_t)n_names, sizeof *name, by_natural_name);
-    newest = names_latest(dir) ? latest_follow(dir, e) : find_newest_tag(dir, name, n_names, e);
-    if (newest) {
-        tag = path_base(newest);
-        path = xcalloc((size_t)n_names + 1, sizeof *path);
-    }
     for (int i = 0; i < n_names; i++) {
         char *one = path_join(dir, name[i]);
 
-        if (newest && is_later(tag, name[i]) && is_tag_folder(one))
+        if ((later ? is_later(name[i], tag) : is_later(tag, name[i])) && is_tag_folder(one))
             path[(*n)++] = one;
         else
             free(one);
-        free(name[i]);
     }
+    return path;
+}
+
+static void free_names(char **name, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(name[i]);
     free(name);
-    free(tag);
-    if (newest)
+}
+
+/* Read the names in a folder, in natural order. */
+static int read_names_in_order(const char *dir, char ***name, int *n, struct err *e)
+{
+    const int rc = read_names(dir, name, n, e);
+
+    if (*n)
+        qsort(*name, (size_t)*n, sizeof **name, by_natural_name);
+    return rc;
+}
+
+char **layout_list_steps(const char *dir, int *n, struct err *e)
+{
+    char **name = NULL, **path = NULL, *newest = NULL, *tag;
+    int n_names = 0;
+
+    *n = 0;
+    if (read_names_in_order(dir, &name, &n_names, e) == 0)
+        newest = names_latest(dir) ? latest_follow(dir, e) : find_newest_tag(dir, name, n_names, e);
+    if (newest) {
+        tag = path_base(newest);
+        path = list_related_tags(dir, name, n_names, tag, false, n);
         path[(*n)++] = newest;
+        free(tag);
+    }
+    free_names(name, n_names);
     return path;
 }
 
@@ -538,29 +562,25 @@ char **layout_list_steps(const char *dir, int *n, struct err *e)
  */
 static void find_newer(const char *dir, const char *tag_path, struct report *r)
 {
-    char *tag = path_base(tag_path), *newest = NULL, **names = NULL;
+    char *tag = path_base(tag_path), **name = NULL, **newer, *newest;
     struct err ignored = {0};
-    int n = 0, n_newer = 0;
+    int n_names = 0, n;
 
-    if (read_names(dir, &names, &n, &ignored) == 0 && n)
-        qsort(names, (size_t)n, sizeof *names, by_natural_name);
-    for (int i = 0; i < n; i++) {
-        char *path = path_join(dir, names[i]);
-
-        if (is_later(names[i], tag) && is_tag_folder(path)) {
-            n_newer++;
-            free(newest);
-            newest = xstrdup(names[i]);
-        }
-        free(path);
-        free(names[i]);
+    if (read_names_in_order(dir, &name, &n_names, &ignored) < 0) {
+        free_names(name, n_names);
+        name = NULL;
+        n_names = 0;
     }
-    if (n_newer)
+    newer = list_related_tags(dir, name, n_names, tag, true, &n);
+    if (n) {
+        newest = path_base(newer[n - 1]);
         report_add(r, SEV_WARNING, "newer_steps", dir, ERR_NO_BYTE, NULL, "%d step%s newer than %s, which 'latest' "
-                   "names; the newest is %s: name its folder to open that one", n_newer,
-                   n_newer == 1 ? " is" : "s are", tag, newest);
-    free(names);
-    free(newest);
+                   "names; the newest is %s: name its folder to open that one", n, n == 1 ? " is" : "s are", tag,
+                   newest);
+        free(newest);
+    }
+    free_names(newer, n);
+    free_names(name, n_names);
     free(tag);
 }
 

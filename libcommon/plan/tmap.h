@@ -112,6 +112,12 @@ struct tmap_watch {
 };
 MUST_CHECK int tmap_read_seen(const struct tmap *m, struct files *f, struct tmap_range r, void *buf,
                               const struct tmap_watch *watch, struct err *e);
+/* Returns the size of the map's elements in bytes if they are stored as `t`. */
+static inline uint64_t tmap_bytes_as(const struct tmap *m, enum dtype t)
+{
+    return m->len / (uint64_t)dtype_size(m->dtype) * (uint64_t)dtype_size(t);
+}
+
 /* Returns true if a piece of the map may consist of runs that are not adjacent in the tensor. */
 static inline bool tmap_scatters(const struct tmap *m) { return m->op == TMAP_INTERLEAVE || m->op == TMAP_BOXES; }
 /* Returns true if every slice contains every byte of the tensor. */

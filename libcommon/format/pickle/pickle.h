@@ -132,6 +132,7 @@ struct pk **pk_pairs(const struct pk *v, uint32_t *n);
 /* Return the items of a list, tuple, set, frozenset, deque or torch.Size, and their number in *n. */
 struct pk **pk_items(const struct pk *v, uint32_t *n);
 bool pk_as_int(const struct pk *v, int64_t *out);       /* accepts a bool and a NumPy integer scalar too */
+int64_t pk_int_or(const struct pk *v, int64_t otherwise);       /* the same; `otherwise` for other values and NULL */
 bool pk_as_double(const struct pk *v, double *out);     /* accepts an int too */
 /* Return the text of a string, or NULL. Text that contains a NUL gives NULL too, because it is not a valid name. */
 const char *pk_as_str(const struct pk *v);

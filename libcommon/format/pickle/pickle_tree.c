@@ -212,6 +212,13 @@ bool pk_as_int(const struct pk *v, int64_t *out)
     return true;
 }
 
+int64_t pk_int_or(const struct pk *v, int64_t otherwise)
+{
+    int64_t i;
+
+    return pk_as_int(v, &i) ? i : otherwise;
+}
+
 bool pk_as_double(const struct pk *v, double *out)
 {
     const char *code;

@@ -39,13 +39,6 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
 
 /* ---- run state ---- */
 
-static int64_t pk_int_or_default(const struct pk *v, int64_t otherwise)
-{
-    int64_t i;
-
-    return v && pk_as_int(v, &i) ? i : otherwise;
-}
-
 int ds_lead_shard(const struct ds *d, int last)
 {
     const int of_stage = d->topo.tp * d->topo.dp;
@@ -90,7 +83,7 @@ static void ds_read_optimizer(struct ds *d)
 static void check_padded_vocab(struct ds *d, const char *path, const struct pk *root)
 {
     struct model_config *c = &d->s->config;
-    int64_t noted = pk_int_or_default(pk_get(pk_get(root, "checkpoint_info"), "padded_vocab_size"), 0);
+    int64_t noted = pk_int_or(pk_get(pk_get(root, "checkpoint_info"), "padded_vocab_size"), 0);
     const struct ds_entry *en = ds_index_find(&d->index, param_embedding_name(ROLE_WORD));
     int64_t rows = en ? en->slice->shape[0] * d->topo.tp : 0;
 
@@ -128,7 +121,7 @@ static void check_optimizer_there(struct ds *d, const char *path)
     for (int i = 0; i < d->n_files; i++)
         if (d->name[i].kind == DS_ZERO)
             return;
-    if (pk_int_or_default(pk_get(d->s->run.args, "no_save_optim"), 0))
+    if (pk_int_or(pk_get(d->s->run.args, "no_save_optim"), 0))
         report_add(d->r, SEV_WARNING, "no_optimizer", path, ERR_NO_BYTE, NULL,
                    "saved with --no-save-optim: there are weights only");
     else if (!d->o->no_optimizer)

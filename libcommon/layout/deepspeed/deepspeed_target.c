@@ -192,20 +192,13 @@ static void resolve_layer_numbers(struct ds_target *t, const struct ds_shape *o,
     t->final_norm = t->first_layer + t->n_layers + gap;
 }
 
-static int64_t source_arg_int(const struct source *s, const char *key, int64_t otherwise)
-{
-    int64_t v;
-
-    return pk_as_int(pk_get(s->run.args, key), &v) ? v : otherwise;
-}
-
 static int resolve_padded_vocab(struct ds_target *t, const struct ds_request *q, struct report *notes, struct err *e)
 {
     int64_t V = t->src->config.vocab, V0 = t->src->config.vocab_tokens, tp = t->topo.tp, unit;
 
     t->vocab = q->vocab ? q->vocab : V;
     if (!q->vocab && V % tp) {
-        unit = source_arg_int(t->src, "make_vocab_size_divisible_by", 128);
+        unit = pk_int_or(pk_get(t->src->run.args, "make_vocab_size_divisible_by"), 128);
         unit = (unit > 0 && unit < 1 << 20 ? unit : 128) * tp;
         t->vocab = (V + unit - 1) / unit * unit;
         report_add(notes, SEV_WARNING, "vocab", NULL, ERR_NO_BYTE, NULL,
@@ -559,8 +552,8 @@ static bool has_dropout(const struct source *s)
 static void report_topology_losses(const struct ds_target *t, struct report *notes)
 {
     const struct topology from = t->src->topo, to = t->topo;
-    int64_t batch = source_arg_int(t->src, "global_batch_size", 0),
-            micro = source_arg_int(t->src, "micro_batch_size", 0);
+    int64_t batch = pk_int_or(pk_get(t->src->run.args, "global_batch_size"), 0),
+            micro = pk_int_or(pk_get(t->src->run.args, "micro_batch_size"), 0);
 
     if (to.pp > from.pp || to.tp > from.tp)
         report_add(notes, SEV_NOTE, "rng", NULL, ERR_NO_BYTE, NULL,

@@ -220,7 +220,8 @@ static int describe_parts(const struct edit_made *made, int file, struct folder_
         const struct tmap *m = part->of->map[part->state];
 
         if (!made->image)
-            b.storage[i] = (struct folder_storage){ .at = part->at, .len = edit_new_bytes(part->of, part->state) };
+            b.storage[i] = (struct folder_storage){ .at = part->at,
+                                                    .len = tmap_bytes_as(m, part->of->dtype[part->state]) };
         if (part->same_as < 0 && m->len)
             folder_add_fill(d, &(struct folder_fill){
                 .map = m, .len = m->len, .op = convert_op(m, part->of->dtype[part->state]), .name = part->of->name,
@@ -354,7 +355,7 @@ static uint64_t *measure_chunked_states(const struct edit_folder *w)
             const struct edit_bytes *of = w->file[i].f->made->chunk[k].of;
 
             if (of->tensor >= 0)
-                bytes[of->tensor * STATE_N + (int)of->state] += edit_bytes_size(of);
+                bytes[of->tensor * STATE_N + (int)of->state] += tmap_bytes_as(of->map, of->dtype);
         }
     return bytes;
 }
@@ -375,7 +376,7 @@ static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
         const enum state st = (enum state)(i % STATE_N);
         const struct param *from = &w->x->s->param[of->param];
         struct edit_part *part = of->map[st] ? find_state_part(w, of, st) : NULL;
-        const bool whole = of->map[st] && chunked[i] && chunked[i] == edit_new_bytes(of, st);
+        const bool whole = of->map[st] && chunked[i] && chunked[i] == tmap_bytes_as(of->map[st], of->dtype[st]);
         const bool as_it_was = of->map[st] && of->map[st] == from->state[st] && from->has_digest[st] &&
                                of->dtype[st] == of->map[st]->dtype;
         struct sink_tensor *t = &out[n].of;
@@ -387,7 +388,7 @@ static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
         *t = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
                                    .state = !w->x->s->layout->model_folder ? st
                                             : of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
-                                   .ndim = of->ndim, .len = edit_new_bytes(of, st),
+                                   .ndim = of->ndim, .len = tmap_bytes_as(of->map[st], of->dtype[st]),
                                    .crc = part || whole ? 0 : from->digest[st] };
         memcpy(t->shape, of->shape, sizeof of->shape);
         out[n].same_as = part ? part->tensor : -1;

@@ -29,13 +29,6 @@ static double arg_real(const struct source *s, const char *key, double otherwise
     return pk_as_double(pk_get(s->run.args, key), &v) ? v : otherwise;
 }
 
-static int64_t hf_run_arg_int(const struct source *s, const char *key, int64_t otherwise)
-{
-    int64_t v;
-
-    return pk_as_int(pk_get(s->run.args, key), &v) ? v : otherwise;
-}
-
 /* State of one check, and how contradictions are reported. */
 struct hf_check {
     const struct source *s;
@@ -80,11 +73,11 @@ static void check_common(struct hf_check *k, const struct hf_config *c)
     if (s->config.glu)
         report_inexpressible_arg(k, pk_get(s->run.args, "swiglu") ? "swiglu" : "glu_activation",
                                  "gated MLPs have no place in it");
-    if (hf_run_arg_int(s, "kv_channels", c->hidden / c->n_heads) != c->hidden / c->n_heads)
+    if (pk_int_or(pk_get(s->run.args, "kv_channels"), c->hidden / c->n_heads) != c->hidden / c->n_heads)
         report_inexpressible_arg(k, "kv_channels", "heads as wide as hidden / heads are built there");
     if (arg_flag(s, "untie_embeddings_and_output_weights", false))
         report_inexpressible_arg(k, "untie_embeddings_and_output_weights", "its head is the embedding");
-    if (hf_run_arg_int(s, "num_key_value_heads", c->n_heads) != c->n_heads)
+    if (pk_int_or(pk_get(s->run.args, "num_key_value_heads"), c->n_heads) != c->n_heads)
         report_inexpressible_arg(k, "num_key_value_heads", "every head has keys and values of its own there");
     if (norm && strcmp(norm, "layernorm") != 0 && strcmp(norm, "LayerNorm") != 0)
         report_inexpressible_arg(k, "normalization", "LayerNorms are built there");

@@ -246,7 +246,7 @@ static int add_named_tensor(struct hf_target *t, int param, struct err *e)
                  p->name, dtype_name(to->dtype));
         return -1;
     }
-    to->len = to->map->len / (uint64_t)dtype_size(to->map->dtype) * (uint64_t)dtype_size(to->dtype);
+    to->len = tmap_bytes_as(to->map, to->dtype);
     t->tensor_bytes += to->len;
     return 0;
 }

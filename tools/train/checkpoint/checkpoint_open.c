@@ -306,13 +306,6 @@ static double pickled_number(const struct pk *v, double otherwise)
     return v && pk_as_double(v, &x) ? x : otherwise;
 }
 
-static int64_t whole(const struct pk *v, int64_t otherwise)
-{
-    int64_t x;
-
-    return v && pk_as_int(v, &x) ? x : otherwise;
-}
-
 /* Returns the tree of any mp_rank file, for entries that are the same in all of them. */
 static const struct pk *first_mp_root(const struct source *s)
 {
@@ -330,14 +323,14 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
      * A schedule that decays over zero steps comes from an import. No trainer has used it, and its zeros are not rules
      * that the options must agree with.
      */
-    c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && whole(pk_get(d, "decay_steps"), 0) > 0;
+    c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && pk_int_or(pk_get(d, "decay_steps"), 0) > 0;
     c->max_lr = pickled_number(pk_get(d, "max_lr"), 0);
     c->min_lr = pickled_number(pk_get(d, "min_lr"), 0);
-    c->warmup_steps = whole(pk_get(d, "warmup_steps"), 0);
-    c->num_steps = whole(pk_get(d, "num_steps"), 0);
-    c->decay_steps = whole(pk_get(d, "decay_steps"), 0);
-    c->warmup_tokens = whole(pk_get(d, "warmup_tokens"), 0);
-    c->num_tokens = whole(pk_get(d, "num_tokens"), 0);
+    c->warmup_steps = pk_int_or(pk_get(d, "warmup_steps"), 0);
+    c->num_steps = pk_int_or(pk_get(d, "num_steps"), 0);
+    c->decay_steps = pk_int_or(pk_get(d, "decay_steps"), 0);
+    c->warmup_tokens = pk_int_or(pk_get(d, "warmup_tokens"), 0);
+    c->num_tokens = pk_int_or(pk_get(d, "num_tokens"), 0);
     snprintf(c->decay_style, sizeof c->decay_style, "%s", style ? style : "");
 }
 
@@ -464,11 +457,11 @@ static void fill_info(struct checkpoint *c)
     i->model = s->config;
     i->iteration = s->run.iteration < 0 ? 0 : s->run.iteration;
     i->consumed_train_samples = s->run.consumed_samples < 0 ? 0 : s->run.consumed_samples;
-    i->consumed_valid_samples = whole(pk_get(args, "consumed_valid_samples"), 0);
+    i->consumed_valid_samples = pk_int_or(pk_get(args, "consumed_valid_samples"), 0);
     i->consumed_tokens = s->run.consumed_tokens < 0 ? 0 : s->run.consumed_tokens;
-    i->skipped_train_samples = whole(pk_get(args, "skipped_train_samples"), 0);
-    i->skipped_train_iteration = whole(pk_get(args, "skipped_train_iteration"), 0);
-    i->skipped_steps = whole(pk_get(root, "skipped_steps"), 0);
+    i->skipped_train_samples = pk_int_or(pk_get(args, "skipped_train_samples"), 0);
+    i->skipped_train_iteration = pk_int_or(pk_get(args, "skipped_train_iteration"), 0);
+    i->skipped_steps = pk_int_or(pk_get(root, "skipped_steps"), 0);
     i->gigaflos = pickled_number(pk_get(args, "gigaflos_no_embeds"), 0);
     i->args = args;
     i->epsilon = c->names.epsilon;
@@ -478,7 +471,7 @@ static void fill_info(struct checkpoint *c)
     read_group_settings(i, s);
     i->zero_stage_1 = source_has_zero1_optimizer(s);
     i->has_scaler = loss_scale_read(&i->scaler, pk_get(s->run.optimizer, "loss_scaler"));
-    i->overflow = whole(pk_get(s->run.optimizer, "overflow"), 0) != 0;
+    i->overflow = pk_int_or(pk_get(s->run.optimizer, "overflow"), 0) != 0;
     read_saved_states(i, s);
     if (c->names.names) {
         i->weights = source_is_from_zero(s) ? s->weights : i->weights;

@@ -5,19 +5,9 @@
 
 #include "libcommon/format/pt.h"
 
-uint64_t edit_bytes_size(const struct edit_bytes *b)
-{
-    return b->map->len / (uint64_t)dtype_size(b->map->dtype) * (uint64_t)dtype_size(b->dtype);
-}
-
-uint64_t edit_new_bytes(const struct edit_new *t, enum state st)
-{
-    return t->map[st]->len / (uint64_t)dtype_size(t->map[st]->dtype) * (uint64_t)dtype_size(t->dtype[st]);
-}
-
 struct folder_box edit_chunk_box(struct arena *a, const struct edit_chunk *c)
 {
-    const uint64_t bytes = edit_bytes_size(c->of);
+    const uint64_t bytes = tmap_bytes_as(c->of->map, c->of->dtype);
     const struct pt_new t = { .dtype = c->of->dtype, .ndim = c->ndim, .shape = c->shape,
                               .storage_elems = (int64_t)(bytes / (uint64_t)dtype_size(c->of->dtype)) };
     struct folder_box b = { .n = 1, .storage = arena_alloc(a, sizeof *b.storage) };

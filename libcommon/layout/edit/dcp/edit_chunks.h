@@ -18,8 +18,6 @@ struct edit_chunk {
     bool seen_only;                     /* it stays where it is and is only hashed */
     uint64_t at;                        /* offset in the file */
 };
-uint64_t edit_bytes_size(const struct edit_bytes *b);                   /* size as written */
-uint64_t edit_new_bytes(const struct edit_new *t, enum state st);       /* size as written */
 /* Returns the container of a chunk with its one storage, allocated in the arena. */
 struct folder_box edit_chunk_box(struct arena *a, const struct edit_chunk *c);
 
