@@ -65,7 +65,9 @@ stage() { # ARCH FOLDER
     cp -R ops rules "$2/share/shardkit"
     rm -rf "$2/share/shardkit/ops/packaging"
     find "$2" -type d -exec chmod 755 {} +
+    # Modes are those of the release, not of the umask of the build.
     find "$2" -type f ! -perm -100 -exec chmod 644 {} +
+    find "$2" -type f -perm -100 -exec chmod 755 {} +
     find "$2" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
