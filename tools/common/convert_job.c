@@ -55,11 +55,12 @@ static int write_certificate(struct convert_step *x, struct err *e)
 }
 
 /* Refuse (ERR_USAGE) a certificate path that exists already, unless --force or --resume is given. */
-static int check_certificate_path(const struct cli *cli, struct err *e)
+static int check_certificate_path(const struct convert_job *j, struct err *e)
 {
+    const struct cli *cli = j->cli;
     struct stat st;
 
-    if (!cli->certificate || cli->dry_run || lstat(cli->certificate, &st) < 0)
+    if (!cli->certificate || !j->out || cli->dry_run || lstat(cli->certificate, &st) < 0)
         return 0;
     if (!S_ISREG(st.st_mode))
         err_usage(e, "%s: is not a file: give the certificate another name", cli->certificate);
@@ -243,7 +244,7 @@ int convert_job_run(struct convert_job *j)
     int rc = -1;
 
     j->result = (struct convert_result){0};
-    if (check_certificate_path(j->cli, &e) == 0)
+    if (check_certificate_path(j, &e) == 0)
         s = j->open_input ? j->open_input(j->ctx, &found, notes, &e) : source_open(j->in, &j->open, found, &e);
     if (s && check_input(j, s, found, &e) == 0) {
         rc = j->prepare ? j->prepare(j->ctx, s, &e) : 0;
