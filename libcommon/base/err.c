@@ -109,3 +109,8 @@ void err_clear(struct err *e)
     e->sys = 0;
     e->msg[0] = '\0';
 }
+
+bool err_is_refused(const struct err *e)
+{
+    return e->kind == ERR_SYS && e->sys != ENOENT && e->sys != ENOTDIR;
+}

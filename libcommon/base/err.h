@@ -9,6 +9,7 @@
 #ifndef SHARDKIT_BASE_ERR_H
 #define SHARDKIT_BASE_ERR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define MUST_CHECK __attribute__((warn_unused_result))
@@ -40,6 +41,11 @@ void err_stop(struct err *e);
 /* Append text to the message, such as the next step for the user. */
 void err_add(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void err_clear(struct err *e);
+/*
+ * Returns true if the system refused to open or read something that exists, such as for permissions or a disk error.
+ * Its contents are then unknown, and not lost.
+ */
+bool err_is_refused(const struct err *e);
 /* Replace control characters by '?', so that text from a file cannot control a terminal. */
 void err_clean(char *text);
 

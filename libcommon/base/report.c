@@ -66,6 +66,15 @@ void report_add_err(struct report *r, const char *code, struct err *e)
     err_clear(e);
 }
 
+void report_add_lost(struct report *r, const char *param, struct err *e)
+{
+    const bool refused = err_is_refused(e);
+
+    report_add(r, refused ? SEV_ERROR : SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, param, "%s%s", e->msg,
+               refused ? "; fix that first: its contents may be intact" : "");
+    err_clear(e);
+}
+
 int report_count(const struct report *r, enum severity severity)
 {
     return r->count[severity];

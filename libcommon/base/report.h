@@ -30,6 +30,12 @@ void report_add(struct report *r, enum severity severity, const char *code, cons
                 uint64_t at, const char *param, const char *fmt, ...) PRINTF_LIKE(7, 8);
 /* Add the err of a failed call as an ERROR finding, and clear the err. */
 void report_add_err(struct report *r, const char *code, struct err *e);
+/*
+ * Add the err of a file whose loss is allowed (source_opts.holes), and clear the err: a WARNING "unreadable" if the
+ * file is missing or its contents are damaged. If the system refuses to read a file that exists, such as for
+ * permissions or a disk error, nothing is known about its contents: an ERROR.
+ */
+void report_add_lost(struct report *r, const char *param, struct err *e);
 int report_count(const struct report *r, enum severity severity);
 int report_n(const struct report *r);
 const struct finding *report_get(const struct report *r, int i);

@@ -3,6 +3,7 @@
  */
 #include "libcommon/check/damage.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,22 +78,43 @@ uint64_t damage_elems(const struct damage *d, const struct tmap *m)
 
 /* ---- records ---- */
 
-static enum damage_why find_record_damage(struct files *f, const struct record *rec, uint8_t *buf)
+/*
+ * Read the whole file of a hole, if it exists. Returns the errno with which the system refuses that: the file is then
+ * not known to be lost. Returns 0 if the file does not exist, is in an archive, or can be read.
+ */
+static int find_refusal(const char *path, uint8_t *buf)
+{
+    struct files *f = files_new();
+    struct err e = {0};
+    const int file = files_add_path(f, path, &e);
+    const uint64_t size = file < 0 ? 0 : files_size(f, file);
+    int sys;
+
+    for (uint64_t at = 0; at < size && e.kind == ERR_NONE; at += AT_A_TIME)
+        if (files_read(f, file, at, buf, (size_t)min_u64(AT_A_TIME, size - at), &e) < 0)
+            break;
+    sys = err_is_refused(&e) ? e.sys : 0;
+    files_free(f);
+    return sys;
+}
+
+/* Returns the damage of a record. *sys receives the errno of DAMAGE_UNREAD. */
+static enum damage_why find_record_damage(struct files *f, const struct record *rec, uint8_t *buf, int *sys)
 {
     const uint64_t size = files_size(f, rec->file);
     struct err e = {0};
     uint32_t crc = 0;
 
     if (size == 0 && rec->len)
-        return DAMAGE_LOST;
+        return (*sys = find_refusal(files_name(f, rec->file), buf)) ? DAMAGE_UNREAD : DAMAGE_LOST;
     if (rec->at > size || rec->len > size - rec->at)
         return DAMAGE_CUT;
     for (uint64_t at = 0; at < rec->len; at += AT_A_TIME) {
         const size_t n = (size_t)min_u64(AT_A_TIME, rec->len - at);
 
         if (files_read(f, rec->file, rec->at + at, buf, n, &e) < 0) {
-            err_clear(&e);
-            return DAMAGE_UNREAD;
+            *sys = e.sys;
+            return err_is_refused(&e) ? DAMAGE_UNREAD : DAMAGE_CUT;
         }
         crc = crc_bytes(crc, buf, n);
     }
@@ -116,7 +138,7 @@ static int find_damaged_records(struct damage *d, const bool *used, const struct
                 #pragma omp atomic write
                 stop = true;
             } else {
-                d->why[i] = find_record_damage(f, files_record(f, i), buf);
+                d->why[i] = find_record_damage(f, files_record(f, i), buf, &d->sys[i]);
             }
         }
         free(buf);
@@ -241,6 +263,7 @@ int damage_find(struct source *s, const struct damage_opts *o, struct damage *ou
 
     *out = (struct damage){ .s = s, .n_records = files_n_records(s->files) };
     out->why = xcalloc((size_t)out->n_records + 1, sizeof *out->why);
+    out->sys = xcalloc((size_t)out->n_records + 1, sizeof *out->sys);
     each_map(s, mark_used, used);
     rc = find_damaged_records(out, used, o, e);
     if (rc == 0)
@@ -254,9 +277,22 @@ int damage_find(struct source *s, const struct damage_opts *o, struct damage *ou
 void damage_free(struct damage *d)
 {
     free(d->why);
+    free(d->sys);
     free(d->state);
     free(d->value);
     memset(d, 0, sizeof *d);
+}
+
+int damage_check_read(const struct damage *d, struct err *e)
+{
+    for (int i = 0; i < d->n_records; i++)
+        if (d->why[i] == DAMAGE_UNREAD) {
+            errno = d->sys[i];
+            err_sys(e, files_name(d->s->files, files_record(d->s->files, i)->file), "cannot be read");
+            err_add(e, "; fix that first: its contents may be intact");
+            return -1;
+        }
+    return 0;
 }
 
 bool damage_is_loss(const struct finding *f)
@@ -280,7 +316,8 @@ char *damage_text(const struct damage *d, int record)
     case DAMAGE_CUT:
         return str_fmt("ends before its record %s does", rec->name);
     case DAMAGE_UNREAD:
-        return str_fmt("record %s cannot be read from the disk", rec->name);
+        return str_fmt("cannot be read: %s; fix that first: its contents may be intact",
+                       strerror(d->sys[record]));
     case DAMAGE_CORRUPT:
         return str_fmt("record %s is corrupt: it does not have its checksum", rec->name);
     case DAMAGE_NONE:

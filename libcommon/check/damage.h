@@ -5,7 +5,7 @@
  * sound, or all of its bytes count as bad:
  *   lost      its file is missing, or its container cannot be read (a hole: source_opts.holes)
  *   cut       its file ends before the record does
- *   unread    the disk reports an error
+ *   unread    the system refuses to open or read its file (permissions, a disk error): what it holds is unknown
  *   corrupt   its bytes do not have the stored CRC
  * A tensor with pieces in corrupt records is undamaged (`proved`) if it has the digest that a manifest or a certificate
  * lists. A record without a CRC (safetensors) cannot be checked without such a digest.
@@ -36,6 +36,7 @@ struct damage {
     const struct source *s;
     int n_records, n_bad;
     enum damage_why *why;       /* [n_records]: the state of each record of the source's files */
+    int *sys;                   /* [n_records]: errno if it is DAMAGE_UNREAD, else 0 */
     int n_unchecked;            /* records of tensors that store no CRC and therefore were not checked */
     int n;
     struct damage_state *state; /* sorted by parameter, then state */
@@ -55,6 +56,11 @@ struct damage_opts {
  */
 MUST_CHECK int damage_find(struct source *s, const struct damage_opts *o, struct damage *out, struct err *e);
 void damage_free(struct damage *d);
+/*
+ * Check that no record is DAMAGE_UNREAD, because such a record may be intact and must not be replaced. Returns -1 with
+ * ERR_SYS, which names the file and the cause.
+ */
+MUST_CHECK int damage_check_read(const struct damage *d, struct err *e);
 
 /* Returns the number of elements of the map that lie in bad records; for replicas the sum over all copies. */
 uint64_t damage_elems(const struct damage *d, const struct tmap *m);

@@ -121,6 +121,15 @@ bool scan_has_error(const struct report *r, const char *name)
     return false;
 }
 
+/* Returns true if the report has a finding with exactly this text, such as of a file that could not be opened. */
+static bool has_text(const struct report *r, const char *text)
+{
+    for (int i = 0; i < report_n(r); i++)
+        if (strcmp(report_get(r, i)->text, text) == 0)
+            return true;
+    return false;
+}
+
 static void check_entry(struct source *s, int file, const struct zip_entry *z, struct report *r)
 {
     enum { PART = 1 << 16 };
@@ -433,7 +442,10 @@ static int scan_exec(struct source *s, const struct scan_list *scan, const struc
         item[i].n_differ = plan_item(p, i)->n_differ;
     }
     if (rc < 0 && e->kind != ERR_STOP) {
-        report_add_err(r, "read", e);
+        if (has_text(r, e->msg))
+            err_clear(e);
+        else
+            report_add_err(r, "read", e);
         rc = 0;
     }
     plan_free(p);

@@ -266,9 +266,34 @@ bool layout_marks_entry(const char *name)
     return marks_tag(name) || strcmp(name, "zero") == 0;
 }
 
+/*
+ * Returns true if an entry of the folder `dir`/`below`, or of a folder `deeper` levels below that, marks a tag by its
+ * name relative to `dir`.
+ */
+static bool has_marked_path(const char *dir, const char *below, int deeper)
+{
+    char *path = path_join(dir, below);
+    DIR *d = opendir(path);
+    struct dirent *ent;
+    bool yes = false;
+
+    while (d && !yes && (ent = readdir(d)) != NULL) {
+        char *name = str_fmt("%s/%s", below, ent->d_name);
+
+        if (ent->d_name[0] != '.')
+            yes = marks_tag(name) || (deeper > 0 && has_marked_path(dir, name, deeper - 1));
+        free(name);
+    }
+    if (d)
+        closedir(d);
+    free(path);
+    return yes;
+}
+
+/* Returns true if the folder is a tag. A folder zero/ alone is no mark: a run, or /dev, may have one. */
 static bool is_tag_folder(const char *dir)
 {
-    return has_marked_entry(dir, layout_marks_entry);
+    return has_marked_entry(dir, marks_tag) || has_marked_path(dir, "zero", 1);
 }
 
 /* ---- latest ---- */
@@ -316,7 +341,21 @@ static char *latest_parse(const char *where, const char *text, uint64_t len, str
     return latest_folder(where, tag);
 }
 
-/* Returns a list of the tags inside a folder, such as "global_step10, global_step20", or NULL. */
+static bool names_latest(const char *dir)
+{
+    struct stat st;
+    bool yes = false;
+
+    for (int i = 0; i < N_LATEST; i++) {
+        char *where = path_join(dir, latest_names[i]);
+
+        yes = yes || stat(where, &st) == 0;
+        free(where);
+    }
+    return yes;
+}
+
+/* Returns a list of the tags and runs inside a folder, such as "global_step10, global_step20", or NULL. */
 static char *list_tag_folders(const char *dir)
 {
     enum { LISTED = 8 };
@@ -330,7 +369,7 @@ static char *list_tag_folders(const char *dir)
     for (int i = 0; i < n; i++) {
         char *path = path_join(dir, names[i]);
 
-        if (is_tag_folder(path) && ++n_tags <= LISTED)
+        if ((is_tag_folder(path) || names_latest(path)) && ++n_tags <= LISTED)
             strbuf_addf(&tags, "%s%s", n_tags == 1 ? "" : ", ", names[i]);
         free(path);
         free(names[i]);
@@ -413,20 +452,6 @@ static void no_such_tag(const char *dir, const char *where, const char *tag, con
     err_data(e, where, ERR_NO_BYTE, "points to '%s' but %s does not exist%s%s", tag, path,
              tags ? "; give one of the checkpoints next to it: " : "", tags ? tags : "");
     free(tags);
-}
-
-static bool names_latest(const char *dir)
-{
-    struct stat st;
-    bool yes = false;
-
-    for (int i = 0; i < N_LATEST; i++) {
-        char *where = path_join(dir, latest_names[i]);
-
-        yes = yes || stat(where, &st) == 0;
-        free(where);
-    }
-    return yes;
 }
 
 /* Follow the pointer file of a folder. Returns the tag folder's path, or NULL. */

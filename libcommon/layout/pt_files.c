@@ -53,10 +53,9 @@ static void copy_pt_records(struct brought *b, const struct files *f)
 static void add_unreadable(const struct pt_files *o, struct report *r, struct err *e)
 {
     if (o->holes)
-        report_add(r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
+        report_add_lost(r, NULL, e);
     else
         report_add_err(r, "unreadable", e);
-    err_clear(e);
 }
 
 /* Open one file in a worker. Without `now` this only reads its tables from the disk into the cache. */

@@ -67,4 +67,51 @@ if mount -t tmpfs -o size=6m tmpfs "$W/small" 2>/dev/null; then
 else
     echo "cannot mount a tmpfs here: the full disk is not tested"
 fi
+# ---- a file that the system refuses to open or read is not lost: damage and salvage report the cause ----
+D=$PWD/tests/data
+rm -rf "$W/out"*
+
+# is_refused FILE CAUSE: succeed if damage and salvage fail, name the file and the cause, call nothing lost, and write
+# nothing.
+is_refused() {
+    ! $bad ckpt-inspect damage "$in" >"$W/damage" 2>&1 || return 1
+    ! $bad ckpt-edit salvage --allow-lost "$in" "$W/out" >"$W/salvage" 2>&1 || return 1
+    for text in "$W/damage" "$W/salvage"; do
+        grep "$1.*: $2; fix that first" "$text" >/dev/null && ! grep 'is lost' "$text" >/dev/null || return 1
+    done
+    [ ! -e "$W/out" ] && [ ! -e "$W/out.part" ]
+}
+
+# try WHAT IN FILE: refuse to open FILE with EACCES and with EIO.
+try() {
+    in=$D/$2
+    for no in 13:"Permission denied" 5:"Input/output error"; do
+        bad="$shim BADIO_URING=0 BADIO_DIRECT=0 BADIO=openat:1+:${no%%:*} BADIO_AT=$3"
+        check "$1: $3: ${no#*:}" is_refused "$3" "${no#*:}"
+    done
+}
+bloom=bloom-tp2pp2dp2/global_step20 zero=zero/zero2-fp16-3ranks/ckpt/global_step5
+if [ -e "$W/badio.so" ]; then
+    try "3D shards" $bloom layer_03-model_00-model_states.pt
+    try "3D shards" $bloom bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt
+    try "3D shards" $bloom mp_rank_01_model_states.pt
+    try universal ${bloom}_universal 3.input_layernorm.weight/fp32.pt
+    try ZeRO-2 $zero zero_pp_rank_0_mp_rank_00_optim_states.pt
+    try ZeRO-2 $zero zero_pp_rank_1_mp_rank_00_optim_states.pt
+    try ZeRO-2 $zero mp_rank_00_model_states.pt
+    try ZeRO-3 zero/zero3-edge-2ranks/ckpt/global_step5 zero_pp_rank_1_mp_rank_00_model_states.pt
+    try AutoTP zero/zero2-autotp-tp2dp2/ckpt/global_step3 mp_rank_00_model_states.pt
+    try DCP dcp/fsdp/ckpt __0_0.distcp
+    try torch_dist torchdist/gpt/iter_0000005 __0_0.distcp
+
+    # A disk that fails while records are read.
+    in=$D/$bloom
+    bad="$shim BADIO_URING=0 BADIO_DIRECT=0 BADIO=pread:1+:5 BADIO_LEAST=30000"
+    check "3D shards: a record that cannot be read" is_refused "" "Input/output error"
+fi
+
+# A file that does not exist is lost.
+cp -r "$D/$bloom" "$W/lost" && chmod -R u+w "$W/lost"
+rm "$W/lost/bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt"
+check "a file that does not exist is replaced" ckpt-edit salvage -q "$W/lost" "$W/replaced"
 finish

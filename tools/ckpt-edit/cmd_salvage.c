@@ -24,7 +24,7 @@ static struct source *open_from(const struct ckptedit *j, struct damage *d, stru
     struct report *r = report_new();
     struct source *s = source_open(j->from, &so, r, e);
 
-    if (s && (report_first_error(r, e) < 0 || damage_find(s, &o, d, e) < 0)) {
+    if (s && (report_first_error(r, e) < 0 || damage_find(s, &o, d, e) < 0 || damage_check_read(d, e) < 0)) {
         source_close(s);
         s = NULL;
     }
@@ -203,6 +203,8 @@ static int salvage(struct ckptedit *j, struct source *s, struct edit *x, struct 
     struct damage d = {0};
     int rc = check_optimizer(j, s, e) < 0 || check_ranks(j, s, e) < 0 ? -1 : damage_find(s, &find, &d, e);
 
+    if (rc == 0)
+        rc = damage_check_read(&d, e);
     if (rc == 0)
         rc = check_foreign(j, s, &d, e);
     if (rc == 0)

@@ -505,7 +505,9 @@ static struct pt *open_item(const struct dcp_opening *x, int i)
     struct err e = {0};
     struct pt *pt = pt_open(x->s->files, x->file[i % BATCH], &e);
 
-    if (!pt && (x->o->holes || x->late))
+    if (!pt && x->o->holes)
+        report_add_lost(x->r, dcp_item_name(x, &x->item[i]), &e);
+    else if (!pt && x->late)
         report_add(lost_report(x), lost(x), "unreadable", NULL, ERR_NO_BYTE, dcp_item_name(x, &x->item[i]), "%s",
                    e.msg);
     else if (!pt)

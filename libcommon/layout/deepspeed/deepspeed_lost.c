@@ -959,6 +959,16 @@ static bool is_of_same_folder(const struct pt *a, const struct pt *b)
     return same;
 }
 
+/* Returns true if the system refuses to open the file, such as for permissions: it is not lost. */
+static bool is_mp_rank_refused(const struct ds *d, int mp)
+{
+    struct err e = {0};
+    struct pt *pt = d->mp_file[mp] < 0 ? NULL : pt_open(d->s->files, d->s->file[d->mp_file[mp]].file, &e);
+
+    pt_close(pt);
+    return err_is_refused(&e);
+}
+
 /*
  * Replace mp_rank file mp if it is lost or damaged. *tag receives the file that the tree was copied from if that is not
  * a file of this tag.
@@ -974,7 +984,7 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
     ds_mp_name(mp, name);
     if (only_tensors_bad(d, mp, name))
         like = damaged = opened_mp_rank_pt(d, mp);
-    else if (opened_mp_rank_pt(d, mp))
+    else if (opened_mp_rank_pt(d, mp) || is_mp_rank_refused(d, mp))
         return 0;
     else if (d->ref[mp / d->topo.tp])
         like = neighbour(d, mp, &other_tag);

@@ -271,8 +271,7 @@ static void lose_file(struct hf_folder *f, const json_t *map, const char *name, 
     const char *why = arena_fmt(f->s->arena, "its file %s is lost or damaged", name), *key;
     json_t *v;
 
-    report_add(f->lost, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
-    err_clear(e);
+    report_add_lost(f->lost, NULL, e);
     json_object_foreach((json_t *)map, key, v)
         if (json_string_value(v) && strcmp(json_string_value(v), name) == 0)
             hf_add_tensor(f, key, DTYPE_N, 0, NULL)->why = why;

@@ -183,8 +183,7 @@ static int read_or_lose_shard(struct shard_reading *x, const char *name, const s
         return 0;
     if (!x->f->lost)
         return -1;
-    report_add(x->f->lost, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
-    err_clear(e);
+    report_add_lost(x->f->lost, NULL, e);
     x->n = first;
     return 0;
 }

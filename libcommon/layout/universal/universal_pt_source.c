@@ -190,6 +190,8 @@ static struct pt *open_file(struct opened *u, int i)
     if (pt) {
         pt_check_classes(pt, path_of(u->s, i), u->r);
         pt_check_unread(pt, path_of(u->s, i), u->r);
+    } else if (u->o->holes && lost_file(u, i) == SEV_WARNING) {
+        report_add_lost(u->r, NULL, &e);
     } else if (lost_file(u, i) == SEV_WARNING) {
         report_add(u->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e.msg);
     } else {
@@ -526,5 +528,9 @@ int universal_pt_source_open(struct source *s, const struct source_listing *l, c
 
 bool universal_pt_marks(const char *name)
 {
-    return str_starts(name, "zero/");
+    const char *rest;
+
+    if (!param_part(name, &rest))
+        return strcmp(name, "zero/optimizer_state.pt") == 0;
+    return state_of_file(rest) >= 0 || strcmp(rest, "step.pt") == 0;
 }

@@ -243,13 +243,15 @@ static struct source_file *first_model(struct zero *z, struct err *e)
     if (!first && (!z->o->holes || z->o->no_tensors || !(first = other_model(z, &refused))))
         refuse_lost_model(z, &refused, e);
     while (first && !first->pt && !(first->pt = pt_open(z->s->files, first->file, e))) {
-        struct source_file *next = z->o->holes ? next_model(z, first->dp) : NULL;
+        const bool holes = z->o->holes && !err_is_refused(e);
+        struct source_file *next = holes ? next_model(z, first->dp) : NULL;
 
-        if (!next && z->o->holes)
+        if (!next && holes)
             next = other_model(z, &refused);
         if (next) {
-            report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e->msg);
-            err_clear(e);
+            report_add_lost(z->r, NULL, e);
+        } else if (err_is_refused(e)) {
+            err_add(e, "; fix that first: its contents may be intact");
         }
         first = next;
     }
@@ -304,7 +306,7 @@ static struct source_file *open_lead(struct zero *z)
         if (f && !z->o->holes)
             report_add_err(z->r, "unreadable", &e);
         else if (f)
-            report_add(z->r, SEV_WARNING, "unreadable", NULL, ERR_NO_BYTE, NULL, "%s", e.msg);
+            report_add_lost(z->r, NULL, &e);
         err_clear(&e);
         if (!z->o->holes)
             break;

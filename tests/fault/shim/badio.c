@@ -2,10 +2,10 @@
  * badio.c - a disk that fails on cue: LD_PRELOAD shim for the fault scripts
  *
  * BADIO="call:n:errno" lets the n-th call of pread, pwrite, fsync, fallocate, rename, unlinkat,
- * mkdir, mmap (of large buffers) or open fail with that errno, once, and every later one too when n
+ * mkdir, mmap (of large buffers), open or openat fail with that errno, once, and every later one too when n
  * ends in '+'; "call:n:kill" kills the process instead, "call:n:stop" sends it SIGINT. Call "short"
  * is write() to a file: the n-th takes half of its bytes, and every later one fails. BADIO_AT=TEXT:
- * of fsync, rename, mkdir and open only those count whose path holds TEXT, BADIO_LEAST=BYTES: of
+ * of fsync, rename, mkdir, open and openat only those count whose path holds TEXT, BADIO_LEAST=BYTES: of
  * pread those that ask for so many. BADIO_URING=0 refuses io_uring, as containers do; without it
  * io_uring bypasses this shim. BADIO_DIRECT=0 refuses O_DIRECT and BADIO_EXCHANGE=0 the exchange of
  * two names, as some network file systems do. BADIO_SLOW=MS: every fsync takes so long,
@@ -222,6 +222,20 @@ int open64(const char *path, int flags, ...)
         return -1;
     }
     return turn_at("open", path) ? -1 : real(path, flags, mode);
+}
+
+/* Files of a checkpoint are opened relative to the working directory: call "openat". */
+int openat64(int dir, const char *path, int flags, ...)
+{
+    int (*real)(int, const char *, int, ...) = next("openat64");
+    mode_t mode = 0;
+    va_list ap;
+
+    va_start(ap, flags);
+    if (flags & (O_CREAT | O_TMPFILE))
+        mode = va_arg(ap, mode_t);
+    va_end(ap);
+    return turn_at("openat", path) ? -1 : real(dir, path, flags, mode);
 }
 
 struct io_uring_params;
