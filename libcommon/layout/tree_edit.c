@@ -180,7 +180,7 @@ struct pk *tree_read(struct arena *a, const char *text, const struct pk *was, bo
     v = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
     if (v)
         made = any_type ? of_any_type(a, v) : as_present(a, v, was);
-    else if (words && !any_type)        /* text without quotes */
+    else if (words && !any_type && *text != '"')        /* text without quotes */
         made = as_present(a, v = json_string(text), was);
     json_decref(v);
     return made;

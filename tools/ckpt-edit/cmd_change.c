@@ -45,8 +45,12 @@ static int set_in(const struct ckptedit *j, struct edit *x, int place, const cha
     if (value)
         return edit_set_value(x, place, path, value, e) < 0 ? -1 : 1;
     pk_text(was, &held);
-    err_usage(e, "set %s: %s of %s is %.60s: expected %s, as JSON; --any-type changes its type", text, path,
-              edit_values_place(x, place), held.buf, tree_type_words(was));
+    if (tree_read(edit_arena(x), eq + 1, was, true))
+        err_usage(e, "set %s: %s of %s is %.60s: expected %s, as JSON; --any-type changes its type", text, path,
+                  edit_values_place(x, place), held.buf, tree_type_words(was));
+    else
+        err_usage(e, "set %s: %s of %s is %.60s: expected %s; the value is not JSON, or a number out of range", text,
+                  path, edit_values_place(x, place), held.buf, j->any_type ? "JSON" : tree_type_words(was));
     strbuf_free(&held);
     return -1;
 }
@@ -109,8 +113,34 @@ static void refuse_unknown_key(const struct source *s, struct edit *x, const cha
     strbuf_free(&keys);
 }
 
+/* Returns the length of the key of "KEY=JSON" without a leading "args.", which may be left out, and sets *key. */
+static size_t bare_key(const char *text, const char **key)
+{
+    *key = str_starts(text, "args.") ? text + strlen("args.") : text;
+    return strcspn(*key, "=");
+}
+
+/* Refuse a key that is given twice, because only the last value would be stored. */
+static int check_keys_once(const struct ckptedit *j, struct err *e)
+{
+    const char *a, *b;
+
+    for (int i = 0; i < j->n_args; i++)
+        for (int k = 0; k < i; k++) {
+            const size_t n = bare_key(j->arg[i], &a);
+
+            if (n != bare_key(j->arg[k], &b) || strncmp(a, b, n) != 0)
+                continue;
+            err_usage(e, "set %s: the key is given twice: %s", j->arg[i], j->arg[k]);
+            return -1;
+        }
+    return 0;
+}
+
 int change_set(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
+    if (check_keys_once(j, e) < 0)
+        return -1;
     for (int i = 0; i < j->n_args; i++) {
         int n;
 

@@ -65,6 +65,15 @@ static const char *remove_to_option(char **argv)
     return to;
 }
 
+/* Returns true if the words have this option, as "--NAME VALUE" or "--NAME=VALUE". */
+static bool has_front_option(char **argv, const char *option)
+{
+    for (; *argv && strcmp(*argv, "--") != 0; argv++)
+        if (str_starts(*argv, option) && strchr("=", (*argv)[strlen(option)]))
+            return true;
+    return false;
+}
+
 static bool is_help_asked(char **argv)
 {
     for (; *argv && strcmp(*argv, "--") != 0; argv++)
@@ -80,6 +89,8 @@ int front_convert(struct cli *cli, char **argv)
     int rc;
 
     cli->name = "shardkit convert";
+    if (f && has_front_option(argv, "--format") && !(strcmp(f->name, "hf") == 0))
+        return cli_usage(cli, "--format contradicts --to %s: --to alone names the form", f->name);
     if (f) {
         const char *const lead[] = { f->option, f->value, NULL };
         char *name = str_fmt("shardkit convert --to %s", f->name);
