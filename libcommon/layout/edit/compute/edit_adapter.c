@@ -431,9 +431,13 @@ static void list_computed(struct edit_adapters *m)
 {
     m->computed = xcalloc((size_t)m->s->n_params * 2 + 1, sizeof *m->computed);
     for (int i = 0; i < m->s->n_params; i++)
-        for (int st = STATE_BF16; st <= STATE_FP32; st++)
-            if (m->first[i] >= 0 && m->s->param[i].state[st])
-                m->computed[m->n_computed++] = (struct edit_computed){ .p = &m->s->param[i], .state = (enum state)st };
+        for (int st = STATE_BF16; st <= STATE_FP32; st++) {
+            struct param *p = &m->s->param[i];
+
+            if (m->first[i] >= 0 && p->state[st])
+                m->computed[m->n_computed++] =
+                    (struct edit_computed){ .p = p, .state = (enum state)st, .len = p->state[st]->len };
+        }
     m->bytes = edit_computed_bytes(m->computed, m->n_computed);
 }
 

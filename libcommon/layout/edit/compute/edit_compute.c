@@ -36,7 +36,7 @@ uint64_t edit_computed_bytes(struct edit_computed *list, int n)
 
     for (int i = 0; i < n; i++) {
         list[i].at = at;
-        at += list[i].p->state[list[i].state]->len;
+        at += list[i].len;
     }
     return at;
 }
@@ -77,8 +77,8 @@ static int compute_all(const struct edit_compute *how, struct edit_computed *lis
     return rc;
 }
 
-int edit_compute(struct edit *x, struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
-                 struct err *e)
+int edit_compute_values(struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
+                        struct err *e)
 {
     const uint64_t bytes = edit_computed_bytes(list, n);
     int file = -1, rc = 0;
@@ -87,15 +87,22 @@ int edit_compute(struct edit *x, struct source *s, const struct edit_compute *ho
         rc = compute_all(how, list, n, e);
         file = files_add_fd(s->files, how->fd, bytes, "new values");
     }
-    for (int i = 0; i < n && rc == 0; i++) {
-        const uint64_t len = list[i].p->state[list[i].state]->len;
-        struct edit_from from = { .zero = file < 0, .crc = list[i].crc };
+    for (int i = 0; i < n; i++)
+        list[i].record = file < 0 ? -1 : files_add_record(s->files, &(struct record){
+            .file = file, .at = list[i].at, .len = list[i].len, .name = "new values" });
+    return rc;
+}
 
-        if (file >= 0) {
-            from.x.len = len;
-            from.x.record = files_add_record(s->files, &(struct record){
-                .file = file, .at = list[i].at, .len = len, .name = "new values" });
-        }
+int edit_compute(struct edit *x, struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
+                 struct err *e)
+{
+    int rc = edit_compute_values(s, how, list, n, e);
+
+    for (int i = 0; i < n && rc == 0; i++) {
+        struct edit_from from = { .zero = list[i].record < 0, .crc = list[i].crc };
+
+        if (!from.zero)
+            from.x = (struct extent){ .record = list[i].record, .len = list[i].len };
         rc = edit_tensor(x, list[i].p, list[i].state, &from, e);
     }
     return rc;

@@ -9,12 +9,14 @@
 
 #include "libcommon/layout/edit/edit.h"
 
-/* One state of one parameter of the edited checkpoint, whose new elements have the type of the old ones. */
+/* One state of one parameter of the edited checkpoint. */
 struct edit_computed {
     struct param *p;
     enum state state;
+    uint64_t len;                       /* size of the new values in bytes */
     uint64_t at;                        /* offset in the spool; set by edit_computed_bytes() */
-    uint32_t crc;                       /* of the new bytes; set by edit_compute() */
+    int record;                         /* of the new bytes in the source's files; -1 in a dry run */
+    uint32_t crc;                       /* of the new bytes; set with `record` by edit_compute_values() */
     const void *arg;                    /* data of the callback, or NULL */
 };
 
@@ -35,8 +37,14 @@ struct edit_compute {
 /* Place n tensors in the spool one after the other. Returns its size in bytes. */
 uint64_t edit_computed_bytes(struct edit_computed *list, int n);
 /*
- * Compute the tensors and replace them in the edit of s, which owns the spool afterwards, even on failure. In a dry run
- * nothing is computed. If several tensors fail, the error of the first in the list is returned.
+ * Compute the tensors. `s` owns the spool afterwards, even on failure. In a dry run nothing is computed. If several
+ * tensors fail, the error of the first in the list is returned.
+ */
+MUST_CHECK int edit_compute_values(struct source *s, const struct edit_compute *how, struct edit_computed *list, int n,
+                                   struct err *e);
+/*
+ * Compute the tensors and replace them in the edit of s. The types of the elements do not change: `len` is the size of
+ * the state. Returns what edit_compute_values() returns.
  */
 MUST_CHECK int edit_compute(struct edit *x, struct source *s, const struct edit_compute *how,
                             struct edit_computed *list, int n, struct err *e);

@@ -146,7 +146,7 @@ static int list_mixed(struct source *s, const struct edit_mix *m, struct edit_co
 
             if (!is_mixed(s, m, p, (enum state)st))
                 continue;
-            list[n] = (struct edit_computed){ .p = p, .state = (enum state)st };
+            list[n] = (struct edit_computed){ .p = p, .state = (enum state)st, .len = p->state[st]->len };
             for (int k = 1; k < m->n; k++)
                 if (check_pair(s, &list[n], m->part[k].s, e) < 0)
                     return -1;
