@@ -9,6 +9,7 @@
 
 #include "libcommon/base/progress.h"
 #include "libcommon/ckpt/checkpoint.h"
+#include "libcommon/layout/edit/compute/edit_dequantise.h"
 #include "libcommon/layout/edit/edit_verbs.h"
 #include "tools/ckpt-edit/ckptedit.h"
 
@@ -25,6 +26,26 @@ static int apply_states(const struct ckptedit *j, struct edit *x, struct edit_st
 
 /* ---- cast ---- */
 
+/* Give quantised weights the type. Returns 1 if the model is not quantised. */
+static int dequantise(struct ckptedit *j, struct edit *x, enum dtype to, struct report *notes, struct err *e)
+{
+    struct edit_dequantise_opts o = { .threads = j->cli.threads, .stopped = cli_stopped, .fd = -1 };
+    struct edit_dequantise *d = edit_dequantise_open(x, to, e);
+    int rc = d ? 0 : e->kind == ERR_NONE ? 1 : -1;
+
+    if (d && !j->cli.dry_run) {
+        o.fd = ckptedit_spool(j, edit_dequantise_bytes(d), e);
+        rc = o.fd < 0 ? -1 : 0;
+    }
+    if (d && rc == 0)
+        rc = edit_dequantise_apply(x, d, &o, notes, e);
+    for (int i = 0; d && rc == 0 && i < report_n(notes); i++)
+        if (report_get(notes, i)->severity == SEV_NOTE)
+            cli_info(&j->cli, "%s", report_get(notes, i)->text);
+    edit_dequantise_free(d);
+    return rc;
+}
+
 int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err *e)
 {
     static const struct { const char *name; enum dtype dtype; } types[] = {
@@ -36,7 +57,9 @@ int change_cast(struct ckptedit *j, struct source *s, struct edit *x, struct err
     (void)s;
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         if (strcmp(types[k].name, j->arg[0]) == 0) {
-            rc = edit_cast(x, types[k].dtype, notes, e);
+            rc = dequantise(j, x, types[k].dtype, notes, e);
+            if (rc == 1)
+                rc = edit_cast(x, types[k].dtype, notes, e);
             break;
         }
     if (rc < 0 && e->kind == ERR_NONE)

@@ -272,13 +272,26 @@ static int write_hf_weight_index(struct edit *x, const struct edit_states *to, c
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
+/* Set the keys in a configuration. A key with the value null is removed. */
+static void set_config_keys(json_t *config, json_t *keys)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(keys, key, value)
+        if (json_is_null(value))
+            json_object_del(config, key);
+        else
+            json_object_set(config, key, value);
+}
+
 static int write_config(struct edit *x, const struct edit_states *to, struct err *e)
 {
     struct edit_file *f;
     json_t *was = to->config ? read_folder_json(x, "config.json", &f, e) : NULL, *o = json_deep_copy(was);
 
     if (o) {
-        json_object_update(o, to->config);
+        set_config_keys(o, to->config);
         write_json(x, f, was, o);
     }
     json_decref(o);
@@ -353,7 +366,7 @@ static int rewrite_cut_folder(struct edit *x, const struct edit_states *to, stru
     edit_source_list(x, src, to);
     c->config = edit_hf_config(x, e);
     if (c->config && to->config)
-        json_object_update(c->config, to->config);
+        set_config_keys(c->config, to->config);
     q.config_json = c->config;
     q.config.dtype = source_weights_dtype(src);
     c->t = e->kind == ERR_NONE ? hf_target_new(src, &q, notes, e) : NULL;
@@ -420,22 +433,26 @@ static int set_list_dtype(struct edit_states *to, enum dtype type, struct err *e
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
+json_t *edit_hf_type_keys(struct edit *x, enum dtype type, struct err *e)
+{
+    json_t *config = edit_hf_config(x, e), *keys = json_object();
+
+    if (json_object_get(config, "dtype"))
+        json_object_set_new(keys, "dtype", json_string(dtype_torch_name(type)));
+    if (json_object_get(config, "torch_dtype") || json_object_size(keys) == 0)
+        json_object_set_new(keys, "torch_dtype", json_string(dtype_torch_name(type)));
+    json_decref(config);
+    return keys;
+}
+
 int edit_hf_cast(struct edit *x, enum dtype type, struct err *e)
 {
     struct edit_states *to = edit_states_new(x, "cast", e);
-    json_t *config;
 
     if (!to || set_list_dtype(to, type, e) < 0) {
         edit_states_free(to);
         return -1;
     }
-    config = edit_hf_config(x, e);
-    /* Transformers 5 writes `dtype`, earlier versions write `torch_dtype`. Both may be present. */
-    to->config = json_object();
-    if (json_object_get(config, "dtype"))
-        json_object_set_new(to->config, "dtype", json_string(dtype_torch_name(type)));
-    if (json_object_get(config, "torch_dtype") || json_object_size(to->config) == 0)
-        json_object_set_new(to->config, "torch_dtype", json_string(dtype_torch_name(type)));
-    json_decref(config);
+    to->config = edit_hf_type_keys(x, type, e);
     return edit_hf(x, to, e);
 }

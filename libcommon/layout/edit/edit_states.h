@@ -29,7 +29,7 @@ struct edit_new {
 struct edit_states {
     int n, cap;
     struct edit_new *tensor;
-    json_t *config;                     /* keys of config.json to change; NULL if none */
+    json_t *config;                     /* keys of config.json to change; null removes a key; NULL if there are none */
 };
 
 /*

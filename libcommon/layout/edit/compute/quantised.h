@@ -1,0 +1,61 @@
+/*
+ * quantised.h - find the quantised weights of a model folder and the scales that belong to them
+ *
+ * config.json states a scheme (quantization_config), and the names of the tensors connect a weight with its scales. A
+ * quantised weight is one or more matrices of codes. Each block of a matrix has a factor, and a number is
+ * code * factor:
+ *
+ *   scheme                               codes             factor of a block
+ *   fp8 (DeepSeek)                       .weight           .weight_scale_inv; blocks as stated, the last ones partial
+ *   compressed-tensors, FP8              .weight           .weight_scale; per tensor, row or block
+ *   compressed-tensors, NVFP4            .weight_packed    .weight_scale / .weight_global_scale; 16 numbers of a row
+ *   ModelOpt, FP8                        .weight           .weight_scale; per tensor
+ *   ModelOpt, NVFP4                      .weight           .weight_scale * .weight_scale_2; 16 numbers of a row
+ *   MXFP4 (gpt-oss)                      _blocks           _scales, powers of two; 32 numbers of a row
+ *
+ * FP8 is E4M3 without infinities. FP4 is E2M1; the low half of a byte is the first of its two numbers. MXFP4 stores the
+ * transpose of the weight.
+ */
+#ifndef SHARDKIT_LAYOUT_EDIT_QUANTISED_H
+#define SHARDKIT_LAYOUT_EDIT_QUANTISED_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "libcommon/base/dtype.h"
+#include "libcommon/base/err.h"
+
+struct arena;
+struct param;
+struct source;
+
+struct quantised_weight {
+    const char *name;                   /* of the weight that the codes stand for */
+    const struct param *codes, *scale;
+    const struct param *global;         /* the scale of all scales, one number; NULL if there is none */
+    int64_t n, rows, cols;              /* n matrices of rows x cols numbers, one after the other */
+    int64_t block_rows, block_cols;     /* numbers with one factor; blocks at the end may be smaller */
+    enum dtype scale_type;              /* how to read the scale: a type that stores E8M0 as u8 becomes F8_E8M0 */
+    bool fp4;                           /* two codes per byte; else one FP8 code per byte */
+    bool divides;                       /* the factor is scale / global; else scale * global, or scale */
+    bool has_negative_zero;             /* FP4 code 8 is -0; else +0 */
+    bool rounds_scale;                  /* for results in bf16 the factor is rounded to bf16 first, as ModelOpt does */
+    bool transposed;                    /* the result is the transpose of each matrix */
+};
+
+struct quantised_model {
+    int n;
+    struct quantised_weight *weight;    /* [n], in the order of their codes in the source */
+    bool *part;                         /* [source's n_params]: codes, or a scale, which no longer exists in a result */
+    const char *scheme;                 /* for messages: "fp8", "compressed-tensors" */
+};
+
+/*
+ * Find the quantised weights of s. `config` is its config.json, `extra` its hf_quant_config.json; each may be NULL.
+ * Returns 1 with *m filled from the arena, 0 if no quantisation is stated, or -1 with ERR_DATA if the scheme is not one
+ * of the above, a scale is missing, has another shape, or belongs to no weight.
+ */
+MUST_CHECK int quantised_find(const struct source *s, const json_t *config, const json_t *extra, struct arena *a,
+                              struct quantised_model *m, struct err *e);
+
+#endif
