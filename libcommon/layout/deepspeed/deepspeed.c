@@ -12,7 +12,7 @@
 
 /* ---- many files at once ---- */
 
-/* The functions that read the files of one kind. */
+/* The functions that read one kind of file (mp_rank, layer or zero files), passed through pt_files.ctx. */
 struct ds_reading {
     struct ds *d;
     ds_read_fn *read;
@@ -35,7 +35,7 @@ static void renumber_file(void *ctx, int file, int base)
     x->renumber(x->d, file, base);
 }
 
-/* Read many files in parallel. With renumber NULL, the handles stay open in s->file[].pt. */
+/* Read n files with many threads, calling fn for each. If renumber is NULL, the handles stay open in s->file[].pt. */
 static void each_file(struct ds *d, const int *file, int n, ds_read_fn *fn, ds_renumber_fn *renumber)
 {
     struct ds_reading x = { d, fn, renumber };
@@ -57,7 +57,10 @@ static void keep_files(struct ds *d, const int *file, int n, ds_read_fn *fn)
 
 /* ---- phases ---- */
 
-/* Open the first readable mp_rank file. Any of them contains the degrees. Errors in the others are reported later. */
+/*
+ * Open the first readable mp_rank file. Every mp_rank file contains the degrees. Errors in the other files are
+ * reported later.
+ */
 static const struct source_file *open_first(struct ds *d, struct err *e)
 {
     for (int i = 0; i < d->n_files; i++) {
@@ -79,8 +82,8 @@ static const struct source_file *open_first(struct ds *d, struct err *e)
 }
 
 /*
- * Return the mp_rank file of another tag of the run, which has the same degrees, if none of this tag opens; else one
- * that is made from a config.json.
+ * Called if no mp_rank file of this tag can be opened. Return the mp_rank file of another tag of the run that has the
+ * same degrees. If there is none, return an mp_rank file that is made from a config.json, or NULL.
  */
 static const struct source_file *lost_first(struct ds *d, struct err *e)
 {
@@ -95,7 +98,7 @@ static const struct source_file *lost_first(struct ds *d, struct err *e)
     return f;
 }
 
-/* Read the mp_rank files. The summary needs one rank of each stage; everything else needs all. */
+/* Read the mp_rank files. A summary needs one rank of each stage; every other use needs all ranks. */
 static int ds_read_stage_files(struct ds *d, struct err *e)
 {
     int n = d->topo.tp * d->topo.pp, *file = xmalloc((size_t)n * sizeof *file);
@@ -124,7 +127,10 @@ static void ds_read_shards(struct ds *d)
         return;
     rest = xmalloc((size_t)n * sizeof *rest);
     memcpy(rest, d->zero_file, (size_t)n * sizeof *rest);
-    /* The lead shard's handle is kept, because the run state uses it. The next shard leads if it cannot be read. */
+    /*
+     * The handle of the lead shard stays open, because the run state is read from it. If the lead shard cannot be
+     * read, the next shard becomes the lead.
+     */
     for (d->lead = ds_lead_shard(d, -1); d->lead >= 0; d->lead = ds_lead_shard(d, d->lead)) {
         keep_files(d, d->zero_file + d->lead, 1, ds_read_shard);
         rest[d->lead] = -1;

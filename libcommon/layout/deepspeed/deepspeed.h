@@ -1,18 +1,18 @@
 /*
  * deepspeed.h - read a Megatron-DeepSpeed tag: declarations shared by the deepspeed_*.c files
  *
- * Other folders use layout.h; this header is internal. The phases, in order:
+ * Other folders use layouts.h; this header is internal. The phases, in order ("a -> b": b is made from a):
  *   deepspeed_files.c   names -> ranks; the (pp, tp, dp) grid; missing and extra files
  *   deepspeed_stages.c  mp_rank files -> one stage each (deepspeed_shape.h), compared; layer files -> bf16 tensors
  *   deepspeed_shards.c  zero files -> one flat run per group and state, checked against
  *                       the partition rule
  *   deepspeed_params.c  stages -> the parameter list; runs and tensors -> tensor maps
  *   deepspeed_state.c   run state, configuration
- *   ../ds_names.c       compares a file's name with the name inside the file
+ *   ckpt/ds_names.c     compares a file's name with the name inside the file
  *   deepspeed_lost.c    replaces lost files, for callers that can continue without them
  *   deepspeed_identity.c  values that all files of a save must share; the rank in the arguments and in the name
  *
- * Many threads open files (pt_files.h), and each file has a separate slot for its results. One thread makes the
+ * Many threads open files (pt_files.h). Each stores its results in the table entry of its file. One thread makes the
  * parameter list and the tensor maps.
  *
  * Codes of findings (E error, W warning, N note; those of other folders: docs/formats.md, section 9):
@@ -34,8 +34,9 @@
  *   groups E                group counts differ between param_shapes, fp32, state, mappings; a
  *                           state that two groups claim, or none
  *   length E                fp32, exp_avg, exp_avg_sq of a group differ in length
- *   partition E             lengths do not fit align_up(S, 2 DP) / DP
- *   padding E/N             recorded padding is not F - S; N: it spans more than one rank
+ *   partition E             lengths do not fit align_up(S, 2 DP) / DP; S: elements of the group
+ *   padding E/N             recorded padding is not F - S, the padded minus the used size of the group; N: it spans
+ *                           more than one rank
  *   mapping E               param_slice_mappings differs from the partition rule
  *   param_name E            a name that cannot be a parameter's (length, '/', control characters)
  *   shape E                 shapes differ between tensor ranks, layer file and param_shapes, or
@@ -47,15 +48,15 @@
  *   strided E               a tensor that is not contiguous
  *   unknown_key E/N         a layer-file tensor that param_shapes does not list; N: a buffer
  *   missing_key E           a parameter without its tensor in the layer file
- *   vocab E                 padded rows disagree with args, or V < V0
+ *   vocab E                 padded rows V disagree with args, or are fewer than the tokens (V0)
  *   heads E                 the number of heads is not divisible by the tensor degree
  *   checkpoint_version E/W  QKV order not supported; W: not recorded, 3.0 assumed
  *   pattern, universal_info E/W  see merge_patterns_new()
  *   merge_rule W            no rule for a name: concatenated on dim 0
  *   optimizer E             not Adam: moments missing, or additional states
  *   stand_in W              a file is lost, and deepspeed_lost.c replaces it
- * E*: a warning with source_opts.accept_mismatch. open.c reports `overlap`, for all layouts. Values are compared by
- * verify, not here.
+ * E*: a warning with source_opts.accept_mismatch. ckpt/ckpt_overlap.c reports `overlap`, for all layouts. Values are
+ * compared by verify, not here.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_H
@@ -72,30 +73,30 @@
 
 /* ---- tables ---- */
 
-/* The three flat states of a shard, in this order. */
+/* The three flat fp32 tensors of a shard (master weights and Adam's moments), in the order of ds_shard.run. */
 enum { DS_FP32, DS_AVG, DS_AVG_SQ, DS_STATES };
 
-/* One (pp, tp): the content of an mp_rank file. */
+/* The content of the mp_rank file of one rank (pp, tp). */
 struct ds_rank_stage {
     struct ds_stage st;
-    bool ok;                    /* param_shapes was read */
-    bool bad;                   /* ... but differs from the other ranks of the stage, so it is not usable */
+    bool ok;                    /* the file's param_shapes was read */
+    bool bad;                   /* param_shapes differs from that of the stage's other ranks, so it is not usable */
 };
 
 struct ds_run {
-    int record;                 /* -1 if not usable */
+    int record;                 /* record number of the flat tensor's data; -1 if the tensor is not usable */
     uint64_t at;                /* byte offset from the start of the record */
     int64_t n_elems;
 };
-/* One (pp, tp, dp): the content of an optimizer shard (a zero file). */
+/* The content of the optimizer shard (zero file) of one rank (pp, tp, dp). */
 struct ds_shard {
     struct ds_run (*run)[DS_STATES];    /* [groups of the stage]; NULL if the shard is not usable */
     bool zero_stage_1;
 };
 
-/* One tensor of a layer file. Tensors are in the file's order. */
+/* One tensor of a layer file. */
 struct ds_tensor {
-    const char *name;           /* name of the parameter: "3.input_layernorm.weight"; owned by the index */
+    const char *name;           /* name of the parameter, such as "3.input_layernorm.weight"; owned by ds.index */
     struct pt_tensor t;
 };
 struct ds_layer {
@@ -104,7 +105,10 @@ struct ds_layer {
     struct ds_tensor *tensor;
 };
 
-/* Values that all files of one save share, compared as text; deepspeed_identity.c lists where they are stored. */
+/*
+ * Values that must be equal in all files of one save. They are compared as text. deepspeed_identity.c lists where each
+ * is stored.
+ */
 enum ds_mark { DS_STEP, DS_RATE, DS_SHARED, DS_MARKS = DS_SHARED + RUN_SHARED, DS_SETTINGS = DS_MARKS, DS_TEXTS };
 
 struct ds {
@@ -115,31 +119,34 @@ struct ds {
     int n_files;
     struct ds_name *name;       /* [n_files], parallel to s->file */
     char *(*mark)[DS_TEXTS];    /* [n_files]; NULL if the file does not have the value */
-    bool bf16_prefix, joined;   /* spelling of the zero files' names in this folder */
+    bool bf16_prefix, joined;   /* how this folder spells the names of zero files */
     int n_missing;
-    bool too_many;              /* too many records: the open fails */
+    bool too_many;              /* the files have too many records, so the open fails */
     int n_layers;
     int *layer_no;              /* distinct layer numbers, ascending */
-    int *mp_file;               /* [mp] -> file, -1 if missing */
-    int *zero_file;             /* [mp * DP + dp] */
-    int *layer_file;            /* [i * TP + tp], i in layer_no */
+    int *mp_file;               /* [mp]: index in s->file; -1 if the file is missing */
+    int *zero_file;             /* [mp * DP + dp], likewise */
+    int *layer_file;            /* [i * TP + tp], likewise; i is an index in layer_no */
     struct ds_rank_stage *stage;        /* [mp] */
-    const struct ds_stage **ref;        /* [pp]: the stage table that the other ranks are compared with; NULL if none */
-    struct ds_index index;      /* every parameter in ref of every stage */
+    /* [pp]: the stage table with which the other ranks are compared; NULL if none was read */
+    const struct ds_stage **ref;
+    struct ds_index index;      /* the parameters in ref[] of all stages */
     struct ds_shard *shard;     /* [mp * DP + dp] */
     struct ds_layer *layer;     /* [i * TP + tp] */
-    struct pt *made;            /* an mp_rank file of source_opts.config, if there is no other; else NULL */
-    int lead;                   /* index in zero_file of the shard with the run's optimizer settings; -1 if none */
+    /* an mp_rank file made from source_opts.config because no other can be opened; NULL otherwise */
+    struct pt *made;
+    /* index in zero_file of the shard from which the optimizer's settings are read; -1 if there is none */
+    int lead;
     struct pt_holes holes;
 };
 
-/* The arguments of a function that reads one file: the file, its handle, and a report of its own. */
+/* The arguments of a function that reads one file: the file, its handle, and a report for this file only. */
 struct ds_job {
     struct ds *d;
     int file;                   /* index in s->file */
-    struct files *files;        /* numbers the records of pt */
+    struct files *files;        /* the file table in which the records of pt are numbered */
     struct pt *pt;
-    const char *path;           /* for findings */
+    const char *path;           /* path of the file, for findings */
     struct report *r;
 };
 typedef void ds_read_fn(const struct ds_job *j);
@@ -147,37 +154,49 @@ typedef void ds_renumber_fn(struct ds *d, int file, int base);
 
 /* ---- deepspeed_files.c ---- */
 
-/* Fill s->file and d->name from the listing. Returns -1 for layouts that are rejected because of their file names. */
+/*
+ * Fill s->file and d->name from the listing. Returns -1 with *e set if the file names belong to a layout that is not
+ * supported.
+ */
 MUST_CHECK int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e);
-/* Determine the degrees from the names and the first mp_rank file that could be opened. Returns -1 on error. */
+/*
+ * Determine the degrees from the file names and from `first`, an mp_rank file that could be opened. Returns -1 on
+ * error.
+ */
 MUST_CHECK int ds_degrees(struct ds *d, const struct source_file *first, struct err *e);
-/* Compare the degrees in an mp_rank file with those of the checkpoint. */
+/* Report a difference between the degrees recorded in the mp_rank file and those of the checkpoint. */
 void ds_check_degrees(const struct ds_job *j);
 /*
- * Compare the degrees in an mp_rank file of another tag with the names of this one's files. Returns the difference as
- * text, which the caller frees, or NULL if there is none.
+ * Compare the degrees recorded in an mp_rank file of another tag (`root`) with the file names of this tag. Returns the
+ * difference as text, which the caller frees, or NULL if there is none.
  */
 char *ds_degrees_unlike(const struct ds *d, const struct pk *root);
-/* Put every file into the grid; report missing, extra and duplicate files. */
+/* Assign every file to its place in the (pp, tp, dp) grid. Report missing, extra and duplicate files. */
 void ds_grid(struct ds *d);
-/* Write "layer_03-model_01-model_states.pt" and similar names into buf. Return buf. */
+/* Write the name of a file ("layer_03-model_01-model_states.pt" and similar) into buf. Return buf. */
 const char *ds_layer_name(int layer, int tp, char buf[96]);
 const char *ds_mp_name(int mp, char buf[96]);
 const char *ds_zero_name(const struct ds *d, int mp, int dp, char buf[96]);
-/* Report a missing file. The first few are reported by name; ds_missing_rest() reports the number of all others. */
+/*
+ * Report a missing file. ds_missing() reports the first few by name; ds_missing_rest() reports how many others are
+ * missing.
+ */
 void ds_missing(struct ds *d, const char *name);
 void ds_missing_rest(struct ds *d);
-/* Return the mp_rank file of the lowest rank that could be opened. There is one once ds_degrees() has succeeded. */
+/* Return the mp_rank file of the lowest rank that could be opened. After ds_degrees() has succeeded, there is one. */
 const struct source_file *ds_first_mp(const struct ds *d);
-/* Report files that are shorter than their peers, for example truncated copies, without opening them. */
+/* Report files that are shorter than other files of the same kind, for example truncated copies. No file is opened. */
 void ds_check_sizes(struct ds *d);
 
 /* ---- deepspeed_stages.c ---- */
 
 ds_read_fn ds_read_stage;
-/* Compare the ranks of each stage, choose d->ref, and index the listed parameters. */
+/* Compare the ranks of each stage, select the rank that represents it (d->ref), and index the listed parameters. */
 void ds_check_stages(struct ds *d);
-/* Returns true if the parameters of all stages are known. Only then is an unknown name in a layer file an error. */
+/*
+ * Returns true if the parameters of all stages are known. Only then is a name in a layer file that no stage lists an
+ * error.
+ */
 bool ds_all_stages(const struct ds *d);
 
 /* ---- deepspeed_stages.c, deepspeed_shards.c ---- */
@@ -187,66 +206,70 @@ ds_renumber_fn ds_renumber_layer, ds_renumber_shard;
 
 /* ---- deepspeed_lost.c ---- */
 
-/* Return true if the caller can continue without mp_rank files. */
+/* Return true if the caller has allowed the open to continue without mp_rank files. */
 static inline bool ds_stands_in(const struct ds *d)
 {
     return !d->o->no_tensors && (d->o->holes || d->o->no_optimizer);
 }
-/* Return the severity of a lost shard or layer file. */
+/* Return the severity with which a lost shard or layer file is reported. */
 static inline enum severity ds_lost(const struct ds *d) { return d->o->holes ? SEV_WARNING : SEV_ERROR; }
 /*
- * Return mp_rank_00 of another tag of the run. If there is none, return NULL and add to *e why other tags were not
- * used.
+ * Return the open mp_rank_00 file of another tag of the run. If no other tag fits, return NULL and add the reasons to
+ * *e.
  */
 struct pt *ds_lost_first(struct ds *d, struct err *e);
 /*
- * Make an mp_rank file from the arguments in source_opts.config and the shapes of the layer files, as if there were one
- * pipeline stage, and set d->made to it. Returns it, or NULL if the caller gave no such file (the next step is added to
- * *e) or if it does not fit the layer files.
+ * Make an mp_rank file from the arguments in source_opts.config and the shapes in the layer files, with a single
+ * pipeline stage. Sets d->made to it and returns it. Returns NULL if the caller gave no configuration (the
+ * option that gives one is then added to *e) or if the configuration does not fit the layer files.
  */
 struct pt *ds_lost_config(struct ds *d, struct err *e);
-/* Determine the param_shapes of stages that have no mp_rank file. */
+/* Determine param_shapes of the stages that have no readable mp_rank file. */
 void ds_find_stages(struct ds *d);
-/* Make replacements of lost mp_rank files. d->ref must be set. */
+/* Make replacements for lost mp_rank files. d->ref must be set. Returns -1 with *e set on error. */
 MUST_CHECK int ds_stand_in(struct ds *d, struct err *e);
-/* Find the records that can be read in shards and layer files with damaged containers. */
+/* For shards and layer files with a damaged container, find the records that can still be read. */
 void ds_recover(struct ds *d);
-/* Return an extent for `len` lost bytes of the file `name`. */
+/* Return an extent that stands for `len` lost bytes of the file `name`. */
 struct extent ds_hole(struct ds *d, const char *name, uint64_t len);
 
 /* ---- deepspeed_params.c ---- */
 
-/* Report layers that the stages list but the folder lacks, and the reverse. */
+/* Report layers that a stage lists but whose files are missing, and layer files that no stage lists. */
 void ds_check_layers(struct ds *d);
-/* Fill s->param, including the tensor maps. */
+/* Fill s->param: the parameters and the maps of their tensors. */
 void ds_make_params(struct ds *d);
 
 /* ---- deepspeed_identity.c ---- */
 
-/* Return the severity of a finding that files are of different saves: lower if the user has accepted this. */
+/*
+ * Return the severity of the finding that files belong to different saves: a warning if the user has accepted this
+ * (source_opts.accept_mismatch), otherwise an error.
+ */
 enum severity ds_mismatch(const struct ds *d);
-/* Compare args.rank of the mp_rank files with their names. */
+/* Compare args.rank in the mp_rank files with the ranks in their names. */
 void ds_check_ranks(struct ds *d);
 
-/* Read the marks of an mp_rank or zero file. */
+/* Read the values listed in enum ds_mark from an mp_rank or zero file. */
 void ds_read_marks(const struct ds_job *j);
 void ds_check_marks(struct ds *d);
 /*
- * Return a value as text; equal values, including an int and the equal float, give the same text. Returns NULL if
- * there is no value. Caller frees.
+ * Return the value v as text, which the caller frees. Equal values give the same text, and so do an int and a float of
+ * the same value. Returns NULL if v is NULL.
  */
 char *ds_mark_text(const struct pk *v);
 
 /* ---- deepspeed_state.c ---- */
 
-/* Store Adam's step and rate of a shard as marks, and check that its groups agree. */
+/* Store the shard's Adam step and learning rate in d->mark, and check that they agree in all groups of the shard. */
 void ds_read_step(const struct ds_job *j, const struct pk *optimizer);
 /*
- * Return the index in d->zero_file of the first existing shard after `last` (-1: from the beginning) of a stage that
- * has all optimizer groups, so that its settings are complete. -1 if there are no more.
+ * Return the index in d->zero_file of the first shard after index `last` (-1: from the beginning) that exists and
+ * belongs to a stage with all optimizer groups, so that its settings are complete. Returns -1 if there is no such
+ * shard.
  */
 int ds_lead_shard(const struct ds *d, int last);
-/* Set s->run and s->config, and compare them with the tensors and with each other. */
+/* Set s->run and s->config, and report contradictions among their values and the tensors. */
 void ds_run_state(struct ds *d);
 
 #endif

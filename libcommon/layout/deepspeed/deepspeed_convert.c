@@ -1,8 +1,8 @@
 /*
- * deepspeed_convert.c - describe a source as a sharded checkpoint, and compute what the result needs
+ * deepspeed_convert.c - describe a source as a sharded checkpoint, and compute the time and memory that it needs
  *
- * A dry run prints time, estimated by a test read of the source's disk, and the memory of a GPU in the new topology, by
- * adding up each stage.
+ * A dry run prints two estimates. The time follows from a test read of the source's disk. The GPU memory in the new
+ * topology is computed for each stage, and the largest is printed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,13 @@
 
 struct ds_preview {
     /*
-     * Expected duration in seconds: all bytes at the rate measured by reading a large file of the source for a
-     * quarter of a second. 0: less than a second, and not measured.
+     * Expected duration in seconds: all bytes divided by a read rate, which is measured by reading the source's
+     * largest file for a quarter of a second. 0 if the duration is below a second or the rate was not measured.
      */
     double expected_s, rate;            /* rate: bytes per second */
     /*
-     * Bytes of memory of one GPU of the largest stage: weights, fp32 gradients, and its share of fp32 masters and
-     * moments.
+     * GPU memory in bytes of one rank of the stage that needs most: weights, fp32 gradients, and the rank's share of
+     * the fp32 master weights and Adam's moments.
      */
     int stage;
     uint64_t weight_bytes, gradient_bytes, optimizer_bytes;
@@ -213,7 +213,7 @@ const struct ds_target *ds_target_of(const struct layout_target *t)
 
 int deepspeed_accepts(const struct source *s, const struct write_request *q, struct err *e)
 {
-    /* The arguments of a run are known if the folder was opened for this purpose (hf_source.h). */
+    /* A model folder has run arguments only if it was opened in order to start a run (hf_source.h). */
     if (s->layout->model_folder && !s->run.args)
         err_usage(e, "%s: a model folder: export-hf --import makes 3D shards of BLOOM and GPT-2; of any model, "
                   "--to dcp --ranks N makes a checkpoint", s->path);
@@ -224,8 +224,8 @@ int deepspeed_accepts(const struct source *s, const struct write_request *q, str
 }
 
 /*
- * Returns true for a finding that any source without optimizer or random states causes. For a model folder, whose
- * opener has reported that they are made ("fresh"), such findings are not reported again.
+ * Returns true for a finding that every source without optimizer or random states causes. Such findings are dropped
+ * for a model folder, because its opener has already reported ("fresh") that these states are new.
  */
 static bool is_known_of_models(const struct finding *f)
 {

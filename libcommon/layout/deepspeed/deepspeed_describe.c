@@ -1,5 +1,5 @@
 /*
- * deepspeed_describe.c - describe the layer_* and zero files of another topology, and write its mp_rank files
+ * deepspeed_describe.c - describe the layer and zero files of a target, and write its mp_rank files
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /*
  * deepspeed_edit.c - check KEY=VALUE against the present value: key, owner and type
  *
- * An edit is read once, against mp_rank_00: its key is found, a key that something else determines is refused, and
- * the JSON becomes a value of the present value's type. Each file then receives a copy.
+ * Each edit is checked once, against the first mp_rank file: its key must exist and must not follow from another
+ * option, and its JSON is converted to the type of the present value. Each file then receives a copy of the new value.
  */
 #include "libcommon/layout/deepspeed/deepspeed_edit.h"
 
@@ -80,8 +80,8 @@ static bool has_position_table(const struct source *s)
 }
 
 /*
- * Return the reason why the value is impossible, or NULL. A position table is either present or not, with a fixed
- * number of rows.
+ * Return the reason why `value` contradicts the position table, or NULL. A model either has a position table, with a
+ * fixed number of rows, or has none.
  */
 static const char *positions_owner(const struct source *s, const char *path, const struct pk *value)
 {
@@ -102,7 +102,7 @@ static const char *positions_owner(const struct source *s, const char *path, con
 
 /* ---- messages ---- */
 
-/* Return the name of the option that was given. */
+/* Return the command-line option through which the edit was given. */
 static const char *option(const struct ds_set *set)
 {
     return set->any_type ? "--set-type" : "--set";
@@ -142,7 +142,7 @@ static int refuse_value(const struct ds_set *set, const char *key, const struct 
     return -1;
 }
 
-/* Return the path from the file's root, e.g. "args.lr" for "lr", in the target's arena. */
+/* Return the path of `key` from the root of the file: "args.lr" for "lr". The text is in the target's arena. */
 static const char *resolve_edit_path(const struct ds_target *t, struct pk *root, const char *key)
 {
     bool of_args = !str_starts(key, "args.") && tree_find(pk_get(root, "args"), key, NULL);

@@ -1,13 +1,13 @@
 /*
  * deepspeed_files.c - build the (pp, tp, dp) grid from file names
  *
- *   layer_<layer>-model_<tp>-model_states.pt              weights; converters write "_model_states"
+ *   layer_<layer>-model_<tp>-model_states.pt              weights; some converters write "_model_states" at the end
  *   mp_rank_<mp>_model_states.pt                          mp = pp * TP + tp
- *   [bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt "pp" is the parameter partition: dp
+ *   [bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt the "pp" in the name is the parameter partition, which is dp
  *
- * Numbers are padded to two digits and can be wider, so they are compared as integers. The degrees are read from the
- * saved run if it does not contradict itself, because a folder that lost all files of its last ranks looks complete.
- * Otherwise they are derived from the names.
+ * Numbers are padded to two digits and can be wider, so they are compared as integers. The degrees are those recorded
+ * in an mp_rank file, unless its records contradict each other: from its names alone, a folder that has lost all files
+ * of its last ranks seems complete. If the records contradict each other, the degrees are derived from the names.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static void ds_add_source_file(struct ds *d, const struct archive_member *m, str
     d->name[s->n_files++] = n;
 }
 
-/* Determine how this folder spells the names of zero files. */
+/* Determine from the file names how this folder spells the names of zero files. */
 static void detect_zero_file_prefix(struct ds *d)
 {
     int n[2] = {0}, n_joined = 0;
@@ -87,7 +87,10 @@ static void detect_zero_file_prefix(struct ds *d)
                    n[0], n[1]);
 }
 
-/* Add a file that our tools wrote next to the trainer's files. Such files follow those with ranks in the list. */
+/*
+ * Add a file that shardkit's own tools wrote next to the trainer's files. These files come last in s->file, because
+ * they belong to no rank.
+ */
 static void add_ours(struct source *s, const struct archive_member *m)
 {
     s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", m->name), .file = m->file,
@@ -123,7 +126,7 @@ int ds_files_read(struct ds *d, const struct source_listing *l, struct err *e)
 
 /* ---- degrees ---- */
 
-/* 0: not saved. */
+/* The degrees recorded in an mp_rank file; 0 if a degree is not recorded. */
 struct degrees {
     int64_t tp, pp, mp, dp, args_dp;
 };
@@ -136,8 +139,8 @@ static int64_t read_rank_count(const struct pk *v, const char *key)
 }
 
 /*
- * Return the degrees in an mp_rank file. Sequence-parallel ranks count as data-parallel ones (docs/formats.md,
- * section 4.2).
+ * Return the degrees recorded in an mp_rank file. Sequence-parallel ranks are counted as data-parallel ranks
+ * (docs/formats.md, section 4.2).
  */
 static struct degrees read_saved_degrees(const struct pk *root)
 {
@@ -179,7 +182,7 @@ static bool has_kind(const struct ds *d, enum ds_kind kind)
     return false;
 }
 
-/* Refuse layouts that can be distinguished only by the content of an mp_rank file. */
+/* Refuse layouts that are not supported and that only the content of an mp_rank file reveals. */
 static int refuse_content(const struct ds *d, const struct source_file *first, struct err *e)
 {
     const struct pk *root = pt_root(first->pt);
@@ -200,7 +203,7 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
 
     if (refuse_content(d, first, e) < 0)
         return -1;
-    /* Use the run's own values, unless args and DeepSpeed's counts contradict each other. */
+    /* Use the recorded degrees, unless args and DeepSpeed's own counts contradict each other. */
     if (saved.tp && saved.mp && saved.mp % saved.tp == 0 && (!saved.pp || saved.pp * saved.tp == saved.mp)) {
         g.tp = saved.tp;
         g.mp = saved.mp;
@@ -217,8 +220,8 @@ int ds_degrees(struct ds *d, const struct source_file *first, struct err *e)
         return -1;
     }
     /*
-     * A grid that is far larger than the number of files indicates damage, and the tables below are as large as the
-     * grid.
+     * A grid that is far larger than the number of files indicates damage. Refuse it, because the tables below are as
+     * large as the grid.
      */
     if (g.mp * g.dp > 4096 + 64 * (int64_t)d->n_files || g.mp * g.dp > DS_RANK_MAX ||
         d->n_files * g.tp > 4 * (int64_t)DS_RANK_MAX) {
@@ -239,7 +242,8 @@ char *ds_degrees_unlike(const struct ds *d, const struct pk *root)
     };
 
     /*
-     * Fewer ranks in the names than in the run are no contradiction, because the files of the last ranks may be lost.
+     * If the names have fewer ranks than were recorded, that is no contradiction: the files of the last ranks may be
+     * lost.
      */
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
         if (pair[i].saved && pair[i].named > pair[i].saved)
@@ -319,7 +323,7 @@ static int cmp_file_layer_numbers(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Collect the distinct layer numbers, ascending. */
+/* Fill d->layer_no with the distinct layer numbers, ascending. */
 static void collect_layers(struct ds *d)
 {
     int n = 0;
@@ -355,7 +359,8 @@ static void place_file_in_grid(struct ds *d, int i)
         return;
     }
     if (n->mp >= t.tp * t.pp || n->dp >= t.dp) {
-        if (!d->made)           /* a stage made from a configuration replaces all stages */
+        /* the stage made from a configuration replaces all stages, so no mp_rank or zero file is extra */
+        if (!d->made)
             extra(d, i);
         return;
     }
@@ -379,14 +384,15 @@ void ds_grid(struct ds *d)
     d->layer_file = new_slots((int64_t)d->n_layers * t.tp);
     for (int i = 0; i < d->n_files; i++)
         place_file_in_grid(d, i);
-    for (int i = 0; i < n_mp && !ds_stands_in(d); i++)          /* otherwise ds_stand_in() reports the missing files */
+    /* if lost mp_rank files may be replaced, ds_stand_in() reports them instead */
+    for (int i = 0; i < n_mp && !ds_stands_in(d); i++)
         if (d->mp_file[i] < 0)
             ds_missing(d, ds_mp_name(i, buf));
     for (int i = 0; i < d->n_layers * t.tp; i++)
         if (d->layer_file[i] < 0)
             ds_missing(d, ds_layer_name(d->layer_no[i / t.tp], i % t.tp, buf));
     if (d->o->no_optimizer || !has_kind(d, DS_ZERO))
-        return;         /* if all optimizer shards are missing, ds_run_state() reports that once */
+        return;         /* if all optimizer shards are missing, ds_run_state() reports this once */
     for (int i = 0; i < n_mp * t.dp; i++)
         if (d->zero_file[i] < 0)
             ds_missing(d, ds_zero_name(d, i / t.dp, i % t.dp, buf));
@@ -395,8 +401,8 @@ void ds_grid(struct ds *d)
 /* ---- sizes ---- */
 
 /*
- * Returns true for files of one layer, or of one stage's shards: they hold the same tensors, and only their pickles
- * differ.
+ * Returns true if files a and b belong to the same layer, or are shards of the same stage. Their tensors then have the
+ * same sizes, and only their pickles differ in size.
  */
 static bool are_peers(const struct ds *d, int a, int b)
 {
@@ -421,7 +427,8 @@ static int peer_order(const void *a, const void *b, void *ctx)
 
 void ds_check_sizes(struct ds *d)
 {
-    const uint64_t slack = 64 << 10;    /* bytes by which pickles (mappings, names) may differ */
+    /* largest difference in size that pickles (mappings, names) can cause, in bytes */
+    const uint64_t slack = 64 << 10;
     int *order = xmalloc((size_t)d->n_files * sizeof *order);
     const struct files *f = d->s->files;
 

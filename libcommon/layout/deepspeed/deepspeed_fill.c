@@ -7,14 +7,15 @@
  *   row-parallel      some columns of every row: see below
  *   GLU halves        two ranges
  *   replicated        all of it
- * A shard holds a run of such slices one after the other, cut where its partition begins and ends, and zeros for the
- * group's padding.
+ * A shard holds such slices one after the other. The first and the last are cut where the shard's partition begins and
+ * ends. The padding of the group is zeros.
  *
- * Row-parallel slices, S of them in the source and T in the target, are cut at the same columns gcd(S, T) - 1 times.
- * The columns between two such cuts form a group, which consists of whole slices of both sides, so its rows are
- * contiguous runs of source and target. If a group is one slice of the target, the slice is the group's map. If it is
- * several, their shards are cut at the same rows, so each run of rows is read once and distributed to all their
- * files. The few rows that a partition's border cuts in two are copied part by part.
+ * A row-parallel tensor is divided by columns into S slices in the source and T slices in the target. gcd(S, T) - 1 of
+ * the cuts are at the same columns on both sides. The columns between two such cuts form a group: whole slices of the
+ * source and of the target, so that the group's rows are contiguous in both. If a group is one slice of the target, the
+ * group's map is that of the slice. If a group is several slices, their shards are cut at the same rows, so each run of
+ * rows is read once and distributed to the files of all the slices. A row that is cut by the border of a partition is
+ * copied part by part.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +25,11 @@
 #include "libcommon/model/zero_partition.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Elements [at, at + n) of a slice come from element `from` of `map`. */
+/* n elements of a slice, from element `at` of the slice on, are a copy of the elements from `from` on of `map`. */
 struct sink_piece {
     const struct tmap *map;
     int64_t at, from, n;
-    int64_t logical;                    /* first element in the merged tensor */
+    int64_t logical;                    /* index of the first element in the merged tensor */
 };
 enum { PIECES_MAX = 2 };
 
@@ -39,14 +40,15 @@ struct slice {
     uint64_t size;                      /* size of an element in the source, in bytes */
     uint64_t out;                       /* size of an element in the target */
     int tp;
-    int n_deal;                         /* row-parallel: number of the target's slices in a group of columns; else 1 */
-    bool by_columns;                    /* only some columns of the merged tensor ... */
-    int64_t column_at, n_columns;       /* ... these */
+    int n_deal;                         /* row-parallel: number of target slices in a group of columns; otherwise 1 */
+    /* the slice has only some columns of the merged tensor: n_columns columns from column_at on */
+    bool by_columns;
+    int64_t column_at, n_columns;       /* valid if by_columns */
     int n;
     struct sink_piece piece[PIECES_MAX];
 };
 
-/* The destination: a storage of the file that is described. */
+/* The storage (of the file that is described) that is filled. */
 struct filling {
     struct ds_folder *w;
     struct folder_desc *d;
@@ -63,7 +65,10 @@ static void add_slice_piece(struct slice *s, const struct tmap *map, int64_t fro
         s->piece[s->n++] = (struct sink_piece){ .map = map, .at = at, .from = from, .n = n, .logical = logical };
 }
 
-/* Return a map of at least len bytes of zeros. One map is shared by all users that it is long enough for. */
+/*
+ * Return a map of at least `len` bytes of zeros. All callers share one map; it is replaced only if a longer one is
+ * needed.
+ */
 static const struct tmap *zeros(struct ds_folder *w, uint64_t len)
 {
     if (!w->zero_map || w->zero_map->len < len)
@@ -77,7 +82,7 @@ static int gcd_slice_counts(int a, int b)
     return b ? gcd_slice_counts(b, a % b) : a;
 }
 
-/* Return the number of slices of equal width that make up the rows of a row-parallel map. */
+/* Return the number of slices of equal width that each row of a row-parallel map consists of, 1 for other maps. */
 static int slices_of(const struct tmap *m)
 {
     if (m->op != TMAP_INTERLEAVE)
@@ -88,7 +93,10 @@ static int slices_of(const struct tmap *m)
     return m->n_slices;
 }
 
-/* Return the map of the columns of the slice's group. Shards cut the same slices, so each map is made once. */
+/*
+ * Return the map of the columns of the group that contains slice s. All data-parallel shards cut the same slices, so
+ * each map is made once and stored in w->columns.
+ */
 static const struct tmap *group_map(struct ds_folder *w, const struct slice *s, const struct tmap *m)
 {
     const struct ds_tparam *p = s->p;
@@ -102,7 +110,7 @@ static const struct tmap *group_map(struct ds_folder *w, const struct slice *s, 
     return w->columns[i];
 }
 
-/* Set the columns that the slice, or the group that contains it, has in the merged tensor. */
+/* Set the columns of the merged tensor that slice s has, or, if several slices form a group, that the group has. */
 static void find_columns(const struct ds_folder *w, struct slice *s, int n_groups)
 {
     s->n_deal = w->t->topo.tp / n_groups;
@@ -121,13 +129,13 @@ static void cut_vocab(struct ds_folder *w, struct slice *s, const struct tmap *m
         add_slice_piece(s, zeros(w, (uint64_t)(n - from_source) * s->size), 0, n - from_source, first + from_source);
 }
 
-/* Describe the slice as pieces of the map of the merged tensor. */
+/* Describe slice s as pieces of m, the map of the merged tensor. */
 static void cut_slice(struct ds_folder *w, struct slice *s, const struct tmap *m)
 {
     int64_t n = s->p->slice_elems, half = n / 2, total = n * w->t->topo.tp;
 
     switch (s->p->from->merge) {
-    case MERGE_REPLICATED: case MERGE_SUM:              /* a sum has one rank: ds_target_new() guarantees it */
+    case MERGE_REPLICATED: case MERGE_SUM:              /* ds_target_new() guarantees a single tensor rank for a sum */
         add_slice_piece(s, m, 0, n, 0);
         break;
     case MERGE_VOCAB:
@@ -147,12 +155,12 @@ static void cut_slice(struct ds_folder *w, struct slice *s, const struct tmap *m
     }
 }
 
-/* Describe a slice of zeros, at the positions that the merge rule gives. */
+/* Describe slice s, whose values are zeros, with the positions in the merged tensor that the merge rule gives. */
 static void cut_zeros(struct ds_folder *w, struct slice *s)
 {
     struct tmap m = { .len = (uint64_t)s->p->slice_elems * (uint64_t)w->t->topo.tp * s->size };
 
-    /* Cut a merged tensor of zeros like any other, but read it from the shared map of zeros. */
+    /* Cut the tensor like a merged tensor of the same size, but read its bytes from the shared map of zeros. */
     if (s->p->from->merge == MERGE_CAT1) {
         find_columns(w, s, w->t->topo.tp);
         add_slice_piece(s, NULL, 0, s->p->slice_elems, 0);
@@ -171,8 +179,8 @@ static bool is_adam_moment_state(enum state st)
 }
 
 /*
- * Return the last stage's own position table if the source has one. If it has none, returns NULL for the moments,
- * which become zero.
+ * Return the last stage's own position table if the source has one. Otherwise return the first stage's table for the
+ * weights, and NULL for the moments, which then become zero.
  */
 static const struct tmap *untrained_table(const struct slice *s)
 {
@@ -192,7 +200,7 @@ static struct slice make_slice(struct ds_folder *w, int param, enum state st, in
         m = NULL;
     if (st == STATE_BF16 && !m)
         m = s.p->from->state[STATE_FP32];
-    /* Masters of an imported model are converted from its weights. */
+    /* The fp32 master weights of an imported model are converted from its weights. */
     if (m)
         s.op = (enum plan_op)plan_op_of(m->dtype, st == STATE_BF16 ? w->t->weights : DTYPE_F32);
     s.size = (uint64_t)dtype_size(m ? m->dtype : DTYPE_F32);
@@ -206,7 +214,7 @@ static struct slice make_slice(struct ds_folder *w, int param, enum state st, in
 
 /* ---- fills ---- */
 
-/* Return the fill of a piece of the slice (its map, from, n and logical) for byte `at` of the storage. */
+/* Return the fill that writes the piece pc of slice s to byte `at` of the storage. */
 static struct folder_fill slice_fill(const struct filling *x, const struct slice *s, const struct sink_piece *pc,
                                      uint64_t at, bool tied_copy)
 {
@@ -231,7 +239,7 @@ static struct folder_fill slice_fill(const struct filling *x, const struct slice
 
 /* ---- row-parallel slices that are distributed from a group ---- */
 
-/* Copy n elements of one row, from element `skip` of the slices on, to every slice of the group. */
+/* The n elements from `skip` on are part of one row of a slice. Write them for every slice of the group. */
 static void fill_row_parts(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
 {
     int64_t width = s->p->slice[1], row = skip / width, column = skip % width;
@@ -249,7 +257,7 @@ static void fill_row_parts(const struct filling *x, const struct slice *s, int64
     }
 }
 
-/* Copy rows [row, end) to every slice of the group, in one fill. */
+/* Write rows [row, end) of every slice of the group, in one fill. */
 static void fill_rows(const struct filling *x, const struct slice *s, int64_t row, int64_t end, uint64_t at)
 {
     struct folder_place *out = arena_alloc(x->w->arena, (size_t)s->n_deal * sizeof *out);
@@ -265,7 +273,7 @@ static void fill_rows(const struct filling *x, const struct slice *s, int64_t ro
     folder_add_fill(x->d, &f);
 }
 
-/* Fill elements [skip, skip+n) of each of the group's slices. Done once, for the first slice of the group. */
+/* Write elements [skip, skip+n) of every slice of the group. Does nothing unless s is the first slice of its group. */
 static void fill_slice_group(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at)
 {
     int64_t width = s->p->slice[1], end = skip + n, first = (skip + width - 1) / width, last = end / width;
@@ -280,7 +288,7 @@ static void fill_slice_group(const struct filling *x, const struct slice *s, int
         fill_row_parts(x, s, last * width, end - last * width, at + (uint64_t)(last * width - skip) * s->out);
 }
 
-/* Fill byte `at` of the storage and the following ones with elements [skip, skip+n) of a slice. */
+/* Write elements [skip, skip+n) of slice s to the storage, from byte `at` on. */
 static void fill_slice_range(const struct filling *x, const struct slice *s, int64_t skip, int64_t n, uint64_t at,
                              bool tied_copy)
 {
@@ -309,7 +317,7 @@ static void fill_weights(const struct filling *x, const struct ds_storage *st)
     fill_slice_range(x, &s, 0, s.p->slice_elems, 0, false);
 }
 
-/* Fill one flat partition: the fragments of its parameters, and zeros up to its end. */
+/* Fill the flat storage st: the parts of parameters that fall into its partition, then zeros up to its end. */
 static void fill_flat(const struct filling *x, const struct ds_storage *st)
 {
     const struct ds_folder_file *file = &x->w->file[x->file];

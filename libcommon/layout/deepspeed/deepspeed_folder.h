@@ -1,8 +1,8 @@
 /*
- * deepspeed_folder.h - the folder of a sharded checkpoint of another topology, for its description; internal
+ * deepspeed_folder.h - the folder of a target, while it is being described; internal
  *
- * deepspeed_describe.c lists the files and their trees. Every storage of a layer file or a shard is filled by several
- * ranges, each of one parameter (deepspeed_fill.c).
+ * deepspeed_describe.c lists the files and their trees. deepspeed_fill.c lists the byte ranges that fill every storage
+ * of a layer file or a shard; each range belongs to one parameter.
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_FOLDER_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_FOLDER_H
@@ -13,7 +13,7 @@
 struct ds_folder_file {
     int layer;                          /* number of a layer file, else -1 */
     int pp, tp, dp;                     /* -1 if not applicable */
-    int next_tp;                        /* distance to the file of the next tensor rank */
+    int next_tp;                        /* index of the next tensor rank's file minus the index of this file */
 };
 
 struct ds_folder {
@@ -22,12 +22,12 @@ struct ds_folder {
     int n_files;
     struct ds_folder_file *file;
     int *number;                        /* [param][state] index of the tensor in the result, or -1 */
-    int zeros;                          /* record of zeros, -1 if not made yet */
+    int zeros;                          /* record that reads as zeros; -1 if not made yet */
     struct tmap *zero_map;
-    struct tmap **columns;              /* [param][state][group of columns]: made on first use */
+    struct tmap **columns;              /* [param][state][group of columns]: maps, made on first use */
 };
 
-/* Add the fills of a file, whose tree is `x`. */
+/* Add to d the fills of file `file`, whose tree is x. */
 void ds_add_fills(struct ds_folder *w, int file, const struct ds_tree *x, struct folder_desc *d);
 
 #endif

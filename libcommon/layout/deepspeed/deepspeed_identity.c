@@ -1,13 +1,13 @@
 /*
- * deepspeed_identity.c - check that all files are of one save, and that each is the one that its name indicates
+ * deepspeed_identity.c - check that all files are of one save, and that each file is the one that its name indicates
  *
- * The name inside the archive shows the rank (ds_name_check()): if tensor rank 2's shard is renamed to rank 3, the
- * inner name still has 2. DeepSpeed before 0.7 saved shards through open files, whose inner name ("archive") gives no
- * information, and neither do names that no rank has. mp_rank files also record their rank in args.rank.
- *
- * A folder can hold two saves: one that was interrupted while it overwrote an older one under the same name.
- * Iteration, step and versions are therefore read from every file and must be the same everywhere. The value that
- * most files have is assumed to be the right one.
+ * The names inside a .pt archive contain the rank for which it was saved (ds_name_check()): if the file of tensor rank
+ * 2 is renamed to rank 3, the inner name still has 2. The inner name gives no information if DeepSpeed before 0.7
+ * saved a shard through an open file (the name is "archive"), or if it is not the name of any rank. mp_rank files also
+ * record their rank in args.rank.
+ * A folder can contain files of two saves, if a save was interrupted while it overwrote an older one of the same name.
+ * Iteration, optimizer step and versions are therefore read from every file and must be equal in all. If they differ,
+ * the value that most files have is assumed to be right.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ enum severity ds_mismatch(const struct ds *d)
 
 /* ---- args.rank ---- */
 
-/* Return the global rank of the process that wrote mp_rank file mp: that of data-parallel rank 0. */
+/* Return the global rank of the process that wrote mp_rank file `mp`, which is the process of data-parallel rank 0. */
 static int64_t rank_of_mp(struct topology t, int mp)
 {
     return (int64_t)(mp / t.tp) * t.dp * t.tp + mp % t.tp;
@@ -38,9 +38,9 @@ static bool read_saved_rank(const struct ds *d, int mp, int64_t *rank)
 }
 
 /*
- * Returns true if args.rank of the mp_rank files can be compared with their names. Third-party converters may leave any
- * rank in the arguments, so the numbers are used only if each of them belongs to some file of this grid, and they are
- * not all the same.
+ * Returns true if args.rank of the mp_rank files can be compared with their names. Converters of third parties may
+ * leave any number in args.rank. The numbers are therefore used only if each is the rank of some file of this grid and
+ * they are not all equal.
  */
 static bool ranks_are_kept(const struct ds *d)
 {
@@ -75,7 +75,10 @@ void ds_check_ranks(struct ds *d)
 
 /* ---- values that all files of a save share ---- */
 
-/* Write the mark's name, "iteration" or "args.seed", into buf. Returns buf or a constant. */
+/*
+ * Return the name of value m (enum ds_mark) for messages, such as "iteration" or "args.seed". The name is a constant
+ * or is written into buf.
+ */
 static const char *mark_word(int m, char buf[64])
 {
     if (m < DS_SHARED)
@@ -116,7 +119,7 @@ static int by_marked_text(const void *a, const void *b)
     return strcmp(((const struct marked *)a)->text, ((const struct marked *)b)->text);
 }
 
-/* Return the text that most entries have. Sorts the entries. */
+/* Sorts the n entries of v by text. Returns the text that most of them have. */
 static const char *most_common(struct marked *v, int n)
 {
     const char *best = NULL;
@@ -135,8 +138,8 @@ static const char *most_common(struct marked *v, int n)
 }
 
 /*
- * Returns true if the file lacks a mark that other mp_rank files have. Shards are not considered, because they have
- * only some of the marks.
+ * Returns true if the mp_rank file does not have value m. Shards are never reported as lacking a value, because they
+ * do not have all values; neither are the mp_rank files if none of them has it (n_mp is 0).
  */
 static bool lacks(const struct ds *d, int m, int file, int n_mp)
 {
@@ -144,8 +147,8 @@ static bool lacks(const struct ds *d, int m, int file, int n_mp)
 }
 
 /*
- * Compare one mark in all files that have it. Only the first difference of a file is reported: a file of another save
- * differs in many.
+ * Compare value m in all files that have it. For each file only the first difference is reported, because a file of
+ * another save differs in many values.
  */
 static void check_mark(struct ds *d, int m, struct marked *v, bool *reported)
 {
@@ -170,8 +173,8 @@ static void check_mark(struct ds *d, int m, struct marked *v, bool *reported)
 }
 
 /*
- * Compare the optimizer's settings of all files of a pipeline stage. Its ranks have the same groups, so their settings
- * are the same.
+ * Compare the optimizer settings of all files of each pipeline stage. All ranks of a stage have the same groups, so
+ * their settings must be equal.
  */
 static void check_settings(struct ds *d, bool *reported)
 {

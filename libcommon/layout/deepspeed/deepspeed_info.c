@@ -15,9 +15,9 @@ static const char block_key[] = "universal_checkpoint_info";
 /* ---- the block of merge patterns ---- */
 
 /*
- * Return the pattern for a parameter, the same for every layer: "3.mlp.dense_4h_to_h.bias" ->
- * "\d+\.mlp\.dense_4h_to_h\.bias". It is matched from the start, not to the end; no parameter's name begins with
- * another's.
+ * Return a regular expression for the parameter `name` in every layer: "\d+\.mlp\.dense_4h_to_h\.bias" for
+ * "3.mlp.dense_4h_to_h.bias". DeepSpeed matches patterns at the start of a name only. This is sufficient, because no
+ * parameter's name begins with the name of another.
  */
 static char *make_layer_name_pattern(struct arena *a, const char *name)
 {
@@ -59,8 +59,8 @@ static void add_pattern(struct arena *a, struct pk *list, const char *name)
 }
 
 /*
- * Make universal_checkpoint_info. Every list is present, even if empty. A pattern that matches no parameter would stop
- * DeepSpeed's converter, so each pattern is made from an existing parameter.
+ * Make universal_checkpoint_info. Every list is present, even if it is empty. DeepSpeed's converter fails if a pattern
+ * matches no parameter, so each pattern is made from an existing parameter.
  */
 static struct pk *make_block(const struct ds_target *t, struct arena *a)
 {
@@ -84,14 +84,14 @@ static struct pk *make_block(const struct ds_target *t, struct arena *a)
     pk_set_str(a, d, "vocabulary_parameter_patterns", vocabulary);
     pk_set_str(a, d, "pipeline_replicated_parameter_patterns", pipeline);
     pk_set_str(a, d, "tp_replicated_parameter_patterns", replicated);
-    /* the copies that we write are equal, so nothing has to be averaged */
+    /* the copies that we write are equal, so none has to be averaged */
     pk_set_str(a, d, "parameter_to_average_patterns", pk_list(a));
     pk_set_str(a, d, "parameter_with_row_parallelism_patterns", row);
     pk_set_str(a, d, "parameter_with_2_sub_params_cat_dim_0", halves);
     return d;
 }
 
-/* Returns true if DeepSpeed's converter handles the target's parameters correctly with this block. */
+/* Returns true if `block` (universal_checkpoint_info) gives each parameter of the target the right merge rule. */
 static bool block_fits(const struct ds_target *t, const struct pk *block)
 {
     const char **name = xmalloc((size_t)t->n_params * sizeof *name + 1);
@@ -116,8 +116,8 @@ static bool block_fits(const struct ds_target *t, const struct pk *block)
 static void renew_block(const struct ds_target *t, struct arena *a, struct pk *root)
 {
     /*
-     * These two keys record how parameters are split in detail, which patterns cannot express, and converters that
-     * support them need them.
+     * These two keys record details of the split that patterns cannot express. Converters that support them require
+     * them.
      */
     static const char *const degrees[] = { "affine_map", "sub_param_shard_widths" };
     struct pk *block = pk_get(root, block_key);

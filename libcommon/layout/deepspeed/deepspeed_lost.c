@@ -2,15 +2,17 @@
  * deepspeed_lost.c - replace files that are lost or cannot be read
  *
  * Used only if the caller requests it (source_opts.holes) or needs no optimizer states:
- *   mp_rank files   Each gets a copy of another rank's tree: of a rank of its own stage if one can be read, else of
- *                   the nearest stage, else of another tag in the same folder whose arguments and param_shapes agree
- *                   with the layer files and shards of this one. Its random states are those of a new run. If there is
- *                   no such file and only weights are needed, the tree has one stage and a config.json's arguments.
- *   param_shapes    For a stage whose mp_rank files are all lost: from the shards' param_slice_mappings (names,
- *                   lengths, order) and the layer files (shapes), else from the same file of another tag.
+ *   mp_rank files   A lost file is replaced by a copy of another rank's tree, with the random states of a new run. The
+ *                   tree is that of a rank of the same stage, else of the nearest stage, else of another tag in the
+ *                   same folder whose arguments and param_shapes agree with the layer files and shards of this tag. If
+ *                   there is no such file and only weights are needed, the tree is made from a config.json, with one
+ *                   stage.
+ *   param_shapes    If all mp_rank files of a stage are lost, its param_shapes are made from the shards'
+ *                   param_slice_mappings (names, lengths, order) and from the layer files (shapes), else read from the
+ *                   same file of another tag.
  *   shards, layers  A record in a damaged container is expected at the offset that it has in the files of the other
- *                   tensor ranks, and must have the right CRC. A record that is not found becomes a hole: an extent of
- *                   a file without bytes.
+ *                   tensor ranks, and must have the right CRC. For a record that is not found, the tensor map has a
+ *                   hole: an extent of a file without bytes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +31,8 @@ struct extent ds_hole(struct ds *d, const char *name, uint64_t len)
 /* ---- records of a damaged container ---- */
 
 /*
- * Find in file `to` the record that corresponds to record `like` of another tensor rank's file, and add it. Returns its
- * number, or -1 if it is not found or damaged.
+ * Find the record in file `to` that corresponds to record `like` of another tensor rank's file, and add it to the
+ * source's records. Returns its number, or -1 if it is not found or is damaged.
  */
 static int recover_record(struct ds *d, int to, int like)
 {
@@ -95,7 +97,7 @@ void ds_recover(struct ds *d)
 
 /* ---- param_shapes of shards and layer files ---- */
 
-/* A file of the tag, opened in a file table of its own, so that its records are not added to the source's table. */
+/* A file of this tag, opened with a separate file table, so that its records are not added to those of the source. */
 struct apart {
     struct files *files;
     struct pt *pt;              /* NULL: the file does not exist or cannot be read */
@@ -120,15 +122,18 @@ static void close_apart(struct apart *x)
     files_free(x->files);
 }
 
-/* The slices of one optimizer group that have been collected: names and lengths, in the order of the flat buffer. */
+/*
+ * The slices of one optimizer group that have been collected so far: names and lengths, in the order of the flat
+ * buffer.
+ */
 struct gathered {
     int n, cap;
     struct ds_slice *slice;
 };
 
 /*
- * Append the slices that data-parallel rank dp holds of each group to to[]. Returns false if its shard cannot be read,
- * or has another number of groups than the ranks before.
+ * For each group g, append to to[g] the slices that the shard of data-parallel rank dp lists. Returns false if the
+ * shard cannot be read, or if its number of groups differs from *n_groups (0: no shard was read before).
  */
 static bool gather_rank(struct ds *d, int mp, int dp, struct gathered *to, int *n_groups)
 {
@@ -165,8 +170,8 @@ static bool gather_rank(struct ds *d, int mp, int dp, struct gathered *to, int *
 }
 
 /*
- * Set the shape of a slice to that of the tensor `key` in a layer file. Returns false if the file has no such tensor
- * with as many elements.
+ * Give the slice `to` the shape of the tensor `key` in a layer file. Returns false if the file has no tensor of this
+ * name with the same number of elements.
  */
 static bool shape_in(const struct ds *d, int file, const char *key, struct ds_slice *to)
 {
@@ -196,7 +201,10 @@ static bool find_shape(const struct ds *d, struct ds_slice *to)
     return false;
 }
 
-/* Returns the param_shapes of a stage as a tree in the source's arena, or NULL if they cannot be determined. */
+/*
+ * Determine param_shapes of stage pp from shards and layer files. Returns the tree, in the source's arena, or NULL if
+ * it cannot be determined.
+ */
 static struct pk *gathered_shapes(struct ds *d, int pp)
 {
     struct gathered group[3] = {{0}};
@@ -224,7 +232,7 @@ static struct pk *gathered_shapes(struct ds *d, int pp)
 
 /* ---- other tags of the run ---- */
 
-/* An mp_rank file of another tag, and the values of it that are compared with the files of this tag. */
+/* An mp_rank file of another tag, and those of its values that are compared with the files of this tag. */
 struct mp_candidate {
     struct ds *d;
     int mp;
@@ -258,8 +266,8 @@ static bool set_in_args(const struct mp_candidate *c, const char *key)
 }
 
 /*
- * Compare the embedding's layer file with the candidate's arguments: vocabulary, hidden size, position embedding,
- * LayerNorm of the embedding. Returns a text with the first difference, or NULL.
+ * Compare the embedding's layer file with the candidate's arguments: vocabulary, hidden size, position embedding, and
+ * LayerNorm of the embedding. Returns the first difference as text, or NULL.
  */
 static char *embedding_unlike(const struct mp_candidate *c, const struct apart *x, const char *file)
 {
@@ -280,7 +288,10 @@ static char *embedding_unlike(const struct mp_candidate *c, const struct apart *
     return why;
 }
 
-/* Compare a block's layer file with the candidate's arguments. Returns a text with the first difference, or NULL. */
+/*
+ * Compare a transformer block's layer file with the candidate's arguments. Returns the first difference as text, or
+ * NULL.
+ */
 static char *block_unlike(const struct mp_candidate *c, const struct apart *x, const char *file)
 {
     const struct model_config *m = &c->config;
@@ -293,8 +304,8 @@ static char *block_unlike(const struct mp_candidate *c, const struct apart *x, c
 }
 
 /*
- * Compare a tensor of a layer file with the candidate: its type with the arguments, its shape with param_shapes.
- * Returns a text with the difference, or NULL.
+ * Compare a tensor of a layer file with the candidate: its dtype with the arguments, and its shape with param_shapes.
+ * Returns the first difference as text, or NULL.
  */
 static char *tensor_unlike(const struct mp_candidate *c, int layer, const char *key, const struct pt_tensor *t,
                            bool embedding, const char *file)
@@ -351,8 +362,8 @@ static char *layer_unlike(const struct mp_candidate *c, int file)
 }
 
 /*
- * Compare the candidate with one readable file of each layer, and its num_layers with the number of blocks found.
- * Returns a text with the first difference, or NULL.
+ * Compare the candidate with one readable file of each layer, and the candidate's num_layers with the number of blocks
+ * that have files. Returns the first difference as text, or NULL.
  */
 static char *layers_unlike(const struct mp_candidate *c)
 {
@@ -379,8 +390,8 @@ static char *layers_unlike(const struct mp_candidate *c)
 }
 
 /*
- * Compare a shard of the same rank with the candidate: the parameters that it lists, and the data-parallel degree.
- * Returns a text with the first difference, or NULL.
+ * Compare the candidate with a shard of the same rank: the parameters that the shard lists, and the data-parallel
+ * degree. Returns the first difference as text, or NULL.
  */
 static char *shard_unlike(const struct mp_candidate *c, int file, int64_t dp)
 {
@@ -425,8 +436,8 @@ static char *shards_unlike(const struct mp_candidate *c, const struct pk *root)
 }
 
 /*
- * Compare the candidate's arguments with a readable mp_rank file of this tag, because all stages of a run have the
- * same. Returns a text with the first difference, or NULL.
+ * Compare the candidate's arguments with those of a readable mp_rank file of this tag: all stages of a run have the
+ * same arguments. Returns the first difference as text, or NULL.
  */
 static char *config_unlike(const struct mp_candidate *c)
 {
@@ -448,8 +459,8 @@ static char *config_unlike(const struct mp_candidate *c)
 }
 
 /*
- * Returns the reason why an mp_rank file of another tag does not belong to this run's model, or NULL if it does. The
- * caller frees the text.
+ * Compare pt, an mp_rank file of another tag, with the files of this tag. Returns the reason why it does not belong to
+ * the same model, as text that the caller frees, or NULL if it does belong to it.
  */
 static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
 {
@@ -465,7 +476,8 @@ static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
     c->tp = 0;
     pk_as_int(pk_get(c->args, "tensor_model_parallel_size"), &c->tp);
     if (c->tp < 1)
-        c->tp = 0;                      /* vocabulary and ffn_hidden_size, which need the degree, are not compared */
+        /* 0: do not compare vocabulary and ffn_hidden_size, which depend on the degree */
+        c->tp = 0;
     pk_as_int(pk_get(root, "dp_world_size"), &dp);
     if (!ds_stage_read(&st, pk_get(root, "param_shapes"), dp > 0 && dp < 1 << 20 ? (int)dp : 1, pt_path(pt), ignored))
         ref = NULL;
@@ -485,7 +497,7 @@ static char *candidate_unlike(struct mp_candidate *c, const struct pt *pt)
     return why;
 }
 
-/* Returns true if the report has a finding that begins with this text. */
+/* Returns true if the report has a finding whose text begins with `start`. */
 static bool is_reported(const struct report *r, const char *start)
 {
     for (int i = 0; i < report_n(r); i++)
@@ -514,8 +526,9 @@ static bool candidate_fits(void *ctx, const struct pt *pt)
 }
 
 /*
- * Returns this rank's mp_rank file of the newest other tag that has one and belongs to the same model. It is open, and
- * closed with the source. If there is none, returns NULL and adds the reasons to *e (may be NULL).
+ * Returns the mp_rank file `mp` of another tag: the newest tag that has this file and belongs to the same model. The
+ * file is open; it is closed with the source. If there is none, returns NULL and adds the reasons to *e (e may be
+ * NULL).
  */
 static struct pt *sibling_mp(struct ds *d, int mp, struct err *e)
 {
@@ -538,15 +551,16 @@ struct pt *ds_lost_first(struct ds *d, struct err *e)
 
 /* ---- a tag without any mp_rank file, and a config.json ---- */
 
-/* The contents of all layer files. */
+/* What the layer files of all layers contain. */
 struct layer_facts {
     int n_blocks;
     int embedding;                      /* number of the embedding's layer file; -1 if there is none */
     int64_t rows, hidden;               /* shape of one tensor rank's slice of the embedding */
     enum dtype dtype;
-    bool norm;                          /* there are vectors in a file that is neither the embedding's nor a block's */
-    bool head;                          /* such a file has a matrix of the embedding's shape */
-    /* about the layer that is being read: */
+    bool norm;                          /* a file that is neither the embedding's nor a block's has vectors */
+    /* a file that is neither the embedding's nor a block's has a matrix of the embedding's shape */
+    bool head;
+    /* state of the loop, for the layer that is being read: */
     int layer;
     bool is_block, has_norm, has_head;
 };
@@ -556,7 +570,7 @@ static bool is_buffer_key(const char *key)
     return str_ends(key, "inv_freq") || str_ends(key, "_extra_state");
 }
 
-/* Call `each` for the parameters of one readable file of every layer, in the file's order. */
+/* For each layer, call `each` for the tensors of one readable file, in the file's order. Buffers are skipped. */
 static void each_layer_tensor(const struct ds *d, void *ctx,
                               void (*each)(void *ctx, int layer, const char *key, const struct pt_tensor *t))
 {
@@ -608,7 +622,9 @@ static void add_layer_fact(void *ctx, int layer, const char *key, const struct p
     }
 }
 
-/* The parameters of the only stage, in two groups: matrices, which have weight decay, and vectors, which have none. */
+/*
+ * The parameters of the single stage, in two groups: matrices, which have weight decay, and vectors, which have none.
+ */
 struct listed_stage {
     struct arena *a;
     const char *embedding;              /* prefix of the embedding's parameter names */
@@ -631,7 +647,10 @@ static void list_layer_tensor(void *ctx, int layer, const char *key, const struc
     memcpy(s->shape, t->shape, sizeof s->shape);
 }
 
-/* Returns the param_shapes of the only stage. The embedding is tied unless another layer has a matrix of its size. */
+/*
+ * Returns param_shapes of the single stage. The embedding is tied, unless another layer has a matrix of the
+ * embedding's shape (f->head).
+ */
 static struct pk *listed_shapes(const struct ds *d, const struct layer_facts *f, struct arena *a)
 {
     struct listed_stage l = { .a = a, .embedding_layer = f->embedding,
@@ -647,8 +666,8 @@ static struct pk *listed_shapes(const struct ds *d, const struct layer_facts *f,
 }
 
 /*
- * Returns the reason why the layer files are not exactly those of the configuration's model, or NULL if they are. The
- * caller frees the text.
+ * Compare the layer files with the model of the configuration. Returns the reason why they differ, as text that the
+ * caller frees, or NULL if they agree.
  */
 static char *facts_unlike(const struct layer_facts *f, const struct mp_candidate *c)
 {
@@ -670,8 +689,8 @@ static char *facts_unlike(const struct layer_facts *f, const struct mp_candidate
 }
 
 /*
- * Set the arguments that a trainer records but a configuration does not have: ranks, iteration, rows with padding, type
- * of the weights.
+ * Add the arguments that a trainer records but a model configuration does not have: ranks, iteration, padded
+ * vocabulary size, and dtype of the weights.
  */
 static void complete_args(struct arena *a, struct pk *args, const struct layer_facts *f, int tp, int64_t step)
 {
@@ -725,8 +744,8 @@ static struct pk *configured_root(const struct ds *d, struct arena *a, struct pk
 }
 
 /*
- * Store the tree as an mp_rank file in memory, with the configuration's path as its name. Returns it open, or NULL with
- * *e.
+ * Make `root` an mp_rank file in memory, named after the configuration's path. Returns the file, open, or NULL with *e
+ * set.
  */
 static struct pt *open_configured(struct ds *d, const struct pk *root, struct err *e)
 {
@@ -809,7 +828,7 @@ static void find_stage(struct ds *d, int pp)
 
     shapes = other ? pk_get(pt_root(other), "param_shapes") : shapes;
     if (!shapes)
-        return;                 /* the missing files are reported elsewhere, and the stage remains unknown */
+        return;                 /* the missing files are reported elsewhere; the stage remains unknown */
     to->ok = ds_stage_read(&to->st, shapes, d->topo.dp, other ? pt_path(other) : d->s->path, d->r);
     if (to->ok && !d->made)
         report_add(d->r, SEV_WARNING, "stand_in", d->s->path, ERR_NO_BYTE, NULL,
@@ -832,8 +851,9 @@ static struct pt *opened_mp_rank_pt(const struct ds *d, int mp)
 }
 
 /*
- * Returns the file whose tree replaces a lost one: of another tensor rank of its stage, else of the nearest stage, else
- * of another tag or the configuration (*other_tag is then set to true).
+ * Returns the file from which the lost mp_rank file mp is replaced: the file of another tensor rank of its stage, else
+ * of the nearest stage, else the file made from the configuration, else one of another tag. For the last two,
+ * *other_tag is set to true.
  */
 static const struct pt *neighbour(struct ds *d, int mp, bool *other_tag)
 {
@@ -852,7 +872,10 @@ static const struct pt *neighbour(struct ds *d, int mp, bool *other_tag)
     return d->made ? d->made : sibling_mp(d, mp, NULL);
 }
 
-/* Set `rank`, and `local_rank`: the rank itself if the copied tree has it that way, else the rank modulo 8 GPUs. */
+/*
+ * Set args.rank to the rank of mp_rank file mp. Set args.local_rank to the same number if the two were equal in the
+ * copied tree, otherwise to the rank modulo 8 (GPUs per node).
+ */
 static void renew_rank(const struct ds *d, struct arena *a, struct pk *args, int mp)
 {
     const int64_t rank = topo_rank(d->topo, mp / d->topo.tp, 0, mp % d->topo.tp);
@@ -895,8 +918,8 @@ static struct source_file *add_placeholder_file(struct source *s, const char *na
 }
 
 /*
- * Build the replacement of mp_rank file mp from `like`, add it to the source as a file in memory under the lost file's
- * name, and open it.
+ * Make a replacement of mp_rank file mp from `like`, store it in memory under the name of the lost file, add it to the
+ * source, and open it.
  */
 static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err *e)
 {
@@ -926,7 +949,8 @@ static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err 
     } else {
         f = &s->file[d->mp_file[mp]];
         if (!f->pt)
-            d->name[d->mp_file[mp]].kind = DS_OTHER;    /* its marks (iteration, versions ...) were not read */
+            /* its values (enum ds_mark) were not read, so they are not compared */
+            d->name[d->mp_file[mp]].kind = DS_OTHER;
         file = files_add_mem(s->files, kept, size, arena_fmt(s->arena, "%s", files_name(s->files, f->file)));
     }
     f->pt = pt_open(s->files, file, e);
@@ -934,8 +958,8 @@ static int put_stand_in(struct ds *d, int mp, const struct pt *like, struct err 
 }
 
 /*
- * Returns true, with a warning, if the file is damaged only in its tensors, which are random states: its tree can still
- * be used.
+ * Returns true, after a warning, if only the tensors of the mp_rank file are damaged. These are random states, so its
+ * tree can still be used.
  */
 static bool only_tensors_bad(struct ds *d, int mp, const char *name)
 {
@@ -970,8 +994,8 @@ static bool is_mp_rank_refused(const struct ds *d, int mp)
 }
 
 /*
- * Replace mp_rank file mp if it is lost or damaged. *tag receives the file that the tree was copied from if that is not
- * a file of this tag.
+ * If mp_rank file mp is lost or damaged, replace it. If the replacement is copied from a file of another tag, *tag is
+ * set to that file.
  */
 static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
 {
@@ -988,7 +1012,10 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
         return 0;
     else if (d->ref[mp / d->topo.tp])
         like = neighbour(d, mp, &other_tag);
-    /* All replacements come from the same tag. If that tag lacks this rank's file, the file of another rank is used. */
+    /*
+     * All replacements come from the same tag. If that tag does not have the file of this rank, its file of another
+     * rank is used.
+     */
     if (other_tag && *tag && !(like && is_of_same_folder(like, *tag)))
         like = *tag;
     if (!like) {
@@ -1009,7 +1036,7 @@ static int stand_in(struct ds *d, int mp, const struct pt **tag, struct err *e)
     return put_stand_in(d, mp, like, e);
 }
 
-/* Report the counters that the replacements have copied from another tag. */
+/* Report the counters that the replacements have from the other tag's file `tag`. */
 static void report_counters(struct ds *d, const struct pt *tag)
 {
     const struct pk *root = pt_root(tag), *args = pk_get(root, "args");

@@ -1,10 +1,10 @@
 /*
  * deepspeed_params.c - make the parameter list and its tensor maps from the stage tables
  *
- * The position of a parameter in the flat group follows from param_shapes. Cutting it at every multiple of the
- * partition length gives its fragments: one extent in each data-parallel rank that holds a part. The fragments of one
- * tensor rank are a slice of the tensor map, and the merge rule defines how slices form the whole (docs/formats.md,
- * section 4.7):
+ * The range of a parameter in the flat group follows from param_shapes. It is cut at every multiple of the partition
+ * length. This gives one extent in each data-parallel rank that holds a part of the parameter. The extents of one
+ * tensor rank are a slice of the tensor map, and the merge rule defines how the slices form the whole tensor
+ * (docs/formats.md, section 4.7):
  *
  *   flat group of tp 0   [.. E ..|.. qkv ..|...]      [.. E ..|.. qkv ..|...]   of tp 1
  *   dp ranks             |--- dp 0 ---|--- dp 1 ---|
@@ -24,13 +24,16 @@
 
 static const enum state flat_state[DS_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-/* What is known about a parameter while the list is made. */
+/* What is known about one parameter while the parameter list is made. */
 struct draft {
     const struct ds_entry *owner, *tied;        /* tied: the last stage's entry of the same name, or NULL */
-    int layer;                                  /* -1: an embedding without a number */
-    int position;                               /* in its layer file */
-    const struct pt_tensor **bf16;              /* [TP]: its tensor in each rank's layer file, NULL if the file lacks
-                                                 * it; bf16 itself is NULL if all do */
+    int layer;                                  /* layer number in the name; -1 for an embedding, whose name has none */
+    int position;                               /* position among the tensors of its layer file */
+    /*
+     * [TP]: the tensor in each rank's layer file, NULL if the file does not have it; the array itself is NULL if no
+     * file has it
+     */
+    const struct pt_tensor **bf16;
 };
 
 /* ---- layers ---- */
@@ -42,7 +45,10 @@ static int cmp_layer_numbers(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Return the tied embedding's layer, which is not in its name: the lowest file's, or 1 if that file is missing. */
+/*
+ * Return the layer number of the tied embedding, whose name has none: the number of the lowest layer file, or 1 if
+ * that file is missing.
+ */
 static int embedding_layer(const struct ds *d)
 {
     int lowest = INT_MAX;
@@ -56,8 +62,8 @@ static int embedding_layer(const struct ds *d)
 }
 
 /*
- * Compute the layer numbers that the stages' names imply, ascending. The tied embedding comes before them. Returns
- * their number.
+ * Write to out[] the layer numbers that the parameter names of the stages imply, ascending. The tied embedding's layer
+ * comes first. Returns how many they are.
  */
 static int expected_layers(const struct ds *d, int *out)
 {
@@ -105,7 +111,7 @@ void ds_check_layers(struct ds *d)
 
 /* ---- the list ---- */
 
-/* Make one draft per name. Only tied embeddings may have more than one entry. */
+/* Make one draft per parameter name. A name on more than one stage is an error, unless it is a tied embedding's. */
 static int make_drafts(struct ds *d, struct draft *out)
 {
     int n = 0;
@@ -139,7 +145,7 @@ static int by_owner_name(const void *key, const void *draft)
     return strcmp(key, ((const struct draft *)draft)->owner->name);
 }
 
-/* Assign the tensors of layer files to their parameters, and record their order inside each layer. */
+/* Assign the tensors of layer files to their parameters, and record their positions in the files. */
 static void assign_layer_tensors(struct ds *d, struct draft *p, int n)
 {
     int tp_n = d->topo.tp;
@@ -178,8 +184,9 @@ static int by_draft_place(const void *a, const void *b)
 /* ---- rules and shapes ---- */
 
 /*
- * How slices form parameters: by the patterns that the checkpoint has (the same in every mp_rank file), else by the
- * table of names, else, if a name is not in it, by the family that has all names. Both NULL: by the table.
+ * Where the merge rules come from. If `patterns` is set, from the checkpoint's own patterns, which are the same in
+ * every mp_rank file. Else, if `family` is set, from the rules of the model family that has all the names (used if the
+ * built-in table of names does not). If both are NULL, from the built-in table.
  */
 struct ds_rules {
     struct merge_patterns *patterns;
@@ -206,8 +213,9 @@ static void ds_find_merge_rules(struct ds *d, const struct draft *p, int n, stru
 }
 
 /*
- * Returns true if every tensor rank has a complete copy of the row-parallel biases. With gpt_j_residual, GPT-NeoX adds
- * attention and MLP before it sums over the ranks, so there the biases of the ranks are summed.
+ * Returns true if each tensor rank has a complete copy of the row-parallel biases, that is, if gpt_j_residual is
+ * recorded as off. With gpt_j_residual, GPT-NeoX adds attention and MLP before it sums over the tensor ranks, so their
+ * biases are summed as well.
  */
 static bool has_copies(const struct ds *d)
 {
@@ -222,12 +230,15 @@ static enum merge_rule ds_family_merge_rule(const struct ds *d, const struct fam
     enum merge_rule rule;
 
     if (!family_find(f, name, &h))
-        return MERGE_CAT0;              /* not reached: the family has all names */
+        return MERGE_CAT0;              /* not reached: the family was chosen because it has all names */
     rule = family_merge(h.rule, name);
     return rule == MERGE_SUM && has_copies(d) ? MERGE_REPLICATED : rule;
 }
 
-/* Returns true for the first linear layer of an MLP. In a gated MLP it contains gate and up. */
+/*
+ * Returns true if `name` is the first linear layer of an MLP. In a gated MLP this layer contains gate and up
+ * projection.
+ */
 static bool is_up(const char *name)
 {
     static const char *const others[] = { "mlp.linear1.weight", "mlp.linear1.bias", "mlp.fc1_weight", "mlp.fc1_bias" };
@@ -256,7 +267,10 @@ static enum merge_rule ds_param_merge_rule(struct ds *d, const struct ds_rules *
 
 /* ---- tensor maps ---- */
 
-/* Make a map with the slices of one state, tp ascending; the merge rule orders them later. */
+/*
+ * Make an empty map whose inputs are the slices of one state, in ascending order of tensor rank. The merge rule orders
+ * them later.
+ */
 static struct tmap *ds_new_slice_map(struct ds *d, enum dtype dtype)
 {
     struct tmap *m = arena_alloc(d->s->arena, sizeof *m);
@@ -267,7 +281,7 @@ static struct tmap *ds_new_slice_map(struct ds *d, enum dtype dtype)
     return m;
 }
 
-/* Compute the data-parallel ranks [*first, *last] that hold a part of the slice. */
+/* Set [*first, *last] to the data-parallel ranks whose partitions hold a part of the parameter's slice. */
 static void dp_range(const struct ds *d, const struct ds_entry *en, int *first, int *last)
 {
     int64_t partition = d->ref[en->pp]->group[en->group].partition;
@@ -285,8 +299,9 @@ static const struct ds_run *ds_find_flat_run(const struct ds *d, const struct ds
 }
 
 /*
- * Returns true if every shard that holds a part of this state is usable, or may be a hole. Tested before any memory is
- * allocated. There is no state if no shard can be read, because the optimizer's settings are unknown then.
+ * Returns true if a map of this state can be made. Without source_opts.holes, every shard that holds a part of the
+ * state must be usable. With it, one readable shard of the checkpoint is sufficient, because the optimizer's settings
+ * are read from that shard.
  */
 static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state)
 {
@@ -302,7 +317,7 @@ static bool flat_usable(const struct ds *d, const struct ds_entry *en, int state
     return true;
 }
 
-/* Describe one tensor rank's fragments over dp. */
+/* Describe tensor rank tp's slice of a state as the parts that the data-parallel ranks hold. */
 static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int state, struct tmap_slice *out)
 {
     const struct ds_slice *s = en->slice;
@@ -323,7 +338,7 @@ static void flat_slice(struct ds *d, const struct ds_entry *en, int tp, int stat
                                               (uint64_t)n * sizeof(float));
             continue;
         }
-        assert(start + n <= run->n_elems);      /* check_lengths() guarantees it */
+        assert(start + n <= run->n_elems);      /* check_lengths() guarantees this */
         out->extent[dp - first] = (struct extent){
             .record = run->record, .at = run->at + (uint64_t)start * sizeof(float),
             .len = (uint64_t)n * sizeof(float),
@@ -344,7 +359,10 @@ static struct tmap *ds_make_flat_map(struct ds *d, const struct param *p, const 
     return m;
 }
 
-/* Report a layer file that was read but lacks the tensor. For other files the reason has already been reported. */
+/*
+ * Report a layer file that was read but does not have the tensor of parameter p. If the file was not read, the reason
+ * has already been reported.
+ */
 static void missing_tensor(struct ds *d, const struct draft *p, int tp)
 {
     int no = p->layer >= 0 ? p->layer : embedding_layer(d);
@@ -356,7 +374,10 @@ static void missing_tensor(struct ds *d, const struct draft *p, int tp)
                    ERR_NO_BYTE, p->owner->name, "has no usable tensor here");
 }
 
-/* Return some weights of this parameter, or of any parameter if all of this one's are lost. NULL if there are none. */
+/*
+ * Return a tensor of this parameter's weights. If all of them are lost, return a tensor of any parameter. NULL if
+ * there is none.
+ */
 static const struct pt_tensor *some_weights(const struct ds *d, const struct draft *dr)
 {
     for (int tp = 0; tp < d->topo.tp; tp++)
@@ -368,7 +389,7 @@ static const struct pt_tensor *some_weights(const struct ds *d, const struct dra
     return NULL;
 }
 
-/* Returns true if every tensor rank has a tensor or may have a hole, and all have the same dtype. */
+/* Returns true if the weights of each tensor rank are present, or are lost and may be, and all have the same dtype. */
 static bool bf16_usable(struct ds *d, const struct draft *dr)
 {
     bool whole = true;
@@ -389,7 +410,10 @@ static bool bf16_usable(struct ds *d, const struct draft *dr)
     return whole;
 }
 
-/* Make the map of the weights. The dtype is that of the file: runs without --bf16 keep fp32 or fp16 weights. */
+/*
+ * Make the map of the weights. Its dtype is that in the files, because runs without --bf16 keep fp32 or fp16 weights.
+ * Returns NULL if the weights are not usable.
+ */
 static struct tmap *bf16_map(struct ds *d, const struct param *p, const struct draft *dr)
 {
     const enum dtype dtype = bf16_usable(d, dr) ? some_weights(d, dr)->dtype : DTYPE_N;

@@ -43,7 +43,9 @@ static struct pk *schedule(struct arena *a)
     return d;
 }
 
-/* Make the root with the keys in the original order: DeepSpeed's keys, then the trainer's. */
+/*
+ * Make the root of an mp_rank file. Its keys are in DeepSpeed's order: DeepSpeed's own keys first, then the trainer's.
+ */
 struct pk *ds_pickles_mp_root(struct arena *a, const struct ds_new_run *f, struct pk *param_shapes)
 {
     static const char *const head[] = { "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
@@ -85,7 +87,10 @@ struct pk *ds_pickles_mp(const struct source *s, struct arena *a)
 
 /* ---- the optimizer ---- */
 
-/* Returns settings of torch's AdamW, which an original run without apex uses. Each save sets the actual ones. */
+/*
+ * Returns the settings of a group of torch's AdamW, which the original trainer uses without apex. The values are set
+ * at each save.
+ */
 static struct pk *make_adamw_settings(struct arena *a)
 {
     struct pk *d = pk_dict(a);
@@ -108,8 +113,8 @@ struct pk *ds_pickles_zero_stage_1(struct arena *a)
 }
 
 /*
- * Make the optimizer's tree. The parts that every tree needs are made with each shard: states, masters, paddings,
- * counts, mappings.
+ * Make the optimizer's tree. The parts that every shard has are left empty here and are made with each shard: states,
+ * master weights, paddings, counts, mappings.
  */
 struct pk *ds_pickles_optimizer(const struct source *s, struct arena *a)
 {

@@ -1,9 +1,9 @@
 /*
  * deepspeed_shards.c - read the tables in zero files
  *
- * For each group a shard holds one flat fp32 tensor and its two moments. The tensors' offsets are kept, but not the
- * handle, so that thousands of shards fit in a few megabytes. The shard's description of itself
- * (`param_slice_mappings`, paddings, counts) follows from param_shapes, so it is not needed, but it is compared.
+ * For each group, a shard has one flat fp32 tensor of master weights and its two moments. Only the offsets of these
+ * tensors are kept, not the file's handle, so thousands of shards take a few megabytes. What the shard records about
+ * its layout (`param_slice_mappings`, paddings, counts) follows from param_shapes; it is only checked.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 static const char *const state_words[DS_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
 
-/* A shard being read, and its position. */
+/* A shard that is being read, and the stage tables that it must agree with. */
 struct shard_job {
     const struct ds_job *j;
     const struct pk *opt;               /* optimizer_state_dict */
@@ -24,7 +24,7 @@ struct shard_job {
     int dp;
 };
 
-/* Return the number of padding elements at the end of rank dp's partition. A whole partition may be padding. */
+/* Return the number of padding elements at the end of rank dp's partition. The whole partition may be padding. */
 static int64_t rank_padding(const struct ds_group *g, int dp)
 {
     int64_t over = ((int64_t)dp + 1) * g->partition - g->sum;
@@ -53,8 +53,9 @@ static struct ds_run ds_read_flat_run(const struct shard_job *k, const struct pk
 }
 
 /*
- * Check the lengths of a group. BF16_Optimizer keeps whole partitions. ZeRO-1/2 may omit the padding: always in the
- * masters, and in the moments in the elastic form. The fragments fit in either case.
+ * Check the lengths of a group's flat tensors. BF16_Optimizer saves whole partitions. ZeRO-1/2 may omit the padding:
+ * it always omits it in the master weights, and in the elastic form also in the moments. Either length holds all
+ * parameters.
  */
 static bool check_lengths(const struct shard_job *k, int g)
 {
@@ -103,7 +104,8 @@ static void ds_read_group_runs(const struct shard_job *k, struct pk **fp32, int 
 }
 
 /*
- * Return a list with one entry per group. Returns NULL, with a finding, if the key is absent or the count is wrong.
+ * Return the list opt[key], which must have one entry per group. Returns NULL, with a finding, if the key is absent or
+ * the number of entries is wrong.
  */
 static struct pk **group_list(const struct shard_job *k, const char *key, enum severity absent, const char *then)
 {
@@ -126,7 +128,7 @@ static struct pk **group_list(const struct shard_job *k, const char *key, enum s
 static void check_group_paddings(const struct shard_job *k)
 {
     const struct ds_job *j = k->j;
-    /* DeepSpeed <= 0.6.7 used the other spelling. */
+    /* DeepSpeed up to 0.6.7 spells the key `groups_padding`. */
     const char *key = pk_get(k->opt, "groups_padding") ? "groups_padding" : "group_paddings";
     struct pk **item = group_list(k, key, SEV_NOTE, ": padding follows from param_shapes");
     int last = j->d->topo.dp - 1;
@@ -165,8 +167,8 @@ static void check_counts(const struct shard_job *k)
 }
 
 /*
- * Compare one group's recorded fragments with the rule (docs/formats.md, section 4.6). Only the first difference is
- * reported.
+ * Compare the positions recorded for group g with the partition rule (docs/formats.md, section 4.6). Only the first
+ * difference is reported.
  */
 static void check_mapping(const struct shard_job *k, const struct pk *mapping, int g)
 {
@@ -215,7 +217,10 @@ static void check_slice_mappings(const struct shard_job *k)
 
 /* ---- owners of the states ---- */
 
-/* Return the only number in a group's `params`, that of its flat tensor, or -1 if there is none or several. */
+/*
+ * Return the number of the group's flat tensor, which must be the only entry of `params`, or -1 if there is no entry
+ * or more than one.
+ */
 static int64_t state_id(const struct pk *group)
 {
     uint32_t n = 0;
@@ -225,7 +230,7 @@ static int64_t state_id(const struct pk *group)
     return item && n == 1 && pk_as_int(item[0], &id) && id >= 0 ? id : -1;
 }
 
-/* Returns true if the state's key is the number of a group. */
+/* Returns true if `key`, the key of a state, is the number of one of the n groups. */
 static bool is_claimed(struct pk **group, uint32_t n, const struct pk *key)
 {
     int64_t id;
@@ -237,8 +242,8 @@ static bool is_claimed(struct pk **group, uint32_t n, const struct pk *key)
 }
 
 /*
- * Check that every state belongs to one group and every group has its own. Two groups that name the same state would
- * share its moments.
+ * Check that every state belongs to one group, and that every group has a state of its own. If two groups named the
+ * same state, they would share its moments.
  */
 static void check_owners(const struct shard_job *k)
 {
@@ -249,7 +254,8 @@ static void check_owners(const struct shard_job *k)
     struct pk **state = pk_pairs(pk_get(base, "state"), &n_states);
 
     if (!group || !state)
-        return;                 /* the elastic form: a list in the order of the groups */
+        /* the elastic form: the states are a list in the order of the groups, without numbers */
+        return;
     if ((int64_t)n != k->ref->n_groups)
         report_add(j->r, SEV_ERROR, "groups", j->path, ERR_NO_BYTE, NULL,
                    "%d groups in param_shapes, %u in param_groups", k->ref->n_groups, n);
@@ -313,7 +319,8 @@ void ds_read_shard(const struct ds_job *j)
         return;
     ds_read_step(j, k.opt);
     if (!k.ref || d->stage[n->mp].bad)
-        return;                 /* already reported: the content of the shard cannot be determined */
+        /* already reported; without the stage's param_shapes, the content of the shard cannot be determined */
+        return;
     fp32 = group_list(&k, "single_partition_of_fp32_groups", SEV_ERROR, "");
     if (!fp32)
         return;

@@ -1,5 +1,5 @@
 /*
- * deepspeed_share.c - compute which bytes of a process's memory go to which file, as plain data
+ * deepspeed_share.c - compute which bytes of a process's memory belong to which file, and serialise the result
  */
 #include "libcommon/layout/deepspeed/deepspeed_share_impl.h"
 
@@ -10,14 +10,15 @@
 
 /* ---- files ---- */
 
-/* A share under construction. */
+/* A share that is being computed. */
 struct share_making {
     const struct ds_target *t;
     const struct ds_share_of *of;
     struct ds_share *s;
     int cap_files, cap_pieces;
-    int *layer_file;            /* [t->n_params]: the file of its layer, -1 if this stage does not write it */
-    int first_shard;            /* index of the shard of dp 0 */
+    /* [t->n_params]: index of the file of the parameter's layer; -1 if this stage does not write it */
+    int *layer_file;
+    int first_shard;            /* index of the file of data-parallel rank 0's shard */
     struct err *e;
 };
 
@@ -44,8 +45,8 @@ static int add_layer(struct share_making *m, int layer)
 }
 
 /*
- * Add the layers of the stage. The last stage's copies of the embedding are not added: the first stage's files hold
- * the embedding.
+ * Add the files of the stage's layers. The last stage's copy of the embedding gets no file, because the first stage
+ * writes the embedding's file.
  */
 static void add_layers(struct share_making *m)
 {
@@ -72,8 +73,8 @@ static void set_text(struct arena *a, struct pk *dict, const char *key, const ch
 }
 
 /*
- * Find the offset at which padding begins. Parameters fill a flat storage up to that point; the rest has been zeros
- * since the file was created.
+ * Find where the padding begins in each flat storage of file f. Parameters fill the storage up to there. The rest
+ * needs no writing, because a new file consists of zeros.
  */
 static void find_padding(const struct share_making *m, struct ds_share_file *f)
 {
@@ -146,7 +147,10 @@ static void add_held_weights_piece(struct share_making *m, int held)
                                          .len = (uint64_t)h->n * size });
 }
 
-/* Add the pieces of a run in the shards. A run may extend over the partitions of several data-parallel ranks. */
+/*
+ * Add the pieces of a held run that go to the shards. A run may extend over the partitions of several data-parallel
+ * ranks.
+ */
 static void add_flat(struct share_making *m, int held, int group, const struct ds_slice *p)
 {
     const struct ds_held *h = &m->of->held[held];
@@ -233,7 +237,7 @@ void ds_share_free(struct ds_share *s)
 
 /* ---- serialisation ---- */
 
-/* The format: the fixed fields, then for each file its own fields, then pieces and trees. */
+/* A serialised share consists of fixed fields, then the fields of each file, then the pieces and the trees. */
 struct share_packed_file {
     int layer, owner, n_storages;
     uint64_t name_len;
@@ -271,7 +275,7 @@ struct share_cursor {
     const char *p, *end;
 };
 
-/* Copy the next n bytes into `to`. Returns false if fewer are left. */
+/* Copy the next n bytes into `to`. Returns false if fewer than n bytes are left. */
 static bool unpack_share_bytes(struct share_cursor *c, void *to, size_t n)
 {
     if ((size_t)(c->end - c->p) < n)

@@ -1,11 +1,11 @@
 /*
  * deepspeed_share.h - write a sharded checkpoint from the memory of the processes of a job
  *
- * A conversion has a source with all tensors; a job does not. Each of its processes holds runs of the slices of its
- * (pp, tp), split differently than files are, and all processes of one (pp, tp) fill the same files: the layer files
- * of the stage for that tensor rank, and the shards of dp 0, 1, ... A share describes what one process has to write,
- * computed once: the trees of those files, and for each run its place in a storage. It is plain
- * data, so it can be sent to another process, which writes:
+ * A conversion has a source with all tensors; a job does not. Each process of the job holds runs of the slices of its
+ * rank (pp, tp), and the runs are split differently than the files are. All processes of one (pp, tp) write to the same
+ * files: the layer files of the stage for that tensor rank, and the shards of dp 0, 1, ... A share describes what one
+ * process has to write: the trees of those files, and the place of each run in a storage. It is computed once. It is
+ * plain data, so it can be sent to another process, which writes:
  *
  *   process that trains   ds_target_new(no_tensors) -> ds_share_new() -> ds_share_pack() ~~~>
  *   process that writes   ds_share_unpack(), then for each save
@@ -15,8 +15,8 @@
  * owner of a file writes its headers after it has received all parts. The caller provides the communication
  * (ds_rendezvous) and the folder (`dir` of prepare()).
  *
- * An fp16 run: source and target of ZeRO stage 1 (ds_new_run_source() makes such a source, zero_pp_rank_* files),
- * ds_request.weights DTYPE_F16, and ds_now.scaler at each save. The trainer sets these through
+ * An fp16 run needs a source of ZeRO stage 1 (ds_new_run_source() can make one), whose zero files are named
+ * zero_pp_rank_*, ds_request.weights DTYPE_F16, and ds_now.scaler at each save. The trainer sets the last two through
  * checkpoint_saver_opts.weights and checkpoint_now.scaler (tools/train/checkpoint/checkpoint.h).
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_SHARE_H
@@ -29,28 +29,32 @@
 
 /* ---- once ---- */
 
-/* Elements [from, from + n) of the slice of a parameter; each state has its own offset in the process's memory. */
+/*
+ * Elements [from, from + n) of a parameter's slice, which a process holds in memory. Each state is at an offset of its
+ * own.
+ */
 struct ds_held {
     int param;                  /* index in target->param */
     int64_t from, n;
-    uint64_t at[STATE_N];       /* byte offsets; weights have target->weights, other states fp32 */
+    uint64_t at[STATE_N];       /* offsets in bytes; weights have the type target->weights, other states are fp32 */
 };
 
 struct ds_share_of {
-    int pp, dp, tp;             /* the process */
+    int pp, dp, tp;             /* the rank of the process */
     int n_held;
     const struct ds_held *held;
-    const struct pk *ds_config; /* of the run, replaces the source's; NULL: use the source's */
-    const char *ds_version;     /* likewise */
+    const struct pk *ds_config; /* the run's present ds_config, which replaces the source's; NULL: use the source's */
+    const char *ds_version;     /* the run's present ds_version, likewise */
 };
 
 struct ds_share;
 /*
- * Compute a share. Returns NULL with ERR_DATA if a held run has no place in the files. `t` is not needed afterwards.
+ * Compute a share. Returns NULL with ERR_DATA if a run in of->held has no place in the files. `t` may be freed
+ * afterwards.
  */
 MUST_CHECK struct ds_share *ds_share_new(const struct ds_target *t, const struct ds_share_of *of, struct err *e);
 void ds_share_free(struct ds_share *s);         /* NULL is allowed */
-/* Serialise a share for another process, which must be of the same build and on the same machine. */
+/* Serialise a share, to be sent to a process of the same build on the same machine. */
 void ds_share_pack(const struct ds_share *s, struct strbuf *out);
 MUST_CHECK struct ds_share *ds_share_unpack(const void *bytes, size_t n, struct err *e);
 
@@ -60,54 +64,57 @@ MUST_CHECK struct ds_share *ds_share_unpack(const void *bytes, size_t n, struct 
 struct ds_settings {
     double lr, beta1, beta2, eps, weight_decay;
 };
-/* Values in the shards that change with every save. */
+/* Values in the shards that change at every save. */
 struct ds_now {
-    int64_t opt_step;           /* Adam's counter */
+    int64_t opt_step;           /* Adam's step counter */
     struct ds_settings decay, no_decay;
     double clip_grad;
-    const struct loss_scale *scaler;    /* for an fp16 run, else NULL */
-    bool overflow;              /* with a scaler: the gradients of the last step overflowed */
+    const struct loss_scale *scaler;    /* loss scaler of an fp16 run; NULL for other runs */
+    bool overflow;              /* only with a scaler: the gradients of the last step overflowed */
 };
 
-/* Communication between the processes of one (pp, tp). */
+/* Functions of the caller for communication between the processes of one (pp, tp). */
 struct ds_rendezvous {
-    /* Send `text` to the others. What this process wrote is on disk. */
+    /* Send `text` to the other processes. The sink calls this once all that this process wrote is on disk. */
     int (*tell)(void *ctx, const char *text, size_t n, struct err *e);
-    /* Wait for the text of data-parallel rank `dp` and return it, or NULL if it will not come. Caller frees. */
+    /*
+     * Wait for the text that data-parallel rank `dp` sends, and return it; the caller frees it. Returns NULL if it
+     * will not arrive.
+     */
     char *(*hear)(void *ctx, int dp, struct err *e);
     void *ctx;
 };
 
 struct ds_save {
     /*
-     * The memory that the offsets of ds_held refer to. If it is smaller than the largest offset, it is a ring: byte x
-     * of the state is at x % bytes. No plan item crosses a multiple of `window` then, which divides `bytes` (0: no such
-     * limit).
+     * The memory that ds_held.at refers to. If `bytes` is smaller than the largest offset, the memory is a ring:
+     * offset x is at byte x % bytes. If `window` is not 0, it must divide `bytes`, and no plan item crosses a multiple
+     * of `window`.
      */
     const void *memory;
     uint64_t bytes, window;
     struct ds_now now;
     struct ds_rendezvous rendezvous;
-    /* The mp_rank file of this (pp, tp) if this process writes it. Its root is NULL if another process writes it. */
+    /* The tree of the mp_rank file of this (pp, tp). NULL if another process writes this file. */
     const struct pk *mp_root;
-    const struct pt *mp;        /* file in mp_files whose tensors the tree may hold */
+    const struct pt *mp;        /* open file in mp_files with the tensors that the tree contains */
     struct files *mp_files;
 };
 
-/* The user pointer of a plan item. */
+/* What the user pointer of a plan item refers to. */
 struct ds_piece {
-    int held;                   /* index of the run that it belongs to */
+    int held;                   /* index in of->held of the run that the item belongs to */
     enum state state;
     int elem_bytes;
-    int64_t first;              /* its first element in the parameter's slice */
+    int64_t first;              /* index of the item's first element in the parameter's slice */
     int file, storage;
-    uint64_t at;                /* byte offset in the storage */
-    uint64_t from, len;         /* bytes in the memory */
+    uint64_t at;                /* offset in the storage, in bytes */
+    uint64_t from, len;         /* offset in the process's memory, and length, in bytes */
 };
 
 /*
- * Return the sink of one save. share, save and what they point to must outlive it. prepare() and estimate() (which
- * counts the files that this process owns) ignore their source, and the plan needs no item_done.
+ * Return the sink of one save. `s`, `how` and what they point to must outlive the sink. prepare() and estimate()
+ * ignore their source; estimate() counts only the files that this process owns. The plan needs no item_done.
  */
 struct sink *ds_share_sink(const struct ds_share *s, const struct ds_save *how);
 

@@ -113,8 +113,8 @@ static void lay_out_share_files(struct share_saving *w)
 }
 
 /*
- * Add a plan item for a piece. The run of the memory is described as a separate tensor, all of whose bytes are
- * written.
+ * Add a plan item for piece p. The item describes the bytes in memory as a separate tensor, which is written as a
+ * whole.
  */
 static void add_share_plan_item(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
 {
@@ -135,7 +135,7 @@ static void add_share_plan_item(struct sink *k, struct plan *plan, int record, c
                                          .user = (void *)p }, f->dst, f->storage[p->storage].at + p->at);
 }
 
-/* Add the items of a piece. In a ring, the piece is cut at the windows' borders. */
+/* Add the plan items of piece p. If the memory is a ring, the piece is cut at multiples of the window. */
 static void add_share_piece_items(struct sink *k, struct plan *plan, int record, const struct ds_piece *p)
 {
     struct share_saving *w = k->priv;
@@ -159,8 +159,8 @@ static void add_share_piece_items(struct sink *k, struct plan *plan, int record,
 }
 
 /*
- * Create the files with their lengths. Any process may be the first to open a file, so each creates it, and none
- * truncates it.
+ * Create all files with their final lengths. Any process may be the first to open a file, so each process creates
+ * every file, and none truncates it.
  */
 static int create_share_files(const struct sink *k, struct err *e)
 {
@@ -222,7 +222,8 @@ static int sync_files(const struct sink *k, struct err *e)
 }
 
 /*
- * Send the CRC parts of every storage that this process has written to. The last line marks the message as complete.
+ * Send the CRC parts of every storage that this process has written to. The last line of the text marks it as
+ * complete.
  */
 static int post_crc_sums(const struct share_saving *w, struct plan *plan, struct err *e)
 {
@@ -280,7 +281,7 @@ static void add_zeros_to_crc_sum(struct crc_sum *sum, uint64_t total, uint64_t f
     }
 }
 
-/* Check that the sums are complete. Padding has been zeros since the file was created. */
+/* Check that the CRC parts cover every storage of file f up to its padding. The padding is zeros, as a new file is. */
 static int close_sums(const struct folder_file *f, const struct ds_tree *x, struct err *e)
 {
     for (int k = 0; k < f->n; k++) {

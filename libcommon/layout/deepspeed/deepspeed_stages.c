@@ -1,9 +1,10 @@
 /*
- * deepspeed_stages.c - read the tables in mp_rank files and layer files, and compare those of a stage
+ * deepspeed_stages.c - read the tables in mp_rank files and layer files, and compare the ranks of a stage
  *
- * All tensor ranks of a stage list the same parameters. The first readable rank represents the stage, and an index of
- * all stages' names serves all later look-ups. Layer files hold weights under module-relative names. The order of their
- * keys is the module's own; parameters are listed in that order.
+ * All tensor ranks of a stage list the same parameters. The first rank that can be read represents the stage. All
+ * later look-ups use one index of the names of all stages.
+ * The names in a layer file are relative to the layer's module. The parameters of a layer are listed in the order of
+ * the file's keys, which is the order of the module.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,10 @@ static bool has_same_slice_shape(const struct ds_slice *a, const struct ds_slice
     return shape_equal(a->ndim, a->shape, b->ndim, b->shape);
 }
 
-/* Report the first difference of tensor rank b from rank a of the same stage. Returns true if there is none. */
+/*
+ * Compare tensor rank tp_b with tensor rank tp_a of the same stage. Reports the first difference. Returns true if
+ * there is none.
+ */
 static bool same_stage(struct ds *d, int pp, int tp_a, int tp_b)
 {
     const struct ds_stage *a = &d->stage[topo_mp(d->topo, pp, tp_a)].st, *b = &d->stage[topo_mp(d->topo, pp, tp_b)].st;
@@ -100,7 +104,8 @@ bool ds_all_stages(const struct ds *d)
 /* ---- layer files ---- */
 
 /*
- * Find the parameter of a layer file's tensor. Names are relative to the module: "3.<key>", or the tied embedding's.
+ * Find the parameter to which the tensor `key` of a layer file belongs. Its name is "3.<key>" for layer 3, or begins
+ * with the tied embedding's prefix.
  */
 static const struct ds_entry *layer_entry(const struct ds *d, int layer, const char *key)
 {
@@ -117,10 +122,7 @@ static const struct ds_entry *layer_entry(const struct ds *d, int layer, const c
 
 static void unknown_key(const struct ds_job *j, const char *key)
 {
-    /*
-     * Rotary tables are buffers, which the model recomputes and never trains. The same holds for Transformer Engine's
-     * settings.
-     */
+    /* Rotary tables and Transformer Engine's settings are buffers: the model recomputes them and never trains them. */
     if (str_ends(key, "inv_freq") || str_ends(key, "_extra_state"))
         report_add(j->r, SEV_NOTE, "unknown_key", j->path, ERR_NO_BYTE, NULL, "'%.100s' is a buffer: passed over", key);
     else if (ds_all_stages(j->d))

@@ -1,5 +1,5 @@
 /*
- * deepspeed_state.c - run state and configuration
+ * deepspeed_state.c - read the run state and the model's configuration
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,9 @@ void ds_read_step(const struct ds_job *j, const struct pk *opt)
     struct adam_step first = adam_find_step(&a, 0, j->r);
     const struct pk *group = adam_list_at(pk_get(adam_base(opt), "param_groups"), 0);
 
-    /* A group with its own lr_mult may have another rate than the first group of other stages. */
+    /*
+     * A group with lr_mult is not compared: its learning rate may differ from that of the first group of other stages.
+     */
     if (!pk_get(group, "lr_mult"))
         j->d->mark[j->file][DS_RATE] = ds_mark_text(pk_get(group, "lr"));
     j->d->mark[j->file][DS_SETTINGS] = adam_settings(&a);
@@ -70,7 +72,7 @@ static void ds_read_optimizer(struct ds *d)
     run->optimizer_pt = f->pt;
     run->param_groups = pk_get(pk_get(run->optimizer, "base_optimizer_state"), "param_groups");
     s->zero_stage_1 = d->shard[d->lead].zero_stage_1;
-    ignored = report_new();                /* discarded, because ds_read_step() has already reported these findings */
+    ignored = report_new();                /* findings are discarded here, because ds_read_step() has reported them */
     step = adam_find_step(&(struct adam_file){ s->files, f->pt, files_name(s->files, f->file), run->optimizer }, 0,
                           ignored);
     report_free(ignored);
@@ -79,7 +81,10 @@ static void ds_read_optimizer(struct ds *d)
     run->step_is_tensor = step.is_tensor;
 }
 
-/* Compare the number of padded rows in args, in checkpoint_info and in the table's own shape. */
+/*
+ * Compare the three records of the padded vocabulary size: in args, in checkpoint_info, and in the shape of the
+ * embedding.
+ */
 static void check_padded_vocab(struct ds *d, const char *path, const struct pk *root)
 {
     struct model_config *c = &d->s->config;
@@ -113,7 +118,10 @@ static void check_checkpoint_version(struct ds *d, const char *path, const struc
                    "checkpoint_version %g stores QKV differently; not supported", version);
 }
 
-/* Report missing optimizer shards: a warning if they were not saved (--no-save-optim), otherwise an error. */
+/*
+ * Report that the optimizer shards are missing. It is a warning if they were not saved (--no-save-optim), otherwise an
+ * error.
+ */
 static void check_optimizer_there(struct ds *d, const char *path)
 {
     char buf[96];

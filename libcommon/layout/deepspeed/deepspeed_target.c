@@ -1,9 +1,10 @@
 /*
  * deepspeed_target.c - compute the shape of a sharded checkpoint from a request
  *
- * The source's own param_shapes show its conventions: the layers of each stage, the number of optimizer groups, which
- * parameters decay, and their order. The order that the rule (docs/formats.md, section 4.4) gives for the source's
- * own topology must be the one in its files; only then is the same rule used to lay out the target.
+ * The source's own param_shapes show the conventions of its trainer: the layers of each stage, the number of optimizer
+ * groups, which parameters have weight decay, and the order of the parameters. The rule in docs/formats.md, section
+ * 4.4, is first applied to the source's own topology. Only if the result agrees with the source's files is the same
+ * rule used for the target.
  */
 #include "libcommon/layout/deepspeed/deepspeed_target.h"
 
@@ -23,8 +24,8 @@ enum { DEGREE_MAX = 1 << 16 };
 /* ---- the parameters that the source's ranks list ---- */
 
 /*
- * Refuse a separate output head, or an embedding that belongs to one stage alone: the last stage's copies are not
- * made for these.
+ * Refuse a model with an output head that is not tied to the embedding, or with an embedding on one stage only,
+ * because then the last stage has no copy of the embedding.
  */
 static int refuse_untied(const struct source *s, const struct ds_shape *o, struct err *e)
 {
@@ -117,8 +118,8 @@ static void renumber(struct ds_target *t, struct ds_tparam *p, int layer)
 }
 
 /*
- * Replace the source's blocks by those of the list, numbered in that order. The final LayerNorm's number moves
- * accordingly.
+ * Keep only the blocks of the source listed in picked[], and number them in that order. The number of the final
+ * LayerNorm changes accordingly.
  */
 static void pick_target_layers(struct ds_target *t, const int *picked, int n)
 {
@@ -221,7 +222,7 @@ static int resolve_padded_vocab(struct ds_target *t, const struct ds_request *q,
     return 0;
 }
 
-/* Compute the part of each parameter that one tensor rank holds. */
+/* Compute the shape of each parameter's slice in one tensor rank. */
 static int compute_param_slices(struct ds_target *t, struct err *e)
 {
     int64_t heads = t->src->config.n_heads;
@@ -268,7 +269,10 @@ static int given_stages(struct ds_target *t, const struct ds_request *q, int *la
         sum += layers[i] = q->stages[i];
         last = layers[i] ? i : last;
     }
-    /* A last stage without layers has only the head: DeepSpeed splits this way for type:transformer|embedding. */
+    /*
+     * If the last stage has no layers, it has only the head. DeepSpeed splits in this way for
+     * type:transformer|embedding.
+     */
     t->norm_stage = q->norm_last ? q->n_stages - 1 : last;
     if (q->n_stages != t->topo.pp)
         err_usage(e, "%d stages given for PP %d", q->n_stages, t->topo.pp);
@@ -280,8 +284,8 @@ static int given_stages(struct ds_target *t, const struct ds_request *q, int *la
 }
 
 /*
- * Return the number of elements that one tensor rank trains in a spec. The embedding's LayerNorm is not counted
- * (pipeline.h).
+ * Return the number of elements that one tensor rank trains in the spec `layer`. The LayerNorm of the embedding is not
+ * counted (pipeline_cuts.h).
  */
 static int64_t spec_elems(const struct ds_target *t, int layer)
 {
@@ -340,10 +344,10 @@ static int resolve_stage_layers(struct ds_target *t, const struct ds_shape *o, c
 
 /* ---- groups ---- */
 
-/* The parameters that a stage holds, as ranges for is_stage_param(). */
+/* What a stage holds, as ranges for is_stage_param(). */
 struct holdings {
     int pp, n_stages;
-    int first, end;                     /* its layers, by number */
+    int first, end;                     /* numbers of its first layer, and of the one after its last */
     int embedding, final_norm, norm_stage;
 };
 
@@ -374,8 +378,8 @@ static void add_group_slice(const struct ds_target *t, struct ds_group *g, const
 }
 
 /*
- * Fill the groups of one stage: the decaying parameters, split into two halves by count if there are three groups,
- * and the others.
+ * Fill the groups of one stage. The last group has the parameters without weight decay. If there are three groups, the
+ * others are split by number of parameters into two halves.
  */
 static void fill_stage_groups(const struct ds_target *t, const struct holdings *h, int n_groups, struct ds_group *group)
 {
@@ -401,8 +405,8 @@ static void fill_stage_groups(const struct ds_target *t, const struct holdings *
 }
 
 /*
- * Returns the optimizer group of stage pp whose number in the whole run is `rule`. The result has no parameters if the
- * stage does not list that group.
+ * Returns the group of stage pp that has the number `rule` in the whole run. If the stage omits that group, the result
+ * has no parameters.
  */
 static struct ds_group find_stage_group(const struct ds_shape *o, int pp, int rule)
 {
@@ -429,7 +433,10 @@ static int check_group(const struct ds_target *t, const struct ds_group *want, c
     return 0;
 }
 
-/* Check that the rule, applied to the source's own stages and groups, gives what its files have. */
+/*
+ * Apply the rule to the source's own stages and groups, and return -1 with *e set if the result differs from its
+ * files.
+ */
 static int check_layout_rule(const struct ds_target *t, const struct ds_shape *o, struct err *e)
 {
     int first = t->first_layer;
@@ -452,7 +459,7 @@ static int check_layout_rule(const struct ds_target *t, const struct ds_shape *o
     return 0;
 }
 
-/* Remove groups without parameters, as a stage's optimizer numbers its groups without gaps. */
+/* Remove groups without parameters, because a stage numbers its optimizer groups without gaps. */
 static void close_gaps(const struct ds_target *t, struct ds_stage *st)
 {
     for (int g = 0; g < t->n_groups; g++) {
@@ -519,11 +526,15 @@ static void resolve_weights_dtype(struct ds_target *t, const struct ds_request *
                : pk_is_class(v, "torch", "float32") ? DTYPE_F32 : DTYPE_BF16;
 }
 
-/* Find the number of GPUs per node from the source's (rank, local_rank) pairs; 8 if they are consistent with it. */
+/*
+ * Find the number of GPUs per node from the source's (rank, local_rank) pairs: 8 if all pairs agree with 8 GPUs, 0 if
+ * rank and local_rank are always equal, otherwise the first difference between the two.
+ */
 static void infer_gpus_per_node(struct ds_target *t)
 {
     bool eight = true, plain = true;
-    int64_t apart = 0;                  /* a multiple of the GPUs per node */
+    /* first difference between rank and local_rank, a multiple of the number of GPUs per node */
+    int64_t apart = 0;
 
     for (int mp = 0; mp < t->src->topo.pp * t->src->topo.tp; mp++) {
         const struct source_file *f = ds_mp_file(t->src, mp / t->src->topo.tp, mp % t->src->topo.tp);

@@ -5,7 +5,7 @@
  * group of each parameter, their order, and the length of every flat buffer. It refuses impossible requests, so that
  * nothing is written before this is known. deepspeed_sink() then writes it, one file per rank as the trainer would.
  *
- * What the source does not specify is decided by these rules, and reported in the notes:
+ * These rules decide what the source does not specify; the notes report it:
  *   stages     as in the source if PP is unchanged; else by its pp_partition_method and the
  *              balancing of its DeepSpeed version
  *   V          the source's; if TP does not divide it, the next multiple of
@@ -13,10 +13,10 @@
  *   RNG        rank (pp, tp) receives the states of the source's rank (pp mod PP, tp mod TP)
  *   optimizer  the universal form of 2022 keeps neither settings nor step: they are made from the
  *              arguments and the iteration, in a form that torch's and apex's Adam both load
- *   layers     if layers are picked, stages are computed again, as with another PP
- *   tied copy  the last stage repeats the first stage's embedding, weights and moments; a
- *              gpt2 position table of the last stage, which is never trained, is carried over,
- *              or made from the first stage's with zero moments if the source has none
+ *   layers     if the request picks layers, the stages are computed again, as for another PP
+ *   tied copy  the last stage repeats the first stage's embedding, weights and moments. GPT-2's
+ *              position table on the last stage is never trained: it is copied from the source's
+ *              last stage, or made from the first stage's with zero moments if there is none
  */
 #ifndef SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
 #define SHARDKIT_LAYOUT_DEEPSPEED_TARGET_H
@@ -31,20 +31,21 @@
 struct ds_tparam {
     int param;                          /* index in src->param */
     const struct param *from;
-    const char *name;                   /* with the target's layer numbers */
+    const char *name;                   /* the source's name, with the layer number in the target */
     const char *key;                    /* key in its layer file */
     int layer;                          /* number of its layer file */
     int ndim;
-    int64_t shape[TENSOR_MAX_DIM], slice[TENSOR_MAX_DIM];         /* merged, and for one tensor rank */
+    /* shape of the merged tensor, and of one tensor rank's slice */
+    int64_t shape[TENSOR_MAX_DIM], slice[TENSOR_MAX_DIM];
     int64_t slice_elems;
     bool decays;
-    int order;                          /* position among its module's parameters in the layer file ... */
-    int place;                          /* ... and in the optimizer's lists */
+    int order;                          /* position among the parameters of its module in the layer file */
+    int place;                          /* position in the optimizer's list of parameters */
 };
 
-/* A changed value of the mp_rank files. */
+/* A new value of the mp_rank files. */
 struct ds_edit {
-    const char *path;                   /* "args.lr" */
+    const char *path;                   /* such as "args.lr" */
     struct pk *value;
 };
 
@@ -53,31 +54,32 @@ struct ds_target {
     const struct source *src;
     struct topology topo;
     int n_layers, first_layer, final_norm, embedding;   /* numbers of layer files */
-    int norm_stage;                     /* the stage with the final LayerNorm: the last one, or the one before a stage
-                                           with only the head */
+    /* stage with the final LayerNorm: the last one, or the one before a last stage with only the head */
+    int norm_stage;
     int n_groups;
     int64_t vocab;
-    const char *method;                 /* to be recorded in args; NULL: leave unchanged */
+    const char *method;                 /* partition method to be recorded in args; NULL: leave it unchanged */
     int n_params;
     struct ds_tparam *param;
     struct ds_stage *stage;             /* [pp]; groups without parameters are omitted */
     bool optimizer, zero_moments;
-    const struct pk *opt, *param_groups;        /* shared by all shards; made up if the source has none */
+    /* the optimizer's tree for all shards; made up if the source has none */
+    const struct pk *opt, *param_groups;
     const struct pk *mp_root;           /* tree of the first mp_rank file; NULL if the file is lost */
     bool made;                          /* mp_root was made: the source is of a new run and has no mp_rank files */
     bool step_in_state, step_is_tensor;
-    bool bf16_prefix, joined;           /* spelling of zero files' names */
+    bool bf16_prefix, joined;           /* how names of zero files are spelled */
     bool no_tensors;                    /* the source's tensors are not used (ds_request) */
     enum dtype weights;
-    int64_t iteration, opt_step;        /* -1: unchanged */
-    int local_ranks;                    /* GPUs per node; 0: local_rank equals the rank */
+    int64_t iteration, opt_step;        /* values to be recorded; -1: as in the source */
+    int local_ranks;                    /* GPUs per node; 0 if local_rank is to be equal to rank */
     struct ds_edit *edit;               /* changes to the mp_rank files */
     int n_edits;
 };
 
 /*
- * Compute the target. Adds notes (about what is made up or lost) and warnings to `notes`. Returns NULL with ERR_USAGE
- * for an impossible target, or ERR_DATA if the source lacks necessary data. The strings of the request must outlive
+ * Compute the target. Adds to `notes` what is made up or lost, and warnings. Returns NULL with ERR_USAGE if the
+ * requested target is impossible, or with ERR_DATA if the source lacks necessary data. The strings in `q` must outlive
  * the target.
  */
 MUST_CHECK struct ds_target *ds_target_new(const struct source *s, const struct ds_request *q, struct report *notes,
@@ -85,8 +87,8 @@ MUST_CHECK struct ds_target *ds_target_new(const struct source *s, const struct 
 void ds_target_free(struct ds_target *t);               /* accepts NULL */
 int ds_target_n_files(const struct ds_target *t);       /* number of files that the trainer would write */
 /*
- * Returns true if the last of several stages repeats this parameter of the embedding. It does not repeat its
- * LayerNorm.
+ * Returns true if the last of several stages has a copy of the embedding's parameter `name`. Only the embedding's
+ * LayerNorm has no copy.
  */
 static inline bool ds_has_copy(const char *name)
 {
@@ -97,7 +99,7 @@ static inline bool ds_has_copy(const char *name)
 struct sink *deepspeed_sink(const struct sink_opts *o, const struct ds_target *t);
 
 struct layout_target;
-/* Returns the target that describe_as_deepspeed() made (layout_write.h); NULL if it is one of another layout. */
+/* Returns the target that describe_as_deepspeed() made (layout_write.h). NULL if t describes another layout. */
 const struct ds_target *ds_target_of(const struct layout_target *t);
 
 #endif

@@ -62,7 +62,10 @@ struct shard {
     struct ds_tree *x;
 };
 
-/* Return the padding F - S, which is recorded on the last data-parallel rank only. */
+/*
+ * Return the number of padding elements of group g: F (padded size) minus S (size without padding). Only the last
+ * data-parallel rank records it; other ranks record 0.
+ */
 static int64_t padding(const struct shard *k, int g)
 {
     int64_t sum = k->group[g].sum;
@@ -70,7 +73,7 @@ static int64_t padding(const struct shard *k, int g)
     return k->dp == k->t->topo.dp - 1 ? zero_flat_elems(sum, k->t->topo.dp) - sum : 0;
 }
 
-/* Make a flat tensor. Masters of ZeRO-1 are saved without their padding. */
+/* Make the flat tensor of state st of group g. The master weights of ZeRO-1 are saved without their padding. */
 static struct pk *flat_tensor(struct shard *k, int g, enum state st)
 {
     int64_t n = k->group[g].partition;
@@ -82,7 +85,10 @@ static struct pk *flat_tensor(struct shard *k, int g, enum state st)
     return add_tree_tensor(k->x, storage, DTYPE_F32, 1, &n, st == STATE_FP32);
 }
 
-/* Return the source's group whose settings group g of the target uses. All decaying groups share their settings. */
+/*
+ * Return the number of the source's group whose settings are used for group g of the target. All groups with weight
+ * decay have the same settings.
+ */
 static int group_like(const struct ds_target *t, int g)
 {
     uint32_t n = 0;
@@ -93,7 +99,10 @@ static int group_like(const struct ds_target *t, int g)
     return from == t->n_groups ? g : g == t->n_groups - 1 ? from - 1 : 0;
 }
 
-/* Return a counter in the source's form: a torch tensor, or an int. ds_tree_set_step() sets the value. */
+/*
+ * Return a step counter in the form of the source's counter `was`: a torch tensor, or an int. ds_tree_set_step() sets
+ * its value later.
+ */
 static struct pk *step_value(struct shard *k, const struct pk *was)
 {
     const struct run_state *r = &k->t->src->run;
@@ -108,7 +117,8 @@ static struct pk *step_value(struct shard *k, const struct pk *was)
 }
 
 /*
- * Make the state of group g, with the keys in the source's order. A universal source stores step and moments elsewhere.
+ * Make the state of group g, with its keys in the source's order. A universal source has no such state, because it
+ * stores step and moments elsewhere; then the default keys are used.
  */
 static struct pk *make_group_adam_state(struct shard *k, int g)
 {
@@ -135,7 +145,10 @@ static struct pk *make_group_adam_state(struct shard *k, int g)
     return d;
 }
 
-/* Make one param_groups entry: the source's settings, and the number of its only parameter, the flat buffer. */
+/*
+ * Make one entry of param_groups: the source's settings, and the number of the group's only parameter, the flat
+ * buffer.
+ */
 static struct pk *param_group(struct shard *k, int g)
 {
     struct arena *a = k->x->arena;
@@ -157,7 +170,9 @@ static struct pk *base_optimizer_state(struct shard *k)
     uint32_t n = 0;
 
     pair = pk_pairs(was, &n);
-    /* The state comes first, as in torch's state_dict(), so its tensors have the lowest storage numbers. */
+    /*
+     * The states come before the groups, as in torch's state_dict(), so their tensors have the lowest storage numbers.
+     */
     for (int g = 0; g < k->n_groups; g++)
         pk_set(a, state, pk_int(a, g), make_group_adam_state(k, g));
     for (int g = 0; g < k->n_groups; g++)
@@ -170,8 +185,8 @@ static struct pk *base_optimizer_state(struct shard *k)
 }
 
 /*
- * Find the class of the slice mappings' entries: as in the source, or by its DeepSpeed version. Returns false if none
- * are written.
+ * Find the Python module of the class of the slice mappings' entries: as in the source, or according to its DeepSpeed
+ * version. Returns false if no mappings are written.
  */
 static bool mapping_class(const struct ds_target *t, const char **module)
 {
@@ -235,7 +250,7 @@ static enum tree_part optimizer_tree_part(const char *key)
 }
 
 /*
- * ZeRO-1 since DeepSpeed 0.19 lists the alignment padding between parameters. Here it is always 0, because the slice
+ * ZeRO-1 since DeepSpeed 0.19 lists the alignment padding after each parameter. Here it is always 0, because the slice
  * mappings assume that parameters follow each other without gaps.
  */
 static struct pk *alignment(struct shard *k, int g)
@@ -266,8 +281,8 @@ static struct pk *make_part(struct shard *k, enum tree_part part)
 }
 
 /*
- * Make the optimizer's dict with its keys in the original order. Three keys that the universal form drops are added
- * again: two after clip_grad, and one at the end.
+ * Make the optimizer's dict with its keys in DeepSpeed's order. A universal form does not keep three of the keys, so
+ * they are added again: two after clip_grad, and one at the end.
  */
 static struct pk *optimizer_state_dict(struct shard *k)
 {
@@ -321,7 +336,7 @@ void ds_tree_set_step(struct ds_tree *x, int64_t step)
         if (x->storage[i].fill == DS_FILL_BYTES)
             memcpy(x->storage[i].bytes, &number, sizeof number);
     /*
-     * apex keeps the step counter in the groups; DeepSpeed's own optimizer keeps a constant 0 there in addition to the
+     * apex keeps the step counter in the groups. DeepSpeed's own optimizer has a constant 0 there, in addition to the
      * real counter.
      */
     group = pk_items(pk_get(base, "param_groups"), &n);
@@ -329,7 +344,7 @@ void ds_tree_set_step(struct ds_tree *x, int64_t step)
         ds_tree_renew_int(x->arena, group[g], "step", step);
 }
 
-/* Copy a value that is stored next to optimizer_state_dict. */
+/* Return a copy of the value v of `key`, which is stored next to optimizer_state_dict. */
 static struct pk *around_state(const struct shard *k, const char *key, const struct pk *v)
 {
     return strcmp(key, "ds_config") == 0 ? ds_info_config(k->x->arena, v, k->t->src->run.args)
@@ -346,7 +361,7 @@ static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree
 
     x->root = pk_dict(x->arena);
     if (!pk_get(was, "optimizer_state_dict")) {
-        /* For a universal source, the values around the state are in the mp_rank files as well. */
+        /* A universal source has no shards. The values next to optimizer_state_dict are also in its mp_rank files. */
         pk_set_str(x->arena, x->root, "optimizer_state_dict", optimizer_state_dict(&k));
         for (int i = 0; mp && i < 2; i++) {
             const char *key = i ? "ds_version" : "ds_config";
@@ -365,7 +380,7 @@ static void make_shard(const struct ds_target *t, int pp, int dp, struct ds_tree
     }
 }
 
-/* The trees of all tensor ranks of a stage are the same; only the tensors' values differ. */
+/* The trees are the same for all tensor ranks of a stage; only the values of the tensors differ. */
 void ds_tree_zero(const struct ds_target *t, int pp, int dp, struct ds_tree *x)
 {
     tree_begin(x);

@@ -8,8 +8,9 @@
 #include "libcommon/layout/deepspeed/deepspeed_info.h"
 
 /*
- * Set data_parallel_size. t->topo.dp counts the sequence-parallel ranks of Microsoft's fork as well, because they hold
- * shards like data-parallel ranks. A sequence-parallel degree that does not divide it becomes 1.
+ * Set args.data_parallel_size. t->topo.dp includes the sequence-parallel ranks of Microsoft's fork, because they hold
+ * shards like data-parallel ranks, so it is divided by the sequence-parallel degree. If that degree does not divide
+ * t->topo.dp, it is set to 1.
  */
 static void renew_data_degree(const struct ds_target *t, struct arena *a, struct pk *args)
 {
@@ -33,7 +34,7 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
     renew_data_degree(t, a, args);
     ds_tree_renew_int(a, args, "tensor_model_parallel_size", t->topo.tp);
     ds_tree_renew_int(a, args, "pipeline_model_parallel_size", t->topo.pp);
-    /* Names that other forks use for the same values. */
+    /* Other forks use these names for the same values. */
     if (pk_as_int(pk_get(args, "model_parallel_size"), &other))
         pk_set_int(a, args, "model_parallel_size", t->topo.tp);
     if (pk_as_int(pk_get(args, "transformer_pipeline_model_parallel_size"), &other))
@@ -48,8 +49,8 @@ static void renew_args(const struct ds_target *t, struct arena *a, struct pk *ar
 }
 
 /*
- * Return the aliases of tied parameters, which only global rank 0 lists. A file of another rank that is copied from
- * rank 0's must not have them.
+ * Return shared_params, the other names of tied parameters, for rank (pp, tp). Only global rank 0 lists them, so a
+ * file that is copied from rank 0's for another rank must not have them.
  */
 static struct pk *shared_params(const struct ds_target *t, struct arena *a, int pp, int tp)
 {

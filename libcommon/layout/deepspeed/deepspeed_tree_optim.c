@@ -1,5 +1,5 @@
 /*
- * deepspeed_tree_optim.c - check that the optimizer can be written, or make up its settings
+ * deepspeed_tree_optim.c - check that the source's optimizer can be written, or make up its settings
  */
 #include "libcommon/layout/deepspeed/deepspeed_tree.h"
 
@@ -11,7 +11,7 @@
 #include "libcommon/layout/deepspeed/deepspeed_pickles.h"
 #include "libcommon/model/schedule_lr.h"
 
-/* Callback for each node of a copied tree. */
+/* Callback for each node of a copied tree. Sets *ctx to true if the node is a tensor's storage. */
 static struct pk *find_storage(void *ctx, const struct pk *v)
 {
     bool *found = ctx;
@@ -31,7 +31,10 @@ static bool only_str_keys(const struct pk *dict)
     return true;
 }
 
-/* Returns true if a value contains no tensor. A value that is copied unchanged would lose its tensors' storages. */
+/*
+ * Returns true if v contains no tensor. If a value with a tensor were copied unchanged, the tensor would lose its
+ * storage.
+ */
 static bool is_tensor_free(const struct pk *v)
 {
     struct arena *a = arena_new(0);
@@ -79,7 +82,7 @@ static int check_optimizer(const struct source *s, struct err *e)
                  "reads them, and what it makes can be reshaped");
         return -1;
     }
-    /* A universal form may lack the groups; they are then made up. */
+    /* A universal form may have no param_groups; they are then made up. */
     if (!(universal && !item) && (universal ? n != 2 && n != 3 : (int)n != r->n_groups)) {
         err_data(e, path, ERR_NO_BYTE, "%u param_groups for %d optimizer groups", n, r->n_groups);
         return -1;
@@ -105,7 +108,7 @@ static int check_optimizer(const struct source *s, struct err *e)
 
 /* ---- made-up optimizer settings ---- */
 
-/* Return an argument of the run, or a default. */
+/* Return the run's argument `key`, or `otherwise` if the run does not have it. */
 static struct pk *from_args(const struct ds_target *t, const char *key, double otherwise)
 {
     const struct pk *v = pk_get(t->src->run.args, key);
@@ -114,7 +117,7 @@ static struct pk *from_args(const struct ds_target *t, const char *key, double o
 }
 
 /*
- * Return the learning rate that the schedule has reached, which the next step uses. Without a schedule, returns the
+ * Return the learning rate that the schedule has reached and that the next step uses. Without a schedule, return the
  * highest rate.
  */
 static struct pk *rate_now(const struct ds_target *t)
@@ -150,8 +153,8 @@ static struct pk *made_group(const struct ds_target *t, int g)
 }
 
 /*
- * Return the step counter that fits the iteration. DeepSpeed before 0.13.2 began with an empty step, so its counter is
- * one ahead of the iteration.
+ * Return the step counter that belongs to the target's iteration. DeepSpeed before 0.13.2 began with an empty step, so
+ * its counter is one larger than the iteration.
  */
 static int64_t likely_step(const struct ds_target *t)
 {
@@ -164,8 +167,8 @@ static int64_t likely_step(const struct ds_target *t)
 }
 
 /*
- * Make up the optimizer's tree. For ZeRO stage 1 it has no loss scaler: DeepSpeed and `train` then continue with a
- * new one.
+ * Make up the optimizer's tree. For ZeRO stage 1 the tree has no loss scaler; DeepSpeed and `train` then continue with
+ * a new one.
  */
 static void synthesize_optimizer_tree(struct ds_target *t, struct report *notes)
 {

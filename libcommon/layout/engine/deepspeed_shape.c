@@ -1,5 +1,5 @@
 /*
- * deepspeed_shape.c - convert param_shapes to stages and back, and derive the structure that all stages form
+ * deepspeed_shape.c - convert param_shapes to stages and back, and find the layers and groups of the whole run
  */
 #include "libcommon/layout/engine/deepspeed_shape.h"
 
@@ -15,12 +15,15 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/model/zero_partition.h"
 
-/* Limit of elements in a slice or a group: 4 TiB of masters in one rank. Multiplied by any degree it fits 64 bits. */
+/*
+ * Maximum number of elements in a slice or a group: 4 TiB of fp32 master weights in one rank. The product with any
+ * degree fits in 64 bits.
+ */
 static const int64_t elems_max = (int64_t)1 << 40;
 
 /* ---- a stage ---- */
 
-/* Arguments of the readers, for findings. */
+/* The arguments of the functions that read param_shapes. */
 struct reading {
     const char *path;
     struct report *r;
@@ -99,7 +102,7 @@ bool ds_stage_read(struct ds_stage *st, const struct pk *param_shapes, int dp, c
 
     *st = (struct ds_stage){0};
     item = pk_items(param_shapes, &n);
-    if (!item && pk_pairs(param_shapes, &n_pairs)) {    /* a single group, not in a list */
+    if (!item && pk_pairs(param_shapes, &n_pairs)) {    /* param_shapes is a single group instead of a list of groups */
         item = &alone;
         n = 1;
     }
@@ -199,7 +202,10 @@ int ds_layer_of(const char *name)
     return n > INT_MAX ? INT_MAX : (int)n;
 }
 
-/* Returns true for "17.weight" but not "17.mlp.x": only the final LayerNorm's parameters have no module name. */
+/*
+ * Returns true for the final LayerNorm's parameters, such as "17.weight". They alone have no module name after the
+ * layer number.
+ */
 static bool is_final(const char *name)
 {
     return ds_layer_of(name) >= 0 && strchr(name, '.') == strrchr(name, '.');
@@ -261,16 +267,18 @@ static int read_stage(struct ds_shape *x, const struct source *s, int pp, struct
     return ok ? 0 : -1;
 }
 
-/* Returns true if the group's parameters decay. Those that do not (LayerNorms and biases) are vectors. */
+/*
+ * Returns true if the group's parameters have weight decay. Parameters without it (LayerNorms and biases) are vectors.
+ */
 static bool group_decays(const struct ds_group *g)
 {
     return g->n && g->slice[0].ndim > 1;
 }
 
 /*
- * Return the number in the whole run of a stage's group g. A stage omits groups without parameters. For example, a
- * stage with only the head has one decaying parameter: half of one, rounded down, is none, so the first half is
- * omitted.
+ * Return the number that group g of stage st has in the whole run. The numbers differ because a stage omits groups
+ * without parameters. For example, a stage with only the output head has one parameter with weight decay; half of one,
+ * rounded down, is none, so the group of the first half is omitted.
  */
 static int whole_group(const struct ds_shape *x, const struct ds_stage *st, int g)
 {
@@ -320,8 +328,8 @@ int ds_shape_read(struct ds_shape *x, const struct source *s, struct err *e)
 }
 
 /*
- * Find the lowest and the highest block number, and the number of the final LayerNorm, from the numbers at the start of
- * the names.
+ * From the layer numbers in the parameter names, find the lowest and the highest number of a block, and that of the
+ * final LayerNorm.
  */
 static void find_numbers(struct ds_shape *x, int *lowest, int *highest)
 {
@@ -344,8 +352,8 @@ static void find_numbers(struct ds_shape *x, int *lowest, int *highest)
 }
 
 /*
- * Return the first stage that lists a parameter of each block, or -1. The array has [highest - lowest + 1] elements;
- * caller frees.
+ * Return, for each block number from lowest to highest, the first stage that lists a parameter of this block, or -1.
+ * The caller frees the array.
  */
 static int *find_owners(const struct ds_shape *x, int lowest, int highest)
 {
@@ -362,7 +370,10 @@ static int *find_owners(const struct ds_shape *x, int lowest, int highest)
     return owner;
 }
 
-/* Find the numbers of the layers and of the final LayerNorm. Layers must be consecutive from stage to stage. */
+/*
+ * Find the numbers of the blocks and of the final LayerNorm. Blocks must be numbered consecutively from stage to
+ * stage.
+ */
 int ds_shape_find_layers(struct ds_shape *x, const struct source *s, struct err *e)
 {
     int last = 0, lowest, highest, *owner, rc = -1;
@@ -413,7 +424,10 @@ int ds_shape_place(const struct ds_shape *x, const struct ds_entry *en)
 
 /* ---- the optimizer's groups ---- */
 
-/* Add a stage's parameters of its group g, in its order. The last stage's copy of an embedding was added before. */
+/*
+ * Append to the group `to` the parameters of a stage's group `from`, in its order. Names that were added before are
+ * skipped: the last stage repeats the embedding.
+ */
 static void add_stage_group(const struct source *s, const struct ds_group *from, struct names *added,
                             struct optim_group *to)
 {
@@ -428,8 +442,8 @@ static void add_stage_group(const struct source *s, const struct ds_group *from,
 }
 
 /*
- * Each stage numbers its own groups, so they are combined to the groups of the run. Groups with the same settings
- * become one, for example the two halves of the decaying parameters.
+ * Each stage numbers its own groups. Combine them to the groups of the run: groups with the same settings become one,
+ * such as the two halves of the parameters with weight decay.
  */
 int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
@@ -446,7 +460,8 @@ int ds_groups_read(const struct source *s, struct arena *a, struct optim_groups 
     out->group = arena_alloc(a, ((size_t)n + 1) * sizeof *out->group);
     out->how = OPTIM_GROUPS_BY_SETTINGS;
     for (int g = 0; rc == 0 && g < n; g++)
-        optim_groups_of_settings(s, a, known, settings[g], out);        /* creates the groups in the run's order */
+        /* first create all groups, in the run's order */
+        optim_groups_of_settings(s, a, known, settings[g], out);
     for (int pp = 0; rc == 0 && n && pp < x.pp; pp++)
         for (int g = 0; g < x.stage[pp].n_groups; g++) {
             const struct ds_group *from = &x.stage[pp].group[g];
