@@ -1,6 +1,6 @@
 /*
- * zero_groups.c - determine the groups of a conversion to ZeRO: the source's own, those of a template, or one group of
- * all
+ * zero_groups.c - determine the optimizer groups for a conversion to ZeRO: those of the source or of a template, or
+ * one group of all parameters
  */
 #include "libcommon/layout/engine/zero_groups.h"
 
@@ -22,7 +22,7 @@ const struct tmap *zero_weights_map(const struct param *p)
     return p->state[STATE_BF16] ? p->state[STATE_BF16] : p->state[STATE_FP32];
 }
 
-/* Returns true if `like` has a buffer with that name. */
+/* Returns true if `like` has a buffer of this name. */
 static bool has_buffer(const struct source *like, const char *name)
 {
     for (int i = 0; i < like->n_values; i++)
@@ -31,7 +31,10 @@ static bool has_buffer(const struct source *like, const char *name)
     return false;
 }
 
-/* Returns true for a tensor of integers, and for a buffer of `like`. Types of floats come first in the enum. */
+/*
+ * Returns true if the parameter is a tensor of integers, or a buffer in `like`. In enum dtype the float types come
+ * first.
+ */
 static bool is_buffer_param(const struct param *p, const struct source *like)
 {
     const struct tmap *m = zero_weights_map(p);
@@ -39,7 +42,7 @@ static bool is_buffer_param(const struct param *p, const struct source *like)
     return m && (m->dtype > DTYPE_BF16 || (like && has_buffer(like, p->name)));
 }
 
-/* Move the model's buffers from the parameters to the values. */
+/* Move the model's buffers from s->param to s->value. */
 static void split_buffers(struct source *s, const struct source *like)
 {
     struct source_value *value = arena_alloc(s->arena, (size_t)(s->n_values + s->n_params + 1) * sizeof *value);
@@ -67,8 +70,8 @@ static void split_buffers(struct source *s, const struct source *like)
 /* ---- the source's groups ---- */
 
 /*
- * Make one group of all parameters in the order of the model. Used for weights without an optimizer, and for forms that
- * store parameters by name.
+ * Make one group of all parameters that have the state `due` (for STATE_FP32: master weights or weights), in the order
+ * of the model. It is used for weights without an optimizer, and for forms that store parameters by name.
  */
 static void one_group(const struct source *s, struct optim_groups *out, enum state due)
 {
@@ -82,9 +85,9 @@ static void one_group(const struct source *s, struct optim_groups *out, enum sta
 }
 
 /*
- * Remove frozen parameters from the groups. AdamW(model.parameters()) lists them too, without states, whereas
- * DeepSpeed's groups contain only trained parameters. A group that becomes empty stays, so that the numbers of
- * groups do not change.
+ * Remove frozen parameters from the groups. AdamW(model.parameters()) lists them without giving them states, but
+ * DeepSpeed's groups contain only trained parameters. A group that becomes empty remains, so that the numbers of the
+ * other groups do not change.
  */
 static void leave_out_frozen(const struct source *s, struct optim_groups *groups, struct report *notes)
 {
@@ -123,7 +126,7 @@ static int bad_shape(const struct source *s, const struct param *p, const struct
     return -1;
 }
 
-/* Check that the source has every parameter and buffer of the engine, with the same shape. */
+/* Check that the source has every parameter and buffer of the template, with the same shape. */
 static int check_all_there(struct source *s, const struct source *like, struct err *e)
 {
     struct source_hit hit;
@@ -147,7 +150,10 @@ static int check_all_there(struct source *s, const struct source *like, struct e
     return 0;
 }
 
-/* Check that the engine has every parameter of the source, which would otherwise be lost silently. */
+/*
+ * Check that the template has every parameter of the source. A parameter that it does not have would be lost without a
+ * message.
+ */
 static int check_params_in_template(const struct source *s, const struct source *like, struct report *notes,
                                     struct err *e)
 {
@@ -166,7 +172,7 @@ static int check_params_in_template(const struct source *s, const struct source 
     return 0;
 }
 
-/* Returns a table of the source's groups by parameter name. */
+/* Returns a table from parameter names to the numbers of the source's groups. */
 static struct names *number_groups(struct arena *a, const struct optim_groups *own)
 {
     struct names *group = names_new(a);
@@ -178,8 +184,8 @@ static struct names *number_groups(struct arena *a, const struct optim_groups *o
 }
 
 /*
- * Returns the group of the source that contains all of these parameters, or -1 if they are in several groups or in
- * none.
+ * Returns the number of the source's group that contains all parameters of g. Returns -1 if they are in several groups
+ * or in none.
  */
 static int group_of_all(const struct names *group, const struct optim_group *g)
 {
@@ -192,8 +198,9 @@ static int group_of_all(const struct names *group, const struct optim_group *g)
 }
 
 /*
- * Returns the settings of the template's optimizer with the source's values. A counter among them is set to the
- * source's step.
+ * Returns the settings of a group: a copy of the template's settings (`engines`) in which the values that the source's
+ * group (`own`) also has are replaced by the source's. If `engines` is NULL, the result has all settings of the
+ * source. A `step` in the settings is set to the source's step.
  */
 static struct pk *settings(struct source *s, const struct pk *engines, const struct pk *own)
 {
@@ -213,8 +220,9 @@ static struct pk *settings(struct source *s, const struct pk *engines, const str
 }
 
 /*
- * Get the groups of `like` for the parameters of s, whose names and shapes must be the same (else ERR_DATA). The
- * settings are those of `like`, with the values from `own`, the groups of s, where it has them.
+ * Set *out to the groups of the template `like`. The parameters of s must have the same names and shapes as those of
+ * `like`, or the result is -1 with ERR_DATA. If all parameters of a group are in one group of `own`, the source's
+ * groups, its settings have the values of that group.
  */
 static int use_template_groups(struct source *s, const struct source *like, const struct optim_groups *own,
                                struct optim_groups *out, struct report *notes, struct err *e)
@@ -277,7 +285,10 @@ static int read_optimizer_groups(struct source *s, const struct zero_import *q, 
     return 0;
 }
 
-/* Refuse moments of a parameter in no group, because they would be lost silently. */
+/*
+ * Return -1 with *e set if a parameter has moments but belongs to no group: its moments would be lost without a
+ * message.
+ */
 static int check_moments_have_group(const struct source *s, const struct source *like, struct report *notes,
                                     struct err *e)
 {
@@ -293,7 +304,7 @@ static int check_moments_have_group(const struct source *s, const struct source 
     return 0;
 }
 
-/* Store the number of its group in each parameter. */
+/* Store in each parameter of s the number of its group. */
 static void number_params(struct source *s)
 {
     for (int g = 0; g < s->groups->n; g++)

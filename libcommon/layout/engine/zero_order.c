@@ -54,7 +54,10 @@ static void append_group_slots(struct zero_group *g, const struct zero_group *mo
     g->n += more->n;
 }
 
-/* Join the sub-groups of ZeRO-3. Each group of the optimizer lists the numbers of its sub-groups, in order. */
+/*
+ * Join the sub-groups of ZeRO-3 to the groups of the optimizer. Each group lists the numbers of its sub-groups, in
+ * order.
+ */
 static int join_groups(const struct source *s, struct arena *a, struct zero_shape *x, struct err *e)
 {
     const struct zero_shape from = *x;
@@ -84,7 +87,7 @@ odd:
     return -1;
 }
 
-/* Replace the shapes of slices in a tensor rank's param_shapes with those of whole parameters. */
+/* The shapes in a tensor rank's param_shapes are those of slices. Replace them with the shapes of whole parameters. */
 static int set_whole_slot_shapes(const struct source *s, struct zero_shape *x, struct err *e)
 {
     for (int g = 0; g < x->n_groups; g++)
@@ -104,7 +107,7 @@ static int set_whole_slot_shapes(const struct source *s, struct zero_shape *x, s
     return 0;
 }
 
-/* Make one group of all weights, for a run without ZeRO, which lists no groups. */
+/* Make one group of all weights, for a run without ZeRO, whose files list no groups. */
 static void all_in_one(const struct source *s, struct arena *a, struct zero_shape *out)
 {
     struct zero_group *g = arena_alloc(a, sizeof *g);

@@ -1,5 +1,5 @@
 /*
- * zero_pickles.c - make DeepSpeed's trees from the groups, values and shapes of a source
+ * zero_pickles.c - make the trees of DeepSpeed's files from the groups, values and shapes of a source
  */
 #include "libcommon/layout/engine/zero_pickles.h"
 
@@ -12,7 +12,7 @@
 #include "libcommon/model/loss_scale.h"
 #include "libcommon/plan/tmap.h"
 
-/* Trees that are being made. */
+/* The arguments of the functions below. */
 struct pickling {
     const struct source *s;
     const struct source *like;          /* template, or NULL */
@@ -21,8 +21,8 @@ struct pickling {
 };
 
 /*
- * Returns the type that the run computes with: the type of all weights, or fp32, to which any of them can be
- * converted. Tensors of integers are buffers (source_add_buffers()).
+ * Returns the type in which the run will compute: the type of all weights if they have the same, else fp32, to which
+ * every type can be converted. Tensors of integers are skipped, because they are buffers (source_add_buffers()).
  */
 static enum dtype common_dtype(const struct source *s)
 {
@@ -43,7 +43,10 @@ static enum dtype common_dtype(const struct source *s)
 
 /* ---- the program's other values ---- */
 
-/* State of the copy. The first few names that are left out are reported. */
+/*
+ * The state of the copy of the program's values. `left` collects the first few names that are left out, for the
+ * report.
+ */
 struct carrying {
     struct arena *a;
     struct pk *root;                    /* root of the new file */
@@ -58,7 +61,10 @@ static void record_left_out_value(struct carrying *c, const char *name)
         strbuf_addf(&c->left, "%s%s", c->left.len ? ", " : "", name);
 }
 
-/* Returns true for the optimizer's own values, from which its tree is made. */
+/*
+ * Returns true if `name` is a value of the optimizer. These are left out here, because the optimizer's tree is made
+ * from them.
+ */
 static bool is_optimizers(const char *name)
 {
     const char *groups = strstr(name, "param_groups."), *state = strstr(name, "state.");
@@ -67,7 +73,7 @@ static bool is_optimizers(const char *name)
            (state && (state == name || state[-1] == '.') && str_ends(name, ".step"));
 }
 
-/* Returns true for keys that a DeepSpeed engine writes: the new file has its own. */
+/* Returns true if a DeepSpeed engine writes the key `name` itself, so that the new file has a value of its own. */
 static bool is_deepspeed_engine_key(const char *name)
 {
     static const char *const names[] = {
@@ -83,8 +89,8 @@ static bool is_deepspeed_engine_key(const char *name)
 }
 
 /*
- * Copy a value. An existing number is replaced with the source's. Values of a schedule are collected in one dict
- * again.
+ * Copy the value v to the key `name` of the new file. A number that is already there is replaced. Values named
+ * "lr_scheduler.*" are collected in one dict. Returns false if v cannot be stored.
  */
 static bool add_client_state_value(struct carrying *c, const char *name, const struct pk *v)
 {
@@ -106,7 +112,7 @@ static bool add_client_state_value(struct carrying *c, const char *name, const s
     return true;
 }
 
-/* Copy the file's values. Its dicts stay whole, as the program expects them. */
+/* Copy the values of pt's root. Dicts are copied as a whole, because the program expects them in this form. */
 static void add_file_client_state(struct carrying *c, const struct pt *pt)
 {
     uint32_t n = 0;
@@ -122,8 +128,9 @@ static void add_file_client_state(struct carrying *c, const struct pt *pt)
 }
 
 /*
- * Copy the values that the program saved with model and optimizer to its client_state, which are keys of `root`.
- * Tensors and objects of other classes cannot be stored there and cause a WARNING.
+ * Copy the values that the program saved next to model and optimizer. DeepSpeed's client_state consists of the keys of
+ * `root`, so they become keys of `root`. A tensor, or an object of a class that is not allowed there, is left out and
+ * reported as a WARNING.
  */
 static void add_client_state(const struct pickling *k, struct pk *root, struct report *notes)
 {
@@ -174,8 +181,8 @@ static struct pk *make_param_shapes_tree(const struct pickling *k)
 }
 
 /*
- * Returns a dict of all names. The writer fills in the tensors. With `like` the names are those of `like`, which may
- * have additional ones.
+ * Returns the tree of `module`: a dict with an entry for each name; the writer fills in the tensors later. If there is
+ * a template, the names are the template's, which may be more than the source's.
  */
 static struct pk *module(const struct pickling *k, struct pk *buffer_names)
 {
@@ -213,7 +220,7 @@ static struct pk *config(const struct pickling *k)
     return d;
 }
 
-/* Make the tree with its keys in DeepSpeed's order. */
+/* Make the tree of model_states, with its keys in DeepSpeed's order. */
 static struct pk *model_states(const struct pickling *k)
 {
     static const char *const empty[] = { "lr_scheduler", "data_sampler", "random_ltd" };
@@ -261,7 +268,10 @@ static struct pk *param_groups(const struct pickling *k)
     return list;
 }
 
-/* Returns the source's loss scaler, or else the one that DeepSpeed starts with. */
+/*
+ * Returns the state of the loss scaler: for fp16 that of the source if it has one, otherwise the one with which
+ * DeepSpeed starts.
+ */
 static struct loss_scale scale_of(const struct pickling *k)
 {
     struct loss_scale scale = k->weights == DTYPE_F16 ? loss_scale_dynamic(65536) : loss_scale_static(1);
@@ -272,8 +282,8 @@ static struct loss_scale scale_of(const struct pickling *k)
 }
 
 /*
- * Decide where the counter is stored: as in `like` if it has one, else in the state, where torch's Adam and
- * DeepSpeed's read it.
+ * Set where Adam's step counter is stored: in the same place as in the template if that has a counter, otherwise in
+ * the state, where both torch's and DeepSpeed's Adam read it.
  */
 static void place_step(const struct pickling *k, struct zero_pickles *out)
 {
@@ -307,7 +317,10 @@ static void make_zero_optimizer(const struct pickling *k, struct zero_pickles *o
 
 /* ---- public functions ---- */
 
-/* Report missing groups and steps. A form that stores each parameter by its name is made without them. */
+/*
+ * Report that the source has no groups or no step. The result, a form that stores each parameter by its name, is then
+ * made without them.
+ */
 static void report_missing_settings(const struct source *s, struct report *notes)
 {
     const struct optim_groups *groups = s->groups;

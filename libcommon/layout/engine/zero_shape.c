@@ -1,5 +1,5 @@
 /*
- * zero_shape.c - convert param_shapes to groups and back, and compute the positions of their elements
+ * zero_shape.c - convert param_shapes to groups and back, and compute the positions of parameters in the flat vectors
  */
 #include "libcommon/layout/engine/zero_shape.h"
 
@@ -8,7 +8,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/model/zero_partition.h"
 
-/* Limit for the elements of a parameter or a group: 4 TiB of masters. */
+/* Maximum number of elements of a parameter or a group: 4 TiB of fp32 master weights. */
 static const int64_t elems_max = (int64_t)1 << 40;
 
 bool zero_is_name(const char *s)
@@ -96,7 +96,10 @@ void zero_shape_index(struct zero_shape *x, struct arena *a)
             names_add(x->index, x->group[g].slot[i].name, n++);
 }
 
-/* Check that no name occurs twice. The index has only the first of equal names. */
+/*
+ * Check that no name occurs twice. x->index keeps only the first slot of each name, so a second slot is not found by
+ * its name.
+ */
 static bool check_slot_names_unique(const struct zero_shape *x, const char *path, struct report *r)
 {
     const struct zero_slot *first;

@@ -1,7 +1,8 @@
 /*
  * zero_shape.h - the contents of the flat vectors of ZeRO without the pipeline engine
  *
- * The order is defined only by `param_shapes` of a model_states file. It is read, or made, as a list of groups.
+ * Only `param_shapes` of a model_states file defines the order of the parameters in the vectors. It is represented as a
+ * list of groups.
  *
  *   ZeRO-1/2  a group is one of the optimizer's groups: its parameters end to end (with some settings each
  *             padded to 16 bytes of weights), divided into `world` equal parts of `part` elements; rank r has
@@ -23,55 +24,61 @@ struct zero_slot {
     int ndim;                   /* 0 .. TENSOR_MAX_DIM */
     int64_t shape[TENSOR_MAX_DIM];
     int64_t n_elems;
-    int64_t pad;                /* ZeRO-1/2: number of padding elements after it */
-    int64_t first;              /* offset in the group (ZeRO-1/2), or of each rank's piece in its vector (ZeRO-3) */
+    int64_t pad;                /* ZeRO-1/2: number of padding elements after the parameter */
+    /* ZeRO-1/2: offset in the group; ZeRO-3: offset of the rank's piece in the rank's vector, equal for all ranks */
+    int64_t first;
 };
 struct zero_group {
     int n;
     struct zero_slot *slot;
-    int64_t need;               /* elements without the padding at the end; in ZeRO-3, of each rank's vector */
-    int64_t part;               /* elements of a rank's vector */
+    /* ZeRO-1/2: elements of the group without the padding at its end; ZeRO-3: elements of each rank's vector */
+    int64_t need;
+    int64_t part;               /* elements of one rank's vector */
 };
 struct zero_shape {
     int stage, world;
     int n_groups;
     struct zero_group *group;
-    struct names *index;        /* names of all slots, numbered across the groups */
+    struct names *index;        /* names of all slots of all groups, numbered consecutively */
 };
 
 /*
- * Read param_shapes into x (tables in the arena, names in the tree). Returns false, after reporting an ERROR about
- * `path`, if they are not valid. zero_shape_place() must be called to set the positions.
+ * Read param_shapes into x. Tables are allocated in the arena; names remain those of the tree. Returns false, after
+ * reporting an ERROR about `path`, if param_shapes is not valid. The positions are not set; call zero_shape_place()
+ * for that.
  */
 bool zero_shape_read(struct zero_shape *x, struct arena *a, const struct pk *param_shapes, const char *path,
                      struct report *r);
-/* Compute the positions for a stage and a number of ranks; slots' pads must be set. */
+/* Compute the positions of all slots for this stage and number of ranks. The `pad` of each slot must be set. */
 void zero_shape_place(struct zero_shape *x, int stage, int world);
 
-/* Number the slots again, after groups were changed. */
+/* Make x->index again, after the groups have changed. */
 void zero_shape_index(struct zero_shape *x, struct arena *a);
 struct pk *zero_shape_tree(struct arena *a, const struct zero_shape *x);
-/* Returns the group of a name and sets *slot, or returns -1 if there is none. */
+/* Find the slot of a parameter. Returns its group and sets *slot, or returns -1 if no slot has this name. */
 int zero_shape_find(const struct zero_shape *x, const char *name, const struct zero_slot **slot);
 
 /* Returns the number of elements in rank r's vector of group g without the padding at its end (ZeRO-1/2). */
 int64_t zero_lean(const struct zero_shape *x, int g, int r);
 /*
- * Find the part of a slot that rank r holds. Returns its number of elements, 0 if none. *at is its offset in the
- * rank's vector, *skip its offset in the parameter.
+ * Find the part of slot s of group g that rank r holds. Returns its number of elements, or 0 if there is none. *at is
+ * set to its offset in the rank's vector, *skip to its offset in the parameter.
  */
 int64_t zero_piece(const struct zero_shape *x, int g, const struct zero_slot *s, int r, int64_t *at, int64_t *skip);
-/* Returns the number of elements of each rank's piece in ZeRO-3, including the padding of the last. */
+/*
+ * Returns the number of elements of each rank's piece of a parameter of n elements in ZeRO-3. The pieces of the last
+ * ranks may include padding.
+ */
 static inline int64_t zero_piece_elems(int64_t n, int world) { return (n + world - 1) / world; }
 
 /*
- * Returns the type that a run with these shapes computes with: that of a trained tensor of `module`, or of the empty
- * tensor in its place.
+ * Returns the type in which the run computes. In ZeRO-1/2 this is the type of a trained parameter's tensor in `module`
+ * of `model`, in ZeRO-3 the type of the empty tensor that is stored instead.
  */
 enum dtype zero_shape_weights(const struct zero_shape *x, const struct pt *model);
-/* Returns true if it can be the name of a parameter, and of its folder in a universal form. */
+/* Returns true if s can be the name of a parameter, and thus of its folder in a universal form. */
 bool zero_is_name(const char *s);
-/* Read the shape in a torch.Size. Returns false if it is not valid. */
+/* Read the shape from a torch.Size. Returns false if `shape` is not one or is out of range. */
 bool zero_read_dims(const struct pk *shape, int *ndim, int64_t *dims, int64_t *n_elems);
 
 #endif

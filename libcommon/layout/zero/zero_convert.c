@@ -1,6 +1,7 @@
 /*
- * zero_convert.c - describe a source as files of ZeRO without pipeline: another number of ranks or stage, or from
- * another layout
+ * zero_convert.c - describe a source as the files of ZeRO without pipeline
+ *
+ * The source is a checkpoint of ZeRO, whose number of ranks or stage changes, or a checkpoint of another layout.
  */
 #include "libcommon/base/mem.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -11,8 +12,8 @@
 #include "libcommon/layout/zero/zero_target.h"
 
 /*
- * Return an option that concerns tensor or pipeline ranks, or data that only files of such ranks hold; NULL if none was
- * given.
+ * Returns the name of a given option that is for tensor or pipeline ranks, or for data that only the files of such
+ * ranks contain. Returns NULL if there is none.
  */
 static const char *get_non_zero_option(const struct write_request *q)
 {
@@ -26,8 +27,8 @@ static const char *get_non_zero_option(const struct write_request *q)
 }
 
 /*
- * Check the template (--like), which is only for files made from another layout: files of ZeRO already contain
- * everything that it provides.
+ * Check the template (--like). It is accepted only for a source of another layout, because a source of ZeRO already
+ * contains everything that a template provides.
  */
 static int check_like(const struct source *s, const struct write_request *q, struct err *e)
 {
@@ -101,7 +102,7 @@ int describe_as_zero(struct source *s, const struct write_request *q, struct rep
                                       .weights = q->dtype, .like = q->shards->like };
 
     t->ops = &zero_target_ops;
-    /* Sources of ZeRO have groups of their own. */
+    /* A source of ZeRO already has groups; for other sources, make them. */
     if (source_is_from_zero(s) || zero_groups_resolve(s, &from, notes, e) == 0)
         t->of = zero_target_new(s, &z, notes, e);
     return t->of ? 0 : -1;

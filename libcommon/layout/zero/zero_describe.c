@@ -13,7 +13,8 @@
 
 struct zero_folder {
     const struct zero_target *t;
-    int *number;                        /* [parameter][state] index of the result's tensor, or -1 */
+    /* [parameter][state]: index of the tensor in the list of the result's tensors; -1 if there is none */
+    int *number;
 };
 
 /* ---- files: the model_states, then the optim_states of each rank ---- */
@@ -38,8 +39,9 @@ static const char *zero_file_name(const struct zero_target *t, int file, char *b
 }
 
 /*
- * Returns the tensor whose digest includes a fill, or -1 if it is a copy of another fill's bytes. Masters and moments
- * are stored once in vectors. fp32 weights of trained parameters are copies of the masters.
+ * Returns the index of the tensor whose digest includes the bytes of `fill`. Returns -1 if these bytes are a copy of
+ * bytes that another fill writes: the fp32 weights of trained parameters in model_states are copies of the master
+ * weights in the vectors.
  */
 static int zero_fill_tensor(const struct zero_folder *z, const struct zero_fill *fill, bool model)
 {
@@ -51,7 +53,7 @@ static int zero_fill_tensor(const struct zero_folder *z, const struct zero_fill 
     return z->number[fill->param * STATE_N + (int)fill->state];
 }
 
-/* Returns the offset in the tensor, as written, of the first byte of a fill. */
+/* Returns the offset in the written tensor (after a change of type) at which `fill` begins. */
 static uint64_t zero_fill_offset(const struct zero_fill *fill)
 {
     const struct plan_item as = { .map = fill->map, .op = fill->op };
@@ -88,7 +90,7 @@ static int zero_describe(void *ctx, int file, struct folder_desc *d, struct err 
 
 /* ---- the tensors that a reader of the result finds ---- */
 
-/* List the tensors of the target, each once, and number them. */
+/* List each tensor of the target once, and store its index in z->number. */
 static int list_zero_tensors(const struct zero_folder *z, struct folder_tensor *out)
 {
     const struct zero_target *t = z->t;
@@ -118,7 +120,7 @@ static int list_zero_tensors(const struct zero_folder *z, struct folder_tensor *
     return n;
 }
 
-/* Append the other names of tied weights. Returns the number of all tensors. */
+/* Append the other names of tied weights to out[], after the n tensors in it. Returns the number of all entries. */
 static int list_zero_second_names(const struct zero_folder *z, struct folder_tensor *out, int n)
 {
     const struct source *s = z->t->src;

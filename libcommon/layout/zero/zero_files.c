@@ -54,7 +54,8 @@ static void resolve_optim_file_prefix(struct zero *z)
 
     for (int i = 0; i < z->n_files; i++)
         n[z->name[i].bf16] += z->name[i].kind == DS_ZERO;
-    for (int i = 0; i < z->l->n && !n[0] && !n[1]; i++) {       /* none: use the names of other tensor ranks */
+    /* if this tensor rank has no such file, use the names of the other tensor ranks */
+    for (int i = 0; i < z->l->n && !n[0] && !n[1]; i++) {
         const struct ds_name name = ds_name_parse(z->l->member[i].name);
 
         n[name.bf16] += name.kind == DS_ZERO;
@@ -79,8 +80,9 @@ int zero_files_read(struct zero *z, const struct source_listing *l, struct err *
 
         if (refuse_unsupported_file(z, name, &n, e) < 0)
             return -1;
-        z->has_optimizer |= n.kind == DS_ZERO && z->o->holes;   /* of any tensor rank: this one's may be lost */
-        /* Files of no rank are listed with the first rank. */
+        /* a file of any tensor rank counts, because this rank's may be lost */
+        z->has_optimizer |= n.kind == DS_ZERO && z->o->holes;
+        /* Files without a rank in their names are listed with the first tensor rank. */
         if ((n.mp >= 0 ? n.mp : 0) != z->tp)
             continue;
         if (n.kind != DS_OTHER)
@@ -121,7 +123,10 @@ char *zero_model_name(const struct zero *z, int r)
 
 static void find_missing(struct zero *z)
 {
-    /* ZeRO-1 and 2 keep the weights apart from the optimizer's files, which are not opened for weights alone. */
+    /*
+     * In ZeRO-1 and 2 the weights are not in the optimizer's files. These files are not opened if only weights are
+     * needed, so a missing one is then a warning.
+     */
     const enum severity of_optim = z->o->no_optimizer && z->stage != 3 ? SEV_WARNING : zero_lost(z);
     int n_reported = 0;
     uint32_t n = 0;
@@ -179,7 +184,10 @@ int zero_files_ranks(struct zero *z, struct err *e)
             named = z->name[i].dp + 1;
     if (!pk_as_int(pk_get(z->root, "dp_world_size"), &recorded) || recorded < 1)
         recorded = named ? named : 1;
-    /* Many more ranks than files indicate damage, and the tables below are as large as the number of ranks. */
+    /*
+     * A number of ranks that is far larger than the number of files indicates damage. Refuse it, because the tables
+     * below are as large as the number of ranks.
+     */
     if (recorded > DS_RANK_MAX || recorded > 4096 + 64 * (int64_t)z->n_files) {
         err_data(e, z->s->path, ERR_NO_BYTE, "%lld ranks, but only %d files", (long long)recorded, z->n_files);
         return -1;

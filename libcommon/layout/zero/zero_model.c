@@ -1,8 +1,9 @@
 /*
  * zero_model.c - read the tables inside model_states files
  *
- * Up to ZeRO-2 there is one file, with all weights as views of one storage per group. ZeRO-3 stores an empty tensor
- * for each parameter, on every rank; its files hold the buffers, and one rank's piece of each frozen parameter.
+ * Up to ZeRO-2 there is one such file. It contains all weights, as views of one storage per group. In ZeRO-3 every
+ * rank has such a file. For each trained parameter it contains an empty tensor, for each frozen parameter the rank's
+ * piece. It also contains the buffers.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static void read_buffers(struct zero *z, const struct names *names)
     }
 }
 
-/* Read the names that share another's tensor. The holder is a parameter of the groups, or frozen. */
+/* Read shared_params: names of `module` whose data are stored under another name of `module`. */
 static void read_shared(struct zero *z, const struct names *names)
 {
     uint32_t n = 0;
@@ -75,7 +76,10 @@ static void read_shared(struct zero *z, const struct names *names)
     }
 }
 
-/* Read the tensors of `module`, in the model's order. Other objects (an _extra_state of some layer) are values. */
+/*
+ * Read the tensors of `module`, in the model's order. Entries that are not tensors (such as a layer's _extra_state)
+ * become values.
+ */
 static struct names *read_module(struct zero *z, const struct pt *pt)
 {
     struct names *names = names_new(z->s->arena);
@@ -124,12 +128,12 @@ bool zero_model_read(struct zero *z, const struct pt *pt)
 
 /* ---- every rank of ZeRO-3 ---- */
 
-/* Keys that the engine saves on every rank, with the same values. */
+/* Keys whose values the engine saves equally on every rank. */
 static const char *const engine_keys[] = {
     "param_shapes", "frozen_param_shapes", "buffer_names", "global_steps", "global_samples",
     "skipped_steps", "lr_scheduler", "dp_world_size", "mp_world_size", "ds_config", "ds_version", NULL,
 };
-/* Keys that differ between ranks, or are not compared. */
+/* Keys that are not compared, because their values differ between ranks or may differ. */
 static const char *const own_keys[] = {
     "module", "frozen_param_fragments", "shared_params", "optimizer", "data_sampler", "random_ltd",
     "sparse_tensor_module_names", "csr_tensor_module_names", NULL,
@@ -159,7 +163,7 @@ static void compare_model_file(const struct zero *z, const struct pt_files_job *
         if (!pk_same_text(pk_get(z->root, *key), pk_get(pt_root(j->pt), *key)))
             report_add(j->r, zero_mismatch(z), "mixed_saves", j->path, ERR_NO_BYTE, NULL,
                        "%s differs from that of rank 0: the files are from different saves", *key);
-    /* client_state may differ between ranks: a rank's loss, a generator's state. */
+    /* The values of client_state may differ between ranks, for example a loss or the state of a random generator. */
     for (uint32_t i = 0; pair && i < n; i++) {
         const char *key = pk_as_str(pair[2 * i]);
 
@@ -170,7 +174,7 @@ static void compare_model_file(const struct zero *z, const struct pt_files_job *
     }
 }
 
-/* Returns a rank's piece of a frozen parameter, which must have the same length on all ranks. */
+/* Returns a rank's piece of the frozen parameter s. The piece must have the same length on all ranks. */
 static struct zero_run read_frozen_piece(const struct zero *z, const struct pt_files_job *j, const struct zero_slot *s,
                                          const struct pk *v)
 {

@@ -1,9 +1,9 @@
 /*
  * zero_params.c - make the parameter list and its tensor maps from the tables
  *
- * A parameter's masters and moments are one extent in each rank that holds a part of it (zero_piece()); padding
- * belongs to no parameter. Weights are a view of rank 0's file up to ZeRO-2. ZeRO-3 stores only those of frozen
- * parameters, one piece per rank. The list is in the model's order.
+ * A rank that holds a part of a parameter's master weights or moments contributes one extent to their map
+ * (zero_piece()). Padding belongs to no parameter. Up to ZeRO-2, the weights are views in rank 0's model_states.
+ * ZeRO-3 stores the weights of frozen parameters only, one piece per rank. The list is in the model's order.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "libcommon/base/tensor.h"
 #include "libcommon/layout/zero/zero_source.h"
 
-/* The position of a name in the groups. */
+/* The group and slot of a parameter. */
 struct zero_place {
     int group;
     const struct zero_slot *slot;
@@ -49,7 +49,7 @@ static void add_run_extent(struct tmap *m, const struct zero_run *run, int64_t a
         (struct extent){ run->record, run->at + (uint64_t)at * size, (uint64_t)n * size };
 }
 
-/* Compute the ranks [*first, *last] that may hold a part of the parameter. */
+/* Set [*first, *last] to the ranks that may hold a part of the parameter at place p. */
 static void ranks_of(const struct zero *z, const struct zero_place *p, int *first, int *last)
 {
     int64_t part = z->shape.group[p->group].part;
@@ -69,8 +69,8 @@ static void add_hole(struct zero *z, struct tmap *m, const char *name, int64_t n
 }
 
 /*
- * Returns the run of a group's state in the lead's file, which stands for that of a lost rank (holes are allowed). NULL
- * if there is none.
+ * For a lost rank: returns the run of this state in the file of the lead rank, which has the same length and type.
+ * Returns NULL if lost data are not allowed (source_opts.holes), or if the lead rank does not have this state.
  */
 static const struct zero_run *lead_run(const struct zero *z, int group, int state)
 {
@@ -80,8 +80,8 @@ static const struct zero_run *lead_run(const struct zero *z, int group, int stat
 }
 
 /*
- * Returns the map of one flat state over all ranks. Returns NULL if a rank with a part of it is not usable, which
- * was reported.
+ * Returns the map of one flat state of a parameter, over all ranks. Returns NULL if a rank that holds a part of it is
+ * not usable; this has been reported.
  */
 static struct tmap *make_flat_state_map(struct zero *z, const struct zero_place *p, int state)
 {
@@ -138,7 +138,9 @@ static struct tmap *make_whole_weights_map(struct zero *z, const struct zero_ten
     return zero_tensor_map(z, t->name, &t->t);
 }
 
-/* Returns the map of a trained tensor in a lost model_states file: a hole. */
+/*
+ * Returns the map of the trained tensor t whose model_states file is lost. The map is a hole: an extent without data.
+ */
 static struct tmap *lost_map(struct zero *z, const struct zero_tensor *t)
 {
     struct tmap *m = new_zero_map(z, t->t.dtype, t->t.n_elems, 1);
@@ -148,7 +150,7 @@ static struct tmap *lost_map(struct zero *z, const struct zero_tensor *t)
     return m;
 }
 
-/* Returns the type of any rank's piece, or DTYPE_N if no rank has one. */
+/* Returns the type of frozen parameter i, from the piece of any rank that has one. Returns DTYPE_N if none has. */
 static enum dtype type_of_frozen(const struct zero *z, int i)
 {
     for (int r = 0; r < z->world; r++)
@@ -157,7 +159,7 @@ static enum dtype type_of_frozen(const struct zero *z, int i)
     return DTYPE_N;
 }
 
-/* Returns the map of a frozen parameter's pieces over all ranks. */
+/* Returns the map of the pieces of frozen parameter i over all ranks. Returns NULL if a piece is not usable. */
 static struct tmap *frozen_map(struct zero *z, int i)
 {
     const struct zero_slot *s = &z->frozen[i];
@@ -188,7 +190,10 @@ static struct tmap *frozen_map(struct zero *z, int i)
 
 /* ---- parameters ---- */
 
-/* Store weights as a state. fp32 weights are stored as masters if there are no others. */
+/*
+ * Store the map m of p's weights. Weights that are not fp32 become the state STATE_BF16. fp32 weights become the
+ * master weights if p has none, otherwise p->copy.
+ */
 static void put_weights(struct param *p, struct tmap *m)
 {
     if (m && m->dtype != DTYPE_F32)
@@ -216,7 +221,7 @@ static bool has_slot_shape(const struct zero_slot *s, const struct pt_tensor *t)
     return shape_equal(s->ndim, s->shape, t->ndim, t->shape);
 }
 
-/* Add a trained parameter. t is its tensor in `module`, or NULL if it has none there. */
+/* Add the trained parameter at `place`. t is its tensor in `module`, or NULL if `module` does not have it. */
 static void make_trained(struct zero *z, const struct zero_place *place, const struct zero_tensor *t)
 {
     struct param *p = add_zero_param(z, place->slot->name, place->slot->ndim, place->slot->shape);
@@ -224,7 +229,7 @@ static void make_trained(struct zero *z, const struct zero_place *place, const s
     p->group = place->group;
     if (z->o->no_tensors)
         return;
-    /* world is 0 if the optimizer's files did not define how vectors are partitioned. */
+    /* If the optimizer's files did not define how vectors are partitioned, world is 0, and there are no states. */
     for (int s = 0; s < ZERO_STATES && z->shape.world > 0; s++)
         p->state[zero_states[s]] = make_flat_state_map(z, place, s);
     if (z->stage == 3)
@@ -258,7 +263,9 @@ static void make_frozen_param(struct zero *z, int i, const struct zero_tensor *t
                              : "a frozen parameter without its values (exclude_frozen_parameters?)");
 }
 
-/* Add another name of a tensor. Its weights are those of the parameter that holds the tensor. */
+/*
+ * Add the parameter t, which is another name of a tensor. Its states are those of the parameter that holds the tensor.
+ */
 static void make_shared(struct zero *z, const struct zero_tensor *t)
 {
     const struct param *holder = source_param(z->s, t->shared_with);
@@ -282,7 +289,7 @@ static void make_zero_param(struct zero *z, struct zero_tensor *t)
         make_trained(z, &place, t);
     else if (frozen >= 0)
         make_frozen_param(z, frozen, t);
-    else if (z->stage < 3)  /* frozen in ZeRO-1, which does not list such parameters; or a tensor without elements */
+    else if (z->stage < 3)  /* the tensor is frozen (ZeRO-1 does not list frozen parameters) or has no elements */
         put_weights(add_zero_param(z, t->name, t->t.ndim, t->t.shape), make_whole_weights_map(z, t));
     else
         return;
@@ -303,7 +310,7 @@ void zero_params_make(struct zero *z)
         if (!z->tensor[i].buffer && !z->tensor[i].shared_with)
             make_zero_param(z, &z->tensor[i]);
     }
-    /* Names missing in `module` are parameters as well. */
+    /* Names that the groups list and `module` does not have are parameters as well. */
     for (int g = 0; g < z->shape.n_groups; g++)
         for (int i = 0; i < z->shape.group[g].n; i++)
             if (names_find(met, z->shape.group[g].slot[i].name) < 0)

@@ -1,9 +1,9 @@
 /*
  * zero_shards.c - read the tables inside optim_states files
  *
- * A rank has one flat fp32 vector and two moments of it for each group. Their locations are stored; the handle is
- * closed. The file's own records of counts and paddings follow from param_shapes, so they are not needed, but are
- * compared.
+ * For each group, a rank has one flat fp32 vector of master weights and two vectors of moments. Only their locations
+ * are stored; the file's handle is closed. The counts and paddings that the file records follow from param_shapes;
+ * they are only checked.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 const enum state zero_states[ZERO_STATES] = { STATE_FP32, STATE_EXP_AVG, STATE_EXP_AVG_SQ };
 
-/* A file that is being read, and its rank. */
+/* An optim_states file that is being read, and the tables of its rank. */
 struct zero_shard {
     struct zero *z;
     const struct pt_files_job *j;
@@ -38,8 +38,8 @@ static const struct pk *shard_optimizer_tree(const struct pt *pt)
 }
 
 /*
- * Read the number of padding elements per parameter, one list per group. They are absent in older versions, which
- * have none.
+ * Read from `opt` how many padding elements follow each parameter, as one list per group. Older versions of DeepSpeed
+ * have no such padding and do not write this key.
  */
 static bool read_pads(struct zero *z, const struct pk *opt, const char *path)
 {
@@ -66,7 +66,7 @@ bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path)
     const struct pk *opt = shard_optimizer_tree(pt);
     int64_t stage = opt ? run_state_zero_stage(opt) : -1;
 
-    /* BF16_Optimizer, DeepSpeed's choice for some ZeRO-1 runs, stores the same vectors and names no stage. */
+    /* BF16_Optimizer, which DeepSpeed uses for some ZeRO-1 runs, stores the same vectors but no stage number. */
     if (stage == 0 && pk_get(opt, "single_partition_of_fp32_groups"))
         stage = 1;
     if (stage < 1 || stage > 3 || (stage == 3) != (z->stage == 3)) {
@@ -99,8 +99,8 @@ static struct zero_run read_flat_vector(const struct zero_shard *k, const struct
 }
 
 /*
- * Check the length of a vector. ZeRO-3's vectors are exactly as long as the pieces. In ZeRO-1/2 the padding at the
- * end may be present or not: it is omitted for masters, and for moments in the elastic form.
+ * Check the length of a vector. In ZeRO-3 it must be the sum of the pieces. In ZeRO-1/2 the padding at its end may be
+ * omitted, as DeepSpeed does for master weights, and in the elastic form also for moments.
  */
 static bool has_expected_vector_length(const struct zero_shard *k, const struct zero_run *run, int g, const char *what)
 {
@@ -116,8 +116,8 @@ static bool has_expected_vector_length(const struct zero_shard *k, const struct 
 }
 
 /*
- * Returns true if the file has no moments. An optimizer that never stepped has no states, and ZeRO-3's weights may
- * be stored without them. The state is then empty, or absent, as zero_to_fp32.py accepts it.
+ * Returns true if the file has no moments: the optimizer has never stepped, or ZeRO-3's weights were stored without
+ * optimizer states. The state is then an empty dict, or absent (zero_to_fp32.py accepts both).
  */
 static bool has_no_moments(const struct zero_shard *k)
 {
@@ -131,8 +131,8 @@ static bool has_no_moments(const struct zero_shard *k)
 }
 
 /*
- * Returns the settings of a vector's group; in ZeRO-3 a group has several vectors. Returns NULL for the elastic
- * form, which has none.
+ * Returns the settings of the optimizer group to which vector g belongs. In ZeRO-3 several vectors belong to one
+ * group. Returns NULL for the elastic form, which stores no settings.
  */
 static const struct pk *settings_of(const struct zero_shard *k, int g)
 {
@@ -150,7 +150,10 @@ static const struct pk *settings_of(const struct zero_shard *k, int g)
     return adam_list_at(groups, g);
 }
 
-/* Add the tensors of a group's state at any depth, except Adam's own. */
+/*
+ * Add to rank->more the tensors in the state of group g, at any depth, except Adam's own. `above` is the start of
+ * their names.
+ */
 static void read_extra_states(const struct zero_shard *k, int g, const struct pk *dict, const char *above)
 {
     uint32_t n = 0;
@@ -180,8 +183,9 @@ static void read_extra_states(const struct zero_shard *k, int g, const struct pk
 }
 
 /*
- * Read the vectors of a group. Adam's moments are required if the group's settings imply them and its state has
- * nothing else. Other optimizers have one of them or none. ZeRO-3 does not step a sub-group without gradients.
+ * Read the vectors of group g. Adam's two moments are required if the group's settings are Adam's and its state has no
+ * other tensors. Other optimizers have one of the moments or none. In ZeRO-3, so does a sub-group without gradients,
+ * because it is never stepped.
  */
 static void read_group_vectors(const struct zero_shard *k, const struct pk *fp32, int g)
 {
@@ -211,7 +215,7 @@ static void check_count(const struct zero_shard *k)
     uint32_t n = 0;
     struct pk **item = pk_items(v, &n);
 
-    /* ZeRO-3 writes one number, the others one per group. */
+    /* ZeRO-3 writes a single number, the other stages write one per group. */
     for (uint32_t g = 0; v && g < (item ? n : 1); g++) {
         int64_t count = -1;
 
@@ -233,7 +237,7 @@ static void check_recorded_paddings(const struct zero_shard *k)
         int64_t want = group->part - zero_lean(x, g, k->r), recorded = -1;
         int64_t total = k->r == x->world - 1 ? group->part * x->world - group->need : 0;
 
-        /* Older versions record all of it for the last rank, wherever it is. */
+        /* Older versions record the group's whole padding on the last rank, even if it extends over several ranks. */
         if (!pk_as_int(adam_list_at(pads, g), &recorded) || (recorded != want && recorded != total))
             report_add(k->j->r, SEV_ERROR, "padding", k->j->path, ERR_NO_BYTE, NULL,
                        "group %d: padding %lld recorded, %lld expected", g, (long long)recorded, (long long)want);
@@ -241,7 +245,8 @@ static void check_recorded_paddings(const struct zero_shard *k)
 }
 
 /*
- * Returns true if one group's recorded fragments have the same names and positions as in the order of param_shapes.
+ * Returns true if the positions recorded for group g (`mapping`) have the same names and values as those that follow
+ * from the order of param_shapes.
  */
 static bool same_mapping(const struct zero_shard *k, const struct pk *mapping, int g)
 {
@@ -341,7 +346,10 @@ void zero_shards_rank(const struct pt_files_job *j)
     check_param_mappings(&k);
 }
 
-/* Find the lead's records in rank r's file. Each is valid, or -1. */
+/*
+ * Find in rank r's damaged file the records that the lead rank's file has at the same offsets. A record that is not
+ * found or not valid gets the number -1.
+ */
 static void recover_rank(struct zero *z, int r)
 {
     const struct zero_rank *lead = &z->rank[z->lead];

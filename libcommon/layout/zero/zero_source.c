@@ -34,14 +34,17 @@ static void free_zero_rank(struct zero_rank *rank)
     free(rank->more);
 }
 
-/* A model_states file of another tag, which may be used in place of lost ones. */
+/* A model_states file of another tag that may replace lost ones, if it fits. */
 struct model_candidate {
     struct zero *z;
-    int stage;                          /* 3 if the file has the name of ZeRO-3's */
+    int stage;                          /* 3 if the file is named like one of ZeRO-3 */
     struct strbuf refused;              /* the reasons why candidates were rejected */
 };
 
-/* Open a file of the listing whose name has this kind, of tensor rank `tp`; NULL if there is none that can be read. */
+/*
+ * Open the first readable file in the listing that has this kind and tensor rank. *name is set to its parsed name.
+ * Returns NULL if there is none.
+ */
 static struct pt *open_listed(const struct zero *z, enum ds_kind kind, int tp, struct ds_name *name)
 {
     for (int i = 0; i < z->l->n; i++) {
@@ -57,7 +60,7 @@ static struct pt *open_listed(const struct zero *z, enum ds_kind kind, int tp, s
     return NULL;
 }
 
-/* Returns the first parameter that an optimizer file of this tag lists and param_shapes do not, or NULL. */
+/* Returns the first parameter that `optim`, an optimizer file of this tag, lists and x does not, or NULL. */
 static const char *unlisted_param(const struct zero_shape *x, const struct pt *optim)
 {
     const struct pk *opt = pk_get(pt_root(optim), "optimizer_state_dict");
@@ -76,8 +79,8 @@ static const char *unlisted_param(const struct zero_shape *x, const struct pt *o
 }
 
 /*
- * Check an optimizer file of this tag against the tables of the candidate, which `t` holds, as the opener does. Returns
- * a text with the first difference, or NULL.
+ * Check an optimizer file of this tag against the tables of the candidate `model`, which are in t, with the checks
+ * that are made when a checkpoint is opened. Returns the first difference as text, or NULL.
  */
 static char *optimizer_unlike(struct zero *t, const struct pt *model, struct pt *optim, struct ds_name *name)
 {
@@ -107,8 +110,8 @@ static char *optimizer_unlike(struct zero *t, const struct pt *model, struct pt 
 }
 
 /*
- * Returns the reason why a model_states file of another tag does not fit the files of this tag, or NULL if it does. The
- * caller frees the text.
+ * Returns the reason why pt, a model_states file of another tag, does not fit the files of this tag, as text that the
+ * caller frees. Returns NULL if it fits.
  */
 static char *model_unlike(const struct model_candidate *c, const struct pt *pt)
 {
@@ -154,9 +157,9 @@ static bool model_fits(void *ctx, const struct pt *pt)
 }
 
 /*
- * With holes: use the model_states of another tag of the run in place of lost ones. Shapes, buffers and frozen
- * parameters are read from it, but not the weights of trained parameters. Returns NULL if there is none, and adds to
- * `refused` why those that exist are not of this run.
+ * If lost data are allowed, use a model_states file of another tag of the run in place of the lost one. Shapes,
+ * buffers and frozen parameters are read from it, but not the weights of trained parameters. Returns NULL if no tag
+ * has a file that fits, and adds to `refused` why the existing ones do not.
  */
 static struct source_file *other_tags_model(struct zero *z, struct strbuf *refused)
 {
@@ -177,8 +180,9 @@ static struct source_file *other_tags_model(struct zero *z, struct strbuf *refus
 }
 
 /*
- * With holes: use the model_states of another tensor rank of this tag in place of lost ones. Its slices have the same
- * names and shapes. No weights are read from it, not even those of frozen parameters. Returns NULL if there is none.
+ * If lost data are allowed, use the model_states file of another tensor rank of this tag in place of the lost one,
+ * because the slices of both have the same names and shapes. No weights are read from it, not even those of frozen
+ * parameters. Returns NULL if there is none.
  */
 static struct source_file *other_ranks_model(struct zero *z)
 {
@@ -200,7 +204,10 @@ static struct source_file *other_ranks_model(struct zero *z)
     return NULL;
 }
 
-/* Use another file in place of lost model_states: another tag's, else another tensor rank's. NULL: there is none. */
+/*
+ * Use another file in place of the lost model_states: that of another tag, else that of another tensor rank. Returns
+ * NULL if there is neither.
+ */
 static struct source_file *other_model(struct zero *z, struct strbuf *refused)
 {
     struct source_file *f = other_tags_model(z, refused);
@@ -208,7 +215,7 @@ static struct source_file *other_model(struct zero *z, struct strbuf *refused)
     return f ? f : other_ranks_model(z);
 }
 
-/* Returns the model_states of the lowest rank above `dp` that has the file, or NULL. */
+/* Returns the model_states file of the lowest data-parallel rank above `dp` that has one, or NULL. */
 static struct source_file *next_model(struct zero *z, int dp)
 {
     struct source_file *first = NULL;
@@ -222,7 +229,7 @@ static struct source_file *next_model(struct zero *z, int dp)
     return first;
 }
 
-/* Set *e: no model_states file is left. `refused` lists the tags that are not of this run. */
+/* Set *e: no model_states file can be read. `refused` contains the reasons why other tags were not used. */
 static void refuse_lost_model(const struct zero *z, const struct strbuf *refused, struct err *e)
 {
     const char *none = z->o->holes && !refused->len ? ", and no other tag of the run is next to it" : "";
@@ -232,8 +239,8 @@ static void refuse_lost_model(const struct zero *z, const struct strbuf *refused
 }
 
 /*
- * Returns rank 0's model_states, or those of the lowest rank present. With holes, files that cannot be opened are
- * skipped.
+ * Returns the model_states file of the lowest rank that has one. If lost data are allowed, files that cannot be opened
+ * are skipped.
  */
 static struct source_file *first_model(struct zero *z, struct err *e)
 {
@@ -260,8 +267,8 @@ static struct source_file *first_model(struct zero *z, struct err *e)
 }
 
 /*
- * Returns true if the file is the pipeline engine's. That engine stores weights in layer files, and its mp_rank
- * files have none. A folder that lost its layer files still belongs to it.
+ * Returns true if `root` is that of an mp_rank file of the pipeline engine. That engine stores weights in layer files,
+ * so its mp_rank files have none. A folder whose layer files are all lost is therefore recognized as well.
  */
 static bool of_the_pipeline(const struct zero *z, const struct pk *root)
 {
@@ -280,7 +287,7 @@ static void read_models(struct zero *z)
     struct pt_files o = reading(z);
     int first = 0;
 
-    /* The ranks before the one whose file is open have no file, or one that cannot be read; both are reported. */
+    /* Skip the ranks that have no file, or whose file could not be opened; both have been reported. */
     while (first < z->world - 1 && (z->model_file[first] < 0 || !z->s->file[z->model_file[first]].pt))
         first++;
     if (z->lost_model)
@@ -293,7 +300,10 @@ static void read_models(struct zero *z)
     z->too_many |= o.too_many;
 }
 
-/* Returns rank 0's optimizer file; with holes, the first one that can be opened. Returns NULL if there is none. */
+/*
+ * Opens and returns rank 0's optimizer file. If lost data are allowed, this is the first optimizer file that can be
+ * opened. Returns NULL if there is none. Sets z->lead to the rank of the file.
+ */
 static struct source_file *open_lead(struct zero *z)
 {
     for (z->lead = 0; z->lead < z->world; z->lead++) {
@@ -316,8 +326,8 @@ static struct source_file *open_lead(struct zero *z)
 }
 
 /*
- * With holes: find an optimizer file of another tensor rank, whose vectors have the lengths and types of the lost ones,
- * and list it in place of the lead's. Returns NULL if there is none.
+ * If lost data are allowed, open an optimizer file of another tensor rank and list it in place of the lead rank's
+ * file. Its vectors have the same lengths and types as the lost ones. Returns NULL if there is none.
  */
 static struct source_file *open_other_ranks_lead(struct zero *z, struct ds_name *name)
 {
@@ -345,8 +355,8 @@ static struct source_file *open_other_ranks_lead(struct zero *z, struct ds_name 
 }
 
 /*
- * Read the tables of another tensor rank's file, whose vectors have the lengths of the lost ones but whose bytes are
- * not used.
+ * Read into z->like the tables of f, a file of another tensor rank. Lengths and types of the lost vectors are taken
+ * from these tables, but none of the vectors' bytes are read.
  */
 static void read_like(struct zero *z, struct ds_name *name, const struct source_file *f)
 {
@@ -371,7 +381,8 @@ static void report_no_optimizer(struct zero *z)
 }
 
 /*
- * Read the optimizer's files. The first one defines how vectors are partitioned; without it the others are not read.
+ * Read the optimizer files. The first one defines how vectors are partitioned; if it cannot be read, the others are
+ * not read either. Returns false in that case.
  */
 static bool zero_read_optim_shards(struct zero *z)
 {
@@ -401,7 +412,7 @@ static bool zero_read_optim_shards(struct zero *z)
     return true;
 }
 
-/* Returns the type that a run without ZeRO computes with: the type of its parameters. */
+/* Returns the type of the parameters in `module`. This is the type in which a run without ZeRO computes. */
 static enum dtype weights_of_module(const struct zero *z)
 {
     for (int i = 0; i < z->n_tensors; i++)
@@ -436,7 +447,7 @@ static int zero_open_tag(struct zero *z, struct err *e)
                  PT_FILES_RECORDS_MAX);
         return -1;
     }
-    /* Without the optimizer's files the stage is read from the run's configuration. */
+    /* If the optimizer files did not give the stage, read it from the run's configuration. */
     if (z->stage == 0)
         pk_as_int(pk_get(pk_get(pk_get(z->root, "ds_config"), "zero_optimization"), "stage"), &recorded);
     z->s->zero_stage = z->stage ? z->stage : recorded == 2 ? 2 : 1;
@@ -448,7 +459,7 @@ static int zero_open_tag(struct zero *z, struct err *e)
     return 0;
 }
 
-/* Open the files of one tensor rank. Returns 1 if they are the pipeline engine's. */
+/* Open the files of one tensor rank. Returns 0, -1 with *e set, or 1 if they are files of the pipeline engine. */
 static int open_rank(struct zero *z, const struct source_listing *l, struct err *e)
 {
     int rc = zero_files_read(z, l, e);
@@ -463,7 +474,7 @@ static int open_rank(struct zero *z, const struct source_listing *l, struct err 
     return rc;
 }
 
-/* Returns the number of tensor ranks, which is one more than the highest number in the names. */
+/* Returns the number of tensor ranks: one more than the highest tensor rank in the file names. */
 static int count_tensor_ranks(const struct source_listing *l)
 {
     int most = 0;
@@ -476,7 +487,7 @@ static int count_tensor_ranks(const struct source_listing *l)
     return most + 1;
 }
 
-/* Append a rank's files to the source, which closes them. */
+/* Append the files of tensor rank `from` to those of s, which then closes them. */
 static void append_rank_files(struct source *s, const struct source *from)
 {
     struct source_file *all = arena_alloc(s->arena, (size_t)(s->n_files + from->n_files + 1) * sizeof *all);
@@ -488,7 +499,7 @@ static void append_rank_files(struct source *s, const struct source *from)
     s->n_files += from->n_files;
 }
 
-/* Open the other tensor ranks, and join all of them. */
+/* Open the tensor ranks after the first, and join the parameters of all ranks. */
 static int join_ranks(struct zero *first, const struct source_listing *l, struct err *e)
 {
     static const struct run_state unknown = { .iteration = -1, .consumed_samples = -1, .consumed_tokens = -1,
@@ -553,7 +564,7 @@ int zero_source_open(struct source *s, const struct source_listing *l, const str
     return deepspeed_source_open(s, l, o, r, e);
 }
 
-/* Returns true if there are no layer files: the engine without pipeline writes none. */
+/* Returns true if the listing has no layer files, because an engine without pipeline writes none. */
 bool zero_fits(const struct source_listing *l)
 {
     for (int i = 0; i < l->n; i++)

@@ -1,7 +1,8 @@
 /*
  * zero_source.h - read a checkpoint of DeepSpeed's engine without pipeline: ZeRO-1, 2 and 3
  *
- * The public interface is layout.h; this header is internal to this folder. The phases, in order:
+ * The public interface is layouts.h; this header is internal to this folder. The phases, in order ("a -> b": b is made
+ * from a):
  *   zero_files.c   names -> ranks; reports missing and extra files; refuses some by name
  *   zero_model.c   rank 0's model_states -> groups (zero_shape.h), frozen, shared, buffers; those of other ranks
  *   zero_shards.c  optim_states -> one flat run per group and state, checked against the partitioning rule
@@ -26,8 +27,8 @@
  *   unreadable E, class E, opaque W    as for the deepspeed layout
  *   key E/N               a key is absent or invalid
  *   no_optimizer W        no optim_states files: weights only
- *   no_moments E/W        masters without moments; E: only on some ranks
- *   groups E              group counts differ between param_shapes, masters and states
+ *   no_moments E/W        there are master weights without moments; E: only on some ranks
+ *   groups E              group counts differ between param_shapes, master weights and states
  *   partition E           a vector's length does not fit the rule
  *   padding E             recorded padding differs from the rule
  *   param_name E, shape E, dtype E, strided E    of a tensor
@@ -38,7 +39,7 @@
  *   optimizer E/N         a moment is missing that the group's settings imply; N: states other than Adam's, which are
  *                         values
  *   crc E                 the optimizer's step (the only tensor read here) fails its checksum
- * E*: a warning with source_opts.accept_mismatch. `overlap` is reported by open.c, for all layouts.
+ * E*: a warning with source_opts.accept_mismatch. ckpt/ckpt_overlap.c reports `overlap`, for all layouts.
  */
 #ifndef SHARDKIT_LAYOUT_ZERO_SOURCE_H
 #define SHARDKIT_LAYOUT_ZERO_SOURCE_H
@@ -50,41 +51,41 @@
 #include "libcommon/layout/pt_files.h"
 #include "libcommon/layout/engine/zero_shape.h"
 
-/* The three flat states of a rank, in this order. */
+/* The three flat states of a rank (master weights and Adam's moments), in this order. */
 enum { ZERO_FP32, ZERO_AVG, ZERO_AVG_SQ, ZERO_STATES };
 extern const enum state zero_states[ZERO_STATES];
 
 struct zero_run {
-    int record;                 /* -1 if not usable */
+    int record;                 /* record of the vector; -1 if it is not usable */
     uint64_t at;                /* offset in the record, in bytes */
     int64_t n_elems;
     enum dtype dtype;
 };
 /*
- * A tensor of the optimizer's state that is not a moment of Adam's: momentum_buffer of SGD and Muon, a quantized
- * state.
+ * A tensor in the optimizer's state that is not one of Adam's moments, for example momentum_buffer of SGD and Muon, or
+ * a quantized state.
  */
 struct zero_more {
     int group;
-    char *name;                 /* its keys below the group's state, joined by dots */
+    char *name;                 /* keys of the tensor below the group's state, joined by dots */
     struct pt_tensor t;
 };
-/* One data-parallel rank. */
+/* The tables of one data-parallel rank. */
 struct zero_rank {
-    struct zero_run (*run)[ZERO_STATES];        /* [groups]; NULL if its optimizer file is not usable */
-    struct zero_run *frozen;    /* [n_frozen] ZeRO-3: its pieces; NULL if not usable */
-    double step;                /* the optimizer's counter; -1 if unknown */
-    bool no_moments;            /* it has only masters */
-    char *settings;             /* adam_settings(); NULL if its optimizer file is not usable */
+    struct zero_run (*run)[ZERO_STATES];        /* [groups]; NULL if the rank's optimizer file is not usable */
+    struct zero_run *frozen;    /* ZeRO-3: [n_frozen] the rank's pieces of frozen parameters; NULL if not usable */
+    double step;                /* the optimizer's step counter; -1 if unknown */
+    bool no_moments;            /* the rank has master weights only */
+    char *settings;             /* adam_settings(); NULL if the rank's optimizer file is not usable */
     int n_more;
     struct zero_more *more;
 };
 
-/* A tensor in `module` of rank 0's file. */
+/* A tensor in `module` of rank 0's model_states. */
 struct zero_tensor {
     const char *name;
     struct pt_tensor t;
-    const char *shared_with;    /* name of the tensor that holds the data if this is another name of it; else NULL */
+    const char *shared_with;    /* if this is another name of a tensor: the name that holds the data; otherwise NULL */
     bool buffer, frozen, used;
 };
 
@@ -96,93 +97,110 @@ struct zero {
     int n_files;
     struct ds_name *name;       /* [n_files], parallel to s->file */
     bool bf16_prefix;
-    int stage, world;           /* stage: 1, 2, 3 */
-    int *optim_file;            /* [world] -> s->file; -1 if missing */
-    int *model_file;            /* [world]; up to ZeRO-2 all except the first are -1 */
-    bool has_optimizer;         /* there are optim_states files, and they are requested */
-    bool without_zero;          /* a run without ZeRO, which has no groups of flat vectors: only weights are read */
+    int stage, world;           /* stage: 1, 2 or 3; world: number of data-parallel ranks */
+    int *optim_file;            /* [world]: index in s->file; -1 if missing */
+    int *model_file;            /* [world], likewise; up to ZeRO-2, only the first rank has a file */
+    bool has_optimizer;         /* optim_states files exist, and the caller needs them */
+    /* the run does not use ZeRO, so there are no groups of flat vectors: only weights are read */
+    bool without_zero;
     bool too_many;
-    int lead;                   /* rank whose optimizer file is read first: 0, unless it is lost */
-    struct source_file *lead_file;      /* that file; NULL if none is read */
-    struct zero_rank *like;     /* with holes, if all files of this tensor rank are lost: a data-parallel rank of
-                                 * another tensor rank that has the file */
+    int lead;                   /* data-parallel rank whose optimizer file is read first: 0, unless that file is lost */
+    struct source_file *lead_file;      /* the optimizer file of rank `lead`; NULL if none is read */
+    /*
+     * if all optimizer files of this tensor rank are lost: a data-parallel rank of another tensor rank, whose vectors
+     * have the same lengths; otherwise NULL
+     */
+    struct zero_rank *like;
     const struct source_listing *l;
     /*
-     * name of the lost model_states file that was replaced by another tag's or tensor rank's; the weights are then
-     * holes
+     * name of the lost model_states file that was replaced by a file of another tag or tensor rank. The weights are
+     * then holes: extents without data.
      */
     const char *lost_model;
-    bool other_rank;            /* the replacement is another tensor rank's: frozen parameters are holes, too */
+    bool other_rank;            /* the replacement is of another tensor rank, so frozen parameters are holes as well */
     struct pt_holes holes;
-    const struct pk *root;      /* rank 0's model_states */
-    const char *path;           /* its name, for findings */
+    const struct pk *root;      /* root of rank 0's model_states */
+    const char *path;           /* path of rank 0's model_states, for findings */
     struct zero_shape shape;
     int n_frozen;
-    struct zero_slot *frozen;   /* names and shapes */
+    struct zero_slot *frozen;   /* [n_frozen] names and shapes of frozen parameters */
     int n_tensors;
     struct zero_tensor *tensor; /* tensors of `module`, in its order */
     struct zero_rank *rank;     /* [world] */
 };
 
 enum severity zero_mismatch(const struct zero *z);
-/* Returns the severity of lost data: a warning if holes are allowed. */
+/* Returns the severity with which lost data are reported: a warning if source_opts.holes allows lost data. */
 static inline enum severity zero_lost(const struct zero *z) { return z->o->holes ? SEV_WARNING : SEV_ERROR; }
 
 /* ---- zero_files.c ---- */
 
-/* Fill in s->file and z->name from the listing. Returns -1 if a file is refused by its name. */
+/*
+ * Fill s->file and z->name from the listing. Returns -1 with *e set if a file name belongs to a checkpoint that is not
+ * supported.
+ */
 MUST_CHECK int zero_files_read(struct zero *z, const struct source_listing *l, struct err *e);
 /*
- * Set the number of ranks from the names and rank 0's contents, and assign every file to its rank. Returns -1 if the
- * number is out of range.
+ * Set the number of ranks from the file names and from the content of rank 0's model_states, and assign every file to
+ * its rank. Returns -1 with *e set if the number is out of range.
  */
 MUST_CHECK int zero_files_ranks(struct zero *z, struct err *e);
-/* Returns the name of a rank's file of optimizer states, or of ZeRO-3's model_states, in the source's arena. */
+/*
+ * Return the name of rank r's optim_states file, or of its model_states file in ZeRO-3. The text is in the source's
+ * arena.
+ */
 char *zero_optim_name(const struct zero *z, int r);
 char *zero_model_name(const struct zero *z, int r);
 
 /* ---- zero_model.c ---- */
 
-/* Read rank 0's tables. Returns false, after a report, if nothing can be read. */
+/* Read the tables of pt, rank 0's model_states. Returns false, after a report, if they cannot be read. */
 bool zero_model_read(struct zero *z, const struct pt *pt);
-/* Read the model_states of a rank (in ZeRO-3 all ranks): compare shapes, and find the pieces of frozen parameters. */
+/*
+ * Read the model_states file of one rank (in ZeRO-3 every rank has one): compare its shapes with rank 0's, and find
+ * its pieces of frozen parameters.
+ */
 void zero_model_rank(const struct pt_files_job *j);
 void zero_model_renumber(void *ctx, int file, int base);
 
 /* ---- zero_shards.c ---- */
 
 /*
- * Read the ZeRO stage, and for stages 1 and 2 the paddings inside groups, from a rank's optim_states. Returns false
- * if the stage does not match the names of the weights' files or the paddings cannot be read.
+ * Read from an optim_states file the ZeRO stage, and for stages 1 and 2 also the paddings inside groups. Returns
+ * false, after a report, if the stage contradicts the names of the model_states files, or if the paddings cannot be
+ * read.
  */
 bool zero_shards_lead(struct zero *z, const struct pt *pt, const char *path);
 void zero_shards_rank(const struct pt_files_job *j);
 void zero_shards_renumber(void *ctx, int file, int base);
-/* Find the records of damaged optimizer files at the locations they have in the lead's file (source_opts.holes). */
+/*
+ * For optimizer files with a damaged container (source_opts.holes), find the records at the offsets that they have in
+ * the lead rank's file.
+ */
 void zero_shards_recover(struct zero *z);
 
 /* ---- zero_params.c ---- */
 
 void zero_params_make(struct zero *z);
-/* Returns a map of a whole tensor of rank 0's file. Returns NULL if it is not contiguous, which is reported. */
+/* Returns the map of tensor t of rank 0's model_states. Returns NULL, after a report, if t is not contiguous. */
 struct tmap *zero_tensor_map(struct zero *z, const char *name, const struct pt_tensor *t);
 
 /* ---- zero_tp.c ---- */
 
 /*
- * Join the sources of n tensor ranks into rank[0], which z has opened. The caller owns the files. Returns -1 with
- * ERR_DATA if the merge rules are not known.
+ * Join the sources of n tensor ranks into rank[0], which is the source that z has opened. The caller owns the files.
+ * Returns -1 with ERR_DATA if no merge rules are known for the parameters.
  */
 MUST_CHECK int zero_tp_join(struct source *const *rank, int n, const struct zero *z, struct err *e);
 
 /* ---- zero_values.c ---- */
 
-/* Fill in s->value. The parameters must have been made, and the run state read. */
+/* Fill s->value. Call it after zero_params_make() and zero_state_read(). */
 void zero_values_make(struct zero *z, const struct pt *model);
 
 /* ---- zero_state.c ---- */
 
-/* Fill in s->run from rank 0's files. optim is NULL if there is none. */
+/* Fill s->run from rank 0's files. `optim` is NULL if there is no optimizer file. */
 void zero_state_read(struct zero *z, const struct pt *model, const struct source_file *optim);
 
 #endif

@@ -10,7 +10,8 @@ static void read_zero_optimizer(struct zero *z, const struct source_file *f)
 {
     struct run_state *run = &z->s->run;
     const struct pk *opt = pk_get(pt_root(f->pt), "optimizer_state_dict");
-    struct report *ignored = report_new();         /* already reported by zero_shards_rank() */
+    /* findings are discarded here, because zero_shards_rank() has reported them */
+    struct report *ignored = report_new();
     struct adam_step step = adam_find_step(&(struct adam_file){ z->s->files, f->pt, f->name, opt }, 0, ignored);
 
     report_free(ignored);
@@ -22,7 +23,7 @@ static void read_zero_optimizer(struct zero *z, const struct source_file *f)
     run->step_is_tensor = step.is_tensor;
 }
 
-/* Check that all files of a save have the same counter. */
+/* Check that the optimizer's step counter is equal in all files. */
 static void compare_steps(struct zero *z)
 {
     const double first = z->rank[z->lead].step;
@@ -39,7 +40,7 @@ static const char *optim_path(const struct zero *z, int rank)
     return files_name(z->s->files, z->s->file[z->optim_file[rank]].file);
 }
 
-/* Compare rates, betas and the loss scale, which are the same on all ranks of a save. */
+/* Check that learning rates, betas and loss scale are equal in all files, as they are in one save. */
 static void compare_settings(struct zero *z)
 {
     const char *first = z->rank[z->lead].settings;
@@ -53,9 +54,9 @@ static void compare_settings(struct zero *z)
 }
 
 /*
- * Compare the optimizer's counter with the engine's. Each step of the engine that was not skipped is a step of the
- * optimizer; older releases start with one more. A counter that differs is of another save, or of an optimizer that
- * started later than the engine.
+ * Compare the optimizer's step counter with the engine's. They are equal if each step of the engine, except the
+ * skipped ones, is a step of the optimizer; in older releases the optimizer's counter is one larger. Any other
+ * difference means that the files are of different saves, or that the optimizer was started later than the engine.
  */
 static void compare_with_engine(struct zero *z)
 {
@@ -71,13 +72,13 @@ static void compare_with_engine(struct zero *z)
                    "step", (long long)steps, (long long)skipped, (long long)own);
 }
 
-/* Returns true if a rank has a moment of a group. */
+/* Returns true if rank r has moment s of group g. */
 static bool has_moment(const struct zero *z, int r, int g, int s)
 {
     return z->rank[r].run && z->rank[r].run[g][s].record >= 0;
 }
 
-/* Check that for each group all ranks have a moment, or none has. */
+/* Check for each moment of each group that either all ranks have it or none has. */
 static void compare_rank_moments(struct zero *z)
 {
     for (int g = 0; g < z->shape.n_groups; g++)
@@ -92,7 +93,7 @@ static void compare_rank_moments(struct zero *z)
                 }
 }
 
-/* Returns the names of rank 0's states that are not Adam's, each once, or NULL if there are none. */
+/* Returns the names of the lead rank's states that are not Adam's, each once, or NULL if there are none. */
 static const char *more_states(struct zero *z)
 {
     struct strbuf names = {0};
@@ -113,7 +114,7 @@ static const char *more_states(struct zero *z)
     return all;
 }
 
-/* Report optimizers other than Adam: their masters are read, and their states are values. */
+/* Report that the optimizer is not Adam. Its master weights are read as usual; its states become values. */
 static void report_extra_states(struct zero *z)
 {
     z->s->run.more_states = more_states(z);
@@ -123,7 +124,7 @@ static void report_extra_states(struct zero *z)
                    z->s->run.more_states);
 }
 
-/* Check that all ranks that were read have moments, or none has. */
+/* Check that either all ranks whose files were read have moments, or none has. */
 static void compare_moments(struct zero *z)
 {
     int without = -1, with = -1;

@@ -1,5 +1,6 @@
 /*
- * zero_target.c - groups, their order, and everything else that depends on the number of ranks
+ * zero_target.c - determine the groups of a target, their order, and everything else that depends on the number of
+ * ranks
  */
 #include "libcommon/layout/zero/zero_target.h"
 
@@ -14,7 +15,10 @@
 #include "libcommon/layout/engine/zero_order.h"
 #include "libcommon/layout/engine/zero_pickles.h"
 
-/* Use the trees of the source: the lowest rank's model_states, and the optim_states if they are requested. */
+/*
+ * Use the trees of the source: that of the lowest rank's model_states and, unless only weights are requested, that of
+ * an optim_states file.
+ */
 static int find_target_root(struct zero_target *t, const struct zero_request *q, struct err *e)
 {
     const struct source *s = t->src;
@@ -35,7 +39,7 @@ static int find_target_root(struct zero_target *t, const struct zero_request *q,
     return -1;
 }
 
-/* Make the trees for a source of another layout. */
+/* Make the trees, for a source of another layout. */
 static int make_target_root(struct zero_target *t, const struct zero_request *q, struct report *notes, struct err *e)
 {
     const struct zero_import from = { .purpose = q->weights_only ? ZERO_FOR_WEIGHTS : ZERO_FOR_RANKS, .like = q->like,
@@ -86,7 +90,10 @@ static int all_slots(const struct zero_shape *x)
     return n;
 }
 
-/* Set the padding. Each parameter except the last is padded to 16 bytes of weights. */
+/*
+ * Set the padding after each parameter of g. If `aligned`, each parameter except the last is padded to a multiple of
+ * 16 bytes of weights; otherwise there is no padding.
+ */
 static void fill_up(struct zero_target *t, struct zero_group *g, bool aligned)
 {
     int64_t unit = 16 / dtype_size(t->weights);
@@ -95,7 +102,7 @@ static void fill_up(struct zero_target *t, struct zero_group *g, bool aligned)
         g->slot[i].pad = aligned && i + 1 < g->n ? (unit - g->slot[i].n_elems % unit) % unit : 0;
 }
 
-/* Split one group into its sub-groups. A new one begins when the pieces of the previous one reach the limit. */
+/* Split one group into sub-groups. A sub-group ends as soon as its pieces have at least `most` elements in total. */
 static void split_group(struct zero_target *t, const struct zero_group *from, int group, int64_t most, int world)
 {
     struct zero_shape *x = &t->shape;
@@ -135,7 +142,10 @@ static void split_groups(struct zero_target *t, int world)
         split_group(t, &from.group[g], g, most < 1 ? 1 : most > 1e15 ? (int64_t)1e15 : (int64_t)most, world);
 }
 
-/* Convert the groups from the source's order to the optimizer's, and from there to the target's. */
+/*
+ * Bring the groups from the order of the source's files to the order of the optimizer, and from there to the order of
+ * the target's files.
+ */
 static int resolve_target_groups(struct zero_target *t, int stage, int world, struct err *e)
 {
     if (t->root_pt ? zero_order_read(t->src, t->arena, &t->shape, e) < 0
@@ -176,7 +186,7 @@ const char *zero_target_holder(const struct zero_target *t, const char *name)
     return pk_as_str(pk_get(pk_get(t->root, "shared_params"), name));
 }
 
-/* Check that carried tensors are contiguous, because their bytes are copied unchanged. */
+/* Check that the tensors of pt that are copied unchanged are contiguous, because they are copied as bytes. */
 static int check_carried(const struct pt *pt, struct err *e)
 {
     const struct pk_tree *tree = pt_tree(pt);
@@ -254,8 +264,8 @@ static int check_fp32_states(const struct zero_target *t, struct report *notes, 
 }
 
 /*
- * Check that weights can be converted to the type that the run computes with. Frozen parameters of a universal form
- * are fp32, made from weights of a smaller type.
+ * Check that all weights can be converted to the type in which the run computes. A universal form has fp32 values of
+ * frozen parameters, which were made from weights of a smaller type.
  */
 static int check_weights_castable(const struct zero_target *t, struct report *notes, struct err *e)
 {

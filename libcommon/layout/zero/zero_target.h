@@ -6,9 +6,10 @@
  * hold, or that the source lacks, is reported before anything is written.
  *
  * The optimizer's order comes first: its groups, with parameters in the order in which the run listed them. ZeRO-1/2
- * lays out groups in that order, or with round_robin_gradients distributed over the ranks. ZeRO-3 splits each group
- * into sub-groups. All of it is derived from the number of ranks and the run's own ds_config, because the engine
- * computes it in the same way when it loads: vectors are copied by position, not by name.
+ * lays out the parameters of a group in that order, or, with round_robin_gradients, in another order (zero_order.h).
+ * ZeRO-3 splits each group into sub-groups. The layout is computed from the number of ranks and the run's own
+ * ds_config, because an engine that loads the files computes it in the same way and copies vectors by position, not by
+ * name.
  */
 #ifndef SHARDKIT_LAYOUT_ZERO_TARGET_H
 #define SHARDKIT_LAYOUT_ZERO_TARGET_H
@@ -18,64 +19,67 @@
 
 struct param;
 struct zero_request {
-    int stage;                          /* 1, 2, 3; 0 for the source's */
-    int world;                          /* number of ranks; 0 for the source's */
-    bool weights_only;                  /* only model_states; not for stage 3 */
-    /* The run will compute with `weights`. A ds_config of the source has that type already. */
+    int stage;                          /* 1, 2 or 3; 0: the source's stage */
+    int world;                          /* number of ranks; 0: the source's number */
+    bool weights_only;                  /* write only model_states; not possible for stage 3 */
+    /* if `cast`, the run will compute in the type `weights`. A ds_config of the source must already say so. */
     bool cast;
     enum dtype weights;
-    const struct source *like;          /* template of a source of another layout (zero_groups.h), or NULL */
+    const struct source *like;          /* template for a source of another layout (zero_groups.h), or NULL */
 };
 
 struct zero_target {
     struct arena *arena;
     const struct source *src;
-    struct zero_shape shape;            /* of the target, with positions */
-    int n_groups;                       /* number of groups of the optimizer */
-    int *group_of;                      /* [shape.n_groups] group of the optimizer; several for one in ZeRO-3 */
-    const struct pk *root;              /* the source's model_states of rank 0, or one that zero_pickles.h made */
-    struct pt *root_pt;                 /* the file of `root`; NULL if it was made */
-    bool weights_only;                  /* opt and param_groups are NULL */
-    /* its optimizer_state_dict; param_groups is NULL in the elastic form */
+    struct zero_shape shape;            /* groups and positions in the target */
+    int n_groups;                       /* number of the optimizer's groups */
+    /* [shape.n_groups]: the optimizer's group; in ZeRO-3 several entries have the same */
+    int *group_of;
+    /* root of the source's model_states of rank 0, or of one that zero_pickles.h made */
+    const struct pk *root;
+    struct pt *root_pt;                 /* the file of `root`; NULL if `root` was made */
+    bool weights_only;                  /* only weights are written: opt and param_groups are NULL */
+    /* root of optimizer_state_dict, and the list of groups in it; param_groups is NULL in the elastic form */
     const struct pk *opt, *param_groups;
-    struct pt *opt_pt;                  /* the file of both; NULL if they were made */
+    struct pt *opt_pt;                  /* the file of opt and param_groups; NULL if they were made */
     bool step_in_state, step_is_tensor; /* where Adam's counter is stored, as in run_state */
-    bool bf16_names;                    /* prefix of the optimizer files */
-    bool elastic;                       /* ZeRO-1/2: vectors without padding, no settings */
-    bool whole;                         /* BF16_Optimizer: masters keep their padding */
+    bool bf16_names;                    /* names of optimizer files begin with bf16_ */
+    bool elastic;                       /* ZeRO-1/2, elastic form: vectors have no padding, and there are no settings */
+    bool whole;                         /* BF16_Optimizer: master weights keep their padding */
     enum dtype weights;
 };
 
 /*
- * Returns a target. Returns NULL with ERR_DATA if it cannot be made from this source, or with ERR_USAGE if the
- * request is not possible or the source is of another kind. `notes` lists what is lost or derived.
+ * Returns a target. Returns NULL with ERR_DATA if data that the target needs are missing or not usable in this source,
+ * or with ERR_USAGE if the request is not possible or the source's layout is not accepted. `notes` lists what is lost
+ * or derived.
  */
 struct zero_target *zero_target_new(const struct source *s, const struct zero_request *q, struct report *notes,
                                     struct err *e);
 void zero_target_free(struct zero_target *t);           /* t may be NULL */
-/* Returns true if the parameter is trained: the optimizer has it. */
+/* Returns true if parameter p is trained, which means that the optimizer has it. */
 bool zero_target_trains(const struct zero_target *t, const struct param *p);
-/* Returns its group in the target's shape, or -1 if it is not trained. */
+/* Returns the group of parameter p in t->shape, or -1 if p is not trained. */
 int zero_target_group(const struct zero_target *t, const struct param *p);
 
 /*
- * Returns the type of the vectors of a state in group g of the target's shape. It is fp32, unless the run stores
- * that state in 16 bits, because its engine does not widen what it loads.
+ * Returns the type in which the target stores state st of group g. This is fp32, unless the run keeps this state in 16
+ * bits: its engine does not convert what it loads.
  */
 enum dtype zero_target_vector(const struct zero_target *t, int g, enum state st);
 /*
- * Returns the source of a parameter's weights: the existing weights if they have the type that the run computes
- * with, else the masters, which are more precise. Returns NULL if there are none.
+ * Returns the map from which the target's weights of p are made: the source's weights if they have the type in which
+ * the run computes, otherwise the master weights, which are more precise. Returns NULL if p has neither.
  */
 const struct tmap *zero_target_weights(const struct zero_target *t, const struct param *p);
 
 /*
- * Returns the type of a parameter's weights in the result: that which the run computes with. An entry of `module` that
- * is fp32 and not trained stays so between files of ZeRO-1 and 2.
+ * Returns the type of the target's weights of p. This is the type in which the run computes. However, if source and
+ * target are ZeRO-1 or 2, a tensor that is fp32 in `module` and not trained stays fp32.
  */
 enum dtype zero_target_weights_type(const struct zero_target *t, const struct param *p);
 
-/* Returns the name that holds the weight if `name` is another name of it, else NULL. */
+/* If `name` is another name of a tied weight, returns the name that holds the weight; otherwise returns NULL. */
 const char *zero_target_holder(const struct zero_target *t, const char *name);
 
 struct sink *zero_sink(const struct sink_opts *o, const struct zero_target *t);

@@ -1,9 +1,9 @@
 /*
  * zero_tp.c - join tensor ranks (AutoTP, Megatron-DeepSpeed without pipeline) into one source
  *
- * The files of a tensor rank are a checkpoint of their own, whose parameters are slices. Each is opened by itself.
- * Slices of one name are then joined by its merge rule, which comes from universal_checkpoint_info, or else from the
- * rules of the first family that has all names (model/family.h).
+ * The files of one tensor rank are a checkpoint of their own, whose parameters are slices, and are opened as such.
+ * Then the slices of the same name are joined by a merge rule. The rule comes from universal_checkpoint_info, or, if
+ * the files have none, from the first model family that has rules for all names (model/family.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +18,10 @@
 struct joining {
     struct source *const *rank;         /* [n]; the first becomes the joined source */
     int n;
-    struct merge_patterns *patterns;    /* or NULL */
-    struct family *family;              /* the family whose rules have all names; NULL: none, or not needed */
-    const struct merge_parts *parts;    /* of the current parameter; NULL if it is not fused */
+    struct merge_patterns *patterns;    /* from universal_checkpoint_info; NULL if there is none */
+    /* the first family that has rules for all names; NULL if there is none or it is not needed */
+    struct family *family;
+    const struct merge_parts *parts;    /* parts of the parameter that is being joined; NULL if it is not fused */
     struct report *r;
 };
 
@@ -40,9 +41,9 @@ static int find_tp_family(struct joining *j, const char *const *name, int n, str
 }
 
 /*
- * Returns the merge rule of a parameter by the family's rules, or -1 if it is not known. The rules describe the
- * trainer's parameter; under Transformers' names, the slices may be of a part of it. *certain is set if the rule is
- * certain, because a trainer always splits a parameter of this name in this way.
+ * Returns the merge rule that the family has for the parameter `name`, or -1 if it has none. Its rules describe the
+ * trainer's parameters; under the names of Transformers, a slice may be a part of such a parameter. *certain is set to
+ * true if every trainer splits a parameter of this name in this way.
  */
 static int find_family_merge_rule(const struct family *f, const char *name, bool *certain)
 {
@@ -64,7 +65,7 @@ static int find_family_merge_rule(const struct family *f, const char *name, bool
     return (int)merge;
 }
 
-/* Find the family that has all names, if there is one, to compare its rules with the patterns. */
+/* If a family has rules for all names, store it in j->family. Its rules are compared with the patterns. */
 static void find_family_to_compare(struct joining *j, const char *const *name, int n)
 {
     const char *lacking = "";
@@ -93,13 +94,16 @@ static int find_tp_merge_rules(struct joining *j, const struct pk *root, const c
 
 /* ---- slices ---- */
 
-/* Returns the map of a state, or of the copy of the weights for st == STATE_N. */
+/* Returns the map of state st of p. STATE_N stands for the copy of the weights. */
 static const struct tmap *slice_state_map(const struct param *p, int st)
 {
     return st < STATE_N ? p->state[st] : p->copy;
 }
 
-/* Returns the map of a fused parameter: part by part, the pieces of all ranks, by rows. */
+/*
+ * Returns the map of state st of a fused parameter. The map has, for each part of the parameter, the rows of all ranks
+ * one after the other.
+ */
 static struct tmap *join_fused_parts(const struct joining *j, const struct param *whole, struct param *const *slice,
                                      int st)
 {
@@ -124,7 +128,10 @@ static struct tmap *join_fused_parts(const struct joining *j, const struct param
     return m;
 }
 
-/* Join the slices of one state. Returns NULL if a rank has none, or one of another type (reported). */
+/*
+ * Join the slices of one state. Returns NULL if a rank does not have the state, or, after a report, if the types
+ * differ.
+ */
 static struct tmap *join_maps(const struct joining *j, const struct param *whole, struct param *const *slice, int st)
 {
     struct arena *a = j->rank[0]->arena;
@@ -136,14 +143,14 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
         const struct tmap *one = slice_state_map(slice[t], st), *first = slice_state_map(slice[0], st);
 
         if (!one)
-            return NULL;                /* its file is not usable, which was reported */
+            return NULL;                /* the rank's file is not usable, which has been reported */
         if (one->dtype != first->dtype) {
             report_add(j->r, SEV_ERROR, "dtype", j->rank[0]->path, ERR_NO_BYTE, whole->name,
                        "%s on tensor rank 0, %s on %d", dtype_name(first->dtype), dtype_name(one->dtype), t);
             return NULL;
         }
         m->dtype = one->dtype;
-        m->slice[t] = *one->slice;      /* without tensor ranks a map has one slice */
+        m->slice[t] = *one->slice;      /* the map of a single tensor rank has one slice */
     }
     if (j->parts)
         return join_fused_parts(j, whole, slice, st);
@@ -151,7 +158,10 @@ static struct tmap *join_maps(const struct joining *j, const struct param *whole
     return m;
 }
 
-/* Find the slices of a parameter on all ranks. Returns false after a report if one is missing. */
+/*
+ * Find the slices of parameter p on all ranks. Returns false, after a report, if one is missing or has another shape
+ * or group.
+ */
 static bool find_slices(const struct joining *j, struct param *p, struct param **slice)
 {
     slice[0] = p;
@@ -168,8 +178,8 @@ static bool find_slices(const struct joining *j, struct param *p, struct param *
 }
 
 /*
- * Returns true if all slices begin with the same bytes. If they are all zeros the result is false, because equal
- * zeros do not identify copies.
+ * Returns true if all slices begin with the same bytes. Returns false if these bytes are all zeros, because equal
+ * zeros do not show that the slices are copies.
  */
 static bool begin_alike(const struct joining *j, struct param *const *slice)
 {
@@ -190,9 +200,9 @@ static bool begin_alike(const struct joining *j, struct param *const *slice)
 }
 
 /*
- * Returns the merge rule by the family, or -1 after a report. AutoTP leaves some parameters whole, as its patterns
- * define. Without patterns, slices of an embedding that begin with the same bytes are copies. For other parameters
- * with such slices the rule cannot be determined.
+ * Returns the merge rule that the family has for p, or -1 after a report. A family's rule may be wrong, because AutoTP
+ * does not split every parameter. If the rule is not certain and the slices begin with the same bytes, they seem to be
+ * copies: for an embedding, the result is MERGE_REPLICATED; for any other parameter, the rule cannot be determined.
  */
 static int guess_rule(const struct joining *j, const struct param *p, struct param *const *slice)
 {
@@ -213,8 +223,8 @@ static int guess_rule(const struct joining *j, const struct param *p, struct par
 }
 
 /*
- * Check a fused parameter, whose parts are split over the ranks one by one: the rows of all parts on a rank have to add
- * up to the rows of its slice.
+ * Check a fused parameter, whose parts are each split over the ranks: on every rank, the rows of all parts must add up
+ * to the rows of the rank's slice.
  */
 static bool check_parts(const struct joining *j, const struct param *p, int rule)
 {
@@ -236,12 +246,13 @@ static bool check_parts(const struct joining *j, const struct param *p, int rule
 }
 
 /*
- * Warn if the patterns join the slices of a matrix along another axis than every trainer of its family splits it, or
- * join copies. Parameters that the patterns leave whole, and those of the vocabulary, are split in several ways.
+ * Warn if the patterns join the slices of p along another axis than the one along which the trainers of its family
+ * split it, or if they join slices that are copies for those trainers. Not compared: a parameter that the patterns do
+ * not split, and one of the vocabulary, because trainers differ there.
  */
 static void compare_rule_with_family(const struct joining *j, const struct param *p, int rule)
 {
-    bool certain = true;                /* not used: an uncertain rule is worth a warning, too */
+    bool certain = true;                /* ignored: a rule that is not certain also causes a warning */
     const int other = j->family ? find_family_merge_rule(j->family, p->name, &certain) : -1;
     const bool splits = rule == MERGE_CAT0 || rule == MERGE_CAT1;
 
@@ -282,7 +293,7 @@ static void join_param(struct joining *j, struct param *p, struct param **slice)
     *p = whole;
 }
 
-/* Set the states of other names of tied weights to those of the parameters that hold the weights. */
+/* Give each parameter that is another name of a tied weight the states of the parameter that holds the weight. */
 static void share_again(struct source *s)
 {
     for (int i = 0; i < s->n_params; i++) {

@@ -1,5 +1,5 @@
 /*
- * zero_tree.c - storages and their contents; model_states
+ * zero_tree.c - make the storages of a target's files, and the trees of its model_states
  */
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -63,7 +63,10 @@ struct carrier {
     const struct pt *pt;
 };
 
-/* Replace a tensor with one that has a storage of its own, of its own length. */
+/*
+ * Callback for each node of a copied tree. If v is a tensor of the file c->pt, returns a copy that has a storage of
+ * its own, as long as the tensor. Otherwise returns NULL.
+ */
 static struct pk *copy_tree_tensor(void *ctx, const struct pk *v)
 {
     struct carrier *c = ctx;
@@ -104,8 +107,8 @@ struct model_tree {
     const struct zero_target *t;
     struct zero_tree *x;
     int rank;
-    int *storage;                       /* [groups] storages of the flat weights; up to ZeRO-2 */
-    struct names *frozen;               /* storages of frozen tensors, by name */
+    int *storage;                       /* up to ZeRO-2: [groups] storages of the flat weights */
+    struct names *frozen;               /* storages of frozen tensors, by the tensors' names */
 };
 
 static struct zero_fill make_weights_fill(const struct model_tree *k, const struct param *p)
@@ -129,7 +132,10 @@ static int64_t flat_elems(const struct zero_shape *x, int g)
     return x->group[g].part * x->world;
 }
 
-/* Returns a view of its group's storage. */
+/*
+ * Returns the tensor of the trained parameter p: a view of the storage of its group. If `fill`, also adds the fill of
+ * these bytes.
+ */
 static struct pk *trained_view(struct model_tree *k, const struct param *p, bool fill)
 {
     const struct zero_slot *slot;
@@ -162,13 +168,13 @@ static struct pk *frozen_tensor(struct model_tree *k, const struct param *p)
         .storage_elems = (int64_t)(len / (uint64_t)dtype_size(type)) });
 }
 
-/* Returns an empty tensor, which ZeRO-3 stores in place of a parameter in `module`. */
+/* Returns the empty tensor that ZeRO-3 stores in `module` in place of a parameter. */
 static struct pk *empty_tensor(struct model_tree *k)
 {
     return zero_tree_vector(k->x, zero_tree_storage(k->x, 0), k->t->weights, 0, false);
 }
 
-/* Returns a buffer that the source stores in another file. */
+/* Returns the tensor of a buffer that is in another file of the source than `module`. */
 static struct pk *buffer(struct model_tree *k, const struct source_value *v)
 {
     int storage = zero_tree_storage(k->x, v->map->len);
@@ -179,7 +185,7 @@ static struct pk *buffer(struct model_tree *k, const struct source_value *v)
         .storage_elems = (int64_t)(v->map->len / (uint64_t)dtype_size(v->map->dtype)) });
 }
 
-/* Returns the value under a name of `module`: a parameter, or a value that is carried over. */
+/* Returns the value for the key `name` of `module`: the tensor of a parameter, or a copy of the source's value v. */
 static struct pk *module_value(struct model_tree *k, const char *name, const struct pk *v)
 {
     const char *holder = name ? zero_target_holder(k->t, name) : NULL;
@@ -221,7 +227,10 @@ static bool is_frozen(const struct zero_target *t, const struct param *p)
            (p->state[STATE_BF16] || p->state[STATE_FP32]);
 }
 
-/* Returns this rank's piece. It has the same length on every rank, with zeros after the end of the parameter. */
+/*
+ * Returns this rank's piece of the frozen parameter p. The piece has the same length on every rank; zeros follow the
+ * end of the parameter.
+ */
 static struct pk *frozen_piece(struct model_tree *k, const struct param *p)
 {
     const int64_t size = dtype_size(k->t->weights), n = (int64_t)weights_bytes(k, p) / size;
@@ -242,7 +251,7 @@ static struct pk *make_frozen_tree(struct model_tree *k, bool values)
     struct arena *a = k->x->ds.arena;
     struct pk *d = pk_ordered_dict(a);
 
-    if (t->shape.stage == 1 || t->weights_only)         /* such files do not store frozen weights separately */
+    if (t->shape.stage == 1 || t->weights_only)         /* these files do not have the frozen weights a second time */
         return pk_none(a);
     for (int i = 0; i < t->src->n_params; i++) {
         const struct param *p = &t->src->param[i];
@@ -267,7 +276,10 @@ struct pk *zero_tree_config(struct zero_tree *x, const struct zero_target *t)
     return config;
 }
 
-/* Remove the description of how tensor ranks split parameters, because the source's tensor ranks were joined. */
+/*
+ * Remove from `v` the description of how tensor ranks split the parameters, because the source's tensor ranks have
+ * been joined.
+ */
 static struct pk *whole_model(const struct model_tree *k, const char *key, const struct pk *v)
 {
     static const char *const keep[] = { "universal_checkpoint_version", "original_vocab_size", "padded_vocab_size" };
@@ -299,7 +311,7 @@ static struct pk *model_value(struct model_tree *k, const char *key, const struc
     if (strcmp(key, "frozen_param_fragments") == 0)
         return make_frozen_tree(k, true);
     if (strcmp(key, "shared_params") == 0 && k->rank > 0)
-        return pk_dict(a);              /* only rank 0's file has the values */
+        return pk_dict(a);              /* rank 0's file alone has the values */
     if (strcmp(key, "dp_world_size") == 0)
         return pk_int(a, k->t->shape.world);
     if (strcmp(key, "mp_world_size") == 0)

@@ -1,5 +1,5 @@
 /*
- * zero_tree_optim.c - make optim_states: the vectors of a rank, and their description
+ * zero_tree_optim.c - make the trees of optim_states: the vectors of a rank, and the values that describe them
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct optim {
 
 /* ---- vectors ---- */
 
-/* Returns this rank's vector of a state of group g. */
+/* Returns this rank's vector of state st of group g. */
 static struct pk *vector(struct optim *k, int g, enum state st)
 {
     const struct zero_shape *x = &k->t->shape;
@@ -58,7 +58,10 @@ static struct pk *masters(struct optim *k)
 
 /* ---- Adam's state ---- */
 
-/* Returns the first group of the source from which the optimizer's group `og` is made. */
+/*
+ * Returns the number of the state in the source from which the states of the optimizer's group `og` are made. It is
+ * `og`, but in ZeRO-3 that of the group's first sub-group.
+ */
 static int first_source_group(const struct zero_target *t, int og)
 {
     uint32_t n;
@@ -68,7 +71,7 @@ static int first_source_group(const struct zero_target *t, int og)
     return t->src->zero_stage == 3 && item && n && pk_as_int(item[0], &id) ? (int)id : og;
 }
 
-/* Returns the state of group g: the source's counter, and the vectors. */
+/* Returns the state of group g: the source's step counter, and the vectors of the moments. */
 static struct pk *make_adam_state_tree(struct optim *k, int g)
 {
     const struct pk *was = adam_group_state(k->t->opt, first_source_group(k->t, k->t->group_of[g]));
@@ -87,7 +90,7 @@ static struct pk *make_adam_state_tree(struct optim *k, int g)
     return d;
 }
 
-/* Returns the settings of the groups, each with the numbers of its states. */
+/* Returns param_groups: the settings of each optimizer group, and the numbers of its states. */
 static struct pk *groups(struct optim *k)
 {
     const struct zero_target *t = k->t;
@@ -123,7 +126,7 @@ static struct pk *base_state(struct optim *k)
 
 /* ---- values that follow from the shape ---- */
 
-/* Returns the stage in the source's form: a number, or a member of DeepSpeed's enum. */
+/* Returns the stage as the source records it: as a number, or as a member of DeepSpeed's ZeroStageEnum. */
 static struct pk *stage_value(struct optim *k, const struct pk *was)
 {
     struct pk *args = pk_tuple(k->a);
@@ -173,8 +176,8 @@ static struct pk *alignments(struct optim *k)
 }
 
 /*
- * Returns the positions of this rank's fragments in its vectors, which may differ from those that DeepSpeed would
- * write.
+ * Returns param_slice_mappings: the positions of this rank's parts of parameters in its vectors. They may differ from
+ * those that DeepSpeed would write.
  */
 static struct pk *mappings(struct optim *k)
 {
@@ -202,7 +205,9 @@ static struct pk *mappings(struct optim *k)
 
 /* ---- optimizer_state_dict ---- */
 
-/* Returns the clipping threshold. ZeRO-3 does not save it, but the loaders of the other stages require it. */
+/*
+ * Returns the threshold of gradient clipping. ZeRO-3 does not save it, but the loaders of the other stages require it.
+ */
 static struct pk *clip_grad(struct optim *k, const struct pk *was)
 {
     double clip = 0;
@@ -213,7 +218,10 @@ static struct pk *clip_grad(struct optim *k, const struct pk *was)
     return pk_float(k->a, clip);
 }
 
-/* Returns the counter that the elastic form's loader requires, although its writer omits it with torch's Adam. */
+/*
+ * Returns the step counter of the elastic form, whose loader requires it. The writer of the elastic form omits it if
+ * the optimizer is torch's Adam.
+ */
 static struct pk *step_number(struct optim *k)
 {
     return k->t->src->run.opt_step >= 0 ? pk_int(k->a, k->t->src->run.opt_step) : NULL;
@@ -253,13 +261,16 @@ static int optim_key_part(const char *key)
     for (int i = 0; i < P_N; i++)
         if (strcmp(key, keys[i]) == 0)
             return i;
-    /* A universal form has the settings under a separate key. Very old versions named paddings differently. */
+    /*
+     * In a universal form, the settings have a key of their own. Very old versions of DeepSpeed have another key for
+     * the paddings.
+     */
     return strcmp(key, "param_groups") == 0 || strcmp(key, "groups_padding") == 0 ? P_N : -1;
 }
 
 /*
- * Returns true if the stage has this part. BF16_Optimizer names no stage. param_alignment_paddings is newer than the
- * other parts.
+ * Returns true if optimizer_state_dict has part p in the target's stage. BF16_Optimizer stores no stage number. Only
+ * newer versions of DeepSpeed write param_alignment_paddings.
  */
 static bool has_part(const struct optim *k, enum optim_part p)
 {

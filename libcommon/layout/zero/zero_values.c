@@ -1,9 +1,9 @@
 /*
- * zero_values.c - the contents of rank 0's files other than parameters
+ * zero_values.c - make values of the contents of rank 0's files other than parameters
  *
- * These are buffers of the model under their own names, all other values of model_states under their keys (including
- * the caller's client_state), and the optimizer's settings as "optimizer.KEY". Values that follow from the number of
- * ranks are left out, so that the same state at another number of ranks has the same values.
+ * The values are the model's buffers under their own names, the other contents of model_states under their keys
+ * (including the program's client_state), and the optimizer's settings as "optimizer.KEY". Contents that follow from
+ * the number of ranks are left out, so that the values are the same for any number of ranks.
  */
 #include <string.h>
 
@@ -52,7 +52,7 @@ static void add_tree(struct zero *z, const char *name, const struct pk *tree, co
     v->pt = pt;
 }
 
-/* Add the pairs of a dict whose keys are not listed in `not`. */
+/* Add the entries of a dict as values named "<prefix><key>", except for the keys listed in `not`. */
 static void add_dict(struct zero *z, const char *prefix, const struct pk *dict, const struct pt *pt,
                      const char *const * not)
 {
@@ -86,8 +86,8 @@ static void add_module(struct zero *z, const struct pt *pt)
 }
 
 /*
- * Returns true if the state is the first of a group of the optimizer, and sets *number to the group's number.
- * Without settings each state is one group.
+ * Returns true if `state` is the first state of one of the optimizer's groups, and sets *number to the number of that
+ * group. If `groups` is NULL, each state is a group of its own.
  */
 static bool is_first(const struct pk *groups, int state, int *number)
 {
@@ -125,7 +125,10 @@ static void add_optimizer(struct zero *z, const struct pt *pt)
                                   &z->rank[r].more[i].t, false);
     for (int g = 0; g < z->shape.n_groups; g++) {
         step = pk_get(adam_group_state(opt, g), "step");
-        /* Sub-groups depend on the number of ranks, so only the first of each group is used. */
+        /*
+         * In ZeRO-3 a group has several states, how many depends on the number of ranks. Their step is the same, so
+         * only the first is added.
+         */
         if (step && is_first(z->s->run.param_groups, g, &number))
             add_tree(z, arena_fmt(z->s->arena, "optimizer.state.%d.step", number), step, pt);
     }
