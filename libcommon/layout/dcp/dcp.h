@@ -6,10 +6,10 @@
  *   cut_short E      an item extends beyond the end of its file
  *   overlap E        two items share bytes
  *   gap W            bytes of a file that belong to no item
- *   unused N         bytes of whole items that no entry names: an edit leaves them in place
+ *   unused N         bytes of whole items that no entry names; an edit leaves such items in the file
  *   unreadable E     an item is not a torch.save archive, or is damaged
  *   item E           the contents of an item differ from .metadata
- *   gap E, overlap E, shape E   of a tensor: its chunks do not tile it
+ *   gap E, overlap E, shape E   the chunks of a tensor do not tile the tensor
  *   prefix N, numbers N, wrapper N, missing_entry E, optimizer W    see dcp_names.h
  *   step W, groups E W           see dcp_groups.h
  */
@@ -24,7 +24,8 @@ struct pt;
 #define DCP_METADATA ".metadata"
 
 /*
- * Returns true for a name that only such a folder has: .metadata, or a .distcp file, whose .metadata may be missing.
+ * Returns true if only a folder of this layout has a file of this name: .metadata, or *.distcp. The latter also marks
+ * a folder whose .metadata is missing.
  */
 bool dcp_marks(const char *name);
 
@@ -32,14 +33,14 @@ bool dcp_marks(const char *name);
 
 typedef int dcp_assign(struct dcp_naming *n, struct report *r, struct err *e);
 /*
- * Open a folder like dcp_source_open(), but with `assign` in place of dcp_names_assign(), for a layout that gives names
- * other roles. Such a layout must add its own files to the source.
+ * Open a folder like dcp_source_open(), but call `assign` instead of dcp_names_assign(). It is for layouts in which
+ * entry names have other meanings. Such a layout adds its additional files to the source itself.
  */
 int dcp_open(struct source *s, const struct source_listing *l, const struct source_opts *o, dcp_assign *assign,
              struct report *r, struct err *e);
 /* Returns the index in s->files of the listed file `name`, or -1 if the file is not listed. */
 int dcp_listed(const struct source_listing *l, const char *name);
-/* Add a file of the layout to s->file. */
+/* Add a file to s->file. It is for the files that only one of these layouts has. */
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt);
 
 #endif

@@ -15,7 +15,7 @@ int dcp_check_request(const struct source *s, const struct write_request *q, boo
 {
     const struct ds_request *d = q->shards;
 
-    /* If the result has the layout of the source, all entries are kept, and an optimizer cannot be left out. */
+    /* If source and result have the same layout, all entries are kept, so the optimizer cannot be left out. */
     if ((d->topo.tp && !renames) || d->topo.pp || d->topo.dp || d->method || d->stages || d->balance_given ||
         (d->vocab && !renames) || d->n_groups || d->n_set || (d->no_optimizer && same) || d->zero_moments ||
         d->step >= 0 || d->like || q->certificate)

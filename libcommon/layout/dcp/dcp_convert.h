@@ -1,5 +1,6 @@
 /*
- * dcp_convert.h - describe a source as a folder of entries, for the layouts that have them
+ * dcp_convert.h - describe a source as a folder of entries, for all layouts that consist of entries (dcp and
+ * torchdist)
  */
 #ifndef SHARDKIT_LAYOUT_DCP_CONVERT_H
 #define SHARDKIT_LAYOUT_DCP_CONVERT_H
@@ -7,15 +8,18 @@
 #include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/layout_write.h"
 
-/* How one of these layouts differs from the others. */
+/* The properties in which one of these layouts differs from the others. */
 struct dcp_conversion {
     const struct layout_target_ops *ops;
-    const char *name;                   /* for the line of the result */
-    /* Returns the entries and small files (dcp_target_free()), or NULL with *e. */
+    const char *name;                   /* name of the layout in the line that describes the result */
+    /*
+     * Returns the entries and small files of the result, to be freed with dcp_target_free(). Returns NULL with *e set
+     * on error.
+     */
     struct dcp_target *(*make)(const struct source *s, const struct write_request *q, struct report *notes,
                                struct err *e);
 };
-/* A target of one of these layouts: layout_target.of. */
+/* A source that is described as one of these layouts. layout_target.of points to it. */
 struct dcp_described {
     const struct dcp_conversion *how;
     struct dcp_target *entries;
@@ -23,16 +27,16 @@ struct dcp_described {
 };
 
 /*
- * Refuse options that have no meaning for entries. With `renames` the parameters will get the names and the vocabulary
- * of another program (layout_describe_as()), and `same` is true if the source has the layout of the result. Returns -1
- * with ERR_USAGE.
+ * Return -1 with ERR_USAGE if the request has an option that has no meaning for entries. `renames` is true if
+ * layout_describe_as() will give the parameters the names and vocabulary of another program, `same` if source and
+ * result have the same layout.
  */
 MUST_CHECK int dcp_check_request(const struct source *s, const struct write_request *q, bool renames, bool same,
                                  struct err *e);
-/* Fill *t. Returns -1 with *e if the target cannot be made. */
+/* Fill *t. Returns -1 with *e set if the target cannot be made. */
 MUST_CHECK int dcp_describe_entries(struct source *s, const struct write_request *q, const struct dcp_conversion *how,
                                     struct report *notes, struct layout_target *t, struct err *e);
-/* The functions of layout_target_ops. */
+/* These functions are members of layout_target_ops. */
 struct sink *dcp_open_folder(const struct layout_target *t, const struct sink_opts *o);
 char *dcp_folder_text(const struct layout_target *t);
 void dcp_folder_facts(const struct layout_target *t, json_t *o);

@@ -1,8 +1,8 @@
 /*
- * dcp_describe.c - describe a folder of torch.distributed.checkpoint: every item is an archive of its own
+ * dcp_describe.c - describe a folder of torch.distributed.checkpoint, in which every item is a torch.save archive
  *
- * The pieces of tensors and the values are placed file by file, a file per rank. Values and .metadata are written
- * last; a folder without .metadata is unfinished.
+ * Each rank has one file, in which its pieces of tensors and its values are placed one after the other. Values and
+ * .metadata are written last. A folder without .metadata is unfinished.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,25 +17,26 @@
 
 #define PREFIX "archive"
 
-/* One item of the result. */
+/* One item of the result: a value, or a part of a tensor that one rank stores. */
 struct dcp_piece {
     /*
-     * number of pieces that one fill writes, between which the columns of its rows are distributed; 0 in all but the
-     * first of them
+     * Number of pieces that are written by one fill, which distributes the columns of its rows to them. It is set in
+     * the first of these pieces, and 0 in the others.
      */
     int n_pieces;
-    int entry;                          /* index in the target */
-    const struct dcp_part *part;        /* of the entry, or of a row of it */
-    int64_t layer;                      /* index of that row; -1 if none */
+    int entry;                          /* index in the target's table */
+    const struct dcp_part *part;        /* part of the entry, or of one of its rows if it is a stack */
+    int64_t layer;                      /* index of that row; -1 if the entry is not a stack */
     int rank;
-    int next;                           /* index of the rank's next piece; -1 if it is the last */
-    int box, storage;                   /* in the rank's file; storage is -1 for a value */
-    bool cut;                           /* true: the piece is the box below of the tensor; false: the whole tensor */
+    int next;                           /* index of the next piece of the same rank; -1 if there is none */
+    int box, storage;                   /* index in the rank's file; storage is -1 for a value */
+    /* true: the piece is the rows and columns given below; false: it is the whole tensor */
+    bool cut;
     int64_t row, rows, column, columns;
-    /* from: offset in bytes of the piece's complete rows in the tensor; len: size of the piece in bytes */
+    /* from: offset of row `row` in the tensor, in bytes; len: size of the piece, in bytes */
     uint64_t from, len;
-    uint8_t *bytes;                     /* a value's archive ... */
-    uint64_t size;                      /* ... and its size */
+    uint8_t *bytes;                     /* for a value: its archive; otherwise NULL */
+    uint64_t size;                      /* for a value: size of the archive in bytes */
 };
 
 struct dcp_folder {
@@ -44,13 +45,17 @@ struct dcp_folder {
     int ranks;
     struct dcp_piece *piece;
     int n, cap;
-    int *first;                         /* [ranks] index of each rank's first piece, or -1 */
-    int *number;                        /* [entries]: index of the entry's first tensor in the result, or -1 */
+    int *first;                         /* [ranks]: index of the rank's first piece; -1 if it has none */
+    /* [entries]: index of the entry's first tensor in the list of the result's tensors; -1 if it has none */
+    int *number;
 };
 
 /* ---- layout ---- */
 
-/* Add a piece for `rank`, with the entry, part and layer of the piece *of. The result is valid until the next call. */
+/*
+ * Add a piece for `rank`. Its entry, part and layer are those of *of. The returned pointer is valid until the next
+ * call.
+ */
 static struct dcp_piece *dcp_add_rank_piece(struct dcp_folder *w, const struct dcp_piece *of, int rank)
 {
     ARRAY_ROOM(w->piece, w->cap, w->n + 1);
@@ -64,7 +69,10 @@ static const struct dcp_entry *dcp_piece_entry(const struct dcp_folder *w, const
     return &w->t->table.entry[p->entry];
 }
 
-/* Returns the shape of the tensor that is split: that of the entry, or that of one row of the entry. */
+/*
+ * Returns the shape of the tensor that p is a piece of. It is the shape of the entry, or, for a stack, the shape of one
+ * row of the entry.
+ */
 static const int64_t *dcp_piece_shape(const struct dcp_folder *w, const struct dcp_piece *p, int *ndim)
 {
     const struct dcp_entry *en = dcp_piece_entry(w, p);
@@ -74,9 +82,10 @@ static const int64_t *dcp_piece_shape(const struct dcp_folder *w, const struct d
 }
 
 /*
- * Add the pieces of rows [row, row + rows), which belong to one row of the mesh of ranks. Columns are distributed if
- * the mesh's second dimension divides them. Copies that are compared while they are read, and parts that are summed,
- * keep their rows whole: the executor can distribute columns only for plain maps.
+ * Add the pieces of rows [row, row + rows) of a tensor, for the ranks first_rank, ... of one row of the mesh. If
+ * mesh.columns divides the tensor's second dimension, each of these ranks gets the same number of columns; otherwise
+ * the first rank gets the rows whole. The rows also remain whole if the source's copies are compared or summed while
+ * they are read, because the executor can distribute columns only for maps that do neither.
  */
 static void dcp_add_row_pieces(struct dcp_folder *w, const struct dcp_piece *of, int64_t row, int64_t rows,
                                int first_rank)
@@ -102,8 +111,8 @@ static void dcp_add_row_pieces(struct dcp_folder *w, const struct dcp_piece *of,
 }
 
 /*
- * Add the pieces of a tensor, which is split if it is a state of a parameter. A tensor that has no rows, has no type of
- * weights, or is not a parameter's is stored whole by one rank.
+ * Add the pieces of a tensor. If the tensor is a state of a parameter, has rows, and has a type that weights can have,
+ * it is split over the ranks. Otherwise one rank stores it whole.
  */
 static void add_one(struct dcp_folder *w, const struct dcp_piece *of)
 {
@@ -155,7 +164,7 @@ static void box_of(const struct dcp_folder *w, const struct dcp_piece *p, int64_
     }
 }
 
-/* Build the archives of values, number the boxes and storages of each rank's file, and link its pieces. */
+/* Make the archives of values. Number the boxes and storages in each rank's file, and link the pieces of each rank. */
 static int number_dcp_pieces(struct dcp_folder *w, const struct source *s, struct err *e)
 {
     int *boxes = xcalloc((size_t)w->ranks, sizeof *boxes), *storages = xcalloc((size_t)w->ranks, sizeof *storages);
@@ -186,7 +195,7 @@ static int list_dcp_pieces(void *ctx, const struct source *s, const struct sink_
     struct dcp_folder *w = ctx;
 
     (void)o;
-    for (int i = 0; i < w->t->table.n; i++)     /* values first, as torch does */
+    for (int i = 0; i < w->t->table.n; i++)     /* values come first, as torch writes them */
         if (!w->t->part[i].map && !w->t->part[i].row)
             dcp_add_rank_piece(w, &(struct dcp_piece){ .entry = i, .part = &w->t->part[i], .layer = -1 },
                                w->n % w->ranks);
@@ -216,7 +225,7 @@ static void describe_dcp_item(const struct dcp_folder *w, const struct dcp_piece
                                             .storage = st });
 }
 
-/* Add one fill for the piece *p and the following pieces that have the same rows. */
+/* Add one fill for *p and the p->n_pieces - 1 pieces after it. All of them have the same rows. */
 static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, struct folder_desc *d)
 {
     const struct dcp_part *part = p->part;
@@ -240,8 +249,8 @@ static void add_dcp_fill(const struct dcp_folder *w, const struct dcp_piece *p, 
 }
 
 /*
- * Describe one file. The fills of all files are listed with the first one, in the order of the target's entries, which
- * is that of the source.
+ * Describe one file. The fills of all files are listed with file 0, so that they are in the order of the target's
+ * entries, which is the order of the source.
  */
 static int describe_dcp_file(void *ctx, int file, struct folder_desc *d, struct err *e)
 {
@@ -259,15 +268,15 @@ static int describe_dcp_file(void *ctx, int file, struct folder_desc *d, struct 
 
 /* ---- the tensors of the result: states of parameters ---- */
 
-/* Returns the number of tensors that the sink stores for an entry. */
+/* Returns the number of tensors in the result that belong to the entry: the number of rows of a stack, otherwise 1. */
 static uint64_t pieces_of(const struct dcp_target *t, int entry)
 {
     return t->part[entry].row ? (uint64_t)t->table.entry[entry].shape[0] : 1;
 }
 
 /*
- * Returns the tensor of a piece as a reader will list it: a double is no 16-bit weight, whatever state the source lists
- * it as.
+ * Returns the tensor of part p as a reader of the result will list it. For example, a tensor of doubles is not listed
+ * as 16-bit weights, whatever state the source has it in.
  */
 static struct folder_tensor make_dcp_tensor(const struct dcp_folder *w, const struct dcp_part *p, int ndim,
                                            const int64_t *shape)
@@ -304,7 +313,9 @@ static int list_dcp_tensors(void *ctx, struct folder_tensor **out)
 
 /* ---- .metadata ---- */
 
-/* Make the target's table, in which each entry has a chunk per piece. The pieces of an entry are in order. */
+/*
+ * Make the table that is written to .metadata. In it, each entry has one chunk per piece, in the order of the pieces.
+ */
 static void make_chunked_table(const struct dcp_folder *w, const struct folder_file *file, struct arena *a,
                                struct dcp_table *t)
 {
@@ -353,7 +364,8 @@ static uint64_t dcp_extra_bytes(void *ctx)
 {
     const struct dcp_folder *w = ctx;
 
-    return 2048 * ((uint64_t)w->t->table.n + (uint64_t)w->n);   /* lines of .metadata */
+    /* estimated size of the entries and chunks in .metadata */
+    return 2048 * ((uint64_t)w->t->table.n + (uint64_t)w->n);
 }
 
 static void close_dcp_folder(void *ctx)

@@ -1,5 +1,5 @@
 /*
- * dcp_flat.c - join the shares of a piece, which end to end are the piece in row-major order
+ * dcp_flat.c - join the shares of each piece; end to end, they are the elements of the piece in row-major order
  */
 #include "libcommon/layout/dcp/dcp_flat.h"
 
@@ -34,7 +34,7 @@ static int flat_cmp(const void *a, const void *b, void *ctx)
     return 0;
 }
 
-/* Join shares [0, n) of one piece. */
+/* Join the n shares of one piece to a chunk of the original shape. */
 static struct tile_chunk join_flat_shares(struct arena *a, const struct dcp_entry *en,
                                           const struct tile_chunk *const *share, int n)
 {

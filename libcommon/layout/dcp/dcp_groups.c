@@ -1,5 +1,6 @@
 /*
- * dcp_groups.c - collect the options of optimizers by key, which is "0" or a parameter's name
+ * dcp_groups.c - collect the options of the optimizers' groups. Each option has a key: the number of a group, or the
+ * name of a parameter.
  */
 #include "libcommon/layout/dcp/dcp_groups.h"
 
@@ -37,8 +38,9 @@ static bool is_own_optimizer_entry(const struct dcp_naming *n, const struct dcp_
 /* ---- options ---- */
 
 /*
- * Returns a setting that the optimizer stores as a tensor ("lr" of a captured step), or NULL if the tensor does not
- * have exactly one number, has another type than such settings, or cannot be read.
+ * Returns a setting that the optimizer stores as a tensor, for example "lr" if the step is captured in a CUDA graph.
+ * Returns NULL if the tensor does not have exactly one element, has a type that settings do not have, or cannot be
+ * read.
  */
 static struct pk *read_option_number(struct gathering *d, const struct tmap *m)
 {
@@ -52,8 +54,8 @@ static struct pk *read_option_number(struct gathering *d, const struct tmap *m)
 }
 
 /*
- * Returns the key that identifies an entry's group. If there are several optimizers the key includes the optimizer, to
- * keep their groups apart.
+ * Returns the key of the group to which the entry belongs. If the model has several optimizers, the key includes the
+ * optimizer's key, so that groups of different optimizers have different keys.
  */
 static const char *option_group_key(struct gathering *d, const struct dcp_entry *en)
 {
@@ -88,7 +90,7 @@ static void read_group_option(struct gathering *d, const struct dcp_entry *en)
 
 /* ---- groups ---- */
 
-/* Returns the name in the source of a parameter that a group lists by name or by number. */
+/* Returns the name that the source gives to the parameter v of a group's list, which may be a name or a number. */
 static const char *listed_name(const struct gathering *d, const struct pk *v)
 {
     const char *name = pk_as_str(v);
@@ -127,7 +129,10 @@ static bool read_group_params(struct gathering *d, const char *optimizer, int nu
     return true;
 }
 
-/* Read groups 0, 1, ... that list their parameters. The entries may be in any order. */
+/*
+ * Read the groups 0, 1, ... of each optimizer, if they list their parameters. The entries of a group may be in any
+ * order.
+ */
 static void read_listed_groups(struct gathering *d)
 {
     for (int k = 0; k < d->n->n_own; k++)
@@ -135,7 +140,10 @@ static void read_listed_groups(struct gathering *d)
             ;
 }
 
-/* Group parameters that have the same settings, in the order of the model's parameters. */
+/*
+ * Make groups of the parameters that have the same settings. Groups and parameters are in the order of the model's
+ * parameters.
+ */
 static void group_params_by_settings(struct gathering *d)
 {
     struct names *known = names_new(d->a), *key = names_new(d->a);
@@ -153,7 +161,7 @@ static void group_params_by_settings(struct gathering *d)
         d->groups->how = OPTIM_GROUPS_BY_SETTINGS;
 }
 
-/* Report parameters that two groups list, and moments of a parameter that no group lists. */
+/* Report a parameter that two groups list, and a parameter that has moments but is in no group. */
 static void check_groups(const struct gathering *d, struct report *r)
 {
     struct names *first = names_new(d->a);
@@ -185,7 +193,7 @@ static bool is_numeric_dtype(enum dtype t)
     return dtype_is_float(t) || t == DTYPE_I64 || t == DTYPE_I32;
 }
 
-/* Returns the step in an entry, or -1 if it is not a number. */
+/* Returns the number of steps that an entry contains, or -1 if it is not a number. */
 static int64_t step_of(const struct source *s, const struct dcp_entry *en)
 {
     struct source_hit hit;

@@ -1,5 +1,5 @@
 /*
- * dcp_groups.h - the settings of the model's optimizers, and their number of steps
+ * dcp_groups.h - the settings of the model's optimizers, and their step counters
  */
 #ifndef SHARDKIT_LAYOUT_DCP_GROUPS_H
 #define SHARDKIT_LAYOUT_DCP_GROUPS_H
@@ -7,10 +7,13 @@
 #include "libcommon/layout/dcp/dcp_names.h"
 
 /*
- * Fill source.groups and give each parameter its group's number. The tensors must be open. In the folder, settings
- * are entries named param_groups.<i>.<option>, with the parameters listed under `params`. With
- * flatten_optimizer_state_dict they are entries named param_groups.<name>.<option> for each parameter, and parameters
- * with the same settings form a group (OPTIM_GROUPS_BY_SETTINGS). run.opt_step is the step that all parameters share.
+ * Fill source.groups, store in each parameter the number of its group, and set run.opt_step to the number of steps that
+ * all parameters share. The tensors must be open.
+ *
+ * A setting of group i is an entry named param_groups.<i>.<option>, and the group's parameters are listed in
+ * param_groups.<i>.params. If the program saved with flatten_optimizer_state_dict, each parameter has settings of its
+ * own, named param_groups.<name>.<option>. Then the parameters with the same settings are made a group
+ * (OPTIM_GROUPS_BY_SETTINGS).
  * Findings:
  *   step W    parameters have different numbers of steps
  *   groups E  a parameter is listed twice

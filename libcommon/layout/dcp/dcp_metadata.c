@@ -1,9 +1,10 @@
 /*
  * dcp_metadata.c - convert the pickle's tree to tables
  *
- * There may be millions of chunks, places and their keys. They become rows of tables while the pickle is parsed, and
- * the tree holds only their numbers. After parsing, places are matched with their chunks by a table of names and
- * offsets, and the entries are read in the dict's order.
+ * There may be millions of chunks and places (locations of chunks in files), and as many keys of places. These objects
+ * become rows of tables while the pickle is parsed, and the tree contains only the numbers of the rows. After parsing,
+ * each chunk gets its place, which is found by name and offsets in a hash table. The entries are read in the order of
+ * the dict.
  */
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
@@ -21,22 +22,25 @@
 #define METADATA "torch.distributed.checkpoint.metadata"
 #define MEGATRON "megatron.core.dist_checkpointing.strategies.torch"
 
-/* Objects that are as numerous as chunks. They are read during parsing, into tables of their own. */
+/*
+ * Classes with about as many objects as there are chunks. Their objects are stored in tables of their own during
+ * parsing.
+ */
 enum { ROW_CHUNK, ROW_INDEX, ROW_INFO, ROW_CLASSES };
 static const char *const row_class[ROW_CLASSES][2] = {
     [ROW_CHUNK] = { METADATA, "ChunkStorageMetadata" }, [ROW_INDEX] = { METADATA, "MetadataIndex" },
     [ROW_INFO] = { "torch.distributed.checkpoint.filesystem", "_StorageInfo" },
 };
 
-struct box_row {                /* offsets and sizes, end to end */
+struct box_row {                /* offsets, followed by sizes */
     const int64_t *at;
     int8_t n_at, n_len;
 };
 
 struct index_row {
-    const char *name;           /* pointer from rd->names */
+    const char *name;           /* one of the strings in rd->names, so names can be compared by address */
     const int64_t *at;
-    /* number of dimensions; -1 if more than TENSOR_MAX_DIM: such a place is found by name only */
+    /* number of dimensions; -1 if there are more than TENSOR_MAX_DIM. A place with -1 can be found by its name only. */
     int n;
 };
 
@@ -45,14 +49,14 @@ struct info_row {
     uint64_t at, len;
 };
 
-/* One entry of storage_data: its key and its value. */
+/* One entry of storage_data: the row of its key, and the row of its value. */
 struct pair_row {
     uint32_t index, info;
     bool used, transformed;
 };
 
 struct dcp_reader {
-    struct arena *a, *scratch;  /* a: for the result; scratch: freed after reading */
+    struct arena *a, *scratch;  /* a: memory of the result; scratch: memory that is freed after reading */
     const char *path;
     struct report *r;
     struct err *e;
@@ -63,34 +67,38 @@ struct dcp_reader {
     size_t n_indices, cap_indices;
     struct info_row *info;
     size_t n_infos, cap_infos;
-    struct names *name, *file;  /* name: numbers of names in indices; file: in out->file */
-    const char **names;         /* the strings, by their numbers in `name` */
+    /* name: maps names in `index` to numbers; file: maps file names to indices in out->file */
+    struct names *name, *file;
+    const char **names;         /* the names themselves, by their numbers in `name` */
     int n_names, cap_names, cap_files;
-    struct pk **path_to;        /* planner_data: names and their paths */
+    struct pk **path_to;        /* the pairs of planner_data: each name, and its path */
     int n_paths;
-    struct names *path_of;      /* maps a name to its number in path_to */
-    struct pk **storage;        /* storage_data: keys and values */
+    struct names *path_of;      /* maps a name to the number of its pair in path_to */
+    struct pk **storage;        /* the pairs of storage_data: keys and values */
     struct pair_row *pair;
     int n_pairs;
-    uint32_t *slot;             /* hash table of pairs: number + 1; 0 if free */
+    uint32_t *slot;             /* hash table of pairs: number of the pair + 1; 0 if the slot is free */
     size_t n_slots;
     struct names *left_out;     /* names of entries that could not be read */
-    const struct pk **refused;  /* nodes of refused classes inside entries */
+    const struct pk **refused;  /* objects of classes that are not allowed, inside entries */
     size_t n_refused, cap_refused;
-    /* for each pair of state_dict_metadata, the first node of a refused class in it; NULL if there are no such nodes */
+    /* for each pair of state_dict_metadata: the first object in it whose class is not allowed; NULL if there is none */
     const struct pk **refused_in;
-    bool transformed;           /* an item is transformed; reported once */
+    bool transformed;           /* an item whose bytes were transformed has been reported; the others are not */
 };
 
 /* ---- helpers ---- */
 
-/* Returns a field of an object whose state is a dict. */
+/* Returns the field `key` of an object whose state is a dict, or NULL. */
 static const struct pk *field(const struct pk *v, const char *key)
 {
     return v && v->type == PK_OBJ ? pk_get(v, key) : NULL;
 }
 
-/* Read a torch.Size of at most TENSOR_MAX_DIM numbers, none negative. Returns the number of dimensions, or -1. */
+/*
+ * Read a torch.Size into out[]. Returns its number of dimensions, or -1 if there are more than TENSOR_MAX_DIM or a
+ * number is negative.
+ */
 static int read_size(const struct pk *v, int64_t out[TENSOR_MAX_DIM])
 {
     struct pk **item;
@@ -118,7 +126,7 @@ static const int64_t *keep_numbers(struct arena *a, const int64_t *v, int n)
     return kept;
 }
 
-/* Returns true for the name of a file in the folder itself, which cannot lead out of it. */
+/* Returns true if s is the name of a file directly in the folder. Such a name cannot lead out of the folder. */
 static bool is_plain_name(const char *s)
 {
     return s && *s && !strchr(s, '/') && strcmp(s, ".") != 0 && strcmp(s, "..") != 0;
@@ -127,8 +135,8 @@ static bool is_plain_name(const char *s)
 /* ---- rows ---- */
 
 /*
- * read_box() adds a chunk to its table; the following functions add a place, and the key of a place. Each returns the
- * number of the row, or -1 if the object is not valid.
+ * read_box() adds a chunk's offsets and sizes to a table. The two functions after it add the key of a place, and the
+ * place itself. Each returns the number of the new row, or -1 if the object is not valid.
  */
 static int64_t read_box(struct dcp_reader *rd, const struct pk *v)
 {
@@ -197,7 +205,7 @@ static int64_t read_info(struct dcp_reader *rd, const struct pk *v)
     return (int64_t)rd->n_infos++;
 }
 
-/* Returns true for torch.Size((2, 3)), as torch pickles it. */
+/* Returns true if v is a torch.Size such as torch.Size((2, 3)), in the form in which torch pickles it. */
 static bool is_bare_size(const struct pk *v)
 {
     const struct pk *list = v && v->type == PK_CALL && !v->state && !v->fill && v->fn->type == PK_GLOBAL &&
@@ -210,7 +218,7 @@ static bool is_bare_size(const struct pk *v)
     return list && list->type == PK_TUPLE;
 }
 
-/* Returns true if the object has only the fields of its class, each at most once, and every value is plain data. */
+/* Returns true if the object v has only the fields of class `cls`, each at most once, and every value is plain data. */
 static bool is_bare(const struct pk *v, int cls)
 {
     static const struct { const char *key; int kind; } fields[ROW_CLASSES][5] = {
@@ -245,8 +253,8 @@ static bool is_bare(const struct pk *v, int cls)
 }
 
 /*
- * Add an object to the table of its class, as pk's parser requests. Returns the number of the new row, which includes
- * the class, or -1 if the object must stay in the tree.
+ * Callback of the pickle parser: add an object of class `cls` to the table of that class. Returns the number of the
+ * row combined with the class, or -1 if the object has to stay in the tree.
  */
 static int64_t dcp_reader_on_row(void *ctx, int cls, const struct pk *v)
 {
@@ -276,8 +284,8 @@ static size_t place_hash(const struct dcp_reader *rd, const char *name, const in
 }
 
 /*
- * Returns the slot of the pair with this name (from rd->names) and these offsets, or a free slot if there is no such
- * pair.
+ * Returns the hash table's slot of the place with this name (a string in rd->names) and these offsets. If there is
+ * none, returns the free slot for it.
  */
 static uint32_t *find_storage_pair(const struct dcp_reader *rd, const char *name, const int64_t *at, int n)
 {
@@ -321,7 +329,7 @@ static int read_storage_place(struct dcp_reader *rd, int i)
                  x->name);
         return -1;
     }
-    /* An item that a transform must decode gets no place, so that it is never read unchanged. */
+    /* An item whose bytes were transformed gets no place, because its bytes must not be read as they are. */
     *pair = (struct pair_row){ (uint32_t)index, (uint32_t)info, false,
                                !pk_is_none(field(v, "transform_descriptors")) };
     if (pair->transformed && !rd->transformed)
@@ -366,8 +374,8 @@ static struct dcp_place place_at(const struct dcp_reader *rd, int i)
 }
 
 /*
- * Find the place of a chunk and mark the place as used. `name` is the entry's name in rd->names, or NULL if no place
- * has that name.
+ * Find the place of chunk c and mark it as used. `name` is the string in rd->names that equals the entry's name, or
+ * NULL if there is no such string.
  */
 static void find_chunk_place(struct dcp_reader *rd, const struct dcp_entry *en, const char *name, struct dcp_chunk *c)
 {
@@ -386,8 +394,8 @@ static void find_chunk_place(struct dcp_reader *rd, const struct dcp_entry *en, 
 }
 
 /*
- * Report places that no chunk uses. Places of entries that were left out are excluded, because a finding reports
- * these entries.
+ * Report places that no chunk uses. Places of entries that were left out are not reported, because another finding
+ * reports those entries.
  */
 static void report_unused_items(const struct dcp_reader *rd)
 {
@@ -402,7 +410,7 @@ static void report_unused_items(const struct dcp_reader *rd)
 
 /* ---- entries ---- */
 
-/* Returns the dtype, which is the first item of the tuple that TensorProperties is pickled as. */
+/* Returns the dtype of a TensorProperties object, which is the first item of the tuple as which it is pickled. */
 static const struct pk *properties_dtype(const struct pk *properties)
 {
     uint32_t n = 0;
@@ -412,7 +420,7 @@ static const struct pk *properties_dtype(const struct pk *properties)
     return item && n >= 1 ? item[0] : NULL;
 }
 
-/* Returns true if the tensor's size in bytes does not overflow. */
+/* Returns true if the size of the tensor in bytes fits in 64 bits. */
 static bool has_valid_entry_bytes(const struct dcp_entry *en)
 {
     uint64_t bytes = (uint64_t)dtype_size(en->dtype);
@@ -445,7 +453,7 @@ static bool read_chunks(struct dcp_reader *rd, struct dcp_entry *en, const struc
     return true;
 }
 
-/* Record that an entry is not read, for the reason in the finding. The other entries still are. */
+/* Record that the entry is not read, and why. The other entries are read nevertheless. */
 static void skip_metadata_entry(struct dcp_reader *rd, const struct dcp_entry *en, const char *what, const char *which)
 {
     rd->out->unread[rd->out->n_unread++] = (struct dcp_unread){
@@ -453,7 +461,7 @@ static void skip_metadata_entry(struct dcp_reader *rd, const struct dcp_entry *e
     };
 }
 
-/* Find the places of entries that are not read, by the names of the entries. */
+/* Find the places of the entries that are not read. They are found by the names of the entries. */
 static void place_unread(struct dcp_reader *rd)
 {
     struct names *number = names_new(rd->scratch);
@@ -541,8 +549,8 @@ static void read_path(struct dcp_reader *rd, struct dcp_entry *en)
 }
 
 /*
- * Returns the first node of a refused class in v, or NULL if there is none. All such nodes are added to rd->refused.
- * The parser has already bounded the size of the tree.
+ * Returns the first object in v whose class is not allowed, or NULL. Adds all such objects to rd->refused. The depth
+ * of the recursion is limited, because the parser limits the size of the tree.
  */
 static const struct pk *find_refused(struct dcp_reader *rd, const struct pk *v)
 {
@@ -577,7 +585,10 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Report unsupported classes. Classes in entries that will be left out for this reason are not reported here. */
+/*
+ * Report classes that are not allowed. Not reported here are those inside entries of state_dict_metadata, because
+ * these entries are left out for this reason and reported as such.
+ */
 static void check_metadata_classes(struct dcp_reader *rd, const struct pk_tree *tree)
 {
     const struct pk *dict = field(tree->root, "state_dict_metadata");
@@ -640,7 +651,7 @@ static int read_metadata_entry(struct dcp_reader *rd, const struct pk *key, cons
 }
 
 /*
- * Report names in planner_data that have no entry in state_dict_metadata. The program has saved these entries, so they
+ * Report names that planner_data has and state_dict_metadata does not have. The program saved these entries, so they
  * were lost later.
  */
 static void report_missing_entries(const struct dcp_reader *rd, struct pk *const *pair, uint32_t n)
@@ -684,7 +695,7 @@ static int read_entries(struct dcp_reader *rd, const struct pk *root, struct dcp
     return 0;
 }
 
-/* Read Megatron-core's "mcore_data": the original shapes of flattened tensors. */
+/* Read the original shapes of flattened tensors from "mcore_data", which Megatron-core writes. */
 static void read_whole_shapes(struct dcp_reader *rd, const struct pk *mcore, struct dcp_table *out)
 {
     struct names *number = names_new(rd->a);
@@ -713,7 +724,7 @@ static bool is_metadata(const struct pk *root)
     return pk_is_class(root, METADATA, "Metadata") || pk_is_class(root, MEGATRON, "MCoreMetadata");
 }
 
-/* Free the memory that only parsing needs. out->file moves to the arena. */
+/* Free the memory that only parsing needs. The array out->file is moved to the arena. */
 static void dcp_reader_free(struct dcp_reader *rd)
 {
     const char **file = rd->out->file;
@@ -768,7 +779,7 @@ out:
         pk_tree_free(&tree);
     dcp_reader_free(&rd);
 #ifdef __GLIBC__
-    /* Return the memory used for parsing to the system: the result is small compared to it. */
+    /* Parsing uses much more memory than the result. Return it to the system. */
     malloc_trim(0);
 #endif
     return rc;

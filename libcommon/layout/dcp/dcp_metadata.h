@@ -2,9 +2,9 @@
  * dcp_metadata.h - the `.metadata` of torch.distributed.checkpoint as plain tables
  *
  * .metadata is a bare pickle (docs/formats.md, section 12). It lists the tensors and values, the chunks of each
- * tensor, and the file and bytes of each chunk. Nothing in it is executed, and none of its numbers is trusted:
- * products of shapes are checked for overflow, each chunk must have exactly one place, and places must name plain
- * files.
+ * tensor, and the place of each chunk: a file, an offset and a length. Nothing in the pickle is executed, and none of
+ * its numbers is trusted: products of shapes are checked for overflow, each chunk must have exactly one place, and a
+ * place must name a file directly in the folder.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_METADATA_H
 #define SHARDKIT_LAYOUT_DCP_METADATA_H
@@ -14,63 +14,80 @@
 #include "libcommon/base/report.h"
 #include "libcommon/base/tensor.h"
 
-/* The location of one chunk or value: a whole torch.save archive. */
+/* The location of a chunk or a value in a file. There it is an item: a whole torch.save archive. */
 struct dcp_place {
-    const char *file;           /* "__0_0.distcp"; NULL if the metadata does not name one */
+    const char *file;           /* such as "__0_0.distcp"; NULL if .metadata does not name a file */
     uint64_t at, len;           /* in bytes */
     uint64_t said_at;           /* offset of this record in .metadata, for messages */
     /*
-     * index of the place's entry (a key and a value) in the dict storage_data; -1 if the place was not read from a file
+     * index in the dict storage_data of the entry that defines this place; -1 if the place was not read from a
+     * .metadata
      */
     int number;
-    /* for writing, if number is -1: 1 + the index of the entry of storage_data whose key is kept; 0 if none */
+    /*
+     * only for writing a place whose number is -1: 1 + the index in storage_data of the entry whose key is used again;
+     * 0 if the key is new
+     */
     int moved_from;
 };
 
-/* A chunk of a tensor. There may be a million chunks, so the arrays are only as long as the tensor has dimensions. */
+/*
+ * A chunk of a tensor. `at` and `len` have one element per dimension of the tensor: there may be a million chunks, so
+ * the arrays are allocated in this length.
+ */
 struct dcp_chunk {
     const int64_t *at, *len;
     struct dcp_place place;
 };
 
-/* The owner of an entry, as determined by dcp_names.h. In torch_dist all are DCP_ENTRY_OTHER. */
+/* What an entry belongs to, as determined by dcp_names.h. In the torchdist layout, all entries are DCP_ENTRY_OTHER. */
 enum dcp_entry_kind {
-    DCP_ENTRY_OTHER,            /* a weight, a buffer, a value of the program */
-    DCP_ENTRY_STATE,            /* an optimizer's state of one parameter */
-    DCP_ENTRY_OPTION,           /* a setting of an optimizer's group, or of one parameter */
+    DCP_ENTRY_OTHER,            /* a weight, a buffer, or a value of the program */
+    DCP_ENTRY_STATE,            /* a state that an optimizer has for one parameter */
+    DCP_ENTRY_OPTION,           /* a setting of a group of an optimizer, or of one parameter */
 };
 
 struct dcp_entry {
-    const char *name;           /* flattened: "optim.state.norm.weight.exp_avg" */
+    const char *name;           /* its keys, joined by dots, such as "optim.state.norm.weight.exp_avg" */
     enum dcp_entry_kind kind;
-    /* STATE, OPTION: the optimizer's key, which precedes "state" or "param_groups": "optim." */
+    /* for STATE and OPTION: the text that precedes "state" or "param_groups", such as "optim." */
     const char *optimizer;
-    /* STATE, OPTION: the name of the parameter in its module, its number, or the number of the group: "norm.weight" */
+    /*
+     * for STATE and OPTION: the name of the parameter in its module, such as "norm.weight", or its number, or the
+     * number of the group
+     */
     const char *of;
-    /* STATE, OPTION: the name of the state or option: "exp_avg", "__bnb_optimizer_quant_state__.state1"; "lr" */
+    /*
+     * for STATE and OPTION: the name of the state or option, such as "exp_avg", "__bnb_optimizer_quant_state__.state1"
+     * or "lr"
+     */
     const char *what;
-    bool is_tensor;             /* otherwise a pickled value */
+    bool is_tensor;             /* true: a tensor; false: a pickled value */
     enum dtype dtype;
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
-    int n_chunks;               /* for a value 1, or 0 if its location is unknown */
+    int n_chunks;               /* number of chunks of a tensor; of a value 1, or 0 if its location is unknown */
     struct dcp_chunk *chunk;
-    int n_path;                 /* number of keys that `name` is joined from; 0 if not recorded */
-    const char **path;          /* list indices in decimal */
-    bool *is_index;             /* per key: it is a list index */
+    int n_path;                 /* number of keys that are joined in `name`; 0 if the keys are not recorded */
+    const char **path;          /* [n_path] the keys; a list index is written in decimal */
+    bool *is_index;             /* [n_path] true if the key is a list index */
     /*
-     * For a flattened tensor of Megatron-core up to 0.15: the original shape. `shape` is then the number of pieces
-     * in each of those dimensions, followed by the elements per piece. n_whole is 0 for other tensors.
+     * The original shape of a flattened tensor of Megatron-core up to 0.15 (dcp_flat.h). `shape` then consists of the
+     * number of pieces in each dimension, followed by the number of elements per piece. n_whole is 0 for other
+     * tensors.
      */
     int n_whole;
     int64_t whole[TENSOR_MAX_DIM];
     uint64_t said_at;
     int number;                 /* position of the entry in the dict state_dict_metadata */
-    /* position of the entry in planner_data, which lists names in the program's order; -1 if it is not listed */
+    /* position in planner_data, which lists names in the order of the program; -1 if the name is not listed */
     int planned;
 };
 
-/* An entry that is not read, because its type, shape or class is not supported. Its places are known. */
+/*
+ * An entry that is not read, because its type, its shape or a class in it is not supported. The places of its items
+ * are known.
+ */
 struct dcp_unread {
     const char *name, *why;
     uint64_t said_at;
@@ -80,28 +97,28 @@ struct dcp_unread {
 
 struct dcp_table {
     int n;
-    struct dcp_entry *entry;    /* in the file's order */
+    struct dcp_entry *entry;    /* in the order of the file */
     int n_unread;
     struct dcp_unread *unread;
-    const char *version;        /* "1.0.0"; "" if not recorded */
+    const char *version;        /* such as "1.0.0"; "" if not recorded */
     int n_files;
-    const char **file;          /* names of all files with items, each once, including items of entries that are not
-                                 * read */
+    /* names of the files that contain items, each once. Items of entries that are not read are included. */
+    const char **file;
 };
 
-/* The contents of a .metadata. */
+/* The bytes of a .metadata file. */
 struct dcp_pickle {
-    const char *path;           /* for messages */
+    const char *path;           /* path for messages */
     const void *bytes;
     size_t len;
-    void *owned;                /* the bytes, if they must be freed right after parsing; otherwise NULL */
+    void *owned;                /* the same bytes if they must be freed right after parsing; otherwise NULL */
 };
 
 /*
- * Parse a .metadata. Memory is allocated from the arena. Entries that are not supported are added to out->unread,
- * which the caller must report. Other flaws of single entries are reported as findings, and the entry is left out.
- * Returns -1 with ERR_DATA and the offset if the file as a whole cannot be read. Codes:
- *   class E, opaque W   see pt_check_classes(); an entry with a refused class is in out->unread instead
+ * Parse the .metadata p into *out, whose tables are allocated in the arena. An entry that is not supported is added to
+ * out->unread, which the caller must report. An entry with another flaw is left out and reported as a finding. Returns
+ * -1 with ERR_DATA and the offset if the file as a whole cannot be read. Codes of findings:
+ *   class E, opaque W   see pt_check_classes(); not for classes in entries, which are then in out->unread
  *   shape E             sizes that are not valid, or too large for any memory
  *   transform E         an item's bytes were transformed (compressed, encrypted)
  *   place E             a chunk or value without a place, or with two

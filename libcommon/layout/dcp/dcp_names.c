@@ -1,8 +1,9 @@
 /*
- * dcp_names.c - find the model's weights by the parameter names in its optimizer's entries
+ * dcp_names.c - find the model's weights by the parameter names in the optimizers' entries
  *
- * Entries are classified first. The names of each optimizer are listed from its states and its groups. A prefix that
- * leads from these names to tensors is a model. Once one model is chosen, weights and moments get their roles.
+ * First, entries are classified, and the parameter names of each optimizer are listed from its states and groups. Then
+ * the models are found: a text is the prefix of a model if, put before these names, it gives the names of tensors.
+ * Once a model is chosen, its weights and moments get their roles.
  */
 #include "libcommon/layout/dcp/dcp_names.h"
 
@@ -16,7 +17,9 @@
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/layout/dcp/dcp_optimizer.h"
 
-/* A prefix that may be a model's, and the number of an optimizer's names to which a tensor with this prefix exists. */
+/*
+ * A text that may be the prefix of a model, and for how many of an optimizer's names a tensor with this prefix exists.
+ */
 struct candidate {
     const char *prefix;
     int n;
@@ -28,9 +31,10 @@ struct naming {
     struct dcp_table *t;
     struct report *r;
     struct dcp_optimizers opt;
-    const char **name;          /* per entry, without wrappers' keys if these are removed */
+    /* [entries]: name of the entry, from which wrappers' keys are removed if n->unwrapped is set */
+    const char **name;
     struct names *weight;       /* names of the entries that do not belong to an optimizer */
-    /* no tensor of a weights' type has a dimension; the model then consists of tensors of other types */
+    /* no tensor that has dimensions has a type of weights, so the model consists of tensors of other types */
     bool no_weights;
     int n_models;
     struct candidate *model;
@@ -43,7 +47,7 @@ enum state dcp_state_of_dtype(enum dtype t)
     return t == DTYPE_F32 || t == DTYPE_F64 ? STATE_FP32 : STATE_BF16;
 }
 
-/* Returns true for a tensor that may belong to a model, because it belongs to no optimizer. */
+/* Returns true if the entry is a tensor that no optimizer owns, so it may belong to a model. */
 static bool is_model_entry(const struct dcp_entry *en)
 {
     return en->is_tensor && en->kind == DCP_ENTRY_OTHER;
@@ -55,8 +59,8 @@ static bool is_weight_entry(const struct dcp_entry *en)
 }
 
 /*
- * Returns true for a counter or a generator's state: a tensor that programs save next to the model and that is no
- * weight. Only used if no key separates such tensors from the model's.
+ * Returns true if the entry is a counter or the state of a random generator, which programs save next to the model. It
+ * is used only if no key separates such tensors from the model's.
  */
 static bool is_program_entry(const struct dcp_entry *en)
 {
@@ -79,8 +83,8 @@ static int add_candidate(struct candidate **list, int *n, int *cap, const char *
 }
 
 /*
- * List the prefixes that, put before a name of the optimizer, give a tensor of the same shape. Returns the largest
- * number of names that one prefix fits.
+ * List the texts that, put before a name of the optimizer o, give the name of a tensor of the same shape. Returns the
+ * largest number of names for which one of these texts does so.
  */
 static int count_prefixes(struct naming *nm, const struct dcp_optimizer *o, struct candidate **list, int *n)
 {
@@ -123,7 +127,10 @@ static void add_model(struct naming *nm, int *cap, const char *prefix)
     add_candidate(&nm->model, &nm->n_models, cap, prefix);
 }
 
-/* List the prefixes of models. A prefix is a model's if it fits more than half as many tensors as the best prefix. */
+/*
+ * List the prefixes of models. For each optimizer, a text is a prefix if it fits more than half as many of the
+ * optimizer's names as the best text does.
+ */
 static void find_models(struct naming *nm)
 {
     int cap = 0;
@@ -154,7 +161,10 @@ static int names_found(struct naming *nm)
     return found;
 }
 
-/* Remove the keys that wrappers of modules add from all names, if more names of the optimizers then have tensors. */
+/*
+ * If at most half of the optimizers' names have a tensor, try to remove from all names the keys that module wrappers
+ * add, such as "_orig_mod". The result is kept if more of the optimizers' names then have a tensor.
+ */
 static void try_unwrapped(struct naming *nm)
 {
     const struct dcp_optimizers opt = nm->opt;
@@ -184,15 +194,18 @@ static void try_unwrapped(struct naming *nm)
 
 /* ---- without an optimizer's names: the keys that contain tensors ---- */
 
-/* Returns true for a tensor whose key may be a model's: a weight with at least one dimension. */
+/*
+ * Returns true if the key of this tensor may be a model's prefix: the tensor is a weight that has dimensions. If the
+ * table has no such weight, the types of other tensors are accepted.
+ */
 static bool is_keyed_entry(const struct naming *nm, const struct dcp_entry *en)
 {
     return (nm->no_weights ? is_model_entry(en) && !is_program_entry(en) : is_weight_entry(en)) && en->ndim > 0;
 }
 
 /*
- * Returns the first keys of an entry: "app.model." for ("app", "model", "norm.weight"). Returns NULL if the program's
- * keys are not known, or if there is only one.
+ * Returns all keys of the entry except the last, with a dot after each: "app.model." for ("app", "model",
+ * "norm.weight"). Returns NULL if the keys are not recorded or there is only one.
  */
 static const char *parent_key(struct naming *nm, const struct dcp_entry *en)
 {
@@ -208,8 +221,8 @@ static const char *parent_key(struct naming *nm, const struct dcp_entry *en)
 }
 
 /*
- * List the keys that contain tensors with at least one dimension. *top is set if there are such tensors without a
- * key.
+ * Add to nm->model the keys below which there are tensors that may be weights. *top is set to true if there is such a
+ * tensor without a key above it.
  */
 static void list_keys(struct naming *nm, bool *top)
 {
@@ -227,10 +240,7 @@ static void list_keys(struct naming *nm, bool *top)
     }
 }
 
-/*
- * Returns true if two of the keys contain a tensor of the same name, or if a key contains one that also exists without
- * a key.
- */
+/* Returns true if tensors of the same name exist below two keys, or below a key and without one. */
 static bool names_repeat(struct naming *nm)
 {
     struct names *known = names_new(nm->a);
@@ -248,7 +258,7 @@ static bool names_repeat(struct naming *nm)
     return twice;
 }
 
-/* Returns the longest key that all of them begin with. */
+/* Returns the longest sequence of keys with which the prefixes of all models begin. */
 static const char *common_parent(struct naming *nm)
 {
     size_t len = strlen(nm->model[0].prefix);
@@ -266,9 +276,11 @@ static const char *common_parent(struct naming *nm)
 }
 
 /*
- * Find the models by the keys that contain tensors. Each such key is a model if two of them contain a tensor of the
- * same name. Otherwise they are parts of one model, whose prefix is the key above all of them. If there is a key and
- * there are also tensors without one, the model has no prefix and all tensors keep their whole names.
+ * Find the models by the keys below which there are tensors. If tensors of the same name exist below two keys, or
+ * below a key and without one, each key is the prefix of a model. Otherwise the tensors are parts of one model, whose
+ * prefix is the key that all of them have in common. If they have none in common, each key remains the prefix of a
+ * model; but if there is only one key and also tensors without a key, the only model has an empty prefix, and all
+ * tensors keep their whole names.
  */
 static void find_models_by_keys(struct naming *nm)
 {
@@ -307,7 +319,7 @@ static int planned_cmp(const void *a, const void *b)
     return x->number - y->number;
 }
 
-/* Returns an array of the weights with this prefix, in the program's order. The caller frees the array. */
+/* Returns the weights whose names begin with `prefix`, in the order of the program. The caller frees the array. */
 static const struct dcp_entry **list_prefixed_weights(const struct naming *nm, const char *prefix, int *n)
 {
     const struct dcp_entry **list = xcalloc((size_t)nm->t->n + 1, sizeof *list);
@@ -320,7 +332,10 @@ static const struct dcp_entry **list_prefixed_weights(const struct naming *nm, c
     return list;
 }
 
-/* Returns true if for every i the states of the optimizer's parameter number i have the shape of weight i. */
+/*
+ * Returns true if the optimizer's parameters are numbered 0, 1, ... up to the number of weights with this prefix, and
+ * the states of parameter i have the shape of weight i.
+ */
 static bool numbers_fit(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
     int n;
@@ -362,7 +377,7 @@ static void name_numbers(struct naming *nm, struct dcp_optimizer *o, const char 
                o->key, name[0]);
 }
 
-/* Keep only the models that match the optimizer with numbered parameters, if any does. */
+/* If an optimizer numbers its parameters, and some of the models match the numbers, keep only these models. */
 static void match_numbered_optimizer(struct naming *nm)
 {
     struct dcp_optimizer *o = NULL;
@@ -393,7 +408,10 @@ static void match_numbered_optimizer(struct naming *nm)
 
 /* ---- choice of the model ---- */
 
-/* Returns the prefix that the user chose, with a dot at its end. Returns NULL if no tensor begins with it. */
+/*
+ * Returns the prefix that the user gave, with a dot at its end. Returns NULL with *e set if no tensor's name begins
+ * with it.
+ */
 static const char *chosen(struct naming *nm, struct err *e)
 {
     const char *given = nm->n->model;
@@ -442,7 +460,7 @@ static void assign_weights(const struct naming *nm, const char *prefix)
     }
 }
 
-/* Assign roles to moments that have the shape of their weight. All other states of an optimizer are plain values. */
+/* Give a role to the moments that have the shape of their weight. All other optimizer states become plain values. */
 static void assign_moments(const struct naming *nm)
 {
     bool *taken[2];
@@ -469,7 +487,7 @@ static void assign_moments(const struct naming *nm)
         free(taken[k]);
 }
 
-/* Returns true if the optimizer trains another one of the models rather than the model of `prefix`. */
+/* Returns true if the optimizer fits one of the other models better than the model with this prefix. */
 static bool trains_another(const struct naming *nm, const struct dcp_optimizer *o, const char *prefix)
 {
     for (int i = 0; i < nm->n_models; i++)
@@ -479,8 +497,8 @@ static bool trains_another(const struct naming *nm, const struct dcp_optimizer *
 }
 
 /*
- * Find the optimizers whose parameters have the model's names. If several have the same names, at most one of them is
- * chosen.
+ * Find the optimizers that train the model with this prefix: at least half of their parameter names are names of its
+ * weights. If several optimizers have names in common, at most one of them is kept.
  */
 static void find_own(struct naming *nm, const char *prefix)
 {
@@ -522,7 +540,8 @@ static int resolve_entry_roles(struct naming *nm, struct err *e)
     for (int i = 0; i < nm->t->n; i++)
         if (nm->t->entry[i].kind == DCP_ENTRY_OTHER)
             names_add(entry, nm->name[i], i);
-    for (int i = 0; i < nm->n->s->n_unread; i++)        /* they exist; a finding reports why they are not read */
+    /* entries that are not read do exist; other findings report them */
+    for (int i = 0; i < nm->n->s->n_unread; i++)
         names_add(entry, unwrap_if(nm, nm->n->s->unread[i].name), i);
     dcp_optimizers_check(&nm->opt, nm->n, &(struct dcp_model_names){ prefix, entry }, nm->r);
     return 0;

@@ -1,12 +1,12 @@
 /*
  * dcp_names.h - find which entries of a checkpoint are the model's, and which are states of a parameter
  *
- * A planner joins the program's keys with dots. Entries below "state" and "param_groups" of one key belong to an
- * optimizer, whichever it is: "<optimizer>state.<fqn>.<what>", where fqn is the parameter's name in its module. The
- * program's prefix of the weights ("model.") is the text that must precede these names to give the name of a tensor.
- * Without an optimizer, or with one that numbers its parameters, the prefix is the one key below which all weights
- * are stored. If there is no such key, every tensor is a parameter under its own name, except counters and random
- * states of the program. Tensors of any type below the prefix belong to the model.
+ * The name of an entry consists of the program's keys, which torch's planner joins with dots. An optimizer is a key
+ * with the keys "state" and "param_groups" below it. A state is named "<optimizer>state.<fqn>.<what>", where fqn is the
+ * parameter's name in its module. The prefix of a model ("model.") is the text which, put before these names, gives the
+ * names of tensors. If there is no optimizer, or if it has numbers instead of names, the prefix is the one key below
+ * which all weights are stored. If there is no such key, every tensor is a parameter under its own name, except the
+ * program's counters and states of random generators. Tensors of any type below the prefix belong to the model.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_NAMES_H
 #define SHARDKIT_LAYOUT_DCP_NAMES_H
@@ -14,49 +14,52 @@
 #include "libcommon/layout/dcp/dcp_metadata.h"
 
 /*
- * The role of an entry: a state of a parameter, or a separate value (param NULL). The entry may also be a stack of
- * as many parameters as it has rows: row 3 of "decoder.layers.mlp.weight", number_at 14, is a state of
- * "decoder.layers.3.mlp.weight".
+ * The role of an entry. It is a state of a parameter, or, if `param` is NULL, a separate value. It may also be a
+ * stack: a tensor whose rows are states of different parameters. For example, if `param` is
+ * "decoder.layers.mlp.weight" and `number_at` is 14, row 3 is a state of "decoder.layers.3.mlp.weight".
  */
 struct dcp_role {
-    const char *param;          /* in the arena */
+    const char *param;          /* name of the parameter, in the arena */
     enum state state;
     /*
-     * number of the stack, 0 if the entry is none; stacks with the same number have equally many rows and are listed
-     * row by row
+     * 0: the entry is not a stack. Otherwise a number that is the same for all stacks whose parameters are listed
+     * together, row by row. These have equally many rows.
      */
     int stack;
     int number_at;
 };
 
 /*
- * Returns the state as which a tensor of the model is listed. Integers, booleans and complex numbers have no real
- * state; they are listed as source_add_buffers() does.
+ * Returns the state in which a tensor of the model is listed. Integers, booleans and complex numbers are not weights;
+ * they get the state that source_add_buffers() gives to buffers.
  */
 enum state dcp_state_of_dtype(enum dtype t);
 
-/* Input and result of the naming. Memory belongs to the source. */
+/* Arguments and results of dcp_names_assign(). The memory of the results belongs to the source. */
 struct dcp_naming {
-    struct source *s;           /* its values are read; n_models and model are set */
-    struct dcp_table *table;    /* kind, optimizer, of and what of its entries are set */
-    struct dcp_role *role;      /* out: role[i] belongs to table->entry[i] */
+    struct source *s;           /* its values are read; its members n_models and model are set */
+    struct dcp_table *table;    /* the members kind, optimizer, of and what of its entries are set */
+    struct dcp_role *role;      /* result: role[i] is the role of table->entry[i] */
     const char *path;           /* path of .metadata, for messages */
-    const char *model;          /* the prefix that the user chose, with or without its last dot; or NULL */
+    const char *model;          /* the prefix that the user gave, with or without the dot at its end; or NULL */
     bool no_optimizer;          /* as in source_opts */
     /* Results: */
     int n_own;
-    const char **own;           /* keys of the optimizers that train the model, as spelled in the entries: "optim." */
-    bool unwrapped;             /* wrappers' keys were removed from names; groups may list parameters with these keys */
+    /* keys of the optimizers that train the model, as spelled in the entries, such as "optim." */
+    const char **own;
+    /* wrappers' keys were removed from names. The lists of parameters in groups may still contain these keys. */
+    bool unwrapped;
     int n_numbers;
-    const char **by_number;     /* names of the parameters of an optimizer that numbers them; NULL if not known */
+    /* [n_numbers] if an optimizer numbers its parameters: their names; NULL if the names are not known */
+    const char **by_number;
 };
 
 /*
  * Find the roles. Findings:
  *   prefix N          several models: the user must choose one
- *   numbers N         an optimizer numbers its parameters; their order identifies them, or they stay unknown
- *   wrapper N         names of weights and of the optimizer differ in a wrapper's key, which is removed
- *   missing_entry E   an optimizer's name, or half of a parameter's states, has no entry
+ *   numbers N         an optimizer numbers its parameters; their order gives their names, or the names stay unknown
+ *   wrapper N         names of weights and of the optimizer differ in the key of a module wrapper, which is removed
+ *   missing_entry E   a parameter that an optimizer names has no tensor, or lacks one of two states
  *   optimizer W       two optimizers have states of one parameter
  * Returns -1 with ERR_USAGE if no tensor begins with the chosen prefix.
  */

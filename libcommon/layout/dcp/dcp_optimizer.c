@@ -1,5 +1,8 @@
 /*
- * dcp_optimizer.c - entries below "state" and "param_groups", found by the keys of planner_data or by their names
+ * dcp_optimizer.c - find the entries of optimizers, which are below the keys "state" and "param_groups"
+ *
+ * The keys of an entry are known from planner_data. If planner_data does not have the entry, they are derived from its
+ * name.
  */
 #include "libcommon/layout/dcp/dcp_optimizer.h"
 
@@ -15,8 +18,8 @@
 #define QUANTISED "__bnb_optimizer_quant_state__"
 
 /*
- * Kinds of states that optimizers have for a parameter, under the names of torch, bitsandbytes and Megatron. `whole`:
- * the state has the parameter's shape.
+ * The kinds of states that optimizers have for a parameter, with the names that torch, bitsandbytes and Megatron use.
+ * `whole`: the state has the shape of the parameter.
  */
 enum kept {
     KEPT_EXP_AVG, KEPT_EXP_AVG_SQ, KEPT_STEP, KEPT_MAX_SQ, KEPT_MOMENTUM, KEPT_SUM, KEPT_ROW, KEPT_COL, KEPT_VARIANCE,
@@ -31,7 +34,7 @@ static const struct { const char *name; bool whole; } kept[KEPT_N] = {
     [KEPT_QMAP2] = { "qmap2", false }, [KEPT_ABSMAX1] = { "absmax1", false }, [KEPT_ABSMAX2] = { "absmax2", false },
 };
 
-/* Returns the kind of a state, which its last key names, or KEPT_N if that key is not known. */
+/* Returns the kind of a state, according to the last key of its name, or KEPT_N if the key is not in kept[]. */
 static enum kept optimizer_only_state(const char *what)
 {
     const char *dot = strrchr(what, '.');
@@ -57,8 +60,8 @@ static const char *join_entry_path(struct arena *a, const struct dcp_entry *en, 
 }
 
 /*
- * Returns the position of the key `word` in the text, if it is a whole key and another key follows. Returns NULL if
- * not.
+ * Returns the position of `word` in the text, where it is a whole key that is followed by another key. Returns NULL if
+ * there is no such position.
  */
 static const char *find_path_key(const char *text, const char *word)
 {
@@ -71,8 +74,8 @@ static const char *find_path_key(const char *text, const char *word)
 }
 
 /*
- * Parse "state.<fqn>.<what>" or "param_groups.<fqn>.<option>" as one text. For a state, `of` is determined later, by
- * split_state().
+ * Parse the text "state.<fqn>.<what>" or "param_groups.<fqn>.<option>" without knowing where its keys end. For a
+ * state, split_state() later determines where <fqn> ends; until then, `of` is NULL.
  */
 static bool guess_text(struct arena *a, struct dcp_entry *en, const char *text, const char *before)
 {
@@ -94,7 +97,7 @@ static bool guess_text(struct arena *a, struct dcp_entry *en, const char *text, 
 
 static bool guess(struct arena *a, struct dcp_entry *en)
 {
-    if (en->n_path <= 1)                /* a dict that its program has flattened itself */
+    if (en->n_path <= 1)                /* the program has flattened the dict itself, so the name is the only key */
         return guess_text(a, en, en->name, NULL);
     for (int k = 0; k + 2 < en->n_path; k++) {
         const bool state = strcmp(en->path[k], "state") == 0;
@@ -117,7 +120,7 @@ struct optimizer_reading {
     struct dcp_naming *n;
     struct arena *a;
     struct names *value;        /* maps names to indices in n->s->value */
-    int *n_options, *n_kept;    /* per optimizer */
+    int *n_options, *n_kept;    /* [optimizers] */
 };
 
 static void forget(struct dcp_entry *en)
@@ -126,7 +129,10 @@ static void forget(struct dcp_entry *en)
     en->optimizer = en->of = en->what = NULL;
 }
 
-/* Count for each key what indicates an optimizer below it: settings of groups, and states that only optimizers have. */
+/*
+ * For each possible optimizer key, count the entries below it that show that it is an optimizer's: settings of groups,
+ * and states that only optimizers have.
+ */
 static void find_optimizer_keys(struct optimizer_reading *rd)
 {
     struct dcp_table *t = rd->n->table;
@@ -158,8 +164,8 @@ static void find_optimizer_keys(struct optimizer_reading *rd)
 }
 
 /*
- * Remove the keys below which nothing indicates an optimizer. They belong to the model, and their entries become
- * ordinary entries again.
+ * Remove the keys below which nothing shows that they are an optimizer's. They are keys of the model, so the entries
+ * below them get the kind DCP_ENTRY_OTHER again.
  */
 static void drop_others(struct optimizer_reading *rd)
 {
@@ -218,7 +224,7 @@ static const struct pk *dcp_entry_value(const struct optimizer_reading *rd, cons
     return i < 0 ? NULL : rd->n->s->value[i].tree;
 }
 
-/* Add the names or numbers that a group lists. */
+/* Add the names or numbers in a group's list of parameters to the names of o. */
 static void add_group_param_list(struct optimizer_reading *rd, struct dcp_optimizer *o, const struct pk *list)
 {
     uint32_t n = 0;
@@ -237,8 +243,9 @@ static void add_group_param_list(struct optimizer_reading *rd, struct dcp_optimi
 }
 
 /*
- * Split "<fqn>.<what>" into the names of parameter and state. The parameter's name is the longest known name at the
- * start of the text. If no known name fits, it ends before the key for quantized states, or else before the last key.
+ * Split "<fqn>.<what>" into the name of the parameter and the name of the state. The parameter's name is the longest
+ * start of the text that is a known name. If there is none, it ends before the key of quantized states, or, if there
+ * is no such key, before the last key.
  */
 static void split_state(struct optimizer_reading *rd, const struct dcp_optimizer *o, struct dcp_entry *en)
 {
@@ -382,8 +389,8 @@ static bool have_common(const struct dcp_optimizer *x, const struct dcp_optimize
 }
 
 /*
- * Returns true if the last key of the model's prefix is part of the optimizer's key, as in "policy." and
- * "optim.policy." or "policy_optim.".
+ * Returns true if the last key of the model's prefix occurs in the optimizer's key: "policy." in "optim.policy." or
+ * "policy_optim.".
  */
 static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
 {
@@ -400,7 +407,10 @@ static bool is_called_so(const struct dcp_optimizer *o, const char *prefix)
     return yes;
 }
 
-/* Returns the length of the keys with which both texts begin: 7 for "policy.model." and "policy.optim.". */
+/*
+ * Returns the length of the keys with which both x and y begin: 7 for "policy.model." and "policy.optim.", because
+ * both begin with "policy.".
+ */
 static size_t common_keys(const char *x, const char *y)
 {
     size_t n = 0;
@@ -410,7 +420,7 @@ static size_t common_keys(const char *x, const char *y)
     return n;
 }
 
-/* Returns true if the prefix denotes a copy of a model, such as an average, which no optimizer trains. */
+/* Returns true if the prefix is that of a copy of a model, such as an average, which no optimizer trains. */
 static bool is_copy(const char *prefix)
 {
     static const char *const words[] = { "ema", "swa", "averag", "shadow", "teacher" };
@@ -432,8 +442,9 @@ bool dcp_optimizer_prefers(const struct dcp_optimizer *o, const char *other, con
 }
 
 /*
- * Returns the optimizer of the two that belongs to the prefix: the one whose key contains it, otherwise the one that
- * shares more keys with it, otherwise the one whose names all have weights. Returns NULL if neither test decides.
+ * Returns that one of two optimizers which belongs to the prefix. It is the one whose key contains the prefix's last
+ * key, otherwise the one whose key begins with more keys of the prefix, otherwise the one whose names all have
+ * weights. Returns NULL if these tests do not decide.
  */
 static struct dcp_optimizer *better(struct dcp_optimizer *x, struct dcp_optimizer *y, const char *prefix)
 {
@@ -481,8 +492,8 @@ static void report_missing_params(const struct dcp_optimizer *o, const struct dc
 }
 
 /*
- * Pairs of states. If an optimizer has both states for most parameters, every parameter with the first state must have
- * the second one.
+ * Pairs of states. If most parameters of a group that have the first state of a pair also have the second, then all of
+ * them must.
  */
 static const enum kept together[][2] = {
     { KEPT_EXP_AVG, KEPT_EXP_AVG_SQ }, { KEPT_EXP_AVG_SQ, KEPT_EXP_AVG }, { KEPT_EXP_AVG, KEPT_STEP },
@@ -508,7 +519,10 @@ static unsigned *states_of(const struct dcp_optimizer *o, const struct dcp_table
     return has;
 }
 
-/* Report states of parameters that lack the other state of a pair, if most parameters of the group have both. */
+/*
+ * Report parameters that have the first state of a pair but not the second, if at least as many parameters of the same
+ * group have both.
+ */
 static void report_unpaired_states(const struct dcp_optimizer *o, const struct dcp_naming *n, struct report *r)
 {
     const size_t bytes = ((size_t)o->n_groups + 1) * sizeof(int);

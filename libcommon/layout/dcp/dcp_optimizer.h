@@ -8,17 +8,17 @@
 #include "libcommon/layout/dcp/dcp_names.h"
 
 struct dcp_optimizer {
-    const char *key;            /* "optim." */
-    bool numbered;              /* its parameters are numbers: "0" and so on */
-    bool own;                   /* it belongs to the model */
-    int n_groups;               /* number of lists of parameters */
+    const char *key;            /* the text before "state" and "param_groups", such as "optim." */
+    bool numbered;              /* its entries have numbers ("0", "1", ...) instead of parameter names */
+    bool own;                   /* it trains the model */
+    int n_groups;               /* number of groups that list their parameters */
     int n;
-    /* names of the optimizer's parameters: first those from groups, then those from states */
+    /* names of the optimizer's parameters: first those in the groups' lists, then those that only states have */
     const char **name;
-    struct names *known;        /* ... maps names to indices */
-    int *whole;                 /* [names]: index of an entry that has the parameter's shape; -1 if none */
-    int *group;                 /* per name, the list that contains it; -1 if none */
-    int n_found;                /* number of names that have a weight */
+    struct names *known;        /* maps names to indices in `name` */
+    int *whole;                 /* [n] index of an entry that has the shape of the parameter; -1 if there is none */
+    int *group;                 /* [n] number of the group that lists the parameter; -1 if none does */
+    int n_found;                /* number of names for which the model has a weight */
 };
 
 struct dcp_optimizers {
@@ -28,38 +28,40 @@ struct dcp_optimizers {
 };
 
 /*
- * Classify the entries of n->table (kind, optimizer, of, what), and list the optimizers' names. Entries below
- * "state" and "param_groups" of one key belong to an optimizer only if there are settings of a group, or states that
- * torch's optimizers have, because a module may be called "state", too.
+ * Set kind, optimizer, of and what in the entries of n->table, and list the optimizers' parameter names. A key is an
+ * optimizer's only if the entries below its "state" and "param_groups" include settings of a group, or states that
+ * torch's optimizers have, because a module of the model may also be called "state".
  */
 void dcp_optimizers_read(struct dcp_optimizers *o, struct dcp_naming *n);
 struct dcp_optimizer *dcp_optimizers_find(const struct dcp_optimizers *o, const char *key);
 /*
- * Returns the optimizers with wrappers' keys removed from names. The entries keep these keys until
- * dcp_optimizers_unwrap_entries() is called.
+ * Returns a copy of the optimizers from whose parameter names the keys of module wrappers are removed. The names in
+ * entries keep these keys until dcp_optimizers_unwrap_entries() is called.
  */
 struct dcp_optimizers dcp_optimizers_unwrapped(const struct dcp_optimizers *o, struct arena *a);
 void dcp_optimizers_unwrap_entries(struct dcp_naming *n);
-/* Name the parameters of an optimizer that numbers them: parameter i is called name[i]. */
+/* Give names to the parameters of an optimizer that numbers them: parameter i gets name[i]. */
 void dcp_optimizer_rename(struct dcp_optimizer *o, struct arena *a, const char **name, int count);
 /*
- * Returns true if the optimizer trains the model of prefix `other` rather than that of `prefix`. This is determined by
- * its key, by the keys that it shares with the prefixes, or because one of the two models is a copy ("ema.").
+ * Returns true if the optimizer fits the model with the prefix `other` better than the model with the prefix `prefix`.
+ * The tests are whether its key contains the last key of a prefix, then with how many keys of a prefix it begins, then
+ * whether the model of `prefix` is a copy ("ema.") and the other is not.
  */
 bool dcp_optimizer_prefers(const struct dcp_optimizer *o, const char *other, const char *prefix);
 /*
- * If several optimizers marked `own` have a name in common, keep `own` only for the one that belongs to the prefix. If
- * none can be identified, no mark remains.
+ * If several optimizers that are marked `own` have a parameter name in common, keep the mark only for the one that
+ * fits the prefix best. If this cannot be decided, all of them lose the mark, and a WARNING is reported.
  */
 void dcp_optimizers_choose(struct dcp_optimizers *o, const struct dcp_naming *n, const char *prefix, struct report *r);
-/* The names of a model: its prefix, and the names of all entries that do not belong to an optimizer. */
+/* A model's prefix, and the names of all entries that do not belong to an optimizer. */
 struct dcp_model_names {
     const char *prefix;
     const struct names *entry;
 };
 /*
- * Report names of the optimizers marked `own` that have no tensor under the prefix, unless no name of that optimizer
- * has one. Report states of any optimizer that lack the other state of a pair.
+ * Report parameter names of the optimizers marked `own` for which there is no tensor with the prefix. An optimizer
+ * none of whose names has a tensor is skipped. For all optimizers, report states whose partner in a pair of states is
+ * missing.
  */
 void dcp_optimizers_check(const struct dcp_optimizers *o, const struct dcp_naming *n, const struct dcp_model_names *m,
                           struct report *r);

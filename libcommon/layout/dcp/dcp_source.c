@@ -1,9 +1,9 @@
 /*
  * dcp_source.c - open a folder of torch.distributed.checkpoint as a source
  *
- * .metadata lists items, each a torch.save archive inside a file. Items give tensors as tiles, and values as trees.
- * Tensors become parameters by their names. Many threads open the items, a batch at a time; one thread stores the
- * results.
+ * .metadata lists items, each of which is a torch.save archive inside a file. An item contains a chunk of a tensor or
+ * a value. Tensors become parameters or values according to their names. Many threads open the items, one batch at a
+ * time; a single thread stores the results.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -25,29 +25,32 @@
 #include "libcommon/model/params.h"
 
 /*
- * Maximum number of extents for a strided chunk, which needs one per contiguous run. No trainer writes a chunk with
- * very many.
+ * Maximum number of extents of a chunk whose elements are not contiguous in the file. Such a chunk has one extent per
+ * contiguous run; no trainer writes a chunk with very many.
  */
 enum { MAX_RUNS = 1 << 20 };
-/* Maximum number of chunks of all rows of a stack. Each row is a parameter of one layer. */
+/* Maximum number of chunks of a stack, counted in each of its rows. A row is a parameter of one layer. */
 enum { MAX_ROW_CHUNKS = 1 << 22 };
 
-/* One chunk or value. */
+/* One item: a chunk or a value. */
 struct dcp_item {
-    /* index of the entry and of its chunk; entry -1 - u is a place of table.unread[u], which is not opened */
+    /*
+     * indices of the entry and of its chunk. If `entry` is -1 - u, the item is place number `chunk` of
+     * table.unread[u], which is not opened.
+     */
     int entry, chunk;
-    int home;                   /* the file that holds it; -1 if missing */
-    bool usable;                /* it is inside the file and overlaps no other item */
-    bool lost;                  /* the item's file is missing or too short, or the item cannot be opened */
+    int home;                   /* number of the file that contains the item; -1 if the file is missing */
+    bool usable;                /* the item is inside its file and overlaps no other item */
+    bool lost;                  /* the file is missing or too short, or the item cannot be opened */
 };
 
-/* The location of a chunk's bytes; NULL if it is not usable. */
+/* Where the bytes of a chunk are. `extent` is NULL if the chunk is not usable. */
 struct chunk_extents {
     struct extent *extent;
     int n_extents;
 };
 
-enum { BATCH = 512 };           /* number of items that are open at a time */
+enum { BATCH = 512 };           /* number of items that are open at the same time */
 
 struct dcp_opening {
     struct source *s;
@@ -57,20 +60,21 @@ struct dcp_opening {
     const char *path;           /* path of .metadata */
     struct dcp_table table;
     struct dcp_role *role;
-    struct names *listed;       /* maps names of the listing to their indices */
+    struct names *listed;       /* maps the names in `l` to their indices */
     struct dcp_item *item;      /* sorted by file and offset */
     int n_items;
-    struct chunk_extents *found;        /* [all chunks]: those of entry i start at found[first[i]] */
+    struct chunk_extents *found;        /* [chunks of all entries]: chunk k of entry i is found[first[i] + k] */
     size_t *first;
-    struct tile_chunk **flat;   /* per flattened entry, n_flat chunks of its original shape */
+    /* [entries]: for a flattened entry, the n_flat[i] chunks of its original shape; otherwise NULL */
+    struct tile_chunk **flat;
     int *n_flat;
-    int file[BATCH];            /* the open items, as files */
+    int file[BATCH];            /* numbers of the files that stand for the open items */
     struct pt *pt[BATCH];
     uint64_t unused;            /* bytes of items that no entry names */
     struct pt_holes holes;
-    /* findings about lost items, which are reported after the weights are known; NULL: report them at once */
+    /* findings about lost items, if they can be reported only after the weights are known; otherwise NULL */
     struct report *late;
-    int *n_good;                /* per entry, number of usable chunks; -1 if the entry is not usable */
+    int *n_good;                /* [entries]: number of usable chunks; -1 if the entry is not usable */
 };
 
 bool dcp_marks(const char *name)
@@ -88,7 +92,7 @@ int dcp_listed(const struct source_listing *l, const char *name)
 
 void dcp_add_file(struct source *s, const char *name, int file, struct pt *pt)
 {
-    /* s->file has room for every file of the listing, and for a few files of other layouts. */
+    /* s->file has room for every file of the listing, and for the few files that other layouts add. */
     s->file[s->n_files++] = (struct source_file){ .name = arena_fmt(s->arena, "%s", name), .file = file, .pt = pt,
                                                   .cls = FILE_OTHER, .pp = -1, .tp = -1, .dp = -1, .layer = -1 };
 }
@@ -160,7 +164,7 @@ static int item_cmp(const void *a, const void *b, void *ctx)
     return at < other ? -1 : at > other;
 }
 
-/* Returns the severity of lost items: a warning if holes are allowed. */
+/* Returns the severity of a lost item: a warning if source_opts.holes allows lost data. */
 static enum severity lost(const struct dcp_opening *x)
 {
     return x->o->holes ? SEV_WARNING : SEV_ERROR;
@@ -171,7 +175,7 @@ static struct report *lost_report(const struct dcp_opening *x)
     return x->late ? x->late : x->r;
 }
 
-/* Report files that are named but missing, once each. */
+/* Report each file that .metadata names and that is missing, once. */
 static void report_missing_files(const struct dcp_opening *x)
 {
     struct names *reported = names_new(x->s->arena);
@@ -188,7 +192,7 @@ static void report_missing_files(const struct dcp_opening *x)
     }
 }
 
-/* List the files in the listing's order. */
+/* Add the files to s->file, in the order of the listing. */
 static void dcp_list_source_files(struct dcp_opening *x)
 {
     bool *named = xcalloc((size_t)x->l->n + 1, sizeof *named);
@@ -205,7 +209,7 @@ static void dcp_list_source_files(struct dcp_opening *x)
     free(named);
 }
 
-/* List the items of an entry that is not read. Their places are known, but the items are not opened. */
+/* Add the items of table.unread[u], an entry that is not read. Their places are known, but they are not opened. */
 static void dcp_list_unread_items(struct dcp_opening *x, int u)
 {
     const struct dcp_unread *unread = &x->table.unread[u];
@@ -264,7 +268,10 @@ static void opening_free(struct dcp_opening *x)
     pt_holes_free(&x->holes);
 }
 
-/* Returns true if the bytes begin and end like an archive, with a header and an end of directory. */
+/*
+ * Returns true if the `len` bytes at offset `at` of file `home` begin and end like a zip archive: with the header of a
+ * member, and the end of a directory.
+ */
 static bool are_archives(const struct dcp_opening *x, int home, uint64_t at, uint64_t len)
 {
     enum { HEADER = 4, END = 22 };
@@ -286,9 +293,9 @@ static void report_file_gap(struct dcp_opening *x, int home, uint64_t at, uint64
 }
 
 /*
- * Returns true if item i begins at the same byte as the previous one. That happens only with
- * SerializationFormat.SAFETENSORS, where all tensors are in one safetensors file and the place of each is the beginning
- * of that file. Reports it once per file.
+ * Returns true if item i begins at the same byte as the item before it. This happens only with
+ * SerializationFormat.SAFETENSORS, for which all tensors of a safetensors file have the beginning of the file as their
+ * place. It is reported once per file.
  */
 static bool is_safetensors_item(struct dcp_opening *x, int i)
 {
@@ -304,7 +311,10 @@ static bool is_safetensors_item(struct dcp_opening *x, int i)
     return true;
 }
 
-/* Check the places in order. An item outside its file, or overlapping another item, is not opened. */
+/*
+ * Check the places of all items in the order of files and offsets. An item that is not inside its file, or that
+ * overlaps another, is not opened.
+ */
 static void place_items(struct dcp_opening *x)
 {
     struct files *f = x->s->files;
@@ -349,7 +359,7 @@ static void place_items(struct dcp_opening *x)
 
 /* ---- contents of items ---- */
 
-/* Report that the contents of item i are wrong. The item is open at index i % BATCH. */
+/* Report that the contents of item i differ from .metadata. The item is open, in x->file[i % BATCH]. */
 static int wrong_item(const struct dcp_opening *x, int i, const char *what)
 {
     report_add(x->r, SEV_ERROR, "item", files_name(x->s->files, x->file[i % BATCH]), ERR_NO_BYTE,
@@ -358,7 +368,7 @@ static int wrong_item(const struct dcp_opening *x, int i, const char *what)
 }
 
 /*
- * Record that the entry of an item is not read, because the contents of the item are not supported. Each entry is
+ * Record that the entry of item i is not read, because the contents of the item are not supported. An entry is
  * recorded once.
  */
 static int skip_item_entry(struct dcp_opening *x, int i, struct strbuf *what)
@@ -411,8 +421,8 @@ static bool holds_tensors(const struct pt *pt)
 }
 
 /*
- * Store the value of item i. If its tree contains tensors, its handle stays open, because the tensors are read later.
- * Other trees are copied, and the handle is closed.
+ * Store the value in item i. If its tree contains tensors, the item's handle stays open, because the tensors are read
+ * later. Otherwise the tree is copied and the handle is closed.
  */
 static void add_item_value(struct dcp_opening *x, int i)
 {
@@ -450,8 +460,8 @@ static void read_opened_item(struct dcp_opening *x, int i)
 }
 
 /*
- * Make a hole of an item that is lost or cannot be opened (source_opts.holes). A chunk becomes an extent without bytes;
- * a value has neither elements nor a tree.
+ * Replace item i, which is lost or cannot be opened, by a hole (source_opts.holes). A chunk becomes an extent without
+ * bytes. A value gets neither elements nor a tree.
  */
 static void lose_item(struct dcp_opening *x, int i)
 {
@@ -475,8 +485,8 @@ static void lose_item(struct dcp_opening *x, int i)
 }
 
 /*
- * Returns true if item i must be opened. If no tensors are requested, one tensor is opened all the same to identify the
- * writer of the containers.
+ * Returns true if item i must be opened. If no tensors are requested, only values are opened, and item 0, which shows
+ * the program that wrote the archives.
  */
 static bool is_opened(const struct dcp_opening *x, int i)
 {
@@ -485,7 +495,7 @@ static bool is_opened(const struct dcp_opening *x, int i)
     return it->usable && it->entry >= 0 && (i == 0 || !x->o->no_tensors || !x->table.entry[it->entry].is_tensor);
 }
 
-/* Make the file at index i % BATCH refer to item i. */
+/* Make the file in x->file[i % BATCH] stand for item i. */
 static void point_item(struct dcp_opening *x, int i)
 {
     const struct dcp_item *it = &x->item[i];
@@ -559,7 +569,10 @@ static void report_tile_flaw(const struct dcp_opening *x, const struct dcp_entry
                    c->place.at, en->chunk[flaw->other].place.file, en->chunk[flaw->other].place.at);
 }
 
-/* Returns the chunks of an entry in its shape, and their number. *made is set if the caller must free them. */
+/*
+ * Returns the chunks of entry i, in its present shape, and sets *n to their number. *made is set to true if the caller
+ * must free the array.
+ */
 static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, bool *made)
 {
     const struct dcp_entry *en = &x->table.entry[i];
@@ -579,7 +592,8 @@ static struct tile_chunk *tiles_of(const struct dcp_opening *x, int i, int *n, b
 }
 
 /*
- * Returns the map of entry i. Returns NULL if tensors are not requested, or if a finding explains why there is no map.
+ * Returns the map of entry i, made of n chunks. Returns NULL if no tensors are requested, or if there is no map for a
+ * reason that has been reported.
  */
 static struct tmap *make_map(const struct dcp_opening *x, int i, const struct tile_chunk *tile, int n)
 {
@@ -595,7 +609,7 @@ static struct tmap *make_map(const struct dcp_opening *x, int i, const struct ti
     return m;
 }
 
-/* Restore the original shape of flattened entries. Their chunks are first checked in the stored shape. */
+/* Give flattened entries their original shape. Before that, their chunks are checked in the stored shape. */
 static void unfold(struct dcp_opening *x)
 {
     for (int i = 0; i < x->table.n; i++) {
@@ -638,7 +652,10 @@ static struct param *find_or_add_dcp_param(struct dcp_opening *x, const char *na
     return p;
 }
 
-/* Returns the name of a row of a stack: "decoder.layers.3.mlp.weight" for row 3 of "decoder.layers.mlp.weight". */
+/*
+ * Returns the name of the parameter in one row of a stack: "decoder.layers.3.mlp.weight" for row 3 of
+ * "decoder.layers.mlp.weight", whose number is inserted at position `at`.
+ */
 static const char *row_name(struct dcp_opening *x, const char *name, int at, int64_t row)
 {
     return arena_fmt(x->s->arena, "%.*s.%" PRId64 "%s", at, name, row, name + at);
@@ -649,7 +666,10 @@ static bool is_weight_role(const struct dcp_role *r)
     return r->param && r->state <= STATE_FP32;
 }
 
-/* List all weights of a stack row by row, which is the order of a model. next[] links the entries of a stack. */
+/*
+ * Add the parameters of all stacks that are linked by next[], starting with entry `first`. They are added row by row,
+ * because this is the order of the layers in a model.
+ */
 static void list_stack(struct dcp_opening *x, int first, const int *next)
 {
     for (int64_t row = 0; row < x->table.entry[first].shape[0]; row++)
@@ -661,7 +681,10 @@ static void list_stack(struct dcp_opening *x, int first, const int *next)
         }
 }
 
-/* List the parameters in the order of the weights in the model. Weights and moments are stored in no fixed order. */
+/*
+ * Add the parameters in the order of the model's weights. Without this, their order would depend on the order of the
+ * entries, which is not fixed.
+ */
 static void dcp_list_params(struct dcp_opening *x)
 {
     size_t n = 0, bytes = ((size_t)x->table.n + 1) * sizeof(int);
@@ -702,7 +725,7 @@ static void set_state(struct param *p, enum state st, struct tmap *m, const char
     p->spelled[st] = strcmp(spelled, p->name) != 0 ? spelled : NULL;
 }
 
-/* Add a stack, and each of its rows as a state of the row's parameter. */
+/* Add a stack to s->stack, and each of its rows as a state of the row's parameter. */
 static void add_stacked_params(struct dcp_opening *x, int entry, struct tmap *m, const struct tile_chunk *tile,
                                int n_tiles)
 {
@@ -752,7 +775,7 @@ static void add_tiled_tensors(struct dcp_opening *x)
         tile = tiles_of(x, i, &n, &made);
         m = make_map(x, i, tile, n);
         if (x->o->no_optimizer && r->param && r->state > STATE_FP32) {
-            /* its flaws are reported, and it is left out */
+            /* left out; flaws of its chunks have been reported */
         } else if (r->param && r->stack) {
             add_stacked_params(x, i, m, tile, n);
         } else if (r->param) {
@@ -768,7 +791,7 @@ static void add_tiled_tensors(struct dcp_opening *x)
     }
 }
 
-/* Returns true if the item belongs to a moment or to a setting of an optimizer. */
+/* Returns true if the item belongs to a moment, or to another state or setting of an optimizer. */
 static bool is_optimizers(const struct dcp_opening *x, const struct dcp_item *it)
 {
     const struct dcp_entry *en = it->entry < 0 ? NULL : &x->table.entry[it->entry];
@@ -777,7 +800,10 @@ static bool is_optimizers(const struct dcp_opening *x, const struct dcp_item *it
     return en && (r->param ? r->state > STATE_FP32 : en->kind != DCP_ENTRY_OTHER);
 }
 
-/* Report lost items. If the optimizer is not requested, a lost item of the optimizer is only a warning. */
+/*
+ * Report the lost items of x->late. They are warnings if all of them belong to an optimizer, which is not requested in
+ * this case; otherwise they are errors.
+ */
 static void report_lost(struct dcp_opening *x)
 {
     bool needed = false;
@@ -792,7 +818,10 @@ static void report_lost(struct dcp_opening *x)
     report_free(x->late);
 }
 
-/* Remove entries with items that cannot be read from the table, so that a rewritten table does not contain them. */
+/*
+ * Remove from the table the entries with items that cannot be read, so that a table that is written from it does not
+ * have them either.
+ */
 static void drop_unread(struct dcp_opening *x)
 {
     struct names *unread = names_new(x->s->arena);
@@ -808,7 +837,7 @@ static void drop_unread(struct dcp_opening *x)
 
 /* ---- the state of the run ---- */
 
-/* Read the iteration. Trainers store it under one of these names. */
+/* Read the number of the iteration. Trainers store it under one of these names. */
 static void find_iteration(struct source *s)
 {
     static const char *const names[] = { "iteration", "global_step", "global_steps", "step", "train_state.step" };

@@ -1,5 +1,6 @@
 /*
- * dcp_target.c - copy the entries of such a folder, or make entries of another layout's states under FSDP2's names
+ * dcp_target.c - list the entries of a folder to be written: those of a source of this layout, or new ones with
+ * FSDP2's names
  */
 #include "libcommon/layout/dcp/dcp_target.h"
 
@@ -63,13 +64,13 @@ static int copy_source_table(struct dcp_target *t, struct err *e)
 
 /* ---- target for other layouts ---- */
 
-/* Add an entry under its keys. The key at position `index` is an index of a list. */
+/* Add an entry with these keys. path[index] is an index of a list; `index` is -1 if no key is one. */
 static struct dcp_part *add_target_entry(struct dcp_target *t, int n_path, const char *const *path, int index)
 {
     struct dcp_entry *en;
     struct strbuf name = {0};
 
-    if ((t->table.n & (t->table.n - 1)) == 0) {         /* double the room at each power of 2 */
+    if ((t->table.n & (t->table.n - 1)) == 0) {         /* the arrays grow to double size at each power of 2 */
         const size_t n = (size_t)t->table.n, room = n ? 2 * n : 1;
         struct dcp_entry *entry = arena_alloc(t->arena, room * sizeof *entry);
         struct dcp_part *part = arena_alloc(t->arena, room * sizeof *part);
@@ -121,7 +122,7 @@ static void add_model_weights_entry(struct dcp_target *t, const struct param *p)
     shape_entry(t, part->map, p->ndim, p->shape);
 }
 
-/* Returns a map of the step that all parameters share, stored as a record in memory. */
+/* Returns a map of the step that all parameters share. Its bytes are a record in memory. */
 static struct tmap *step_map(const struct source *s, struct arena *a)
 {
     struct tmap *m = arena_alloc(a, sizeof *m);
@@ -164,8 +165,8 @@ static void add_moments(struct dcp_target *t, const struct param *p, const struc
 /* ---- the optimizer's groups ---- */
 
 /*
- * Returns the default of an option that torch's AdamW requires and that DeepSpeed's optimizers do not have: a boolean
- * for a known flag, None for any other option.
+ * Returns the default of an option that torch's AdamW requires and DeepSpeed's optimizers do not have: True or False
+ * for the flags that are known here, None for any other option.
  */
 static struct pk *default_of(struct arena *a, const char *option)
 {
@@ -242,8 +243,8 @@ static int add_groups(struct dcp_target *t, struct report *notes, struct err *e)
 /* ---- values ---- */
 
 /*
- * Add the entries of a value. Dicts are walked as torch's planner walks them; an empty dict has no entry. Items without
- * a usable name are listed in `left`.
+ * Add the entries of value v, whose first n keys are path[]. As in torch's planner, each item of a dict is an entry of
+ * its own, so an empty dict has none. Items whose keys cannot be part of a name are listed in `left`.
  */
 static void add_value_entries(struct dcp_target *t, int n, const char **path, const struct pk *v, struct strbuf *left)
 {
@@ -277,7 +278,9 @@ static void add_value_entries(struct dcp_target *t, int n, const char **path, co
     }
 }
 
-/* Returns true for values that belong to DeepSpeed's files and engine, or that have already become entries. */
+/*
+ * Returns true if `name` is a value of DeepSpeed's files or engine, or one from which entries have already been made.
+ */
 static bool is_engine_key(const char *name)
 {
     static const char *const names[] = { "ds_config", "ds_version", "optimizer", "data_sampler", "random_ltd",
@@ -300,7 +303,7 @@ static void add_values(struct dcp_target *t, struct report *notes)
         const char *path[] = { v->name };
 
         if (v->buffer)
-            continue;                   /* now a parameter of the source: source_add_buffers() */
+            continue;                   /* source_add_buffers() has made it a parameter */
         if (v->tree && !is_engine_key(v->name) && !pk_is_none(v->tree) && pk_is_plain(v->tree)) {
             add_value_entries(t, 1, path, v->tree, &left);
             counted = counted || strcmp(v->name, "iteration") == 0;
@@ -319,7 +322,9 @@ static void add_values(struct dcp_target *t, struct report *notes)
     strbuf_free(&left);
 }
 
-/* Check that no two entries have the same name: the program's own values may have any name. */
+/*
+ * Check that no two entries have the same name. This is possible, because the program's own values may have any name.
+ */
 static int check_entry_names_unique(const struct dcp_target *t, struct err *e)
 {
     struct names *known = names_new(t->arena);

@@ -1,11 +1,11 @@
 /*
  * dcp_target.h - the contents of a torch.distributed.checkpoint folder to be written
  *
- * For a source of this layout: its entries unchanged. For any other source, the entries that FSDP2 programs save:
- * the model's tensors as model.NAME, Adam's states as optim.state.NAME.exp_avg, .exp_avg_sq and .step, the settings
- * of its groups as optim.param_groups.I.OPTION, and the source's plain values under their own names. Weights are the
- * masters if there are any; loaders round them as needed. Data without an entry is reported before anything is
- * written.
+ * For a source of this layout, the entries are those of the source. For any other source, they are those that FSDP2
+ * programs save: the model's tensors as model.NAME, Adam's states as optim.state.NAME.exp_avg, .exp_avg_sq and .step,
+ * the settings of Adam's groups as optim.param_groups.I.OPTION, and the source's plain values under their own names.
+ * Weights are written from the fp32 master weights if there are any; loaders round them as needed. Data that no entry
+ * can hold are reported before anything is written.
  */
 #ifndef SHARDKIT_LAYOUT_DCP_TARGET_H
 #define SHARDKIT_LAYOUT_DCP_TARGET_H
@@ -13,20 +13,23 @@
 #include "libcommon/layout/dcp/dcp_metadata.h"
 #include "libcommon/write/sink.h"
 
-/* The contents of an entry. */
+/* The contents of one entry. */
 struct dcp_part {
-    const struct tmap *map;             /* a tensor's elements; NULL if it is the pickled tree */
-    const struct param *param;          /* the parameter whose state it is, or NULL */
+    const struct tmap *map;             /* the elements of a tensor; NULL if the entry is the pickled value `tree` */
+    const struct param *param;          /* the parameter that has this state; NULL if the entry is no state */
     enum state state;
-    /* the state follows from the type, by dcp_state_of_dtype(), because a reader derives it in this way */
+    /*
+     * the state was derived from the type by dcp_state_of_dtype(). A reader of the result derives it in the same way,
+     * from the type of the result.
+     */
     bool by_dtype;
-    bool again;                         /* another name of an earlier part */
+    bool again;                         /* the entry is another name of an earlier part */
     const struct pk *tree;
-    const struct pt *pt;                /* open file with the tensors that the tree contains; NULL if there are none */
-    const struct dcp_part *row;         /* for a stack: an array with each row as a tensor of its own; otherwise NULL */
+    const struct pt *pt;                /* open file with the tensors that `tree` contains; NULL if it contains none */
+    const struct dcp_part *row;         /* for a stack: an array with the contents of each row; otherwise NULL */
 };
 
-/* A small file of the folder other than items and .metadata. */
+/* A small file of the folder, other than .metadata and the files with items. */
 struct dcp_extra {
     const char *name;
     const void *bytes;
@@ -36,35 +39,37 @@ struct dcp_extra {
 struct dcp_target {
     struct arena *arena;
     const struct source *src;
-    struct dcp_table table;             /* without chunks, which the sink creates */
-    struct dcp_part *part;              /* parallel to table.entry */
+    struct dcp_table table;             /* its entries have no chunks; the sink makes them */
+    struct dcp_part *part;              /* contents of the entries, parallel to table.entry */
     int n_extras;
     struct dcp_extra *extra;
 };
 
 /*
- * Returns a target, or NULL with ERR_DATA if an entry cannot be read whole or tables contradict each other. Buffers
- * of a source of another layout must be among its parameters. `notes` lists what is lost or derived.
+ * Returns a target. Returns NULL with ERR_DATA if an entry cannot be read completely, or if tables contradict each
+ * other. If the source has another layout, its buffers must be among its parameters (source_add_buffers()). `notes`
+ * lists what is lost or derived.
  */
 struct dcp_target *dcp_target_new(const struct source *s, struct report *notes, struct err *e);
-/* Returns an empty target, for layouts that add their own entries. */
+/* Returns a target without entries, for layouts that add entries themselves. */
 struct dcp_target *dcp_target_empty(const struct source *s);
-/* Returns the entries of a source of this layout, unchanged. */
+/* Returns a target with the entries of a source of this layout, unchanged. */
 struct dcp_target *dcp_target_same(const struct source *s, struct err *e);
 void dcp_target_free(struct dcp_target *t);             /* t may be NULL */
 
-/* A mesh of ranks. Rank r is in row r / columns. */
+/* Ranks in rows and columns. Rank r is in row r / columns. */
 struct dcp_mesh {
     int rows, columns;                  /* at least 1 */
 };
 
 /*
- * Returns the sink that writes `t`, which must outlive it, for a mesh of ranks.
+ * Returns the sink that writes `t` as files of a mesh of ranks. `t` must outlive the sink.
  *
- * States of parameters are split by rows as FSDP2 does: ceil(rows / ranks) for each of the first ranks, and the
- * remainder for the last. On a mesh each row of the mesh gets such a share, and distributes the columns of a matrix
- * over its ranks if they divide evenly. A tensor without rows, and data of no parameter, is stored whole by one
- * rank. The same target and ranks give the same bytes, however the source was split.
+ * A tensor that is a state of a parameter is split by rows among the rows of the mesh as in FSDP2: each of the first
+ * mesh rows gets ceil(rows / mesh.rows) rows of the tensor, and the last one gets the remainder. The ranks of a mesh
+ * row divide the columns of a matrix among them if mesh.columns divides their number. A tensor without rows, and data
+ * of no parameter, is stored whole by one rank. The same target and mesh give the same bytes, no matter how the source
+ * was split.
  */
 struct sink *dcp_sink(const struct sink_opts *o, const struct dcp_target *t, struct dcp_mesh mesh);
 

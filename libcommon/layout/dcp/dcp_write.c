@@ -1,8 +1,8 @@
 /*
- * dcp_write.c - write a Metadata object as a pickle, with classes named as torch's own unpickler requires
+ * dcp_write.c - write a Metadata object as a pickle whose classes have the names that torch's own unpickler requires
  *
- * A changed Metadata keeps the nodes of unchanged parts, so fields of other releases are preserved without being
- * understood.
+ * A changed Metadata is made from the nodes of the one that was read. Nodes of unchanged parts are used again, so
+ * fields that other releases write are preserved without being understood.
  */
 #include "libcommon/layout/dcp/dcp_write.h"
 
@@ -17,8 +17,8 @@
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 
 /*
- * Returns TensorProperties of type t as a tuple of five. Newer releases use a tuple of six, whose last item, strides,
- * may be omitted; older releases accept only five.
+ * Returns a TensorProperties object of type t, as a tuple of five. Newer releases of torch write a tuple of six but
+ * accept five, because the last item, strides, may be omitted. Older releases accept only five.
  */
 static struct pk *properties(struct arena *a, enum dtype t)
 {
@@ -60,7 +60,7 @@ static struct pk *path(struct arena *a, const struct dcp_entry *en)
     return tuple;
 }
 
-/* Returns a dict with room for n pairs. The keys must be distinct, because add_pair() does not search. */
+/* Returns a dict with room for n pairs. Its keys must be distinct, because add_pair() does not check for equal keys. */
 static struct pk *new_dict(struct arena *a, size_t n)
 {
     struct pk *d = pk_dict(a);
@@ -132,12 +132,12 @@ void dcp_metadata_write(const struct dcp_table *t, struct strbuf *out)
 
 struct rewriting {
     struct arena *a;
-    struct pk **entry, **storage, **path;       /* pairs that were read */
-    struct names *path_of;                      /* planner_data: maps names to numbers of pairs */
-    bool changed;                               /* some entry has changed */
+    struct pk **entry, **storage, **path;       /* the pairs of the three dicts in the .metadata that was read */
+    struct names *path_of;                      /* maps names to the numbers of their pairs in `path` */
+    bool changed;                               /* an entry has changed */
 };
 
-/* Returns a copy of the object in which field `key` has another value. */
+/* Returns a copy of `object` in which the field `key` has the value v. */
 static struct pk *with_field(struct arena *a, const struct pk *object, const char *key, struct pk *v)
 {
     struct pk *o = arena_alloc(a, sizeof *o), *state = pk_dict(a), **pair;
@@ -153,8 +153,8 @@ static struct pk *with_field(struct arena *a, const struct pk *object, const cha
 }
 
 /*
- * Returns a tensor's TensorProperties with type t, which is the first item of the tuple. If `was` has that type
- * already, it is returned itself.
+ * Returns a copy of the TensorProperties `was` with the type t, which is the first item of its tuple. If `was` has
+ * this type already, returns `was` itself.
  */
 static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
 {
@@ -176,7 +176,7 @@ static struct pk *retyped(struct arena *a, struct pk *was, enum dtype t)
     return o;
 }
 
-/* Returns true if the MetadataIndex refers to exactly this chunk. */
+/* Returns true if `index`, a MetadataIndex, is the key of chunk k of the entry. */
 static bool is_chunk_index(const struct pk *index, const struct dcp_entry *en, int k)
 {
     const char *name = pk_as_str(pk_get(index, "fqn"));
@@ -193,8 +193,8 @@ static bool is_chunk_index(const struct pk *index, const struct dcp_entry *en, i
 }
 
 /*
- * Add the places of an entry. Unchanged keys are kept, because those of a flattened tensor have offsets that `en`,
- * in its original shape, does not have.
+ * Add the places of an entry to `storage`. In an unchanged entry, the keys of the places are used again: those of a
+ * flattened tensor have offsets in the stored shape, which `en` does not have, because it has the original shape.
  */
 static void add_storage_places(struct rewriting *w, struct pk *storage, const struct dcp_entry *en, bool entry_changed)
 {
@@ -229,7 +229,10 @@ static void add_rewritten_entry(struct rewriting *w, struct pk *entries, struct 
         add_pair(planner, key, renamed && en->n_path ? path(w->a, en) : w->path[2 * at + 1]);
 }
 
-/* Returns Megatron-core's shapes under the new names. */
+/*
+ * Returns a copy of mcore_data, the original shapes that Megatron-core records, with the new names of the entries as
+ * keys.
+ */
 static struct pk *rekeyed(struct rewriting *w, const struct pk *mcore, const struct dcp_table *t)
 {
     struct pk *d = pk_dict(w->a);
