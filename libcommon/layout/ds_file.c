@@ -1,5 +1,5 @@
 /*
- * ds_file.c - describe a file from its tree; write small files and the log of repairs
+ * ds_file.c - describe a file of DeepSpeed from its tree, and write small files whole
  */
 #include "libcommon/layout/ds_file.h"
 
@@ -17,7 +17,10 @@ void ds_tree_free(struct ds_tree *x)
     memset(x, 0, sizeof *x);
 }
 
-/* Return the name that torch gives the archive inside: the file's name without its extension. Caller frees. */
+/*
+ * Return the name that torch gives to the top folder inside the archive: the file's name without its extension. The
+ * caller frees it.
+ */
 static char *prefix_of(const char *name)
 {
     return str_fmt("%.*s", (int)(strlen(name) - strlen(".pt")), name);

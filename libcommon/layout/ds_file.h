@@ -1,7 +1,8 @@
 /*
- * ds_file.h - files of DeepSpeed's layouts: a tree with storages, its description, and the small files
+ * ds_file.h - files of DeepSpeed's layouts: trees and their storages, descriptions of files, and small files
  *
- * For the layouts of both engines. Each engine's code makes the tree of a file, which determines its storages.
+ * This is used for the layouts of both engines, with and without pipeline. The code of each engine makes the tree of a
+ * file and thereby determines its storages.
  */
 #ifndef SHARDKIT_LAYOUT_DS_FILE_H
 #define SHARDKIT_LAYOUT_DS_FILE_H
@@ -11,16 +12,17 @@
 #include "libcommon/plan/tmap.h"
 #include "libcommon/write/folder_file.h"
 
-/* The data that fill a storage. */
+/* What fills a storage: a flat vector of parameters, the weights of one parameter, or given bytes. */
 enum ds_fill { DS_FILL_FLAT, DS_FILL_WEIGHTS, DS_FILL_BYTES };
 struct ds_storage {
     enum ds_fill fill;
-    int param;                          /* WEIGHTS: index in the target's parameters */
-    int group;                          /* FLAT */
+    int param;                          /* for DS_FILL_WEIGHTS: index in the target's parameters */
+    int group;                          /* for DS_FILL_FLAT: the optimizer's group */
     enum state state;
-    uint64_t len;                       /* bytes */
-    uint64_t filled;                    /* FLAT, in a share: bytes filled by parameters; zeros follow */
-    unsigned char bytes[8];             /* BYTES: the whole content */
+    uint64_t len;                       /* length in bytes */
+    /* for DS_FILL_FLAT in a share: number of bytes that parameters fill; zeros follow */
+    uint64_t filled;
+    unsigned char bytes[8];             /* for DS_FILL_BYTES: the content of the storage */
 };
 struct ds_tree {
     struct arena *arena;
@@ -32,11 +34,15 @@ struct ds_tree {
 void ds_tree_free(struct ds_tree *x);
 
 /*
- * Describe a .pt of that name with this tree: one box, whose storages are those of the tree. Storages of kind
- * DS_FILL_BYTES are given, the others are left to fills. The description takes over the tree's arena; call this first.
+ * Describe a .pt file with the name `name` and the tree x. The description gets one box with the storages of x. The
+ * content of storages of kind DS_FILL_BYTES is part of the description; the others are filled by fills. The
+ * description takes over the arena of x, so call this function before anything else is added to *d.
  */
 void ds_describe_file(struct folder_desc *d, const char *name, struct ds_tree *x);
-/* Write a whole small .pt of that name in dir. `root` may hold tensors of `pt`, a file of `files`. */
+/*
+ * Write a small .pt file with the name `name` into the folder `dir`. The tree `root` may contain tensors of `pt`,
+ * which is a file of `files`.
+ */
 MUST_CHECK int ds_file_write(const char *dir, const char *name, const struct pk *root, const struct pt *pt,
                              struct files *files, struct err *e);
 

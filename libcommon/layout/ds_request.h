@@ -1,7 +1,8 @@
 /*
  * ds_request.h - what the options of a conversion request of a sharded checkpoint
  *
- * Layouts that are not divided by tensor or pipeline ranks read it to refuse options that they have no use for.
+ * Layouts that are not divided into tensor or pipeline ranks read the request to refuse options that they do not
+ * support.
  */
 #ifndef SHARDKIT_LAYOUT_DS_REQUEST_H
 #define SHARDKIT_LAYOUT_DS_REQUEST_H
@@ -17,41 +18,47 @@ struct source;
 
 enum ds_numbering {
     NUMBERING_KEEP,
-    NUMBERING_NEW,              /* Megatron-DeepSpeed since 2022-07: layers from 3, final LayerNorm after a gap of 1 */
-    NUMBERING_OLD,              /* before: a gap of 2 */
-    NUMBERING_MSMD,             /* Microsoft's fork: layers from 2, no gap */
+    /*
+     * Megatron-DeepSpeed since 2022-07: the first block is layer 3; one number is left out before the final LayerNorm
+     */
+    NUMBERING_NEW,
+    NUMBERING_OLD,              /* Megatron-DeepSpeed before 2022-07: the same, but two numbers are left out */
+    NUMBERING_MSMD,             /* Microsoft's fork: the first block is layer 2; no number is left out */
 };
 
 struct ds_set {
-    const char *text;                   /* "args.lr=0.001" */
-    bool any_type;                      /* also allow a change of the value's type */
+    const char *text;                   /* KEY=VALUE, such as "args.lr=0.001" */
+    bool any_type;                      /* the new value may have another type than the present one */
 };
 
 struct ds_request {
-    struct topology topo;               /* 0: as in the source */
-    const char *method;                 /* --pp-partition-method; NULL: see above */
+    struct topology topo;               /* degrees; 0: as in the source */
+    const char *method;                 /* --pp-partition-method; NULL: by the rules in deepspeed_target.h */
     bool balance_given;
     enum pipeline_balance balance;
-    const int *stages;                  /* number of layers of each stage, or NULL */
+    const int *stages;                  /* [n_stages]: number of layers of each stage; NULL: computed */
     int n_stages;
-    bool norm_last;                     /* with stages: a last stage without layers also has the final LayerNorm */
-    int64_t vocab;                      /* 0: see above */
-    const int *picked;                  /* block i is a copy of the source's block picked[i]; NULL: all blocks,
-                                           unchanged */
+    /* only with `stages`: if the last stage has no layers, the final LayerNorm is on this stage */
+    bool norm_last;
+    int64_t vocab;                      /* rows of the vocabulary; 0: by the rules in deepspeed_target.h */
+    /* block i of the result is a copy of the source's block picked[i]; NULL: all blocks in their order */
+    const int *picked;
     int n_picked;
-    bool cast;                          /* convert weights to the type `weights`, from masters if there are any */
-    int n_groups;                       /* 2 or 3; 0: as in the source */
+    /* convert weights to the type `weights`, from the fp32 master weights if there are any */
+    bool cast;
+    int n_groups;                       /* number of optimizer groups, 2 or 3; 0: as in the source */
     enum ds_numbering numbering;
-    const struct source *like;          /* use its numbering, groups and partition method; or NULL */
+    /* checkpoint whose numbering, groups and partition method are used; NULL: those of the source */
+    const struct source *like;
     bool no_optimizer;                  /* write no optimizer state */
     bool zero_moments;                  /* set both moments and the step to 0 */
-    int64_t step;                       /* the iteration to record; -1: the source's */
-    const struct ds_set *set;           /* deepspeed_edit.h */
+    int64_t step;                       /* the iteration to record; -1: as in the source */
+    const struct ds_set *set;           /* values to be changed (deepspeed_edit.h) */
     int n_set;
     /*
-     * The source provides the content of files and the grouping of parameters, but its tensors are not used: the
-     * caller provides them (deepspeed_share.h), of dtype `weights`. File names and the order in layer files are those
-     * of a trainer.
+     * The tensors of the source are not used; only the content of its files and its groups are. The caller provides
+     * the tensors (deepspeed_share.h), with weights of the type `weights`. File names, and the order in layer files,
+     * are those of a trainer.
      */
     bool no_tensors;
     enum dtype weights;

@@ -1,5 +1,5 @@
 /*
- * layout_facts.c - what is true of each layout
+ * layout_facts.c - the properties of each layout
  */
 #include "libcommon/ckpt/layout.h"
 #include "libcommon/layout/layouts.h"

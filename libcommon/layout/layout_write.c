@@ -1,5 +1,5 @@
 /*
- * layout_write.c - the steps from a source to its description as another layout
+ * layout_write.c - describe a source as another layout, in steps
  */
 #include "libcommon/layout/layout_write.h"
 
@@ -16,12 +16,16 @@
 
 /* ---- names of Megatron-core for a model folder ---- */
 
-/* Returns true if the source is a model folder with its family's own names, and `to` has those of Megatron-core. */
+/*
+ * Returns true if the source is a model folder whose parameters have the names of its model family, and the layout
+ * `to` requires those of Megatron-core.
+ */
 static bool needs_core_names(const struct layout *to, const struct source *s)
 {
     if (!to->core_names || !s->layout->model_folder)
         return false;
-    for (int i = 0; i < s->n_params; i++)       /* it was exported with Megatron-core's names */
+    /* a folder that was exported with Megatron-core's names needs no others */
+    for (int i = 0; i < s->n_params; i++)
         if (str_starts(s->param[i].name, "decoder.layers."))
             return false;
     return true;
@@ -56,7 +60,7 @@ static struct family *find_requested_family(const struct source *s, const struct
     return f;
 }
 
-/* Check that the tensor ranks can split the rows of the vocabulary. Megatron pads the rows for this purpose. */
+/* Check that q->topo.tp divides the number of rows of the vocabulary. Add a note if Megatron would pad the rows. */
 static int check_vocab_rows(const struct source *s, const struct ds_request *q, const struct hf_sizes *z,
                             struct report *notes, struct err *e)
 {
@@ -76,7 +80,7 @@ static int check_vocab_rows(const struct source *s, const struct ds_request *q, 
     return 0;
 }
 
-/* Rename and reshape the source's parameters as Megatron-core has them, by the rules of their family. */
+/* Give the source's parameters the names and shapes of Megatron-core, by the rules of their model family. */
 static int give_core_names(struct source *s, const struct write_request *q, struct report *notes, struct err *e)
 {
     char *parent = path_parent(q->out);
@@ -88,7 +92,7 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
     struct hf_sizes z;
     int rc = -1;
 
-    /* Check that OUT may be written. The check is made before a spool file is filled. */
+    /* Check that OUT may be written before hf_to_shards() fills a spool file. */
     if (f && hf_sizes_read(config, q->config ? q->config : s->path, &z, e) == 0 &&
         check_vocab_rows(s, q->shards, &z, notes, e) == 0 &&
         (q->dry_run || q->resume || staging_check_out(q->out, q->force, e) == 0) &&
@@ -107,7 +111,7 @@ static int give_core_names(struct source *s, const struct write_request *q, stru
 
 static const struct layout_writer {
     const struct layout *layout;
-    layout_accepts *accepts;            /* NULL to accept any request */
+    layout_accepts *accepts;            /* NULL if the layout accepts every request */
     layout_describe *describe;
 } writers[] = {
     { &universal_hdf5_layout, NULL, describe_as_universal_hdf5 },

@@ -1,14 +1,14 @@
 /*
  * layouts.c - identify a path, and call the opener of its layout
  *
- * A path is a tag folder, a folder whose `latest` (or, if there is none, `latest_universal` or Megatron's
- * `latest_checkpointed_iteration.txt`) names one, or a tar archive of either. The result is a listing of the tag's
- * files with numbers in source->files. Its names determine the layout.
+ * A path is a tag folder, a folder with a pointer file that names a tag folder in it, or a tar archive of either. The
+ * pointer file is `latest`, or, if there is none, `latest_universal` or Megatron's `latest_checkpointed_iteration.txt`.
+ * The files of the tag are listed, and get numbers in source->files. Their names determine the layout.
  *
- * Findings are always added to a report. A caller that passes no report requires a complete checkpoint: its open
- * fails with the first ERROR.
+ * Findings are always added to a report. A caller that passes no report requires a complete checkpoint: for it, the
+ * first ERROR makes the open fail.
  *
- * Codes of findings made here: newer_steps W. Each opener lists its own (deepspeed.h).
+ * Codes of findings made here: newer_steps W. The codes of each opener are listed in its header (such as deepspeed.h).
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -27,7 +27,7 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/layout/other_kinds.h"
 
-/* A longer listing is not a checkpoint: the largest known has some ten thousand files. */
+/* Maximum number of files in a checkpoint. The largest known checkpoint has about 10,000 files. */
 enum { LIST_MAX = 1 << 20, LIST_DEPTH_MAX = 8, TAG_MAX = 255 };
 
 /* ---- listings ---- */
@@ -56,7 +56,10 @@ static int by_member_name(const void *a, const void *b)
     return str_natural_cmp(((const struct archive_member *)a)->name, ((const struct archive_member *)b)->name);
 }
 
-/* The folders that contain the current one. A symbolic link back to one of them would cause endless recursion. */
+/*
+ * The folders above the current one, on the path from the tag folder. They are recorded because a symbolic link back
+ * to one of them would cause endless recursion.
+ */
 struct dir_chain {
     const struct dir_chain *up;
     int depth;
@@ -76,8 +79,8 @@ static int list_directory(struct open_listing *l, struct files *f, const char *d
                           const struct dir_chain *up, struct err *e);
 
 /*
- * Add one directory entry. Entries that are neither files nor folders (a dangling link, a pipe) are skipped; if the
- * layout needs one, its name is reported as missing.
+ * Add a directory entry to the listing. An entry that is neither a file nor a folder (a dangling link, a pipe) is
+ * skipped. If the layout requires a file of its name, that file is later reported as missing.
  */
 static int list_directory_entry(struct open_listing *l, struct files *f, const char *path, const char *name,
                                 const struct dir_chain *up, struct err *e)
@@ -121,7 +124,7 @@ static int by_directory_entry(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Read the names in a folder, sorted, because file numbers must not depend on the order on disk. */
+/* Read the names in a folder, and sort them, so that file numbers do not depend on the order on disk. */
 static int read_names(const char *dir, char ***names, int *n, struct err *e)
 {
     DIR *d = opendir(dir);
@@ -183,13 +186,14 @@ static int list_tree(struct open_listing *l, struct files *f, const char *dir, s
 /* ---- identification by names ---- */
 
 /*
- * Every layout, with the most specific mark first: a universal folder has mp_rank files, too. One function opens both
- * kinds of index.h5, which holds the bytes or points to them.
+ * All layouts. The first one that fits is used, so the more specific ones come first: for example, a universal folder
+ * also has mp_rank files. Two layouts have an index.h5, which either contains the bytes or points to them; one
+ * function opens both.
  */
 static const struct {
     const struct layout *layout;
     bool (*marks)(const char *name);
-    bool (*fits)(const struct source_listing *l);       /* NULL to accept any */
+    bool (*fits)(const struct source_listing *l);       /* NULL if marks() is sufficient */
     layout_open *open;
 } layouts[] = {
     { &universal_hdf5_layout, universal_hdf5_marks, NULL, universal_hdf5_source_open },
@@ -217,7 +221,7 @@ const struct layout *layout_of_result(const struct source *s)
     return s->layout->entries ? s->layout : source_is_from_zero(s) ? &zero_layout : &deepspeed_layout;
 }
 
-/* Returns true for a name that only a tag folder has. */
+/* Returns true if only a tag folder has a file of this name. */
 static bool marks_tag(const char *name)
 {
     for (int i = 0; i < N_LAYOUTS; i++)
@@ -226,7 +230,10 @@ static bool marks_tag(const char *name)
     return false;
 }
 
-/* Returns true for a name that only a model folder has. Such a folder may be next to tags and is not one. */
+/*
+ * Returns true if only a model folder has a file of this name. A model folder may be next to the tags of a run, but it
+ * is not one of them.
+ */
 static bool marks_model(const char *name)
 {
     for (int i = 0; i < N_LAYOUTS; i++)
@@ -235,7 +242,10 @@ static bool marks_model(const char *name)
     return false;
 }
 
-/* Returns the length of the folder part of a member's name, if the rest marks a tag. Returns -1 if it does not. */
+/*
+ * Returns the length of the folder part of an archive member's name, if marks() is true for the rest of the name.
+ * Returns -1 if there is no such rest.
+ */
 static int tag_prefix_len(const char *name, bool (*marks)(const char *name))
 {
     for (const char *s = name;; s++) {
@@ -302,8 +312,8 @@ static const char *const latest_names[] = { "latest", "latest_universal", LATEST
 enum { N_LATEST = sizeof latest_names / sizeof *latest_names };
 
 /*
- * Returns the folder that the text of a pointer file names. Megatron's file has only the iteration, or "release".
- * The function frees `tag` or returns it.
+ * Returns the name of the folder to which the pointer file `where` refers. `tag` is the text of the file: the name of
+ * the folder, or, in Megatron's pointer file, the number of the iteration, or "release". `tag` is returned or freed.
  */
 static char *latest_folder(const char *where, char *tag)
 {
@@ -316,7 +326,10 @@ static char *latest_folder(const char *where, char *tag)
     return folder;
 }
 
-/* Returns the tag in a `latest` file. Leading and trailing blanks are dropped, as in the reference. */
+/*
+ * Returns the name of the tag folder that the text of the pointer file `where` contains. White space before and after
+ * it is ignored, as DeepSpeed ignores it.
+ */
 static char *latest_parse(const char *where, const char *text, uint64_t len, struct err *e)
 {
     const char *a = text, *b = text + len;
@@ -380,7 +393,7 @@ static char *list_tag_folders(const char *dir)
     return tags.buf;
 }
 
-/* Returns a description of a folder that has no supported layout, or NULL if it is not known. */
+/* Returns a description of a folder whose layout is not supported. Returns NULL if its kind is not known. */
 static const char *kind_of_folder(const char *dir, bool sure)
 {
     struct err ignored = {0};
@@ -397,8 +410,8 @@ static const char *kind_of_folder(const char *dir, bool sure)
 }
 
 /*
- * Find the first folder inside that is a model, or of another known kind. Returns its name, which the caller frees,
- * and sets *kind to its description.
+ * Find the first folder in `dir` that is a model folder or is of another known kind. Returns its name, which the
+ * caller frees, and sets *kind to its description. Returns NULL if there is none.
  */
 static char *find_inside(const char *dir, const char **kind)
 {
@@ -423,7 +436,7 @@ static char *find_inside(const char *dir, const char **kind)
     return found;
 }
 
-/* Report that `dir` is not a tag and names none. The error lists the tags inside it, or describes what it is. */
+/* Set *e: `dir` is not a tag and has no pointer file. The message lists the tags in `dir`, or names its kind. */
 static void no_checkpoint(const char *dir, struct err *e)
 {
     char *tags = list_tag_folders(dir), *inside = NULL;
@@ -444,7 +457,7 @@ static void no_checkpoint(const char *dir, struct err *e)
     free(tags);
 }
 
-/* Report that `where`, a pointer file in `dir`, refers to a folder that does not exist. */
+/* Set *e: the pointer file `where` in `dir` names a folder that does not exist. */
 static void no_such_tag(const char *dir, const char *where, const char *tag, const char *path, struct err *e)
 {
     char *tags = list_tag_folders(dir);
@@ -485,7 +498,10 @@ static char *latest_follow(const char *dir, struct err *e)
     return NULL;
 }
 
-/* Find the last number in a tag's name. Returns its number of digits, or 0; *at receives its position. */
+/*
+ * Find the last number in a tag's name. Returns how many digits it has (0: there is none), and sets *at to its
+ * position.
+ */
 static int last_number(const char *tag, int *at)
 {
     int end = (int)strlen(tag);
@@ -498,7 +514,7 @@ static int last_number(const char *tag, int *at)
     return end - *at;
 }
 
-/* Returns true if `name` differs from `tag` only by a larger number. */
+/* Returns true if `name` and `tag` differ only in their last number, which is larger in `name`. */
 static bool is_later(const char *name, const char *tag)
 {
     int at, at_name, n = last_number(tag, &at), n_name = last_number(name, &at_name);
@@ -508,8 +524,9 @@ static bool is_later(const char *name, const char *tag)
 }
 
 /*
- * Returns the path of the checkpoint with the largest number at the end of its name, or NULL with *e set. Names with a
- * suffix are those of unfinished folders (.part), of edits in place, and of other forms.
+ * Returns the path of the tag whose name ends in the largest number. Returns NULL with *e set if there is none. Names
+ * with text after the number are not considered: these folders are unfinished (.part), or were left by an edit in
+ * place, or have another form.
  */
 static char *find_newest_tag(const char *dir, char *const *name, int n, struct err *e)
 {
@@ -527,8 +544,8 @@ static char *find_newest_tag(const char *dir, char *const *name, int n, struct e
 }
 
 /*
- * Returns the paths of the checkpoints in `name`, whose names differ from `tag` only by a smaller number, or with
- * `later` by a larger one, in their order. The caller frees each and the array.
+ * Returns the paths of those checkpoints in name[] whose names differ from `tag` only by a smaller number, or, if
+ * `later` is true, by a larger number. They are in the order of name[]. The caller frees each path and the array.
  */
 static char **list_related_tags(const char *dir, char *const *name, int n_names, const char *tag, bool later, int *n)
 {
@@ -582,8 +599,8 @@ char **layout_list_steps(const char *dir, int *n, struct err *e)
 }
 
 /*
- * Warn about tags with a higher step than that in `latest`. They exist if a run was restarted in its folder, or
- * killed during a save.
+ * Warn about tags whose number is larger than that of the tag in `latest`. Such tags exist if a run was restarted from
+ * an older step, or was killed during a save.
  */
 static void find_newer(const char *dir, const char *tag_path, struct report *r)
 {
@@ -611,7 +628,10 @@ static void find_newer(const char *dir, const char *tag_path, struct report *r)
 
 /* ---- archives ---- */
 
-/* Returns the member that is a pointer to a tag, or NULL. It may be in any folder of the archive. */
+/*
+ * Returns the archive member that is a pointer file, or NULL if there is none. It may be in any folder of the archive;
+ * *prefix_len is set to the length of this folder's name.
+ */
 static const struct archive_member *member_latest(const struct archive_member *m, int n, int *prefix_len)
 {
     for (int k = 0; k < N_LATEST; k++)
@@ -626,7 +646,10 @@ static const struct archive_member *member_latest(const struct archive_member *m
     return NULL;
 }
 
-/* Returns the only tag folder of the archive ("" if the members are at its top), or NULL. The caller frees it. */
+/*
+ * Returns the name of the archive's only tag folder, or "" if the tag's files are at the top of the archive. The
+ * caller frees it. Returns NULL with *e set if there is no tag or more than one.
+ */
 static char *archive_only_tag(const char *path, const struct archive_member *m, int n,
                               bool (*marks)(const char *name), struct err *e)
 {
@@ -653,7 +676,11 @@ static char *archive_only_tag(const char *path, const struct archive_member *m, 
     return found;
 }
 
-/* Returns "ckpt/global_step20/" for the tag that the archive's `latest` names, or for its only one. */
+/*
+ * Returns the name of the tag folder in the archive, such as "ckpt/global_step20/". It is the tag that the archive's
+ * pointer file names, or, if there is no such file, the only tag. The caller frees it. Returns NULL with *e set on
+ * error.
+ */
 static char *archive_tag_prefix(struct files *f, const char *path, const struct archive_member *m, int n,
                                 struct err *e)
 {
@@ -680,7 +707,7 @@ static char *archive_tag_prefix(struct files *f, const char *path, const struct 
     return prefix;
 }
 
-/* List the members below the tag's prefix, with names relative to it. */
+/* List the archive members in the tag folder, with names relative to this folder. */
 static int list_archive(struct open_listing *l, struct source *s, const char *path, struct err *e)
 {
     struct archive_member *m = NULL;
@@ -714,7 +741,10 @@ out:
 
 /* ---- open and close ---- */
 
-/* Returns "dir" for "dir///", because names below it are built and compared as text. The caller frees it. */
+/*
+ * Returns the path without slashes at its end ("dir" for "dir///"), because names below it are appended and compared
+ * as text. The caller frees it.
+ */
 static char *strip_slashes(const char *path)
 {
     size_t n = strlen(path);
@@ -724,7 +754,7 @@ static char *strip_slashes(const char *path)
     return str_fmt("%.*s", (int)n, path);
 }
 
-/* Set s->path and s->tag, and list the tag's files, sorted. */
+/* Set s->path and s->tag, and make a sorted list of the tag's files. */
 static int list_path(struct source *s, const char *given, bool piped, struct open_listing *l, struct report *r,
                      struct err *e)
 {
@@ -740,7 +770,11 @@ static int list_path(struct source *s, const char *given, bool piped, struct ope
         err_sys(e, path, "cannot open");
         goto out;
     } else if (S_ISDIR(st.st_mode)) {
-        /* A model that was made from a tag may be stored next to the tags. */
+        /*
+         * The folder is itself a tag, or a model folder without a pointer file; otherwise its pointer file names the
+         * tag. A model folder with a pointer file is possible, because a model may be stored in the folder that
+         * contains the tags.
+         */
         tag_path = is_tag_folder(path) || (!names_latest(path) && has_marked_entry(path, marks_model)) ? xstrdup(path)
                                                                                          : latest_follow(path, e);
         if (!tag_path || list_tree(l, s->files, tag_path, e) < 0)
@@ -823,12 +857,12 @@ static int open_layout(struct source *s, const struct source_listing *l, const s
     }
     kind = other_kind_listed(l);
     if (!kind)
-        return deepspeed_source_open(s, l, o, r, e);    /* reports what is missing */
+        return deepspeed_source_open(s, l, o, r, e);    /* this function reports what is missing */
     err_data(e, s->path, ERR_NO_BYTE, "not a checkpoint, but %s", kind);
     return -1;
 }
 
-/* Returns -1 with the first ERROR of the report in *e, or 0 if there is none. */
+/* If the report has an ERROR, returns -1 and sets *e to the first one. Otherwise returns 0. */
 static int fail_on_error(const struct report *r, const char *path, struct err *e)
 {
     for (int i = 0; i < report_n(r); i++) {
@@ -837,7 +871,7 @@ static int fail_on_error(const struct report *r, const char *path, struct err *e
 
         if (f->severity != SEV_ERROR)
             continue;
-        /* A finding made from an err contains its own location. */
+        /* If the finding was made from an err, its text already contains the location. */
         if (!f->file && str_starts(f->text, path)) {
             e->kind = ERR_DATA;
             strncpy(e->msg, f->text, sizeof e->msg - 1);

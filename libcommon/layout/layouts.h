@@ -12,40 +12,42 @@ struct report;
 struct source_opts;
 
 /*
- * Open `path`: a tag folder of any layout and name, a folder with `latest` (or only `latest_universal`), or a tar of
- * a tag folder. With a report, damage that leaves the rest readable becomes findings and the open continues. Without
- * one (NULL), the first ERROR makes the open fail. Returns NULL and sets *e if the checkpoint cannot be opened.
+ * Open the checkpoint at `path`: a tag folder of any layout and name, a folder with a pointer file (`latest`, or
+ * `latest_universal` if there is no `latest`), or a tar archive of a tag folder. If `r` is given, damage that leaves
+ * the rest readable is added to it and the open continues. If `r` is NULL, the first ERROR makes the open fail.
+ * Returns NULL and sets *e if the checkpoint cannot be opened.
  */
 MUST_CHECK struct source *source_open(const char *path, const struct source_opts *o,
                                       struct report *r, struct err *e);
 
 /*
- * List the checkpoints of the run in `dir`: the folder that a pointer file (`latest`) names, and those whose names
- * differ from it only by a smaller number. Without a pointer file, the folder with the largest number takes its place.
- * Returns their paths, the smallest number first; the caller frees each and the array. Returns NULL with *e set if
- * there is none. The checkpoints are not opened.
+ * List the checkpoints of the run in `dir`: the folder that the pointer file (`latest`) names, and the folders whose
+ * names differ from its name only by a smaller number. If there is no pointer file, the folder with the largest number
+ * is used as if it were named in one. Returns the paths, in the order of the numbers; the caller frees each path and
+ * the array. Returns NULL with *e set if there is none. The checkpoints are not opened.
  */
 MUST_CHECK char **layout_list_steps(const char *dir, int *n, struct err *e);
 
-/* Returns the layout of a folder by the names of its files, which are not opened. NULL if it has none. */
+/*
+ * Returns the layout to which the names of a folder's files belong, or NULL if there is none. The files are not opened.
+ */
 const struct layout *layout_of_folder(const char *dir);
 
-/*
- * The files of a folder (paths relative to it) or the members of an archive, which already have numbers in s->files.
- */
+/* The files of a folder, or the members of an archive. They already have numbers in s->files. */
 struct source_listing {
     int n;
-    struct archive_member *member;      /* name relative to the tag folder, file number */
+    struct archive_member *member;      /* name: path relative to the tag folder; file: number in s->files */
 };
 
-/* The facts of each layout: layout_facts.c. */
+/* The properties of each layout, defined in layout_facts.c. */
 extern const struct layout deepspeed_layout, zero_layout, universal_pt_layout, universal_hdf5_layout,
     universal_virtual_layout, hf_layout, hfstorage_layout, dcp_layout, torchdist_layout;
 
 /*
- * The functions that source_open() calls, by layout. X_source_open() sets s->layout and fills the source; it returns -1
- * with *e set if nothing can be read, and reports damage of parts. X_marks() returns true for a name inside the folder
- * that only this layout has. X_fits() returns true if all names together are of the layout, which one of them marks.
+ * The functions of each layout X that source_open() calls. X_source_open() sets s->layout and fills the source. It
+ * returns -1 with *e set if nothing can be read, and reports damage of parts. X_marks() returns true for the name of a
+ * file that only a folder of this layout has. X_fits() is called if X_marks() is true for one of the names; it returns
+ * true if all names together are those of this layout.
  */
 typedef int layout_open(struct source *s, const struct source_listing *l, const struct source_opts *o,
                         struct report *r, struct err *e);
@@ -62,12 +64,13 @@ bool zero_fits(const struct source_listing *l);
 /* Returns the layout with this name ("dcp", "universal-pt"), or NULL. */
 const struct layout *layout_find(const char *name);
 /*
- * Returns the layout in which a source is written again if no other is requested: its own, or the one of the same
- * engine that is loaded, for a universal form.
+ * Returns the layout in which a source is written if no other is requested. If the source's layout consists of
+ * entries, this is the same layout. Otherwise it is the one that the engine loads: ZeRO's files for a checkpoint of
+ * ZeRO or a universal form of one, else the pipeline engine's files.
  */
 const struct layout *layout_of_result(const struct source *s);
 
-/* Returns true for the name of a file or folder that only the folder of a tag has. */
+/* Returns true if only a tag folder has a file or folder of this name. */
 bool layout_marks_entry(const char *name);
 
 #endif

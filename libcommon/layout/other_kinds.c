@@ -1,5 +1,5 @@
 /*
- * other_kinds.c - the table of other kinds, with the most specific names first
+ * other_kinds.c - the table of other kinds of folders, with the most specific names first
  */
 #include "libcommon/layout/other_kinds.h"
 
@@ -14,13 +14,16 @@ static bool is_adapter(const char *name)
     return strcmp(name, "adapter_config.json") == 0 || str_starts(name, "adapter_model.");
 }
 
-/* Returns true for model_world_size_2_rank_0.pt. */
+/* Returns true for the names of verl's and SkyRL's files, such as model_world_size_2_rank_0.pt. */
 static bool is_rank_pickle(const char *name)
 {
     return str_starts(name, "model_world_size_") && strstr(name, "_rank_") && str_ends(name, ".pt");
 }
 
-/* Returns true for mp_rank_00, mp_rank_00_001, mp_rank_00_001_002: folders, or the files in them. */
+/*
+ * Returns true if `name` has the legacy Megatron form mp_rank_TT[_PPP[_EEE]], as the name of a folder or of a file
+ * inside it.
+ */
 static bool is_legacy_megatron(const char *name)
 {
     if (!str_starts(name, "mp_rank_") || !isdigit((unsigned char)name[8]))
@@ -77,7 +80,7 @@ static bool is_config(const char *name)
 
 static const struct other_kind_row {
     bool (*marks)(const char *name);
-    bool sure;                          /* no other kind has such a name */
+    bool sure;                          /* no other kind of folder has a file of this name */
     const char *text;
 } kinds[] = {
     { is_adapter, true, "a PEFT adapter; merge it into its base with: ckpt-edit merge-adapter BASE ADAPTER OUT" },

@@ -1,5 +1,5 @@
 /*
- * other_kinds.h - identify folders that have no supported layout by the names in them
+ * other_kinds.h - identify folders whose layout is not supported by the names of their files
  */
 #ifndef SHARDKIT_LAYOUT_OTHER_KINDS_H
 #define SHARDKIT_LAYOUT_OTHER_KINDS_H
@@ -7,9 +7,9 @@
 #include <stdbool.h>
 
 /*
- * Returns a description of a folder with these n names, and the next step, for the end of a message: "a PEFT
- * adapter: ...". Names are relative, of files or folders. With `sure` only names that no other kind has are
- * considered. Returns NULL if none is known.
+ * Returns a description of a folder that contains these n names of files or folders, for the end of a message. The
+ * text also names the user's next step: "a PEFT adapter: ...". Names are relative to the folder. If `sure` is true,
+ * only names that no other kind of folder has are considered. Returns NULL if the kind is not known.
  */
 const char *other_kind(const char *const *name, int n, bool sure);
 

@@ -9,19 +9,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { THREADS_DEFAULT = 16 };          /* more than cores, because they wait for the disk */
+enum { THREADS_DEFAULT = 16 };          /* more than there are cores, because the threads wait for the disk */
 
-/* The results of a worker for one file. */
+/* What a worker thread has read from one file. */
 struct brought {
     struct report *r;
-    struct record *record;              /* the names are owned by this struct */
+    struct record *record;              /* the records' names belong to this struct */
     int n_records;
-    bool in_order;                      /* the file must be opened in s->files, by one thread */
+    /* the worker could not read the file, so one thread opens it later in s->files */
+    bool in_order;
 };
 
 /*
- * Returns a table of files with the source's file number `file` as its only one. Returns NULL for a spool, or if the
- * file no longer exists.
+ * Returns a new table whose only file is file number `file` of `from`. Returns NULL if that is a spool file, or if it
+ * no longer exists.
  */
 static struct files *files_apart(struct files *from, int file)
 {
@@ -49,7 +50,7 @@ static void copy_pt_records(struct brought *b, const struct files *f)
     }
 }
 
-/* Report a file that cannot be opened, and clear the err. */
+/* Add a finding for a file that cannot be opened, and clear *e. */
 static void add_unreadable(const struct pt_files *o, struct report *r, struct err *e)
 {
     if (o->holes)
@@ -58,7 +59,10 @@ static void add_unreadable(const struct pt_files *o, struct report *r, struct er
         report_add_err(r, "unreadable", e);
 }
 
-/* Open one file in a worker. Without `now` this only reads its tables from the disk into the cache. */
+/*
+ * Open one file in a worker thread. If `now` is false, the file is not read: opening it only brings its tables into
+ * the page cache.
+ */
 static void open_pt_file_apart(const struct pt_files *o, int file, bool now, struct brought *b)
 {
     const struct source_file *sf = &o->s->file[file];
@@ -71,7 +75,10 @@ static void open_pt_file_apart(const struct pt_files *o, int file, bool now, str
     if (!f)
         return;
     j.pt = pt_open(f, 0, &e);
-    /* Compressed records were unpacked into a spool, which would be lost with this table. */
+    /*
+     * If there is a second file, it is a spool file with unpacked records, which is lost with this table. The file is
+     * therefore opened again later, in s->files.
+     */
     b->in_order |= files_count(f) > 1;
     if (!b->in_order && !j.pt)
         add_unreadable(o, b->r, &e);
@@ -105,7 +112,7 @@ static void open_in_order(const struct pt_files *o, int file, bool keep)
         pt_close(j.pt);
 }
 
-/* Append a worker's findings and records to those of the files before it. */
+/* Append a worker's findings and records to those of the source, after those of the files before it. */
 static void merge_pt_file_results(struct pt_files *o, int file, struct brought *b)
 {
     for (int i = 0; i < report_n(b->r); i++) {
@@ -169,14 +176,14 @@ void pt_files_keep(struct pt_files *o, const int *file, int n)
 
 /* ---- holes ---- */
 
-/* The bytes of one lost file. */
+/* The lost bytes of one file, as a record. */
 struct pt_hole {
     const char *name;
     int record;
-    uint64_t end;               /* number of bytes assigned so far */
+    uint64_t end;               /* number of bytes for which extents were returned so far */
 };
 
-/* Larger than any file. */
+/* Length of the record. No file is as long. */
 static const uint64_t hole_len = (uint64_t)1 << 56;
 
 struct extent pt_hole(struct pt_holes *h, struct source *s, const char *name, uint64_t len)
@@ -225,8 +232,8 @@ static int by_natural_path(const void *a, const void *b)
 }
 
 /*
- * Returns the paths of the folders next to the tag, in the order of their numbers. The caller frees each, and the
- * array.
+ * Returns the paths of the other folders in the folder that contains the tag, in the order of the numbers in their
+ * names. The caller frees each path, and the array.
  */
 static char **siblings(const struct source *s, int *n)
 {

@@ -1,9 +1,9 @@
 /*
- * pt_files.h - open the .pt files of a checkpoint with many threads, with the same result as one by one
+ * pt_files.h - open the .pt files of a checkpoint with many threads, with the same result as with one
  *
- * Opening waits for the disk, not for the processor, so many files are opened at a time, each with a table of files
- * and a report of its own. Their records and findings are then appended to those of the source in the order of the
- * list. A record therefore has the same number in every run and with any number of threads. A plan that is resumed,
+ * Opening a file mostly waits for the disk, so many files are opened at the same time. Each has a file table and a
+ * report of its own. The records and findings of each file are then appended to those of the source, in the order of
+ * the list. A record therefore has the same number in every run, with any number of threads. A plan that is resumed,
  * or divided among processes, depends on that.
  */
 #ifndef SHARDKIT_LAYOUT_PT_FILES_H
@@ -11,61 +11,68 @@
 
 #include "libcommon/format/pt.h"
 
-/* The arguments of the function that reads a file: the file, its handle, a report of its own. */
+/* The arguments of the function that reads one file: the file, its handle, and a report for this file only. */
 struct pt_files_job {
     void *ctx;
     int file;                   /* index in source->file */
-    struct files *files;        /* in which pt's records are numbered */
+    struct files *files;        /* the file table in which the records of pt are numbered */
     struct pt *pt;
-    const char *path;           /* for findings */
+    const char *path;           /* path of the file, for findings */
     struct report *r;
 };
 struct pt_files {
     struct source *s;
     struct report *r;
-    int threads;                /* 0 for the default of 16 */
+    int threads;                /* number of threads; 0: 16 */
     void *ctx;
     /*
-     * Called for each file that was opened, after a check of its classes. Different files may be read by different
-     * threads.
+     * Called for each file that could be opened, after its classes were checked. It may be called by several threads
+     * at the same time, for different files.
      */
     void (*read)(const struct pt_files_job *j);
-    /* Adds `base` to the numbers of the records that read() stored for the file. Called in order, by one thread. */
+    /*
+     * Add `base` to the numbers of the records that read() stored for this file. It is called by one thread, in the
+     * order of the list.
+     */
     void (*renumber)(void *ctx, int file, int base);
-    bool holes;                 /* a file that cannot be opened is a warning */
-    /* result: there are more records than any checkpoint has; the caller's open must fail */
+    bool holes;                 /* report a file that cannot be opened as a warning instead of an error */
+    /* result: the files have more records than any checkpoint has, so the caller's open must fail */
     bool too_many;
 };
 
-enum { PT_FILES_RECORDS_MAX = 4 << 20 };        /* limit for a whole tag; the largest known has some ten thousand */
+enum { PT_FILES_RECORDS_MAX = 4 << 20 };        /* maximum number of records in all files of a checkpoint */
 
-/* Open the listed files of the source (negative numbers are skipped), call read(), and close them. */
+/*
+ * Open each of the n listed files of the source, call read(), and close the file. Negative numbers in the list are
+ * skipped.
+ */
 void pt_files_each(struct pt_files *o, const int *file, int n);
 /*
- * Like pt_files_each(), but the handles stay open in source->file[].pt. Many threads read ahead; one thread calls
- * read(), in the order of the list.
+ * Like pt_files_each(), but the handles stay open in source->file[].pt. Many threads open the files in advance, so
+ * that their tables are in the page cache; one thread calls read(), in the order of the list.
  */
 void pt_files_keep(struct pt_files *o, const int *file, int n);
 
 /*
- * Lost bytes as extents of records of files without bytes (source_opts.holes). There is one such file per lost file,
- * and no two extents overlap.
+ * Extents for lost bytes (source_opts.holes). For each lost file there is a record of a file without bytes, and the
+ * extents are parts of this record. No two extents overlap.
  */
 struct pt_holes {
     int n, cap;
     struct pt_hole *hole;
 };
-/* Returns an extent of the next `len` lost bytes of the source's file `name`. */
+/* Returns an extent for the next `len` lost bytes of the file `name` of the source. */
 struct extent pt_hole(struct pt_holes *h, struct source *s, const char *name, uint64_t len);
 void pt_holes_free(struct pt_holes *h);
 
-/* Close pt with the source, because trees refer to it. */
+/* Add pt to the files that are closed with the source. This is for a file to whose trees the source refers. */
 void pt_hold(struct source *s, struct pt *pt);
-/* Returns true if the file of another tag can be used here; otherwise it reports the reason. */
+/* Returns true if `pt`, a file of another tag, can be used for this tag. Otherwise it records the reason in *ctx. */
 typedef bool pt_fits_fn(void *ctx, const struct pt *pt);
 /*
- * Open the file `name` of the newest other tag in the same folder that has a readable one which fits (`fits` NULL: any
- * one). Returns NULL if there is none. The caller closes it.
+ * Open the file `name` of another tag in the same folder: of the newest tag whose file can be read and for which
+ * fits() returns true (if `fits` is NULL, any file is accepted). Returns the file, which the caller closes, or NULL if
+ * there is none.
  */
 struct pt *pt_sibling(struct source *s, const char *name, int *file, pt_fits_fn *fits, void *ctx);
 

@@ -63,7 +63,8 @@ static struct pk *of_any_type(struct arena *a, const json_t *v)
 }
 
 /*
- * Returns 3 for "PositionEmbeddingType.alibi", "PositionEmbeddingType(3)" or "alibi", and -1 if it is not a member.
+ * Returns the value of a member of PositionEmbeddingType: 3 for "PositionEmbeddingType.alibi",
+ * "PositionEmbeddingType(3)" or "alibi". Returns -1 if it has no such member.
  */
 static int64_t position_by_name(const char *text)
 {
@@ -81,7 +82,10 @@ static int64_t position_by_name(const char *text)
     return -1;
 }
 
-/* Returns another member of the same enum, pickled like the present one. Returns NULL if it is not known. */
+/*
+ * Returns the enum member that `text` names, of the same enum class as `was` and pickled in the same form. Returns
+ * NULL if the class or the member is not known.
+ */
 static struct pk *enum_member(struct arena *a, const struct pk *was, const char *text)
 {
     struct pk *args = pk_tuple(a);
@@ -91,7 +95,7 @@ static struct pk *enum_member(struct arena *a, const struct pk *was, const char 
     if (!pk_class(was, class, sizeof class) || !str_ends(class, ".PositionEmbeddingType") ||
         (value = position_by_name(text)) < 0)
         return NULL;
-    if (was->args->n == 2) {            /* getattr(class, name) */
+    if (was->args->n == 2) {            /* pickled as getattr(class, name) */
         pk_add(a, args, pk_copy(a, was->args->item[0]));
         pk_add(a, args, pk_str(a, config_position_name(value)));
     } else {
@@ -109,7 +113,10 @@ static bool is_enum(const struct pk *v)
 
 static struct pk *as_present(struct arena *a, const json_t *v, const struct pk *was);
 
-/* Convert each element to the type of the first present one. A list that was empty accepts any types. */
+/*
+ * Convert each element of v to the type of the first element of `was`. If `was` is empty, elements of any type are
+ * accepted.
+ */
 static struct pk *as_sequence(struct arena *a, const json_t *v, const struct pk *was)
 {
     struct pk *made = was->type == PK_TUPLE ? pk_tuple(a) : pk_list(a);
@@ -125,7 +132,7 @@ static struct pk *as_sequence(struct arena *a, const json_t *v, const struct pk 
     return made;
 }
 
-/* Returns the value with the type of the present one, or NULL if it has another type. */
+/* Convert v to the type of `was`. Returns NULL if v has another type. */
 static struct pk *as_present(struct arena *a, const json_t *v, const struct pk *was)
 {
     switch (was->type) {
@@ -157,7 +164,10 @@ const char *tree_type_words(const struct pk *was)
 
 /* ---- parsing ---- */
 
-/* Returns true if the text is what `args` prints for the present value. Nothing changes then, whatever its type. */
+/*
+ * Returns true if `text` is what `ckpt-inspect args` prints for the present value. Such an edit changes nothing, so it
+ * is accepted for values of all types.
+ */
 static bool is_present_text(const struct pk *was, const char *text)
 {
     struct strbuf now = {0};
