@@ -12,8 +12,8 @@
 #include "libcommon/layout/dcp/torchdist_target.h"
 
 /*
- * Returns true if the folder's name is one that Megatron-LM can derive from its pointer file: a number ("iter_0000005")
- * or "release".
+ * Returns true if the last component of the path `out` is a name that Megatron-LM can derive from its pointer file:
+ * "iter_" and at least 7 digits ("iter_0000005"), or "release".
  */
 static bool has_number(const char *out)
 {

@@ -1,5 +1,5 @@
 /*
- * torchdist_names.c - classify keys by the state they hold, and find stacks of layers by common prefixes
+ * torchdist_names.c - find out which state each key holds, and which keys hold stacks of layers
  */
 #include "libcommon/layout/dcp/torchdist_names.h"
 
@@ -15,9 +15,10 @@
 /* ---- states ---- */
 
 /*
- * Returns the parameter's key in "optimizer.state.<what>.<key>" and sets *st. With several optimizers the name begins
- * with "chained_<n>.". Returns NULL for other names. A master is called fp32_param in Megatron's plain mixed precision
- * and in fully_sharded_model_space, and param in fully_reshardable.
+ * Returns the parameter's key in a name "optimizer.state.<what>.<key>", and sets *st to the state that <what> names.
+ * With several optimizers the name begins with "chained_<n>.". Returns NULL for other names. The fp32 master weight is
+ * called fp32_param by Megatron's plain mixed-precision optimizer and by the form fully_sharded_model_space, and param
+ * by the form fully_reshardable.
  */
 static const char *optimizer_key(const char *name, enum state *st)
 {
@@ -40,8 +41,8 @@ static const char *optimizer_key(const char *name, enum state *st)
 }
 
 /*
- * Returns true for a bucket of a distributed optimizer. Buckets hold parameters end to end, split for one number of
- * ranks.
+ * Returns true if the name is that of a bucket of a distributed optimizer. A bucket holds the states of several
+ * parameters end to end, and is split for the number of ranks at the time of the save.
  */
 static bool is_bucket(const char *name)
 {
@@ -60,10 +61,11 @@ struct stacking {
     struct arena *a;
     const struct dcp_table *t;
     struct dcp_role *role;
-    struct names *group;        /* [entries]: number of the entry's prefix such as "decoder.layers", counted from 1 */
+    /* maps a prefix such as "decoder.layers" to the number of its group; groups are numbered from 1 */
+    struct names *group;
     int n_groups;
-    int *first;                 /* first entry of each group */
-    int *odd;                   /* [groups]: an entry that does not match the others; -1 if all match */
+    int *first;                 /* [groups]: the first entry of each group */
+    int *odd;  /* [groups]: an entry that is not stacked like the first one; -1 if all entries are stacked alike */
 };
 
 int torchdist_number_place(const char *key)
@@ -91,8 +93,9 @@ static int group_of(struct stacking *k, const char *key, int len, int entry)
 }
 
 /*
- * Add a weight to its stack. Each layer has at least one chunk, and all keys of a stack have the same number of
- * layers.
+ * Add a weight to the group of its prefix. The weight is a stack of layers if no layer number follows the prefix. Mark
+ * the group as odd if some of its keys have a layer number and others have not, if its stacks differ in the number of
+ * layers, or if this stack has fewer chunks than layers.
  */
 static void add_to_stack(struct stacking *k, int i)
 {
@@ -115,7 +118,7 @@ static void add_to_stack(struct stacking *k, int i)
     }
 }
 
-/* Report groups that are no uniform stacks. The entries of such a group keep their keys. */
+/* Report each group whose entries are not all stacked alike. The entries of such a group keep their own keys. */
 static void resolve_layer_stacks(const struct stacking *k, const char *path, struct report *r)
 {
     for (int g = 1; g <= k->n_groups; g++)
@@ -144,8 +147,9 @@ static void report_missing_param_entry(const struct dcp_naming *n, int entry, co
 }
 
 /*
- * Returns "decoder.layers.mlp.linear_fc1" for "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2", the name of a
- * linear module, which must have a weight. Returns NULL for other keys.
+ * Returns the name of the linear module to which an extra-state object belongs, for example
+ * "decoder.layers.mlp.linear_fc1" for the key "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2". Returns NULL for
+ * the keys of other objects.
  */
 static const char *module_of(struct arena *a, const char *key)
 {
@@ -157,8 +161,8 @@ static const char *module_of(struct arena *a, const char *key)
 }
 
 /*
- * Report linear modules without a weight. Linear modules save an object for each module in addition to their
- * weights.
+ * Report linear modules that have an extra-state object, but no weight. Megatron-core saves both for each linear
+ * module.
  */
 static void check_modules(const struct dcp_naming *n, struct report *r)
 {
@@ -183,8 +187,9 @@ static void check_modules(const struct dcp_naming *n, struct report *r)
 }
 
 /*
- * Each pair of states (both moments, or a moment and the master) is stored together. If most parameters that have one
- * state of a pair have both, report those that lack the other one. held[w] has one bit per state of weight w.
+ * Two states of a parameter (both moments, or a moment and the fp32 master weight) are normally saved together. If the
+ * parameters that have both states of such a pair are at least as many as those that have one, report the latter.
+ * held[w] has one bit per state of weight w.
  */
 static void check_halves(const struct dcp_naming *n, const unsigned *held, struct report *r)
 {
@@ -245,7 +250,10 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
             report_missing_param_entry(n, i, key, r);
         if (w >= 0)
             held[w] |= 1u << st;
-        /* An entry of another shape, or a master of an fp32 weight, remains a plain value. */
+        /*
+         * An entry with another shape than the weight remains a plain value. So does the fp32 master weight of a weight
+         * that is itself fp32.
+         */
         if (w < 0 || role[w].state == st || !has_same_stack_shape(&t->entry[w], &t->entry[i]))
             continue;
         role[i] = role[w];
@@ -260,8 +268,8 @@ int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e
 /* ---- forms of the distributed optimizer ---- */
 
 /*
- * Returns the form of the optimizer's state recorded in common.pt, if the number of ranks cannot be changed in that
- * form. With several optimizers, the first such form is returned. Returns NULL otherwise.
+ * Returns the optimizer's sharding type that common.pt records, if a checkpoint of this type can be read only with the
+ * number of ranks that saved it. With several optimizers, the first such type is returned. Otherwise returns NULL.
  */
 static const char *saved_sharding_type(const struct source *s)
 {

@@ -6,14 +6,18 @@
 
 #include "libcommon/layout/dcp/dcp.h"
 
-/* Assign role[i] to table->entry[i]; this function is a dcp_assign. */
+/* Assign a role to each entry of n->table. The function has the type dcp_assign. */
 int torchdist_names_assign(struct dcp_naming *n, struct report *r, struct err *e);
 /*
- * Returns the position of the dot after "layers", where the number of a layer is inserted in
- * "decoder.layers.mlp.weight" or follows in "decoder.layers.0.mlp.weight": 14. Returns 0 if the key has none.
+ * Returns the position of the dot after "layers", or 0 if the key has no such dot. In the key of a layer, the layer
+ * number follows this dot ("decoder.layers.0.mlp.weight"); in the key of a stack there is no number
+ * ("decoder.layers.mlp.weight"). The result is 14 for both examples.
  */
 int torchdist_number_place(const char *key);
-/* Report an ERROR that names the form if only the saved number of ranks can read the distributed optimizer. */
+/*
+ * Report an ERROR "optimizer" if only the number of ranks that saved the distributed optimizer can read its states. The
+ * message names the sharding type.
+ */
 void torchdist_names_check_optimizer(const struct source *s, struct report *r);
 
 #endif

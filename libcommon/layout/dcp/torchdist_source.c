@@ -19,14 +19,18 @@
 #include "libcommon/model/topology.h"
 
 /*
- * Limits of the values of common.pt after flattening. A pickle can share nodes and so describe many more values than
- * it has bytes.
+ * Limits for the values of common.pt, of which nested dicts and lists are flattened. A pickle can refer to one object
+ * several times, so it can describe many more values than it has bytes.
  */
 enum { MAX_VALUES = 1 << 16, MAX_DEPTH = 16, MAX_RUNS = 1 << 16 };
 
 /* ---- metadata.json ---- */
 
-/* Check the name and version of a backend. Missing values default to Megatron-core's defaults. */
+/*
+ * Check that the settings `o` name the backend `want` with version 1 for the key `which`. A missing name defaults to
+ * `preset` (NULL: no default), a missing version to 1, as in Megatron-core. What was found is appended to *found for
+ * the message.
+ */
 static bool is_backend(const json_t *o, const char *which, const char *want, const char *preset, struct strbuf *found)
 {
     char *key = str_fmt("%s_version", which);
@@ -129,8 +133,8 @@ static bool add_common_tensor(struct flattening *w, const char *name, const stru
 }
 
 /*
- * Returns true if v is flattened further, which applies to dicts and to lists that begin with a dict. Everything else
- * is one value.
+ * Returns true if the members of v become values of their own: v is a dict, or a list that begins with a dict. Any
+ * other object becomes one value.
  */
 static bool is_walked(const struct pk *v, uint32_t *n)
 {
@@ -173,8 +177,8 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
 }
 
 /*
- * Read Adam's step counter: one for all parameters, as in Megatron's plain optimizers, or one per group, as in its
- * distributed optimizer.
+ * Read Adam's step counter. Megatron's plain optimizers store one counter for all parameters, and its distributed
+ * optimizer stores one in each group, of which the first is read.
  */
 static void torchdist_find_step(struct source *s)
 {
@@ -196,7 +200,10 @@ static void torchdist_find_step(struct source *s)
     }
 }
 
-/* Record the settings of the groups. The parameters of a group are unknown: common.pt does not list them. */
+/*
+ * Record the settings of the optimizer's groups. The lists of parameters stay empty, because common.pt does not contain
+ * them.
+ */
 static void read_torchdist_settings(struct source *s)
 {
     const struct pk *inner = pk_get(s->run.optimizer, "optimizer");
@@ -212,7 +219,9 @@ static void read_torchdist_settings(struct source *s)
     s->groups = groups;
 }
 
-/* Read the run state. The model family and its arguments are not read from common.pt. */
+/*
+ * Read the run state. The model's configuration and the topology are reset, because they are not known for this layout.
+ */
 static void read_run(struct source *s, const struct pt *pt)
 {
     run_state_read(s, pt);
@@ -253,7 +262,10 @@ static int read_common(struct source *s, const struct source_listing *l, struct 
     return 0;
 }
 
-/* Returns the group's factor of weight decay, in either spelling of its key, or -1 if the group has none. */
+/*
+ * Returns the group's factor of weight decay, which has either of two keys in the settings. Returns -1 if the group has
+ * none.
+ */
 static double decay_factor(const struct pk *settings)
 {
     const struct pk *v = pk_get(settings, "wd_mult");
@@ -269,8 +281,9 @@ static bool are_factors(double a, double b)
 }
 
 /*
- * The files do not list the parameters of a group. The default rule is known: biases and vectors do not decay.
- * Groups made by other criteria as well (a rate of their own, experts) are not supported.
+ * Assign the parameters to the groups by Megatron-core's default rule: biases and vectors are in the group without
+ * weight decay. The files do not list the parameters of a group. If groups were also made by other criteria (learning
+ * rate, experts), no groups are returned.
  */
 static int read_torchdist_groups(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
@@ -318,7 +331,7 @@ bool torchdist_marks(const char *name)
     return strcmp(name, TORCHDIST_COMMON) == 0 || dcp_marks(name);
 }
 
-/* Returns true if Megatron-core wrote the folder of torch.distributed.checkpoint. */
+/* Returns true if the folder, which torch.distributed.checkpoint wrote, was saved by Megatron-core. */
 bool torchdist_fits(const struct source_listing *l)
 {
     return dcp_listed(l, TORCHDIST_COMMON) >= 0 || dcp_listed(l, TORCHDIST_CONFIG) >= 0;

@@ -1,6 +1,5 @@
 /*
- * torchdist_target.c - copy the entries of such a folder, or map other states to Megatron-core's keys; make
- * common.pt
+ * torchdist_target.c - list the entries of a torch_dist folder to be written, and make its common.pt
  */
 #include "libcommon/layout/dcp/torchdist_target.h"
 
@@ -20,7 +19,10 @@ static const char flattened_form[] = "fully_sharded_model_space", whole_form[] =
 
 /* ---- the two files ---- */
 
-/* Add common.pt, built from the tree `root`, and metadata.json. The tensors in the tree are those of `pt`. */
+/*
+ * Add common.pt, built from the tree `root`, and metadata.json to the target. `pt` is the file that holds the storages
+ * of the tensors in `root`; NULL if `root` refers to no file.
+ */
 static int add_files(struct dcp_target *t, const struct pk *root, const struct pt *pt, struct err *e)
 {
     static const char config[] = "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
@@ -49,8 +51,9 @@ static struct pk *swap_form(void *ctx, const struct pk *v)
 }
 
 /*
- * If the source has flattened optimizer states, rename their masters. The states are written in their full shapes, and
- * that form of Megatron-core's optimizer has other keys for masters. Returns true if there were any.
+ * If the source has flattened optimizer states, rename the entries of the fp32 master weights. The states are written
+ * in their full shapes, and Megatron-core's form for full shapes has another key for these entries. Returns true if the
+ * source has flattened states.
  */
 static bool rename_flattened(struct dcp_target *t)
 {
@@ -97,9 +100,9 @@ static struct dcp_target *target_same(const struct source *s, struct report *not
 /* The parameters that share one key: the layers of a stack, or a single parameter. */
 struct torchdist_key {
     const char *name;                   /* "decoder.layers.mlp.linear_fc1.weight" */
-    int number_at;                      /* position of the layer number; 0 if it is not a layer */
-    int prefix;                         /* for layers: number of the prefix "decoder.layers" */
-    int n, cap, *param;                 /* index by layer; -1 if the layer has none */
+    int number_at;                      /* position of the dot before the layer number; 0 if the key has no layers */
+    int prefix;                         /* number of the prefix such as "decoder.layers"; -1 if the key has no layers */
+    int n, cap, *param;                 /* param[layer] is the index of the layer's parameter; -1 if there is none */
 };
 
 struct torchdist_keys {
@@ -109,7 +112,7 @@ struct torchdist_keys {
     int n, cap, n_prefixes;
     struct torchdist_key *key;
     struct names *known, *prefix;
-    bool *uneven;                       /* per prefix: the layers cannot be stacked */
+    bool *uneven;                       /* [prefixes]: true if the layers below this prefix cannot be stacked */
 };
 
 static struct torchdist_key *find_or_add_torchdist_key(struct torchdist_keys *ks, const char *name, int number_at)
@@ -136,8 +139,8 @@ static struct torchdist_key *find_or_add_torchdist_key(struct torchdist_keys *ks
 }
 
 /*
- * Add a parameter to its key. "decoder.layers.3.mlp.weight" is layer 3 of the key without the number. Two parameters
- * of the same key and layer are refused.
+ * Add a parameter to the list of its key. For example, "decoder.layers.3.mlp.weight" is layer 3 of the key
+ * "decoder.layers.mlp.weight". Returns -1 with ERR_DATA if the key already has a parameter for this layer.
  */
 static int add_param_to_key(struct torchdist_keys *ks, int param, struct err *e)
 {
@@ -175,8 +178,9 @@ static bool alike(const struct param *a, const struct param *b)
 }
 
 /*
- * Find prefixes whose keys differ in the number of layers, or whose layers differ in kind. Their layers are not
- * stacked, and each layer keeps its number.
+ * Find prefixes whose layers cannot be stacked: keys below the prefix differ in the number of layers, a layer is
+ * missing, or layers of a key differ in shape or states. These layers are written one by one, under keys with layer
+ * numbers.
  */
 static void find_uneven(struct torchdist_keys *ks)
 {
@@ -224,7 +228,10 @@ static void add_torchdist_entry(struct torchdist_keys *ks, const struct torchdis
     }
 }
 
-/* Add the weights under the key, followed by their states of the optimizer. */
+/*
+ * Add an entry for the weights, followed by entries for their optimizer states. `one` is the parameter to be added, or
+ * NULL for the stack of all layers of the key.
+ */
 static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key *k, const struct param *one)
 {
     const struct param *p = one ? one : &ks->s->param[k->param[0]];
@@ -233,7 +240,7 @@ static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key
     if (!rounded && !p->state[STATE_FP32])
         return;
     add_torchdist_entry(ks, k, one, rounded ? STATE_BF16 : STATE_FP32, "");
-    /* A second name of a tied weight has no states: the optimizer stores them only for the first name. */
+    /* The optimizer stores states of a tied weight only under the weight's first name. */
     if (one && one->shared_with) {
         ks->t->part[ks->t->table.n - 1].again = true;
         return;
@@ -249,9 +256,9 @@ static void add_key_states(struct torchdist_keys *ks, const struct torchdist_key
 }
 
 /*
- * Add the object of a module. Megatron-core's own linear modules, which are split over tensor ranks, save an object
- * without contents in addition to their weight. Those of Transformer Engine save fp8 data in it. The object is a
- * list of what each rank contributed. Megatron-core's loader requires one for each module.
+ * Add the extra-state object of a linear module. Megatron-core's loader requires one for each linear module that is
+ * split over tensor-parallel ranks. It is a list of what each rank contributed: for Megatron-core's own modules empty
+ * values, for those of Transformer Engine fp8 data. The object added here is empty.
  */
 static void add_extra_state_object(struct torchdist_keys *ks, const char *key, int layer, int n_layers)
 {
@@ -274,7 +281,7 @@ static bool has_object(const struct param *p)
     return module && p->ndim == 2 && strcmp(end, ".weight") == 0 && str_starts(module, "linear_");
 }
 
-/* Add one object for each layer of a stack, or one for each key if the layers are numbered. */
+/* Add the extra-state objects of a key's linear modules: one per layer. */
 static void add_objects(struct torchdist_keys *ks, const struct torchdist_key *k)
 {
     const bool stacked = !ks->uneven[k->prefix];
@@ -308,7 +315,10 @@ static void add_torchdist_entries(struct torchdist_keys *ks)
     }
 }
 
-/* Add the settings by which Megatron-core identifies its groups. Groups of other programs do not have them. */
+/*
+ * Add the settings by which Megatron-core identifies its groups, if the settings do not have them, which is so if
+ * another program saved them.
+ */
 static void add_identifiers(struct arena *a, struct pk *options)
 {
     double decay = 0;
@@ -323,8 +333,9 @@ static void add_identifiers(struct arena *a, struct pk *options)
 }
 
 /*
- * Returns the optimizer's state for common.pt: the settings per group, without the parameters, and the step, either one
- * for all parameters or one in each group.
+ * Returns the optimizer's dict for common.pt. It holds the settings of each group, without the list of parameters, and
+ * the step counter. Megatron's plain optimizers have one counter for all parameters, the distributed optimizer one in
+ * each group.
  */
 static struct pk *make_torchdist_optimizer(const struct dcp_target *t, enum torchdist_optimizer how,
                                            const struct optim_groups *g)

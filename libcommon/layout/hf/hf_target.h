@@ -126,9 +126,9 @@ struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t);
 #define HFSTORAGE_OFFSETS "DCP_SHARDING_INFO"
 
 /*
- * Cut the tensors of a target for `ranks` ranks, as FSDP2 does: ceil(rows / ranks) rows for each of the first ranks,
- * and the remainder for the last. A tensor without rows is stored whole by one rank. hf_sink() then writes the files
- * of the ranks; a rank without pieces has no file.
+ * Cut the tensors of a target for `ranks` ranks, as FSDP2 does: each of the first ranks gets ceil(rows / ranks) rows,
+ * and the last rank with rows gets the remainder. A tensor without rows (a scalar) is stored whole by one rank.
+ * hf_sink() then writes one file per rank, except for ranks without pieces.
  */
 void hfstorage_cut(struct hf_target *t, int ranks);
 

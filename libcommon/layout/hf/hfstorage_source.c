@@ -1,15 +1,15 @@
 /*
  * hfstorage_source.c - read model folders that torch's HuggingFaceStorageWriter wrote from many ranks (docs/formats.md,
- * section 15): find the pieces of each tensor, and put them together
+ * section 15): find the pieces of each tensor, and join them
  *
  *   shard-00001-model-00001-of-00001.safetensors       the pieces of rank 0
  *   config.json, tokenizer files                       if the program copied them
  *
- * A file holds one piece of each of its tensors. __metadata__ gives the offset of each piece in its tensor
- * (DCP_SHARDING_INFO). The shape of a tensor is not stored: it is what all pieces cover.
+ * Each file holds at most one piece of a tensor. The file's __metadata__ entry DCP_SHARDING_INFO gives the offset of
+ * each piece in its tensor. The shape of a tensor is not stored; it is the smallest shape that contains all pieces.
  *
  * Codes of findings, in addition to those of hf_files_source.c:
- *   unread E     the pieces of a tensor differ in type or dimensions, or do not cover it
+ *   unread E     the pieces of a tensor differ in type or number of dimensions, overlap, or leave gaps
  *   ranks W      nothing in the folder gives the number of ranks, so the loss of the last file cannot be noticed
  */
 #include <inttypes.h>
@@ -30,16 +30,16 @@
 
 /* The numbers in the name of a file: shard-RANK-model-NUMBER-of-OF.safetensors. */
 struct shard_name {
-    int rank, number, of;               /* each from 1 on */
+    int rank, number, of;               /* each counts from 1 */
 };
 
 /* A piece of a tensor. */
 struct shard_piece {
     const char *name;
     enum dtype dtype;
-    const char *why;                    /* the reason why it is not read; or NULL */
+    const char *why;                    /* why the piece cannot be read, or NULL */
     int ndim;
-    const int64_t *at, *len;            /* [ndim] */
+    const int64_t *at, *len;            /* offset in the tensor and shape; [ndim] elements each */
     struct extent x;
     struct shard_name in;
     const char *file;
@@ -49,9 +49,9 @@ struct shard_reading {
     struct hf_folder *f;
     int n, cap;
     struct shard_piece *piece;
-    struct shard_name first;            /* of the first file */
+    struct shard_name first;            /* the numbers in the name of the first file */
     int last_rank;
-    struct strbuf absent;               /* ranks below the last that have no file: "2, 5" */
+    struct strbuf absent;               /* ranks below the highest rank that have no file, as text: "2, 5" */
 };
 
 /* ---- names of files ---- */
@@ -91,7 +91,10 @@ static int refuse_shard(const char *file, const char *name, const char *why, str
     return -1;
 }
 
-/* Read the offset of a piece. Fails unless it has a number for each dimension, and the piece ends within 63 bits. */
+/*
+ * Read the offset of piece t into at[]. Returns -1 with ERR_DATA unless `info` has a number for each dimension of the
+ * piece, and the piece ends below 2^63.
+ */
 static int read_offset(const json_t *info, const struct safetensors_tensor *t, int64_t *at, const char *file,
                        struct err *e)
 {
@@ -129,13 +132,14 @@ static int add_shard_piece(struct shard_reading *x, int file, const struct safet
     *p = (struct shard_piece){ .dtype = t->dtype, .ndim = t->ndim, .at = at, .len = len, .in = *in,
                                .file = files_name(s->files, file),
                                .x = { files_add_record(s->files, &r), 0, t->len } };
-    p->name = files_record(s->files, p->x.record)->name;        /* the table keeps one copy of a name */
+    /* owned by s->files; t->name is freed with the safetensors file */
+    p->name = files_record(s->files, p->x.record)->name;
     if (t->dtype == DTYPE_N)
         p->why = arena_fmt(s->arena, "a tensor of type %s whose rows are no whole bytes", t->spelling);
     return 0;
 }
 
-/* Returns the offsets of a file's pieces, which the caller releases, or NULL. */
+/* Returns the JSON object with the offsets of a file's pieces, which the caller releases, or NULL with ERR_DATA. */
 static json_t *read_offsets(const struct safetensors *st, const char *file, struct err *e)
 {
     const char *text = safetensors_meta(st, HFSTORAGE_OFFSETS);
@@ -174,7 +178,10 @@ static int read_shard_file(struct shard_reading *x, const char *name, const stru
     return rc;
 }
 
-/* Read a file. With holes, one that cannot be read is reported, and its pieces are left out. Then clears the err. */
+/*
+ * Read a file. If missing files are allowed (x->f->lost is set), a file that cannot be read is reported there as a
+ * warning, its pieces are left out, and the result is 0.
+ */
 static int read_or_lose_shard(struct shard_reading *x, const char *name, const struct shard_name *in, struct err *e)
 {
     const int first = x->n;
@@ -188,7 +195,9 @@ static int read_or_lose_shard(struct shard_reading *x, const char *name, const s
     return 0;
 }
 
-/* Check that the numbers of a file fit those of the first one. */
+/*
+ * Check that a file belongs to the same save as the first file: the number of files per rank in its name must be equal.
+ */
 static int check_shard_name(struct shard_reading *x, const char *name, const struct shard_name *in, struct err *e)
 {
     if (x->last_rank == 0)
@@ -213,7 +222,7 @@ static int by_piece_name(const void *a, const void *b)
     return d ? d : x->in.rank != y->in.rank ? x->in.rank - y->in.rank : x->in.number - y->in.number;
 }
 
-/* Returns why two pieces are not of one tensor, or NULL. */
+/* Returns the reason why two pieces cannot belong to one tensor, or NULL if they can. */
 static const char *piece_difference(struct arena *a, const struct shard_piece *p, const struct shard_piece *q)
 {
     if (p->dtype != q->dtype)
@@ -238,7 +247,7 @@ static const char *tile_reason(const struct shard_reading *x, const struct shard
                      x->absent.len ? "; there is no file of shard " : "", x->absent.len ? x->absent.buf : "");
 }
 
-/* Compute the shape that n pieces cover. Returns the reason why they are no tensor, or NULL. */
+/* Compute the shape of the tensor that n pieces cover. Returns NULL, or the reason why they cannot form a tensor. */
 static const char *covered_shape(struct arena *a, const struct shard_piece *p, int n, int64_t *shape)
 {
     for (int d = 0; d < p->ndim; d++)
@@ -254,7 +263,7 @@ static const char *covered_shape(struct arena *a, const struct shard_piece *p, i
     return shape_bytes(p->ndim, shape, p->dtype) < 0 ? "its pieces cover more than any memory holds" : NULL;
 }
 
-/* Add the tensor of n pieces. */
+/* Join n pieces to a tensor and add it to the folder. If this fails, the tensor is added with the reason (t->why). */
 static void add_pieced_tensor(const struct shard_reading *x, const struct shard_piece *p, int n)
 {
     struct arena *a = x->f->s->arena;
@@ -288,7 +297,7 @@ static int read_shards(struct hf_folder *f, struct err *e)
     struct shard_reading x = { .f = f };
     int rc = 0;
 
-    for (int i = 0; i < f->l->n && rc == 0; i++) {      /* the listing is sorted by number */
+    for (int i = 0; i < f->l->n && rc == 0; i++) {      /* the listing is sorted, so the ranks ascend */
         const char *name = f->l->member[i].name;
         struct shard_name in;
 
@@ -312,7 +321,10 @@ static int read_shards(struct hf_folder *f, struct err *e)
 
 /* ---- the folder ---- */
 
-/* Warn if nothing in the folder gives the tensors' shapes. The names of the files do not give the number of ranks. */
+/*
+ * Warn if the number of ranks is unknown, because the files do not contain it: there is no manifest, and no layer rules
+ * for the model family in config.json that would show missing rows.
+ */
 static void report_unknown_ranks(const struct source *s, struct report *r)
 {
     struct err ignored = {0};

@@ -1,5 +1,5 @@
 /*
- * hfstorage_target.c - cut a model folder's tensors for ranks, and list the offsets of the pieces
+ * hfstorage_target.c - cut the tensors of a model folder into pieces for ranks, and list the offsets of the pieces
  */
 #include "libcommon/layout/hf/hf_target.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- pieces ---- */
 
-/* Compute the rows of tensor i that a rank stores. Returns false if there are none. */
+/* Compute which rows of tensor i the rank stores. Returns false if the rank stores nothing of this tensor. */
 static bool cut_rows(const struct hf_target *t, int i, int rank, struct hf_piece *out)
 {
     const struct hf_tensor *x = &t->tensor[i];
@@ -47,7 +47,10 @@ static int list_cut_pieces(const struct hf_target *t, int rank, struct hf_piece 
 
 /* ---- metadata ---- */
 
-/* Returns {"name": {"saved_offsets": [8, 0]}} for the pieces of a file, as text in the arena. */
+/*
+ * Returns a JSON text with the offset of each piece of a file, for example {"name": {"saved_offsets": [8, 0]}} for a
+ * piece that begins at row 8. The text is allocated in the arena.
+ */
 static const char *offsets_text(const struct hf_target *t, int file, struct arena *a)
 {
     json_t *info = json_object();
@@ -96,7 +99,7 @@ void hfstorage_cut(struct hf_target *t, int ranks)
     t->piece = arena_alloc(t->arena, ((size_t)t->n_pieces + 1) * sizeof *t->piece);
     for (int r = 0; r < ranks; r++)
         list_cut_pieces(t, r, t->piece + t->file[r].first);
-    for (int i = 0; i < t->n_tensors; i++)      /* for messages: the file of its first piece */
+    for (int i = 0; i < t->n_tensors; i++)  /* the file that messages name is the one with the tensor's first piece */
         t->tensor[i].file = t->tensor[i].ndim && t->tensor[i].shape[0] ? 0 : i % ranks;
 }
 

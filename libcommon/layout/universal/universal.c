@@ -16,7 +16,10 @@
 #include "libcommon/layout/engine/zero_pickles.h"
 #include "libcommon/write/sink.h"
 
-/* Returns true for a per-rank entry, whose data is stored in per-parameter files instead. */
+/*
+ * Returns true if `key` is an entry of the optimizer_state_dict that differs between ranks. The universal form stores
+ * the data of these entries in files per parameter.
+ */
 static bool is_sharded_key(const char *key)
 {
     return strcmp(key, "base_optimizer_state") == 0 || strcmp(key, "param_slice_mappings") == 0 ||
@@ -42,7 +45,7 @@ int universal_resolve(struct source *s, struct report *notes, struct err *e)
     if (!s->layout->mp_rank_files) {
         rc = zero_groups_resolve(s, &by_name, notes, e);
         if (rc == 0)
-            zero_pickles_make(&made, s, &by_name, a, notes);    /* for its notes */
+            zero_pickles_make(&made, s, &by_name, a, notes);    /* only the entries that it adds to `notes` are used */
     }
     if (rc == 0)
         source_add_buffers(s);
@@ -52,7 +55,7 @@ int universal_resolve(struct source *s, struct report *notes, struct err *e)
 
 static struct zero_pickles make_pickles(const struct source *s, struct arena *a)
 {
-    struct report *reported = report_new();     /* by universal_resolve() */
+    struct report *reported = report_new();     /* not used: universal_resolve() has already reported these facts */
     struct zero_pickles made;
 
     zero_pickles_make(&made, s, &by_name, a, reported);
@@ -92,8 +95,9 @@ static int make_mp_rank(const struct source *s, uint8_t **out, uint64_t *size, s
 /* ---- zero/optimizer_state.pt and step.pt ---- */
 
 /*
- * Returns the optimizer_state_dict that ZeRO-3's loader needs: a counter in the state of sub-group 0, and the settings
- * under the same key. The stock converter also stores rank 0's vectors, which no loader reads.
+ * Returns the optimizer_state_dict that ZeRO-3's loader needs. The state of each sub-group holds only its step counter;
+ * the settings are stored under the key "param_groups". The stock converter also stores rank 0's vectors, which no
+ * loader reads.
  */
 static struct pk *zero3_state(struct arena *a, const struct source *s)
 {
@@ -114,7 +118,10 @@ static struct pk *zero3_state(struct arena *a, const struct source *s)
     return d;
 }
 
-/* Returns n empty dicts, one per group. The elastic form has no settings; with an empty dict a loader keeps its own. */
+/*
+ * Returns a list of n empty dicts, one per group. A ZeRO checkpoint of the elastic format stores no settings; a loader
+ * that finds an empty dict keeps its own settings.
+ */
 static struct pk *empty_groups(struct arena *a, int n)
 {
     struct pk *list = pk_list(a);
@@ -150,7 +157,7 @@ int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *s
     return rc;
 }
 
-/* Write a complete .pt file with at most one small storage into memory. The caller frees *out. */
+/* Write a complete .pt file with at most one small storage to a new buffer. The caller frees *out. */
 static void image_bytes(struct pt_image *im, const void *storage, uint64_t storage_size, uint8_t **out, uint64_t *size)
 {
     const struct zip_run *run;
@@ -196,7 +203,10 @@ static bool is_model_states_file(const struct source_file *f)
            str_ends(f->name, "_model_states.pt");
 }
 
-/* Check the records of a file. If the layout keeps no handles (f->pt is NULL), the file is opened for the check. */
+/*
+ * Check the CRC of every record of a file. If f->pt is NULL (the layout keeps no handles), the file is opened for the
+ * check.
+ */
 static int check_pt_file_records(const struct source *s, const struct source_file *f, struct err *e)
 {
     struct pt *pt = f->pt ? f->pt : pt_open(s->files, f->file, e);
@@ -208,8 +218,8 @@ static int check_pt_file_records(const struct source *s, const struct source_fil
 }
 
 /*
- * Copy a file unchanged after a check of every record's CRC. If its tree was replaced (pt_has_new_tree()), write it
- * again with the new tree.
+ * Copy a file unchanged, after a check of every record's CRC. If the file's tree was replaced (pt_has_new_tree()),
+ * write the file again with the new tree instead.
  */
 static int copy_file(const struct source *s, const struct source_file *f, const char *path, struct err *e)
 {
@@ -257,7 +267,7 @@ int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err 
     return rc;
 }
 
-/* Read the groups of the engine that saved: ZeRO, or the pipeline engine. */
+/* Read the optimizer groups in the format of the engine that wrote the checkpoint: ZeRO, or the pipeline engine. */
 int universal_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e)
 {
     return zero_order_root(s) ? zero_groups_read(s, a, out, e) : ds_groups_read(s, a, out, e);
@@ -265,7 +275,10 @@ int universal_groups_read(const struct source *s, struct arena *a, struct optim_
 
 /* ---- checks for completeness ---- */
 
-/* Returns true if the groups determine which parameters are trained. The pipeline engine trains all parameters. */
+/*
+ * Returns true if the source may have parameters that were not trained. Its optimizer groups then list the trained
+ * ones. The pipeline engine trains all parameters.
+ */
 static bool has_frozen(const struct source *s)
 {
     return s->zero_stage || universal_makes_mp_rank(s);
@@ -285,7 +298,7 @@ struct universal_state universal_state_of(const struct source *s, const struct p
     if (universal_is_trained(s, p)) {
         u.map = zero_state_map(p, st, &u.op);
         u.len = param_kept_shape(s, p, vocab, shape);
-        if (u.op > PLAN_COPY)           /* bytes of 16-bit elements */
+        if (u.op > PLAN_COPY)           /* the map holds 16-bit elements, and `len` was computed for fp32 elements */
             u.len /= 2;
         return u;
     }
@@ -304,8 +317,8 @@ struct universal_state universal_state_of(const struct source *s, const struct p
 }
 
 /*
- * Returns true if the state exists or can be made: under ZeRO, weights can serve as masters. The pipeline engine stores
- * both.
+ * Returns true if the state exists or can be made. Under ZeRO, a missing fp32 master weight can be made from the 16-bit
+ * weight. The pipeline engine stores both, so all states must exist.
  */
 static bool has_universal_state(const struct source *s, const struct param *p, enum state st)
 {
@@ -341,8 +354,8 @@ int universal_check_states(const struct source *s, struct err *e)
 }
 
 /*
- * Report parameters that one mp_rank file lists and the form lacks. `reported` holds the names that were reported for
- * earlier files.
+ * Report the parameters that the mp_rank file `f` lists, but that are not in s->param. `reported` holds the names that
+ * were reported for earlier files.
  */
 static void check_rank(const struct source *s, const struct source_file *f, struct names *reported, struct report *r)
 {

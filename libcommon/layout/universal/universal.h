@@ -1,8 +1,8 @@
 /*
  * universal.h - functions shared by the universal forms: names, the optimizer's common state, vocabulary rows
  *
- * See docs/formats.md, sections 5 and 6. All three forms store zero/optimizer_state.pt and copies of the
- * mp_rank_*_model_states.pt files in addition to the tensors, so no run state is lost.
+ * See docs/formats.md, sections 5 and 6. All three universal forms (.pt, HDF5, virtual) store, in addition to the
+ * tensors, zero/optimizer_state.pt and copies of the mp_rank_*_model_states.pt files, so no run state is lost.
  */
 #ifndef SHARDKIT_LAYOUT_UNIVERSAL_H
 #define SHARDKIT_LAYOUT_UNIVERSAL_H
@@ -17,19 +17,19 @@ struct run_state;
 struct source;
 
 /*
- * Prepare a source of any layout for the writers of the three forms: buffers become parameters, and the groups of a
- * source without mp_rank files are resolved (zero_groups.h). Returns -1 with ERR_DATA if moments or groups are missing.
- * `notes` lists what the form has no place for.
+ * Prepare a source of any layout for the writers of the three universal forms: turn the model's buffers into parameters
+ * and, if the source's layout has no mp_rank files, resolve the optimizer groups (zero_groups.h). Returns -1 with
+ * ERR_DATA if moments or groups are missing. `notes` receives a list of the facts that a universal form cannot store.
  */
 MUST_CHECK int universal_resolve(struct source *s, struct report *notes, struct err *e);
 /*
- * Returns the run state with DeepSpeed's trees of the optimizer: the source's, or else those that zero_pickles.h makes,
- * in the arena.
+ * Returns the run state with an optimizer_state_dict and param_groups as DeepSpeed stores them. They are the source's
+ * own, unless universal_makes_mp_rank(); then they are made by zero_pickles.h and allocated in the arena.
  */
 struct run_state universal_run_state(const struct source *s, struct arena *a);
 /*
- * Returns true if the source's layout has no mp_rank files and its optimizer's groups are known, so that one such file
- * is made for rank 0.
+ * Returns true if the source's layout has no mp_rank files, but its optimizer groups are known. The writers then make
+ * one mp_rank file, for rank 0.
  */
 bool universal_makes_mp_rank(const struct source *s);
 /*
@@ -43,18 +43,18 @@ MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, 
  */
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
 /*
- * Copy the source's mp_rank files to `dir`, checking every record's CRC. A file whose tree was replaced
- * (pt_with_tree()) is written again, and a file that the source lacks is made.
+ * Copy the source's mp_rank files to `dir`, after a check of every record's CRC. A file whose tree was replaced
+ * (pt_with_tree()) is written again with the new tree. If universal_makes_mp_rank(), the file of rank 0 is made.
  */
 MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
 /*
- * Returns true if the parameter was trained, as far as a checkpoint of any model shows it. The pipeline engine's
- * parameters are all trained.
+ * Returns true if the parameter was trained, as far as the checkpoint shows it. The pipeline engine trains all
+ * parameters.
  */
 bool universal_is_trained(const struct source *s, const struct param *p);
 /* Read the optimizer groups of a universal form (its source_read_groups function). */
 MUST_CHECK int universal_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
-/* How a state in a universal form is made. */
+/* Describes how one state of a parameter in a universal form is made. */
 struct universal_state {
     const struct tmap *map;             /* NULL if the form has no such state */
     /* the conversion, an enum plan_op; -1 if the values of the map cannot be converted to fp32 */
@@ -63,34 +63,40 @@ struct universal_state {
     uint64_t len;                       /* size of the map in bytes */
 };
 /*
- * Returns how to make state `st` of `p`. A missing master is made from the weights. A parameter that is not trained
- * has its values as master, and no moments.
+ * Returns how to make state `st` of `p`. A missing fp32 master weight is made from the 16-bit weight. A parameter that
+ * was not trained has no moments, and its stored values serve as its fp32 state.
  */
 struct universal_state universal_state_of(const struct source *s, const struct param *p, enum state st,
                                           enum vocab_policy vocab);
 /*
- * Check that every trained parameter has its master and both moments. Returns -1 with an error that names the first
- * parameter without one.
+ * Check that every trained parameter has its fp32 master weight and both moments, or that they can be made. Returns -1
+ * with an error that names the first parameter without one of them.
  */
 MUST_CHECK int universal_check_states(const struct source *s, struct err *e);
 /*
- * Report "no_params" if the form has no parameters, and "missing_param" for each parameter that its mp_rank files list
- * and that it lacks. Only the names in s->param are used.
+ * Report "no_params" if the form has no parameters, and "missing_param" for each parameter that one of the form's
+ * mp_rank files lists, but that is not in s->param. Only the names in s->param are used.
  */
 void universal_check_params(const struct source *s, struct report *r);
 /*
- * Returns the file of a parameter's state in .pt form. Storage 0 is the tensor. If universal_pt_zero_row() returns
- * true, storage 1 is a row of zeros for padding. The caller frees the image.
+ * Returns the file of one state of a parameter in .pt form. Storage 0 is the tensor. If universal_pt_zero_row() returns
+ * true, storage 1 is a row of zeros that serves as the padding tensor. The caller frees the image.
  */
 struct pt_image *universal_pt_image(const struct source *s, const struct param *p, enum state st,
                                     enum vocab_policy vocab);
 bool universal_pt_zero_row(const struct source *s, const struct param *p, enum vocab_policy vocab);
 /* Returns the size of the files that every universal form has in addition to the tensors. */
 uint64_t universal_extra_bytes(const struct source *s);
-/* Returns the maximum disk space in bytes of an HDF5 result. Used before the result is planned (sink_ops.estimate). */
+/*
+ * Returns an upper bound, in bytes, of the disk space of an HDF5 or virtual result. Used before the result is planned
+ * (sink_ops.estimate).
+ */
 uint64_t universal_estimate(const struct sink *k, const struct source *s);
 
-/* Returns the sink that writes the .pt form; the other two return those of the HDF5 form and of the virtual form. */
+/*
+ * universal_pt_sink() returns a sink that writes the .pt form, universal_hdf5_sink() one for the HDF5 form, and
+ * universal_virtual_sink() one for the virtual form.
+ */
 struct sink *universal_pt_sink(const struct sink_opts *o);
 struct sink *universal_hdf5_sink(const struct sink_opts *o);
 struct sink *universal_virtual_sink(const struct sink_opts *o);

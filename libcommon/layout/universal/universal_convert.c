@@ -8,11 +8,11 @@
 #include "libcommon/layout/universal/universal.h"
 
 struct universal_form {
-    const char *format;                 /* as `ds2universal --format` names it */
+    const char *format;                 /* name of the form in `ds2universal --format` */
     struct sink *(*open)(const struct sink_opts *o);
 };
 
-/* A target: the form, and the options that its sink receives. */
+/* What a user requests: the universal form, and the options for its sink. */
 struct universal_request {
     struct universal_form form;
     enum vocab_policy vocab;
@@ -43,7 +43,7 @@ static void universal_facts(const struct layout_target *t, json_t *o)
 
 #define UNIVERSAL_OPS .open_sink = open_universal_folder, .text = universal_text, .facts = universal_facts, .free = free
 
-/* Fill *t, and prepare the source. */
+/* Fill *t for a universal form, and prepare the source (universal_resolve()). */
 static int describe_universal(struct source *s, const struct write_request *q, struct universal_form form,
                               struct report *notes, struct layout_target *t, struct err *e)
 {

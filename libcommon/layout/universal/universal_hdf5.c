@@ -6,8 +6,8 @@
  * 2. The offsets of the datasets become destinations of plan items. The executor fills them in
  *    parallel without the library.
  * 3. finish: writes the small files next to the index.
- * index.h5 gets its final name when its tables are complete. Another process, or a later run that resumes, therefore
- * finds either all tables or none, and reads the offsets from the file itself.
+ * index.h5 gets its final name when its groups, attributes and datasets are complete. Another process, or a later run
+ * that resumes, therefore finds either all of them or no index, and reads the offsets from the index itself.
  */
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -28,8 +28,8 @@
 /* ---- shared by both HDF5 forms ---- */
 
 /*
- * Returns true if `name` can be a link in a group: it is not a path, is no name with a leading dot that this program
- * uses, and has no '%', which virtual datasets expand.
+ * Returns true if `name` can be the name of a link in a group. Refused are names with a slash, with a leading dot
+ * (reserved for this program's own groups), and with '%', which HDF5 expands in virtual datasets.
  */
 bool universal_hdf5_is_name(const char *name)
 {
@@ -183,8 +183,8 @@ void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sin
 }
 
 /*
- * Allocate disk space for the file, so that a full disk is reported now. File systems that cannot reserve space are
- * accepted.
+ * Allocate disk space for the file, so that a full disk is reported before the tensors are written. A file system that
+ * cannot reserve space is no error.
  */
 static int reserve_index_space(const struct sink *k, int fd, const char *path, struct err *e)
 {
@@ -273,7 +273,10 @@ static int reserve_path(const struct sink *k, const char *path, struct err *e)
     return rc;
 }
 
-/* Create the file of a parameter under its final name. No reader opens it before the index names it. */
+/*
+ * Create the file of a parameter under its final name. This is safe because no reader opens the file before the index
+ * links to it.
+ */
 static int make_param_file(const struct sink *k, const struct param *p, const char *path, struct err *e)
 {
     struct h5_out *h = h5_create(path);
@@ -287,8 +290,8 @@ static int make_param_file(const struct sink *k, const struct param *p, const ch
 }
 
 /*
- * Returns the path inside the folder of the file that holds the parameter's data: "zero/<parameter>.h5" with --split,
- * otherwise the index.
+ * Returns the name, relative to the folder, of the file that holds the parameter's data: "zero/<parameter>.h5" with
+ * --split, otherwise the index.
  */
 static char *data_file(const struct sink *k, const struct param *p)
 {
@@ -347,7 +350,10 @@ struct hdf5_sink {
     struct arena *arena;
 };
 
-/* Check that the dataset has the shape that this source requires: a resumed folder may be from another conversion. */
+/*
+ * Check that the dataset has the shape that this source requires. It may differ if the folder is resumed, but was begun
+ * by a conversion of another source.
+ */
 static int check_dataset_shape(const struct h5_in *h, const struct h5_dataset *d, const struct param *p,
                                const int64_t *shape, enum state st, struct err *e)
 {
@@ -454,7 +460,7 @@ static int hdf5_sink_prepare(struct sink *k, const struct source *s, const char 
 static int hdf5_sink_item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     (void)k, (void)it, (void)e;
-    return 0;                           /* a dataset has no surrounding bytes to write */
+    return 0;                           /* nothing to do: no header or trailer surrounds a dataset's bytes */
 }
 
 static void hdf5_sink_close(struct sink *k)

@@ -1,5 +1,5 @@
 /*
- * universal_hdf5.h - the contents of index.h5, shared by its two sinks and their source
+ * universal_hdf5.h - the contents of index.h5, and functions shared by the code that writes and reads it
  *
  *   /                              attributes: format, origin, run state and model
  *   /<parameter>                   attributes: merge rule, stage, step, vocabulary rows
@@ -8,8 +8,8 @@
  * has two more groups, with names that no parameter may have:
  *   /.slices/<parameter>/<state>/<i>   tensor-parallel slice i of a row-parallel weight
  *   /.shards/{path,at,size,directory_crc32}   one row per file that holds external data
- * As in every universal form, zero/optimizer_state.pt and the mp_rank files are stored next to the index. They have
- * a CRC for every record and are read by the same code as elsewhere.
+ * As in every universal form, zero/optimizer_state.pt and the mp_rank files are stored next to the index. They have a
+ * CRC for every record and are read by the same code as in other layouts.
  */
 #ifndef SHARDKIT_LAYOUT_UNIVERSAL_HDF5_H
 #define SHARDKIT_LAYOUT_UNIVERSAL_HDF5_H
@@ -24,31 +24,42 @@
 #define INDEX_SLICES  ".slices"
 #define INDEX_SHARDS  ".shards"
 
-/* Returns true if a parameter may have this name. */
+/* Returns true if `name` can be the name of a parameter's group in the index. */
 bool universal_hdf5_is_name(const char *name);
-/* Returns true for a file of such a folder that holds tensors: the index, or a parameter's own file. */
+/*
+ * Returns true if `file`, a name relative to the folder of the HDF5 form, can hold tensors: the index, or
+ * zero/<parameter>.h5.
+ */
 bool universal_hdf5_holds(const char *file);
-/* Returns true if the form was made from a run without a pipeline. Its mp_rank file then holds the model itself. */
+/*
+ * Returns true if one of the mp_rank files holds the model itself (a "module" entry). This is so if the form was made
+ * from a run without pipeline parallelism.
+ */
 bool universal_hdf5_has_model(const struct source *s);
-/* Read run state and model from the first mp_rank file. Members of the model that it does not define are kept. */
+/*
+ * Read the run state and the model's configuration from the first mp_rank file. If this file does not define the
+ * model's size or number of vocabulary tokens, the values in s->config are kept.
+ */
 void universal_hdf5_run(struct source *s);
 /*
- * Refuse what an index cannot hold, with an error that names the parameter: more than 16 dimensions, names that are
- * paths, and states that cannot be made fp32. With as_is, also states that are not fp32 or are missing.
+ * Check that the index can hold every parameter and that no state is missing (universal_check_states()). Returns -1
+ * with an error that names the parameter if a name cannot be the name of a group, if there are no dimensions or more
+ * than 16, or if a state cannot be converted to fp32. If as_is (states are not converted), a state that is missing or
+ * not fp32 is also an error.
  */
 MUST_CHECK int universal_hdf5_check(const struct source *s, bool as_is, struct err *e);
 /*
- * universal_hdf5_put_root() writes the attributes of the root group; the second function writes those of one
- * parameter's group (the root of its own file with --split).
+ * universal_hdf5_put_root() writes the attributes of the root group. universal_hdf5_put_param() writes the attributes
+ * of one parameter to `object`: the parameter's group, or with --split the root group of the parameter's own file.
  */
 void universal_hdf5_put_root(struct h5_out *h, const struct sink *k);
 void universal_hdf5_put_param(struct h5_out *h, int64_t object, const struct sink *k, const struct param *p);
 /*
- * Allocate disk space for an index with holes, sync it (and the files it links to), and rename it to `to`. Returns
- * -1 with ERR_SYS on error.
+ * Allocate disk space for all parts of the index that are not written yet, sync the index (with --split, the whole file
+ * system, because the index links to other files), and rename it to `to`. Returns -1 with ERR_SYS on error.
  */
 MUST_CHECK int universal_hdf5_publish(const struct sink *k, const char *from, const char *to, struct err *e);
-/* Write the files that are stored next to the index. */
+/* Write the small files that are stored next to the index: zero/optimizer_state.pt and the mp_rank files. */
 MUST_CHECK int universal_hdf5_finish(struct sink *k, struct plan *plan, struct err *e);
 
 #endif

@@ -3,8 +3,9 @@
  *
  * 1. The root's attributes define the form, the run state and the model.
  * 2. The other files are opened: zero/optimizer_state.pt, the mp_rank files, zero/<parameter>.h5.
- * 3. Virtual form: every shard is located, its size and directory CRC are compared, and its
- *    directory is kept, so that ranges of the file become ranges of records with a CRC.
+ * 3. Virtual form: every shard is located, its size and directory CRC are compared with the recorded ones, and its
+ *    zip directory is kept, so that a byte range of the file can be expressed as a range of a record, whose CRC is
+ *    known.
  * 4. Parameters: the location of each dataset becomes a tensor map. No tensor byte is read.
  *
  * HDF5 1.10 does not handle damaged files safely. Each .h5 is therefore checked against its seal before the library
@@ -13,15 +14,15 @@
  *
  * Codes of findings (E error, W warning):
  *   hdf5 E            the index, or an object in it, is damaged or differs from what we write
- *   key E             an attribute is absent or invalid
+ *   key E             an attribute is missing or invalid
  *   missing_file E    an mp_rank file, optimizer_state.pt or a parameter's .h5 is absent
  *   extra_file W      a file that does not belong to the form
  *   missing_param E   fewer parameters than the index states or the mp_rank files list; no_params E: none
  *   shape E           states of one parameter differ in shape, or slices do not add up to it
  *   unreadable E      a .pt file cannot be opened; class E, opaque W: see pt_check_classes()
  *   shard_missing E   a file with data is absent, or is not a checkpoint file
- *   shard_changed E   its size or directory CRC differs from the recorded one
- *   shard_range E     data outside the records of its file
+ *   shard_changed E   the size or directory CRC of a file with data differs from the recorded one
+ *   shard_range E     a dataset points to bytes that are not inside a record of a file with data
  */
 #include "libcommon/base/names.h"
 #include "libcommon/base/tensor.h"
@@ -47,23 +48,23 @@
 
 enum { OPEN_THREADS = 16 };
 
-/* A file that holds external data. */
+/* A shard: a checkpoint file into which datasets of the virtual form point. */
 struct hdf5_shard {
-    const char *path;           /* as spelled in the index */
+    const char *path;           /* as written in the index */
     /* position and size in bytes of the part of the file that is used: all of it, or a member of a tar */
     uint64_t at, size;
     uint32_t directory_crc;
-    int file;                   /* -1 if unusable; already reported */
+    int file;                   /* number of the file; -1 if it cannot be used, which has been reported */
     struct zip *zip;
     const struct zip_entry **entry;     /* stored (uncompressed) entries, sorted by offset */
-    int *record;                /* [n_entries]; -1 if not yet created */
+    int *record;                /* [n_entries]: the record of each entry; -1 if it has not been created yet */
     int n_entries;
 };
 
 struct hdf5_reader {
     struct source *s;
     const struct source_listing *l;
-    struct names *member;       /* maps the names of the folder's files to their numbers */
+    struct names *member;       /* maps the name of each file in the folder to the file's number */
     const struct source_opts *o;
     struct report *r;
     struct h5_in *index;
@@ -258,8 +259,8 @@ bool universal_hdf5_has_model(const struct source *s)
 }
 
 /*
- * Read the run state. The training arguments contain more than the index's attributes, which exist for other
- * readers.
+ * universal_hdf5_run() reads the training arguments in an mp_rank file, because they contain more than the index's
+ * attributes, which are meant for other readers.
  */
 void universal_hdf5_run(struct source *s)
 {
@@ -273,7 +274,7 @@ void universal_hdf5_run(struct source *s)
         }
     if (s->config.n_layers == 0 || s->config.hidden == 0)
         s->config = noted;
-    /* A user may have given V0. The number of padded rows is that of the tensors. */
+    /* The tokens may be known only from the attribute, because the user passed their number (V0) to the conversion. */
     if (s->config.vocab_tokens == 0)
         s->config.vocab_tokens = noted.vocab_tokens;
 }
@@ -425,7 +426,7 @@ static struct hdf5_shard *find_shard(const struct hdf5_reader *rd, const char *p
     int lo = 0, hi = rd->n_shards;
     struct hdf5_shard key = { .path = path, .at = at };
 
-    while (lo < hi) {                   /* find the first shard that begins after `at` */
+    while (lo < hi) {                   /* lo becomes the first shard that begins after `at` */
         int mid = lo + (hi - lo) / 2;
 
         if (shard_cmp(&rd->shard[mid], &key) <= 0)
@@ -442,7 +443,8 @@ static struct hdf5_shard *find_shard(const struct hdf5_reader *rd, const char *p
 }
 
 /*
- * Convert bytes [at, at+len) of a shard to a range of one of its records. Returns false if no record contains them.
+ * Convert bytes [at, at+len) of a shard to a range of one of the shard's records. Returns false if no record contains
+ * all these bytes.
  */
 static bool find_shard_record_run(const struct hdf5_reader *rd, struct hdf5_shard *sh, uint64_t at, uint64_t len,
                                   struct extent *x)
@@ -473,11 +475,11 @@ static bool find_shard_record_run(const struct hdf5_reader *rd, struct hdf5_shar
 
 /* ---- 4. parameters ---- */
 
-/* The location of one parameter's datasets. */
+/* The place where one parameter's datasets are stored. */
 struct home {
     struct h5_in *h;
     int file;
-    const char *group;          /* "/3.x", or "" in a file of its own */
+    const char *group;  /* path of the group in h: "/3.x" in the index, or "" if the parameter has its own file */
     struct param *p;
 };
 
@@ -517,7 +519,7 @@ static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const stru
         struct hdf5_shard *sh = find_shard(rd, seg->path, seg->at);
 
         if (sh && sh->file < 0)
-            return false;               /* already reported */
+            return false;               /* find_shard_file() or open_shard() has already reported this shard */
         if (!sh || !find_shard_record_run(rd, sh, seg->at - sh->at, seg->len, &sl->extent[i])) {
             report_add(rd->r, SEV_ERROR, "shard_range", seg->path, seg->at, at->p->name,
                        "%llu bytes of %s are not inside a record of a listed shard",
@@ -528,7 +530,10 @@ static bool fill_slice(struct hdf5_reader *rd, const struct home *at, const stru
     return true;
 }
 
-/* Returns the map of a dataset that is not made of columns. */
+/*
+ * Returns the map of a dataset that is one external or contiguous block, not a virtual dataset of columns. Returns NULL
+ * after a report if its bytes are not found.
+ */
 static struct tmap *make_whole_dataset_map(struct hdf5_reader *rd, const struct home *at, const struct h5_dataset *d,
                                            const char *name)
 {
@@ -537,7 +542,9 @@ static struct tmap *make_whole_dataset_map(struct hdf5_reader *rd, const struct 
     return fill_slice(rd, at, d, name, &m->slice[0]) ? m : NULL;
 }
 
-/* Returns true if a column's shape equals the whole shape in all dimensions except dimension 1. */
+/*
+ * Returns true if the helper dataset d of a slice has the same shape as `whole` in all dimensions except dimension 1.
+ */
 static bool column_fits(const struct h5_dataset *d, const struct h5_dataset *whole)
 {
     if (d->storage == H5_COLUMNS || d->ndim != whole->ndim || d->len == 0)
@@ -586,8 +593,8 @@ static struct tmap *column_map(struct hdf5_reader *rd, const struct home *at, co
 }
 
 /*
- * Returns true if the parameter should have moments. A frozen parameter, a buffer or a tied weight's second name has
- * none.
+ * Returns true if the parameter must have moments. A frozen parameter, a buffer, or the second name of a tied weight
+ * has none.
  */
 static bool is_trained(const struct home *at)
 {
@@ -661,8 +668,8 @@ static void read_param(struct hdf5_reader *rd, const struct home *at)
 }
 
 /*
- * Read a parameter of a form made with --split. The index has only a link, which must refer to the file named after the
- * parameter.
+ * Read a parameter of a form that was made with --split. The index holds only a link, which must lead to the file
+ * zero/<parameter>.h5.
  */
 static void read_linked(struct hdf5_reader *rd, struct home *at)
 {
@@ -689,7 +696,7 @@ static void read_linked(struct hdf5_reader *rd, struct home *at)
     free(want);
 }
 
-/* Check by name that the states of the parameter exist. Used if tensors are not read. */
+/* Check that datasets (with --split, the file) exist for all states of the parameter. Used if tensors are not read. */
 static void check_states_present(struct hdf5_reader *rd, const struct home *at)
 {
     char *linked = str_fmt("zero/%s.h5", at->p->name);
@@ -707,8 +714,8 @@ static void check_states_present(struct hdf5_reader *rd, const struct home *at)
 }
 
 /*
- * Compare two parameters by their places in the model: embedding first, then layers by number, in natural order within
- * a layer.
+ * Compare two parameters by position in the model: the embedding first, then the layers by number, and natural order of
+ * the names within a layer.
  */
 static int param_cmp(const void *a, const void *b)
 {
@@ -758,7 +765,7 @@ int universal_hdf5_source_open(struct source *s, const struct source_listing *l,
     struct universal_zero zero = { .file = -1 };
     int rc = -1;
 
-    s->layout = &universal_hdf5_layout;         /* check_format() reads which of the two it is */
+    s->layout = &universal_hdf5_layout;         /* provisional: check_format() sets one of the two layouts */
     s->read_groups = universal_groups_read;
     rd.member = names_new(s->arena);
     for (int i = 0; i < l->n; i++)

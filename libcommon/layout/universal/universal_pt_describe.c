@@ -4,12 +4,12 @@
  * There is one file per parameter and state. Each holds a dict that both readers accept (docs/formats.md, section
  * 5.2):
  *   cat_dim                            if TP slices were concatenated
- *   vocab_divisibility_padding_tensor  vocabulary with its rows kept: bigscience's loader
- *   vocab_tensor True                  vocabulary: DeepSpeed >= 0.12.3
+ *   vocab_divisibility_padding_tensor  if all rows of the vocabulary are kept; bigscience's loader reads it
+ *   vocab_tensor True                  for the vocabulary; DeepSpeed >= 0.12.3 reads it
  *   param                              the merged tensor
- * For ZeRO-3 a parameter's file is the bare tensor, flattened, as its loader requires. A tensor without optimizer
- * states (frozen, a tied weight's second name, a buffer) has only fp32.pt, made from the weights if there is no
- * master.
+ * For ZeRO-3 the file holds no dict but the flattened tensor, as ZeRO-3's loader requires. A tensor without optimizer
+ * states (a frozen parameter, the second name of a tied weight, a buffer) has only fp32.pt, which is made from the
+ * weights if there is no fp32 master weight.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@
 #include "libcommon/write/folder.h"
 
 /*
- * Returns true if the padding tensor is a row of zeros. The reference stores the last row, or zeros if no row is
- * padding.
+ * Returns true if the padding tensor is a row of zeros. As in the reference converter, the padding tensor is the last
+ * row of the vocabulary, or zeros if none of the rows is padding.
  */
 static bool padding_is_zero_row(const struct source *s, const struct param *p)
 {
@@ -32,8 +32,8 @@ static bool padding_is_zero_row(const struct source *s, const struct param *p)
 }
 
 /*
- * Returns true if the file has a padding tensor. A stripped form has none, even if no rows were stripped: its
- * readers add the padding themselves.
+ * Returns true if the file of this parameter has a padding tensor. A form whose padding rows are stripped has none,
+ * even if there were no rows to strip, because the readers of this form add padding themselves.
  */
 static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
 {
@@ -41,8 +41,8 @@ static bool has_padding_tensor(const struct param *p, enum vocab_policy vocab)
 }
 
 /*
- * Returns the padding tensor, with requires_grad as in the reference: a row of the master is a view of it, zeros are
- * a new tensor.
+ * Returns the padding tensor. requires_grad is set as in the reference converter, where the last row of the fp32 master
+ * weight is a view and inherits requires_grad, while zeros are a new tensor.
  */
 static struct pk *padding_tensor(struct arena *a, const struct source *s, const struct param *p, enum state st)
 {
@@ -86,7 +86,7 @@ static struct folder_box state_file_box(struct arena *a, const struct source *s,
         pk_set_str(a, root, "param_n_sub_params", pk_int(a, 2));
     if (has_padding_tensor(p, vocab)) {
         pk_set_str(a, root, "vocab_divisibility_padding_tensor", padding_tensor(a, s, p, st));
-        if (padding_is_zero_row(s, p))  /* no fill writes this storage, so it is zeros */
+        if (padding_is_zero_row(s, p))  /* no fill writes to this storage, so its bytes stay zero */
             b.storage[b.n++] = (struct folder_storage){ .len = (uint64_t)p->shape[1] * sizeof(float) };
     }
     if (p->merge == MERGE_VOCAB)
@@ -119,13 +119,13 @@ struct universal_folder {
     const struct source *src;
     enum vocab_policy vocab;
     int n;
-    /* [files]: index of the file's tensor in the result; -1: the file is not made */
+    /* [files]: index of the file's tensor among all tensors of the result; -1 if the file is not created */
     int *number;
 };
 
 /*
- * Check the parameters' names. They become names of folders, whatever file they were read from, and none may lead
- * out of the form.
+ * Check that each parameter's name can be the name of a folder, no matter which kind of file it was read from. A name
+ * must not lead out of the output folder.
  */
 static int check_param_folder_names(const struct source *s, struct err *e)
 {
@@ -204,7 +204,9 @@ static int write_step(const char *dir, const struct param *p, const void *bytes,
     char *path = str_fmt("%s/zero/%s/step.pt", dir, p->name);
     int rc = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 
-    /* file_replace() is not used: these are hundreds of small files, published together with their folder. */
+    /*
+     * file_replace() would be slow: there are hundreds of these small files, and the whole folder is published at once.
+     */
     if (fd < 0 || write_all_at(fd, bytes, size, 0) < 0) {
         err_sys(e, path, "cannot write");
         rc = -1;
@@ -221,7 +223,7 @@ static int write_steps(const struct source *s, const char *dir, struct err *e)
     uint64_t size;
     int rc = 0;
 
-    /* Add the counter, which ZeRO-3's loader reads from optimizer_state.pt. */
+    /* ZeRO-3 needs no step.pt: its loader reads the counter from optimizer_state.pt. */
     if (s->zero_stage == 3)
         return 0;
     universal_step(s, &bytes, &size);
@@ -255,7 +257,7 @@ static uint64_t universal_folder_extra_bytes(void *ctx)
 {
     const struct source *s = ((const struct universal_folder *)ctx)->src;
 
-    return universal_extra_bytes(s) + (uint64_t)s->n_params * 4096;     /* a step.pt for each */
+    return universal_extra_bytes(s) + (uint64_t)s->n_params * 4096;     /* each parameter may have a step.pt */
 }
 
 static void close_universal_folder(void *ctx)

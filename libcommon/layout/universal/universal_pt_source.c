@@ -5,16 +5,16 @@
  * findings:
  *   unreadable E      a file cannot be opened, or its container or pickle is damaged
  *   class E, opaque W see pt_check_classes()
- *   state_missing E   a parameter without one of its three states
+ *   state_missing E   a parameter lacks one of its three states
  *   no_params E, missing_param E   no parameters, or fewer than the mp_rank files list
  *   key E             a state file without a usable `param`
  *   shape E           states of one parameter differ, or a shape contradicts the parameter's name
  *   merge_rule W      cat_dim contradicts the parameter's name
- *   extra_file W      a file that no loader uses; in a parameter's folder loaders fail on it
+ *   extra_file W      a file that no loader uses; if it is in a parameter's folder, loaders fail
  *   no_optimizer_state W  zero/optimizer_state.pt is absent (the 2022 converter wrote none)
  *   no_run_state W    no mp_rank files
  *   step E            step.pt files disagree
- *   leftover W        tmp/ of an aborted conversion
+ *   leftover W        a file in tmp/, left by an aborted conversion
  *   latest W          latest_universal is empty
  */
 #include <stdlib.h>
@@ -38,7 +38,7 @@ struct opened {
     const struct source_opts *o;
     struct report *r;
     int *param_of;              /* [n_files]: index of the parameter whose folder holds the file; -1 if none */
-    struct universal_zero zero; /* file is -1 if the form is of the pipeline engine */
+    struct universal_zero zero; /* file is -1 if the pipeline engine saved the original checkpoint */
     struct pt_holes holes;
 };
 
@@ -49,7 +49,7 @@ static const char *path_of(const struct source *s, int i)
 
 /* ---- names ---- */
 
-/* Returns the length of the parameter's name in "zero/<parameter>/<rest>" and sets *rest. Returns 0 for other names. */
+/* Returns the length of <parameter> in a name "zero/<parameter>/<rest>", and sets *rest. Returns 0 for other names. */
 static size_t param_part(const char *name, const char **rest)
 {
     const char *p = name + 5, *slash;
@@ -83,7 +83,7 @@ static bool is_universal_file_name(const char *name)
            strcmp(name, DS_REPAIR_LOG_NAME) == 0;
 }
 
-/* Returns true for a file with run state; its handle is kept open. */
+/* Returns true for the files whose handles are kept open, because they hold run state. */
 static bool is_kept(const char *name)
 {
     return is_mp_rank_file_name(name) || strcmp(name, "zero/optimizer_state.pt") == 0;
@@ -166,13 +166,16 @@ static void list_universal_files(struct opened *u, const struct source_listing *
 
 /* ---- tensors ---- */
 
-/* Returns the severity of a lost state. If the optimizer is not requested, a lost moment is no error. */
+/*
+ * Returns the severity of a missing state. It is a warning if holes are allowed, or if the state is a moment and the
+ * optimizer is not requested.
+ */
 static enum severity lost(const struct opened *u, enum state st)
 {
     return u->o->holes || (u->o->no_optimizer && st > STATE_FP32) ? SEV_WARNING : SEV_ERROR;
 }
 
-/* Returns the severity of file i being unreadable. */
+/* Returns the severity to report if file i cannot be read. */
 static enum severity lost_file(const struct opened *u, int i)
 {
     const char *rest;
@@ -317,7 +320,9 @@ static void read_universal_pt_file(struct opened *u, int i, struct pt *pt)
     pt_close(pt);
 }
 
-/* Open the files. Many threads parse their tables, a batch at a time; one thread stores the results. */
+/*
+ * Open the files in batches. Many threads parse the tables of the files in a batch; then one thread stores the results.
+ */
 static void open_universal_pt_files(struct opened *u)
 {
     enum { BATCH = 512 };
@@ -379,12 +384,13 @@ static uint64_t state_file_size(const struct source *s, const struct param *p, e
 }
 
 /*
- * Returns true if the state was read. If tensors are not read, returns true if its file exists and is not much
- * shorter than those of the other states.
+ * Returns true if the state was read. If tensors are not read (no_tensors), returns true if the state's file exists and
+ * is not much shorter than the files of the parameter's other states.
  */
 static bool has_param_state_file(const struct opened *u, const struct param *p, enum state st)
 {
-    const uint64_t slack = 64 << 10;    /* bytes that a pickle may hold in addition to the tensor */
+    /* the pickle and the zip directory may differ by this number of bytes between files */
+    const uint64_t slack = 64 << 10;
     uint64_t size, most = 0;
 
     if (!u->o->no_tensors)
@@ -395,7 +401,7 @@ static bool has_param_state_file(const struct opened *u, const struct param *p, 
     return size > 0 && size + slack >= most;
 }
 
-/* Returns true if the state must exist. A parameter that was not trained needs only fp32.pt. */
+/* Returns true if the parameter must have this state. A parameter that was not trained must have fp32.pt only. */
 static bool is_due(const struct opened *u, const struct param *p, enum state st)
 {
     const struct zero_slot *slot;
@@ -404,8 +410,8 @@ static bool is_due(const struct opened *u, const struct param *p, enum state st)
 }
 
 /*
- * Make a hole in place of a missing state, with the shape of another state. Returns false if the parameter has no other
- * state.
+ * Fill in a missing state as a hole (a map whose bytes are in no file), with the shape of another state. Returns false
+ * if the parameter has no other state.
  */
 static bool make_hole(struct opened *u, struct param *p, enum state st)
 {
@@ -452,8 +458,8 @@ static void find_vocab(struct source *s)
 }
 
 /*
- * Report the mp_rank files that are missing: the arguments give the number of tensor ranks and pipeline stages, and the
- * converter copies the file of each of them.
+ * Report the mp_rank files that are missing. The saved arguments give the number of tensor-parallel ranks and pipeline
+ * stages, and the converter copies one file for each pair of them.
  */
 static void check_mp_rank_files(struct opened *u)
 {

@@ -5,13 +5,14 @@
  *   concatenated on dim 0   one external dataset over the ranges of slice 0, slice 1, ...
  *   concatenated on dim 1   each slice is an external helper dataset under /.slices, and
  *                           a virtual dataset places them next to each other
- *   replicated              rank 0's ranges if all copies are bit-equal; otherwise the policy
- *                           combines the copies into bytes of the index
- * So no tensor is copied or planned. Only the replicas (300 MB of a 176B checkpoint) and the
- * directories of the shards are read. The CRCs of the directories are recorded to detect shards that are changed
- * later. Replicas that differ are written to the index, so the records they come from are read and checked first.
+ *   replicated             rank 0's ranges if all copies are bit-equal; otherwise the copies are combined
+ *                           by the policy, and the result is stored in the index
+ * So no tensor is copied, and the plan stays empty. Only the replicated tensors (300 MB of a 176B checkpoint) and the
+ * zip directories of the shards are read. The CRCs of the directories are recorded to detect shards that are changed
+ * later. If replicas differ, the CRCs of their records are checked before the combined values are written.
  *
- * Paths are relative to the folder. It is written next to its final location, so they stay valid when it is renamed.
+ * Paths of shards are relative to the output folder. The output folder is written next to its final location, so the
+ * paths stay valid when it is renamed.
  */
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -30,13 +31,16 @@
 #include "libcommon/layout/universal/universal.h"
 #include "libcommon/write/sink.h"
 
-/* MIN_READERS: reads are small and spread over the shards, so at least this many run at once, even on fewer cores. */
+/*
+ * MIN_READERS: minimum number of threads that read, even if there are fewer cores. The reads are small and spread over
+ * the shards, so threads mostly wait.
+ */
 enum { MIN_READERS = 8, COMPARE_CHUNK = 256 * 1024, CRC_CHUNK = 1 << 20, MAX_COPIES = 256 };
 
 struct virtual_shard {
     bool used;
-    char *path;                 /* relative to the folder */
-    uint64_t base, size;        /* offset of a member inside its tar; size */
+    char *path;                 /* relative to the output folder */
+    uint64_t base, size;  /* base: offset of the shard in its tar file, 0 if it is a file of its own; size: in bytes */
     uint32_t directory_crc;
 };
 
@@ -49,7 +53,7 @@ struct replica_set {
 struct virtual_sink {
     struct virtual_shard *shard; /* [files_count] */
     int n_shards;
-    struct replica_set *set;    /* all replicated states */
+    struct replica_set *set;    /* all states that are replicated over tensor-parallel ranks */
     int n_sets, set_cap;
     struct h5_segment *segment; /* scratch space */
     int n_segments, segment_cap;
@@ -89,7 +93,10 @@ static int directory_crc(const struct source *s, int file, uint32_t *crc, struct
     return 0;
 }
 
-/* Returns `path` relative to the output folder. A rehearsal has no OUT.part next to OUT to start from. */
+/*
+ * Returns `path` relative to the output folder. In a rehearsal the output folder does not exist, so the path is
+ * computed from the nearest existing folder above it.
+ */
 static char *path_from_out(const struct sink *k, const char *path, struct err *e)
 {
     char *dir, *rest, *up, *full;
@@ -189,7 +196,7 @@ static const struct tmap *set_map(const struct sink *k, const struct replica_set
     return k->src->param[r->param].state[r->state];
 }
 
-/* Read bytes [at, at+n) of every copy into buf, one copy every COMPARE_CHUNK bytes. */
+/* Read bytes [at, at+n) of every copy. Copy i is stored at buf + i * COMPARE_CHUNK. */
 static int read_replica_copies(const struct sink *k, const struct tmap *m, uint64_t at, uint64_t n, char *buf,
                                struct err *e)
 {
@@ -199,7 +206,7 @@ static int read_replica_copies(const struct sink *k, const struct tmap *m, uint6
     return 0;
 }
 
-/* Function called for each chunk of the copies. */
+/* A function that is called for each chunk of the copies: n bytes at offset `at` of every copy. */
 typedef int chunk_fn(void *ctx, const void *const *copy, uint64_t at, uint64_t n, struct err *e);
 
 static int each_chunk(const struct sink *k, const struct tmap *m, chunk_fn *fn, void *ctx, struct err *e)
@@ -241,7 +248,7 @@ static int count_differences(void *ctx, const void *const *copy, uint64_t at, ui
     (void)at, (void)e;
     for (int i = 1; i < c->map->n_slices; i++)
         if (memcmp(copy[0], copy[i], n) != 0) {
-            /* Only compare the copies: with this policy nothing is combined. */
+            /* REPLICAS_FAIL only counts the elements that differ, and combines nothing. */
             c->set->n_differ += replicas_combine(copy, c->map->n_slices, n, c->map->dtype,
                                                  REPLICAS_FAIL, NULL);
             break;
@@ -313,8 +320,8 @@ static int check_record_crc(struct sink *k, int record, struct err *e)
 }
 
 /*
- * Check the CRCs of records whose copies differ. The difference may be damage rather than drift, and damage must not
- * reach the index.
+ * Check the CRCs of the records of a replicated state whose copies differ. The difference may be due to damage and not
+ * to training, and damaged values must not be combined into the index.
  */
 static int check_set(struct sink *k, int i, struct err *e)
 {
@@ -337,7 +344,7 @@ static int compare_replica_sets(struct sink *k, struct err *e)
     struct virtual_sink *w = k->priv;
 
     if (k->o.replicas == REPLICAS_FIRST)
-        return 0;                       /* the first copy is used, whatever the others hold */
+        return 0;                       /* the first copy is used, so the others need not be compared */
     if (each_parallel(k, w->n_sets, compare_set, e) < 0)
         return -1;
     return each_parallel(k, w->n_sets, check_set, e);
@@ -390,7 +397,9 @@ static int fill_set(struct sink *k, const struct replica_set *r, struct h5_in *h
     return rc;
 }
 
-/* Write the combined bytes of copies that differ to the file, at the offsets that the HDF5 library has allocated. */
+/*
+ * Write the combined values of copies that differ into the index, at the offsets that the HDF5 library has allocated.
+ */
 static int fill_differing(struct sink *k, const char *path, struct err *e)
 {
     struct virtual_sink *w = k->priv;
@@ -418,7 +427,7 @@ out:
 
 /* ---- tables ---- */
 
-/* A state of a parameter while it is being added to the index. */
+/* A state of a parameter that is being added to the index. */
 struct placing {
     struct h5_out *h;
     int64_t in, slices;         /* the parameter's group, and the group of its helper datasets */
@@ -486,7 +495,7 @@ static int put_external(const struct placing *x, struct err *e)
     return 0;
 }
 
-/* Create the helper datasets of one row-parallel state in `group`; slice i is width[i] wide in dimension 1. */
+/* Create the helper datasets of one row-parallel state in `group`. Slice i has width[i] columns (dimension 1). */
 static int put_slices(const struct placing *x, int64_t group, const int64_t *width, struct err *e)
 {
     const struct virtual_sink *w = x->sink->priv;
@@ -507,7 +516,10 @@ static int put_slices(const struct placing *x, int64_t group, const int64_t *wid
     return 0;
 }
 
-/* Compute the number of columns of each slice. */
+/*
+ * Compute the number of columns of each slice. Returns -1 with ERR_DATA if the slices are not whole columns of
+ * dimension 1.
+ */
 static int slice_widths(const struct sink *k, const struct param *p, const struct tmap *m, int64_t *width,
                         struct err *e)
 {
@@ -622,7 +634,10 @@ static int by_shard_path(const void *a, const void *b)
     return c ? c : x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* Write one row per shard. The order does not depend on the order in which the folder was listed. */
+/*
+ * Write the table of shards, one row per shard. It is sorted, so it does not depend on the order in which the folder
+ * was listed.
+ */
 static void put_shards(struct h5_out *h, const struct sink *k)
 {
     const struct virtual_sink *w = k->priv;
@@ -675,8 +690,8 @@ static int make_virtual_index(struct sink *k, const char *path, struct err *e)
 }
 
 /*
- * Report copies that differed and were combined into the index. No plan item reports them, because the index is not
- * written by a plan.
+ * Report the replicated states whose copies differed and were combined. The executor cannot report them, because the
+ * virtual form has no plan items.
  */
 static void report_drifted_copies(struct sink *k)
 {
@@ -710,7 +725,7 @@ static int virtual_sink_prepare(struct sink *k, const struct source *s, const ch
         err_data(e, s->path, ERR_NO_BYTE, "its tensors lie in archives inside of files, whose checks an index cannot "
                  "carry; another form can be made");
     else if (k->o.part != 0)
-        rc = 0;                         /* takes about a second, so it is not divided */
+        rc = 0;                         /* process 0 alone writes the index, which takes about a second */
     else if (universal_hdf5_check(s, true, e) == 0 && survey(k, e) == 0 && compare_replica_sets(k, e) == 0 &&
              make_virtual_index(k, part, e) == 0 && fill_differing(k, part, e) == 0)
         rc = universal_hdf5_publish(k, part, path, e);
@@ -724,7 +739,7 @@ static int virtual_sink_prepare(struct sink *k, const struct source *s, const ch
 static int virtual_sink_item_done(struct sink *k, struct plan_item *it, struct err *e)
 {
     (void)k, (void)it, (void)e;
-    return 0;                           /* there are no items */
+    return 0;                           /* the virtual form has no plan items */
 }
 
 static void virtual_sink_close(struct sink *k)

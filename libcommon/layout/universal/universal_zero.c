@@ -57,7 +57,10 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
     if (pk_as_int(pk_get(root, "mp_world_size"), &tp) && tp > 1 && tp < DS_RANK_MAX)
         z.tp = (int)tp;
     z.pt = f->pt;
-    /* The file of the pipeline engine has no weights: layer files hold them. */
+    /*
+     * The pipeline engine's mp_rank file has no weights, because layer files hold them. The form is then not of this
+     * kind.
+     */
     if (!pk_pairs(pk_get(root, "module"), &n) ||
         !zero_shape_read(&z.shape, s->arena, pk_get(root, "param_shapes"), files_name(s->files, f->file), r))
         z.file = -1;
@@ -65,8 +68,8 @@ struct universal_zero universal_zero_open(struct source *s, struct report *r)
 }
 
 /*
- * Get the shape of a parameter that was not trained, or of a buffer, from the model_states file. Returns false if that
- * file has none.
+ * Get the shape of a buffer, or of a parameter that was not trained, from the model_states file. Returns false if that
+ * file does not record the shape.
  */
 static bool untrained_shape(const struct universal_zero *z, const char *name, struct pt_tensor *t)
 {
@@ -106,7 +109,8 @@ int universal_zero_match_tensor(const struct universal_zero *z, const char *name
     if (group < 0)
         return match_untrained(z, name, t, path, r);
     if (z->tp > 1 && t->ndim == slot->ndim)
-        return group;                   /* dicts of whole tensors */
+        /* every state file is a dict with the whole tensor; param_shapes has the shape of a slice only */
+        return group;
     same = shape_equal(t->ndim, t->shape, slot->ndim, slot->shape);
     if (!same && (t->ndim != 1 || t->n_elems != slot->n_elems)) {
         report_add(r, SEV_ERROR, "shape", path, ERR_NO_BYTE, name, "has %lld elements, param_shapes gives it %lld",
@@ -118,7 +122,10 @@ int universal_zero_match_tensor(const struct universal_zero *z, const char *name
     return group;
 }
 
-/* ZeRO-3 has a model_states file for each rank, ZeRO-1 and 2 one for each tensor rank. */
+/*
+ * Report it if there are fewer model_states files than ranks: ZeRO-3 has a file for each rank, ZeRO-1 and 2 one for
+ * each tensor-parallel rank.
+ */
 static void check_files(const struct universal_zero *z, const struct source *s, enum severity lost, struct report *r)
 {
     const enum ds_kind kind = ds_name_parse(s->file[z->file].name).kind;
@@ -168,8 +175,8 @@ static bool is_listed_buffer_name(const struct pk *names, const char *name)
 }
 
 /*
- * Mark second names of tied weights. Each of them has a folder of its own, with the same contents as that of the first
- * name.
+ * For each tied weight, mark the parameter that is only its second name. In the files, such a parameter has a folder of
+ * its own, with the same contents as the folder of the first name.
  */
 static void find_shared(const struct universal_zero *z, struct source *s)
 {
@@ -184,8 +191,9 @@ static void find_shared(const struct universal_zero *z, struct source *s)
 }
 
 /*
- * Use the weights in ZeRO-1/2's model_states as copies. They were copied with the file, but no loader of a universal
- * form reads them. They are compared with the masters if there is only one tensor rank.
+ * Record the weights in ZeRO-1/2's model_states file as copies of the parameters, so that they can be compared with the
+ * fp32 master weights. The file was copied from the original checkpoint, and no loader of a universal form reads its
+ * weights. With several tensor-parallel ranks nothing is recorded.
  */
 static void find_weights(const struct universal_zero *z, struct source *s)
 {

@@ -1,9 +1,9 @@
 /*
- * universal_zero.h - a universal form made from ZeRO without the pipeline engine
+ * universal_zero.h - read a universal form that was made from a ZeRO run without the pipeline engine
  *
- * Its model_states files hold the model itself, and param_shapes lists the trained parameters. Each has three
- * states; those of ZeRO-3 are flat, without a shape. All others (frozen, a tied weight's second name, buffers) have
- * only fp32.pt.
+ * The model_states files of such a form hold the model itself, and their param_shapes entry lists the trained
+ * parameters. Each trained parameter has three states; for ZeRO-3 their tensors are flat, without the parameter's
+ * shape. All other tensors (frozen parameters, the second name of a tied weight, buffers) have only fp32.pt.
  */
 #ifndef SHARDKIT_LAYOUT_UNIVERSAL_ZERO_H
 #define SHARDKIT_LAYOUT_UNIVERSAL_ZERO_H
@@ -13,29 +13,34 @@
 
 struct source;
 struct universal_zero {
-    int file;                   /* index in s->file of rank 0's model_states, which is kept open; -1 for other forms */
-    const struct pt *pt;        /* that file */
-    int tp;                     /* number of tensor ranks; with more than one, param_shapes has the shapes of slices */
+    int file;  /* index in s->file of rank 0's model_states file, which is kept open; -1 if the form has no such file */
+    const struct pt *pt;        /* handle of the file number `file` */
+    /*
+     * number of tensor-parallel ranks; if there are several, param_shapes has the shapes of slices, not of whole
+     * tensors
+     */
+    int tp;
     struct zero_shape shape;
 };
-/* Find the model_states file in s->file. Findings about it are added to r. */
+/* Find and open the model_states file of the lowest rank. Findings about this file are added to r. */
 struct universal_zero universal_zero_open(struct source *s, struct report *r);
 /*
- * Match a tensor of the files with its parameter. A flat tensor *t gets the shape from param_shapes. Returns the index
- * of the optimizer group, -1 if the parameter is not trained, or -2 if the tensor cannot be that parameter's, which is
- * reported.
+ * Match the tensor *t of parameter `name` with the shape that the model_states file records. A flat tensor gets its
+ * shape from there. Returns the index of the optimizer group, -1 if the parameter was not trained, or -2 if the shapes
+ * contradict each other, which is reported.
  */
 int universal_zero_match_tensor(const struct universal_zero *z, const char *name, struct pt_tensor *t, const char *path,
                                 struct report *r);
 /*
- * Set the source's ZeRO stage, type of the weights, number of groups and number of ranks, and for stage 3 the step
- * counter. optimizer_state.pt must have been read. A missing model_states file is a finding "missing_file" of severity
- * `lost`.
+ * Set the source's ZeRO stage, type of the weights, number of groups and number of ranks; for stage 3 also the step
+ * counter. optimizer_state.pt must have been read before. Missing model_states files are reported as "missing_file"
+ * with severity `lost`.
  */
 void universal_zero_state(const struct universal_zero *z, struct source *s, enum severity lost, struct report *r);
 /*
- * Convert buffers of the model to values. A tied weight's second name becomes another name of the first one's
- * parameter, as in the original checkpoint. Call it as the last step of an open.
+ * Turn the parameters in s->param that are buffers of the model into values (s->value). The second name of a tied
+ * weight is marked as another name of the first parameter, as in the original checkpoint. Must be the last step of
+ * opening the source.
  */
 void universal_zero_resolve_params(const struct universal_zero *z, struct source *s);
 
