@@ -22,8 +22,8 @@ struct hf_claims {
 };
 
 /*
- * Returns the integer in config.json under the first of the names in `key` that exists there. `key` ends with NULL.
- * Returns -1 if none exists.
+ * Returns the integer in config.json under the first of the names in `key` whose value is an integer. `key` ends with
+ * NULL. Returns -1 if there is none.
  */
 static int64_t read_config_integer(const json_t *config, const char *const *key)
 {
@@ -70,8 +70,8 @@ static int cmp_claimed_layers(const void *a, const void *b)
 }
 
 /*
- * Check that the layers in names are as many as config.json states. Models with two stacks of layers (an encoder and a
- * decoder) state more than one number and are not checked.
+ * Check that the tensors' names contain all layers that config.json states, and no others. Models with two stacks of
+ * layers (an encoder and a decoder) are not checked, because config.json then states several numbers.
  */
 static void check_layers(const struct hf_claims *c)
 {
@@ -127,8 +127,8 @@ static bool is_embedding_weight_name(const char *name)
 }
 
 /*
- * Returns the width of the embedding. A model whose embedding is not as wide as its hidden size has a key for it in
- * config.json.
+ * Returns the width of the embedding that config.json states, or -1. Models whose embedding is not as wide as their
+ * hidden size state the width under a key of its own.
  */
 static int64_t read_embedding_width(const json_t *config)
 {
@@ -159,8 +159,8 @@ static const struct tmap *claimed_weights_map(const struct param *p)
 }
 
 /*
- * Returns true if samples at the beginning, in the middle or at the end differ. A sample that cannot be read counts as
- * equal, because the code that reads the whole tensor reports the error.
+ * Returns true if the bytes of the two maps differ in a sample at the beginning, in the middle or at the end. A sample
+ * that cannot be read counts as equal, because the code that reads the whole tensor reports the error.
  */
 static bool differ(const struct source *s, const struct tmap *a, const struct tmap *b)
 {
@@ -182,7 +182,10 @@ static bool differ(const struct source *s, const struct tmap *a, const struct tm
     return found;
 }
 
-/* Returns true if every model of this type has a separate head unless config.json ties it to the embedding. */
+/*
+ * Returns true if the model in config.json is a causal language model of a known family. Such a model must have a head,
+ * unless config.json ties the head to the embedding.
+ */
 static bool is_known_causal_lm(const struct hf_claims *c)
 {
     const char *model = json_string_value(json_object_get(c->config, "model_type"));

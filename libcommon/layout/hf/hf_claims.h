@@ -1,5 +1,5 @@
 /*
- * hf_claims.h - compare the claims of config.json with the tensors of a Transformers model
+ * hf_claims.h - check that the sizes and ties that config.json states agree with the tensors of a Transformers model
  */
 #ifndef SHARDKIT_LAYOUT_HF_CLAIMS_H
 #define SHARDKIT_LAYOUT_HF_CLAIMS_H
@@ -15,14 +15,15 @@ struct source;
 /*
  * Report findings "config" of `severity` for the parameters of s, which must have the names of a Transformers
  * folder:
- *   layers      the numbers must be 0 .. num_hidden_layers - 1 (and num_nextn_predict_layers more)
+ *   layers      the layer numbers must be 0 .. num_hidden_layers - 1; the num_nextn_predict_layers after
+ *               these may exist
  *   vocabulary  the embedding and the head must have vocab_size rows
  *   hidden size the embedding and the head must have that many columns
  *   tied head   if tie_word_embeddings is true, a stored head must equal the embedding; if it is false, a model of a
  *               known family must have a head
  *   empty       no tensor may be without elements
- * A claim that config.json does not make, or makes for several models (text_config), is not checked. For a tied head
- * three samples are compared. Without `sizes` only the head is checked.
+ * A size that config.json does not state at its top level (but for example in text_config) is not checked. For a tied
+ * head three samples are compared. If `sizes` is false, only the head is checked.
  */
 void hf_check_claims(const struct source *s, const json_t *config, bool sizes, enum severity severity,
                      struct report *r);

@@ -29,7 +29,7 @@ static double arg_real(const struct source *s, const char *key, double otherwise
     return pk_as_double(pk_get(s->run.args, key), &v) ? v : otherwise;
 }
 
-/* State of one check, and how contradictions are reported. */
+/* The state of one hf_config_of(), and how it reports arguments that contradict the architecture. */
 struct hf_check {
     const struct source *s;
     bool insists;                       /* the user named the architecture, so contradictions are only warnings */
@@ -38,7 +38,10 @@ struct hf_check {
     bool refused;
 };
 
-/* Report that Transformers has no setting that corresponds to argument `key`; `why` completes the message. */
+/*
+ * Report that Transformers has no setting that corresponds to argument `key`. `why` is the reason, which ends the
+ * message.
+ */
 static void report_inexpressible_arg(struct hf_check *k, const char *key, const char *why)
 {
     struct strbuf value = {0};
@@ -64,7 +67,7 @@ static void warn_config_drift(struct hf_check *k, const char *text)
 
 /* ---- the architectures ---- */
 
-/* Refuse what neither architecture supports. */
+/* Refuse arguments that neither BLOOM nor GPT-2 supports in Transformers. */
 static void check_common(struct hf_check *k, const struct hf_config *c)
 {
     const struct source *s = k->s;
@@ -131,7 +134,11 @@ static const char *activation(const struct source *s)
     return arg_flag(s, "openai_gelu", false) ? "gelu_new" : "gelu";
 }
 
-/* Set the token ids of a model without a tokenizer. The end of a document is the last token of GPT-2's vocabularies. */
+/*
+ * Set the token ids of a model for which no tokenizer is given. An imported model has them in its arguments. Otherwise
+ * BLOOM gets the ids of its published tokenizer. With GPT-2's tokenizer, the end-of-document token is the last token of
+ * the vocabulary.
+ */
 static void default_tokens(const struct source *s, struct hf_config *c)
 {
     static const int64_t of_bloom[HF_TOKENS] = { [HF_BOS] = 1, [HF_EOS] = 2, [HF_PAD] = 3, [HF_UNK] = 0 };
@@ -234,7 +241,7 @@ static int refuse_flag(const struct hf_reading *x, const char *key, bool bad, co
 
 static int read_activation(const struct hf_reading *x, struct hf_config *c)
 {
-    /* Transformers' names for the three forms of GELU that Megatron has. */
+    /* { Transformers' name, the name in hf_config.activation } of the three forms of GELU that Megatron supports */
     static const char *const names[][2] = {
         { "gelu_fast", "gelu_fast" }, { "gelu_new", "gelu_new" }, { "gelu_pytorch_tanh", "gelu_new" },
         { "gelu", "gelu" },

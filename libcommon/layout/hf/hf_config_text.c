@@ -1,8 +1,8 @@
 /*
  * hf_config_text.c - write config.json and generation_config.json as Transformers does
  *
- * Keys are sorted by code point. A real is the shortest text that reads back as the same value. Transformers 5
- * requires a real where it expects one, so 0 is written as 0.0.
+ * Keys are sorted by code point. A real is the shortest text that reads back as the same value. Transformers 5 refuses
+ * an integer where it expects a real, so a real 0 is written as 0.0.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,10 @@ static int by_key(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Append v as repr() of Python prints it: shortest digits, an exponent below 1e-4 and from 1e16 on. */
+/*
+ * Append v as Python's repr() prints it: with the fewest digits that read back as v, and with an exponent if it is
+ * below 1e-4 or at least 1e16.
+ */
 static void append_hf_json_real(struct strbuf *sb, double v)
 {
     char text[40];
@@ -136,7 +139,7 @@ static json_t *bloom(const struct hf_config *c)
                           "apply_residual_connection_post_layernorm", (int)c->post_layernorm_residual,
                           "model_type", "bloom", "slow_but_exact", 0, "use_cache", 1);
 
-    /* All published models have 0 here, whatever rate they were trained with. */
+    /* The published BLOOM models all have 0 here, regardless of the dropout rate in their training. */
     set_json_real(o, "attention_dropout", 0);
     set_json_real(o, "hidden_dropout", 0);
     set_json_int(o, "hidden_size", c->hidden);

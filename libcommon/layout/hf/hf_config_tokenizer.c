@@ -14,7 +14,10 @@
 
 #define FILE_MAX ((uint64_t)1 << 30)
 
-/* Names of tokenizer files. Any of the first three identifies a tokenizer; a README or licence alone does not. */
+/*
+ * Names of tokenizer files. A folder with any of the first N_DECISIVE holds a tokenizer; the others alone do not
+ * identify one.
+ */
 static const char *const known[] = {
     "tokenizer.json", "vocab.json", "tokenizer.model", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "LICENSE", "README.md",
@@ -40,7 +43,10 @@ static void add_tokenizer_file(struct hf_tokenizer *t, const char *from, const c
     t->file[t->n++].to = xstrdup(to);
 }
 
-/* Add a trainer's vocabulary or merges file under its standard name; args[key] gives the original name. */
+/*
+ * If the file that args[key] names exists in the tokenizer's folder, add it. In the output it gets the standard name
+ * `to`.
+ */
 static void add_renamed(struct hf_tokenizer *t, const struct pk *args, const char *key, const char *to)
 {
     const char *path = pk_as_str(pk_get(args, key));

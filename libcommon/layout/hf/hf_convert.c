@@ -17,12 +17,12 @@
 #include "libcommon/layout/layouts.h"
 #include "libcommon/write/rehearsal.h"
 
-/* A description, and what it refers to. */
+/* An export: the target, and the objects that it refers to. */
 struct hf_export {
     struct hf_target *t;
     struct hf_request q;
     struct hf_tokenizer tokenizer;
-    json_t *own_config;                 /* config.json of the source, or NULL */
+    json_t *own_config;                 /* config.json of the source, if it is used; or NULL */
 };
 
 /* An export that is being described. */
@@ -31,16 +31,16 @@ struct hf_describing {
     struct source *s;
     const struct write_request *q;
     const struct hf_options *o;
-    const json_t *config;               /* config.json of a model that is in no table; NULL: none is known */
+    const json_t *config;  /* config.json given by the user or found in the source; NULL if there is none */
     struct report *notes;
 };
 
 /* ---- names ---- */
 
 /*
- * Find the family whose names in shards the checkpoint uses: the family of --rules, or the one that config.json names.
- * Without a family (*f is NULL) the names remain unchanged and must be those of the model in Transformers. Returns -1
- * with *e set on failure.
+ * Find the family whose names in shards the checkpoint uses. It is the family of --rules, or else the one that
+ * config.json names. If the source's names belong to no family, *f is NULL: the names remain unchanged, and must be
+ * those that the model has in Transformers. Returns -1 with *e set on failure.
  */
 static int find_export_family(const struct hf_describing *d, struct family **f, struct err *e)
 {
@@ -68,7 +68,8 @@ static int find_export_family(const struct hf_describing *d, struct family **f, 
 }
 
 /*
- * Rename the parameters to Transformers' names by the rules of their family. Does nothing for a model without a family.
+ * Rename the parameters to Transformers' names by the rules of their family. Does nothing if the names belong to no
+ * family.
  */
 static int translate_param_names(const struct hf_describing *d, struct err *e)
 {
@@ -119,8 +120,9 @@ static int check_named(const struct hf_describing *d, struct err *e)
 }
 
 /*
- * Adapt the parameters' names to the model that config.json describes, and check that its statements fit the tensors. A
- * Transformers folder keeps its names. Names from translate_param_names() already are the final ones.
+ * Rename the parameters to the names that a saved folder of config.json's model has, and check that config.json agrees
+ * with the tensors. A source that is a Transformers folder is left unchanged and is not checked. Names made by
+ * translate_param_names() are final already.
  */
 static int fit_config(const struct hf_describing *d, struct err *e)
 {
@@ -160,8 +162,8 @@ static const char *arch_of(const struct hf_target *t)
 }
 
 /*
- * Return the text of the config.json that will be written. For a model that is in no table this is the given
- * configuration, or an empty object. The caller frees the text.
+ * Return the text of the config.json that will be written. For a model that is neither BLOOM nor GPT-2, this is the
+ * given config.json, or an empty object. The caller frees the text.
  */
 static char *config_text(const struct hf_target *t)
 {
@@ -265,7 +267,7 @@ struct hf_target *hf_target_of(const struct layout_target *t)
     return ((const struct hf_export *)t->of)->t;
 }
 
-/* Use the config.json of the source if the source is a Transformers folder and the user has given no other one. */
+/* If the source is a Transformers folder and the user has not given a config.json, use the one of the source. */
 static int use_own_config(struct hf_describing *d, struct err *e)
 {
     if (d->s->layout->model_folder && !d->config)
@@ -306,8 +308,8 @@ int describe_as_hf(struct source *s, const struct write_request *q, struct repor
     if (x->q.named && d.config && fit_config(&d, e) < 0)
         return -1;
     /*
-     * A source of ZeRO is written with its 16-bit weights, or with masters rounded to 16 bits. Other layouts are
-     * written with the types they have.
+     * If no type is requested, the tensors of a ZeRO checkpoint are written in the type of its 16-bit weights (fp32
+     * master weights are rounded to this type), and the tensors of other layouts keep their types.
      */
     x->q.as_is = x->q.named && q->dtype == DTYPE_N && !source_is_from_zero(s);
     x->q.config.dtype = q->dtype != DTYPE_N ? q->dtype : source_weights_dtype(s);

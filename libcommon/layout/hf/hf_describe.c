@@ -1,8 +1,8 @@
 /*
  * hf_describe.c - describe a model folder, and write its configuration, index and tokenizer
  *
- * A piece of a tensor is one fill. Of a transposed tensor with wide rows it is one fill for each block of columns;
- * each block becomes consecutive rows of the result.
+ * Each piece of a tensor is written by one fill (a plan item). If the tensor must be transposed and has wide rows,
+ * there is one fill for each block of columns, and each block becomes consecutive rows of the result.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 /* ---- files ---- */
 
-/* Compute the shape of a piece. Returns the number of dimensions. */
+/* Compute the shape of a piece. Returns its number of dimensions. */
 static int piece_shape(const struct hf_piece *p, int64_t shape[TENSOR_MAX_DIM])
 {
     memcpy(shape, p->of->shape, sizeof p->of->shape);
@@ -25,7 +25,7 @@ static int piece_shape(const struct hf_piece *p, int64_t shape[TENSOR_MAX_DIM])
     return p->of->ndim;
 }
 
-/* Describe a file of safetensors: the header, and a gap for each piece. */
+/* Describe a safetensors file: its header, and a range of bytes for each piece. */
 static int describe_safetensors(const struct hf_target *t, int file, struct folder_desc *d, struct err *e)
 {
     const struct hf_piece *x = &t->piece[t->file[file].first];
@@ -43,7 +43,7 @@ static int describe_safetensors(const struct hf_target *t, int file, struct fold
                                            .ndim = piece_shape(&x[i], shape[i]), .shape = shape[i] };
     rc = safetensors_layout_more(&(struct safetensors_file){ n, n_more, out, more }, t->src->path, &header, &b.size,
                                  e);
-    for (int i = 0; i < n && rc == 0; i++)      /* out[] is sorted now */
+    for (int i = 0; i < n && rc == 0; i++)      /* safetensors_layout_more() has sorted out[] */
         b.storage[out[i].number] = (struct folder_storage){ .at = out[i].at, .len = out[i].len };
     if (rc == 0) {
         b.head = memcpy(arena_alloc(d->arena, header.len), header.buf, header.len);
@@ -56,7 +56,10 @@ static int describe_safetensors(const struct hf_target *t, int file, struct fold
     return rc;
 }
 
-/* Describe a .bin: a dict of tensors with one storage each, which weights-only loading accepts. */
+/*
+ * Describe a .bin file: a pickled dict of tensors, each with a storage of its own. torch.load(weights_only=True)
+ * accepts it.
+ */
 static void describe_bin(const struct hf_target *t, int file, struct folder_desc *d)
 {
     const struct hf_piece *piece = &t->piece[t->file[file].first];
@@ -143,7 +146,7 @@ static int describe_hf_file(const struct hf_target *t, int file, struct folder_d
 
 /* ---- the other files ---- */
 
-/* Write a text file, and free the text. */
+/* Write `text` to a file, and free it. */
 static int write_hf_text_file(const char *dir, const char *name, char *text, struct err *e)
 {
     int rc = folder_write_small(dir, name, text, strlen(text), e);
@@ -206,14 +209,14 @@ static int write_configs(const struct hf_target *t, const char *dir, struct err 
 
 enum { VERIFY_CHUNK = 1 << 20 };
 
-/* A written file that is read back. */
+/* A written file that is being read back. */
 struct hf_reading_back {
     struct files *files;
     int file;
     char *buf;                          /* VERIFY_CHUNK bytes */
 };
 
-/* Read a written piece, at byte `at` of the file, and check its CRC. */
+/* Read back a piece, which begins at byte `at` of the file, and compare its CRC with `crc`. */
 static int check_written_piece_crc(const struct hf_reading_back *r, const struct hf_piece *p, uint64_t at,
                                    uint32_t crc, struct err *e)
 {
@@ -233,7 +236,7 @@ static int check_written_piece_crc(const struct hf_reading_back *r, const struct
     return -1;
 }
 
-/* Check that the header lists piece p at byte `at`. */
+/* Returns true if the header lists piece p at byte `at`, with the same type, shape and length. */
 static bool header_lists(const struct safetensors *st, const struct hf_piece *p, uint64_t at)
 {
     const struct safetensors_tensor *got = safetensors_find(st, p->of->name);
@@ -244,7 +247,7 @@ static bool header_lists(const struct safetensors *st, const struct hf_piece *p,
            shape_equal(got->ndim, got->shape, ndim, shape);
 }
 
-/* Check the header and the pieces of a written file, which is file `number` of the target. */
+/* Check the header and the pieces of a written file. `number` is the file's index in the target. */
 static int verify_written_hf_file(const struct hf_target *t, const struct folder_file *w, int number,
                                   const struct hf_reading_back *r, struct err *e)
 {
@@ -276,7 +279,7 @@ static int verify_written_hf_folder(const struct hf_target *t, const struct fold
     for (int i = 0; i < t->n_files && rc == 0; i++) {
         char *path = path_join(w->dir, t->file[i].name);
 
-        if (w->file[i].size == 0) {             /* it is not made */
+        if (w->file[i].size == 0) {             /* the file was not created */
             free(path);
             continue;
         }
@@ -296,7 +299,7 @@ struct hf_described {
     struct folder_ops ops;
 };
 
-/* Check that every file can be described: the header of a file may be too long for the format. */
+/* Check that every file can be described. This fails if a file's header is too long for the format. */
 static int begin_hf_folder(void *ctx, const struct source *s, const struct sink_opts *o, struct err *e)
 {
     const struct hf_target *t = ((const struct hf_described *)ctx)->t;
@@ -319,7 +322,7 @@ static int describe_hf_folder_file(void *ctx, int file, struct folder_desc *d, s
     return describe_hf_file(((const struct hf_described *)ctx)->t, file, d, e);
 }
 
-/* List the tensors under the names with which they are written. */
+/* List the tensors by the names under which they are written. */
 static int list_hf_tensors(void *ctx, struct folder_tensor **out)
 {
     const struct hf_target *t = ((const struct hf_described *)ctx)->t;
@@ -381,6 +384,7 @@ struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t)
         h->ops.name = t->form->name;
     k = folder_sink(o, &(struct folder){ .ops = &h->ops, .ctx = h,
                                          .overflow = t->q.lossy ? NULL : "; --lossy makes them infinite" });
-    k->no_optimizer = true;  /* Do not compare tied copies of masters: the written values may be rounded. */
+    /* Tied copies of fp32 master weights need not be equal, because the written values may be rounded. */
+    k->no_optimizer = true;
     return k;
 }

@@ -1,17 +1,18 @@
 /*
  * hf_files_source.c - open a Transformers folder with its tensors unchanged
  *
- * This source is for inspection and verification. It has the tensors of any architecture under their own names and
- * in their own shapes. Each has one state: fp32 if the tensor is fp32, otherwise the weights' state bf16, whatever
- * its type. hf_source.c, which is for importing, makes a Megatron checkpoint from the same folder.
+ * This source is for inspection and verification. It holds the tensors of any architecture, with their names and shapes
+ * unchanged. Each parameter has one state: STATE_FP32 if the tensor is fp32, otherwise STATE_BF16, the state of
+ * weights, regardless of the tensor's type. hf_source.c, in contrast, converts the folder to a Megatron checkpoint for
+ * an import.
  *
  * Findings made here:
- *   missing_param E, shape E   differs from what a BLOOM or GPT-2 config.json requires
+ *   missing_param E, shape E   a tensor is missing, or its shape is not that of the BLOOM or GPT-2 in config.json
  *   config N, E       N: config.json is absent or of an unsupported model; E: it is not JSON, or its claims differ
  *                     from the tensors (hf_claims.h, hf_layers.h; a warning with accept_mismatch)
- *   unread E          a tensor that is not read; W with source_opts.skip_unreadable
- *   extra_file W/N    a shard that no index names; N: weights in another form, which are not read
- *   no_crc W          safetensors have no checksums and there is no manifest with any
+ *   unread E          a tensor that cannot be read; W with source_opts.skip_unreadable
+ *   extra_file W/N    W: a shard that no index names; N: weights in another form, which are not read
+ *   no_crc W          there are no checksums, neither in the safetensors format nor in a manifest
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +40,8 @@ static void set_source_model_config(struct source *s, const struct hf_config *c)
 }
 
 /*
- * Returns the severity of a config.json that could not be used. Another architecture is no error; text that is not JSON
- * is damage.
+ * Returns the severity of the finding that config.json, with this text, could not be used. A model of another
+ * architecture is no error, but a text that is not JSON is.
  */
 static enum severity unread(const char *text, size_t len)
 {
@@ -51,7 +52,10 @@ static enum severity unread(const char *text, size_t len)
     return s;
 }
 
-/* Read config.json. *known is set if its model is supported. Otherwise the tensors are still read, without checks. */
+/*
+ * Read config.json into *c. Sets *known if the model is supported. If it is not, a finding is added, and the tensors
+ * can still be read, without checks.
+ */
 static int read_known_hf_config(struct hf_folder *f, struct hf_config *c, bool *known, struct report *r, struct err *e)
 {
     int file = hf_folder_has(f, "config.json") ? hf_folder_add(f, "config.json", FILE_OTHER, e) : -1;
@@ -75,15 +79,15 @@ static int read_known_hf_config(struct hf_folder *f, struct hf_config *c, bool *
     return rc;
 }
 
-/* Returns true for a tensor with one row per token. Padding rows of such a tensor may be missing from an export. */
+/* Returns true if the tensor has one row per token, so that an export may lack the padding rows. */
 static bool is_vocabulary_tensor(const char *name)
 {
     return str_ends(name, "word_embeddings.weight") || str_ends(name, "wte.weight") || str_ends(name, "lm_head.weight");
 }
 
 /*
- * Fill in *p from the stored tensor *t. Returns 1, or 0 if a source cannot hold the tensor; a finding then reports that
- * it is not read.
+ * Fill in *p from the stored tensor *t. Returns 1. If a source cannot hold the tensor, adds a finding "unread" and
+ * returns 0.
  */
 static int fill_unchanged_param(struct source *s, struct param *p, const struct hf_stored *t,
                                 const struct source_opts *o, struct report *r)
@@ -119,8 +123,8 @@ static void check_expected_tensor(struct hf_folder *f, const struct param_row *r
 }
 
 /*
- * Check that every tensor of the model exists. More layers than tensors are refused first, so that a number from a
- * file does not decide how long the loop runs.
+ * Check that every tensor of the model in config.json exists. If config.json states more layers than there are tensors,
+ * this is reported first, so that a number from a file does not decide how long the loop runs.
  */
 static void expect_all(struct hf_folder *f, const struct hf_config *c, struct report *r)
 {
@@ -149,9 +153,9 @@ static bool is_hf_weights_file(const char *name)
 }
 
 /*
- * Returns true if an extra file is named like a shard of the model. No index names it, so it remains from another save.
- * Weights with other names belong to the folder: the hub stores the same model as .safetensors and .bin, in variants
- * (model.fp16.safetensors), as Mistral's consolidated.safetensors and with adapters.
+ * Returns true if `name`, a file of weights that no index names, is named like a shard of the model. Such a file
+ * remains from another save. Files with other names are no leftovers: folders on the hub often hold the same model as
+ * .safetensors and .bin, in variants (model.fp16.safetensors), as Mistral's consolidated.safetensors, and adapters.
  */
 static bool is_model_shard_name(const struct hf_folder *f, const char *name)
 {
@@ -166,8 +170,8 @@ static bool is_model_shard_name(const struct hf_folder *f, const char *name)
 }
 
 /*
- * Add the remaining files of the folder to the source: configuration, tokenizer and others. Further files of weights
- * are reported.
+ * Add the remaining files of the folder (configuration, tokenizer and others) to the source. Files of weights that were
+ * not read are reported instead.
  */
 static int add_remaining_files(struct hf_folder *f, struct report *r, struct err *e)
 {
@@ -187,7 +191,7 @@ static int add_remaining_files(struct hf_folder *f, struct report *r, struct err
     return 0;
 }
 
-/* A tensor and its location in the files, for finding other tensors at the same location. */
+/* The location of a tensor's bytes. Used to find tensors that share their bytes. */
 struct placed { const struct record *rec; uint64_t at, len; enum dtype dtype; int param; bool head; };
 
 static int by_storage_place(const void *a, const void *b)
@@ -207,8 +211,9 @@ static bool has_same_stored_shape(const struct param *p, const struct param *q)
 }
 
 /*
- * Mark tensors that share one storage. A pickled file may hold one storage under two names, as torch.save writes a
- * head that is the embedding. The storage then belongs to the embedding, whichever of the two names comes first.
+ * Mark tensors that share one storage. A .bin file may hold one storage under two names: torch.save writes a tied head
+ * like this. The storage is then assigned to the embedding, and the head is marked as shared, regardless of their
+ * order.
  */
 static void mark_shared_storages(struct source *s)
 {
@@ -235,7 +240,7 @@ static void mark_shared_storages(struct source *s)
     free(t);
 }
 
-/* Warn if the folder has no checksums. A .bin has the checksums of its zip archive. */
+/* Warn if the folder has no checksums. A .bin file has checksums, because it is a zip archive. */
 static void report_missing_checksums(const struct source *s, struct report *r)
 {
     if (source_file(s, MANIFEST_NAME))
@@ -250,8 +255,8 @@ static void report_missing_checksums(const struct source *s, struct report *r)
 }
 
 /*
- * Load the CRCs that an export's manifest has for its tensors. They are checked when the tensors are read, like the
- * CRC of a record. manifest_load() reports a damaged manifest.
+ * Load the tensors' CRCs from the manifest, if the folder was exported by this program. When a tensor is read, its CRC
+ * is checked like the CRC of a zip record. If the manifest is damaged, manifest_load() reports that later.
  */
 static int load_manifest_crcs(struct hf_folder *f, struct err *e)
 {
@@ -266,8 +271,8 @@ static int load_manifest_crcs(struct hf_folder *f, struct err *e)
 }
 
 /*
- * Compare the statements of config.json with the tensors. The sizes of a supported model were already checked by
- * expect_all().
+ * Check that config.json agrees with the tensors. If the model is supported, expect_all() has already checked the
+ * sizes.
  */
 static void check_claims(const struct source *s, bool known, const struct source_opts *o, struct report *r)
 {

@@ -1,9 +1,9 @@
 /*
  * hf_gpt_names.c - map parameters of any layout to the canonical places of a GPT
  *
- * Every parameter name is mapped to a place (block, role). Each place is filled at most once, and every place that
- * the architecture has must be filled. Each canonical parameter then gets the tensor maps of the file parameter in
- * its place, with the rows in Megatron's order.
+ * Every name in the files is mapped to a place (block, role) of the model. Two parameters must not have the same place,
+ * and no place of the architecture may stay empty. For each place, a canonical parameter is made from the tensor maps
+ * of the files' parameter, with the rows in Megatron's order.
  */
 #include "libcommon/layout/hf/hf_gpt_names.h"
 
@@ -19,36 +19,36 @@
 #include "libcommon/plan/tmap_slice.h"
 
 /*
- * Numbers of layer files as the current trainer writes them. The first block is layer FIRST_LAYER. NORM_GAP numbers
- * between the last block and the final norm belong to layers without parameters.
+ * Layer numbers in the canonical names, as the current trainer writes them. The first block is layer FIRST_LAYER.
+ * Between the last block and the final norm, NORM_GAP numbers are left out, because these layers have no parameters.
  */
 enum { FIRST_LAYER = 3, NORM_GAP = 1 };
 
 /* The place that a parameter name maps to. */
 struct canon_place {
-    const struct family_rule *rule;     /* NULL if the name is canonical */
-    const struct param_row *row;        /* NULL for the head */
-    int layer;                          /* the number in the name; -1 if there is none */
+    const struct family_rule *rule;     /* the family's rule for the name; NULL if the name is canonical */
+    const struct param_row *row;        /* row of the parameter table; NULL for the head */
+    int layer;                          /* layer number in the name; -1 if there is none */
     bool in_shards, stacked;
 };
 
 struct canon {
     struct source *s;
     enum hf_arch arch;
-    struct family *f;           /* NULL if the names are canonical */
+    struct family *f;           /* family of the names in the files; NULL if the names are canonical */
     struct hf_gpt_naming *out;
     struct err *e;
-    int n_blocks, lowest;       /* number of blocks; the lowest block number in the names */
+    int n_blocks, lowest;       /* number of blocks; lowest block number in the names */
     /*
-     * [(n_blocks + 1) * ROLE_N]: the parameter of the files with this role in this block; parameters outside all blocks
-     * are last
+     * [(n_blocks + 1) * ROLE_N]: pointers to the files' parameters by block and role; the last ROLE_N are those outside
+     * of the blocks
      */
     struct param **slot;
-    struct canon_place *place;        /* parallel to s->param */
-    bool *skip;                 /* [s->n_params]: true for a buffer and for the head, which have no place */
+    struct canon_place *place;        /* [s->n_params]: the place of each parameter */
+    bool *skip;                 /* [s->n_params]: true for buffers and for the head, which get no slot */
     int n_made;
     struct param *made;
-    bool *transposed;               /* parallel to made: the matrix is stored as [in, out] */
+    bool *transposed;               /* [n_made]: true if the matrix is stored as [in, out] */
 };
 
 static int refuse_gpt_param(const struct canon *c, const char *param, const char *why)
@@ -80,8 +80,8 @@ static int count_hits(const struct source *s, const struct family *f)
 }
 
 /*
- * Choose the family whose rules match the most names. GPT-2 wins a tie, because it has all names that Megatron-core
- * uses. Returns -1 if no family's rules can be read.
+ * Choose the family, BLOOM or GPT-2, whose rules match the most names. If both match equally many, GPT-2 is chosen,
+ * because its rules contain all names that Megatron-core uses. Returns -1 if neither family's rules can be read.
  */
 static int choose_family(struct canon *c)
 {
@@ -103,10 +103,7 @@ static int choose_family(struct canon *c)
     return c->f ? 0 : -1;
 }
 
-/*
- * Refuse a name that belongs to neither family that can be trained. The error names the family that has the name, if
- * one is known.
- */
+/* Refuse a name that neither BLOOM nor GPT-2 has. If another family has the name, the error names this family. */
 static int refuse_stranger(const struct canon *c, const char *name)
 {
     struct err ignored = {0};
@@ -133,7 +130,7 @@ static bool is_head_rule(const struct family_rule *r)
     return r->merge == MERGE_VOCAB && hf_is_head(r->part[0]);
 }
 
-/* Returns the row of the parameter table that a rule describes. */
+/* Returns the row of the parameter table for the parameter that a rule describes. */
 static const struct param_row *family_rule_param_row(const struct canon *c, const struct family_rule *r)
 {
     int layer;
@@ -220,7 +217,7 @@ static int fill_slots(struct canon *c)
     return 0;
 }
 
-/* Returns the name that the parameter with this role and block should have in the files. The caller frees it. */
+/* Returns the name under which the parameter with this row and block should be in the files. The caller frees it. */
 static char *expected_name(const struct canon *c, const struct param_row *r, int block)
 {
     if (c->f && !c->place[0].in_shards)
@@ -268,8 +265,8 @@ static int check_param_dtypes(const struct canon *c, const struct param *p)
 }
 
 /*
- * Check config.json if the folder has one, and read the number of heads and epsilon from it. A model that computes
- * differently from the trainer must be refused, not trained silently.
+ * If the folder has a config.json, check it, and read the number of heads and epsilon from it. A model that computes
+ * differently from the trainer must be refused, or the trainer would train it wrongly without notice.
  */
 static int check_config(const struct canon *c, int64_t *heads)
 {
@@ -320,7 +317,8 @@ static void read_sizes(struct canon *c, int64_t heads)
 /* ---- the parameters ---- */
 
 /*
- * Returns m with its rows transposed from (kind, head) to (head, kind). `part` must have room for 3 * heads entries.
+ * Returns m with its rows reordered from (kind, head) to (head, kind), where kind is query, key or value. `part` must
+ * have room for 3 * heads entries.
  */
 static struct tmap *reorder(const struct canon *c, const struct tmap *m, struct tmap_part *part)
 {
@@ -332,7 +330,7 @@ static struct tmap *reorder(const struct canon *c, const struct tmap *m, struct 
     return tmap_parts(c->s->arena, part, 3 * (int)n);
 }
 
-/* Reorder rows from (kind, head, lane), the order of GPT-2's vectors, to (head, kind, lane). */
+/* Reorder the rows of a parameter from (kind, head, lane), GPT-2's order, to (head, kind, lane), Megatron's order. */
 static int restore_qkv_rows(const struct canon *c, struct param *p, const char *name)
 {
     const int64_t n = c->out->heads;
@@ -354,8 +352,8 @@ static int restore_qkv_rows(const struct canon *c, struct param *p, const char *
 }
 
 /*
- * Make the canonical parameter *to from the parameter of the files with this role and block. *turned is set if the
- * matrix is stored as [in, out].
+ * Make the canonical parameter *to from the files' parameter with this row and block. Sets *transposed if the matrix is
+ * stored as [in, out].
  */
 static int make_gpt_param(const struct canon *c, const struct param_row *row, int block, struct param *to,
                           bool *transposed)
@@ -378,7 +376,7 @@ static int make_gpt_param(const struct canon *c, const struct param_row *row, in
         return -1;
     if (from->ndim != row->ndim)
         return refuse_gpt_param(c, from->name, row->ndim == 2 ? "is no matrix" : "is no vector");
-    /* If there are no fp32 masters, the weights serve as masters and are widened. */
+    /* Without fp32 master weights, the weights are used in their place, widened to fp32. */
     if (!to->state[STATE_FP32])
         to->state[STATE_FP32] = to->state[STATE_BF16];
     *transposed = other && hf_is_transposed(c->arch, row);
@@ -390,8 +388,8 @@ static int make_gpt_param(const struct canon *c, const struct param_row *row, in
 }
 
 /*
- * Resolve the head and the embedding table. If the table only shares the tensors of the head, it has no states of its
- * own and gets those of the head.
+ * Set out->table to the embedding. If a stored head and the embedding share one tensor, out->head becomes NULL, because
+ * they need not be compared; the embedding gets the head's states if it has none of its own.
  */
 static void resolve_head_table(struct canon *c)
 {
@@ -435,7 +433,7 @@ static int make_all(struct canon *c)
         return -1;
     s->param = c->made;
     s->n_params = c->n_made;
-    s->n_stacks = 0;                    /* stacks index the previous parameters */
+    s->n_stacks = 0;                    /* the entries of s->stack are indices of the previous parameters */
     s->names = arena_alloc(s->arena, sizeof *s->names);
     c->out->transposed = c->transposed;
     return 0;

@@ -1,5 +1,5 @@
 /*
- * hf_layers.c - check that a model's layers are alike and have the sizes of config.json
+ * hf_layers.c - check that the layers of a model are alike and have the sizes that config.json states
  */
 #include "libcommon/layout/hf/hf_layers.h"
 
@@ -18,7 +18,7 @@ enum { LAYERS_MAX = 1 << 16 };
 
 enum size { SIZE_NONE, SIZE_HIDDEN, SIZE_FFN, SIZE_QUERY, SIZE_KEY, SIZE_HEAD, SIZE_QKV, SIZE_N };
 
-/* The shapes of a family's tensors, by the end of the name in Transformers. */
+/* The shapes of the families' tensors. A tensor is identified by the end of its name in Transformers. */
 static const struct { const char *end; enum size size[2]; } known_shapes[] = {
     { ".self_attn.q_proj.weight", { SIZE_QUERY, SIZE_HIDDEN } },
     { ".self_attn.k_proj.weight", { SIZE_KEY, SIZE_HIDDEN } },
@@ -48,8 +48,8 @@ static const struct { const char *end; enum size size[2]; } known_shapes[] = {
 };
 
 /*
- * Returns the positive number under `key`, which fits in 31 bits so that products of two fit; -1 if config.json has
- * none.
+ * Returns the positive number under `key`, or -1 if config.json has none. It fits in 31 bits, so that the product of
+ * two such numbers fits in 63.
  */
 static int64_t read_size(const json_t *config, const char *key)
 {
@@ -60,9 +60,9 @@ static int64_t read_size(const json_t *config, const char *key)
 }
 
 /*
- * Fill in the sizes of a family's tensors, -1 for one that config.json does not give. Qwen3's heads have a size of
- * their own by default. BLOOM's feed-forward layer is four times as wide as the model, whatever intermediate_size an
- * edited file has.
+ * Fill in the sizes of the model's tensors. A size that config.json does not determine becomes -1. For Qwen3 without
+ * head_dim the size of a head is unknown, because its default does not follow from the hidden size. BLOOM's
+ * feed-forward layer is four times as wide as the model, even if an edited config.json has another intermediate_size.
  */
 static void read_sizes(const json_t *config, const char *model_type, int64_t size[SIZE_N])
 {
@@ -87,7 +87,7 @@ static void read_sizes(const json_t *config, const char *model_type, int64_t siz
 
 struct layer_tensor {
     const struct param *param;
-    const char *kind;                   /* its name in the rules, with '*' for the layer */
+    const char *kind;                   /* the parameter's name in the rules, with '*' in place of the layer number */
     int layer;
 };
 
@@ -99,7 +99,10 @@ static int cmp_kind_then_layer(const void *a, const void *b)
     return order ? order : (x->layer > y->layer) - (x->layer < y->layer);
 }
 
-/* List the parameters that the rules have in a layer, sorted. Returns their number; the caller frees *out. */
+/*
+ * List the parameters that belong to layers according to the rules, sorted by kind and layer. Returns their number. The
+ * caller frees *out.
+ */
 static int list_layer_tensors(const struct source *s, const struct family *f, struct layer_tensor **out)
 {
     struct layer_tensor *t = xmalloc(((size_t)s->n_params + 1) * sizeof *t);
@@ -118,7 +121,7 @@ static int list_layer_tensors(const struct source *s, const struct family *f, st
 struct layers_check {
     const struct source *s;
     int64_t size[SIZE_N];
-    const bool *has_layer;              /* [LAYERS_MAX]: the layers that any tensor belongs to */
+    const bool *has_layer;              /* [LAYERS_MAX]: true for the layers that have at least one tensor */
     enum severity severity;
     struct report *r;
 };
@@ -143,7 +146,10 @@ static bool has_equal_shape(const struct param *p, const struct param *q)
     return shape_equal(p->ndim, p->shape, q->ndim, q->shape);
 }
 
-/* Returns false and adds a finding if config.json contradicts the shape of a tensor. */
+/*
+ * Check a tensor's shape against the sizes in config.json. If they contradict each other, adds a finding and returns
+ * false.
+ */
 static bool check_config_shape(const struct layers_check *c, const struct layer_tensor *t)
 {
     const struct param *p = t->param;
@@ -171,7 +177,7 @@ static bool check_config_shape(const struct layers_check *c, const struct layer_
     return true;
 }
 
-/* Check the n tensors of one kind. */
+/* Check the n tensors of one kind, sorted by layer: none may be missing, and all must have the same shape. */
 static void check_kind(const struct layers_check *c, const struct layer_tensor *t, int n)
 {
     struct arena *a = arena_new(0);
@@ -196,7 +202,7 @@ static void check_kind(const struct layers_check *c, const struct layer_tensor *
     arena_free(a);
 }
 
-/* Returns the rules of the model's family, or NULL if there are none or the model is quantized. */
+/* Returns the rules of the model's family, or NULL if its model_type has no rules or the model is quantized. */
 static struct family *open_family_of(const json_t *config)
 {
     const char *model_type = json_string_value(json_object_get(config, "model_type"));

@@ -16,29 +16,30 @@ const char *hf_arch_name(enum hf_arch a);       /* the model_type: "bloom", "gpt
 int hf_arch_by_name(const char *name);          /* -1 if unknown */
 
 /*
- * Returns the row of the parameter with this name of Megatron ("tied_modules.embed.word_embeddings.weight",
- * "3.input_layernorm.weight", "8.weight"). *layer receives its layer number, -1 for the embedding. Returns NULL if the
- * architecture has no such parameter.
+ * Returns the row of the parameter table for a parameter with this name in Megatron
+ * ("tied_modules.embed.word_embeddings.weight", "3.input_layernorm.weight", "8.weight"). Sets *layer to the layer
+ * number in the name, or to -1 for the embedding. Returns NULL if the architecture has no such parameter.
  */
 const struct param_row *hf_row_of(enum hf_arch a, const char *param, int *layer);
 /* Returns true for a matrix that the architecture stores as [in, out]. */
 bool hf_is_transposed(enum hf_arch a, const struct param_row *r);
 /*
- * Returns true if the name is that of the head, the matrix before the logits, in any family. A tied head is a second
- * name of the embedding, which Transformers leaves out and creates again when it loads. Without the embedding
- * Transformers would initialize the head with random values.
+ * Returns true if the name is that of the head (the matrix that computes the logits) in any family. A tied head is a
+ * second name of the embedding. Transformers leaves it out of the files and creates it again when it loads the model.
+ * If the embedding were missing instead, Transformers would initialize it with random values.
  */
 bool hf_is_head(const char *name);
 /*
- * Returns true for a mask or a table of frequencies that older releases saved with the parameters. Transformers
- * computes these again at every start.
+ * Returns true if the name is that of a mask or a table of frequencies. Older releases of Transformers saved these
+ * buffers with the parameters; Transformers computes them at every start.
  */
 bool hf_is_buffer(const char *name);
 /*
- * Returns a name of Transformers such as "transformer.h.3.ln_1.weight". block counts from 0. The caller frees the name.
+ * Returns the name in Transformers of the parameter with row r in block `block`, such as "transformer.h.3.ln_1.weight".
+ * Blocks count from 0. "transformer." is left out if `prefix` is false. The caller frees the name.
  */
 char *hf_name(enum hf_arch a, const struct param_row *r, int block, bool prefix);
-/* Returns the name that Megatron gives to a parameter in layer file `layer`. The caller frees the name. */
+/* Returns Megatron's name of the parameter with row r in layer file `layer`. The caller frees the name. */
 char *hf_param_name(const struct param_row *r, int layer);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * hf_saved.c - names that Transformers changes when it saves a model, and tied weights
  *
- * The rows are those of transformers/conversion_mapping.py (5.23) for text models. A model whose model_type is in no
- * row has the same names in memory and on disk.
+ * The tables below contain the text models of transformers/conversion_mapping.py (5.23). A model whose model_type is
+ * not listed has the same names in memory and on disk.
  */
 #include "libcommon/layout/hf/hf_saved.h"
 
@@ -16,16 +16,19 @@
 
 enum { MOST_PARTS = 2, MODELS_MAX = 24 };
 
-/* The end of a parameter's name in memory, and its replacement in files; '#' is replaced by the expert's number. */
+/*
+ * The end of a parameter's name in memory, and its replacements in files. '#' in a replacement stands for the expert's
+ * number.
+ */
 struct saved_name {
     const char *memory;
-    int n;                              /* parts with equal numbers of rows: gate, up */
+    int n;                              /* number of parts with equal numbers of rows, such as gate and up */
     const char *disk[MOST_PARTS];
 };
 
 struct saved_family {
     const char *model[MODELS_MAX];      /* values of model_type, ended by NULL */
-    const struct saved_name *name;      /* ended by a row with memory NULL */
+    const struct saved_name *name;      /* table of names; the last row has memory == NULL */
 };
 
 static const struct saved_name neox[] = {
@@ -82,8 +85,8 @@ static const struct saved_family families[] = {
 };
 
 /*
- * Second names of tied weights, by their ends. `first` is the end of the name with which they share a tensor; NULL
- * stands for the embedding.
+ * Ends of names that are second names of tied weights. `first` is the end of the first name of the same tensor; NULL
+ * means that the tensor is the embedding.
  */
 static const struct tied_name { const char *second, *first; } tied_names[] = {
     { "lm_head.weight", NULL }, { "embed_out.weight", NULL }, { "output_layer.weight", NULL },
@@ -160,7 +163,10 @@ static struct tmap *cut_saved_tensor_part(struct saving *x, const struct tmap *m
     return m ? tmap_parts(x->s->arena, &(struct tmap_part){ m, m->len / n * i, m->len / n }, 1) : NULL;
 }
 
-/* Split a tensor with all experts of a layer, [experts, parts * rows, columns], into one tensor per expert and part. */
+/*
+ * Split a tensor [experts, parts * rows, columns], which holds all experts of a layer, into one tensor for each expert
+ * and part.
+ */
 static int add_experts(struct saving *x, const struct param *p, const struct saved_name *r)
 {
     if (p->ndim != 3 || p->shape[1] % r->n)
@@ -208,7 +214,7 @@ static const struct tied_name *tied_name_of(const char *name)
     return found;
 }
 
-/* Returns the parameter for which `p` is a second name, or NULL if there is none. */
+/* Returns the parameter of which `p` is the second name, or NULL if there is none. */
 static const struct param *find_first_tied_param(const struct saving *x, const struct param *p,
                                                  const struct tied_name *t)
 {
@@ -228,7 +234,10 @@ static const struct tmap *saved_weights_map(const struct param *p)
     return p->state[STATE_FP32] ? p->state[STATE_FP32] : p->state[STATE_BF16];
 }
 
-/* Returns 1 if `p` must be left out as a second name, 0 if not, and -1 if it is refused. */
+/*
+ * Returns 1 if `p` is the second name of a tied weight and must be left out, 0 if it is written, and -1 if it is a head
+ * that differs from the embedding.
+ */
 static int is_second(const struct saving *x, const struct param *p)
 {
     const struct tied_name *t = tied_name_of(p->name);
@@ -278,7 +287,10 @@ static int by_saved_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Refuse a folder that has a parameter under both its names. */
+/*
+ * Returns -1 with ERR_DATA if two parameters get the same name, because the source has one under its name in memory and
+ * on disk.
+ */
 static int check_saved_names_unique(const struct saving *x)
 {
     const char **name = xmalloc(((size_t)x->n + 1) * sizeof *name);
@@ -314,7 +326,7 @@ int hf_saved_names(struct source *s, const json_t *config, bool tied, struct rep
         s->param = arena_alloc(s->arena, ((size_t)x.n + 1) * sizeof *s->param);
         memcpy(s->param, x.to, (size_t)x.n * sizeof *s->param);
         s->n_params = x.n;
-        s->n_stacks = 0;                /* stacks index the previous parameters */
+        s->n_stacks = 0;                /* the entries of s->stack are indices of the previous parameters */
         s->names = arena_alloc(s->arena, sizeof *s->names);
     }
     if (rc == 0 && x.n_renamed)

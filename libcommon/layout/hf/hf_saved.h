@@ -1,10 +1,10 @@
 /*
  * hf_saved.h - rename parameters from their names in memory to the names that save_pretrained writes
  *
- * FSDP2, ZeRO and torch.save store a model under the names of its modules. Transformers 5 saves some parameters
- * under other names, which are those of the models on the hub. The experts of a layer are one tensor in memory, and
- * one tensor per expert and projection on disk. Second names of tied weights are left out. All changes are made in
- * tensor maps; no bytes are moved.
+ * FSDP2, ZeRO and torch.save store parameters under the names that they have in memory. Transformers 5 saves some of
+ * them under other names, which the models on the hub have. For example, the experts of a layer are one tensor in
+ * memory, and one tensor per expert and projection on disk. The second name of a tied weight is not saved. All changes
+ * are made in tensor maps; no bytes are moved.
  */
 #ifndef SHARDKIT_LAYOUT_HF_SAVED_H
 #define SHARDKIT_LAYOUT_HF_SAVED_H
@@ -18,11 +18,12 @@ struct report;
 struct source;
 
 /*
- * Replace s->param with the parameters that a saved folder of config.json's model has. model_type selects the names.
- * Names that are already in the disk form stay. With `tied` a second name is left out if its values equal those of
- * the first. Notes report the counts of both. Returns -1 with ERR_DATA if experts are not [experts, rows, columns]
- * with a row count that the parts divide, if two parameters get the same name, or if a head differs from the
- * embedding that config.json ties it to.
+ * Replace s->param with the parameters that a saved folder of config.json's model has. The model_type in config.json
+ * selects the table of names. Names that already are those of the files stay unchanged. If `tied` is true, the second
+ * name of a tied weight is left out if its values equal those of the first name. The number of renamed and of left out
+ * parameters is added to `notes`. Returns -1 with ERR_DATA if a tensor of experts is not [experts, rows, columns] or
+ * its rows cannot be divided among its parts, if two parameters get the same name, or if a head differs from the
+ * embedding to which config.json ties it.
  */
 MUST_CHECK int hf_saved_names(struct source *s, const json_t *config, bool tied, struct report *notes,
                               struct err *e);

@@ -1,5 +1,5 @@
 /*
- * hf_shards.c - combine Transformers' parameters into the parameters of shards
+ * hf_shards.c - combine the parameters of a Transformers model into Megatron-core's parameters
  */
 #include "libcommon/layout/hf/hf_shards.h"
 
@@ -10,12 +10,12 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* One parameter of Transformers, and its part in a parameter of Megatron-core's shards. */
+/* A parameter of the Transformers model, and the Megatron-core parameter of which it becomes a part. */
 struct fusion_part {
     struct param *from;
     const struct family_rule *rule;
-    int part, layer;            /* layer is -1 outside all layers */
-    int place;                  /* place in the model: -1 before the layers, 0 in a layer, 1 after them */
+    int part, layer;  /* part: index of this part in the rule; layer: layer number, -1 outside of the layers */
+    int place;                  /* position in the model: -1 before the layers, 0 in a layer, 1 after the layers */
 };
 
 struct fusion {
@@ -27,7 +27,7 @@ struct fusion {
     struct err *e;
     int n;
     struct fusion_part *member;
-    int n_buffers;              /* buffers that are left out */
+    int n_buffers;              /* number of buffers that are left out */
 };
 
 static int refuse_fused_param(const struct fusion *x, const char *param, const char *why)
@@ -68,7 +68,7 @@ static int add_fusion_part(struct fusion *x, struct param *p)
     return 0;
 }
 
-/* Compare two parts by their places in the model. Parts of one parameter are adjacent in this order. */
+/* Compare two parts by position in the model. Parts of the same Megatron-core parameter are adjacent in this order. */
 static int by_fusion_place(const void *a, const void *b)
 {
     const struct fusion_part *x = a, *y = b;
@@ -80,7 +80,7 @@ static int by_fusion_place(const void *a, const void *b)
     return x->rule != y->rule ? x->rule->line - y->rule->line : x->part - y->part;
 }
 
-/* Check that a rule that matches one part in one layer matches all parts in all layers. */
+/* Check that a rule that matches at least one parameter matches all of its parts in all layers. */
 static int check_fusion_rule_complete(const struct fusion *x, const struct family_rule *r)
 {
     const int n = (family_place(x->f, r) == 0 ? (int)x->z->layers : 1) * r->n_parts;
@@ -146,9 +146,9 @@ static const struct tmap *map_of_weights(const struct param *p)
 }
 
 /*
- * Returns 1 if the head is tied: it shares the embedding's tensor, or config.json ties it and both are equal. Returns 0
- * if config.json does not tie it or there is no embedding; nothing is compared then. Returns -1 if config.json ties it
- * but it differs or cannot be read.
+ * Compare a stored head with the embedding `table`. Returns 1 if they share a tensor, or if config.json ties them and
+ * their values are equal. Returns 0 if config.json does not tie them or there is no embedding; nothing is compared
+ * then. Returns -1 if config.json ties them, but they differ or cannot be read.
  */
 static int check_head_is_tied(const struct fusion *x, const struct param *head, const struct param *table)
 {
@@ -201,8 +201,8 @@ static int resolve_fused_head(struct fusion *x)
 /* ---- bytes ---- */
 
 /*
- * Attach the manifest's CRC of a whole tensor to its record, so that it is checked when the record is read, whatever
- * parameter the tensor becomes a part of.
+ * If the manifest has the CRC of a whole tensor, attach this CRC to the tensor's record. It is then checked when the
+ * record is read, regardless of the parameter of which the tensor becomes a part.
  */
 static void attach_manifest_crcs(const struct fusion *x)
 {
@@ -235,7 +235,10 @@ static struct hf_stored stored_as(const struct param *p)
     return t;
 }
 
-/* Transpose the matrices that are stored as [in, out] to [out, in]. A dry run replaces them with zeros. */
+/*
+ * Transpose the matrices that are stored as [in, out] to [out, in]. In a dry run (spool_dir is NULL), zeros take their
+ * place.
+ */
 static int transpose_fused_matrices(struct fusion *x)
 {
     struct hf_stored *from = xcalloc((size_t)x->n + 1, sizeof *from);
@@ -255,7 +258,8 @@ static int transpose_fused_matrices(struct fusion *x)
         n++;
         p->shape[0] = from[n - 1].shape[1];
         p->shape[1] = from[n - 1].shape[0];
-        memset(p->has_digest, 0, sizeof p->has_digest);     /* the digest depends on the order of the elements */
+        /* a digest depends on the order of the elements, so it is no longer valid */
+        memset(p->has_digest, 0, sizeof p->has_digest);
         if (!x->o->spool_dir)
             *map = tmap_slice_zeros(x->s->arena, x->s->files, &zeros, (*map)->dtype, (*map)->len);
     }
@@ -268,10 +272,13 @@ static int transpose_fused_matrices(struct fusion *x)
 
 /* ---- rows ---- */
 
-/* Rows [at, at + n) of part number `of`. */
+/* Rows [at, at + n) of the part with number `of`. */
 struct fusion_rows { int of; int64_t at, n; };
 
-/* Order the rows by (group, kind, lane): for each group its queries, then its key, then its value. */
+/*
+ * Choose the rows of queries, keys and values in the order (group, kind, lane): for each group its queries, then its
+ * key, then its value.
+ */
 static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
 {
     const struct hf_sizes *z = x->z;
@@ -295,8 +302,8 @@ static int fuse_qkv(const struct fusion *x, const struct fusion_part *m, struct 
 }
 
 /*
- * Choose the rows of the parts that make up a parameter, in order. `row` must have room for 3 * groups entries.
- * Returns the number of entries, or -1 if the shapes do not fit.
+ * Choose the rows of the parts that make up a Megatron-core parameter, in order. m points to the first of the parts.
+ * `row` must have room for 3 * groups entries. Returns the number of entries, or -1 if the shapes do not fit.
  */
 static int choose_fused_rows(const struct fusion *x, const struct fusion_part *m, struct fusion_rows *row)
 {
@@ -336,7 +343,7 @@ static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, co
     return to;
 }
 
-/* Make the parameter whose parts begin at m. */
+/* Make the Megatron-core parameter *to from its parts, of which m is the first. */
 static int make_fused_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
 {
     struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups, sizeof *row);

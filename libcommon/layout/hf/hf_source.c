@@ -1,5 +1,5 @@
 /*
- * hf_source.c - convert all tensors of a folder to parameters; none may be left over
+ * hf_source.c - convert all tensors of a folder to Megatron's parameters; a tensor that is left over is an error
  */
 #include "libcommon/layout/hf/hf_source.h"
 
@@ -12,7 +12,7 @@
 #include "libcommon/plan/tmap_permute.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Numbers of the layer files in Megatron, as the current trainer writes them. A target may renumber them. */
+/* Layer numbers in Megatron's names, as the current trainer writes them. A target may number the layers differently. */
 enum { FIRST_LAYER = 3, NORM_GAP = 1 };
 
 struct opening {
@@ -26,13 +26,15 @@ struct opening {
     const struct param_row **matrix_row;
     struct param **matrix_param;
     int n_matrices;
-    int zeros;                          /* record of zeros, for a dry run; -1 until it is made */
-    bool stored;                        /* all tensors have the weights' type, c.dtype */
+    int zeros;                          /* index of a record of zeros, for a dry run; -1 until the record is created */
+    bool stored;                        /* true if all tensors in the files have the weights' type, c.dtype */
 };
 
 /* ---- names ---- */
 
-/* Check a stored head. Megatron's head is the embedding, so a head that is written must equal it. */
+/*
+ * Check a head that is stored in the files. It must equal the embedding, because in Megatron the embedding is the head.
+ */
 static int check_imported_head(struct opening *x)
 {
     struct hf_stored *head = hf_folder_find(&x->folder, PARAM_HEAD);
@@ -112,8 +114,8 @@ static struct tmap *restore_imported_qkv_rows(struct opening *x, const struct tm
 }
 
 /*
- * Set the states of a parameter: its master is the tensor of the files. If all tensors have the weights' type, the same
- * tensor is the weights, too.
+ * Set the states of a parameter to the tensor of the files, `m`. It is the fp32 master weight, and if all tensors have
+ * the weights' type, also the weight.
  */
 static void set_states(struct opening *x, struct param *p, struct tmap *m)
 {
@@ -167,7 +169,7 @@ static int add_imported_place(struct opening *x, enum param_place place, int blo
     return 0;
 }
 
-/* Refuse tensors that belong to no parameter. One error names all of them. */
+/* Returns -1 with an error that lists all tensors that belong to no parameter. */
 static int check_unused(struct opening *x)
 {
     struct strbuf names = {0};
@@ -191,7 +193,10 @@ static bool all_of(const struct opening *x, enum dtype dtype)
     return true;
 }
 
-/* Choose the type of the weights. The types of the tensors take precedence over the type in config.json. */
+/*
+ * Choose the type of the weights: the type that the caller requests, or else the type of the tensors, or else the one
+ * in config.json.
+ */
 static void resolve_imported_dtype(struct opening *x)
 {
     const bool half = all_of(x, DTYPE_F16) || (x->c.dtype == DTYPE_F16 && !all_of(x, DTYPE_BF16));
@@ -271,7 +276,7 @@ static int read_imported_config(struct opening *x)
     return rc;
 }
 
-/* Load the CRCs from the manifest of one of our exports. */
+/* Load the tensors' CRCs from the manifest, if the folder was exported by this program. */
 static int read_manifest(struct opening *x)
 {
     if (!hf_folder_has(&x->folder, MANIFEST_NAME))
@@ -282,7 +287,7 @@ static int read_manifest(struct opening *x)
     return x->folder.crcs ? 0 : -1;
 }
 
-/* Add the tensors and files of x->o->from, a model folder of the layout hfstorage, which source_open() has read. */
+/* Add the tensors and files of x->o->from, a model folder of the layout hfstorage that source_open() has opened. */
 static int copy_opened_tensors(struct opening *x)
 {
     const struct source *from = x->o->from;
@@ -299,7 +304,7 @@ static int copy_opened_tensors(struct opening *x)
     return shift < 0 ? -1 : hf_folder_sort(&x->folder, x->e);
 }
 
-/* Read the tensors of the files that Transformers loads, or copy those of a folder in another form. */
+/* Read the tensors of the folder's files, or copy them from x->o->from if the folder has another layout. */
 static int read_imported_tensors(struct opening *x)
 {
     if (x->o->from && x->o->from->layout != &hf_layout)

@@ -1,8 +1,8 @@
 /*
  * hf_source_files.c - read the tensors of a model folder
  *
- * The files are searched for as in Transformers: model.safetensors, its index, pytorch_model.bin, its index. The
- * first that exists is used. An index must list exactly the tensors that its files hold.
+ * As in Transformers, the first of these files that exists is used: model.safetensors, its index, pytorch_model.bin,
+ * its index. An index must list exactly the tensors that its files hold.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +14,16 @@
 #include "libcommon/format/safetensors.h"
 #include "libcommon/layout/hf/hf_source_impl.h"
 
-/* FILES_MAX: maximum number of files; RUNS_MAX bounds the memory for views that are not contiguous (100 MB). */
+/*
+ * FILES_MAX: maximum number of files that an index names. RUNS_MAX: maximum number of runs of all views that are not
+ * contiguous; it limits their memory to 100 MB.
+ */
 enum { FILES_MAX = 100000, RUNS_MAX = 1 << 22 };
 #define INDEX_MAX ((uint64_t)256 << 20)
 
 static const char prefix[] = "transformer.";
 
-/* Returns the index in s->files of a listed file, or -1 if the file is not listed. */
+/* Returns the index in s->files of the file `name` in the listing f->l, or -1 if it is not listed. */
 static int listed_file(const struct hf_folder *f, const char *name)
 {
     for (int i = 0; i < f->l->n; i++)
@@ -104,8 +107,8 @@ struct hf_stored *hf_add_tensor(struct hf_folder *f, const char *name, enum dtyp
 }
 
 /*
- * Add a record for a tensor. Safetensors have no checksums; the CRC is that of the manifest of an export, if there is
- * one.
+ * Add a record for a tensor. The safetensors format has no checksums, so the record gets the CRC in the export's
+ * manifest, if there is one.
  */
 static int add_safetensors_record(struct hf_folder *f, int file, const struct safetensors_tensor *from)
 {
@@ -135,7 +138,10 @@ static int read_safetensors(struct hf_folder *f, int file, struct err *e)
     return st ? 0 : -1;
 }
 
-/* Store a view in row-major order, with one extent for each run of its elements. */
+/*
+ * Make a map that reads a view, whose elements are not contiguous, in row-major order. It has one extent for each
+ * contiguous run of elements.
+ */
 static void store_view_extents(struct hf_folder *f, struct hf_stored *t, const struct pt_tensor *from)
 {
     struct tmap *m = hf_map_of(f->s, from->dtype, (struct extent){ from->record, from->at, pt_tensor_bytes(from) });
@@ -151,7 +157,7 @@ static void store_view_extents(struct hf_folder *f, struct hf_stored *t, const s
     }
 }
 
-/* Add one pair of the pickled dict as a tensor. */
+/* Add the value v with the key `name` of the pickled dict as a tensor. */
 static void add_hf_pickled_tensor(struct hf_folder *f, const struct pt *pt, const char *name, const struct pk *v)
 {
     struct strbuf why = {0};
@@ -190,7 +196,7 @@ static int read_bin(struct hf_folder *f, int file, struct err *e)
         err_data(e, pt_path(pt), ERR_NO_BYTE, "a key of its dict is not a string, but parameter names are strings");
         rc = -1;
     }
-    pt_close(pt);                       /* the records stay in s->files */
+    pt_close(pt);                       /* the records of the tensors stay in s->files */
     return rc;
 }
 
@@ -217,8 +223,8 @@ static int by_weights_file_name(const void *a, const void *b)
 }
 
 /*
- * Collect the distinct files that weight_map names in *names. They must be base names with the index's extension.
- * The strings are allocated from `a`; the caller frees *names. Returns their number, or -1.
+ * Collect the distinct file names in weight_map in *names. Each must be a base name with the extension `extension`. The
+ * strings are allocated from `a`; the caller frees *names. Returns the number of names, or -1 with ERR_DATA.
  */
 static int files_of_index(struct arena *a, const json_t *map, const char *path, const char *extension, char ***names,
                           struct err *e)
@@ -246,7 +252,10 @@ static int files_of_index(struct arena *a, const json_t *map, const char *path, 
     return n;
 }
 
-/* Check that the tensors read from file `name`, from index `first` on, are those that the map assigns to it. */
+/*
+ * Check that weight_map assigns to the file `name` every tensor that was read from it (f->tensor from index `first`
+ * on).
+ */
 static int check_index_tensors(const struct hf_folder *f, int first, const json_t *map, const char *path,
                                const char *name, struct err *e)
 {
@@ -265,7 +274,10 @@ static int check_index_tensors(const struct hf_folder *f, int first, const json_
     return 0;
 }
 
-/* Add the tensors that the index assigns to a file that is lost, without bytes. Clears *e. */
+/*
+ * Add the tensors that weight_map assigns to the file `name`, which cannot be read. They are marked with this reason.
+ * *e is reported as a warning and cleared.
+ */
 static void lose_file(struct hf_folder *f, const json_t *map, const char *name, struct err *e)
 {
     const char *why = arena_fmt(f->s->arena, "its file %s is lost or damaged", name), *key;

@@ -1,8 +1,8 @@
 /*
- * hf_source_spool.c - transpose matrices into a file without a name
+ * hf_source_spool.c - transpose matrices into an unnamed file
  *
- * A separate plan reads each matrix once and writes its transpose. The file exists as long as the source, which
- * holds its descriptor.
+ * A separate plan reads each matrix once and writes its transpose. The source holds the file's descriptor, so the file
+ * exists until the source is closed.
  */
 #include <stdlib.h>
 
@@ -12,7 +12,10 @@
 
 enum { ALIGN = 4096 };
 
-/* Add the plan items of one matrix: blocks of columns that are as wide as the executor accepts. */
+/*
+ * Add the plan items that transpose one matrix: one item for each block of columns, which is as wide as the executor
+ * accepts.
+ */
 static void plan_matrix(struct source *s, struct plan *p, const struct hf_stored *t, const struct tmap *m, uint64_t at)
 {
     uint64_t elem = (uint64_t)dtype_size(t->dtype), rows = (uint64_t)t->shape[0], cols = (uint64_t)t->shape[1];
@@ -40,7 +43,7 @@ static int run_transpose_plan(struct plan *p, const struct hf_source_opts *o, st
     return rc < 0 ? -1 : plan_check_records(p, e);
 }
 
-/* Returns the CRC of the bytes that the plan has written to [at, at+len) of the file. */
+/* Returns the CRC of the bytes [at, at+len) of the file, which the plan has written. */
 static uint32_t crc_between(struct plan *p, uint64_t at, uint64_t len)
 {
     uint32_t crc = 0;

@@ -1,8 +1,9 @@
 /*
- * hf_source_state.c - create the state that a trainer would have written with an imported model's weights
+ * hf_source_state.c - create the run state for the weights of an imported model
  *
- * The state is that of iteration 0, with the arguments that a trainer compares or a tool reads, and Megatron's groups.
- * The other arguments come from the command line that continues the training.
+ * The state is as a trainer would have saved it at iteration 0. It has Megatron's optimizer groups and those training
+ * arguments that a trainer compares or a tool reads. A trainer that continues from it takes all others from its command
+ * line.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static struct pk *tuple_of_one(struct arena *a, struct pk *v)
 
 /* ---- arguments ---- */
 
-/* Megatron's PositionEmbeddingType, pickled like any enum member of Python: by value. */
+/* Returns a member of Megatron's enum PositionEmbeddingType. As for any enum in Python, the pickle holds its value. */
 static struct pk *make_hf_position_type(struct arena *a, enum hf_arch arch)
 {
     enum { ABSOLUTE = 2, ALIBI = 3 };
@@ -111,8 +112,8 @@ static void topology_args(struct arena *a, struct pk *d)
 }
 
 /*
- * Returns the token ids as a list. They are no argument of Megatron: an export writes them again if no tokenizer gives
- * them.
+ * Returns the token ids as a list. Megatron has no such argument. It keeps the ids for a later export, which writes
+ * them if no tokenizer gives them.
  */
 static struct pk *token_ids(struct arena *a, const struct hf_config *c)
 {
@@ -149,7 +150,7 @@ static void copy_config_int(struct arena *a, struct pk *d, const char *arg, cons
         pk_set_int(a, d, arg, json_integer_value(v));
 }
 
-/* Returns the arguments that readers of a checkpoint use, for a model that is neither BLOOM nor GPT-2. */
+/* Returns the training arguments that readers of a checkpoint use, for a model that is neither BLOOM nor GPT-2. */
 static struct pk *other_arguments(struct arena *a, const json_t *o)
 {
     static const char *const keys[][3] = {
@@ -178,7 +179,7 @@ static struct pk *other_arguments(struct arena *a, const json_t *o)
     return pk_object(a, "argparse", "Namespace", d);
 }
 
-/* Check that config.json has the number of heads, which no other file of a checkpoint holds. */
+/* Check that config.json has the number of layers, the hidden size and the number of heads. */
 static int check_sizes(const char *path, const json_t *o, struct err *e)
 {
     static const char *const keys[][2] = { { "num_hidden_layers", "n_layer" }, { "hidden_size", "n_embd" },

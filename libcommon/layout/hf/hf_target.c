@@ -16,8 +16,8 @@
 
 struct layers {
     int n;
-    int *number;                        /* layer number of block k, ascending */
-    int final;                          /* layer number of the last LayerNorm; -1 if there is none */
+    int *number;                        /* [n]: layer number of block k in the source's names, ascending */
+    int final;                          /* layer number of the final LayerNorm; -1 if there is none */
 };
 
 static int by_block_number(const void *a, const void *b)
@@ -26,8 +26,8 @@ static int by_block_number(const void *a, const void *b)
 }
 
 /*
- * Find the layers of the model. Blocks are counted in the order of their layer numbers, which begin at 2 or 3. The
- * number of the last LayerNorm may or may not follow the last block directly.
+ * Find the layers of the model. The blocks are the layer numbers that occur in the names, in ascending order; they
+ * begin at 2 or 3. Between the last block and the final LayerNorm, a number may be left out.
  */
 static int find_exported_layers(const struct hf_target *t, struct layers *l, struct err *e)
 {
@@ -64,8 +64,9 @@ static int find_exported_layers(const struct hf_target *t, struct layers *l, str
 /* ---- tensors ---- */
 
 /*
- * Returns true for a position table that a converter has damaged. The reference's converter merges this table as if it
- * were split, although every rank has it whole. With several stages it writes the last stage's untrained copy.
+ * Returns true if p is a position table that a converter has damaged. The reference's converter to universal form
+ * merges this table as if it were split, although every tensor-parallel rank has the whole table. With several pipeline
+ * stages it writes the last stage's copy, which is not trained.
  */
 static bool is_bad_table(const struct source *s, const struct param_row *r, const struct param *p)
 {
@@ -81,7 +82,7 @@ static bool is_bad_table(const struct source *s, const struct param_row *r, cons
 static int check_exported_shape(const struct hf_target *t, const struct param_row *r, const struct param *p,
                                 struct err *e)
 {
-    /* The vocabulary is not checked: some universal forms hold no padding rows. */
+    /* The number of rows of the vocabulary is not checked, because some universal forms hold no padding rows. */
     const struct param_dims dims = { p->shape[0], t->q.config.positions, t->q.config.hidden, t->q.config.ffn };
     struct strbuf shape = {0};
     bool right = p->ndim == r->ndim;
@@ -106,8 +107,8 @@ static int check_exported_shape(const struct hf_target *t, const struct param_ro
 }
 
 /*
- * Choose the state to write: weights that already have the dtype, otherwise masters (rounded once), otherwise
- * weights, converted.
+ * Choose the state of a parameter to write: the weights if they have the requested dtype, or else the fp32 master
+ * weights (which are rounded only once), or else the weights, converted.
  */
 static const struct tmap *choose_state(const struct hf_target *t, const struct param *p, enum state *st)
 {
@@ -206,8 +207,8 @@ static int add_exported_tensors(struct hf_target *t, struct err *e)
 /* ---- a model of any family ---- */
 
 /*
- * Returns the type to write. A buffer keeps its type, as it does in `module`, and so do integers and booleans.
- * Returns DTYPE_N for numbers that would have to be converted but cannot be.
+ * Returns the type in which a parameter is written. A buffer, integers and booleans keep their type. Returns DTYPE_N
+ * for numbers that would have to be converted but cannot be.
  */
 static enum dtype named_dtype(const struct hf_target *t, const struct param *p, const struct tmap *m)
 {
@@ -252,8 +253,8 @@ static int add_named_tensor(struct hf_target *t, int param, struct err *e)
 }
 
 /*
- * Add all parameters. A head that is the embedding is left out, as in Transformers, because the configuration ties
- * them. For other shared weights the expected name is unknown, so all names are written.
+ * Add all parameters. A head that shares the embedding's tensor is left out, as in Transformers, because config.json
+ * ties the two. For other shared tensors it is not known which name Transformers expects, so all names are written.
  */
 static int add_named_tensors(struct hf_target *t, struct report *notes, struct err *e)
 {
@@ -280,7 +281,7 @@ static int add_named_tensors(struct hf_target *t, struct report *notes, struct e
 
 /*
  * Assign each tensor to a file, so that no file exceeds the size limit. Files are numbered in the order in which they
- * are closed.
+ * become full.
  */
 static void share_by_size(struct hf_target *t)
 {
@@ -292,7 +293,7 @@ static void share_by_size(struct hf_target *t)
         uint64_t len = end ? 0 : t->tensor[i].len;
 
         if (!end && len > t->q.max_shard_bytes) {
-            t->tensor[i].file = t->n_files++;   /* gets the number before that of the file still open */
+            t->tensor[i].file = t->n_files++;   /* its number is lower than that of the file that is not full yet */
             continue;
         }
         if (n_open && (end || open_bytes + len > t->q.max_shard_bytes)) {
@@ -337,7 +338,7 @@ static void name_files(struct hf_target *t)
                                     t->n_files, end);
 }
 
-/* Every tensor is one piece. */
+/* List the pieces of a folder whose tensors are not cut: each tensor is one piece. */
 static void list_whole_pieces(struct hf_target *t)
 {
     int *next = xcalloc((size_t)t->n_files + 1, sizeof *next);
@@ -392,7 +393,10 @@ static int resolve_exported_vocab(struct hf_target *t, struct report *notes, str
 
 /* ---- config.json ---- */
 
-/* Returns the type that the most bytes have, among the types that a model computes in; DTYPE_N if there is none. */
+/*
+ * Returns the type that most bytes have. Only fp32, fp16 and bf16 count. Returns DTYPE_N if no tensor has one of these
+ * types.
+ */
 static enum dtype dtype_of_most(const struct hf_target *t)
 {
     static const enum dtype types[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
@@ -413,8 +417,8 @@ static enum dtype dtype_of_most(const struct hf_target *t)
 }
 
 /*
- * Set the dtype in config.json. Quantized weights are skipped, because they are stored in other types than they are
- * computed in.
+ * Set the dtype in config.json to the type that most bytes have. For a quantized model it is left unchanged, because
+ * the type of the stored weights is not the type in which the model computes.
  */
 static void set_dtype(const struct hf_target *t, json_t *config)
 {

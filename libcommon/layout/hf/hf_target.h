@@ -3,11 +3,12 @@
  *
  *   config.json, generation_config.json
  *   model.safetensors, or model-0000i-of-0000n.safetensors and model.safetensors.index.json
- *   (pytorch_model*.bin in the pickled format)
+ *   (with HF_BIN: pytorch_model*.bin in place of *.safetensors)
  *   tokenizer files, unchanged
  *
  * hf_target_new() finds every tensor of the architecture in the source, chooses the state that it is made from and
- * assigns it to a file. It refuses what does not fit before anything is written. hf_sink() then writes the folder.
+ * assigns it to a file. Tensors that do not fit are refused before anything is written. hf_sink() then writes the
+ * folder.
  */
 #ifndef SHARDKIT_LAYOUT_HF_TARGET_H
 #define SHARDKIT_LAYOUT_HF_TARGET_H
@@ -24,65 +25,68 @@ struct hf_request {
     /* from hf_config_of(), with dtype filled in by the caller; hf_target_new() fills in vocab */
     struct hf_config config;
     enum hf_format format;
-    bool bare_names;                    /* without "transformer." */
+    bool bare_names;                    /* leave "transformer." out of names */
     bool per_layer;                     /* one file per layer, like the published BLOOM */
-    /* otherwise: maximum size of a file in bytes; a larger tensor gets a file of its own */
+    /* if not per_layer: maximum size of a file in bytes; a tensor that is larger gets a file of its own */
     uint64_t max_shard_bytes;
-    int64_t vocab;                      /* rows of the embedding to keep; 0 for all */
+    int64_t vocab;                      /* number of rows of the embedding to write; 0 for all */
     bool lossy;                         /* fp16: write infinity for values that are out of range */
-    bool verify;                        /* read everything back before the folder is published */
-    /* any model: tensors keep their names and shapes; only config.dtype is used from config */
+    bool verify;                        /* read all tensors back before the folder is published */
+    /* The model may be any: tensors keep the source's names and shapes; only config.dtype is used from config. */
     bool named;
-    const bool *transposed;                 /* named: [parameters] true if stored as [in, out]; NULL if none is */
-    bool as_is;                         /* named: each tensor keeps its dtype */
-    const json_t *config_json;          /* named: config.json before overrides; NULL if none is written */
-    const json_t *override;             /* keys that override config.json, or NULL; must outlive the target */
-    const struct hf_tokenizer *tokenizer;       /* or NULL; must outlive the target */
+    const bool *transposed;  /* if named: [parameters] true if the matrix is stored as [in, out]; NULL if none is */
+    bool as_is;                         /* if named: each tensor keeps its dtype */
+    const json_t *config_json;          /* if named: config.json without overrides; NULL if none is written */
+    const json_t *override;  /* members that replace or add to those of config.json, or NULL; must outlive the target */
+    const struct hf_tokenizer *tokenizer;       /* tokenizer files to copy, or NULL; must outlive the target */
 };
 
 /* The options of an export. describe_as_hf() (layout_write.h) makes the request from them and from the source. */
 struct hf_options {
-    struct hf_request q;                /* format, names, sizes, lossy, verify and override, as given */
-    int arch;                           /* an enum hf_arch; -1: not given */
-    bool strip_vocab;                   /* leave out the padding rows of the vocabulary */
-    int64_t vocab_tokens;               /* rows that are tokens; 0: the number in the checkpoint */
+    struct hf_request q;                /* the members format to verify and override, as the user gave them */
+    int arch;                           /* an enum hf_arch; -1 if the user did not give one */
+    bool strip_vocab;                   /* do not write the padding rows of the vocabulary */
+    int64_t vocab_tokens;  /* number of rows that are tokens, not padding; 0: as recorded in the checkpoint */
     const char *tokenizer;              /* folder of tokenizer files, or NULL */
-    const json_t *config;               /* config.json of a model that is in no table, or NULL */
-    const char *config_path;            /* its file */
+    const json_t *config;               /* config.json that the user gave, or NULL */
+    const char *config_path;            /* path of this config.json */
 };
 
 /* One tensor of the result. */
 struct hf_tensor {
     const char *name;
     const struct param_row *row;        /* NULL for a model without a parameter table */
-    bool transposed;                        /* stored as [in, out]: rows of the map are columns */
-    int param;                          /* index in the source */
-    enum state state;                   /* the state that it is made from */
-    const struct tmap *map;             /* map of that state, rows in their new order */
+    bool transposed;                        /* written as [in, out]: the rows of `map` become columns */
+    int param;                          /* index of the parameter in the source */
+    enum state state;                   /* the state of the parameter that is written */
+    const struct tmap *map;             /* map of this state, with the rows in the order of the result */
     int ndim;
     int64_t shape[TENSOR_MAX_DIM];
-    enum dtype dtype;                   /* as written */
-    uint64_t len;                       /* bytes */
+    enum dtype dtype;                   /* type of the written tensor */
+    uint64_t len;                       /* size of the written tensor in bytes */
     int file;
 };
 
-/* Rows of a tensor that are stored in one file: all of them, except in a folder whose tensors are cut. */
+/*
+ * The rows of a tensor that are stored in one file. These are all rows, unless the tensors of the folder are cut for
+ * ranks (hfstorage).
+ */
 struct hf_piece {
     const struct hf_tensor *of;
     int file;
-    /* range of indices along the first dimension; 0 and 1 for a tensor without dimensions */
+    /* first row and number of rows; 0 and 1 for a tensor without dimensions */
     int64_t row, rows;
-    uint64_t at, len;                   /* the same in bytes */
+    uint64_t at, len;                   /* offset of the rows in the tensor and their length, in bytes */
 };
 
 struct hf_file {
     char *name;
-    int first, n;                       /* its pieces */
+    int first, n;                       /* first piece in hf_target.piece, and number of pieces */
 };
 
-/* Another form of a model folder: the same tensors in other files, which are safetensors. */
+/* Another form of a model folder, which holds the same tensors in other safetensors files. */
 struct hf_form {
-    const char *name;                   /* of the layout, for the manifest */
+    const char *name;                   /* name of the layout, for the manifest */
     /* Returns the pairs of a file's metadata other than "format". *n receives their number. */
     int (*metadata)(const struct hf_target *t, int file, struct arena *a, struct safetensors_text **out);
 };
@@ -96,28 +100,28 @@ struct hf_target {
     int n_files;
     struct hf_file *file;
     int n_pieces;
-    struct hf_piece *piece;             /* by file, in model order within a file */
-    const struct hf_form *form;         /* NULL for the files that Transformers loads */
+    struct hf_piece *piece;             /* sorted by file, and in model order within a file */
+    const struct hf_form *form;         /* NULL if the folder has the files that Transformers loads */
     uint64_t tensor_bytes;
 };
 
 /*
- * Returns a target, or NULL with ERR_DATA if a parameter is missing, unknown or has a wrong shape, or with ERR_USAGE
- * if the request cannot be fulfilled. Information such as which state is read is added to `notes`.
+ * Returns a target, or NULL with ERR_DATA if a parameter is missing, is unknown or has a wrong shape, or with ERR_USAGE
+ * if the request cannot be fulfilled. `notes` receives information, for example which states are written.
  */
 MUST_CHECK struct hf_target *hf_target_new(const struct source *s, const struct hf_request *q, struct report *notes,
                                            struct err *e);
 void hf_target_free(struct hf_target *t);       /* t may be NULL */
 /*
- * Returns the config.json of a named model as it is written, including overrides. Its dtype (or torch_dtype, if that
- * is the key) is the type that most bytes have. Returns NULL if none is written. The caller releases it with
- * json_decref().
+ * If q.named is set, returns the config.json as it is written, including overrides. Its "dtype" (or "torch_dtype", if
+ * the file has this key) is set to the type that most bytes have. Returns NULL if no config.json is written or q.named
+ * is not set. The caller releases the object with json_decref().
  */
 MUST_CHECK json_t *hf_target_config(const struct hf_target *t);
 /* Returns a name such as "model.safetensors.index.json", or NULL if the folder has no index. */
 const char *hf_index_name(const struct hf_target *t);
 
-/* Returns the sink; `t` must outlive it. */
+/* Returns a sink that writes the folder of the target `t`, which must outlive the sink. */
 struct sink *hf_sink(const struct sink_opts *o, const struct hf_target *t);
 
 /* ---- files for many ranks (hfstorage_target.c) ---- */

@@ -1,5 +1,5 @@
 /*
- * hf_translate.c - split the parameters of shards into those of Transformers
+ * hf_translate.c - split the parameters of a trainer's checkpoint into those of Transformers
  */
 #include "libcommon/layout/hf/hf_translate.h"
 
@@ -11,16 +11,17 @@
 #include "libcommon/ckpt/unwrap.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* Limit of a model's layers. A layer's number comes from a name in the file, so it must be bounded. */
+/* Maximum number of layers of a model. A layer number comes from a name in the file, so it must be bounded. */
 enum { LAYERS_MAX = 1 << 16 };
 
-/* One parameter of Transformers, and the parameter of the source from which it is made. */
+/* A parameter of the Transformers model, and the source's parameter of which it is a piece. */
 struct piece {
     const struct param *from;
     const struct family_rule *rule;
-    int part, layer;            /* layer counts blocks from 0; -1 outside all blocks */
-    bool stacked;               /* `from` holds all layers, and this is one of them */
-    int place;                  /* place in the model: -1 before the blocks, 0 in a block, 1 after them */
+    /* part: index of this piece in the rule; layer: number of the block, from 0; -1 outside of the blocks */
+    int part, layer;
+    bool stacked;               /* true if `from` holds all layers, of which this piece is one */
+    int place;                  /* position in the model: -1 before the blocks, 0 in a block, 1 after the blocks */
 };
 
 struct translation {
@@ -29,10 +30,10 @@ struct translation {
     const struct hf_sizes *z;
     struct err *e;
     int n_layers;
-    int *number;                /* [blocks]: layer number of block k, ascending; NULL if layers are stacked */
+    int *number;  /* [blocks]: layer number of block k in the source's names, ascending; NULL if layers are stacked */
     int n, cap;
     struct piece *piece;
-    int64_t n_padding;          /* rows of vocabulary left out */
+    int64_t n_padding;          /* number of padding rows of the vocabulary that are left out */
 };
 
 /* ---- config.json ---- */
@@ -100,7 +101,7 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
     const char *in = NULL, *other = NULL;
     struct family_hit h;
 
-    for (int i = 0; i < s->n_params; i++)       /* the first name of a tied weight decides */
+    for (int i = 0; i < s->n_params; i++)       /* the second name of a tied weight does not count */
         if (!s->param[i].shared_with)
             *(family_find(f, s->param[i].name, &h) && h.in_shards ? &in : &other) = s->param[i].name;
     if (!in || !other)
@@ -112,8 +113,8 @@ int hf_is_in_shards(const struct source *s, const struct family *f, struct err *
 }
 
 /*
- * Returns the prefix that precedes the family's names in the source, from the first parameter that has one; NULL if
- * there is none. The text is in the source's arena.
+ * Returns the text that precedes a name of the family in one of the source's names, for the first parameter that has
+ * such a prefix. Returns NULL if there is none. The text is allocated in the source's arena.
  */
 static const char *strange_prefix(const struct source *s, const struct family *f)
 {
@@ -195,8 +196,8 @@ static int by_translated_layer(const void *a, const void *b)
 }
 
 /*
- * Find the number of layers. Blocks are counted in the order of their layer numbers; stacked layers are counted by the
- * size of the stack.
+ * Find the number of layers. If layers are stacked, it is the size of the stack. Otherwise the blocks are the layer
+ * numbers that occur in the names, in ascending order.
  */
 static int find_translated_layers(struct translation *t)
 {
@@ -252,7 +253,10 @@ static void add_pieces(struct translation *t, struct piece x)
     }
 }
 
-/* Order of the model: parameters before the first block, blocks, parameters after them. */
+/*
+ * Compare two pieces by position in the model: parameters before the first block, the blocks, parameters after the last
+ * block.
+ */
 static int by_piece_place(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
@@ -279,12 +283,12 @@ static int check_pieces_unique(const struct translation *t)
     return 0;
 }
 
-/* Check that a rule that matches a parameter of one block matches one in every block. */
+/* Check that a rule that matches a parameter of at least one block matches one in every block. */
 static int check_blocks(const struct translation *t)
 {
     for (int i = 0; i < family_n(t->f); i++) {
         const struct family_rule *r = family_at(t->f, i);
-        int next = 0;           /* the next block to find */
+        int next = 0;           /* the first block for which no piece has been found yet */
 
         bool met = false;
 
@@ -320,7 +324,7 @@ static int find_pieces(struct translation *t)
 
 /* ---- elements ---- */
 
-/* Rows [at, at + n) of the trainer's parameter. */
+/* Rows [at, at + n) of the source's parameter. */
 struct rows { int64_t at, n; };
 
 /* Append the rows of one kind (0: queries, 1: keys, 2: values) of all groups. */
@@ -351,8 +355,8 @@ static struct tmap *cut_rows(struct translation *t, const struct piece *x, const
 }
 
 /*
- * Choose the rows that make up a piece, in order. `row` must have room for 3 * groups entries. Returns the number of
- * entries, or -1 if the shape does not fit.
+ * Choose the rows of the source's parameter that make up a piece, in order. `row` must have room for 3 * groups
+ * entries. Returns the number of entries, or -1 if the shape does not fit.
  */
 static int choose_piece_rows(struct translation *t, const struct piece *x, struct rows *row)
 {
@@ -408,7 +412,7 @@ static int make_translated_param(struct translation *t, const struct piece *x, s
         to->tied[i] = from->tied[i] ? cut_rows(t, x, from->tied[i], row, n) : NULL;
         to->has_digest[i] = false;
     }
-    if (x->rule->transposed)                        /* the digest depends on the order of the elements */
+    if (x->rule->transposed)  /* a digest depends on the order of the elements, so it is no longer valid */
         memset(to->has_digest, 0, sizeof to->has_digest);
     free(row);
     return n < 0 ? -1 : 0;
@@ -445,7 +449,7 @@ const bool *hf_translate(struct source *s, const struct family *f, const struct 
 struct family *hf_find_family(const char *rules, const json_t *config, struct err *e)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    /* The model_type comes from the checkpoint. It must be a plain word and never a path. */
+    /* The model_type comes from the checkpoint, so it must be a plain word: a path could name any file. */
     struct family *f = rules ? family_open(rules, e) : type && !strpbrk(type, "/.") ? family_open(type, e) : NULL;
 
     if (rules && !f && e->kind == ERR_NONE)

@@ -5,7 +5,7 @@
  *   concatenated on dim 0   one external dataset over the ranges of slice 0, slice 1, ...
  *   concatenated on dim 1   each slice is an external helper dataset under /.slices, and
  *                           a virtual dataset places them next to each other
- *   replicated             rank 0's ranges if all copies are bit-equal; otherwise the copies are combined
+ *   replicated              rank 0's ranges if all copies are bit-equal; otherwise the copies are combined
  *                           by the policy, and the result is stored in the index
  * So no tensor is copied, and the plan stays empty. Only the replicated tensors (300 MB of a 176B checkpoint) and the
  * zip directories of the shards are read. The CRCs of the directories are recorded to detect shards that are changed
