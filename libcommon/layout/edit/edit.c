@@ -45,7 +45,7 @@ static struct edit_file *find_edit_file_by_name(const struct edit *x, const char
     return NULL;
 }
 
-/* Find a file by its number among the source's files. */
+/* Returns the file with number `file` in s->files, or NULL. */
 struct edit_file *edit_find_file(const struct edit *x, int file)
 {
     for (int i = 0; i < x->n_files; i++)
@@ -54,7 +54,7 @@ struct edit_file *edit_find_file(const struct edit *x, int file)
     return NULL;
 }
 
-/* ---- the folder's files: those of the layout, and all others ---- */
+/* ---- list the files of the folder: those of the layout, and all others ---- */
 
 static int add_others(struct edit *x, const char *prefix, struct err *e)
 {
@@ -153,7 +153,10 @@ static bool is_pt(const struct edit_file *f)
     return str_ends(f->name, ".pt") || str_ends(f->name, ".bin");
 }
 
-/* Open a .pt, which is required before it can be written again. */
+/*
+ * Open a .pt file, so that it can be written again. Returns -1 with ERR_DATA if it has no tree or has compressed
+ * records.
+ */
 int edit_open_pt(struct edit *x, struct edit_file *f, struct err *e)
 {
     const struct zip *z;
@@ -263,7 +266,7 @@ static void record_old_digest(struct edit *x, struct param *p, enum state st, ui
     p->has_digest[st] = false;
 }
 
-/* Returns true if p and q are different parameters whose state begins at the same bytes. q may be NULL. */
+/* Returns true if p and q are different parameters whose bytes of state `st` begin at the same place. q may be NULL. */
 static bool has_shared_storage(const struct param *p, const struct param *q, enum state st)
 {
     const struct tmap *a = p->state[st], *b = q ? q->state[st] : NULL;
@@ -277,8 +280,8 @@ static bool has_shared_storage(const struct param *p, const struct param *q, enu
 }
 
 /*
- * Change the copies in frozen_param_fragments. ZeRO stages 1 and 2 list frozen parameters there in addition to their
- * weights; in a run on GPUs these have bytes of their own.
+ * Change the copies of a frozen parameter in frozen_param_fragments. In a checkpoint of ZeRO stage 1 or 2, this dict
+ * holds the frozen parameters in addition to their weights. If the run was on GPUs, the two do not share their bytes.
  */
 static int change_fragment(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
                            struct err *e)
@@ -313,8 +316,7 @@ bool edit_second_name(const struct source *s, const struct param *p, enum state 
 }
 
 /*
- * Create an unlinked file in $TMPDIR for new values that no file has. Returns its number among the source's files,
- * or -1.
+ * Create an unlinked file in $TMPDIR for new values that are in no other file. Returns its number in s->files, or -1.
  */
 static int add_spool(struct edit *x, int *fd, uint64_t size, struct err *e)
 {
@@ -324,7 +326,10 @@ static int add_spool(struct edit *x, int *fd, uint64_t size, struct err *e)
     return *fd < 0 ? -1 : files_add_fd(x->s->files, *fd, size, "rounded values");
 }
 
-/* Change weights that are stored in another type than their master: round the master's new values to that type. */
+/*
+ * Change weights whose type differs from that of the fp32 master weights: write the new values, rounded to the type of
+ * `copy`.
+ */
 static int change_rounded(struct edit *x, const struct tmap *copy, const struct edit_from *from, struct err *e)
 {
     enum { SOME = 1 << 14 };
@@ -358,8 +363,8 @@ static int change_rounded(struct edit *x, const struct tmap *copy, const struct 
 }
 
 /*
- * Change the second copy of a master: in ZeRO with fp32 weights, the weights of the run; in a universal form, the
- * copy of the run's weights.
+ * Change p->copy, a second copy of the fp32 master weights: in a ZeRO checkpoint with fp32 weights, the weights; in a
+ * universal form, the weights that were copied from the original checkpoint.
  */
 static int change_copy(struct edit *x, const struct param *p, const struct edit_from *from, struct err *e)
 {
@@ -368,7 +373,10 @@ static int change_copy(struct edit *x, const struct param *p, const struct edit_
     return p->copy->dtype == DTYPE_F32 ? change_map(x, p->copy, from, e) : change_rounded(x, p->copy, from, e);
 }
 
-/* Change the other names of a tied weight. A universal form of ZeRO stores each name in a folder of its own. */
+/*
+ * Change the state under the other names of a tied weight. They have bytes of their own in a universal form of ZeRO,
+ * which stores each name in a separate folder.
+ */
 static int change_names(struct edit *x, const struct param *p, enum state st, const struct edit_from *from,
                         struct err *e)
 {
@@ -407,7 +415,7 @@ int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edi
 
 /* ---- summary ---- */
 
-/* Returns what happens to a file. The manifest is handled by the caller, because it is always written again. */
+/* Returns the fate of a file. The caller must handle the manifest, which is always written again. */
 static const char *file_fate(const struct edit_file *f)
 {
     if (f->drop || !*f->was)
@@ -446,8 +454,9 @@ struct source *edit_source(struct edit *x)
 }
 
 /*
- * Returns true for a file that does not belong to the layout. The source lists the layout's files; one of HDF5 and one
- * of a model folder list all other files too. config.json of a model folder is written with the tensors.
+ * Returns true if the file does not belong to the layout. A source normally lists only files of its layout; but sources
+ * in HDF5 and model folders also list all others. config.json of a model folder belongs to the layout, because it is
+ * written with the tensors.
  */
 static bool is_sibling_file(const struct edit *x, const struct edit_file *f)
 {
@@ -458,7 +467,7 @@ static bool is_sibling_file(const struct edit *x, const struct edit_file *f)
     return !own || ((x->s->layout->datasets || x->s->layout->model_folder) && own->cls == FILE_OTHER && !own->pt);
 }
 
-/* Returns true for a file that the result has as it is. */
+/* Returns true if the file becomes part of the result unchanged. */
 static bool is_kept(const struct edit *x, const struct edit_file *f)
 {
     if (f->file < 0 || strcmp(f->name, MANIFEST_NAME) == 0)

@@ -1,11 +1,11 @@
 /*
  * edit.h - write a checkpoint again with some of its files changed
  *
- * The changes are collected first, file by file: a file is dropped, gets another pickled tree, or some of its bytes
+ * The changes are collected first, file by file: a file is left out, gets another pickled tree, or some of its bytes
  * are replaced. edit_sink() then writes a complete new folder. Changed files are written with correct CRCs for every
- * record. Unchanged files share the source's blocks if the file system supports reflinks, so an edit of a checkpoint
- * of 2 TB costs only what changes; otherwise they are copied. They become hard links only if the caller requests
- * that. No file of the source is ever written to.
+ * record. If the file system supports reflinks, unchanged files share the source's blocks, so an edit of a checkpoint
+ * of 2 TB writes only what changes. Otherwise unchanged files are copied, or become hard links if the caller permits
+ * that. The files of the source are never written to.
  *
  * Changes are possible in files that store their tensors uncompressed: .pt (3D shards, ZeRO, universal), .h5,
  * safetensors, .distcp. The source must be a folder. Offsets and lengths are in bytes.
@@ -18,96 +18,104 @@
 struct edit;
 struct param;
 /*
- * Begin an edit. `s` must outlive it; the edit removes digests of changed data from it. Returns NULL with ERR_USAGE
- * if the source is not a folder that can be edited.
+ * Begin an edit. `s` must outlive the edit. The edit removes the manifest's digests of changed data from s->param.
+ * Returns NULL with ERR_USAGE if the source is not a folder, or if its layout cannot be edited.
  */
 MUST_CHECK struct edit *edit_new(struct source *s, struct err *e);
 void edit_free(struct edit *x);                 /* x may be NULL */
 
 /*
- * Returns the tree of file `file` of the source, which the caller may change, with nodes from edit_arena(). Further
- * calls return the same tree. Tensors in it keep their storages. Returns NULL with ERR_DATA if the file is not a
- * .pt, or is compressed.
+ * Returns the tree of file `file` of the source for changes; new nodes must be allocated in edit_arena(). Every call
+ * for a file returns the same tree. Tensors in the tree keep their storages. Returns NULL with ERR_DATA if the file is
+ * not a .pt file or is compressed.
  */
 MUST_CHECK struct pk *edit_tree(struct edit *x, int file, struct err *e);
 struct arena *edit_arena(struct edit *x);
-/* Drop the records that the changed tree of a file no longer refers to. */
+/* After a change of the tree of file `file`, drop the file's records to which the tree no longer refers. */
 void edit_forget(struct edit *x, int file);
 /*
- * Returns the current tree for reading. Returns NULL if the file has none; *e is set if it is a .pt that cannot be
- * opened.
+ * Returns the current tree of file `file` for reading. Returns NULL if the file has no tree. Sets *e if it is a .pt
+ * file that cannot be opened.
  */
 const struct pk *edit_root(struct edit *x, int file, struct err *e);
-/* Leave the file out of the result. */
+/* Leave file `file` out of the result. */
 void edit_drop(struct edit *x, int file);
 
-/* Source of the new bytes of a tensor. */
+/* The new bytes of a tensor. */
 struct edit_from {
-    struct extent x;                    /* of the tensor's length, row-major; or: */
-    bool zero;                          /* zero bytes */
-    uint32_t crc;                       /* CRC of the logical bytes, for the manifest */
+    /* location of the bytes, as many as the tensor has, in row-major order; not used if `zero` is true */
+    struct extent x;
+    bool zero;                          /* all bytes are zero */
+    uint32_t crc;                       /* CRC of the new bytes in row-major order, for the manifest */
 };
 /*
- * Replace the bytes of every copy of a parameter's state: tensor-parallel replicas, the tied copy of the last stage,
- * fp32 weights stored in addition to masters, and second names. Returns -1 with ERR_DATA if a copy is in a file that
- * cannot be changed, or if the same bytes are changed twice.
+ * Replace the bytes of every copy of a parameter's state: tensor-parallel replicas, the copy of a tied weight in the
+ * last pipeline stage, fp32 weights stored in addition to fp32 master weights, and the parameter's other names. Returns
+ * -1 with ERR_DATA if a copy is in a file that cannot be changed, or if the same bytes are changed twice.
  */
 MUST_CHECK int edit_tensor(struct edit *x, struct param *p, enum state st, const struct edit_from *from, struct err *e);
 
 /*
- * Returns true if p is a tied weight's second name that has this state, so that it must equal the first one's,
- * whether or not it has bytes of its own.
+ * Returns true if p is the second name of a tied weight and has this state. The state must then be equal to that of the
+ * first name, whether or not both share their bytes.
  */
 bool edit_second_name(const struct source *s, const struct param *p, enum state st);
 
 /*
- * Complete the collection of changes. Values of entries that were set are laid out in a file. A universal form in HDF5
- * is written again as a whole if its tables change, which includes names and rows. Returns -1 with ERR_USAGE if HDF5
- * cannot hold the result, or with ERR_DATA if a table of entries cannot be read.
+ * Complete the collection of changes. Values set by edit_set_value() in a layout of entries (dcp) are laid out in a
+ * file. A universal form in HDF5 is written again as a whole if its tables change, for example names or numbers of
+ * rows. Returns -1 with ERR_USAGE if HDF5 cannot hold the result, or with ERR_DATA if a table of entries cannot be
+ * read.
  */
 MUST_CHECK int edit_resolve_rewrite(struct edit *x, struct err *e);
 
-/* Location of the result, and what is permitted there. */
+/* The folder of the result, and what is permitted for unchanged files. */
 struct edit_place {
     const char *out;
-    /* unchanged files become hard links to the source's, where the file system allows it */
+    /* Unchanged files become hard links to the source's files, if the file system cannot share blocks. */
     bool hard_links;
     bool accept_mismatch;       /* unchanged files may differ from the source's manifest */
 };
 /*
- * Check whether the file system of OUT can share the blocks of unchanged files. Call it after edit_resolve_rewrite().
+ * Find out how each unchanged file gets into the result, which depends on the file systems of the source and of p->out.
+ * Must be called after edit_resolve_rewrite().
  */
 void edit_place(struct edit *x, const struct edit_place *p);
 
-/* Summary of the edit: before the sink has run as predicted by edit_place(), afterwards as it was done. */
+/* Summary of the edit. Before the sink has run, it shows what edit_place() expects; afterwards, what was done. */
 struct edit_sum {
     int n_changed, n_dropped;
-    int n_reflinks, n_hard_links, n_copied;     /* of unchanged files */
+    /* numbers of unchanged files, by the way in which they get into the result */
+    int n_reflinks, n_hard_links, n_copied;
     uint64_t write_bytes, shared_bytes, copied_bytes;
 };
 void edit_count(const struct edit *x, struct edit_sum *sum);
 /*
- * Get name, size and fate of file i of the result ("kept", "changed", "added", "removed", "renamed"). Returns false
- * if there is no file i.
+ * Get name, size and fate of file i of the result. The fate is "kept", "changed", "added", "removed" or "renamed".
+ * Returns false if there is no file i.
  */
 bool edit_file(const struct edit *x, int i, const char **name, uint64_t *bytes, const char **what);
 
 /*
- * Returns a description of the result if the layout's own writer writes it as a whole, such as "TP 2, PP 2, DP 2, 34
- * parameters". The functions above that concern single files do not apply then. Returns NULL if the edit is done
- * file by file.
+ * Returns NULL if the edit is done file by file. If the layout's own writer writes the result as a whole instead,
+ * returns a description of the result, such as "TP 2, PP 2, DP 2, 34 parameters"; edit_count() and edit_file() must not
+ * be used then.
  */
 const char *edit_rewrite_summary(const struct edit *x);
-/* Write `log`, which must outlive the edit, as repair.jsonl of the result. Call it after all other changes. */
+/*
+ * Write `log` to the file repair.jsonl of the result. `log` must outlive the edit. Must be called after all other
+ * changes.
+ */
 void edit_log(struct edit *x, const struct strbuf *log);
 /*
- * Returns the source that the sink must run on: the source itself, or its changed copy if the result is written as a
- * whole. The edit owns it.
+ * Returns the source that must be passed to the sink's prepare function: the edited source, or its changed copy if the
+ * result is written as a whole. The edit owns the returned source.
  */
 struct source *edit_source(struct edit *x);
 /*
- * Returns the sink; x must outlive it. The result has a manifest if the source has one, or if it is written as a
- * whole. In the second case files that do not belong to the layout are shared.
+ * Returns the sink that writes the result; x must outlive it. The result has a manifest if the source has one, or if
+ * the result is written as a whole. In the latter case, files of the source that do not belong to its layout become
+ * part of the result unchanged.
  */
 struct sink *edit_sink(const struct sink_opts *o, struct edit *x);
 

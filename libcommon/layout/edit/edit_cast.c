@@ -1,5 +1,5 @@
 /*
- * edit_cast.c - change type flags, and the keys of an optimizer
+ * edit_cast.c - change the type flags in trees, and convert the optimizer's dict to another type
  */
 #include "libcommon/layout/edit/edit_cast.h"
 
@@ -63,7 +63,7 @@ static double pk_double_or_default(const struct pk *block, const char *key, doub
     return pk_as_double(pk_get(block, key), &v) ? v : otherwise;
 }
 
-/* Returns the loss scaler that DeepSpeed creates for a new run. */
+/* Returns the loss scaler that DeepSpeed creates for a new run with this configuration. */
 static struct loss_scale make_new_loss_scale(const struct pk *config)
 {
     const struct pk *block = pk_get(config, "fp16");
@@ -79,7 +79,7 @@ static struct loss_scale make_new_loss_scale(const struct pk *config)
     return s;
 }
 
-/* Returns true for a key that only the optimizer of fp16 has. */
+/* Returns true if `key` exists only in the dict of the fp16 optimizer. */
 static bool is_of_fp16(const char *key)
 {
     return strcmp(key, "loss_scaler") == 0 || strcmp(key, "dynamic_loss_scale") == 0 || strcmp(key, "overflow") == 0 ||
@@ -87,8 +87,8 @@ static bool is_of_fp16(const char *key)
 }
 
 /*
- * The keys are in DeepSpeed's order: the scaler first, the stage after the masters. A universal form has no masters
- * here.
+ * The keys of the result have DeepSpeed's order: the loss scaler first, and zero_stage after the fp32 master weights. A
+ * universal form has no master weights in this dict; zero_stage then follows clip_grad.
  */
 struct pk *edit_cast_optimizer(struct arena *a, const struct pk *opt, const struct pk *config, enum dtype to)
 {

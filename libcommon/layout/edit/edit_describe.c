@@ -1,9 +1,9 @@
 /*
  * edit_describe.c - describe the folder of an edit that is done file by file: its changed files
  *
- * A changed .pt keeps its records in their order, in our container. A changed file of another kind keeps every byte
- * except those that changed. A file that is made new has the tensors of the list. All other files are kept
- * (write/kept.h).
+ * A changed .pt file is written as a new zip archive with its records in their old order. A changed file of another
+ * kind keeps all bytes except the changed ones. A new file is made from the tensors of x->states. All other files
+ * become part of the result unchanged (write/kept.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +19,11 @@
 
 struct changed_file {
     struct edit_file *f;
-    struct strbuf pickle;               /* the new tree, if it has one */
-    int tree;                           /* index of the record data.pkl; -1 if it is unchanged */
+    struct strbuf pickle;               /* the pickle of the new tree, if there is one */
+    int tree;                           /* index in record[] of data.pkl, if the tree changes; otherwise -1 */
     int n;
-    struct zip_out *record;             /* [n] records of a .pt that is not made new ... */
-    int *entry;                         /* ... and their indices in the source's zip */
+    struct zip_out *record;             /* [n]: the records to write, if a .pt file is changed and not made new */
+    int *entry;                         /* [n]: the index of each record in the source's zip archive */
     struct zip_layout *zip;
 };
 
@@ -33,7 +33,8 @@ struct edit_folder {
     int n;
     struct changed_file *file;
     int zeros;
-    int *number;                        /* of each state of x->states: its tensor in the result; -1 if none */
+    /* for each state of each tensor in x->states: index of its tensor in the result; -1 if it is not listed */
+    int *number;
 };
 
 /* ---- bytes from several places ---- */
@@ -53,7 +54,7 @@ static void append_slice_zeros(struct edit_folder *w, struct tmap_slice *s, int 
         append_slice_extent(s, cap, m->slice->extent[i]);
 }
 
-/* Returns a map of the bytes of `record` with the file's changes applied. */
+/* Returns a map of the bytes of `record`, a record of file f, with the changes of f applied. */
 static const struct tmap *patched(struct edit_folder *w, const struct edit_file *f, int record)
 {
     const struct record *rec = files_record(w->x->s->files, record);
@@ -94,8 +95,8 @@ static int by_run_offset(const void *a, const void *b)
 }
 
 /*
- * Sort the changes and remove duplicates. The same change may occur twice (a tied weight that is one storage). Two
- * different changes of the same bytes are refused.
+ * Sort the changes of a file by offset, and remove duplicates. A duplicate occurs if a tied weight is one storage.
+ * Returns -1 with ERR_DATA if the same bytes are changed to different values.
  */
 static int merge_equal_runs(struct edit *x, struct edit_file *f, struct err *e)
 {
@@ -121,7 +122,7 @@ static int merge_equal_runs(struct edit *x, struct edit_file *f, struct err *e)
 
 /* ---- the records of a .pt ---- */
 
-/* Returns the part of record i of a .pt that is kept. */
+/* Returns which bytes of record i of a .pt file are kept. */
 static struct edit_cut kept_record_range(const struct edit_file *f, int i, uint64_t size)
 {
     for (int k = 0; k < f->n_cuts; k++)
@@ -130,7 +131,10 @@ static struct edit_cut kept_record_range(const struct edit_file *f, int i, uint6
     return (struct edit_cut){ .entry = i, .len = size };
 }
 
-/* List the kept records, with data.pkl in its new form. entry[] has their indices in the zip. */
+/*
+ * List the records to write in o->record, with the new data.pkl, and their indices in the source's zip archive in
+ * o->entry.
+ */
 static void list_records(struct edit_folder *w, struct changed_file *o)
 {
     const struct zip *z = pt_zip(o->f->pt);
@@ -195,7 +199,7 @@ static void describe_bytes(struct edit_folder *w, int file, struct folder_desc *
             .to = { file, 0, 0 }, .param = -1, .tensor = -1 });
 }
 
-/* ---- a file that is made new ---- */
+/* ---- files that are made new ---- */
 
 static enum plan_op convert_op(const struct tmap *m, enum dtype to)
 {
@@ -203,8 +207,8 @@ static enum plan_op convert_op(const struct tmap *m, enum dtype to)
 }
 
 /*
- * Describe the image of a .pt or the head with its parts. Returns the number of storages. Parts with the bytes of
- * another part have none of their own.
+ * Describe a file made from a .pt image, or from a head followed by parts. Returns the number of storages. A part that
+ * shares the bytes of another part gets no fill.
  */
 static int describe_parts(const struct edit_made *made, int file, struct folder_desc *d)
 {
@@ -233,7 +237,10 @@ static int describe_parts(const struct edit_made *made, int file, struct folder_
     return made->image || b.size ? n : 0;
 }
 
-/* Add the fill of a chunk, as part of its tensor if the result lists that one. `storage` is -1 if it is only hashed. */
+/*
+ * Add the fill of a chunk. If the result lists the chunk's tensor, the fill contributes to the tensor's digest.
+ * `storage` is -1 if the chunk is not written, and only counts for the digest.
+ */
 static void fill_chunk(const struct edit_folder *w, int file, int storage, const struct edit_chunk *c,
                        struct folder_desc *d)
 {
@@ -313,7 +320,7 @@ static int begin_edit_folder(void *ctx, const struct source *s, const struct sin
 
 /* ---- the tensors of the result ---- */
 
-/* Add the model's buffers. They are not parameters, and an edit does not change them. */
+/* List the model's buffers. An edit does not change them, so they keep their digests. */
 static int add_buffers(const struct source *s, struct folder_tensor *t)
 {
     int n = 0;
@@ -332,7 +339,10 @@ static int add_buffers(const struct source *s, struct folder_tensor *t)
     return n;
 }
 
-/* Returns the first part of a changed file that has a state of the result, or NULL if it is in a kept file. */
+/*
+ * Returns the first part, in a changed file, that holds state `st` of the tensor `of`. Returns NULL if the state is in
+ * unchanged files only.
+ */
 static struct edit_part *find_state_part(const struct edit_folder *w, const struct edit_new *of, enum state st)
 {
     for (int i = 0; i < w->n; i++)
@@ -345,7 +355,7 @@ static struct edit_part *find_state_part(const struct edit_folder *w, const stru
     return NULL;
 }
 
-/* Returns the bytes of each state of the list that are in chunks. The caller frees the array. */
+/* Returns, for each state in x->states, the number of its bytes that are in chunks. The caller frees the array. */
 static uint64_t *measure_chunked_states(const struct edit_folder *w)
 {
     uint64_t *bytes = xcalloc((size_t)w->x->states->n * STATE_N + 1, sizeof *bytes);
@@ -361,8 +371,9 @@ static uint64_t *measure_chunked_states(const struct edit_folder *w)
 }
 
 /*
- * List the tensors of an edit with a list of its own. States that are written get their digest from their fills,
- * those in kept files have that of the source. Others are not listed.
+ * List the tensors of the result, if the edit has a list of its own (x->states). The digest of a state that is written
+ * is computed from its fills; the digest of a state in unchanged files is that of the source. States without a digest
+ * are not listed.
  */
 static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
 {
@@ -384,7 +395,7 @@ static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
         w->number[i] = -1;
         if (!part && !whole && !as_it_was)
             continue;
-        /* A model folder has one state per tensor, named after its type. */
+        /* In a model folder each tensor has one state, which follows from its type. */
         *t = (struct sink_tensor){ .name = of->name, .param = of->param, .dtype = of->dtype[st],
                                    .state = !w->x->s->layout->model_folder ? st
                                             : of->dtype[st] == DTYPE_F32 ? STATE_FP32 : STATE_BF16,
@@ -401,7 +412,7 @@ static int list_new_tensors(struct edit_folder *w, struct folder_tensor *out)
     return n;
 }
 
-/* List the source's tensors with the digests of changed states. */
+/* List the source's tensors that have a digest, with the new digests of changed states. */
 static int list_old_tensors(const struct edit *x, struct folder_tensor *out)
 {
     int n = 0;
@@ -446,7 +457,7 @@ static int list_edit_tensors(void *ctx, struct folder_tensor **out)
 
 /* ---- the folder ---- */
 
-/* Returns the one item that writes a file. */
+/* Returns the plan item that writes the whole file with destination `dst`. */
 static struct plan_item *find_file_item(struct plan *p, int dst)
 {
     int i = 0;
@@ -456,7 +467,7 @@ static struct plan_item *find_file_item(struct plan *p, int dst)
     return plan_item(p, i);
 }
 
-/* Update the CRCs inside changed .distcp files, and make the files without bytes. */
+/* Update the CRCs inside changed .distcp files, and create the empty files. */
 static int finish_edit_folder(void *ctx, const struct folder_written *done, struct err *e)
 {
     const struct edit_folder *w = ctx;
@@ -503,7 +514,7 @@ static struct sink *open_edit_folder(const struct sink_opts *o, struct edit *x)
     k = folder_sink(o, &(struct folder){ .ops = &ops, .ctx = w, .overflow = ": bf16 or fp32 hold them",
                                          .by_rows = x->entries && x->states });
     k->o.replicas = REPLICAS_FIRST;
-    k->no_optimizer = true;             /* tied copies are changed with the first one, not compared */
+    k->no_optimizer = true;  /* the copies of a tied weight are changed together, so they need not be compared */
     k->no_manifest = !x->has_manifest;
     if (!x->place.hard_links)
         k->room_advice = "--hard-links shares the files that stay instead of copying them, and a write into one of "

@@ -1,10 +1,10 @@
 /*
- * edit_hdf5.c - edit a universal form in HDF5 whose tables change
+ * edit_hdf5.c - write a universal form in HDF5 again if an edit changes its tables
  *
- * Elements of tensors are changed in place, as in any file with uncompressed tensors, because the seal of an .h5
- * does not cover them. Names, shapes and the index's attributes of the run are tables, which only the HDF5 library
- * writes. If trees of the .pt files or the list of tensors change, the form is therefore written again from the
- * changed copy of the source.
+ * If only elements of tensors change, the .h5 files keep all other bytes, as in any layout with uncompressed tensors.
+ * This is possible because the seal of an .h5 file does not cover the tensors. Names, shapes and the run state in the
+ * index are tables of HDF5, which only the HDF5 library can write. If the list of tensors or the tree of a .pt file
+ * changes, the whole form is therefore written again from a changed copy of the source.
  */
 #include <string.h>
 
@@ -16,7 +16,8 @@
 #include "libcommon/layout/universal/universal_hdf5.h"
 
 /*
- * Give file i of the copy its changed tree. If it is the optimizer's file, the run state is updated to point to it.
+ * If the tree of file i was changed, set it in the copy `to` of the source. For optimizer_state.pt, the pointers of the
+ * run state into the tree are updated, too.
  */
 static void set_rewritten_file_tree(struct edit *x, struct source *to, int i)
 {
@@ -44,7 +45,7 @@ static int check_hdf5_group_names(const struct edit_states *list, struct err *e)
     return 0;
 }
 
-/* Returns true if the form has an HDF5 file per parameter. */
+/* Returns true if the form has a separate HDF5 file for each parameter. */
 static bool is_split(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++)

@@ -1,8 +1,9 @@
 /*
  * edit_hf.c - write a list of tensors as the files of a Transformers model folder
  *
- * A file of weights is shared if none of its tensors changes. Otherwise it is written again with its name and kind,
- * and index and config.json are updated. Tensors that share their bytes in a .bin still share them in the result.
+ * A file of weights stays unchanged if none of its tensors changes. Otherwise it is written again under the same name
+ * and in the same format, and index and config.json are updated. Tensors that share their bytes in a .bin still share
+ * them in the result.
  */
 #include "libcommon/layout/edit/edit_hf.h"
 
@@ -28,7 +29,7 @@ static enum state edit_weights_state(const struct edit_new *t)
     return t->map[STATE_FP32] ? STATE_FP32 : STATE_BF16;
 }
 
-/* Returns the number of the file that holds a parameter, in the table of the source's files. */
+/* Returns the number, in x->s->files, of the file that holds a parameter of the source. */
 static int param_weights_file(const struct edit *x, int param)
 {
     const struct param *p = &x->s->param[param];
@@ -38,8 +39,8 @@ static int param_weights_file(const struct edit *x, int param)
 }
 
 /*
- * Returns the tensors of the list that are stored in the file, in the list's order; the caller frees the array.
- * *same is set if they are exactly the tensors that the file has now.
+ * Returns the tensors of the list `to` that are stored in the file number `file`, in the list's order. *n receives
+ * their number. *same is set if they are exactly the tensors that the file holds now. The caller frees the array.
  */
 static const struct edit_new **tensors_of(const struct edit *x, const struct edit_states *to, int file, int *n,
                                           bool *same)
@@ -60,7 +61,7 @@ static const struct edit_new **tensors_of(const struct edit *x, const struct edi
     return t;
 }
 
-/* Returns the number of tensors in the file, or -1. */
+/* Returns the number of tensors that the file holds, or -1. */
 static int n_stored(struct edit *x, struct edit_file *f, struct err *e)
 {
     struct safetensors *st;
@@ -79,7 +80,10 @@ static int n_stored(struct edit *x, struct edit_file *f, struct err *e)
     return has;
 }
 
-/* Refuse a file with tensors that the source could not read, because they would be lost silently. */
+/*
+ * Returns -1 with ERR_DATA if the file holds tensors that the source could not read, because they would be lost when
+ * the file is written again.
+ */
 static int check_all_read(struct edit *x, struct edit_file *f, struct err *e)
 {
     int has = n_stored(x, f, e), there = 0;
@@ -129,7 +133,10 @@ static bool has_same_tensor_bytes(const struct edit_new *a, const struct edit_ne
            m->slice->extent->at == o->slice->extent->at;
 }
 
-/* Add a tensor to the tree. New storages are numbered in the order of the tensors. */
+/*
+ * Add a tensor to the tree `root` and to the parts of `made`. A tensor that shares the bytes of an earlier one gets the
+ * same storage, any other a new one.
+ */
 static void add_bin_tensor(struct edit *x, struct pk *root, struct edit_made *made, const struct edit_new *t,
                            uint64_t *bytes)
 {
@@ -175,7 +182,7 @@ static int make_bin(struct edit *x, struct edit_file *f, const struct edit_new *
 
 /* ---- index and configuration ---- */
 
-/* Returns the JSON of a file of the folder. *f is NULL if there is no such file. */
+/* Returns the JSON object in a file of the source's folder. Sets *f to the file, or to NULL if there is none. */
 static json_t *read_folder_json(struct edit *x, const char *name, struct edit_file **f, struct err *e)
 {
     const struct source_file *file = source_file(x->s, name);
@@ -203,7 +210,7 @@ json_t *edit_hf_config(struct edit *x, struct err *e)
     return read_folder_json(x, "config.json", &ignored, e);
 }
 
-/* Replace the JSON of a file with `o`, if it differs. */
+/* Replace the contents of the file f, which are `was`, with the JSON `o`, if the two differ. */
 static void write_json(struct edit *x, struct edit_file *f, const json_t *was, const json_t *o)
 {
     struct edit_made *made;
@@ -219,8 +226,8 @@ static void write_json(struct edit *x, struct edit_file *f, const json_t *was, c
 }
 
 /*
- * Keep index entries of tensors that the source does not contain, which stay in their files. *total is reduced to
- * the bytes of these tensors.
+ * Keep the index entries of tensors that the source could not read. These tensors stay in their files. *total is
+ * reduced to the number of their bytes.
  */
 static void keep_unknown(const struct edit *x, json_t *map, json_t *was, json_int_t *total)
 {
@@ -300,8 +307,8 @@ static int write_config(struct edit *x, const struct edit_states *to, struct err
 }
 
 /*
- * Returns true if the source has weights of this kind. A folder may have files of both kinds, but the source uses
- * only one.
+ * Returns true if the source has weights in files whose names end with `end`. A folder may have weights in both
+ * formats, but the source reads only one.
  */
 static bool has_weight_files(const struct edit *x, const char *end)
 {
@@ -311,7 +318,7 @@ static bool has_weight_files(const struct edit *x, const char *end)
     return false;
 }
 
-/* Returns the number of ranks that wrote a folder whose files are cut: the highest one of the files' names. */
+/* Returns the number of ranks that wrote a folder of cut tensors (hfstorage): the highest rank in the files' names. */
 static int count_cut_ranks(const struct source *s)
 {
     int ranks = 1, rank;
@@ -322,7 +329,7 @@ static int count_cut_ranks(const struct source *s)
     return ranks;
 }
 
-/* The target of a folder whose files are cut, with the config.json that it refers to. */
+/* The target for a folder whose tensors are cut for ranks, and the config.json that the target refers to. */
 struct cut_folder { struct hf_target *t; json_t *config; };
 
 static struct sink *open_cut_folder(const struct sink_opts *o, const void *target)
@@ -339,7 +346,7 @@ static void free_cut_folder(void *target)
     free(c);
 }
 
-/* Give the tensors of a target the types that the list has for them. */
+/* Set the types of a target's tensors to those in the list. */
 static void set_target_dtypes(struct hf_target *t, const struct edit_states *to)
 {
     for (int i = 0; i < t->n_tensors; i++) {
@@ -352,8 +359,8 @@ static void set_target_dtypes(struct hf_target *t, const struct edit_states *to)
 }
 
 /*
- * Write a folder whose files have pieces of many tensors again as a whole, for as many ranks. The tensors of the list
- * become a source, and the layout's own description of it is written.
+ * Write a folder whose tensors are cut for ranks again as a whole, for the same number of ranks. A copy of the source
+ * gets the tensors of the list, and the layout's own writer writes it.
  */
 static int rewrite_cut_folder(struct edit *x, const struct edit_states *to, struct err *e)
 {
@@ -416,7 +423,9 @@ int edit_hf(struct edit *x, struct edit_states *to, struct err *e)
     return write_config(x, to, e);
 }
 
-/* Set the type of every tensor of weights in the list. Returns -1 with ERR_USAGE if one cannot be converted. */
+/*
+ * Set the type of all floating-point tensors in the list. Returns -1 with ERR_USAGE if one of them cannot be converted.
+ */
 static int set_list_dtype(struct edit_states *to, enum dtype type, struct err *e)
 {
     for (int i = 0; i < to->n; i++)

@@ -1,15 +1,15 @@
 /*
  * edit_hf.h - change the tensors of a model folder
  *
- * Internal to this folder. A file of weights is shared if none of its tensors changes, else it is written again. A
- * folder whose files are cut is written again as a whole.
+ * Internal to this folder. A file of weights stays unchanged if none of its tensors changes; otherwise it is written
+ * again. If the tensors of the folder are cut for ranks (hfstorage), all of its files are written again.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_HF_H
 #define SHARDKIT_LAYOUT_EDIT_HF_H
 
 #include "libcommon/layout/edit/edit_states.h"
 
-/* As edit_states_apply(). */
+/* The edit_states_apply() of model folders. */
 MUST_CHECK int edit_hf(struct edit *x, struct edit_states *to, struct err *e);
 /*
  * Returns the keys of config.json that state the type of the weights, with `type` as their value. Transformers 5 writes

@@ -1,8 +1,9 @@
 /*
- * edit_items.c - update CRCs in a changed .distcp, whose items are zips with a directory of CRCs
+ * edit_items.c - update the CRCs in a changed .distcp file
  *
- * Records that changed are read back from the new file. Their CRC is written to the item's central directory, and to
- * the local header or the descriptor after the payload if the original writer stored it there as well.
+ * Each tensor in a .distcp file is an item: a zip archive, which stores the CRCs of its records. Changed records are
+ * read back from the new file. Their CRC is written to the item's central directory, and to the local header or the
+ * descriptor after the payload, if the original writer stored it there as well.
  */
 #include "libcommon/layout/edit/edit_items.h"
 
@@ -21,12 +22,13 @@ enum { HAS_DESCRIPTOR = 8, DESCRIPTOR_CRC = 4 };
 struct edit_item {
     int fd;
     const char *path;
-    uint64_t base, size;        /* offset in the file; size */
-    uint8_t *dir;               /* the bytes after the last payload: the directory and the end records */
+    uint64_t base, size;        /* offset of the item in the file, and its size */
+    uint8_t *dir;  /* the bytes of the item after the last payload: the central directory and the end records */
     uint64_t dir_at, dir_len;   /* offset in the item */
-    struct files *files;        /* the source's files; `was` is the original file, for the bytes that a CRC replaces */
+    /* the source's files, in which `was` is the original file; put_crc() reads the bytes there that it replaces */
+    struct files *files;
     int was;
-    uint32_t delta;             /* accumulated change of the file's CRC */
+    uint32_t delta;             /* XOR of the changes of the file's CRC so far */
 };
 
 static uint32_t get16(const uint8_t *p)
@@ -45,7 +47,7 @@ static int put_crc(struct edit_item *it, uint64_t at, uint32_t crc, struct err *
     const uint64_t place = it->base + at;
     uint8_t old[4];
 
-    /* Read the old bytes from the source: in the new file a killed run may already have replaced them. */
+    /* Read the old bytes from the source: in the new file, a run that was killed may already have replaced them. */
     if (files_read(it->files, it->was, place, old, sizeof old, e) < 0)
         return -1;
     it->delta ^= crc_shift(crc_bytes(0, old, sizeof old) ^ crc_bytes(0, b, sizeof b),
@@ -81,8 +83,8 @@ static int new_crc(const struct edit_item *it, const struct zip_entry *en, uint3
 }
 
 /*
- * Returns the offset of the CRC in the directory, which zip_open() has validated in the source. Returns 0 if the
- * name is not found.
+ * Returns the offset in the item of the CRC that the central directory stores for the record `name`. Returns 0 if the
+ * name is not found. zip_open() has validated the directory in the source.
  */
 static uint64_t dir_place(const struct edit_item *it, const char *name)
 {

@@ -1,7 +1,7 @@
 /*
- * edit_layers.c - select the layers of the result and their order, by the numbers in the names of tensors
+ * edit_layers.c - select and reorder layers, which are identified by the numbers in the names of tensors
  *
- * The pipeline engine numbers its layers itself (edit_pipeline.h).
+ * The pipeline engine numbers its layers differently; see edit_pipeline.h.
  */
 #include <ctype.h>
 #include <inttypes.h>
@@ -15,8 +15,8 @@
 #include "libcommon/layout/edit/edit_verbs.h"
 
 /*
- * Find the layer number in a name like "model.layers.17.mlp.weight". Returns the position of the first part that
- * is a number, or NULL.
+ * Find the layer number in a name such as "model.layers.17.mlp.weight": the first part of the name that consists of
+ * digits. Returns its position, or NULL if there is none.
  */
 static const char *find_layer_number(const char *name, int64_t *number)
 {
@@ -30,7 +30,10 @@ static const char *find_layer_number(const char *name, int64_t *number)
     return NULL;
 }
 
-/* Return the number of layers, or -1 if they are not one series from 0 on with one common prefix. */
+/*
+ * Return the number of layers. Returns -1 with ERR_USAGE unless the layer numbers begin at 0, have no gaps, and follow
+ * the same prefix in all names.
+ */
 static int64_t count_listed_layers(const struct edit_states *to, const char *path, struct err *e)
 {
     const char *first = NULL, *of = NULL;
@@ -64,7 +67,7 @@ static int64_t count_listed_layers(const struct edit_states *to, const char *pat
     return e->kind == ERR_NONE ? most + 1 : -1;
 }
 
-/* Replace the layers: layer i of the result is layer picked[i] of the source. */
+/* Replace the layers in the list: layer i of the result is layer picked[i] of the source. */
 static void select_edit_layers(struct edit *x, struct edit_states *to, const int *picked, int n)
 {
     const int was = to->n;
@@ -92,7 +95,10 @@ static void select_edit_layers(struct edit *x, struct edit_states *to, const int
     to->n = kept;
 }
 
-/* Update the number of layers, and the type of each layer, in config.json or in Megatron-core's common.pt. */
+/*
+ * Update the number of layers, and the list of the layers' types, in config.json, or the number of layers in
+ * Megatron-core's common.pt.
+ */
 static int update_layer_count(struct edit *x, struct edit_states *to, const int *picked, int n, int64_t n_layers,
                               struct err *e)
 {

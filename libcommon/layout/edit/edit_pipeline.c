@@ -1,5 +1,5 @@
 /*
- * edit_pipeline.c - change a copy of the source, and derive the shape that the engine gives it
+ * edit_pipeline.c - change a copy of the source, and let the engine's target lay out the result
  */
 #include "libcommon/layout/edit/edit_pipeline.h"
 
@@ -44,7 +44,10 @@ int64_t edit_pipeline_rows(struct edit *x, struct edit_rows *q, struct err *e)
         if (s->param[i].merge != MERGE_VOCAB)
             continue;
         n++;
-        /* A universal form may have no padding rows: its readers add them. */
+        /*
+         * A universal form may have been made without padding rows, because its readers add them. Its vocabulary then
+         * gets no padding rows.
+         */
         if (!s->layout->datasets && s->layout->state_files && edit_universal_padded(x, &s->param[i], &pads, e) < 0)
             return -1;
         if (s->layout->datasets)
@@ -81,11 +84,11 @@ static int set_vocab_rows(struct edit *x, struct source *to, struct edit_rows *q
 
 struct model_change {
     const struct edit_model *m;
-    int n_layers;                       /* number of layers in the source */
-    int64_t padded;                     /* rows of the vocabulary in memory, with padding */
+    int n_layers;                       /* number of transformer layers in the source */
+    int64_t padded;                     /* number of rows of the vocabulary, with padding */
 };
 
-/* Replace an integer only if it exists: not every version writes these keys. */
+/* Replace the integer at `path` if it exists. Not every version writes all of these keys. */
 static void put_existing_int(struct arena *a, struct pk *root, const char *path, int64_t v)
 {
     int64_t was;
@@ -94,7 +97,7 @@ static void put_existing_int(struct arena *a, struct pk *root, const char *path,
         tree_put(a, root, path, pk_int(a, v));
 }
 
-/* Update the arguments. Sizes that follow from stages and slices are set by the target. */
+/* Update the training arguments in a model_states tree. The target sets those that depend on stages and slices. */
 static void edit_model_args(void *ctx, struct arena *a, struct pk *root)
 {
     static const char *const layers[] = { "args.num_layers", "args.encoder_num_layers" };
@@ -119,8 +122,8 @@ static void edit_model_args(void *ctx, struct arena *a, struct pk *root)
 /* ---- the type ---- */
 
 /*
- * Change the type of the weights. They are made again from the masters if there are any, rather than from weights
- * that were already rounded.
+ * Change the type of the weights. A parameter with fp32 master weights loses its 16-bit weights, so that the target
+ * rounds the master weights instead of weights that were rounded before.
  */
 static void cast_pipeline_source(struct edit *x, struct source *to, const struct edit_model *m, struct report *notes)
 {
@@ -159,7 +162,7 @@ static int rewrite_shards(struct edit *x, struct source *to, struct ds_target *t
     return 0;
 }
 
-/* Refuse what can be refused before any work is done. */
+/* Returns -1 with ERR_USAGE for edits that are known to be impossible before any work is done. */
 static int check_pipeline_edit(const struct source *s, const struct edit_model *m, struct err *e)
 {
     if (m->picked && m->n_picked < s->topo.pp)
@@ -179,7 +182,8 @@ int edit_pipeline(struct edit *x, const struct edit_model *m, struct report *not
                            .padded = m->rows ? edit_rows_padded(x->s->run.args, x->s->topo.tp, m->rows->tokens) : 0 };
     struct ds_request q = { .step = -1, .picked = m->picked, .n_picked = m->n_picked, .cast = m->cast,
                             .weights = m->weights, .no_optimizer = !universal && !x->s->run.optimizer };
-    struct report *unwritten = report_new();  /* notes on a universal form's optimizer, which is not written here */
+    /* receives notes about the optimizer's state, which a universal form does not store in this way */
+    struct report *unwritten = report_new();
     struct ds_target *t;
     int rc = -1;
 

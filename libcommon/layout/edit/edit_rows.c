@@ -1,5 +1,5 @@
 /*
- * edit_rows.c - compute new rows into a spool, and append them to the old ones in the tensor's map
+ * edit_rows.c - write the new rows of a vocabulary to a spool file, and add them to the maps of its tensors
  */
 #include "libcommon/layout/edit/edit_rows.h"
 
@@ -44,7 +44,10 @@ uint64_t edit_rows_bytes(const struct edit_new *t, const struct edit_rows *q)
 
 /* ---- contents of new rows ---- */
 
-/* Compute the mean of the rows of all tokens: one row of n elements, summed in order in fp64. */
+/*
+ * Compute the mean of the first `rows` rows of m, which belong to tokens. A row has n elements. They are summed in row
+ * order in fp64.
+ */
 static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, double *mean, uint64_t n, struct err *e)
 {
     const int size = dtype_size(m->dtype);
@@ -64,7 +67,7 @@ static int mean_row(const struct edit *x, const struct tmap *m, int64_t rows, do
     return rc;
 }
 
-/* splitmix64. The sequence depends only on the state, not on other random numbers. */
+/* Returns the next number of a splitmix64 generator. The sequence depends on nothing but *state. */
 static uint64_t draw_splitmix64(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -74,7 +77,9 @@ static uint64_t draw_splitmix64(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Box-Muller transform of two uniform numbers in (0, 1]. */
+/*
+ * Returns a random number with normal distribution (mean 0): a Box-Muller transform of two uniform numbers in (0, 1].
+ */
 static double draw_normal_value(uint64_t *state, double std)
 {
     const double a = (double)((draw_splitmix64(state) >> 11) + 1) / 9007199254740992.0;
@@ -111,7 +116,10 @@ static int write_rows(const struct edit *x, const struct edit_new *t, enum state
 
 /* ---- the map ---- */
 
-/* Returns a map of the rows written for a tensor. In a dry run nothing is read, and the map is zeros. */
+/*
+ * Returns a map of the rows that write_rows() has written for a tensor. In a dry run no rows were written, and the map
+ * reads as zeros.
+ */
 static const struct tmap *written_rows(struct edit *x, enum dtype dtype, uint64_t len, struct edit_rows *q)
 {
     struct tmap *m = arena_alloc(x->arena, sizeof *m);
@@ -128,7 +136,7 @@ static const struct tmap *written_rows(struct edit *x, enum dtype dtype, uint64_
     return m;
 }
 
-/* A map under construction; rows up to `end` are complete. */
+/* A map that is being put together from parts; rows before `end` are done. */
 struct growing {
     struct edit *x;
     struct edit_rows *q;
@@ -139,7 +147,7 @@ struct growing {
     struct tmap_part part[5];
 };
 
-/* Extend the map to row `to` with the same rows of the old tensor, new rows, or zeros. */
+/* Append rows up to row `to` to the map: the rows of the old tensor with the same indices, new rows, or zeros. */
 enum rows_of { ROWS_OLD, ROWS_NEW, ROWS_ZERO };
 static void add_to(struct growing *g, int64_t to, enum rows_of of)
 {
@@ -163,8 +171,8 @@ static int64_t min_row_count(int64_t a, int64_t b)
 }
 
 /*
- * Returns the new map: tokens that stay, new tokens, then padding. Rows that were padding before are kept, others
- * are zeros.
+ * Returns the new map of a tensor: the rows of tokens that stay, rows of new tokens, then padding. A padding row that
+ * was padding before keeps its values; the others are zero.
  */
 static const struct tmap *make_resized_rows_map(struct edit *x, const struct tmap *m, int64_t rows_was, uint64_t row,
                                                 struct edit_rows *q)

@@ -1,5 +1,5 @@
 /*
- * edit_source.c - copy a source's tables, and replace its trees
+ * edit_source.c - copy a source, and change the parameters and trees of the copy
  */
 #include "libcommon/layout/edit/edit_source.h"
 

@@ -1,9 +1,9 @@
 /*
- * edit_source.h - a changed copy of the source: the same bytes, with other parameters, rows and trees
+ * edit_source.h - make a changed copy of the source: other parameters, shapes and trees that refer to the same files
  *
- * Internal to this folder. The copy is allocated in the edit's arena and points into the source, which must outlive
- * it; it uses the source's files. It is passed to the layouts' own writers, which accept any source. It must not be
- * passed to source_close().
+ * Internal to this folder. The copy is allocated in the edit's arena and points into the source, which must outlive the
+ * copy. The copy is passed to the layouts' own writers, which accept any source. It must not be passed to
+ * source_close().
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_SOURCE_H
 #define SHARDKIT_LAYOUT_EDIT_SOURCE_H
@@ -13,14 +13,14 @@
 /* Returns a copy of the source that may be changed. */
 struct source *edit_source_copy(struct edit *x);
 /*
- * Change the tree of every model_states file, which holds the arguments. s->run and other pointers into the old tree
- * are moved to the new one.
+ * Call `change` for a copy of the tree of every model_states file, which contains the training arguments, and let
+ * s->file refer to the changed tree. s->run.args then points into the changed tree, too.
  */
 typedef void edit_tree_fn(void *ctx, struct arena *a, struct pk *root);
 void edit_source_change_trees(struct edit *x, struct source *s, edit_tree_fn *change, void *ctx);
-/* Give parameter `i` the maps, shape and name of t. Digests are kept for states whose bytes stay the same. */
+/* Set the maps, shape and name of parameter i to those of t. States whose map does not change keep their digests. */
 void edit_source_set(struct source *s, int i, const struct edit_new *t);
-/* Replace the parameters of `to`, a copy of the source, with those of the list. */
+/* Replace the parameters of `to`, a copy of the source, with the entries of the list. */
 void edit_source_list(struct edit *x, struct source *to, const struct edit_states *list);
 
 #endif

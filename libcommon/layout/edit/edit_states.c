@@ -53,7 +53,7 @@ struct edit_states *edit_states_new(struct edit *x, const char *verb, struct err
 
 struct edit_new *edit_states_add(struct edit_states *to, const struct edit_new *from)
 {
-    const struct edit_new t = *from;    /* `from` may be in the table that is reallocated */
+    const struct edit_new t = *from;    /* copied first, because `from` may point into the table, which may move */
 
     ARRAY_ROOM(to->tensor, to->cap, to->n + 1);
     to->tensor[to->n] = t;
@@ -97,8 +97,8 @@ static int by_tensor_name_text(const void *a, const void *b)
 }
 
 /*
- * Returns the first new name that is not valid, or NULL. Safetensors and a JSON index must be able to hold a name,
- * and must not give it another meaning.
+ * Returns the first changed name that is not valid, or NULL. A name must be UTF-8, because safetensors headers and a
+ * JSON index contain names, and must not be __metadata__, which has another meaning there.
  */
 static const char *odd_name(const struct edit *x, const struct edit_states *to)
 {

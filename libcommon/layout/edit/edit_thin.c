@@ -1,8 +1,8 @@
 /*
  * edit_thin.c - cut off the parts of records in .pt files that no tensor uses
  *
- * torch.save writes a tensor's whole storage, even if the tensor is a view of a small part. The parts at both ends
- * of a storage that no tensor reaches are cut off, and the pickle is changed accordingly. Tensors that share a
+ * torch.save writes the whole storage of a tensor, even if the tensor is a view of a small part of it. The bytes at
+ * both ends of a storage that no tensor uses are cut off, and the pickle is changed accordingly. Tensors that share a
  * storage still share it.
  */
 #include <stdlib.h>
@@ -12,23 +12,24 @@
 #include "libcommon/format/pt.h"
 #include "libcommon/layout/edit/edit_impl.h"
 
-/* The used part of a storage. */
+/* The part of a storage that tensors use. */
 struct used {
-    uint64_t from, end;                 /* bytes; from > end if nothing was found yet */
-    bool whole;  /* do not cut: used other than by plain tensors, or by tensors of several types */
+    /* offsets of the first used byte and of the end, in bytes; from > end if no tensor has been found yet */
+    uint64_t from, end;
+    bool whole;  /* do not cut: something other than a plain tensor uses the storage, or tensors of several types do */
     enum dtype dtype;
-    struct pk *id;                      /* its new persistent id */
+    struct pk *id;                      /* the storage's new persistent id in the pickle */
 };
 struct thinning {
     struct arena *arena;
     const struct pt *pt;
     const struct files *files;
-    struct used *used;                  /* [zip_n()] */
+    struct used *used;                  /* [zip_n()]: one per entry of the zip archive */
 };
 
 /*
- * Returns the zip's entry of a storage key, or -1. The key is the third element of a persistent id: ("storage",
- * class, key, location, elements).
+ * Returns the index of the zip entry that holds the storage `key`, or -1. The key is the third element of a storage's
+ * persistent id: ("storage", class, key, location, elements).
  */
 static int entry_of_key(const struct pt *pt, const char *key)
 {
@@ -49,8 +50,8 @@ static int storage_zip_entry(const struct pt *pt, const struct pk *persid)
 }
 
 /*
- * Returns the persistent id of the storage if v is a call that makes a plain tensor, which is stored in *t. Returns
- * NULL otherwise.
+ * If v is a call that makes a plain tensor, sets *t to the tensor and returns the persistent id of its storage.
+ * Otherwise returns NULL.
  */
 static struct pk *find_call_storage(const struct pt *pt, const struct pk *v, struct pt_tensor *t)
 {
@@ -78,8 +79,8 @@ static void use(struct used *u, const struct pt_tensor *t)
 }
 
 /*
- * Callback: mark storages that are reached other than through a plain tensor as used whole. Plain tensors are not
- * descended into.
+ * Callback of pk_copy_swap(): mark every storage that is used by something other than a plain tensor, so that it is not
+ * cut. Returning a plain tensor prevents that its storage is visited.
  */
 static struct pk *find_bare(void *ctx, const struct pk *v)
 {
@@ -108,7 +109,7 @@ static void find_used_storage_ranges(struct thinning *h)
         if (entry >= 0)
             use(&h->used[entry], &t);
     }
-    /* A storage that is not part of a tensor, or that an unknown object refers to, is used as a whole. */
+    /* A storage that is not used through a plain tensor, for example by an unknown object, must not be cut. */
     arena = arena_new(0);
     pk_copy_swap(arena, pt_root(h->pt), find_bare, h);
     arena_free(arena);
@@ -121,7 +122,10 @@ static bool is_cut(const struct thinning *h, int entry)
     return u && !u->whole && u->from <= u->end && u->end - u->from < zip_entry(pt_zip(h->pt), entry)->size;
 }
 
-/* Callback: returns a copy of a tensor with the storage's new length and the tensor's offset in it. */
+/*
+ * Callback of pk_copy_swap(): returns a copy of a tensor with the new length of its storage and the tensor's new offset
+ * in the storage.
+ */
 static struct pk *swap_thinned_tensor(void *ctx, const struct pk *v)
 {
     struct thinning *h = ctx;
@@ -183,7 +187,7 @@ int edit_thin_storages(struct edit *x, uint64_t *saved, struct err *e)
 
 /* ---- drop unused records ---- */
 
-/* Callback: mark the storages that a new tree refers to. */
+/* Callback of pk_copy_swap(): mark the storages to which a new tree refers. */
 static struct pk *find_named(void *ctx, const struct pk *v)
 {
     const struct thinning *h = ctx;

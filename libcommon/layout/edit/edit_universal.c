@@ -51,7 +51,10 @@ static struct edit_new *make_zero_padding_row(struct edit *x, const struct edit_
     return row;
 }
 
-/* Let the file hold the state of t. `padded`: it keeps padding rows, and a row to pad with. */
+/*
+ * Let the file f hold state `st` of t. If `padded` is true, padding rows of the vocabulary are written, and a padding
+ * tensor, as the source's file has them.
+ */
 static void make_image(struct edit *x, struct edit_file *f, const struct edit_placing *to, const struct edit_new *t,
                        enum state st, bool padded)
 {
@@ -77,7 +80,7 @@ static int make_state(struct edit *x, struct edit_file *f, const struct edit_pla
     return 0;
 }
 
-/* Find out from any readable state file of the parameter whether its files keep padding rows. */
+/* Set *padded if the parameter's files store padding rows. The first state file that can be read tells. */
 static int any_padded(struct edit *x, const struct param *p, bool *padded, struct err *e)
 {
     for (int st = 0; st < STATE_N; st++) {
@@ -121,14 +124,17 @@ int edit_universal_fill(struct edit *x, struct edit_states *list, const bool *hi
 
 /* ---- damaged containers ---- */
 
-/* Returns 1 if the file's records and tree are sound and its container is not; -1 if it cannot be read. */
+/*
+ * Returns 1 if the file's records and tree are intact, but its zip container is damaged; 0 otherwise; -1 if the file
+ * cannot be read.
+ */
 static int is_only_container_bad(struct edit *x, struct edit_file *f, struct err *e)
 {
     struct report *r = report_new();
     struct err damaged = {0};
     int rc = 0;
 
-    /* A file that does not open has no sound tree to write. */
+    /* If the file cannot be opened, there is no tree from which it could be written again. */
     if (edit_open_pt(x, f, &damaged) == 0)
         rc = zip_check_container(pt_zip(f->pt), x->s->files, f->file, r, e) < 0 ? -1 : report_count(r, SEV_ERROR) > 0;
     if (rc > 0 && pt_check_records(f->pt, x->s->files, &damaged) < 0)
@@ -158,7 +164,10 @@ int edit_universal_mend_containers(struct edit *x, int *n, struct err *e)
 
 /* ---- folders ---- */
 
-/* Returns the parameter of "zero/NAME/rest" and sets *rest. Returns NULL if there is none. */
+/*
+ * If `file` is "zero/NAME/rest", returns the parameter with this name and sets *rest. Returns NULL if there is no such
+ * parameter.
+ */
 static const struct param *find_zero_file_param(const struct edit *x, const char *file, const char **rest)
 {
     const char *slash = str_starts(file, "zero/") ? strchr(file + 5, '/') : NULL;
@@ -186,14 +195,14 @@ static int parse_state_file_name(const char *rest)
     return -1;
 }
 
-/* A file of a parameter's folder. */
+/* A file in the folder of a parameter. */
 struct placed_file {
     int file;                           /* index in x->file */
-    const char *rest;                   /* its name in the folder */
-    bool again;                         /* it was already placed in one folder */
+    const char *rest;                   /* name of the file in the parameter's folder */
+    bool again;                         /* the file already is in the folder of one parameter of the result */
 };
 
-/* Place the file in the folder of t. The first time it is moved; after that it is duplicated. */
+/* Put the file into the folder of t. The first time the file is renamed, after that it is duplicated. */
 static int place_file(struct edit *x, const struct placed_file *w, const struct edit_placing *to,
                       const struct edit_new *t, struct err *e)
 {
@@ -274,8 +283,8 @@ static int set_model_trees(struct edit *x, const struct ds_target *t, struct err
 }
 
 /*
- * Remove the manifest's digests of states that are made new under the same name, because they do not apply to the
- * result.
+ * Remove the digests of states that get new contents under the same name, because the source's digests do not apply to
+ * them.
  */
 static void forget_digests(struct edit *x, const struct edit_new *n)
 {
@@ -323,7 +332,10 @@ int edit_universal(struct edit *x, struct source *to, struct ds_target *t, struc
 
 /* ---- renamed and dropped parameters ---- */
 
-/* Returns a pattern that matches exactly this name. The family's patterns do not match a renamed parameter. */
+/*
+ * Returns a pattern that matches exactly this name. It is needed because the patterns of the model's family do not
+ * match renamed parameters.
+ */
 static struct pk *make_exact_name_pattern(struct arena *a, const char *name)
 {
     struct strbuf sb = {0};
@@ -336,7 +348,10 @@ static struct pk *make_exact_name_pattern(struct arena *a, const char *name)
     return v;
 }
 
-/* Replace the block's lists of patterns, by the rules with which the parameters were merged. */
+/*
+ * Replace the lists of patterns in the universal_checkpoint_info block. A parameter's list depends on the rule by which
+ * its slices were merged.
+ */
 static void rename_patterns(const struct edit *x, const struct edit_states *list, struct pk *block)
 {
     static const struct { const char *key; enum merge_rule rule; } lists[] = {
@@ -355,7 +370,7 @@ static void rename_patterns(const struct edit *x, const struct edit_states *list
     }
 }
 
-/* Update param_shapes. Readers of these lists require every parameter that they name. */
+/* Update param_shapes with the new names, because readers require every parameter that is listed there. */
 static void list_shapes(const struct edit *x, const struct edit_states *list, struct pk *root)
 {
     uint32_t n_groups = 0, n = 0;

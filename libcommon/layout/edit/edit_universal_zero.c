@@ -1,9 +1,9 @@
 /*
- * edit_universal_zero.c - change the parameters or the type of a universal form of ZeRO without pipeline
+ * edit_universal_zero.c - change the parameters or the type of a universal form made from ZeRO without pipeline
  *
- * Parameters have folders of their own, as in any universal form. In addition the model itself is stored in
- * model_states, which are written as an engine with the same ranks would save them (zero_target.h). The sizes and
- * sub-groups in the optimizer's common state are updated.
+ * Parameters have folders of their own, as in any universal form. In addition, the model_states files hold the model
+ * itself. They are written as an engine with the same ranks would save them (zero_target.h). In
+ * zero/optimizer_state.pt, the sizes of the partitions and the numbers of the sub-groups are updated.
  */
 #include "libcommon/base/tensor.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -20,7 +20,7 @@
 
 /* ---- model_states ---- */
 
-/* Returns the contents of a range of a storage, as a tensor that is in no list. */
+/* Returns the bytes of a fill of a storage as a tensor, which is not an entry of the list. */
 static const struct edit_new *filling(struct edit *x, const struct source *to, const struct zero_target *t,
                                       const struct zero_fill *fill)
 {
@@ -79,9 +79,9 @@ static int make_models(struct edit *x, const struct source *to, const struct zer
     return 0;
 }
 
-/* ---- the optimizer's common state ---- */
+/* ---- optimizer_state.pt ---- */
 
-/* Returns the settings of the optimizer's groups with the numbers of their new sub-groups. */
+/* Returns the settings of the optimizer's groups. "params" of each group lists its new sub-groups. */
 static struct pk *new_groups(struct edit *x, const struct zero_target *t)
 {
     struct pk *groups = pk_copy(x->arena, t->param_groups), **item;
@@ -100,8 +100,8 @@ static struct pk *new_groups(struct edit *x, const struct zero_target *t)
 }
 
 /*
- * Returns the state of a ZeRO-3 optimizer: for each sub-group only the counter, which is the same in all. The stock
- * converter also leaves rank 0's vectors there, which no reader uses.
+ * Returns the state of a ZeRO-3 optimizer. The state of each sub-group holds only the step counter, which is equal in
+ * all of them. The stock converter also leaves rank 0's vectors there, which no reader uses.
  */
 static struct pk *make_subgroup_states(struct edit *x, const struct zero_target *t)
 {
@@ -118,7 +118,10 @@ static struct pk *make_subgroup_states(struct edit *x, const struct zero_target 
     return state;
 }
 
-/* Returns true if sizes differ from the source's, so that vectors are partitioned differently. */
+/*
+ * Returns true if the parameters or their shapes differ from the source's, so that the partitions of the vectors have
+ * other sizes.
+ */
 static bool has_other_sizes(const struct edit *x)
 {
     bool other = x->states->n != x->s->n_params;
@@ -132,7 +135,7 @@ static bool has_other_sizes(const struct edit *x)
     return other;
 }
 
-/* Update rank 0's sizes, which the form stores although its reader computes them. */
+/* Update the sizes of rank 0's partitions. The universal form stores them, although its readers compute them. */
 static void set_partition_sizes(struct edit *x, const struct zero_target *t, struct pk *root)
 {
     static const char *const keys[] = { "group_paddings", "param_alignment_paddings", "partition_count" };

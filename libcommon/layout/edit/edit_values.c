@@ -1,5 +1,5 @@
 /*
- * edit_values.c - plain values by their path, and what is dropped by name: the optimizer and the random states
+ * edit_values.c - read and set plain values by path, and drop the optimizer or the random states
  */
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/format/pt.h"
@@ -47,8 +47,8 @@ int edit_set_value(struct edit *x, int place, const char *path, struct pk *value
 /* ---- the optimizer ---- */
 
 /*
- * Drop the moments of ZeRO-3. Its masters are the only weights, so its files remain, with an optimizer that has
- * not stepped yet.
+ * Drop the moments of a ZeRO-3 checkpoint. Its optimizer files cannot be dropped, because only they hold the weights
+ * (as fp32 master weights). They remain, with the state of an optimizer that has not made a step.
  */
 static int drop_moments(struct edit *x, struct err *e)
 {
@@ -76,8 +76,9 @@ static int drop_moments(struct edit *x, struct err *e)
 }
 
 /*
- * Refuse to drop the optimizer where masters are the only weights. A universal form made of ZeRO keeps 16-bit weights
- * in its model_states files too, but its masters are what its readers load.
+ * Returns -1 with ERR_USAGE if a parameter would be lost with the optimizer, because only the fp32 master weights hold
+ * its values. In a universal form made from ZeRO the model_states files hold 16-bit weights, too, but its readers load
+ * the master weights, so it is refused.
  */
 static int check_weights_remain(const struct source *s, struct err *e)
 {
@@ -113,7 +114,8 @@ int edit_drop_optimizer(struct edit *x, struct err *e)
             edit_drop(x, i);
             n++;
         } else if (tree_find(edit_root(x, i, e), "args.no_save_optim", NULL)) {
-            root = edit_tree(x, i, e);  /* a trainer that loads it must not search for the optimizer */
+            /* with this flag, a trainer that loads the file does not search for the optimizer */
+            root = edit_tree(x, i, e);
             if (!root)
                 return -1;
             tree_put(x->arena, root, "args.no_save_optim", pk_bool(x->arena, true));
@@ -123,7 +125,7 @@ int edit_drop_optimizer(struct edit *x, struct err *e)
     }
     for (int i = 0; i < s->n_params; i++)
         for (int st = STATE_FP32; st < STATE_N; st++)
-            s->param[i].has_digest[st] = false;         /* the manifest no longer lists them */
+            s->param[i].has_digest[st] = false;  /* the result has no such state, so the manifest must not list it */
     if (n == 0)
         err_usage(e, "drop optimizer: %s has no files of an optimizer's", s->path);
     return n == 0 ? -1 : 0;

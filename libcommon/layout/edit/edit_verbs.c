@@ -1,5 +1,5 @@
 /*
- * edit_verbs.c - the functions that edit the files of each layout
+ * edit_verbs.c - call the function by which a verb edits the source's layout
  */
 #include "libcommon/layout/edit/edit_verbs.h"
 
@@ -31,7 +31,7 @@ static int cast_hf(struct edit *x, enum dtype to, struct report *notes, struct e
     return edit_hf_cast(x, to, e);
 }
 
-/* ---- ZeRO without pipeline, also in a universal form ---- */
+/* ---- ZeRO without pipeline, and universal forms made from it ---- */
 
 static int cast_zero(struct edit *x, enum dtype to, struct report *notes, struct err *e)
 {
@@ -66,7 +66,7 @@ static int fill_shards(struct edit *x, const bool *hit, int *n_mended, struct re
     return edit_pipeline(x, &(struct edit_model){0}, notes, e);
 }
 
-/* ---- universal forms, of either engine ---- */
+/* ---- universal forms, made from either engine ---- */
 
 static int list_universal(struct edit *x, struct edit_states *to, struct report *notes, struct err *e)
 {
@@ -88,7 +88,7 @@ static int fill_universal(struct edit *x, const bool *hit, int *n_mended, struct
     return edit_universal_mend_containers(x, n_mended, e);
 }
 
-/* ---- folders of entries ---- */
+/* ---- dcp and torchdist ---- */
 
 static int list_entries(struct edit *x, struct edit_states *to, struct report *notes, struct err *e)
 {
@@ -112,7 +112,7 @@ static int fill_entries(struct edit *x, const bool *hit, int *n_mended, struct r
 
 /* ---- the table ---- */
 
-/* The functions of a layout; NULL if the layout has no such edit. */
+/* The functions of a layout. NULL if the layout does not support the verb. */
 struct edit_layout {
     const struct layout *layout;
     edit_list_fn *list;

@@ -1,8 +1,8 @@
 /*
- * edit_verbs.h - changes of a whole checkpoint, each as its layout makes it
+ * edit_verbs.h - edits of a whole checkpoint, in any layout
  *
- * The callers do not know the layout. edit_verbs.c has one table with a row per layout. A verb that a layout has no
- * function for is refused with ERR_USAGE.
+ * The callers need not know the layout: edit_verbs.c has a table of functions with a row for each layout. If a layout
+ * does not support a verb, the call fails with ERR_USAGE.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_VERBS_H
 #define SHARDKIT_LAYOUT_EDIT_VERBS_H
@@ -13,64 +13,81 @@
 struct report;
 
 /*
- * Make the list the tensors of the result. The edit owns the list afterwards, even on error. `notes` lists what is
- * derived. Returns -1 with ERR_USAGE if two entries have one name, the list is empty, or a name or a parameter cannot
- * be changed; or with ERR_DATA if a file cannot be written again.
+ * Make the entries of `to` the tensors of the result. The edit owns the list after the call, even on error. `notes`
+ * receives what is derived. Returns -1 with ERR_USAGE if two entries have the same name, if the list is empty, or if a
+ * name or a parameter cannot be changed; or with ERR_DATA if a file cannot be written again.
  */
 MUST_CHECK int edit_states_apply(struct edit *x, struct edit_states *to, struct report *notes, struct err *e);
 /*
- * Convert the weights to type `to`, from the masters if there are any. Trees, file names and the configuration are
- * changed accordingly. Returns -1 with ERR_USAGE if a tensor cannot be converted or the layout has no such type.
+ * Convert the weights to type `to`. If there are fp32 master weights, the weights are made from these. Trees, file
+ * names and the configuration are changed accordingly. Returns -1 with ERR_USAGE if a tensor cannot be converted, or if
+ * the layout does not support the type.
  */
 MUST_CHECK int edit_cast(struct edit *x, enum dtype to, struct report *notes, struct err *e);
 /*
- * Write a source whose lost elements were filled (check/salvage.h). hit[param * STATE_N + state] marks the states that
- * were. *n_mended receives the number of files that are written again because their container alone is damaged.
+ * Write a source whose lost elements were filled in (check/salvage.h). hit[param * STATE_N + state] is true for each
+ * state with such elements. *n_mended receives the number of files that are written again only because their zip
+ * container is damaged.
  */
 MUST_CHECK int edit_fill(struct edit *x, const bool *hit, int *n_mended, struct report *notes, struct err *e);
 /*
- * Cut off the bytes of files that no tensor uses: parts of storages, or items of .distcp files. *saved receives their
- * number. Returns -1 with ERR_DATA if a file is damaged or compressed.
+ * Cut off the bytes of files that no tensor uses: parts of storages, or in .distcp files whole items. *saved receives
+ * the number of bytes. Returns -1 with ERR_DATA if a file is damaged or compressed.
  */
 MUST_CHECK int edit_thin(struct edit *x, uint64_t *saved, struct err *e);
 /*
- * Drop the optimizer's files, entries, or moments. Returns -1 with ERR_USAGE if there are none, or if only they hold a
- * parameter's values.
+ * Drop the optimizer: its files, its entries, or (ZeRO-3) its moments. Returns -1 with ERR_USAGE if there is no
+ * optimizer, or if it alone holds the values of a parameter.
  */
 MUST_CHECK int edit_drop_optimizer(struct edit *x, struct err *e);
-/* Drop the random states. Returns -1 with ERR_USAGE if there are none or the layout's programs require them. */
+/*
+ * Drop the random states. Returns -1 with ERR_USAGE if there are none, or if the program that wrote this layout
+ * requires them.
+ */
 MUST_CHECK int edit_drop_rng(struct edit *x, struct err *e);
 
-/* Returns the number of layers, or -1 with ERR_USAGE if the names do not number one series of them from 0 on. */
+/*
+ * Returns the number of layers. Returns -1 with ERR_USAGE if the numbers in names are not those of one series of layers
+ * that begins at 0.
+ */
 MUST_CHECK int edit_count_layers(struct edit *x, struct err *e);
 /*
- * Let layer i of the result be the source's layer picked[i]. A layer may be picked several times. The configuration or
- * the arguments receive the new number. Returns what edit_states_apply() returns.
+ * Select the layers of the result: its layer i is the source's layer picked[i]. A layer may be selected several times.
+ * The number of layers in the configuration or the training arguments is updated. Returns what edit_states_apply()
+ * returns.
  */
 MUST_CHECK int edit_pick_layers(struct edit *x, const int *picked, int n, struct report *notes, struct err *e);
 
 /*
- * Compute the rows of the vocabulary for q->tokens. Returns the number of bytes that new rows need in a spool, for
- * which the caller sets q->fd and q->file. Returns -1 with ERR_USAGE if no table of the vocabulary is found.
+ * Compute q->rows, the number of rows of the vocabulary for q->tokens tokens. Returns the number of bytes that the new
+ * rows need in a spool file, for which the caller sets q->fd and q->file. Returns -1 with ERR_USAGE if no tensor of the
+ * vocabulary is found.
  */
 MUST_CHECK int64_t edit_vocab_bytes(struct edit *x, struct edit_rows *q, struct err *e);
 /*
- * Give embedding and head these rows. Notes with the code EDIT_OTHER_DIMENSION name tensors with a dimension of the old
- * size that keep it. Returns what edit_states_apply() returns, or -1 with ERR_SYS if the spool cannot be written.
+ * Change the embedding and the head to q->rows rows. Other tensors that have a dimension of the old size are not
+ * changed; notes with the code EDIT_OTHER_DIMENSION name them. Returns what edit_states_apply() returns, or -1 with
+ * ERR_SYS if the spool file cannot be written.
  */
 #define EDIT_OTHER_DIMENSION "dimension"
 MUST_CHECK int edit_vocab(struct edit *x, struct edit_rows *q, struct report *notes, struct err *e);
 
 /*
- * Plain values by their path ("args.lr"). They are in several places: the trees of files, or for layouts whose values
- * are entries one place, in which a path is the name of an entry.
+ * Plain values, such as "args.lr", are accessed by place and path. Each file with a tree is a place, and the path leads
+ * to a value in the tree. If a layout stores values as entries (dcp), the folder is the only place, and the path is the
+ * name of an entry.
  */
 int edit_n_values_places(const struct edit *x);
-/* Returns the name of the file or folder, for messages. */
+/* Returns the name of the place's file or folder, for messages. */
 const char *edit_values_place(const struct edit *x, int place);
-/* Returns the current value, or NULL if the place has none. Sets *e if the place cannot be read. */
+/*
+ * Returns the value at `path`, including changes. Returns NULL if there is none. Sets *e if the place cannot be read.
+ */
 const struct pk *edit_value(struct edit *x, int place, const char *path, struct err *e);
-/* Replace a value that edit_value() returned. The new one must be from the edit's arena. */
+/*
+ * Replace the value at `path`, which edit_value() must have returned before. `value` must be allocated in the edit's
+ * arena.
+ */
 MUST_CHECK int edit_set_value(struct edit *x, int place, const char *path, struct pk *value, struct err *e);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * edit_vocab.c - give the tables of the vocabulary, in a list of tensors, more or fewer rows
+ * edit_vocab.c - change the number of rows of the embedding and the head in a list of tensors
  *
- * The pipeline engine knows its tables by their rules (edit_pipeline.h). Elsewhere they are found by name and by the
- * number of tokens.
+ * For a checkpoint of the pipeline engine, edit_pipeline.h does this: there the merge rules identify these tensors. In
+ * other layouts they are identified by name and by the number of tokens.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "libcommon/layout/edit/edit_verbs.h"
 
 /*
- * Returns true if the tensor has one row per token: a table at either end of the model, under one of the names
+ * Returns true if the tensor is an embedding or a head with one row per token: it has `rows` rows and one of the names
  * that families of Transformers use.
  */
 static bool is_vocab_table(const struct edit_new *t, int64_t rows)
@@ -35,7 +35,7 @@ static bool is_vocab_table(const struct edit_new *t, int64_t rows)
     return false;
 }
 
-/* Returns the number of tokens, or -1 with ERR_USAGE if config.json does not give it. */
+/* Returns the number of tokens. Returns -1 with ERR_USAGE if it is not in config.json. */
 static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct err *e)
 {
     const struct source *s = x->s;
@@ -43,7 +43,7 @@ static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct
     const json_t *v;
     int64_t n;
 
-    /* Without a configuration that gives the number, use the rows of the first table. */
+    /* Other layouts have no config.json: use the number of rows of the first embedding or head. */
     for (int i = 0; !s->layout->model_folder && i < to->n; i++)
         if (is_vocab_table(&to->tensor[i], to->tensor[i].shape[0]))
             return to->tensor[i].shape[0];
@@ -57,7 +57,7 @@ static int64_t count_tokens(struct edit *x, const struct edit_states *to, struct
     return n < 1 ? -1 : n;
 }
 
-/* Returns the index of the parameter that holds the bytes of parameter i, which may share them. */
+/* Returns the index of the parameter whose bytes parameter i uses: i, or the first name of a tied weight. */
 static int holder_of(const struct source *s, int i)
 {
     const char *name = s->param[i].shared_with;
@@ -66,8 +66,8 @@ static int holder_of(const struct source *s, int i)
 }
 
 /*
- * Find the tensors with one row per token: the vocabulary, and tensors with any name that share its bytes. The
- * caller frees the array, which has one element per tensor.
+ * Find the tensors with one row per token: embedding, head, and tensors with any name that share their bytes. Returns
+ * an array with one element for each tensor of the list, which the caller frees, or NULL with ERR_USAGE.
  */
 static bool *find_rows(const struct source *s, const struct edit_states *to, int64_t was, struct err *e)
 {
@@ -92,7 +92,10 @@ static bool *find_rows(const struct source *s, const struct edit_states *to, int
     return NULL;
 }
 
-/* Report the other tensors that have a dimension of this size, such as a bias of [1, tokens]. They keep it. */
+/*
+ * Report the other tensors that have a dimension of this size, such as a bias of shape [1, tokens]. They are not
+ * changed.
+ */
 static void report_other_dimensions(const struct edit_states *to, const bool *has, int64_t was, struct report *notes)
 {
     for (int i = 0; i < to->n; i++)
@@ -104,18 +107,18 @@ static void report_other_dimensions(const struct edit_states *to, const bool *ha
             }
 }
 
-/* Change the rows of the tables in the list. */
+/* Change the number of rows of the tensors with has[i] == true. */
 static int resize_vocab_tables(const struct source *s, struct edit *x, struct edit_states *to, const bool *has,
                                struct edit_rows *q, struct err *e)
 {
     for (int i = 0; i < to->n; i++)
         if (has[i] && holder_of(s, i) == i && edit_rows_set(x, &to->tensor[i], q, e) < 0)
             return -1;
-    for (int i = 0; i < to->n; i++)     /* a tied head remains identical to the embedding */
+    for (int i = 0; i < to->n; i++)     /* give a tied head the maps of the embedding, so that they stay identical */
         if (has[i] && holder_of(s, i) != i) {
             const struct edit_new *first = &to->tensor[holder_of(s, i)];
 
-            for (int st = 0; st < STATE_N; st++)    /* a universal form has only the weights of it */
+            for (int st = 0; st < STATE_N; st++)    /* in a universal form, the head has only STATE_FP32 */
                 if (to->tensor[i].map[st])
                     to->tensor[i].map[st] = first->map[st];
             to->tensor[i].shape[0] = first->shape[0];
@@ -123,7 +126,10 @@ static int resize_vocab_tables(const struct source *s, struct edit *x, struct ed
     return 0;
 }
 
-/* Set the numbers of rows in *q. Returns the tables as find_rows() does, or NULL with *e. */
+/*
+ * Set *was to the old number of tokens, and the numbers of rows in *q. Returns the array of find_rows(), or NULL with
+ * *e set.
+ */
 static bool *find_vocab_tables(struct edit *x, const struct edit_states *to, struct edit_rows *q, int64_t *was,
                                struct err *e)
 {
@@ -153,7 +159,7 @@ int64_t edit_vocab_bytes(struct edit *x, struct edit_rows *q, struct err *e)
     return e->kind == ERR_NONE ? (int64_t)bytes : -1;
 }
 
-/* Resize the tables of the list, and record the number of rows in the configuration or the arguments. */
+/* Change the number of rows of embedding and head, and record it in the configuration or the training arguments. */
 static int resize_vocab(struct edit *x, struct edit_states *to, struct edit_rows *q, struct report *notes,
                         struct err *e)
 {

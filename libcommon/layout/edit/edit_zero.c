@@ -1,5 +1,5 @@
 /*
- * edit_zero.c - put other parameters into the optimizer's order, and update the trees
+ * edit_zero.c - replace names in the order in which ZeRO's optimizer stores parameters, and update the trees
  */
 #include "libcommon/layout/edit/edit_zero.h"
 
@@ -18,14 +18,14 @@
 
 /*
  * ZeRO stores parameters in the order of sequences of names: the groups of the optimizer, and the dicts of a tree. An
- * edit replaces each name by the tensors of the list that are made of it, none, one or several. They stay at the place
- * of the old name. If layers were picked, the tensors of layers are instead moved together: they begin at the place of
- * the first of them, and are sorted by their new layer, and within a layer as the old names were.
+ * edit replaces each old name with the entries of the list that are made from this parameter (none, one or several), at
+ * the position of the old name. Selected layers are an exception: all tensors of layers are moved to the position of
+ * the first such tensor, and sorted by their new layer number, within a layer by the position of the old names.
  */
 struct successor {
     const struct edit_new *t;
-    int old;                            /* index of the name that it replaces */
-    int place;                          /* index in the old sequence at which it is sorted in */
+    int old;                            /* index of the old name in the sequence */
+    int place;                          /* position in the old sequence by which the entry is sorted */
 };
 
 static int by_successor_order(const void *a, const void *b)
@@ -40,8 +40,8 @@ static int by_successor_order(const void *a, const void *b)
 }
 
 /*
- * Returns the successors of n names in their new order. *count receives their number; the caller frees the array.
- * Names that are NULL or no parameter's have none.
+ * Returns the entries of the list that replace the n names, in their new order. *count receives the number of entries.
+ * The caller frees the array. Names that are NULL or name no parameter are replaced by nothing.
  */
 static struct successor *find_successors(const struct edit *x, const struct edit_states *list, const char *const *name,
                                          int n, int *count)
@@ -95,8 +95,8 @@ static void rebuild_zero_group(const struct edit *x, const struct edit_states *l
 }
 
 /*
- * Read the groups in the source's order and replace their names. Round-robin groups are redistributed in the order
- * in which a file of such a run stores them.
+ * Read the optimizer's groups in the source's order, and replace the names in them. If the run distributed gradients in
+ * turn (round_robin_gradients), the parameters are redistributed in the order in which such a run stores them.
  */
 static int new_shapes(struct edit *x, const struct edit_states *list, const struct pk *root, struct zero_shape *shape,
                       struct err *e)
@@ -115,7 +115,10 @@ static int new_shapes(struct edit *x, const struct edit_states *list, const stru
     return 0;
 }
 
-/* ZeRO-3: make each of the optimizer's groups one sub-group, which the target divides again. */
+/*
+ * For ZeRO-3: let each of the optimizer's groups list one sub-group. The target divides them into sub-groups of the
+ * configured size.
+ */
 static void new_param_groups(struct edit *x, struct source *to)
 {
     struct pk *groups = pk_copy(x->arena, to->run.param_groups), **item;
@@ -133,7 +136,10 @@ static void new_param_groups(struct edit *x, struct source *to)
 
 /* ---- trees ---- */
 
-/* Returns a dict by parameter names with the new names. Items under other keys are kept and come first. */
+/*
+ * Returns a copy of `was`, a dict by parameter names, with the new names. Items whose key is not a parameter are kept
+ * and come first.
+ */
 static struct pk *rename_dict_params(const struct edit *x, const struct edit_states *list, const struct pk *was)
 {
     struct pk *d = pk_ordered_dict(x->arena), **pair;
@@ -173,7 +179,7 @@ static struct pk *new_shared(const struct edit *x, const struct edit_states *lis
     return d;
 }
 
-/* Update the tree of the model_states file. `type` is the new computing type, or DTYPE_N to keep it. */
+/* Update the tree of the model_states file. `type` is the new type in which the run computes, or DTYPE_N to keep it. */
 static int rebuild_zero_root(struct edit *x, struct source *to, const struct edit_states *list, enum dtype type,
                              struct err *e)
 {
@@ -209,7 +215,7 @@ static void free_zero_target(void *target)
     zero_target_free(target);
 }
 
-/* Let the result be the target's files, which are written from `src`. */
+/* Let the result be written as a whole: zero_sink() writes the target t, whose values come from `src`. */
 static void rewrite_zero(struct edit *x, struct source *src, struct zero_target *t)
 {
     const char *what = arena_fmt(x->arena, "ZeRO-%d, %d ranks, %d parameters", t->shape.stage, t->shape.world,
@@ -219,8 +225,8 @@ static void rewrite_zero(struct edit *x, struct source *src, struct zero_target 
 }
 
 /*
- * Refuse what cannot be edited. Buffers with a number in their name are refused if layers change, because they would
- * keep the old number.
+ * Returns -1 with ERR_USAGE if the source or the list cannot be edited. If layers are selected, this includes buffers
+ * with a number in their name, because they would keep the old layer number.
  */
 static int check_zero_edit(const struct edit *x, const struct edit_states *list, struct err *e)
 {
@@ -287,7 +293,10 @@ int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, st
     return rebuild_zero_source(x, list, DTYPE_N, notes, e);
 }
 
-/* Write the joined tensors of several tensor ranks, as merge-tp does: no writer cuts them again. */
+/*
+ * Write the joined tensors of several tensor-parallel ranks as a checkpoint of one such rank. There is no writer that
+ * splits them again.
+ */
 static int rewrite_joined(struct edit *x, struct report *notes, struct err *e)
 {
     const struct zero_request q = { .weights_only = !x->s->run.optimizer };

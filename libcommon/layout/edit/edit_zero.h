@@ -1,9 +1,9 @@
 /*
  * edit_zero.h - change the parameters of a checkpoint of ZeRO without pipeline: names, layers, rows
  *
- * Supports the three stages with one tensor rank. The vectors hold parameters end to end, so the checkpoint is
- * written again as a whole, as by reshape. Every state follows its parameter. The optimizer's groups keep their
- * order, with layers in the order in which the list numbers them.
+ * Supports all three ZeRO stages, with one tensor-parallel rank. The checkpoint is written again as a whole, as by
+ * reshape, because ZeRO's vectors hold many parameters end to end. All states of a parameter change with it. The
+ * optimizer's groups keep their order; selected layers are ordered by their new numbers.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_ZERO_H
 #define SHARDKIT_LAYOUT_EDIT_ZERO_H
@@ -13,20 +13,22 @@
 struct report;
 
 /*
- * Make the list the result's. The edit owns it afterwards, even on error. `notes` lists what is derived. Returns -1
- * with ERR_USAGE if a parameter cannot be renumbered or there are several tensor ranks, or with ERR_DATA if the
- * source's tables contradict each other.
+ * Make the entries of `list` the parameters of the result. The edit owns the list after the call, even on error.
+ * `notes` receives what is derived. Returns -1 with ERR_USAGE if a parameter cannot be renumbered or there are several
+ * tensor-parallel ranks, or with ERR_DATA if the source's tables contradict each other.
  */
 MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report *notes, struct err *e);
 /*
- * Like edit_zero(), with an unchanged list; for salvage. Several tensor ranks become one, which is a warning in
- * `notes`. The description of the result includes that it has weights only.
+ * Write the checkpoint again with the source's own list of parameters, after salvage has filled in lost elements.
+ * Several tensor-parallel ranks become one, which a warning in `notes` reports. If the checkpoint has no optimizer, the
+ * description of the result says so.
  */
 MUST_CHECK int edit_zero_rewrite(struct edit *x, struct report *notes, struct err *e);
 /*
- * Like edit_zero(), with an unchanged list and weights of another type, made from the masters if there are any.
- * ds_config, file names and the loss scaler are changed accordingly. For ZeRO-3, which has only masters, a warning
- * reports that their range was not checked. Also returns -1 with ERR_USAGE if the checkpoint already has that type.
+ * Like edit_zero(), but `list` must be unchanged, and the weights are converted to `type`, from the fp32 master weights
+ * if there are any. ds_config, file names and the loss scaler are changed accordingly. For conversion to fp16 of a
+ * ZeRO-3 checkpoint, which has only master weights, a warning reports that their range was not checked. Returns -1 with
+ * ERR_USAGE also if the checkpoint already has this type.
  */
 MUST_CHECK int edit_zero_cast(struct edit *x, struct edit_states *list, enum dtype type, struct report *notes,
                               struct err *e);
