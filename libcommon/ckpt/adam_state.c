@@ -45,10 +45,10 @@ const struct pk *adam_group_state(const struct pk *optimizer, int g)
     int64_t id = g;
 
     if (!state)
-        return adam_list_at(base, g);        /* elastic form: a list of the groups' dicts */
+        return adam_list_at(base, g);        /* the elastic form is a list of the groups' states */
     /*
-     * torch numbers the parameters of all groups consecutively. Each group has one parameter, the flat buffer; a group
-     * of ZeRO-3 has several.
+     * torch numbers the parameters of all groups consecutively. Each group has one parameter, the flat buffer; but a
+     * group of ZeRO-3 has one for each sub-group, and g is the sub-group's number.
      */
     if (base == pk_get(optimizer, "base_optimizer_state"))
         pk_as_int(adam_list_at(pk_get(adam_list_at(pk_get(base, "param_groups"), g), "params"), 0), &id);
@@ -56,8 +56,8 @@ const struct pk *adam_group_state(const struct pk *optimizer, int g)
 }
 
 /*
- * Read the number in a one-element tensor, checking its record's CRC. Returns 0, or -1 after reporting the error to
- * r.
+ * Read the number in a one-element tensor, and check the CRC of its record. Returns 0, or -1 after reporting an ERROR
+ * to r.
  */
 static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, struct report *r, double *out)
 {
@@ -72,8 +72,8 @@ static int tensor_number(const struct adam_file *a, const struct pt_tensor *t, s
         return -1;
     }
     /*
-     * Normally the storage holds only the number, and it is read to check its CRC. A large storage that contains the
-     * number is not.
+     * A small storage (normally it holds only the number) is read completely, so that its CRC can be checked. The CRC
+     * of a large storage is not checked.
      */
     if (files_read_extent(a->files, &number, value, &e) < 0 ||
         (rec->len <= sizeof buf && files_read(a->files, rec->file, rec->at, buf, rec->len, &e) < 0)) {
@@ -125,7 +125,10 @@ bool adam_is_due(const struct pk *settings)
 
 static void add_settings(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out);
 
-/* Add a setting's members: the items of a list, named by index, or the values of a dict, named by key. */
+/*
+ * If v is a list or dict, add its members as settings of their own, named by index or key, and return true. Otherwise
+ * return false.
+ */
 static bool add_setting_members(const struct adam_file *a, const char *name, const struct pk *v, struct strbuf *out)
 {
     uint32_t n = 0;
@@ -135,7 +138,10 @@ static bool add_setting_members(const struct adam_file *a, const char *name, con
         const char *key = pair ? pk_as_str(pair[2 * i]) : NULL;
         char *below = key ? str_fmt("%s.%s", name, key) : str_fmt("%s.%u", name, i);
 
-        /* "params" is no setting: the numbers of a group's parameters depend on the layout of the files. */
+        /*
+         * "params" is no setting. It lists the numbers of a group's parameters, which depend on the layout of the
+         * files.
+         */
         if (!key || strcmp(key, "params") != 0)
             add_settings(a, below, pair ? pair[2 * i + 1] : item[i], out);
         free(below);
@@ -149,7 +155,8 @@ static void add_settings(const struct adam_file *a, const char *name, const stru
     struct pt_tensor t;
     double x;
 
-    if (pt_tensor(a->pt, v, &t)) {              /* a rate stored as a tensor, for a captured step */
+    /* torch stores the learning rate as a tensor if the step is captured in a CUDA graph */
+    if (pt_tensor(a->pt, v, &t)) {
         if (t.n_elems == 1 && tensor_number(a, &t, ignored, &x) == 0)
             strbuf_addf(out, "%s %.17g\n", name, x);
     } else if (!add_setting_members(a, name, v, out)) {

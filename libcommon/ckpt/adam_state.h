@@ -1,13 +1,13 @@
 /*
- * adam_state.h - Adam's state in the tree of an optimizer's file, in any form that DeepSpeed writes
+ * adam_state.h - find Adam's state in the tree of an optimizer file, in any form that DeepSpeed writes
  *
  *   base_optimizer_state    {state {id: {...}}, param_groups}, one flat tensor per group; the elastic form is only a
  *                           list of the groups' states
  *   optimizer_state_dict    ZeRO-3: {state {sub-group: {...}}, param_groups}
  *
- * Optimizers store their counter in different places (docs/formats.md, section 4.3). torch's optimizer stores it in
- * the state, as a tensor. DeepSpeed's FusedAdam stores it in the state as an int, and a constant 0 in the group.
- * apex's stores it only in the group. The elastic form has a key of its own.
+ * Optimizers store their counter in different places (docs/formats.md, section 4.3). torch's optimizer stores it in the
+ * state, as a tensor. DeepSpeed's FusedAdam stores it in the state as an int, and a constant 0 in the group. apex's
+ * optimizer stores it only in the group. The elastic form stores it under a key of its own.
  */
 #ifndef SHARDKIT_CKPT_ADAM_STATE_H
 #define SHARDKIT_CKPT_ADAM_STATE_H
@@ -17,17 +17,17 @@
 #include "libcommon/base/report.h"
 #include "libcommon/format/pt.h"
 
-/* An optimizer's file that is being read. */
+/* An optimizer file that is being read. */
 struct adam_file {
-    struct files *files;                /* in which pt's records are numbered */
+    struct files *files;                /* the set of files that pt's records belong to */
     const struct pt *pt;
-    const char *path;                   /* for findings */
-    const struct pk *opt;               /* its optimizer_state_dict */
+    const char *path;                   /* name of the file in findings */
+    const struct pk *opt;               /* the optimizer_state_dict in the file */
 };
 
 /*
- * Returns the optimizer's dict {state, param_groups} or list, whichever key of `opt` it is stored under. Returns NULL
- * if there is none.
+ * Returns the inner optimizer's state in `opt`, a dict {state, param_groups} or a list; it has one of two keys there.
+ * Returns NULL if there is none.
  */
 const struct pk *adam_base(const struct pk *opt);
 /* Returns item i of a list or tuple, or NULL. */
@@ -39,27 +39,31 @@ struct adam_step {
     bool found, in_state, is_tensor;
     double value;
 };
-/* Returns Adam's step counter of group g. Reports an ERROR if the stored value is not a counter. */
+/*
+ * Returns Adam's step counter of group g (ZeRO-3: sub-group). If the stored value is not a whole number from 0 on,
+ * `found` is false and an ERROR is reported.
+ */
 struct adam_step adam_find_step(const struct adam_file *a, int g, struct report *r);
 /*
- * Report an ERROR for any state other than Adam's two moments and counter, because a conversion would lose it silently.
+ * Report an ERROR for each state of group g that is neither one of Adam's moments nor its counter, because a conversion
+ * would lose this state silently.
  */
 void adam_check(const struct adam_file *a, int g, struct report *r);
 /*
- * Returns true if these settings of a group imply that both moments exist. Settings of Adam and similar optimizers have
- * two betas and an epsilon.
+ * Returns true if a group with these settings must have both moments: the settings contain two betas and an epsilon, as
+ * those of Adam and similar optimizers do.
  */
 bool adam_is_due(const struct pk *settings);
 
 /*
- * Returns the optimizer's settings in the file, which all ranks of a save share, as text. It has one line per setting
- * of the groups ("param_groups.0.lr 0.001"), of the loss scale and of clipping, and for the ZeRO stage, the paddings,
- * the step counter and the release of DeepSpeed. The caller frees it.
+ * Returns the optimizer's settings in the file as text, for a comparison of files: all ranks of a save have the same
+ * settings. There is one line for each setting of the groups ("param_groups.0.lr 0.001"), of the loss scale and of
+ * clipping, and for the ZeRO stage, the paddings, the step counter and DeepSpeed's version. The caller frees the text.
  */
 char *adam_settings(const struct adam_file *a);
 /*
- * Find the first line in which two texts of adam_settings() differ; one text may end earlier. Returns false if there is
- * none. `a` and `b` receive the two lines, "" for a missing one.
+ * Find the first line in which two texts of adam_settings() differ, and copy the two lines to `a` and `b`. If one text
+ * ends there, its line is "". Returns false if the texts are equal.
  */
 bool adam_settings_differ(const char *x, const char *y, char a[160], char b[160]);
 

@@ -1,5 +1,5 @@
 /*
- * checkpoint.c - an opened checkpoint: its parameters and files by name, and its release
+ * checkpoint.c - close a checkpoint, answer questions about it, and find its data by name
  */
 #include <stdlib.h>
 #include <string.h>
@@ -167,8 +167,9 @@ void source_add_buffers(struct source *s)
 /* ---- search by name ---- */
 
 /*
- * Find a name in a table of the n members of an array. Members that were appended since the table was made are added to
- * it. If the array was sorted, the table is made again.
+ * Find a name in the table *t, which maps the names of the n members of an array to their indices. Members that were
+ * appended after the table was made are added to it. If a result is wrong because the array was sorted, the table is
+ * made again.
  */
 static int find_source_name(const struct source *s, struct names **t, int n,
                             const char *(*name_at)(const struct source *, int), const char *name)
@@ -251,7 +252,7 @@ int param_named_state(const struct param *p)
     return others ? bare : -1;
 }
 
-/* Find "NAME:STATE" or "NAME.STATE". */
+/* Find the parameter and state of a name "NAME:STATE" or "NAME.STATE". */
 static bool find_state(const struct source *s, const char *name, struct source_hit *hit)
 {
     const char *end = strrchr(name, ':');

@@ -1,9 +1,9 @@
 /*
  * ckpt_overlap.c - check that every byte of a checkpoint belongs to one tensor
  *
- * Locations of tensors come from pickles and indices, whose contents are not trusted. Two optimizer groups that
- * refer to the same moments are each complete. So all extents of all tensors are sorted by file and offset, and each
- * must end before the next begins, except in pickled models. Only tables are used; no bytes are read.
+ * The locations of tensors are read from pickles and indices, which may be wrong. For example, if two optimizer groups
+ * refer to the same moments, no other check fails. So the extents of all tensors are sorted by file and offset, and
+ * each must end before the next one begins, except in pickled models. Only tables are used; no bytes are read.
  */
 #include "libcommon/ckpt/ckpt_overlap.h"
 
@@ -16,11 +16,11 @@
 
 enum { NAMED = 16 };
 
-/* Bytes [at, end) of a file, and the tensor that they belong to. */
+/* Bytes [at, end) of a file, and the tensor that uses them. */
 struct overlap_claim {
     int file;
     uint64_t at, end;
-    const char *name, *state;   /* state is NULL for a value */
+    const char *name, *state;   /* state is NULL if the tensor is a value and not a parameter */
 };
 
 struct claims {
@@ -29,8 +29,8 @@ struct claims {
 };
 
 /*
- * Returns true for a file with a pickled model, in which several views may refer to one storage. torch preserves such
- * views, so all of them are valid.
+ * Returns true if the file is a pickled model. In such a file several views may share a storage, because torch
+ * preserves views.
  */
 static bool may_share(const struct source *s, int file)
 {
@@ -84,7 +84,7 @@ void source_overlap(const struct source *s, struct report *r)
         add_overlap_claims(&c, s, s->value[i].map, s->value[i].name, NULL);
     if (c.n)
         qsort(c.v, c.n, sizeof *c.v, by_claim_place);
-    for (size_t i = 1, last = 0; i < c.n; i++) {        /* last: the claim with the highest end so far */
+    for (size_t i = 1, last = 0; i < c.n; i++) {  /* last: the claim, among those before i, with the highest end */
         if (c.v[i].file == c.v[last].file && c.v[i].at < c.v[last].end && n_told++ < NAMED)
             report_overlap(s, &c.v[last], &c.v[i], r);
         if (c.v[i].file != c.v[last].file || c.v[i].end > c.v[last].end)

@@ -56,7 +56,10 @@ static bool parse_zero(const char *s, struct ds_name *n)
     return n->kind == DS_ZERO3 || n->joined || strcmp(s, "_optim_states.pt") == 0;
 }
 
-/* Returns true for an expert's file: "layer_4_expert_0_mp_rank_00_...", "expp_rank_0_mp_rank_00_...". */
+/*
+ * Returns true if `s` is the name of an expert's file, such as "layer_4_expert_0_mp_rank_00_..." or
+ * "expp_rank_0_mp_rank_00_...".
+ */
 static bool is_expert(const char *s)
 {
     int layer;
@@ -89,13 +92,14 @@ struct ds_name ds_name_parse(const char *name)
 }
 
 /*
- * Get the name under which an archive was saved in *name and *n. Returns true if it is the name of a checkpoint file.
+ * Get the name under which the file `pt` was saved, in *name and parsed in *n. Returns true if it is the name of a
+ * checkpoint file. The caller frees *name.
  */
 static bool saved_as(const struct pt *pt, struct ds_name *n, char **name)
 {
     const char *prefix = pt_prefix(pt);
 
-    /* A file saved as "x.pt.tmp" has the prefix "x.pt". */
+    /* A file saved under the name "x.pt.tmp" has the prefix "x.pt". */
     *name = str_fmt("%s%s", prefix, str_ends(prefix, ".pt") ? "" : ".pt");
     *n = ds_name_parse(*name);
     return n->kind == DS_LAYER || n->kind == DS_MP || n->kind == DS_ZERO || n->kind == DS_ZERO3;

@@ -1,10 +1,10 @@
 /*
- * ds_names.h - the information in the names of DeepSpeed's files
+ * ds_names.h - parse the names of DeepSpeed's files
  *
  *   layer_<layer>-model_<tp>-model_states.pt               weights of the pipeline engine
- *   mp_rank_<mp>_model_states.pt                           other engines: weights, up to ZeRO-2
- *   zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt         ZeRO-3
- *   [bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt  "pp" is the parameter partition: dp
+ *   mp_rank_<mp>_model_states.pt                           run state; without pipeline up to ZeRO-2 also weights
+ *   zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt         the same for ZeRO-3, for each rank
+ *   [bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt  optimizer shards; "pp" means the dp rank
  *
  * Numbers are padded to two digits or not at all, and may be longer, so they are compared as integers.
  */
@@ -15,7 +15,8 @@
 #include "libcommon/format/pt.h"
 
 /*
- * Maximum number of ranks, or of a product of such numbers: far above any cluster, and far below what exhausts memory.
+ * Maximum number of ranks, or of a product of numbers of ranks. It is far above any cluster, but so low that tables of
+ * this length fit in memory.
  */
 enum { DS_RANK_MAX = 1 << 20 };
 
@@ -23,28 +24,31 @@ enum ds_kind { DS_OTHER, DS_LAYER, DS_MP, DS_ZERO, DS_ZERO3, DS_MOE };
 
 struct ds_name {
     enum ds_kind kind;
-    int layer, tp;              /* LAYER */
-    int mp;                     /* MP, ZERO */
-    int dp;                     /* ZERO */
-    bool bf16;                  /* ZERO: bf16_ prefix */
-    bool joined;                /* ZERO: old "...mp_rank_00optim_states.pt" */
+    int layer, tp;              /* set for DS_LAYER */
+    int mp;                     /* set for DS_MP, DS_ZERO, DS_ZERO3 */
+    int dp;                     /* set for DS_ZERO, DS_ZERO3 */
+    bool bf16;                  /* DS_ZERO: the name has the prefix bf16_ */
+    bool joined;                /* DS_ZERO: the name has the old form "...mp_rank_00optim_states.pt" */
 };
-/* Parse a file name. Numbers are parsed as integers; if one is out of range the kind is DS_OTHER. */
+/*
+ * Parse a file name. Numbers are parsed as integers. If a number is out of range, or the name is none of DeepSpeed's,
+ * the kind is DS_OTHER.
+ */
 struct ds_name ds_name_parse(const char *name);
-/* Returns true if only a tag folder of DeepSpeed has files with such a name. */
+/* Returns true if a file with this name shows that a folder is a tag folder of DeepSpeed. */
 bool ds_name_marks(const char *name);
 /*
- * Compare a file's name with the name stored in it. torch.save() to a path names the folder inside the archive after
- * the file, and neither a copy nor a rename changes that. Reports "other_rank" if the stored name is that of a
- * checkpoint file, but not the one described by `is`.
+ * Compare a file's name with the name stored in the file. torch.save() stores the file's name as the name of the folder
+ * inside the archive, and neither a copy nor a rename of the file changes it. Reports "other_rank" with the given
+ * severity if the stored name is that of another checkpoint file than `is`, the file's present name.
  */
 void ds_name_check(const struct ds_name *is, const struct pt *pt, const char *path, enum severity severity,
                    struct report *r);
 
-/* The release of DeepSpeed for which files are written if the source names none. */
+/* DeepSpeed version that is written to files if the source gives none. */
 #define DS_WRITTEN_VERSION "0.12.6"
 
-/* Name of a log stored with the files of a tag: it lists how merge-tp resolved copies that had drifted apart. */
+/* Name of a log in a tag folder. It lists for example how merge-tp resolved copies that had drifted apart. */
 #define DS_REPAIR_LOG_NAME "repair.jsonl"
 
 #endif

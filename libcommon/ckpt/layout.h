@@ -1,8 +1,9 @@
 /*
- * layout.h - the facts of a layout, by which tools and checks decide
+ * layout.h - properties of a layout, on which tools and checks base their decisions
  *
- * libcommon/layout/layout_facts.c has one `struct layout` per layout, and layouts.c the functions that open it. Code
- * outside of libcommon/layout does not compare layouts, except to find out whether two checkpoints have the same one.
+ * libcommon/layout/layout_facts.c has one `struct layout` for each layout, and layouts.c the functions that open them.
+ * Code outside of libcommon/layout tests these properties instead of comparing layouts. Only to find out whether two
+ * checkpoints have the same layout, it compares them.
  */
 #ifndef SHARDKIT_CKPT_LAYOUT_H
 #define SHARDKIT_CKPT_LAYOUT_H
@@ -11,66 +12,74 @@
 #include <stdint.h>
 
 struct layout {
-    const char *name;           /* as printed: "deepspeed", "universal-pt" */
+    const char *name;           /* name in output: "deepspeed", "universal-pt" */
 
     /* ---- the model ---- */
-    /* The model may belong to no known family. The parameters then have the model's own names, and config is all 0. */
+    /*
+     * The model need not belong to a known family. If it does not, the parameters have the model's own names, and
+     * config is all 0.
+     */
     bool any_model;
     /*
-     * The layout is a model folder of Transformers: weights and config.json. There are no optimizer, no run state and
-     * no random states.
+     * The layout is a Transformers model folder: weights and config.json, but no optimizer, run state or random states.
      */
     bool model_folder;
 
     /* ---- the files ---- */
     /*
-     * The files are those of the pipeline engine: weights by layer and tensor rank, the optimizer in shards next to
-     * them.
+     * The files are those of DeepSpeed's pipeline engine: files of weights by layer and tensor-parallel rank, and
+     * optimizer shards.
      */
     bool pipeline_files;
     /*
-     * The files are those of DeepSpeed's engine without pipeline: a file of weights per tensor rank, the optimizer in
-     * shards.
+     * The files are those of DeepSpeed's engine without pipeline: a file of weights for each tensor-parallel rank, and
+     * optimizer shards.
      */
     bool zero_files;
-    /* Run state and arguments are in DeepSpeed's mp_rank files. */
+    /* DeepSpeed's mp_rank files contain the run state and the training arguments. */
     bool mp_rank_files;
-    /* Each state of a parameter is a file or dataset of its own, merged and in fp32. */
+    /* Each state of a parameter is a separate file or dataset, merged and in fp32. */
     bool state_files;
     /* Tensors are datasets of an HDF5 file, which has neither storages nor checksums. */
     bool datasets;
-    /* The files only point into shards of another checkpoint. */
+    /* The files hold no tensors, but point into shards of another checkpoint. */
     bool points_only;
-    /* Each file has pieces of many tensors, so only the writer of the whole folder can write a changed tensor. */
+    /*
+     * Each file has pieces of many tensors, so that a changed tensor can only be written by writing the whole folder
+     * again.
+     */
     bool cut_files;
-    /* Tensors are entries with a global shape, cut into chunks. Any number of ranks reads them. */
+    /* Tensors are entries with a global shape, which are cut into chunks. Any number of ranks can read them. */
     bool entries;
-    /* Plain values are entries, too. In other layouts they are members of a tree in a file. */
+    /* Plain values are entries, too. In other layouts they are members of the tree of a file. */
     bool value_entries;
-    /* Files named .bin are torch containers, as .pt files are, and views in them may share a storage. */
+    /* Files named .bin have the same format as .pt files, and views in them may share a storage. */
     bool bin_is_torch;
-    /* Only the files of the tensors hold the shapes, so a source that was opened with no_tensors has none. */
+    /* Shapes are only in the files of the tensors, so a source that was opened with no_tensors does not have them. */
     bool shapes_in_files;
-    /* A source that was opened with no_optimizer has no masters, even if the files contain them. */
+    /*
+     * A source that was opened with no_optimizer has no fp32 master weights, even if the files that it reads contain
+     * them.
+     */
     bool masters_left_out;
-    /* Lost files can be opened as holes (source_opts.holes), which ckpt-edit salvage fills. */
+    /* Missing files can be opened as holes (source_opts.holes), which ckpt-edit salvage fills in. */
     bool opens_with_holes;
-    /* Manifests of earlier releases list no tensors of integers. */
+    /* Earlier releases wrote manifests that do not list integer tensors. */
     bool integers_unlisted;
 
     /* ---- names ---- */
-    /* Parameters have the names of Megatron-core's modules. */
+    /* Parameters have the names of Megatron-core's modules ("decoder.layers.0..."). */
     bool core_names;
     /*
-     * Name of a step's folder: this prefix, then the number of the step, padded to this many digits. NULL if any name
-     * is usual.
+     * The name of a step's folder consists of this prefix and the step's number, padded to this number of digits. NULL
+     * if there is no usual name.
      */
     const char *tag_prefix;
     int tag_digits;
-    const char *manifest_writer;        /* command that writes such a folder with a manifest */
+    const char *manifest_writer;        /* command that writes such a folder together with a manifest */
 };
 
-/* Return the usual name of the folder of a step, or NULL if any name is usual. The caller frees it. */
+/* Returns the usual name of a step's folder, or NULL if there is none. The caller frees it. */
 char *layout_tag_name(const struct layout *l, int64_t step);
 
 #endif

@@ -78,7 +78,7 @@ int manifest_list_folder(struct manifest_names *l, const char *dir, struct err *
     return 0;
 }
 
-/* ---- CRC of a file: whole, or combined with the CRCs of plan items ---- */
+/* ---- CRC of a whole file: read, or combined from the CRCs of plan items ---- */
 
 int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e)
 {
@@ -97,8 +97,8 @@ int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e)
 /* ---- reading ---- */
 
 /*
- * Returns the parsed manifest, whose own CRC has been checked. Returns NULL if there is no manifest, or if it is
- * damaged, which is reported.
+ * Returns the manifest, after its own CRC was checked. Returns NULL if there is no manifest, or if it is damaged, which
+ * is reported.
  */
 static json_t *load_json(const struct source *s, struct report *r, struct err *e)
 {
@@ -119,7 +119,7 @@ static json_t *load_json(const struct source *s, struct report *r, struct err *e
     }
     buf = xcalloc(1, size + 1);
     if (files_read(s->files, f->file, 0, buf, size, e) == 0) {
-        char hex[9], *last = buf + size - (sizeof tail - 1) - 12;     /* length of: xxxxxxxx"\n}\n */
+        char hex[9], *last = buf + size - (sizeof tail - 1) - 12;     /* 12 is the length of: xxxxxxxx"\n}\n */
 
         snprintf(hex, sizeof hex, "%08x", crc_bytes(0, buf, (size_t)(last - buf)));
         if (memcmp(last, tail, sizeof tail - 1) != 0 || memcmp(last + sizeof tail - 1, hex, 8) != 0 ||
@@ -145,8 +145,8 @@ static bool hex_crc(const json_t *o, uint32_t *crc)
 }
 
 /*
- * Compute the digest of a tensor from the CRCs of its records, without reading it. Returns false if the tensor does not
- * consist of whole records end to end.
+ * Compute the digest of a tensor from the CRCs of its records, without reading the records. Returns false if the tensor
+ * does not consist of whole records, or a record has no CRC.
  */
 static bool digest_of_records(const struct source *s, const struct tmap *m, uint32_t *digest)
 {
@@ -169,8 +169,8 @@ static bool digest_of_records(const struct source *s, const struct tmap *m, uint
 }
 
 /*
- * Compare the manifest's digest of a tensor with the CRCs of its records. This detects an exchanged file at once; other
- * damage is detected when the bytes are read.
+ * Compare the manifest's digest of a tensor with the CRCs of its records. This detects at once that a file was
+ * exchanged. Other damage is detected when the bytes are read.
  */
 static void check_param_digest(const struct source *s, struct param *p, int st, struct report *r)
 {
@@ -180,10 +180,10 @@ static void check_param_digest(const struct source *s, struct param *p, int st, 
         return;
     report_add(r, SEV_ERROR, "digest", NULL, ERR_NO_BYTE, p->name, "%s has digest %08x, expected %08x",
                state_name((enum state)st), digest, p->digest[st]);
-    p->has_digest[st] = false;          /* already reported */
+    p->has_digest[st] = false;          /* to report the difference only once */
 }
 
-/* Set the CRC of a record that has none, if a tensor is exactly this record: the CRC is the tensor's digest. */
+/* If a tensor is exactly one record, and the record has no CRC, set the record's CRC to the tensor's digest. */
 static void give_crc(const struct source *s, const struct param *p, int st)
 {
     const struct tmap *m = p->state[st];
@@ -219,8 +219,9 @@ static void load_tensor_digest(struct source *s, const json_t *t, bool weights_o
 }
 
 /*
- * Returns true if the manifest must list the state. Weights of 16 bits may be rounded masters that the source does not
- * list, earlier releases list no integers in the layout dcp, and the HDF5 forms list no tensor without elements.
+ * Returns true if the manifest must list the state. It need not list 16-bit weights (which may have been rounded from
+ * fp32 master weights), integers in manifests of earlier releases for the layout dcp, and tensors without elements in
+ * the HDF5 forms.
  */
 static bool is_listed_state(const struct source *s, const struct param *p, int st)
 {
@@ -236,7 +237,8 @@ static void load_tensor_digests(struct source *s, const json_t *o, bool weights_
 
     json_array_foreach(list, i, t)
         load_tensor_digest(s, t, weights_only, file, r);
-    if (json_array_size(list) == 0)     /* the virtual form: its bytes are in the shards */
+    /* the manifest of a virtual form lists no tensors, because their bytes are in the shards */
+    if (json_array_size(list) == 0)
         return;
     for (int k = 0; k < s->n_params; k++)
         for (int st = 0; st < STATE_N; st++)
@@ -279,7 +281,7 @@ json_t *manifest_crcs(const struct source *s, struct err *e)
     return crcs;
 }
 
-/* Returns the index of the first run of `file` or of a later file. The runs are sorted by file. */
+/* Returns the index of the first run with this or a higher file number. The runs are sorted by file. */
 static int find_first_file_run(const struct manifest_run *run, int n_runs, int file)
 {
     int i = 0, hi = n_runs;
@@ -295,7 +297,7 @@ static int find_first_file_run(const struct manifest_run *run, int n_runs, int f
     return i;
 }
 
-/* Compute the CRC of a whole file: known runs are combined, and the bytes between them are read. */
+/* Compute the CRC of a whole file: the CRCs of known runs are combined, and only the bytes between them are read. */
 static int sum_file(struct file_sum *x, const struct manifest_run *run, int n_runs, struct err *e)
 {
     uint64_t size = files_size(x->files, x->file), at = 0;
@@ -316,8 +318,9 @@ struct manifest_known {
 };
 
 /*
- * Returns true if the source was opened without its optimizer and this file was left out for that reason: more than
- * headers and pickles is unread. Reading such a file would take as long as converting the optimizer.
+ * Returns true if the source was opened without its optimizer, and more of the file than headers and pickles is not
+ * known, so that it is a file of the optimizer. Such a file is not checked, because reading it would take as long as
+ * converting the optimizer.
  */
 static bool is_left_out(const struct source *s, int file, const struct manifest_known *k)
 {
@@ -332,8 +335,8 @@ static bool is_left_out(const struct source *s, int file, const struct manifest_
 }
 
 /*
- * Returns the index of the source's file `name` in an archive, or -1. All files of an archive are in the source's list
- * of files.
+ * If the source is an archive, returns the index in s->files of its member `name`, or -1. All members of an archive are
+ * in s->files.
  */
 static int find_archive_member_file(const struct source *s, const char *name)
 {
@@ -348,8 +351,8 @@ static int find_archive_member_file(const struct source *s, const char *name)
 }
 
 /*
- * Returns the index of a file that does not belong to the layout but was in the folder when the manifest was made, or
- * -1.
+ * Returns the index in s->files of a file that the manifest lists, but that does not belong to the layout. Returns -1
+ * if there is no such file.
  */
 static int find_non_layout_file(struct source *s, const char *name)
 {
@@ -383,7 +386,7 @@ static int check_manifest_file(struct source *s, const json_t *t, const struct m
         return 0;
     }
     x.file = f ? f->file : find_non_layout_file(s, name);
-    if (x.file < 0 && s->weights_only)      /* the layout reports missing weights */
+    if (x.file < 0 && s->weights_only)      /* missing weights are reported by the layout */
         return 0;
     if (x.file < 0) {
         report_add(r, SEV_ERROR, "file_missing", name, ERR_NO_BYTE, NULL, "listed in the manifest, but not there");
@@ -415,8 +418,8 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
     for (int k = 0; k < s->n_files; k++) {
         const struct source_file *f = &s->file[k];
         /*
-         * A file that does not belong to the layout causes only a warning: users add notes to a checkpoint, and a
-         * README or a tokenizer to a model.
+         * A file that does not belong to the layout causes only a WARNING, because users add notes to a checkpoint, or
+         * a README or tokenizer to a model.
          */
         const enum severity severity = f->cls == FILE_OTHER && !f->pt ? SEV_WARNING : SEV_ERROR;
 
@@ -430,7 +433,7 @@ static void find_unlisted(const struct source *s, const json_t *list, struct rep
 
 int manifest_check(struct source *s, const struct manifest_run *run, int n_runs, struct report *r, struct err *e)
 {
-    /* not printed: manifest_load() reported these findings when the source was opened */
+    /* not reported again: manifest_load() has reported these findings when the source was opened */
     struct report *earlier = report_new();
     json_t *o = load_json(s, earlier, e), *t;
     const json_t *list = json_object_get(o, "files");
@@ -455,7 +458,7 @@ bool manifest_is_ours(const char *dir)
 {
     char *path = path_join(dir, MANIFEST_NAME), head[64] = "";
     struct stat st;
-    /* Opening a pipe would wait for its writer, so only regular files are opened. */
+    /* Only regular files are opened, because opening a pipe would wait for its writer. */
     FILE *f = lstat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
 
     if (f) {
@@ -466,7 +469,10 @@ bool manifest_is_ours(const char *dir)
     return strstr(head, MANIFEST_FORMAT) != NULL;
 }
 
-/* Returns the entry of "files" with that name, or NULL. The caller releases *whole with json_decref(). */
+/*
+ * Returns the entry with this name in the manifest's "files", or NULL. The caller releases *whole, the whole manifest,
+ * with json_decref().
+ */
 static const json_t *find_listed(const char *dir, const char *name, json_t **whole)
 {
     char *path = path_join(dir, MANIFEST_NAME), *text;

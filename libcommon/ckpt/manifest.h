@@ -27,7 +27,7 @@ struct source;
 
 #define MANIFEST_FORMAT "\"format\":\"shardkit-manifest\""
 
-/* The names of the files of a folder and its subfolders, sorted, without the manifest. */
+/* The names of all files in a folder and its subfolders except the manifest, sorted. */
 struct manifest_names {
     char **name;
     int n, cap;
@@ -35,41 +35,41 @@ struct manifest_names {
 MUST_CHECK int manifest_list_folder(struct manifest_names *l, const char *dir, struct err *e);
 void manifest_free_names(struct manifest_names *l);
 
-/* The CRC of a whole file while it is computed, from ranges that are read and from ranges whose CRC is known. */
+/* The CRC of a whole file while it is being computed. Some ranges are read; of others the CRC is known already. */
 enum { FILE_SUM_BUFFER = 1 << 20 };
 struct file_sum {
     struct files *files;
     int file;
-    char *buf;                  /* FILE_SUM_BUFFER bytes */
+    char *buf;                  /* buffer of FILE_SUM_BUFFER bytes */
     struct crc_sum sum;
 };
-/* Read file bytes [at, end) and add their CRC. */
+/* Read bytes [at, end) of the file and add their CRC. */
 MUST_CHECK int file_sum_add(struct file_sum *x, uint64_t at, uint64_t end, struct err *e);
 
 /*
- * Read the source's manifest.json, and set every parameter's digest. Returns 0 if there is none (has_digest stays
- * false). Damage is reported as an ERROR "manifest". With weights_only the optimizer's states were not opened, and
- * their entries are skipped.
+ * Read the source's manifest.json, and set the digest of every state that it lists. Returns 0 also if there is no
+ * manifest; has_digest then stays false. If the manifest is damaged, reports an ERROR "manifest". If weights_only is
+ * true, the source has no optimizer states, and their entries are skipped.
  */
 MUST_CHECK int manifest_load(struct source *s, bool weights_only, struct report *r, struct err *e);
 
 /*
- * Give CRCs to records without one. Call it after manifest_load(), before a result is made from the source. The
- * digest of a tensor that is one whole record of a file without checksums (HDF5) becomes the record's CRC. A plan
- * that reads the record then checks it, however it converts the elements.
+ * Set the CRC of records that have none: if a tensor is one whole record of a file without checksums (HDF5), its digest
+ * becomes the CRC of the record. A plan that reads the record then checks it, no matter how it converts the elements.
+ * Must be called after manifest_load(), before a result is made from the source.
  */
 void manifest_give_crcs(const struct source *s);
 
 /*
- * Returns the digests of a form whose tensors have one state each, as an object {NAME: number}, which is empty
- * without a manifest. The caller releases it with json_decref(). Returns NULL and sets *e if the manifest is
- * damaged.
+ * Returns the digests in the manifest as an object {NAME: number}. Must be used only for layouts whose tensors have one
+ * state each. The object is empty if there is no manifest. The caller releases it with json_decref(). Returns NULL and
+ * sets *e if the manifest is damaged.
  */
 json_t *manifest_crcs(const struct source *s, struct err *e);
 
 /*
- * Returns the entries of "files" by name, or NULL if there is no valid manifest. The caller releases it with
- * json_decref().
+ * Returns an object with the manifest's entries of "files" by name, or NULL if there is no valid manifest. The caller
+ * releases it with json_decref().
  */
 json_t *manifest_files(const struct source *s);
 /*
@@ -78,29 +78,29 @@ json_t *manifest_files(const struct source *s);
  */
 bool manifest_listed(const json_t *files, const char *name, uint64_t size, uint32_t *crc);
 /*
- * Get the digest of a tensor from the source's manifest, which is read again. Returns false if the tensor is not
- * listed.
+ * Get the digest of a tensor's state from the source's manifest, which is read again for this. Returns false if the
+ * state is not listed.
  */
 bool manifest_digest(const struct source *s, const char *name, enum state st, uint32_t *crc);
 
-/* A range of a file that the caller has read, with the CRC of its bytes. */
+/* A range of a file that the caller has already read, and the CRC of its bytes. */
 struct manifest_run {
     int file;
     uint64_t at, len;
     uint32_t crc;
 };
 /*
- * Compare every file of the folder with the manifest (name, size, CRC). Findings: "file_missing", "file_size",
- * "file_crc", "file_unlisted". Only bytes outside the runs are read; runs must be sorted by file and offset and must
- * not overlap. Flaws of the manifest itself were reported when the source was opened. Returns -1 only if reading
- * fails.
+ * Compare every file of the folder with the manifest (name, size, CRC). Reports "file_missing", "file_size", "file_crc"
+ * and "file_unlisted". Only bytes outside of the runs are read. The runs must be sorted by file and offset, and must
+ * not overlap. Defects of the manifest itself are not reported, because manifest_load() has reported them. Returns -1
+ * only if reading fails.
  */
 MUST_CHECK int manifest_check(struct source *s, const struct manifest_run *run, int n_runs,
                               struct report *r, struct err *e);
 
-/* Returns true if the folder's manifest was written by this project, damaged or not, as far as its first bytes show. */
+/* Returns true if this program wrote the folder's manifest, which may be damaged. Only its first bytes are checked. */
 bool manifest_is_ours(const char *dir);
-/* Returns true if the folder's manifest lists file `name` with the size and CRC that the file has now. */
+/* Returns true if the folder's manifest lists the file `name` with the size and the CRC that the file has now. */
 bool manifest_holds(const char *dir, const char *name);
 
 #endif

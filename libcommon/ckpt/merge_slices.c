@@ -1,5 +1,5 @@
 /*
- * merge_slices.c - shapes and tensor maps of merged parameters
+ * merge_slices.c - compute shapes and tensor maps of merged parameters
  */
 #include "libcommon/ckpt/merge_slices.h"
 
@@ -20,13 +20,13 @@ bool merge_shape(struct param *p, int tp, const char *path, struct report *r)
                    merge_rule_name(p->merge));
         return false;
     }
-    p->shape[dim] *= tp;                /* at most 2^40 * 2^20 */
+    p->shape[dim] *= tp;                /* no overflow: at most 2^40 * 2^20 */
     return true;
 }
 
 /*
- * Split the slices of a GLU. A slice is [gate; up]. In the resulting map the gate halves of all slices come first, then
- * the up halves.
+ * Split the slices of a gated MLP's weight. Each slice consists of gate rows, followed by up rows. In the resulting map
+ * the gate rows of all slices come first, then the up rows of all slices.
  */
 static void cut_halves(struct arena *a, struct tmap *m)
 {
@@ -48,7 +48,7 @@ void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap
     m->op = TMAP_CONCAT;
     m->len = m->slice[0].len;
     if (m->n_slices == 1)
-        return;                 /* whatever the rule, one slice is the whole parameter */
+        return;                 /* with every rule, a single slice is the whole parameter */
     if (p->merge == MERGE_REPLICATED || (p->merge == MERGE_SUM && moments)) {
         m->op = TMAP_REPLICAS;
         return;
@@ -59,7 +59,7 @@ void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap
     }
     m->len *= (uint64_t)m->n_slices;
     if (m->len == 0)
-        return;                 /* no rows, or empty rows */
+        return;                 /* the parameter has no rows, or its rows are empty */
     if (p->merge == MERGE_CAT1) {
         m->op = TMAP_INTERLEAVE;
         m->row = m->len / (uint64_t)p->shape[0];

@@ -1,5 +1,6 @@
 /*
- * merge_slices.h - merge the slices of tensor ranks to a parameter by its merge rule (docs/formats.md, section 4.7)
+ * merge_slices.h - merge the slices of tensor-parallel ranks to a parameter by its merge rule (docs/formats.md, section
+ * 4.7)
  */
 #ifndef SHARDKIT_CKPT_MERGE_SLICES_H
 #define SHARDKIT_CKPT_MERGE_SLICES_H
@@ -12,14 +13,14 @@ struct report;
 struct tmap;
 
 /*
- * Change p->shape from the shape of a slice to that of tp slices merged by p->merge. Returns false if the rule does not
- * fit, after reporting an ERROR "shape" for `path`.
+ * Change p->shape from the shape of one slice to the shape of tp slices merged by p->merge. If the rule does not fit
+ * the shape, reports an ERROR "shape" for `path` and returns false.
  */
 bool merge_shape(struct param *p, int tp, const char *path, struct report *r);
 /*
- * Complete the map of one state, which has a slice for each tensor rank. `moments` is true for Adam's moments: if a
- * parameter is a sum of the ranks' parts, its gradient is the same for each part, so the parts have copies of one
- * moment.
+ * Complete the map m of one state of p, whose m->slice has one slice for each tensor-parallel rank. `moments` is true
+ * if the state is one of Adam's moments. This matters for a parameter that is the sum of the ranks' parts: the gradient
+ * is the same for each part, so the ranks hold copies of one moment, which must not be added.
  */
 void merge_map(struct arena *a, const struct param *p, bool moments, struct tmap *m);
 

@@ -1,5 +1,5 @@
 /*
- * optim_groups.c - groups that an opener recorded, or that the layout reads from its own tables
+ * optim_groups.c - get the groups, which the opener recorded or the layout reads from its own tables
  */
 #include "libcommon/ckpt/optim_groups.h"
 
@@ -19,7 +19,7 @@ int optim_groups_adam_alone(const struct source *s, struct err *e)
     return -1;
 }
 
-/* Check that the source has every parameter that the groups list. */
+/* Check that the source has every parameter that the groups list. Returns -1 with ERR_DATA if not. */
 static int check_params_there(const struct source *s, const struct optim_groups *groups, struct err *e)
 {
     for (int g = 0; g < groups->n; g++)
@@ -32,7 +32,7 @@ static int check_params_there(const struct source *s, const struct optim_groups 
     return 0;
 }
 
-/* Copy the lists, which the caller may change. */
+/* Copy the groups and their lists of parameters, so that the caller may change them. */
 static void copy_groups(const struct optim_groups *from, struct arena *a, struct optim_groups *out)
 {
     *out = *from;
@@ -139,7 +139,7 @@ struct optim_groups *optim_groups_by_decay(const struct source *s, int n)
         n_decay += s->param[i].ndim == 2;
     for (int i = 0; i < s->n_params; i++) {
         const struct param *p = &s->param[i];
-        /* Parameters without weight decay (LayerNorms and biases) are vectors. */
+        /* parameters without weight decay (LayerNorms and biases) are vectors */
         struct optim_group *g = &x->group[p->ndim != 2 ? n - 1 : n == 3 && place >= n_decay / 2];
 
         g->param[g->n++] = p->name;

@@ -1,10 +1,10 @@
 /*
- * optim_groups.h - the optimizer's groups by the names of their parameters, for any layout
+ * optim_groups.h - the optimizer's groups, with the names of their parameters, for any layout
  *
- * A writer of another layout needs more of an optimizer than masters and moments: which parameters share settings,
- * the order in which the run listed them, and the settings. The opener of a layout whose files hold settings next to
- * names fills source.groups. Other openers set source.read_groups, which reads the groups from the layout's own tables
- * when they are needed.
+ * To convert an optimizer to another layout, master weights and moments are not sufficient. The writer must also know
+ * which parameters share settings, in which order the run listed them, and the settings. If the files of a layout store
+ * settings together with names, its opener fills in source.groups. Other openers set source.read_groups, which reads
+ * the groups from the layout's own tables when they are needed.
  */
 #ifndef SHARDKIT_CKPT_OPTIM_GROUPS_H
 #define SHARDKIT_CKPT_OPTIM_GROUPS_H
@@ -19,24 +19,24 @@ struct report;
 struct source;
 struct optim_group {
     /*
-     * Settings of the group, a dict by name: lr, betas, ...; NULL if unknown. The key "params", which only the layout
-     * uses, is ignored.
+     * The settings of the group, a dict with the keys lr, betas, and so on. NULL if they are unknown. The key "params"
+     * is ignored; only the layout itself uses it.
      */
     const struct pk *settings;
     int n;
-    const char **param;                 /* names in s->param */
+    const char **param;                 /* [n]: names of parameters in s->param */
 };
 /*
- * How the groups were determined. Within a group, parameters have the order of the run if it is listed, else that of
- * the model.
+ * How it was determined which parameters belong to a group. In a group, the parameters have the order in which the run
+ * listed them, if this is known, otherwise that of the model.
  */
 enum optim_groups_how {
-    OPTIM_GROUPS_LISTED,                /* groups list their parameters */
-    /* settings are stored per parameter; those with the same settings are a group */
+    OPTIM_GROUPS_LISTED,                /* the files list the parameters of each group */
+    /* The files store settings for each parameter; parameters with equal settings form a group. */
     OPTIM_GROUPS_BY_SETTINGS,
-    /* Megatron-core does not list the parameters of a group; its standard rule is used */
+    /* The files do not list the parameters of a group; Megatron-core's standard rule is used. */
     OPTIM_GROUPS_BY_RULE,
-    /* settings exist, but nothing determines which parameters belong to a group: n is 0 in each */
+    /* The files have settings, but the parameters of a group are unknown: `n` is 0 in each group. */
     OPTIM_GROUPS_UNLISTED,
 };
 struct optim_groups {
@@ -46,40 +46,52 @@ struct optim_groups {
 };
 
 /*
- * Check that the optimizer has only masters and Adam's moments, because no other form has a place for other states.
- * Returns -1 with ERR_DATA if there are other states; the error names them, and what can be made without them.
+ * Check that the optimizer has only master weights and Adam's moments, because no other layout can store further
+ * states. Returns -1 with ERR_DATA if it has; the error names the further states, and the results that can be made
+ * without them.
  */
 MUST_CHECK int optim_groups_adam_alone(const struct source *s, struct err *e);
 /*
- * Read the groups and their parameters into the arena. out->n is 0 if the source does not define groups, or does not
- * define their parameters. Returns -1 with ERR_DATA if the source's tables contradict each other or the source.
+ * Read the groups and their parameters into *out, allocated in the arena. out->n is 0 if the source does not define
+ * groups, or does not define their parameters. Returns -1 with ERR_DATA if the source's tables contradict each other,
+ * or list a parameter that the source does not have.
  */
 MUST_CHECK int optim_groups_read(const struct source *s, struct arena *a, struct optim_groups *out, struct err *e);
-/* Returns the settings of the run's group g, even if its parameters are unknown. NULL if there is no such group. */
+/*
+ * Returns the settings of group g of the run, even if the group's parameters are unknown. Returns NULL if there is no
+ * such group.
+ */
 const struct pk *optim_groups_settings(const struct source *s, int g);
-/* Read a setting that is a number. Returns false, and leaves *v unchanged, if it is missing or of another type. */
+/*
+ * Set *v to the setting `name`, a number. Returns false and leaves *v unchanged if the setting is missing or is not a
+ * number.
+ */
 bool optim_settings_number(const struct pk *settings, const char *name, double *v);
-/* Read both betas of Adam. Returns false, and leaves them unchanged, if `betas` is missing or not two numbers. */
+/*
+ * Set *beta1 and *beta2 to Adam's betas. Returns false and leaves them unchanged if `betas` is missing or is not two
+ * numbers.
+ */
 bool optim_settings_betas(const struct pk *settings, double *beta1, double *beta2);
-/* Report a WARNING if OPTIM_GROUPS_BY_RULE made more than one group, because the run may have used another rule. */
+/* Report a WARNING if several groups were made by OPTIM_GROUPS_BY_RULE, because the run may have used another rule. */
 void optim_groups_report_rule(const struct source *s, const struct optim_groups *g, struct report *notes);
 
 /* ---- for layouts ---- */
 
 /*
- * Returns n groups, 2 or 3, as Megatron makes them for a new run: all parameters in their order, first those that decay
- * (matrices; with 3 groups in two halves by count), then the others. The groups have no settings.
+ * Returns n groups (2 or 3) with all parameters of the source, as Megatron makes them for a new run. The last group has
+ * the parameters without weight decay (vectors). The others have the matrices: with 3 groups, the first has the first
+ * half of them. The groups have no settings.
  */
 struct optim_groups *optim_groups_by_decay(const struct source *s, int n);
 
 /*
- * Returns an array of copies of the settings in the run's list of groups, without "params", for
- * optim_groups_of_settings(). *n receives their number.
+ * Returns an array with a copy of the settings of each group in `list`, the run's list of groups, without the key
+ * "params". *n receives the number of groups.
  */
 struct pk **optim_groups_copy_settings(const struct pk *list, struct arena *a, int *n);
 /*
- * Returns the group with these settings in `out`, which must have room for a new one. `known` holds the settings of the
- * groups as texts.
+ * Returns the group in `out` that has these settings. If there is none, a group is added, for which `out` must have
+ * room. `known` maps the settings of existing groups, as text, to their indices.
  */
 struct optim_group *optim_groups_of_settings(const struct source *s, struct arena *a, struct names *known,
                                              const struct pk *settings, struct optim_groups *out);

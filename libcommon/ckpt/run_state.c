@@ -1,5 +1,5 @@
 /*
- * run_state.c - read the keys of an mp_rank file that users and other writers need
+ * run_state.c - read the run state from an mp_rank file, and compare it between files
  */
 #include "libcommon/ckpt/run_state.h"
 #include "libcommon/ckpt/checkpoint.h"
@@ -12,8 +12,8 @@
 #include <string.h>
 
 /*
- * Returns the name of the program that wrote the container: the payload of a record is followed by a descriptor if
- * torch wrote it, and by the next record if this project did.
+ * Returns the name of the program that wrote the zip container. torch writes a descriptor after the bytes of a record,
+ * while this program lets the next record follow directly.
  */
 static const char *dialect(const struct pt *pt)
 {
@@ -69,7 +69,7 @@ void run_state_read(struct source *s, const struct pt *mp)
         pk_int_or(pk_get(args, "consumed_train_samples"), pk_int_or(pk_get(root, "global_samples"), -1));
     run->consumed_tokens =
         pk_int_or(pk_get(root, "tokens"), pk_int_or(pk_get(args, "consumed_train_tokens"), -1));
-    run->checkpoint_version = 3.0;      /* the QKV order of every save since 2021 */
+    run->checkpoint_version = 3.0;      /* the order of query, key and value rows in all saves since 2021 */
     pk_as_double(pk_get(root, "checkpoint_version"), &run->checkpoint_version);
     snprintf(run->ds_version, sizeof run->ds_version, "%s", version ? version : "");
     snprintf(run->torch_dialect, sizeof run->torch_dialect, "%s", dialect(mp));
@@ -114,8 +114,8 @@ int64_t run_state_zero_stage(const struct pk *opt)
 /* ---- what the files of a save share ---- */
 
 /*
- * Keys of mp_rank files whose values all ranks share, some of them also in zero files: at the top level, in args or in
- * a schedule.
+ * Keys whose values are equal in all mp_rank files of a save, and in those zero files that have them. `dict` is NULL
+ * for a key at the top level; otherwise the key is in this dict (the arguments or the schedule).
  */
 static const struct {
     const char *dict, *key;
@@ -149,8 +149,8 @@ static enum severity mismatch_severity(const struct source *s)
 }
 
 /*
- * Compare the shared values of each file with those of the first one. Only the first difference of a file is reported,
- * because a file of another save differs in many values.
+ * Compare the shared values of each file with those of the first file. For each file only the first difference is
+ * reported, because a file of another save differs in many values.
  */
 static void check_shared(const struct source *s, struct report *r)
 {
@@ -218,7 +218,7 @@ static void check_config(const struct source *s, struct report *r)
 
 void run_state_check(const struct source *s, struct report *r)
 {
-    /* Files that are lost or damaged have already been reported, and are the likely reason of any mismatch. */
+    /* If files are missing or damaged, this has been reported, and is the likely reason for any mismatch. */
     if (report_count(r, SEV_ERROR) > 0)
         return;
     if (!s->layout->pipeline_files)

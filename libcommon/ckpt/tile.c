@@ -8,7 +8,7 @@
 
 #include "libcommon/base/tensor.h"
 
-/* A chunk with elements, and its number. */
+/* A chunk that has elements, and its index in the caller's array. */
 struct tile_one {
     const struct tile_chunk *chunk;
     int number, ndim;
@@ -41,8 +41,8 @@ static bool has_chunk_overlap(int ndim, const struct tile_chunk *x, const struct
 }
 
 /*
- * Returns true if two tiles overlap. The tiles are sorted by their first row, so only tiles that begin before a tile's
- * end can share elements with that tile.
+ * Returns true if two tiles overlap, and sets *flaw. The tiles are sorted by their first row, so a tile can share
+ * elements only with those that begin before its end.
  */
 static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 {
@@ -61,7 +61,8 @@ static bool overlap(const struct tile_one *tile, int n, struct tile_flaw *flaw)
 }
 
 /*
- * Sort the tiles of a tensor by their first row. Returns the number of tiles that have elements, or -1 with the flaw.
+ * Sort the tiles of a tensor by their first row. Returns the number of tiles that have elements, or -1 with *flaw set
+ * if they do not tile the tensor.
  */
 static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chunk, int n, struct tile_one *tile,
                       struct tile_flaw *flaw)
@@ -83,7 +84,8 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
     if (overlap(tile, n_tiles, flaw))
         return -1;
     /*
-     * The tiles do not overlap and are inside the tensor, so they cover the tensor if they have as many elements as it.
+     * The tiles do not overlap and are inside of the tensor. So they cover it if they have as many elements together as
+     * the tensor.
      */
     for (int i = 0; i < n_tiles; i++)
         have += (uint64_t)shape_count(t->ndim, tile[i].chunk->len);
@@ -96,18 +98,19 @@ static int sort_tiles(const struct tile_tensor *t, const struct tile_chunk *chun
 }
 
 /*
- * Returns the box of a chunk for a map. Dimensions that the chunk covers fully form one run with the next higher
- * dimension.
+ * Returns the box of chunk c for a map. The last dimensions, in which the chunk covers the tensor completely, are
+ * combined with the dimension before them to one contiguous run.
  */
 static struct tmap_box *make_box(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c)
 {
     /*
-     * Allocate the box only as long as its levels need, because there may be a million boxes. A box must not be copied
-     * for this reason.
+     * Only the levels that are used are allocated, because there may be a million boxes. For this reason a box must not
+     * be copied as a struct.
      */
     struct tmap_box *b = arena_alloc(a, offsetof(struct tmap_box, level) +
                                             ((size_t)t->ndim + 1) * sizeof *b->level);
-    uint64_t row = (uint64_t)dtype_size(t->dtype), inside = 1;  /* row: size of one step of the level in the tensor */
+    /* row: distance of two steps of the level in the tensor, in bytes */
+    uint64_t row = (uint64_t)dtype_size(t->dtype), inside = 1;
     int d = t->ndim;
 
     while (d > 0 && c->len[d - 1] == t->shape[d - 1])
@@ -166,7 +169,7 @@ struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct
 
 /* ---- rows ---- */
 
-/* Returns the extents of bytes [from, from + len) of a chunk, whose own extents are placed end to end. */
+/* Returns the extents of bytes [from, from + len) of a chunk, whose bytes are its extents one after the other. */
 static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, uint64_t from, uint64_t len, int *n)
 {
     struct extent *x = arena_alloc(a, ((size_t)c->n_extents + 1) * sizeof *x);
@@ -184,7 +187,10 @@ static struct extent *cut_extents(struct arena *a, const struct tile_chunk *c, u
     return x;
 }
 
-/* Returns the part of the chunk in one row, which the chunk must contain. The part shares the chunk's arrays. */
+/*
+ * Returns the part of the chunk that is in row `row`, as a chunk of a tensor with one dimension less. The chunk must
+ * contain the row. The part shares the chunk's arrays of positions and lengths.
+ */
 static struct tile_chunk cut_chunk_row(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *c,
                                        int64_t row)
 {

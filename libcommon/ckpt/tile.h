@@ -1,8 +1,8 @@
 /*
- * tile.h - the map of a tensor that was split into boxes, each stored row-major by itself
+ * tile.h - make the map of a tensor that was split into boxes, each of which is stored in row-major order
  *
- * Boxes may be in any order and split in any dimension. They must tile the tensor: no element twice, none missing.
- * Boxes without elements are ignored, but must be located within the tensor.
+ * Boxes may be in any order and split in any dimension. They must tile the tensor: each element must be in exactly one
+ * box. Boxes without elements are ignored, but must be located within the tensor.
  */
 #ifndef SHARDKIT_CKPT_TILE_H
 #define SHARDKIT_CKPT_TILE_H
@@ -19,36 +19,36 @@ struct tile_tensor {
 };
 
 struct tile_chunk {
-    const int64_t *at, *len;    /* as many as the tensor has dimensions */
+    const int64_t *at, *len;    /* begin and size of the box; arrays with one member for each dimension of the tensor */
     int n_extents;
-    struct extent *extent;      /* its bytes; the map shares this array */
+    struct extent *extent;      /* where the bytes of the box are stored; the map shares this array */
 };
 
 /*
- * Returns the location of a stored tensor's elements in row-major order, as an extent for each contiguous run. Returns
- * NULL if there are more than `most` runs.
+ * Returns the location of the elements of t, in row-major order, as one extent for each contiguous run. *n receives the
+ * number of extents. Returns NULL if there are more than `most`.
  */
 struct extent *tile_runs(struct arena *a, const struct pt_tensor *t, int64_t most, int *n);
 
 /*
- * Split the chunks of a tensor by rows. tile_map() must have accepted the chunks. The chunks of each row are chunks of
- * a tensor with one dimension less. Those of row r are [(*first)[r], (*first)[r + 1]) in the returned array. Returns
- * NULL if there would be more than `most` chunks or rows. The caller frees both arrays. Extents are in the arena;
- * positions and lengths are those of `chunk`.
+ * Split the chunks of a tensor by rows. The chunks must be such that tile_map() accepts them. The chunks of row r are
+ * [(*first)[r], (*first)[r + 1]) in the returned array; they are chunks of a tensor with one dimension less. Returns
+ * NULL if there would be more than `most` chunks or rows. The caller frees both arrays. The extents are allocated in
+ * the arena; positions and lengths belong to `chunk`.
  */
 struct tile_chunk *tile_rows(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
                              int64_t most, int **first);
 
-/* A flaw of a tensor's chunks. Chunks are given by their indices in the caller's array. */
+/* The reason why chunks do not tile a tensor. `chunk` and `other` are indices in the caller's array. */
 struct tile_flaw {
     enum { TILE_GAP, TILE_OVERLAP, TILE_OUTSIDE } what;
-    int chunk, other;           /* OUTSIDE: chunk; OVERLAP: both; GAP: neither */
-    uint64_t n_missing;         /* GAP: number of elements in no chunk */
+    int chunk, other;           /* OUTSIDE sets `chunk`, OVERLAP sets both, GAP sets neither */
+    uint64_t n_missing;         /* GAP: number of elements that are in no chunk */
 };
 
 /*
- * Returns the map of the tensor, in the arena: a concatenation if that is sufficient, else boxes. Returns NULL and sets
- * the flaw if the chunks do not tile the tensor.
+ * Returns the map of the tensor, allocated in the arena: a concatenation of the chunks if possible, otherwise a map of
+ * boxes. Returns NULL and sets *flaw if the chunks do not tile the tensor.
  */
 struct tmap *tile_map(struct arena *a, const struct tile_tensor *t, const struct tile_chunk *chunk, int n,
                       struct tile_flaw *flaw);

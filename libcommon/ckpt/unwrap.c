@@ -1,5 +1,5 @@
 /*
- * unwrap.c - remove wrappers' keys from a name, key by key
+ * unwrap.c - remove the keys of module wrappers from a name, key by key
  */
 #include "libcommon/ckpt/unwrap.h"
 

@@ -1,9 +1,9 @@
 /*
- * unwrap.h - names of parameters without the keys that wrappers of the module add
+ * unwrap.h - remove from a parameter's name the keys that module wrappers add
  *
- * torch.compile, activation checkpointing and FSDP1 add a key of their own to the names of a module's parameters, at
- * any position: "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.". DistributedDataParallel adds
- * "module." before all of them.
+ * torch.compile, activation checkpointing and FSDP1 wrap modules. Each wrapper adds a key to the names of the
+ * parameters below it, at any position: "_orig_mod.", "_checkpoint_wrapped_module." or "_fsdp_wrapped_module.".
+ * DistributedDataParallel adds "module." at the beginning.
  */
 #ifndef SHARDKIT_CKPT_UNWRAP_H
 #define SHARDKIT_CKPT_UNWRAP_H
@@ -11,8 +11,7 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Returns the name without the keys that wrappers of modules add, in the arena. Returns the name itself if it has no
- * such keys.
+ * Returns the name without the keys of wrappers, allocated in the arena. Returns `name` itself if it has no such keys.
  */
 const char *unwrap_name(struct arena *a, const char *name);
 

@@ -1,5 +1,5 @@
 /*
- * verdict.c - report findings about values
+ * verdict.c - report values that a sound checkpoint does not have
  */
 #include "libcommon/ckpt/verdict.h"
 
@@ -14,15 +14,15 @@ static unsigned long long elems_of(const struct verdict_of *of)
     return of->n_read ? of->n_read : of->map->len / (size ? size : 1);
 }
 
-/* Returns the unit of counts in messages: "values compared" for a sample, "elements" if all were compared. */
+/* Returns the unit of counts in messages: "values compared" if only a sample was read, "elements" if all were. */
 static const char *unit(const struct verdict_of *of)
 {
     return of->n_read ? "values compared" : "elements";
 }
 
 /*
- * Returns true for an attention mask: a tensor with zeros and infinities and nothing else, whose name does not end in
- * ".weight".
+ * Returns true if the tensor is an attention mask: it consists of zeros and infinities only, and its name does not end
+ * in ".weight".
  */
 static bool is_mask(const struct verdict_of *of)
 {

@@ -1,8 +1,8 @@
 /*
  * verdict.h - decide which values make a checkpoint unsound
  *
- * verify reads all values, a converter those that it writes and a sample of the others, a backup those that verify
- * reads. All of them use these functions, so that none accepts what another one reports as an error.
+ * verify and a backup read all values; a converter reads those that it writes, and a sample of the others. All of them
+ * use these functions, so that none of them accepts what another one reports as an error.
  */
 #ifndef SHARDKIT_CKPT_VERDICT_H
 #define SHARDKIT_CKPT_VERDICT_H
@@ -11,37 +11,39 @@
 
 struct param;
 
-/* The values of one tensor, which a finding names. */
+/* The tensor whose values are checked. A finding names it. */
 struct verdict_of {
     const struct source *s;
-    const char *file;                   /* NULL for the checkpoint as a whole */
-    const char *param;                  /* or the name of another tensor */
-    const char *what;                   /* "exp_avg", "fp32 of the last stage" */
-    const struct tmap *map;             /* the whole tensor */
-    bool trained;                       /* the optimizer has states for it */
-    uint64_t n_read;                    /* number of elements counted; 0 for all */
-    enum severity severity;             /* severity of errors: SEV_WARNING if mismatches are accepted */
+    const char *file;                   /* NULL if the finding is about the whole checkpoint */
+    const char *param;                  /* name of the parameter, or of another tensor */
+    const char *what;                   /* which state or copy it is: "exp_avg", "fp32 of the last stage" */
+    const struct tmap *map;             /* map of the whole tensor */
+    bool trained;                       /* the optimizer has states for the parameter */
+    uint64_t n_read;                    /* number of elements that were read; 0 if all were */
+    /* severity of findings that are errors: SEV_ERROR, or SEV_WARNING if the user accepts mismatches */
+    enum severity severity;
 };
 /*
- * Report "not_finite" and "negative_exp_avg_sq". Reports nothing if all counts are 0. A tensor that is not trained,
- * is no weight by its name, and contains zeros and infinities and nothing else is a mask, which is reported as a note.
+ * Report "not_finite" and "negative_exp_avg_sq" by the counts in v. Reports nothing if all counts are 0. If the tensor
+ * is not trained, has no name of a weight, and consists of zeros and infinities only, it is a mask: "not_finite" is
+ * then only a note.
  */
 void verdict_values(const struct verdict_of *of, const struct values *v, struct report *r);
 
 /*
- * Report "tied": two copies of a tied parameter differ. Copies that differ only by rounding, one step of their type,
- * cause a warning. Tools use the first stage's copy.
+ * Report "tied" if d shows that two copies of a tied parameter differ. Copies that differ only by rounding (one step of
+ * their type) cause a warning, because tools use the first stage's copy.
  */
 void verdict_tied(const struct verdict_of *of, const struct stats_diff *d, struct report *r);
 /*
- * Returns false for the last stage's position table of a GPT-2 model, which exists but is neither tied nor trained,
- * so it is not a copy.
+ * Returns false for the position table of a GPT-2 model. The last stage has one, too, but it is neither tied nor
+ * trained, so it is not a copy of the first stage's table.
  */
 bool verdict_tie_is_kept(const struct param *p);
 
 /*
- * Report "replicas": n of the elements that were read differ between tensor-parallel ranks. `drift` is true if the
- * copies may drift apart.
+ * Report "replicas" if n > 0: so many of the elements that were read differ between tensor-parallel ranks. If `drift`
+ * is true, this is only a warning, because these copies may drift apart in training.
  */
 void verdict_replicas(const struct verdict_of *of, uint64_t n, bool drift, struct report *r);
 
