@@ -1,5 +1,5 @@
 /*
- * blend.c - choose the dataset whose share is furthest below its weight
+ * blend.c - choose for each sample the dataset whose share so far is furthest below its weight
  */
 #include "libcommon/model/blend.h"
 
@@ -12,8 +12,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * The product in weight * k - taken must be rounded before the subtraction: a fused multiply-add would decide ties
- * differently.
+ * In weight * k - taken, the product must be rounded before the subtraction, as in the reference. A fused multiply-add
+ * would decide ties differently.
  */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -26,11 +26,11 @@ enum { BLOCK = 4096 };
 struct blend {
     int n;
     int64_t samples;
-    uint8_t *set;                       /* [samples] */
-    int64_t *before;                    /* [blocks][n]: number of samples of each dataset before the block */
+    uint8_t *set;                       /* [samples]: the dataset of each sample */
+    int64_t *before;                    /* [blocks][n]: number of samples of each dataset that precede the block */
 };
 
-/* Sum in numpy's order of additions: pairwise in eight lanes. The last bit of a weight depends on it. */
+/* Sum in numpy's order of additions: pairwise, in eight lanes. The last bit of a weight depends on the order. */
 static double numpy_sum(const double *a, int n)
 {
     double r[8], sum;
@@ -65,7 +65,7 @@ static double plain_sum(const double *a, int n)
     return sum;
 }
 
-/* Normalise the weights twice, with the two different sums that the reference uses in two places. */
+/* Normalise the weights twice, with two different sums, as the reference does in two places. */
 static void normalise(const double *weight, int n, double *w)
 {
     double sum = plain_sum(weight, n);

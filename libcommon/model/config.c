@@ -1,5 +1,5 @@
 /*
- * config.c - read dimensions from a checkpoint's arguments
+ * config.c - read the model's configuration from the training arguments of a checkpoint
  */
 #include "libcommon/model/config.h"
 
@@ -8,10 +8,10 @@
 
 #include "libcommon/base/mem.h"
 
-/* Limit of a dimension. Larger numbers come from damaged files. */
+/* Maximum of a dimension. A larger number is taken as damage of the file. */
 #define DIM_MAX ((int64_t)1 << 40)
 
-/* Returns a positive dimension from the arguments, or 0 for anything else (None, missing, implausible). */
+/* Returns the argument `key` if it is a plausible dimension, from 1 to DIM_MAX. Otherwise (None, missing) returns 0. */
 static int64_t dim_of(const struct pk *args, const char *key)
 {
     int64_t v;
@@ -33,7 +33,7 @@ const char *config_position_name(int64_t value)
     return value >= 1 && value <= 3 ? by_value[value - 1] : NULL;
 }
 
-/* Read the position embedding. Some forks store a string. */
+/* Read the type of the position embedding. Megatron stores an enum member or its value, some forks a string. */
 static void read_position_embedding(struct model_config *c, const struct pk *args)
 {
     const struct pk *v = pk_get(args, "position_embedding_type");
@@ -51,8 +51,8 @@ static void read_position_embedding(struct model_config *c, const struct pk *arg
 }
 
 /*
- * Returns true for gated activations. GPT-NeoX stores the name of the activation (geglu, reglu, swiglu, bilinear,
- * glu), or a flag for geglu.
+ * Returns true if the MLP is gated. GPT-NeoX stores the name of the activation (geglu, reglu, swiglu, bilinear and glu
+ * are gated), or a flag `geglu`.
  */
 static bool is_gated(const struct pk *args)
 {
@@ -93,7 +93,7 @@ int64_t model_n_params(const struct model_config *c)
     int64_t layer = 0, sum = 0;
     bool ok = c->n_layers > 0 && h > 0 && f > 0 && c->vocab > 0;
 
-    /* QKV and the attention's output, the two halves of the MLP; then LayerNorms and biases. */
+    /* the weights of attention (QKV and output) and of the MLP; then LayerNorms and biases */
     ok = ok && add_product(&layer, 4 * h, h) && add_product(&layer, h, up) && add_product(&layer, f, h) &&
          add_product(&layer, 9, h) && add_product(&layer, 1, up);
     ok = ok && add_product(&sum, c->vocab, h) && add_product(&sum, c->n_layers, layer) &&

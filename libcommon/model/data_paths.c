@@ -1,5 +1,5 @@
 /*
- * data_paths.c - parse weights, paths and splits from options and files
+ * data_paths.c - parse weights, paths and splits in options and files
  */
 #include "libcommon/model/data_paths.h"
 
@@ -13,7 +13,7 @@
 enum { MAX_FILE = 16 << 20 };
 static const char blanks[] = " \t\r\n\v\f";
 
-/* Parse a finite number that begins at p; *end is set to the first character after it. */
+/* Parse a finite number that begins at p. *end receives the first character after it. Returns -1 if there is none. */
 static int parse_finite_real(const char *p, double *out, const char **end)
 {
     char *stop;
@@ -50,7 +50,7 @@ int data_parse_split(const char *text, double share[3], struct err *e)
     for (;;) {
         if (parse_finite_real(p, &v, &p) < 0 || v < 0)
             goto bad;
-        if (n < 3)                      /* more than three are ignored, as in the reference */
+        if (n < 3)                      /* further numbers are ignored, as in the reference */
             share[n++] = v;
         p += strspn(p, blanks);
         if (!*p)
@@ -106,7 +106,7 @@ static int bad_entry(const char *entry, size_t len, struct err *e)
     return -1;
 }
 
-/* Parse one "W START:END PREFIX" of len bytes. */
+/* Parse one part "WEIGHT START:END PREFIX", `len` bytes long, and add it to the group. */
 static int parse_data_part_range(struct data_group *group, const char *entry, size_t len, struct err *e)
 {
     char *copy = xmalloc(len + 1), *word[4], *save = NULL;
@@ -147,7 +147,7 @@ int data_add_group(struct data_groups *g, const char *text, struct err *e)
     len = (size_t)(colon - name);
     while (strchr(blanks, name[len - 1]))
         len--;
-    if (memchr(name, '/', len)) {       /* it becomes part of a file name */
+    if (memchr(name, '/', len)) {       /* the name becomes part of a file name */
         err_usage(e, "weighted split paths: the name '%.*s' has a '/'", (int)len, name);
         return -1;
     }
@@ -211,7 +211,7 @@ void data_part_range(const struct data_part *p, int64_t n, int64_t *first, int64
     int64_t bound[4] = {0}, surplus;
 
     if (p->split < 0) {
-        *first = (int64_t)rint(p->start * (double)n);   /* as Python's round: halves are rounded to even */
+        *first = (int64_t)rint(p->start * (double)n);   /* like Python's round(), which rounds halves to even */
         *end = (int64_t)rint(p->end * (double)n);
         return;
     }

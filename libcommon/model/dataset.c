@@ -1,5 +1,5 @@
 /*
- * dataset.c - get the tokens of a sample by its number, through blend and indices
+ * dataset.c - read the tokens of a sample, given its number in a dataset
  */
 #include "libcommon/model/dataset.h"
 
@@ -33,7 +33,7 @@ static double *weights(const struct data_group *g)
     return w;
 }
 
-/* Open every part's data and count the parts that have documents. */
+/* Open the data of all parts, and count the parts that select documents. */
 static int open_data(struct dataset *d, const struct data_group *g, int *n_filled, struct err *e)
 {
     *n_filled = 0;
@@ -93,7 +93,7 @@ int dataset_open(const struct data_group *g, const struct dataset_opts *o, struc
     d->n = g->n;
     d->part = xcalloc((size_t)g->n, sizeof *d->part);
     rc = open_data(d, g, &n_filled, e);
-    /* --split may leave a set empty, but an explicit range that is empty is a mistake. */
+    /* With --split a dataset may be empty. An explicit range that is empty is a mistake. */
     if (rc == 0 && (n_filled > 0 || g->part[0].split < 0)) {
         rc = open_dataset_indices(d, g, o, e);
         if (rc == 0) {
@@ -138,15 +138,15 @@ static int astray(const struct npy *a, int64_t i, struct err *e)
     return -1;
 }
 
-/* A request for sample k of a part. */
+/* A request for the tokens of sample k of a part. */
 struct dataset_reading {
     const struct dataset_part *part;
     int64_t k, *tokens;
 };
 
 /*
- * Read a sample. The index files were written by any program that ran first, so every step is checked here: checking
- * all entries at each start would cost more than training ever reads. Called by mapped_use().
+ * Read a sample. Another program may have written the index files, so every entry that is used is checked here.
+ * Checking all entries at each start would cost more than training ever reads. Called by mapped_use().
  */
 static int part_read(void *arg, struct err *e)
 {
@@ -184,7 +184,7 @@ static int part_read(void *arg, struct err *e)
     return 0;
 }
 
-/* Read a sample, and fail if a file was truncated in the meantime: reading it gave zeros in part. */
+/* Read a sample. Fails if a file was truncated after it was opened, because some of the tokens then are zeros. */
 static int part_get(const struct dataset_part *p, int64_t k, int64_t *tokens, struct err *e)
 {
     const struct gpt_index *x = &p->index;
@@ -207,7 +207,7 @@ int dataset_get(const struct dataset *d, int64_t k, int64_t *tokens, struct err 
     assert(k >= 0 && k < d->samples);
     if (d->blend)
         blend_get(d->blend, k, &i, &k);
-    /* The last samples of a blend may exceed the samples of a part; the first n_samples do not. */
+    /* The last samples of a blend may need more samples of a part than it has. The first n_samples samples do not. */
     if (k >= d->part[i].index.samples) {
         err_usage(e, "%s: sample %lld of %s asked for, it has %lld", d->name, (long long)k,
                   mmidx_prefix(d->part[i].data), (long long)d->part[i].index.samples);

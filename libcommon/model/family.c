@@ -12,7 +12,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/model/family_builtin.h"
 
-/* A family has some dozens of rules, with names of some dozens of characters. */
+/* Limits that real families do not reach: they have some dozens of rules, with names of some dozens of characters. */
 enum { FAMILY_MAX = 256, FILE_MAX_BYTES = 1 << 20, NAME_MAX_CHARS = 200, MODELS_MAX = 32 };
 
 struct family {
@@ -26,7 +26,7 @@ struct family {
 
 /* ---- names ---- */
 
-/* Returns the number of digits at the beginning of `s` if they form a number that fits into an int; else 0. */
+/* Returns the number of digits at the beginning of `s`, or 0 if the number does not fit into an int. */
 static size_t count_layer_digits(const char *s)
 {
     size_t n = strspn(s, "0123456789");
@@ -34,7 +34,10 @@ static size_t count_layer_digits(const char *s)
     return n < 10 ? n : 0;
 }
 
-/* Returns true if the name matches the pattern. *layer receives its number, -1 if the pattern has none. */
+/*
+ * Returns true if the name matches the pattern. *layer receives the number in the name, or -1 if the pattern has no
+ * '*'.
+ */
 static bool match_layer_pattern(const char *pattern, const char *name, int *layer)
 {
     size_t before = strcspn(pattern, "*");
@@ -53,8 +56,8 @@ static bool match_layer_pattern(const char *pattern, const char *name, int *laye
 }
 
 /*
- * Returns true if the name matches the pattern without its number: "decoder.layers.mlp.x" for
- * "decoder.layers.*.mlp.x". A number at the beginning of the name cannot be omitted.
+ * Returns true if the name is the pattern without its layer number: "decoder.layers.mlp.x" for
+ * "decoder.layers.*.mlp.x". Always false if the pattern begins with '*'.
  */
 static bool fits_stacked(const char *pattern, const char *name)
 {
@@ -140,7 +143,7 @@ const char *family_layer_name(struct arena *a, const char *pattern, int layer)
 
 struct family_reading {
     struct family *r;
-    const char *at, *end;               /* the rest of the text */
+    const char *at, *end;               /* the part of the text that has not been read */
     /* line: current line of the text; first: line on which the current words begin */
     int line, first;
     struct err *e;
@@ -161,8 +164,9 @@ static int refuse_family_line(const struct family_reading *x, int line, const ch
 }
 
 /*
- * Get the words of the next line that has any, and of continuation lines, which begin with a blank. '#' begins a
- * comment. Returns their number, 0 at the end, or -1 if there are too many words or one is too long.
+ * Get the words of the next line that has words, and of its continuation lines, which begin with a blank. A '#' begins
+ * a comment. Returns the number of words, 0 at the end of the text, or -1 with an error if there are too many words or
+ * a word is too long.
  */
 enum { WORDS = 2 + FAMILY_SPELLINGS };
 
@@ -199,7 +203,7 @@ static int read_family_words(struct family_reading *x, const char **word)
     return n;
 }
 
-/* Check that a pattern is a name with at most one number, which must be a whole component. */
+/* Check that a pattern is a name with at most one '*', which must be a whole component between dots. */
 static int check_pattern(const struct family_reading *x, int line, const char *p)
 {
     const char *star = strchr(p, '*');
@@ -246,7 +250,7 @@ static int parse_rule_parts(struct family_reading *x, struct family_rule *r, con
     return 0;
 }
 
-/* Parse a merge rule and its flags, such as "concat_0,qkv,turned". */
+/* Parse the first word of a rule: a merge rule and its flags, such as "concat_0,qkv,turned". */
 static int parse_merge_rule(struct family_reading *x, struct family_rule *r, const char *word)
 {
     char text[NAME_MAX_CHARS + 1], *rest = text, *w;
@@ -270,7 +274,7 @@ static int parse_merge_rule(struct family_reading *x, struct family_rule *r, con
     return 0;
 }
 
-/* Check that the words of a rule are consistent. */
+/* Check that the merge rule, the flags and the names of a rule are consistent. */
 static int check_family_rule(const struct family_reading *x, const struct family_rule *r)
 {
     bool numbered = is_numbered(r);
@@ -291,7 +295,7 @@ static int check_family_rule(const struct family_reading *x, const struct family
     return 0;
 }
 
-/* Refuse a rule that shares a name with an earlier rule. */
+/* Returns -1 with an error if a name matches both this rule and an earlier one. */
 static int check_rule_is_unique(const struct family_reading *x, const struct family_rule *r)
 {
     for (const struct family_rule *o = x->r->rule; o < r; o++) {

@@ -1,11 +1,11 @@
 /*
- * family.h - rules for a family of models: how slices are merged into a parameter, and its names in both formats
+ * family.h - rules for a family of models: how the slices of a parameter are merged, and the parameter's names in two
+ * formats
  *
- * One format is that of Transformers, the other that of a trainer that splits parameters over tensor ranks:
- * Megatron-core, or Megatron-DeepSpeed with its numbered layer files, which may have several names for a parameter.
- * The rules are read from a file, whose grammar is described in docs/formats.md, section 14. The built-in families
- * are the files of rules/, compiled in unchanged.
- * Threads: opened rules never change.
+ * One format is that of Transformers. The other ("shards") is that of a trainer which splits parameters over
+ * tensor-parallel ranks: Megatron-core, or Megatron-DeepSpeed with its numbered layer files. There a parameter may have
+ * several names. The rules are read from a file, whose grammar is described in docs/formats.md, section 14. The
+ * built-in families are the files of rules/, compiled in unchanged. Threads: opened rules never change.
  */
 #ifndef SHARDKIT_MODEL_FAMILY_H
 #define SHARDKIT_MODEL_FAMILY_H
@@ -17,67 +17,78 @@
 enum { FAMILY_PARTS = 3, FAMILY_SPELLINGS = 6 };
 
 struct family_rule {
-    int line;                           /* line number in the file */
-    enum merge_rule merge;              /* how the slices of tensor ranks are merged into the trainer's parameter */
-    /* its rows are ordered by (group, kind, head, lane), those of Transformers by kind first */
+    int line;                           /* line number of the rule in the file */
+    enum merge_rule merge;  /* how the slices of tensor-parallel ranks are merged into the trainer's parameter */
+    /*
+     * The trainer orders the rows by (group, kind, head, lane), where kind is query, key or value. Transformers orders
+     * them by kind first.
+     */
     bool qkv;
     bool transposed;                        /* Transformers stores the matrix as [in, out] */
-    /* Names; '*' stands for a layer's number. */
+    /* In names, '*' stands for the number of a layer. */
     int n_parts;
-    const char *part[FAMILY_PARTS];      /* in Transformers: the parameters that together form one of the trainer's */
+    const char *part[FAMILY_PARTS];      /* the parameters in Transformers that together form the trainer's parameter */
     int n_spellings;
-    const char *shard[FAMILY_SPELLINGS]; /* in shards; the first name is the one that is written */
+    /* the trainer's names of the parameter; the first is the one that is written */
+    const char *shard[FAMILY_SPELLINGS];
 };
 
 struct family;
 /*
- * Open a built-in family by its name or by a model_type of config.json ("llama", "qwen2"). Returns NULL without an
- * error if there is none. A name that contains a slash or a dot is the path of a file of rules: ERR_SYS, or ERR_DATA
- * with FILE:LINE.
+ * Open the rules of a family. `name` is the name of a built-in family, or a model_type of config.json ("llama",
+ * "qwen2"); returns NULL without an error if no built-in family has it. If the name contains a slash or a dot, it is
+ * the path of a file of rules; returns NULL with ERR_SYS if the file cannot be read, or with ERR_DATA, which gives
+ * FILE:LINE, if it is not valid.
  */
 MUST_CHECK struct family *family_open(const char *name, struct err *e);
-/* Parse rules from a text. `path` is used in error messages. */
+/* Parse rules from a text. Errors name `path` as the file. */
 MUST_CHECK struct family *family_parse(const char *path, const char *text, size_t len, struct err *e);
 void family_free(struct family *r);                       /* NULL is allowed */
-const char *family_name(const struct family *r);        /* returns a name such as "llama", which belongs to the rules */
+/* returns a name such as "llama", which is valid as long as the rules */
+const char *family_name(const struct family *r);
 bool family_has_model(const struct family *r, const char *model_type);
 int family_n(const struct family *r);
 const struct family_rule *family_at(const struct family *r, int i);
 /*
- * Find the first built-in family that has all of n names; in_shards: each as a name in shards. Returns NULL without
- * an error if there is none; *lacking is then the first name that the last family tried does not have.
+ * Find the first built-in family that has all n names, and open its rules. If in_shards is true, they must be names in
+ * shards. Returns NULL without an error if there is none; *lacking is then the first name that the last family does not
+ * have.
  */
 MUST_CHECK struct family *family_of_names(const char *const *name, int n, bool in_shards, const char **lacking,
                                           struct err *e);
-/* Returns the i-th built-in family's name for family_open(), or NULL after the last. */
+/* Returns the name of the i-th built-in family, for family_open(), or NULL if there are not so many. */
 const char *family_builtin(int i);
 
 struct family_hit {
     const struct family_rule *rule;
-    bool in_shards;                     /* otherwise it is a name of Transformers */
-    int part;                           /* index of Transformers' part */
-    int layer;                          /* the number in the name; -1: it has none */
-    /* the name of a numbered parameter without its number: all layers in one tensor */
+    bool in_shards;                     /* true: the name is one in shards; false: it is one in Transformers */
+    int part;                           /* for a name in Transformers: index of the part in rule->part */
+    int layer;                          /* layer number in the name; -1 if it has none */
+    /* the name is one in shards without its layer number: the tensor holds all layers */
     bool stacked;
 };
 /*
- * Find the rule for a name. Returns false if there is none. A name cannot match two rules, because such rules are
- * refused when they are read.
+ * Find the rule for a name. Returns false if there is none. A name cannot match two rules, because a file with such
+ * rules is refused.
  */
 bool family_find(const struct family *r, const char *name, struct family_hit *hit);
 /*
- * Returns how slices under this name are merged. This is the rule's merge, except that `sum` applies only to the
- * numbered names of a pipeline engine; under other names the ranks have copies.
+ * Returns how the slices of a parameter with this name in shards are merged. This is the rule's merge, except for the
+ * merge rule `sum`, which applies only to the numbered names of a pipeline engine. Under other names each rank has a
+ * copy.
  */
 enum merge_rule family_merge(const struct family_rule *r, const char *name);
 /*
- * Returns Megatron-core's name: the first name in shards that is not a pipeline engine's (those begin with a number
- * or with tied_modules). Returns NULL if Megatron-core has no such parameter.
+ * Returns the name in Megatron-core: the first name in shards that is not a pipeline engine's, that is, begins neither
+ * with a number nor with tied_modules. Returns NULL if Megatron-core has no such parameter.
  */
 const char *family_core_name(const struct family_rule *r);
-/* Returns the position in the model: -1 before the layers, 0 in each layer, 1 after the layers. */
+/*
+ * Returns the position in the model of the rule's parameters: -1 before the layers, 0 in each layer, 1 after the
+ * layers.
+ */
 int family_place(const struct family *r, const struct family_rule *rule);
-/* Returns the pattern with a number in place of its '*', allocated in the arena. */
+/* Returns the pattern with `layer` in place of its '*', allocated in the arena. */
 const char *family_layer_name(struct arena *a, const char *pattern, int layer);
 
 #endif

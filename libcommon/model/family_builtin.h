@@ -1,11 +1,12 @@
 /*
- * family_builtin.h - the unchanged contents of the files of rules/; the Makefile generates the table
+ * family_builtin.h - the contents of the files of rules/, unchanged, in a table that the Makefile generates
  */
 #ifndef SHARDKIT_MODEL_FAMILY_BUILTIN_H
 #define SHARDKIT_MODEL_FAMILY_BUILTIN_H
 
 struct family_builtin {
-    const char *name, *text;            /* such as "llama"; NULL in the last element */
+    /* name of the family, such as "llama", and contents of its file; NULL in the last element */
+    const char *name, *text;
 };
 extern const struct family_builtin family_builtin_file[];
 

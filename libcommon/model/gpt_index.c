@@ -1,5 +1,5 @@
 /*
- * gpt_index.c - build the three indices, or read the reference's cache files, with identical bytes
+ * gpt_index.c - build the three indices with the same bytes as the reference, or open existing files
  */
 #include "libcommon/model/gpt_index.h"
 
@@ -67,7 +67,7 @@ static int check_spec(const struct mmidx *data, const struct gpt_index_spec *spe
     return 0;
 }
 
-/* Compute the smallest E >= 1 with (E T - 1) / s >= ns, that is E T >= ns s + 1. */
+/* Compute the number of epochs E: the smallest E >= 1 with (E T - 1) / s >= ns, that is, E T >= ns s + 1. */
 static int count_epochs(const struct mmidx *data, const struct gpt_index_spec *spec, struct gpt_index_plan *plan,
                         struct err *e)
 {
@@ -79,7 +79,7 @@ static int count_epochs(const struct mmidx *data, const struct gpt_index_spec *s
         return -1;
     }
     plan->epochs = (int64_t)(need / (uint64_t)plan->tokens) + 1;
-    /* doc_idx and the positions in sample_idx are 32 bits wide. */
+    /* doc_idx and the positions in sample_idx have 32 bits */
     if (!mul_u64((uint64_t)plan->epochs, (uint64_t)range_docs(spec), &all) || all > INT32_MAX ||
         spec->end_doc > INT32_MAX) {
         err_usage(e, "%s: %s: %lld epochs of %lld documents are more than the index can hold (%d)",
@@ -113,10 +113,9 @@ int gpt_index_plan(const struct mmidx *data, const struct gpt_index_spec *spec, 
     last = spec->n_samples - plan->samples_before_last;
     per_epoch = (plan->tokens - 1) / spec->s;
     /*
-     * The reference stops here, too. A sample may begin in one epoch and end in the next. All epochs together may
-     * therefore have one sample more than the sum of both counts, which are samples_before_last and per_epoch: `last`
-     * is then per_epoch + 1. If the set had one sample less, `last` would be per_epoch; with one more, another epoch
-     * would begin.
+     * The reference fails here, too. A sample may begin in one epoch and end in the next one. All epochs together can
+     * therefore have one sample more than samples_before_last + per_epoch; `last` is then per_epoch + 1. With one
+     * sample less in the dataset, `last` would be per_epoch, and with one more, there would be another epoch.
      */
     if (last > per_epoch) {
         err_usage(e, "%s: %s: the last epoch would have to give %lld of its %lld samples: %s", mmidx_prefix(data),
@@ -141,10 +140,7 @@ static int check_index_shape(const struct npy *a, enum npy_type type, int ndim, 
 
 /* ---- building ---- */
 
-/*
- * Allocate memory. The size follows from the plan; if the machine does not have that much memory, this is an error
- * and not a crash.
- */
+/* Allocate memory for n entries. The size depends on the plan, so a lack of memory must be an error and not a crash. */
 static void *big_alloc(const struct mmidx *data, int64_t n, size_t size, struct err *e)
 {
     uint64_t bytes;
@@ -158,13 +154,13 @@ static void *big_alloc(const struct mmidx *data, int64_t n, size_t size, struct 
     return p;
 }
 
-/* Returns the type of shuffle_idx: u32, unless the number of samples does not fit. */
+/* Returns the type of the entries of shuffle_idx: u32, or i64 if the number of samples does not fit. */
 static enum npy_type shuffle_type(const struct gpt_index_plan *plan)
 {
     return plan->samples >= (int64_t)UINT32_MAX - 1 ? NPY_I64 : NPY_U32;
 }
 
-/* The values that determine the three indices. A build is resumed only if they are the same. */
+/* The values on which the three indices depend. A build continues a partial result only if these are the same. */
 struct build_of {
     char magic[8];
     int64_t first_doc, end_doc, n_samples, s, tokens, epochs, samples, before_last, data_docs;
@@ -173,15 +169,16 @@ struct build_of {
 };
 
 /*
- * The state of a build. The arrays are made one after the other with one generator; each is written when it is
- * complete. For a long build, this struct and the current array are stored in SHUFFLE-FILE.building, as raw memory,
- * for a later build on the same kind of machine.
+ * The state of a build. The three indices are made one after the other with one random generator, and each is written
+ * when it is complete. During a long build, this struct and the current index are stored in SHUFFLE-FILE.building, as
+ * raw memory, so that a later build on the same kind of machine can continue.
  */
 struct build_at {
     struct build_of of;
-    uint32_t crc, kind;         /* crc: checksum of the following members and the array; kind: DOC, SAMPLE or SHUFFLE */
-    int64_t done;               /* number of final entries of doc_idx and shuffle_idx, or rows of sample_idx */
-    int64_t pos, offset;        /* where the next sample starts */
+    /* crc: checksum of the following members and the index; kind: current index (DOC, SAMPLE or SHUFFLE) */
+    uint32_t crc, kind;
+    int64_t done;  /* number of entries of the current index that are final; for sample_idx, number of rows */
+    int64_t pos, offset;        /* where the next sample starts: position in doc_idx, token in the document */
     struct mt19937 rng;
 };
 
@@ -189,12 +186,12 @@ struct building {
     const struct mmidx *data;
     const struct gpt_index_spec *spec;
     const struct gpt_index_plan *plan;
-    char *const *path;          /* [N_KINDS] */
-    struct gpt_index_progress *progress;        /* NULL: no other thread needs it */
+    char *const *path;          /* [N_KINDS]: path of each index file */
+    struct gpt_index_progress *progress;        /* NULL if no other thread watches the build */
     struct build_at at;
-    void *array;                /* the array for at.kind */
-    const int32_t *doc;         /* doc_idx, while sample_idx is made */
-    /* by clock_s(): the time of the last partial result, and how long storing it took */
+    void *array;                /* the current index (at.kind) */
+    const int32_t *doc;         /* doc_idx, while sample_idx is being made; otherwise NULL */
+    /* when the last partial result was stored, and how long storing it took, by clock_s() */
     double kept_s, keep_took_s;
 };
 
@@ -214,7 +211,9 @@ static char *record_path(const struct building *b)
     return str_fmt("%s.building", b->path[SHUFFLE]);
 }
 
-/* Returns the number of bytes of the array to store. Rows that are not computed yet are not stored. */
+/*
+ * Returns the number of bytes of the current index to store. Rows of sample_idx that are not computed yet are left out.
+ */
 static size_t kept_bytes(const struct building *b)
 {
     return (size_t)(b->at.kind == SAMPLE ? b->at.done : entries(b, b->at.kind)) * entry_size(b, b->at.kind);
@@ -228,7 +227,7 @@ static uint32_t record_crc(const struct build_at *at, const void *array, size_t 
     return crc_bytes(crc, array, n);
 }
 
-/* Store the partial result. If it cannot be written, that is not an error, because only the index matters. */
+/* Store the partial result. A failure is ignored, because the build can go on without it. */
 static void save_partial_index(struct building *b)
 {
     char *path = record_path(b);
@@ -240,9 +239,13 @@ static void save_partial_index(struct building *b)
     free(path);
 }
 
-enum { STOP_KEEPS = 32 << 20 };         /* in bytes */
+/* maximum size, in bytes, of a partial result that is stored when the build is stopped */
+enum { STOP_KEEPS = 32 << 20 };
 
-/* Called between two pieces of work, every few milliseconds. */
+/*
+ * Report the progress, and store a partial result if it is time. Called between two pieces of work, every few
+ * milliseconds. Returns -1 with ERR_STOP if the build must stop.
+ */
 static int tick(struct building *b, struct err *e)
 {
     struct gpt_index_progress *p = b->progress;
@@ -253,14 +256,16 @@ static int tick(struct building *b, struct err *e)
     atomic_store(&p->done, (b->at.kind > DOC ? entries(b, DOC) : 0) + (b->at.kind > SAMPLE ? entries(b, SAMPLE) : 0) +
                            b->at.done);
     if (atomic_load(&p->stop)) {
-        /* A larger result is not stored now, so that a stop is not delayed; it has been stored from time to time. */
+        /*
+         * A larger result would delay the stop, so it is not stored now. It has been stored from time to time before.
+         */
         if (kept_bytes(b) < STOP_KEEPS)
             save_partial_index(b);
         err_stop(e);
         return -1;
     }
     now = clock_s();
-    /* Storing takes at most a tenth of the time. */
+    /* storing partial results must take at most a tenth of the time */
     if (p->keep_s > 0 && (now - b->kept_s < p->keep_s || now - b->kept_s < 10 * b->keep_took_s))
         return 0;
     save_partial_index(b);
@@ -272,8 +277,8 @@ static int tick(struct building *b, struct err *e)
 enum { PIECE = 1 << 16, PIECE_DOCS = 1 << 12 };
 
 /*
- * Shuffle entries [0, first) and [first, n) separately, each from its end downwards as numpy does. b->at.done counts
- * the entries that are done; an interrupted shuffle continues there. Returns -1 if tick() fails.
+ * Shuffle entries [0, first) and [first, n) separately, each from its end downwards, as numpy does. b->at.done is the
+ * number of entries that are done; an interrupted shuffle continues there. Returns -1 if tick() fails.
  */
 static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
 {
@@ -295,7 +300,7 @@ static int shuffle(struct building *b, int64_t first, int64_t n, struct err *e)
     return 0;
 }
 
-/* Make doc_idx: the documents of the range, `epochs` times, shuffled. */
+/* Make doc_idx: all documents of the range, repeated for each epoch, and then shuffled. */
 static int make_doc_idx(struct building *b, struct err *e)
 {
     const int64_t n = entries(b, DOC), per_epoch = range_docs(b->spec);
@@ -309,8 +314,8 @@ static int make_doc_idx(struct building *b, struct err *e)
 }
 
 /*
- * Make sample_idx: rows (position in doc_idx, token in that document) at which each sample starts. Called by
- * mapped_use().
+ * Make sample_idx: for each sample a row that gives its start, as position in doc_idx and token in this document.
+ * Called by mapped_use().
  */
 static int make_sample_idx(void *arg, struct err *e)
 {
@@ -326,7 +331,7 @@ static int make_sample_idx(void *arg, struct err *e)
             int64_t left = mmidx_len(b->data, b->doc[pos]) - offset;
 
             remaining -= left;
-            if (remaining <= 0) {       /* at the sample's last token, which is the next one's first */
+            if (remaining <= 0) {       /* this is the last token of the sample, and the first one of the next */
                 offset += remaining + left - 1;
                 break;
             }
@@ -364,7 +369,7 @@ struct docs_copy {
     int32_t *to;
 };
 
-/* Copy the written doc_idx to memory. Called by mapped_use(). */
+/* Copy doc_idx from its file to memory. Called by mapped_use(). */
 static int copy_docs(void *arg, struct err *e)
 {
     const struct docs_copy *c = arg;
@@ -402,7 +407,7 @@ static bool is_written(const struct building *b, int kind)
     return yes;
 }
 
-/* Continue a stopped build if it was for the same indices; otherwise begin with the first index. */
+/* Continue a partial result if it belongs to the same indices. Otherwise begin with the first index. */
 static int resume_index_build(struct building *b, struct err *e)
 {
     const struct build_of of = b->at.of;
@@ -436,7 +441,7 @@ static int resume_index_build(struct building *b, struct err *e)
     return rc;
 }
 
-/* Make one index and write it. */
+/* Make the current index and write its file. */
 static int build_one_index(struct building *b, struct err *e)
 {
     const uint32_t kind = b->at.kind;
@@ -461,7 +466,7 @@ static int build_one_index(struct building *b, struct err *e)
     return rc;
 }
 
-/* Build all indices. One generator is used for both shuffles, in this order. */
+/* Build all three indices. The order matters, because one random generator is used for both shuffles. */
 static int build_gpt_indices(const struct mmidx *data, const struct gpt_index_spec *spec,
                              const struct gpt_index_plan *plan, char *const path[N_KINDS],
                              struct gpt_index_progress *progress, struct err *e)
@@ -499,8 +504,9 @@ static int build_gpt_indices(const struct mmidx *data, const struct gpt_index_sp
 /* ---- opening ---- */
 
 /*
- * Check that the documents are in the range: files for another range of the same size differ only in the documents
- * themselves. They are shuffled, so checking the first million is sufficient. Called by mapped_use().
+ * Check that the documents in doc_idx are in the spec's range. This detects files that were made for another range with
+ * the same number of documents. The documents are shuffled, so checking the first million is sufficient. Called by
+ * mapped_use().
  */
 struct index_check {
     const struct npy *a;
@@ -538,7 +544,7 @@ static int open_gpt_indices(const struct gpt_index_spec *spec, const struct gpt_
     return mapped_use(check_docs, &(struct index_check){ &x->doc, spec }, e);
 }
 
-/* Add a suggestion to the error if the folder of the data is not writable. */
+/* If writing failed because the folder is not writable, add a suggestion to the error. */
 static void suggest_folder(struct err *e)
 {
     if (e->sys == EACCES || e->sys == EROFS || e->sys == EPERM)

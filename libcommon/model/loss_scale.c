@@ -1,5 +1,5 @@
 /*
- * loss_scale.c - updates of the scale, and its object in checkpoints
+ * loss_scale.c - update the scale, and convert it from and to its object in checkpoints
  */
 #include "libcommon/model/loss_scale.h"
 
@@ -43,7 +43,7 @@ enum loss_scale_event loss_scale_update(struct loss_scale *s, bool overflow)
 
 /* ---- in checkpoints ---- */
 
-/* Read a flag. If the key is missing, as in older versions, *v is unchanged. */
+/* Read a flag. If the key is missing, which is so in older versions, *v keeps its value. */
 static void read_loss_scale_flag(const struct pk *d, const char *key, bool *v)
 {
     int64_t i;
@@ -79,7 +79,7 @@ bool loss_scale_read(struct loss_scale *s, const struct pk *scaler)
     return true;
 }
 
-/* Returns v as an int if v is a whole number below 1e15, otherwise as a float. */
+/* Returns v as an int if it is a whole number below 1e15, otherwise as a float. */
 static struct pk *whole_or_float(struct arena *a, double v)
 {
     return v == floor(v) && v < 1e15 ? pk_int(a, (int64_t)v) : pk_float(a, v);
@@ -89,7 +89,7 @@ struct pk *loss_scale_write(struct arena *a, const struct loss_scale *s)
 {
     struct pk *d = pk_dict(a);
 
-    /* In the order in which the constructor of the class sets them. */
+    /* the keys are in the order in which DeepSpeed's constructor sets them */
     pk_set_str(a, d, "cur_scale", pk_float(a, s->scale));
     pk_set_str(a, d, "dynamic", pk_bool(a, s->dynamic));
     if (!s->dynamic)

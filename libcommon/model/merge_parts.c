@@ -1,5 +1,5 @@
 /*
- * merge_parts.c - read the lists of fused parameters into a table, sorted by name
+ * merge_parts.c - read the list of fused parameters into a table, sorted by name
  */
 #include "libcommon/model/merge_parts.h"
 
@@ -9,7 +9,7 @@
 
 #include "libcommon/base/mem.h"
 
-/* real lists have two or three entries per layer, each with three parts */
+/* Limits for damaged files. Real lists have two or three entries per layer, each with three parts. */
 enum { ENTRIES_MAX = 1 << 14, PARTS_MAX = 64 };
 static const int64_t ROWS_MAX = (int64_t)1 << 40;
 
@@ -50,7 +50,7 @@ static int refuse_sub_params(const char *pattern, const char *why, const char *f
     return -1;
 }
 
-/* Parse one pattern of an entry that is divided by rows. */
+/* Parse one pattern of an entry whose parameters are divided by rows, and add it to the list. */
 static int parse_sub_params_pattern(struct merge_parts_list *l, const struct pk *info, const char *pattern,
                                     const char *file, struct report *r)
 {

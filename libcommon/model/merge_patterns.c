@@ -1,8 +1,8 @@
 /*
- * merge_patterns.c - merge rules from a checkpoint's own lists of regular expressions
+ * merge_patterns.c - find a parameter's merge rule by a checkpoint's own lists of regular expressions
  *
- * The few constructs that such lists use are implemented here. All others are refused by name, because a
- * misinterpreted pattern would merge a tensor incorrectly.
+ * Only the few constructs of regular expressions that such lists use are implemented. All others are refused, with an
+ * error that names the pattern, because a misinterpreted pattern would merge a tensor incorrectly.
  */
 #include "libcommon/model/merge_patterns.h"
 
@@ -13,8 +13,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Real lists have a dozen patterns of fewer than 60 tokens, or a whole name for every parameter (AutoTP). The limits
- * prevent a malicious list from taking minutes.
+ * Limits, which prevent that a malicious list takes minutes. Real lists have a dozen patterns of fewer than 60 tokens,
+ * or (AutoTP) a whole name for every parameter.
  */
 enum { PATTERN_MAX = 128, LIST_MAX = 64, NAMES_MAX = 1 << 14 };
 
@@ -26,8 +26,8 @@ struct token {
 };
 
 struct pattern {
-    const char *text;           /* belongs to the info's tree */
-    /* the only name that "^...$" without wildcards matches; NULL: another kind of pattern */
+    const char *text;           /* the pattern; owned by the tree of universal_checkpoint_info */
+    /* if the pattern is "^...$" without wildcards: the only name that it matches; otherwise NULL */
     char *name;
     bool to_end;                /* the pattern ends in '$' */
     int n;
@@ -50,12 +50,12 @@ static const char *const list_keys[N_LISTS] = {
 
 struct merge_patterns {
     struct pattern_list list[N_LISTS];
-    struct merge_parts_list *fused;     /* NULL: not requested */
+    struct merge_parts_list *fused;     /* NULL if the caller cannot join fused parameters */
 };
 
 /*
- * Compile `text` into tokens. Returns false if that is not possible; *bad is then the unsupported character, or -1 if
- * the text is too long.
+ * Compile `text` into tokens. If this is not possible, returns false and sets *bad to the unsupported character, or to
+ * -1 if the text is too long.
  */
 static bool pattern_compile(struct pattern *p, const char *text, int *bad)
 {
@@ -92,12 +92,12 @@ static bool pattern_compile(struct pattern *p, const char *text, int *bad)
 }
 
 /*
- * Returns true if a prefix of `s` matches, like re.match. All possible positions in the pattern are tracked together,
- * so the cost of a pattern with many \d+ is at most length times length.
+ * Returns true if the pattern matches a prefix of `s`, like Python's re.match. All possible positions in the pattern
+ * are tracked together, so that the cost, even with many \d+, is at most the product of both lengths.
  */
 static bool pattern_match(const struct pattern *p, const char *s)
 {
-    bool at[PATTERN_MAX + 1] = { true };        /* at[i]: the tokens before i have matched */
+    bool at[PATTERN_MAX + 1] = { true };        /* at[i]: the tokens before token i match the text so far */
 
     if (p->name)
         return strcmp(p->name, s) == 0;
@@ -126,7 +126,7 @@ static bool pattern_match(const struct pattern *p, const char *s)
     }
 }
 
-/* Returns how many patterns of a list match; *first is the first one of them. */
+/* Returns how many patterns of a list match the name. *first receives the first of them. */
 static int list_matches(const struct pattern_list *l, const char *name, const struct pattern **first)
 {
     int n = 0;
@@ -142,7 +142,10 @@ static bool list_has(const struct merge_patterns *p, int list, const char *name)
     return list_matches(&p->list[list], name, NULL) > 0;
 }
 
-/* Returns the rule by the lists, tested in DeepSpeed's order: replicated, average, two halves, else concatenation. */
+/*
+ * Returns the merge rule that the lists give. They are tested in DeepSpeed's order: replicated, average, two halves; if
+ * none matches, the parameter is concatenated.
+ */
 enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param)
 {
     if (list_has(p, LIST_REPLICATED, param) || list_has(p, LIST_AVERAGE, param))
@@ -154,9 +157,9 @@ enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *
     return list_has(p, LIST_VOCAB, param) ? MERGE_VOCAB : MERGE_CAT0;
 }
 
-/* ---- reading an info block ---- */
+/* ---- reading a universal_checkpoint_info block ---- */
 
-/* Read one list into l. Returns false if a pattern cannot be used. */
+/* Read the list under `key` into l. Returns false after reporting an ERROR if a pattern cannot be used. */
 static bool list_read(struct pattern_list *l, const struct pk *info, const char *key,
                       const char *file, struct report *r)
 {
@@ -200,7 +203,10 @@ static bool list_read(struct pattern_list *l, const struct pk *info, const char 
     return ok;
 }
 
-/* Check the keys of the block: report unknown ones, and fail for rules that are not supported. */
+/*
+ * Check the keys of the block. Unknown keys are reported. Returns false after an ERROR if a key stands for a merge rule
+ * that is not supported.
+ */
 static bool check_universal_info_keys(const struct pk *info, bool fused, const char *file, struct report *r)
 {
     static const char *const known[] = {
@@ -248,7 +254,10 @@ static int n_matched(const struct pattern *p, const char *const *names, int n)
     return hits;
 }
 
-/* Report patterns that match nothing, names that match twice, and rules that contradict the table. */
+/*
+ * Report patterns that match no parameter, names that two patterns of a list match, and merge rules that differ from
+ * those in the table (params.h).
+ */
 static void check_matches(const struct merge_patterns *p, const char *const *names, int n,
                           const char *file, struct report *r)
 {
@@ -265,7 +274,10 @@ static void check_matches(const struct merge_patterns *p, const char *const *nam
             if (list_matches(&p->list[l], names[i], &first) > 1)
                 report_add(r, SEV_ERROR, "pattern", file, ERR_NO_BYTE, names[i],
                            "matches '%s' and another pattern of %s", first->text, list_keys[l]);
-        /* Only the block can specify halves, and a vocabulary is a concatenation in either case. */
+        /*
+         * Two cases are no contradiction: only the block can give halves, and a vocabulary is a concatenation under
+         * both rules.
+         */
         if (merge_rule_known(names[i]) && rule != usual && rule != MERGE_CAT0_HALVES)
             report_add(r, SEV_WARNING, "pattern", file, ERR_NO_BYTE, names[i],
                        "the checkpoint's patterns give it the rule %s, its name gives %s: the patterns are used",
@@ -273,7 +285,7 @@ static void check_matches(const struct merge_patterns *p, const char *const *nam
     }
 }
 
-/* Returns why the block cannot be used, or NULL. */
+/* Returns the reason why the block cannot be used, or NULL if it can. */
 static const char *defect(const struct merge_patterns *p, const char *const *names, int n)
 {
     const struct pattern_list *row = &p->list[LIST_ROW];
@@ -283,7 +295,10 @@ static const char *defect(const struct merge_patterns *p, const char *const *nam
         return "has no tensor-parallel patterns";
     for (int i = 0; i < row->n; i++)
         hits += n_matched(&row->pattern[i], names, n);
-    /* The first form of Megatron's list lacked the wildcard before "dense_4h_to_h.weight". */
+    /*
+     * In Megatron's first version, the pattern of "dense_4h_to_h.weight" has no wildcard at the beginning, so it
+     * matches nothing.
+     */
     if (row->n && hits == 0)
         return "has row-parallel patterns that match no parameter (old un-anchored form?)";
     return NULL;

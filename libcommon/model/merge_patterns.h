@@ -1,5 +1,5 @@
 /*
- * merge_patterns.h - merge rules of parameters from the lists of universal_checkpoint_info
+ * merge_patterns.h - merge rules of parameters by the lists of patterns in universal_checkpoint_info
  */
 #ifndef SHARDKIT_MODEL_MERGE_PATTERNS_H
 #define SHARDKIT_MODEL_MERGE_PATTERNS_H
@@ -10,23 +10,27 @@
 #include "libcommon/model/params.h"
 
 /*
- * The patterns of a universal_checkpoint_info block. They have re.match semantics (anchored at the start, and at the
- * end with '$'). Only a subset is supported: literals, with or without a backslash, '.', '\d+'.
+ * The patterns of a universal_checkpoint_info block. They are regular expressions with the semantics of Python's
+ * re.match: anchored at the start, and at the end only by '$'. Only a subset is supported: literals with or without a
+ * backslash, '.', and '\d+'.
  */
 struct merge_patterns;
 /*
- * Read the patterns. Without an info block it returns NULL without a finding. A block without usable patterns (the
- * un-anchored MD-uci form, the empty block of --inject_missing_state) gives NULL and a WARNING: then the table
- * applies. Codes: "pattern" (unsupported or ambiguous: ERROR; matches nothing, or contradicts the table: WARNING),
- * "universal_info" (unusable block, unknown key: WARNING; an unsupported rule: ERROR). `names` are all parameters of
- * the checkpoint. fused: the caller can join fused parameters from their parts; if false, a block that has fused
- * parameters is unusable, an ERROR.
+ * Read the patterns in `info`. `names` are all n parameters of the checkpoint. `fused` is true if the caller can join
+ * fused parameters from their parts.
+ * Returns NULL if there are no usable patterns, and the table of params.h then applies. If there is no block (`info` is
+ * NULL or None), nothing is reported. A block without usable patterns (Megatron-DeepSpeed's old form that is not
+ * anchored, or the empty block that --inject_missing_state writes) causes a WARNING. Findings about `file`:
+ *   pattern         ERROR: an unsupported pattern, or a name that two patterns match; WARNING: a pattern matches no
+ *                   parameter, or contradicts the table
+ *   universal_info  WARNING: the block cannot be used, or has an unknown key; ERROR: it has a rule that is not
+ *                   supported, or fused parameters although `fused` is false
  */
 struct merge_patterns *merge_patterns_new(const struct pk *info, const char *const *names, int n, bool fused,
                                           const char *file, struct report *r);
 void merge_patterns_free(struct merge_patterns *p);     /* NULL is allowed */
 enum merge_rule merge_patterns_rule(const struct merge_patterns *p, const char *param);
-/* Returns the parts of a fused parameter, whose rule must be concat_0; NULL if it is not fused. */
+/* Returns the parts of a fused parameter, whose merge rule must be concat_0. Returns NULL if `param` is not fused. */
 const struct merge_parts *merge_patterns_parts(const struct merge_patterns *p, const char *param);
 
 #endif

@@ -51,7 +51,7 @@ uint64_t mt19937_interval(struct mt19937 *r, uint64_t max)
     mask = UINT64_MAX >> __builtin_clzll(max);
     do {
         v = mt19937_next(r);
-        if (max > UINT32_MAX)           /* the high word is drawn first */
+        if (max > UINT32_MAX)           /* numpy draws the high word first */
             v = v << 32 | mt19937_next(r);
         v &= mask;
     } while (v > max);

@@ -1,8 +1,8 @@
 /*
- * mt19937.h - the part of numpy's RandomState that datasets use: integer seed, shuffle
+ * mt19937.h - the part of numpy's RandomState that datasets use: seeding by an integer, and shuffle
  *
- * NumPy guarantees that the stream does not change, so the order of samples is the same as in the Python trainers. A
- * generator must be used by one thread only.
+ * NumPy guarantees that the numbers after a seed never change, so the order of samples is the same as in the Python
+ * trainers. A generator must not be used by several threads.
  */
 #ifndef SHARDKIT_MODEL_MT19937_H
 #define SHARDKIT_MODEL_MT19937_H
@@ -14,15 +14,15 @@ struct mt19937 {
     int pos;
 };
 
-/* Seed the generator like RandomState(seed): the classic seeding by one integer. */
+/* Seed the generator like RandomState(seed). */
 void mt19937_seed(struct mt19937 *r, uint32_t seed);
 uint32_t mt19937_next(struct mt19937 *r);
-/* Returns a number from 0 to max, both included. Draws nothing if max is 0. */
+/* Returns a random number from 0 to max, both included. If max is 0, the state of the generator does not change. */
 uint64_t mt19937_interval(struct mt19937 *r, uint64_t max);
 /*
- * Shuffle a one-dimensional array of n elements like RandomState.shuffle, which goes from n - 1 to 0. The caller may
- * divide the work into any number of calls: each one determines the elements `from` down to `to` + 1. Draws nothing
- * if from <= to.
+ * Do a part of RandomState.shuffle() of an array, which determines the elements from the last one, n - 1, down to 1. A
+ * call determines the elements from `from` down to `to` + 1, so the caller may divide the work into several calls. If
+ * from <= to, the state of the generator does not change.
  */
 void mt19937_shuffle_32(struct mt19937 *r, uint32_t *a, int64_t from, int64_t to);
 void mt19937_shuffle_64(struct mt19937 *r, uint64_t *a, int64_t from, int64_t to);

@@ -34,8 +34,8 @@ int merge_rule_by_name(const char *name)
 /* ---- the table ---- */
 
 /*
- * key is module and tail. Where some checkpoints have another name for the module, only the tail determines the merge
- * rule.
+ * The key is the module's name followed by the tail. Some checkpoints have another name for the module, so the merge
+ * rule is determined by the tail alone.
  */
 #define KEY(module, end) .key = module end, .tail = end
 
@@ -72,7 +72,7 @@ static const struct param_row table[ROLE_N] = {
       { { "mlp.dense_4h_to_h.weight", HF_SAME }, { "mlp.c_proj.weight", HF_TRANSPOSE } } },
     { ROLE_DOWN_B, PLACE_BLOCK, KEY("", "mlp.dense_4h_to_h.bias"), MERGE_REPLICATED, 1, "h",
       { { "mlp.dense_4h_to_h.bias", HF_SAME }, { "mlp.c_proj.bias", HF_SAME } } },
-    /* These names have no module: "74.weight", "74.bias". */
+    /* these names have no module, only the layer number: "74.weight", "74.bias" */
     { ROLE_FINAL_NORM_W, PLACE_FINAL, .key = "weight", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
       .hf = { { "ln_f.weight", HF_SAME }, { "ln_f.weight", HF_SAME } } },
     { ROLE_FINAL_NORM_B, PLACE_FINAL, .key = "bias", .merge = MERGE_REPLICATED, .ndim = 1, .dims = "h",
@@ -106,7 +106,7 @@ const char *param_embedding_name(enum role r)
     return names[r];
 }
 
-/* Returns true for "74.weight" and "74.bias": only the names of the final LayerNorm have no module. */
+/* Returns true for names such as "74.weight" and "74.bias". Only the final LayerNorm has names without a module. */
 static bool is_final_layernorm(const char *param)
 {
     const char *p = param;
@@ -116,7 +116,10 @@ static bool is_final_layernorm(const char *param)
     return p > param && (strcmp(p, ".weight") == 0 || strcmp(p, ".bias") == 0);
 }
 
-/* Match whole components only: "xdense_h_to_4h.bias" belongs to another module. */
+/*
+ * Returns true if the tail is a sequence of whole components. For example, "xdense_h_to_4h.bias" does not end in
+ * "dense_h_to_4h.bias", because it belongs to another module.
+ */
 static bool has_component_tail(const char *param, const char *tail)
 {
     size_t n = strlen(param), k = strlen(tail);
@@ -196,7 +199,7 @@ const char *param_kind(const char *param, int *layer, char buf[128])
 
     *layer = -1;
     if (param_is_tied(param)) {
-        /* Skip "tied_modules.<key>." */
+        /* skip "tied_modules.<key>." */
         const char *dot = strchr(param + strlen("tied_modules."), '.');
 
         rest = dot ? dot + 1 : param;

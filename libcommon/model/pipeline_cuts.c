@@ -1,5 +1,5 @@
 /*
- * pipeline_cuts.c - weights of layers, and DeepSpeed's algorithms to balance them
+ * pipeline_cuts.c - compute the weights of layers, and balance them over stages by DeepSpeed's algorithms
  */
 #include "libcommon/model/pipeline_cuts.h"
 
@@ -23,9 +23,9 @@ enum pipeline_balance pipeline_balance_of(const char *ds_version)
     return minor * 100 + patch < 1001 ? PIPELINE_BOTTLENECK : PIPELINE_BETWEEN;
 }
 
-/* ---- before 0.12.5: bisection for the smallest bottleneck ---- */
+/* ---- before 0.12.5: bisection for the smallest possible weight of the heaviest stage ---- */
 
-/* Returns the first item at which the running sum reaches `sum`, or n if there is none. */
+/* Returns the first item at which the inclusive running sum reaches `sum`, or n if there is none. */
 static int first_reaching(const int *prefix, int n, double sum)
 {
     int lo = 0, hi = n;
@@ -42,8 +42,9 @@ static int first_reaching(const int *prefix, int n, double sum)
 }
 
 /*
- * Fill stages from the left, each up to `bottleneck`. An item whose sum is exactly the limit begins the next stage:
- * the reference searches with bisect_left in inclusive sums, so a stage ends before the item that reaches the limit.
+ * Fill the stages from the left, each up to the weight `bottleneck`. Returns true if all items fit. An item at which
+ * the sum is exactly the limit begins the next stage, because the reference searches for the limit with bisect_left in
+ * inclusive sums.
  */
 static bool fill_greedily(const int *prefix, int n, int n_stages, double bottleneck, int *parts)
 {
@@ -80,15 +81,16 @@ static void cut_by_bottleneck(const int *prefix, int n, int n_stages, int *parts
 /* ---- since 0.12.5: dynamic programming over (items, stages) ---- */
 
 struct best {
-    double cost, max, min;      /* of the best partition of the first i items into j stages */
-    int from;                   /* first item of the last of these stages */
+    /* difference, heaviest and lightest stage of the best partition of the first i items into j stages */
+    double cost, max, min;
+    int from;                   /* first item of the last stage in this partition */
 };
 
 static void try_from(struct best *b, const struct best *before, double part, int from)
 {
     double max = before->max > part ? before->max : part, min = before->min < part ? before->min : part;
 
-    /* Among equal partitions, the one with the shortest last stage is chosen. */
+    /* among equal partitions, the one with the shortest last stage wins */
     if (b->cost >= max - min)
         *b = (struct best){ .cost = max - min, .max = max, .min = min, .from = from };
 }
@@ -127,9 +129,12 @@ void pipeline_balanced(const int *weight, int n, int n_stages, enum pipeline_bal
 
 /* ---- specs ---- */
 
-enum { SPECS_MAX = 4096 };      /* the newer algorithm needs n * n * stages steps */
+enum { SPECS_MAX = 4096 };      /* limits the time of cut_by_spread(), which needs n * n * stages steps */
 
-/* Parse the words of "type:a|b". Returns the sum of 1 for transformer and 2 for embedding; 0 if invalid. */
+/*
+ * Parse the words of "type:a|b". Returns 1 for transformer, 2 for embedding, 3 for both. Returns 0 if the text is not
+ * valid.
+ */
 static int method_words(const char *method)
 {
     static const char *const words[] = { "transformer", "embedding" };
@@ -152,7 +157,7 @@ static int method_words(const char *method)
     return found;
 }
 
-/* How a method weighs specs. Case is ignored, as in the trainer. */
+/* How a method weighs specs. The names of methods are compared without case, as in the trainer. */
 enum pipeline_rule { RULE_UNKNOWN, RULE_TYPE, RULE_PARAMETERS, RULE_UNIFORM, RULE_COST, RULE_EVEN };
 
 static enum pipeline_rule parse_pipeline_rule(const char *method)
@@ -180,8 +185,8 @@ bool pipeline_method_genuine(const char *method)
 }
 
 /*
- * Distribute equal numbers of specs. Before 0.10.1 the last stage got the remainder, since then the first stages get
- * one each.
+ * Distribute the specs by number. Before DeepSpeed 0.10.1 the last stage got the whole remainder; since then, each of
+ * the first stages gets one spec of it.
  */
 static void cut_by_number(int n, int n_stages, enum pipeline_balance how, int *parts)
 {
@@ -202,10 +207,9 @@ void pipeline_costs(struct pipeline_specs *s, int64_t h, int64_t f, int64_t seq,
 }
 
 /*
- * Cut by cost. All layers cost the same, so a partition is a number of layers per stage, and any numbers are
- * contiguous. Giving one layer after the other to the stage that is cheapest so far minimizes the cost of the most
- * expensive stage, then of the second most expensive, and so on: moving a layer could only make a cheaper stage more
- * expensive.
+ * Cut by cost. All layers have the same cost, so a partition is determined by the number of layers of each stage.
+ * Layers are given one by one to the stage that is cheapest so far. This minimizes the cost of the most expensive
+ * stage, then that of the second most expensive, and so on.
  */
 static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers, struct err *e)
 {
@@ -233,8 +237,8 @@ static int cut_by_cost(const struct pipeline_specs *s, int n_stages, int *layers
 }
 
 /*
- * Distribute layers by number only. The first and the last stage, which hold more, get none of the remainder if the
- * others can hold it.
+ * Distribute the layers by number only. The first and the last stage hold more than layers, so they get none of the
+ * remainder if the stages between them can hold it.
  */
 static void cut_evenly(int n_layers, int n_stages, int *layers)
 {
@@ -250,7 +254,7 @@ static int64_t gcd_i64(int64_t a, int64_t b)
 }
 
 /*
- * Set the weights from numbers of elements. These exceed 32 bits, so they are divided by their greatest common
+ * Set the weights to the numbers of elements. These may exceed 32 bits, so they are divided by their greatest common
  * divisor; the partition depends only on their ratios.
  */
 static int weigh_elements(const struct pipeline_specs *s, int *weight, struct err *e)
@@ -270,7 +274,7 @@ static int weigh_elements(const struct pipeline_specs *s, int *weight, struct er
     return 0;
 }
 
-/* Compute parts[0 .. n_stages] by the method. */
+/* Compute parts[0 .. n_stages] by a method of DeepSpeed: stage p gets specs parts[p] .. parts[p+1]-1. */
 static int cut_specs(const struct pipeline_specs *s, const char *method, enum pipeline_balance how, int n_stages,
                      int *parts, struct err *e)
 {
@@ -297,8 +301,8 @@ static int cut_specs(const struct pipeline_specs *s, const char *method, enum pi
 }
 
 /*
- * Check that the embedding is in the first stage, the head in the last, and no stage is without a parameter, whose
- * optimizer would be empty.
+ * Check that the embedding is in the first stage, that the head is in the last stage, and that every stage has a
+ * parameter, because its optimizer would be empty otherwise.
  */
 static int check_cut(const struct pipeline_specs *s, const char *method, const int *parts, int n_stages, struct err *e)
 {

@@ -1,10 +1,11 @@
 /*
- * rng_states.c - random states that a Python trainer has right after seeding
+ * rng_states.c - make the random states that a Python trainer has right after seeding
  *
  * Rank (pp, tp) gets what Megatron's seeding gives it (docs/training.md, section 6.6):
  *   Python, numpy, torch on the CPU, default CUDA    seed + 100 pp
  *   model-parallel-rng                               seed + 100 pp + 2718 + tp
- * All but CUDA's (a Philox key and an offset) are the same MT19937 in three formats.
+ * The CUDA generators are Philox, whose state is a key and an offset. All others are MT19937, whose state has a
+ * different format for Python, numpy and torch.
  */
 #include "libcommon/model/rng_states.h"
 
@@ -28,8 +29,8 @@ static struct pk *rng_pk_tuple(struct arena *a, struct pk *const *item, int n)
 }
 
 /*
- * Compute the state of CPython's random.seed(int): MT19937's init_by_array, where the key consists of the seed's
- * 32-bit words.
+ * Compute the state after CPython's random.seed(int): MT19937's init_by_array with the 32-bit words of the seed as the
+ * key.
  */
 static void python_words(uint64_t seed, uint32_t *mt)
 {
@@ -58,7 +59,7 @@ static void python_words(uint64_t seed, uint32_t *mt)
     mt[0] = 0x80000000u;
 }
 
-/* Returns (3, (624 words, position), None). */
+/* Returns the state of Python's generator: (3, (624 words, position), None). */
 static struct pk *python_state(struct arena *a, uint64_t seed)
 {
     uint32_t mt[MT_WORDS];
@@ -81,7 +82,10 @@ static struct pk *rng_pk_bytes(struct arena *a, const void *p, size_t n)
     return v;
 }
 
-/* Returns ('MT19937', uint32[624], position, has_gauss, cached), with the array in numpy's pickle format. */
+/*
+ * Returns the state of numpy's generator: ('MT19937', uint32[624], position, has_gauss, cached). The array is in
+ * numpy's pickle format.
+ */
 static struct pk *numpy_state(struct arena *a, uint64_t seed)
 {
     struct mt19937 mt;
@@ -110,7 +114,7 @@ static struct pk *numpy_state(struct arena *a, uint64_t seed)
 
 /*
  * Returns the state of torch's CPU generator: u64 seed, i32 left = 1, i32 seeded = 1, u64 next = 0, 624 words of 8
- * bytes, then the cached normal samples (none).
+ * bytes each, then the cached normal samples, of which there are none.
  */
 static struct pk *torch_state(struct arena *a, uint64_t seed)
 {

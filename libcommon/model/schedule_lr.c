@@ -1,5 +1,5 @@
 /*
- * schedule_lr.c - warm-up, decay, and reading a schedule from a checkpoint
+ * schedule_lr.c - compute and advance the learning rate, and read a schedule from a checkpoint
  */
 #include "libcommon/model/schedule_lr.h"
 
@@ -36,8 +36,8 @@ void schedule_lr_step(struct schedule_lr *lr, int64_t samples, int64_t tokens)
     lr->num_tokens = tokens;
     lr->num_steps += samples;
     /*
-     * As in the reference, the tokens are recorded only if a step ends exactly at the end of warm-up. Otherwise they
-     * stay 0, and decay by tokens counts from the beginning of the run.
+     * As in the reference, the tokens are recorded only if a step ends exactly at the end of warm-up. Otherwise
+     * warmup_tokens stays 0, and a decay by tokens is computed from the beginning of the run.
      */
     if (lr->decay_tokens && lr->warmup_steps > 0 && (double)lr->num_steps == lr->warmup_steps)
         lr->warmup_tokens = tokens;
@@ -70,13 +70,13 @@ bool schedule_lr_read(struct schedule_lr *lr, const struct pk *lr_scheduler, con
         !pk_as_int(pk_get(lr_scheduler, "num_steps"), &got.num_steps))
         return false;
     got.style = (enum schedule_decay)schedule_style_of(style);
-    /* Older schedulers have no tokens; without --lr-decay-tokens they are not used. */
+    /* Older schedulers have no token counts. They are needed only with --lr-decay-tokens. */
     pk_as_int(pk_get(lr_scheduler, "num_tokens"), &got.num_tokens);
     pk_as_int(pk_get(lr_scheduler, "warmup_tokens"), &got.warmup_tokens);
     pk_as_int(pk_get(args, "lr_decay_tokens"), &got.decay_tokens);
     /*
-     * A schedule that no trainer accepts has no rate: it would be a quotient of zeros. An imported model, for
-     * example, has only zeros.
+     * Without a decay phase the rate would be a quotient of zeros, and no trainer accepts such a schedule. An imported
+     * model, for example, has only zeros.
      */
     if ((double)got.decay_steps <= got.warmup_steps || (got.decay_tokens && got.decay_tokens <= got.warmup_tokens))
         return false;

@@ -1,8 +1,8 @@
 /*
- * topology.h - tensor x pipeline x data parallel sizes, and the rank arithmetic for them
+ * topology.h - numbers of tensor-, pipeline- and data-parallel ranks, and the numbering of ranks
  *
- * The axes are (pipe, data, model), in row-major order: global rank = (pp * DP + dp) * TP + tp.
- * File names use mp = pp * TP + tp and dp (docs/formats.md, section 4.1).
+ * Ranks are numbered by (pipe, data, model) in row-major order: global rank = (pp * DP + dp) * TP + tp. The names of
+ * files contain dp and mp = pp * TP + tp (docs/formats.md, section 4.1).
  */
 #ifndef SHARDKIT_MODEL_TOPOLOGY_H
 #define SHARDKIT_MODEL_TOPOLOGY_H

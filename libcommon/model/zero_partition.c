@@ -1,5 +1,5 @@
 /*
- * zero_partition.c - compute the piece of one parameter on one data-parallel rank
+ * zero_partition.c - compute which piece of a parameter a data-parallel rank holds
  */
 #include "libcommon/model/zero_partition.h"
 

@@ -19,8 +19,9 @@ static inline int64_t zero_flat_elems(int64_t sum, int dp)
 static inline int64_t zero_partition_elems(int64_t sum, int dp) { return zero_flat_elems(sum, dp) / dp; }
 
 /*
- * Compute the part of a parameter at flat [first, first + n) that rank d holds. Returns its number of elements (0:
- * none). *start receives its offset in the partition, *skip that in the parameter.
+ * Compute which elements of a parameter, located at [first, first + n) of the flat buffer, rank d holds. Returns their
+ * number, which may be 0. *start receives the offset of the first of them in the rank's partition, *skip the offset in
+ * the parameter.
  */
 int64_t zero_fragment(int64_t first, int64_t n, int64_t partition, int d, int64_t *start, int64_t *skip);
 
