@@ -1,5 +1,5 @@
 /*
- * adapter.c - parse an adapter's configuration, and sort its tensors by module
+ * adapter.c - parse an adapter's configuration, and assign its tensors to modules
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "libcommon/layout/edit/compute/adapter.h"
@@ -20,7 +20,7 @@
 #define CONFIG_NAME "adapter_config.json"
 #define TENSORS_NAME "adapter_model.safetensors"
 
-/* The members that users of struct adapter do not need. */
+/* A struct adapter with members that its users do not need. */
 struct adapter_all {
     struct adapter a;
     struct arena *arena;
@@ -36,12 +36,12 @@ static const struct adapter_all *all_of(const struct adapter *a)
 
 /* ---- the configuration ---- */
 
-/* Keys that, if they are set, change how the weights are computed. */
+/* Keys of the configuration that change how the weights are computed, if they are set. They are not supported. */
 static const char *const other_methods[] = {
     "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config",
     "use_kasa", "kasa_config", "layer_replication", "lora_ga_config",
 };
-/* Initialisations that leave the base as it is. */
+/* Initialisations of the factors that do not change the base. */
 static const char *const plain_inits[] = { "gaussian", "eva", "orthogonal" };
 
 static int refuse_config(const struct adapter_all *x, const char *key, const char *why, struct err *e)
@@ -108,8 +108,8 @@ static int read_config(struct adapter_all *x, struct err *e)
 }
 
 /*
- * Returns 1 if the pattern fits a module's name as peft applies it: "(.*\.)?(PATTERN)$" from the beginning. Returns 0
- * if not, -1 with ERR_DATA if it is not a regular expression.
+ * Returns 1 if the pattern matches the name of a module as in peft, where it becomes "(.*\.)?(PATTERN)$" and must match
+ * from the beginning. Returns 0 if it does not match, -1 with ERR_DATA if it is not a regular expression.
  */
 static int pattern_fits(const struct adapter_all *x, const char *pattern, const char *name, struct err *e)
 {
@@ -133,7 +133,10 @@ static int pattern_fits(const struct adapter_all *x, const char *pattern, const 
     return n >= 0;
 }
 
-/* Get the value of the first pattern of the object under `patterns` that fits; else the value of `key`. */
+/*
+ * Set *out to the value of the first pattern, in the configuration's object `patterns`, that matches the name. If none
+ * matches, the value of `key` is used.
+ */
 static int pick(const struct adapter_all *x, const char *patterns, const char *key, const char *name, double *out,
                 struct err *e)
 {
@@ -201,12 +204,12 @@ static int refuse_tensor(const struct adapter_all *x, const char *name, const ch
     return -1;
 }
 
-/* Returns the module with the first n characters of `name` as its name. Adds it if it is new. */
+/* Returns the module whose name is the first n characters of `name`. If there is none, a module is added. */
 static struct adapter_module *module_of(struct adapter_all *x, const char *name, size_t n)
 {
     struct adapter_module *m;
 
-    for (int i = x->a.n_modules; i-- > 0;)      /* parts of a module are near each other */
+    for (int i = x->a.n_modules; i-- > 0;)      /* backwards, because the tensors of a module are near each other */
         if (strncmp(x->a.module[i].name, name, n) == 0 && !x->a.module[i].name[n])
             return &x->a.module[i];
     m = &x->a.module[x->a.n_modules++];
@@ -214,7 +217,10 @@ static struct adapter_module *module_of(struct adapter_all *x, const char *name,
     return m;
 }
 
-/* Read the rows of trainable_token_indices: a list, or an object with a list per module. */
+/*
+ * Read the numbers of the rows that v replaces, from trainable_token_indices: a list, or an object with a list for each
+ * module.
+ */
 static int read_token_rows(struct adapter_all *x, struct adapter_value *v, const char *module, struct err *e)
 {
     const json_t *list = json_object_get(x->config, "trainable_token_indices");
@@ -239,7 +245,10 @@ static int read_token_rows(struct adapter_all *x, struct adapter_value *v, const
     return 0;
 }
 
-/* Add a tensor that replaces one of the base: "X.base_layer.bias" is "X.bias" there. */
+/*
+ * Add a tensor that replaces a tensor of the base, or rows of it. The name "X.base_layer.bias" means "X.bias" in the
+ * base.
+ */
 static int add_value(struct adapter_all *x, const char *name, const struct safetensors_tensor *t, struct err *e)
 {
     struct adapter_value *v = &x->a.value[x->a.n_values++];
@@ -276,7 +285,7 @@ static int add_tensor(struct adapter_all *x, const struct safetensors_tensor *t,
     return add_value(x, name, t, e);
 }
 
-/* Check that a module has both factors, with one rank, and that DoRA has its norms. */
+/* Check that a module has both factors with the same rank, and with DoRA the norms. */
 static int check_module(const struct adapter_all *x, const struct adapter_module *m, struct err *e)
 {
     const bool embed = m->part[ADAPTER_EMBED_A] || m->part[ADAPTER_EMBED_B];

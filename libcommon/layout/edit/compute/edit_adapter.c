@@ -1,5 +1,5 @@
 /*
- * edit_adapter.c - find the parameters that adapters change, and compute their new values block by block
+ * edit_adapter.c - find the parameters that adapters change, and compute their new values, one block of rows at a time
  */
 #include "libcommon/layout/edit/compute/edit_adapter.h"
 
@@ -19,21 +19,22 @@ enum { BLOCK_ELEMS = 1 << 17 };
 
 enum change_kind { CHANGE_ADD, CHANGE_ADD_BIAS, CHANGE_REPLACE, CHANGE_ROWS };
 
-/* One change of one parameter by one adapter. Changes of a parameter apply in the order of the list. */
+/* One change of one parameter by one adapter. The changes of a parameter are applied in the order of the list. */
 struct change {
     enum change_kind kind;
     struct param *p;
     const struct adapter *a;
-    const struct adapter_module *m;     /* of ADD and ADD_BIAS */
-    const struct adapter_value *v;      /* of REPLACE and ROWS */
+    const struct adapter_module *m;     /* set for CHANGE_ADD and CHANGE_ADD_BIAS */
+    const struct adapter_value *v;      /* set for CHANGE_REPLACE and CHANGE_ROWS */
     double scale;
     int64_t r;
-    bool transposed;                    /* the parameter is [in, out]: Conv1D of GPT-2, and embeddings */
-    bool two_roundings;                 /* peft rounds the product before the sum */
-    int n_experts;                      /* 0, or number of experts whose factors A and B hold */
-    int expert;                         /* the one that the parameter is; -1 if it is a stack of all */
-    int64_t first_row;                  /* of the parameter in the rows of B: F for the up half of gate and up */
-    int next;                           /* next change of the same parameter; -1 for the last one */
+    bool transposed;                    /* the parameter is stored as [in, out]: a Conv1D of GPT-2, or an embedding */
+    bool two_roundings;                 /* peft rounds the product to the parameter's type before it adds it */
+    int n_experts;  /* number of experts whose factors A and B contain; 0 if the module is not a layer of experts */
+    int expert;  /* index of the expert whose tensor the parameter is; -1 if the parameter contains all experts */
+    /* row of B that corresponds to the parameter's first row: not 0 for the up projection, if B is of gate and up */
+    int64_t first_row;
+    int next;                           /* index of the next change of the same parameter; -1 for the last one */
 };
 
 struct edit_adapters {
@@ -42,15 +43,19 @@ struct edit_adapters {
     struct adapter **adapter;
     int n_changes, cap_changes;
     struct change *change;
-    int *first, *last;                  /* [s->n_params]: first and last change of a parameter; -1 if none */
+    /* [s->n_params]: index of the first and the last change of each parameter; -1 if there is none */
+    int *first, *last;
     int n_computed;
     struct edit_computed *computed;
     uint64_t bytes;
 };
 
-/* ---- names: from an adapter's modules to the parameters of the base ---- */
+/* ---- find the base's parameters by the names of an adapter's modules ---- */
 
-/* Returns the parameter that holds the values of p: of a tied weight's second name the first one. */
+/*
+ * Returns the parameter that holds the values of p: the first name of a tied weight if p is its second name, otherwise
+ * p.
+ */
 static struct param *holder_of(const struct source *s, struct param *p)
 {
     struct param *holder = p && p->shared_with ? source_param(s, p->shared_with) : NULL;
@@ -59,8 +64,8 @@ static struct param *holder_of(const struct source *s, struct param *p)
 }
 
 /*
- * Find a parameter by an adapter's name. The base's names may lack the first component, or have one more ("model.",
- * "transformer."), which depends on the class that saved it.
+ * Find the parameter of the base for a name in an adapter. Depending on the class that saved the base, its names may
+ * lack the first component, or begin with one more ("model." or "transformer.").
  */
 static struct param *find_base_param(const struct source *s, const char *name)
 {
@@ -79,7 +84,10 @@ static struct param *find_base_param(const struct source *s, const char *name)
     return holder_of(s, p);
 }
 
-/* Returns the input embedding, for a head that the base stores under the embedding's name only; NULL if unknown. */
+/*
+ * If `name` is that of the head, which a base with tied weights does not store, returns the input embedding. Returns
+ * NULL for other names, or if no embedding is found.
+ */
 static struct param *find_tied_embedding(const struct source *s, const char *name)
 {
     static const char *const tail[] = { "wte.weight", "embed_tokens.weight", "word_embeddings.weight" };
@@ -93,7 +101,7 @@ static struct param *find_tied_embedding(const struct source *s, const char *nam
     return NULL;
 }
 
-/* Returns true if the model's linear layers are GPT-2's Conv1D, whose weights are [in, out]. */
+/* Returns true if the model uses GPT-2's Conv1D as linear layers. Their weights are [in, out]. */
 static bool has_conv1d(const struct source *s)
 {
     for (int i = 0; i < s->n_params; i++) {
@@ -161,7 +169,7 @@ static int refuse_change_shape(const struct edit_adapters *m, const struct chang
     return -1;
 }
 
-/* Check the shapes of a change's factors against the parameter, and the rank against the configuration. */
+/* Check that the factors of a change have the shapes that the parameter requires, and the rank in the configuration. */
 static int check_factors(const struct edit_adapters *m, const struct change *c, struct err *e)
 {
     const bool embed = c->m->part[ADAPTER_EMBED_A] != NULL;
@@ -190,7 +198,7 @@ static int check_factors(const struct edit_adapters *m, const struct change *c, 
     return 0;
 }
 
-/* Add the change of one parameter by the factors of a module. */
+/* Add the change of the parameter `name` by the factors of a module. */
 static int add_factors(struct edit_adapters *m, struct change c, const char *name, struct err *e)
 {
     c.p = find_base_param(m->s, name);
@@ -201,7 +209,7 @@ static int add_factors(struct edit_adapters *m, struct change c, const char *nam
 
 /* ---- experts ---- */
 
-/* Names of one expert's tensors on disk: gate, up and down. */
+/* Names of the tensors of one expert in the files: gate, up and down. */
 static const struct expert_names { const char *room, *part[3]; } expert_names[] = {
     { ".block_sparse_moe.experts.", { "w1", "w3", "w2" } },
     { ".mlp.experts.", { "gate_proj", "up_proj", "down_proj" } },
@@ -217,7 +225,7 @@ static struct param *find_expert(const struct source *s, const char *layer, cons
     return p;
 }
 
-/* Add the changes of every expert of a layer whose experts are separate tensors. */
+/* Add the changes for all experts of a layer whose experts are separate tensors. */
 static int add_each_expert(struct edit_adapters *m, struct change c, const char *layer, const struct expert_names *n,
                            bool down, struct err *e)
 {
@@ -240,8 +248,9 @@ static int add_each_expert(struct edit_adapters *m, struct change c, const char 
 }
 
 /*
- * Add the changes of the experts of a layer. "X.mlp.experts.base_layer" has the factors of gate_up_proj if both
- * parameters are adapted; "X.mlp.experts" has those of down_proj then, else of the one that the configuration names.
+ * Add the changes for the experts of a layer. If both parameters of the experts are adapted, the module
+ * "X.mlp.experts.base_layer" (`inner`) has the factors of gate_up_proj, and "X.mlp.experts" those of down_proj. If one
+ * of them is adapted, "X.mlp.experts" has its factors, and the configuration names it.
  */
 static int add_experts(struct edit_adapters *m, struct change c, const char *layer, bool inner, struct err *e)
 {
@@ -268,8 +277,9 @@ static int add_experts(struct edit_adapters *m, struct change c, const char *lay
 /* ---- modules ---- */
 
 /*
- * Add the change of a head that is stored as the embedding. If the embedding has the same factors, transposed, peft
- * tied the two, and they count once. Returns -1 if it has others.
+ * Add the change of a head that the base stores as the embedding. If the adapter changes the embedding by the same
+ * factors, transposed, peft has tied the two, and the factors are added only once. Returns -1 with an error if it
+ * changes the embedding by other factors.
  */
 static int add_tied_head(struct edit_adapters *m, struct change c, struct err *e)
 {
@@ -280,7 +290,10 @@ static int add_tied_head(struct edit_adapters *m, struct change c, struct err *e
 
         if (!t->part[ADAPTER_EMBED_A] || t->part[ADAPTER_EMBED_A]->shape[1] != c.m->part[ADAPTER_B]->shape[0])
             continue;
-        /* the head's B [V, r] is the embedding's A [r, V] transposed; its A [r, H] is B [H, r] transposed */
+        /*
+         * tied factors: the head's B [V, r] is the transpose of the embedding's A [r, V], and its A [r, H] that of B
+         * [H, r]
+         */
         for (int k = 0; k < 2; k++) {
             const struct safetensors_tensor *p = c.m->part[k ? ADAPTER_A : ADAPTER_B];
             const struct safetensors_tensor *q = t->part[k ? ADAPTER_EMBED_B : ADAPTER_EMBED_A];
@@ -342,7 +355,8 @@ static int add_module(struct edit_adapters *m, const struct adapter *a, const st
     if (rc == 0 && is_conv1d(m->s, module->name))
         c.transposed = true;
     c.p = find_base_param(m->s, name);
-    if (rc == 0 && !c.p && str_ends(module->name, ".mlp.gate")) {       /* the router, under Mixtral's name on disk */
+    /* the router, which has another name in Mixtral's files */
+    if (rc == 0 && !c.p && str_ends(module->name, ".mlp.gate")) {
         free(name);
         name = str_fmt("%.*s.block_sparse_moe.gate.weight", (int)(strlen(module->name) - strlen(".mlp.gate")),
                        module->name);
@@ -361,7 +375,10 @@ static int add_module(struct edit_adapters *m, const struct adapter *a, const st
 
 /* ---- values that replace the base's ---- */
 
-/* Returns 1 if the adapter's copy of a tensor has the base's values, 0 if not, -1 if one cannot be read. */
+/*
+ * Returns 1 if the adapter's copy of a tensor has the same values as the base, 0 if not, -1 if one of them cannot be
+ * read.
+ */
 static int is_base_value(const struct source *s, const struct adapter *a, const struct adapter_value *v,
                          const struct param *p, struct err *e)
 {
@@ -414,7 +431,7 @@ static int add_value(struct edit_adapters *m, const struct adapter *a, const str
     return same < 0 ? -1 : 0;
 }
 
-/* List the changes of one adapter: first what it replaces, then what it adds. */
+/* List the changes of one adapter: first the tensors that it replaces, then the products that it adds. */
 static int add_adapter(struct edit_adapters *m, const struct adapter *a, struct report *notes, struct err *e)
 {
     for (int i = 0; i < a->n_values; i++)
@@ -426,7 +443,7 @@ static int add_adapter(struct edit_adapters *m, const struct adapter *a, struct 
     return 0;
 }
 
-/* List the states that change: the weights, and the masters. */
+/* List the states that change: the 16-bit weights and the fp32 master weights of changed parameters. */
 static void list_computed(struct edit_adapters *m)
 {
     m->computed = xcalloc((size_t)m->s->n_params * 2 + 1, sizeof *m->computed);
@@ -486,8 +503,8 @@ uint64_t edit_adapters_bytes(const struct edit_adapters *m)
 /* ---- arithmetic ---- */
 
 /*
- * Round to a type once. A value between two fp32 numbers is first replaced by the odd one of them, so that the second
- * rounding, from fp32 to 16 bits, has the result of a single one.
+ * Round to type t as if in one step. Conversion to 16 bits goes by way of fp32. If the value is between two fp32
+ * numbers, the one with an odd last bit is used, so that the second rounding has the same result as a single one.
  */
 static double round_once(enum dtype t, double v)
 {
@@ -509,14 +526,16 @@ static double round_once(enum dtype t, double v)
     return dtype_value(t, bytes);
 }
 
-/* The factors of a change in fp64: delta[i][j] = scale * sum over k of left[i][k] * right[k][j]. */
+/* The factors of a change in fp64. The product is delta[i][j] = scale * sum over k of left[i][k] * right[k][j]. */
 struct factors {
     const struct change *c;
     double *left;                       /* [rows][r] */
-    double *right;                      /* [r][cols]; of a stack of experts [experts][r][cols] */
-    double *magnitude, *norm;           /* DoRA: norms as they shall be, and of base + delta; per output */
-    int64_t rows, cols;                 /* of the parameter, or of one expert of a stack */
-    double *values;                     /* ROWS and ADD_BIAS: the adapter's tensor */
+    double *right;                      /* [r][cols]; for a parameter with all experts [experts][r][cols] */
+    /* DoRA: for each output the norm that it must get, and the norm of base + delta; otherwise NULL */
+    double *magnitude, *norm;
+    /* number of rows and columns of the parameter; of one expert, if the parameter contains all experts */
+    int64_t rows, cols;
+    double *values;                     /* CHANGE_ROWS and CHANGE_ADD_BIAS: the adapter's tensor */
 };
 
 static void free_factors(struct factors *f)
@@ -536,7 +555,7 @@ static void transpose_matrix(const double *in, int64_t rows, int64_t cols, doubl
             out[j * rows + i] = in[i * cols + j];
 }
 
-/* Arrange B [out][r * experts], the expert fastest, as rows of the parameter. */
+/* Copy B [out][r * experts], in which the expert's index varies fastest, to f->left as rows of the parameter. */
 static void arrange_expert_rows(const struct change *c, const double *b, struct factors *f)
 {
     const int n_stacked = c->expert < 0 ? c->n_experts : 1;
@@ -595,27 +614,27 @@ static int prepare_factors(const struct change *c, struct factors *f, struct err
     if (c->kind == CHANGE_ADD)
         return read_factors(c, f, e);
     if (c->kind == CHANGE_REPLACE)
-        return 0;                       /* read block by block */
+        return 0;                       /* apply_change() reads the tensor block by block */
     f->values = adapter_read(c->a, c->kind == CHANGE_ROWS ? c->v->tensor : c->m->part[ADAPTER_B_BIAS], e);
     return f->values ? 0 : -1;
 }
 
-/* The computation of one state of one parameter. */
+/* The computation of the new values of one state of one parameter. */
 struct merge_work {
     const struct edit_adapters *m;
-    enum dtype type;                    /* of the base's values, to which each change is rounded */
-    const struct tmap *map;             /* the base's values */
+    enum dtype type;                    /* type of the base's values, to which the result of each change is rounded */
+    const struct tmap *map;             /* map of the base's values */
     struct reader *r;
     int n;
-    struct factors *f;                  /* of each change, in order */
+    struct factors *f;                  /* [n]: factors of each change, in order */
     int64_t rows, cols;
-    int64_t at_once;                    /* rows per block */
-    double *value;                      /* [at_once][cols] */
-    double *sum;                        /* [cols] */
+    int64_t at_once;                    /* number of rows in a block */
+    double *value;                      /* [at_once][cols]: values of the current block */
+    double *sum;                        /* [cols]: scratch space of add_product() */
     uint8_t *bytes;
 };
 
-/* Add scale * left * right to row `row` of the parameter, without the last rounding. */
+/* Add row `row` of scale * left * right to v, a row of the parameter. The result is not yet rounded to w->type. */
 static void add_product(const struct merge_work *w, const struct factors *f, int64_t row, double *v)
 {
     const struct change *c = f->c;
@@ -641,7 +660,10 @@ static void add_product(const struct merge_work *w, const struct factors *f, int
     }
 }
 
-/* Scale a row of base + delta to DoRA's norms. Norms of rows are computed here, those of columns before. */
+/*
+ * Scale a row of base + delta to DoRA's norms. If outputs are rows, the norm is computed here. If they are columns,
+ * compute_column_norms() has computed it.
+ */
 static void scale_row(const struct merge_work *w, const struct factors *f, int64_t row, double *v)
 {
     double sum = 0;
@@ -657,7 +679,7 @@ static void scale_row(const struct merge_work *w, const struct factors *f, int64
     }
 }
 
-/* Apply a change to rows [from, from + n) of the parameter, whose values are in w->value, and round them. */
+/* Apply one change to rows [from, from + n) of the parameter, whose values are in w->value, and round the results. */
 static int apply_change(const struct merge_work *w, const struct factors *f, int64_t from, int64_t n, struct err *e)
 {
     const struct change *c = f->c;
@@ -685,7 +707,7 @@ static int apply_change(const struct merge_work *w, const struct factors *f, int
     return 0;
 }
 
-/* Read rows [from, from + n) of the base and apply the first n_changes changes. */
+/* Read rows [from, from + n) of the base, and apply the first n_changes changes to them. */
 static int compute_rows(const struct merge_work *w, int64_t from, int64_t n, int n_changes, struct err *e)
 {
     const uint64_t size = (uint64_t)dtype_size(w->map->dtype);
@@ -700,7 +722,9 @@ static int compute_rows(const struct merge_work *w, int64_t from, int64_t n, int
     return 0;
 }
 
-/* Compute the norms of the columns of base + delta, for DoRA of Conv1D, whose outputs are columns. */
+/*
+ * Compute the norms of the columns of base + delta for change k. DoRA needs them for Conv1D, whose outputs are columns.
+ */
 static int compute_column_norms(const struct merge_work *w, int k, struct err *e)
 {
     struct factors *f = &w->f[k];
@@ -736,7 +760,10 @@ static int prepare_changes(struct merge_work *w, int first, struct err *e)
     return 0;
 }
 
-/* Compute all elements of one state: those of masters from the masters, those of weights from the new masters. */
+/*
+ * Compute all elements of one state. They are computed from the fp32 master weight, if there is one, even for the
+ * 16-bit weight.
+ */
 static int merge_tensor(const void *ctx, const struct edit_computed *c, struct edit_output *out, struct err *e)
 {
     const struct edit_adapters *m = ctx;

@@ -1,5 +1,5 @@
 /*
- * edit_compute.c - compute new tensors into a spool in parallel, and replace the old ones by them
+ * edit_compute.c - compute new tensors in parallel into a spool file, and replace the old ones with them
  */
 #include "libcommon/layout/edit/compute/edit_compute.h"
 
@@ -11,7 +11,7 @@
 
 struct edit_output {
     const struct edit_compute *how;
-    uint64_t at;                        /* offset of the next byte in the spool */
+    uint64_t at;                        /* offset in the spool file of the next byte */
     uint32_t crc;
 };
 

@@ -1,8 +1,8 @@
 /*
  * edit_compute.h - replace tensors by values that are computed from several checkpoints
  *
- * The new values are written to a spool, tensor by tensor, several in parallel. The edit then replaces every copy of
- * each tensor by these bytes, whatever the layout. Memory: what the callback needs per thread.
+ * The new values are written to a spool file; several tensors are computed in parallel. Then the edit replaces every
+ * copy of each tensor by these values, in any layout. Memory: each thread needs what the callback allocates.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_COMPUTE_H
 #define SHARDKIT_LAYOUT_EDIT_COMPUTE_H
@@ -20,21 +20,24 @@ struct edit_computed {
     const void *arg;                    /* data of the callback, or NULL */
 };
 
-/* Receives the new bytes of one tensor. */
+/* Receives the new bytes of one tensor, in order. */
 struct edit_output;
-/* Append the next n bytes. Returns -1 with ERR_SYS if the spool cannot be written, ERR_STOP if the user stops it. */
+/*
+ * Append the next n bytes. Returns -1 with ERR_SYS if the spool file cannot be written, or with ERR_STOP if the user
+ * stops the program.
+ */
 MUST_CHECK int edit_output_add(struct edit_output *o, const void *bytes, uint64_t n, struct err *e);
 
 struct edit_compute {
-    /* Compute all elements of c and pass them to edit_output_add() in order. Called by several threads. */
+    /* Compute all elements of c, and pass them to edit_output_add() in order. Several threads call this function. */
     int (*tensor)(const void *ctx, const struct edit_computed *c, struct edit_output *o, struct err *e);
     const void *ctx;
     int threads;
-    bool (*stopped)(void);              /* NULL if it cannot be stopped */
-    int fd;                             /* the spool; -1 for a dry run, in which new values are zeros */
+    bool (*stopped)(void);              /* returns true if the computation must stop; NULL if it cannot be stopped */
+    int fd;                             /* the spool file; -1 for a dry run, in which the new values are zeros */
 };
 
-/* Place n tensors in the spool one after the other. Returns its size in bytes. */
+/* Set the offsets of n tensors in the spool file, one after the other. Returns the size of the file in bytes. */
 uint64_t edit_computed_bytes(struct edit_computed *list, int n);
 /*
  * Compute the tensors. `s` owns the spool afterwards, even on failure. In a dry run nothing is computed. If several

@@ -1,5 +1,5 @@
 /*
- * edit_mix.c - list the states to mix, and compute the weighted sum of each
+ * edit_mix.c - list the states to mix, and compute their weighted sums
  */
 #include "libcommon/layout/edit/compute/edit_mix.h"
 
@@ -11,7 +11,7 @@
 #include "libcommon/layout/edit/compute/edit_compute.h"
 #include "libcommon/plan/reader.h"
 
-enum { AT_A_TIME = 1 << 16 };           /* elements */
+enum { AT_A_TIME = 1 << 16 };           /* number of elements in a block */
 
 /* ---- the list of states ---- */
 
@@ -36,13 +36,16 @@ static int refuse_mixed_shape(const struct param *p, const struct source *s, con
     return -1;
 }
 
-/* Returns the state that is summed for a state of p: for weights that have masters, the masters. */
+/*
+ * Returns the state from which the new state `st` of p is computed. For 16-bit weights this is STATE_FP32, if there is
+ * an fp32 master weight.
+ */
 static enum state mixed_from(const struct param *p, enum state st)
 {
     return st == STATE_BF16 && p->state[STATE_FP32] ? STATE_FP32 : st;
 }
 
-/* Check that checkpoint `t` has the parameter of `s` with the same shape and the required state. */
+/* Check that checkpoint `t` has the parameter c->p of `s` in the same shape, and with the state that is needed. */
 static int check_pair(const struct source *s, const struct edit_computed *c, const struct source *t, struct err *e)
 {
     const struct param *p = c->p, *q = source_param(t, p->name);
@@ -61,7 +64,7 @@ static int check_pair(const struct source *s, const struct edit_computed *c, con
     return 0;
 }
 
-/* Refuse parameters that only the other checkpoint has, because they would be lost silently. */
+/* Check that checkpoint `t` has no parameters that `s` does not have, because they would be lost silently. */
 static int check_mixed_param_names(const struct source *s, const struct source *t, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++)
@@ -99,7 +102,9 @@ static int compare_tensor_bytes(const struct tmap *a, struct files *a_files, con
     return same;
 }
 
-/* Check that weights of types that are not averaged are the same in all checkpoints. OUT has those of the first. */
+/*
+ * Check that weights of a type that cannot be averaged are equal in all checkpoints. They remain as in the first one.
+ */
 static int check_kept(const struct source *s, const struct edit_mix *m, const struct param *p, enum state st,
                       struct err *e)
 {
@@ -132,7 +137,10 @@ static int check_all_kept(const struct source *s, const struct edit_mix *m, stru
     return 0;
 }
 
-/* Fill the list in the order of the parameters. Returns its length, or -1 if the checkpoints do not match. */
+/*
+ * List the states to mix, in the order of the parameters. Returns their number, or -1 with ERR_USAGE if the checkpoints
+ * do not match.
+ */
 static int list_mixed(struct source *s, const struct edit_mix *m, struct edit_computed *list, struct err *e)
 {
     int n = 0;
@@ -157,9 +165,9 @@ static int list_mixed(struct source *s, const struct edit_mix *m, struct edit_co
 
 /* ---- the sum ---- */
 
-/* The readers and buffers of one tensor. */
+/* Readers and buffers for mixing one tensor. */
 struct bench {
-    struct reader **reader;             /* one per checkpoint */
+    struct reader **reader;             /* [m->n]: one reader for each checkpoint */
     double sum[AT_A_TIME];
     uint8_t bytes[AT_A_TIME * sizeof(double)];
 };
@@ -172,7 +180,7 @@ static void add_some(double *sum, const void *bytes, uint64_t n, enum dtype t, c
         sum[i] = part->keep * sum[i] + part->add * dtype_value(t, (const uint8_t *)bytes + i * (uint64_t)size);
 }
 
-/* Round the sums to the target type, always by way of fp32. */
+/* Divide the sums, and round them to type t. For 16-bit types they are rounded to fp32 first. */
 static void round_mean_values(const double *sum, double divide, uint64_t n, enum dtype t, void *bytes)
 {
     for (uint64_t i = 0; i < n; i++)
@@ -195,7 +203,7 @@ static int mix_some(const struct edit_mix *m, const struct edit_computed *c, str
     return 0;
 }
 
-/* Compute all elements of one state. */
+/* Compute all elements of one state, block by block. */
 static int mix_tensor(const void *ctx, const struct edit_computed *c, struct edit_output *out, struct err *e)
 {
     const struct edit_mix *m = ctx;

@@ -1,9 +1,9 @@
 /*
- * edit_mix.h - replace tensors with a weighted sum of those of several checkpoints
+ * edit_mix.h - replace the tensors of a checkpoint with weighted sums over several checkpoints
  *
- * The checkpoints may have any layout and topology; only the names and shapes of their parameters must match. The
- * sum is computed in fp64, checkpoint by checkpoint in their order, and rounded once, to fp32. Weights of 16 bits
- * are rounded from the new masters, as an optimizer does, if the edited checkpoint has masters. Memory: some MB per
+ * The checkpoints may have any layout and topology; only the names and shapes of their parameters must match. The sum
+ * is computed in fp64, in the order of the checkpoints, and rounded to fp32. If the edited checkpoint has fp32 master
+ * weights, the 16-bit weights are rounded from the new master weights, as an optimizer does it. Memory: some MB per
  * thread.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_MIX_H
@@ -11,28 +11,29 @@
 
 #include "libcommon/layout/edit/edit.h"
 
-/* A checkpoint's contribution: sum = keep * sum + add * value, starting from 0. */
+/* One checkpoint. Its contribution is: sum = keep * sum + add * value, where sum is 0 before the first checkpoint. */
 struct edit_mix_part {
-    struct source *s;           /* the first one is the edited checkpoint */
+    struct source *s;           /* the first part is the edited checkpoint */
     double keep, add;
 };
 struct edit_mix {
     int n;
     struct edit_mix_part *part;
-    double divide;              /* divisor of the final sum */
-    bool moments;               /* also mix exp_avg and exp_avg_sq; otherwise they stay unchanged */
+    double divide;              /* the final sum is divided by this number */
+    bool moments;               /* if true, exp_avg and exp_avg_sq are mixed, too; otherwise they do not change */
     int threads;
-    bool (*stopped)(void);      /* NULL if it cannot be stopped */
+    bool (*stopped)(void);      /* returns true if the computation must stop; NULL if it cannot be stopped */
 };
 /*
- * Returns the size of the spool that edit_mix() needs, in bytes. Returns -1 with ERR_USAGE if a checkpoint lacks a
- * parameter or has it in another shape; the error names it. Integer tensors stay unchanged.
+ * Returns the size, in bytes, of the spool file that edit_mix() needs. Returns -1 with ERR_USAGE if a checkpoint lacks
+ * a parameter or has it in another shape, or if an integer tensor, which is not mixed, differs between checkpoints; the
+ * error names the parameter.
  */
 MUST_CHECK int64_t edit_mix_bytes(struct source *s, const struct edit_mix *m, struct err *e);
 /*
- * Replace the tensors. `fd` is the spool file, which then belongs to the source, or -1 for a dry run, in which the
- * new values are zeros. Errors are those of edit_mix_bytes(), and ERR_DATA or ERR_SYS if a checkpoint cannot be read
- * or the spool cannot be written.
+ * Replace the tensors. `fd` is the spool file, which belongs to the source after the call; -1 for a dry run, in which
+ * the new values are zeros. Returns -1 with the errors of edit_mix_bytes(), or with ERR_DATA or ERR_SYS if a checkpoint
+ * cannot be read or the spool file cannot be written.
  */
 MUST_CHECK int edit_mix(struct edit *x, struct source *s, const struct edit_mix *m, int fd, struct err *e);
 

@@ -1,5 +1,5 @@
 /*
- * edit_chunks.c - sizes and containers of chunks
+ * edit_chunks.c - compute sizes of chunks, and make their archives
  */
 #include "libcommon/layout/edit/dcp/edit_chunks.h"
 
@@ -13,7 +13,7 @@ struct folder_box edit_chunk_box(struct arena *a, const struct edit_chunk *c)
     struct folder_box b = { .n = 1, .storage = arena_alloc(a, sizeof *b.storage) };
 
     *b.storage = (struct folder_storage){ .len = bytes };
-    if (c->of->whole) {                 /* the bytes are an archive */
+    if (c->of->whole) {                 /* the bytes are a whole archive already */
         b.size = bytes;
         return b;
     }

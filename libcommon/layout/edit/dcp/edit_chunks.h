@@ -1,7 +1,7 @@
 /*
- * edit_chunks.h - the archives of a new .distcp, one for each chunk of a tensor
+ * edit_chunks.h - the zip archives in a new .distcp file, one for each chunk of a tensor
  *
- * Internal to this folder. Values form the head of the file. The chunks follow, each in a container of its own.
+ * Internal to this folder. The file begins with the plain values. The chunks follow, each in an archive of its own.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_CHUNKS_H
 #define SHARDKIT_LAYOUT_EDIT_CHUNKS_H
@@ -11,14 +11,14 @@
 #include "libcommon/write/folder_file.h"
 
 struct edit_chunk {
-    const char *name;                   /* name of its entry */
+    const char *name;                   /* name of the entry to which the chunk belongs */
     int ndim;
     const int64_t *shape;
     const struct edit_bytes *of;
-    bool seen_only;                     /* it stays where it is and is only hashed */
-    uint64_t at;                        /* offset in the file */
+    bool seen_only;                     /* the chunk is not written, but only read for the digest of its tensor */
+    uint64_t at;                        /* offset of the chunk's archive in the file */
 };
-/* Returns the container of a chunk with its one storage, allocated in the arena. */
+/* Returns the archive of a chunk, which has one storage. It is allocated in the arena. */
 struct folder_box edit_chunk_box(struct arena *a, const struct edit_chunk *c);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * edit_dcp.c - entries by the parameters that their keys name
+ * edit_dcp.c - change the entries of a dcp folder with the parameters that their keys name
  */
 #include "libcommon/layout/edit/dcp/edit_dcp.h"
 
@@ -12,7 +12,10 @@
 
 /* ---- the parameter of an entry ---- */
 
-/* Returns the parameter NAME of "param_groups.NAME.lr". */
+/*
+ * If the key is a setting of a parameter, such as "param_groups.NAME.lr", returns the parameter NAME. Otherwise returns
+ * NULL.
+ */
 static const struct param *grouped(const struct source *s, const char *key)
 {
     static const char head[] = "param_groups.";
@@ -45,7 +48,7 @@ static const struct param *find_entry_param(const struct relisting *w, int i)
 
 /* ---- entries ---- */
 
-/* Add entry i of parameter p, as the entry of tensor k of the list. */
+/* Add entry i, which belongs to parameter p, for tensor k of the list: with the tensor's name and rows. */
 static int add_as(struct relisting *w, int i, const struct param *p, int k, struct err *e)
 {
     struct arena *a = w->x->arena;
@@ -73,7 +76,10 @@ static int add_as(struct relisting *w, int i, const struct param *p, int k, stru
     return edit_relist_rows(w, n, p, k, e);
 }
 
-/* Returns a group's list of names with the new ones. Returns NULL if it is no such list, or has them already. */
+/*
+ * If `was` is a list of names, returns a copy in which each parameter's name is replaced by the names of the tensors
+ * that are made from it. Returns NULL if `was` is not a list, or if no name changes.
+ */
 static struct pk *new_names(const struct relisting *w, const struct pk *was)
 {
     struct arena *a = w->x->arena;
@@ -116,7 +122,7 @@ static int relist(struct relisting *w, int i, struct err *e)
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- edit_dcp() ---- */
 
 int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
 {
@@ -135,14 +141,14 @@ int edit_dcp(struct edit *x, struct edit_states *list, struct err *e)
     return edit_entries_resolve_files(x, e);
 }
 
-/* ---- without some entries ---- */
+/* ---- drop the optimizer ---- */
 
 static bool is_cores_optimizer(const struct source *s, const char *name)
 {
     return !s->layout->value_entries && (str_starts(name, "optimizer.") || strstr(name, ".optimizer."));
 }
 
-/* FSDP2's are below "state" and "param_groups", Megatron-core's below "optimizer". */
+/* FSDP2's optimizer entries are below "state" and "param_groups", those of Megatron-core below "optimizer". */
 bool edit_dcp_is_optimizers(struct edit *x, const struct dcp_entry *en)
 {
     return !x->s->layout->value_entries ? is_cores_optimizer(x->s, en->name) : en->kind != DCP_ENTRY_OTHER;
@@ -163,14 +169,17 @@ static void record_held_param(void *ctx, struct edit *x, const struct dcp_part *
     ((bool *)ctx)[part->param - x->s->param] = true;
 }
 
-/* The manifest no longer lists them. */
+/* The digest must not be in the result's manifest, because the result does not have this state. */
 static void forget_digest(void *ctx, struct edit *x, const struct dcp_part *part)
 {
     (void)ctx;
     x->s->param[part->param - x->s->param].has_digest[part->state] = false;
 }
 
-/* Check that each parameter keeps a value. A name that only the optimizer has needs none. */
+/*
+ * Check that the entries of the result hold values of every parameter. A parameter that only the optimizer has needs
+ * none.
+ */
 static int check_values(struct edit *x, struct err *e)
 {
     const struct source *s = x->s;
@@ -231,7 +240,8 @@ const struct pk *edit_dcp_value(const struct edit *x, const char *entry)
 
 void edit_dcp_set_value(struct edit *x, const char *entry, const struct pk *value)
 {
-    edit_entry_set(x, find_edit_entry(x, entry), value, NULL);         /* read from JSON, it has no tensors */
+    /* the value was read from JSON, so it contains no tensors */
+    edit_entry_set(x, find_edit_entry(x, entry), value, NULL);
 }
 
 int edit_dcp_end(struct edit *x, struct err *e)

@@ -1,8 +1,8 @@
 /*
- * edit_dcp_cast.c - convert the weights of a folder of entries to another type
+ * edit_dcp_cast.c - convert the weights of a dcp or torchdist folder to another type
  *
- * The chunks of an entry keep their bounds, and all of them are new bytes. They are converted from the masters if there
- * are any, as the optimizer does, else from the weights.
+ * The chunks of a converted entry keep their bounds, and all of them are written as new bytes. They are converted from
+ * the fp32 master weights if there are any, as the optimizer does it, otherwise from the weights.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +19,15 @@ static enum state cast_weight_state(const struct param *p)
     return p->state[STATE_BF16] ? STATE_BF16 : STATE_FP32;
 }
 
-/* Returns the state that readers give to weights of this type. */
+/* Returns the state that weights of type `to` have when they are read. */
 static enum state weights_as(enum dtype to)
 {
     return to == DTYPE_F32 ? STATE_FP32 : STATE_BF16;
 }
 
 /*
- * Returns the list of tensors after the cast. cast[i] is true if parameter i has weights that are converted. Its
- * masters stay, unless its weights are fp32 and therefore are the masters.
+ * Returns the list of tensors after the cast. cast[i] is true if the weights of parameter i are converted. Its fp32
+ * master weights stay, but fp32 weights without 16-bit weights are replaced.
  */
 static struct edit_states *list_cast_states(const struct source *s, const bool *cast, enum dtype to)
 {
@@ -50,7 +50,7 @@ static struct edit_states *list_cast_states(const struct source *s, const bool *
     return list;
 }
 
-/* Returns true if entry i has weights that are converted. */
+/* Returns true if entry i holds weights that are converted. */
 static bool is_cast(struct edit *x, int i, enum dtype to)
 {
     const struct dcp_part *part = &x->entries->of->part[i], *one = part->row ? part->row : part;
@@ -65,8 +65,8 @@ static void record_cast_param(void *ctx, struct edit *x, const struct dcp_part *
 }
 
 /*
- * Let chunk k of the entry be new bytes. Returns -1 with ERR_USAGE if it cannot be converted, or if a chunk of a stack
- * has elements of several rows.
+ * Let chunk k of the entry be new bytes of type `to`. Returns -1 with ERR_USAGE if the type cannot be converted, or if
+ * the entry is a stack and the chunk has elements of several rows.
  */
 static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to, struct err *e)
 {
@@ -94,7 +94,10 @@ static int cast_chunk(struct edit *x, struct edit_entry *n, int k, enum dtype to
     return 0;
 }
 
-/* Refuse a cast if the type of some weights cannot be converted, because the result would have two types. */
+/*
+ * Returns -1 with ERR_USAGE if some weights have a type that cannot be converted, because the result would then have
+ * weights of two types.
+ */
 static int check_castable(const struct source *s, enum dtype to, struct err *e)
 {
     for (int i = 0; i < s->n_params; i++) {

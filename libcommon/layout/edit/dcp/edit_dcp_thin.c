@@ -1,7 +1,7 @@
 /*
- * edit_dcp_thin.c - write files of items again without the bytes that no entry uses
+ * edit_dcp_thin.c - write .distcp files again: without the bytes that no entry uses, or with all entries (salvage)
  *
- * The items that stay follow each other without gaps, and keep their chunks.
+ * In a thinned file, the items that stay follow each other without gaps, and contain the same chunks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +13,9 @@
 #include "libcommon/layout/edit/edit_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* A file of the source. */
+/* What is known about a file of the source. */
 struct thin_file {
-    uint64_t used;                      /* bytes of its items */
+    uint64_t used;                      /* number of bytes that its items use */
     bool rewrite;
 };
 
@@ -38,8 +38,8 @@ static void measure_used_item_bytes(struct edit *x, const struct names *numbers,
 }
 
 /*
- * Returns a map of the p->len bytes at p->at of p->file as raw bytes: the item's whole archive, whatever it
- * contains. A flattened tensor needs this, because its chunks are not rectangular parts of its shape.
+ * Returns a map of the bytes at p, a whole item, as raw bytes. Items of flattened tensors are copied like this, because
+ * their chunks are not rectangular parts of the tensor's shape.
  */
 static const struct tmap *archive_of(struct edit *x, const struct dcp_place *p)
 {
@@ -53,7 +53,7 @@ static const struct tmap *archive_of(struct edit *x, const struct dcp_place *p)
     return m;
 }
 
-/* Add entry i, with its chunks in those files that are written again. */
+/* Add entry i. Its chunks in files that are written again become new bytes of these files. */
 static void thin_entry(struct edit *x, int i, const struct names *numbers, const struct thin_file *file)
 {
     const struct dcp_entry *was = &x->s->dcp->entry[i];
@@ -107,9 +107,9 @@ int edit_dcp_thin(struct edit *x, uint64_t *saved, struct err *e)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- edit_dcp_rewrite() ---- */
 
-/* Set len[] to the shape of the pieces into which a flattened entry was cut before it was flattened. */
+/* Set len[] to the shape of the pieces into which the tensor of a flattened entry was cut. */
 static void flat_piece(const struct dcp_entry *en, int64_t *len)
 {
     for (int d = 0; d < en->n_whole; d++) {
@@ -121,7 +121,10 @@ static void flat_piece(const struct dcp_entry *en, int64_t *len)
     }
 }
 
-/* Returns a map of chunk k of a flattened entry: a range of a piece, which is a box of the tensor (dcp_flat.h). */
+/*
+ * Returns a map of chunk k of a flattened entry: a range of a flattened piece, which is a box of the tensor
+ * (dcp_flat.h).
+ */
 static const struct tmap *flat_range(struct edit *x, int i, int k, const int64_t *len)
 {
     const struct dcp_entry *en = &x->s->dcp->entry[i];
@@ -138,7 +141,7 @@ static const struct tmap *flat_range(struct edit *x, int i, int k, const int64_t
     return tmap_parts(x->arena, &part, 1);
 }
 
-/* Add entry i with new bytes for all its chunks, in files with their old names. */
+/* Add entry i with new bytes for all of its chunks, in files with the old names. */
 static void rewrite_entry(struct edit *x, int i)
 {
     const struct dcp_entry *was = &x->s->dcp->entry[i];

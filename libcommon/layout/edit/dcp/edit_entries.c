@@ -1,5 +1,5 @@
 /*
- * edit_entries.c - collect the entries of the result, and lay out the files with their new bytes
+ * edit_entries.c - collect the entries of the result, and lay out the files that hold their new bytes
  */
 #include "libcommon/layout/edit/dcp/edit_entries.h"
 
@@ -43,7 +43,7 @@ const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, con
 
     for (uint64_t k = 0; k < r.n; k++)
         part[k] = (struct tmap_part){ m, tensor_runs_place(&r, k), r.run };
-    if (r.n == 0)                       /* without elements */
+    if (r.n == 0)                       /* the box has no elements */
         part[0].map = m;
     m = tmap_parts(a, part, r.n ? (int)r.n : 1);
     free(part);
@@ -139,7 +139,10 @@ void edit_entries_add_all(struct edit *x)
 
 /* ---- the files of the result ---- */
 
-/* Returns the name that a rank's writer gives its next file, so that names still show the number of ranks. */
+/*
+ * Returns the name of the additional file: the first free one of those that rank 0 would use. No name of a new rank is
+ * used, because the names show the number of ranks.
+ */
 static const char *new_name(struct edit *x)
 {
     for (int i = 0;; i++) {
@@ -153,10 +156,10 @@ static const char *new_name(struct edit *x)
     }
 }
 
-/* The files that get new bytes. */
+/* The files that get new bytes, and their layout so far. */
 struct new_files {
     struct edit *x;
-    struct names *known;                /* numbers in file[] */
+    struct names *known;                /* maps names of files to indices in file[]; "" is the additional file */
     int n, cap;
     struct new_file { const char *name; struct edit_made *made; int cap; } *file;
 };
@@ -207,18 +210,18 @@ static void add_chunk(struct edit *x, struct new_file *f, const struct dcp_entry
         f->cap = 2 * f->cap + 16;
     }
     c = &made->chunk[made->n_chunks++];
-    /* A flattened chunk has one dimension more than the shape it represents. */
+    /* the chunks of a flattened tensor have one dimension more than the tensor's shape */
     *c = (struct edit_chunk){ .name = en->name, .ndim = en->ndim + (en->n_whole > 0), .shape = en->chunk[k].len,
                               .of = b, .at = made->size };
     en->chunk[k].place.at = made->size;
-    a = arena_new(0);                   /* there may be very many containers */
+    a = arena_new(0);                   /* separate, because there may be very many archives */
     box = edit_chunk_box(a, c);
     en->chunk[k].place.len = folder_box_size(&box);
     made->size += en->chunk[k].place.len;
     arena_free(a);
 }
 
-/* Lay out the files with new bytes: values first, as their heads. */
+/* Lay out the files with new bytes. Values come first in each file, then chunks. */
 static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *e)
 {
     struct edit_entries *es = x->entries;
@@ -242,7 +245,7 @@ static int lay_out_entry_files(struct edit *x, struct new_files *w, struct err *
     return 0;
 }
 
-/* Add the elements that stay, as chunks of .metadata that are hashed and not written. */
+/* Add the chunks that stay to the file .metadata, where they are not written, but only read for digests. */
 static void add_seen(struct edit *x, struct edit_made *made)
 {
     const struct edit_entries *es = x->entries;
@@ -279,7 +282,7 @@ static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
     return rc;
 }
 
-/* Drop files whose bytes no entry needs any more. */
+/* Drop the .distcp files of which no entry needs any bytes. */
 static void drop_files(struct edit *x)
 {
     const struct edit_entries *es = x->entries;
@@ -297,7 +300,7 @@ static void drop_files(struct edit *x)
             edit_drop(x, i);
 }
 
-/* A parameter may have the former name of another entry. */
+/* Returns -1 with ERR_USAGE if two entries have the same name, because a parameter got the name of another entry. */
 static int check_edit_entry_names(struct edit *x, struct err *e)
 {
     const struct edit_entries *es = x->entries;

@@ -1,9 +1,9 @@
 /*
  * edit_entries.h - the list of entries in the .metadata of the result
  *
- * Internal to this folder; for torch.distributed's folders and Megatron-core's. Chunks that stay keep their places. At
- * the end new bytes are written to one additional file, .metadata locates them, files that no entry needs are left
- * out, and all others are shared.
+ * Internal to this folder; for dcp and torchdist. Chunks that stay keep their places in the files. New bytes are
+ * written to one additional file. A new .metadata gives the location of all chunks. Files that no entry needs are left
+ * out, and all others stay unchanged.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_ENTRIES_H
 #define SHARDKIT_LAYOUT_EDIT_ENTRIES_H
@@ -11,31 +11,34 @@
 #include "libcommon/layout/dcp/dcp_target.h"
 #include "libcommon/layout/edit/edit_states.h"
 
-/* New bytes of a chunk or value. */
+/* The new bytes of a chunk or value. */
 struct edit_bytes {
-    const struct tmap *map;             /* a chunk's elements, row-major; NULL for a pickled value, `tree` */
-    bool whole;                         /* the map covers the chunk's archive, which is copied unchanged */
-    const char *file;                   /* file of the source that they replace; NULL for the new file */
-    enum dtype dtype;                   /* as written */
-    int tensor;                         /* index in the edit's list of the tensor whose digest has them, or -1 */
+    /* the elements of a chunk, in row-major order; NULL if the entry is a pickled value, which is in `tree` */
+    const struct tmap *map;
+    bool whole;                         /* the map is the chunk's whole archive, which is copied unchanged */
+    /* name of the source's file that is written again with these bytes; NULL if they go to the additional file */
+    const char *file;
+    enum dtype dtype;                   /* type of the elements as written */
+    int tensor;  /* index in x->states of the tensor to whose digest these bytes contribute; -1 if there is none */
     enum state state;
-    const int64_t *at;                  /* where the box begins in that tensor */
+    const int64_t *at;                  /* offset of the chunk in this tensor */
     const struct pk *tree;
-    const struct pt *pt;                /* file of the tensors inside the tree; NULL if it has none */
+    const struct pt *pt;                /* file that holds the tensors in `tree`; NULL if it contains none */
 };
 struct edit_entry {
-    int was;                            /* number in the source's table */
-    struct dcp_entry en;                /* of the result; chunks with bytes[] have no place yet, and number -1 */
-    bool changed;                       /* another type, shape or list of chunks */
-    struct edit_bytes *bytes;           /* [en.n_chunks]; NULL if all chunks keep their place */
+    int was;                            /* index of the entry in the source's table */
+    /* the entry in the result; chunks with new bytes have place.number == -1 until they are laid out */
+    struct dcp_entry en;
+    bool changed;                       /* its type, shape or list of chunks differs from the source's */
+    struct edit_bytes *bytes;  /* [en.n_chunks]: the new bytes of chunks; NULL if all chunks keep their places */
 };
 struct edit_entries {
-    struct dcp_target *of;              /* the source's entries, with the maps of their bytes */
-    bool *met;                          /* per entry of the source: it is in the list */
+    struct dcp_target *of;              /* the entries of the source, with maps of their bytes */
+    bool *met;                          /* [entries of the source]: true if the entry is in the list already */
     int n, cap;
     struct edit_entry *entry;
     int n_seen, cap_seen;
-    struct edit_seen {                  /* elements that stay, and are read for the digest of their tensor */
+    struct edit_seen {  /* chunks whose bytes stay, but must be read for the new digest of their tensor */
         const char *name;
         int ndim;
         const int64_t *shape;
@@ -44,34 +47,41 @@ struct edit_entries {
 };
 
 /*
- * Begin an empty list, which the edit owns. Returns -1 with ERR_DATA if an entry of the source cannot be read
- * completely.
+ * Begin with an empty list of entries, which the edit owns. Returns -1 with ERR_DATA if an entry of the source cannot
+ * be read completely.
  */
 MUST_CHECK int edit_entries_begin(struct edit *x, struct err *e);
 /*
- * Add entry `was` of the source to the list. Returns it for changes; the pointer is valid until the next call. An entry
- * that is added a second time gets new bytes, so that the copies do not share any.
+ * Add entry number `was` of the source to the list. Returns the new entry, which may be changed; the pointer is valid
+ * until the next call. If the source's entry is added a second time, the new entry gets new bytes, so that the two do
+ * not share any.
  */
 struct edit_entry *edit_entries_add(struct edit *x, int was);
 /* Add all entries of the source. */
 void edit_entries_add_all(struct edit *x);
-/* Write all bytes of the entry as new ones, unchanged. */
+/* Let all bytes of the entry be written as new bytes, with the same values. */
 void edit_entry_copy(struct edit *x, struct edit_entry *n);
-/* Replace the value of a pickled entry. `pt` is the file of the tensors inside the tree, or NULL. */
+/*
+ * Replace the value of a pickled entry by `tree`. `pt` is the file that holds the tensors in `tree`; NULL if it
+ * contains none.
+ */
 void edit_entry_set(struct edit *x, struct edit_entry *n, const struct pk *tree, const struct pt *pt);
-/* Make room for n_chunks chunks. Existing ones come first. */
+/* Make room for n_chunks chunks in the entry. The chunks that it has stay at the beginning. */
 void edit_entry_room(struct edit *x, struct edit_entry *n, int n_chunks);
-/* Returns a map of the box c of the source's entry `was`, in the edit's arena. */
+/* Returns a map of the box c of the source's entry number `was`, allocated in the edit's arena. */
 const struct tmap *edit_entry_box(struct edit *x, int was, const struct dcp_chunk *c);
-/* Returns a map of the box c of a tensor with this shape, in the arena. */
+/* Returns a map of the box c of the tensor m with this shape, allocated in the arena. */
 const struct tmap *edit_box(struct arena *a, const struct tmap *m, int ndim, const int64_t *shape,
                             const struct dcp_chunk *c);
 /*
- * Read the elements of a chunk that stays for the new digest of their tensor. The chunk's arrays must live as long as
- * the edit.
+ * Let the bytes b of a chunk c of entry n, which stay, be read for the new digest of their tensor. The arrays of the
+ * chunk must live as long as the edit.
  */
 void edit_entry_see(struct edit *x, const struct edit_entry *n, const struct dcp_chunk *c, const struct edit_bytes *b);
-/* Complete the list. Returns -1 with ERR_DATA if .metadata or a value cannot be read. */
+/*
+ * Complete the edit of the entries: lay out the new bytes in files, and write .metadata. Returns -1 with ERR_USAGE if
+ * two entries have the same name, or with ERR_DATA if .metadata or a value cannot be read.
+ */
 MUST_CHECK int edit_entries_resolve_files(struct edit *x, struct err *e);
 
 #endif

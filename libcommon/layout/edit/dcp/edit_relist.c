@@ -1,5 +1,5 @@
 /*
- * edit_relist.c - the parts of a change of entries that dcp and torchdist share: successors of parameters, names, rows
+ * edit_relist.c - functions that dcp and torchdist share: tensors made from a parameter, names in keys, rows
  */
 #include "libcommon/layout/edit/dcp/edit_relist.h"
 
@@ -42,7 +42,7 @@ static bool has_other_rows(const struct edit_new *t, const struct param *p)
     return false;
 }
 
-/* Returns a chunk of rows [from, to) of the tensor, without a place. */
+/* Returns a chunk that consists of rows [from, to) of the tensor. It has no place yet. */
 static struct dcp_chunk rows_of(struct arena *a, const struct edit_new *t, int64_t from, int64_t to)
 {
     int64_t *at = arena_alloc(a, TENSOR_MAX_DIM * sizeof *at), *len = arena_alloc(a, TENSOR_MAX_DIM * sizeof *len);
@@ -53,7 +53,10 @@ static struct dcp_chunk rows_of(struct arena *a, const struct edit_new *t, int64
     return (struct dcp_chunk){ at, len, { .number = -1 } };
 }
 
-/* Keep the chunks of rows that stay; all rows after them are one new chunk, of m. */
+/*
+ * Set the chunks of entry n to those with the rows of m, its new map. Chunks with rows that stay are kept; all rows
+ * after them form one new chunk.
+ */
 static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, const struct tmap *m, struct edit_bytes b)
 {
     const struct edit_new *t = &w->list->tensor[b.tensor];
@@ -62,7 +65,11 @@ static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, cons
     int64_t end = t->kept, before;
     int kept = 0;
 
-    do {                                /* a chunk with both is new, and so is each next to it */
+    /*
+     * If a chunk has both old and new rows, all its rows are written again, and then also those of chunks that share
+     * them.
+     */
+    do {
         before = end;
         for (int i = 0; i < n_were; i++)
             if (c[i].at[0] < end && c[i].at[0] + c[i].len[0] > end)
@@ -70,7 +77,8 @@ static void set_entry_row_chunks(struct relisting *w, struct edit_entry *n, cons
     } while (end < before);
     edit_entry_room(w->x, n, n_were + 1);
     for (int i = 0; i < n_were; i++)
-        if (c[i].len[0] > 0 && c[i].at[0] + c[i].len[0] <= end)     /* one without elements begins where others do */
+        /* a chunk without elements may begin where another one begins */
+        if (c[i].len[0] > 0 && c[i].at[0] + c[i].len[0] <= end)
             n->en.chunk[kept++] = c[i];
     memcpy(n->en.shape, t->shape, sizeof n->en.shape);
     b.dtype = m->dtype;

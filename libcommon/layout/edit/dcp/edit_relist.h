@@ -1,7 +1,8 @@
 /*
- * edit_relist.h - entries that follow a list of tensors
+ * edit_relist.h - change the entries of a dcp or torchdist folder as a list of tensors requires
  *
- * Internal to this folder. The list has the parameters of the result; the layout knows which entries belong to each.
+ * Internal to this folder. The list contains the parameters of the result; the code for each layout finds the entries
+ * that belong to a parameter.
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_RELIST_H
 #define SHARDKIT_LAYOUT_EDIT_RELIST_H
@@ -12,21 +13,26 @@
 struct relisting {
     struct edit *x;
     const struct edit_states *list;
-    int *first, *next;                  /* per parameter, per tensor of the list: the next tensor made of it, or -1 */
-    struct names *rows;                 /* edit_torchdist.c: indices into depth[], by key without the layer's number */
-    int *depth;                         /* ... number of the result's layers under that key or prefix of keys */
-    struct names *entry;                /* ... indices of the source's entries, by name */
+    /*
+     * first: [parameters of the source], next: [tensors of the list]; index of the first, or the next, tensor that is
+     * made from the same parameter; -1 if there is none
+     */
+    int *first, *next;
+    /* edit_torchdist.c: maps a key without layer number, or a prefix of keys, to its index in depth[] */
+    struct names *rows;
+    int *depth;                         /* edit_torchdist.c: number of layers in the result under this key or prefix */
+    struct names *entry;  /* edit_torchdist.c: maps the name of each of the source's entries to its index */
 };
-/* Fill first and next. */
+/* Set w->first and w->next. */
 void edit_relist_params(struct relisting *w);
 /*
- * Returns the text with the name `was`, which must be whole keys of it, replaced by `name`, in the arena. Returns NULL
- * if the text does not contain it.
+ * Returns a copy of the text in which the name `was` is replaced by `name`, allocated in the arena. `was` is replaced
+ * only where it is a sequence of whole keys. Returns NULL if the text does not contain it.
  */
 const char *edit_with_name(struct arena *a, const char *text, const char *was, const char *name);
 /*
- * Give the entry, which belongs to parameter p, the rows of tensor k of the list. Returns -1 with ERR_USAGE if it has
- * p's shape but is none of its states.
+ * Give entry n, which belongs to parameter p, the rows of tensor k of the list. Returns -1 with ERR_USAGE if rows
+ * change, but the entry was saved flattened, or has p's shape without being a state of p.
  */
 MUST_CHECK int edit_relist_rows(struct relisting *w, struct edit_entry *n, const struct param *p, int k,
                                 struct err *e);

@@ -6,10 +6,10 @@
  *               the rows must form one stack again: one key, numbered from 0 on. A chunk holds elements of one row.
  *   parameter   any other tensor, and its optimizer states
  *   object      "decoder.layers.mlp._extra_state/shard_3_12": a pickled value of a module, here of layer 3 of 12. It
- *               follows the parameters of its module.
+ *               is moved with the parameters of its module.
  *   other       random states, and tensors whose relation to layers is unknown. They are kept as they are, or refused
  *               if their layers change.
- * common.pt repeats some numbers of the arguments (last section).
+ * common.pt contains training arguments, some of which are updated (last section of this file).
  */
 #include "libcommon/layout/edit/dcp/edit_torchdist.h"
 
@@ -29,8 +29,8 @@
 /* ---- numbers of layers in names ---- */
 
 /*
- * Returns the layer's number in a parameter's name, 3 for "decoder.layers.3.mlp.weight", and sets *key to the name
- * without it, "decoder.layers.mlp.weight". Returns -1 if there is none.
+ * Returns the layer number in a parameter's name, and sets *key to the name without the number: for
+ * "decoder.layers.3.mlp.weight" 3 and "decoder.layers.mlp.weight". Returns -1 if the name has no layer number.
  */
 static int64_t split_layer_number(struct arena *a, const char *name, const char **key)
 {
@@ -43,14 +43,18 @@ static int64_t split_layer_number(struct arena *a, const char *name, const char 
     return strtoll(name + at + 1, NULL, 10);
 }
 
-/* Returns "decoder.layers" for a name of a layer, with or without the number. */
+/*
+ * Returns the part of a name that precedes the layer number, such as "decoder.layers". The name may be a key without
+ * number.
+ */
 static const char *layers_prefix(struct arena *a, const char *name)
 {
     return arena_strndup(a, name, (size_t)torchdist_number_place(name));
 }
 
 /*
- * Set the number of layers under a key, or under a prefix of keys, to at least `least`. Returns its index in depth[].
+ * Set the number of layers under a key, or under a prefix of keys, to at least `least`. Returns the index of the number
+ * in w->depth.
  */
 static int raise_layer_count(struct relisting *w, const char *key, int least)
 {
@@ -82,7 +86,7 @@ void edit_relist_depths(struct relisting *w)
         names_add(w->entry, w->x->s->dcp->entry[i].name, i);
 }
 
-/* Returns the first tensor of the list that is made of the parameter; -1 if it is left out. */
+/* Returns the first tensor of the list that is made from p, or -1 if p is left out. */
 static int first_listed_tensor(const struct relisting *w, const struct param *p)
 {
     return w->first[p - w->x->s->param];
@@ -96,16 +100,17 @@ static int refuse_torchdist_entry(const struct dcp_entry *en, const char *what, 
 
 /* ---- stacks ---- */
 
-/* The rows of a stack in the result. */
+/* Describes the rows of a stack in the result. */
 struct stack_rows {
-    const char *key;                    /* name without the layer's number; NULL if no row is left */
+    const char *key;  /* the stack's key: its rows' names without the layer number; NULL if no row is left */
     int n;
-    int64_t *from;                      /* [n] row of the source that row r is made of */
+    int64_t *from;                      /* [n]: from[r] is the row of the source from which row r is made */
 };
 
 /*
- * Find the rows that a stack has in the result. Returns -1 with ERR_USAGE unless their new names have one key and the
- * numbers from 0 on, each once, and they are at least as many as the layers of the tensors that are stacked with it.
+ * Find the rows that a stack has in the result. Returns -1 with ERR_USAGE unless the new names of its rows have one
+ * key, and each number from 0 on exactly once, and they are at least as many as the layers of any tensor with the same
+ * prefix.
  */
 static int order_stack_rows(struct relisting *w, const struct dcp_entry *en, const struct dcp_part *row,
                             struct stack_rows *to, struct err *e)
@@ -133,7 +138,7 @@ static int order_stack_rows(struct relisting *w, const struct dcp_entry *en, con
     return 0;
 }
 
-/* Returns where chunk c begins if its row becomes row r. */
+/* Returns the offset of chunk c of the entry, if its row becomes row r. */
 static const int64_t *chunk_offsets_in_row(struct arena *a, const struct dcp_entry *en, int c, int64_t r)
 {
     int64_t *at = arena_alloc(a, (size_t)en->ndim * sizeof *at);
@@ -144,8 +149,9 @@ static const int64_t *chunk_offsets_in_row(struct arena *a, const struct dcp_ent
 }
 
 /*
- * Give entry n the chunks of the new rows, with their places in the files. If two rows are made of the same one, the
- * chunks of the second are new bytes. Returns -1 with ERR_USAGE if a chunk has elements of several rows.
+ * Set the chunks of entry n to those of the new rows; the chunks keep their places in the files. If two new rows are
+ * made from the same row, the second one gets new bytes. Returns -1 with ERR_USAGE if a chunk has elements of several
+ * rows.
  */
 static int set_stack_rows(struct relisting *w, struct edit_entry *n, const struct stack_rows *to, struct err *e)
 {
@@ -181,8 +187,8 @@ static int set_stack_rows(struct relisting *w, struct edit_entry *n, const struc
 }
 
 /*
- * Add entry i, a stack. `row` has the parameters of its rows: its own, or for an optimizer's state those of the
- * weights.
+ * Add entry i, a stack. `row` gives the parameters of the rows. For an optimizer state without parameters of its own,
+ * these are the rows of the weights.
  */
 static int relist_stack(struct relisting *w, int i, const struct dcp_part *row, struct err *e)
 {
@@ -210,7 +216,7 @@ static int relist_stack(struct relisting *w, int i, const struct dcp_part *row, 
 
 /* ---- one parameter ---- */
 
-/* Add entry i, a state of parameter p, once per tensor that is made of p. */
+/* Add entry i, a state of parameter p, once for each tensor of the list that is made from p. */
 static int relist_parameter(struct relisting *w, int i, const struct param *p, struct err *e)
 {
     const struct dcp_entry *en = &w->x->s->dcp->entry[i];
@@ -231,17 +237,19 @@ static int relist_parameter(struct relisting *w, int i, const struct param *p, s
 /* ---- objects ---- */
 
 /*
- * The parts of "decoder.layers.mlp.linear_fc1._extra_state/shard_1.0_2.1", an object of layer 1 of 2. An object that
- * belongs to no layer has the layer's number in its name, or none, and its part after the slash is kept.
+ * The parts of an object's name, such as "decoder.layers.mlp.linear_fc1._extra_state/shard_1.0_2.1", an object of layer
+ * 1 of 2 layers. If the object belongs to no layer, or its layer number precedes the slash, the part after the slash
+ * stays unchanged.
  */
 struct object {
-    const char *name;                   /* with the number: "decoder.layers.1.mlp.linear_fc1._extra_state" */
-    bool stacked;                       /* the number of the layer is after the slash */
-    const char *at, *of;                /* text after the layer's number (".0_2.1") and after that of layers (".1") */
-    int at_len;                         /* length of ".0" */
+    /* part before the slash, with the layer number inserted: "decoder.layers.1.mlp.linear_fc1._extra_state" */
+    const char *name;
+    bool stacked;                       /* the layer number is in the part after the slash */
+    const char *at, *of;  /* at: text after the layer number (".0_2.1"); of: text after the number of layers (".1") */
+    int at_len;                         /* length of the text between layer number and '_': that of ".0" */
 };
 
-/* Returns false if the name is not that of an object. */
+/* Parse the name of an entry into *o. Returns false if it is not the name of an object. */
 static bool parse_object_entry_name(struct arena *a, const char *entry, struct object *o)
 {
     static const char mark[] = "/shard_";
@@ -265,7 +273,7 @@ static bool parse_object_entry_name(struct arena *a, const char *entry, struct o
     return true;
 }
 
-/* Returns the number of keys after the first n bytes of a name, which are whole keys. */
+/* Returns the number of keys that follow the first n bytes of a name. These bytes must end at the end of a key. */
 static int count_trailing_keys(const char *name, size_t n)
 {
     int dots = 0;
@@ -275,7 +283,7 @@ static int count_trailing_keys(const char *name, size_t n)
     return dots;
 }
 
-/* Returns the length of a name without its last `keys` keys. */
+/* Returns the length of the name without its last `keys` keys. */
 static size_t length_without_keys(const char *name, int keys)
 {
     size_t n = strlen(name);
@@ -286,8 +294,9 @@ static size_t length_without_keys(const char *name, int keys)
 }
 
 /*
- * Returns true if the new names of two parameters of a module, whose name is the first n bytes of theirs, are in the
- * same modules again: the first of both, the second of both, and so on.
+ * Two parameters p and `with` belong to the same module, whose name is the first n bytes of their names. Returns true
+ * if in the result they are in the same modules again: the first tensor made from p in the same one as the first made
+ * from `with`, and so on.
  */
 static bool stay_together(const struct relisting *w, const struct param *p, const struct param *with, size_t n)
 {
@@ -305,9 +314,9 @@ static bool stay_together(const struct relisting *w, const struct param *p, cons
 }
 
 /*
- * Find a parameter whose new names show where the module goes that is the first n bytes of `name`. Returns NULL if the
- * result has none of the module's parameters. *met is set if the source has any. Sets *e if the result has them in
- * different modules.
+ * Find a parameter of a module, whose name is the first n bytes of `name`. The parameter's new names show to which
+ * modules the module's objects move. Returns NULL if the result has no parameter of the module. *met is set if the
+ * source has one. Sets *e if parameters of the module get into different modules.
  */
 static const struct param *find_module_guide(const struct relisting *w, const char *name, size_t n, bool *met,
                                              struct err *e)
@@ -333,8 +342,8 @@ static const struct param *find_module_guide(const struct relisting *w, const ch
 }
 
 /*
- * Add entry i, an object, to the module of the list's tensor k. The module's name is n bytes of the object's name, and
- * the tensor's name has `keys` keys more than its module's.
+ * Add entry i, an object, for tensor k of the list: it moves to the tensor's module. The name of the object's module is
+ * the first n bytes of o->name. The tensor's name has `keys` keys after that of its module.
  */
 static void add_module_object(struct relisting *w, int i, const struct object *o, size_t n, int keys, int k)
 {
@@ -352,8 +361,8 @@ static void add_module_object(struct relisting *w, int i, const struct object *o
 }
 
 /*
- * Add entry i, an object, to the modules that its own becomes. Its module is the longest part of its name, of whole
- * keys, that has parameters.
+ * Add entry i, an object, once for each module into which its module is made. The object's module is the longest
+ * sequence of whole keys, at the beginning of its name, that is the name of a module with parameters.
  */
 static int relist_object(struct relisting *w, int i, const struct object *o, struct err *e)
 {
@@ -368,13 +377,13 @@ static int relist_object(struct relisting *w, int i, const struct object *o, str
             add_module_object(w, i, o, n, count_trailing_keys(guide->name, n), k);
     }
     if (!met)
-        edit_entries_add(w->x, i);      /* random states and the like belong to no module */
+        edit_entries_add(w->x, i);      /* random states and the like belong to no module, and stay unchanged */
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
 /* ---- an entry ---- */
 
-/* Returns the key whose optimizer state the entry is, or the entry's own name. */
+/* If the entry is an optimizer state, returns the key of its weights. Otherwise returns the entry's own name. */
 static const char *torchdist_entry_key(const struct dcp_entry *en)
 {
     static const char begin[] = "optimizer.state.";
@@ -383,7 +392,10 @@ static const char *torchdist_entry_key(const struct dcp_entry *en)
     return key ? key + 1 : en->name;
 }
 
-/* Returns true if all parameters whose names begin with these n bytes, up to the end of a key, keep their names. */
+/*
+ * Returns true if no parameter changes or gets a new name whose name begins with the n bytes at `name`, up to the end
+ * of a key.
+ */
 static bool names_stay(const struct relisting *w, const char *name, size_t n)
 {
     const struct source *s = w->x->s;
@@ -401,8 +413,8 @@ static bool names_stay(const struct relisting *w, const char *name, size_t n)
 }
 
 /*
- * Add entry i, whose relation to layers is unknown. Returns -1 with ERR_USAGE, and `what` as the reason, unless the
- * layers stay as they are.
+ * Add entry i, whose relation to layers is unknown, unchanged. Returns -1 with ERR_USAGE if the layers change; `what`
+ * is then the reason in the error.
  */
 static int relist_unknown(struct relisting *w, int i, const char *what, struct err *e)
 {
@@ -425,7 +437,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
                       : names_find(w->entry, torchdist_entry_key(en));
     struct object o;
 
-    if (k >= 0) {                       /* a state without parts of its own follows its weights */
+    if (k >= 0) {  /* an optimizer state that is no state of a known parameter changes with its weights */
         weights = &w->x->s->dcp->entry[k];
         if (!shape_equal(en->ndim, en->shape, weights->ndim, weights->shape))
             return relist_unknown(w, i, "has not the shape of its weights", e);
@@ -445,7 +457,7 @@ int edit_relist_torchdist(struct relisting *w, int i, struct err *e)
 
 /* ---- common.pt ---- */
 
-/* Returns the index of common.pt in the source's files; -1 if there is none. */
+/* Returns the index of common.pt in x->s->file, or -1 if there is none. */
 static int find_common_file(const struct edit *x)
 {
     for (int i = 0; i < x->s->n_files && x->s->layout == &torchdist_layout; i++)
@@ -454,7 +466,7 @@ static int find_common_file(const struct edit *x)
     return -1;
 }
 
-/* Replace an argument of common.pt if it exists and, with `was` >= 0, has that value. */
+/* Replace the argument at `path` in common.pt, if it exists, and if `was` is -1 or equal to its value. */
 static int put_common_arg(struct edit *x, const char *path, int64_t was, struct pk *v, struct err *e)
 {
     const int file = find_common_file(x);
@@ -491,7 +503,7 @@ int edit_core_cast(struct edit *x, enum dtype to, struct err *e)
     return put_common_arg(x, "args.params_dtype", -1, pk_global(a, "torch", dtype_torch_name(to)), e);
 }
 
-/* Returns a positive argument, or 0 if there is none. */
+/* Returns the argument `key` if it is a positive number, otherwise 0. */
 static int64_t edit_positive_arg(const struct edit *x, const char *key)
 {
     int64_t n;
@@ -499,7 +511,9 @@ static int64_t edit_positive_arg(const struct edit *x, const char *key)
     return pk_as_int(pk_get(x->s->run.args, key), &n) && n > 0 && n <= INT32_MAX ? n : 0;
 }
 
-/* Without the arguments all rows count as tokens, because none are known to be padding. */
+/*
+ * If the arguments do not give the number of tokens, all rows count as tokens, because it is unknown which are padding.
+ */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q)
 {
     const int64_t tokens = edit_positive_arg(x, "vocab_size"), tp = edit_positive_arg(x, "tensor_model_parallel_size");

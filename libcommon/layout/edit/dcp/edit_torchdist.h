@@ -1,7 +1,5 @@
 /*
- * edit_torchdist.h - change stacks, objects and the counters of common.pt in Megatron-core's folders
- *
- * Internal to this folder.
+ * edit_torchdist.h - change stacks and objects of a Megatron-core folder, and the numbers in its common.pt
  */
 #ifndef SHARDKIT_LAYOUT_EDIT_TORCHDIST_H
 #define SHARDKIT_LAYOUT_EDIT_TORCHDIST_H
@@ -9,19 +7,28 @@
 #include "libcommon/layout/edit/dcp/edit_relist.h"
 #include "libcommon/layout/edit/edit_rows.h"
 
-/* Count the layers of the list. Call this before edit_relist_torchdist(). */
+/* Count the layers in the list. Must be called before edit_relist_torchdist(). */
 void edit_relist_depths(struct relisting *w);
-/* Returns -1 with ERR_USAGE if entry i cannot hold what the list has for it. */
+/*
+ * Add entry i of the source to the result, as the list requires. Returns -1 with ERR_USAGE if the entry cannot hold
+ * what the list has for it.
+ */
 MUST_CHECK int edit_relist_torchdist(struct relisting *w, int i, struct err *e);
 
-/* ---- arguments in common.pt; without effect if there are none, and for other layouts ---- */
+/*
+ * ---- functions that change the training arguments in common.pt; they do nothing for other layouts, or if there are
+ * none ----
+ */
 
-/* Change the number of layers, or the type of the weights. Return -1 with ERR_DATA if common.pt cannot be changed. */
+/*
+ * Change the number of layers from `was` to `now`, or the type of the weights to `to`. Both return -1 with ERR_DATA if
+ * common.pt cannot be changed.
+ */
 MUST_CHECK int edit_core_layers(struct edit *x, int64_t was, int64_t now, struct err *e);
 MUST_CHECK int edit_core_cast(struct edit *x, enum dtype to, struct err *e);
 /*
- * Set in *q the numbers of rows of the vocabulary that are tokens, before and after, for a table of `rows` rows.
- * edit_core_vocab() records the new numbers in common.pt.
+ * Set in *q the number of tokens in the source, for an embedding of `rows` rows, and the number of rows of the result
+ * with padding. edit_core_vocab() then records the new numbers in common.pt.
  */
 void edit_core_rows(const struct edit *x, int64_t rows, struct edit_rows *q);
 MUST_CHECK int edit_core_vocab(struct edit *x, const struct edit_rows *q, struct err *e);
