@@ -1,10 +1,10 @@
 /*
- * manifest.h - OUT/manifest.json: a record of what a conversion wrote, for later verification
+ * manifest.h - read manifest.json, a record of what a conversion wrote, and verify the files
  *
- * One JSON object, with one line per entry so that grep and diff work on it:
+ * The manifest is one JSON object, with one line per entry, so that grep and diff are useful:
  *   format, version, layout, source {layout, path, tag, tp, pp, dp, iteration}
  *   files    name, size_bytes, crc32 of every file of the folder except this one
- *   tensors  name, state, dtype, shape, crc32 of the logical row-major bytes, which is
+ *   tensors  name, state, dtype, shape, crc32 of the tensor's elements in row-major order, which is
  *            the same in every topology and layout
  *   crc32    of all bytes of the manifest before this key
  * CRCs are eight hex digits, as `crc32` and zip tools print them.

@@ -1,8 +1,9 @@
 /*
  * zero_partition.h - how BF16_Optimizer and ZeRO-1/2 divide flat groups over data-parallel ranks
  *
- * The parameters of a group are stored contiguously in a flat buffer of S elements, padded to F = align_up(S, 2 *
- * DP); rank d owns [d * P, (d + 1) * P), P = F / DP (docs/formats.md, section 4.5).
+ * The parameters of a group, S elements in total, are stored one after the other in a flat buffer. The buffer is padded
+ * to F = align_up(S, 2 * DP) elements. Of these, data-parallel rank d owns the partition [d * P, (d + 1) * P), where P
+ * = F / DP (docs/formats.md, section 4.5).
  */
 #ifndef SHARDKIT_MODEL_ZERO_PARTITION_H
 #define SHARDKIT_MODEL_ZERO_PARTITION_H

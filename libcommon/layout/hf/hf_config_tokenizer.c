@@ -137,7 +137,9 @@ static int64_t largest_id(const struct vocabulary *v)
     return most;
 }
 
-/* Read the special tokens of a map. A value is either a string ("bos_token": "<s>") or an object with a "content". */
+/*
+ * Read the special tokens in `map`, whose values are either strings ("bos_token": "<s>") or objects with a "content".
+ */
 static void read_special_tokens(struct hf_tokenizer *t, const struct vocabulary *v, const json_t *map)
 {
     static const char *const keys[HF_TOKENS] = { "bos_token", "eos_token", "pad_token", "unk_token" };

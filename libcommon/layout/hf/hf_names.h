@@ -1,8 +1,9 @@
 /*
  * hf_names.h - names and storage order of Megatron's parameters in Hugging Face Transformers
  *
- * There are two architectures. BLOOM has Megatron's own arrangement. GPT-2 stores the four weights of a block as
- * [in, out] and orders the rows of query, key and value by kind first. The table itself is in model/params.c.
+ * There are two architectures. BLOOM stores elements in the same order as Megatron. GPT-2 stores the four weight
+ * matrices of a block as [in, out], and orders the rows of query, key and value by kind first, while Megatron orders
+ * them by head first. The table of names is in model/params.c.
  */
 #ifndef SHARDKIT_LAYOUT_HF_NAMES_H
 #define SHARDKIT_LAYOUT_HF_NAMES_H

@@ -101,7 +101,10 @@ static int check_imported_tensor(struct opening *x, const struct param_row *r, c
 
 /* ---- parameters ---- */
 
-/* Reorder rows from (kind, head, lane) back to (head, kind, lane). */
+/*
+ * Reorder rows from (kind, head, lane), GPT-2's order, to (head, kind, lane), Megatron's order. A kind is query, key or
+ * value.
+ */
 static struct tmap *restore_imported_qkv_rows(struct opening *x, const struct tmap *m)
 {
     int64_t n = x->c.n_heads;

@@ -118,7 +118,10 @@ static const struct tmap *choose_state(const struct hf_target *t, const struct p
     return p->state[*st];
 }
 
-/* Reorder rows from (head, kind, lane) to (kind, head, lane). */
+/*
+ * Reorder rows from (head, kind, lane), Megatron's order, to (kind, head, lane), GPT-2's order. A kind is query, key or
+ * value.
+ */
 static const struct tmap *reorder_rows(const struct hf_target *t, const struct tmap *m)
 {
     int64_t n = t->q.config.n_heads;

@@ -392,7 +392,7 @@ void universal_check_params(const struct source *s, struct report *r)
 
 uint64_t universal_extra_bytes(const struct source *s)
 {
-    uint64_t sum = 1 << 20, size;       /* optimizer_state.pt, manifest, folders */
+    uint64_t sum = 1 << 20, size;       /* for optimizer_state.pt, the manifest and folders */
     uint8_t *made = NULL;
     struct err e = {0};
 
@@ -407,7 +407,7 @@ uint64_t universal_extra_bytes(const struct source *s)
 
 uint64_t universal_estimate(const struct sink *k, const struct source *s)
 {
-    enum { AROUND_A_TENSOR = 8192 };    /* headers, directory, padding of the last block */
+    enum { AROUND_A_TENSOR = 8192 };    /* for headers, directory and padding of a tensor's file */
     uint64_t bytes = universal_extra_bytes(s);
     int64_t shape[TENSOR_MAX_DIM];
 

@@ -33,13 +33,13 @@ struct run_state universal_run_state(const struct source *s, struct arena *a);
  */
 bool universal_makes_mp_rank(const struct source *s);
 /*
- * Create the bytes of zero/optimizer_state.pt: the optimizer_state_dict of shard (0,0,0) without its per-rank
- * entries, plus param_groups. The caller frees *out.
+ * Create the bytes of zero/optimizer_state.pt: the optimizer_state_dict of shard (pp 0, dp 0, tp 0) without the entries
+ * that differ between ranks, plus param_groups. The caller frees *out.
  */
 MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, uint64_t *size, struct err *e);
 /*
- * Create the bytes of step.pt (a 0-dim fp32 tensor or an int). *size is 0 if the state has no step. The caller frees
- * *out.
+ * Create the bytes of step.pt: a 0-dimensional fp32 tensor or an int. *size is 0 if the optimizer does not store the
+ * step in its state. The caller frees *out.
  */
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
 /*

@@ -51,7 +51,7 @@ enum { OPEN_THREADS = 16 };
 /* A shard: a checkpoint file into which datasets of the virtual form point. */
 struct hdf5_shard {
     const char *path;           /* as written in the index */
-    /* position and size in bytes of the part of the file that is used: all of it, or a member of a tar */
+    /* Offset and size in bytes of the shard in the file `path`: the whole file, or a member of a tar archive. */
     uint64_t at, size;
     uint32_t directory_crc;
     int file;                   /* number of the file; -1 if it cannot be used, which has been reported */
