@@ -318,9 +318,9 @@ struct manifest_known {
 };
 
 /*
- * Returns true if the source was opened without its optimizer, and more of the file than headers and pickles is not
- * known, so that it is a file of the optimizer. Such a file is not checked, because reading it would take as long as
- * converting the optimizer.
+ * Returns true if the source was opened without its optimizer, and if more bytes of the file were not read than headers
+ * and pickles can have. This is then a file of the optimizer. It is not checked, because reading it would take as long
+ * as converting the optimizer.
  */
 static bool is_left_out(const struct source *s, int file, const struct manifest_known *k)
 {

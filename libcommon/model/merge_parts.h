@@ -1,5 +1,5 @@
 /*
- * merge_parts.h - fused parameters (query, key and value; gate and up), of which each rank has a piece of every part
+ * merge_parts.h - fused parameters (query, key and value; gate and up): each rank has a piece of every part
  *
  * universal_checkpoint_info lists such parameters in parameter_with_sub_params, and the number of rows of each part on
  * each tensor-parallel rank in sub_param_shard_widths. Only the form that AutoTP of DeepSpeed 0.19 writes is supported:

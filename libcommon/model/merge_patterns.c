@@ -13,8 +13,8 @@
 #include "libcommon/base/mem.h"
 
 /*
- * Limits, which prevent that a malicious list takes minutes. Real lists have a dozen patterns of fewer than 60 tokens,
- * or (AutoTP) a whole name for every parameter.
+ * The limits prevent that matching a malicious list takes minutes. Real lists have a dozen patterns of fewer than 60
+ * tokens, or (AutoTP) a whole name for every parameter.
  */
 enum { PATTERN_MAX = 128, LIST_MAX = 64, NAMES_MAX = 1 << 14 };
 

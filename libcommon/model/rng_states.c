@@ -114,7 +114,7 @@ static struct pk *numpy_state(struct arena *a, uint64_t seed)
 
 /*
  * Returns the state of torch's CPU generator: u64 seed, i32 left = 1, i32 seeded = 1, u64 next = 0, 624 words of 8
- * bytes each, then the cached normal samples, of which there are none.
+ * bytes each, then the cached normal samples (none).
  */
 static struct pk *torch_state(struct arena *a, uint64_t seed)
 {

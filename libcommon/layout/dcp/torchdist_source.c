@@ -19,8 +19,8 @@
 #include "libcommon/model/topology.h"
 
 /*
- * Limits for the values of common.pt, of which nested dicts and lists are flattened. A pickle can refer to one object
- * several times, so it can describe many more values than it has bytes.
+ * Limits for the values of common.pt. Nested dicts and lists are flattened. A pickle can refer to one object several
+ * times, so it can describe many more values than it has bytes.
  */
 enum { MAX_VALUES = 1 << 16, MAX_DEPTH = 16, MAX_RUNS = 1 << 16 };
 
@@ -178,7 +178,7 @@ static void flatten(struct flattening *w, const char *name, const struct pk *v, 
 
 /*
  * Read Adam's step counter. Megatron's plain optimizers store one counter for all parameters, and its distributed
- * optimizer stores one in each group, of which the first is read.
+ * optimizer stores one in each group. The first group's counter is read.
  */
 static void torchdist_find_step(struct source *s)
 {

@@ -16,7 +16,7 @@ struct edit_run {
 };
 enum { EDIT_ZEROS = -1 };               /* value of from.record that stands for zero bytes */
 
-/* A record of a .pt file of which only bytes [at, at + len) are kept, or that is dropped. */
+/* A record of a .pt file that is cut: only bytes [at, at + len) are kept, or the record is dropped. */
 struct edit_cut {
     int entry;                          /* index of the record in the zip archive */
     bool gone;

@@ -80,7 +80,7 @@ static int make_state(struct edit *x, struct edit_file *f, const struct edit_pla
     return 0;
 }
 
-/* Set *padded if the parameter's files store padding rows. The first state file that can be read tells. */
+/* Set *padded if the parameter's files store padding rows. The first state file that can be read determines it. */
 static int any_padded(struct edit *x, const struct param *p, bool *padded, struct err *e)
 {
     for (int st = 0; st < STATE_N; st++) {

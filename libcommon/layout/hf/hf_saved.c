@@ -214,7 +214,7 @@ static const struct tied_name *tied_name_of(const char *name)
     return found;
 }
 
-/* Returns the parameter of which `p` is the second name, or NULL if there is none. */
+/* Returns the parameter whose second name `p` is, or NULL if there is none. */
 static const struct param *find_first_tied_param(const struct saving *x, const struct param *p,
                                                  const struct tied_name *t)
 {

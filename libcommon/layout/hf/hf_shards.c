@@ -10,7 +10,7 @@
 #include "libcommon/layout/hf/hf_source_impl.h"
 #include "libcommon/plan/tmap_slice.h"
 
-/* A parameter of the Transformers model, and the Megatron-core parameter of which it becomes a part. */
+/* A parameter of the Transformers model, and its place as a part of a Megatron-core parameter. */
 struct fusion_part {
     struct param *from;
     const struct family_rule *rule;
@@ -201,8 +201,8 @@ static int resolve_fused_head(struct fusion *x)
 /* ---- bytes ---- */
 
 /*
- * If the manifest has the CRC of a whole tensor, attach this CRC to the tensor's record. It is then checked when the
- * record is read, regardless of the parameter of which the tensor becomes a part.
+ * If the manifest has the CRC of a whole tensor, attach this CRC to the tensor's record. The CRC is then checked when
+ * the record is read, no matter which parameter the tensor becomes a part of.
  */
 static void attach_manifest_crcs(const struct fusion *x)
 {
@@ -343,7 +343,7 @@ static struct tmap *fuse(const struct fusion *x, const struct fusion_part *m, co
     return to;
 }
 
-/* Make the Megatron-core parameter *to from its parts, of which m is the first. */
+/* Make the Megatron-core parameter *to from its parts; m points to the first part. */
 static int make_fused_param(const struct fusion *x, const struct fusion_part *m, struct param *to)
 {
     struct fusion_rows *row = xcalloc(3 * (size_t)x->z->groups, sizeof *row);

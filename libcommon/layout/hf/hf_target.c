@@ -296,7 +296,8 @@ static void share_by_size(struct hf_target *t)
         uint64_t len = end ? 0 : t->tensor[i].len;
 
         if (!end && len > t->q.max_shard_bytes) {
-            t->tensor[i].file = t->n_files++;   /* its number is lower than that of the file that is not full yet */
+            /* a file of its own, with a lower number than the file that is not full yet */
+            t->tensor[i].file = t->n_files++;
             continue;
         }
         if (n_open && (end || open_bytes + len > t->q.max_shard_bytes)) {

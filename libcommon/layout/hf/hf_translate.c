@@ -14,13 +14,13 @@
 /* Maximum number of layers of a model. A layer number comes from a name in the file, so it must be bounded. */
 enum { LAYERS_MAX = 1 << 16 };
 
-/* A parameter of the Transformers model, and the source's parameter of which it is a piece. */
+/* A parameter of the Transformers model, which is a piece of the source's parameter `from`. */
 struct piece {
     const struct param *from;
     const struct family_rule *rule;
     /* part: index of this piece in the rule; layer: number of the block, from 0; -1 outside of the blocks */
     int part, layer;
-    bool stacked;               /* true if `from` holds all layers, of which this piece is one */
+    bool stacked;               /* true if `from` holds all layers, and this piece is one of them */
     int place;                  /* position in the model: -1 before the blocks, 0 in a block, 1 after the blocks */
 };
 

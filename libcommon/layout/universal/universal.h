@@ -23,8 +23,9 @@ struct source;
  */
 MUST_CHECK int universal_resolve(struct source *s, struct report *notes, struct err *e);
 /*
- * Returns the run state with an optimizer_state_dict and param_groups as DeepSpeed stores them. They are the source's
- * own, unless universal_makes_mp_rank(); then they are made by zero_pickles.h and allocated in the arena.
+ * Returns the run state with an optimizer_state_dict and param_groups as DeepSpeed stores them. If
+ * universal_makes_mp_rank() returns true, they are made by zero_pickles.h and allocated in the arena; otherwise they
+ * are the source's own.
  */
 struct run_state universal_run_state(const struct source *s, struct arena *a);
 /*
@@ -44,7 +45,8 @@ MUST_CHECK int universal_optimizer_state(const struct source *s, uint8_t **out, 
 void universal_step(const struct source *s, uint8_t **out, uint64_t *size);
 /*
  * Copy the source's mp_rank files to `dir`, after a check of every record's CRC. A file whose tree was replaced
- * (pt_with_tree()) is written again with the new tree. If universal_makes_mp_rank(), the file of rank 0 is made.
+ * (pt_with_tree()) is written again with the new tree. If universal_makes_mp_rank() returns true, the file of rank 0 is
+ * made.
  */
 MUST_CHECK int universal_copy_mp_ranks(const struct source *s, const char *dir, struct err *e);
 /*

@@ -282,7 +282,7 @@ static int write_metadata(struct edit *x, struct edit_file *f, struct err *e)
     return rc;
 }
 
-/* Drop the .distcp files of which no entry needs any bytes. */
+/* Drop the .distcp files that hold no bytes of any entry. */
 static void drop_files(struct edit *x)
 {
     const struct edit_entries *es = x->entries;
