@@ -21,7 +21,7 @@ MUST_CHECK int edit_zero(struct edit *x, struct edit_states *list, struct report
 /*
  * Write the checkpoint again with the source's own list of parameters, after salvage has filled in lost elements.
  * Several tensor-parallel ranks become one, which a warning in `notes` reports. If the checkpoint has no optimizer, the
- * description of the result says so.
+ * description of the result contains "weights only".
  */
 MUST_CHECK int edit_zero_rewrite(struct edit *x, struct report *notes, struct err *e);
 /*

@@ -11,7 +11,7 @@
 
 /* ---- pieces ---- */
 
-/* Compute which rows of tensor i the rank stores. Returns false if the rank stores nothing of this tensor. */
+/* Compute which rows of tensor i the rank stores. Returns false if the rank stores no part of it. */
 static bool cut_rows(const struct hf_target *t, int i, int rank, struct hf_piece *out)
 {
     const struct hf_tensor *x = &t->tensor[i];
