@@ -1,9 +1,9 @@
 /*
  * ending.c - the end of a run: the final report, the final status, and the release of what the run holds
  *
- * A run ends in one of three ways: in order (ending_leave() with a result of 0), by a failure that every rank has seen
- * and all ranks leave together, or because the watch aborts the job (ending_on_abort()). Launchers kill the remaining
- * ranks of an aborted job within a second, so what others need most is written first.
+ * A run ends in one of three ways: in order (ending_leave() with a result of 0), by a failure that every rank has seen,
+ * after which all ranks exit in order, or because the watch aborts the job (ending_on_abort()). Launchers kill the
+ * remaining ranks of an aborted job within a second, so what others need most is written first.
  */
 #include "tools/train/ending.h"
 
@@ -21,7 +21,7 @@
 #include "tools/train/run/setup.h"
 #include "tools/train/trace/trace.h"
 
-/* Set if this process wrote the final report or the final status; it then syncs them to disk. */
+/* Set if this process wrote the final report or the final status. Only then it syncs the file to disk. */
 static atomic_bool wrote_report, wrote_status;
 
 static void print_failure(const struct err *e) { cli_printf(stderr, "%s: %s\n", cli_typed_name("train"), e->msg); }
@@ -40,8 +40,8 @@ int ending_report_failure(const struct trainer *t, const struct err *e)
 /* ---- the report of a failure ---- */
 
 /*
- * Write the report of a failure. Returns the path of the report if the file exists, even if another rank wrote it; else
- * NULL.
+ * Write the report of a failure. Returns the path of the report, also if another rank has written it. Returns NULL if
+ * there is no report.
  */
 static const char *write_failure_report(const struct trainer *t, const struct report_incident *x)
 {
@@ -55,7 +55,10 @@ static const char *write_failure_report(const struct trainer *t, const struct re
     return access(path, F_OK) == 0 ? path : NULL;
 }
 
-/* Wait up to a second for rank 0 to write the report: a report by rank 0 has more information than one by this rank. */
+/*
+ * Wait for up to a second until rank 0 has written the report, because rank 0's report has more information than this
+ * rank's.
+ */
 static void wait_for_report_of_rank_0(const struct trainer *t)
 {
     char path[PATH_MAX];
@@ -66,8 +69,8 @@ static void wait_for_report_of_rank_0(const struct trainer *t)
 }
 
 /*
- * Write the report of an aborted job. Normally rank 0 writes it. If rank 0 was lost, some other ranks try, and the
- * first report is kept.
+ * Write the report of an aborted job. Normally rank 0 writes it. If rank 0 was lost, several other ranks try to write
+ * it, and the first report is kept.
  */
 static const char *report_abort(const struct trainer *t, const struct watch_end *end)
 {
@@ -84,15 +87,15 @@ static const char *report_abort(const struct trainer *t, const struct watch_end 
 /* ---- the status file ---- */
 
 /*
- * Returns true if status.json belongs to this job. If another job has acquired the lock, this job must not write the
- * file.
+ * Returns true if status.json belongs to this job. If another job has taken over the lock of the folder, this job must
+ * not write the file.
  */
 static bool is_status_ours(const struct trainer *t, struct err *e)
 {
     return t->log.status_path && (!t->saves.lock || savelock_held(t->saves.lock, e));
 }
 
-/* Write the final status. If two threads get here, the first one wins. */
+/* Write the final status. If two threads call this, the first one wins. */
 static void write_final_status(const struct trainer *t, const struct status *last)
 {
     struct err e = {0};
@@ -112,7 +115,10 @@ static void flush_events(const struct trainer *t)
         print_failure(&e);
 }
 
-/* Sync what this process has written about the end to disk, so that it survives a failure of the host. */
+/*
+ * Sync the final report and status to disk, if this process has written them, so that they survive a failure of the
+ * host.
+ */
 static void sync_end(const struct trainer *t)
 {
     struct err e = {0};
@@ -127,8 +133,8 @@ static void sync_end(const struct trainer *t)
 /* ---- callbacks of the watch ---- */
 
 /*
- * The report comes first and the stacks last. A rank that crashed has already written its own stacks. The curves for
- * TensorBoard come after the report, because they may be stored on another disk that hangs.
+ * Write the report first and the stacks last, because a rank that crashed has already written its own stacks. Write the
+ * curves for TensorBoard after the report, because they may be on another disk that hangs.
  */
 void ending_on_abort(void *trainer, const struct watch_end *end)
 {
@@ -147,13 +153,13 @@ void ending_on_abort(void *trainer, const struct watch_end *end)
     flush_events(t);
 }
 
-/* No rank waits any more, so a busy disk may take long. */
+/* At this point no rank waits any more, so a sync to a busy disk may take long. */
 void ending_on_left(void *trainer)
 {
     sync_end(trainer);
 }
 
-/* The other ranks update the status only if rank 0 does not respond. */
+/* On ranks other than 0, this is called only if rank 0 does not respond. */
 void ending_on_stall(void *trainer, const char *text)
 {
     const struct trainer *t = trainer;
@@ -178,8 +184,8 @@ void ending_on_stall(void *trainer, const char *text)
 /* ---- leaving ---- */
 
 /*
- * Write the final status and release the lock, on rank 0. Programs that restart the job wait until the lock is
- * released.
+ * On rank 0, write the final status and release the lock of the folder. Programs that restart the job wait until the
+ * lock is released.
  */
 static void end_log(struct trainer *t, enum status_reason why)
 {
@@ -205,21 +211,21 @@ static void close_log(struct trainer *t)
     free(t->log.status_path);
 }
 
-/* Free everything. Another rank may be lost during this, so the objects that the watch's thread uses are freed last. */
+/* Free everything. Another rank may be lost meanwhile, so the objects that the watch's thread uses are freed last. */
 static void leave_job(struct trainer *t, enum status_reason why)
 {
     end_log(t, why);
     trainer_free(t);
     crash_release();
     comm_world_close(t->ranks.world);
-    t->ranks.world = NULL;              /* checked by the handler of SIGUSR2 */
-    trace_free(t->trace);               /* after closing, because closing is traced, too */
+    t->ranks.world = NULL;              /* the handler of SIGUSR2 checks this */
+    trace_free(t->trace);               /* freed after the world is closed, because closing is traced, too */
     close_log(t);
 }
 
 /*
- * Handle a failure that every rank has seen (a wrong option, insufficient memory, a gradient that is not finite): one
- * rank reports it, the save in progress is completed, and all ranks exit in order.
+ * End the run after a failure that every rank has seen, such as a wrong option, a lack of memory, or a gradient that is
+ * not finite. One rank reports the failure, the save in progress is completed, and all ranks exit in order.
  */
 static int leave_together(struct trainer *t, enum status_reason why, const struct err *failure)
 {

@@ -8,10 +8,10 @@
 #include "tools/train/run/setup.h"
 #include "tools/train/start.h"
 
-/* static, because signal handlers and the watch's thread access it until the process ends */
+/* The struct is static, because signal handlers and the watch's thread access it until the process ends. */
 static struct trainer train;
 
-/* Run the job. *why receives why it ended. Returns -1 on failure. */
+/* Run the job. *why receives the reason why it ended. Returns -1 on failure. */
 static int run(struct trainer *t, enum status_reason *why, struct err *e)
 {
     int rc = start_log(t, why, e);

@@ -28,14 +28,14 @@
 /* ---- refused options ---- */
 
 /*
- * The options are parsed before the ranks are connected, and nearly always all ranks have the same ones. Rank 0
- * therefore reports its error at once. The other ranks with an error still join the job, so that a rank with a
- * different error can report it and a rank whose options are valid does not wait for ranks that have exited.
+ * Some options are refused before the ranks are connected. Nearly always all ranks have the same options, so rank 0
+ * reports its error at once. The other ranks whose options were refused still join the job for two reasons: a rank with
+ * a different error can then report it, and a rank whose options are valid does not wait for ranks that have exited.
  */
-enum { JOIN_S = 10 };           /* time in seconds within which the other ranks have joined or have exited */
+enum { JOIN_S = 10 };           /* time in seconds after which the other ranks have either joined or exited */
 
 struct refused_word {
-    int32_t status;             /* 0: not refused */
+    int32_t status;             /* exit status; 0: the options are not refused */
     uint32_t reason;
 };
 
@@ -55,15 +55,16 @@ static void print_refusal(int rank, const struct err *why)
 }
 
 /*
- * Exchange refusals. Every rank must call it before any other exchange; `own` is the rank's refusal or NULL. Returns
- * 0 if no rank was refused. Otherwise it returns the exit status, and the job must end; a rank has then reported its
- * reason if it differs from those of all lower ranks. Returns -1 if the ranks cannot communicate.
+ * Exchange which ranks have refused their options. Every rank must call this before any other exchange. `own` is the
+ * error of this rank, or NULL. Returns 0 if no rank has refused its options. Otherwise returns the exit status, and the
+ * job must end; each rank whose error differs from those of all lower ranks has then been reported. Returns -1 if the
+ * ranks cannot communicate.
  */
 static int share_refusal(struct comm_world *w, const struct err *own, struct err *e)
 {
     const int rank = comm_place(w)->rank, size = comm_place(w)->size;
     struct refused_word me = {0}, *all = xcalloc((size_t)size, sizeof *all);
-    bool is_reported = rank == 0;              /* rank 0 has printed its reason before it joined */
+    bool is_reported = rank == 0;              /* rank 0 printed its error before it joined */
     int rc;
 
     if (own)
@@ -81,8 +82,8 @@ static int share_refusal(struct comm_world *w, const struct err *own, struct err
 }
 
 /*
- * End a process whose options were refused for the reason `why`. Reports the reason if no other rank does. Returns
- * the exit status.
+ * End a process whose options were refused for the reason `why`. The reason is reported unless another rank reports it.
+ * Returns the exit status.
  */
 static int leave_refused(const struct err *why)
 {
@@ -109,7 +110,9 @@ static int leave_refused(const struct err *why)
 
 /* ---- the process ---- */
 
-/* The ranks of the run, for the handler of SIGUSR2; ranks->world is NULL outside of the job. */
+/*
+ * The ranks of the run, for the handler of SIGUSR2. ranks_to_dump->world is NULL while the process is not in the job.
+ */
 static const struct run_ranks *ranks_to_dump;
 
 static void dump_calls_on_signal(int sig)
@@ -119,7 +122,7 @@ static void dump_calls_on_signal(int sig)
         watch_dump(comm_watch(ranks_to_dump->world));
 }
 
-/* Print the output of an option such as --help, once per job. Returns the exit status. */
+/* Print what an option such as --help requests, once per job. Returns the exit status. */
 static int print_option_answer(enum option_asked asked, char **argv)
 {
     struct launch l;
@@ -129,11 +132,12 @@ static int print_option_answer(enum option_asked asked, char **argv)
 }
 
 /*
- * Execute this program again with a short spin count for OpenMP's threads, unless the user has chosen one. GNU's
- * runtime reads the variable before main(). By default, a thread that waits for another spins for up to 10 ms. On a
- * processor that is shared, the other thread cannot run meanwhile: on two busy processors, 160 samples of a small
- * model (hidden size 256) took 27 s, 4.5 s with a spin count of 300, and 6.1 s with one thread. On an idle machine a
- * count of 300 costs 6 %. Returns if there is nothing to do, or if the program cannot be executed again.
+ * Execute this program again with a short spin count for the threads of OpenMP, unless the user has set one. This is
+ * necessary because GNU's runtime reads the environment variable before main(). By default, a thread that waits for
+ * another thread spins for up to 10 ms. If the processor is shared, the other thread cannot run meanwhile: on two busy
+ * processors, 160 samples of a small model (hidden size 256) took 27 s; with a spin count of 300 they took 4.5 s, and
+ * with one thread 6.1 s. On an idle machine a count of 300 costs 6 %. The function returns if there is nothing to do,
+ * or if the program cannot be executed again.
  */
 static void limit_spinning(char **argv)
 {
@@ -159,7 +163,10 @@ bool start_process(struct trainer *t, int argc, char **argv, int *status)
     }
     if (t->o.umask >= 0)
         umask((mode_t)t->o.umask);
-    /* Install the handlers before any work that takes time, and again after MPI has installed its own handlers. */
+    /*
+     * Install the signal handlers before any work that takes time. They are installed again later, because MPI installs
+     * its own.
+     */
     ranks_to_dump = &t->ranks;
     status_catch_signals(dump_calls_on_signal);
     if (t->o.save && !trainer_is_check_only(t) && !(t->saves.writer = writer_start(&e))) {
@@ -183,8 +190,8 @@ static void on_phase(void *trainer, const char *phase, int micro_batch)
 }
 
 /*
- * Until the ranks are connected, no work has begun that would have to be completed, so a signal ends the process at
- * once.
+ * Let signals end the process at once until the ranks are connected. Before that, there is no work that would have to
+ * be completed.
  */
 static void let_signals_end_us(const struct launch *l)
 {
@@ -195,7 +202,7 @@ static void let_signals_end_us(const struct launch *l)
         raise(status_stop_signal());
 }
 
-/* Join the job. Returns 0, the exit status if the options of any rank were refused, or -1. */
+/* Join the job. Returns 0 on success, the exit status if the options of any rank were refused, or -1 on failure. */
 static int join_job(struct trainer *t, struct err *e)
 {
     struct comm_options co = {
@@ -277,7 +284,7 @@ static int lock_save(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Open rank 0's log, folder, events and status file. */
+/* Open on rank 0 the log, the folder of --save, the event files and the status file. */
 static int open_log(struct trainer *t, struct err *e)
 {
     struct run_log *log = &t->log;
@@ -303,15 +310,15 @@ static int open_log(struct trainer *t, struct err *e)
     else if (t->o.save)
         log->status_path = path_join(t->o.save, "status.json");
     /*
-     * The run may end before it has progress of its own; until then the status file keeps what the previous run
-     * wrote.
+     * The run may end before it has progress of its own. Until then the status file keeps the values of the previous
+     * run.
      */
     if (log->status_path)
         status_recall(log->status_path, &log->status);
     return 0;
 }
 
-/* Open the log on rank 0. The other ranks wait for the result, and exit with rank 0 if it failed. */
+/* Open the log on rank 0. The other ranks wait for the result. If it failed, all ranks exit together. */
 static int open_log_for_all(struct trainer *t, struct err *e)
 {
     struct err of_rank0 = {0};
@@ -320,7 +327,7 @@ static int open_log_for_all(struct trainer *t, struct err *e)
         assert(of_rank0.kind != ERR_NONE);
     if (comm_host_broadcast(comm_world_group(t->ranks.world), &of_rank0, sizeof of_rank0, 0, e) < 0)
         return -1;
-    /* start_check_stop() handles a signal, like any early one */
+    /* ERR_STOP means that a signal has arrived, which start_check_stop() handles */
     if (of_rank0.kind == ERR_NONE || of_rank0.kind == ERR_STOP)
         return 0;
     *e = of_rank0;
@@ -375,7 +382,7 @@ int start_log(struct trainer *t, enum status_reason *why, struct err *e)
         status_release_signals();
         watch_catch_term(comm_watch(t->ranks.world));
     }
-    /* With wrong options, nothing may be changed on disk. */
+    /* If the options are wrong, nothing on disk may be changed, so they are checked first. */
     if (options_check(&t->o, trainer_ranks_planned(t), OPTIONS_BEFORE_LOAD, e) < 0 || open_log_for_all(t, e) < 0)
         return -1;
     rc = start_check_stop(t, why, e);

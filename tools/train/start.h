@@ -8,23 +8,24 @@
 
 /*
  * Parse the options, install the signal handlers and start the writer process. Returns true if the run continues.
- * Otherwise *status receives the exit status: --help and similar options were answered, or an error was reported.
- * Call it before threads, MPI and CUDA exist.
+ * Returns false if the process must exit with *status, because --help or a similar option was given, or an error was
+ * reported. Must be called before threads, MPI and CUDA are started.
  */
 bool start_process(struct trainer *t, int argc, char **argv, int *status);
 /*
- * Connect to the other ranks. Returns true if the run continues. Otherwise *status receives the exit status: an error
- * was reported, or the options of some rank were refused.
+ * Connect to the other ranks. Returns true if the run continues. Returns false if the process must exit with *status,
+ * because an error was reported, or because the options of some rank were refused.
  */
 bool start_join(struct trainer *t, int *status);
 /*
- * Check the options, and open the log and the folder of --save on rank 0. From then on failures are reported. Returns
- * 1 if the run was asked to stop; *why receives the reason. All ranks must call it.
+ * Check the options, and open the log and the folder of --save on rank 0. From then on failures are written to reports.
+ * Returns 1 if the run was requested to stop; *why receives the reason. All ranks must call it.
  */
 MUST_CHECK int start_log(struct trainer *t, enum status_reason *why, struct err *e);
 /*
- * Check for requests to stop before the first step: the kill switch (docs/training.md 6.1), or a signal that came
- * early or while the order of samples was built. Returns 1 and sets *why if there is one. All ranks must call it.
+ * Check whether the run was requested to stop before its first step: by the kill switch (docs/training.md 6.1), or by a
+ * signal that arrived early or while the order of samples was being built. If so, returns 1 and sets *why. All ranks
+ * must call it.
  */
 MUST_CHECK int start_check_stop(struct trainer *t, enum status_reason *why, struct err *e);
 

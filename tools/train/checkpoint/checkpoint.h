@@ -12,8 +12,8 @@
  *             options, stage_new() ...
  *   all       checkpoint_saver_begin()
  *   all       checkpoint_load()
- *   all       checkpoint_saver_new()              copies what must be carried over from the open
- *   all       checkpoint_close()                  checkpoint; after it args, info are invalid
+ *   all       checkpoint_saver_new()              copies what later saves need from the checkpoint
+ *   all       checkpoint_close()                  makes pointers from checkpoint_info() invalid
  *   loop      checkpoint_save() ... checkpoint_save_release() ... checkpoint_save_poll()
  *   exit      checkpoint_save_wait(), checkpoint_saver_free(), writer_end()
  *
@@ -42,9 +42,9 @@ struct checkpoint_from {
     const char *dir;            /* --load: a folder with `latest`, or a tag folder itself */
     bool universal;             /* --universal-checkpoint: `latest_universal` names the tag */
     bool force;                 /* --force, with --universal-checkpoint: use it although `latest` is newer */
-    const char *model;          /* --model: prefix that selects one of several models; or NULL */
-    bool accept_mismatch;       /* report files of different saves or ranks only as a warning */
-    int64_t heads;              /* --num-attention-heads, 0: not given; some files do not contain it */
+    const char *model;          /* --model: prefix of the names that selects one of several models; or NULL */
+    bool accept_mismatch;       /* report files that belong to different saves or ranks only as a warning */
+    int64_t heads;              /* --num-attention-heads, for files that do not contain the number; 0: not given */
     int threads;                /* number of threads for opening files; 0 = 16 */
 };
 
@@ -61,32 +61,37 @@ enum { CHECKPOINT_GROUPS_MAX = 3 };
 
 struct checkpoint_info {
     const char *path, *tag;     /* path of the tag folder, and its base name */
-    /* topology of the shards; for a universal form that of its mp_rank files, 0 = unknown */
+    /* The topology of the shards. For a universal checkpoint, the topology of its mp_rank files; 0: unknown. */
     struct topology topo;
-    /* vocab is V, padding rows included; fields are 0 if the arguments do not contain them */
+    /* The sizes of the model. `vocab` is V, padding rows included. Fields that the arguments do not contain are 0. */
     struct model_config model;
     int n_stages;               /* topo.pp, or 0 if blocks[] is unknown */
     const int *blocks;          /* number of transformer blocks of each stage in the checkpoint */
-    enum dtype weights;         /* type of the layer files; for universal forms params_dtype */
-    bool has_weights, has_optimizer;    /* has_weights: 16-bit weights; has_optimizer: masters and both moments */
-    /* the checkpoint has tensor-parallel copies of replicated parameters (TP > 1, sharded) */
+    enum dtype weights;         /* dtype of the layer files; for universal checkpoints params_dtype */
+    /* has_weights: 16-bit weights; has_optimizer: fp32 master weights and both Adam moments */
+    bool has_weights, has_optimizer;
+    /*
+     * The checkpoint has several copies of replicated parameters, one per tensor-parallel rank (it is sharded, with TP
+     * > 1).
+     */
     bool has_replicas;
     bool has_rng;
     int64_t iteration;          /* 0 if unknown */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;    /* 0 if unknown */
     /*
-     * Samples that were passed over without training, and the last iteration that was skipped this way. The next
-     * samples are those after the consumed and the skipped ones.
+     * The number of samples that were skipped without training on them, and the last iteration that was skipped in this
+     * way. The next sample to train on follows the consumed and the skipped ones.
      */
     int64_t skipped_train_samples, skipped_train_iteration;
-    double gigaflos;            /* gigaflos_no_embeds of mp_rank_00 */
+    double gigaflos;            /* value of gigaflos_no_embeds in the file of mp_rank_00 */
     struct checkpoint_schedule schedule;
-    int64_t opt_step;           /* Adam's step count; -1: not recorded (2022's universal form) */
-    int n_groups;               /* number of elements of group; 0: not recorded */
-    struct ds_settings group[CHECKPOINT_GROUPS_MAX];       /* the last one has no weight decay */
+    int64_t opt_step;           /* Adam's step count; -1: not recorded (in universal checkpoints of 2022) */
+    int n_groups;               /* number of elements of `group`; 0: the groups were not recorded */
+    /* settings of the parameter groups; the last group has no weight decay */
+    struct ds_settings group[CHECKPOINT_GROUPS_MAX];
     bool has_clip_grad;
     double clip_grad;
-    /* the shards have the form of ZeRO stage 1, which fp16 runs write, and not the form of BF16_Optimizer */
+    /* The shards have the form of ZeRO stage 1, which fp16 runs write. False: they have the form of BF16_Optimizer. */
     bool zero_stage_1;
     bool has_scaler;            /* in fp16 runs */
     struct loss_scale scaler;
@@ -99,33 +104,36 @@ struct checkpoint_info {
 
 struct checkpoint;
 /*
- * Open a checkpoint. Returns 1 and sets *c. Returns 0 with *c = NULL if there is none (the folder or its `latest` is
- * missing): training then begins from scratch, and `notes` has a warning about it. It never returns 0 if there is a
- * checkpoint:
- *   ERR_DATA   `latest` names a folder that is missing; there are tags without `latest`; the
- *              tag is damaged, incomplete, or of a kind that the trainer cannot continue
- *              (another family, MoE, GLU, rotary positions); --universal-checkpoint without
- *              latest_universal, or with a newer `latest` (and no force)
+ * Open a checkpoint. Returns 1 and sets *c. Returns 0 with *c = NULL if there is no checkpoint, because the folder or
+ * its file `latest` is missing. Training then begins from scratch, and a warning about this is added to `notes`. If
+ * there is a checkpoint, the function never returns 0, but -1 with
+ *   ERR_DATA   `latest` names a folder that is missing; there are checkpoint folders (tags) but no
+ *              `latest`; the checkpoint is damaged, incomplete, or of a kind that the trainer
+ *              cannot continue (another family, MoE, GLU, rotary positions); or
+ *              --universal-checkpoint is given, and latest_universal is missing, or older than
+ *              `latest` and force is not set
  *   ERR_SYS    it cannot be read
- * Every error message states what to do. Reads tables only.
+ * Every error message states what to do. Only tables are read.
  */
 MUST_CHECK int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **c, struct report *notes,
                                struct err *e);
 void checkpoint_close(struct checkpoint *c);            /* NULL is allowed */
 /*
- * Returns the path that checkpoint_open() would open, or NULL without an error if there is none. The caller frees it.
+ * Returns the path that checkpoint_open() would open. Returns NULL without an error if there is no checkpoint. The
+ * caller frees the path.
  */
 char *checkpoint_chosen(const struct checkpoint_from *from, struct err *e);
 /*
- * Copy the tag that the file DIR/latest names to `tag`. `tag` becomes "" if there is no such file, or if it cannot be
- * read or its text cannot be the name of a folder in DIR.
+ * Copy the name of the checkpoint that the file DIR/latest names to `tag`. `tag` becomes "" if the file is missing,
+ * cannot be read, or contains a text that cannot be the name of a folder in DIR.
  */
 void checkpoint_latest(const char *dir, char *tag, size_t n);
-/* The result belongs to the checkpoint. */
+/* Returns what is known about the checkpoint. The result belongs to the checkpoint. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 /*
- * Check that the files belong to one save (mismatch.h) and match its manifest (verify.h). Only one rank needs to call
- * it. Differences are WARNINGs if accept_mismatch was set; otherwise it returns -1 with ERR_DATA.
+ * Check that all files of the checkpoint belong to one save (mismatch.h) and match its manifest (verify.h). It is
+ * sufficient that one rank calls this function. If accept_mismatch is set, differences are added to `notes` as
+ * warnings; otherwise the function returns -1 with ERR_DATA.
  */
 MUST_CHECK int checkpoint_check_mismatch(const struct checkpoint *c, struct report *notes, struct err *e);
 
@@ -133,65 +141,73 @@ MUST_CHECK int checkpoint_check_mismatch(const struct checkpoint *c, struct repo
 
 struct checkpoint_load_opts {
     enum dtype weights;         /* T: DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
-    bool no_optim;              /* --no-load-optim: moments 0, opt_step 0; masters are loaded if there are any */
-    enum replica_policy replicas;       /* for copies that differ; FAIL refuses them (ERR_DATA) */
+    /*
+     * --no-load-optim: the moments and opt_step are set to 0; fp32 master weights are loaded if the checkpoint has them
+     */
+    bool no_optim;
+    /* how to combine copies that differ; with REPLICAS_FAIL such a checkpoint is refused (ERR_DATA) */
+    enum replica_policy replicas;
     const struct dev_ops *dev;
     struct dev_stream *stream;
     /*
-     * The data-parallel ranks of the stage. They make the call together and read each byte only once between them.
-     * NULL: this rank reads everything that it needs.
+     * The data-parallel ranks of the stage. They call checkpoint_load() together, and each byte is read by only one of
+     * them. NULL: this rank reads everything that it needs itself.
      */
     struct comm *dp;
     int threads;                /* number of reading threads; 0 = 2 */
     uint64_t mem_bytes;         /* size of the fixed buffers; 0 = 32 MiB */
-    /* polled during the load; if the function returns true, the load ends with ERR_STOP. May be NULL */
+    /* A function that is polled during the load. If it returns true, the load ends with ERR_STOP. May be NULL. */
     bool (*stopped)(void);
     struct report *notes;       /* receives notes and warnings */
 };
 
 struct checkpoint_loaded {
-    /* the step count with which Adam continues; -1: not recorded, the caller must choose one and report it */
+    /* The step count with which Adam continues. -1: not recorded, so the caller must choose one and report it. */
     int64_t opt_step;
-    bool moments;               /* false: they were set to zero */
-    int n_drifted;              /* number of parameter states of this rank whose copies in the checkpoint differed */
-    int64_t new_rows;           /* vocabulary rows that were added, with zeros (in the whole model) */
-    int64_t lost_rows;          /* trained padding rows that do not fit into V */
+    bool moments;               /* the moments were loaded; false: they were set to zero */
+    int n_drifted;              /* number of parameter states of this rank whose copies in the checkpoint differ */
+    /* number of vocabulary rows of the whole model that the checkpoint lacks and that were set to zero */
+    int64_t new_rows;
+    /* number of trained padding rows that were dropped, because V is smaller than in the checkpoint */
+    int64_t lost_rows;
     uint64_t read_bytes;        /* bytes that this rank has read */
     double wall_s;
 };
 
 /*
- * Fill this rank's share: masters and moments of its shard, weights of all its parameters. All other elements of
- * these buffers (padding) become zero; gradients are not changed.
+ * Load this rank's part of the state: the fp32 master weights and moments of its shard, and the weights of all its
+ * parameters. All other elements of these buffers (padding) become zero. Gradients are not changed.
  *
- * Masters and moments are the source's, divided for this topology. A source with only bf16 weights yields masters by
- * widening, and then no_optim must be set. The tied copy of the last stage gets the first stage's values (they are
- * equal unless the checkpoint is damaged, in which case there is a WARNING). Its untrained position table gets its
- * own values if the source has them, else the first stage's with moments 0.
- * Weights (T) are loaded
- *   from a sharded checkpoint  from the layer files, if they hold T and the copies of
- *                              the parameter agree, as the reference resumes
- *   otherwise                  by rounding the loaded masters (universal forms have
- *                              nothing else; other dtypes; copies combined by the policy)
- * If V is larger than the source's, new rows are zeros in all states, with a WARNING that the loss will change. If V
- * is smaller, rows are dropped; V below V0 is refused. A model of another shape is ERR_USAGE and names the first
- * parameter that differs.
- * Records that are read completely, or nearly so, are checked against their CRC; with `dp`, this applies to records
- * that all the ranks together read completely.
- * With `dp`, 0 means only that this rank did its part: if another rank failed, the contents of the buffers are
- * undefined on this rank as well, so the caller must combine the results of all ranks.
- * Returns -1 with ERR_DATA, ERR_SYS, ERR_USAGE or ERR_STOP; the contents of the buffers are then undefined.
+ * Master weights and moments are those of the checkpoint, divided for this topology. If the checkpoint has only bf16
+ * weights, these are widened to fp32 to get master weights; no_optim must then be set. The tied copy of the embedding
+ * on the last stage gets the values of the first stage. (The two are equal unless the checkpoint is damaged, in which
+ * case there is a warning.) The untrained position table of the last stage gets its own values if the checkpoint has
+ * them; otherwise it gets the first stage's values, with moments 0.
+ * The weights (T) are loaded
+ *   from a sharded checkpoint  from the layer files, as in the reference, if these have type T
+ *                              and all copies of the parameter in them are equal
+ *   otherwise                  by rounding the loaded master weights (because universal
+ *                              checkpoints have no other weights, the type differs, or copies
+ *                              were combined by the policy)
+ * If V is larger than in the checkpoint, new rows are zero in all states, and a warning is added that the loss will
+ * change. If V is smaller, rows are dropped; a V below V0 is refused. A model of another shape is refused with
+ * ERR_USAGE, which names the first parameter that differs. The CRC of a record is checked if the record is read
+ * completely, or nearly so. With `dp`, a record counts as read completely if all ranks together have read it. With
+ * `dp`, a result of 0 means only that this rank did its part. If another rank failed, the contents of the buffers are
+ * undefined on this rank as well, so the caller must combine the results of all ranks. Returns -1 with ERR_DATA,
+ * ERR_SYS, ERR_USAGE or ERR_STOP. The contents of the buffers are then undefined.
  */
 MUST_CHECK int checkpoint_load(struct checkpoint *c, const struct stage *s, const struct stage_state *dst,
                                const struct checkpoint_load_opts *o, struct checkpoint_loaded *out, struct err *e);
 
 /* ---- saving ---- */
 
-/* A value of the args Namespace. Names and values are copied. */
+/* A value of the saved arguments (the `args` Namespace of the reference). Names and values are copied. */
 enum checkpoint_type {
     CHECKPOINT_NONE, CHECKPOINT_BOOL, CHECKPOINT_INT, CHECKPOINT_FLOAT, CHECKPOINT_STR, CHECKPOINT_STRS,
     CHECKPOINT_PK,
-    CHECKPOINT_TEXT,            /* s in Python's notation: None, True, 3, 0.5, ['4', '4', '96'], else a string */
+    /* the member s in Python's notation: None, True, 3, 0.5 or ['4', '4', '96']; any other text is a string */
+    CHECKPOINT_TEXT,
 };
 struct checkpoint_value {
     const char *name;           /* Megatron's name, such as "micro_batch_size" */
@@ -202,13 +218,13 @@ struct checkpoint_value {
     const char *const *strs;    /* for STRS: a list of n_strs strings */
     int n_strs;
     const struct pk *pk;        /* for PK: any tree without tensors */
-    /* a value of this name in the loaded checkpoint's arguments is kept instead of this one */
+    /* If the arguments of the loaded checkpoint have a value of this name, it is kept, and this one is not used. */
     bool weak;
 };
 /*
- * Returns true if the saved arguments have a different value under that name. Then `was` receives the saved value as
- * one line of JSON, and `is` this value. Returns false if the arguments do not have it. None, False and an empty list
- * are equal, and so are 1 and 1.0.
+ * Returns true if the saved arguments have a different value under the name of *v. `was` then receives the saved value
+ * as one line of JSON, and `is` the value of *v. Returns false if the values are equal, or if the arguments have none
+ * of this name. None, False and an empty list count as equal, and so do 1 and 1.0.
  */
 bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value *v, struct strbuf *was,
                             struct strbuf *is);
@@ -217,120 +233,137 @@ struct checkpoint_saver_opts {
     const char *dir;            /* --save; created if missing */
     const struct stage *stage;  /* stage and state must outlive the saver */
     const struct stage_state *state;
-    const int *blocks;          /* [stage->topo.pp], as given to stage_new() on every rank */
+    const int *blocks;          /* [stage->topo.pp], the array that was passed to stage_new() on every rank */
     /*
-     * T, which also selects the form of the files. DTYPE_F16 saves like fp16 runs, in ZeRO stage 1 (zero_pp_rank_*,
-     * masters without padding, the loss scaler of checkpoint_now in every shard); other types save in
-     * BF16_Optimizer's form. From a checkpoint of the other form, only arguments and random states are carried over.
+     * T, which also determines the form of the files. DTYPE_F16 selects the form of fp16 runs: ZeRO stage 1, with files
+     * zero_pp_rank_*, master weights without padding, and the loss scaler from struct checkpoint_now in every shard.
+     * Other types select the form of BF16_Optimizer. If the loaded checkpoint has the other form, only its arguments
+     * and random states are carried over.
      */
     enum dtype weights;
     const struct dev_ops *dev;
     struct dev_stream *stream;
     struct writer *writer;
     struct comm *world, *tp;    /* the job's ranks, in the order of topo_rank(), and this rank's tensor group */
-    uint64_t job_id;            /* the same on all ranks, different for every job; unfinished folders are named by it */
+    /* the same on all ranks and different for every job; part of the names of unfinished folders */
+    uint64_t job_id;
     /*
-     * The checkpoint from which RNG states, unknown keys, arguments, numbering and optimizer form are carried over.
-     * NULL: from scratch.
+     * The loaded checkpoint, from which random states, unknown keys, arguments, numbering and the form of the optimizer
+     * are carried over. NULL: training begins from scratch.
      */
     const struct checkpoint *from;
-    /* --no-load-rng, --finetune: create the RNG states from the seed instead of carrying them over */
+    /* Create the random states from the seed instead of carrying them over (--no-load-rng, --finetune). */
     bool new_rng;
-    bool no_rng;                /* --no-save-rng: write no RNG entries */
+    bool no_rng;                /* --no-save-rng: write no random states */
     int64_t seed;
     int local_rank;             /* local rank of this process on its host, for args */
-    struct watch *watch;        /* informed of waits */
-    const char *ds_version;     /* NULL: the loaded checkpoint's, else "0.12.6" */
-    /* path of --deepspeed_config, which is stored as a dict. NULL: store the loaded checkpoint's ds_config, else {} */
+    struct watch *watch;        /* is informed when the saver waits */
+    const char *ds_version;     /* NULL: the version in the loaded checkpoint, or "0.12.6" if there is none */
+    /*
+     * The path of --deepspeed_config, whose contents are saved as ds_config. NULL: the ds_config of the loaded
+     * checkpoint is saved, or an empty dict if there is none.
+     */
     const char *ds_config;
     int threads;                /* number of the writer's threads; 0 = 1 */
     /*
-     * The maximum host memory of the snapshot; 0: as much as it needs, which is checkpoint_snapshot_bytes(). With
-     * less memory the state is passed through it piece by piece, and the optimizer waits for the disk.
+     * The maximum amount of host memory for the snapshot of the state. 0: as much as the whole state needs, which is
+     * checkpoint_snapshot_bytes(). If there is less memory, the state passes through it piece by piece, and the
+     * optimizer waits for the disk.
      */
     uint64_t memory_bytes;
     /*
-     * The maximum device memory, allocated once, for data that is not copied yet when the optimizer is about to
-     * overwrite it. The data is copied there, and the optimizer continues. 0: the optimizer waits.
+     * The maximum amount of device memory, allocated once, for data that has not been copied to the host when the
+     * optimizer is about to overwrite it. The data is copied to this memory, so that the optimizer can continue. 0: the
+     * optimizer waits.
      */
     uint64_t aside_bytes;
     /*
-     * All arguments of the run. They replace those carried over, except for `weak` ones. The saver itself adds ranks,
-     * degrees, V, position_embedding_type, params_dtype, fp16/bf16, the sizes of stage->model and everything that is
-     * in checkpoint_now; these need not be included.
+     * All arguments of the run. They replace the arguments of the loaded checkpoint, except for `weak` ones. The list
+     * need not contain ranks, degrees, V, position_embedding_type, params_dtype, fp16/bf16, the sizes of stage->model,
+     * and the values in struct checkpoint_now, because the saver adds these itself.
      */
     int n_args;
     const struct checkpoint_value *args;
 };
 
-/* The values that change from save to save; the same on every rank. */
+/* The values that change from one save to the next. They are the same on every rank. */
 struct checkpoint_now {
     int64_t iteration;          /* also names the folder: global_step<iteration> */
     int64_t consumed_train_samples, consumed_valid_samples, consumed_tokens;
     int64_t skipped_train_samples, skipped_train_iteration;     /* see checkpoint_info */
     /*
-     * on rank 0: gigaflos_no_embeds. A stage for which the reference counted a different value keeps its ratio to this
-     * one
+     * The value of gigaflos_no_embeds of the first stage. If the loaded checkpoint has a different value for another
+     * stage, as the reference counts it, the ratio of the two values is preserved.
      */
     double gigaflos;
     struct checkpoint_schedule schedule;
     int64_t opt_step;           /* Adam's step count after this iteration */
-    struct ds_settings decay, no_decay;    /* the settings of the last update */
+    /* the settings of the last update, of parameters with and without weight decay */
+    struct ds_settings decay, no_decay;
     double clip_grad;
     int64_t skipped_steps;
-    bool has_scaler;            /* with DTYPE_F16: the shards receive the loss scaler in the next two fields */
-    struct loss_scale scaler;   /* the scale by which the next step multiplies its loss */
+    /* used if the weights are DTYPE_F16: the shards get a loss scaler, with the values of the next two fields */
+    bool has_scaler;
+    struct loss_scale scaler;   /* the scale that the loss of the next step is multiplied by */
     bool overflow;              /* the gradients of this step overflowed */
 };
 
-/* Start to allocate the staging memory that the saver will need, while the rest of the setup continues. */
+/*
+ * Start to allocate the staging memory that the saver will need. The allocation continues in the background during the
+ * rest of the setup.
+ */
 MUST_CHECK int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype weights,
                                       uint64_t memory_bytes, struct err *e);
 struct checkpoint_saver;
 /*
  * Prepare for saving: allocate the staging memory (12 + size of T bytes per element of the shard, or memory_bytes),
- * touch and pin it, and set up the writer. Collective. `notes` receives what could not be carried
- * over.
+ * touch and pin its pages, and configure the writer. All ranks must call it. `notes` receives what could not be carried
+ * over from the loaded checkpoint.
  */
 MUST_CHECK struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts *o, struct report *notes,
                                                          struct err *e);
 void checkpoint_saver_free(struct checkpoint_saver *v);         /* waits for a save in progress; NULL is allowed */
 
 struct checkpoint_saved {
-    int64_t iteration;          /* the save that this is about; -1: there was none */
+    int64_t iteration;          /* iteration of the save that this outcome is about; -1: there was no save */
     enum save_outcome outcome;
-    int rank;                   /* set by checkpoint_save_wait(): the rank that this outcome comes from */
+    int rank;                   /* set by checkpoint_save_wait(): the rank whose outcome this is */
     /*
-     * time from the start of the save until it was published (rank 0), or until this rank's part was durable (others)
+     * On rank 0: time from the start of the save until it was published. On other ranks: until this rank's part was on
+     * disk.
      */
     double wall_s;
     char path[512];             /* DIR/global_step20 */
-    struct err err;             /* if it failed: the reason; checkpoint_save_wait() names the rank at fault in it */
-    /* if complete: message about an existing tag that was renamed and kept, "" for none (rank 0) */
+    struct err err;             /* if the save failed: the reason; checkpoint_save_wait() adds the rank at fault */
+    /*
+     * On rank 0, if the save is complete: a message about an existing checkpoint folder that was renamed and kept. "":
+     * none.
+     */
     char kept[256];
-    char tensor[112];           /* for SAVE_REPLICAS_DIFFER: the first such tensor */
+    char tensor[112];           /* for SAVE_REPLICAS_DIFFER: the name of the first tensor that differs */
 };
 /*
- * Save the state. The previous save must have ended: call checkpoint_save_wait() first. The call checks that
- * replicated parameters have the same bits on all tensor ranks, starts the writer, and begins to copy the state as it
- * is after all work queued in the saver's stream. Training may continue at once. Before it overwrites the masters, the
- * moments or this rank's part of the weights of a bucket of the stage, it must call checkpoint_save_release().
- * Collective. The writer checks every value that it writes: a NaN or an infinity fails the save, and `latest` is not
- * changed. An existing tag is replaced in one step once the new one is complete.
+ * Start a save. The previous save must have ended: call checkpoint_save_wait() first. All ranks must call this
+ * function. It checks that replicated parameters have the same bits on all tensor ranks, starts the writer, and begins
+ * to copy the state as it is after all work queued in the saver's stream. Training may continue at once. But it must
+ * call checkpoint_save_release() for a bucket of the stage before it overwrites the master weights, the moments or this
+ * rank's part of the weights of this bucket. The writer checks every value that it writes: a NaN or an infinity fails
+ * the save, and `latest` is not changed. An existing checkpoint of the same name is replaced in one step once the new
+ * one is complete. Returns
  *   0   the save is in progress, or has already failed because its folder cannot be created
  *  -1   ERR_DATA on every rank: replicas differ (parameter, state and ranks are named).
  *       On one rank only: its writer is dead, or its device or a link has failed
  */
 MUST_CHECK int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now, struct err *e);
 /*
- * Wait until `bucket` may be overwritten by work that is queued in the saver's stream from then on. Returns at once
- * if nothing is being copied. Must be called for the buckets from the last to the first.
+ * Wait until work that is queued in the saver's stream from now on may overwrite `bucket`. Returns at once if no copy
+ * is in progress. Must be called for the buckets in descending order.
  */
 void checkpoint_save_release(struct checkpoint_saver *v, int bucket);
 /*
- * Returns the state of the last save as far as this rank can determine without waiting. SAVE_COMPLETE means on rank 0
- * that the checkpoint is published, on other ranks that their own part is on disk. The result is valid until the next
- * call for the saver.
+ * Returns the outcome of the last save, as far as this rank can determine it without waiting. On rank 0, SAVE_COMPLETE
+ * means that the checkpoint is published; on other ranks, that the part of this rank is on disk. The result is valid
+ * until the next call for this saver.
  */
 const struct checkpoint_saved *checkpoint_save_poll(struct checkpoint_saver *v);
 /*
@@ -339,26 +372,29 @@ const struct checkpoint_saved *checkpoint_save_poll(struct checkpoint_saver *v);
  */
 MUST_CHECK int checkpoint_save_wait(struct checkpoint_saver *v, struct checkpoint_saved *out, struct err *e);
 /*
- * Check that the replicas are equal, without saving (--check-replicas N). All ranks must call it. Fails with the errors
- * of checkpoint_save().
+ * Check that the replicas are equal without saving (--check-replicas N). All ranks must call it. Fails with the same
+ * errors as checkpoint_save().
  */
 MUST_CHECK int checkpoint_check_live(struct checkpoint_saver *v, struct err *e);
 /*
- * Returns the name of the first tensor whose replicas differ, if this was the reason why checkpoint_save() or
- * checkpoint_check_live() failed last; else NULL. The result is the same on every rank.
+ * Returns the name of the first tensor whose replicas differ, if the last failure of checkpoint_save() or
+ * checkpoint_check_live() had this cause; otherwise NULL. The result is the same on every rank.
  */
 const char *checkpoint_replica_at_fault(const struct checkpoint_saver *v);
 /*
- * Returns the bytes of host memory that one rank's saver allocates for the snapshot of a save. memory_bytes: as in
- * struct checkpoint_saver_opts.
+ * Returns the number of bytes of host memory that the saver of one rank allocates for a snapshot of the state.
+ * memory_bytes has the same meaning as in struct checkpoint_saver_opts.
  */
 uint64_t checkpoint_snapshot_bytes(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
-/* Returns the bytes of all files of one save, for a check of free space; the same on all ranks. */
+/*
+ * Returns the size in bytes of all files of one save, for a check of free space. The result is the same on all ranks.
+ */
 uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v);
 
 /*
- * Remove unfinished saves of killed runs from a --save folder (except folders that contain foreign files), and
- * restore the name of a tag whose replacement was interrupted. Call it on rank 0, before any rank opens the folder.
+ * Clean a folder of --save after runs were killed. Unfinished saves are removed, except for folders that contain
+ * foreign files. If the replacement of a checkpoint was interrupted, its folder gets its name back. Rank 0 must call
+ * this before any rank opens the folder.
  */
 MUST_CHECK int checkpoint_clean(const char *dir, struct err *e);
 

@@ -8,7 +8,7 @@
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /*
- * Parse a list such as ['4', '4', '96'], with strings in single quotes as Python prints them. Returns NULL if the
+ * Parse a list such as ['4', '4', '96'], whose strings are in single quotes, as Python prints them. Returns NULL if the
  * text is not such a list.
  */
 static struct pk *parse_list(struct arena *a, const char *s)
@@ -46,7 +46,7 @@ static struct pk *parse_text(struct arena *a, const char *s)
     if (*s && !*end && !errno)
         return pk_int(a, i);
     f = strtod(s, &end);
-    /* "inf" and "nan" may be the names of folders. */
+    /* The text must contain a digit, because "inf" and "nan" may be the names of folders. */
     if (*s && !*end && strpbrk(s, "0123456789"))
         return pk_float(a, f);
     return pk_str(a, s);
@@ -108,7 +108,7 @@ bool checkpoint_arg_differs(const struct pk *args, const struct checkpoint_value
 }
 
 /*
- * Returns a pickle value that calls megatron.enums.PositionEmbeddingType(N). Any version of Python can load a call of
+ * Returns a pickle value that calls megatron.enums.PositionEmbeddingType(N). Every version of Python can load a call of
  * this form.
  */
 static struct pk *pickle_position_type(struct arena *a, const char *name)
@@ -167,7 +167,10 @@ void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoi
     pk_set_int(a, d, "rank", rank);
     pk_set_int(a, d, "local_rank", o->local_rank);
     pk_set_int(a, d, "world_size", topo_world(s->topo));
-    /* no_save_optim is set in arguments from a checkpoint without optimizer state. The new checkpoint has one. */
+    /*
+     * If the loaded checkpoint has no optimizer state, its arguments have no_save_optim set. The new checkpoint does
+     * have optimizer state.
+     */
     if (pk_get(d, "no_save_optim"))
         pk_set_str(a, d, "no_save_optim", pk_none(a));
 }

@@ -1,6 +1,4 @@
-/*
- * checkpoint_check.c - decide from the findings about a checkpoint whether to continue from it
- */
+/* checkpoint_check.c - decide whether training may continue from a checkpoint, given the findings about it */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +7,10 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
-/* Returns the option that loads the checkpoint despite the finding, as the end of a message; "" if there is none. */
+/*
+ * Returns the end of an error message: the option with which the checkpoint can be loaded in spite of the finding.
+ * Returns "" if there is no such option.
+ */
 static const char *way_on(const struct finding *f)
 {
     if (mismatch_is(f) && strncmp(f->code, "file_", 5) == 0)

@@ -1,22 +1,23 @@
 /*
- * checkpoint_copy.c - copy the state to the staging area during the passes
+ * checkpoint_copy.c - copy the state to the staging area while the next iteration runs
  *
- * Masters, moments and weights change only in the optimizer's step, so the passes of the next iteration leave time to
- * copy them. One thread does it: on a CPU by itself, on a GPU by queueing copies in a stream of its own:
+ * Master weights, moments and weights change only in the optimizer's step. They can therefore be copied during the
+ * forward and backward passes of the next iteration. One thread does it: on a CPU it copies the data itself, on a GPU
+ * it queues copies in a stream of its own:
  *
  *   main      start |  forward, backward            | AdamW: release(last bucket) ... release(0)
  *   thread          |  last bucket ... 1, 0 |
  *   writer          |       awaits a window | writes it ...
  *
- * It copies the buckets in the same order as the optimizer updates them. With a ring (checkpoint_impl.h), the thread
- * waits for the writer and the writer for the disk; an update can then begin with the buckets that have been copied.
- * A step may be shorter than its copy: 15.7 GB take 0.29 s at 55 GB/s. A GPU copies within its own memory forty times
- * as fast. Therefore data that is not copied yet when the optimizer is about to overwrite it is set aside in GPU
- * memory, as far as memory is available, and copied to the host from there. That memory is a ring: byte x of the
- * shard is at x % aside_room.
- * On a CPU where every core computes, the thread takes time from the passes, whatever its priority. At the lowest
- * priority it got 1.5 % of a core, had copied almost nothing when the optimizer began, and delayed it by 0.3 s. A
- * quarter of a core is enough to finish in time, and leaves the rest to the passes.
+ * The thread copies the buckets in the order in which the optimizer updates them. If the staging area is a ring
+ * (checkpoint_impl.h), the thread waits for the writer and the writer for the disk; an update can then begin with the
+ * buckets that have been copied. A step may be shorter than its copy: 15.7 GB take 0.29 s at 55 GB/s. A GPU copies
+ * within its own memory forty times as fast. Data that is not yet copied when the optimizer is about to overwrite it is
+ * therefore first copied to other GPU memory (set aside), as far as memory is available, and copied to the host from
+ * there. That memory is a ring: byte x of the shard is at x % aside_room.
+ * If every core of a CPU computes, the copying thread takes time from the passes, whatever its priority is. At the
+ * lowest priority it got 1.5 % of a core; it had copied almost nothing when the optimizer began, and delayed the
+ * optimizer by 0.3 s. With a quarter of a core it finishes in time, and leaves the rest to the passes.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -28,14 +29,14 @@
 #include "tools/train/checkpoint/checkpoint_impl.h"
 
 /*
- * COPY_CHUNK: bytes queued at once. It is large enough for a GPU's full rate, and small enough that completion is
- * noticed soon.
+ * COPY_CHUNK: number of bytes that are queued at once. It is large enough for the full rate of a GPU, and small enough
+ * that the end of a copy is noticed soon. QUARTER_OF_A_CORE: priority (nice value) of the thread.
  */
 enum { COPY_CHUNK = 32 << 20, QUARTER_OF_A_CORE = 5 };
 
 /*
- * The copying of one rank's state. Positions are byte offsets in the shard, in the order of the staging area: 0 <=
- * copied <= claimed <= area.bytes.
+ * The copying of one rank's state. Positions are byte offsets in the shard, in the order of the staging area. Always 0
+ * <= copied <= claimed <= area.bytes.
  */
 struct state_copy {
     struct state_copy_opts o;
@@ -46,21 +47,21 @@ struct state_copy {
     pthread_mutex_t lock;       /* protects the following members */
     pthread_cond_t changed;
     bool asked, end;
-    uint64_t copied;            /* copied to the staging area up to this position */
+    uint64_t copied;            /* all bytes before this position have been copied to the staging area */
     /*
-     * the thread has read, or is reading, the bytes before this position; bytes before aside_end come from the aside
-     * memory
+     * The thread has read, or is reading, all bytes before this position. Bytes before aside_end come from the aside
+     * memory.
      */
     uint64_t claimed;
-    /* end of the bytes that were set aside before the thread claimed them; 0: there are none */
+    /* The end of the bytes that were set aside before the thread claimed them. 0: no bytes were set aside. */
     uint64_t aside_end;
 };
 
 /* ---- positions in the shard ---- */
 
 /*
- * Returns the address of the state's byte at position x of the shard. *left receives the number of contiguous bytes
- * from there on. Of the weights, a shard has only the part that this rank owns.
+ * Returns the address of byte x of the shard in the live state. *left receives the number of contiguous bytes from this
+ * address on. Of the weights, the shard contains only the part that this rank owns.
  */
 static const char *live_at(const struct state_copy *c, uint64_t x, uint64_t *left)
 {
@@ -86,7 +87,7 @@ static const char *live_at(const struct state_copy *c, uint64_t x, uint64_t *lef
     return NULL;
 }
 
-/* Returns the position at which a bucket ends in the shard. The next lower bucket begins there. */
+/* Returns the position in the shard at which a bucket ends. The bucket with the next lower number begins there. */
 static uint64_t end_of(const struct state_copy *c, int bucket)
 {
     const struct stage *s = c->o.stage;
@@ -97,7 +98,10 @@ static uint64_t end_of(const struct state_copy *c, int bucket)
 
 /* ---- the thread ---- */
 
-/* Claim the next bytes of the shard, at most *n. Returns their current address and sets *n to their number. */
+/*
+ * Claim the next bytes of the shard, at most *n. Returns the address at which these bytes are now, and sets *n to their
+ * number.
+ */
 static const char *claim_copy_bytes(struct state_copy *c, uint64_t *n)
 {
     const uint64_t at = c->claimed;
@@ -117,16 +121,16 @@ static const char *claim_copy_bytes(struct state_copy *c, uint64_t *n)
 }
 
 /*
- * Copy the piece of the shard that begins at position `at`. Returns the end of the piece. A complete window is passed
- * to the writer before `copied` is updated: once `copied` shows that everything is copied, another thread may begin the
- * next save, and `claimed` then refers to that save.
+ * Copy the piece of the shard that begins at position `at`. Returns the end of the piece. When a window is complete, it
+ * is passed to the writer before `copied` is updated. This order matters: as soon as `copied` shows that everything is
+ * copied, another thread may begin the next save, and `claimed` then refers to that save.
  */
 static uint64_t copy_next(struct state_copy *c, uint64_t at)
 {
     const struct checkpoint_area *a = &c->o.area;
     uint64_t n = min_u64(min_u64(a->bytes - at, COPY_CHUNK), a->window - at % a->window);
     const char *from;
-    /* At the first byte of a window, wait until the window's previous contents are written. */
+    /* At the first byte of a window, wait until the writer has written the window's previous contents. */
     bool gone = at % a->window == 0 && at >= a->room && writer_room(c->o.writer, at - a->room + a->window) < 0;
 
     if (!gone) {
@@ -138,7 +142,7 @@ static uint64_t copy_next(struct state_copy *c, uint64_t at)
         if ((at + n) % a->window == 0 || at + n == a->bytes)
             gone = writer_filled(c->o.writer, at + n) < 0;
     }
-    /* If the writer has ended, nothing more is copied. */
+    /* If the writer process has ended, nothing more is copied. */
     at = gone ? a->bytes : at + n;
     pthread_mutex_lock(&c->lock);
     c->copied = c->claimed = at;
@@ -231,7 +235,7 @@ void state_copy_wait(struct state_copy *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Set aside the rest of the shard up to `end`, after the work queued in s. */
+/* Set aside the bytes of the shard before `end` that the thread has not claimed, after the work queued in s. */
 static void set_aside_shard(struct state_copy *c, uint64_t end, struct dev_stream *s)
 {
     const struct dev_ops *dev = c->o.dev;
@@ -265,7 +269,7 @@ void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s)
     pthread_mutex_lock(&c->lock);
     while (end > c->copied + c->o.aside_room)
         pthread_cond_wait(&c->changed, &c->lock);
-    /* The thread may be reading claimed data directly from the state. Wait until that data is copied. */
+    /* The thread may still be reading claimed bytes from the live state. Wait until these bytes are copied. */
     reading = c->claimed > c->aside_end ? min_u64(c->claimed, end) : 0;
     if (end > max_u64(c->claimed, c->aside_end))
         set_aside_shard(c, end, s);

@@ -1,5 +1,6 @@
 /*
- * checkpoint_engine.c - the writer process: write a share of the files, then rename the folder
+ * checkpoint_engine.c - the save as the writer process carries it out: write a rank's part of the files, then rename
+ * the folder
  */
 #include "tools/train/checkpoint/checkpoint_engine.h"
 
@@ -26,7 +27,7 @@ struct save_engine {
 
 /* ---- setup ---- */
 
-/* Open the mp_rank file that is the basis of every save. */
+/* Open the mp_rank file from which the mp_rank file of every save is made. */
 static int open_mp_template(struct save_engine *g, const char *bytes, struct err *e)
 {
     g->mp_bytes = xmalloc(g->set.mp_bytes + 1);
@@ -78,12 +79,12 @@ void save_engine_free(struct save_engine *g)
 
 struct save_writing {
     struct save_engine *g;
-    atomic_bool not_finite;     /* a value is not finite */
+    atomic_bool not_finite;     /* a value that was written is not finite */
 };
 
 /*
- * Returns the index of the first of n values that is not finite, or -1. Each block is first tested as a whole with
- * vector code, whose cost is negligible compared with the CRC.
+ * Returns the index of the first of n values that is not finite, or -1 if all are finite. Each block is first tested as
+ * a whole with vector code, which costs little compared with the CRC.
  */
 static int64_t find_not_finite_value(enum dtype t, const void *values, int64_t n)
 {
@@ -110,8 +111,8 @@ static int64_t find_not_finite_value(enum dtype t, const void *values, int64_t n
 }
 
 /*
- * Check bytes for NaN and infinity when the executor hashes them. Training cannot continue from such a state, so it
- * must not become `latest`.
+ * Check the bytes of an item for NaN and infinity. The executor calls this function when it computes the CRC. Training
+ * cannot continue from a state with such values, so `latest` must never name it.
  */
 static int save_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, const void *bytes, uint64_t len,
                          struct err *e)
@@ -136,7 +137,7 @@ static int save_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, c
     return -1;
 }
 
-/* ---- the other ranks of this (pp, tp) ---- */
+/* ---- the other ranks of the same pipeline stage and tensor rank ---- */
 
 static int post_done(void *ctx, const char *text, size_t n, struct err *e)
 {
@@ -144,8 +145,8 @@ static int post_done(void *ctx, const char *text, size_t n, struct err *e)
 }
 
 /*
- * Returns the text that data-parallel rank `dp` has published. The ranks of consecutive data-parallel ranks differ by
- * the number of tensor ranks.
+ * Returns the text that data-parallel rank `dp` has published. The world ranks of consecutive data-parallel ranks
+ * differ by the number of tensor ranks.
  */
 static char *wait_for_done(void *ctx, int dp, struct err *e)
 {
@@ -167,7 +168,7 @@ static struct ds_save save_of(const struct save_engine *g, const struct checkpoi
     };
 }
 
-/* Add the mp_rank file, which the first data-parallel rank writes. */
+/* Add the mp_rank file. Only the first data-parallel rank writes it. */
 static void add_mp(struct save_engine *g, struct arena *a, const struct checkpoint_now *now, struct ds_save *to)
 {
     struct pk *root;
@@ -182,8 +183,9 @@ static void add_mp(struct save_engine *g, struct arena *a, const struct checkpoi
 }
 
 /*
- * Write each window of the area when the trainer has filled it, and release it. All windows are awaited even if the
- * save has failed, because the optimizer waits for the copy, and the next save must begin with no data in transit.
+ * Write each window of the staging area when the trainer has filled it, and then release it. All windows are received
+ * even if the save has failed, because the optimizer waits until the copy is complete, and the next save must begin
+ * with no data in transit.
  */
 static int write_windows(const struct save_engine *g, struct plan *plan, const struct save_feed *feed,
                          const struct exec_opts *x, int rc, struct err *e)
@@ -204,7 +206,7 @@ static int write_windows(const struct save_engine *g, struct plan *plan, const s
         }
         if (rc == 0)
             rc = exec_run(plan, x, &st, e);
-        /* The trainer waits for the release only if more data goes into the same place. */
+        /* The trainer waits for this release only if the window will be filled again. */
         if (from + g->area.room < bytes)
             feed->release(feed->ctx, upto);
     }
@@ -226,7 +228,7 @@ static enum save_outcome write_share(struct save_engine *g, struct save_rendezvo
     add_mp(g, a, &m->o->now, &how);
     k = ds_share_sink(g->share, &how);
     rc = k->ops->prepare(k, NULL, m->part, plan, e);
-    plan_close_parts(plan);             /* the gaps between the pieces are not part of any file */
+    plan_close_parts(plan);             /* the gaps between the pieces belong to no file */
     rc = write_windows(g, plan, feed, &x, rc, e);
     if (rc == 0)
         rc = k->ops->finish(k, plan, e);

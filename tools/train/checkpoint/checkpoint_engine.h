@@ -1,16 +1,18 @@
 /*
- * checkpoint_engine.h - the work of the writer process: from a staging area to a published tag
+ * checkpoint_engine.h - the work of the writer process: from the staging area to a published checkpoint folder
  *
- * Ranks of one (pp, tp) fill the same files: a rank owns pieces of every bucket, and files are divided differently.
- * Writers have no connections to each other, so they communicate through two folders that rank 0's trainer creates
- * before any writer begins:
+ * All data-parallel ranks with the same pipeline stage and tensor rank write to the same files, because a rank owns
+ * pieces of every bucket and files are divided differently. Writers have no connections to each other. They communicate
+ * through two folders that rank 0's trainer creates before any writer begins (TAG is the name of the checkpoint
+ * folder):
  *
  *   DIR/TAG.<id>.part/          the files, each of final length from the start
  *   DIR/TAG.<id>.part.job/
- *       done.<rank>             "my pieces are on disk": the CRC parts of every storage
- *       sealed.<rank>           "the files I own have their headers": their owner has waited
- *                               for done of the data-parallel ranks of its (pp, tp)
- *       failed.<rank>           the reason, from a rank at fault; all ranks abandon the save
+ *       done.<rank>             the pieces of this rank are on disk; the file has the CRCs of its parts of every
+ *                               storage
+ *       sealed.<rank>           the files that this rank owns have their headers; the rank has waited for the done
+ *                               files of all ranks that write to them
+ *       failed.<rank>           written by a rank at fault, with the reason; all ranks then abandon the save
  *
  * Rank 0 waits for all sealed files, then records what it is about to do (latest.next), renames the folder to TAG,
  * and writes `latest` last. <id> is different for every save, so a process left over from a killed run finds its
@@ -34,8 +36,8 @@ struct save_order {
 };
 
 /*
- * The configuration that a saver sends to its writer once. It is followed by blocks[topo.pp], this rank's mp_rank
- * file (checkpoint_mp_make()), and its share of the files (ds_share_pack()).
+ * The configuration that a saver sends to its writer once. After the struct follow blocks[topo.pp], this rank's mp_rank
+ * file (from checkpoint_mp_make()), and its share of the files (from ds_share_pack()).
  */
 struct save_setup {
     struct topology topo;
@@ -44,13 +46,14 @@ struct save_setup {
     enum dtype weights;
     int threads;
     uint64_t memory_bytes;      /* argument of checkpoint_area_of() */
-    double first_gigaflos;      /* gigaflos of the loaded checkpoint on rank 0; 0: none was loaded */
+    double first_gigaflos;      /* gigaflos of the first stage in the loaded checkpoint; 0: none was loaded */
     uint64_t mp_bytes;
 };
 /* ---- checkpoint_template.c ---- */
 
 /*
- * Build the message *out that configures a writer, for writer_setup(). `notes` receives what could not be carried over.
+ * Build in *out the message that configures a writer, for writer_setup(). `notes` receives what could not be carried
+ * over from the loaded checkpoint.
  */
 MUST_CHECK int checkpoint_template_make(const struct checkpoint_saver_opts *o, struct strbuf *out, struct report *notes,
                                         struct err *e);
@@ -58,12 +61,12 @@ MUST_CHECK int checkpoint_template_make(const struct checkpoint_saver_opts *o, s
 /* ---- checkpoint_engine.c ---- */
 
 struct save_engine;
-/* Functions by which a writer communicates with its trainer during a save. */
+/* The functions by which a writer communicates with its trainer during a save. */
 struct save_feed {
     bool (*gone)(void *ctx);    /* returns true if the trainer has ended */
-    /* Wait until the bytes up to `upto` of the state are in the area. Returns -1 if they will never arrive. */
+    /* Wait until the bytes of the state before `upto` are in the staging area. Returns -1 if they will never arrive. */
     int (*await)(void *ctx, uint64_t upto, struct err *e);
-    /* Report that these bytes may be overwritten. */
+    /* Report that the staging area's bytes before `upto` may be overwritten. */
     void (*release)(void *ctx, uint64_t upto);
     void *ctx;
 };
@@ -71,13 +74,14 @@ struct save_feed {
 MUST_CHECK struct save_engine *save_engine_new(const void *setup, size_t n, const void *area, struct err *e);
 void save_engine_free(struct save_engine *g);           /* NULL is allowed */
 /*
- * Write this rank's share and complete the files it owns; rank 0 publishes. If the trainer has ended, the save
- * continues if all of the state is in the area, but waits for other ranks only for a limited time. Returns the
- * outcome for this rank. If it is not SAVE_COMPLETE, the previous checkpoint is unchanged and *e has the reason.
+ * Write this rank's part of the save and complete the files that it owns. Rank 0 also publishes the checkpoint. If the
+ * trainer has ended, the save continues if all of the state is in the staging area, but it waits for other ranks only
+ * for a limited time. Returns the outcome for this rank. If the outcome is not SAVE_COMPLETE, the previous checkpoint
+ * is unchanged and *e has the reason.
  */
 enum save_outcome save_engine_run(struct save_engine *g, const struct save_order *o, const struct save_feed *feed,
                                   struct err *e);
-/* Returns the disk space that this rank's files of a save need. */
+/* Returns the number of bytes of disk space that this rank's files of a save need. */
 uint64_t save_engine_disk_bytes(const struct save_engine *g);
 
 /* ---- checkpoint_rendezvous.c ---- */
@@ -86,10 +90,10 @@ struct save_rendezvous {
     const struct save_order *o;
     struct topology topo;
     int rank;
-    char *part, *job;           /* paths */
+    char *part, *job;           /* paths of the two folders of the save */
     bool (*gone)(void *ctx);
     void *ctx;
-    bool echo;                  /* abandoned because of another rank */
+    bool echo;                  /* the save was abandoned because another rank failed */
 };
 void save_rendezvous_open(struct save_rendezvous *m, const struct save_order *o, struct topology topo, int rank,
                           bool (*gone)(void *ctx), void *ctx);
@@ -97,13 +101,13 @@ void save_rendezvous_close(struct save_rendezvous *m);
 MUST_CHECK int save_rendezvous_post(const struct save_rendezvous *m, const char *word, const void *text, size_t n,
                                     struct err *e);
 /*
- * Wait for the text that `rank` has published under `word` and return it. Returns NULL if another rank failed or was
- * lost. The caller frees it.
+ * Wait for the file `word`.`rank` and return its text. Returns NULL if a rank failed or was lost. The caller frees the
+ * text.
  */
 MUST_CHECK char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int rank, struct err *e);
 /*
- * Publish to the other ranks that this rank cannot continue, with the reason `why`. If the failure of another rank is
- * the cause, nothing is published and m->echo is set instead, so every published reason is an original one.
+ * Publish to the other ranks that this rank cannot continue, for the reason `why`. If the cause is the failure of
+ * another rank, nothing is published and m->echo is set instead. Every published reason is therefore an original one.
  */
 void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why);
 /* Publish the checkpoint, on rank 0, when all files are complete. */

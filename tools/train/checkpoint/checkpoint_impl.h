@@ -3,18 +3,18 @@
  *
  *   checkpoint_open.c   choose the tag and read its contents; replicas
  *   checkpoint_steps.c  the checkpoints in a folder of --save (checkpoint_steps.h)
- *   checkpoint_check.c  decide whether the findings about a checkpoint allow training to continue
+ *   checkpoint_check.c  decide whether training may continue from a checkpoint, given the findings about it
  *   checkpoint_match.c  match the checkpoint's parameters with the stage's
- *   checkpoint_load.c   a plan whose items end in this rank's buffers
- *   checkpoint_share.c  distribute that plan over the data-parallel ranks
+ *   checkpoint_load.c   read the state into this rank's buffers, by a plan of plan.h
+ *   checkpoint_share.c  divide the reading among the data-parallel ranks
  *   checkpoint_transpose.c   transpose matrices that are stored as [in, out]
- *   checkpoint_template.c  what saves carry over from the loaded checkpoint, or begin with
- *   checkpoint_mp.c     the mp_rank file: once, and at each save
- *   checkpoint_args.c   the arguments in it
+ *   checkpoint_template.c  what saves carry over from the loaded checkpoint, or create without one
+ *   checkpoint_mp.c     make the mp_rank file at setup, and update it at each save
+ *   checkpoint_args.c   the arguments in the mp_rank file
  *   checkpoint_save.c   the trainer's side of a save
  *   checkpoint_replicas.c    check the copies of tensor ranks
  *   checkpoint_area.c   the layout of the state in the staging area
- *   checkpoint_copy.c   copy the state there during the passes
+ *   checkpoint_copy.c   copy the state to the staging area while the next iteration runs
  *   checkpoint_engine.c, checkpoint_rendezvous.c  the writer process's side (checkpoint_engine.h)
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_IMPL_H
@@ -29,67 +29,73 @@ struct checkpoint {
     struct source *src;
     struct arena *arena;
     struct checkpoint_info info;
-    int first_layer;            /* number of the first block in names: 3, or 2 in Microsoft's fork */
+    int first_layer;            /* number in names of the first block: 3, or 2 in Microsoft's fork */
     bool accept_mismatch;
-    /* the names of a source whose names had to be translated; all 0: the source had canonical names */
+    /*
+     * How the source names its tensors, if its names had to be translated. All members are 0 if the source has the
+     * names that this program uses.
+     */
     struct hf_gpt_naming names;
 };
 
 /*
- * Returns the source's parameter that corresponds to a stage's parameter: the same kind in the same block, under the
- * source's own numbering. Returns NULL if the source has none.
+ * Returns the parameter of the source that corresponds to a parameter of the stage: it has the same kind and belongs to
+ * the same block, which the source numbers from first_layer. Returns NULL if the source has none.
  */
 const struct param *checkpoint_find(const struct source *s, int first_layer, const struct stage_param *p);
 /*
- * Returns true if `name` denotes the same kind of parameter in the same block as p. `name` numbers blocks from
- * first_layer.
+ * Returns true if `name` is a parameter of the same kind and in the same block as p. Blocks are numbered from
+ * first_layer in `name`.
  */
 bool checkpoint_same(const char *name, int first_layer, const struct stage_param *p);
 
-/* Returns the first parameter that lacks one of its two moments, or NULL if all parameters have both. */
+/* Returns the first parameter that lacks one of its two Adam moments, or NULL if all parameters have both. */
 const struct param *checkpoint_bare(const struct checkpoint *c);
 
 /* ---- checkpoint_check.c ---- */
 
 /*
- * Copy the warnings of `r` to `notes`. Returns -1 if `r` has an error: *e is the first error, and its message states
- * how to continue despite it, if that is possible.
+ * Copy the warnings of the report r to `notes`. Returns -1 if r has an error. *e is then the first error; if it is
+ * possible to continue in spite of it, its message states how.
  */
 MUST_CHECK int checkpoint_check_findings(const struct report *r, const char *path, struct report *notes, struct err *e);
 
 /* ---- checkpoint_match.c ---- */
 
 /*
- * Match all parameters: from[i] becomes the source's parameter for the stage's parameter i. Sets out->new_rows and
- * lost_rows. ERR_USAGE if the models differ.
+ * Match all parameters: from[i] is set to the source's parameter that corresponds to parameter i of the stage. Sets
+ * out->new_rows and out->lost_rows. Fails with ERR_USAGE if the models differ.
  */
 MUST_CHECK int checkpoint_match(struct checkpoint *of, const struct stage *s, const struct checkpoint_load_opts *o,
                                 const struct param **from, struct checkpoint_loaded *out, struct err *e);
 
 /* ---- checkpoint_mp.c ---- */
 
-/* Build this rank's mp_rank file of the target, with this run's arguments and random states. The caller frees it. */
+/* Build this rank's mp_rank file for the target t, with this run's arguments and random states. The caller frees it. */
 MUST_CHECK int checkpoint_mp_make(const struct ds_target *t, const struct checkpoint_saver_opts *o, uint8_t **bytes,
                                   uint64_t *size, struct err *e);
-/* Update the tree `root` of an mp_rank file for a save. was_gigaflos: the value that rank 0 loaded; 0: none. */
+/*
+ * Update the tree `root` of an mp_rank file for a save. was_gigaflos is the value that rank 0 has loaded; 0: it has
+ * loaded none.
+ */
 void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoint_now *now, double was_gigaflos);
 
 /* ---- checkpoint_args.c ---- */
 
-/* Set the arguments that follow from the shape of the model in d, which is a dict or a Namespace. */
+/* Set the arguments in d that follow from the shape of the model. d is a dict or a Namespace. */
 void checkpoint_args_of_model(struct arena *a, struct pk *d, const struct model_config *m);
-/* Set all arguments of the run, including those of the model. */
+/* Set all arguments of the run in d, including those that follow from the shape of the model. */
 void checkpoint_args_of_run(struct arena *a, struct pk *d, const struct checkpoint_saver_opts *o);
 
 /* ---- checkpoint_replicas.c ---- */
 
-/* Returns the bytes of the replicated states that this rank owns. */
+/* Returns the total size in bytes of the replicated states that this rank owns. */
 uint64_t checkpoint_replicas_bytes(const struct checkpoint_saver_opts *o);
 /*
- * Check that replicated parameters have the same bits on all ranks of o->tp, which make the call together. host:
- * memory for checkpoint_replicas_bytes() bytes; not used if the group has one rank. Returns -1 if they differ, with
- * the first such tensor in `tensor`, the same on all ranks of the group; or if the device or a link failed, with
- * `tensor` empty.
+ * Check that replicated parameters have the same bits on all ranks of o->tp. All of these ranks must call it. host:
+ * memory for checkpoint_replicas_bytes() bytes, which is not used if the group has one rank. Returns -1 if a tensor
+ * differs; `tensor` then has the name of the first one, which is the same on all ranks of the group. Also returns -1,
+ * with `tensor` empty, if the device or a link failed.
  */
 MUST_CHECK int checkpoint_replicas_check(const struct checkpoint_saver_opts *o, char *host, char tensor[112],
                                          struct err *e);
@@ -97,29 +103,29 @@ MUST_CHECK int checkpoint_replicas_check(const struct checkpoint_saver_opts *o, 
 /* ---- the staging area ---- */
 
 /*
- * The layout of the shard on its way to the writer: its buckets from the last to the first, in the order in which the
- * optimizer overwrites them; within a bucket the four states one after the other. The area has space for the whole
- * shard, or is a ring of two windows, where one is filled while the writer empties the other.
+ * The layout of this rank's state (the shard) in the staging area, through which it is passed to the writer. Its
+ * buckets are in descending order, which is the order in which the optimizer overwrites them. Each bucket has the four
+ * states one after the other. The area has space for the whole shard, or it is a ring of two windows: one is filled
+ * while the writer empties the other.
  */
 struct checkpoint_area {
     uint64_t bytes;             /* size of the shard */
     uint64_t room;              /* size of the area: byte x of the shard is at x % room */
-    uint64_t window;            /* size of the unit that is passed on at once: everything, or half of room */
+    /* size of the unit that is passed to the writer: the whole shard, or half of the ring */
+    uint64_t window;
 };
 static inline int checkpoint_state_bytes(enum state st, enum dtype weights)
 {
     return st == STATE_BF16 ? dtype_size(weights) : (int)sizeof(float);
 }
-/* Compute the layout. memory_bytes: the maximum size of the area; 0: as large as needed. The minimum is two pages. */
+/* Compute the layout. memory_bytes is the maximum size of the area, at least two pages; 0: as large as needed. */
 struct checkpoint_area checkpoint_area_of(const struct stage *s, enum dtype weights, uint64_t memory_bytes);
-/* Returns the position of the given state of element `shard_at` of the shard. */
+/* Returns the position in the staging area's order of state `st` of element `shard_at` of the shard. */
 uint64_t checkpoint_area_at(const struct stage *s, enum dtype weights, enum state st, int64_t shard_at);
 
 /* ---- checkpoint_copy.c ---- */
 
-/*
- * The copying of this rank's state to the staging area while training continues, by a thread and a stream of its own.
- */
+/* The copying of this rank's state to the staging area while training continues. It has its own thread and stream. */
 struct state_copy;
 struct state_copy_opts {
     const struct stage *stage;
@@ -129,23 +135,27 @@ struct state_copy_opts {
     struct writer *writer;
     char *memory;               /* the staging area */
     struct checkpoint_area area;
-    /* device memory of aside_room bytes for data that the optimizer would otherwise wait for */
+    /*
+     * Device memory of aside_room bytes. Data that is not copied yet when the optimizer is about to overwrite it is
+     * first copied to this memory.
+     */
     char *aside;
     uint64_t aside_room;
 };
 MUST_CHECK struct state_copy *state_copy_new(const struct state_copy_opts *o, struct err *e);
 void state_copy_free(struct state_copy *c);             /* waits for a copy in progress; NULL is allowed */
 /*
- * Start to copy the state as it is after all work queued in `s`. No copy may be in progress, and the writer must have
- * received its order.
+ * Start to copy the state as it is after all work queued in `s`. No other copy may be in progress, and the writer must
+ * have received its order for the save.
  */
 void state_copy_start(struct state_copy *c, struct dev_stream *s);
 /*
- * Make sure that `bucket` may be overwritten by work that is queued in s from then on, because it has been copied or
- * set aside. Must be called for the buckets from the last to the first.
+ * Make sure that work that is queued in s from now on may overwrite `bucket`: its state has been copied or set aside.
+ * Must be called for the buckets in descending order.
  */
 void state_copy_release(struct state_copy *c, int bucket, struct dev_stream *s);
-bool state_copy_waits(struct state_copy *c, int bucket);        /* returns true if a part of it is not copied yet */
+/* returns true if a part of the bucket is not copied yet */
+bool state_copy_waits(struct state_copy *c, int bucket);
 void state_copy_wait(struct state_copy *c);           /* waits until everything is copied */
 
 #endif

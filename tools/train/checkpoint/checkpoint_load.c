@@ -1,14 +1,14 @@
 /*
- * checkpoint_load.c - a plan whose items end in this rank's buffers
+ * checkpoint_load.c - read a checkpoint's state into this rank's buffers
  *
- * Every piece of the share is an item of a plan (plan.h) without a destination file. The executor reads, checks,
- * converts and combines replicas as it does for the converters. A callback gets the bytes that would be written, and
- * copies them to the device. The memory needed is the executor's fixed buffers, whatever the model's size, and reads
- * bypass the page cache.
+ * Every piece that this rank needs is an item of a plan (plan.h) without a destination file. The executor reads,
+ * checks, converts and combines replicas as it does for the converters. Instead of writing the bytes to a file, it
+ * passes them to a callback, which copies them to the device. Only the fixed buffers of the executor are needed,
+ * however large the model is. Reads bypass the page cache.
  *
- * Two plans are run. The first one has only the replicated parameters (a few MB), to find which copies disagree. The
- * second one has everything. Data-parallel ranks make the second one together (checkpoint_share.c): its items are
- * those that all of them own, and each runs its own.
+ * Two plans are run. The first plan has only the replicated parameters (a few MB), to find copies that differ. The
+ * second plan has everything. Data-parallel ranks run the second plan together (checkpoint_share.c): it contains the
+ * items of all of them, and each rank runs its own items.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -27,34 +27,40 @@
 
 enum { DEFAULT_MEM = 32 << 20, DEFAULT_THREADS = 2 };
 /*
- * Limit in bytes for reading data only to check a CRC. The rest of a record is read if it is no longer than this, or
- * than the part of the record that is needed.
+ * The maximum number of bytes that are read only to check a CRC. The rest of a record is read if it is not longer than
+ * this limit, or not longer than the part of the record that is needed.
  */
 #define REST_CHEAP ((uint64_t)4 << 20)
 
-/* A host buffer that collects the rows of a transposed matrix for a device until all of its columns have been read. */
+/*
+ * A host buffer in which the rows of a transposed matrix are collected until all its columns have been read. The rows
+ * are then copied to the device.
+ */
 struct gathered_matrix {
     char *host;                 /* NULL: nothing has been read yet */
     uint64_t bytes;
     int left;                   /* number of items that have not been read yet */
 };
 
-/* The destination of an item's bytes. The items of other ranks have a destination as well, but are not run. */
+/* The destination of an item's bytes. Items that other ranks run have a destination as well, which is not used. */
 struct fill {
     struct fill *next;
     char *dst;                  /* memory of the device; NULL: the item is only checked */
-    char *rounded;              /* device memory for the same values in the weights' type; NULL: none */
-    /* type of elements that are converted to fp32 after they are read; F32: there is no conversion */
+    /* if the values are also needed as weights: device memory for them in the weights' type; NULL: they are not */
+    char *rounded;
+    /* If not F32: the 16-bit type of the elements, which are converted to fp32 after they are read. */
     enum dtype widen;
     int param;                  /* index in the stage */
     enum state state;
-    const struct transpose_part *transposed;    /* columns that become rows; NULL: the bytes are copied unchanged */
-    struct gathered_matrix *gathering;        /* with `transposed`, if dst is memory of a device */
+    /* if the item has columns that become rows: where they go; NULL: the bytes are copied unchanged */
+    const struct transpose_part *transposed;
+    /* if the columns go to a device: the buffer in which they are collected first */
+    struct gathered_matrix *gathering;
 };
 
-/* A tied copy on the last stage and the first stage's original, which are compared by CRC. */
+/* A tied copy of the embedding on the last stage and the first stage's original. They are compared by CRC. */
 struct pair {
-    int a, b;                   /* numbers of items */
+    int a, b;                   /* indices of the two items */
 };
 
 struct load {
@@ -63,12 +69,13 @@ struct load {
     const struct stage_state *dst;
     const struct checkpoint_load_opts *o;
     struct report *notes;
-    struct arena *arena;        /* for maps of columns, and runs */
-    struct comm *dp;            /* the ranks that share the reading; NULL: none */
+    struct arena *arena;        /* for maps of columns, and for runs of elements */
+    struct comm *dp;            /* the ranks that share the reading; NULL: this rank reads alone */
     struct load_share share;
     const struct param **from;  /* [n_params] */
-    const struct tmap *(*columns)[STATE_N];     /* [n_params]: the maps that slice_of() has created */
-    bool *disagree;             /* [n_params]: the copies of its masters or weights differ */
+    const struct tmap *(*columns)[STATE_N];     /* [n_params]: the maps of columns that slice_of() has created */
+    /* [n_params]: true if the copies of this parameter's master weights or weights differ */
+    bool *disagree;
     struct plan *plan;
     struct fill *fill;
     struct pair *pair;
@@ -102,8 +109,8 @@ static void store_loaded_bytes(struct load *l, const struct fill *f, uint64_t at
 }
 
 /*
- * Store masters that are read also as weights, if no other weights are read: rounded to the weights' type, or unchanged
- * if they are stored in that type.
+ * Store master weights a second time as weights, rounded to the weights' type, or unchanged if they are stored in that
+ * type. This is done if the weights are not read separately.
  */
 static void store_rounded_weights(struct load *l, const struct plan_item *it, uint64_t at, const void *bytes,
                                   uint64_t len)
@@ -124,7 +131,7 @@ static void store_rounded_weights(struct load *l, const struct plan_item *it, ui
     free(as_weights);
 }
 
-/* Returns the buffer; the first caller allocates it. */
+/* Returns the host buffer of a gathered matrix. The first call allocates it. */
 static char *gathering_room(struct load *l, struct gathered_matrix *g)
 {
     pthread_mutex_lock(&l->lock);
@@ -134,7 +141,7 @@ static char *gathering_room(struct load *l, struct gathered_matrix *g)
     return g->host;
 }
 
-/* Store elements of transposed columns. `from` is their byte offset in the columns. */
+/* Store elements of columns that become rows. `from` is the byte offset of the elements in the columns. */
 static void store_transposed_columns(struct load *l, const struct plan_item *it, uint64_t from, const void *bytes,
                                      uint64_t len)
 {
@@ -147,7 +154,7 @@ static void store_transposed_columns(struct load *l, const struct plan_item *it,
     transpose_put(f->transposed, &c, f->gathering ? gathering_room(l, f->gathering) : f->dst);
 }
 
-/* Copy a matrix to the device after its last columns have been read. */
+/* When the last columns of a matrix have been read, copy the whole matrix to the device. */
 static int load_item_done(void *ctx, struct plan_item *it, struct err *e)
 {
     struct load *l = ctx;
@@ -199,14 +206,14 @@ static int load_on_bytes(void *ctx, const struct plan_item *it, uint64_t from, c
 struct want {
     int param;
     int dp;                     /* the data-parallel rank that needs them */
-    enum state state;           /* selects the rank's buffer */
-    const struct tmap *map;     /* map of the merged tensor */
+    enum state state;           /* this state selects the destination buffer */
+    const struct tmap *map;     /* map of the merged tensor from which elements are requested */
     int64_t from, n;
     char *dst;
     char *rounded;              /* see struct fill */
 };
 
-/* Add an item. `r` has the range of a map; the other fields of it are filled in here. */
+/* Add an item to the plan. The caller sets the map and its range in `r`; this function sets the other fields. */
 static struct plan_item *add_load_item(struct load *l, struct plan_range r, const struct want *w)
 {
     struct fill *f = arena_alloc(l->arena, sizeof *f);
@@ -223,7 +230,10 @@ static struct plan_item *add_load_item(struct load *l, struct plan_range r, cons
     return it;
 }
 
-/* Returns the map that has the slice's elements. *first receives the index of the first one in it. */
+/*
+ * Returns the map that contains the slice's elements. *first is set to the index of the slice's first element in that
+ * map.
+ */
 static const struct tmap *slice_of(struct load *l, const struct want *w, int64_t *first)
 {
     const struct stage_param *p = &l->s->param[w->param];
@@ -247,9 +257,9 @@ static enum dtype loaded_state_dtype(const struct load *l, enum state st)
 }
 
 /*
- * Set the conversion of an item. Masters and weights have elements of different sizes, and so may source and
- * destination. The executor converts to narrower types (plan_op), and fill.widen converts from 16 bits to fp32 at the
- * end.
+ * Set the conversion of an item to the type `to`. Master weights and weights have different element sizes, and so may
+ * source and destination. The executor converts to narrower types (plan_op). Conversions from 16 bits to fp32 are done
+ * at the end, by fill.widen.
  */
 static void set_types(struct plan_item *it, enum dtype to)
 {
@@ -261,7 +271,7 @@ static void set_types(struct plan_item *it, enum dtype to)
         it->op = (enum plan_op)plan_op_of(from, to);
 }
 
-/* Request rows of a matrix that is stored as [in, out], where they are columns. */
+/* Request rows of a matrix that is stored as [in, out]. In the stored matrix they are columns. */
 static void add_transposed_rows(struct load *l, const struct want *w)
 {
     const struct stage_param *p = &l->s->param[w->param];
@@ -325,7 +335,10 @@ static bool is_moment_state(enum state st)
     return st == STATE_EXP_AVG || st == STATE_EXP_AVG_SQ;
 }
 
-/* Returns the source's map for a state of a parameter's copy on this stage; NULL: the state is zero. */
+/*
+ * Returns the source's map of a state of the given parameter. If the parameter is a copy on this stage, this is the map
+ * of the copy. Returns NULL if the state is to be zero.
+ */
 static const struct tmap *find_loaded_map(const struct load *l, int param, enum state st)
 {
     const struct stage_param *p = &l->s->param[param];
@@ -340,7 +353,10 @@ static const struct tmap *find_loaded_map(const struct load *l, int param, enum 
     return q->state[st] || is_moment_state(st) ? q->state[st] : q->state[STATE_BF16];
 }
 
-/* Returns the map for the weights: the layer files if they can be used unchanged, else the masters. */
+/*
+ * Returns the map from which the weights are read: that of the layer files if they can be used unchanged, else that of
+ * the master weights.
+ */
 static const struct tmap *find_weights_map(const struct load *l, int param)
 {
     const struct tmap *w = l->from[param]->state[STATE_BF16], *master = find_loaded_map(l, param, STATE_FP32);
@@ -352,8 +368,8 @@ static const struct tmap *find_weights_map(const struct load *l, int param)
 }
 
 /*
- * Returns true if the plan includes rank dp's part of the optimizer's state: it has this rank's part, or those of all
- * ranks that share the reading.
+ * Returns true if the plan includes the optimizer state of data-parallel rank dp: that of this rank is always included,
+ * those of other ranks if they share the reading.
  */
 static bool plans_for(const struct load *l, int dp)
 {
@@ -365,14 +381,17 @@ static char *weights_at(const struct load *l, const struct stage_run *r)
     return (char *)l->dst->weights + (l->s->param[r->param].at + r->from) * dtype_size(l->o->weights);
 }
 
-/* Returns true if this rank computes the weights from masters that the plan reads in any case. */
+/* Returns true if this rank computes the weights from master weights that the plan reads anyway. */
 static bool come_along(const struct load *l, int param, int dp)
 {
     return plans_for(l, dp) && !is_transposed_param(l, param) &&
            find_weights_map(l, param) == find_loaded_map(l, param, STATE_FP32);
 }
 
-/* Request the weights of a run. Without shared reading this rank reads all of them, otherwise only its own part. */
+/*
+ * Request the weights of a run of elements. If the ranks share the reading, this rank requests only its own part,
+ * otherwise all weights.
+ */
 static void add_wanted_weights(struct load *l, const struct stage_run *r, int dp)
 {
     const struct want w = { .param = r->param, .dp = dp, .state = STATE_BF16, .map = find_weights_map(l, r->param),
@@ -400,8 +419,8 @@ static void add_shard(struct load *l, const struct stage_run *r, int dp)
 /* ---- the tied copy ---- */
 
 /*
- * Request a run of the tied copy and the same run of the first stage's embedding, to compare them. The embedding is the
- * one that is loaded.
+ * Request a run of the tied copy and the same run of the first stage's embedding, so that the two can be compared. The
+ * values that are loaded are those of the embedding.
  */
 static void add_tied_check(struct load *l, const struct stage_run *r, int dp)
 {
@@ -449,8 +468,8 @@ static void report_tied(struct load *l)
 /* ---- running a plan ---- */
 
 /*
- * Choose the records whose unneeded rest is read to check the CRC, which must be inexpensive. Each rank that shares the
- * reading reads the rests of other records.
+ * Choose the records whose unneeded rest is also read, to check the CRC. The rest must be short (REST_CHEAP). If ranks
+ * share the reading, these records are distributed over them.
  */
 static void distribute_record_rests(const struct load *l)
 {
@@ -487,8 +506,8 @@ static int run_own(struct load *l, struct err *e)
 }
 
 /*
- * Run the plan if rc is 0. *on is set to true if all ranks that share the reading succeeded and the data is correct.
- * If *on is false and the result is 0, another rank failed, and will report why.
+ * Run the plan, if rc is 0. *on is set to true if all ranks that share the reading succeeded and the data is correct.
+ * If the function returns 0 and *on is false, another rank failed, and that rank will report the reason.
  */
 static int run_load_plan(struct load *l, int rc, bool *on, struct err *e)
 {
@@ -514,7 +533,9 @@ static int refuse_drift(const struct load *l, bool (*drifted)[STATE_N], struct e
     return 0;
 }
 
-/* Plan to read all replicated tensors, which are small. Each tensor is read by one of the ranks. */
+/*
+ * Plan to read all replicated tensors, which are small. If ranks share the reading, each tensor is read by one of them.
+ */
 static void plan_replicas(struct load *l)
 {
     int n = 0;
@@ -527,13 +548,16 @@ static void plan_replicas(struct load *l)
 
             if (!m || m->op != TMAP_REPLICAS || m->n_slices < 2 || (is_moment_state((enum state)st) && l->o->no_optim))
                 continue;
-            /* even with REPLICAS_FAIL, all are counted first */
+            /* read all copies even with REPLICAS_FAIL, so that all that differ are counted */
             add_load_item(l, (struct plan_range){ .map = m, .len = m->len }, &w)->policy = REPLICAS_FIRST;
             n++;
         }
 }
 
-/* Run a first plan that finds replicated tensors whose copies differ. rc and *on are as in run_load_plan(). */
+/*
+ * Run the first plan, which finds replicated tensors whose copies differ. rc and *on have the same meaning as in
+ * run_load_plan().
+ */
 static int find_drift(struct load *l, int rc, bool *on, struct err *e)
 {
     bool (*drifted)[STATE_N] = xcalloc((size_t)l->s->n_params, sizeof *drifted);
@@ -564,7 +588,7 @@ static int find_drift(struct load *l, int rc, bool *on, struct err *e)
     return rc;
 }
 
-/* Second plan: load everything. */
+/* Run the second plan, which loads everything. */
 static int fill_all(struct load *l, bool *on, struct err *e)
 {
     const int n = l->s->topo.dp;

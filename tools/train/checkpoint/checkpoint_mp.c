@@ -1,6 +1,6 @@
 /*
- * checkpoint_mp.c - a rank's mp_rank file: this run's arguments and random states, and the values that change from
- * save to save
+ * checkpoint_mp.c - make a rank's mp_rank file, with this run's arguments and random states and the values that change
+ * from save to save
  */
 #include <stdlib.h>
 
@@ -10,9 +10,9 @@
 #include "tools/train/checkpoint/checkpoint_impl.h"
 #include "tools/train/options/deepspeed_json.h"
 
-/* ---- once ---- */
+/* ---- at setup ---- */
 
-/* Replace the entries of the loaded checkpoint's tree that belong to this run. */
+/* In the tree of the loaded checkpoint, replace the entries that belong to this run. */
 static void renew_own(struct arena *a, struct pk *root, const struct checkpoint_saver_opts *o)
 {
     struct pk *args = pk_get(root, "args");
@@ -71,9 +71,9 @@ static void renew_schedule(struct arena *a, struct pk *root, const struct checkp
 }
 
 /*
- * Returns the value of gigaflos for this stage. In the reference, the stages disagree about the size of the model (the
- * last one of a gpt2 includes its position table), so each stage has a count of its own. The ratio of a stage's count
- * to the first stage's is preserved.
+ * Returns the value of gigaflos to save for this stage. In the reference each stage has its own count, because the
+ * stages disagree about the size of the model: the last stage of a gpt2, for example, includes its position table. The
+ * ratio of this stage's count to the first stage's is preserved.
  */
 static double own_gigaflos(const struct pk *args, double was_first, double first)
 {
@@ -99,8 +99,8 @@ void checkpoint_mp_renew(struct arena *a, struct pk *root, const struct checkpoi
     pk_set_str(a, args, "consumed_valid_samples", pk_int(a, now->consumed_valid_samples));
     pk_set_str(a, args, "consumed_train_tokens", pk_int(a, now->consumed_tokens));
     /*
-     * The reference has no arguments about skipped samples. A run that skipped nothing writes only the reference's
-     * arguments.
+     * These arguments about skipped samples do not exist in the reference. They are written only if samples were
+     * skipped, so that other runs have only the reference's arguments.
      */
     if (now->skipped_train_iteration > 0 || pk_get(args, "skipped_train_samples")) {
         pk_set_str(a, args, "skipped_train_samples", pk_int(a, now->skipped_train_samples));

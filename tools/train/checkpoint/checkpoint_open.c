@@ -1,9 +1,10 @@
 /*
- * checkpoint_open.c - choose the tag to continue from, and read its contents
+ * checkpoint_open.c - choose the checkpoint to continue from, and read its contents
  *
- * The danger is to begin from scratch although there is a checkpoint: the loss then starts at its initial value, and
- * the next save overwrites `latest`. Therefore only a folder without any tag counts as empty. A tag without its
- * pointer, or a pointer without its tag, stops the run.
+ * The worst mistake would be to begin from scratch although there is a checkpoint: the loss would start at its initial
+ * value, and the next save would overwrite `latest`. Therefore a folder counts as empty only if it contains no
+ * checkpoint folder (tag). If there is a tag that no pointer file names, or a pointer file that names a missing tag,
+ * the run stops.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -24,8 +25,8 @@
 /* ---- pointer files ---- */
 
 /*
- * Returns the names of the checkpoints in a folder, such as "a, b" (only the first few). *n receives the number of all.
- * Unfinished checkpoints are ignored. The caller frees the result.
+ * Returns a text with the names of the checkpoints in a folder, such as "a, b". If there are many, only the first few
+ * are named. *n receives the number of all checkpoints. Unfinished ones are ignored. The caller frees the text.
  */
 static char *list_tag_names(const char *dir, int *n)
 {
@@ -50,9 +51,9 @@ static char *list_tag_names(const char *dir, int *n)
 }
 
 /*
- * Detect a save that was killed after it renamed the tag and before it updated `latest`. In that case latest.next names
- * the tag, and also the folder in which the tag was written, which does not exist any more. Returns the tag, or NULL if
- * there is none.
+ * Detect a save that was killed after it had renamed the checkpoint folder, and before it updated `latest`. In that
+ * case the file latest.next names the checkpoint, and also the folder in which it was written, which no longer exists.
+ * Returns the name of the checkpoint, or NULL if no save was interrupted there.
  */
 static char *interrupted_publish(const char *dir)
 {
@@ -80,8 +81,8 @@ static char *interrupted_publish(const char *dir)
 }
 
 /*
- * Returns true if latest.next was written after `latest`. An older one is ignored if a user has written `latest`
- * since then.
+ * Returns true if latest.next was written after `latest`, or if there is no `latest`. If latest.next is older, the user
+ * has written `latest` since then, and latest.next is ignored.
  */
 static bool is_after_latest(const char *dir)
 {
@@ -165,7 +166,7 @@ static char *plain_tag(const char *dir, struct report *notes, struct err *e)
     return NULL;
 }
 
-/* Returns true if the folder has only the pointer file of Megatron, which source_open() follows. */
+/* Returns true if the folder has only Megatron's own pointer file, which source_open() follows. */
 static bool is_megatrons(const char *dir)
 {
     char *its = path_join(dir, LATEST_ITERATION), *ours = path_join(dir, "latest");
@@ -189,7 +190,7 @@ static bool opens_whole(const char *path)
     return whole;
 }
 
-/* Returns the name of the newest complete checkpoint in a folder, or NULL if there is none. The caller frees it. */
+/* Returns the name of the newest complete checkpoint in a folder, or NULL if it has none. The caller frees the name. */
 static char *newest_whole_tag(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -211,7 +212,7 @@ static char *newest_whole_tag(const char *dir)
     return newest;
 }
 
-/* Set *e for a checkpoint tag that `latest` or `latest_universal` names and that does not exist. */
+/* Set *e: `latest` or `latest_universal` names a checkpoint that does not exist. */
 static void refuse_pointer(const struct checkpoint_from *from, const char *tag, struct err *e)
 {
     const char *dir = from->dir;
@@ -229,7 +230,7 @@ static void refuse_pointer(const struct checkpoint_from *from, const char *tag, 
     free(whole);
 }
 
-/* Returns the path to open, or NULL without an error if there is no checkpoint. */
+/* Returns the path of the checkpoint to open. Returns NULL without an error if there is no checkpoint. */
 static char *choose_checkpoint_path(const struct checkpoint_from *from, struct report *notes, struct err *e)
 {
     struct stat st;
@@ -257,7 +258,7 @@ static char *choose_checkpoint_path(const struct checkpoint_from *from, struct r
 
 /* ---- names ---- */
 
-/* Returns the lowest number of a block in the source's names, or -1 if it has none. */
+/* Returns the lowest number of a block in the source's names, or -1 if no name has a block number. */
 static int lowest_layer(const struct source *s)
 {
     int lowest = -1;
@@ -306,7 +307,7 @@ static double pickled_number(const struct pk *v, double otherwise)
     return v && pk_as_double(v, &x) ? x : otherwise;
 }
 
-/* Returns the tree of any mp_rank file, for entries that are the same in all of them. */
+/* Returns the tree of any one of the mp_rank files, for entries that all of them have in common. */
 static const struct pk *first_mp_root(const struct source *s)
 {
     for (int i = 0; i < s->n_files; i++)
@@ -320,8 +321,8 @@ static void read_schedule(struct checkpoint_schedule *c, const struct pk *d)
     const char *style = pk_as_str(pk_get(d, "decay_style"));
 
     /*
-     * A schedule that decays over zero steps comes from an import. No trainer has used it, and its zeros are not rules
-     * that the options must agree with.
+     * If the schedule decays over zero steps, the checkpoint was imported. No trainer has used this schedule, so its
+     * zeros are not compared with the options.
      */
     c->present = d && !pk_is_none(d) && pk_get(d, "num_steps") && pk_int_or(pk_get(d, "decay_steps"), 0) > 0;
     c->max_lr = pickled_number(pk_get(d, "max_lr"), 0);
@@ -362,13 +363,13 @@ static bool is_role(const char *name, enum role r)
 }
 
 /*
- * Returns the number of blocks that the mp_rank files of a stage list. *norm is set to whether they list the final
- * LayerNorm.
+ * Returns the number of blocks that the mp_rank files of pipeline stage pp list. *norm is set to true if they also list
+ * the final LayerNorm.
  */
 static int count_stage_blocks(const struct source *s, int pp, bool *norm)
 {
     const struct source_file *f = s->topo.tp > 0 ? ds_mp_file(s, pp, 0) : NULL;
-    /* discarded, because the open has already reported errors in this file */
+    /* discarded, because errors of this file were reported when the checkpoint was opened */
     struct report *findings = report_new();
     struct ds_stage st = {0};
     int n = 0;
@@ -398,8 +399,8 @@ static void read_stage_blocks(struct checkpoint *c)
         norm = here ? pp : norm;
     }
     /*
-     * The embedding or the head may be in a stage without blocks. The final LayerNorm must be in a stage with at
-     * least one block.
+     * A stage without blocks may have the embedding or the head. The final LayerNorm must be in a stage that has a
+     * block.
      */
     for (int pp = 0; pp < s->topo.pp; pp++)
         if (!blocks[pp] && (pp == norm || (pp > 0 && pp < s->topo.pp - 1)))
@@ -432,7 +433,7 @@ static void read_saved_states(struct checkpoint_info *c, const struct source *s)
 }
 
 /*
- * Move the parameter group with the largest weight decay to the front. Other trainers list their groups in any order.
+ * Make the parameter group with the largest weight decay the first one. Other trainers list their groups in any order.
  */
 static void decaying_first(struct checkpoint_info *c)
 {
@@ -506,9 +507,7 @@ static int check_trainable(const struct checkpoint *c, struct err *e)
 
 /* ---- names of other programs ---- */
 
-/*
- * Translate the names of a checkpoint that was not written by a supported trainer, and determine the sizes from them.
- */
+/* Translate the names of a checkpoint of another program, and determine the sizes of the model from them. */
 static int translate_names(struct checkpoint *c, const struct checkpoint_from *from, struct report *notes,
                            struct err *e)
 {
@@ -520,7 +519,8 @@ static int translate_names(struct checkpoint *c, const struct checkpoint_from *f
         return 0;
     if (gpt_names_apply(s, from->heads, &c->names, e) < 0)
         return -1;
-    if (s->run.consumed_samples < 0)    /* its iterations count another trainer's batches */
+    /* a checkpoint of another trainer: its number of iterations refers to that trainer's batches */
+    if (s->run.consumed_samples < 0)
         s->run.iteration = 0;
     report_add(notes, SEV_NOTE, "names", s->path, ERR_NO_BYTE, NULL, "%s checkpoint, names of %s: %s",
                s->layout->name, c->names.names, !source_has_moments(s) ? "weights alone are there"
@@ -570,7 +570,7 @@ int checkpoint_open(const struct checkpoint_from *from, struct checkpoint **out,
     c->arena = arena_new(0);
     c->src = source_open(path, &so, found, e);
     if (c->src && !from->accept_mismatch)
-        manifest_give_crcs(c->src);             /* on all ranks, because their plans must be the same */
+        manifest_give_crcs(c->src);             /* called on all ranks, because all ranks must make the same plan */
     if (!c->src || checkpoint_check_findings(found, c->src->path, notes, e) < 0 ||
         translate_names(c, from, notes, e) < 0)
         goto out;

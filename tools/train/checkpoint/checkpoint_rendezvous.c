@@ -1,5 +1,6 @@
 /*
- * checkpoint_rendezvous.c - the writers exchange their progress, and rank 0 publishes; remains of saves are removed
+ * checkpoint_rendezvous.c - files by which the writers of all ranks report their progress; publishing by rank 0;
+ * removal of unfinished saves
  */
 #include <dirent.h>
 #include <errno.h>
@@ -37,7 +38,10 @@ static char *posted_text_path(const struct save_rendezvous *m, const char *word,
     return str_fmt("%s/%s.%d", m->job, word, rank);
 }
 
-/* Publish a text atomically, like file_replace(). No process reads the text after a crash, so nothing is synced. */
+/*
+ * Publish a text atomically, like file_replace(). Nothing is synced to disk, because after a crash the text is not
+ * read.
+ */
 int save_rendezvous_post(const struct save_rendezvous *m, const char *word, const void *text, size_t n, struct err *e)
 {
     /* If this process is killed here, replace.c recognizes the name as that of an unfinished file. */
@@ -64,7 +68,7 @@ static bool is_path_existing(const char *path)
     return stat(path, &st) == 0;
 }
 
-/* Returns true and sets *e if another rank has published a failure, or the folders of the save have been removed. */
+/* Returns true and sets *e if another rank has published a failure, or if the folders of the save have been removed. */
 static bool recv_posted_failure(struct save_rendezvous *m, struct err *e)
 {
     DIR *d = opendir(m->job);
@@ -98,12 +102,12 @@ void save_rendezvous_fail(struct save_rendezvous *m, const struct err *why)
     struct err posted = {0}, ignored = {0};
 
     /*
-     * Another rank that abandons the save removes files that this rank is using. An error caused by that is not an
-     * original reason.
+     * If another rank abandons the save, it removes files that this rank is using. An error caused by that is not the
+     * original reason, so it is not published.
      */
     if (!m->echo && recv_posted_failure(m, &posted))
         return;
-    /* A full disk usually still has space for an empty file. */
+    /* On a full disk there is usually still space for an empty file. */
     if (!m->echo && save_rendezvous_post(m, "failed", why->msg, strlen(why->msg), &ignored) < 0 &&
         save_rendezvous_post(m, "failed", "", 0, &ignored) < 0)
         save_rendezvous_discard(m);
@@ -113,7 +117,7 @@ char *save_rendezvous_wait_for(struct save_rendezvous *m, const char *word, int 
 {
     char *path = posted_text_path(m, word, rank), *text = NULL;
     useconds_t step = WAIT_FIRST_US;
-    /* time at which the end of the trainer was noticed; negative: the trainer is running */
+    /* time at which this process noticed that the trainer had ended; negative: the trainer is running */
     double orphan_s = -1;
     uint64_t n;
 
@@ -137,8 +141,8 @@ out:
 }
 
 /*
- * Write the file latest.next. A run that starts after this process was killed detects by it whether the rename of the
- * folder has happened.
+ * Write the file latest.next. If this process is killed afterwards, the next run uses this file to detect whether the
+ * folder has been renamed.
  */
 static int announce(const struct save_rendezvous *m, const char *next, struct err *e)
 {
@@ -160,10 +164,10 @@ int save_rendezvous_publish(const struct save_rendezvous *m, struct err *e)
         rc = staging_publish(&s, e);
     if (rc == 0)
         rc = file_replace(latest, m->o->tag, strlen(m->o->tag), e);
-    /* If the folder still has its old name, nothing was published, and latest.next can be removed. */
+    /* If the folder still has its unfinished name, nothing was published, and latest.next can be removed. */
     if (rc == 0 || is_path_existing(m->part))
         unlink(next);
-    free(s.kept);                       /* the trainer has reported it */
+    free(s.kept);                       /* discarded, because the trainer has reported it */
     free(s.out);
     free(next);
     free(latest);
@@ -171,8 +175,8 @@ int save_rendezvous_publish(const struct save_rendezvous *m, struct err *e)
 }
 
 /*
- * Returns the name that a folder receives before it is removed. No writer uses that name, so a partly removed folder
- * cannot be published. The caller frees it.
+ * Returns the name that a folder gets before it is removed. Writers never use this name, so a folder that is partly
+ * removed cannot be published. The caller frees the name.
  */
 static char *gone_name(const char *path)
 {
@@ -187,7 +191,7 @@ static int remove_once(const char *path, const char *gone, enum replace_what wha
     if (is_path_existing(path)) {
         if (replace_check(path, what, e) < 0)
             return -1;
-        /* If a writer has already renamed the folder, it is a published checkpoint, and ENOENT is no error. */
+        /* If a writer has already renamed the folder, it is now a published checkpoint. ENOENT is then no error. */
         if (strcmp(path, gone) != 0 && rename(path, gone) < 0 && errno != ENOENT) {
             err_sys(e, gone, "cannot rename from %s", path);
             return -1;
@@ -197,10 +201,10 @@ static int remove_once(const char *path, const char *gone, enum replace_what wha
 }
 
 /*
- * Remove a folder in which another process that has not noticed the end yet may be creating a file, or which it may
- * be renaming to its final name. Retries for two seconds. A .part folder is renamed to .gone.part first, so it is
- * either published completely or not at all. A folder that does not exist is fine; one that contains foreign files is
- * kept.
+ * Remove a folder that another process may still be using: it may be creating a file in the folder, or renaming the
+ * folder to its final name, because it has not noticed the end of the save yet. The removal is therefore tried again
+ * for two seconds. A .part folder is first renamed to .gone.part, so it is either published completely or not at all.
+ * It is no error if the folder does not exist. A folder that contains foreign files is kept.
  */
 static int remove_save_folder(const char *path, enum replace_what what, struct err *e)
 {
@@ -227,7 +231,7 @@ void save_rendezvous_discard(const struct save_rendezvous *m)
 {
     struct err ignored = {0};
 
-    /* Folders that cannot be removed keep names by which the next save finds and removes them. */
+    /* If a folder cannot be removed, the next save recognises it by its name and removes it. */
     if (remove_save_folder(m->job, REPLACE_JOB, &ignored) == 0)
         (void)!remove_save_folder(m->part, REPLACE_PART, &ignored);
 }
@@ -235,8 +239,8 @@ void save_rendezvous_discard(const struct save_rendezvous *m)
 /* ---- remains of saves that were killed ---- */
 
 /*
- * Returns true for "global_step20.0badcafe.part" and its .job, the folders of a save. The folders of a converter that
- * writes here have other names.
+ * Returns true if `name` is that of a folder of an unfinished save: "global_step20.0badcafe.part", or the same with
+ * ".job" appended. The unfinished folders of converters have other names.
  */
 static bool is_leftover(const char *name, enum replace_what *what)
 {
@@ -254,7 +258,7 @@ static bool is_leftover(const char *name, enum replace_what *what)
     return *what == REPLACE_JOB || strcmp(end + 9, ".part") == 0 || strcmp(end + 9, ".gone.part") == 0;
 }
 
-/* Process one entry of the folder. Unfinished folders with foreign files are kept. */
+/* Process one entry of the folder of --save. An unfinished folder that contains foreign files is kept. */
 static int clean_entry(const char *dir, const char *name, struct err *e)
 {
     char *path = path_join(dir, name);

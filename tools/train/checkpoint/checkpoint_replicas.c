@@ -33,7 +33,9 @@ static struct replica replica_of(const struct checkpoint_saver_opts *o, const st
     };
 }
 
-/* Returns an array of the replicas that this rank owns. *n receives their number. The caller frees the array. */
+/*
+ * Returns an array of the replicated states that this rank owns. *n receives their number. The caller frees the array.
+ */
 static struct replica *list_replicas(const struct checkpoint_saver_opts *o, int *n)
 {
     const struct stage *s = o->stage;
@@ -58,14 +60,20 @@ uint64_t checkpoint_replicas_bytes(const struct checkpoint_saver_opts *o)
     return sum;
 }
 
-/* Compute the CRC of each replica that this rank owns. host: memory for all replicas. crc: [n_params * STATE_N] */
+/*
+ * Compute the CRC of each replicated state that this rank owns. host: memory for all of them. crc: [n_params *
+ * STATE_N].
+ */
 static int hash_replicas(const struct checkpoint_saver_opts *o, char *host, uint32_t *crc, struct err *e)
 {
     int n, rc;
     struct replica *list = list_replicas(o, &n);
     const char *at = host;
 
-    /* Copy all replicas to the host and wait once: there are hundreds of replicas of a few kilobytes each. */
+    /*
+     * First copy all replicas to the host and wait once, because there are hundreds of replicas of a few kilobytes
+     * each.
+     */
     for (int i = 0; i < n; at += list[i++].len)
         o->dev->copy(host + (at - host), list[i].from, list[i].len, o->stream);
     rc = comm_sync(o->tp, o->stream, e);
@@ -78,7 +86,10 @@ static int hash_replicas(const struct checkpoint_saver_opts *o, char *host, uint
     return rc;
 }
 
-/* Find the first replica that differs. The result is the same on every rank of the group. all: [ranks][n] CRCs */
+/*
+ * Find the first replica that differs between the ranks. The result is the same on every rank of the group. all: the
+ * CRCs of all ranks, [ranks][n].
+ */
 static int compare_replica_hashes(const struct stage *s, const uint32_t *all, int n, int ranks, char tensor[112],
                                   struct err *e)
 {

@@ -1,10 +1,10 @@
 /*
- * checkpoint_save.c - a save, from the trainer's side
+ * checkpoint_save.c - the part of a save that runs in the trainer's process
  *
  * The steps of a save, in the order of this file:
  *
  *   1. checkpoint_save() checks that replicated parameters are equal. All ranks agree on the result.
- *   2. Rank 0 creates TAG.<id>.part and its job folder. All ranks receive its result.
+ *   2. Rank 0 creates the folder TAG.<id>.part and its job folder, and all ranks are informed whether this succeeded.
  *   3. The writer process receives the values of this save, and a thread starts to copy the state to the staging
  *      area. Training continues; checkpoint_save_release() waits for a bucket that is not copied yet.
  *   4. The writer (checkpoint_engine.c) writes and syncs this rank's part and waits for the other ranks of its files.
@@ -27,20 +27,21 @@
 
 struct checkpoint_saver {
     struct checkpoint_saver_opts o;
-    /* absolute path, because the writer keeps the working directory in which it was forked */
+    /* absolute path of --save, because the writer keeps the working directory in which it was forked */
     char *dir;
     char *memory;               /* the staging area */
     struct checkpoint_area area;
     bool pinned;
     char *aside;                /* memory of the device, or NULL */
     struct state_copy *copy;
-    char *replicas;             /* host memory for the replicas of this rank; NULL if there are no other copies */
+    /* host memory for this rank's replicated states; NULL if there is only one tensor rank */
+    char *replicas;
     uint64_t disk_bytes;        /* sum over all ranks */
     int rank;
     uint32_t n_saves;
-    char *job;                  /* the folder through which the writers of the last save communicate, or NULL */
-    struct checkpoint_saved last;       /* the last save, as seen by this rank */
-    char differs[112];          /* the first replica that differs in the last check; "": none */
+    char *job;                  /* the folder through which the writers of the last save communicate; NULL: none */
+    struct checkpoint_saved last;       /* the outcome of the last save on this rank */
+    char differs[112];          /* the first replicated tensor that differed in the last check; "": none */
 };
 
 /* ---- setup ---- */
@@ -50,8 +51,8 @@ static int resolve_dir(struct checkpoint_saver *v, struct err *e)
     char buf[PATH_MAX];
 
     /*
-     * Every rank creates the folder of --save: if it is local to the nodes, each node needs its own, and an error here
-     * has a clearer message than a later one.
+     * Every rank creates the folder of --save. If the folder is on disks local to the nodes, each node needs its own
+     * folder. An error at this point also has a clearer message than a later one.
      */
     if (dir_make(v->o.dir, e) < 0)
         return -1;
@@ -80,14 +81,17 @@ int checkpoint_saver_begin(struct writer *w, const struct stage *s, enum dtype w
 }
 
 enum {
-    /* granularity of the aside memory in bytes: a multiple of any element's size that a GPU copies at full rate */
+    /*
+     * unit of the aside memory in bytes: a multiple of every element size, and large enough for a GPU to copy at full
+     * rate
+     */
     ASIDE_UNIT = 4096,
-    ASIDE_LEAST = 64 << 20,     /* bytes of a GPU's memory; less would not be worth it */
+    ASIDE_LEAST = 64 << 20,     /* minimum size of the aside memory in bytes; less would not be worth it */
 };
 
 /*
- * Allocate as much of the device's memory as is available in one piece. The optimizer waits for data that does not
- * fit.
+ * Allocate as much device memory for setting data aside as is available in one piece. For data that does not fit, the
+ * optimizer waits.
  */
 static uint64_t allocate_aside_memory(struct checkpoint_saver *v)
 {
@@ -101,7 +105,10 @@ static uint64_t allocate_aside_memory(struct checkpoint_saver *v)
     return room;
 }
 
-/* Create the staging area, touch its pages and pin it before training begins, so that no save has to do this. */
+/*
+ * Create the staging area, touch its pages and pin it. This is done before training begins, so that no save has to do
+ * it.
+ */
 static int make_area(struct checkpoint_saver *v, struct report *notes, struct err *e)
 {
     const struct dev_ops *dev = v->o.dev;
@@ -136,7 +143,8 @@ struct checkpoint_saver *checkpoint_saver_new(const struct checkpoint_saver_opts
     v->rank = topo_rank(o->stage->topo, o->stage->pp, o->stage->dp, o->stage->tp);
     if (checkpoint_template_make(o, &msg, notes, e) < 0)
         goto out;
-    v->o.from = NULL;                   /* the saver does not use the loaded checkpoint and the arguments any more */
+    /* after this point the saver no longer uses the loaded checkpoint and the arguments */
+    v->o.from = NULL;
     v->o.args = NULL;
     if (resolve_dir(v, e) < 0 || make_area(v, notes, e) < 0 ||
         writer_setup(o->writer, msg.buf, msg.len, &v->disk_bytes, e) < 0)
@@ -158,7 +166,10 @@ void checkpoint_saver_free(struct checkpoint_saver *v)
 
     if (!v)
         return;
-    /* checkpoint_save_wait() has already reported a failure: every exit calls it before this function. */
+    /*
+     * A failure is ignored, because checkpoint_save_wait() has already reported it: every exit calls it before this
+     * function.
+     */
     (void)writer_result(v->o.writer, true, &wall_s, &ignored);
     state_copy_free(v->copy);
     if (v->aside)
@@ -185,8 +196,8 @@ uint64_t checkpoint_save_bytes(const struct checkpoint_saver *v)
 /* ---- 1. replicas ---- */
 
 /*
- * Broadcast the outcome of a save from one rank to all: the worst outcome, from the lowest rank that has it. If nothing
- * failed, that rank is rank 0, which published the checkpoint.
+ * Combine the outcomes of all ranks, and set *s to the worst one on every rank. If several ranks have this outcome, it
+ * is the lowest rank's. If no rank failed, *s is therefore the outcome of rank 0, which published the checkpoint.
  */
 static int agree_on_outcome(const struct checkpoint_saver *v, struct checkpoint_saved *s, struct err *e)
 {
@@ -205,8 +216,8 @@ int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
 
     if (checkpoint_replicas_check(&v->o, v->replicas, v->differs, e) < 0) {
         /*
-         * A failure of this rank's device or of a link concerns only this rank. The others may be waiting for it, so
-         * the job must be ended.
+         * If this rank's device or a link has failed, only this rank returns an error. The others may be waiting for
+         * it, so the caller must end the job.
          */
         if (!*v->differs)
             return -1;
@@ -214,7 +225,7 @@ int checkpoint_check_live(struct checkpoint_saver *v, struct err *e)
         s.err = *e;
         memcpy(s.tensor, v->differs, sizeof s.tensor);
     }
-    /* If the replicas of one tensor group differ, the whole job's save is refused, not just its own part. */
+    /* If the replicas of one tensor group differ, the save of the whole job is refused. */
     if (agree_on_outcome(v, &s, e) < 0) {
         *v->differs = '\0';
         return -1;
@@ -250,7 +261,10 @@ static int create_save_folders(const struct checkpoint_saver *v, const char *par
     return rc;
 }
 
-/* Record a message if a checkpoint of the same name contains foreign files. The save renames and keeps it. */
+/*
+ * If the checkpoint that is to be replaced contains foreign files, record a message about it. The save renames such a
+ * checkpoint and keeps it.
+ */
 static void record_kept_tag(struct checkpoint_saver *v, const char *tag)
 {
     char *path = path_join(v->dir, tag);
@@ -265,8 +279,8 @@ static void record_kept_tag(struct checkpoint_saver *v, const char *tag)
 /* ---- 3. writing ---- */
 
 /*
- * Mark a wait for the writer or the copying thread. A disk may be slow, so the watch only reports a long wait and
- * does not end the run.
+ * Begin to wait for the writer or the copying thread. The disk may be slow, so the watch reports a long wait but never
+ * ends the run because of it.
  */
 static void wait_begin(const struct checkpoint_saver *v, const char *what)
 {
@@ -278,10 +292,13 @@ static void wait_end(const struct checkpoint_saver *v)
     watch_outside_end(v->o.watch);
 }
 
-/* Start the writer and the copy. The folders exist. */
+/* Start the writer and the copy. The folders of the save must exist. */
 static int start_writing(struct checkpoint_saver *v, const struct save_order *o, struct err *e)
 {
-    /* The writer has finished the previous save, but the copying thread may not have recorded its last piece yet. */
+    /*
+     * The writer has finished the previous save. Wait for the copying thread as well, which may not have recorded its
+     * last piece yet.
+     */
     state_copy_wait(v->copy);
     if (writer_save(v->o.writer, o, sizeof *o, e) < 0)
         return -1;
@@ -314,8 +331,8 @@ int checkpoint_save(struct checkpoint_saver *v, const struct checkpoint_now *now
     if (of_rank0.kind == ERR_NONE)
         return start_writing(v, &o, e);
     /*
-     * The save has failed on rank 0, for example because a file is in place of the folder. The run continues and tries
-     * the next save.
+     * The save has failed on rank 0, for example because a file exists with the name of the folder. The run continues,
+     * and later saves are tried.
      */
     v->last.outcome = v->rank == 0 ? SAVE_FAILED : SAVE_ABANDONED;
     v->last.err = of_rank0;
@@ -333,7 +350,7 @@ void checkpoint_save_release(struct checkpoint_saver *v, int bucket)
 
 /* ---- 5. the writer's result ---- */
 
-/* Publish the failure of a writer that died, because it cannot do so itself and the others would wait for it. */
+/* Publish that this rank's writer has died. The writer cannot do it itself, and the other ranks would wait for it. */
 static void post_writer_failure(const struct checkpoint_saver *v, const struct err *why)
 {
     char *path = str_fmt("%s/failed.%d", v->job, v->rank);
@@ -341,11 +358,11 @@ static void post_writer_failure(const struct checkpoint_saver *v, const struct e
 
     if (why->kind == ERR_SYS && access(v->job, F_OK) == 0 && access(path, F_OK) < 0 &&
         file_replace(path, why->msg, strlen(why->msg), &ignored) < 0)
-        err_clear(&ignored);            /* then the others notice when the job ends */
+        err_clear(&ignored);            /* the other ranks then notice only when the job ends */
     free(path);
 }
 
-/* Receive the result of the writer, if one is expected. Waits for it if `block`. */
+/* Receive the writer's result, if one is expected. If `block` is set, wait for it. */
 static void receive_result(struct checkpoint_saver *v, bool block)
 {
     struct checkpoint_saved *s = &v->last;
@@ -369,7 +386,10 @@ const struct checkpoint_saved *checkpoint_save_poll(struct checkpoint_saver *v)
 
 /* ---- 6. the outcome of the whole save ---- */
 
-/* Add the rank to the error message. The message of SAVE_ABANDONED already names the rank that failed. */
+/*
+ * Add this rank to the error message, unless the outcome is SAVE_ABANDONED, whose message already names the rank that
+ * failed.
+ */
 static void name_rank(const struct checkpoint_saver *v, struct checkpoint_saved *s)
 {
     const struct err own = s->err;

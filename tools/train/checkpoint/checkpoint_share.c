@@ -1,10 +1,11 @@
 /*
- * checkpoint_share.c - let the data-parallel ranks of a stage load together: each reads a part and exchanges the rest
+ * checkpoint_share.c - share the reading of a checkpoint among the data-parallel ranks of a stage: each rank reads a
+ * part, and the ranks exchange the rest
  *
- * All of them make the same plan for everything that any of them needs, and each runs its own items. Every byte is
- * thus read once, and the CRC of a record is known although no rank has read all of it. Each rank needs all weights, so
- * they are exchanged as after an optimizer step: each rank has its own part of every bucket, and the parts are
- * gathered.
+ * All ranks make the same plan, which has the items that any of them needs, and each rank runs its own items. Every
+ * byte is therefore read only once. The CRC of a record can be checked although no rank has read all of it. Each rank
+ * needs all weights, so these are exchanged as after an optimizer step: each rank has read its own part of every
+ * bucket, and the parts are gathered.
  */
 #include <stdlib.h>
 
@@ -13,7 +14,7 @@
 
 enum { FAILED, MARK, ANTIMARK, N_OUTCOMES };
 
-/* Check the records that several ranks have read in parts. */
+/* Check the CRCs of records that several ranks have read in parts. */
 static int check_shared_records(const struct load_share *h, struct plan *p, struct err *e)
 {
     const int n = plan_seen(p, NULL), size = comm_size(h->dp);
@@ -49,7 +50,7 @@ int load_share_check(const struct load_share *h, struct plan *p, int rc, bool *o
                  "folder changed meanwhile, or is it another one on some host?", h->s->pp);
         return -1;
     }
-    /* All ranks combine the same sums, so all of them find the same error. */
+    /* All ranks combine the same CRCs, so all of them find the same error. */
     rc = check_shared_records(h, p, e);
     *on = rc == 0;
     return rc;
@@ -71,7 +72,7 @@ int load_share_weights(const struct load_share *h, void *weights, enum dtype t, 
         const struct comm_data d = { .in = all + (uint64_t)(h->s->dp * own) * size, .out = all, .n = own, .t = t };
         struct comm_req *req = NULL;
 
-        /* As after a step, use the link that training will use. */
+        /* Use the same link as after an optimizer step, because training will need it anyway. */
         if (comm_all_gather_start(h->dp, &d, s, &req, e) < 0 || comm_wait(&req, s, e) < 0)
             return -1;
     }

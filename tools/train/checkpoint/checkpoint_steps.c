@@ -1,6 +1,4 @@
-/*
- * checkpoint_steps.c - list the checkpoints in a folder of --save, and move those that conflict with a run
- */
+/* checkpoint_steps.c - list the checkpoints in a folder of --save, and set aside those that conflict with a run */
 #include "tools/train/checkpoint/checkpoint_steps.h"
 
 #include <ctype.h>
@@ -82,7 +80,9 @@ int64_t checkpoint_tag_number(const char *name)
     return *p ? strtoll(p, NULL, 10) : -1;
 }
 
-/* Returns true for the name of a checkpoint, "global_step20", and for its converted form, "global_step20_universal". */
+/*
+ * Returns true if `name` is that of a checkpoint, "global_step20", or of its converted form, "global_step20_universal".
+ */
 static bool is_step_name(const char *name)
 {
     const size_t n = checkpoint_tag_length(name);
@@ -97,7 +97,7 @@ static bool is_step_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Returns true if the entry `name` of the folder is a checkpoint, written by this run or another one. */
+/* Returns true if the entry `name` of the folder is a checkpoint, no matter which program wrote it. */
 static bool is_checkpoint(const char *dir, const char *name)
 {
     char *path;
@@ -122,7 +122,7 @@ static void add_checkpoint_step(struct checkpoint_steps *s, const char *name)
 }
 
 /*
- * Count a pointer file whose checkpoint is not in this folder: the checkpoint may be elsewhere, and a save must not
+ * Count the checkpoint that a pointer file names, if it is not in this folder. It may be elsewhere, and a save must not
  * overwrite the pointer.
  */
 static int add_pointer(const char *dir, const char *pointer, struct checkpoint_steps *s, struct err *e)
@@ -143,7 +143,7 @@ int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct er
 
     *s = (struct checkpoint_steps){ .newest = -1 };
     /*
-     * If DIR is not a folder but a file, this check finds nothing, and creating the folder fails later with a message.
+     * If `dir` is a file and not a folder, nothing is found here. Creating the folder will later fail with a message.
      */
     if (!d && (errno == ENOENT || errno == ENOTDIR))
         return 0;
@@ -159,12 +159,13 @@ int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct er
     return add_pointer(dir, "latest", s, e);
 }
 
-/* ---- moving them ---- */
+/* ---- setting checkpoints aside ---- */
 
 struct aside {
     const char *dir;
     int64_t after;
-    char *to;                   /* NULL until something has been moved */
+    /* path of the folder to which checkpoints are moved; NULL until something has been moved */
+    char *to;
 };
 
 static bool is_moved(const struct aside *a, const char *name)
@@ -214,8 +215,8 @@ static int move(struct aside *a, const char *name, struct err *e)
 }
 
 /*
- * Move the pointer files aside, or set `latest` to `tag`. This is done before checkpoints are moved: if the move is
- * interrupted, a restarted run finds no pointer and stops, or begins with `tag`.
+ * Move the pointer files to the new folder, or set `latest` to `tag`. This is done before any checkpoint is moved. If
+ * the move is interrupted, a restarted run then finds no pointer and stops, or begins with `tag`.
  */
 static int move_pointers(struct aside *a, const char *tag, struct err *e)
 {
@@ -240,7 +241,7 @@ static int move_pointers(struct aside *a, const char *tag, struct err *e)
     return rc;
 }
 
-/* List all names before renaming: a folder that changes while it is read may return an entry twice. */
+/* List all names before renaming anything, because a folder that changes while it is read may return an entry twice. */
 static int list_moved(const struct aside *a, char ***names, int *n, struct err *e)
 {
     DIR *d = opendir(a->dir);

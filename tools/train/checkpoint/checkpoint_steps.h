@@ -1,9 +1,10 @@
 /*
- * checkpoint_steps.h - list the checkpoints in a folder of --save, and move those that conflict with a run
+ * checkpoint_steps.h - list the checkpoints in a folder of --save, and set aside those that conflict with a run
  *
- * A checkpoint is a folder whose contents are those of a checkpoint, written by any program. This program's own are
- * named global_step<N>, and a save replaces the one with its number. Unfinished ones (*.part) are ignored.
- * Threads: none of its own. Only the process that holds the folder's lock may use it.
+ * Any folder with the contents of a checkpoint counts as one, no matter which program wrote it. Checkpoints of this
+ * program are named global_step<N>, and a save replaces the one with the same N. Unfinished checkpoints (*.part) are
+ * ignored.
+ * Threads: these functions create none. Only the process that holds the folder's lock may call them.
  */
 #ifndef SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_STEPS_H
 #define SHARDKIT_TRAIN_CHECKPOINT_CHECKPOINT_STEPS_H
@@ -15,38 +16,39 @@
 #include "libcommon/base/err.h"
 
 /*
- * The contents of a folder of checkpoints. A folder can also be a checkpoint itself, as shown by its own files or the
- * pointer of another program.
+ * The checkpoints in a folder. The folder may also be a checkpoint itself: its own files, or the pointer file of
+ * another program, show that.
  */
 struct checkpoint_steps {
-    /* number of checkpoints, including those that a pointer names and that are not in this folder */
+    /* Number of checkpoints. A checkpoint that a pointer file names is included even if it is not in this folder. */
     int n;
-    char name[64];              /* name of the newest one, by the number in its name; "" if n is 0 */
-    int64_t newest;             /* the largest N of global_step<N>, as a folder or in `latest`; -1: none */
-    bool itself;                /* the folder itself is one */
+    char name[64];              /* name of the checkpoint whose name has the largest number; "" if n is 0 */
+    /* the largest N of all global_step<N> that are folders or are named in `latest`; -1: there is none */
+    int64_t newest;
+    bool itself;                /* the folder itself is a checkpoint */
 };
 
 /*
- * Returns the first line of DIR/NAME without leading and trailing blanks, or NULL without an error if the file does
- * not exist. The caller frees it.
+ * Returns the first line of the file DIR/NAME without blanks at its ends. Returns NULL without an error if the file
+ * does not exist. The caller frees the line.
  */
 char *checkpoint_pointer(const char *dir, const char *name, struct err *e);
-/* Returns true if the names in the folder show that it is a checkpoint. */
+/* Returns true if the folder `path` is a checkpoint, judging from the names of its files. */
 bool checkpoint_is_tag(const char *path);
-/* Returns the length of "global_step20" at the start of a name, or 0. */
+/* Returns the length of the text "global_step<N>" at the start of a name, or 0 if the name does not start like this. */
 size_t checkpoint_tag_length(const char *name);
-/* Returns the first number in a name ("global_step20_universal": 20), or -1 if there is none. */
+/* Returns the first number in a name (20 for "global_step20_universal"), or -1 if the name has none. */
 int64_t checkpoint_tag_number(const char *name);
 
-/* Fill *s from the folder `dir`. If the folder does not exist, the result has n 0 and newest -1. */
+/* Set *s to the checkpoints in the folder `dir`. If the folder does not exist, n is 0 and newest is -1. */
 MUST_CHECK int checkpoint_steps_find(const char *dir, struct checkpoint_steps *s, struct err *e);
 
 /*
- * Move checkpoints into a new folder DIR/set-aside-<UTC time>, whose path is stored in `where`. Moved are this
- * program's checkpoints whose number is greater than `after`; if after < 0, all checkpoints and all pointers. `tag`
- * is the checkpoint that the run has loaded: if `latest` names one that is to be moved, `latest` is set to `tag`
- * before anything is moved. If there is nothing to move, it returns 0 and `where` is "". If the process is killed at
- * any point, each checkpoint is complete in one of the two folders.
+ * Move checkpoints into a new folder DIR/set-aside-<UTC time>, whose path is stored in `where`. This program's
+ * checkpoints with a number greater than `after` are moved. If after < 0, all checkpoints and all pointer files are
+ * moved. `tag` is the checkpoint that the run has loaded: if `latest` names a checkpoint that is to be moved, `latest`
+ * is set to `tag` before anything is moved. If there is nothing to move, the function returns 0 and `where` is "". If
+ * the process is killed at any point, each checkpoint is complete in one of the two folders.
  */
 MUST_CHECK int checkpoint_steps_set_aside(const char *dir, int64_t after, const char *tag, char *where, size_t size,
                                           struct err *e);

@@ -1,10 +1,10 @@
 /*
- * checkpoint_template.c - what saves carry over from the loaded checkpoint, or begin with
+ * checkpoint_template.c - what saves carry over from the loaded checkpoint, or create without one
  *
  * The files of a save are those of the loaded checkpoint, adapted to this topology and to this run's arguments, so
- * unknown keys are preserved. A run from scratch has nothing to carry over: the trees of a checkpoint of one rank are
- * created first, and then processed the same way. The result is sent to the writer process at setup: this rank's
- * share of the files (deepspeed_share.h) and its mp_rank file.
+ * unknown keys are preserved. A run from scratch has no loaded checkpoint. For such a run, the trees of a checkpoint of
+ * a single rank are created first, and then adapted in the same way. The result is sent to the writer process at setup:
+ * this rank's share of the files (deepspeed_share.h) and its mp_rank file.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +27,8 @@ static struct ds_target *target_of(const struct source *src, const struct checkp
 }
 
 /*
- * Returns true if the saver can carry over files of the loaded checkpoint. It cannot if that checkpoint has no
- * optimizer or another kind of optimizer.
+ * Returns true if the saver can carry over the files of the loaded checkpoint. Returns false if that checkpoint has no
+ * optimizer state, or has another kind of optimizer.
  */
 static bool usable(const struct checkpoint_saver_opts *o)
 {
@@ -45,7 +45,7 @@ static int by_stage_param_id(const void *a, const void *b)
     return x->id - y->id;
 }
 
-/* Create a source that describes the model on one rank. `args`: the initial Namespace, or NULL. */
+/* Create a source that describes the model on a single rank. `args` is its initial Namespace, or NULL. */
 static struct source *new_run_source(const struct checkpoint_saver_opts *o, const struct pk *args)
 {
     const struct model_config *m = &o->stage->model;
@@ -84,8 +84,8 @@ static void pass_notes(const struct report *findings, struct report *notes)
 }
 
 /*
- * Returns the target of the saver. If a new source had to be created as its base, *made receives that source, which the
- * caller frees.
+ * Returns the target of the saver. If it had to be based on a new source, because no loaded checkpoint can be used,
+ * *made receives this source, which the caller must free.
  */
 static struct ds_target *find_target(const struct checkpoint_saver_opts *o, struct source **made, struct report *notes,
                                      struct err *e)
@@ -109,7 +109,10 @@ static struct ds_target *find_target(const struct checkpoint_saver_opts *o, stru
 
 /* ---- this rank's share ---- */
 
-/* Returns the target's parameter that corresponds to the stage's, or -1 with *e set if there is none. */
+/*
+ * Returns the index of the target's parameter that corresponds to the stage's parameter *p. Returns -1 with *e set if
+ * there is none.
+ */
 static int find_target_param(const struct ds_target *t, const struct stage_param *p, struct err *e)
 {
     for (int i = 0; i < t->n_params; i++) {
@@ -165,7 +168,10 @@ static struct ds_share *share_of(const struct ds_target *t, const struct checkpo
 
 /* ---- the message ---- */
 
-/* Every rank reads the value of the first stage: rank 0 of another stage may have no other source for it. */
+/*
+ * Returns the gigaflos of the first stage in the source. Every rank reads this value, because the ranks of other stages
+ * need it to preserve the ratio of the counts, and may have no other source for it.
+ */
 static double first_gigaflos(const struct source *s)
 {
     double v;

@@ -1,9 +1,9 @@
 /*
  * checkpoint_transpose.c - transpose columns into rows
  *
- * A chunk has some rows of [in] of the columns. Column by column, its elements are copied to consecutive places of
- * one row of the result. Only every cols-th element of the chunk is read at a time, and the chunk stays in the
- * cache meanwhile.
+ * A chunk is a part of some columns of the stored matrix, row by row. For each column of the chunk, its elements are
+ * copied to consecutive places in one row of the result. This reads only every cols-th element of the chunk at a time,
+ * but the chunk is small enough to stay in the cache.
  */
 #include "tools/train/checkpoint/checkpoint_transpose.h"
 
@@ -46,7 +46,7 @@ static void copy_strided_run(char *dst, const char *src, int64_t n, int64_t stri
     }
 }
 
-/* A block of the chunk: rows [row, row + n) of the columns [col, end). `src` is the address of the first element. */
+/* A block of the chunk: rows row .. row + n of the columns col .. end. `src` is the address of its first element. */
 struct transpose_block {
     int64_t row, n, col, end;
     const char *src;
@@ -71,7 +71,10 @@ void transpose_put(const struct transpose_part *t, const struct transpose_chunk 
 {
     const int64_t size = dtype_size(c->type), end = c->at + c->n;
 
-    /* Process the rest of the row in which the chunk begins, then whole rows, then its part of the row after them. */
+    /*
+     * The chunk may begin and end within a row. Process the rest of its first row, then its whole rows, then the part
+     * of its last row.
+     */
     for (int64_t at = c->at; at < end;) {
         struct transpose_block b = { .row = at / t->cols, .n = 1, .col = at % t->cols, .end = t->cols,
                                 .src = (const char *)c->bytes + (at - c->at) * size };

@@ -2,9 +2,9 @@
  * checkpoint_transpose.h - transpose matrices that are stored as [in, out] into the [out, in] that the kernels use
  *
  * GPT-2 in Transformers stores four weights of a block this way, with query, key and value one after the other. A
- * rank needs some rows of [out, in], which are columns of the stored matrix. They arrive as maps of columns, row by
- * row of [in], in chunks that may end anywhere. Each element is written to its place at once: nothing is buffered,
- * and no file is written.
+ * rank needs some rows of [out, in], which are columns of the stored matrix. These columns are read row by row, in
+ * chunks that may end anywhere. Each element is written to its place at once: nothing is buffered, and no file is
+ * written.
  *
  *   stored      [in][ q: head 0, 1, ... | k: head 0, 1, ... | v: ... ]     columns of the parts a rank has
  *   wanted      [ head 0: q, k, v | head 1: q, k, v | ... ][in]            its rows
@@ -16,37 +16,40 @@
 
 #include "libcommon/base/dtype.h"
 
-/* Adjacent columns. Column c becomes row first + c / run * step + c % run of the rank's slice. */
+/*
+ * A range of adjacent columns. Column c of the range becomes row first + c / run * step + c % run of the rank's slice.
+ */
 struct transpose_part {
     int64_t in;                 /* number of elements of a row of the result */
     int64_t at, cols;           /* columns [at, at + cols) of the stored matrix */
     int64_t first, run, step;
-    int64_t from, n;            /* the range of elements of the slice that is needed; others are skipped */
+    /* elements from .. from + n of the slice are needed; other elements of the columns are skipped */
+    int64_t from, n;
 };
 
-/* A rank's slice of a matrix. */
+/* The slice of a matrix that a rank has. */
 struct transpose_slice {
     int64_t rows, in;           /* size of the slice */
-    int64_t whole;              /* rows of the merged matrix, which are the columns of the stored one */
-    int64_t first;              /* the first row of the slice in the merged matrix */
+    int64_t whole;              /* number of rows of the merged matrix, which are the columns of the stored one */
+    int64_t first;              /* index in the merged matrix of the slice's first row */
     /*
-     * number of heads of the slice, whose rows are ordered by (head, kind, lane) and stored by kind; 0: not ordered
-     * this way
+     * The number of heads of the slice, if its rows are ordered by (head, kind, lane) and the stored columns by kind
+     * first; kind is query, key or value. 0: rows and columns have the same order.
      */
     int64_t heads;
 };
 enum { TRANSPOSE_MOST = 3 };
 /*
- * Compute the columns that contain elements [from, from + n) of the slice, n > 0. Returns the number of entries of
- * `t`.
+ * Compute the columns of the stored matrix that contain elements from .. from + n of the slice, n > 0. Returns the
+ * number of entries of `t` that were set.
  */
 int transpose_columns(const struct transpose_slice *s, int64_t from, int64_t n,
                       struct transpose_part t[TRANSPOSE_MOST]);
 
 /*
- * A range of elements to copy. transpose_copy() copies elements [at, at + n) of the columns, in row-major order, to
- * `dst`, the address of element t->from of the slice. If `widen`, they are converted from `type` to fp32. Any thread
- * may call it, because no two chunks share an element.
+ * A range of elements to copy. transpose_copy() copies elements at .. at + n of the columns, in row-major order, to
+ * their places in the slice. `dst` is the address of element t->from of the slice. If `widen` is set, the elements are
+ * converted from `type` to fp32. Any thread may call it, because no two chunks share an element.
  */
 struct transpose_chunk {
     int64_t at, n;

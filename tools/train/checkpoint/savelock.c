@@ -1,6 +1,4 @@
-/*
- * savelock.c - the file that shows which job saves into a folder (savelock.h)
- */
+/* savelock.c - the lock file that shows which job saves into a folder (savelock.h) */
 #include "tools/train/checkpoint/savelock.h"
 
 #include <errno.h>
@@ -25,7 +23,7 @@
 
 enum { BEAT_S = 10, STALE_S = 60, STALE_MOST_S = 3600, LOOK_MS = 200, ATTEMPTS = 100, LOCK_MAX = 4096 };
 
-/* The contents of a lock, which describe its holder. */
+/* The contents of a lock file, which describe the job that holds the lock. */
 struct holder {
     char host[256], job_id[64], boot_id[64], pid_space[64], nonce[40];
     int64_t pid, started_ticks, restarts, stale_s;
@@ -40,11 +38,14 @@ struct lock_file {
 
 struct savelock {
     struct savelock_opts o;
-    /* path: of the lock; mine: of this process's own file while the lock is being created */
+    /* path: of the lock file; mine: of this process's temporary file while it creates the lock */
     char *path, *mine;
     struct holder self;
     pthread_t beater;
-    pthread_mutex_t guard;      /* protects the following members, and prevents a beat during a drop */
+    /*
+     * protects the following members; also prevents the time stamp from being updated while the lock is being removed
+     */
+    pthread_mutex_t guard;
     pthread_cond_t ended;
     bool dropped;
     bool joined;                /* the thread has been joined */
@@ -109,8 +110,8 @@ static void read_holder_text(const json_t *o, const char *key, char *out, size_t
 }
 
 /*
- * Parse the text of a lock into *h. If the text cannot be parsed, the holder has no name, and the default of this
- * program is used for stale_s.
+ * Parse the text of a lock file into *h. If the text cannot be parsed, the name of the holder is empty, and stale_s has
+ * the default of this program.
  */
 static void understand(const char *text, size_t n, struct holder *h)
 {
@@ -133,8 +134,8 @@ static void understand(const char *text, size_t n, struct holder *h)
 }
 
 /*
- * Read the lock into *f. The file is opened each time, because NFS asks its server only then. Returns 1, 0 if there is
- * no lock, or -1 if it cannot be read.
+ * Read the lock file into *f. It is opened each time, because NFS asks the server only when a file is opened. Returns 1
+ * if there is a lock, 0 if there is none, -1 if it cannot be read.
  */
 static int read_lock(const char *path, struct lock_file *f)
 {
@@ -175,8 +176,8 @@ static int write_lock(const char *path, const struct holder *h, struct err *e)
 }
 
 /*
- * Create the lock with link(). Returns 1 if this process has the lock, 0 if another process has it, -1 on error. An NFS
- * server's answer may be lost, so the number of links is checked as well.
+ * Create the lock file with link(). Returns 1 if this process now holds the lock, 0 if another process holds it, -1 on
+ * error. An NFS server's answer may be lost, so the number of links is checked as well.
  */
 static int link_lock(const struct savelock *l, struct err *e)
 {
@@ -191,7 +192,7 @@ static int link_lock(const struct savelock *l, struct err *e)
         err_sys(e, l->path, "cannot make the lock of the folder");
         return -1;
     }
-    /* this file system has no hard links */
+    /* this file system has no hard links, so create the file directly */
     if (write_lock(l->path, &l->self, &once) == 0)
         return 1;
     if (once.sys == EEXIST)
@@ -200,7 +201,7 @@ static int link_lock(const struct savelock *l, struct err *e)
     return -1;
 }
 
-/* ---- is its holder alive? ---- */
+/* ---- is the holder of the lock alive? ---- */
 
 enum life { LIVES, ENDED, UNKNOWN };
 
@@ -217,12 +218,15 @@ static enum life classify_holder_life(const struct holder *self, const struct ho
         return UNKNOWN;
     if (kill((pid_t)who->pid, 0) < 0 && errno == ESRCH)
         return ENDED;
-    /* Processes of other users may be hidden. */
+    /* Other users' processes may be hidden, so a missing process does not prove that the holder has ended. */
     ticks = status_start_ticks(who->pid);
     return ticks < 0 ? UNKNOWN : ticks == who->started_ticks ? LIVES : ENDED;
 }
 
-/* Set the time stamp of this process's own file and return it: the current time of the file system in seconds. */
+/*
+ * Update the time stamp of this process's own file and return it. This is the current time in seconds by the clock of
+ * the file system.
+ */
 static double fs_now(const struct savelock *l)
 {
     struct stat st;
@@ -251,10 +255,10 @@ static void describe_lock_holder(const struct savelock *l, const struct lock_fil
 }
 
 /*
- * Watch a holder whose process is not visible from here: wait until its time stamp changes, or has not changed for as
- * long as the holder promised. The age of the stamp counts only together with some time of watching, because on a
- * file system that hung for a minute no process could update anything. Returns 1 if the holder has ended, 0 if it is
- * alive or the lock has been replaced, -1 if a stop was requested.
+ * Watch the lock of a holder whose process is not visible from this host. Wait until its time stamp changes, or until
+ * the time stamp has not changed for as long as the holder promised to update it. Its age counts only if this process
+ * has watched it for part of that time, because on a file system that hung for a minute no process could update a file.
+ * Returns 1 if the holder has ended, 0 if it is alive or the lock has been replaced, -1 if a stop was requested.
  */
 static int watch_holder(const struct savelock *l, const struct lock_file *was, struct err *e)
 {
@@ -285,7 +289,10 @@ static int watch_holder(const struct savelock *l, const struct lock_file *was, s
     }
 }
 
-/* Rename the stale lock and remove it. If the renamed file is another process's new lock, rename it back. */
+/*
+ * Rename the stale lock file and remove it. If the renamed file turns out to be the new lock of another process, rename
+ * it back.
+ */
 static void remove_stale(const struct savelock *l, const struct lock_file *stale)
 {
     char *aside = str_fmt("%s.stale", l->mine);
@@ -311,7 +318,10 @@ static int refuse_locked_folder(const struct savelock *l, const struct lock_file
     return -1;
 }
 
-/* Handle an existing lock. Returns -1 if its holder is alive; on 0 or 1 the caller tries again. */
+/*
+ * Handle an existing lock. Returns -1 with *e set if its holder is alive or the lock cannot be read. Returns 0 or 1 if
+ * the caller must try to create the lock again.
+ */
 static int resolve_existing_lock(const struct savelock *l, struct err *e)
 {
     struct lock_file f, is;
@@ -360,8 +370,8 @@ bool savelock_held(const struct savelock *l, struct err *e)
     int rc = read_lock(l->path, &f);
 
     /*
-     * A lock that is unreadable or being written is no loss. Nor is a lock that a person has removed: the next beat
-     * creates it again.
+     * An unreadable lock, or one that is being written, does not mean that this process has lost its lock. If a person
+     * has removed the lock file, the next update of the time stamp creates it again.
      */
     if (rc <= 0 || !*f.who.nonce || !strcmp(f.who.nonce, l->self.nonce))
         return true;
@@ -373,7 +383,10 @@ bool savelock_held(const struct savelock *l, struct err *e)
     return false;
 }
 
-/* Update the time stamp of the lock. The caller must hold the guard. Returns false if another job owns the lock. */
+/*
+ * Update the time stamp of the lock. The caller must hold the mutex `guard`. Returns false if another job holds the
+ * lock.
+ */
 static bool beat(struct savelock *l, struct err *e)
 {
     struct err ignored = {0};
@@ -413,7 +426,7 @@ static int start_beating(struct savelock *l, struct err *e)
     sigset_t all, was;
     int rc;
 
-    /* Block signals in the thread; the program's main thread handles them. */
+    /* Block all signals in this thread, so that the main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     rc = pthread_create(&l->beater, NULL, beat_on, l);

@@ -1,10 +1,10 @@
 /*
- * writer.c - the second process of a rank
+ * writer.c - start the writer process of a rank, and communicate with it
  *
- * Messages over a socket, each with a header and its bytes: AREA (size of the staging area), SETUP, SAVE and END are
- * sent to the writer. It replies to each but END. A second socket, the flow, belongs to the thread that copies:
- * during a save it sends the position up to which the state is in the area, and receives the position up to which the
- * area may be overwritten.
+ * The trainer sends messages to the writer over a socket. Each consists of a header and bytes: AREA (size of the
+ * staging area), SETUP, SAVE and END. The writer replies to each message except END. A second socket, `flow`, is used
+ * by the thread that copies the state. During a save, it sends the position up to which the state is in the staging
+ * area, and receives the position up to which the area may be overwritten.
  */
 #include "tools/train/checkpoint/writer.h"
 
@@ -34,8 +34,8 @@ struct header {
 struct reply {
     int rc;
     double wall_s;
-    uint64_t bytes;             /* for SETUP: disk space that this rank's files need */
-    enum save_outcome outcome;  /* for SAVE */
+    uint64_t bytes;             /* in the reply to SETUP: disk space that this rank's files need */
+    enum save_outcome outcome;  /* in the reply to SAVE */
     struct err err;
 };
 
@@ -46,8 +46,8 @@ struct writer {
     uint64_t area_bytes, disk_bytes;
     pthread_t toucher;
     bool touching;
-    int touch_errno;            /* set by the thread; valid after it has been joined */
-    /* bytes of the state before this position may be overwritten in the area; used by the copying thread */
+    int touch_errno;            /* errno of the thread that touches the pages; valid after the thread has been joined */
+    /* All bytes of the state before this position may be overwritten in the area. Used by the copying thread. */
     uint64_t released;
     bool saving;
     bool dead;
@@ -90,7 +90,7 @@ static bool recv_all(int fd, void *p, size_t n)
 
 struct serving {
     int sock, flow, memfd;
-    uint64_t filled;            /* number of bytes of the state being saved that have been copied to the area */
+    uint64_t filled;            /* number of bytes of the current save's state that are in the staging area */
     void *area;
     uint64_t area_bytes;
     struct save_engine *engine;
@@ -121,7 +121,8 @@ static void release_state(void *ctx, uint64_t upto)
 {
     const struct serving *s = ctx;
 
-    (void)!send_all(s->flow, &upto, sizeof upto);       /* if the trainer has ended, the next await reports it */
+    /* an error is ignored: if the trainer has ended, the next await reports it */
+    (void)!send_all(s->flow, &upto, sizeof upto);
 }
 
 static int serve_area(struct serving *s, const void *msg, struct err *e)
@@ -161,8 +162,8 @@ static void serve(struct serving *s, const struct header *h, const void *msg, st
 }
 
 /*
- * Detach from the trainer: close its files (a launcher waits until its pipes are closed), and ignore the signals that
- * are meant for it.
+ * Detach from the trainer: close its files, because a launcher waits until its pipes are closed, and ignore the signals
+ * that are meant for the trainer.
  */
 static void detach_writer(const struct serving *s)
 {
@@ -236,7 +237,7 @@ long writer_pid(const struct writer *w)
     return w->pid;
 }
 
-/* Set *e to the reason why the writer did not answer. Returns -1. */
+/* Set *e to the reason why the writer has not answered. Returns -1. */
 static int report_lost_writer(struct writer *w, struct err *e)
 {
     int status = 0;
@@ -276,8 +277,8 @@ static int recv_writer_reply(struct writer *w, struct reply *r, struct err *e)
 #endif
 
 /*
- * Touch all pages of the area in advance. The first save then does not have to, and insufficient memory is an error now
- * instead of a fatal signal later.
+ * Touch all pages of the staging area in advance. The first save is then not slowed down by it, and a lack of memory is
+ * an error now instead of a fatal signal later.
  */
 static void *touch_area_pages(void *arg)
 {
@@ -291,7 +292,7 @@ static void *touch_area_pages(void *arg)
         w->touch_errno = errno;
         if (errno != EINVAL)
             break;
-        /* The kernel does not support MADV_POPULATE_WRITE. Allocate the space, which also creates the pages. */
+        /* The kernel does not support MADV_POPULATE_WRITE. posix_fallocate() also creates the pages. */
         w->touch_errno = posix_fallocate(w->memfd, (off_t)at, (off_t)n);
         if (w->touch_errno)
             break;

@@ -22,7 +22,7 @@ enum { CAUGHT = 5 };
 static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
 static const struct report_run *run;
 static struct watch *watch;
-static atomic_int crashed;              /* the signal; 0: none */
+static atomic_int crashed;              /* the signal that was received; 0: none */
 static atomic_int crashed_tid;          /* the thread that received it */
 static atomic_bool let_go;
 
@@ -33,7 +33,10 @@ static bool wants_core(void)
     return getrlimit(RLIMIT_CORE, &l) == 0 && l.rlim_cur > 0;
 }
 
-/* End the process by the signal's default action: now, or when the handler returns and the signal is raised again. */
+/*
+ * End the process by the signal's default action. This happens now, or when the handler returns and the signal is
+ * raised again.
+ */
 static void die_of(int sig)
 {
     signal(sig, SIG_DFL);
@@ -48,9 +51,9 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     (void)context;
     if (!atomic_compare_exchange_strong(&crashed, &none, sig)) {
         /*
-         * A second signal, either of another thread or raised within this handler. The first handler has reported
-         * everything, so give it time to finish. If the signal was raised within the first handler, that handler
-         * cannot continue meanwhile, so the wait is limited.
+         * This is a second signal, received by another thread or raised within the first handler. The first handler has
+         * reported everything, so give it time to finish. If the signal was raised within the first handler, that
+         * handler cannot continue meanwhile, so the wait is limited.
          */
         for (int i = 0; i < 2 * LEAVE_S && !atomic_load(&let_go); i++)
             sleep(1);
@@ -72,8 +75,8 @@ void crash_catch(const struct report_run *r, struct watch *w)
     static char stack[STACK];
     const stack_t other = { .ss_sp = stack, .ss_size = sizeof stack };
     /*
-     * The signal is not masked during the handler: a fault within the handler must not end the process before the
-     * other ranks have been informed.
+     * The signal is not blocked during its handler (SA_NODEFER). Otherwise a fault within the handler would end the
+     * process before the other ranks have been informed.
      */
     struct sigaction act = { .sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
 
@@ -97,8 +100,8 @@ void crash_leave_core(void)
         return;
     atomic_store(&let_go, true);
     /*
-     * SIGALRM limits the final report of the process. The kernel may have delivered it to the very thread that the
-     * report waits for.
+     * The signal SIGALRM ends a final report that takes too long. The kernel may have delivered it to the thread that
+     * the report waits for, which is this one.
      */
     if (gettid() == atomic_load(&crashed_tid))
         die_of(atomic_load(&crashed));

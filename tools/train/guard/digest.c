@@ -1,14 +1,15 @@
 /*
  * digest.c - check that the copies of a tensor on several ranks have the same bits
  *
- * A copy is a run of a buffer, and one digest is computed of each: of the weights per parameter, of the masters and
- * moments per run that this rank owns. A group compares a list of digests. First it compares one number computed from
- * the whole list; only if the ranks have different numbers does it exchange the list itself.
+ * One digest is computed of each copy. A copy is a range of a buffer: the weights of a parameter, or the fp32 master
+ * weights or moments of the part of a parameter that this rank owns. The ranks of a group compare lists of digests.
+ * First they compare one number that is computed from the whole list; only if their numbers differ do they exchange the
+ * lists.
  *
- * A wrong value in one rank's master propagates with the next updates into the weights, and through these into the
- * masters and moments of other ranks. A wrong value in a weight disappears with the next update. The digests of the
- * steps between two comparisons are therefore kept on the device, one row per step (the trail). A comparison covers
- * all rows, and the first row that differs identifies the rank.
+ * A wrong value in one rank's master weights spreads with the next updates to the weights, and from there to the master
+ * weights and moments of other ranks. A wrong value in a weight disappears with the next update. The digests of the
+ * steps between two comparisons are therefore kept on the device, in a table with one row per step, the trail. A
+ * comparison covers all rows. The first row in which digests differ shows which rank was wrong first.
  */
 #include "tools/train/guard/digest.h"
 
@@ -20,14 +21,17 @@
 #include "libcommon/base/mem.h"
 
 enum { WEIGHTS, MASTER, EXP_AVG, EXP_AVG_SQ, KINDS };
-/* number of rows: the most recent steps since a comparison, including the step that is compared */
+/*
+ * The number of rows of the trail: the steps since the last comparison that are remembered, including the step that is
+ * compared.
+ */
 enum { TRAIL = 128 };
 
-/* Describes the tensor that one digest belongs to. */
+/* The tensor that a digest belongs to. */
 struct digest_copy {
     int kind, param;
-    bool replicated;                 /* tensor ranks hold copies of it */
-    bool tied;                  /* one of the two copies of a tied word embedding */
+    bool replicated;                 /* the tensor is replicated: tensor-parallel ranks hold copies of it */
+    bool tied;                  /* the tensor is one of the two copies of a tied word embedding */
 };
 
 struct digest_set {
@@ -37,19 +41,23 @@ struct digest_set {
     const struct kernels *k;
     struct digest_groups c;
     /*
-     * all: runs of all parameters; shared: of parameters that another rank holds as well; replicated: of parameters
-     * that tensor ranks hold as well; owned: the part of the replicated ones that this rank owns
+     * Lists of parameters for computing digests. all: all parameters. shared: parameters that another rank also holds.
+     * replicated: parameters that all tensor-parallel ranks hold. owned: the parts of the replicated parameters that
+     * this rank owns.
      */
     struct kernel_runs *all, *shared, *replicated, *owned;
-    int n_owned, n;             /* n: number of copies, which is n_params plus KINDS - 1 times n_owned */
+    int n_owned, n;             /* number of owned parts; number of copies: n_params plus KINDS - 1 times n_owned */
     struct digest_copy *copy;
-    /* [TRAIL + 1][n]: recorded step i is in row i % TRAIL; the last row is for gradients */
+    /*
+     * [TRAIL + 1][n]: digests of the trail. The i-th step that was recorded is in row i % TRAIL. The last row is for
+     * gradients.
+     */
     uint64_t *on_device, *own;
     uint64_t *grads[2];         /* [n_params] each, of the first and the second run */
     int n_recorded;             /* number of steps recorded since the last comparison */
     int n_timed;                /* number of rows of the last comparison whose timers have not been read */
-    struct dev_event *timer[TRAIL][2];  /* with a GPU: around the work of a row */
-    double seconds;             /* seconds spent on recording, without rows whose timers have not been read yet */
+    struct dev_event *timer[TRAIL][2];  /* for a GPU: timers before and after the work of a row */
+    double seconds;             /* seconds spent on recording; rows whose timers have not been read are not included */
 };
 
 /* ---- lists of copies ---- */
@@ -75,7 +83,10 @@ static bool is_shared_copy(const struct digest_set *d, const struct digest_copy 
     return comm_size(d->c.dp) > 1 || c->replicated || c->tied;
 }
 
-/* Returns the runs of the parameters for which fits() is true, or of all if it is NULL. */
+/*
+ * Returns the runs of the parameters for which fits() returns true. If fits is NULL, returns the runs of all
+ * parameters.
+ */
 static struct kernel_runs *runs_of_params(struct digest_set *d, digest_fits *fits, struct err *e)
 {
     const struct stage *g = d->g;
@@ -178,8 +189,8 @@ void digest_free(struct digest_set *d)
 /* ---- computing digests ---- */
 
 /*
- * Wait until the work queued in `s` is complete. comm_sync() does not wait if a single rank has a GPU, because that
- * rank has no link to watch; stream_sync() waits in that case.
+ * Wait until the work queued in `s` is complete. comm_sync() does not wait if there is only one rank with a GPU,
+ * because such a rank has no link to watch; in this case stream_sync() waits.
  */
 static int wait_for_stream(struct digest_set *d, struct dev_stream *s, struct err *e)
 {
@@ -190,8 +201,8 @@ static int wait_for_stream(struct digest_set *d, struct dev_stream *s, struct er
 }
 
 /*
- * Compute row i with a single kernel launch. With one small launch per parameter, a GPU spends more time on launching
- * than on executing.
+ * Compute row i of the trail with a single kernel launch. If there were a small launch per parameter, a GPU would spend
+ * more time on launching than on computing.
  */
 static void compute_digest_row(struct digest_set *d, int i, bool whole, struct dev_stream *s)
 {
@@ -220,8 +231,8 @@ static void read_timer(struct digest_set *d, int i)
 }
 
 /*
- * Read the timers of the last comparison. This is not done in the comparison itself, where a GPU waits for the host.
- * The host's time for reading counts, too.
+ * Read the timers of the last comparison. This is not done during the comparison, because a GPU would then have to wait
+ * for the host. The time that the host spends on reading counts, too.
  */
 static void read_timers(struct digest_set *d)
 {
@@ -235,10 +246,13 @@ static void read_timers(struct digest_set *d)
     d->seconds += clock_s() - begin;
 }
 
-/* Returns true if tensor ranks hold copies of parameters. Every step records the digests of these copies. */
+/*
+ * Returns true if tensor-parallel ranks hold copies of parameters. The digests of these copies are recorded in every
+ * step.
+ */
 static bool has_tensor_copies(const struct digest_set *d) { return comm_size(d->c.tp) > 1; }
 
-/* Record one more step in the trail. The row of the step TRAIL steps earlier is overwritten. */
+/* Add the current step to the trail. This overwrites the row of the step TRAIL steps earlier. */
 static void add_trail_row(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     compute_digest_row(d, d->n_recorded % TRAIL, whole, s);
@@ -259,7 +273,10 @@ void digest_record_rest(struct digest_set *d, bool whole, struct dev_stream *s)
 {
     if (whole)
         return;
-    /* digest_record() may have recorded only a part of the step. Record the whole step in the same row. */
+    /*
+     * digest_record() may have recorded only the tensor-parallel copies of this step. Record all copies in the same
+     * row.
+     */
     if (has_tensor_copies(d))
         d->n_recorded--;
     add_trail_row(d, true, s);
@@ -281,8 +298,9 @@ static bool is_listed_copy(const struct digest_copy *c, enum digest_list list)
 }
 
 /*
- * Find the member of the group whose digest the fewest other members have. *share receives the number of members with
- * that digest. Returns -1 if there is no clear minority. all: [size] digests, `step` elements apart.
+ * Find the member whose digest is shared by the fewest members. *share receives the number of members that have this
+ * digest. Returns the member, or -1 if there is no clear minority. all: the members' digests, [size], `step` elements
+ * apart.
  */
 static int find_minority(const uint64_t *all, int size, int step, int *share)
 {
@@ -313,7 +331,7 @@ static void add_digest_rank(struct strbuf *sb, const struct digest_set *d, const
                 device ? device : "");
 }
 
-/* Describe the first difference that a list of digests shows. `of` is the index of the copy that differs. */
+/* Describe the first difference in a list of digests. `of` is the index of the copy that differs. */
 static void describe_differing_copy(const struct digest_set *d, const struct comm *c, const uint64_t *all, int step,
                                     const struct digest_copy *of, struct digest_finding *f)
 {
@@ -342,14 +360,14 @@ static void describe_differing_copy(const struct digest_set *d, const struct com
     strbuf_free(&sb);
 }
 
-/* This rank's digests of a list, in the order of the list. */
+/* A list of digests of this rank, in the order of the list. */
 struct digest_part {
     enum digest_list list;
     const uint64_t *mine;
     int n;
 };
 
-/* Copy the digests that belong to `list` from a row. Returns the number of digests copied. */
+/* Copy the digests that belong to `list` from a row of the trail. Returns the number of digests copied. */
 static int select_digests(const struct digest_set *d, enum digest_list list, const uint64_t *row, uint64_t *mine)
 {
     int n = 0;
@@ -361,8 +379,8 @@ static int select_digests(const struct digest_set *d, enum digest_list list, con
 }
 
 /*
- * Combine the n digests of a list into one number. Each position has its own odd multiplier, so two exchanged digests
- * change the number as well.
+ * Combine the n digests of a list into one number. Each position in the list has its own odd multiplier, so the number
+ * also changes if two digests are exchanged.
  */
 static uint64_t combine_digests(const uint64_t *mine, int n)
 {
@@ -374,8 +392,8 @@ static uint64_t combine_digests(const uint64_t *mine, int n)
 }
 
 /*
- * Exchange the digests of a list between the ranks of a group, and find the first copy that differs. Called after the
- * combined numbers of the list have differed.
+ * Exchange the lists of digests between the ranks of a group, and find the first copy that differs. Called if the
+ * combined numbers of the lists differ.
  */
 static int find_differing_copy(struct digest_set *d, struct comm *c, struct digest_part p, struct digest_finding *f,
                                struct err *e)
@@ -400,13 +418,16 @@ static int find_differing_copy(struct digest_set *d, struct comm *c, struct dige
     return rc;
 }
 
-/* Returns row i of the `rows` rows recorded since the last comparison. Row 0 is the oldest. */
+/* Returns row i of the last `rows` rows of the trail. Row 0 is the oldest. */
 static const uint64_t *digest_trail_row(const struct digest_set *d, int rows, int i)
 {
     return d->own + (int64_t)((d->n_recorded - rows + i) % TRAIL) * d->n;
 }
 
-/* Find how many rows ago the ranks of a group began to differ. *ago is 1 for the last row and 0 if no row differs. */
+/*
+ * Find the row in which the digests of the group's ranks began to differ. *ago is set to 1 for the last row, 2 for the
+ * one before it, and so on; 0 if no row differs.
+ */
 static int find_first_difference(struct digest_set *d, struct comm *c, enum digest_list list, int rows, int64_t *ago,
                                  struct err *e)
 {
@@ -432,16 +453,17 @@ static int find_first_difference(struct digest_set *d, struct comm *c, enum dige
 }
 
 /*
- * Broadcast the finding of one rank to all ranks: of the first rank whose finding names the rank at fault, else of the
- * first rank with a finding. Returns 1 if there is a finding, 0 if there is none, -1 on error.
+ * Broadcast one rank's finding to all ranks. It is the finding of the first rank whose finding names the rank at fault;
+ * if there is no such finding, it is that of the first rank with a finding. Returns 1 if there is a finding, 0 if there
+ * is none, -1 on error.
  */
 static int share_digest_finding(struct digest_set *d, struct digest_finding *f, struct err *e)
 {
     struct comm *all = comm_world_group(d->c.world);
     const int size = comm_size(all), me = comm_rank(all);
     /*
-     * priority of this rank's finding. 0: no finding; 1 .. size: the finding names no rank; size + 1 .. 2 * size: the
-     * finding names a rank. Lower ranks have higher values.
+     * The priority of this rank's finding. It is 0 without a finding, 1 .. size if the finding names no rank, and size
+     * + 1 .. 2 * size if it names a rank. Lower ranks have a higher priority.
      */
     int64_t priority = !f->differ ? 0 : size - me + (f->rank >= 0 ? size : 0);
     int from;
@@ -455,8 +477,8 @@ static int share_digest_finding(struct digest_set *d, struct digest_finding *f, 
 }
 
 /*
- * Make the finding of a row from the lists for which `differs` is true: from the first list that identifies the rank at
- * fault, else from the first list.
+ * Compute the finding of a row. It comes from the first list that identifies the rank at fault or, if none does, from
+ * the first list that differs. Only lists for which `differs` is true are exchanged.
  */
 static int find_row_difference(struct digest_set *d, struct comm *const group[], const bool differs[],
                                const uint64_t *row, struct digest_finding *f, struct err *e)
@@ -479,8 +501,8 @@ static int find_row_difference(struct digest_set *d, struct comm *const group[],
 }
 
 /*
- * Remove the rank from a finding if copies differ in more than one group of tensor ranks and in no other list: the
- * error has spread to all these groups, so its origin is unknown.
+ * Remove the name of the rank from a finding if copies differ in more than one group of tensor-parallel ranks, but in
+ * no other list. The error has then spread to all these groups, so its origin is unknown.
  */
 static int drop_rank_if_spread(struct digest_set *d, const bool differs[], struct digest_finding *f, struct err *e)
 {
@@ -504,13 +526,13 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
     bool differs[LISTS];
     const uint64_t *row;
 
-    /* Fetch the trail. */
+    /* Copy the trail from the device. */
     d->k->dev->copy(d->own, d->on_device, (uint64_t)rows * (uint64_t)d->n * sizeof *d->own, s);
     if (wait_for_stream(d, s, e) < 0)
         return -1;
     d->n_timed = rows;
 
-    /* Find the earliest row in which any list of any group differs. */
+    /* Find the earliest row in which the digests of any list differ in any group. */
     for (int list = 0; list < LISTS; list++) {
         if (find_first_difference(d, group[list], list, rows, &ago[list], e) < 0)
             return -1;
@@ -523,7 +545,7 @@ int digest_compare(struct digest_set *d, struct digest_finding *f, struct dev_st
         return 0;
     }
 
-    /* Describe that row, from the lists that differ in it. */
+    /* Describe the difference in that row, from the lists that differ in it. */
     row = digest_trail_row(d, rows, rows - (int)most);
     for (int list = 0; list < LISTS; list++)
         differs[list] = ago[list] == most;
@@ -559,8 +581,8 @@ int digest_compare_times(struct digest_set *d, struct digest_finding *f, struct 
 
     *f = (struct digest_finding){ .rank = -1 };
     /*
-     * Gradients are stored in the order in which a backward pass computes them, so the first one that differs is the
-     * nearest to the fault.
+     * Search the gradients in the order in which the backward pass computes them. The first one that differs is nearest
+     * to the fault.
      */
     for (int i = d->g->n_params - 1; i >= 0; i--)
         if (d->grads[0][i] != d->grads[1][i]) {

@@ -1,9 +1,9 @@
 /*
  * incident_report.c - write reports of incidents to SAVE/reports/RUN
  *
- * The code uses static buffers and system calls; of stdio it uses only snprintf() with integers and strings, which
- * allocates no memory. Only one report is written at a time: the monitor's thread may have to write the final report
- * while the main thread is writing another.
+ * The code uses static buffers and system calls. The only function of stdio that it uses is snprintf() with integers
+ * and strings, which allocates no memory. Only one report is written at a time: the monitor's thread may have to write
+ * the final report while the main thread is writing another.
  */
 #include "tools/train/guard/incident_report.h"
 
@@ -139,7 +139,7 @@ static void put_report_text(struct json_out *o, const char *key, const char *s)
     put_report_bytes(o, "\"", 1);
 }
 
-/* Write a number, or null if it is below `least`. */
+/* Write a number, or null if the number is less than `least`. */
 static void put_number(struct json_out *o, const char *key, long long v, long long least)
 {
     char text[24];
@@ -174,7 +174,7 @@ static void put_time(struct json_out *o)
                      (size_t)snprintf(text, sizeof text, "%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000));
 }
 
-/* Write the rank, host, pid and GPU of `rank`. All four values are null if `rank` is -1. */
+/* Write the rank, host, pid and GPU of the rank `rank`. If `rank` is -1, all four values are null. */
 static void put_place(struct json_out *o, const struct report_run *r, int rank)
 {
     const struct comm_place *p = rank >= 0 ? comm_place_of(r->world, rank) : NULL;
@@ -202,7 +202,7 @@ static void put_rank(struct json_out *o, const struct report_run *r, const struc
     put_report_bytes(o, "}", 1);
 }
 
-/* Returns the tag that `latest` names, or NULL. */
+/* Returns the name of the checkpoint that the file `latest` names, or NULL. */
 static const char *read_latest(const struct report_run *r, char *tag, size_t room)
 {
     char path[PATH_MAX];
@@ -256,8 +256,9 @@ static void put_report(struct json_out *o, const struct report_run *r, const str
 /* ---- files ---- */
 
 /*
- * Publish the report: rename `part` to `path`. link() keeps an existing file, so the first report of a run is kept. On
- * file systems without link(), rename() is used, and the last report replaces earlier ones.
+ * Publish the report: rename the file `part` to `path`. This is done with link(), which does not replace an existing
+ * file, so the first report of a run is kept. On file systems without link(), rename() is used, and each report
+ * replaces an earlier one.
  */
 static bool publish_report_file(const char *part, const char *path)
 {
@@ -284,8 +285,8 @@ static bool write_incident_report(const struct report_run *r, const struct repor
         return false;
     put_report(&o, r, x);
     /*
-     * Do not sync the report to disk: a job that is being ended may have no time to wait, and a run that continues must
-     * not wait.
+     * Do not sync the report to disk, because a job that is being ended may have no time to wait, and a run that
+     * continues must not wait.
      */
     done = close(o.fd) == 0 && !o.bad;
     if (done)
@@ -304,7 +305,7 @@ struct alarm_facts {
     const char *report;         /* path of the report; "" if it could not be written */
     const char *log;            /* the command's output is appended to this file */
     const char *host;           /* the host at fault; "": unknown */
-    /* rank: the rank at fault, -1 if unknown; status: the exit status, 0 if the run continues */
+    /* rank: the rank at fault; -1: unknown. status: the exit status of the job; 0: the run continues. */
     int rank, status;
     int64_t iteration;
 };
@@ -322,8 +323,8 @@ static void print_alarm_failure(int why)
 static bool is_train_variable(const char *variable) { return strncmp(variable, "TRAIN_", 6) == 0; }
 
 /*
- * Returns the environment for the alarm command: the environment of this process and the variables that describe the
- * incident. The memory is static.
+ * Returns the environment for the alarm command: that of this process, and the variables that describe the incident.
+ * The result is in static memory.
  */
 static char **environment(const struct alarm_facts *f)
 {
@@ -347,18 +348,18 @@ static char **environment(const struct alarm_facts *f)
 }
 
 /*
- * Start the command without waiting for it. It is killed after 60 s and may outlive this process. Variables such as
- * TRAIN_CAUSE describe the incident to it.
+ * Start the command without waiting for it. Variables such as TRAIN_CAUSE describe the incident to the command. It is
+ * killed after 60 s, and may outlive this process.
  *
- * The command runs in a session of its own, so a launcher that kills the job's processes does not kill it. It does not
- * inherit the job's standard output, because a launcher waits until that is closed. posix_spawn() is used because the
- * process may be large.
+ * The command runs in a session of its own, so it survives if a launcher kills the job's processes. It does not inherit
+ * the job's standard output, because a launcher waits until that is closed. posix_spawn() is used because fork() would
+ * be expensive for a large process.
  */
 static void start_alarm_command(const struct alarm_facts *f)
 {
     /*
-     * start_alarm_command() waits only for the outer shell, which exits at once. The alarm command runs in its
-     * background.
+     * start_alarm_command() waits only for the outer shell, which starts the alarm command in the background and exits
+     * at once.
      */
     const char *const argv[] = { "sh", "-c", "timeout -k 5 60 sh -c \"$0\" &", f->command, NULL };
     posix_spawn_file_actions_t files;
@@ -388,8 +389,8 @@ static void start_alarm_command(const struct alarm_facts *f)
 /* ---- reports ---- */
 
 /*
- * Start the alarm command, once per incident, on the rank that wrote the report. If no rank could write the report,
- * each rank that tried starts the command.
+ * Start the alarm command on the rank that wrote the report, so that it runs once per incident. If no rank could write
+ * the report, each rank that tried to write it starts the command.
  */
 static void call_alarm(const struct report_run *r, const struct report_incident *x, const char *path)
 {

@@ -10,44 +10,46 @@
 /* ---- jumps of the loss ---- */
 
 /*
- * The criterion is run-watch's: a loss is a jump if it exceeds the median of the last SPIKE_WINDOW losses by more
- * than 5 % and by more than 8 times the median distance from it. An incident ends after SPIKE_CALM losses in a row
- * without a jump.
+ * A loss is a jump if it exceeds the median of the last SPIKE_WINDOW losses by more than 5 %, and also by more than 8
+ * times the median of the losses' distances from that median. run-watch uses the same criterion. An incident ends after
+ * SPIKE_CALM consecutive losses that are not jumps.
  */
 enum { SPIKE_WINDOW = 256, SPIKE_LEAST = 32, SPIKE_CALM = 16 };
 
-/* Zero-initialise it. */
+/* The state of the detection of jumps. It must be zero-initialised. */
 struct spike {
-    double loss[SPIKE_WINDOW];  /* the last losses, as a ring buffer */
+    double loss[SPIKE_WINDOW];  /* the last losses; a ring buffer */
     int64_t n;                  /* number of losses ever added */
-    int calm;                   /* number of losses without a jump until the next jump is a new incident */
-    double usual;               /* the median that the last loss was compared with */
+    /* how many more losses without a jump are needed until the next jump counts as a new incident */
+    int calm;
+    double usual;               /* the median with which the last loss was compared */
 };
 
-/* Add the loss of an iteration. Returns true if the loss is a jump and the first one of an incident. */
+/* Add the loss of an iteration. Returns true if it is a jump, and the first one of an incident. */
 bool spike_add_loss(struct spike *s, double loss);
 
 /* ---- slower iterations ---- */
 
 /*
- * The median time of the last THROUGHPUT_NOW iterations is compared with that of the THROUGHPUT_BEFORE iterations
- * before them. The run is slower if the difference is more than 3 % and more than twice the median distance from the
- * earlier median. The incident ends when the time is within 1.5 % again, or when the slow iterations have become the
- * ones that the time is compared with.
+ * The median time of the last THROUGHPUT_NOW iterations is compared with the median time of the THROUGHPUT_BEFORE
+ * iterations before them. The run has become slower if the new median is larger by more than 3 %, and by more than
+ * twice the median of the earlier times' distances from their median. The incident ends when the two medians differ by
+ * at most 1.5 %. This also happens after some time without a change, when the slow iterations are the earlier ones.
  */
 enum { THROUGHPUT_NOW = 32, THROUGHPUT_BEFORE = 256, THROUGHPUT_ALL = THROUGHPUT_NOW + THROUGHPUT_BEFORE };
 
-/* Zero-initialise it. */
+/* The state of the detection of slower iterations. It must be zero-initialised. */
 struct throughput {
-    double seconds_per_sample[THROUGHPUT_ALL];        /* a ring buffer */
+    double seconds_per_sample[THROUGHPUT_ALL];        /* the last times; a ring buffer */
     int64_t n;                          /* number of values ever added */
     bool slow;
-    double usual, now;                  /* both medians at the last call, once there are enough values */
+    /* the earlier and the new median at the last call; valid once there are enough values */
+    double usual, now;
 };
 
 /*
- * Add the time of an iteration, which is divided by its samples so that a growing batch is not a change. Returns true
- * when an incident begins.
+ * Add the time of an iteration, divided by its number of samples so that a growing batch does not count as slower.
+ * Returns true if an incident begins with this iteration.
  */
 bool throughput_add_step(struct throughput *t, double seconds_per_sample);
 

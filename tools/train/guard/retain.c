@@ -19,10 +19,10 @@
 #include "libcommon/layout/layouts.h"
 
 #define TAG     "global_step"
-#define REMOVED ".removed."             /* prefix of a tag: the folder is being removed */
+#define REMOVED ".removed."             /* prefix that a checkpoint's name gets while it is being removed */
 /*
- * Prefix of the file that marks a checkpoint as kept: keep-TAG. The mark is no suffix, because people list checkpoints
- * with global_step*.
+ * A checkpoint TAG is kept if there is a file keep-TAG. "keep-" is a prefix and not a suffix, because people list
+ * checkpoints with global_step*.
  */
 #define KEEP    "keep-"
 
@@ -32,12 +32,12 @@ struct retain {
     pthread_cond_t more;
     pthread_t thread;
     bool running, ending;
-    int64_t newest;                     /* the iteration passed to retain_after_save() last; -1: none */
+    int64_t newest;                     /* the iteration that was last passed to retain_after_save(); -1: none */
 };
 
 /* ---- selecting the checkpoints to remove ---- */
 
-/* Returns the iteration of a name such as "global_step120", or -1 for other names. */
+/* Returns the iteration in the name of a checkpoint such as "global_step120". Returns -1 for other names. */
 static int64_t iteration_of(const char *name)
 {
     const char *digits = name + strlen(TAG);
@@ -74,7 +74,7 @@ static bool is_retained_folder(char *path)
     return is;
 }
 
-/* Returns true if the checkpoint is complete as far as its tables show. Frees `path`. */
+/* Returns true if the tables of the checkpoint show that it is complete. Frees `path`. */
 static bool is_checkpoint_complete(char *path)
 {
     const struct source_opts o = { .threads = 1 };
@@ -102,8 +102,8 @@ static int descending(const void *a, const void *b)
 }
 
 /*
- * List the iterations of the checkpoint folders up to `newest`, the newest first. Also removes the remains of
- * earlier, interrupted removals.
+ * List the iterations of all checkpoints up to `newest`, in descending order. Also removes what is left of removals
+ * that were interrupted.
  */
 static int list_retained_iterations(const struct retain *r, int64_t newest, int64_t **found, struct err *e)
 {
@@ -163,7 +163,7 @@ static void remove_old_checkpoints(const struct retain *r, int64_t newest)
 
     if (n < 0)
         r->o.print_line(r->o.arg, e.msg);
-    /* The newest checkpoint must be the one that `latest` names. If that checkpoint is missing, remove nothing. */
+    /* Remove nothing if the newest checkpoint, which `latest` names, is missing. */
     for (int i = (int)r->o.last; i < n && found[0] == newest; i++)
         if (may_go(r, found[i]) && remove_one(r, found[i], &e) < 0) {
             r->o.print_line(r->o.arg, e.msg);
@@ -206,7 +206,7 @@ struct retain *retain_new(const struct retain_opts *o)
     r->newest = -1;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->more, NULL);
-    /* Block signals in the thread; the program's main thread handles them. */
+    /* Block all signals in this thread, so that the main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     r->running = pthread_create(&r->thread, NULL, run_retain_thread, r) == 0;

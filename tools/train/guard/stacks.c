@@ -1,9 +1,9 @@
 /*
  * stacks.c - write the stack of each thread of this process as text
  *
- * The code runs when memory may be corrupted and locks may be held. It uses system calls and glibc's backtrace(),
- * which allocates no memory and acquires no lock once it has been called before. backtrace_symbols_fd() acquires the
- * loader's lock, so a thread that holds that lock does not respond.
+ * The code runs when memory may be corrupted and locks may be held. It uses system calls and glibc's backtrace(), which
+ * allocates no memory and acquires no lock, except in its first call. backtrace_symbols_fd() acquires the loader's
+ * lock, so a thread that holds that lock does not respond.
  */
 #include "tools/train/guard/stacks.h"
 
@@ -27,7 +27,7 @@
 enum { FRAMES = 100, NAP_NS = 500000, THREAD_MS = 100, ALL_MS = 2000 };
 #define STACK_SIGNAL (SIGRTMIN + 6)
 
-static atomic_int asked;                /* the thread that has to write its stack; 0: none */
+static atomic_int asked;                /* id of the thread that has to write its stack; 0: none */
 static atomic_int to_fd = -1;
 static atomic_bool busy;
 
@@ -44,7 +44,7 @@ static void on_asked(int sig)
     int me = (int)syscall(SYS_gettid);
 
     (void)sig;
-    /* A thread that is too late must not write into the output of another thread. */
+    /* A thread whose turn is over must not write into the output of another thread. */
     if (atomic_load(&asked) == me) {
         write_own(atomic_load(&to_fd));
         atomic_compare_exchange_strong(&asked, &me, 0);

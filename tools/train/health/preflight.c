@@ -20,9 +20,10 @@ static const struct preflight_sizes of_cpu = { 8 << 20, 2 << 20, 0.01, 256, 512,
 /* ---- links ---- */
 
 /*
- * Returns the rank with which rank r of n exchanges messages in this phase, or -1. Phase 0 forms pairs that begin at
- * even ranks, phase 1 pairs that begin at odd ranks; phase 2 pairs the last rank with the first if n is odd. If all
- * ranks used a ring at once, they would wait for each other's links in a circle.
+ * Returns the rank with which rank r of n exchanges messages in this phase, or -1 if there is none. In phase 0 the
+ * pairs are (0, 1), (2, 3), ...; in phase 1 they are (1, 2), (3, 4), ... and, if n > 2 is even, (n - 1, 0). If n is
+ * odd, the last rank and rank 0 form a pair in phase 2. Pairs are used because ranks that all send around a ring at
+ * once would wait for each other in a circle.
  */
 static int partner(int r, int n, int phase)
 {
@@ -38,10 +39,11 @@ static int partner(int r, int n, int phase)
 
 struct messages {
     float *out, *in, *want;     /* z.message bytes each */
-    double *sums, *tmp, *got;   /* device [2], scratch, host [2] */
+    /* sums: 2 numbers in device memory; tmp: scratch memory; got: 2 numbers in host memory */
+    double *sums, *tmp, *got;
 };
 
-/* Send one message to `other` and receive one from it. */
+/* Exchange messages with `other`: send one and receive one. */
 static int exchange_link_message(struct preflight *p, const struct messages *x, int other, struct err *e)
 {
     const int64_t n = (int64_t)(p->z.message / 4);
@@ -54,7 +56,7 @@ static int exchange_link_message(struct preflight *p, const struct messages *x, 
     return comm_wait(&in, NULL, e) < 0 ? -1 : comm_wait(&out, NULL, e);
 }
 
-/* Returns true if sumsq of a and b have the same bits. */
+/* Returns true if sums of squares of a and b, computed by sumsq(), have the same bits. */
 static bool equal(struct preflight *p, const struct messages *x, const float *a, const float *b)
 {
     const int64_t n = (int64_t)(p->z.message / 4);
@@ -91,8 +93,8 @@ static int try_link(struct preflight *p, const struct messages *x, int other, st
 }
 
 /*
- * Test an all-reduce in which every element must become n (n + 1) / 2. *rate receives the bus bandwidth in bytes/s,
- * which is the same on all ranks.
+ * Test an all-reduce whose result is n (n + 1) / 2 in every element. *rate receives its bus bandwidth in bytes/s, which
+ * is the same on all ranks.
  */
 static int try_all_reduce(struct preflight *p, const struct messages *x, double *rate, struct err *e)
 {
@@ -101,7 +103,7 @@ static int try_all_reduce(struct preflight *p, const struct messages *x, double 
     float *host = preflight_alloc_host(p, p->z.message);
     double begin = 0, all;
 
-    /* Continue even if host memory is missing, because the other ranks wait for this one in the collective calls. */
+    /* Even if there is not enough host memory, continue, because the other ranks wait for this one in collectives. */
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; host && i < n; i++)
             host[i] = pass ? (float)size * (float)(size + 1) / 2 : (float)(p->t->ranks.place->rank + 1);

@@ -1,8 +1,8 @@
 /*
  * preflight_device.c - test one rank's device: memory, copies, matrix products
  *
- * Each rate is the median of several rounds. A round is long compared with the clock's resolution, and short enough
- * that a hiccup affects only few rounds.
+ * Each rate is the median of several rounds. A round is long compared with the resolution of the clock, and so short
+ * that a disturbance affects only a few rounds.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ static int by_round_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median time in seconds of one call of work(). */
+/* Returns the median time in seconds that one call of work() takes. */
 static double seconds_of(struct preflight *p, void (*work)(struct preflight *p, void *arg), void *arg)
 {
     double round[ROUNDS], begin;
@@ -100,8 +100,8 @@ void preflight_random(struct preflight *p, float *x, int64_t n, uint32_t key)
 }
 
 /*
- * Fill `pool` with copies of one block of random numbers, and compare the sum of squares of each copy with that of
- * the block, bit by bit. A bit that cannot be written changes the sum.
+ * Fill `pool` with copies of one block of random numbers. Compute the sum of squares of each copy, which must have the
+ * same bits as that of the block. A memory bit that cannot be written changes the sum.
  */
 static void check_memory_pool(struct preflight *p, char *pool, uint64_t bytes)
 {
@@ -133,8 +133,8 @@ static void check_memory_pool(struct preflight *p, char *pool, uint64_t bytes)
 }
 
 /*
- * Returns the number of bytes of memory to test: as many as the memory plan needs. Without a model it is most of a
- * GPU's memory, or only a small part of a CPU's, because other processes use that, too.
+ * Returns the number of bytes of memory to test, which is as many as the memory plan needs. If there is no model, this
+ * is most of a GPU's memory, but only a small part of a CPU's, because other processes use a CPU's memory as well.
  */
 static uint64_t memory_wanted(const struct preflight *p)
 {
@@ -159,7 +159,10 @@ void preflight_memory(struct preflight *p)
 
     watch_phase(p->watch, "preflight: memory", -1, -1);
     p->dev->memory(&total, &left);
-    /* A CPU's system grants more memory than it has and kills arbitrary processes when the memory is written. */
+    /*
+     * On a CPU the system grants more memory than it has. When the memory is written, it then kills processes, not
+     * necessarily this one.
+     */
     if (bytes > left) {
         preflight_wrong(p, "%s of memory are needed, %s are free", bytes_text(bytes, need), bytes_text(left, have));
         return;
@@ -199,7 +202,7 @@ void preflight_copies(struct preflight *p)
         memset(host, 0, p->z.block);
         from = seconds_of(p, do_copy, &(struct copy){ host, b });
         p->mine->rate[RATE_COPY] = 2 * bytes / within;
-        /* 0 for a CPU: its memory is the host's */
+        /* 0 on a CPU, whose memory is the host's */
         p->mine->rate[RATE_TO_DEVICE] = !dev_on_host(p->dev) ? bytes / to : 0;
         p->mine->rate[RATE_FROM_DEVICE] = !dev_on_host(p->dev) ? bytes / from : 0;
         for (uint64_t i = 0; i < p->z.block; i++)
@@ -277,7 +280,7 @@ static void fill_random(struct preflight *p, void *x, int64_t n, enum dtype t, f
     }
 }
 
-/* Compute the product *q a second time and check that the bits are equal. */
+/* Compute the product *q once more, and check that the result has the same bits. */
 static void try_again(struct preflight *p, const struct product *q)
 {
     const int last = q->n_shapes - 1;
@@ -304,7 +307,8 @@ static void try_again(struct preflight *p, const struct product *q)
 }
 
 /*
- * Check a product of small integers, which bf16 represents exactly: the absolute value of each sum is at most 4 * 32.
+ * Check a product whose result is known. Its operands are small integers, which bf16 represents exactly: the absolute
+ * value of each sum is at most 4 * 32.
  */
 static void try_known(struct preflight *p)
 {

@@ -11,7 +11,10 @@
 #include "tools/train/health/preflight.h"
 #include "tools/train/run/trainer.h"
 
-/* Sizes of the tests. There is one set for a GPU and one that a CPU core processes in about the same time. */
+/*
+ * The sizes of the tests. There is one set for GPUs, and one for CPUs. A CPU core takes about as long for its sizes as
+ * a GPU for its own.
+ */
 struct preflight_sizes {
     uint64_t block;             /* bytes per copy, and per block of the memory test */
     uint64_t message;           /* bytes per message to another rank */
@@ -33,11 +36,11 @@ struct preflight {
 /* Record an error of this rank. Only the first error is kept. */
 void preflight_wrong(struct preflight *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /*
- * Wait for the device and record its errors. The watch is informed of the wait, so that it can report a device that
- * does not respond by name.
+ * Wait for the device and record its errors. The watch is informed of the wait, so that a device that does not respond
+ * is reported by name.
  */
 void preflight_sync_device(struct preflight *p);
-/* Allocate memory of the device or of the host. On failure, record an error and return NULL. */
+/* Allocate memory of the device or of the host. On failure, an error is recorded and the result is NULL. */
 void *preflight_alloc_device(struct preflight *p, uint64_t bytes);
 void *preflight_alloc_host(struct preflight *p, uint64_t bytes);
 /* Fill x, fp32 [n], with normally distributed random numbers. */

@@ -42,8 +42,8 @@ static int by_rate(const void *a, const void *b)
 static bool stays_on_host(const struct preflight_rank *r) { return r->node == r->next_node; }
 
 /*
- * Returns the median of a rate over all ranks. For RATE_LINK, only ranks whose link is of the same kind as that of *r
- * count. Returns 0 if no rank measured the rate.
+ * Returns the median of a rate over all ranks. RATE_LINK is special: only ranks whose link is of the same kind as the
+ * link of *r are included. Returns 0 if no rank has measured the rate.
  */
 static double median_for(const struct preflight_rank *all, int n, const struct preflight_rank *r,
                          enum preflight_rate kind, double *room)
@@ -73,7 +73,7 @@ static bool add_slow_rate(const struct preflight_rank *all, int n, const struct 
     const double median = median_for(all, n, r, kind, room), x = r->rate[kind];
     char own[32], usual[32];
 
-    /* A rank without a rate has an error, which has been reported already. */
+    /* If a rank has no rate, it has an error, which has already been reported. */
     if (median <= 0 || x <= 0 || x >= PREFLIGHT_SHARE * median)
         return false;
     rate_text(own, sizeof own, kind, x);

@@ -1,5 +1,5 @@
 /*
- * status.c - write status.json as a whole; signals and the kill switch are flags that the training loop polls
+ * status.c - write status.json; record signals and the kill switch as flags, which the training loop polls
  */
 #include "tools/train/log/status.h"
 
@@ -57,7 +57,7 @@ const char *status_host(void)
     return host;
 }
 
-/* Returns the JSON of a count: null if it is unknown. jansson refuses NaN, and readers should not see -1. */
+/* Returns a count as JSON. An unknown count (negative) is null, so that readers do not see -1. */
 static json_t *count_or_null_json(int64_t v)
 {
     return v < 0 ? json_null() : json_integer(v);
@@ -75,10 +75,10 @@ static json_t *text(const char *s)
     return v ? v : json_string("?");    /* the bytes are not valid UTF-8 */
 }
 
-/* Serializes the threads that write the status. Once `ended` is set, nothing more is written. */
+/* Only one thread at a time writes the status. Once `ended` is set, no thread writes it any more. */
 static pthread_mutex_t one_writer = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool ended;
-/* the reason of the stall, guarded by one_writer; NULL: the job is not stalled */
+/* The reason of the stall; NULL: the job is not stalled. Protected by one_writer. */
 static char *stalled;
 
 static char *dump_status_json(const struct status *s)
@@ -138,8 +138,8 @@ static int write_file(const char *path, const char *buf, size_t n, struct err *e
 }
 
 /*
- * Replace the file atomically like file_replace(), but do not wait for the disk, because this happens in every
- * iteration. Returns 1 if the last status has already been written.
+ * Replace the file atomically like file_replace(), but without waiting for the disk, because this happens in every
+ * iteration. Returns 1 if the process has already written its last status.
  */
 static int replace_unsynced(const char *path, const char *buf, size_t n, struct err *e)
 {
@@ -158,7 +158,7 @@ static int replace_unsynced(const char *path, const char *buf, size_t n, struct 
     return rc;
 }
 
-/* Write `json` as one line and free it. */
+/* Replace the file by `json` as one line, and free `json`. */
 static int replace_by_json(const char *path, char *json, struct err *e)
 {
     char *line = str_fmt("%s\n", json);
@@ -188,8 +188,8 @@ int status_end(const char *path, const struct status *s, struct err *e)
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec++;
     /*
-     * Do not wait for the lock for more than a second: a thread that crashed while writing never releases it, or its
-     * disk may hang. Writing without the lock is safe, as every thread's temporary file has its own name.
+     * Wait for the mutex for at most a second: a thread that crashed while it was writing never unlocks it, and the
+     * disk may hang. Writing without the mutex is safe, because every thread's temporary file has its own name.
      */
     locked = pthread_mutex_clocklock(&one_writer, CLOCK_MONOTONIC, &until) == 0;
     rc = replace_by_json(path, dump_status_json(s), e);
@@ -288,8 +288,8 @@ static void on_stop(int sig)
     if (!stop_signal)
         stop_signal = sig;
     /*
-     * Only SIGINT gets its default action back: SIGTERM may arrive twice (srun and the launcher both forward it), but
-     * a second ^C is intended to kill.
+     * Restore the default action of SIGINT only, because the user intends a second ^C to kill the program. SIGTERM may
+     * arrive twice, because srun and the launcher both forward it.
      */
     if (sig == SIGINT)
         signal(SIGINT, SIG_DFL);
@@ -316,8 +316,8 @@ void status_catch_signals(void (*dump_now)(int sig))
     sa.sa_handler = on_dump;
     sigaction(SIGUSR2, &sa, NULL);
     /*
-     * writing beyond the shell's file size limit then fails with an error instead of a signal, and the save is tried
-     * again
+     * If a file exceeds the shell's limit for file sizes, writing then fails with an error instead of a signal, and the
+     * save is tried again.
      */
     signal(SIGXFSZ, SIG_IGN);
 }
@@ -360,7 +360,7 @@ int64_t status_start_ticks(int64_t pid)
     if (f)
         fclose(f);
     buf[n] = '\0';
-    p = strrchr(buf, ')');              /* the process name before it may contain any character */
+    p = strrchr(buf, ')');              /* the process name, which ends here, may contain any character */
     if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
                      &ticks) != 2)
         return -1;

@@ -1,8 +1,8 @@
 /*
  * status.h - how other programs watch and control a run: status.json, kill switch, signals, clock
  *
- * These are only helpers: the training loop calls them, decides on rank 0 and broadcasts the decision to the other
- * ranks.
+ * These functions make no decisions. The training loop calls them, decides on rank 0, and broadcasts the decision to
+ * the other ranks.
  */
 #ifndef SHARDKIT_TRAIN_LOG_STATUS_H
 #define SHARDKIT_TRAIN_LOG_STATUS_H
@@ -22,8 +22,8 @@ enum status_reason {
 const char *status_reason_name(enum status_reason r);           /* such as "kill-switch"; NULL for STATUS_RUNNING */
 
 /*
- * The contents of status.json. A number that is unknown is negative (loss: NaN) and an unknown string is NULL; both
- * are written as null.
+ * The contents of status.json. A number that is unknown is negative (the loss: NaN), and a string that is unknown is
+ * NULL. Both are written as null.
  */
 struct status {
     const char *phase;          /* "start", "load", "index", "train", "valid", "save", "stop" */
@@ -31,50 +31,53 @@ struct status {
     int64_t iteration, train_iters;
     int64_t consumed_samples, consumed_tokens;
     double loss, lr, iteration_s;
-    double loss_scale;          /* after the iteration; 0: no loss scale is used */
-    /* number of iterations of the whole run without an update, because a gradient overflowed */
+    double loss_scale;          /* scale after the iteration; 0: no loss scale is used */
+    /* The number of iterations in the whole run whose update was skipped because a gradient overflowed. */
     int64_t skipped_steps;
     int world_size;
-    /* such as "global_step20": the checkpoint that `latest` names, once it is on disk; NULL: none */
+    /* The checkpoint that `latest` names, such as "global_step20", once it is on disk. NULL: there is none. */
     const char *last_complete_tag;
     const char *saving_tag;     /* the checkpoint that is being written now */
     /*
-     * Times of the last completed save in seconds: how long training was blocked, how long the save took, and by how
-     * much iterations during the save were slower than other iterations (NaN if there were none to compare with).
+     * Durations of the last completed save in seconds: how long training was blocked, how long the save took, and by
+     * how much an iteration during the save was longer than other iterations (NaN if there were none to compare with).
      */
     double save_stall_s, save_wall_s, save_slowdown_s;
     enum status_reason reason;
-    int signal;                 /* for STATUS_SIGNAL */
+    int signal;                 /* if the reason is STATUS_SIGNAL: the signal */
     const char *message;        /* why the run failed */
     const char *cause;          /* the cause of the failure in one word, from cause_name() */
     const char *report;         /* the path of the failure report */
 };
 
 /*
- * Replace `path` atomically with one line of JSON. Host, pid, job id, start time and current time are added. The file
- * is not synced to disk: readers see it at once, but after a power failure an older version may be there. ERR_SYS
- * deserves a warning but is no reason to stop the run. May be called from any thread.
+ * Replace the file `path` atomically with one line of JSON. Host, pid, job id, start time and current time are added.
+ * The file is not synced to disk: other processes see it at once, but after a power failure an older version may be
+ * there. The caller should print a warning after ERR_SYS, but need not stop the run. May be called from any thread.
  */
 MUST_CHECK int status_write(const char *path, const struct status *s, struct err *e);
 /*
- * Write the last status of the process. If two threads call it, the first one wins. Returns 1 if the last status was
- * already written; later writes have no effect.
+ * Write the last status of the process. If two threads call this, the first one wins. Returns 1 if the last status was
+ * already written. Later writes have no effect.
  */
 MUST_CHECK int status_end(const char *path, const struct status *s, struct err *e);
 /* Sync the status file and its directory to disk, so that the current contents survive a failure of the host. */
 MUST_CHECK int status_sync(const char *path, struct err *e);
 /*
- * Write the status at once and mark the job as stalled with the reason `why` from now on; NULL clears the mark. May
- * be called from any thread.
+ * Mark the job as stalled for the reason `why`, and write the status at once. The mark remains until the function is
+ * called with NULL. May be called from any thread.
  */
 MUST_CHECK int status_stalled(const char *path, const struct status *s, const char *why, struct err *e);
 /*
- * Mark the job as stalled on behalf of rank 0 (process `pid` on `host`) when rank 0 itself does not respond. Only
- * "stalled" and the update time change in the file that rank 0 wrote. If the file belongs to another job, nothing
+ * Mark the job as stalled on behalf of rank 0 (process `pid` on `host`), because rank 0 itself does not respond. In the
+ * file that rank 0 wrote, only "stalled" and the time of the update change. If the file belongs to another job, nothing
  * changes.
  */
 MUST_CHECK int status_stalled_for(const char *path, const char *host, long pid, const char *why, struct err *e);
-/* Read from `path` how far the previous run got. Fields that the file does not have keep their value in *s. */
+/*
+ * Read from `path` how far the previous run got, and store it in *s. Fields that the file does not have keep their
+ * value in *s.
+ */
 void status_recall(const char *path, struct status *s);
 /* Returns the job id of the batch system, from SLURM_JOB_ID, PBS_JOBID or LSB_JOBID; "" outside of a batch system. */
 const char *status_job_id(void);
@@ -83,19 +86,19 @@ const char *status_host(void);
 /* ---- causes of a failure ---- */
 
 /*
- * The reasons why a run failed. Their names and exit statuses are in one table for logs, reports and scripts. Status 0
- * is an orderly end and 2 is wrong usage, as in every tool of the project. The other values do not collide with those
- * of shells (126 and up), timeout (124), sysexits (64 to 78) and Slurm.
+ * The reasons why a run failed. One table has their names and exit statuses for logs, reports and scripts. As in every
+ * tool of the project, exit status 0 is an orderly end and 2 is wrong usage. The other values differ from those of
+ * shells (126 and up), timeout (124), sysexits (64 to 78) and Slurm.
  */
 enum cause {                    /* the values are exit statuses */
     CAUSE_FAILED = 1,           /* any other failure */
     CAUSE_HANG = 41,            /* a collective call or a read took longer than --collective-timeout */
     CAUSE_LOST,                 /* a rank's process or host disappeared without reporting an error */
     CAUSE_CRASH,                /* a rank received SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT */
-    CAUSE_NAN,                  /* loss, norm or state is not finite, or the loss scale is at its minimum */
+    CAUSE_NAN,                  /* the loss, the norm or the state is not finite, or the loss scale is at its minimum */
     CAUSE_SAVE,                 /* the last checkpoint could not be saved */
     CAUSE_REPLICAS,             /* copies that must be equal differ */
-    CAUSE_DEVICE,               /* repeating the same work gave different bits */
+    CAUSE_DEVICE,               /* repeating the same work gave different bits: the device is broken */
 };
 
 /* Returns the name of a cause, such as "hang"; "failed" if the status is not in the table. */
@@ -109,14 +112,14 @@ bool status_kill_switch(const char *path);
 /* ---- signals ---- */
 
 /*
- * Install the signal handlers. SIGTERM, SIGINT, SIGUSR1: finish the iteration, save, exit 0 (a second SIGINT kills).
- * SIGUSR2: call `dump` in the handler (watch_dump() is suitable). status_release_signals() undoes the first three. Call
- * this after MPI_Init, which installs its own handlers.
+ * Install the signal handlers. After SIGTERM, SIGINT or SIGUSR1 the run finishes the iteration, saves and exits with
+ * status 0; a second SIGINT kills it. The handler of SIGUSR2 calls `dump`, for example watch_dump().
+ * status_release_signals() undoes the first three. Must be called after MPI_Init(), which installs its own handlers.
  */
 void status_catch_signals(void (*dump)(int sig));
 /*
- * Restore the default actions of SIGTERM, SIGINT and SIGUSR1, which end the process. Use it when there is nothing to
- * finish or to save.
+ * Restore the default actions of SIGTERM, SIGINT and SIGUSR1, which end the process. Called when there is nothing left
+ * to finish or to save.
  */
 void status_release_signals(void);
 /* Returns the first signal that requested a stop, or 0. */
@@ -126,15 +129,17 @@ const char *status_signal_name(int sig);                /* such as "SIGTERM" */
 /* ---- clock ---- */
 
 /*
- * Returns the clock ticks between the start of the machine and the start of process `pid`. Returns 0 if it is a
- * zombie, -1 if it does not exist or is hidden.
+ * Returns the time at which process `pid` started, in clock ticks since the machine was started. Returns 0 if the
+ * process is a zombie, -1 if it does not exist or is hidden.
  */
 int64_t status_start_ticks(int64_t pid);
-/* Returns the clock_wall_s() time at which this process started. The job's start is the minimum over its ranks. */
+/*
+ * Returns the time (clock_wall_s()) at which this process started. The start of the job is the minimum over its ranks.
+ */
 double status_process_start(void);
 /*
- * Returns true if `now` is past the limit of --exit-duration-in-mins (0: no limit). *minutes receives the run's
- * duration, which the log line prints.
+ * Returns true if the run has reached the limit of --exit-duration-in-mins at the time `now`. limit_mins 0 means that
+ * there is no limit. *minutes receives the duration of the run, which is printed in the log.
  */
 bool status_duration_over(double start, double now, int64_t limit_mins, double *minutes);
 

@@ -1,8 +1,8 @@
 /*
  * trainlog.c - format the lines of the log
  *
- * Python's and C's formats agree, including the two exponent digits, except for a NaN with its sign bit set, which C
- * prints as "-nan".
+ * Python and C print numbers identically, including the two digits of exponents, with one exception: C prints a NaN
+ * whose sign bit is set as "-nan".
  */
 #include "tools/train/log/trainlog.h"
 
@@ -28,7 +28,7 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
                 (long)s->train_iters, (long)s->samples, (long)s->tokens);
     strbuf_addf(sb, " elapsed time per iteration (s): %.2f | learning rate: %.3E | global batch size: %5ld |",
                 s->elapsed_s, s->lr, (long)s->batch);
-    /* the condition is false for NaN, so that the field is missing, as log watchers expect */
+    /* the condition is false for a NaN; log watchers expect that the field is then missing */
     if (s->mean_loss > 0)
         strbuf_addf(sb, " lm loss: %.6E |", s->mean_loss);
     if (s->loss_scale > 0)
@@ -40,8 +40,8 @@ void trainlog_add_step(struct strbuf *sb, const struct trainlog_step *s)
         strbuf_addf(sb, " params norm: %.3f |", unsigned_nan(s->params_norm));
     strbuf_addf(sb, " number of skipped iterations:   0 | number of nan iterations:   0 |");
     /*
-     * The reference prints two digits of the TFLOPs. Below 1 that is a resolution of 1 % or worse, so five digits are
-     * printed.
+     * The reference prints the TFLOPs with two digits after the point. Below 1 this would be accurate to 1 % at best,
+     * so five digits are printed in that case.
      */
     strbuf_addf(sb, " samples per second: %.3f | TFLOPs: %.*f |\n", (double)s->batch / s->elapsed_s,
                 s->tflops < 1 ? 5 : 2, s->tflops);
@@ -257,8 +257,8 @@ const struct trainlog_rank *trainlog_slowest(const struct trainlog_rank *r, int 
         double m = stage_median(r, n, r[i].pp, room), excess = m > 0 ? r[i].compute_s / m : 1;
 
         /*
-         * With one rank per stage, every rank equals the median of its stage. The rank with the longest time is chosen
-         * in that case.
+         * If each stage has only one rank, every rank equals the median of its stage. In that case the rank with the
+         * longest time is chosen.
          */
         if (excess > worst || (excess == worst && r[i].compute_s > slow->compute_s)) {
             worst = excess;

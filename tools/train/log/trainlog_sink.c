@@ -17,12 +17,12 @@ struct trainlog {
     int n;
     int fd[MAX_SINKS];
     const char *name[MAX_SINKS];
-    bool reported[MAX_SINKS];               /* a write failure of this destination has been reported */
+    bool reported[MAX_SINKS];               /* a failure to write to this destination has been reported */
     int64_t lost;
     char *path;
 };
 
-/* Write the whole line, in one call if the system allows it. */
+/* Write the whole line. Uses a single call of write() if the system accepts all bytes. */
 static int write_line(int fd, const char *line, size_t n)
 {
     while (n) {
@@ -38,7 +38,10 @@ static int write_line(int fd, const char *line, size_t n)
     return 0;
 }
 
-/* End a partial last line that a killed run may have left in the file, so that the next line does not continue it. */
+/*
+ * If a killed run left an incomplete last line in the file, end it with a newline, so that the next line does not
+ * continue it.
+ */
 static int end_last_line(int fd, const char *path, struct err *e)
 {
     struct stat st;
@@ -100,7 +103,7 @@ static void write_log_line(struct trainlog *t, int i, const char *line, size_t n
 
 void trainlog_write(struct trainlog *t, const char *text)
 {
-    fflush(stdout);                     /* output that stdio has buffered comes first */
+    fflush(stdout);                     /* first write the output that stdio has buffered */
     while (*text) {
         size_t n = strcspn(text, "\n");
 

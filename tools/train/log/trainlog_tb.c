@@ -1,7 +1,8 @@
 /*
  * trainlog_tb.c - write values for TensorBoard with the tags and flags of the reference
  *
- * The variants of a tag have the same value at different step numbers: iterations, samples, tokens, or gigaflos.
+ * Some values are written under several tags, which differ in what the x axis counts: iterations, samples, tokens, or
+ * gigaflos.
  */
 #include <stdio.h>
 
@@ -39,7 +40,7 @@ void trainlog_tb_start(struct tfevents *t, const struct train_opts *o, int world
         }
     strbuf_free(&value);
     /*
-     * Write the number of ranks at this iteration and 0 at the next one, so that the curve shows where the run was
+     * Write the number of ranks at this iteration and 0 at the next one. The curve then has a peak wherever the run was
      * restarted.
      */
     tfevents_scalar(t, "iteration-time/world_size", world_size, iteration);

@@ -1,6 +1,4 @@
-/*
- * model.c - memory of one rank's stage: the buffers of both passes, and the data stored per micro-batch
- */
+/* model.c - the memory of one rank's part of the model: work buffers, and the data that is kept per micro-batch */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +8,10 @@
 
 /* ---- memory ---- */
 
-/* Acquire the next `bytes` of the pool and return their address. While there is no pool yet, only count the bytes. */
+/*
+ * Acquire the next `bytes` bytes of the pool and return their address. If the pool is not allocated yet, only count the
+ * bytes.
+ */
 static void *acquire_pool_bytes(struct model *m, int64_t bytes)
 {
     uint64_t at = m->used;
@@ -29,8 +30,8 @@ static float *acquire_pool_floats(struct model *m, int64_t n)
 }
 
 /*
- * Lay out the buffers of a block. Data that is recomputed uses the buffers in `shared`, which are the same for all
- * slots and blocks. shared NULL: all buffers belong to the block.
+ * Assign buffers to the members of a block. Data that the backward pass recomputes uses the buffers in `shared`, which
+ * all slots and blocks have in common. If `shared` is NULL, all buffers belong to the block itself.
  */
 static void place_block(struct model *m, struct model_block *a, const struct model_block *shared)
 {
@@ -73,8 +74,7 @@ static void place_head(struct model *m)
 }
 
 /*
- * Assign addresses to all buffers of the model. The first call only counts the bytes, the second one assigns the
- * addresses.
+ * Assign addresses to all buffers of the model. In the first call there is no pool, so only their sizes are added up.
  */
 static void place_model_buffers(struct model *m)
 {
@@ -121,9 +121,10 @@ static void place_model_buffers(struct model *m)
 }
 
 /*
- * Returns the number of rows of a chunk of logits: the largest power of two that fits into 2.2 GB on a GPU. Each
- * chunk reads and writes the whole gradient of the head once more: with 512 rows and V = 250,880 that took a tenth of
- * a step of BLOOM-1b7, with 4096 rows a hundredth. A CPU's caches need a smaller chunk.
+ * Returns the number of rows of a chunk of logits. On a GPU this is the largest power of two such that the chunk fits
+ * into 2.2 GB. For each chunk, the whole gradient of the head is read and written once more: with 512 rows and V =
+ * 250,880 this took a tenth of a step of BLOOM-1b7, with 4096 rows a hundredth. A CPU needs a smaller chunk because of
+ * its caches.
  */
 static int64_t default_head_rows(const struct model *m)
 {
@@ -178,8 +179,9 @@ static double alibi_slope(int head, int n_heads)
 }
 
 /*
- * Compute the ALiBi biases (docs/training.md 1.5): head i of n adds slope_i * j to the scores of key j. The product is
- * rounded to T like the reference's bias tensor. The rounding is significant: 1877.1 becomes 1880 in bf16.
+ * Compute the ALiBi biases (docs/training.md 1.5): the head i adds slope_i * j to the scores of the key at position j.
+ * The product is rounded to T, like the bias tensor of the reference. This rounding matters: 1877.1 becomes 1880 in
+ * bf16.
  */
 static void fill_bias(struct model *m)
 {
@@ -201,7 +203,7 @@ static void fill_bias(struct model *m)
     free(bias);
 }
 
-/* Store the positions explicitly, because a rank's own rows may begin anywhere in a sample. */
+/* The positions are stored explicitly, because the rows that a rank holds may begin anywhere in a sample. */
 static void fill_positions(struct model *m)
 {
     int32_t *position = xmalloc((size_t)m->rows * sizeof *position);
@@ -234,8 +236,8 @@ int64_t model_boundary(const struct stage *g, const struct model_opts *o)
 }
 
 /*
- * Returns the size in bytes of the buffer in which the other tensor ranks' parts of a sum arrive (comm_share):
- * sufficient for all parts of one sum.
+ * Returns the size in bytes of the memory in which the parts of other tensor ranks arrive for a sum (see comm_share()).
+ * It is sufficient for all parts of one sum.
  */
 static uint64_t model_sum_room(const struct model *m)
 {

@@ -1,20 +1,23 @@
 /*
- * model_backward.c - recomputation, and backward pass of blocks and embedding
+ * model_backward.c - backward pass of blocks and embedding, and recomputation
  *
- * The gradient of a product's input is computed before that of its weights, so that its sum over tensor ranks is
- * communicated while the weights' gradient is computed.
+ * For each product, the gradient of its input is computed before the gradient of its weights. The former is summed over
+ * tensor ranks, and this sum is communicated while the latter is computed.
  */
 #include "tools/train/network/model_impl.h"
 
-/* The state of a backward pass: the micro-batch, and the gradient of the residual stream. */
+/* The state of a backward pass. */
 struct way {
     struct model *m;
     const struct micro_batch *mb;
-    void *grad;                 /* [own_rows, hidden] */
+    void *grad;                 /* [own_rows, hidden], the gradient of the residual stream */
     struct dev_stream *s;
 };
 
-/* Recompute the data that was not stored: everything from LN1 on, or only the inexpensive outputs. */
+/*
+ * Recompute the data of block i that was not stored: with RECOMPUTE_FULL everything from LN1 on, otherwise only the
+ * outputs that are cheap to compute.
+ */
 static int recompute(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
     struct model *m = f->m;
@@ -39,8 +42,8 @@ static int recompute(const struct way *f, int i, const struct model_block *a, st
 }
 
 /*
- * Compute *da [own_rows, hidden], the gradient of the input of a site's dropout. It is f->grad itself if there is no
- * dropout. dbias may be NULL.
+ * Compute the gradient of the input of a dropout, [own_rows, hidden], and set *da to its address. If there is no
+ * dropout, *da is f->grad itself. `where` is the site of the dropout. dbias may be NULL.
  */
 static void dropout_rows(const struct way *f, int block, enum model_site where, void *dbias, void **da)
 {
@@ -60,8 +63,8 @@ static void dropout_rows(const struct way *f, int block, enum model_site where, 
 }
 
 /*
- * A LayerNorm of x [own_rows, hidden] in the backward pass. The gradient dy of its output is either [rows, hidden] with
- * valid values in this rank's own rows, or f->grad.
+ * A LayerNorm in the backward pass. Its input is x [own_rows, hidden]. The gradient dy of its output is either [rows,
+ * hidden], with valid values only in the rows that this rank owns, or f->grad.
  */
 struct norm {
     int block;
@@ -70,7 +73,10 @@ struct norm {
     const float *mean, *rstd;
 };
 
-/* Compute d = LN'(dy); add d to it if `residual`. */
+/*
+ * Compute the gradient of the LayerNorm's input from dy, the gradient of its output, and store it in f->grad. If
+ * `residual` is set, it is added instead.
+ */
 static void norm_rows(const struct way *f, const struct norm *n, const void *dy, bool residual)
 {
     struct model *m = f->m;
@@ -116,13 +122,13 @@ static int gather_wait(const struct way *f, struct err *e)
     return 0;
 }
 
-/* Returns the address of all rows of the micro-batch. The rows are valid once they have been gathered. */
+/* Returns the address at which all rows of the micro-batch are, once they have been gathered. */
 static const void *all_rows(const struct model *m, const void *own)
 {
     return gathered_rows(m, &m->backward.part[0], own);
 }
 
-/* Gather the rows of all tensor ranks and wait for them. *all receives the address of the rows. */
+/* Gather the rows `own` of all tensor ranks, and wait for them. *all is set to the address of all rows. */
 static int gather_all_rows(const struct way *f, const void *own, const void **all, struct err *e)
 {
     *all = all_rows(f->m, own);
@@ -130,7 +136,8 @@ static int gather_all_rows(const struct way *f, const void *own, const void **al
 }
 
 /*
- * Backward pass of the MLP. f->grad is the gradient of z = y + dropout(mlp + bias) on input, and that of y on return.
+ * Run the backward pass of the MLP of block i, which computes z = y + dropout(mlp + bias). f->grad is the gradient of z
+ * on input, and the gradient of y on return.
  */
 static int mlp_back(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
@@ -184,8 +191,8 @@ static int mlp_back(const struct way *f, int i, const struct model_block *a, str
 }
 
 /*
- * Backward pass of attention. f->grad is the gradient of y = x + dropout(attention + bias) on input, and that of x on
- * return.
+ * Run the backward pass of the attention of block i, which computes y = x + dropout(attention + bias). f->grad is the
+ * gradient of y on input, and the gradient of x on return.
  */
 static int run_attention_backward(const struct way *f, int i, const struct model_block *a, struct err *e)
 {
@@ -292,7 +299,10 @@ static int embedding_back(const struct way *f, const struct model_slot *sl, stru
     return 0;
 }
 
-/* Backward pass of a stage that has only the head: the head's own gradient is passed to the previous stage. */
+/*
+ * Run the backward pass of a stage without blocks. The gradient that the head has computed is passed to the previous
+ * stage.
+ */
 static void lone_head_back(const struct way *f)
 {
     struct model *m = f->m;

@@ -6,7 +6,8 @@
 #include "libcommon/base/hash.h"
 #include "tools/train/network/model_impl.h"
 
-#define EMBED_NORM_EPS 1e-5f  /* fixed: --layernorm-epsilon does not apply to this LayerNorm (docs/training.md 1) */
+/* epsilon of the embedding's LayerNorm; --layernorm-epsilon does not apply to it (docs/training.md 1) */
+#define EMBED_NORM_EPS 1e-5f
 
 struct kernel_dropout model_dropout(const struct model *m, const struct micro_batch *mb, int block,
                                     enum model_site where, int64_t row)
@@ -44,9 +45,10 @@ struct kernel_attention model_attention(const struct model *m, const struct micr
 /* ---- blocks ---- */
 
 /*
- * A pass over blocks. A phase is half a block: attention (even numbers) or MLP (odd numbers). For each part,
- * prepare_forward_phase() computes the input of the phase: the sum that ended the previous phase, residual and
- * LayerNorm. front() continues up to the input of the last product. back() computes that product and starts its sum.
+ * A forward pass over blocks. It is divided into phases. Each is half of a block: even numbers are attention, odd
+ * numbers the MLP. A phase is computed in three steps. prepare_forward_phase() computes its input: the residual sum
+ * that ends the previous phase, and a LayerNorm. front() computes everything before the last product. back() computes
+ * the last product, and starts to sum it over the tensor ranks.
  */
 struct pass {
     struct model *m;
@@ -56,8 +58,8 @@ struct pass {
 };
 
 /*
- * Compute the step after block i: residual and the next LayerNorm in one pass. The result is the input of the next
- * block or the output of the stage.
+ * Compute the input of the next block, or the output of the stage, after block i: the residual sum and the next
+ * LayerNorm, in one kernel.
  */
 static void after_block(struct pass *f, int i, const struct model_part *p)
 {
@@ -107,7 +109,7 @@ static void after_attention(struct pass *f, int i, const struct model_part *p)
     }, m->opts.t, f->s);
 }
 
-/* Compute the first LayerNorm of the stage's first block. after_block() computes that of the other blocks. */
+/* Compute the first LayerNorm of the stage's first block. For the other blocks, after_block() computes it. */
 static void norm1(struct pass *f, int i, const struct model_part *p)
 {
     struct model *m = f->m;
@@ -136,7 +138,10 @@ static int prepare_forward_phase(struct pass *f, int phase, int first, int part,
 
     if (phase > first && model_sum_wait(m, part, f->s, e) < 0)
         return -1;
-    /* After a whole block, the next LayerNorm belongs to the next block, or is the final one. */
+    /*
+     * The LayerNorm that ends a block belongs to the next block, or is the final one. Wait for the weights of that
+     * place.
+     */
     if (phase % 2 == 0 && weights_ready(m, m->stage->first_block + i, f->s, e) < 0)
         return -1;
     if (phase == first)
@@ -213,9 +218,9 @@ static int back(struct pass *f, int phase, int part, struct err *e)
 }
 
 /*
- * Run phases first .. last of all parts, and prepare the input of the phase after `last`. The sum of one part is
- * communicated during the other part's front(), and its gather during the other part's back(), because the next part is
- * prepared between the two.
+ * Run the phases first .. last for all parts of the micro-batch, and prepare the input of the phase after `last`. The
+ * communication of one part runs while another part is computed: the sum of a part during front() of the next part, and
+ * the gather of a part during back() of the next part, because the next part is prepared in between.
  */
 static int phases(struct pass *f, int first, int last, struct err *e)
 {
@@ -250,7 +255,10 @@ int model_recompute_block(struct model *m, int block, const struct model_block *
 
 /* ---- embedding ---- */
 
-/* Look up the word embeddings, sum them over tensor ranks, and store own rows in x [own_rows, hidden]. */
+/*
+ * Look up the word embeddings of all tokens, sum them over the tensor ranks, and store this rank's rows in x [own_rows,
+ * hidden].
+ */
 static int embed_words(struct model *m, void *x, const struct micro_batch *mb, struct dev_stream *s, struct err *e)
 {
     const struct model_cut *c = &m->backward;
@@ -269,7 +277,7 @@ static int embed_words(struct model *m, void *x, const struct micro_batch *mb, s
     return 0;
 }
 
-/* Compute the input of the first block: word embeddings, LayerNorm, positions, dropout. */
+/* Compute the input of the first block: word embeddings, LayerNorm, positions and dropout. */
 static int embedding(struct model *m, struct model_slot *sl, const struct micro_batch *mb, struct dev_stream *s,
                      struct err *e)
 {
@@ -299,7 +307,7 @@ static int embedding(struct model *m, struct model_slot *sl, const struct micro_
     return 0;
 }
 
-/* Forward pass of a last stage without blocks: its input has already passed the final LayerNorm. */
+/* Run the forward pass of a last stage without blocks. The final LayerNorm has already been applied to its input. */
 static int lone_head(struct model *m, const struct model_slot *sl, struct dev_stream *s, struct err *e)
 {
     if (weights_ready(m, (int)m->stage->model.n_layers, s, e) < 0)

@@ -1,9 +1,9 @@
 /*
  * model_head.c - logits, loss, and the gradients of both
  *
- * Rows are processed in chunks. For each chunk the tensor ranks exchange three numbers per row (maximum, sum of
- * exponentials, the target's logit) instead of the reference's three reductions. All ranks then have the same loss,
- * bit by bit.
+ * Rows are processed in chunks. For each chunk the tensor ranks exchange three numbers per row: the maximum, the sum of
+ * exponentials, and the target's logit. (The reference uses three reductions instead.) All ranks then compute the same
+ * loss, bit by bit.
  */
 #include "tools/train/network/model_impl.h"
 
@@ -44,7 +44,7 @@ static int chunk(struct model *m, const struct micro_batch *mb, int64_t row0, in
     return 0;
 }
 
-/* Gather all rows on all tensor ranks. */
+/* Gather the rows of the final LayerNorm's output from all tensor ranks, on each of them. */
 static int gather_fin(struct model *m, struct dev_stream *s, struct err *e)
 {
     for (int i = 0; i < m->forward.n && m->opts.sequence_parallel; i++) {

@@ -2,8 +2,9 @@
  * model_tensor.c - tensor parallelism: distribution of rows, sums and gathers
  *
  * A block costs two sums over tensor ranks in each direction. If possible, the forward pass processes two halves of
- * the samples alternately, so that the sums of one half are communicated while the other half is computed. The
- * backward pass does not need halves, because the weights' gradients do not depend on a sum.
+ * the samples alternately, so that the sums of one half are communicated while the other half is computed. The backward
+ * pass does not need halves: while a sum is communicated, it computes gradients of weights, which do not depend on the
+ * sum.
  *
  * Sequence parallelism (Korthikanti et al. 2022) splits the residual stream, and all operations on its single rows,
  * over the tensor ranks: a sum becomes a reduce-scatter, and rows are gathered before each product. The number of
@@ -35,7 +36,7 @@ void model_cut_rows(struct model *m)
     const int n = m->stage->topo.tp > 1 && m->opts.b % MAX_PARTS == 0 ? MAX_PARTS : 1;
 
     m->forward = cut_of(m, n);
-    /* both passes must have the same own rows */
+    /* this rank must hold the same rows in both passes */
     m->backward = m->opts.sequence_parallel ? m->forward : cut_of(m, 1);
     m->own_rows = m->opts.sequence_parallel ? m->rows / m->stage->topo.tp : m->rows;
 }
@@ -96,8 +97,8 @@ int model_gather_wait(struct model *m, int i, struct dev_stream *s, struct err *
 }
 
 /*
- * Replicated parameters are stored between the split weights of a block in a few contiguous runs, so there is one sum
- * per run.
+ * A block has a few contiguous runs of replicated parameters, which lie between its split weights. Each run is summed
+ * at once.
  */
 int model_sum_copies(struct model *m, int block, struct dev_stream *s, struct err *e)
 {

@@ -1,6 +1,4 @@
-/*
- * optimizer.c - reduce, norm, clip, AdamW, gather
- */
+/* optimizer.c - reduce the gradients, compute their norm, clip, apply AdamW, gather the weights */
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
@@ -20,24 +18,26 @@ struct optimizer {
     char *pool;
     enum dtype grads;           /* type of the flat gradient buffer and of `grad` */
     /*
-     * [shard_n] averaged gradients of the elements that this rank owns; with one data-parallel rank, the flat buffer
-     * itself
+     * [shard_n] averaged gradients of the elements that this rank owns. With one data-parallel rank, this is the flat
+     * gradient buffer itself.
      */
     void *grad;
-    uint16_t *wire;             /* buffer for gradients that are rounded before they are sent; see wire_elems() */
+    /* buffer for gradients that are rounded to 16 bits before they are sent; see wire_elems() */
+    uint16_t *wire;
     int64_t block_wire;         /* number of elements of `wire` that the bucket of one block uses */
-    double *sums;               /* [n_ids] sum of squares of each parameter of the model */
-    /* the elements that this rank contributes to a norm, so that each element counts once in the whole model */
+    double *sums;               /* [n_ids] sum of squares of the gradients, for each parameter of the model */
+    /* The elements that this rank contributes to a norm. Each element of the model is counted by exactly one rank. */
     struct kernel_runs *counted;
-    struct kernel_runs **updated;       /* [n_buckets] the runs that AdamW processes */
+    struct kernel_runs **updated;       /* [n_buckets] the runs of elements that AdamW updates */
     struct kernel_adamw *step;
-    /* [n_ids + 1]: host copy of `sums`, and one more number that is reduced together with them */
+    /* [n_ids + 1]: copy of `sums` in host memory, and one more number that is reduced together with them. */
     double *host_sums;
     enum reduction *reduction;  /* [n_buckets] */
-    struct comm_req **reducing, **gathering;    /* [n_buckets] operations in progress during the passes */
-    void (*gate)(void *ctx, int bucket);        /* may be NULL */
+    /* [n_buckets] operations that were started during the passes and not completed */
+    struct comm_req **reducing, **gathering;
+    void (*gate)(void *ctx, int bucket);        /* see optimizer_gate(); may be NULL */
     void *gate_ctx;
-    int not_ready;              /* buckets 0 .. not_ready may still lack weights of other ranks */
+    int not_ready;              /* the weights of buckets 0 .. not_ready may not have been gathered yet */
 };
 
 static enum dtype grad_dtype(const struct optimizer_opts *o) { return o->grad_t ? o->t : DTYPE_F32; }
@@ -45,8 +45,8 @@ static enum dtype grad_dtype(const struct optimizer_opts *o) { return o->grad_t 
 static bool rounds(const struct optimizer_opts *o) { return o->reduce != grad_dtype(o); }
 
 /*
- * Returns the number of elements of the wire buffer that the largest bucket needs: the bucket as it is sent, and this
- * rank's part of the sum. blocks: search only buckets of blocks, else only the others.
+ * Returns the number of elements that the largest bucket needs in the wire buffer: the bucket as it is sent, and this
+ * rank's part of the sum. If `blocks` is set, only buckets of blocks are considered, otherwise only the others.
  */
 static int64_t largest_wire(const struct stage *g, bool blocks)
 {
@@ -59,8 +59,8 @@ static int64_t largest_wire(const struct stage *g, bool blocks)
 }
 
 /*
- * Returns the number of elements of the wire buffer. With overlap, the buckets of two blocks are in progress at once;
- * the other buckets are sent later in the same memory.
+ * Returns the number of elements of the wire buffer. With overlap, the buckets of two blocks are being reduced at the
+ * same time. The other buckets are sent later and use the same memory.
  */
 static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o)
 {
@@ -72,8 +72,8 @@ static uint64_t wire_elems(const struct stage *g, const struct optimizer_opts *o
 }
 
 /*
- * Returns the size in bytes of the buffer in which other ranks' parts of a sum arrive (comm_share): the part of a
- * bucket, or pieces large enough to keep a link busy.
+ * Returns the size in bytes of the memory in which other ranks' parts of a sum arrive (see comm_share()): a rank's part
+ * of the largest bucket, or less if that is large enough to keep a link busy.
  */
 static uint64_t optimizer_sum_room(const struct stage *g, const struct optimizer_opts *o)
 {
@@ -89,7 +89,7 @@ static uint64_t grad_bytes(const struct stage *g, const struct optimizer_opts *o
     return g->topo.dp > 1 ? align_up((uint64_t)(g->shard_n * dtype_size(grad_dtype(o))), 256) : 0;
 }
 
-/* Returns the bytes of the pool. The lists of runs are small and not included. */
+/* Returns the number of bytes of the pool. The lists of runs are small, and not included. */
 static uint64_t pool_bytes(const struct stage *g, const struct optimizer_opts *o)
 {
     return grad_bytes(g, o) + align_up(wire_elems(g, o) * 2, 256) + align_up((uint64_t)g->n_ids * 8, 256) + 256;
@@ -196,8 +196,8 @@ static void *element(const struct optimizer *p, void *grads, int64_t at)
 }
 
 /*
- * Add the gradients of both uses of the word embedding: at the input of the first stage, and in the head of the last
- * one.
+ * Add the two gradients of the tied word embedding: that of its use at the input of the first stage, and that of its
+ * use in the head of the last stage.
  */
 static int add_tied(struct optimizer *p, const void *head_grad, struct dev_stream *s, struct err *e)
 {
@@ -211,7 +211,7 @@ static int add_tied(struct optimizer *p, const void *head_grad, struct dev_strea
     return comm_all_reduce(p->c.tied, &(struct comm_data){ grad, grad, word->n, p->grads, COMM_SUM }, s, e);
 }
 
-/* Returns the wire buffer of bucket i: the buckets of blocks use two buffers alternately. */
+/* Returns the wire buffer for bucket i. Buckets of blocks use two buffers alternately. */
 static uint16_t *wire_of(const struct optimizer *p, int i)
 {
     const bool second = p->o.overlap_reduce && p->g->topo.dp > 1 && p->g->bucket[i].block >= 0 && i % 2;
@@ -219,7 +219,7 @@ static uint16_t *wire_of(const struct optimizer *p, int i)
     return p->wire + (second ? p->block_wire : 0);
 }
 
-/* Round the fp32 gradients of bucket i to the 16-bit type in which they would be sent. */
+/* Round n fp32 gradients x of bucket i to the 16-bit type in which they would be sent. */
 static void round_part(struct optimizer *p, int i, void *x, int64_t n, struct dev_stream *s)
 {
     uint16_t *wire = wire_of(p, i);
@@ -229,8 +229,8 @@ static void round_part(struct optimizer *p, int i, void *x, int64_t n, struct de
 }
 
 /*
- * Start reducing bucket i over data-parallel ranks. This rank's part of the sum is stored in the wire buffer or in
- * p->grad.
+ * Start to reduce bucket i over the data-parallel ranks. The result, which is this rank's part of the sum, is stored in
+ * the wire buffer or in p->grad.
  */
 static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
@@ -240,7 +240,10 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
     uint16_t *wire = wire_of(p, i);
 
     p->reduction[i] = UNDER_WAY;
-    /* fp16 is divided before the sum, as in the reference: a sum may be out of range when the average is not. */
+    /*
+     * fp16 is divided by the number of ranks before the sum, as in the reference, because the sum may be out of range
+     * when the average is not.
+     */
     if (p->o.grad_t)
         p->k->scale(in, 1.0f / (float)p->g->topo.dp, b->n, p->grads, s);
     if (rounds(&p->o)) {
@@ -253,8 +256,8 @@ static int reduce(struct optimizer *p, int i, struct dev_stream *s, struct err *
 }
 
 /*
- * Complete the reduction of bucket i that reduce() has started, and store the average in p->grad. Does nothing if no
- * reduction of the bucket is in progress.
+ * Complete the reduction of bucket i that reduce() has started, and store the average in p->grad. If no reduction of
+ * this bucket is in progress, do nothing.
  */
 static int average_bucket_grads(struct optimizer *p, int i, struct dev_stream *s, struct err *e)
 {
@@ -274,8 +277,8 @@ static int average_bucket_grads(struct optimizer *p, int i, struct dev_stream *s
         p->k->cast(out, DTYPE_F32, wire_of(p, i) + b->n, p->o.reduce, own, s);
     p->k->scale(out, 1.0f / (float)dp, own, DTYPE_F32, s);
     /*
-     * The reference divides in 16 bits. In bf16, dividing by a power of two changes only the exponent, so no rounding
-     * is needed.
+     * The reference divides in 16 bits, which rounds again. A division by a power of two changes only the exponent in
+     * bf16, so in this case no rounding is needed.
      */
     if (rounds(&p->o) && (dp & (dp - 1) || p->o.reduce == DTYPE_F16))
         round_part(p, i, out, own, s);
@@ -291,13 +294,13 @@ int optimizer_grads_done(void *optimizer, int block, struct dev_stream *s, struc
         return 0;
     while (p->g->bucket[i].block != block)
         i++;
-    /* A rounded bucket uses the buffer of the bucket before the previous one, which must be complete. */
+    /* A rounded bucket uses the same buffer as the last bucket but one, whose reduction must therefore be complete. */
     if (rounds(&p->o) && i >= 2 && average_bucket_grads(p, i - 2, s, e) < 0)
         return -1;
     return reduce(p, i, s, e);
 }
 
-/* Reduce the remaining buckets, and average all of them. */
+/* Start to reduce the buckets that have not been reduced, and average all buckets. */
 static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
 {
     const int n = p->g->n_buckets;
@@ -305,7 +308,7 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
     for (int i = 0; i < n && !rounds(&p->o); i++)
         if (p->reduction[i] == LOCAL && reduce(p, i, s, e) < 0)
             return -1;
-    /* Average the buckets of blocks first: the other buckets were started last, or use the same buffers as blocks. */
+    /* Average the buckets of blocks first, because the other buckets were started last, or use the same buffers. */
     for (int i = 0; i < n; i++)
         if (p->g->bucket[i].block >= 0 && average_bucket_grads(p, i, s, e) < 0)
             return -1;
@@ -320,8 +323,8 @@ static int reduce_rest(struct optimizer *p, struct dev_stream *s, struct err *e)
 }
 
 /*
- * Round all gradients. With one data-parallel rank they are complete and not sent, so only the rounding remains to be
- * done.
+ * Round all gradients. This is done if there is only one data-parallel rank: the gradients are then complete and not
+ * sent, but must be rounded like gradients that are sent.
  */
 static void round_all(struct optimizer *p, struct dev_stream *s)
 {
@@ -329,15 +332,15 @@ static void round_all(struct optimizer *p, struct dev_stream *s)
         round_part(p, i, element(p, p->grad, p->g->bucket[i].shard_at), p->g->bucket[i].n, s);
 }
 
-/* The numbers to be squared and summed. */
+/* The numbers whose squares are summed. */
 struct squares {
-    const void *x;              /* has the layout of the shard */
+    const void *x;              /* a buffer with the layout of the shard */
     enum dtype t;
-    /* a number that is read after all queued work is done, and is replaced with its sum over all ranks; may be NULL */
+    /* A number that is read after all queued work is done, and is replaced with its sum over all ranks. May be NULL. */
     double *also;
 };
 
-/* Compute the sum of squares over the whole model, on every rank, counting each element of each parameter once. */
+/* Compute the sum of squares over the whole model, on every rank. Each element of each parameter is counted once. */
 static int sum_squares(struct optimizer *p, const struct squares *of, double *sum, struct dev_stream *s, struct err *e)
 {
     const int n = p->g->n_ids;
@@ -353,8 +356,8 @@ static int sum_squares(struct optimizer *p, const struct squares *of, double *su
         return -1;
     p->host_sums[n] = also ? *also : 0;
     /*
-     * The sum is computed on the host, in the order of the ranks, so the norm is the same for every partition of the
-     * pipeline.
+     * The sum is computed on the host, in the order of the ranks. The norm is therefore the same for every partition
+     * into pipeline stages.
      */
     if (comm_host_all_reduce(p->c.world, p->host_sums, n + 1, DTYPE_F64, COMM_SUM, e) < 0)
         return -1;
@@ -390,7 +393,10 @@ static int start_bucket_gather(struct optimizer *p, int i, struct dev_stream *s,
                                  &p->gathering[i], e);
 }
 
-/* Returns the factor by which gradients are multiplied: unscaling and clipping combined (docs/training.md 3.4, 3.6). */
+/*
+ * Returns the factor by which gradients are multiplied. It combines the division by the loss scale and clipping
+ * (docs/training.md 3.4, 3.6).
+ */
 static double factor_of(const struct optimizer *p, const struct optimizer_update *u)
 {
     const double clip = p->o.clip / (u->norm / u->scale + 1e-6);
@@ -404,7 +410,7 @@ void optimizer_gate(struct optimizer *p, void (*gate)(void *ctx, int bucket), vo
     p->gate_ctx = ctx;
 }
 
-/* Update the buckets from the last to the first: the next forward pass reads their weights in this order. */
+/* Update the buckets in descending order, because the next forward pass reads their weights in this order. */
 int optimizer_update(struct optimizer *p, const struct optimizer_update *u, struct dev_stream *s, struct err *e)
 {
     const struct stage *g = p->g;
@@ -414,7 +420,7 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
         .c2 = (float)(1 - pow((double)p->o.beta2, (double)u->t)), .grad_scale = (float)factor_of(p, u),
     };
 
-    assert(p->not_ready < 0);           /* the forward pass of this step has read all weights */
+    assert(p->not_ready < 0);           /* the forward pass of this step has waited for the weights of all buckets */
     p->k->dev->copy(p->step, &step, sizeof step, s);
     for (int i = g->n_buckets - 1; i >= 0; i--) {
         if (p->gate)
@@ -430,7 +436,7 @@ int optimizer_update(struct optimizer *p, const struct optimizer_update *u, stru
     return p->o.overlap_gather ? 0 : optimizer_wait_for_weights(p, s, e);
 }
 
-/* Returns the first place of the model (struct model_hooks) that reads weights of bucket i. */
+/* Returns the first place (see struct model_hooks) at which the forward pass reads the weights of bucket i. */
 static int first_bucket_place(const struct stage *g, int i)
 {
     if (g->bucket[i].block >= 0)

@@ -1,6 +1,4 @@
-/*
- * pipeline_schedule.c - the 1F1B schedule on top of comm.h
- */
+/* pipeline_schedule.c - the 1F1B schedule, with the messages of comm.h */
 #include <stdlib.h>
 
 #include "tools/train/network/pipeline_schedule.h"
@@ -10,8 +8,8 @@ struct pipeline {
     struct model_opts opts;
     int64_t n_elems;                    /* number of elements of a boundary tensor */
     struct micro_batch *batch;          /* [slots] */
-    struct comm_req **output_sent;      /* [slots] sends of outputs in progress */
-    /* gradients at a stage boundary: one is being sent while the other is computed */
+    struct comm_req **output_sent;      /* [slots] sends of outputs that have been started */
+    /* Two buffers for gradients at a stage boundary: one is being sent while the other is computed. */
     void *grad[2];
     struct comm_req *grad_sent[2];
     int64_t step;
@@ -78,7 +76,7 @@ static int forward(struct pipeline *p, int i, int n, bool training, struct dev_s
     struct micro_batch *mb = &p->batch[slot];
 
     watch_phase(p->of.watch, training ? "forward" : "evaluation", p->step, i);
-    /* Before the output of a slot is overwritten, the slot's previous output must have been sent. */
+    /* The output of this slot will be overwritten, so its previous output must have been sent. */
     if (comm_wait(&p->output_sent[slot], s, e) < 0 || p->of.get(p->of.ctx, i, slot, mb, e) < 0)
         return -1;
     mb->training = training;

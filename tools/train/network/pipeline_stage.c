@@ -7,13 +7,16 @@
 #include "tools/train/network/pipeline_stage.h"
 
 /*
- * Numbers in the names of parameters: blocks are numbered from 3, and the final LayerNorm has a number that leaves a
- * gap of 1 (docs/training.md 1.9).
+ * How parameters are numbered in names: blocks from 3 on, and the number of the final LayerNorm leaves a gap of 1 after
+ * the last block (docs/training.md 1.9).
  */
 enum { NAME_FIRST_BLOCK = 3, NAME_AFTER_BLOCKS = 4 };
 enum { BLOCK_ROLES = ROLE_DOWN_B - ROLE_NORM1_W + 1 };
 
-/* Returns the index of a parameter, the same in every topology: embedding, blocks, final LayerNorm. */
+/*
+ * Returns the index of a parameter among all parameters of the model. It is the same in every topology, and follows the
+ * order embedding, blocks, final LayerNorm.
+ */
 static int stage_param_id(const struct model_config *m, enum role r, int block)
 {
     if (block >= 0)
@@ -72,7 +75,7 @@ static void end_bucket(struct stage *s, int block)
     s->n_buckets++;
 }
 
-/* Add the parameters of the embedding. On the last of several stages they are copies for the head. */
+/* Add the parameters of the embedding. On the last of several stages they are copies, which the head uses. */
 static void add_embedding(struct stage *s, bool copy)
 {
     const bool positions = !strcmp(s->model.position, "absolute");
@@ -91,7 +94,10 @@ static void add_embedding(struct stage *s, bool copy)
     }
 }
 
-/* Compute the intersections of a rank's parts of buckets with parameters. */
+/*
+ * Returns the ranges of parameters that data-parallel rank dp owns: the intersections of parameters with its parts of
+ * buckets.
+ */
 struct stage_run *stage_runs(const struct stage *s, int dp, struct arena *a, int *n)
 {
     struct stage_run *run = arena_alloc(a, (size_t)(s->n_params + s->n_buckets) * sizeof *run);

@@ -17,7 +17,7 @@ enum { JSON_MAX_BYTES = 1 << 20 };
 
 /*
  * Compare the value of a JSON key, written as a user would write it, with the value of its option. If the option was
- * not given, it is set to the key's value; otherwise both must be the same.
+ * not given, set it to the value of the key. If it was given, both values must be equal.
  */
 static int match_deepspeed_option(struct train_opts *o, const char *key, const char *option, const char *text,
                                   struct err *e)
@@ -33,7 +33,7 @@ static int match_deepspeed_option(struct train_opts *o, const char *key, const c
         return options_set(o, r, 1, &word, &here, e);
     if (options_parse_value(&theirs, r, 1, &word, &here, e) < 0)
         return -1;
-    /* Compare the values as options_value() prints them: 1, 1.0 and 1e0 are then the same. */
+    /* Compare the values in the form that options_value() prints, in which 1, 1.0 and 1e0 are equal. */
     options_value(o, r, &ours_text);
     options_value(&theirs, r, &theirs_text);
     if (strcmp(ours_text.buf, theirs_text.buf) != 0) {
@@ -47,8 +47,8 @@ static int match_deepspeed_option(struct train_opts *o, const char *key, const c
 }
 
 /*
- * Convert a number or a boolean to text; "auto" (in Hugging Face's files) means not given and yields "". Returns -1
- * for any other value.
+ * Convert a number or a boolean to text. "auto", which occurs in Hugging Face's files, means that the value is not
+ * given, and becomes "". Returns -1 for any other value.
  */
 static int value_text(const json_t *v, char out[PYTEXT_FLOAT])
 {
@@ -106,7 +106,7 @@ static int apply_ds_accumulation(struct train_opts *o, const char *key, const js
     return 0;
 }
 
-/* Returns the member `name` of an object, and adds a note for each other key that is not in `known`. */
+/* Returns the member `name` of an object. Adds a note for each key of this member that is not in `known`. */
 static const json_t *member(struct train_opts *o, const char *key, const json_t *object, const char *name,
                             const char *known)
 {
@@ -153,8 +153,8 @@ static const struct { const char *key, *option, *otherwise; } scaler_keys[] = {
 };
 
 /*
- * Set the option to the value. If another source gave the option a different value, add a note that the value is
- * replaced.
+ * Set the option to the value of the key. If the option has a different value from another source, add a note that the
+ * value is replaced.
  */
 static int override_option_value(struct train_opts *o, const char *key, const char *option, const char *text,
                                  struct err *e)
@@ -222,7 +222,7 @@ static int apply_ds_fp16(struct train_opts *o, const char *key, const json_t *v,
     if (enabled && apply_ds_scalar(o, "fp16.enabled", "fp16", enabled, e) < 0)
         return -1;
     if (!json_is_true(enabled))
-        return 0;                       /* its other keys have no effect then */
+        return 0;                       /* the other keys of fp16 have no effect then */
     o->impl->json_fp16 = true;
     for (size_t i = 0; i < sizeof scaler_keys / sizeof *scaler_keys; i++)
         if (apply_ds_scaler_key(o, i, json_object_get(v, scaler_keys[i].key), e) < 0)
@@ -253,7 +253,7 @@ static int ignore_ds_key(struct train_opts *o, const char *key, const json_t *v,
 }
 
 static const struct {
-    const char *key, *option;           /* option: the option that has the same value as the key */
+    const char *key, *option;           /* option: the option whose value must be equal to that of the key */
     int (*apply)(struct train_opts *o, const char *key, const json_t *v, struct err *e);
 } keys[] = {
     { "train_micro_batch_size_per_gpu", "micro-batch-size", NULL },
@@ -306,8 +306,8 @@ int deepspeed_json_read(struct train_opts *o, struct err *e)
             rc = apply_ds_key(o, key, v, e);
     json_decref(root);
     /*
-     * With this configuration file DeepSpeed creates the optimizer. If the file does not enable fp16, there is no
-     * scaler.
+     * With such a configuration file DeepSpeed creates the optimizer itself. If the file does not enable fp16, there is
+     * no loss scaler.
      */
     if (rc == 0 && o->fp16 && !o->impl->json_fp16) {
         err_usage(e, "%s: fp16.enabled is not true, but %s is given", o->deepspeed_config, OPTS_WHERE(o, fp16));
@@ -326,7 +326,7 @@ int deepspeed_json_check(struct train_opts *o, struct err *e)
         o->global_batch_size = b * dp * steps;
         return 0;
     }
-    if (o->rampup_batch_size.n)         /* the caller of DeepSpeed passes the actual number at every step */
+    if (o->rampup_batch_size.n)         /* the program that calls DeepSpeed passes the actual number at every step */
         return 0;
     if (o->global_batch_size != b * dp * steps) {
         err_usage(e, "%s: gradient_accumulation_steps is %ld: with micro-batch size %ld and %ld data-parallel ranks "
@@ -338,7 +338,8 @@ int deepspeed_json_check(struct train_opts *o, struct err *e)
 }
 
 /*
- * Convert a JSON value to a pickle value. The recursion is limited, because jansson parses no deeper than 2048 levels.
+ * Convert a JSON value to a pickle value. The recursion is limited, because jansson does not parse JSON that is nested
+ * deeper than 2048 levels.
  */
 static struct pk *tree_of(struct arena *a, json_t *v)
 {

@@ -1,7 +1,7 @@
 /*
- * options_check.c - check the options before data is opened
+ * options_check.c - check the options before any data is opened
  *
- * Each message names the options involved, with both values.
+ * Each error message names the options that contradict each other, with their values.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,9 @@
 #include "tools/train/options/options_impl.h"
 #include "tools/train/options/schedule.h"
 
-/* The largest product of counts. Up to this limit a product is exact in a double and far from 2^63. */
+/*
+ * The largest product of counts that is accepted. Up to this limit a product is exact in a double, and far below 2^63.
+ */
 #define COUNT_MAX 1e15
 
 /* ---- parallelism ---- */
@@ -46,8 +48,8 @@ static int refuse_missing_option(const struct train_opts *o, enum options_stage 
 }
 
 /*
- * Report several missing options in one message. If only one is missing, the check that needs it reports it in more
- * detail.
+ * If several options are missing, report all of them in one message. If only one is missing, the check that needs it
+ * reports it in more detail.
  */
 static int check_missing(const struct train_opts *o, enum options_stage stage, struct err *e)
 {
@@ -78,7 +80,7 @@ static int check_missing(const struct train_opts *o, enum options_stage stage, s
     return n > 1 ? -1 : 0;
 }
 
-/* Check that `by` divides `value`. A value of 0 is not known yet and passes. */
+/* Check that `value` is a multiple of `by`. A value of 0 is not known yet, and is accepted. */
 static int divides(const char *name, int64_t value, const char *by_name, int64_t by, struct err *e)
 {
     if (by == 0 || value % by == 0)
@@ -127,8 +129,8 @@ static int check_vocabulary(const struct train_opts *o, struct err *e)
 }
 
 /*
- * Check the name of the partition method. Whether the partition works is checked when it is computed, because a
- * checkpoint may provide one.
+ * Check the name of the partition method. Whether the method works can only be checked when the partition is computed,
+ * because the checkpoint may have a partition.
  */
 static int check_stages(const struct train_opts *o, struct err *e)
 {
@@ -145,7 +147,7 @@ static int check_stages(const struct train_opts *o, struct err *e)
     return 0;
 }
 
-/* Check that the sizes stay within COUNT_MAX. Sizes that are not known yet are 0. */
+/* Check that products of sizes stay within COUNT_MAX. Sizes that are not known yet are 0. */
 static int check_magnitude(const struct train_opts *o, struct err *e)
 {
     const double L = (double)o->num_layers, h = (double)o->hidden_size, f = (double)o->ffn_hidden_size;
@@ -157,7 +159,7 @@ static int check_magnitude(const struct train_opts *o, struct err *e)
         err_usage(e, "a model of %.3g parameters is too large: no more than 10^15 are supported", params);
         return -1;
     }
-    /* The CPU's attention stores the scores of all pairs of tokens, so this product must be limited as well. */
+    /* Limit also the number of scores of attention, because the CPU stores the scores of all pairs of tokens. */
     if (rows * (L * (h + f) + (double)o->num_attention_heads * (double)o->seq_length) > COUNT_MAX) {
         err_usage(e, "--micro-batch-size %ld x --seq-length %ld is too large for this model: no more than 10^15 values "
                   "of a micro-batch are supported", (long)o->micro_batch_size, (long)o->seq_length);
@@ -209,7 +211,7 @@ static int exclusive(const struct train_opts *o, bool a_set, size_t a, bool b_se
 #define EXCLUSIVE(a, a_set, b, b_set) \
     (exclusive(o, a_set, offsetof(struct train_opts, a), b_set, offsetof(struct train_opts, b), e) < 0)
 
-/* Check that the options do not mix counting by samples with counting by iterations. */
+/* Check that the options either all count samples or all count iterations. */
 static int check_units(const struct train_opts *o, struct err *e)
 {
     bool fraction = OPTS_GIVEN(o, lr_warmup_fraction);
@@ -276,8 +278,8 @@ static int check_schedule(struct train_opts *o, struct err *e)
     if (schedule_init(&s, o, e) < 0)
         return -1;
     /*
-     * After the end of a ramp, its batch sizes need not be divisible any more; with --load, only the loader can check
-     * this.
+     * With --load, the run may continue after the end of the ramp. The batch sizes of the ramp then need not be
+     * divisible, and only the loader can check this.
      */
     if (o->load)
         return schedule_micro_batches(s.ramp.gbs, o->micro_batch_size, o->data_parallel_size, &m, e);
@@ -381,7 +383,10 @@ static int parse_range(const char *word, struct opts_range *r)
     return 0;
 }
 
-/* Parse and sort the ranges. Ranges that share an iteration are merged, as in the reference. */
+/*
+ * Parse the ranges of --skip-train-iteration-range and sort them. As in the reference, ranges that have an iteration in
+ * common are merged.
+ */
 static int check_skips(struct train_opts *o, struct err *e)
 {
     const struct option_list *l = &o->skip_train_iteration_range;
@@ -468,10 +473,12 @@ static int check_precision(struct train_opts *o, enum options_stage stage, struc
 
     if (EXCLUSIVE(bf16, o->bf16, fp16, o->fp16))
         return -1;
-    /* The checkpoint will give the type. */
+    /* The type will be read from the checkpoint. */
     if (stage == OPTIONS_BEFORE_LOAD && o->load && !OPTS_GIVEN(o, bf16) && !OPTS_GIVEN(o, fp16))
         return 0;
-    /* Megatron sets this argument for bf16, too. In this program bf16 gradients are always accumulated in fp32. */
+    /*
+     * Megatron sets this argument also for bf16. In this program, gradients are always accumulated in fp32 with bf16.
+     */
     o->accumulate_allreduce_grads_in_fp32 |= o->bf16;
     if (!OPTS_GIVEN(o, grad_reduce_dtype))
         o->grad_reduce_dtype = o->fp16 && o->accumulate_allreduce_grads_in_fp32 ? REDUCE_FP32 : own;
@@ -500,7 +507,7 @@ int options_check(struct train_opts *o, int world, enum options_stage stage, str
 {
     if (check_world_size(o, world, e) < 0 || check_run(o, e) < 0 || check_precision(o, stage, e) < 0)
         return -1;
-    /* --preflight without a model tests only the devices, so no other option is needed. */
+    /* --preflight without a model tests only the devices, so it needs no other options. */
     if (o->preflight && !o->num_layers && !o->load)
         return 0;
     if (check_missing(o, stage, e) < 0 || check_model(o, stage, e) < 0 || deepspeed_json_check(o, e) < 0)

@@ -1,9 +1,9 @@
 /*
  * options_file.c - read options from a file and from the environment
  *
- * Each line of the file has one option, "name = value" or "name value"; a flag may have no value. '#' begins a
- * comment where a word could begin. Blanks separate several values; quotes of either kind enclose a value that
- * contains blanks. Names are those of the command line without the leading dashes.
+ * Each line of the file has one option, "name = value" or "name value". The names are those of the command line,
+ * without the leading dashes. A flag needs no value. Several values are separated by blanks. A value that contains
+ * blanks must be in single or double quotes. A '#' at the beginning of a word begins a comment.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ struct words {
 };
 
 /*
- * Split `text` into words, in place. Returns -1 if a quote is not closed or there are too many words. If `comments`,
- * '#' ends the text.
+ * Split `text` into words, in place. If `comments` is set, a '#' at the beginning of a word ends the text. Returns -1
+ * if a quote is not closed, or if there are too many words.
  */
 static int split_option_words(char *text, bool comments, struct words *w)
 {
@@ -54,8 +54,8 @@ static int split_option_words(char *text, bool comments, struct words *w)
 }
 
 /*
- * Set an option from its words. If may_be_bare, a flag may have no value. A list accepts any number of words, other
- * options require exactly one.
+ * Set an option from the words of its value. A list takes any number of words, other options take exactly one. If
+ * may_be_bare is set, a flag may also have no value.
  */
 static int set_words(struct train_opts *o, const struct option_row *r, const struct words *w, bool may_be_bare,
                      const struct options_place *at, struct err *e)
@@ -149,7 +149,7 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
     struct words w = { .n = 1, .v = { text } };
     int rc = -1;
 
-    /* The value of a list is split at blanks. Any other value is the whole text, as the shell passed it. */
+    /* Split the value at blanks only if the option is a list. Otherwise the whole text is the value. */
     if (r->kind == OPTION_LIST && split_option_words(text, false, &w) < 0)
         err_usage(e, "%s: a quote is not closed", name);
     else
@@ -159,8 +159,8 @@ static int read_variable(struct train_opts *o, const struct option_row *r, const
 }
 
 /*
- * Returns true for names of environment variables that other parts of the program, such as the kernels and the
- * converters, read directly.
+ * Returns true if `name` is an environment variable that other parts of the program read directly, such as the kernels
+ * and the converters.
  */
 static bool read_elsewhere(const char *name)
 {
@@ -191,7 +191,7 @@ int options_read_env(struct train_opts *o, char **env, struct err *e)
                 r = option_find(&options_table, row->name);
         if (!r && read_elsewhere(name))
             continue;
-        if (!r)         /* it may belong to another tool: add a note, do not stop */
+        if (!r)         /* the variable may belong to another tool, so this is not an error */
             options_add_remark(o, "environment: %s is no option", name);
         else if (read_variable(o, r, name, equals + 1, e) < 0)
             return -1;

@@ -58,7 +58,7 @@ void options_value(const struct train_opts *o, const struct option_row *r, struc
 
 struct shown {
     const char *name;
-    const struct option_row *row;       /* NULL: not an option; `value` is printed */
+    const struct option_row *row;       /* NULL: `value` is printed, which does not belong to an option */
     int value;
 };
 

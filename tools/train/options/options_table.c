@@ -1,17 +1,20 @@
 /*
  * options_table.c - the table of options
  *
- * A row is all that an option needs: adding one here and its field in train_options.h makes the program parse it,
- * print it, show it in --help and complete it. `make man` adds it to docs/train.1, where more text can be added.
+ * To add an option, only a row in this table and a field in train_options.h are needed. The program then parses the
+ * option, prints its value, shows it in --help and completes its name. `make man` adds it to docs/train.1, where more
+ * text can be added.
  */
 #include "tools/train/options/options_impl.h"
 
 #define FIELD(f) OPTION_FIELD(struct train_opts, f), .dest = #f
-#define UNSAVED(f) OPTION_FIELD(struct train_opts, f)   /* not among the arguments that checkpoints hold */
+/* a field that is not saved among the arguments in checkpoints */
+#define UNSAVED(f) OPTION_FIELD(struct train_opts, f)
 #define ACTS .marks = OPTIONS_ACTS
 #define SHOWN .marks = OPTIONS_ACTS | OPTIONS_PRINTED
 #define DIM_MAX 1e9                     /* sizes of a model */
-#define COUNT_MAX 1e15                  /* samples, tokens, iterations: exact in a double */
+/* maximum number of samples, tokens or iterations, which is exact in a double */
+#define COUNT_MAX 1e15
 
 #define INT(n, f, lo, hi, d, h, ...) { n, 0, "N", h, OPTION_INT, \
     FIELD(f), .min = lo, .max = hi, .def = d, __VA_ARGS__ },
@@ -309,8 +312,8 @@ static const struct option_row program_rows[] = {
 };
 
 /*
- * Options that scripts pass and that change nothing in this program. Each accepts only the value that this program
- * implements.
+ * Options that existing scripts pass, and that have no effect in this program. Each accepts only the value that
+ * describes what this program does.
  */
 static const struct option_row only_rows[] = {
     ONLY("optimizer", "adam", "only Adam is supported")

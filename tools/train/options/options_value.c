@@ -1,5 +1,6 @@
 /*
- * options_value.c - the value of an option: its source, its names in messages, and its conversion from words
+ * options_value.c - the value of an option: the place at which it was given, its names in messages, and its conversion
+ * from words
  */
 #include <ctype.h>
 #include <stdarg.h>
@@ -72,8 +73,8 @@ const char *options_env_name(const struct train_opts *o, const struct option_row
 }
 
 /*
- * Returns the word without quotes that are part of it. Scripts that build their command in a shell variable pass such
- * quotes: --pp-partition-method "'type:transformer|embedding'".
+ * Returns the word without quotes at its ends. Scripts that build their command line in a shell variable pass quotes as
+ * part of a word: --pp-partition-method "'type:transformer|embedding'".
  */
 static char *unquoted(struct train_opts *o, const char *word)
 {

@@ -1,6 +1,4 @@
-/*
- * pytext.c - format the shortest decimal that reads back as the same number, as repr() does
- */
+/* pytext.c - format a number like Python's repr(): as the shortest decimal that reads back as the same number */
 #include "tools/train/options/pytext.h"
 
 #include <math.h>
@@ -9,8 +7,8 @@
 #include <string.h>
 
 /*
- * Compute the digits and the exponent of the shortest decimal that reads back as x. Digits "12345" stand for 1.2345
- * times 10 to the power of *exp10.
+ * Compute the shortest decimal that reads back as x. Its digits are stored in `digits`, and its exponent in *exp10: the
+ * digits "12345" mean 1.2345 times 10 to the power of *exp10.
  */
 static void shortest(double x, char digits[24], int *exp10)
 {
@@ -42,7 +40,7 @@ char *pytext_float(char out[PYTEXT_FLOAT], double x)
     }
     shortest(fabs(x), digits, &exp10);
     n = (int)strlen(digits);
-    /* Python switches to the exponent form below 1e-4 and from 1e16 on. */
+    /* Python uses the form with an exponent for numbers below 1e-4 and from 1e16 on. */
     if (exp10 < -4 || exp10 >= 16)
         snprintf(out, PYTEXT_FLOAT, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
                  exp10 < 0 ? '-' : '+', abs(exp10));

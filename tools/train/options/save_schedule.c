@@ -10,7 +10,7 @@
 #include "libcommon/base/mem.h"
 #include "libcommon/base/parse.h"
 
-#define ITERATION_MAX ((int64_t)1e15)   /* the same limit as for every count among the options */
+#define ITERATION_MAX ((int64_t)1e15)   /* the limit that all counts among the options have */
 
 struct schedule_reader {
     const char *text, *at;
@@ -60,8 +60,8 @@ static int parse_schedule_sign(struct schedule_reader *r, char sign, const char 
 }
 
 /*
- * Check that the range *s is after the previous range and contains an iteration to save. begin, interval: positions of
- * the range and of its EVERY in the text.
+ * Check that the range *s begins after the previous range, and contains an iteration to save. begin and interval are
+ * the positions of the range and of its EVERY in the text, for error messages.
  */
 static int check_stretch(const struct schedule_reader *r, const struct save_stretch *s,
                          const struct save_stretch *before, const char *begin, const char *interval)

@@ -1,5 +1,6 @@
 /*
- * schedule.c - ramp-up, iterations, learning rate and FLOPs, in double as the reference computes them
+ * schedule.c - ramp-up of the batch size, number of iterations, learning rate and FLOPs; computed in double, as in the
+ * reference
  */
 #include "tools/train/options/schedule.h"
 
@@ -11,7 +12,9 @@
 
 /* ---- batch size ---- */
 
-/* limit for the number of increments, because each one is checked before the run */
+/*
+ * The maximum number of increments of the batch size. It is limited because each increment is checked before the run.
+ */
 enum { RAMP_STEPS_MAX = 1000000 };
 
 int schedule_ramp_init(struct schedule_ramp *r, int64_t gbs, int n, char *const *words, struct err *e)
@@ -41,7 +44,7 @@ int schedule_ramp_init(struct schedule_ramp *r, int64_t gbs, int n, char *const 
                   RAMP_STEPS_MAX);
         return -1;
     }
-    if (v[0] == gbs)                    /* the reference would divide by zero here */
+    if (v[0] == gbs)                    /* without a ramp; the reference would divide by zero here */
         return 0;
     r->start = v[0];
     r->inc = v[1];
@@ -57,7 +60,7 @@ int64_t schedule_batch(const struct schedule_ramp *r, int64_t consumed_samples)
     if (r->inc == 0 || consumed_samples > r->samples)
         return r->gbs;
     batch = r->start + r->inc * (int64_t)((double)consumed_samples / r->per);
-    /* because of rounding in `per`, the batch could exceed the final size */
+    /* `per` is rounded, so the computed batch size could exceed the final one */
     return batch < r->gbs ? batch : r->gbs;
 }
 
@@ -73,9 +76,9 @@ int schedule_micro_batches(int64_t batch, int64_t micro_batch, int64_t dp, int64
 }
 
 /*
- * Returns the number of iterations from `consumed` on that have the same batch size, while the ramp lasts. The size
- * never decreases as samples grow, so bisection finds the last of them; a ramp of millions of iterations costs only a
- * few steps for each of its sizes.
+ * Returns the number of iterations from `consumed` on that have the same batch size, while the ramp lasts. The batch
+ * size never decreases as `consumed` grows, so the last of these iterations is found by bisection. Even a ramp of
+ * millions of iterations then takes only a few steps for each batch size.
  */
 static int64_t same_batch(const struct schedule_ramp *r, int64_t consumed)
 {
@@ -107,7 +110,7 @@ int schedule_ramp_check(const struct schedule_ramp *r, int64_t consumed_samples,
     return schedule_micro_batches(r->gbs, micro_batch, dp, &m, e);
 }
 
-/* Divide and round towards minus infinity, like Python's //. b must be > 0. */
+/* Divide and round towards minus infinity, like Python's operator //. b must be > 0. */
 static int64_t floor_div(int64_t a, int64_t b)
 {
     return a / b - (a % b < 0);
@@ -129,8 +132,8 @@ int64_t schedule_iterations(const struct schedule_ramp *r, int64_t train_samples
 /* ---- learning rate ---- */
 
 /*
- * A rule of the scheduler with its two values, of the options and of the checkpoint, and their text in the reference's
- * format.
+ * A rule of the learning-rate scheduler: its value in the options and its value in the checkpoint, and its name in the
+ * lines that the reference prints.
  */
 struct schedule_rule {
     const char *name;
@@ -146,8 +149,8 @@ static void rule_set(struct schedule_rule *r, const char *name, double ours, dou
     pytext_float(r->ours_text, ours);
     pytext_float(r->saved_text, saved);
     /*
-     * Counts are integers in Python and printed without ".0". A warm-up computed from a fraction is not a whole
-     * number and keeps its digits.
+     * Python prints counts as integers, without ".0". A warm-up that is computed from a fraction is not a whole number,
+     * and is printed with its digits.
      */
     for (int i = 0; whole && i < 2; i++) {
         char *text = i ? r->saved_text : r->ours_text, *dot = strstr(text, ".0");
@@ -240,7 +243,7 @@ int schedule_init(struct schedule *s, const struct train_opts *o, struct err *e)
         s->train_iters = o->train_iters;
         s->train_samples = o->train_iters * s->ramp.gbs;
     }
-    if (s->train_iters < 0)             /* all samples are within the ramp's last size */
+    if (s->train_iters < 0)             /* all samples are consumed before the ramp reaches its last size */
         s->train_iters = 0;
     return lr_init(s, o, e);
 }

@@ -1,8 +1,9 @@
 /*
- * train_options.c - parse the command line and apply the sources in order
+ * train_options.c - parse the command line, and apply all sources of options in order
  *
- * --help and --version are checked first. Then defaults, file, environment and command line are applied, each
- * overriding the previous one. The DeepSpeed JSON is last and fills in options that were not given.
+ * --help and --version are checked first. Then the defaults, the file of --config, the environment and the command line
+ * are applied; each overrides the previous ones. The DeepSpeed JSON comes last, and sets only options that were not
+ * given.
  */
 #include "tools/train/options/train_options.h"
 
@@ -13,7 +14,7 @@
 #include "tools/train/options/deepspeed_json.h"
 #include "tools/train/options/options_impl.h"
 
-/* Set one option of the command line. This is the callback of option_table.h. */
+/* Set an option of the command line. This function is the member `set` of struct option_table. */
 static int set_command_line_option(void *ctx, const struct option_given *g, struct err *e)
 {
     const struct options_place here = { FROM_COMMAND_LINE, NULL, g->name };
@@ -34,8 +35,8 @@ static void set_defaults(struct train_opts *o)
 }
 
 /*
- * Returns true if this word names --config, in full or as an unambiguous abbreviation. *value receives the text after
- * '=', or NULL.
+ * Returns true if this word of the command line is --config, in full or as an unambiguous abbreviation. *value receives
+ * the text after '=', or NULL if there is none.
  */
 static bool names_config(const char *word, const char **value)
 {
@@ -52,8 +53,8 @@ static bool names_config(const char *word, const char **value)
 }
 
 /*
- * Find --config on the command line before that is parsed: the file of --config must be read first, because the command
- * line overrides it.
+ * Find --config on the command line. This is done before the command line is parsed, because the file of --config must
+ * be read first: the command line overrides it.
  */
 static const char *find_config(int argc, char **argv, char **env)
 {
@@ -69,8 +70,8 @@ static const char *find_config(int argc, char **argv, char **env)
 }
 
 /*
- * Add a note for each fp16 option that has no effect; scripts of bf16 runs contain such options, too. If the checkpoint
- * may give fp16, no note is added.
+ * Add a note for each fp16 option that has no effect. It is not an error, because scripts of bf16 runs contain such
+ * options. If the checkpoint may turn fp16 on, no note is added.
  */
 static void ignore_without_fp16(struct train_opts *o)
 {
@@ -85,8 +86,8 @@ static void ignore_without_fp16(struct train_opts *o)
 }
 
 /*
- * Add a note for ZeRO stage 0 with fp16. DeepSpeed then keeps an unsharded optimizer in the mp_rank files
- * (docs/training.md 3.6), but this program shards it as in stage 1. With bf16, stage 0 means 1 in both.
+ * Add a note if fp16 is used with ZeRO stage 0. DeepSpeed then does not shard the optimizer and saves it in the mp_rank
+ * files (docs/training.md 3.6); this program shards it as in stage 1. With bf16, both treat stage 0 like stage 1.
  */
 static void record_fp16_stage(struct train_opts *o)
 {

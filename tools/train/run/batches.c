@@ -7,8 +7,8 @@
 #include "tools/train/run/batches.h"
 
 /*
- * PARTS: number of parts of one slot, which are tokens, labels, positions, weights and gradient weights. Each part has
- * m elements of 4 bytes.
+ * PARTS: the parts of a slot, which is the memory of one micro-batch: tokens, labels, positions, weights and gradient
+ * weights. Each part has m elements of 4 bytes. HOST_ROOMS: number of host buffers.
  */
 enum { PARTS = 5, HOST_ROOMS = 4 };
 
@@ -21,8 +21,11 @@ struct batches {
     int n;
     float scale;
     int64_t *sample;            /* [s + 1] */
-    char *device;               /* [n_slots] of slot_bytes */
-    /* memory of HOST_ROOMS buffers: the copy of one batch may still be queued when the next batch is made */
+    char *device;               /* n_slots slots in device memory, of slot_bytes each */
+    /*
+     * HOST_ROOMS buffers in host memory, which are used in turn. There are several because the copy of one batch to the
+     * device may still be queued when the next batch is made.
+     */
     char *host;
     struct dev_event *copied[HOST_ROOMS];
     int room;
@@ -76,7 +79,7 @@ void batches_begin(struct batches *b, const struct dataset *d, int64_t first, in
     b->scale = (float)scale;
 }
 
-/* Write one sample to all parts of a slot, from row `row0` on. Returns the sum of the sample's loss mask. */
+/* Write one sample to all parts of a slot; its first row is row0. Returns the sum of its loss mask. */
 static int64_t write_batch_sample(struct batches *b, int32_t *part, int64_t row0)
 {
     int32_t *tokens = part + row0, *labels = tokens + b->m, *positions = labels + b->m;
@@ -110,7 +113,7 @@ static int check_tokens(const struct batches *b, int64_t number, struct err *e)
     return 0;
 }
 
-/* Returns the next buffer of host memory, after its previous contents have been copied to the device. */
+/* Returns the next buffer of host memory, once its previous contents have been copied to the device. */
 static int32_t *acquire_host_room(struct batches *b)
 {
     b->room = (b->room + 1) % HOST_ROOMS;
@@ -124,8 +127,8 @@ static int32_t *acquire_host_room(struct batches *b)
 }
 
 /*
- * Read sample `number` into b->sample. The watch is informed of the read: the files are mapped, so an unreachable file
- * server causes an endless wait instead of an error.
+ * Read sample `number` into b->sample. The watch is informed of the read: the files are mapped into memory, so if a
+ * file server cannot be reached, the read does not fail but waits forever.
  */
 static int read_sample(struct batches *b, int64_t number, struct err *e)
 {

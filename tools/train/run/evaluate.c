@@ -15,7 +15,9 @@
 #include "tools/train/run/show.h"
 #include "tools/train/run/trainer.h"
 
-/* The tensor ranks of the last stage have the same loss, so only the first rank of each group contributes it. */
+/*
+ * All tensor ranks of the last stage have the same loss. Only the first rank of each tensor group adds it to the sum.
+ */
 void evaluate_loss_fetch(struct trainer *t)
 {
     *t->network.loss = 0;
@@ -29,8 +31,8 @@ double evaluate_loss_mean(const struct trainer *t, int64_t micro_batches)
 }
 
 /*
- * Evaluate one set of samples: eval_iters batches, each with as many micro-batches as the last step had. *loss receives
- * the mean loss.
+ * Evaluate one set: eval_iters batches, each with as many micro-batches as the last training step. *loss receives the
+ * mean loss.
  */
 static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, struct err *e)
 {
@@ -44,8 +46,8 @@ static int evaluate(struct trainer *t, struct evaluate_set *v, double *loss, str
             return -1;
         evaluate_loss_fetch(t);
         /*
-         * Wait with comm_sync(), so that the monitor sees how long this rank waits for other stages and tensor ranks.
-         * stream_sync() waits for the GPU of a single rank.
+         * Wait with comm_sync(), so that the watch measures how long this rank waits for other stages and tensor ranks.
+         * If there is only one rank, comm_sync() does not wait for its GPU, so stream_sync() does.
          */
         if (comm_sync(comm_world_group(t->ranks.world), NULL, e) < 0)
             return -1;
@@ -105,7 +107,7 @@ static void store_logit_chunk(void *ctx, int64_t row0, int64_t rows, const void 
     x->t->k->dev->stream_sync(NULL);
 }
 
-/* Combine the parts of all tensor ranks into fp32 [m, V]. The caller frees the result. */
+/* Combine the parts of all tensor ranks into logits fp32 [m, V]. The caller frees the result. */
 static float *merge_logit_parts(struct logits *x, const char *all, int64_t m)
 {
     const int tp = x->t->ranks.topo.tp, size = dtype_size(x->t->shape.weights);
@@ -119,7 +121,7 @@ static float *merge_logit_parts(struct logits *x, const char *all, int64_t m)
     return out;
 }
 
-/* Write one .npy file with header and values. */
+/* Write a file in the format .npy, with its header and its values. */
 static int write_npy(const char *path, enum dtype dt, int ndim, const int64_t *shape, const void *data, struct err *e)
 {
     struct strbuf sb = {0};

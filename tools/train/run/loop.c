@@ -26,21 +26,24 @@
 #include "tools/train/run/trainer.h"
 #include "tools/train/trace/trace.h"
 
-enum { SLOW_STEPS = 16 };       /* number of iterations over which the ranks are timed after a run became slow */
+enum { SLOW_STEPS = 16 };       /* number of iterations for which every rank is timed after the run has become slower */
 
 /* ---- logging ---- */
 
-/* What the loop observes about the speed and the loss of the run, from the first iteration of this job to the last. */
+/* What the loop observes about the speed and the loss of the run. It covers the iterations of this job only. */
 struct observer {
-    /* mean loss and number of iterations since rank 0's last training line, and when that line was written */
+    /* The mean loss and the number of iterations since the last training line of rank 0, and the time of that line. */
     struct trainlog_mean mean;
     int64_t line_steps;
     double line_s;
-    struct throughput throughput;       /* only on rank 0, like the next two */
+    struct throughput throughput;       /* used on rank 0 only, like the next two members */
     struct spike spike;
-    bool became_slow;           /* rank 0 has to report this to the other ranks */
-    int64_t slow_from;          /* iteration from which on the time of every rank is measured; 0: it is not measured */
-    /* clock_s() time of the last line about the ranks' times, and the communication time of this rank up to then */
+    bool became_slow;           /* the run has become slower, and the other ranks have not been informed yet */
+    int64_t slow_from;          /* the iteration from which on all ranks are timed; 0: they are not timed */
+    /*
+     * The time (clock_s()) of the last line about the ranks' times, and the time that this rank had waited for others
+     * by then.
+     */
     double ranks_s, waited_s;
 };
 
@@ -87,7 +90,7 @@ static void log_step(struct trainer *t, const struct step *x, struct observer *o
     t->log.status.skipped_steps = p->skipped_steps;
 }
 
-/* Report a jump of the loss once per incident, and keep the checkpoints before and after it. */
+/* Report a jump of the loss, once per incident. The checkpoints before and after the jump are marked as kept. */
 static void watch_loss(struct trainer *t, const struct step *x, struct observer *obs)
 {
     char line[256], file[64];
@@ -108,8 +111,8 @@ static void watch_loss(struct trainer *t, const struct step *x, struct observer 
 /* ---- --trace ---- */
 
 /*
- * Advance the trace to iteration `next`, and write the trace once all its iterations are over. The run continues if the
- * file cannot be written.
+ * Inform the trace that iteration `next` begins. When all iterations to be traced are over, write the trace. If its
+ * file cannot be written, the run continues.
  */
 static int advance_trace(struct trainer *t, int64_t next, struct err *e)
 {
@@ -119,8 +122,8 @@ static int advance_trace(struct trainer *t, int64_t next, struct err *e)
     int rc;
 
     /*
-     * Wait for all queued work before the trace compares the clocks. comm_sync() makes this wait visible to the
-     * monitor.
+     * Before the trace relates the clocks, wait for all queued work. comm_sync() is used so that the watch knows of
+     * this wait.
      */
     if (t->trace && next == t->o.traced.first && comm_sync(comm_world_group(t->ranks.world), NULL, e) < 0)
         return -1;
@@ -140,7 +143,7 @@ static int advance_trace(struct trainer *t, int64_t next, struct err *e)
     return rc;
 }
 
-/* Begin to measure how much time each rank computes and how much it waits. */
+/* Begin to measure how much time each rank computes, and how much it waits. */
 static void start_rank_timing(const struct trainer *t, struct observer *obs)
 {
     comm_time_waits(t->ranks.world);
@@ -152,7 +155,8 @@ static void start_rank_timing(const struct trainer *t, struct observer *obs)
 /* ---- stopping ---- */
 
 struct stop {
-    int64_t kill, signal, duration, save_failed, slow;  /* the maximum over all ranks */
+    /* maximum over all ranks of each reason to stop, and of obs->became_slow */
+    int64_t kill, signal, duration, save_failed, slow;
 };
 
 static int agree_on_stop(struct trainer *t, struct observer *obs, struct stop *s, struct err *e)
@@ -194,7 +198,10 @@ static void log_stop_reason(struct trainer *t, enum status_reason why, int sig)
 
 static bool is_due(int64_t interval, int64_t iteration) { return interval > 0 && iteration % interval == 0; }
 
-/* Returns true if --exit-samples ends the run. A run that has completed all iterations counts as finished instead. */
+/*
+ * Returns true if --exit-samples ends the run now. If the run has completed all its iterations, it counts as finished
+ * instead.
+ */
 static bool samples_reached(const struct trainer *t)
 {
     const struct run_progress *p = &t->progress;
@@ -212,8 +219,8 @@ static enum status_reason reached_limit(const struct trainer *t, int64_t first)
 }
 
 /*
- * Decide whether to stop after this iteration. Begins a save if the run stops or a save is due. first: the iteration
- * from which this job continued.
+ * Decide whether to stop after this iteration. If so, or if a save is due, begin a save. first: the iteration at which
+ * this job began.
  */
 static int check_stop(struct trainer *t, struct observer *obs, int64_t first, enum status_reason *why, struct err *e)
 {
@@ -239,8 +246,8 @@ static int check_stop(struct trainer *t, struct observer *obs, int64_t first, en
 /* ---- slow ranks ---- */
 
 /*
- * Report a run that became slower, and the rank with the longest compute time if one is clearly slower than its
- * stage.
+ * Report that the run has become slower. Also names the rank with the longest compute time, if it is clearly slower
+ * than the other ranks of its stage.
  */
 static void report_slow_run(struct trainer *t, const struct throughput *speed, const struct trainlog_rank *every)
 {
@@ -264,7 +271,7 @@ static void report_slow_run(struct trainer *t, const struct throughput *speed, c
                                                         .rank = stands_out ? r->rank : -1 });
 }
 
-/* Print on rank 0 how much time each rank has computed and waited since the last such line. */
+/* Print, on rank 0, how long each rank has computed and waited since the last line of this kind. */
 static int log_rank_times(struct trainer *t, struct observer *obs, struct err *e)
 {
     const struct run_ranks *r = &t->ranks;
@@ -291,7 +298,7 @@ static int log_rank_times(struct trainer *t, struct observer *obs, struct err *e
     return rc;
 }
 
-/* Print the cost of comparing copies, which helps to choose --digest-interval. */
+/* Print how much time the comparison of copies has taken, which helps to choose --digest-interval. */
 static void print_digest_cost(struct trainer *t)
 {
     const double s = t->copies.n_compared ? t->copies.wait_s + digest_seconds(t->copies.digests) : 0;
@@ -303,7 +310,7 @@ static void print_digest_cost(struct trainer *t)
 
 /* ---- the loop ---- */
 
-/* Do the comparison of --check-replicas. */
+/* Compare the replicas (--check-replicas). */
 static int check_live_replicas(struct trainer *t, struct err *e)
 {
     if (optimizer_wait_for_weights(t->network.optimizer, NULL, e) < 0)
@@ -338,8 +345,8 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
     int rc;
 
     /*
-     * The consumed samples have already reached the limit if an earlier job of an array reached it. One more step would
-     * exceed it.
+     * If this job belongs to an array of jobs, an earlier job may have reached the limit of samples. One more step
+     * would exceed it.
      */
     if (samples_reached(t)) {
         *why = STATUS_SAMPLES;
@@ -382,7 +389,8 @@ static int iterate(struct trainer *t, enum status_reason *why, struct err *e)
 }
 
 /*
- * Finish a run that has completed all iterations (docs/training.md 6.1): validation, a last checkpoint, the test sets.
+ * Finish a run that has completed all iterations (docs/training.md 6.1): evaluate the validation sets, save a last
+ * checkpoint, and evaluate the test sets.
  */
 static int finish_training(struct trainer *t, struct err *e)
 {
@@ -406,7 +414,7 @@ int trainer_run(struct trainer *t, enum status_reason *why, struct err *e)
         *why = STATUS_FINISHED;
         return evaluate_dump_logits(t, e);
     }
-    /* An evaluation before any step uses the batch size that the next step would have. */
+    /* No step has been run in this job, so use the batch size that the next step would have. */
     if (schedule_micro_batches(schedule_batch(&p->schedule.ramp, p->consumed_samples), t->o.micro_batch_size,
                                t->ranks.topo.dp, &p->micro_batches, e) < 0)
         return -1;

@@ -10,8 +10,8 @@
 struct trainer;
 
 /*
- * Run iterations until the training is complete or a stop is requested. *reason receives why it stopped. Returns -1
- * on failure.
+ * Run iterations until the training is complete or a stop is requested. *reason receives the reason why it stopped.
+ * Returns -1 on failure.
  */
 MUST_CHECK int trainer_run(struct trainer *t, enum status_reason *reason, struct err *e);
 

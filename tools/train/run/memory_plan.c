@@ -1,9 +1,11 @@
 /*
- * memory_plan.c - compute the memory of every rank before any is allocated, and find what would make it fit
+ * memory_plan.c - compute how much memory every rank needs before any is allocated, and find changes that would make it
+ * fit
  *
- * A plan is pure arithmetic: stage_new() and model_bytes() compute what the setup would allocate. A login node can
- * therefore plan for GPUs (--device-memory, --dry-run-ranks). The advice is not a rule of thumb either: every
- * suggested change is planned like the run itself, and printed only if it fits.
+ * The memory plan of a rank is computed by the functions that the setup uses, such as stage_new() and model_bytes(),
+ * without allocating anything. A login node can therefore plan for GPUs (--device-memory, --dry-run-ranks). The
+ * suggestions are not rules of thumb: a plan is computed for each suggested change, which is printed only if the plan
+ * fits.
  */
 #include "tools/train/run/memory_plan.h"
 
@@ -22,14 +24,15 @@
 #include "tools/train/run/trainer.h"
 
 /*
- * Bytes of GPU memory that CUDA's own libraries use in addition to the plan: contexts, cuBLAS's workspaces, NCCL's
- * buffers.
+ * Number of bytes of GPU memory that CUDA's libraries use and the plan does not include: contexts, cuBLAS's workspaces,
+ * NCCL's buffers.
  */
 #define RESERVE UINT64_C(2000000000)
 
 /*
- * Bytes of host memory that a process uses in addition to the plan: code and libraries, and in a run that saves also
- * the writer's buffers. Measured with MPI and OpenBLAS; a GPU's libraries use hundreds of megabytes more.
+ * Number of bytes of host memory that a process uses and the plan does not otherwise include: code and libraries and,
+ * in a run that saves, the writer's buffers. This was measured with MPI and OpenBLAS; a GPU's libraries use hundreds of
+ * megabytes more.
  */
 #define PROGRAM UINT64_C(28000000)
 #define WRITER UINT64_C(7000000)
@@ -39,7 +42,7 @@ static const char *const part_name[MEMORY_PLAN_PARTS] = { "weights", "gradients"
 
 /* ---- one configuration ---- */
 
-/* The settings that may be changed so that a run fits. */
+/* The settings that may be changed to make a run fit. */
 struct setting {
     struct topology topo;
     int b;
@@ -55,15 +58,18 @@ static struct setting setting_of(const struct trainer *t)
 }
 
 /*
- * Returns the bytes of scratch memory that attention needs on a GPU: one float per row, whereas the CPU stores whole
- * rows. The other scratch buffers are similar on both, and small.
+ * Returns the number of bytes of scratch memory that attention needs on a GPU, which is one float per row. The CPU's
+ * kernel needs more, because it stores whole rows. The other scratch buffers are small and have similar sizes on both.
  */
 static uint64_t gpu_attention_scratch(const struct kernel_attention *a)
 {
     return (uint64_t)a->b * (uint64_t)a->heads * (uint64_t)a->s * sizeof(float);
 }
 
-/* The kernels that the run is planned for: those of this machine, or a copy with the properties of a GPU's kernels. */
+/*
+ * The kernels of the device that the run is planned for: the kernels of this machine, or a copy that is changed to have
+ * the properties of a GPU's kernels.
+ */
 struct planned {
     struct kernels k;
     struct dev_ops dev;
@@ -108,7 +114,7 @@ static void plan_one(const struct trainer *t, const struct setting *x, const int
         out->part[3] += pipeline_boxes(g, &mo);
     out->part[4] = optimizer_bytes(g, &t->network.optimizer_opts);
     out->part[5] = batches_bytes(&bo);
-    /* The snapshot is counted once: both processes of a rank share it. */
+    /* The snapshot is counted only once, because the two processes of a rank share it. */
     if (t->o.save)
         out->part[MEMORY_PLAN_SNAPSHOT] = checkpoint_snapshot_bytes(g, t->shape.weights, t->saves.memory_bytes);
     if (dev_on_host(k->dev))
@@ -127,7 +133,8 @@ void memory_plan_stage(const struct trainer *t, int pp, struct memory_plan *out)
 }
 
 /*
- * The smallest size of the snapshot's ring in bytes. With a smaller ring, the optimizer would wait almost all the time.
+ * The smallest size in bytes of the ring for the snapshot. With a smaller ring the optimizer would wait almost all the
+ * time.
  */
 #define RING_LEAST UINT64_C(64000000)
 
@@ -140,7 +147,7 @@ void memory_plan_snapshot(struct trainer *t)
     t->saves.memory_bytes = (uint64_t)(t->o.save_memory * 1e9);
     memory_plan_stage(t, t->ranks.rank_pp, &p);
     want = checkpoint_snapshot_bytes(t->network.stage, t->shape.weights, 0);
-    /* A dry run for other machines cannot determine how much memory those machines have. */
+    /* A dry run for other machines cannot determine how much host memory these have. */
     if (!t->o.save || (!t->saves.memory_bytes && (memory_plan_elsewhere(t) || t->o.dry_run_ranks)))
         return;
     if (!t->saves.memory_bytes) {
@@ -197,7 +204,7 @@ void memory_plan_show(struct trainer *t)
 
 /* ---- other configurations ---- */
 
-/* Returns true if options_check() would accept the setting, and the plan can hold its ranks. */
+/* Returns true if options_check() would accept the setting *x, and the plan has ranks for it. */
 static bool is_possible(const struct trainer *t, const struct setting *x)
 {
     const struct train_opts *o = &t->o;
@@ -211,7 +218,7 @@ static bool is_possible(const struct trainer *t, const struct setting *x)
 }
 
 /*
- * Returns the bytes of memory that the stage with the largest need would use with the settings *x; UINT64_MAX if the
+ * Returns the number of bytes of memory of the stage that needs most, with the settings *x. Returns UINT64_MAX if these
  * settings are not possible.
  */
 static uint64_t need_of(const struct trainer *t, const struct setting *x)
@@ -241,7 +248,7 @@ static uint64_t need_of(const struct trainer *t, const struct setting *x)
 struct advice {
     const struct trainer *t;
     uint64_t room;
-    const char *also;                   /* the changes that every line assumes; or "" */
+    const char *also;                   /* text with the changes that all suggestions assume; or "" */
     struct strbuf *out;
     int n_offered;
 };
@@ -270,8 +277,8 @@ static bool add_fitting_setting(struct advice *a, const struct setting *x, const
 }
 
 /*
- * Suggest the smallest degree that fits: first with the same number of ranks, at the expense of data parallelism,
- * else with more ranks.
+ * Suggest the smallest tensor or pipeline degree with which the run fits. First try degrees with the same number of
+ * ranks, which reduces data parallelism; if none fits, try more ranks.
  */
 static void offer_degree(struct advice *a, const struct setting *from, const char *option, bool tensor)
 {
@@ -287,14 +294,14 @@ static void offer_degree(struct advice *a, const struct setting *from, const cha
                 x.topo.tp *= f;
             else
                 x.topo.pp *= f;
-            if (tensor && x.topo.tp > 8)        /* beyond the links within a host it would be very slow */
+            if (tensor && x.topo.tp > 8)        /* tensor parallelism across hosts would be very slow */
                 break;
             if (add_fitting_setting(a, &x, "%s %d", option, tensor ? x.topo.tp : x.topo.pp))
                 return;
         }
 }
 
-/* Suggest more data-parallel ranks, over which masters, moments and the averaged gradients are sharded. */
+/* Suggest more data-parallel ranks, because master weights, moments and averaged gradients are divided among them. */
 static void offer_ranks(struct advice *a, const struct setting *from)
 {
     for (int f = 2; f <= 64; f *= 2) {
@@ -313,7 +320,7 @@ static void offer_topologies(struct advice *a, const struct setting *from)
     offer_ranks(a, from);
 }
 
-/* Suggest single changes, the cheapest first. */
+/* Suggest changes of a single setting, in the order of their cost. */
 static void offer_changes(struct advice *a, const struct setting *now)
 {
     struct setting x = *now;
@@ -336,8 +343,8 @@ static void offer_changes(struct advice *a, const struct setting *now)
 }
 
 /*
- * Print each single change of the settings with which the run fits into `room` bytes per rank, and the bytes that it
- * then needs. If there is none, print pairs of changes.
+ * Print each change of a single setting with which the run fits into `room` bytes per rank, and the number of bytes
+ * that the run then needs. If there is none, print pairs of changes.
  */
 static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
 {
@@ -349,7 +356,10 @@ static void advise(const struct trainer *t, uint64_t room, struct strbuf *out)
     offer_changes(&a, &now);
     if (a.n_offered)
         return;
-    /* No single change is sufficient: try the settings with which this model needs the least memory, and more ranks. */
+    /*
+     * No single change is sufficient. Start from the settings with which this model needs the least memory, and try
+     * more ranks.
+     */
     least.b = 1;
     least.recompute = RECOMPUTE_FULL;
     if (add_fitting_setting(&a, &least, "--micro-batch-size 1 --recompute-granularity full"))
@@ -371,7 +381,7 @@ bool memory_plan_elsewhere(const struct trainer *t)
 }
 
 /*
- * Returns the number of bytes that a plan may use on this machine. Returns UINT64_MAX if no limit was given and the
+ * Returns the number of bytes that a rank may use on this machine. Returns UINT64_MAX if no limit was given and the
  * device is a CPU, whose memory is shared with other processes.
  */
 static uint64_t room_here(const struct trainer *t)
@@ -387,7 +397,7 @@ static uint64_t room_here(const struct trainer *t)
     return left > RESERVE ? left - RESERVE : 0;
 }
 
-/* What each rank needs and has. */
+/* How much memory each rank needs, and how much it has. */
 struct account {
     uint64_t need, room;
     int32_t stage, pad;
@@ -399,7 +409,7 @@ static void account_here(const struct trainer *t, struct account *mine)
     struct memory_plan p, most = {0};
 
     memset(mine, 0, sizeof *mine);
-    /* A dry run in one process has to check all stages. */
+    /* If a dry run consists of one process, this process has to check all stages. */
     for (int i = 0; i < t->ranks.topo.pp; i++)
         if (t->o.dry_run_ranks || i == t->ranks.rank_pp) {
             memory_plan_stage(t, i, &p);
@@ -411,7 +421,10 @@ static void account_here(const struct trainer *t, struct account *mine)
     t->k->dev->who(&mine->who);
 }
 
-/* Report that the plan does not fit, with the same message on every rank; rank 0 prints the advice first. */
+/*
+ * Set *e to the error that the plan of `rank` does not fit, with the same message on every rank. Rank 0 first prints
+ * suggestions.
+ */
 static void refuse_memory_plan(struct trainer *t, int rank, const struct account *x, struct err *e)
 {
     const struct comm_place *p = comm_place_of(t->ranks.world, rank);

@@ -1,9 +1,9 @@
 /*
- * nan.c - find where the first value that is not finite appeared
+ * nan.c - find the first tensor with a value that is not finite
  *
- * Tensors are searched in the order in which a step computes them: first the weights, then the activations that the
- * last micro-batch's forward pass has left, then the loss of all micro-batches, then the gradients. Every rank
- * searches its tensors, and the earliest finding of all ranks is named.
+ * The tensors are searched in the order in which a step computes them: first the weights, then the activations that the
+ * forward pass of the last micro-batch has left, then the loss of all micro-batches, then the gradients. Every rank
+ * searches its own tensors, and the earliest finding of all ranks is reported.
  */
 #include "tools/train/run/nan.h"
 
@@ -41,8 +41,8 @@ static int64_t count_bad(const struct trainer *t, const void *p, int64_t n, enum
 }
 
 /*
- * A tensor with a value that is not finite. The one with the smallest `order` was computed first. Plain data, which is
- * gathered as bytes.
+ * A tensor with a value that is not finite. Of several such tensors, the one with the smallest `order` was computed
+ * first. The struct contains no pointers and is gathered from all ranks as bytes.
  */
 struct culprit {
     int32_t order, pad;
@@ -58,16 +58,16 @@ struct dump {
 };
 
 /*
- * Returns the position of a tensor in the order of computation: activations from the embedding to the head, gradients
- * from the head to the embedding.
+ * Returns the position of a tensor in the order of computation. Activations are computed from the embedding to the
+ * head, gradients from the head to the embedding.
  */
 static int32_t tensor_compute_order(const struct dump *d, const char *kind, const char *name, int block)
 {
     const int last = (int)d->t->shape.config.n_layers + 1;
     const struct stage *g = d->t->network.stage;
     /*
-     * Parameters outside of blocks that belong after the last block; on the last stages this includes the tied copy
-     * that is the head.
+     * Parameters outside of blocks that are used after the last block. On the last stage these include the tied copy of
+     * the embedding, which is the output head.
      */
     const bool after_blocks = str_starts(name, "after the last") ||
                         ((g->norm || g->last) && (!g->first || !str_starts(name, "tied_modules")));
@@ -82,8 +82,8 @@ static int32_t tensor_compute_order(const struct dump *d, const char *kind, cons
 
 struct nan_tensor {
     const char *kind, *name;
-    int block;                  /* -1: not in a block */
-    const void *p;              /* device memory, or NULL */
+    int block;                  /* number of the block; -1: the tensor is not in a block */
+    const void *p;              /* address in device memory, or NULL */
     int64_t n;
     enum dtype dt;
 };
@@ -117,8 +117,8 @@ static void search_block_tensors(struct dump *d, const struct model *m, int slot
 
     search_tensor(d, (struct nan_tensor){ "activation", "block input", block, a->input, m->own_rows * m->hidden, dt });
     /*
-     * With full recomputation, the blocks share their other buffers, which hold the values of the last block that used
-     * them.
+     * With full recomputation, only the inputs of the blocks are stored. All blocks share their other buffers, which
+     * contain the values of the block that used them last.
      */
     if (m->opts.recompute == RECOMPUTE_FULL)
         return;
@@ -169,7 +169,7 @@ static void write_dump(const struct trainer *t, const struct strbuf *sb)
     free(path);
 }
 
-/* Append the earliest finding of all ranks as text. */
+/* Append a text about the earliest finding of all ranks. */
 static int name_first(struct trainer *t, const struct culprit *mine, struct strbuf *sb, struct err *e)
 {
     const int size = t->ranks.place->size;

@@ -1,6 +1,4 @@
-/*
- * nan.h - find where the first value that is not finite appeared
- */
+/* nan.h - find the first tensor with a value that is not finite */
 #ifndef SHARDKIT_TRAIN_RUN_NAN_H
 #define SHARDKIT_TRAIN_RUN_NAN_H
 
@@ -9,9 +7,9 @@
 struct trainer;
 
 /*
- * Report a step whose norm or loss is not finite. *e names the first tensor with a value that is not finite, and its
- * rank. Each rank lists all of its tensors with such values in SAVE/nan_iteration<N>.rank<R>.json. Returns 0 although
- * *e is set, or -1 with another *e if the ranks cannot communicate.
+ * Report a step whose norm or loss is not finite. Each rank lists all its tensors that contain such values in
+ * SAVE/nan_iteration<N>.rank<R>.json. *e is set to an error that names the first of these tensors and its rank; the
+ * function then returns 0. It returns -1, with a different *e, if the ranks cannot communicate.
  */
 MUST_CHECK int nan_report_first(struct trainer *t, double norm, double loss, struct err *e);
 

@@ -1,6 +1,4 @@
-/*
- * resume.c - the checkpoint that a run continues: open it, apply what it has, load it
- */
+/* resume.c - the checkpoint that a run continues: open it, apply its settings, and load it */
 #include "tools/train/run/resume.h"
 
 #include <errno.h>
@@ -17,7 +15,9 @@
 
 /* ---- opening ---- */
 
-/* Rank 0 checks whether the files of the checkpoint belong to one save, and broadcasts the error if not. */
+/*
+ * Check on rank 0 whether the files of the checkpoint belong to one save. If not, the error is broadcast to all ranks.
+ */
 static int check_checkpoint(struct trainer *t, struct err *e)
 {
     struct report *notes = report_new();
@@ -31,7 +31,7 @@ static int check_checkpoint(struct trainer *t, struct err *e)
 }
 
 /*
- * Allow a checkpoint without optimizer state for a run that starts a new training or does not train. For any other run
+ * Accept a checkpoint without optimizer state if the run starts a new training or does not train. In all other runs,
  * the load reports the missing state as an error.
  */
 static void allow_missing_moments(struct trainer *t)
@@ -44,8 +44,8 @@ static void allow_missing_moments(struct trainer *t)
 }
 
 /*
- * Refuse a folder of --load that does not exist, unless it is also the folder of --save: a job that is submitted
- * repeatedly names one folder for both, and its first start does not find the folder.
+ * Refuse a folder of --load that does not exist, unless it is also the folder of --save. A job that is submitted
+ * repeatedly uses the same folder for both, and its first start does not find the folder.
  */
 static int check_load_exists(const struct trainer *t, struct err *e)
 {
@@ -102,8 +102,8 @@ static void apply_saved_real(struct trainer *t, double *option, size_t field, do
 }
 
 /*
- * Set the options of the optimizer to the settings that are stored with its state (docs/training.md 4.3). Call it
- * before the options are printed, because the printed values are those in effect.
+ * Set the options of the optimizer to the settings that the checkpoint has with the optimizer's state (docs/training.md
+ * 4.3). Must be called before the options are printed, because the printed values must be those in effect.
  */
 static void apply_saved_optimizer(struct trainer *t, const struct checkpoint_info *f)
 {
@@ -134,7 +134,10 @@ static void apply_saved_optimizer(struct trainer *t, const struct checkpoint_inf
     }
 }
 
-/* With --use-checkpoint-lr-scheduler, set the options to the checkpoint's rules; schedule_lr_resume() applies them. */
+/*
+ * With --use-checkpoint-lr-scheduler, set the options of the learning-rate schedule to the checkpoint's values.
+ * schedule_lr_resume() applies them.
+ */
 static void apply_saved_schedule(struct trainer *t, const struct checkpoint_info *f)
 {
     const struct checkpoint_schedule *c = &f->schedule;
@@ -207,7 +210,7 @@ static void print_kept_scaling(struct trainer *t, const char *what, double store
 }
 
 /*
- * Use the checkpoint's loss scale. DeepSpeed saves its scaler as a whole object, including its settings, so these
+ * Use the loss scale of the checkpoint. DeepSpeed saves its scaler as a whole object, with its settings, so these
  * replace the options.
  */
 static void apply_saved_scaler(struct trainer *t, const struct checkpoint_info *f)
@@ -232,7 +235,10 @@ static void apply_saved_scaler(struct trainer *t, const struct checkpoint_info *
     print_kept_scaling(t, "minimum", saved->min, given.min, OPTS_GIVEN(o, min_loss_scale));
 }
 
-/* Continue the checkpoint's loss scale with its settings. Notes report overridden options and changes of precision. */
+/*
+ * Continue with the loss scale of the checkpoint and its settings. Notes are printed about options that are overridden,
+ * and if the precision changes.
+ */
 static void resume_loss_scale(struct trainer *t, const struct checkpoint_info *f)
 {
     const struct run_shape *s = &t->shape;
@@ -307,7 +313,10 @@ static int apply_saved_progress(struct trainer *t, const struct checkpoint_loade
     return rc;
 }
 
-/* Compute how many bytes the ranks have read: the total of all ranks, the least and the most of one rank. */
+/*
+ * Compute how many bytes have been read: the total of all ranks, and the smallest and the largest number that one rank
+ * has read.
+ */
 static int sum_read(struct trainer *t, uint64_t read, struct trainlog_load *l, struct err *e)
 {
     struct comm *all = comm_world_group(t->ranks.world);
@@ -338,7 +347,7 @@ int resume_load(struct trainer *t, struct err *e)
     show_phase(t, "load");
     rc = checkpoint_load(t->from, t->network.stage, &t->network.state, &o, &loaded, e);
     show_report(&t->log, notes);
-    /* The checkpoint counts as loaded only when every rank has its part. */
+    /* The load has succeeded only if every rank has its part of the state. */
     rc = run_ranks_agree(&t->ranks, &t->failure, rc, e);
     if (rc == 0)
         rc = sum_read(t, loaded.read_bytes, &read, e);

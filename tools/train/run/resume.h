@@ -12,14 +12,15 @@
 struct trainer;
 
 /*
- * Open the checkpoint of --load as t->from, and set the architecture options that were not given from it. Leaves
- * t->from NULL if there is none. Removes remains of killed saves from the folder of --save first. All ranks must call
- * it.
+ * Open the checkpoint of --load as t->from, or set t->from to NULL if there is none. Architecture options that were not
+ * given are set from the checkpoint. First, what killed saves have left in the folder of --save is removed. All ranks
+ * must call it.
  */
 MUST_CHECK int resume_open(struct trainer *t, struct err *e);
 /*
- * Set the options of the optimizer to the settings that are stored with its state and, if requested, the learning-rate
- * schedule to the stored one. The options then have the values in effect. Does nothing without a checkpoint.
+ * Set the options of the optimizer to the settings that the checkpoint has with the optimizer's state. If requested,
+ * also set the learning-rate schedule to the checkpoint's. Afterwards the options have the values that are in effect.
+ * Does nothing without a checkpoint.
  */
 void resume_apply_settings(struct trainer *t);
 /* Print notes about settings that differ from those in the checkpoint. */

@@ -1,9 +1,9 @@
 /*
  * run_network.c - the memory of a rank's part of the model, and its initial weights (docs/training.md 1.10)
  *
- * Element i of parameter number p is a function of (seed, p, i) alone, where i is its index in the merged tensor, so
- * a model begins with the same bits in every topology. The masters are equal to the rounded weights, as in the
- * reference, which draws random numbers in the parameters' dtype.
+ * The initial value of element i of parameter p depends only on (seed, p, i), where i is the index in the merged
+ * tensor. A model therefore begins with the same bits in every topology. The fp32 master weights are equal to the
+ * rounded weights, as in the reference, which draws random numbers in the dtype of the weights.
  */
 #include "tools/train/run/run_network.h"
 
@@ -39,7 +39,7 @@ static bool is_gamma(enum role r)
     return r == ROLE_WORD_NORM_W || r == ROLE_NORM1_W || r == ROLE_NORM2_W || r == ROLE_FINAL_NORM_W;
 }
 
-/* What all parameters are drawn with. */
+/* What is needed to draw the initial values of any parameter. */
 struct draw {
     const struct train_opts *o;
     const struct kernels *k;
@@ -50,8 +50,8 @@ struct draw {
 };
 
 /*
- * Draw elements from .. from + n of this rank's slice of one parameter into d->tmp, in fp32. If the columns are split,
- * the range must consist of whole rows.
+ * Draw the values of elements from .. from + n of this rank's slice of a parameter, and store them in d->tmp as fp32.
+ * If the columns are split over ranks, the range must consist of whole rows.
  */
 static void draw_param_values(const struct draw *d, const struct stage_param *p, int64_t from, int64_t n)
 {
@@ -70,7 +70,7 @@ static void draw_param_values(const struct draw *d, const struct stage_param *p,
     d->k->normal(d->tmp, (p->split ? d->rank_tp * p->n : 0) + from, n, (float)std, key, NULL);
 }
 
-/* Initialize the weights of parameter *p, whose memory begins at w. */
+/* Set the initial weights of the parameter *p, whose memory begins at w. */
 static void set_param(const struct draw *d, const struct stage_param *p, char *w)
 {
     const int size = dtype_size(d->weights);
@@ -101,7 +101,7 @@ void run_network_init_weights(const struct run_network *net, const struct train_
     const struct stage_state *st = &net->state;
     const enum dtype t = net->model_opts.t;
     const uint64_t grads = (uint64_t)(g->flat_n * dtype_size(run_network_grads(net)));
-    /* The gradients are not in use yet, so their memory serves as scratch space. */
+    /* Use the memory of the gradients as scratch memory, because there are no gradients yet. */
     const struct draw d = { .o = o, .k = k, .n_layers = (int)o->num_layers, .rank_tp = g->tp, .weights = t,
                             .tmp = st->grads, .room = (int64_t)(grads / sizeof(float)) };
 

@@ -13,7 +13,7 @@ struct pipeline;
 struct train_opts;
 
 struct run_network {
-    struct stage *stage;        /* NULL in a preflight without a model */
+    struct stage *stage;        /* NULL in a preflight test without a model */
     struct stage_state state;
     char *memory;               /* the allocation that contains the buffers of `state` */
     struct model_opts model_opts;
@@ -21,17 +21,17 @@ struct run_network {
     struct pipeline *pipeline;
     struct optimizer_opts optimizer_opts;
     struct optimizer *optimizer;
-    struct batches *batches;    /* the samples of a step in device memory */
-    double *loss;               /* host memory, the destination of copies from the device */
+    struct batches *batches;    /* the samples of a step, in device memory */
+    double *loss;               /* a number in host memory, to which the loss is copied from the device */
 };
 /*
- * Allocate the buffers of net->state, with the sizes that net->stage and net->model_opts require. Sets the gradients to
+ * Allocate the buffers of net->state. Their sizes follow from net->stage and net->model_opts. The gradients are set to
  * zero.
  */
 MUST_CHECK int run_network_allocate(struct run_network *net, const struct dev_ops *dev, struct err *e);
 /*
- * Initialize this rank's weights and masters from the seed, and set moments and gradients to zero. The values are the
- * same in every topology.
+ * Set the weights and master weights of this rank to random values from the seed, and the moments and gradients to
+ * zero. The values do not depend on the topology.
  */
 void run_network_init_weights(const struct run_network *net, const struct train_opts *o, const struct kernels *k);
 /* Returns the dtype of the gradients. */

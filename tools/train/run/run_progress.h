@@ -1,6 +1,4 @@
-/*
- * run_progress.h - how far a run has got: the values that a checkpoint continues
- */
+/* run_progress.h - how far a run has got: the values with which a run continues from a checkpoint */
 #ifndef SHARDKIT_TRAIN_RUN_RUN_PROGRESS_H
 #define SHARDKIT_TRAIN_RUN_RUN_PROGRESS_H
 
@@ -11,19 +9,19 @@
 #include "tools/train/options/schedule.h"
 
 struct run_progress {
-    /* true once the values below are valid: the run is set up and, with --load, the checkpoint is loaded */
+    /* The following values are valid: the run has been set up and, with --load, the checkpoint has been loaded. */
     bool ready;
     struct schedule schedule;
     int64_t iteration, consumed_samples, consumed_valid_samples, consumed_tokens;
     double gigaflos;
-    int64_t passed_samples;     /* samples that skipped iterations passed over */
-    int64_t skipped_iteration;  /* the last skipped iteration; 0: none */
-    int64_t opt_step;           /* Adam's step count at the last update */
-    struct loss_scale scale;    /* for fp16; else 1 */
-    int64_t skipped_steps;      /* iterations without an update because a gradient overflowed */
-    bool overflow;              /* the last iteration was one of these */
-    double last_norm;           /* gradient norm of the last update; 0: there was no update yet */
-    /* learning rate from the checkpoint, for the first update with --override-lr-scheduler; negative: none */
+    int64_t passed_samples;     /* number of samples whose training was skipped */
+    int64_t skipped_iteration;  /* the last iteration that was skipped; 0: none */
+    int64_t opt_step;           /* Adam's step count after the last update */
+    struct loss_scale scale;    /* the loss scale; its value is 1 without fp16 */
+    int64_t skipped_steps;      /* number of iterations whose update was skipped because a gradient overflowed */
+    bool overflow;              /* the update of the last iteration was skipped for this reason */
+    double last_norm;           /* norm of the gradient in the last update; 0: there was no update yet */
+    /* The learning rate in the checkpoint, which the first update uses with --override-lr-scheduler. Negative: none. */
     double stored_lr;
     int64_t micro_batches;      /* number of micro-batches of the last step */
 };

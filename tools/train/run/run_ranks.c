@@ -1,6 +1,4 @@
-/*
- * run_ranks.c - the place of a rank in the topology of a job, its groups, and outcomes that all ranks share
- */
+/* run_ranks.c - the place of this rank in the topology, its groups, and outcomes on which all ranks agree */
 #include "tools/train/run/run_ranks.h"
 
 #include <stdio.h>
@@ -16,7 +14,7 @@ void run_ranks_place(struct run_ranks *r, struct topology topo)
     r->rank_pp = r->place->rank / (topo.tp * topo.dp);
 }
 
-/* Create a group of the n ranks first, first + stride, ... */
+/* Create the group of the n ranks first, first + stride, first + 2 * stride, ... */
 static struct comm *create_group(const struct run_ranks *r, const char *name, int n, int first, int stride,
                                  struct err *e)
 {
@@ -59,8 +57,8 @@ int run_ranks_agree(const struct run_ranks *r, struct run_failure *f, int rc, st
     struct comm *all = comm_world_group(r->world);
     const int size = r->place->size, rank = r->place->rank;
     /*
-     * outcome[0]: size minus the lowest rank that failed, 0 if none failed; outcome[1]: 1 if any rank succeeded. The
-     * maximum over all ranks gives both.
+     * outcome[0] is the number of ranks minus the lowest rank that failed, or 0 if none failed. outcome[1] is 1 if any
+     * rank succeeded. The maximum of each over all ranks shows both.
      */
     int64_t outcome[2] = { rc < 0 ? size - rank : 0, rc == 0 };
     struct err own = *e;

@@ -1,9 +1,9 @@
 /*
- * savedir.c - check the folder of --save, and move checkpoints in it that conflict with the run
+ * savedir.c - check the folder of --save, and set aside checkpoints in it that conflict with the run
  *
- * Whether a checkpoint can be saved is tested before the first step; otherwise a failure would show only hours later.
- * The test checks the free bytes and inodes. On every host it also performs all operations of a save: create a
- * folder, create a file in it, write, sync, rename both, remove them.
+ * Whether a checkpoint can be saved is tested before the first step, because a failure would otherwise appear only
+ * after hours. The number of free bytes and inodes is checked. On every host, all file operations of a save are also
+ * tried: create a folder and a file in it, write, sync, rename both, and remove them.
  */
 #include "tools/train/run/savedir.h"
 
@@ -26,8 +26,8 @@
 /* ---- free space ---- */
 
 /*
- * Get the statistics of the file system that contains `path`. If the folder does not exist yet, its nearest existing
- * parent is used. Returns false if there are no statistics.
+ * Get the statistics of the file system that contains `path`. If `path` does not exist, they are those of its nearest
+ * existing parent folder. Returns false if there are no statistics.
  */
 static bool get_fs_stats(const char *path, struct statvfs *fs)
 {
@@ -48,8 +48,8 @@ static bool get_fs_stats(const char *path, struct statvfs *fs)
 }
 
 /*
- * Returns the number of files of a save: layer files of every tensor rank, shards of every rank, the mp_rank files,
- * and the folders and pointers that go with them.
+ * Returns the number of files and folders of a save: layer files of every tensor rank, shards of every rank, mp_rank
+ * files, and the folders and pointer files.
  */
 static uint64_t files_of_a_save(const struct trainer *t)
 {
@@ -73,7 +73,7 @@ static int check_room(const struct trainer *t, struct err *e)
                   bytes_text((uint64_t)fs.f_bavail * fs.f_frsize, a), bytes_text(need, b));
         return -1;
     }
-    /* Some file systems have no inodes to count. */
+    /* Some file systems do not count inodes. */
     if (fs.f_files && fs.f_favail < n) {
         err_usage(e, "%s: %llu inodes free, a checkpoint has %llu files", t->o.save, (unsigned long long)fs.f_favail,
                   (unsigned long long)n);
@@ -111,8 +111,8 @@ static int try_rename(const char *from, const char *to, struct err *e)
 }
 
 /*
- * Perform the file operations of a save, as a test. The names are those of an interrupted save, so if this process is
- * killed, the next run removes the files.
+ * Try the file operations of a save. The names of the files are those of an unfinished save, so that the next run
+ * removes them if this process is killed.
  */
 static int try_save_operations(const struct trainer *t, struct err *e)
 {
@@ -159,16 +159,18 @@ int savedir_check(struct trainer *t, struct err *e)
 
 /* ---- the checkpoints in the folder ---- */
 
-/* The starting point of a run. */
+/* The state from which a run begins. */
 struct run_start {
-    const char *path;           /* the loaded checkpoint; NULL: initial weights */
+    const char *path;           /* path of the checkpoint; NULL: the run begins with initial weights */
     int64_t iteration;
 };
 
-/* What happens to the folder of --save. Rank 0 decides and broadcasts this struct to all ranks. */
+/*
+ * What is done with the checkpoints in the folder of --save. Rank 0 decides, and broadcasts this struct to all ranks.
+ */
 struct decision {
     struct saving_moves moves;
-    bool stands;                /* the folder has a checkpoint of the iteration at which the run begins */
+    bool stands;                /* the folder has a checkpoint of the iteration from which the run begins */
     struct err err;
 };
 
@@ -186,7 +188,7 @@ static bool writes_checkpoints(const struct trainer *t)
     return t->o.save && !t->o.preflight && !t->o.eval_only && !t->o.dump_logits;
 }
 
-/* Returns true if the loaded checkpoint is located in the folder of --save. */
+/* Returns true if the loaded checkpoint is in the folder of --save. */
 static bool is_in_save(const struct trainer *t, const struct run_start *b)
 {
     char *parent = path_parent(b->path);
@@ -197,8 +199,8 @@ static bool is_in_save(const struct trainer *t, const struct run_start *b)
 }
 
 /*
- * Returns the part of a message that suggests how to continue from the newest checkpoint of the folder, such as "give
- * --load ckpt to go on from it, or ", if that would work; else only "give ". The caller frees it.
+ * Returns the beginning of a suggestion for an error message. If the run could continue from the newest checkpoint of
+ * the folder, it is "give --load ckpt to go on from it, or "; otherwise it is "give ". The caller frees it.
  */
 static char *way_to_go_on(const struct trainer *t, const struct checkpoint_steps *s)
 {
@@ -287,12 +289,12 @@ int savedir_check_steps_early(const struct trainer *t, struct err *e)
     if (!writes_checkpoints(t))
         return 0;
     path = t->o.load ? checkpoint_chosen(&from, &later) : NULL;
-    if (later.kind != ERR_NONE)         /* opening the checkpoint will report this error */
+    if (later.kind != ERR_NONE)         /* the error will be reported when the checkpoint is opened */
         return 0;
     if (path) {
         name = path_base(path);
         b = (struct run_start){ path, t->o.finetune ? 0 : checkpoint_tag_number(name) };
-        /* A tag of another form may not contain the iteration. */
+        /* The name of a checkpoint of another program may not contain the iteration. */
         if (t->o.finetune || checkpoint_tag_length(name))
             rc = decide_moves(t, &b, &unused, e);
         free(name);
@@ -338,7 +340,7 @@ int savedir_check_steps(struct trainer *t, struct err *e)
         return -1;
     }
     t->saves.moves = d.moves;
-    /* A run that begins at the iteration of its last save has nothing new to save. */
+    /* If the run begins with the last save of the folder, its state has already been saved. */
     if (d.stands)
         t->saves.saved_iteration = checkpoint_info(t->from)->iteration;
     return 0;

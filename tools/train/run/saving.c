@@ -70,8 +70,8 @@ static void print_save_warning(void *log, const char *line)
 }
 
 /*
- * Make sure that the optimizer may overwrite a bucket: the current save may still have to copy it. The optimizer calls
- * this function.
+ * Make sure that the optimizer may overwrite a bucket, which the current save may still have to copy. This is the
+ * callback of optimizer_gate().
  */
 static void release_saved_bucket(void *trainer, int bucket)
 {
@@ -83,8 +83,8 @@ static void release_saved_bucket(void *trainer, int bucket)
 }
 
 /*
- * Returns the id of this job, which is the same on all ranks and differs between jobs. It is made from the start time
- * of the job and the process id of rank 0.
+ * Returns an id of this job, which is the same on all ranks and different for every job. It is computed from the start
+ * time of the job and the process id of rank 0.
  */
 static uint64_t job_id(const struct run_ranks *r)
 {
@@ -98,7 +98,7 @@ int saving_open(struct trainer *t, struct err *e)
     struct run_saves *v = &t->saves;
     const struct run_ranks *ranks = &t->ranks;
     struct run_network *net = &t->network;
-    /* large enough: there are fewer rows than bytes */
+    /* an upper limit: the table has fewer rows than train_opts has bytes */
     struct checkpoint_value *args = xcalloc(sizeof t->o, sizeof *args);
     struct report *notes = report_new();
     struct checkpoint_saver_opts o = {
@@ -161,8 +161,8 @@ static struct checkpoint_now values_to_save(const struct trainer *t)
 /* ---- reports about a save ---- */
 
 /*
- * number of iterations in the running means of durations; older iterations lose weight. The first iteration of a run is
- * not included
+ * The number of iterations that the running mean durations cover; older iterations have less and less weight. The first
+ * iteration of a run is not included.
  */
 enum { FEW = 8 };
 
@@ -225,8 +225,8 @@ static void report_complete_save(struct trainer *t, const struct checkpoint_save
 }
 
 /*
- * Print the outcome of a save, once. After a failed save the run continues, because the previous checkpoint is still
- * valid. A failure is printed even if this rank's own part was reported as complete before.
+ * Print the outcome of a save, once per save. If the save failed, the run continues, because the previous checkpoint is
+ * still valid. A failure is printed even if the part of this rank was reported as complete before.
  */
 static void report_save_outcome(struct trainer *t, const struct checkpoint_saved *s)
 {
@@ -271,7 +271,7 @@ int saving_wait_for_save(struct trainer *t, struct err *e)
     report_save_outcome(t, &s);
     if (s.outcome != SAVE_NOT_FINITE)
         return 0;
-    /* The state is not finite: no later save could succeed, and further training is useless. */
+    /* The state contains a NaN or an infinity. No later save could succeed, so further training is useless. */
     err_data(e, "training", ERR_NO_BYTE, "iteration %lld: %s", (long long)s.iteration, s.err.msg);
     t->failure.not_finite = t->failure.on_all_ranks = true;
     return -1;
@@ -309,7 +309,7 @@ int saving_begin(struct trainer *t, struct err *e)
     snprintf(v->saving_tag, sizeof v->saving_tag, "global_step%lld", (long long)t->progress.iteration);
     t->log.status.saving_tag = v->saving_tag;
     show_phase(t, "save");
-    /* Write the curves for TensorBoard to disk, so that they reach as far as the checkpoints. */
+    /* Write the values for TensorBoard to disk, so that they are not older than the checkpoint. */
     if (tfevents_flush(t->log.events, e) < 0) {
         show_line(&t->log, "warning: %s", e->msg);
         err_clear(e);
@@ -319,8 +319,8 @@ int saving_begin(struct trainer *t, struct err *e)
         trainlog_flush(t->log.lines, &sb);
     }
     /*
-     * A gather of weights may still be in progress. This is harmless, because a rank saves only its own part of the
-     * weights.
+     * Weights may still be in the process of being gathered. This does no harm, because each rank saves only its own
+     * part of the weights.
      */
     trace_host_begin(t->trace, TRACE_SAVE, "save");
     rc = checkpoint_save(v->saver, &now, e);
@@ -343,7 +343,7 @@ int saving_begin(struct trainer *t, struct err *e)
     return rc;
 }
 
-/* Set *yes to whether any rank is still writing another save. */
+/* Set *yes to true if any rank is still writing an earlier save. */
 static int any_rank_writes(struct trainer *t, bool *yes, struct err *e)
 {
     int64_t any = checkpoint_save_poll(t->saves.saver)->outcome == SAVE_WRITING;
@@ -386,7 +386,10 @@ int saving_finish(struct trainer *t, struct err *e)
         return -1;
     if (!save_has_failed(t->saves.reported))
         return 0;
-    /* Try once more: hours of work depend on the last checkpoint, and the cause of the failure may be gone by now. */
+    /*
+     * Try once more, because hours of work depend on the last checkpoint, and the cause of the failure may be gone by
+     * now.
+     */
     show_line(&t->log, "the last checkpoint is tried once more");
     if (saving_begin(t, e) < 0 || saving_wait_for_save(t, e) < 0)
         return -1;

@@ -40,8 +40,8 @@ static struct dataset_opts opts_of(const struct trainer *t, enum options_split s
 /* ---- building index files in a thread of rank 0 ---- */
 
 /*
- * The state of a build of index files. The thread that builds may be abandoned inside of a system call when the run
- * ends, so the state has no references to the trainer.
+ * The state of the thread that builds index files. When the run ends, this thread may be abandoned in the middle of a
+ * system call, so its state must not refer to the trainer.
  */
 struct build_job {
     struct data_groups groups[N_SPLITS];
@@ -53,11 +53,14 @@ struct build_job {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    bool over;                  /* the thread has finished; the outcome is in err */
+    bool over;                  /* the thread has finished, and `err` has its outcome */
     struct err err;
 };
 
-/* interval in seconds at which partial results are saved: a process that is killed loses no more than this */
+/*
+ * The interval in seconds at which what has been built so far is saved. A process that is killed loses no more than
+ * this.
+ */
 enum { KEEP_S = 30 };
 
 static void *build_dataset_indexes(void *arg)
@@ -91,8 +94,8 @@ static void build_job_free(struct build_job *j)
 }
 
 /*
- * Start the thread that builds the index files. Returns NULL and sets *e if it cannot be started or the data options
- * are invalid.
+ * Start the thread that builds the index files. Returns NULL with *e set if the thread cannot be started, or if the
+ * data options are invalid.
  */
 static struct build_job *job_start(const struct trainer *t, struct err *e)
 {
@@ -113,7 +116,7 @@ static struct build_job *job_start(const struct trainer *t, struct err *e)
             rc = options_data_groups(&t->o, (enum options_split)split, &j->groups[split], e);
         j->n_groups += j->groups[split].n;
     }
-    /* Block signals in the thread; the program's main thread handles them. */
+    /* Block all signals in this thread, so that the main thread handles them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (rc == 0 && pthread_create(&j->thread, NULL, build_dataset_indexes, j) != 0) {
@@ -127,7 +130,7 @@ static struct build_job *job_start(const struct trainer *t, struct err *e)
     return NULL;
 }
 
-/* Returns true if the build has ended. Waits at most wait_ms milliseconds. */
+/* Returns true if the build has ended. Waits for at most wait_ms milliseconds. */
 static bool job_over(struct build_job *j, long wait_ms)
 {
     struct timespec until;
@@ -146,7 +149,8 @@ static bool job_over(struct build_job *j, long wait_ms)
 }
 
 /*
- * Returns how much of everything that has to be built or found is done, in percent; -1 while nothing has to be built.
+ * Returns how much of the work is done, in percent: the index files that must be built or found. Returns -1 if nothing
+ * has had to be built so far.
  */
 static double job_percent(struct build_job *j)
 {
@@ -158,8 +162,8 @@ static double job_percent(struct build_job *j)
 }
 
 /*
- * Get the outcome of the build and free the job. A thread that does not end soon after a request to stop is abandoned
- * with all its data.
+ * Get the outcome of the build, and free the job. If the thread was asked to stop and does not end soon, it is
+ * abandoned with all its data.
  */
 static int job_end(struct build_job *j, bool stopped, struct err *e)
 {
@@ -179,9 +183,9 @@ static int job_end(struct build_job *j, bool stopped, struct err *e)
     return e->kind == ERR_NONE ? 0 : -1;
 }
 
-/* The state of rank 0's progress messages. */
+/* What rank 0 has shown of the progress so far. */
 struct build_shown {
-    /* -1: none so far; the times are clock_s() values */
+    /* percent: the last value shown; -1: none. The other members are times from clock_s(). */
     double percent, begun_s, status_s, line_s;
 };
 
@@ -194,7 +198,7 @@ static void show_build(struct trainer *t, struct build_shown *x, double percent)
     if (x->begun_s < 0)
         x->begun_s = now;
     x->percent = t->log.status.percent = percent;
-    /* Print no progress line for a build that takes only a moment. */
+    /* Print no progress line about a build that takes less than 0.3 s. */
     if (now - x->begun_s < 0.3 || now - x->status_s < 1)
         return;
     x->status_s = now;
@@ -205,7 +209,7 @@ static void show_build(struct trainer *t, struct build_shown *x, double percent)
     show_line(&t->log, "building the order of samples: %.1f %%", percent);
 }
 
-/* The data that the ranks exchange while rank 0 builds. */
+/* What the ranks exchange while rank 0 builds. */
 struct build_news {
     int64_t over, stop;
 };
@@ -254,7 +258,7 @@ static int wait_for_build(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Build the index files that do not exist yet. Returns 0 when all of them exist. */
+/* Build the index files that are missing. Returns 0 if all index files exist. */
 static int build_missing(struct trainer *t, struct err *e)
 {
     struct err own = {0}, lost = {0};
@@ -327,7 +331,7 @@ static int open_all_datasets(struct trainer *t, struct err *e)
     return 0;
 }
 
-/* Rank 0 opens the data first and broadcasts its error, so that all ranks report the same one. */
+/* Rank 0 opens the data sets first. If it fails, it broadcasts its error, so that all ranks report the same one. */
 int sets_open(struct trainer *t, struct err *e)
 {
     struct err own = {0};

@@ -17,10 +17,10 @@ struct run_sets {
 };
 
 /*
- * Open the data sets. All ranks must call it. A thread of rank 0 first builds missing index files. Meanwhile the
- * ranks exchange the progress several times per second, the log and status.json have the percentage (phase "index"),
- * and a signal or the kill switch stops it with ERR_STOP on all ranks. The parts built so far are kept (gpt_index.h).
- * A build that makes no progress blocks the other ranks, like any call that hangs.
+ * Open the data sets. All ranks must call it. First a thread of rank 0 builds the index files that are missing.
+ * Meanwhile the ranks exchange the progress several times per second, and rank 0 shows the percentage in the log and in
+ * status.json (phase "index"). A signal or the kill switch stops the build, with ERR_STOP on all ranks; what has been
+ * built so far is kept (gpt_index.h). If the build makes no progress, the other ranks wait, as for any call that hangs.
  */
 MUST_CHECK int sets_open(struct trainer *t, struct err *e);
 void sets_close(struct trainer *t);

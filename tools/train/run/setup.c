@@ -1,7 +1,7 @@
 /*
  * setup.c - create a trainer that is ready for its first step, from options and possibly a checkpoint
  *
- * The device is the rank's own GPU if every rank has one, else the CPU.
+ * The device of a rank is its own GPU if every rank has one; otherwise the device of all ranks is the CPU.
  */
 #include "tools/train/run/setup.h"
 
@@ -24,16 +24,16 @@
 /* ---- the device ---- */
 
 /*
- * The GPU of one rank, as exchanged between the ranks. `who` names the GPU; it is "" if the rank has none, and `why`
- * then has the reason.
+ * The GPU of one rank, in the form in which ranks exchange this. `who` is the name of the GPU. It is "" if the rank has
+ * no GPU, and `why` is then the reason.
  */
 struct gpu_card {
     char who[64], why[448];
 };
 
 /*
- * Returns the first rank without a GPU of its own, and the reason in *e; or -1 if all ranks have one. The result is the
- * same on every rank.
+ * Returns the first rank that has no GPU of its own, with the reason in *e. Returns -1 if all ranks have one. The
+ * result is the same on every rank.
  */
 static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all, struct err *e)
 {
@@ -55,8 +55,9 @@ static int rank_without_gpu(const struct trainer *t, const struct gpu_card *all,
 }
 
 /*
- * Open one GPU per rank and the communication between the GPUs. If one rank has no GPU or its communication fails,
- * returns NULL and sets *e on every rank. *some is set to true if the run has several ranks and any of them has a GPU.
+ * Open one GPU per rank, and the communication between the GPUs. If any rank has no GPU, or its communication fails,
+ * returns NULL and sets *e on every rank. *some is set to true if the run has several ranks, at least one of which has
+ * a GPU.
  */
 static const struct kernels *open_gpus(struct trainer *t, const struct kernel_opts *o, bool *some, struct err *e)
 {
@@ -92,7 +93,9 @@ static const struct kernels *open_gpus(struct trainer *t, const struct kernel_op
     return k;
 }
 
-/* Share the name of this rank's device with all ranks, so that messages that name the rank also name the device. */
+/*
+ * Send the name of this rank's device to all ranks, so that their messages about this rank can name the device as well.
+ */
 static int name_device(struct trainer *t, struct err *e)
 {
     struct dev_who who;
@@ -105,8 +108,8 @@ static int name_device(struct trainer *t, struct err *e)
 }
 
 /*
- * Use GPUs if every rank has one and the options do not exclude it. For --preflight it is an error if only some ranks
- * have a GPU, and the CPU is not tested instead.
+ * Open the GPUs if every rank has one and the options do not exclude them, otherwise the CPU. With --preflight, the CPU
+ * is not tested instead of GPUs: it is an error if only some ranks have a GPU.
  */
 static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 {
@@ -134,8 +137,8 @@ static const struct kernels *open_kernels(struct trainer *t, struct err *e)
 }
 
 /*
- * Set t->k and open the communication between the ranks' devices. ERR_USAGE on every rank if the requested device is
- * not available.
+ * Open the device: set t->k, and open the communication between the ranks' devices. Fails with ERR_USAGE on every rank
+ * if the device that the options request is not available.
  */
 static int open_device(struct trainer *t, struct err *e)
 {
@@ -151,7 +154,7 @@ static int open_device(struct trainer *t, struct err *e)
 
 /* ---- shapes and settings ---- */
 
-/* Returns the loss scale of the options; without fp16 it is 1. */
+/* Returns the initial loss scale according to the options. Without fp16 it is 1. */
 static struct loss_scale initial_loss_scale(const struct train_opts *o, enum dtype weights)
 {
     struct loss_scale s;
@@ -176,8 +179,8 @@ static void resolve_model_opts(struct trainer *t)
     const bool overlap = !dev_on_host(t->k->dev) || memory_plan_elsewhere(t);
 
     /*
-     * On CPUs, communication takes time from the computation. An early sum of gradients would only delay the previous
-     * stage.
+     * On CPUs, communication takes time from the computation. If gradients were summed early, this would only delay the
+     * previous stage.
      */
     if (!OPTS_GIVEN(o, overlap_grad_reduce))
         t->o.overlap_grad_reduce = overlap;
@@ -198,7 +201,7 @@ static void resolve_model_opts(struct trainer *t)
     };
 }
 
-/* Determine all shapes. Allocates no large memory yet. */
+/* Determine all sizes. No large memory is allocated yet. */
 static int resolve_shapes(struct trainer *t, struct err *e)
 {
     struct run_ranks *r = &t->ranks;
@@ -221,12 +224,13 @@ static int resolve_shapes(struct trainer *t, struct err *e)
 /* ---- memory, model and optimizer ---- */
 
 /*
- * A step of this many tokens takes a thousand times as long as reading the weights once: 6 operations per token and
- * parameter at 400 TFLOP/s, 2 bytes per parameter at 3 TB/s.
+ * Number of tokens in a step from which on digests of all weights are recorded in each step. Such a step takes a
+ * thousand times as long as reading the weights once: it has 6 operations per token and parameter at 400 TFLOP/s,
+ * whereas reading takes 2 bytes per parameter at 3 TB/s.
  */
 enum { DIGEST_TOKENS = 50000 };
 
-/* Returns true if there are copies to compare, or work to be repeated. */
+/* Returns true if there are copies to compare, or if work must be repeated for --replay-check. */
 static bool wants_digests(const struct trainer *t)
 {
     return (t->o.digest_interval > 0 && t->ranks.place->size > 1) || t->o.replay_check > 0;
@@ -296,7 +300,7 @@ int trainer_setup(struct trainer *t, struct err *e)
     if (t->o.dry_run)
         return sets_open(t, e);
 
-    /* From here on large memory is allocated. */
+    /* From this point on large memory is allocated. */
     if (run_ranks_group(&t->ranks, e) < 0)
         return -1;
     if (t->o.save &&
@@ -326,7 +330,7 @@ void trainer_free(struct trainer *t)
     if (net->loss)
         t->k->dev->free_host(net->loss);
     batches_free(net->batches);
-    /* Close the groups before freeing the memory that their members share. */
+    /* Close the groups before the memory that their members share is freed. */
     run_ranks_close_groups(&t->ranks);
     retain_free(t->saves.retain);
     digest_free(t->copies.digests);

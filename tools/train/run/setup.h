@@ -8,11 +8,11 @@
 
 struct trainer;
 
-/* Set up the trainer completely, up to the first step. ERR_USAGE leads to exit status 2. */
+/* Set up the trainer, so that its first step can run. A failure with ERR_USAGE leads to exit status 2. */
 MUST_CHECK int trainer_setup(struct trainer *t, struct err *e);
 /*
- * For --preflight: open the device's kernels, and determine the shape if the options or a checkpoint describe a model
- * (else t->network.stage is NULL).
+ * Set up what --preflight needs: the kernels of the device, and the sizes of the model if the options or a checkpoint
+ * describe one (otherwise t->network.stage is NULL).
  */
 MUST_CHECK int trainer_setup_preflight(struct trainer *t, struct err *e);
 void trainer_free(struct trainer *t);

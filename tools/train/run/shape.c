@@ -14,7 +14,7 @@
 /* ---- architecture: from the options, else from the checkpoint ---- */
 
 /*
- * Set the option *option to the size from the checkpoint. If the option has another value, fails with ERR_USAGE
+ * Set *option to the size in the checkpoint. If the option was given with another value, fail with ERR_USAGE
  * (docs/training.md 6.2; the reference uses an assertion).
  */
 static int apply_saved_size(struct trainer *t, int64_t *option, size_t field, int64_t saved, const char *what,
@@ -57,8 +57,8 @@ static int apply_saved_position(struct trainer *t, const struct model_config *c,
 }
 
 /*
- * Set the option for epsilon from the checkpoint. Only a Transformers folder has the value, and only if the weights
- * have not been trained with another value since.
+ * Set the option for epsilon to the checkpoint's value. Only a Transformers folder contains this value, and it is used
+ * only if the weights have not been trained with another value since they came from there.
  */
 static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
 {
@@ -74,7 +74,7 @@ static int apply_saved_epsilon(struct trainer *t, double saved, struct err *e)
     return 0;
 }
 
-/* Set the type of the weights to the checkpoint's, unless --bf16 or --fp16 is given. */
+/* Set the type of the weights to that of the checkpoint, unless --bf16 or --fp16 is given. */
 static void apply_saved_precision(struct trainer *t, enum dtype saved)
 {
     if (OPTS_GIVEN(&t->o, bf16) || OPTS_GIVEN(&t->o, fp16) || (saved != DTYPE_BF16 && saved != DTYPE_F16))
@@ -126,8 +126,8 @@ int shape_from_checkpoint(struct trainer *t, struct err *e)
 /* ---- vocabulary ---- */
 
 /*
- * Set *tokens to the number of tokens of the tokenizer that the options name. Leaves *tokens unchanged if they name
- * none. Sets t->shape.eod to the tokenizer's end of document, -1 if it defines none.
+ * Set *tokens to the number of tokens of the tokenizer that the options name. If they name none, *tokens is not
+ * changed. Also sets t->shape.eod to the tokenizer's end-of-document token, or -1 if it has none.
  */
 static int tokenizer_size(struct trainer *t, int64_t *tokens, struct err *e)
 {
@@ -151,8 +151,9 @@ static int tokenizer_size(struct trainer *t, int64_t *tokens, struct err *e)
 }
 
 /*
- * Choose V (docs/training.md 2.2). It is the checkpoint's V as long as the tensor degree divides that, because the
- * padding rows have been trained; else --pad-vocab-size-to, else the next multiple of 128 * tp.
+ * Choose the padded vocabulary size V (docs/training.md 2.2). If the checkpoint's V can be divided by the tensor
+ * degree, V is the checkpoint's, because the padding rows have been trained. Otherwise V is --pad-vocab-size-to or, if
+ * that is not given, the next multiple of 128 * tp.
  */
 static int choose_vocab(struct trainer *t, struct err *e)
 {
@@ -208,7 +209,7 @@ static void resolve_model_config(struct trainer *t)
     strcpy(c->position, o->position_embedding_type == POSITION_ALIBI ? "alibi" : "absolute");
 }
 
-/* Partition the blocks by one method. Returns the stage of the final LayerNorm, or -1 on error. */
+/* Partition the blocks into stages by one method. Returns the stage that has the final LayerNorm, or -1 on error. */
 static int cut_by(const struct trainer *t, const char *method, struct topology topo, enum opts_recompute recompute,
                   int *blocks, struct err *e)
 {
@@ -223,15 +224,15 @@ static int cut_by(const struct trainer *t, const char *method, struct topology t
     };
 
     pipeline_costs(&specs, h, f, o->seq_length, t->shape.config.vocab);
-    /* The cost of a block is three passes, and a fourth one if the block is recomputed. The head is not recomputed. */
+    /* The cost of a block is three passes, or four if the block is recomputed. The head is never recomputed. */
     if (recompute == RECOMPUTE_FULL)
         specs.layer_cost *= 4.0 / 3;
     return pipeline_cut(&specs, method, (enum pipeline_balance)o->partition_algorithm, topo.pp, blocks, e);
 }
 
 /*
- * Returns true if the partition is usable. In this program the final LayerNorm is in the stage of the last block, but
- * DeepSpeed's "uniform" may put it into a stage that has only the head.
+ * Returns true if this program can use the partition. The final LayerNorm must be in the stage of the last block.
+ * DeepSpeed's "uniform" may put it into a later stage, which then has only the head.
  */
 static bool can_be(int norm, const int *blocks)
 {
@@ -251,8 +252,8 @@ int shape_cut(const struct trainer *t, struct topology topo, enum opts_recompute
 }
 
 /*
- * Returns the partition method to record in checkpoints. DeepSpeed computes the partition again when it resumes, so the
- * result is one of DeepSpeed's own methods if one gives the same stages; else it is `given`.
+ * Returns the partition method to save in checkpoints. DeepSpeed computes the partition again when it resumes, so the
+ * result is a method of DeepSpeed that gives the same stages, if there is one; otherwise it is `given`.
  */
 static const char *method_of_cut(const struct trainer *t, const char *given)
 {
@@ -275,8 +276,8 @@ static const char *method_of_cut(const struct trainer *t, const char *given)
 }
 
 /*
- * Set the number of blocks of each stage. The stages are those of the checkpoint, unless options request something
- * else; otherwise the partition method computes them.
+ * Set the number of blocks of each stage. They are those of the checkpoint, unless the options request another
+ * partition. Without a checkpoint, the partition method determines them.
  */
 static int cut_stages(struct trainer *t, struct err *e)
 {

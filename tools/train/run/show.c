@@ -62,8 +62,8 @@ void show_phase(struct trainer *t, const char *phase)
     if (!trainer_is_rank0(t) || !t->log.status_path)
         return;
     /*
-     * A failed write does not stop the run, and is reported only once. Later writes are still tried, because a full
-     * disk may get space again and watchers read status.json.
+     * If the status cannot be written, the run continues and the failure is reported only once. Later writes are still
+     * tried, because space may become free on a full disk, and other programs read status.json.
      */
     if (status_write(t->log.status_path, &t->log.status, &e) == 0)
         t->log.status_fails = false;
@@ -101,7 +101,10 @@ static void add_stages(const struct trainer *t, struct strbuf *sb)
     }
 }
 
-/* Returns the number of parameters without both embeddings, on which the reference's FLOP counts are based. */
+/*
+ * Returns the number of parameters without the word and position embeddings. The reference's FLOP counts use this
+ * number.
+ */
 static double params_no_embeds(const struct model_config *c)
 {
     const double h = (double)c->hidden, f = (double)c->ffn_hidden;

@@ -1,8 +1,8 @@
 /*
  * step.c - one iteration
  *
- * All ranks have the same norm, and it shows whether any gradient of any rank is not finite. In fp16 the loss scale
- * then decides whether the step is skipped (docs/training.md 3.6); otherwise such a norm ends the run.
+ * All ranks have the same norm. If any gradient on any rank is not finite, the norm is not finite. With fp16, the rules
+ * of the loss scale then determine whether the step is skipped (docs/training.md 3.6). Without fp16, the run ends.
  */
 #include "tools/train/run/step.h"
 
@@ -19,9 +19,10 @@
 #include "tools/train/run/trainer.h"
 
 /*
- * Skip iterations as configured (docs/training.md 6.3). Each skipped iteration passes over one micro-batch, as in the
- * reference, or over its whole batch; nothing else changes. A whole range is passed over when its first iteration is
- * reached, so a run that resumes in the middle of a range must not pass over it again.
+ * Skip the iterations that the options name (docs/training.md 6.3). For each skipped iteration, the data of one
+ * micro-batch is skipped, as in the reference, or the data of its whole batch; nothing else changes. When the first
+ * iteration of a range is reached, the data of the whole range is skipped at once. A run that resumes in the middle of
+ * a range must therefore not skip it again.
  */
 void step_skip(struct trainer *t)
 {
@@ -46,8 +47,8 @@ void step_skip(struct trainer *t)
 bool step_scales(const struct trainer *t) { return t->shape.weights == DTYPE_F16; }
 
 /*
- * Update the weights. norm: the gradient norm from the optimizer. Both the norm and the gradients still have to be
- * divided by `scale`.
+ * Update the weights. norm is the norm of the gradient from the optimizer. The norm and the gradients have not been
+ * divided by `scale` yet.
  */
 static int update(struct trainer *t, int64_t batch, double norm, double scale, struct err *e)
 {
@@ -64,9 +65,10 @@ static int update(struct trainer *t, int64_t batch, double norm, double scale, s
 }
 
 /*
- * Update the weights or skip the step, depending on the loss scale. As in the reference, gradients are divided by the
- * loss scale after that has been updated for this step; if the update doubled the scale, this is twice the value by
- * which they were multiplied. --unscale-with-step-scale divides by the value by which they were multiplied.
+ * Update the weights or skip the step, as the loss scale requires. Like the reference, this divides the gradients by
+ * the loss scale after it has been updated for this step. If this update doubled the scale, the gradients are divided
+ * by twice the value with which they were multiplied. With --unscale-with-step-scale they are divided by the value with
+ * which they were multiplied.
  */
 static int scaled_update(struct trainer *t, struct step *x, struct err *e)
 {
@@ -99,7 +101,7 @@ static int plain_update(struct trainer *t, struct step *x, struct err *e)
     return update(t, x->batch, x->norm, 1, e);
 }
 
-/* Set the reason for ending the run: a finding that all ranks have. Returns -1. */
+/* Record that the run must end because of a finding, which all ranks have received. Returns -1. */
 static int give_up(struct trainer *t, enum cause cause, const struct digest_finding *found,
                    const char *so, struct err *e)
 {
@@ -113,13 +115,16 @@ static int give_up(struct trainer *t, enum cause cause, const struct digest_find
     return -1;
 }
 
-/* Returns true if copies are compared. t->copies.digests may exist for --replay-check alone. */
+/* Returns true if copies are compared. Without this check, t->copies.digests may also exist only for --replay-check. */
 static bool watches_copies(const struct trainer *t)
 {
     return t->copies.digests && t->o.digest_interval > 0 && t->ranks.place->size > 1;
 }
 
-/* Returns true if this iteration compares copies: every --digest-interval iterations, and before a state is saved. */
+/*
+ * Returns true if copies are compared in this iteration. This is the case every --digest-interval iterations, and
+ * before a state is saved.
+ */
 static bool compares_copies(const struct trainer *t)
 {
     const int64_t iteration = t->progress.iteration + 1;
@@ -135,7 +140,7 @@ static bool records_all_weights(const struct trainer *t)
 }
 
 /*
- * Record the digests of the copies after the passes. The work is queued while a GPU is still executing the passes, so
+ * Record the digests of the copies after the passes. This work is queued while a GPU is still executing the passes, so
  * the GPU does not become idle.
  */
 static int record_copy_digests(struct trainer *t, struct err *e)
@@ -149,8 +154,8 @@ static int record_copy_digests(struct trainer *t, struct err *e)
 }
 
 /*
- * Compare the copies before the update is applied. A norm that is not finite will end the run; the copies are compared
- * in that case, too.
+ * Compare the copies before the update is applied. They are also compared if the norm is not finite, because the run
+ * will then end.
  */
 static int compare_copies(struct trainer *t, double norm, struct err *e)
 {
@@ -173,9 +178,9 @@ static int compare_copies(struct trainer *t, double norm, struct err *e)
 }
 
 /*
- * --replay-check: run forward and backward passes of the next micro-batch twice. The kernels are deterministic, so a
- * device with different bits is broken. The results are discarded. The optimizer's hooks are disabled, so nothing is
- * reduced and no weights are in transit.
+ * --replay-check: run the forward and backward passes of the next micro-batch twice. The kernels are deterministic, so
+ * if the bits of the results differ, the device is broken. The results are discarded. The hooks of the optimizer are
+ * disabled meanwhile, so that no gradients are reduced and no weights are gathered.
  */
 static int replay(struct trainer *t, struct err *e)
 {
@@ -216,8 +221,8 @@ int step_train(struct trainer *t, struct step *x, struct err *e)
         return -1;
     watch_phase(comm_watch(t->ranks.world), "optimizer", p->iteration + 1, -1);
     /*
-     * The loss is copied to the host while the norm is computed, so a GPU waits for the host only once per step, for
-     * the norm.
+     * Copy the loss to the host while the norm is computed. A GPU then waits for the host only once per step, for the
+     * norm.
      */
     evaluate_loss_fetch(t);
     if (record_copy_digests(t, e) < 0)

@@ -17,9 +17,9 @@
  *   show.c         lines about a run other than its training lines, and its status
  *   nan.c          reports of gradients that are not finite
  *
- * Each file has a header of the same name with its interface, and with the part of the trainer that it owns. A function
- * receives the parts that it needs; functions that need most of them receive the trainer. --preflight, which replaces
- * training, is in ../health; reports and the run's self-checks are in ../guard.
+ * Each file has a header of the same name. It contains the interface, and the part of the trainer's data that this file
+ * owns. A function receives the parts that it needs; functions that need most of them receive the trainer. --preflight,
+ * which replaces training, is in ../health; reports and the run's self-checks are in ../guard.
  */
 #ifndef SHARDKIT_TRAIN_RUN_TRAINER_H
 #define SHARDKIT_TRAIN_RUN_TRAINER_H
@@ -42,8 +42,8 @@ struct trace;
 struct trainer {
     struct train_opts o;
     struct run_ranks ranks;
-    const struct kernels *k;            /* those of the device that this rank computes on */
-    /* the checkpoint of --load, during setup only; NULL if training starts from scratch */
+    const struct kernels *k;            /* the kernels of the device that this rank uses */
+    /* The checkpoint of --load. It is open during the setup only; NULL if training starts from scratch. */
     struct checkpoint *from;
     struct run_shape shape;
     struct run_network network;
@@ -57,12 +57,12 @@ struct trainer {
     struct run_failure failure;
 };
 
-/* Returns the number of ranks of the run, or the number that a dry run plans for. */
+/* Returns the number of ranks of the run, or the number of ranks that a dry run plans for. */
 static inline int trainer_ranks_planned(const struct trainer *t)
 {
     return t->o.dry_run_ranks > 0 ? (int)t->o.dry_run_ranks : t->ranks.place->size;
 }
-/* Returns true for a mode in which nothing is written and nothing is trained. */
+/* Returns true if the program only checks something (--dry-run or --preflight), so that it does not train. */
 static inline bool trainer_is_check_only(const struct trainer *t) { return t->o.dry_run || t->o.preflight; }
 /* Returns true on rank 0, which prints. */
 static inline bool trainer_is_rank0(const struct trainer *t) { return run_ranks_is_rank0(&t->ranks); }

@@ -40,7 +40,7 @@ void trace_free(struct trace *t)
     free(t);
 }
 
-/* Returns true if the calling thread's work is being recorded now. */
+/* Returns true if work of the calling thread is recorded now. */
 static bool is_on(const struct trace *t) { return t && pthread_equal(t->thread, pthread_self()) && t->on; }
 
 static bool has_streams(const struct trace *t) { return t->k && !dev_on_host(t->k->dev); }
@@ -67,7 +67,7 @@ static void end_host_span(struct trace *t, int *i)
 
 static void host_begin(struct trace *t, struct trace_span s)
 {
-    /* Record only the outermost span: copies made inside a save, for example, belong to the span of the save. */
+    /* Record only the outermost span. Copies inside of a save, for example, belong to the span of the save. */
     if (t->depth++ == 0) {
         s.track = TRACE_HOST;
         s.number = -1;
@@ -94,7 +94,7 @@ void trace_host_end(struct trace *t)
         host_end(t);
 }
 
-/* Returns the track of a stream, or -1 if there are too many streams. */
+/* Returns the track number of a stream, or -1 if there are too many streams. */
 static int track_of(struct trace *t, struct dev_stream *s)
 {
     for (int i = 0; i < t->n_streams; i++)
@@ -162,7 +162,10 @@ void trace_phase(struct trace *t, const char *phase, int micro_batch)
 
 /* ---- steps ---- */
 
-/* Relate the device's clock to the host's: read the host's clock as soon as a timer on the device has completed. */
+/*
+ * Relate the device's clock to the host's. A timer is recorded on the device, and the host reads its own clock as soon
+ * as this timer has completed.
+ */
 static void relate_device_clock(struct trace *t)
 {
     if (!has_streams(t))

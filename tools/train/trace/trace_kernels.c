@@ -9,8 +9,8 @@
 static struct trace *here;
 
 /*
- * The list of the traced kernels, one per row: its name, its class, its parameters with types, and the same parameters
- * as arguments. The stream must be named s in all rows.
+ * The kernels that are traced. Each row has a kernel's name, its class, its parameters with their types, and the same
+ * parameters as arguments of a call. In all rows the parameter for the stream must be named s.
  */
 #define KERNELS(X) \
     X(linear, LINEAR, (const struct kernel_linear *l, enum dtype t, struct dev_stream *s), (l, t, s)) \
@@ -84,7 +84,7 @@ static void traced_zero(void *dst, uint64_t bytes, struct dev_stream *s)
     trace_end(here, i, s);
 }
 
-/* On a CPU there is nothing to wait for, so the span has no length. */
+/* On a CPU there is nothing to wait for, so the span would have no length. */
 static void traced_sync(struct dev_stream *s)
 {
     trace_host_begin(here, TRACE_WAIT, "device");

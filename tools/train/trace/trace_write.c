@@ -24,16 +24,18 @@ static const char *const class_name[TRACE_CLASSES] = {
     "linear", "attention", "norm", "embedding", "loss", "optimizer", "elementwise", "copy", "exchange", "wait",
     "data", "save", "digest",
 };
-/* Gaps up to this length, in seconds, are ignored: two consecutive reads of the clock take about as long. */
+/*
+ * The maximum length in seconds of gaps that are ignored. Two consecutive reads of the clock are about this far apart.
+ */
 static const double gap_s = 1e-7;
 
-/* The events of one rank, while their JSON text is being built. */
+/* The events of one rank as JSON text, while the text is being made. */
 struct trace_text {
     struct strbuf sb;
     int rank;
-    double zero_s;              /* the clock_s() value that is time 0 in the file */
+    double zero_s;              /* the clock_s() time that is 0 in the file */
     int64_t n;
-    int *step, n_steps;         /* indices of the spans that are steps */
+    int *step, n_steps;         /* indices of the spans that are steps, and their number */
 };
 
 static void add_json_string(struct strbuf *sb, const char *text)
@@ -72,8 +74,8 @@ static void add_event(struct trace_text *x, const struct trace_span *s)
 }
 
 /*
- * Add spans named "other" for each part of [from, to] that no recorded span of the track covers. A gap is cut at the
- * ends of the steps.
+ * Add a span named "other" for each part of the time from .. to that no recorded span of the track covers. Such a part
+ * is cut at the ends of the steps.
  */
 static void add_other(struct trace_text *x, const struct trace *t, int track, double from, double to)
 {
@@ -101,7 +103,10 @@ static void find_steps(struct trace_text *x, const struct trace *t)
         }
 }
 
-/* Add the spans of a track in the order of time. On the host and stream tracks, also add the gaps between them. */
+/*
+ * Add the spans of a track in the order of time. On the host and stream tracks, spans are also added for the gaps
+ * between them.
+ */
 static void add_track(struct trace_text *x, const struct trace *t, int track)
 {
     const bool filled = track >= TRACE_HOST;
@@ -139,7 +144,7 @@ static void add_trace_rank(struct trace_text *x, const struct trace *t, const ch
 
 /* ---- gather the events of all ranks into one file ---- */
 
-/* The file that the trace is written to. The first error is stored in *e; after an error nothing more is written. */
+/* The file of the trace. The first error is stored in *e, and after an error nothing more is written. */
 struct trace_file {
     char *part;
     int fd;
@@ -164,8 +169,8 @@ static int send_text(struct comm *all, const struct strbuf *sb, struct err *e)
 }
 
 /*
- * Receive the text of one rank and write it to the file. After a write error the text is still received, so that its
- * sender does not wait.
+ * Receive the text of one rank and write it to the file. The text is received even after a write error, so that the
+ * rank that sends it does not wait.
  */
 static int recv_trace_text(struct comm *all, int rank, int64_t bytes, struct trace_file *f, struct err *e)
 {
@@ -183,14 +188,14 @@ static int recv_trace_text(struct comm *all, int rank, int64_t bytes, struct tra
     return rc;
 }
 
-/* What each rank announces before it sends its text. */
+/* What each rank sends before its text. */
 struct trace_size {
     int64_t bytes, n_spans;
 };
 
 /*
- * Write the header, the text of all ranks and the trailer to `path`. Errors of the file are stored in *file. Returns
- * -1 with *e set if communication with the ranks fails.
+ * Write the beginning, the texts of all ranks and the end to the file `path`. Errors of the file are stored in *file.
+ * Returns -1 with *e set if the ranks cannot communicate.
  */
 static int gather_trace_text(struct comm *all, const struct trace_text *x, const struct trace_size *sizes,
                              const char *path, struct err *file, struct err *e)
@@ -219,8 +224,8 @@ static int gather_trace_text(struct comm *all, const struct trace_text *x, const
 
 /*
  * Wait until the first rank has received the texts of all ranks. A rank whose text is still being sent must not begin
- * the next step: on a GPU its queued exchanges would wait for the first rank, which queues nothing before it has all
- * texts, while nothing drives the rest of this rank's send.
+ * the next step. On a GPU the exchanges that it queues would wait for the first rank, which queues nothing before it
+ * has received all texts. Meanwhile the host of this rank would not continue to send its text.
  */
 static int await_all_sent(struct comm *all, struct err *e)
 {
@@ -230,8 +235,8 @@ static int await_all_sent(struct comm *all, struct err *e)
 }
 
 /*
- * Broadcast the wall-clock time at which the first rank's first step began, and convert that time to each rank's own
- * clock_s().
+ * Broadcast the wall-clock time at which the first step of the first rank began, and convert it on each rank to a time
+ * of that rank's clock_s().
  */
 static int agree_on_zero(struct trace_text *x, const struct trace *t, struct comm *all, struct err *e)
 {
