@@ -1,8 +1,8 @@
 /*
  * cuda_load.c - load the CUDA kernels, which are in a separate library, on demand
  *
- * The same `train` program can therefore run on login nodes without CUDA and on GPU nodes, and a run on the CPU
- * does not wait for half a gigabyte of cuBLAS. shardkit-cuda.so is located next to the program (as built) or in
+ * Because of this, the same program runs on login nodes without CUDA and on GPU nodes, and a run on the CPU does not
+ * wait until half a gigabyte of cuBLAS is loaded. shardkit-cuda.so is located next to the program (as built) or in
  * ../lib/shardkit (as installed). SHARDKIT_CUDA names a different file.
  */
 #include <dlfcn.h>

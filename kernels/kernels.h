@@ -30,9 +30,9 @@
 #include "libcommon/base/dtype.h"
 
 /*
- * Counter-based dropout: whether an element is kept depends only on a key and on the element's position. A mask
- * therefore needs no memory, and recomputation produces it again. Positions count in the whole global batch, so a
- * mask does not depend on the topology.
+ * Dropout. Whether an element is kept depends only on a key and on the position of the element (counter-based random
+ * numbers). The mask therefore needs no memory: recomputation produces the same mask again. Positions count in the
+ * whole global batch, so a mask does not depend on the topology.
  *
  * Each element has a random number u of 16 bits. It is kept iff u >= limit, where limit is p * 2^16 rounded to
  * nearest. Kept elements are multiplied by 1 / (1 - limit / 2^16), which uses the effective p. p = 0 means no
@@ -51,15 +51,16 @@
 struct kernel_dropout {
     float p;
     uint32_t key[2];
-    int64_t row0;                       /* index of row 0 in the global batch (attention: of sample 0, times s) */
+    /* number of row 0 in the global batch; for attention, the number of sample 0 times s */
+    int64_t row0;
 };
-/* The limit, and the factor for kept elements. */
+/* The limit below which an element is dropped, and the factor for kept elements. */
 static inline uint32_t kernel_dropout_limit(float p) { return (uint32_t)((double)p * 65536 + 0.5); }
 static inline float kernel_dropout_keep(float p) { return 65536.0f / (float)(65536 - kernel_dropout_limit(p)); }
 
 /*
- * A linear layer, with w as PyTorch stores it: linear() computes y = x w^T + bias. The structs for its gradients
- * use the layer's m, n and k as well, whichever gradient is computed.
+ * A linear layer: linear() computes y = x w^T + bias, with w stored as in PyTorch. In the structs for its gradients, m,
+ * n and k have the same meaning as here.
  */
 struct kernel_linear {
     int64_t m, n, k;                    /* rows, outputs, inputs */
@@ -67,14 +68,15 @@ struct kernel_linear {
     const void *w;                      /* T [n, k] */
     const void *bias;                   /* T [n], or NULL */
     void *y;                            /* T [m, n] */
-    /* For linear_gelu: T [m, n], the input of the GELU; NULL if no gradient is needed. */
+    /* For linear_gelu: T [m, n], receives the input of the GELU; NULL if no gradient will be computed. */
     void *pre;
 };
 struct kernel_linear_dx {
     int64_t m, n, k;
     const void *dy;                     /* T [m, n] */
     const void *w;                      /* T [n, k] */
-    const void *pre;                    /* linear_dx_gelu: T [m, k], the input of the GELU before the layer */
+    /* for linear_dx_gelu: T [m, k], the input of the GELU that precedes the layer */
+    const void *pre;
     void *dx;                           /* T [m, k] */
     bool add;                           /* linear_dx: add to dx */
 };
@@ -108,17 +110,23 @@ struct kernel_layernorm_back {
     bool add, grad_t;                   /* for dgamma and dbeta */
     void *scratch;                      /* layernorm_scratch() bytes */
 };
-/* z = residual + dropout(a + bias), and the LayerNorm of z in the same pass. */
+/*
+ * Arguments of residual_norm(), which computes z = residual + dropout(a + bias) and the LayerNorm of z in the same
+ * pass.
+ */
 struct kernel_residual_norm {
     const void *a;                      /* T [m, h] */
     const void *bias;                   /* T [h] */
     const void *residual;               /* T [m, h] */
     struct kernel_dropout drop;
     void *z;                            /* T [m, h]; may be `residual` or `a` */
-    /* Defines m and h for all members; its x is ignored, the input is z. gamma NULL: compute only z. */
+    /*
+     * Its m and h are the sizes of all tensors. Its x is ignored, because the input of the LayerNorm is z. If gamma is
+     * NULL, only z is computed.
+     */
     struct kernel_layernorm norm;
 };
-/* Gradient of that dropout: da = dz * mask / (1 - p). */
+/* The gradient of the dropout in residual_norm(): da = dz * mask / (1 - p). */
 struct kernel_dropout_back {
     int64_t m, h;
     const void *dz;                     /* T [m, h] */
@@ -129,11 +137,11 @@ struct kernel_dropout_back {
     void *scratch;                      /* layernorm_scratch() bytes */
 };
 
-/* Causal attention over b samples of s tokens, for this rank's heads only. */
+/* Causal attention over b samples of s tokens, for the heads of this rank only. */
 struct kernel_attention {
     int b, s;
     int heads, hd;                      /* number of local heads, and their dimension */
-    int head0;                          /* index of the first local head among all heads; for dropout */
+    int head0;                          /* index of the first head of this rank among all heads; used for dropout */
     /*
      * q, k, v of (sample, token, head) begin at q[(sample * s + token) * token_stride + head * head_stride]. For
      * Megatron's packing per head, [heads, 3, hd], token_stride is 3 * heads * hd and head_stride is 3 * hd.
@@ -144,16 +152,17 @@ struct kernel_attention {
     float *lse;                         /* fp32 [b, heads, s]: log of the sum of exponentials of scores */
     float scale;                        /* factor of q . k: 1 / sqrt(hd) */
     /*
-     * Added to the score of key position j in head i: bias[i * s + j], or NULL. For ALiBi it is slope * j, rounded
-     * to T as in the reference (docs/training.md 1.5).
+     * bias[i * s + j] is added to the scores of the key at position j in head i; NULL: no bias. For ALiBi it is slope *
+     * j, rounded to T as in the reference (docs/training.md 1.5).
      */
     const float *bias;
     /*
-     * Unless 0, scores x = scale * q . k + bias are replaced by round_unit * T(x / round_unit) before the softmax,
-     * in both directions. This reproduces the effect of the reference's query-key layer scaling, which stores x /
-     * unit in T, where unit is the number of the layer, and multiplies by unit in an fp32 softmax. The effect is
-     * visible in the losses (1.5e-3 at one step in ten of a small model in bf16). The fast cuda kernels (head dims
-     * 64, 80, 96, 128) ignore this value and keep fp32, where fp16 cannot overflow; all others apply it.
+     * If this is not 0, each score x = scale * q . k + bias is replaced by round_unit * T(x / round_unit) before the
+     * softmax, in the forward and the backward pass. This reproduces an effect of the reference's query-key layer
+     * scaling. The reference stores x / unit in T, where unit is the number of the layer, and multiplies by unit in a
+     * softmax that computes in fp32. The effect is visible in the losses (1.5e-3 at one step in ten of a small model in
+     * bf16). The fast cuda kernels (head dimensions 64, 80, 96, 128) ignore this value and keep scores in fp32, which
+     * cannot overflow as fp16 could. All other kernels apply it.
      */
     float round_unit;
     struct kernel_dropout drop;
@@ -181,7 +190,7 @@ struct kernel_embed_back {
     bool add, grad_t;
     void *scratch;                      /* embed_scratch() bytes */
 };
-/* The operations after the embedding lookup: position embeddings and dropout. */
+/* Arguments of embed_finish(): the operations after the embedding lookup, which are position embeddings and dropout. */
 struct kernel_embed_finish {
     int64_t m, h;
     int64_t s;                          /* tokens per sample */
@@ -200,7 +209,7 @@ struct kernel_position_back {
     bool add, grad_t;
 };
 
-/* Logits of a vocabulary that may be split over ranks. This rank has columns first .. first + v. */
+/* The logits of the vocabulary, which may be split over ranks. This rank has columns first .. first + v. */
 struct kernel_xent {
     int64_t m, v;
     int64_t first;
@@ -208,11 +217,15 @@ struct kernel_xent {
     void *logits;                       /* T [m, v]; read-only for xent_stat() */
 };
 
-/* One step of AdamW (docs/training.md 3.5). It is stored in device memory, so that queued work can read it later. */
+/*
+ * The numbers of one AdamW step (docs/training.md 3.5). The struct is stored in device memory, so that queued work can
+ * read it later.
+ */
 struct kernel_adamw {
     float lr, beta1, beta2, eps;
-    float c1, c2;                       /* 1 - beta^t, from double */
-    float grad_scale;                   /* factor applied to every gradient first: clipping, 1 / loss scale */
+    float c1, c2;                       /* 1 - beta1^t and 1 - beta2^t, computed in double */
+    /* factor by which every gradient is multiplied first: clipping and 1 / loss scale */
+    float grad_scale;
 };
 
 /* The flat buffers that AdamW updates. */
@@ -223,16 +236,22 @@ struct kernel_adamw_buffers {
     bool grad_t;
 };
 
-/* A range of flat buffers: a parameter, or the part of it that a rank owns. Offsets are multiples of 8 elements. */
+/*
+ * A range of the flat buffers: a parameter, or the part of a parameter that a rank owns. Offsets are multiples of 8
+ * elements.
+ */
 struct kernel_run {
     int64_t at, n;                      /* range in the buffers of parameters and gradients */
-    int64_t w_at;                       /* adamw: offset in the weights */
-    int out;                            /* sumsq_runs, digest_runs: index of its result */
-    float decay;                        /* adamw */
+    int64_t w_at;                       /* used by adamw: offset in the weights */
+    int out;                            /* used by sumsq_runs and digest_runs: index of its result */
+    float decay;                        /* used by adamw: weight decay */
 };
 struct kernel_runs;
 
-/* One buffer for digest_runs: x of dtype `t`, its runs, and the index of its first result. */
+/*
+ * One of the buffers for digest_runs(): its address x, its dtype `t`, its runs, and the index `out` of its first
+ * result.
+ */
 struct kernel_digest {
     const void *x;
     enum dtype t;
@@ -253,9 +272,9 @@ struct kernels {
     void (*linear)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
     /* pre = x w^T + bias, rounded to T; y = gelu(pre), tanh form */
     void (*linear_gelu)(const struct kernel_linear *l, enum dtype t, struct dev_stream *s);
-    /* dx (+)= dy w; here and below, (+)= adds to the old value if `add` is set, and replaces it otherwise */
+    /* Compute dx (+)= dy w. Here and below, (+)= means: add to the old value if `add` is set, otherwise replace it. */
     void (*linear_dx)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);
-    /* dx = (dy w) * gelu'(pre): the data gradient of the layer after the GELU, and of the GELU */
+    /* Compute dx = (dy w) * gelu'(pre): the gradient of the input of the GELU that precedes the layer. */
     void (*linear_dx_gelu)(const struct kernel_linear_dx *l, enum dtype t, struct dev_stream *s);
     /* dw (+)= dy^T x; dbias (+)= column sums of dy */
     void (*linear_dw)(const struct kernel_linear_dw *l, enum dtype t, struct dev_stream *s);
@@ -265,12 +284,12 @@ struct kernels {
     /* ---- LayerNorm ---- */
     /* y = LN(x) */
     void (*layernorm)(const struct kernel_layernorm *n, enum dtype t, struct dev_stream *s);
-    /* dx = LN'(dy) + add_dx; dgamma, dbeta (+)= */
+    /* Compute dx = LN'(dy) + add_dx, and dgamma and dbeta (+)= their gradients. */
     void (*layernorm_back)(const struct kernel_layernorm_back *n, enum dtype t, struct dev_stream *s);
     uint64_t (*layernorm_scratch)(int64_t m, int64_t h);
-    /* z, rounded to T, and y = LN(z) of the rounded z */
+    /* Compute z, rounded to T, and y, the LayerNorm of the rounded z. */
     void (*residual_norm)(const struct kernel_residual_norm *r, enum dtype t, struct dev_stream *s);
-    /* da; dbias (+)= column sums of da */
+    /* Compute da, and dbias (+)= the column sums of da. */
     void (*dropout_back)(const struct kernel_dropout_back *d, enum dtype t, struct dev_stream *s);
 
     /* ---- attention ---- */
@@ -291,9 +310,15 @@ struct kernels {
     void (*position_back)(const struct kernel_position_back *g, enum dtype t, struct dev_stream *s);
 
     /* ---- vocabulary-parallel cross entropy ---- */
-    /* stat fp32 [m, 3]: maximum, sum of exp(logit - maximum), the target's logit (0 if another rank has it) */
+    /*
+     * Set stat, fp32 [m, 3], for each row to: the maximum, the sum of exp(logit - maximum), and the target's logit (0
+     * if another rank has it).
+     */
     void (*xent_stat)(float *stat, const struct kernel_xent *x, enum dtype t, struct dev_stream *s);
-    /* Compute from the stats of all tp ranks, [tp, m, 3]: lse fp32 [m], and loss fp32 [m] = lse - target's logit */
+    /*
+     * From stat [tp, m, 3], the results of xent_stat() on all tp ranks, compute lse, fp32 [m], and loss, fp32 [m] = lse
+     * - the target's logit.
+     */
     void (*xent_loss)(float *loss, float *lse, const float *stat, int tp, int64_t m, struct dev_stream *s);
     /*
      * In place: logits = (exp(logit - lse) - [column is target]) * scale[row];
@@ -301,30 +326,30 @@ struct kernels {
      */
     void (*xent_back)(const struct kernel_xent *x, const float *lse, const float *scale, enum dtype t,
                       struct dev_stream *s);
-    /* *out fp64 = sum of x[i] * w[i] (w NULL: 1), added in an order that depends only on n */
+    /* Set *out, fp64, to the sum of x[i] * w[i] or, if w is NULL, of x[i]. The order of additions depends only on n. */
     void (*weighted_sum)(double *out, const float *x, const float *w, int64_t n, struct dev_stream *s);
-    /* y[i] += x[i], fp64 [n]; used for a running sum of losses */
+    /* Add x[i] to y[i], both fp64 [n]. Used for a running sum of losses. */
     void (*sum_doubles)(double *y, const double *x, int64_t n, struct dev_stream *s);
 
     /* ---- optimizer, over flat buffers ---- */
-    /* *out fp64 = sum of x[i]^2. tmp fp64 [sumsq_scratch(n)] */
+    /* Set *out, fp64, to the sum of x[i]^2. tmp is fp64 [sumsq_scratch(n)]. */
     void (*sumsq)(double *out, const float *x, int64_t n, double *tmp, struct dev_stream *s);
     int64_t (*sumsq_scratch)(int64_t n);
     /*
-     * Create a list of n runs, which must not overlap, for the calls below. May wait for the device. Returns NULL
-     * with *e filled if there is not enough memory.
+     * Create a list of n runs for the calls below. The runs must not overlap. The call may wait for the device. Returns
+     * NULL with *e filled if there is not enough memory.
      */
     struct kernel_runs *(*runs_new)(const struct kernel_run *run, int n, struct err *e);
     void (*runs_free)(struct kernel_runs *r);   /* NULL is allowed; does not wait for queued work that still uses it */
     /*
-     * out[run.out] = sumsq of each run of x, with the same bits as one call per run. x has type `t`, DTYPE_F32 or
-     * F16. Squares are computed in fp64, so a sum is infinite or NaN iff an element is. The norm therefore reveals
-     * an overflow at no extra cost.
+     * Set out[run.out], for each run, to the sum of squares of the run in x, with the same bits as sumsq() for each
+     * run. x has type `t`, which is DTYPE_F32 or F16. Squares are computed in fp64, so a sum is infinite or NaN if and
+     * only if an element is. The norm therefore reveals an overflow at no extra cost.
      */
     void (*sumsq_runs)(double *out, const void *x, enum dtype t, const struct kernel_runs *r, struct dev_stream *s);
     /*
-     * *out = the smallest index in x, among elements in runs, whose value is infinite or NaN; -1 if there is none.
-     * x as above
+     * Set *out to the smallest index in x of an element that belongs to a run and is infinite or NaN; -1 if there is
+     * none. x and t are as for sumsq_runs().
      */
     void (*first_not_finite)(int64_t *out, const void *x, enum dtype t, const struct kernel_runs *r,
                              struct dev_stream *s);
@@ -342,9 +367,9 @@ struct kernels {
      */
     void (*adamw)(const struct kernel_adamw_buffers *b, const struct kernel_runs *r, const struct kernel_adamw *step,
                   enum dtype t, struct dev_stream *s);
-    /* dst = src converted to another dtype (F32 <-> BF16, F32 <-> F16), or copied */
+    /* Set dst to src, converted to another dtype (F32 <-> BF16, F32 <-> F16) or copied. */
     void (*cast)(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n, struct dev_stream *s);
-    /* x *= f; y += x; type `t`: DTYPE_F32 or F16 */
+    /* scale(): x *= f; add(): y += x. Type `t` is DTYPE_F32 or F16. */
     void (*scale)(void *x, float f, int64_t n, enum dtype t, struct dev_stream *s);
     void (*add)(void *y, const void *x, int64_t n, enum dtype t, struct dev_stream *s);
     /*
@@ -355,8 +380,8 @@ struct kernels {
     void (*normal)(float *x, int64_t first, int64_t n, float std, const uint32_t key[2], struct dev_stream *s);
 
     /*
-     * Returns the interface for messages between such devices, for comm_use_device(). NULL: ranks communicate
-     * through the host.
+     * Returns the interface for messages between devices of this kind, to be passed to comm_use_device(). Returns NULL
+     * if ranks communicate through the host.
      */
     const struct dev_net *(*net)(struct err *e);
     void (*close)(const struct kernels *k);     /* kernels_close() calls it */
@@ -367,8 +392,8 @@ struct kernel_opts {
     int device;                         /* cuda: device ordinal; ignored if only one device is visible */
 };
 /*
- * Return the process's single instance of a device's kernels. Return NULL with *e filled if the device cannot be
- * used.
+ * Open the kernels of a device. Each process has only one instance per device. Returns NULL with *e filled if the
+ * device cannot be used.
  */
 MUST_CHECK const struct kernels *kernels_cpu_open(const struct kernel_opts *o, struct err *e);
 MUST_CHECK const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err *e);

@@ -1,7 +1,8 @@
 /*
- * amx.c - the tile instruction and its model, see amx.h
+ * amx.c - AMX's tile instruction, and a software model of it (described in amx.h)
  *
- * This file is compiled once. Only the functions that use AMX are compiled for it.
+ * This file is compiled once for all instruction sets. Only the functions that use AMX are compiled for machines with
+ * AMX.
  */
 #include "kernels/cpu/amx.h"
 
@@ -21,7 +22,10 @@ const struct amx *amx_found;
 
 #define WITH_TILES __attribute__((target("amx-tile,amx-bf16")))
 
-/* Intel's SDM, volume 1, 18.3: palette 1 has eight tiles of at most 16 rows of 64 bytes. */
+/*
+ * The configuration of the tiles. Palette 1 has eight tiles of at most 16 rows of 64 bytes (Intel's SDM, volume 1,
+ * 18.3).
+ */
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -29,7 +33,7 @@ struct tile_config {
 };
 
 /*
- * Linux does not save the 8 KB of tiles for a process until the process requests it:
+ * Linux lets a process use the tiles, whose contents take 8 KB, only after the process has requested permission:
  * arch/x86/include/uapi/asm/prctl.h.
  */
 bool amx_usable(void)
@@ -42,8 +46,8 @@ bool amx_usable(void)
 }
 
 /*
- * Static, because gcc 12 is not aware that the instruction reads all of it, and would omit stores to a copy on the
- * stack.
+ * The configuration is static, because gcc 12 does not know that the instruction reads all of it. If it were on the
+ * stack, gcc would omit stores to it.
  */
 static const struct tile_config config = {
     .palette = 1,
@@ -66,7 +70,10 @@ WITH_TILES static void tiles_multiply(int64_t steps, const uint32_t *a, const ui
 {
     const int64_t row = 4 * ldc, half = 16 * ldc, a_row = 4 * AMX_SLOTS, b_row = 4 * AMX_WIDTH;
 
-    /* gcc's tile loads are asm statements that do not declare that they read memory. */
+    /*
+     * This makes the compiler assume that memory is read here: gcc's tile loads are asm statements that do not declare
+     * it.
+     */
     __asm__ volatile("" ::: "memory");
     if (add) {
         _tile_loadd(0, c, row);
@@ -117,22 +124,22 @@ void amx_close(void)
     amx_found = NULL;
 }
 
-/* ---- the model ---- */
+/* ---- the software model ---- */
 
 ALWAYS_INLINE float flushed(float x)
 {
     return bits_f32(f32_bits(x) & (f32_bits(x) & 0x7f800000 ? ~0u : 0x80000000));
 }
 
-/* Returns one half of pair `x`. */
+/* Returns one of the two bf16 in the pair `x` as fp32: the second if `odd`, else the first. */
 ALWAYS_INLINE float half_of(uint32_t x, bool odd)
 {
     return flushed(bits_f32(odd ? x & 0xffff0000 : x << 16));
 }
 
 /*
- * Add one step to a row of sums. A product of two bf16 is exact in fp32, so a multiplication and an addition round
- * like an fma.
+ * Add the products of one step to a row of sums. The product of two bf16 is exact in fp32, so a multiplication followed
+ * by an addition rounds like an fma.
  */
 static void step_add(float *c, const uint32_t *a, const uint32_t *b)
 {

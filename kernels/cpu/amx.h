@@ -5,9 +5,9 @@
  * The instruction multiplies a tile of 16 rows of 32 numbers with a tile of 16 columns of 32 numbers, and adds the
  * products to 16 x 16 sums in fp32. For each result and its 32 products it computes: e = the products at even
  * indices, each added in order by an fma that begins with 0; o = the same for odd indices; result = result + (e +
- * o). Operands, sums and results below 2^-126 count as zeros. A sum of k products thus has the same bits however it
- * is split into calls, as long as each call but the last has whole tiles. The bits depend only on k and the
- * operands.
+ * o). Operands, sums and results below 2^-126 count as zeros. The bits of a sum of k products therefore depend only on
+ * k and the operands. They do not depend on how the sum is split into calls, as long as each call but the last has
+ * whole tiles.
  *
  * Operands are packed as a sequence of steps of AMX_DEPTH numbers of the sum:
  *     a   AMX_WIDTH rows of AMX_DEPTH numbers each
@@ -19,22 +19,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define AMX_WIDTH 32                    /* two tiles of a, two of b, four of sums: all eight tiles */
+/* rows and columns of a result: two tiles of a, two of b and four of sums, which are all eight tiles */
+#define AMX_WIDTH 32
 #define AMX_DEPTH 32
 #define AMX_SLOTS (AMX_DEPTH / 2)       /* pairs per step */
 
 struct amx {
-    /* Every thread calls begin() before its first multiply() and end() after its last. */
+    /* Each thread must call begin() before its first multiply() and end() after its last one. */
     void (*begin)(void), (*end)(void);
-    /* c [AMX_WIDTH, AMX_WIDTH], ldc floats per row, = (add ? c : 0) + a b over `steps` steps */
+    /*
+     * Set c [AMX_WIDTH, AMX_WIDTH], which has ldc floats per row, to the product of the packed operands a and b over
+     * `steps` steps; with `add`, add the product to c.
+     */
     void (*multiply)(int64_t steps, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 };
-/* The implementation that bf16 products use; NULL: they use panels. Set by amx_open() or amx_open_model(). */
+/*
+ * The implementation that products of bf16 use. NULL: they use panels.h instead. Set by amx_open() or amx_open_model().
+ */
 extern const struct amx *amx_found;
 
 /* Returns true if the CPU has AMX for bf16 and the system lets this process use it. Requests the permission. */
 bool amx_usable(void);
-/* Select for all later products: AMX (only if it is usable), its model, or neither. */
+/*
+ * Each of these functions selects what all later products of bf16 use: AMX (only if it is usable), its model, or
+ * neither.
+ */
 void amx_open(void);
 void amx_open_model(void);
 void amx_close(void);

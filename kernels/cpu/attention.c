@@ -15,11 +15,11 @@
 
 #include "kernels/cpu/cpu_attention.h"
 
-/* The tiles of one thread. Packed q, k and v follow the struct. */
+/* The buffers of one thread. Packed tiles of q, k and v follow the struct in memory. */
 struct attention_room {
     float score[TILE * TILE];           /* [key, query]; later probabilities */
-    float top[TILE], sum[TILE];         /* one per query */
-    float mask[TILE * TILE];            /* [query, key], dropout */
+    float top[TILE], sum[TILE];         /* largest score, and sum of exponentials; one per query */
+    float mask[TILE * TILE];            /* [query, key], the dropout factors */
     float mask_transposed[TILE * TILE];
     float q[];
 };
@@ -31,7 +31,10 @@ struct attention_item {
     enum dtype t;
 };
 
-/* Compute the scores of keys k0 .. k0 + nk: scaled, with bias and mask. Stores the queries' new maxima in top. */
+/*
+ * Compute the scores of keys k0 .. k0 + nk for all queries of the tile, including scale, bias and causal mask. The
+ * largest score of each query so far is stored in `top`.
+ */
 static void scores(struct attention_room *r, const struct attention_item *it, int64_t k0, int64_t nk, int64_t width,
                    float *top)
 {
@@ -50,7 +53,7 @@ static void scores(struct attention_room *r, const struct attention_item *it, in
     }
 }
 
-/* Replace scores by exp(score - top), and add them to the sums. */
+/* Replace the scores of the tile by exp(score - top), and add them to the sums of their queries. */
 static void exponentials(struct attention_room *r, int64_t nk, int64_t width)
 {
     for (int64_t j = 0; j < nk; j++) {
@@ -72,7 +75,7 @@ static void drop(struct attention_room *r, const struct attention_item *it, int6
             r->score[j * TILE + q] *= r->mask_transposed[j * TILE + q];
 }
 
-/* Rescale the sums and outputs so far to the new maxima. */
+/* Rescale the sums and outputs computed so far, because the maxima have changed to `top`. */
 static void shrink(struct attention_room *r, float *o, int64_t row, int64_t nq, const float *top)
 {
     for (int64_t q = 0; q < nq; q++) {
@@ -84,7 +87,7 @@ static void shrink(struct attention_room *r, float *o, int64_t row, int64_t nq, 
     }
 }
 
-/* Divide the sums in `o` to get averages, and store them. */
+/* Divide the accumulated outputs in `o` by the sums of exponentials, and store the results. */
 ALWAYS_INLINE void store_rows(const struct attention_room *r, const struct attention_item *it, float *o,
                               int64_t row, enum dtype t)
 {
@@ -112,7 +115,7 @@ static void query_tile(struct attention_room *r, const struct attention_item *it
     struct operand k_in = head_rows(a, a->k, it->sample, it->head, it->t);
     struct operand v_in = transposed(head_rows(a, a->v, it->sample, it->head, it->t));
 
-    memset(r->score, 0, sizeof r->score);       /* columns after the last query remain zero */
+    memset(r->score, 0, sizeof r->score);       /* the columns after the last query must remain zero */
     for (int64_t q = 0; q < TILE; q++) {
         r->top[q] = -INFINITY;
         r->sum[q] = 0;
@@ -150,7 +153,7 @@ static void attention(const struct kernel_attention *a, enum dtype t, struct dev
     size_t floats = (size_t)(2 * TILE * up_i64(a->hd, 16) + 2 * TILE * tile_row(a->hd));
 
     (void)s;
-    /* Longest first: the tiles at the end of a sample have the most keys. */
+    /* Process the longest items first: the tiles at the end of a sample attend to the most keys. */
     #pragma omp parallel for num_threads(cpu_threads) schedule(static, 1)
     for (int64_t i = 0; i < tiles * heads; i++) {
         struct attention_room *r = cpu_room(omp_get_thread_num(), sizeof *r + floats * sizeof(float));

@@ -1,10 +1,11 @@
 /*
- * attention_back.c - gradients of attention, with probabilities recomputed from lse
+ * attention_back.c - gradients of attention; the probabilities are recomputed from lse
  *
  * With P the probabilities, m the dropout factors and D[q] = sum over d of dO[q, d] O[q, d]:
  *     dV = (P m)^T dO    dP = dO V^T    dS = P (dP m - D)    dQ = scale dS K    dK = scale dS^T Q
- * One thread processes a whole head of a sample: for each tile of keys, all tiles of queries that attend to it. dK
- * and dV of the tile then stay in the cache. dQ is accumulated in the scratch memory, in the order of the keys.
+ * One thread processes a whole head of a sample. For each tile of keys it visits all tiles of queries that attend to
+ * these keys, while dK and dV of the keys stay in the cache. dQ is accumulated in the scratch memory, in the order of
+ * the keys.
  */
 #include <math.h>
 #include <omp.h>
@@ -12,18 +13,18 @@
 
 #include "kernels/cpu/cpu_attention.h"
 
-/* The tiles of one thread. */
+/* The buffers of one thread. */
 struct back_room {
     float p[TILE * TILE];               /* [query, key]: scores, then P m */
     float ds[TILE * TILE];              /* [query, key]: dP, then dS */
     float ds_transposed[TILE * TILE];       /* [key, query] */
     float mask[TILE * TILE];            /* [query, key], dropout */
-    float tiles[];                      /* packed operands, dk, dv: see struct views */
+    float tiles[];                      /* packed operands, dk and dv; their addresses are in struct views */
 };
 
 /*
- * Packed tiles of the current keys and of the current queries. In *_rows the sum runs over a token's hd elements,
- * in *_cols over the tokens.
+ * The addresses of the packed tiles of the current keys and queries. The members *_rows are packed for products that
+ * sum over the hd elements of a token, the members *_cols for products that sum over tokens.
  */
 struct views {
     float *k_rows, *v_rows, *k_cols, *dk, *dv;
@@ -37,7 +38,7 @@ struct back_item {
     const struct kernel_attention_back *g;
     int64_t sample, head;
     struct operand q, k, v, d_o;
-    float *dq, *dot;                    /* fp32 [s, row] and D [s], in the scratch memory */
+    float *dq, *dot;                    /* in the scratch memory: dQ as fp32 [s, row], and D as [s] */
     enum dtype t;
 };
 
@@ -70,7 +71,7 @@ ALWAYS_INLINE void dots(const struct back_item *it, enum dtype t)
     }
 }
 
-/* Convert rows of scores and dP to P m and dS. */
+/* Convert nq rows of scores and dP to P m and dS. */
 static void softmax_back(struct back_room *r, const struct back_item *it, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk)
 {
@@ -135,12 +136,12 @@ static void tile_pair(struct back_room *r, const struct views *w, const struct b
     });
 }
 
-/* Tokens t0 .. t0 + n of the head. */
+/* A range of tokens of the head: t0 .. t0 + n. */
 struct tokens {
     int64_t t0, n;
 };
 
-/* Multiply rows of sums by f, and store them in the rows of a gradient that belong to these tokens. */
+/* Multiply rows of sums by f, and store them in the gradient p, in the rows of the tokens `at`. */
 ALWAYS_INLINE void store_rows(const struct back_item *it, void *p, float *sum, struct tokens at, float f,
                               enum dtype t)
 {
@@ -177,7 +178,7 @@ static void key_tile(struct back_room *r, const struct back_item *it, int64_t k0
     store(it, it->g->dv, w.dv, (struct tokens){ k0, nk }, 1);
 }
 
-/* Returns the scratch size of one head in floats: dQ and D. */
+/* Returns the scratch size in floats of one head, which holds dQ and D. */
 static int64_t head_floats(const struct kernel_attention *a)
 {
     return up_i64(a->s, TILE) * (tile_row(a->hd) + 1);

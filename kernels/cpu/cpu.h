@@ -1,12 +1,12 @@
 /*
  * cpu.h - declarations shared by the files of the CPU backend
  *
- * open.c, threads.c, device.c and amx.c are compiled once. Every other file is compiled once per instruction set
- * (ISA = base, avx2, avx512, avx512bf16, with a matching -march). Plain loops thus become vector code for each
- * machine, and open.c selects a whole set at start. ISA_NAME() keeps the function names distinct.
+ * cpu_open.c, threads.c, cpu_device.c and amx.c are compiled once. Every other file is compiled once per instruction
+ * set (ISA = base, avx2, avx512, avx512bf16, with a matching -march). Plain loops thus become vector code for each
+ * machine, and cpu_open.c selects one whole set of functions at start. ISA_NAME() keeps the function names distinct.
  *
- * All are compiled with -ffp-contract=off: the bits of an element must not depend on whether it is processed in the
- * body or the tail of a vector loop, so multiply and add are fused only by MADD().
+ * All files are compiled with -ffp-contract=off, so that multiply and add are fused only where the code uses MADD().
+ * Otherwise the bits of an element could depend on whether the body or the tail of a vector loop processes it.
  *
  * Code for all dtypes is one inline function with a constant argument `t`, which WITH_T() provides. The constant
  * must be defined inside the parallel region, because OpenMP passes variables from outside through memory.
@@ -23,20 +23,20 @@
 #define ISA_PASTE(f, isa)  ISA_PASTE_(f, isa)
 #define ISA_NAME(f)        ISA_PASTE(f, ISA)
 
-/* ---- device.c ---- */
+/* ---- cpu_device.c ---- */
 extern const struct dev_ops cpu_dev;
 
 /* ---- threads.c ---- */
 extern int cpu_threads;                 /* number of threads of every parallel region */
-/* Set the number of threads; 0: OpenMP's default. */
+/* Set the number of threads. If n is 0, use OpenMP's default. */
 void cpu_threads_open(int n);
 void cpu_threads_close(void);
 /*
- * Returns a buffer of thread `me`, 64-byte aligned, which is kept for the next call. For tiles, not tensors. Aborts
- * if memory is exhausted.
+ * Returns a buffer of thread `me`, aligned to 64 bytes. The buffer is kept for later calls. It is meant for tiles, not
+ * for whole tensors. Aborts if there is not enough memory.
  */
 void *cpu_room(int me, uint64_t bytes);
-/* Returns a buffer for the panels of the matrix products, shared by all threads. */
+/* Returns a buffer for the packed panels of matrix products. All threads share it. */
 void *cpu_gemm_room(uint64_t bytes);
 
 /* ---- isa.c: one set of functions per instruction set ---- */
@@ -45,7 +45,7 @@ void cpu_fill_avx2(struct kernels *k);
 void cpu_fill_avx512(struct kernels *k);
 void cpu_fill_avx512bf16(struct kernels *k);
 
-/* ---- functions of each file, which set members of *k ---- */
+/* ---- each source file has a function that sets its members of *k ---- */
 #define flat_fill      ISA_NAME(flat_fill)
 #define norm_fill      ISA_NAME(norm_fill)
 #define linear_fill    ISA_NAME(linear_fill)
@@ -61,7 +61,7 @@ void xent_fill(struct kernels *k);
 void attention_fill(struct kernels *k);
 void attention_back_fill(struct kernels *k);
 
-/* Execute a statement with the constant T = t. */
+/* Execute a statement in which T is a compile-time constant equal to t. */
 #define WITH_T(t, ...)                                     \
     do {                                                   \
         if ((t) == DTYPE_BF16) {                           \

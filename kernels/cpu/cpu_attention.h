@@ -1,6 +1,4 @@
-/*
- * cpu_attention.h - tiles of TILE queries by TILE keys, used by both directions of attention
- */
+/* cpu_attention.h - tiles of TILE queries by TILE keys, which attention.c and attention_back.c use */
 #ifndef SHARDKIT_KERNELS_CPU_CPU_ATTENTION_H
 #define SHARDKIT_KERNELS_CPU_CPU_ATTENTION_H
 
@@ -8,17 +6,18 @@
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/philox.h"
 
-#define TILE PANEL_LCM                  /* also a multiple of the 16 keys of a dropout patch */
+#define TILE PANEL_LCM                  /* also a multiple of the 16 keys that share random numbers for dropout */
 
-/* Returns the number of floats per row of an [.., hd] product: whole panels. */
+/* Returns the number of floats in a row of a product [.., hd]: hd rounded up to whole panels. */
 static inline int64_t tile_row(int64_t hd)
 {
     return up_i64(hd, PANEL_B);
 }
 
 /*
- * c [na, nb] (+)= a b^T over `slots`. Whole panels are written. b is packed. `a` is packed if a_step is PANEL_A;
- * else it is a tile [slots, a_step] whose columns are the rows of a.
+ * The product c [na, nb] = a b^T, summed over `slots`; with `add`, it is added to c. c is written in whole panels. b is
+ * packed. If a_step is PANEL_A, `a` is packed; otherwise `a` is a tile [slots, a_step] whose columns are the rows of
+ * the operand.
  */
 struct tile_product {
     int64_t na, nb, slots;
@@ -40,7 +39,7 @@ static inline void tile_multiply(const struct tile_product *t)
                            t->b + j * t->slots, t->c + i * t->ldc + j, t->ldc, t->add);
 }
 
-/* Returns this head's q, k or v of a sample, as rows of tokens. */
+/* Returns the operand that consists of the rows of one head's q, k or v for all tokens of a sample. */
 static inline struct operand head_rows(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
                                        enum dtype t)
 {
@@ -49,7 +48,10 @@ static inline struct operand head_rows(const struct kernel_attention *a, const v
     return (struct operand){ (const char *)p + at * bytes_t(t), a->token_stride, false, t };
 }
 
-/* Returns one head's rows of one sample in the output, or in its gradient. `p` is T [b * s, heads * hd]. */
+/*
+ * Returns the operand that consists of one head's rows of a sample in the output or its gradient. `p` is T [b * s,
+ * heads * hd].
+ */
 static inline struct operand head_out(const struct kernel_attention *a, const void *p, int64_t sample, int64_t head,
                                       enum dtype t)
 {
@@ -66,12 +68,13 @@ static inline struct operand transposed(struct operand x)
 
 struct score_rule {
     float scale;
-    float unit;                         /* round_unit; 0 with fp32, where the rounding would change nothing */
-    const float *bias;                  /* of element j: bias[j * step] */
+    /* kernel_attention.round_unit; 0 for fp32, where the rounding would change nothing */
+    float unit;
+    const float *bias;                  /* the bias of element j is bias[j * step] */
     int step;
 };
 
-/* Compute n scores from their dot products, with the same bits in both directions. */
+/* Convert n dot products to scores. The forward and the backward pass use this function, so they get the same bits. */
 ALWAYS_INLINE void score_run(float *x, int64_t n, const struct score_rule *r, enum dtype t)
 {
     const float scale = r->scale, unit = r->unit;
@@ -88,7 +91,7 @@ ALWAYS_INLINE void score_run(float *x, int64_t n, const struct score_rule *r, en
         x[j] *= unit;
 }
 
-/* Compute the dropout factors of a tile, [query, key]. sample and head are numbered within this call. */
+/* Compute the dropout factors of a tile, [query, key]. at.sample and at.head are numbered within this call. */
 static inline void tile_mask(float mask[TILE * TILE], const struct kernel_attention *a, struct drop_place at)
 {
     at.sample += a->drop.row0 / a->s;

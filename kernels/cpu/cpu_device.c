@@ -15,7 +15,7 @@
 
 static void *cpu_alloc(uint64_t bytes, struct err *e)
 {
-    /* Use huge pages for large buffers: a matrix product accesses hundreds of rows at once. */
+    /* Use huge pages for large buffers, because a matrix product accesses hundreds of rows at the same time. */
     size_t unit = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE;
     void *p = NULL;
     int sys = bytes > SIZE_MAX / 2 ? ENOMEM : posix_memalign(&p, unit, bytes + !bytes);
@@ -26,7 +26,8 @@ static void *cpu_alloc(uint64_t bytes, struct err *e)
         return NULL;
     }
     if (unit == HUGE_PAGE)
-        madvise(p, bytes, MADV_HUGEPAGE);       /* best effort: without huge pages it is only slower */
+        /* a failure is ignored: without huge pages the program is only slower */
+        madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }
 

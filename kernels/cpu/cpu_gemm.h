@@ -1,14 +1,12 @@
-/*
- * cpu_gemm.h - the three matrix products of a linear layer, with one loop for all
- */
+/* cpu_gemm.h - the matrix product that the three products of a linear layer share */
 #ifndef SHARDKIT_KERNELS_CPU_CPU_GEMM_H
 #define SHARDKIT_KERNELS_CPU_CPU_GEMM_H
 
 #include "kernels/cpu/panels.h"
 
 /*
- * Compute result [m, n] = a [m, k] b [n, k]^T in fp32, and pass it to `finish` one tile at a time. The order in
- * which each result is summed depends only on k, not on the number of threads.
+ * A matrix product: result [m, n] = a [m, k] b [n, k]^T in fp32. The results are passed to `finish` tile by tile. The
+ * order in which a result is summed depends only on k, not on the number of threads.
  */
 struct gemm_tile {
     const float *acc;                   /* [rows, ld] */

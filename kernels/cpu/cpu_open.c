@@ -3,7 +3,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
-/* With KERNELS_ONE_ISA only the set `base` is compiled, for the machine that compiles it (make demo). */
+/* With KERNELS_ONE_ISA (make demo) only the set `base` is compiled, for the machine on which the compiler runs. */
 #if defined(__x86_64__) && !defined(KERNELS_ONE_ISA)
 #define HAVE_ISA_SETS
 #include <cpuid.h>
@@ -24,7 +24,10 @@ static bool never(void)
     return false;
 }
 
-/* The bits of AMX on machines without it, slowly. All other kernels are plain loops. */
+/*
+ * Select the software model of AMX: it gives the bits of AMX on machines without AMX, but slowly. The other kernels are
+ * plain loops on every machine.
+ */
 static void fill_model(struct kernels *k)
 {
     amx_open_model();
@@ -36,7 +39,10 @@ static bool has_avx2(void)
 {
     unsigned eax, ebx, ecx = 0, edx;
 
-    /* No name for fp16 conversion is known to every compiler's __builtin_cpu_supports(). */
+    /*
+     * The name of the feature "fp16 conversion" differs between compilers, so __builtin_cpu_supports() cannot be used
+     * for it.
+     */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
            (ecx & bit_F16C);
 }
@@ -65,9 +71,9 @@ static void fill_amx(struct kernels *k)
 }
 
 /*
- * AMD's Zen 4 and 5 multiply bf16 pairs at twice the rate of fp32. Intel's processors execute one vdpbf16ps every
- * other cycle (a Xeon with AMX, one core: 123 GFLOP/s, against 245 with fp32 FMAs), so there it is faster to widen
- * bf16.
+ * Returns true if this CPU is faster with products of bf16 pairs than with bf16 widened to fp32. AMD's Zen 4 and 5
+ * multiply bf16 pairs at twice the rate of fp32. Intel's CPUs execute one vdpbf16ps every other cycle (a Xeon with AMX,
+ * one core: 123 GFLOP/s, against 245 with fp32 FMAs).
  */
 static bool likes_bf16(void)
 {
@@ -75,7 +81,7 @@ static bool likes_bf16(void)
 }
 #endif
 
-/* Best first. A set that is not `worth` using is only used if requested by name. */
+/* The instruction sets, best first. A set for which `worth` returns false is used only if it is requested by name. */
 static const struct isa {
     const char *name;
     bool (*usable)(void), (*worth)(void);
@@ -91,7 +97,7 @@ static const struct isa {
     { "amx-model", always, never, fill_model },
 };
 
-/* Returns the set with this name, or the best one for NULL. */
+/* Returns the set with this name. If name is NULL, returns the best set for this machine. */
 static const struct isa *isa_find(const char *name)
 {
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)

@@ -25,14 +25,14 @@ static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream 
     }
 }
 
-/* ---- gradients: tokens are sorted by row first, so each row has one thread and one order ---- */
+/* ---- gradients: tokens are sorted by row first, so that one thread adds all tokens of a row, in a fixed order ---- */
 
 static uint64_t embed_scratch(int64_t m, int64_t rows)
 {
     return ((uint64_t)m + (uint64_t)rows + 1) * sizeof(int32_t);
 }
 
-/* Sort tokens by row: token[start[r]] .. token[start[r + 1]] are the tokens of row r, ascending. */
+/* Sort the tokens by row: the tokens of row r are token[start[r]] .. token[start[r + 1] - 1], in ascending order. */
 static void sort_tokens(int32_t *start, int32_t *token, const struct kernel_embed_back *g)
 {
     const int32_t *id = g->id;
@@ -45,8 +45,7 @@ static void sort_tokens(int32_t *start, int32_t *token, const struct kernel_embe
     for (int64_t r = 0; r < rows; r++)
         start[r + 1] += start[r];
     /*
-     * Filling advances each start to the end of its row, which is the start of the next row. The memmove below
-     * undoes that.
+     * The loop advances start[r] to the end of row r, which is where row r + 1 starts. The memmove below undoes that.
      */
     for (int64_t i = 0; i < m; i++)
         if (id[i] >= first && id[i] - first < rows)
@@ -61,7 +60,7 @@ static void grad_row(void *row, const float *sum, int64_t h, bool add, enum dtyp
         WITH_T(g, put_grad(row, j, sum[j], add, T));
 }
 
-/* Compute row r of the table's gradient from n tokens. An fp32 row is accumulated in place. */
+/* Compute row r of the table's gradient from its n tokens. If the row is fp32, it is accumulated in place. */
 static void table_row(const struct kernel_embed_back *g, int64_t r, const int32_t *token, int32_t n, enum dtype t)
 {
     const int64_t h = g->h;
@@ -88,7 +87,10 @@ static void embed_back(const struct kernel_embed_back *g, enum dtype t, struct d
     (void)s;
     assert(g->m < INT32_MAX);
     sort_tokens(start, token, g);
-    /* Dynamic, because frequent words have adjacent rows. The thread that adds a row does not affect its sum. */
+    /*
+     * The schedule is dynamic, because frequent words have adjacent rows. Which thread computes a row does not affect
+     * the sum.
+     */
     #pragma omp parallel for num_threads(cpu_threads) schedule(dynamic, 64)
     for (int64_t r = 0; r < g->rows; r++)
         table_row(g, r, token + start[r], start[r + 1] - start[r], t);
@@ -134,9 +136,9 @@ static void embed_finish(const struct kernel_embed_finish *g, enum dtype t, stru
         WITH_T(t, finish_row(g, i, T));
 }
 
-#define POSITION_COLS 64                /* columns of one work item, which processes all tokens in order */
+#define POSITION_COLS 64                /* number of columns of a work item, which processes all tokens in order */
 
-/* Accumulate columns col .. col + n of all positions in `sum`, which has `ld` floats per row. */
+/* Sum columns col .. col + n of the gradients of all positions in `sum`, which has `ld` floats per row. */
 static void position_cols(const struct kernel_position_back *g, float *sum, int64_t ld, int64_t col, int64_t n,
                           enum dtype t)
 {

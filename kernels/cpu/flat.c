@@ -10,9 +10,10 @@
 #include "kernels/cpu/philox.h"
 #include "libcommon/base/mem.h"
 
-#define RUN 4096                        /* elements per work item; sums are split here for any number of threads */
+/* elements per work item; sums are cut at multiples of it, whatever the number of threads */
+#define RUN 4096
 
-/* Loop over runs, each processed by one thread. The body processes elements from i on. */
+/* Loop over runs of RUN elements, each of which one thread processes. The body processes the elements from i on. */
 #define FOR_RUNS(n)                                                                 \
     _Pragma("omp parallel for num_threads(cpu_threads) schedule(static)")           \
     for (int64_t i = 0; i < (n); i += RUN)
@@ -50,7 +51,7 @@ static void sumsq_of(double *out, const void *x, enum dtype t, int64_t n, double
 
     FOR_RUNS(n)
         WITH_T(t, tmp[i / RUN] = squares(x, i, min_i64(i + RUN, n), T));
-    /* Not an omp reduction, which would add in the order in which threads finish. */
+    /* An omp reduction is not used, because it adds in the order in which the threads finish. */
     for (int64_t c = 0; c < sumsq_scratch(n); c++)
         total += tmp[c];
     *out = total;
@@ -69,8 +70,8 @@ struct flat_stretch {
 };
 
 /*
- * Update elements `part` of run r. For fp16 at most HALF_RUN elements, so that widened and rounded numbers are
- * still in the cache.
+ * Update the elements `part` of run r. For fp16 there are at most HALF_RUN elements, so that the widened and the
+ * rounded numbers stay in the cache.
  */
 ALWAYS_INLINE void adamw_part(const struct kernel_adamw_buffers *b, const struct kernel_run *r,
                               struct flat_stretch part, const struct kernel_adamw *step, enum dtype t, enum dtype grad)
@@ -122,7 +123,7 @@ static void adamw_run(const struct kernel_adamw_buffers *b, const struct kernel_
 /* ---- lists of runs ---- */
 
 struct kernel_runs {
-    double *tmp;                        /* scratch for the sum of the longest run */
+    double *tmp;                        /* scratch memory for the sum of squares of the longest run */
     int n;
     struct kernel_run run[];
 };
@@ -156,7 +157,10 @@ static void sumsq_runs(double *out, const void *x, enum dtype t, const struct ke
         sumsq_of(out + r->run[i].out, at_t(x, r->run[i].at, t), t, r->run[i].n, r->tmp);
 }
 
-/* Returns the first element in [from, end) that is not finite, or INT64_MAX. For an infinity x - x is a NaN, too. */
+/*
+ * Returns the index of the first element in [from, end) that is not finite, or INT64_MAX if all are finite. The test is
+ * x - x, which is a NaN also for an infinity.
+ */
 ALWAYS_INLINE int64_t first_in_run(const void *x, int64_t from, int64_t end, enum dtype t)
 {
     while (from < end && load_t(x, from, t) - load_t(x, from, t) == 0)
@@ -250,7 +254,7 @@ static void cast(void *dst, enum dtype to, const void *src, enum dtype from, int
     }
 }
 
-/* Process elements i .. i + n, n <= RUN. */
+/* Multiply elements i .. i + n of x by f; n <= RUN. */
 ALWAYS_INLINE void scale_run(void *x, float f, int64_t i, int64_t n, enum dtype t)
 {
     float v[RUN];
@@ -287,19 +291,19 @@ static void add(void *y, const void *x, int64_t n, enum dtype t, struct dev_stre
 static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream *s)
 {
     (void)s;
-    for (int64_t i = 0; i < n; i++)     /* only a few elements */
+    for (int64_t i = 0; i < n; i++)     /* there are only a few elements */
         y[i] += x[i];
 }
 
 /* ---- initial weights ---- */
 
-/* Returns a number in (0, 1), excluding both ends: 52 bits, plus half of the last bit. */
+/* Returns a uniform random number in (0, 1), without 0 and 1, from 52 random bits plus half of the last bit. */
 static double uniform(uint32_t high, uint32_t low)
 {
     return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;
 }
 
-/* Compute deviates 2 * block and 2 * block + 1. */
+/* Compute two normal deviates, number 2 * block and number 2 * block + 1, from the words w of a Philox block. */
 static void two_deviates(float x[2], const uint32_t w[4])
 {
     double radius = sqrt(-2 * log(uniform(w[0], w[1]))), angle = 2 * M_PI * uniform(w[2], w[3]);
@@ -313,7 +317,7 @@ static void normal(float *x, int64_t first, int64_t n, float std, const uint32_t
     int64_t skip = first % 2;
 
     (void)s;
-    /* i counts from the start of the first block; x begins `skip` later. */
+    /* i counts from the start of the first Philox block. x[0] is deviate number `skip` of that count. */
     FOR_RUNS(skip + n)
         for (int64_t j = i; j < min_i64(i + RUN, skip + n); j += 2 * PHILOX_LANES) {
             uint32_t word[4 * PHILOX_LANES];

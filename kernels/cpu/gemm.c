@@ -12,8 +12,9 @@
  * sums are in the second; B's block is in the third, shared by all threads. With AMX tiles a panel of A is in the
  * first, and B's block in the second. The sums leave the second-level cache only once, finished.
  *
- * A result's additions are the same wherever the borders of its tile are, so the rows of a thread may depend on the
- * number of threads; only the cuts of the sum must not. With AMX tiles results do not even depend on the cuts.
+ * The order of additions for a result does not depend on where the borders of its tile are, so the assignment of rows
+ * to threads may depend on the number of threads. Only the cuts of the sum must not depend on it, because they change
+ * results (except with AMX tiles).
  *
  * Variants tried, in GFLOP/s of y [2048, 4096] with k 1024, fp32, on a Xeon with AVX-512, with 1 and 8 threads.
  * OpenBLAS 0.3.21 (SkylakeX) has 228 and 1700, and the micro-kernel alone 245:
@@ -48,13 +49,13 @@
  *     1         0.93 (0.77 to 1.19)       0.92 (0.81 to 1.04)   1.11 (0.68 to 1.72)
  *     2         0.92 (0.63 to 1.28)       0.87 (0.64 to 1.00)   0.96 (0.44 to 1.43)
  *     8         1.06 (0.73 to 1.55)       0.86 (0.66 to 1.39)   0.90 (0.61 to 1.12)
- * Single measurements vary by half from minute to minute there. They predate two changes: a different distribution
- * over 2 and 8 threads was abandoned, with which fp32 was up to 9 % slower at 8 threads; and strips of tiles were
- * finished one panel at a time, which cost 5 to 10 % where sums are 256 long. With one thread bf16 is thus no
- * slower than oneDNN except for small products (n 256: 0.7, n 192 and k 64: 0.4). oneDNN is mostly faster in fp32
- * and with 8 threads, OpenBLAS with 1 and 2. This implementation is kept for two reasons: the order of its sums
- * depends only on the shape, not on the threads or on the other rows; and its finish is fused, whereas the
- * libraries need another pass over the result.
+ * On that host single measurements vary by half from minute to minute. The table was measured before two changes: a
+ * different distribution over 2 and 8 threads was abandoned, with which fp32 was up to 9 % slower at 8 threads; and
+ * strips of tiles were finished one panel at a time, which cost 5 to 10 % where sums are 256 long. With one thread bf16
+ * is thus no slower than oneDNN except for small products (n 256: 0.7, n 192 and k 64: 0.4). oneDNN is mostly faster in
+ * fp32 and with 8 threads, OpenBLAS with 1 and 2. This implementation is kept for two reasons: the order of its sums
+ * depends only on the shape, not on the threads or on the other rows; and its finish is fused, whereas the libraries
+ * need another pass over the result.
  */
 #include <omp.h>
 
@@ -63,11 +64,12 @@
 #include "kernels/cpu/vmath.h"
 
 #define GEMM_ROWS  (2 * PANEL_LCM)
-#define GEMM_A     (GEMM_ROWS * 256)    /* maximum number of slots of a strip's panels of A */
+#define GEMM_A     (GEMM_ROWS * 256)    /* maximum number of slots in the panels of A of one strip */
 #define GEMM_COLS  1024                 /* maximum number of columns of a block */
-/* Slots of B that are used during one cut of the sum: half of the second-level cache. */
+/* Number of slots of B that one cut of the sum uses: they fill half of the second-level cache. */
 #define GEMM_NEAR  (1 << 18)
-#define GEMM_BLOCK (4 << 20)            /* slots of B's block, unless a sum is longer than GEMM_BLOCK / PANEL_B */
+/* maximum number of slots in B's block; exceeded only if a single panel of B is larger */
+#define GEMM_BLOCK (4 << 20)
 #define GEMM_LD    (GEMM_COLS + 32)     /* floats per row of the sums: not a power of two, for the caches */
 
 /* The buffers of one thread. */
@@ -77,16 +79,18 @@ struct room {
 };
 
 /*
- * How operands are multiplied: fp32, to which bf16 is widened; pairs of bf16; AMX tiles of pairs. Tiles are so fast
- * that B's block should be in the second-level cache. It is made narrower for that if the whole sum is one cut. A
- * is then packed more often, which pays off if its rows are stored along.
+ * How operands are multiplied. SINGLES: as fp32, to which bf16 is widened. PAIRS: as pairs of bf16. TILES, TILES_LONG:
+ * as AMX tiles of pairs. Tiles are so fast that B's block should fit in the second-level cache. TILES therefore has
+ * longer cuts, which make the block narrower. A is then packed more often. This pays off for sums of at most two cuts,
+ * if the rows of A are stored along; TILES_LONG is for all other products.
  */
 enum how { SINGLES, PAIRS, TILES, TILES_LONG };
 static const struct gemm_form {
-    int a, b;                           /* rows per panel */
+    int a, b;                           /* rows per panel of a and of b */
     int per_slot;                       /* numbers of the sum per slot */
     int slots;                          /* slots are padded with zeros to a multiple of this */
-    int cut;                            /* slots of the sum per cut; with singles and pairs, results depend on it */
+    /* slots of the sum per cut; with singles and pairs, the bits of results depend on it */
+    int cut;
     int rows;                           /* maximum number of rows of a strip */
 } forms[] = {
     [SINGLES] = { PANEL_A, PANEL_B, 1, 1, 256, GEMM_ROWS },
@@ -95,7 +99,7 @@ static const struct gemm_form {
     [TILES_LONG] = { AMX_WIDTH, AMX_WIDTH, 2, AMX_SLOTS, 256, GEMM_ROWS },
 };
 
-/* A block of columns, j0 .. j0 + n, shared by all threads. */
+/* A block of columns of the result, j0 .. j0 + n, which all threads process together. */
 struct block {
     const struct gemm *g;
     enum how how;
@@ -103,14 +107,15 @@ struct block {
     uint32_t *b;                        /* [cut of the sum][panel][slot of the cut][row of the panel] */
 };
 
-/* The panels of one thread: first, and one after the last. */
+/* The panels that one thread processes: [a0, a1) of A and [b0, b1) of B. */
 struct part {
     int64_t a0, a1, b0, b1;
 };
 
 /*
- * Split na x nb panels into `all` rectangles so that the largest is as small as possible. Packing a panel of A
- * costs as much as a tile, and all threads with the same rows do it.
+ * Returns the share of thread `me` if na x nb panels are split among `all` threads. The panels are split into
+ * rectangles, such that the largest one is as small as possible. Packing a panel of A counts like a tile of the result,
+ * because all threads with the same rows pack these rows.
  */
 static struct part part_of(int64_t na, int64_t nb, int me, int all)
 {
@@ -133,14 +138,17 @@ static struct part part_of(int64_t na, int64_t nb, int me, int all)
     return (struct part){ na * row / best, na * (row + 1) / best, nb * col / cols, nb * (col + 1) / cols };
 }
 
-/* Rows i0 .. i0 + n of an operand, and slots s0 .. s0 + slots of the sum, as panels of `width`. */
+/*
+ * A cut of an operand: its rows i0 .. i0 + n, and slots s0 .. s0 + slots of the sum, to be packed as panels of `width`
+ * rows.
+ */
 struct cut {
     const struct operand *x;
     int64_t i0, n, s0, slots;
     int width;
 };
 
-/* Pack panels first .. end of a cut. */
+/* Pack panels first .. end of the cut *c. */
 static void pack(uint32_t *to, const struct block *b, const struct cut *c, int64_t first, int64_t end)
 {
     int64_t per_slot = forms[b->how].per_slot, k0 = per_slot * c->s0, row = first * c->width;
@@ -176,14 +184,19 @@ static void pack_b(const struct block *b, int me, int all)
     }
 }
 
-/* The rows of the result that a thread processes: panels a .. a + panels of A, and the thread's columns. */
+/*
+ * The part of the result that a thread processes at a time: panels a .. a + panels of A, and all columns of the thread.
+ */
 struct strip {
     const struct block *b;
     const struct part *t;
     int64_t a, panels;
 };
 
-/* Finish panels t.a0 .. t.a1 of the strip and t.b0 .. t.b1 of B, whose sums are complete. */
+/*
+ * Pass finished results to the caller: those of panels t.a0 .. t.a1 of the strip and t.b0 .. t.b1 of B, whose sums are
+ * complete.
+ */
 static void finish(const struct room *r, const struct strip *p, struct part t)
 {
     const struct gemm *g = p->b->g;
@@ -198,8 +211,8 @@ static void finish(const struct room *r, const struct strip *p, struct part t)
 }
 
 /*
- * Multiply slots s .. s + slots of the sum. B's panel stays in the first-level cache while A's panels are
- * processed. A tile is finished as soon as it is complete.
+ * Multiply slots s .. s + slots of the sum. A panel of B stays in the first-level cache while all panels of A are
+ * processed. Each tile of results is finished as soon as its sum is complete.
  */
 static void multiply(struct room *r, const struct strip *p, int64_t s, int64_t slots)
 {
@@ -222,8 +235,8 @@ static void multiply(struct room *r, const struct strip *p, int64_t s, int64_t s
 }
 
 /*
- * Multiply a strip like multiply(), with AMX tiles. A's panel stays in the cache. The strip is finished as a whole, to
- * switch between tile code and other code less often.
+ * Multiply slots s .. s + slots of a strip like multiply(), with AMX tiles. Here a panel of A stays in the cache. The
+ * strip is finished as a whole, so that the CPU switches less often between tile code and other code.
  */
 static void multiply_tiles(struct room *r, const struct strip *p, int64_t s, int64_t slots)
 {
@@ -256,7 +269,7 @@ static void rows(struct room *r, const struct strip *p)
     } while (s < b->slots);
 }
 
-/* Process one block. All threads of the region must call it. */
+/* Process one block. All threads of the parallel region must call this function. */
 static void block(const struct block *b)
 {
     int me = omp_get_thread_num(), all = omp_get_num_threads();
@@ -269,17 +282,17 @@ static void block(const struct block *b)
     #pragma omp barrier
     if (b->how >= TILES)
         amx_found->begin();
-    /* Use chunks of equal size: a last chunk of a few rows would use B's panels too little. */
+    /* Use chunks of equal size: if the last chunk had only a few rows, it would make little use of B's panels. */
     for (int64_t c = 0; t.b1 > t.b0 && c < chunks; c++)
         rows(r, &(struct strip){ b, &t, t.a0 + mine * c / chunks, mine * (c + 1) / chunks - mine * c / chunks });
     if (b->how >= TILES)
         amx_found->end();
-    #pragma omp barrier                 /* no thread may pack over panels still in use */
+    #pragma omp barrier                 /* a thread must not overwrite packed panels that others still use */
 }
 
 /*
- * Returns the number of columns per block. Blocks have equal size, because a narrow last block would pack A for too
- * few results.
+ * Returns the number of columns per block. All blocks have about equal size, because for a narrow last block A would be
+ * packed for too few results.
  */
 static int64_t block_cols(const struct gemm *g, const struct gemm_form *f, int64_t slots)
 {

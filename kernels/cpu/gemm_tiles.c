@@ -1,10 +1,10 @@
 /*
- * gemm_tiles.c - packing for amx.h, see tiles.h
+ * gemm_tiles.c - pack operands for the products of amx.h
  *
  * A step of a panel is a square of AMX_SLOTS pairs by AMX_WIDTH rows. In the operand it is stored in one of two
  * ways. Along: the pairs of each row are consecutive. Across: one line has the even numbers of all rows, and the
- * next line the odd ones. Panels of a need it along; panels of b need it across, with each pair combined. Squares
- * at an edge are copied first, with zeros after the end of the operand.
+ * next line the odd ones. Packed panels of a are stored along; packed panels of b are stored across, with the two
+ * numbers of a pair combined. Squares at an edge are copied first, with zeros after the end of the operand.
  */
 #include <string.h>
 
@@ -22,7 +22,7 @@ ALWAYS_INLINE void transpose_16x16(uint32_t *to, int64_t step, const void *p, in
 }
 #endif
 
-/* Combine lines that are stored across into [AMX_SLOTS][AMX_WIDTH] pairs. */
+/* Combine the lines of a square that is stored across to pairs: to[AMX_SLOTS][AMX_WIDTH]. */
 ALWAYS_INLINE void pair_up(uint32_t *to, const uint16_t *from, int64_t ld)
 {
     for (int s = 0; s < AMX_SLOTS; s++)
@@ -40,7 +40,7 @@ ALWAYS_INLINE void square_a(uint32_t *to, const uint16_t *from, int64_t ld, bool
         return;
     }
     pair_up(pairs, from, ld);
-    /* A pair is treated as one number here. */
+    /* The function treats a pair as one number of 32 bits. */
     transpose_16x16(to, AMX_SLOTS, pairs, AMX_WIDTH, 16, FORM_F32);
     transpose_16x16(to + 16 * AMX_SLOTS, AMX_SLOTS, pairs + 16, AMX_WIDTH, 16, FORM_F32);
 }
@@ -55,7 +55,7 @@ ALWAYS_INLINE void square_b(uint32_t *to, const uint16_t *from, int64_t ld, bool
     transpose_16x16(to + 16, AMX_WIDTH, from + 16 * ld, ld, 16, FORM_PAIRS);
 }
 
-/* Copy n rows and nk numbers of `from`, and set the rest to zero. */
+/* Copy the first nk numbers of the first n rows of `from`, and set the rest of the square to zero. */
 ALWAYS_INLINE void edge_copy(uint16_t to[AMX_WIDTH * AMX_DEPTH], const uint16_t *from, const struct operand *x,
                              int64_t n, int64_t nk)
 {
@@ -84,8 +84,8 @@ ALWAYS_INLINE void square(uint32_t *to, const struct operand *x, struct operand_
 }
 
 /*
- * Pack all squares in an order that uses cache lines completely once they are loaded: panel by panel if rows are
- * stored along, else step by step.
+ * Pack all squares of a part. If rows are stored along, this is done panel by panel, otherwise step by step: in this
+ * order each cache line that is loaded is used completely.
  */
 ALWAYS_INLINE void pack(uint32_t *to, const struct operand *x, struct operand_part part, bool is_a)
 {

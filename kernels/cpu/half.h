@@ -17,7 +17,7 @@
 
 #define HALF_RUN 256                    /* size of a loop's local buffer */
 
-/* Convert n numbers. Returns `to`, which must not overlap `from`. */
+/* Convert n numbers of fp16 to fp32. Returns `to`, which must not overlap `from`. */
 ALWAYS_INLINE float *f16_widen(float *to, const void *from, int64_t n)
 {
     const uint16_t *x = from;
@@ -51,7 +51,7 @@ ALWAYS_INLINE void f16_narrow(void *to, const float *from, int64_t n)
         y[i] = f16_round(from[i]);
 }
 
-/* Round each number to fp16, and convert it back. */
+/* Round each of n numbers to fp16 and convert it back to fp32, in place. */
 ALWAYS_INLINE void f16_round_run(float *x, int64_t n)
 {
     int64_t i = 0;
@@ -86,7 +86,7 @@ ALWAYS_INLINE void store_run(void *p, int64_t i, const float *x, int64_t n, enum
             store_t(p, i + j, x[j], t);
 }
 
-/* Add elements i .. i + n of a tensor to x. */
+/* Add elements i .. i + n of a tensor of T to x. */
 ALWAYS_INLINE void add_run(float *x, const void *p, int64_t i, int64_t n, enum dtype t)
 {
     if (t != DTYPE_F16)

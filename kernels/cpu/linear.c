@@ -8,7 +8,8 @@
 
 struct out {
     void *y;
-    void *pre;                          /* GELU input: written by the forward pass, read for the gradient; NULL: none */
+    /* the input of GELU: written by the forward pass and read for the gradient; NULL: none */
+    void *pre;
     const void *bias;
     int64_t ld;
     bool add;
@@ -55,7 +56,7 @@ ALWAYS_INLINE void finish_gelu(const struct out *o, const float *acc, int64_t ro
         #pragma omp simd
         for (int64_t j = 0; j < n; j++)
             store_t(pre, j, acc[j], t);
-    /* gelu is computed from the rounded value, so that recomputation, which only has that value, gives the same y. */
+    /* GELU is computed from the rounded value. Recomputation only has the rounded value, and must give the same y. */
     #pragma omp simd
     for (int64_t j = 0; j < n; j++)
         store_t(y, j, gelu_f32(load_t(pre, j, t)), t);
@@ -87,7 +88,10 @@ ALWAYS_INLINE void finish_grad(const struct out *o, const float *acc, int64_t ro
             put_grad(y, j, acc[j], false, t);
 }
 
-/* Variants for fp16, n <= HALF_RUN. They compute in fp32, and round at the same places as the functions above. */
+/*
+ * The same functions for fp16, with n <= HALF_RUN. They compute in fp32 and round at the same places as the functions
+ * above.
+ */
 ALWAYS_INLINE void half_plain(const struct out *o, const float *acc, int64_t row, int64_t col, int64_t n)
 {
     void *y = out_t(o->y, row * o->ld + col, DTYPE_F16);
@@ -145,7 +149,7 @@ ALWAYS_INLINE void half_grad(const struct out *o, const float *acc, int64_t row,
     f16_narrow(y, v, n);
 }
 
-/* One function call per row: when inlined into the loop, gcc 12 makes a product 5 % slower. */
+/* Make one function per type. If it were inlined into the loop, gcc 12 would make a product 5 % slower. */
 #define FINISH_T(name, t, dtype)                                                                                \
     static __attribute__((noinline)) void name##_row_##t(const struct out *o, const float *acc, int64_t row,    \
                                                          int64_t col, int64_t n)                                \
@@ -224,9 +228,10 @@ static void linear_dx_gelu(const struct kernel_linear_dx *l, enum dtype t, struc
 }
 
 #define SUM_COLS 64                     /* columns per work item */
-#define SUM_ROWS 32                     /* rows per partial sum: shorter chains of roundings */
+/* number of rows that are added up before the sum is added to the total, so that fewer roundings follow each other */
+#define SUM_ROWS 32
 
-/* Compute the sums of columns col .. col + n of dy, n <= SUM_COLS. */
+/* Compute the sums of columns col .. col + n of dy; n <= SUM_COLS. */
 ALWAYS_INLINE void column_sums(float *sum, const struct kernel_linear_dw *l, int64_t col, int64_t n, enum dtype t)
 {
     const void *dy = l->dy;

@@ -32,7 +32,7 @@ ALWAYS_INLINE void row_stat(const void *x, int64_t h, float eps, float *mean, fl
     *rstd = 1.0f / sqrtf(squares / (float)h + eps);
 }
 
-/* Normalise row i from x into y, all of T. */
+/* Normalise row i of x and store it in y, both of type T. */
 ALWAYS_INLINE void row_norm_of(const struct kernel_layernorm *n, void *y, const void *x, int64_t i, enum dtype t)
 {
     const int64_t h = n->h;
@@ -49,7 +49,7 @@ ALWAYS_INLINE void row_norm_of(const struct kernel_layernorm *n, void *y, const 
         n->rstd[i] = rstd;
 }
 
-/* Normalise row i from x. For fp16 it computes in fp32, in this thread's buffer. */
+/* Normalise row i of x. For fp16 the row is converted to fp32 in a buffer of this thread. */
 ALWAYS_INLINE void row_norm(const struct kernel_layernorm *n, const void *x, int64_t i, enum dtype t)
 {
     const int64_t h = n->h;
@@ -76,7 +76,7 @@ static void layernorm(const struct kernel_layernorm *n, enum dtype t, struct dev
         WITH_T(t, row_norm(n, at_t(n->x, i * n->h, T), i, T));
 }
 
-/* Compute row i of z. */
+/* Compute row i of z = residual + dropout(a + bias). */
 ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i, enum dtype t)
 {
     const int64_t h = r->norm.h;
@@ -95,7 +95,8 @@ ALWAYS_INLINE void row_residual(const struct kernel_residual_norm *r, int64_t i,
             for (int64_t j = 0; j < n; j++)
                 v[j] *= mask[j];
         }
-        add_run(v, residual, j0, n, t);         /* z may be residual: each element depends only on the same element */
+        /* z may be the same memory as `residual`, because each element depends only on the same element */
+        add_run(v, residual, j0, n, t);
         store_run(z, j0, v, n, t);
     }
 }
@@ -115,7 +116,10 @@ static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, st
         WITH_T(t, row_residual_norm(r, i, T));
 }
 
-/* ---- gradients: rows in chunks, each with its own sums over rows, added in the order of the chunks ---- */
+/*
+ * ---- gradients: rows are divided into chunks; each chunk has its own sums over rows, which are added in order at the
+ * end ----
+ */
 
 #define MAX_CHUNKS 128
 
@@ -134,13 +138,13 @@ static uint64_t layernorm_scratch(int64_t m, int64_t h)
     return (uint64_t)chunks_of(m) * 2 * (uint64_t)h * sizeof(float);
 }
 
-/* Sums over rows per chunk: part [chunks, stride]; only h columns of it are used. */
+/* The sums over the rows of each chunk, [chunks, stride]. Only h columns of each row are used. */
 struct norm_chunks {
     const float *part;
     int64_t chunks, stride, h;
 };
 
-/* Compute gradient `out` [h], of type g, from the sums of the chunks. */
+/* Add the sums of all chunks, and store or add the total as the gradient `out` [h] of type g. */
 static void chunks_add(void *out, const struct norm_chunks *c, bool add, enum dtype g)
 {
     const int64_t h = c->h;
@@ -158,15 +162,15 @@ static void chunks_add(void *out, const struct norm_chunks *c, bool add, enum dt
     }
 }
 
-/* The tensors' parts of one row. */
+/* The addresses of one row in each tensor. */
 struct norm_row {
     const void *dy, *x, *gamma, *add_dx;
     void *dx;
 };
 
 /*
- * Compute row i: with g = dy * gamma, dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. Adds to the sums
- * over rows.
+ * Compute row i of dx. With g = dy * gamma, it is rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. Also adds the
+ * row to the sums for dgamma and dbeta.
  */
 ALWAYS_INLINE void row_norm_back_of(const struct kernel_layernorm_back *n, const struct norm_row *row, float *dgamma,
                                     float *dbeta, int64_t i, enum dtype t)
@@ -236,7 +240,7 @@ static void layernorm_back(const struct kernel_layernorm_back *n, enum dtype t, 
     chunks_add(n->dbeta, &(struct norm_chunks){ part + h, chunks, 2 * h, h }, n->add, n->grad_t ? t : DTYPE_F32);
 }
 
-/* Compute row i of da, and add it to the column sums. */
+/* Compute row i of da, and add it to `sum`, the column sums. */
 ALWAYS_INLINE void row_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t i, enum dtype t)
 {
     const int64_t h = d->h;
@@ -263,7 +267,7 @@ ALWAYS_INLINE void row_sum(void *da, float *sum, const void *dz, int64_t h, enum
         memcpy(da, dz, (size_t)(h * bytes_t(t)));
 }
 
-/* Compute rows first .. end of da, and their column sums. */
+/* Compute rows first .. end of da, and their column sums in `sum`. */
 ALWAYS_INLINE void rows_dropout_back(const struct kernel_dropout_back *d, float *sum, int64_t first, int64_t end,
                                      enum dtype t)
 {

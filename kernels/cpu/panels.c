@@ -1,6 +1,4 @@
-/*
- * panels.c - packing and the micro-kernels, see panels.h
- */
+/* panels.c - pack operands into panels, and the micro-kernels that multiply panels (described in panels.h) */
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/transpose.h"
 
@@ -34,7 +32,7 @@ ALWAYS_INLINE void vec_store(float *p, vec v)
     __builtin_memcpy(p, &v, sizeof v);
 }
 
-/* Prefetch the tile's old sums, which are not in a near cache and are needed only at the end. */
+/* Prefetch the old sums of the tile. They are needed only at the end, and are not in a cache near the processor. */
 ALWAYS_INLINE void sums_fetch(const float *c, int64_t ldc)
 {
     for (int i = 0; i < PANEL_A; i++)
@@ -103,13 +101,13 @@ void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, f
 void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add)
 {
     (void)slots, (void)a, (void)b, (void)c, (void)ldc, (void)add;
-    __builtin_unreachable();            /* pairs are never packed for this machine */
+    __builtin_unreachable();            /* pairs are never packed if the machine does not multiply bf16 pairs */
 }
 #endif
 
 /* ---- packing ---- */
 
-/* Returns the slot of one row. Its first element is p[at]; the second of a pair is `next` elements later. */
+/* Returns the slot of one row: p[at] or, for pairs, p[at] and p[at + next]. */
 ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum form form)
 {
     if (form == FORM_F32)
@@ -123,9 +121,9 @@ ALWAYS_INLINE uint32_t slot_of(const void *p, int64_t at, int64_t next, enum for
 
 #ifdef __AVX2__
 /*
- * Transpose as many slots of a whole panel as possible with squares. Returns how many. The last slot is never among
- * them, so what is stored after a slot is always overwritten by the next slot. The rows that do not fill a square
- * come first, for the same reason.
+ * Transpose as many slots of a whole panel as possible in squares of 8 or 16. Returns the number of slots transposed. A
+ * transposition stores extra numbers after each slot, which the next slot overwrites. Therefore the last slot is never
+ * transposed in this way, and rows that do not fill a square are processed first.
  */
 ALWAYS_INLINE int64_t transpose_panel_squares(uint32_t *to, const void *p, int64_t ld, int64_t slots, int width,
                                               enum form form)
@@ -171,7 +169,7 @@ void panel_transpose(float *to, int64_t to_step, const float *from, int64_t ld, 
             to[j * to_step + i] = from[i * ld + j];
 }
 
-/* Pack whole panels. The bounds of the inner loops are constant, so they are vectorised. */
+/* Pack whole panels. The inner loops have constant bounds, so the compiler vectorises them. */
 ALWAYS_INLINE void pack_full(uint32_t *to, struct operand x, int64_t slots, int width, enum form form)
 {
     int64_t step = form == FORM_PAIRS ? 2 : 1,
@@ -183,7 +181,10 @@ ALWAYS_INLINE void pack_full(uint32_t *to, struct operand x, int64_t slots, int 
                   : slot_of(x.p, i * x.ld + s * step, 1, form);
 }
 
-/* Pack panels at an edge. Missing rows, and the missing half of the last pair if nk is odd, are zeros. */
+/*
+ * Pack panels at the edge of the operand. Missing rows are filled with zeros and, if nk is odd, so is the second half
+ * of the last pair.
+ */
 static void pack_edge(uint32_t *to, struct operand x, int64_t n, int64_t nk, int width, enum form form)
 {
     int64_t step = form == FORM_PAIRS ? 2 : 1;
@@ -197,7 +198,7 @@ static void pack_edge(uint32_t *to, struct operand x, int64_t n, int64_t nk, int
         }
 }
 
-/* Returns x starting at element (i, k). */
+/* Returns the operand that begins at element (i, k) of x. */
 ALWAYS_INLINE struct operand operand_from(struct operand x, int64_t i, int64_t k)
 {
     x.p = at_t(x.p, x.across ? k * x.ld + i : i * x.ld + k, x.t);
@@ -221,8 +222,9 @@ ALWAYS_INLINE void pack_form(uint32_t *to, struct operand x, int64_t n, int64_t 
 }
 
 /*
- * Pack panels of n rows. Rows that are stored along are packed one panel at a time. Rows that are stored across are
- * packed some slots of all panels at a time, so that each cache line is used completely once it is loaded.
+ * Pack panels of n rows. Operands whose rows are stored along are packed one panel at a time. Operands whose rows are
+ * stored across are packed a few slots at a time, for all panels, so that each cache line that is loaded is used
+ * completely.
  */
 #define ACROSS_RUN 16
 

@@ -16,7 +16,10 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* Registers: PANEL_A * 2 sums, 2 for B, one for A. There are 32 of them with AVX-512, else 16. */
+/*
+ * The registers that the micro-kernel uses: PANEL_A * 2 for sums, 2 for B, one for A. AVX-512 has 32 registers, other
+ * sets have 16.
+ */
 #if defined(__AVX512F__)
 #define PANEL_A 12
 #define PANEL_B 32
@@ -35,7 +38,10 @@
 #define PANEL_PAIRS 0
 #endif
 
-/* An operand. Element (i, k), with k the index of the sum, is p[i * ld + k], or p[k * ld + i] if `across`. */
+/*
+ * An operand of a product. k is the index over which the product sums. Element (i, k) is p[i * ld + k] or, if `across`,
+ * p[k * ld + i].
+ */
 struct operand {
     const void *p;
     int64_t ld;
@@ -43,32 +49,38 @@ struct operand {
     enum dtype t;
 };
 
-/* Rows i0 .. i0 + n and columns k0 .. k0 + nk of an operand. */
+/* A part of an operand: rows i0 .. i0 + n and columns k0 .. k0 + nk. */
 struct operand_part {
     int64_t i0, n, k0, nk;
 };
 
 /*
- * Pack a part of x as consecutive panels of `width` = PANEL_A or PANEL_B. With `pairs` a slot is two bf16, and an
- * odd nk is padded with zero.
+ * Pack a part of x as consecutive panels of `width` rows, which is PANEL_A or PANEL_B. With `pairs`, a slot is two
+ * bf16, and an odd nk is padded with a zero.
  */
 #define panels_pack ISA_NAME(panels_pack)
 void panels_pack(void *panels, const struct operand *x, struct operand_part part, int width, bool pairs);
 
-/* to [cols, to_step] = transpose of the first `cols` columns of from [rows, ld], fp32. */
+/* Set to [cols, to_step] to the transpose of the first `cols` columns of from [rows, ld], fp32. */
 #define panel_transpose ISA_NAME(panel_transpose)
 void panel_transpose(float *to, int64_t to_step, const float *from, int64_t ld, int64_t rows, int64_t cols);
 
-/* PANEL_A rows with `step` floats from slot to slot: PANEL_A if they are packed. */
+/*
+ * A block of PANEL_A rows, stored slot by slot. `step` is the distance in floats between two slots. It is PANEL_A if
+ * the slots are packed without gaps.
+ */
 struct panel_rows {
     const float *p;
     int64_t step;
 };
 
-/* Set c [PANEL_A, PANEL_B] = (add ? c : 0) + the sum over slots of a's rows times those of b, which is packed. */
+/*
+ * Set c [PANEL_A, PANEL_B] to the product of a panel of rows `a` and a packed panel b, summed over `slots` slots. With
+ * `add`, the product is added to c.
+ */
 #define panel_multiply ISA_NAME(panel_multiply)
 void panel_multiply(int64_t slots, struct panel_rows a, const float *b, float *c, int64_t ldc, bool add);
-/* Multiply like panel_multiply(), for panels a and b that are both packed with pairs (panels_pack()). */
+/* Multiply like panel_multiply(). Both a and b are packed, with pairs (see panels_pack()). */
 #define panel_multiply_pairs ISA_NAME(panel_multiply_pairs)
 void panel_multiply_pairs(int64_t slots, const uint32_t *a, const uint32_t *b, float *c, int64_t ldc, bool add);
 

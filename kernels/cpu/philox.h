@@ -18,8 +18,8 @@
 #define PHILOX_K1 0xBB67AE85u
 
 /*
- * Several blocks are computed at once, one in each 64-bit lane, with words in the lower halves. The upper halves
- * may contain anything: the multiplication 32 x 32 -> 64 does not read them, and nothing shifts them down.
+ * Several Philox blocks are computed at once. Each 64-bit lane holds a word of one block in its lower half. The upper
+ * half may contain any bits: the multiplication 32 x 32 -> 64 does not read them, and nothing shifts them down.
  */
 #if defined(__AVX512F__)
 #define PHILOX_LANES 8
@@ -39,7 +39,7 @@ typedef uint64_t philox_vec __attribute__((vector_size(16)));
 #define PHILOX_MULTIPLY(a, b) (((a) & 0xffffffffu) * ((b) & 0xffffffffu))
 #endif
 
-/* Transform counters into blocks, in place. c[w] is word w of each block. */
+/* Apply the rounds of Philox to the counters c in place. Then c[w] is word w of each block. */
 ALWAYS_INLINE void philox_rounds(philox_vec c[4], const uint32_t key[2], int rounds)
 {
     const philox_vec zero = { 0 }, m0 = zero + PHILOX_M0, m1 = zero + PHILOX_M1;
@@ -57,7 +57,7 @@ ALWAYS_INLINE void philox_rounds(philox_vec c[4], const uint32_t key[2], int rou
     }
 }
 
-/* Returns first, first + step, ... */
+/* Returns a vector with first, first + step, first + 2 * step, ... */
 ALWAYS_INLINE philox_vec philox_count(uint64_t first, uint64_t step)
 {
     philox_vec c = { 0 };
@@ -67,7 +67,7 @@ ALWAYS_INLINE philox_vec philox_count(uint64_t first, uint64_t step)
     return c;
 }
 
-/* Compute blocks at .. at + PHILOX_LANES of the stream of `key`. */
+/* Compute the Philox blocks number at .. at + PHILOX_LANES of the stream that `key` defines. */
 ALWAYS_INLINE void philox_blocks(uint32_t out[4 * PHILOX_LANES], uint64_t at, const uint32_t key[2], int rounds)
 {
     philox_vec n = philox_count(at, 1), c[4] = { n, n >> 32 };
@@ -78,7 +78,7 @@ ALWAYS_INLINE void philox_blocks(uint32_t out[4 * PHILOX_LANES], uint64_t at, co
             out[4 * i + w] = (uint32_t)c[w][i];
 }
 
-/* ---- dropout as in kernels.h; masks are multiplied, so a dropped NaN remains visible ---- */
+/* ---- dropout as in kernels.h; values are multiplied by a mask, so that a dropped NaN is still NaN ---- */
 
 #define DROP_ROUNDS 7
 #define DROP_RUN    256                 /* number of elements that drop_run() processes at once */
@@ -88,7 +88,10 @@ ALWAYS_INLINE bool drop_active(const struct kernel_dropout *d)
     return d && d->p > 0;
 }
 
-/* mask[j] = 1 / (1 - p) or 0 for elements i .. i + n of a hidden tensor, n <= DROP_RUN. */
+/*
+ * Set mask[j] to the dropout factor of element i + j of a hidden tensor, for j < n <= DROP_RUN. The factor is 1 / (1 -
+ * p) for kept elements and 0 for dropped ones.
+ */
 static inline void drop_run(float *mask, const struct kernel_dropout *d, int64_t i, int64_t n)
 {
     uint32_t word[DROP_RUN / 2 + 8 * PHILOX_LANES], limit = kernel_dropout_limit(d->p);
@@ -105,9 +108,9 @@ static inline void drop_run(float *mask, const struct kernel_dropout *d, int64_t
 }
 
 /*
- * Compute attention dropout. Each lane holds 16 keys, the first from key 16 * group on. Bit query % 2 * 16 + key %
- * 16 is set if the element is kept. All bits of a word are compared with the limit at once, from the lowest bit of
- * the numbers to the highest.
+ * Determine which elements attention dropout keeps. Each lane processes 2 queries by 16 keys; the keys begin at 16 *
+ * group, one group per lane. Bit query % 2 * 16 + key % 16 of the result is set if the element is kept. The random
+ * numbers of all 32 elements are compared with the limit at once, from the lowest bit to the highest.
  */
 ALWAYS_INLINE philox_vec drop_patches(const struct kernel_dropout *d, uint32_t sample, uint32_t head, uint32_t pair,
                                       uint32_t group)
@@ -126,13 +129,19 @@ ALWAYS_INLINE philox_vec drop_patches(const struct kernel_dropout *d, uint32_t s
     return kept;
 }
 
-/* Queries q0 .. q0 + nq and keys k0 .. k0 + nk of a sample's head. q0 is even, k0 a multiple of 16. */
+/*
+ * A tile for attention dropout: queries q0 .. q0 + nq and keys k0 .. k0 + nk of a head of a sample. q0 must be even and
+ * k0 a multiple of 16.
+ */
 struct drop_place {
     int64_t sample, head;
     int64_t q0, nq, k0, nk;
 };
 
-/* mask[q * ld + k] = 1 / (1 - p) or 0. sample and head are numbered as in kernels.h. Whole patches are written. */
+/*
+ * Set mask[q * ld + k] to the dropout factor of each element of the tile `at`: 1 / (1 - p) or 0. sample and head are
+ * numbered as in kernels.h. Whole units of 2 queries by 16 keys are written.
+ */
 static inline void drop_tile(float *mask, int64_t ld, const struct kernel_dropout *d, const struct drop_place *at)
 {
     const uint32_t sample = (uint32_t)at->sample, head = (uint32_t)at->head;

@@ -1,8 +1,8 @@
 /*
- * threads.c - the number of threads and their buffers
+ * threads.c - the number of threads, and their buffers
  *
- * All other files of the folder depend on this one. All parallel regions have this number of threads. Buffers for
- * tiles and panels are kept between calls.
+ * All other files of the folder use this one: every parallel region has this number of threads, and the buffers for
+ * tiles and panels are kept from one call to the next.
  */
 #include <assert.h>
 #include <omp.h>
@@ -27,7 +27,8 @@ static void *room_get(struct thread_room *r, uint64_t bytes)
         return r->p;
     cpu_dev.free(r->p);
     r->p = cpu_dev.alloc(bytes, &e);
-    if (!r->p) {                        /* a few megabytes: no caller could handle this better */
+    /* the buffer has only a few megabytes, so no caller could handle this failure better */
+    if (!r->p) {
         fprintf(stderr, "%s\n", e.msg);
         abort();
     }

@@ -1,8 +1,8 @@
 /*
  * transpose.h - transpose rows of an operand, one square at a time
  *
- * Used to pack panels. The input is `rows` contiguous rows starting at p, `ld` numbers apart. The output is slots
- * that are `step` apart: to[slot * step + row].
+ * Used to pack panels. The input is `rows` rows: the first begins at p, and consecutive rows are `ld` numbers apart.
+ * The output is a sequence of slots that are `step` numbers apart: row r of slot s is stored at to[s * step + r].
  */
 #ifndef SHARDKIT_KERNELS_CPU_TRANSPOSE_H
 #define SHARDKIT_KERNELS_CPU_TRANSPOSE_H
@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/vmath.h"
 
-/* The contents of a slot: an fp32, a bf16 or fp16 to be widened to fp32, or two bf16. */
+/* The contents of a slot: an fp32; a bf16 or fp16, which is widened to fp32; or a pair of bf16. */
 enum form { FORM_F32, FORM_BF16, FORM_F16, FORM_PAIRS };
 
 /* Returns the dtype of the operand. */
@@ -24,8 +24,8 @@ ALWAYS_INLINE enum dtype form_t(enum form form)
 
 #ifdef __AVX2__
 /*
- * Transpose eight slots of `rows` <= 8 rows. Always stores 8 numbers per slot, slots in order, so with fewer rows
- * the excess numbers must be overwritten later.
+ * Transpose eight slots of `rows` <= 8 rows. Eight numbers per slot are stored in any case, in the order of the slots.
+ * If there are fewer rows, the caller must overwrite the extra numbers later.
  */
 ALWAYS_INLINE void transpose_8x8(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
@@ -62,7 +62,7 @@ ALWAYS_INLINE void transpose_8x8(uint32_t *to, int64_t step, const void *p, int6
 #endif
 
 #ifdef __AVX512F__
-/* Transpose sixteen slots of sixteen rows, with 16 numbers per slot; otherwise like transpose_8x8(). */
+/* Transpose sixteen slots of sixteen rows. Apart from the size it works like transpose_8x8(). */
 ALWAYS_INLINE void transpose_16x16(uint32_t *to, int64_t step, const void *p, int64_t ld, int rows, enum form form)
 {
     __m512i r[16], t[16];

@@ -1,8 +1,7 @@
 /*
  * vmath.h - elementary functions, written so that loops over them are vectorised
  *
- * They have no branches, calls or tables. NaN always stays NaN, so that a run with invalid values remains
- * recognisable.
+ * They have no branches, calls or tables. The result for a NaN is always a NaN, so that invalid values remain visible.
  */
 #ifndef SHARDKIT_KERNELS_CPU_VMATH_H
 #define SHARDKIT_KERNELS_CPU_VMATH_H
@@ -15,7 +14,10 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* a * b + c, with one rounding if the machine supports it. Vector and scalar code make the same choice. */
+/*
+ * Compute a * b + c. It is rounded only once if the machine has fused multiply-add, in vector code and in scalar code
+ * alike.
+ */
 #ifdef __FMA__
 #define MADD(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
@@ -52,9 +54,9 @@ ALWAYS_INLINE uint16_t bf16_round(float x)
 }
 
 /*
- * Conversion of fp16, with the same bits as F16C's instructions, including NaNs. It uses integers, because
- * compilers do not vectorise loops over those instructions. In the conversion from fp32, x is normal in fp16, a
- * multiple of 2^-24, an overflow, or a NaN.
+ * Convert fp16 to fp32 and back, with the same bits as the instructions of F16C, including NaNs. The code uses
+ * integers, because compilers do not vectorise loops over those instructions. The conversion from fp32 distinguishes
+ * four cases: the result is normal in fp16, a subnormal (a multiple of 2^-24), an overflow, or a NaN.
  */
 ALWAYS_INLINE float f16_up(uint16_t x)
 {
@@ -70,7 +72,8 @@ ALWAYS_INLINE uint16_t f16_round(float x)
 {
     uint32_t u = f32_bits(x) & 0x7fffffff, sign = f32_bits(x) >> 16 & 0x8000;
     uint32_t normal = (u + 0xfff + (u >> 13 & 1) - 0x38000000) >> 13;
-    uint32_t small = f32_bits(bits_f32(u) + 0.5f) - 0x3f000000;         /* an ulp of 1/2 is 2^-24 */
+    /* the last bit of 1/2 in fp32 has the value 2^-24 */
+    uint32_t small = f32_bits(bits_f32(u) + 0.5f) - 0x3f000000;
     uint32_t v = u < 0x38800000 ? small : normal;
 
     v = u >= 0x477ff000 ? 0x7c00 : v;
@@ -78,7 +81,7 @@ ALWAYS_INLINE uint16_t f16_round(float x)
     return (uint16_t)(sign | v);
 }
 
-/* Access to element i of a tensor of T. `t` is a constant wherever these are inlined. */
+/* Access element i of a tensor of type T. `t` is a constant wherever these functions are inlined. */
 ALWAYS_INLINE float load_t(const void *p, int64_t i, enum dtype t)
 {
     return t == DTYPE_F32 ? ((const float *)p)[i]
@@ -116,15 +119,16 @@ ALWAYS_INLINE void *out_t(void *p, int64_t i, enum dtype t)
     return (char *)p + bytes_t(t) * i;
 }
 
-/* Set element i of a parameter's gradient, of type g, to v; or add v to it. */
+/* Set element i of a parameter's gradient to v or, with `add`, add v to it. The gradient has type g. */
 ALWAYS_INLINE void put_grad(void *p, int64_t i, float v, bool add, enum dtype g)
 {
     store_t(p, i, (add ? load_t(p, i, g) : 0) + round_t(v, g), g);
 }
 
 /*
- * e^x within 2 ulp; results below the normal numbers are 0. x = n ln 2 + r, |r| <= ln 2 / 2. e^r is computed by its
- * minimax polynomial (the coefficients of Moshier's Cephes expf), and 2^n by adding to the exponent.
+ * Returns e^x within 2 ulp. If the result is below the normal numbers, it is 0. With x = n ln 2 + r, |r| <= ln 2 / 2:
+ * e^r is computed by its minimax polynomial (the coefficients of Moshier's Cephes expf), and multiplied by 2^n by
+ * adding n to the exponent.
  */
 ALWAYS_INLINE float exp_f32(float x)
 {

@@ -8,14 +8,17 @@
 
 #define XENT_RUN 1024                   /* number of exponentials added in fp32 before the sum is added to a double */
 
-/* Returns the largest of a run of n numbers and `top`; run_sum() returns the sum of exponentials relative to it. */
+/*
+ * run_top() returns the largest of `top` and n numbers. run_sum() returns the sum of the n exponentials relative to
+ * `top`.
+ */
 ALWAYS_INLINE float run_top(const void *x, float top, int64_t n, enum dtype t)
 {
     #pragma omp simd reduction(max : top)
     for (int64_t j = 0; j < n; j++) {
         float z = load_t(x, j, t);
 
-        top = z > top ? z : top;                /* a NaN is ignored here but appears in the sum */
+        top = z > top ? z : top;                /* a NaN is ignored here; it makes the sum of exponentials NaN */
     }
     return top;
 }
@@ -30,7 +33,10 @@ ALWAYS_INLINE float run_sum(const void *x, float top, int64_t n, enum dtype t)
     return part;
 }
 
-/* Compute the three values of a row. Runs of fp16 are widened; others are read in place. */
+/*
+ * Compute the three values of a row that xent_stat() stores. Runs of fp16 are widened first; other types are read in
+ * place.
+ */
 ALWAYS_INLINE void row_xent(float stat[3], const void *x, int64_t target, int64_t v, enum dtype t)
 {
     const bool half = t == DTYPE_F16;

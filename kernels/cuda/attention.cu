@@ -5,12 +5,12 @@
 
 #include "kernels/cuda/cuda_attention.h"
 
-/* Does nothing. Its attributes show which architecture all kernels here were compiled for. */
+/* This kernel does nothing. Its attributes show for which architecture all kernels of this program were compiled. */
 static __global__ void compiled_for() {}
 
 /*
- * Returns true if the GPU has wgmma and the code uses it. If a library was built only for the A100, the driver of a
- * Hopper compiles kernels whose fast variants are empty.
+ * Returns true if the GPU has wgmma and the kernels were compiled for it. If the library was built only for the A100,
+ * the driver of a Hopper GPU compiles the kernels itself, and the wgmma kernels are then empty.
  */
 static bool is_hopper(void)
 {

@@ -5,8 +5,8 @@
  * with dP = dO V^T, m the dropout factors, and D as computed by attention_back_q.cu. A warpgroup keeps dK and dV of
  * 64 keys in registers while it processes the queries that attend to them, from the diagonal on. All tiles are
  * transposed, [key, query]. P^T and dS^T then already have, in registers, the layout of the left operands of the
- * products that sum dV and dK. Keys and values have two buffers: the next item's arrive while this one's gradients
- * are written, through the rows that held its keys and values.
+ * products that sum dV and dK. Keys and values have two buffers. While the gradients of an item are written through the
+ * buffer that held its keys and values, the keys and values of the next item arrive in the other buffer.
  *
  * Milliseconds on an H200, batch 8, 16 heads, s 2048, ALiBi, hd 128 / 64 / 80:
  *   0.45 / 0.302 / 0.354   k and v read from shared memory by every product
@@ -20,7 +20,7 @@
 template <int HD> struct back_kv_shape {
     static const int groups = 2, keys = 64 * groups, queries = 64;
     static const int stages = HD == 128 ? 3 : 4;
-    static const bool in_registers = HD <= 80;  /* k and v; see attention_back_q.cu */
+    static const bool in_registers = HD <= 80;  /* k and v are in registers; see attention_back_q.cu */
     static const int blocks = HD == 128 ? 1 : 2;        /* Philox blocks computed at a time */
 };
 
@@ -28,14 +28,16 @@ template <int HD, typename T> struct back_kv_room {
     typedef back_kv_shape<HD> shape;
     static const int row = head_row<HD>::padded;
 
-    alignas(1024) T k[2][shape::keys * row];            /* dk and dv are written through them */
+    alignas(1024) T k[2][shape::keys * row];            /* also used to write dk and dv */
     alignas(1024) T v[2][shape::keys * row];
     alignas(1024) T q[shape::stages][shape::queries * row];
     alignas(1024) T d_o[shape::stages][shape::queries * row];
-    alignas(16) float lse[shape::stages][shape::queries];       /* times log2(e); infinite after s */
+    /* times log2(e); infinite for tokens after the end of the sample */
+    alignas(16) float lse[shape::stages][shape::queries];
     alignas(16) float dot[shape::stages][shape::queries];
     barrier kv_full[2], kv_empty[2], full[shape::stages], empty[shape::stages];
-    int item[2];                                        /* valid with k and v; -1: no more */
+    /* numbers of the items in k and v; -1: there are no more items */
+    int item[2];
 };
 
 struct back_kv_args {
@@ -122,8 +124,9 @@ static __device__ __forceinline__ void fetch_stats(struct back_kv_room<HD, T> &r
 /* ---- computing ---- */
 
 /*
- * Convert transposed scores to probabilities. bias: that of the thread's two keys, times log2(e); lse: starts at
- * that of the thread's first query. `hidden`: columns 8 j + c below it do not attend to row half 0.
+ * Convert transposed scores s to probabilities. bias: the biases of the thread's two keys, times log2(e). lse: address
+ * of lse of the thread's first query. hidden: for row half 0, columns 8 j + c < hidden are masked, because these
+ * queries do not attend to the key.
  */
 template <bool MASK, int N>
 static __device__ __forceinline__ void probabilities(float (&s)[N], const float (&bias)[2], const float *lse,
@@ -143,7 +146,10 @@ static __device__ __forceinline__ void probabilities(float (&s)[N], const float 
     }
 }
 
-/* Compute s = dS from s = P and dP. Kept elements of dP are multiplied by `factor`. */
+/*
+ * Compute dS in s. On input s has the probabilities P. The elements of dP that dropout keeps are multiplied by
+ * `factor`.
+ */
 template <bool HAS_DROP, int N>
 static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const float *dot,
                                                  const struct kept_columns &kept, float factor)
@@ -161,7 +167,7 @@ static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp
     }
 }
 
-/* Build the left operand of dV's product: probabilities, without the dropped ones. */
+/* Build the left operand of the product that sums dV: the probabilities, with zeros for dropped elements. */
 template <typename T, bool HAS_DROP, int N>
 static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const float (&s)[N / 2],
                                                  const struct kept_columns &kept)
@@ -182,8 +188,8 @@ static __device__ __forceinline__ void pack_kept(uint32_t (&p)[N / 16][4], const
 }
 
 /*
- * A use after the loop that is never executed (s is not negative). ptxas of CUDA 13.0 treats left operands that are
- * only used at the top of a loop as dead in the rest of it, and assigns their registers to other values.
+ * This use of the registers is never executed, because s is not negative. It keeps the registers allocated: if left
+ * operands are used only at the top of a loop, ptxas of CUDA 13.0 reuses their registers in the rest of the loop.
  */
 template <int HD, typename T>
 static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD, T> &room, int s,
@@ -196,8 +202,8 @@ static __device__ __forceinline__ void hold_rows(struct back_kv_room<HD, T> &roo
 }
 
 /*
- * Called by all threads; the storing thread of the warpgroup waits until its last store has read the buffer, and
- * returns the buffer.
+ * Return a buffer after results were stored from it. All threads call this function. The thread of the warpgroup that
+ * stores waits until its last store has read the buffer, and then returns the buffer.
  */
 static __device__ __forceinline__ void give_back_left(barrier *empty)
 {
@@ -214,16 +220,17 @@ template <int HD> struct back_kv_thread {
     int group;
     ring<2> own;
     ring<shape::stages> at;
-    int before;                         /* the stage whose last products are still in progress, or -1 */
-    barrier *leaving;                   /* barrier of the last item's k and v, while dk and dv are written; or NULL */
+    int before;                         /* the stage whose last products may still be running, or -1 */
+    /* the barrier of the previous item's k and v while its dk and dv are being written; else NULL */
+    barrier *leaving;
     struct tile_place p;
     int first_key, key, column;         /* first key of the warpgroup; the thread's rows are `key` and key + 8 */
     float bias[2];                      /* times log2(e) */
     float dk[HD / 2], dv[HD / 2];
-    uint32_t k[HD / 16][4], v[HD / 16][4];      /* if they are in registers */
+    uint32_t k[HD / 16][4], v[HD / 16][4];      /* k and v of the warpgroup, if shape::in_registers */
 };
 
-/* Queue the scores and dP of a tile. */
+/* Queue the products for the scores and dP of a tile. */
 template <int HD, typename T>
 static __device__ __forceinline__ void start_scores(struct back_kv_room<HD, T> &room, struct back_kv_thread<HD> &t,
                                                     float (&s)[back_kv_shape<HD>::queries / 2],
@@ -246,7 +253,7 @@ static __device__ __forceinline__ void start_scores(struct back_kv_room<HD, T> &
     wgmma_commit();
 }
 
-/* Process one tile of queries, from t0 on. On return its last product is still in progress. */
+/* Process the tile of queries that begins at t0. When the function returns, the last product may still be running. */
 template <int HD, bool HAS_DROP, typename T>
 static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room, const struct back_kv_args &a,
                                                 struct back_kv_thread<HD> &t, int t0)
@@ -279,7 +286,7 @@ static __device__ __forceinline__ void add_tile(struct back_kv_room<HD, T> &room
     wgmma_fence_registers(dp);
     gradients<HAS_DROP>(s, dp, dot, kept, a.work.drop.keep);
     pack_rows<T, queries>(ds, s);
-    wgmma_wait<0>();                    /* frees prob's registers, which the next tile's scores need */
+    wgmma_wait<0>();                    /* prob's registers become free, which the scores of the next tile need */
     wgmma_begin();
     multiply_across<HD, queries>(t.dk, ds, room.q[t.at.at]);
     wgmma_commit();
@@ -358,7 +365,7 @@ static __device__ __forceinline__ void compute(struct back_kv_room<HD, T> &room,
 
         int t0 = t.p.tile * shape::keys;
 
-        /* Skip queries that attend only to the block's earlier keys. */
+        /* Skip the tiles of queries that attend only to earlier keys of the block. */
         for (; t0 < t.first_key && t0 < a.work.s; t0 += shape::queries, t.at.next()) {
             barrier_wait(&room.full[t.at.at], t.at.parity);
             give_back_stage(&room.empty[t.at.at]);
@@ -408,7 +415,8 @@ back_kv(const __grid_constant__ struct back_kv_args a)
         registers_raise<240>();
         compute<HD, HAS_DROP>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
-            tma_wait_read();            /* shared memory must remain until the last rows have been written */
+            /* the block must not end before the copy engine has read the last rows from shared memory */
+            tma_wait_read();
     }
 #endif
 }

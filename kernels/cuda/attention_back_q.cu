@@ -5,8 +5,8 @@
  * with dP = dO V^T, m the dropout factors and D = sum over a row of dO * O. The kernel for keys and values also
  * needs D and reads it from `dot` afterwards. Both kernels compute the scores, so that dQ is summed in registers,
  * in one order: adding dQ in memory from the key tiles would require either atomics, whose results vary between
- * runs, or waiting. This needs seven products instead of five, but each block works on its results alone: together
- * 453 / 364 TFLOP/s at hd 128 / 64, counted as five (cuDNN 310 / 204).
+ * runs, or waiting. The two kernels together therefore compute seven products instead of five, but no block shares its
+ * results with another. Counted as five products, they reach 453 / 364 TFLOP/s at hd 128 / 64 (cuDNN 310 / 204).
  *
  * A warpgroup keeps its 64 queries and their dO in registers as left operands, which halves what the tensor cores
  * read from shared memory.
@@ -22,7 +22,7 @@ template <int HD> struct back_q_shape {
     static const int groups = 2, queries = 64 * groups;
     static const int keys = 64;
     static const int stages = HD == 128 ? 3 : 4;
-    /* Philox blocks computed at a time, limited by the registers that are left. */
+    /* Number of Philox blocks that are computed at a time. It is limited by the number of free registers. */
     static const int blocks = HD == 128 ? 1 : 2;
 };
 
@@ -38,7 +38,7 @@ template <int HD, typename T> struct back_q_room {
     alignas(1024) T dq[shape::queries * row];
     alignas(16) float bias[shape::stages][shape::keys]; /* times log2(e) */
     barrier q_full, q_empty, full[shape::stages], empty[shape::stages];
-    int item;                                           /* valid with q; -1: no more */
+    int item;                                           /* number of the item in q; -1: there are no more items */
 };
 
 struct back_q_args {
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void fetch_bias(struct back_q_room<HD, T> &roo
 
 /* ---- computing ---- */
 
-/* lse, times log2(e), and D of a thread's two rows. */
+/* lse (times log2(e)) and D of the two rows of a thread. */
 struct row_stats {
     float lse[2], dot[2];
 };
@@ -151,8 +151,8 @@ template <typename T> static __device__ __forceinline__ float add_products(uint3
 }
 
 /*
- * Compute lse and D of a thread's rows `row` and row + 8 from the item's tiles. D is also stored, for the gradients
- * of keys.
+ * Compute D, and read lse, for the rows `row` and row + 8 of a thread, from the tiles of the item. D is also stored,
+ * because the kernel for keys and values needs it.
  */
 template <int HD, typename T>
 static __device__ __forceinline__ struct row_stats
@@ -170,7 +170,10 @@ stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const 
         for (int i = 0; i < 4; i++)
             stat.dot[i % 2] = add_products<T>(o[i], d_o[k][i], stat.dot[i % 2]);
     }
-    /* For the later return of the tiles; placed here, because a later fence would wait for what follows. */
+    /*
+     * This fence is for the later return of the tiles. It is placed here, because a fence at a later point would also
+     * wait for the work in between.
+     */
     tma_fence();
     #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -185,7 +188,10 @@ stats_of(struct back_q_room<HD, T> &room, const struct attention_work &w, const 
     return stat;
 }
 
-/* Convert scores to probabilities. `seen`: row half 0 attends to columns 8 j + c up to it. */
+/*
+ * Convert scores s to probabilities. seen: for row half 0, columns 8 j + c > seen are masked; for row half 1, the limit
+ * is seen + 8.
+ */
 template <bool MASK, bool HAS_BIAS, int N>
 static __device__ __forceinline__ void probabilities(float (&s)[N], const struct row_stats &stat, const float *bias,
                                                      float scale2, int seen)
@@ -205,7 +211,10 @@ static __device__ __forceinline__ void probabilities(float (&s)[N], const struct
     }
 }
 
-/* Compute s = dS from s = P and dP. Kept elements of dP are multiplied by `factor`. */
+/*
+ * Compute dS in s. On input s has the probabilities P. The elements of dP that dropout keeps are multiplied by
+ * `factor`.
+ */
 template <bool HAS_DROP, int N>
 static __device__ __forceinline__ void gradients(float (&s)[N], const float (&dp)[N], const struct row_stats &stat,
                                                  const struct kept_rows<2 * N> &kept, float factor)
@@ -231,7 +240,7 @@ template <int HD> struct back_q_thread {
     uint32_t q[HD / 16][4], d_o[HD / 16][4], ds[shape::keys / 16][4];
 };
 
-/* Queue the scores and dP of the current stage. */
+/* Queue the products for the scores and dP of the current stage. */
 template <int HD, typename T>
 static __device__ __forceinline__ void start_scores(struct back_q_room<HD, T> &room, struct back_q_thread<HD> &t)
 {
@@ -245,7 +254,10 @@ static __device__ __forceinline__ void start_scores(struct back_q_room<HD, T> &r
     wgmma_commit();
 }
 
-/* Compute dS in t.s. LATER is the number of queued products that come after dP. */
+/*
+ * Compute dS of a tile, and store it in the member `s` of t. LATER is the number of matrix products that were queued
+ * after the one for dP, and may still be running.
+ */
 template <int HD, int KIND, bool MASK, int LATER, typename T>
 static __device__ __forceinline__ void score_gradients(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                        struct back_q_thread<HD> &t, int n)
@@ -265,7 +277,7 @@ static __device__ __forceinline__ void score_gradients(struct back_q_room<HD, T>
     gradients<KIND == DROP>(t.s, t.dp, t.stat, kept, a.work.drop.keep);
 }
 
-/* Compute dS of the tile of keys on the diagonal. */
+/* Compute dS of the diagonal tile of keys. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void first_tile(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                   struct back_q_thread<HD> &t, int n)
@@ -275,7 +287,7 @@ static __device__ __forceinline__ void first_tile(struct back_q_room<HD, T> &roo
     pack_rows<T, back_q_shape<HD>::keys>(t.ds, t.s);
 }
 
-/* Compute dS of the next tile to the left, while dQ of the previous tile is summed. */
+/* Compute dS of the next tile to the left. Meanwhile the product that adds the previous tile to dQ is running. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void next_tile(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                  struct back_q_thread<HD> &t, int n)
@@ -295,7 +307,7 @@ static __device__ __forceinline__ void next_tile(struct back_q_room<HD, T> &room
     pack_rows<T, keys>(t.ds, t.s);
 }
 
-/* Add dQ of the last tile, and write the item's results. */
+/* Add the last tile to dQ, and write the results of the item. */
 template <int HD, typename T>
 static __device__ __forceinline__ void finish_item(struct back_q_room<HD, T> &room, const struct back_q_args &a,
                                                    struct back_q_thread<HD> &t)
@@ -310,7 +322,7 @@ static __device__ __forceinline__ void finish_item(struct back_q_room<HD, T> &ro
     give_back_stage(&room.empty[t.at.at]);
     t.at.next();
     if (threadIdx.x % 128 == 0)
-        tma_wait_read();                /* the last item's rows have been read from room.dq */
+        tma_wait_read();                /* the copy engine has read the previous item's rows from room.dq */
     store_tile<HD>(&a.dq, room.dq, shape::queries, t.group * 64, 1 + t.group, t.dq, a.work.scale, a.work.scale, t.p,
                    t.first_row);
 }
@@ -345,7 +357,7 @@ static __device__ __forceinline__ void compute(struct back_q_room<HD, T> &room, 
 
         int last = last_tile<HD>(a.work, t.p.tile), n = min(last, (t.first_row + 63) / shape::keys);
 
-        /* Skip keys that only the block's later queries attend to. */
+        /* Skip the tiles of keys that only later queries of the block attend to. */
         for (int skip = last - n; skip > 0; skip--, t.at.next()) {
             barrier_wait(&room.full[t.at.at], t.at.parity);
             give_back_stage(&room.empty[t.at.at]);
@@ -395,7 +407,8 @@ back_q(const __grid_constant__ struct back_q_args a)
         registers_raise<240>();
         compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
-            tma_wait_read();            /* shared memory must remain until the last rows have been written */
+            /* the block must not end before the copy engine has read the last rows from shared memory */
+            tma_wait_read();
     }
 #endif
 }

@@ -17,7 +17,8 @@
 #include "kernels/cuda/attention_tile.cuh"
 
 template <int HD> struct forward_shape {
-    static const int groups = HD == 64 ? 3 : 2;         /* of 64 queries each */
+    /* number of computing warpgroups, each of which has 64 queries */
+    static const int groups = HD == 64 ? 3 : 2;
     static const int queries = 64 * groups, keys = 128;
     static const int stages = HD == 128 ? 2 : HD == 64 ? 4 : 3;
     static const int give = groups == 3 ? 32 : 24, take = groups == 3 ? 160 : 240;
@@ -31,10 +32,10 @@ template <int HD, typename T> struct forward_room {
     alignas(1024) T k[shape::stages][shape::keys * row];
     alignas(1024) T v[shape::stages][shape::keys * row];
     alignas(1024) T o[shape::queries * row];
-    alignas(16) float bias[shape::stages][shape::keys]; /* valid with k; see bias_at() */
+    alignas(16) float bias[shape::stages][shape::keys]; /* for the keys in k; see bias_at() */
     barrier q_full[2], q_empty[2], k_full[shape::stages], k_empty[shape::stages], v_full[shape::stages],
         v_empty[shape::stages];
-    int item[2];                                        /* valid with q; -1: no more */
+    int item[2];                                        /* numbers of the items in q; -1: there are no more items */
 };
 
 struct forward_args {
@@ -44,7 +45,7 @@ struct forward_args {
 
 #if HOPPER
 
-/* Returns the last tile of keys that a block's queries attend to. */
+/* Returns the number of the last tile of keys that any query of a block attends to. */
 template <int HD> static __device__ __forceinline__ int last_tile(const struct attention_work &w, int tile)
 {
     typedef forward_shape<HD> shape;
@@ -93,9 +94,9 @@ static __device__ __forceinline__ void fetch_tiles(struct forward_room<HD, T> &r
 }
 
 /*
- * Scores are initialised with the bias, in units of q . k, and the product is added to it. The bias is taken
- * relative to that of the item's first query: the difference is small where probabilities are not, so sums lose no
- * bits there.
+ * Scores are initialised with the bias, divided by the factor of q . k, and the product q . k is added to them. The
+ * bias is taken relative to the bias of the item's first query. Where probabilities are large, this difference is
+ * small, so no bits of the sums are lost.
  */
 static __device__ __forceinline__ float bias_at(const struct attention_work &w, const struct tile_place &p, int key)
 {
@@ -136,16 +137,20 @@ static __device__ __forceinline__ void fetch_bias(struct forward_room<HD, T> &ro
 
 /* ---- computing ---- */
 
-/* The softmax state of a thread's two rows. */
+/*
+ * The state of the softmax for a thread's two rows: the value that is subtracted from scores, and the sum of
+ * exponentials.
+ */
 struct softmax {
     float top[2], sum[2];
 };
 
 /*
- * Replace the scores of a tile by exp2(score - top), unless masked, and add them to the sums. shrink[r] is the
- * factor for earlier results of row r. Returns true if it is not 1 for any row of this warp. A top may be up to 2^8
- * below the true maximum: nothing overflows, and outputs have to be scaled down less often. `seen`: row half 0
- * attends to columns 8 j + c up to it.
+ * Replace the scores s of a tile by exp2(score - top), or by 0 if they are masked, and add them to the sums. shrink[r]
+ * is set to the factor by which earlier results of row r must be multiplied. Returns true if this factor is not 1 for
+ * some row of the warp. `top` may be up to 8 below the true maximum, so exponentials are at most 2^8: nothing
+ * overflows, and outputs have to be scaled down less often. seen: for row half 0, columns c > seen are masked; for row
+ * half 1, the limit is seen + 8.
  */
 template <bool MASK, int N>
 static __device__ __forceinline__ bool exponentials(float (&s)[N], struct softmax &soft, float (&shrink)[2],
@@ -184,7 +189,7 @@ static __device__ __forceinline__ bool exponentials(float (&s)[N], struct softma
     return __any_sync(0xffffffffu, moved);
 }
 
-/* Initialise scores. bias: that of a thread's first column. */
+/* Initialise scores with the bias. `bias` is the address for the thread's first column. */
 template <int N> static __device__ __forceinline__ void set_bias(float (&s)[N], const float *bias)
 {
     #pragma unroll
@@ -204,8 +209,8 @@ template <int N> static __device__ __forceinline__ void drop_rows(float (&s)[N],
 }
 
 /*
- * Turns: a warpgroup queues its products when it has the turn, and then passes the turn to the next warpgroup. All
- * warpgroups use the same number of turns per item, so the turn always returns.
+ * Warpgroups take turns in queueing products: each waits for its turn, queues its products, and passes the turn to the
+ * next warpgroup. All warpgroups use the same number of turns per item, so each gets its next turn.
  */
 template <int GROUPS> static __device__ __forceinline__ void slot_wait(int group)
 {
@@ -230,7 +235,7 @@ template <int HD> struct forward_thread {
     uint32_t prob[shape::keys / 16][4];
 };
 
-/* Skip keys that only the block's later queries attend to. */
+/* Skip n tiles of keys, which only later queries of the block attend to. */
 template <int HD, typename T>
 static __device__ __forceinline__ void skip_tiles(struct forward_room<HD, T> &room, struct forward_thread<HD> &t, int n)
 {
@@ -265,7 +270,7 @@ static __device__ __forceinline__ void start_output(struct forward_room<HD, T> &
     wgmma_commit();
 }
 
-/* Process the tile of keys on the diagonal: compute probabilities from the masked scores. */
+/* Process the diagonal tile of keys: mask the scores and compute the probabilities. */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void first_tile(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                   struct forward_thread<HD> &t, int n)
@@ -290,7 +295,10 @@ static __device__ __forceinline__ void first_tile(struct forward_room<HD, T> &ro
     pack_rows<T, keys>(t.prob, t.s);
 }
 
-/* Process the next tile to the left: compute its probabilities, while the output of the previous tile is summed. */
+/*
+ * Process the next tile to the left: compute its probabilities. Meanwhile the product that adds the previous tile to
+ * the output is running.
+ */
 template <int HD, int KIND, typename T>
 static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                  struct forward_thread<HD> &t, int n)
@@ -329,7 +337,7 @@ static __device__ __forceinline__ void next_tile(struct forward_room<HD, T> &roo
     }
 }
 
-/* Add the output of the last tile, and write the item's results. */
+/* Add the last tile to the output, and write the results of the item. */
 template <int HD, typename T>
 static __device__ __forceinline__ void finish_item(struct forward_room<HD, T> &room, const struct forward_args &a,
                                                    struct forward_thread<HD> &t)
@@ -354,7 +362,7 @@ static __device__ __forceinline__ void finish_item(struct forward_room<HD, T> &r
                 fmaf(t.soft.top[r] + log2f(sum), LN2, bias_at(a.work, t.p, t.p.tile * shape::queries));
     }
     if (threadIdx.x % 128 == 0)
-        tma_wait_read();                /* the last item's rows have been read from room.o */
+        tma_wait_read();                /* the copy engine has read the previous item's rows from room.o */
     store_tile<HD>(&a.o, room.o, shape::queries, t.group * 64, 1 + shape::groups + t.group, t.o, f[0], f[1], t.p,
                    t.first_row);
 }
@@ -372,7 +380,7 @@ static __device__ __forceinline__ void compute(struct forward_room<HD, T> &room,
     t.at_q = { 0, 0 };
     t.at_k = t.at_v = { 0, 0 };
     if (group == shape::groups - 1)
-        slot_pass<shape::groups>(group);        /* the first turn belongs to group 0 */
+        slot_pass<shape::groups>(group);        /* warpgroup 0 gets the first turn */
     for (;; t.at_q.next()) {
         barrier_wait(&room.q_full[t.at_q.at], t.at_q.parity);
         int item = room.item[t.at_q.at];
@@ -439,7 +447,8 @@ forward(const __grid_constant__ struct forward_args a)
         registers_raise<forward_shape<HD>::take>();
         compute<HD, KIND>(room, a, (int)threadIdx.x / 128 - 1);
         if (threadIdx.x % 128 == 0)
-            tma_wait_read();            /* shared memory must remain until the last rows have been written */
+            /* the block must not end before the copy engine has read the last rows from shared memory */
+            tma_wait_read();
     }
 #endif
 }

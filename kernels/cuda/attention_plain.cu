@@ -1,16 +1,16 @@
 /*
  * attention_plain.cu - causal attention for every head dimension, dtype and GPU, not optimised
  *
- * The formulas are those of kernels/cpu. A block holds a tile of TILE tokens of the other side in shared memory as
- * fp32. Each warp processes one token of its own: lane j computes the score with token j of the tile, and then each
- * lane sums its share of the head's dimension over the tile.
+ * The formulas are those of kernels/cpu. Each warp computes the result for one token: a query, or a key in the gradient
+ * of keys. The block holds a tile of TILE tokens of the other kind in shared memory, as fp32. Lane j computes the score
+ * of the warp's token with token j of the tile. Then each lane sums its share of the head's elements over the tile.
  */
 #include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/device.cuh"
 
-#define TILE  32                        /* tokens of the other side: one per lane */
-#define WARPS 8                         /* own tokens of a block: one per warp */
-#define SHARE (CUDA_ATTENTION_MAX_HD / 32)      /* elements of a head per lane */
+#define TILE  32                        /* tokens in shared memory, one per lane */
+#define WARPS 8                         /* tokens that a block computes, one per warp */
+#define SHARE (CUDA_ATTENTION_MAX_HD / 32)      /* number of elements of a head that a lane sums */
 
 struct plain_args {
     const void *q, *k, *v, *o, *d_o;
@@ -26,8 +26,8 @@ struct plain_args {
 };
 
 /*
- * Returns the score for a dot product, with the same bits in both directions. Rounded to T if round_unit requires
- * it.
+ * Returns the score for a dot product. It is rounded to T if round_unit requires that. The forward and the backward
+ * pass use this function, so they get the same bits.
  */
 template <typename T>
 static __device__ __forceinline__ float plain_score(const struct plain_args &a, float dot, float bias)
@@ -39,7 +39,7 @@ static __device__ __forceinline__ float plain_score(const struct plain_args &a, 
 
 /* ---- addresses ---- */
 
-/* The head and sample of a block, and the token of its warp. */
+/* The head and the sample that a block processes, and the token of the warp. */
 struct plain_place {
     int sample, head, row, token, lane;
 };
@@ -56,7 +56,7 @@ static __device__ __forceinline__ struct plain_place plain_place_of(const struct
     return p;
 }
 
-/* Return the index of the first element of a row of q, k or v, and of a row of o. */
+/* in_row() returns the index of the first element of a token's row in q, k or v. out_row() returns it for o. */
 static __device__ __forceinline__ int64_t in_row(const struct plain_args &a, const struct plain_place &p, int token)
 {
     return ((int64_t)p.sample * a.s + token) * a.token_stride + p.head * a.head_stride;
@@ -66,7 +66,7 @@ static __device__ __forceinline__ int64_t out_row(const struct plain_args &a, co
     return (((int64_t)p.sample * a.s + token) * a.heads + p.head) * a.hd;
 }
 
-/* Returns the dropout factor of (query, key). */
+/* Returns the dropout factor of a pair of query and key. */
 static __device__ __forceinline__ float keep_factor(const struct plain_args &a, const struct plain_place &p, int query,
                                                     int key)
 {
@@ -82,8 +82,8 @@ static __device__ __forceinline__ float keep_factor(const struct plain_args &a, 
 /* ---- building blocks ---- */
 
 /*
- * Load rows t0 .. t0 + TILE into shared memory, with zeros after s. Rows are hd + 1 apart, so that lanes access
- * different banks.
+ * Load rows t0 .. t0 + TILE into shared memory. Rows after the end of the sample are set to zero. Rows are hd + 1
+ * floats apart, so that lanes access different banks.
  */
 template <typename T, bool OUT>
 static __device__ void tile_load(float *to, const struct plain_args &a, const struct plain_place &p, const void *from,
@@ -97,7 +97,7 @@ static __device__ void tile_load(float *to, const struct plain_args &a, const st
     }
 }
 
-/* Load a row into a warp's own shared memory. */
+/* Load a row into the shared memory of the warp. */
 template <typename T> static __device__ void row_load(float *to, const void *from, int64_t at, int hd, int lane)
 {
     for (int d = lane; d < hd; d += 32)
@@ -113,7 +113,7 @@ static __device__ float dot_rows(const float *x, const float *y, int hd)
     return sum;
 }
 
-/* sum[.] += the sum over the tile's rows j of f (of lane j) * row j */
+/* Add to sum[] the sum over the rows j of the tile of f * row j, where f is the value of lane j. */
 static __device__ __forceinline__ void add_rows(float (&sum)[SHARE], float f, const float *tile, int hd, int lane)
 {
     for (int j = 0; j < TILE; j++) {
@@ -143,7 +143,7 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* ---- kernels: shared memory is tiles of TILE * (hd + 1), then one or two rows per warp ---- */
+/* ---- kernels: shared memory has one or two tiles of TILE * (hd + 1) floats, and then one or two rows per warp ---- */
 
 template <typename T> static __global__ void plain_forward(struct plain_args a)
 {
@@ -260,7 +260,7 @@ template <typename T> static __global__ void plain_back_kv(struct plain_args a)
     row_store<T>(a.dv, in_row(a, p, p.token), dv, 1, a.hd, p.lane);
 }
 
-/* 16 lanes per row. Rows are (token, head) in memory order. N elements are loaded at a time. */
+/* Each row, in memory order of (token, head), is processed by 16 lanes, which load N elements at a time. */
 template <typename T, int N>
 static __global__ void dots(float *dot, const struct plain_args a, int64_t rows)
 {
@@ -315,7 +315,7 @@ static struct plain_args plain_args_of(const struct kernel_attention *a)
     return p;
 }
 
-/* Launch a kernel. `rows` is the number of rows of shared memory per warp. */
+/* Launch a kernel. `rows` is the number of rows that each warp needs in shared memory. */
 static void plain_launch(void (*kernel)(struct plain_args), const struct kernel_attention *a,
                          const struct plain_args *p, int rows, struct dev_stream *s, const char *what)
 {

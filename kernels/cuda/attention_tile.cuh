@@ -2,9 +2,9 @@
  * attention_tile.cuh - code shared by the three attention kernels for Hopper
  *
  * All three have the same structure. A block stays on its multiprocessor and processes items (a tile of queries or
- * keys of one head) from a queue until it is empty. The first warpgroup of the block fetches: one thread drives the
- * copy engine, which fills rings of tiles, and one warp loads the few floats that belong to them. The other
- * warpgroups compute 64 rows each, in registers.
+ * keys of one head) from a queue until it is empty. The first warpgroup of the block fetches data: one of its threads
+ * drives the copy engine, which fills rings of tiles, and one of its warps loads the few floats that belong to each
+ * tile. The other warpgroups compute 64 rows each, in registers.
  *
  * Scores are multiplied by log2(e), so that each exponential is a single ex2.
  */
@@ -22,7 +22,7 @@
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
 
-/* The layout of rows of a head in shared memory; see wgmma.cuh. Dimension 80 is padded with 16 zeros. */
+/* The layout of a row of a head in shared memory (see wgmma.cuh). A head dimension of 80 is padded with 16 zeros. */
 template <int HD> struct head_row {
     static const int width = HD % 64 == 0 ? 64 : 32;
     static const int columns = (HD + width - 1) / width;
@@ -33,26 +33,30 @@ template <int HD> struct head_row {
 struct attention_work {
     const float *bias;                  /* [heads, s], or NULL */
     float *lse;                         /* [b, heads, s] */
-    float *dot;                         /* same shape; gradients only */
+    float *dot;                         /* fp32 [b, heads, s]; used by the gradients only */
     int s, heads;
     int n_heads;                        /* b * heads */
     int tiles;                          /* number of items per head */
     int section;                        /* number of heads that are processed at a time */
-    float scale, scale2;                /* factor of q . k; the same times log2(e) */
+    float scale, scale2;                /* factor of q . k, and the same factor times log2(e) */
     struct dropout drop;
     uint32_t sample0;                   /* indices of sample 0 and head 0, for dropout */
     int head0;
     int queue;
 };
 
-/* Kernels are built for three kinds of call. DROP has dropout, and a bias if there is one. */
+/*
+ * The kernels are compiled for three kinds of call: PLAIN without bias and dropout, BIAS with a bias, DROP with dropout
+ * and possibly a bias.
+ */
 enum attention_kind { PLAIN, BIAS, DROP };
 
 /* ---- items ---- */
 
 /*
- * A queue that is not in use is zero: the last block to leave it resets it. Each launch uses the next queue, so
- * launches that overlap in different streams use different ones.
+ * The queues from which blocks get their items. A queue that is not in use is zero, because the last block that leaves
+ * a queue resets it. Each launch uses the next queue of the array, so launches that overlap in different streams use
+ * different queues.
  */
 #define QUEUES 256
 struct attention_queue {
@@ -61,15 +65,15 @@ struct attention_queue {
 static __device__ struct attention_queue attention_queues[QUEUES];
 
 /*
- * Returns the next item, or a number past the last one. A block that starts late, because other work occupied its
- * place, may get no item.
+ * Returns the number of the next item. The result is past the last item if none is left. This can happen at a block's
+ * first call, if the block starts late because other work occupied the multiprocessor.
  */
 static __device__ __forceinline__ int pop_attention_item(const struct attention_work &w)
 {
     return (int)atomicAdd(&attention_queues[w.queue].taken, 1);
 }
 
-/* To be called once per block, after its last pop_attention_item(). */
+/* Leave the queue. Each block must call this once, after its last pop_attention_item(). */
 static __device__ __forceinline__ void queue_leave(const struct attention_work &w)
 {
     struct attention_queue *q = &attention_queues[w.queue];
@@ -83,12 +87,13 @@ static __device__ __forceinline__ void queue_leave(const struct attention_work &
 
 struct tile_place {
     int tile, head, sample;
-    int row;                            /* sample * heads + head: row of lse */
+    int row;                            /* index of the head among all samples: sample * heads + head; row of lse */
 };
 
 /*
- * Returns the position of item i. Long items come first, so that the last ones to finish are short. Heads are
- * grouped into sections whose tensors fit in the L2 cache together; otherwise each tile would be read from memory.
+ * Returns tile, head and sample of item i. Long items come first, so that the blocks finish at nearly the same time.
+ * Heads are grouped into sections whose tensors fit in the L2 cache together; otherwise each tile would be read from
+ * memory.
  */
 static __device__ __forceinline__ struct tile_place place_of(const struct attention_work &w, int i, bool last_is_long)
 {
@@ -105,7 +110,10 @@ static __device__ __forceinline__ struct tile_place place_of(const struct attent
 
 /* ---- fetching ---- */
 
-/* Fetch `rows` rows of a head from token t0 on, in the boxes of the map. */
+/*
+ * Fetch `rows` rows of a head, beginning at token t0. The copy engine fetches them in the boxes that the tensor map
+ * defines.
+ */
 template <int HD, typename T>
 __device__ __forceinline__ void fetch_rows(T *to, const CUtensorMap *map, barrier *b, int rows,
                                            const struct tile_place &p, int t0)
@@ -115,7 +123,7 @@ __device__ __forceinline__ void fetch_rows(T *to, const CUtensorMap *map, barrie
         tma_load(to + c * rows * head_row<HD>::width, map, b, c * head_row<HD>::width, p.head, t0, p.sample);
 }
 
-/* Return a stage to the fetching threads, after this warp has read it. */
+/* Return a stage of a ring to the fetching threads, once this warp has read the stage. */
 static __device__ __forceinline__ void give_back_stage(barrier *empty)
 {
     barrier_arrive_warp(empty);
@@ -123,7 +131,10 @@ static __device__ __forceinline__ void give_back_stage(barrier *empty)
 
 /* ---- products of a warpgroup ---- */
 
-/* d (+)= a b^T over a head's dimension. a begins at row a_row of a tile of a_rows rows; b is a tile of N rows. */
+/*
+ * Compute d = a b^T, summed over the head's dimension; with `add`, add it to d. The rows of a begin at row a_row of a
+ * tile of a_rows rows; b is a tile of N rows.
+ */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int a_rows, int a_row, const T *b,
                                               bool add)
@@ -138,7 +149,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const T *a, int
                                     add || k > 0);
 }
 
-/* d = a b^T over a head's dimension, as above, with the rows of a in registers instead of shared memory. */
+/* The same product d = a b^T, with the rows of a in registers instead of shared memory. */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t (&a)[HD / 16][4], const T *b)
 {
@@ -150,7 +161,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[N / 2], const uint32_t 
         wgmma<T, N>::template rs<0>(d, a[k], b_at + wgmma_along<width>(k, N), k > 0);
 }
 
-/* d [64, HD] += p [64, N] b, where b is a tile of N rows. */
+/* Add the product p [64, N] b to d [64, HD]; b is a tile of N rows. */
 template <int HD, int N, typename T>
 __device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32_t (&p)[N / 16][4], const T *b)
 {
@@ -163,8 +174,8 @@ __device__ __forceinline__ void multiply_across(float (&d)[HD / 2], const uint32
 }
 
 /*
- * Load the left operand of step k of multiply_rows() from rows row .. row + 64 of a tile of `rows` rows. Half r of
- * a thread's rows is in a[r] and a[r + 2], two elements each.
+ * Load into registers what step k of multiply_rows() needs of its left operand: rows row .. row + 64 of a tile of
+ * `rows` rows. a[r] and a[r + 2] hold row half r of a thread, two elements each.
  */
 template <int HD, typename T>
 __device__ __forceinline__ void load_step(uint32_t (&a)[4], const T *tile, int rows, int row, int k)
@@ -188,9 +199,10 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[HD / 16][4], const T *ti
 }
 
 /*
- * Ensure that the computation of d is complete before this point. Otherwise ptxas moves arithmetic that should
- * overlap with products below the wait for them. It moves nothing across the loop that waits for a barrier, so this
- * function waits for a phase (of a stage that has not been returned yet) that is known to have ended.
+ * Make the compiler complete the computation of d before this point. Otherwise ptxas moves arithmetic that should
+ * overlap with products to after the wait for these products. It does not move code across a loop that waits for a
+ * barrier. Therefore this function waits for a barrier phase that is known to have ended, of a stage that has not been
+ * returned yet.
  */
 template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], barrier *b, uint32_t parity)
 {
@@ -198,7 +210,10 @@ template <int N> __device__ __forceinline__ void finish_first(float (&d)[N], bar
     barrier_wait(b, parity);
 }
 
-/* Values beyond the largest fp16 become infinite, and so do sums that include them. */
+/*
+ * Pack two numbers as T. Values beyond the largest fp16 become infinite, and sums that include them are infinite as
+ * well.
+ */
 template <typename T> __device__ __forceinline__ uint32_t pack_pair(float low, float high)
 {
     uint32_t r;
@@ -210,7 +225,7 @@ template <typename T> __device__ __forceinline__ uint32_t pack_pair(float low, f
     return r;
 }
 
-/* Convert an accumulator [64, N] to the left operand of multiply_across(). */
+/* Convert an accumulator [64, N] to the form that multiply_across() needs as its left operand. */
 template <typename T, int N>
 __device__ __forceinline__ void pack_rows(uint32_t (&p)[N / 16][4], const float (&s)[N / 2])
 {
@@ -232,9 +247,10 @@ static __device__ __forceinline__ float exp2_fast(float x)
 /* ---- results ---- */
 
 /*
- * Write a warpgroup's d [64, HD], with its row halves multiplied by f0 and f1, to rows t0 .. t0 + 64 of a head. The
- * data passes through rows row .. row + 64 of a tile that only this warpgroup uses. `id` is its named barrier. The
- * tile is in use until thread 0 of the warpgroup has called tma_wait_read().
+ * Write the accumulator d [64, HD] of a warpgroup to rows t0 .. t0 + 64 of a head. d is multiplied by f0 in row half 0
+ * and by f1 in row half 1. The data passes through rows row .. row + 64 of `tile`, which no other warpgroup may use.
+ * `id` is the named barrier of the warpgroup. The tile remains in use until thread 0 of the warpgroup has called
+ * tma_wait_read().
  */
 template <int HD, typename T>
 __device__ __forceinline__ void store_tile(const CUtensorMap *map, T *tile, int rows, int row, int id,
@@ -271,15 +287,17 @@ __device__ __forceinline__ void store_tile(const CUtensorMap *map, T *tile, int 
 /*
  * ---- dropout ----
  *
- * In any tile a patch of drop_patches() belongs to 8 lanes, and each of these lanes has elements in 8 patches. Each
- * lane therefore computes one patch, and then the lanes exchange bits. Including the operations that drop an
- * element, this needs 6.5 instructions per element (hd 128, forward): 1.5 multiply and 0.5 compare. When
- * each lane evaluated Philox for every two of its elements, the kernels reached 94 / 75 TFLOP/s forward / back.
+ * A patch is a unit of 2 queries by 16 keys, for which drop_patches() computes the random numbers. The elements of a
+ * patch are in 8 lanes, and each of these lanes has elements of 8 patches. Each lane therefore computes one patch, and
+ * then the lanes exchange bits. Including the operations that drop an element, this needs 6.5 instructions per element
+ * (hd 128, forward): 1.5 of them multiply and 0.5 compare. When each lane evaluated Philox for every two of its
+ * elements, the kernels reached 94 / 75 TFLOP/s forward / back.
  */
 
 /*
- * Each bit of the warp's 32 words x has an address: the number of its lane, and its own number in x. Swap the
- * address bit of weight LANE in the former with that of weight BIT in the latter.
+ * Exchange bits between lanes. Each bit of the 32 words x of a warp has an address of two numbers: the number of its
+ * lane, and the number of the bit within x. This function swaps the address bit of weight LANE in the lane number with
+ * the address bit of weight BIT in the bit number.
  */
 template <int LANE, int BIT> __device__ __forceinline__ uint32_t trade_bits(uint32_t x)
 {
@@ -291,7 +309,10 @@ template <int LANE, int BIT> __device__ __forceinline__ uint32_t trade_bits(uint
     return (x & mine) | (theirs & ~mine);
 }
 
-/* The dropout mask of a thread's accumulator, numbered as in wgmma.cuh: has(i) returns whether element i is kept. */
+/*
+ * The dropout mask of a thread's accumulator, whose elements are numbered as in wgmma.cuh. has(i) returns true if
+ * element i is kept.
+ */
 template <int N> struct kept_rows {
     uint32_t bits[N / 64];
 
@@ -314,12 +335,12 @@ struct kept_columns {
 };
 
 /*
- * Compute the mask of a warpgroup's tile [64 queries, N keys] from `query` and `key` on; AT_ONCE is that of
- * drop_patches(). Element (r, j, c) of a lane, see wgmma.cuh, has query 16 warp + 8 r + lane / 4 and key 8 j + 2
- * (lane % 4) + c, so its bit is
+ * Compute the mask of a warpgroup's tile of 64 queries, from `query` on, by N keys, from `key` on. AT_ONCE is passed to
+ * drop_patches(). Element (r, j, c) of a lane (see wgmma.cuh) has query 16 warp + 8 r + lane / 4 and key 8 j + 2 (lane
+ * % 4) + c. In the result of drop_patches() its bit is
  *     16 (lane / 4 % 2) + 8 (j % 2) + 2 (lane % 4) + c
- * and the lanes of a patch differ in lane % 8. Each lane computes the patch whose r is lane / 4 % 2 and whose j / 2
- * % 4 is lane % 4. After exchanging these three bits, the bit is 16 r + 8 (j % 2) + 2 (j / 2 % 4) + c.
+ * and the lanes of a patch differ in lane % 8. Each lane computes the patch whose r is lane / 4 % 2 and whose j / 2 % 4
+ * is lane % 4. After the lanes have exchanged these three bits, the bit is 16 r + 8 (j % 2) + 2 (j / 2 % 4) + c.
  */
 template <int AT_ONCE, int N>
 __device__ __forceinline__ void keep_rows(struct kept_rows<N> &kept, const struct attention_work &w,
@@ -337,7 +358,7 @@ __device__ __forceinline__ void keep_rows(struct kept_rows<N> &kept, const struc
 }
 
 /*
- * Compute the mask like keep_rows() for a transposed tile [64 keys, 64 queries]: the key is 16 warp + 8 r + lane / 4,
+ * Compute the mask like keep_rows() for a transposed tile [64 keys, 64 queries]. The key is 16 warp + 8 r + lane / 4,
  * the query is 8 j + 2 (lane % 4) + c, and the bit is
  *     16 c + 8 r + lane / 4
  * Each lane computes the patch whose j is lane / 4. After the exchange the bit is 16 c + 8 r + j.
@@ -358,21 +379,24 @@ __device__ __forceinline__ void keep_columns(struct kept_columns &kept, const st
 /* ---- host code ---- */
 
 /*
- * Describe a tensor [b, s, heads, hd] with these strides, in boxes of `rows` tokens by one swizzled column. Returns
- * false if that is impossible.
+ * Describe a tensor [b, s, heads, hd] with the given strides to the copy engine. A box has `rows` tokens and one
+ * swizzled column. Returns false if the tensor cannot be described.
  */
 bool attention_map(CUtensorMap *map, const struct kernel_attention *a, const void *p, int64_t token_stride,
                    int64_t head_stride, int rows);
-/* Returns the arguments for `tiles` items per head. The gradient kernels pass `dot`. */
+/* Returns the arguments of a launch with `tiles` items per head. `dot` is used by the gradient kernels only. */
 struct attention_work attention_work_of(const struct kernel_attention *a, int tiles, float *dot);
 
-/* Returns the number of blocks of a launch: one per multiprocessor, but no more than there are items. */
+/* Returns the number of blocks of a launch: one per multiprocessor, but at most one per item. */
 static inline unsigned attention_blocks(const struct attention_work *w)
 {
     return (unsigned)min_i64(cuda_sm_count(), (int64_t)w->n_heads * w->tiles);
 }
 
-/* Launch a kernel that needs more shared memory than the default, which must be requested first. */
+/*
+ * Launch a kernel that needs more shared memory than the default. CUDA requires that this is requested before the
+ * launch.
+ */
 template <typename K, typename A>
 void attention_launch(K *kernel, const A &args, int threads, size_t shared, struct dev_stream *s, const char *what)
 {
@@ -382,12 +406,12 @@ void attention_launch(K *kernel, const A &args, int threads, size_t shared, stru
     cuda_launched(what);
 }
 
-/* A type that can be passed as an argument. */
+/* An empty type that passes the type X as a function argument. */
 template <typename X> struct attention_type {
     typedef X type;
 };
 
-/* Call call() with the head dimension as a constant. Returns false if there is no kernel for it. */
+/* Call call() with the head dimension as a compile-time constant. Returns false if there is no kernel for hd. */
 template <typename F> bool with_head_dim(int hd, F call)
 {
     switch (hd) {
@@ -405,8 +429,8 @@ template <typename F> bool with_head_dim(int hd, F call)
 }
 
 /*
- * Call call(hd, attention_type<T>()) with the head size and the type as constants. Returns false for an unsupported
- * head size.
+ * Call call(hd, attention_type<T>()), where hd and T are compile-time constants equal to the head dimension and the
+ * type t. Returns false if there is no kernel for hd.
  */
 template <typename F> bool with_head_dim(int hd, enum dtype t, F call)
 {

@@ -10,8 +10,8 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
                                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 /*
- * Returns the driver's function, looked up by name, because the driver's library is not linked. Returns NULL if the
- * driver is too old.
+ * Returns the driver's function that encodes tensor maps, or NULL if the driver is too old. It is looked up by name,
+ * because the driver's library is not linked.
  */
 static encode_function encoder(void)
 {
@@ -32,14 +32,14 @@ static encode_function encoder(void)
 bool attention_map(CUtensorMap *map, const struct kernel_attention *a, const void *p, int64_t token_stride,
                    int64_t head_stride, int rows)
 {
-    bool wide = a->hd % 64 == 0;        /* as in head_row */
+    bool wide = a->hd % 64 == 0;        /* the same choice as in struct head_row */
     cuuint64_t size[4] = { (cuuint64_t)a->hd, (cuuint64_t)a->heads, (cuuint64_t)a->s, (cuuint64_t)a->b };
     cuuint64_t stride[3] = { 2 * (cuuint64_t)head_stride, 2 * (cuuint64_t)token_stride,
                              2 * (cuuint64_t)(token_stride * a->s) };
     cuuint32_t box[4] = { wide ? 64u : 32u, 1, (cuuint32_t)rows, 1 }, step[4] = { 1, 1, 1, 1 };
     encode_function encode = encoder();
 
-    /* The data is only copied, so any type of two bytes can be declared. */
+    /* The type is declared as one of two bytes. Its kind does not matter, because the data is only copied. */
     return encode && aligned16(p) && head_stride % 8 == 0 && token_stride % 8 == 0 &&
            encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p, size, stride, box, step,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
@@ -48,7 +48,7 @@ bool attention_map(CUtensorMap *map, const struct kernel_attention *a, const voi
 
 /* ---- work ---- */
 
-/* Part of the L2 cache for the two tensors that all items of a head read. */
+/* The part of the L2 cache that is used for the two tensors that all items of a head read. */
 #define SECTION_BYTES (32 << 20)
 
 struct attention_work attention_work_of(const struct kernel_attention *a, int tiles, float *dot)

@@ -1,12 +1,12 @@
 /*
  * columns.cu - column sums: gradients of biases, and of a dropout after them
  *
- * There are two stages. A block processes a strip of 32 packs of columns and a chunk of rows, 8 rows at a time, and
- * writes its sums. The second stage adds the chunks in order.
+ * There are two stages. In the first, each block processes a strip of 32 packs of columns and a chunk of rows, 8 rows
+ * at a time, and writes its sums. The second stage adds the sums of all chunks in order.
  *
- * H200, bf16 [16384, 2048]: sums take 23 us (2.9 TB/s with both launches, 3.4 the first alone). Before BATCH it was
- * 40: `da` may be `x`, so the compiler does not move a load across a store. With dropout it takes 66 us, mostly for
- * Philox.
+ * H200, bf16 [16384, 2048]: the sums take 23 us (2.9 TB/s for both launches, 3.4 TB/s for the first alone). Without
+ * BATCH they took 40 us: `da` may be the same memory as `x`, so the compiler does not move a load across a store. With
+ * dropout they take 66 us, mostly for Philox.
  */
 #include "kernels/cuda/columns.cuh"
 
@@ -21,8 +21,8 @@ static int64_t strips(int64_t n, int width)
 }
 
 /*
- * The number depends only on the shape, not on T: fp32 has twice the strips, and works as well with the same
- * chunks.
+ * The number of chunks depends only on the shape, not on T. fp32 has twice as many strips, for which the same chunks
+ * work as well.
  */
 int64_t cuda_column_chunks(int64_t m, int64_t n)
 {
@@ -31,11 +31,12 @@ int64_t cuda_column_chunks(int64_t m, int64_t n)
     return max_i64(1, min_i64(want, m / (2 * ROW_LANES)));
 }
 
-#define BATCH 4                         /* rows that a thread loads ahead; done explicitly, because `da` may be `x` */
+/* number of rows that a thread loads ahead; the code does it explicitly, because `da` may be `x` */
+#define BATCH 4
 
 /*
- * One block processes a strip and a chunk of `rows` rows. With MOVE, v = x * mask is rounded to T and stored in
- * `da` before it is summed.
+ * Sum a strip of columns over a chunk of `rows` rows, in one block. With MOVE, v = x * mask is rounded to T and stored
+ * in `da` before it is added.
  */
 template <typename T, int N, bool MOVE>
 static __global__ void __launch_bounds__(LANES * ROW_LANES)
@@ -135,7 +136,7 @@ add_chunks(const struct cuda_chunks c)
             sum += part[i * c.stride + col];
     room[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    /* Transposed: a warp now holds the CHUNK_LANES sums of one column. */
+    /* After the transposition, a warp has the CHUNK_LANES sums of one column. */
     sum = warp_sum(room[threadIdx.x][threadIdx.y]);
     col = (int64_t)blockIdx.x * 32 + threadIdx.y;
     if (threadIdx.x == 0 && col < c.h)

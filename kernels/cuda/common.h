@@ -1,9 +1,9 @@
 /*
  * common.h - declarations shared by the files of the CUDA backend
  *
- * Each .cu file sets its members of struct kernels. Calls only queue work, in the given stream. If the driver
- * refuses a call, the error is kept for dev_ops.check(). Random numbers, masks and formulas are those of the CPU,
- * bit for bit where the contract requires it. Sums are split by shape alone, never by which block finishes first,
+ * Each .cu file sets its members of struct kernels. Calls only queue work, in the given stream. If the driver refuses a
+ * call, the error is stored, and dev_ops.check() reports it later. Random numbers, masks and formulas are those of the
+ * CPU, bit for bit where the contract requires it. Sums are split by shape alone, never by which block finishes first,
  * and there are no floating-point atomics.
  */
 #ifndef SHARDKIT_KERNELS_CUDA_COMMON_H
@@ -18,20 +18,25 @@ extern "C" {
 
 /* ---- device.cu ---- */
 extern const struct dev_ops cuda_dev;
-/* Select the GPU, and determine its name for messages. Returns -1 with *e filled if it cannot be used. */
+/* Select the GPU and format its name for messages. Returns -1 with *e filled if the GPU cannot be used. */
 int cuda_device_open(int ordinal, struct err *e);
 void cuda_device_close(void);
 int cuda_sm_count(void);
-/* Record a failure for check(), unless there is an earlier one. `what` is a literal. */
+/*
+ * Record a failure, which check() reports later. If an earlier failure is recorded, this one is ignored. `what` must be
+ * a string literal.
+ */
 void cuda_record_fault(const char *what, cudaError_t status);
-/* Record a failure of another library, described by `text`, unless there is an earlier failure. */
+/*
+ * Record a failure of another library, which `text` describes. If an earlier failure is recorded, this one is ignored.
+ */
 void cuda_record_fault_text(const char *what, const char *text);
-/* Call after a launch, to record it if it was refused. */
+/* Must be called after each launch of a kernel. If the launch was refused, the failure is recorded. */
 void cuda_launched(const char *what);
 /*
- * Returns a scratch buffer of a stream, 256-byte aligned, for the duration of one call. The next user in that
- * stream may overwrite it. Returns NULL, with the failure recorded, if there is not enough memory. It has
- * CUDA_ROOM_BYTES bytes.
+ * Returns a scratch buffer of CUDA_ROOM_BYTES bytes that belongs to a stream, aligned to 256 bytes. Its contents are
+ * valid during one call only, because the next user in the same stream may overwrite them. Returns NULL and records the
+ * failure if there is not enough memory.
  */
 #define CUDA_ROOM_BYTES (64u << 20)
 void *cuda_room(struct dev_stream *s);
@@ -39,7 +44,7 @@ void *cuda_room(struct dev_stream *s);
 /* ---- nccl.cu ---- */
 const struct dev_net *cuda_net_open(struct err *e);
 
-/* ---- functions of each file, which set members of *k ---- */
+/* ---- each source file has a function that sets its members of *k ---- */
 void cuda_flat_fill(struct kernels *k);
 void cuda_optimizer_fill(struct kernels *k);
 void cuda_norm_fill(struct kernels *k);

@@ -25,14 +25,14 @@ uint64_t cuda_attention_scratch(const struct kernel_attention *a);
 
 /* ---- the two implementations ---- */
 /*
- * The _fast functions queue the work. They return false, without queueing anything, if the tensors cannot be
- * described to the copy engine.
+ * The _fast functions queue the work for Hopper. If the tensors cannot be described to the copy engine, they queue
+ * nothing and return false.
  */
 bool attention_forward_fast(const struct kernel_attention *a, enum dtype t, struct dev_stream *s);
 /*
- * dot, fp32 [b, heads, s], is the sum over d of d_o * o, which the gradient of softmax subtracts.
- * attention_back_q_fast() writes it, and all others read it. For the plain implementation attention_dots() writes
- * it.
+ * `dot` is fp32 [b, heads, s]: the sum over d of d_o * o, which the gradient of softmax subtracts.
+ * attention_back_q_fast() writes it, and attention_back_kv_fast() reads it. For the plain implementation
+ * attention_dots() writes it.
  */
 bool attention_back_q_fast(const struct kernel_attention *a, const struct kernel_attention_back *g, float *dot,
                            enum dtype t, struct dev_stream *s);

@@ -12,7 +12,9 @@
 
 enum gemm_finish {
     GEMM_PLAIN,                         /* add bias unless NULL */
-    /* pre = sum + bias, unless pre is NULL; y = gelu(sum + bias). For cuBLASLt only. */
+    /*
+     * y = gelu(sum + bias). If pre is not NULL, pre = sum + bias is stored as well. Supported by cuda_gemm_lt() only.
+     */
     GEMM_GELU,
     GEMM_SLOPE,                         /* y = sum * gelu'(pre) */
 };
@@ -21,24 +23,24 @@ struct cuda_gemm {
     int64_t m, n, k;
     const void *a, *b;
     bool a_across, b_across;
-    /* The dtype of the operands; the dtype of y, pre and bias: fp32 or that of the operands. */
+    /* in: dtype of the operands. out: dtype of y, pre and bias, which is fp32 or equal to `in`. */
     enum dtype in, out;
     void *y, *pre;
     const void *bias;                   /* [n] */
-    bool add;                           /* y += */
-    bool grad;                          /* y is a gradient of T: the value that is added to it is rounded first */
+    bool add;                           /* add the result to y */
+    bool grad;                          /* y is a gradient of type T: the result is rounded before it is added to y */
     enum gemm_finish finish;
 };
 
 /*
- * Queue a product. Returns false, without queueing anything, if cuBLASLt has no algorithm for it (odd sizes or
- * addresses).
+ * Queue a product through cuBLASLt. If cuBLASLt has no algorithm for it, because sizes or addresses are odd, queues
+ * nothing and returns false.
  */
 bool cuda_gemm_lt(const struct cuda_gemm *g, struct dev_stream *s);
 int cuda_gemm_lt_open(struct err *e);
 void cuda_gemm_lt_close(void);
 
-/* Queue a product of any size, for whatever cuda_gemm_lt() refuses. */
+/* Queue a product of any size. Used for the products that cuda_gemm_lt() refuses. */
 void cuda_gemm_plain(const struct cuda_gemm *g, struct dev_stream *s);
 
 #endif

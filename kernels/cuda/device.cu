@@ -19,7 +19,7 @@ static struct {
 } gpu;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char fault[1400];                /* the first failure since the last check(); "" if none */
+static char fault[1400];                /* the first failure since the last call of check(); "": none */
 
 /* ---- faults ---- */
 
@@ -50,7 +50,9 @@ static int dev_check(struct err *e)
 {
     int rc = 0;
 
-    /* A kernel's fault is returned by the next call, whatever it is, and remains in the context permanently. */
+    /*
+     * CUDA returns the fault of a kernel from the next call of any function, and from all later calls in this context.
+     */
     cuda_record_fault("queued work", cudaGetLastError());
     pthread_mutex_lock(&lock);
     if (fault[0]) {
@@ -72,7 +74,7 @@ static void select_gpu(void)
     selected = true;
 }
 
-/* Fill *e like err_sys(), for errors that have no errno. */
+/* Fill *e with an ERR_SYS error like err_sys(), for failures that have no errno. */
 static void fail(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void fail(struct err *e, const char *fmt, ...)
 {
@@ -100,7 +102,8 @@ static void *dev_alloc(uint64_t bytes, struct err *e)
     status = cudaMalloc(&p, bytes + !bytes);
     if (status == cudaSuccess)
         return p;
-    cudaGetLastError();                 /* reported here, so check() must not report it again */
+    /* clear the error, because it is reported here and check() must not report it again */
+    cudaGetLastError();
     cudaMemGetInfo(&left, &total);
     fail(e, "%s: cannot allocate %llu bytes: %s; %zu of %zu are free", gpu.name, (unsigned long long)bytes,
          cudaGetErrorString(status), left, total);
@@ -244,9 +247,9 @@ static struct dev_stream *dev_stream_new(void)
 
     select_gpu();
     /*
-     * Non-blocking: only events define an order between streams. Computation runs in the default stream and
-     * messages run in these streams. Because of their priority, messages begin as soon as a multiprocessor has
-     * room.
+     * Create a non-blocking stream, so that only events define an order between streams. Computation runs in the
+     * default stream and messages in these streams. They have a higher priority, so messages begin as soon as a
+     * multiprocessor has room.
      */
     cuda_record_fault("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &most));
     cuda_record_fault("cudaStreamCreate", cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, most));
@@ -301,7 +304,7 @@ static bool dev_event_done(struct dev_event *v)
     if (status == cudaErrorNotReady)
         return false;
     cuda_record_fault("queued work", status);
-    return true;                        /* after a fault nothing must wait: check() reports it */
+    return true;                        /* after a fault nothing must wait for the device; check() reports the fault */
 }
 
 static void dev_who(struct dev_who *who) { *who = gpu.who; }
@@ -351,9 +354,9 @@ int cuda_device_open(int ordinal, struct err *e)
     cudaError_t status;
 
     /*
-     * Streams that share a hardware queue wait for each other, and these streams also wait for other GPUs
-     * (peers.cu). With the default of 8 queues a pipeline stage between two others, with tensor and data ranks,
-     * could deadlock.
+     * Streams that share a hardware queue wait for each other, and the streams of peers.cu also wait for other GPUs.
+     * With the default of 8 queues, a pipeline stage between two others could deadlock if there are also tensor and
+     * data-parallel ranks.
      */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     status = cudaGetDeviceCount(&n);
@@ -364,7 +367,7 @@ int cuda_device_open(int ordinal, struct err *e)
                   status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
         return -1;
     }
-    /* A launcher may make only one GPU visible to each rank. */
+    /* If only one GPU is visible, use it: a launcher may make a different GPU visible to each rank. */
     if (n == 1)
         ordinal = 0;
     if (ordinal < 0 || ordinal >= n) {
@@ -377,7 +380,7 @@ int cuda_device_open(int ordinal, struct err *e)
     if (status == cudaSuccess)
         status = cudaSetDevice(ordinal);
     if (status == cudaSuccess)
-        status = cudaFree(NULL);        /* creates the context: a broken GPU is detected here */
+        status = cudaFree(NULL);        /* creates the CUDA context, which fails if the GPU is broken */
     if (status != cudaSuccess) {
         cudaGetLastError();
         fail(e, "%s: cannot be used: %s", gpu.name, cudaGetErrorString(status));

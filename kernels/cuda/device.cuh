@@ -40,7 +40,7 @@ typedef __half f16;
         }                                                  \
     } while (0)
 
-/* Execute a statement with T, and with G = T if `grad_t` is set and T is f16; else G = float. */
+/* Execute a statement with T, and with G, the type of gradients. G is T if `grad_t` is set and T is f16, else float. */
 #define WITH_T_AND_G(t, grad_t, ...)                       \
     do {                                                   \
         if ((grad_t) && (t) == DTYPE_F16) {                \
@@ -64,7 +64,10 @@ template <> __device__ __forceinline__ float down<float>(float x) { return x; }
 template <> __device__ __forceinline__ bf16 down<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ __forceinline__ f16 down<f16>(float x) { return __float2half_rn(x); }
 
-/* N elements that are loaded and stored together: 16 bytes where alignment allows, else one element. */
+/*
+ * N elements that are loaded and stored together. They take 16 bytes, or fewer if the alignment of the data does not
+ * allow that.
+ */
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack {
     T v[N];
 };
@@ -72,7 +75,7 @@ template <typename T> struct wide {
     static const int n = 16 / sizeof(T);        /* number of elements in 16 bytes */
 };
 
-/* Without the explicit uint4 the compiler reads shared memory two bytes at a time. */
+/* The code uses uint4 explicitly, because otherwise the compiler reads shared memory two bytes at a time. */
 template <typename T, int N> __device__ __forceinline__ pack<T, N> fetch_pack(const T *p)
 {
     if constexpr (sizeof(pack<T, N>) == 16) {
@@ -115,8 +118,8 @@ template <typename T, int N> __device__ __forceinline__ void store(T *p, const f
 }
 
 /*
- * Set N elements of a parameter's gradient to `sum`, or add to them. With fp32 the sum begins with the old values;
- * with fp16 the old values are added at the end, to the rounded sum.
+ * Set N elements of a parameter's gradient to `sum`, or add `sum` to them. For fp32, grad_begin() starts the sum with
+ * the old values. For fp16, grad_end() adds the old values to the rounded sum.
  */
 template <typename G, int N> __device__ __forceinline__ void grad_begin(float (&sum)[N], const G *to, bool add)
 {
@@ -137,7 +140,10 @@ template <typename G, int N> __device__ __forceinline__ void grad_end(G *to, flo
     store(to, sum);
 }
 
-/* Set one element of a parameter's gradient to `sum`, or add to it. The old value is added at the end. */
+/*
+ * Set one element of a parameter's gradient to `sum` or, with `add`, add `sum` to it. The sum is rounded before the old
+ * value is added.
+ */
 template <typename G> __device__ __forceinline__ void grad_put(G *to, float sum, bool add)
 {
     *to = down<G>((add ? up(*to) : 0) + up(down<G>(sum)));
@@ -148,7 +154,7 @@ static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 /* ---- random numbers: Philox4x32 ---- */
 
 /*
- * The keys of all rounds. They are passed as kernel arguments, so they stay in constant memory and need no
+ * The keys of all rounds of Philox. They are passed as kernel arguments, so they are in constant memory and need no
  * registers.
  */
 template <int ROUNDS> struct philox_keys {
@@ -166,7 +172,7 @@ template <int ROUNDS> static inline struct philox_keys<ROUNDS> philox_keys_of(co
     return k;
 }
 
-/* Returns the block for a counter of four words. */
+/* Returns the Philox block for a counter of four words. */
 template <int ROUNDS> __device__ __forceinline__ uint4 philox(const struct philox_keys<ROUNDS> &k, uint4 c)
 {
     #pragma unroll
@@ -179,7 +185,7 @@ template <int ROUNDS> __device__ __forceinline__ uint4 philox(const struct philo
     return c;
 }
 
-/* Returns block `at` of a key's stream. */
+/* Returns block number `at` of the stream that a key defines. */
 template <int ROUNDS> __device__ __forceinline__ uint4 philox_at(const struct philox_keys<ROUNDS> &k, uint64_t at)
 {
     return philox(k, make_uint4((uint32_t)at, (uint32_t)(at >> 32), 0, 0));
@@ -189,9 +195,9 @@ template <int ROUNDS> __device__ __forceinline__ uint4 philox_at(const struct ph
 
 #define DROP_ROUNDS 7
 
-/* struct kernel_dropout in the form that kernels use; keep == 0: no dropout. */
+/* The values of struct kernel_dropout in the form that kernels use. keep is 0 if there is no dropout. */
 struct dropout {
-    uint32_t limit;                     /* stored in the upper half */
+    uint32_t limit;                     /* the limit, shifted to the upper half of the word */
     float keep;                         /* factor for kept elements */
     struct philox_keys<DROP_ROUNDS> keys;
     uint32_t clear[16];                 /* clear[i]: all bits set if bit i of the limit is 0, else 0 */
@@ -221,9 +227,9 @@ static __device__ __forceinline__ uint32_t word_of(uint4 w, int i)
 }
 
 /*
- * x[j] *= mask of element i + j of a hidden tensor; i must be a multiple of N. Products are rounded separately: if
- * they were fused with the next operation, they would differ from those of the CPU. A NaN remains visible even if
- * it is dropped.
+ * Multiply x[j] by the dropout factor of element i + j of a hidden tensor, for j < N; i must be a multiple of N. The
+ * products are rounded separately. If they were fused with the next operation, the results would differ from the CPU's.
+ * A dropped NaN is still NaN.
  */
 template <int N> __device__ __forceinline__ void drop(float (&x)[N], const struct dropout &d, int64_t i)
 {
@@ -240,11 +246,12 @@ template <int N> __device__ __forceinline__ void drop(float (&x)[N], const struc
 }
 
 /*
- * Determine which elements are kept in N patches of attention, `step` patches of keys apart. A patch is 2 queries
- * by 16 keys; `queries` and `keys` count such units. Its bits are in the order of kernels.h. All 32 numbers are
- * compared with the limit at once, from the lowest bit up: `kept` holds the result of the comparison so far.
- * AT_ONCE (1 or 2) blocks of each patch are computed at a time. This is a loop, because ptxas would move
- * straight-line code below the wait for products that it should overlap with.
+ * Determine which elements attention dropout keeps, in N patches. A patch is 2 queries by 16 keys; `queries` and `keys`
+ * count such units, and consecutive patches are `step` units of keys apart. The bits of a patch are in the order of
+ * kernels.h. All 32 random numbers of a patch are compared with the limit at once, from the lowest bit up; `kept` is
+ * the result for the bits compared so far. AT_ONCE (1 or 2) Philox blocks of each patch are computed at a time. The
+ * code is a loop, because ptxas would move straight-line code below the wait for products that the code should overlap
+ * with.
  */
 template <int AT_ONCE, int N>
 static __device__ __forceinline__ void drop_patches(uint32_t (&kept)[N], const struct dropout &d, uint32_t keys,
@@ -275,12 +282,12 @@ template <typename V> __device__ __forceinline__ V warp_sum(V x)
     #pragma unroll
     for (int d = 16; d > 0; d /= 2)
         x += __shfl_xor_sync(0xffffffffu, x, d);
-    return x;                           /* equal in all lanes: both halves add the same two numbers */
+    return x;                           /* equal in all lanes, because both lanes of a pair add the same two numbers */
 }
 
 /*
- * Returns, in all threads, the sum over all threads of a block of WARPS warps. `room` is WARPS elements of shared
- * memory.
+ * Returns the sum of x over all threads of a block of WARPS warps, in every thread. `room` is shared memory for WARPS
+ * elements.
  */
 template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *room)
 {
@@ -289,7 +296,7 @@ template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *
     x = warp_sum(x);
     if (WARPS == 1)
         return x;
-    __syncthreads();                    /* wait until all threads have read the previous sum */
+    __syncthreads();                    /* wait until all threads have read the sum of the previous call */
     if (threadIdx.x % 32 == 0)
         room[threadIdx.x / 32] = x;
     __syncthreads();
@@ -304,7 +311,10 @@ template <int WARPS, typename V> __device__ __forceinline__ V block_sum(V x, V *
 #define GELU_2C    1.59576912f          /* 2 * 0.79788456 */
 #define GELU_CUBIC 0.044715f
 
-/* bf16 has 8 bits and fp16 has 11, so ex2.approx and rcp.approx (2 ulp of fp32) are as good as exact there. */
+/*
+ * ex2.approx and rcp.approx are accurate to 2 ulp of fp32. That is sufficient for bf16, which has 8 significant bits,
+ * and for fp16, which has 11.
+ */
 template <typename T> __device__ __forceinline__ float gelu_sigmoid(float x, float *e)
 {
     float z = x * -GELU_2C * fmaf(GELU_CUBIC * x, x, 1.0f);

@@ -2,8 +2,8 @@
  * embed.cu - embedding lookup, and gradients of the table
  *
  * For the gradients, tokens are sorted by row (stable, so ascending within a row). The tokens of a row are then
- * added in that order, by one block per row. A word may be so frequent that one block would still be busy when all
- * others are done; such a row is processed by one block for every few columns.
+ * added in that order, by one block per row. If a word is very frequent, one block would still be busy with its row
+ * when all others are done. Such a row is therefore processed by several blocks, each of which has a few columns.
  *
  * H200, 16384 tokens of a text-like distribution, h 2048: embed takes 32 us (4.1 TB/s); the gradient takes 160 to
  * 180 us, including 40 for the sort. One warp per row, with tokens one after the other, took 454, because each
@@ -17,7 +17,7 @@
 
 /* ---- forward ---- */
 
-/* N elements per thread; a row is `packs` such units. */
+/* Each thread processes N elements; a row consists of `packs` such units. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
 gather(const struct kernel_embed g, int64_t packs)
@@ -54,10 +54,13 @@ static void embed(const struct kernel_embed *g, enum dtype t, struct dev_stream 
 
 /* ---- gradients ---- */
 
-/* Rows with more tokens than this are shared by several threads per column. A warp inspects 2 more keys. */
+/* If a row has more tokens than this, several threads share each of its columns. A warp inspects LONG + 2 keys. */
 #define LONG 30
 
-/* Keys are rows, or `rows` for tokens of other ranks, which are thereby sorted to the end. */
+/*
+ * The tokens sorted by key. The key of a token is its row. Tokens of rows on other ranks have the key `rows`, so they
+ * are sorted to the end.
+ */
 struct sorted {
     uint32_t *key_in, *key, *token_in, *token;
     void *temp;
@@ -68,7 +71,7 @@ static size_t sort_temp(int64_t m)
 {
     size_t bytes = 0;
 
-    /* 32 bits: the maximum that a sort of m items can require. */
+    /* The memory is computed for keys of 32 bits, for which a sort of m items needs the most. */
     cuda_record_fault("sort", cub::DeviceRadixSort::SortPairs(NULL, bytes, (const uint32_t *)NULL, (uint32_t *)NULL,
                                                               (const uint32_t *)NULL, (uint32_t *)NULL, (int)m, 0, 32));
     return bytes;
@@ -108,7 +111,10 @@ static __global__ void make_keys(struct sorted a, const int32_t *id, int64_t fir
 
 #define BATCH 8                         /* tokens that a thread loads ahead */
 
-/* sum += the rows of dy of n tokens, `step` apart; token(i) is the number of the i-th token. */
+/*
+ * Add the rows of dy of n tokens to sum. token(i) is the number of the i-th token; this thread adds every step-th
+ * token.
+ */
 template <typename T, int N, typename F>
 __device__ __forceinline__ void add_tokens(float (&sum)[N], const T *dy, int64_t h, int n, int step, F token)
 {
@@ -133,8 +139,9 @@ __device__ __forceinline__ void add_tokens(float (&sum)[N], const T *dy, int64_t
 }
 
 /*
- * There is one block for each sorted token and THREADS packs. The block of a row's first token processes the row,
- * if it has at most LONG tokens. A warp reads all surrounding keys at once: one wait instead of LONG.
+ * Add the tokens of short rows. There is one block for each sorted token and THREADS packs of columns. If the token is
+ * the first of its row, and the row has at most LONG tokens, the block processes this row. A warp reads all surrounding
+ * keys at once, so it waits for memory once instead of LONG times.
  */
 template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
@@ -146,7 +153,7 @@ short_rows(const struct kernel_embed_back g, struct sorted a)
     int64_t at = blockIdx.x, col = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N, look = at - 1 + lane;
     uint32_t row = a.key[at];
     bool mine = look >= 0 && look < m && lane < LONG + 2 && a.key[look] == row;
-    unsigned run = __ballot_sync(0xffffffffu, mine);    /* bit 0: the previous token */
+    unsigned run = __ballot_sync(0xffffffffu, mine);    /* bit 0 is the previous token */
     int n = __ffs((int)~(run >> 1)) - 1;
 
     if (row >= rows || run % 2 || n > LONG || col >= h)
@@ -163,9 +170,9 @@ short_rows(const struct kernel_embed_back g, struct sorted a)
 #define LONG_ROWS  (THREADS / LONG_PACKS)
 
 /*
- * A run of more than LONG tokens contains an index that is a multiple of LONG. Block x inspects sorted token x *
- * LONG, and processes the row if that is the first such token of the run. Block y processes LONG_PACKS packs of
- * columns.
+ * Add the tokens of long rows. A row with more than LONG tokens contains a sorted token whose index is a multiple of
+ * LONG. Block x inspects the sorted token x * LONG. If this is the first such token of a long row, the block processes
+ * the row. Block y processes LONG_PACKS packs of columns.
  */
 template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
@@ -181,7 +188,10 @@ long_rows(const struct kernel_embed_back g, struct sorted a)
 
     if (row >= rows || (at > 0 && a.key[at - LONG] == row))
         return;
-    /* Count fewer than LONG tokens before `at`, and then all that follow, a block's width at a time. */
+    /*
+     * Count the tokens of the row: fewer than LONG before `at`, then all that follow, as many at a time as a block has
+     * threads.
+     */
     n = __syncthreads_count(threadIdx.x && threadIdx.x < LONG && start >= 0 && a.key[start] == row);
     start = at - n;
     do {
@@ -292,11 +302,12 @@ static void embed_finish(const struct kernel_embed_finish *g, enum dtype t, stru
     cuda_launched("embed_finish");
 }
 
-#define POSITION_COLS 8                 /* columns per thread, THREADS apart */
+#define POSITION_COLS 8                 /* number of columns per thread; they are THREADS apart */
 
 /*
- * Block x processes one position, block y THREADS * POSITION_COLS columns. It scans the tokens THREADS at a time,
- * lists in order those at its position, and adds their rows. `pos` is read from the L2 cache.
+ * Compute the gradient of one position (block x) in THREADS * POSITION_COLS columns (block y). The block scans the
+ * tokens, THREADS at a time, lists the tokens at this position in order, and adds their rows. `pos` is read from the L2
+ * cache.
  */
 template <typename T, typename G>
 static __global__ void __launch_bounds__(THREADS)
@@ -322,7 +333,7 @@ position_rows(const struct kernel_position_back g)
         unsigned votes = __ballot_sync(0xffffffffu, hit);
         int before = 0, all = 0;
 
-        if (!__syncthreads_or(hit))     /* also a barrier: the last hits have been processed */
+        if (!__syncthreads_or(hit))     /* also a barrier: all threads have processed the previous list */
             continue;
         if (threadIdx.x % 32 == 0)
             count[warp] = __popc(votes);
@@ -343,7 +354,10 @@ position_rows(const struct kernel_position_back g)
 #undef EACH_COLUMN
 }
 
-/* Gradient for positions row % s, where the tokens of a position are known. N columns per thread. */
+/*
+ * Compute the gradient of positions if pos is row % s, so that the tokens of each position are known. N columns per
+ * thread.
+ */
 template <typename T, typename G, int N>
 static __global__ void __launch_bounds__(THREADS)
 position_strides(const struct kernel_position_back g, int64_t packs)

@@ -2,8 +2,8 @@
  * flat.cu - operations on flat buffers: sums, conversions, initial weights
  *
  * All of them are limited by memory bandwidth. A thread processes 16 bytes of fp32 at a time. Speed on an H200,
- * where a device copy has 4.23 TB/s: cast 4.28, add 4.35, scale 4.26. Two packs per thread were not needed, because
- * there are enough blocks to keep loads in flight.
+ * where a device copy has 4.23 TB/s: cast 4.28, add 4.35, scale 4.26. One pack per thread is sufficient, because there
+ * are enough blocks to keep loads in flight.
  */
 #include <math.h>
 
@@ -12,7 +12,7 @@
 #define THREADS 256
 #define QUAD    4                       /* number of fp32 in 16 bytes */
 
-/* Returns the number of blocks for n elements with `each` elements per thread. */
+/* Returns the number of blocks for n elements if each thread processes `each` elements. */
 static unsigned blocks_for(int64_t n, int64_t each)
 {
     return (unsigned)max_i64(1, ceil_div(n, THREADS * each));
@@ -20,7 +20,9 @@ static unsigned blocks_for(int64_t n, int64_t each)
 
 /* ---- sums in fp64 ---- */
 
-/* Set *out to the sum of x[i] * w[i] for i < n; with w NULL, of x[i]. One block, in a fixed order. */
+/*
+ * Set *out to the sum of x[i] * w[i] for i < n or, if w is NULL, of x[i]. It runs in one block, so the order is fixed.
+ */
 static __global__ void __launch_bounds__(1024) sum_weighted(double *out, const float *x, const float *w, int64_t n)
 {
     __shared__ double room[32];
@@ -56,7 +58,10 @@ static void sum_doubles(double *y, const double *x, int64_t n, struct dev_stream
 
 /* ---- conversions and sums of buffers ---- */
 
-/* A NaN keeps its sign and leading bits, as on the CPU. The hardware conversion would return a standard NaN. */
+/*
+ * Round to bf16. A NaN keeps its sign and leading bits, as on the CPU; the hardware's conversion would return a
+ * standard NaN.
+ */
 static __device__ __forceinline__ bf16 cast_down(float x)
 {
     return x == x ? __float2bfloat16_rn(x)
@@ -64,8 +69,8 @@ static __device__ __forceinline__ bf16 cast_down(float x)
 }
 
 /*
- * y[i] = x[i] in another dtype; y[i] *= f; y[i] += x[i]. N elements per thread, for whole packs only; with N = 1
- * for the remainder.
+ * y[i] = x[i] in another dtype; y[i] *= f; y[i] += x[i]. The kernels process whole packs of N elements per thread. The
+ * remainder is processed with N = 1.
  */
 static __device__ __forceinline__ void cast_one(float *y, bf16 x)
 {
@@ -129,7 +134,10 @@ static __global__ void __launch_bounds__(THREADS) add_packs(G *y, const G *x, in
     store(y + i * N, v);
 }
 
-/* Launch a kernel for whole packs of N and for the remainder: KERNEL(N, first element, number of packs). */
+/*
+ * Launch a kernel twice: for whole packs of N elements, and for the remainder. LAUNCH has the arguments N, first
+ * element, number of packs.
+ */
 #define OVER_PACKS(N, n, LAUNCH)                                    \
     do {                                                            \
         int64_t whole_ = (n) / (N), rest_ = (n) - whole_ * (N);     \
@@ -181,7 +189,7 @@ static void add(void *y, const void *x, int64_t n, enum dtype t, struct dev_stre
 
 /* ---- initial weights ---- */
 
-/* Returns a number in (0, 1), excluding both ends: 52 bits, plus half of the last bit. */
+/* Returns a uniform random number in (0, 1), without 0 and 1, from 52 random bits plus half of the last bit. */
 static __device__ double uniform(uint32_t high, uint32_t low)
 {
     return ((double)(((uint64_t)high << 32 | low) >> 12) + 0.5) * 0x1p-52;

@@ -1,14 +1,14 @@
 /*
  * gemm_lt.cu - matrix products through cuBLASLt
  *
- * cuBLASLt is queried once for each kind of product (shape, layout, types, epilogue), and its answer is kept. From
- * its point of view everything is transposed: our row-major [m, n] is its column-major [n, m], so
+ * cuBLASLt is queried once for each kind of product (shape, layout, types, epilogue), and its answer is kept. cuBLASLt
+ * stores matrices by columns, so our row-major [m, n] is its column-major [n, m], and it computes
  *     y^T [n, m] = b [n, k] a^T [k, m]
- * with b as its A and a as its B, and the bias along its rows, which is the direction that it supports.
+ * with our b as its A and our a as its B. The bias is then along its rows, which is the direction that it supports.
  *
- * Its first answer is always used: choosing by measured time could give different bits on another day. Where it
- * splits k, the parts are stored and added in fp32 and in a fixed order. The workspace for them belongs to the
- * stream, so streams do not share it.
+ * Its first answer is always used: choosing by measured time could give different bits on another day. If cuBLASLt
+ * splits the sum over k into parts, these are stored and added in fp32 and in a fixed order. The workspace for the
+ * parts belongs to the stream, so streams do not share it.
  *
  * H200, cuBLAS 13.1, bf16, 16,384 rows, TFLOP/s: h 2048 qkv y / dx / dw+= 686, 796, 709; proj 684, 690, 703; fc1 (y
  * with bias and GELU) 601, 640, 687; fc2 (dx with gelu') 704, 628, 687; head (4,096 rows) 690, 690, 630. Tried: the
@@ -26,7 +26,10 @@
 
 #include "kernels/cuda/cuda_gemm.h"
 
-/* The properties that distinguish kinds of product. Compared as bytes, so it must be zeroed before it is filled. */
+/*
+ * The properties of a product for which cuBLASLt is queried once. They are compared as bytes, so the struct must be
+ * zeroed before it is filled.
+ */
 struct kind {
     int64_t m, n, k;
     int in, out, finish;
@@ -103,7 +106,7 @@ static cublasLtEpilogue_t epilogue_of(const struct kind *k)
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute(desc, what, &(value), sizeof(value))
 
-/* Create the descriptors. p->y stays NULL on failure. */
+/* Create the descriptors of a plan. On failure p->y is NULL. */
 static void describe(struct lt_plan *p)
 {
     const struct kind *k = &p->kind;
@@ -132,8 +135,8 @@ static void describe(struct lt_plan *p)
 }
 
 /*
- * The number of answers requested is the one used for the measurements: a longer list need not start in the same
- * order as a short one.
+ * The number of answers to request. It must be the same as in the measurements, because a longer list may begin with
+ * different answers.
  */
 #define ANSWERS 16
 
@@ -142,7 +145,7 @@ static void choose(struct lt_plan *p)
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found[ANSWERS];
     size_t room = CUDA_ROOM_BYTES;
-    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;        /* parts of a split k stay fp32 */
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;        /* the parts of a split k stay fp32 */
     cublasStatus_t status;
     int n = 0;
 
@@ -174,7 +177,8 @@ static struct lt_plan *plan_for(const struct kind *kind)
     if (n_plans == cap_plans) {
         cap_plans = cap_plans ? 2 * cap_plans : 64;
         plans = (struct lt_plan *)realloc(plans, cap_plans * sizeof *plans);
-        if (!plans) {                   /* a few kilobytes: no caller could handle this better */
+        /* the list has only a few kilobytes, so no caller could handle this failure better */
+        if (!plans) {
             fprintf(stderr, "out of memory\n");
             abort();
         }
@@ -186,8 +190,8 @@ static struct lt_plan *plan_for(const struct kind *kind)
 /* ---- running a product ---- */
 
 /*
- * Returns true if all rows are multiples of 16 bytes and aligned to 16 bytes, as its fast kernels require. All
- * others use the plain kernel.
+ * Returns true if all rows begin at multiples of 16 bytes and have lengths that are multiples of 16 bytes, as
+ * cuBLASLt's fast kernels require. For other products the plain kernel is used.
  */
 static bool fits(const struct cuda_gemm *g)
 {
@@ -223,7 +227,8 @@ bool cuda_gemm_lt(const struct cuda_gemm *g, struct dev_stream *s)
         return false;
     room = cuda_room(s);
     if (!room)
-        return true;                    /* the failure has been recorded */
+        /* the caller must not try another implementation, because the failure has been recorded */
+        return true;
     pthread_mutex_lock(&lock);
     p = plan_for(&kind);
     usable = p->usable;

@@ -1,18 +1,21 @@
 /*
  * gemm_plain.cu - a matrix product of any size and alignment
  *
- * For toy models and odd shapes, which cuBLASLt refuses. Each block computes a 64 x 64 tile of the result, each
- * thread 4 x 4 of it, with operands in shared memory as fp32. Each result is summed in the order of k.
+ * Used for toy models and odd shapes, which cuBLASLt refuses. Each block computes a tile of 64 x 64 results, and each
+ * thread 4 x 4 of these. The operands are in shared memory as fp32. Each result is summed in the order of k.
  */
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/cuda_gemm.h"
 
 #define TILE  64
-#define DEPTH 16                        /* elements of k at a time */
+#define DEPTH 16                        /* number of elements of k that are loaded at a time */
 #define EACH  4
 #define SIDE  (TILE / EACH)
 
-/* Fetch rows at .. at + TILE, slots k0 .. k0 + DEPTH of an operand of n rows, with zeros beyond its edges. */
+/*
+ * Fetch rows at .. at + TILE and elements k0 .. k0 + DEPTH of an operand of n rows. Elements beyond its edges are
+ * zeros.
+ */
 template <typename T>
 __device__ __forceinline__ void fetch(float (&tile)[DEPTH][TILE + 4], const T *x, bool across, int64_t at, int64_t n,
                                       int64_t k0, int64_t k)
@@ -72,7 +75,7 @@ static __global__ void __launch_bounds__(SIDE * SIDE) product(const struct cuda_
                 finish<TO>(g, sum[i][j], i0 + ti + i, j0 + tj + j);
 }
 
-/* Maximum number of rows of tiles: the y of a grid has 16 bits. */
+/* Maximum number of rows of tiles per launch, because the y dimension of a grid has 16 bits. */
 #define MAX_GRID_Y 65535
 
 void cuda_gemm_plain(const struct cuda_gemm *g, struct dev_stream *s)

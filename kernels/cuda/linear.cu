@@ -1,12 +1,10 @@
-/*
- * linear.cu - linear layers: which product to use, and the operations on each result before it is rounded
- */
+/* linear.cu - linear layers: choose the product, and apply the operations on each result before it is rounded */
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/cuda_gemm.h"
 
 #define THREADS 256
 
-/* ---- separate GELU ---- */
+/* ---- GELU in a kernel of its own ---- */
 
 template <typename T, int N, bool SLOPE>
 static __global__ void __launch_bounds__(THREADS) gelu_packs(T *y, const T *pre, int64_t packs)
@@ -25,7 +23,7 @@ static __global__ void __launch_bounds__(THREADS) gelu_packs(T *y, const T *pre,
     store(y + i * N, v);
 }
 
-/* y = gelu(pre), or y *= gelu'(pre) */
+/* Set y to gelu(pre) or, with SLOPE, multiply y by gelu'(pre). */
 template <bool SLOPE> static void gelu_launch(void *y, const void *pre, int64_t n, enum dtype t, struct dev_stream *s)
 {
     WITH_T(t, {
@@ -50,14 +48,17 @@ static void gelu(void *y, const void *pre, int64_t n, enum dtype t, struct dev_s
 
 static void run(const struct cuda_gemm *g, struct dev_stream *s)
 {
-    /* When adding to 16-bit values, cuBLASLt rounds the product first and then the sum. */
+    /*
+     * If cuBLASLt adds to 16-bit values, it rounds the product first and then the sum, which would be one rounding too
+     * many.
+     */
     bool twice = g->add && g->out != DTYPE_F32 && !g->grad;
 
     if (twice || !cuda_gemm_lt(g, s))
         cuda_gemm_plain(g, s);
 }
 
-/* y = x w^T (+ bias), all of T */
+/* y = x w^T (+ bias); all tensors have type T */
 static struct cuda_gemm forward_of(const struct kernel_linear *l, enum dtype t)
 {
     struct cuda_gemm g = {};
@@ -77,8 +78,8 @@ static void linear(const struct kernel_linear *l, enum dtype t, struct dev_strea
 }
 
 /*
- * fp32 requires an exact GELU, which cuBLASLt does not have. Odd sizes use the plain product, followed by a
- * separate GELU.
+ * For fp32 an exact GELU is required, which cuBLASLt does not have. For odd sizes the plain product is used. In both
+ * cases GELU is computed by a kernel of its own.
  */
 static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_stream *s)
 {
@@ -95,7 +96,7 @@ static void linear_gelu(const struct kernel_linear *l, enum dtype t, struct dev_
     gelu(l->y, g.y, l->m * l->n, t, s);
 }
 
-/* dx = dy w, all of T */
+/* dx = dy w; all tensors have type T */
 static struct cuda_gemm back_of(const struct kernel_linear_dx *l, enum dtype t)
 {
     struct cuda_gemm g = {};

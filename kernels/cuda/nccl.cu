@@ -99,7 +99,7 @@ static struct dev_link *net_open(const void *id, int rank, int size, int sms, co
     l->size = size;
     c.commName = l->what;
     if (sms)
-        c.maxCTAs = sms;                /* one block per multiprocessor */
+        c.maxCTAs = sms;                /* NCCL uses one block per multiprocessor */
     if (nccl_result_to_err(what, NULL, nccl.init(&l->comm, size, u, rank, &c), e) < 0) {
         free(l);
         return NULL;

@@ -2,11 +2,11 @@
  * norm.cu - LayerNorm, the residual with dropout before it, and the gradients of both
  *
  * A row is held in the registers of W warps, NV packs of 16 bytes per thread. It is read only once, although each
- * statistic has its own pass, as on the CPU. Rows that do not fit (h is not a multiple of a pack, or very long) are
- * read again for each pass by the *_any kernels.
+ * statistic has its own pass, as on the CPU. If rows do not fit (h is not a multiple of a pack, or is very large), the
+ * *_any kernels are used, which read the row again for each pass.
  *
  * H200, bf16 [16384, 2048], in TB/s, where a device copy has 4.23:
- *   layernorm        3.56   (3.23 with a row as fp32 in one warp's registers: too few rows in flight)
+ *   layernorm        3.56   (3.23 if one warp holds the row as fp32: too few rows in flight)
  *   residual_norm    3.68, with dropout 3.26   (2.84 and 2.44 likewise)
  *   layernorm_back   2.63, added 2.95   (2.1, 2.6 with the next row in registers; 1.75 when packs were
  *                    read from shared memory two bytes at a time, see fetch_pack())
@@ -17,16 +17,16 @@
 #define ANY_WARPS   (ANY_THREADS / 32)
 
 struct norm_args {
-    void *z, *y;                        /* z: only for residual_norm */
+    void *z, *y;                        /* z is used by residual_norm only */
     float *mean, *rstd;
     const void *x, *bias, *residual;
-    const void *gamma, *beta;           /* gamma NULL: compute only z */
+    const void *gamma, *beta;           /* if gamma is NULL, only z is computed */
     struct dropout drop;
     int64_t m, h;
     float eps;
 };
 
-/* Returns the sum over the W warps of one row. All rows of a block must call it together. */
+/* Returns the sum of x over the W warps that hold one row. All warps of a block must call it together. */
 template <int W> __device__ __forceinline__ float row_sum(float x, float *room)
 {
     int warp = threadIdx.x / 32, first = warp / W * W;
@@ -35,7 +35,7 @@ template <int W> __device__ __forceinline__ float row_sum(float x, float *room)
     x = warp_sum(x);
     if (W == 1)
         return x;
-    __syncthreads();                    /* wait until all threads have read the previous sum */
+    __syncthreads();                    /* wait until all threads have read the sum of the previous call */
     if (threadIdx.x % 32 == 0)
         room[warp] = x;
     __syncthreads();
@@ -45,7 +45,7 @@ template <int W> __device__ __forceinline__ float row_sum(float x, float *room)
     return sum;
 }
 
-/* Returns residual + dropout(x + bias), rounded, for one pack. */
+/* Returns one pack of residual + dropout(x + bias), rounded to T. */
 template <typename T, int N>
 __device__ __forceinline__ pack<T, N> residual_pack(pack<T, N> x, pack<T, N> residual, const struct norm_args &a,
                                                     int64_t row, int64_t col)
@@ -72,13 +72,13 @@ template <int W> struct rows_per {
     static const int block = W < 4 ? 4 / W : 1;
 };
 
-/* Loop over this thread's packs: i is the number of the pack, `at` its first column. */
+/* Loop over the packs of this thread. In the body, i is the number of the pack and `at` is its first column. */
 #define EACH_PACK                                                                   \
     _Pragma("unroll")                                                               \
     for (int i = 0, at = lane * N; i < NV; i++, at += LANES * N)                    \
         if (at < h)
 
-/* Packs stay T in registers: half the registers, and twice the rows in flight. */
+/* The packs stay in registers as T, not as fp32. This takes half the registers, so twice as many rows are in flight. */
 template <typename T, int NV, int W, bool RESIDUAL>
 static __global__ void __launch_bounds__(32 * W * rows_per<W>::block, (RESIDUAL ? 20 : 32) / (W < 4 ? 4 : W))
 norm_rows(const struct norm_args a)
@@ -87,7 +87,8 @@ norm_rows(const struct norm_args a)
     __shared__ float room[W * rows_per<W>::block];
     int lane = threadIdx.x % LANES, h = (int)a.h;
     int64_t row = (int64_t)blockIdx.x * rows_per<W>::block + threadIdx.x / LANES;
-    int64_t from = min(row, a.m - 1) * a.h;         /* a row past the end repeats the last one, and stores nothing */
+    /* a row number past the end repeats the last row; its results are not stored */
+    int64_t from = min(row, a.m - 1) * a.h;
     pack<T, N> x[NV], residual[NV];
     float sum = 0, squares = 0, mu, r, v[N];
 
@@ -138,7 +139,9 @@ norm_rows(const struct norm_args a)
         a.rstd[row] = r;
 }
 
-/* One block per row. A thread processes the same columns in each pass, so it may read what it wrote. */
+/*
+ * Process one row per block. A thread processes the same columns in each pass, so it may read data that it has written.
+ */
 template <typename T, bool RESIDUAL>
 static __global__ void __launch_bounds__(ANY_THREADS) norm_any(const struct norm_args a)
 {
@@ -171,7 +174,7 @@ static __global__ void __launch_bounds__(ANY_THREADS) norm_any(const struct norm
         a.rstd[row] = r;
 }
 
-/* Returns all arguments except x and those of residual_norm. */
+/* Returns the arguments, except for x and the arguments of residual_norm. */
 static struct norm_args norm_args_of(const struct kernel_layernorm *n)
 {
     struct norm_args a = {};
@@ -233,7 +236,10 @@ static void residual_norm(const struct kernel_residual_norm *r, enum dtype t, st
     WITH_T(t, norm_launch<T, true>(a, s));
 }
 
-/* ---- gradients: rows in chunks, each with its own sums over rows, added in the order of the chunks ---- */
+/*
+ * ---- gradients: rows are divided into chunks; each chunk has its own sums over rows, which are added in order at the
+ * end ----
+ */
 
 struct back_args {
     void *dx;
@@ -245,8 +251,8 @@ struct back_args {
 };
 
 /*
- * Rows in flight are in shared memory: [STAGES][dy, x, add_dx][NV][threads] packs. The thread that reads a pack
- * also copies it there, so no barrier is needed.
+ * The rows that are being loaded are in shared memory: [STAGES][dy, x, add_dx][NV][threads] packs. Each thread copies
+ * the packs there that it reads later itself, so no barrier is needed.
  */
 template <int NV> struct stages {
     static const int n = NV == 1 ? 4 : 2;
@@ -259,7 +265,7 @@ static __device__ __forceinline__ void copy_16(uint4 *to, const void *from)
                  :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 
-/* Commit one group per row, even if empty, because the wait counts groups. */
+/* Commit one group of copies per row, even if it is empty, because the wait counts groups. */
 template <typename T, int NV, int W>
 __device__ __forceinline__ void fetch_row(uint4 *stage, const struct back_args &a, int64_t row, bool there)
 {
@@ -282,7 +288,10 @@ __device__ __forceinline__ void fetch_row(uint4 *stage, const struct back_args &
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Returns the sums of two numbers over the block, with one barrier. Consecutive calls must use different `room`. */
+/*
+ * Returns the sums of a and b over the block. There is only one barrier, so consecutive calls must use different
+ * `room`.
+ */
 template <int W> __device__ __forceinline__ float2 pair_sum(float a, float b, float2 *room)
 {
     float2 sum = { 0, 0 };
@@ -302,7 +311,10 @@ template <int W> __device__ __forceinline__ float2 pair_sum(float a, float b, fl
     return sum;
 }
 
-/* With g = dy * gamma: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + add_dx. One block per chunk. */
+/*
+ * Compute the gradients of the rows of one chunk per block. With g = dy * gamma: dx = rstd * (g - mean(g) - xhat *
+ * mean(g * xhat)) + add_dx.
+ */
 template <typename T, int NV, int W, int BLOCKS>
 static __global__ void __launch_bounds__(32 * W, BLOCKS) back_rows(const struct back_args a)
 {
@@ -324,7 +336,7 @@ static __global__ void __launch_bounds__(32 * W, BLOCKS) back_rows(const struct 
         float sum = 0, sum_x = 0, next_mean = 0, next_rstd = 0, g[NV][N], xhat[NV][N], v[N];
         int last = slot == 0 ? STAGES - 1 : slot - 1;
 
-        /* Fetch into the slot that the previous row has freed. */
+        /* Load a new row into the stage that the previous row has left. */
         fetch_row<T, NV, W>(staged + last * STAGE + lane, a, row + STAGES - 1, row + STAGES - 1 < end);
         if (row + 1 < end) {
             next_mean = a.mean[row + 1];
@@ -404,7 +416,10 @@ template <typename T> static __global__ void __launch_bounds__(ANY_THREADS) back
     }
 }
 
-/* W warps and NV packs per thread for rows of h; number of such blocks per multiprocessor. */
+/*
+ * The shape of the blocks for rows of h elements: NV packs per thread, W warps, and the number of such blocks that run
+ * on one multiprocessor.
+ */
 struct back_shape {
     int nv, w, blocks;
 };
@@ -430,7 +445,7 @@ template <typename T> static struct back_shape back_shape(int64_t h)
     return { 4, 16, 1 };
 }
 
-/* Returns the number of chunks: one wave of blocks. */
+/* Returns the number of chunks. It is limited to the number of blocks that the GPU runs at the same time. */
 static int64_t back_chunks(int64_t m, struct back_shape b)
 {
     int64_t chunks = max_i64(1, min_i64(m, (int64_t)cuda_sm_count() * b.blocks));

@@ -19,7 +19,10 @@ const struct kernels *kernels_cuda_open(const struct kernel_opts *o, struct err 
 {
     static struct kernels k;
 
-    /* Streams in one hardware queue wait for each other, and a message could wait for a later one. */
+    /*
+     * Streams that share a hardware queue wait for each other, so with too few queues a message could wait for a later
+     * one.
+     */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if (cuda_device_open(o->device, e) < 0)
         return NULL;

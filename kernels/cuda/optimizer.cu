@@ -1,10 +1,10 @@
 /*
  * optimizer.cu - the gradient norm and AdamW
  *
- * Both process lists of runs, one per parameter, in one launch. When launched one by one, the 290 parameters of a
- * 560M model left the GPU idle for one hundredth of a step. A table maps each block to its run. Limited by memory
- * bandwidth: where a device copy has 4.23 TB/s, adamw reached 4.21 (30 bytes per element; torch's fused version
- * 3.2) and sumsq 4.46 on one long run.
+ * Both process a whole list of runs (one per parameter) in one launch; a table maps each block to its run. With a
+ * launch per parameter, the 290 parameters of a 560M model left the GPU idle for one hundredth of a step. Both are
+ * limited by memory bandwidth: on a GPU whose device copy reaches 4.23 TB/s, adamw reached 4.21 (30 bytes per element;
+ * torch's fused version 3.2) and sumsq 4.46 on one long run.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +19,10 @@
 
 /* ---- lists of runs ---- */
 
-/* A run in the form that the kernels use. */
+/* A run of struct kernel_run in the form that the kernels use. */
 struct optimizer_run {
     int64_t at, n, w_at;
-    int64_t first_step, first_chunk;    /* index of its first block in adamw and in sumsq_runs */
+    int64_t first_step, first_chunk;    /* the index of its first block in the kernels adamw and sumsq_runs */
     int64_t chunks;
     int out;
     float decay;
@@ -31,8 +31,8 @@ struct optimizer_run {
 struct kernel_runs {
     char *memory;                       /* device memory for all arrays below */
     struct optimizer_run *run;
-    int *of_step, *of_chunk;            /* the run that each block belongs to */
-    double *sums;                       /* one per chunk */
+    int *of_step, *of_chunk;            /* for each block of a kernel, the index of its run */
+    double *sums;                       /* one number per block of sumsq_runs */
     int n;
     int64_t steps, chunks;
 };
@@ -45,7 +45,7 @@ static void *carve_scratch(char **at, uint64_t bytes)
     return p;
 }
 
-/* Returns the run that each of `blocks` blocks belongs to, in malloc'd memory. */
+/* Returns an array with the index of the run that each of `blocks` blocks belongs to. The caller frees it. */
 static int *blocks_of(const struct optimizer_run *run, int n, int64_t blocks, bool steps)
 {
     int *of = (int *)malloc((size_t)(blocks + 1) * sizeof *of);
@@ -113,7 +113,10 @@ static void runs_free(struct kernel_runs *r)
     free(r);
 }
 
-/* ---- AdamW: rounds like the CPU, so the bits are equal; 30 bytes per element ---- */
+/*
+ * ---- AdamW: every operation is rounded as on the CPU, so the bits are equal; 30 bytes per element are read or written
+ * ----
+ */
 
 struct moments {
     float p, m, v;
@@ -189,7 +192,7 @@ static void adamw(const struct kernel_adamw_buffers *b, const struct kernel_runs
 
 /* ---- sums of squares, in fp64 ---- */
 
-/* Returns, in thread 0, the sum of squares of chunk k of x[n], computed by the whole block. */
+/* Returns the sum of squares of chunk k of x[n], which the whole block computes. Only thread 0 receives the result. */
 template <typename G>
 static __device__ __forceinline__ double chunk_squares(const G *x, int64_t n, int64_t k, double *room)
 {
@@ -236,7 +239,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) sumsq_chunks_of_runs(doubl
         sums[blockIdx.x] = sum;
 }
 
-/* *out = x[0] + .. + x[n - 1], by one block in a fixed order */
+/* Set *out to x[0] + .. + x[n - 1]. One block adds the numbers in a fixed order. */
 static __device__ __forceinline__ void sum_all(double *out, const double *x, int64_t n)
 {
     __shared__ double room[32];
@@ -277,7 +280,10 @@ static void sumsq(double *out, const float *x, int64_t n, double *tmp, struct de
 
 /* ---- the first value that is not finite ---- */
 
-/* Uses the same chunks as the sums. *out stays -1, the largest unsigned number, if all values are finite. */
+/*
+ * Search the same chunks as the sums of squares. *out is initially -1, which is the largest unsigned number, and keeps
+ * this value if all elements are finite.
+ */
 template <typename G>
 static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned long long *out, const G *x,
                                                                       const struct optimizer_run *runs,
@@ -288,7 +294,8 @@ static __global__ void __launch_bounds__(SUM_THREADS) first_of_chunks(unsigned l
 
     for (int64_t i = first + threadIdx.x; i < end; i += SUM_THREADS)
         if (!isfinite(up(x[i]))) {
-            atomicMin(out, (unsigned long long)i);      /* the smallest index wins in any order */
+            /* the smallest index is kept, whatever the order of the blocks */
+            atomicMin(out, (unsigned long long)i);
             return;
         }
 }
@@ -323,7 +330,7 @@ static __device__ unsigned long long digest_rest(const char *p, int64_t n)
     return w;
 }
 
-/* One of the buffers, in the form that the kernel uses. */
+/* One of the buffers of struct kernel_digest, in the form that the kernel uses. */
 struct digest_buffer {
     const char *x;
     int size;                           /* size of an element in bytes */
@@ -338,12 +345,12 @@ struct digest_buffers {
     int n;
 };
 
-/* 16 bytes per thread each: a chunk of elements of 16 bits. */
+/* Number of loads of 16 bytes per thread, for a chunk of SUM_CHUNK elements of 16 bits. */
 #define DIGEST_LOADS (SUM_CHUNK * 2 / (SUM_THREADS * 16))
 
 /*
- * Returns the digest of the block's words at p. The first of them is number `word` of the run. All loads are issued
- * before any value is used.
+ * Returns the digest of the words that the block reads from p. The first of these words is number `word` of the run.
+ * All loads are issued before any value is used.
  */
 static __device__ __forceinline__ unsigned long long digest_full(const char *p, int64_t word)
 {
@@ -362,7 +369,7 @@ static __device__ __forceinline__ unsigned long long digest_full(const char *p, 
     return sum;
 }
 
-/* The sums are integers, so the order in which blocks add theirs does not matter. */
+/* The sums are integers, so the order in which the blocks add their sums does not matter. */
 static __global__ void __launch_bounds__(SUM_THREADS) digest_chunks(const struct digest_buffers of)
 {
     __shared__ unsigned long long room[SUM_THREADS / 32];

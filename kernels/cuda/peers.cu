@@ -1,20 +1,23 @@
 /*
  * peers.cu - collectives by copy engines
  *
- * A reduction of n elements among k members, each of which receives part `rank` of n / k:
+ * A reduction of n elements among k members has the following steps. Member r receives the sum of part r, which has n /
+ * k elements. A box is the buffer of a member that the others write to; a word is a number that members write to signal
+ * progress.
  *
  *   push     copy part r into member r's box, for every r      then write PUSHED to the others
  *   sum      when all PUSHED have arrived: own part + the box  then write DONE to the others
  *   (gather) copy the sum to the same place of every member    before DONE; the others wait for it
  *
- * A box may be filled again once its owner's DONE has arrived. The gather overwrites a member's x only after it has
- * been read, because its push came before. A plain gather has no push, so members first write READY: the old
- * contents of `out` are no longer needed.
+ * The box of a member may be filled again once the DONE of this member has arrived. The gather overwrites x of a
+ * member, but this member has already read its x, because it pushed its parts before. A gather without a reduction has
+ * no push, so each member first writes READY, which means that the old contents of its `out` are no longer needed.
  *
- * A message passes through the receiver's box, which holds two. PUSHED signals that a message has arrived, and DONE
- * that it has been copied out, so a sender only waits for the message before the last.
+ * A message passes through the receiver's box, which has space for two messages. PUSHED signals that a message has
+ * arrived, and DONE that it has been copied out of the box. A sender therefore waits only until the last but one
+ * message has been copied out.
  *
- * Words count calls. They never decrease, except that they wrap around.
+ * The value of a word is the number of a call. It never decreases, except that it wraps around.
  */
 #include <cuda.h>
 #include <stdio.h>
@@ -30,26 +33,26 @@ extern "C" {
 
 enum peer_word { PUSHED, DONE, READY, N_WORDS };
 
-#define WORDS_BYTES 4096                /* at the start of a box, [N_WORDS][PEERS_MOST] */
+#define WORDS_BYTES 4096                /* the words at the start of a box: [N_WORDS][PEERS_MOST] */
 
-/* The data that a member sends to the others. */
+/* The data that a member sends to the others when memory is shared. */
 struct blob {
     char host[64];                      /* equal on one host, and different on any other */
     cudaIpcMemHandle_t base, box;
-    uint64_t base_at, box_at;           /* offsets in the allocations that the handles refer to */
+    uint64_t base_at, box_at;           /* offsets of base and box in the allocations that the handles refer to */
     uint64_t bytes, room;
 };
 
 struct member {
     char *base, *box;                   /* addresses in this process */
     uint64_t room;
-    void *open[2];                      /* memory handles to close */
+    void *open[2];                      /* handles that must be closed */
 };
 
 struct peers {
     int rank, size;
     char *base, *box;
-    uint64_t bytes, room;               /* room: bytes for each of the other members */
+    uint64_t bytes, room;               /* room: size of the box in bytes for each of the other members */
     struct member of[PEERS_MOST];
     uint32_t calls, summed;             /* number of the last call, and of the last call that used the boxes */
 };
@@ -107,8 +110,8 @@ static bool handle_of(void *p, cudaIpcMemHandle_t *h, uint64_t *at)
 }
 
 /*
- * Get an identifier of this host. Hosts may have the same name, and then a handle could be confused with that of a
- * process with the same number.
+ * Get an identifier of this host. The host's name is not sufficient: two hosts may have the same name, and a memory
+ * handle of one could then be confused with that of a process on the other.
  */
 static bool name_host(char *text, int room)
 {
@@ -172,8 +175,8 @@ bool peers_open(struct peers *p, const void *blobs)
             continue;
         memcpy(&b, (const char *)blobs + (size_t)r * DEV_NET_BLOB, sizeof b);
         /*
-         * Offsets and pieces must be equal for all members. Of two members that only send and receive, one needs no
-         * room.
+         * The sizes must be equal for all members, because offsets and pieces are computed from them. For two members
+         * that only send and receive, the member that sends needs no room in its box.
          */
         if (strcmp(b.host, own.host) || b.bytes != own.bytes || (p->base && b.room != own.room))
             return false;
@@ -205,7 +208,7 @@ static CUdeviceptr word_at(char *box, enum peer_word w, int from)
     return (CUdeviceptr)(box + ((int)w * PEERS_MOST + from) * sizeof(uint32_t));
 }
 
-/* Write a word to every other member, after all work queued before. */
+/* Write the word w to every other member, after all work that was queued in s before. */
 static void write_peer_words(struct peers *p, enum peer_word w, uint32_t number, cudaStream_t s)
 {
     for (int r = 0; r < p->size; r++)
@@ -222,7 +225,7 @@ static void wait_for_peer_words(struct peers *p, enum peer_word w, uint32_t numb
             queued("waiting for a neighbour", driver.wait(s, word_at(p->box, w, r), number, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
-/* ---- adding parts ---- */
+/* ---- adding the parts of all members ---- */
 
 struct peer_parts {
     const void *p[PEERS_MOST];          /* in rank order */
@@ -264,7 +267,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) add_parts(T *out, struct p
     }
 }
 
-/* out[n] = own[n] plus what the others stored in the box. */
+/* Set out[n] to own[n] plus the parts that the other members have stored in the box. */
 static void sum(struct peers *p, const void *own, void *out, int64_t n, enum dtype t, cudaStream_t s)
 {
     struct peer_parts in;
@@ -290,10 +293,16 @@ static void copy(void *dst, const void *src, uint64_t bytes, cudaStream_t s)
     cuda_record_fault("copy to a neighbour", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s));
 }
 
-/* Returns the k-th target. Each member starts with the next rank, so that no member is the target of all at once. */
+/*
+ * Returns the k-th rank that this member writes to. Each member starts with the next rank, so that not all members
+ * write to the same rank at once.
+ */
 static int nth_peer(const struct peers *p, int k) { return (p->rank + k) % p->size; }
 
-/* A sum of `in`, whose parts, one per member, are `part` elements apart. This member's part is stored in `out`. */
+/*
+ * A reduction of `in`. The parts of the members begin `part` elements apart. The sum of this member's part is stored in
+ * `out`.
+ */
 struct peer_reduction {
     const char *in;
     char *out;
@@ -301,7 +310,7 @@ struct peer_reduction {
     enum dtype t;
 };
 
-/* Reduce elements [at, at + n) of each part. */
+/* Reduce elements at .. at + n of each part. */
 static void reduce_piece(struct peers *p, const struct peer_reduction *r, int64_t at, int64_t n, cudaStream_t s)
 {
     const int size = bytes_of(r->t);
@@ -389,7 +398,7 @@ bool peers_all_gather(struct peers *p, const void *in, void *out, uint64_t n_byt
     return true;
 }
 
-/* ---- messages of a pair ---- */
+/* ---- messages between two members ---- */
 
 bool peers_send(struct peers *p, const void *buf, uint64_t n_bytes, cudaStream_t s)
 {

@@ -2,9 +2,9 @@
  * peers.h - collectives between the GPUs of one host that do not use their multiprocessors
  *
  * Each member can access the memory of the others. The copy engines push parts of tensors over NVLink. Arrival is
- * signalled by words that the stream itself writes and waits for. While parts are transferred, nothing runs on the
- * multiprocessors. (NCCL's blocks displace those of matrix products, which thereby lose as much time as the overlap
- * gains.) Only the addition of the parts is a kernel, and a short one.
+ * signalled by words that the stream itself writes and waits for. The transfers use no multiprocessors; only a short
+ * kernel is needed to add the parts. (NCCL's blocks displace those of matrix products, which thereby lose as much time
+ * as the overlap gains.)
  *
  * Sums are ((x_0 + x_1) + x_2) + ... in rank order, in fp32, rounded once. They have the same bits as on the CPU
  * (comm.h).
@@ -21,29 +21,30 @@ struct peers;
 #define PEERS_MOST DEV_NET_SHARERS      /* maximum number of members; memory planning depends on it */
 
 /*
- * Make [base, base + bytes) (memory of dev->alloc(), or NULL) and an internal buffer, the box, accessible to the
- * others. room is the number of bytes that each member may store in the box at once; all members that add must use
- * the same value. Larger sums are done in pieces. Fills blob, DEV_NET_BLOB bytes for the other members. Returns
- * NULL if this is not possible here.
+ * Make memory accessible to the other members: [base, base + bytes), which is memory of dev->alloc() or NULL, and an
+ * internal buffer, called the box. room is the number of bytes that each member may store in the box at once; all
+ * members that add must use the same value. Larger sums are processed in pieces. The DEV_NET_BLOB bytes that are stored
+ * in `blob` must be sent to the other members. Returns NULL if memory cannot be shared here.
  */
 struct peers *peers_offer(int rank, int size, void *base, uint64_t bytes, uint64_t room, void *blob);
 /*
- * Open the memory of the others. blobs: those of all members, in rank order. Returns false if a member cannot be
- * accessed.
+ * Open the memory of the other members. blobs: the blobs of all members, in rank order. Returns false if the memory of
+ * a member cannot be accessed.
  */
 bool peers_open(struct peers *p, const void *blobs);
 void peers_close(struct peers *p);      /* NULL is allowed; all work in streams that use p must have ended */
 
 /*
- * As in dev_net.h. They return false, without queueing anything, if the call does not meet the requirements:
- * outputs that other members write to (all_reduce, all_gather) must be in the shared memory, and parts must be
- * multiples of 16 bytes. `p` may be NULL.
+ * These functions implement the calls of dev_net.h. If a call does not meet the following requirements, they queue
+ * nothing and return false: an output that other members write to (all_reduce, all_gather) must be in the shared
+ * memory, and parts must be multiples of 16 bytes. `p` may be NULL.
  */
 bool peers_all_reduce(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s);
 bool peers_reduce_scatter(struct peers *p, const void *in, void *out, int64_t n, enum dtype t, cudaStream_t s);
 bool peers_all_gather(struct peers *p, const void *in, void *out, uint64_t n_bytes, cudaStream_t s);
 /*
- * For two members, one of which only sends and the other only receives, into room at least as large as the message.
+ * Messages between two members. One of them only sends, and the other only receives. The receiver's room must be at
+ * least as large as the message.
  */
 bool peers_send(struct peers *p, const void *buf, uint64_t n_bytes, cudaStream_t s);
 bool peers_recv(struct peers *p, void *buf, uint64_t n_bytes, cudaStream_t s);

@@ -1,8 +1,9 @@
 /*
  * tma.cuh - Hopper's copy engine, and the barriers in shared memory that signal its completion
  *
- * A tile is described once on the host (attention_map) and fetched by one thread. Elements outside of the tensor
- * are read as zeros, and are not written by stores. See PTX ISA, "mbarrier" and "cp.async.bulk.tensor".
+ * The tiles of a tensor are described once on the host (attention_map()); a single thread fetches a tile. Elements
+ * outside of the tensor are read as zeros, and are not written by stores. See PTX ISA, "mbarrier" and
+ * "cp.async.bulk.tensor".
  */
 #ifndef SHARDKIT_KERNELS_CUDA_TMA_CUH
 #define SHARDKIT_KERNELS_CUDA_TMA_CUH
@@ -17,7 +18,10 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- barriers: a phase ends when `count` have arrived and all announced bytes were copied ---- */
+/*
+ * ---- barriers: a phase of a barrier ends when `count` threads have arrived and all announced bytes have been copied
+ * ----
+ */
 
 typedef uint64_t barrier;
 
@@ -28,8 +32,8 @@ static __device__ __forceinline__ void barrier_init(barrier *b, int count)
 #endif
 }
 /*
- * Call after all barriers are initialised and before the block's __syncthreads(), to make them visible to the copy
- * engine.
+ * Make initialised barriers visible to the copy engine. Must be called after all barriers are initialised and before
+ * the block's __syncthreads().
  */
 static __device__ __forceinline__ void barrier_init_done(void)
 {
@@ -44,9 +48,9 @@ static __device__ __forceinline__ void barrier_arrive(barrier *b)
 #endif
 }
 /*
- * Arrive once per warp. __syncwarp() orders what its lanes read and wrote before lane 0's arrival, which releases
- * it to the waiting threads. compute-sanitizer's racecheck (13.0) attributes to lane 0 only its own accesses, and
- * reports those of the other lanes as hazards.
+ * Arrive at a barrier once per warp: lane 0 arrives. __syncwarp() orders the accesses of all lanes before this arrival,
+ * which releases them to the waiting threads. compute-sanitizer's racecheck (13.0) does not know this: it attributes
+ * only lane 0's own accesses to the arrival, and reports those of the other lanes as hazards.
  */
 static __device__ __forceinline__ void barrier_arrive_warp(barrier *b)
 {
@@ -54,7 +58,7 @@ static __device__ __forceinline__ void barrier_arrive_warp(barrier *b)
     if (threadIdx.x % 32 == 0)
         barrier_arrive(b);
 }
-/* Arrive, and keep the phase open until another `bytes` bytes have been copied. */
+/* Arrive, and keep the phase open until `bytes` more bytes have been copied. */
 static __device__ __forceinline__ void barrier_expect(barrier *b, uint32_t bytes)
 {
 #if HOPPER
@@ -63,7 +67,7 @@ static __device__ __forceinline__ void barrier_expect(barrier *b, uint32_t bytes
 #endif
 }
 /*
- * Wait until the phase of this parity has ended. The first phase has parity 0. Waiting for 1 on a new barrier
+ * Wait until the phase with this parity has ended. The first phase has parity 0. On a new barrier, waiting for parity 1
  * returns at once.
  */
 static __device__ __forceinline__ void barrier_wait(barrier *b, uint32_t parity)
@@ -79,7 +83,10 @@ static __device__ __forceinline__ void barrier_wait(barrier *b, uint32_t parity)
 #endif
 }
 
-/* A position in a ring of N stages, each with its barriers, and the parity of the current round. */
+/*
+ * The current position in a ring of N stages, and the parity of the current round through the ring. Each stage has its
+ * own barriers.
+ */
 template <int N> struct ring {
     int at;
     uint32_t parity;
@@ -93,7 +100,7 @@ template <int N> struct ring {
     }
 };
 
-/* ---- named barriers of some warps of a block; 0 is __syncthreads() ---- */
+/* ---- named barriers, for some of the warps of a block; number 0 is __syncthreads() ---- */
 
 static __device__ __forceinline__ void group_sync(int id, int threads)
 {
@@ -106,7 +113,7 @@ static __device__ __forceinline__ void group_arrive(int id, int threads)
 
 /* ---- tiles ---- */
 
-/* Fetch the tile whose first element is (element, head, token, sample). */
+/* Fetch the tile whose first element has the coordinates (element, head, token, sample). */
 static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, barrier *b, int element, int head,
                                                 int token, int sample)
 {
@@ -118,9 +125,10 @@ static __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map
 #endif
 }
 /*
- * After each thread has called this and passed a barrier, the copy engine may read what the threads wrote to shared
- * memory, and may overwrite what they read. Threads and engine are two proxies, which a barrier alone does not
- * order. Not needed after products, because those belong to the engine's proxy.
+ * Order accesses to shared memory before those of the copy engine. After each thread has called this and passed a
+ * barrier, the copy engine may read what the threads wrote, and may overwrite what they read. Threads and copy engine
+ * are different proxies in the terms of PTX, and a barrier alone does not order two proxies. The fence is not needed
+ * after products, because these belong to the proxy of the copy engine.
  */
 static __device__ __forceinline__ void tma_fence(void)
 {
@@ -143,7 +151,7 @@ static __device__ __forceinline__ void tma_commit(void)
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-/* Wait until the source of this thread's stores may be overwritten. */
+/* Wait until the copy engine has read the source of all stores of this thread. The source may then be overwritten. */
 static __device__ __forceinline__ void tma_wait_read(void)
 {
 #if HOPPER
@@ -151,7 +159,7 @@ static __device__ __forceinline__ void tma_wait_read(void)
 #endif
 }
 
-/* ---- registers: a warpgroup frees registers, or acquires what others freed ---- */
+/* ---- registers: a warpgroup gives up registers, or acquires registers that others have given up ---- */
 
 template <int N> __device__ __forceinline__ void registers_lower(void)
 {

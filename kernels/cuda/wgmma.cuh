@@ -2,9 +2,9 @@
  * wgmma.cuh - matrix products of a warpgroup on Hopper's tensor cores
  *
  * A product adds a [64, 16] b [16, n] in bf16 or fp16 to an fp32 accumulator that is distributed over 128 threads
- * (PTX ISA, "wgmma.mma_async"). In the thread at warp w, lane 4 g + i, d[4 j + 2 r + c] is row 16 w + 8 r + g,
- * column 8 j + 2 i + c. A pair of adjacent columns, packed to two bytes each, has exactly the layout of a product's
- * a in registers, so the accumulators of one product can be the input of the next.
+ * (PTX ISA, "wgmma.mma_async"). In the thread at warp w, lane 4 g + i, the element d[4 j + 2 r + c] is row 16 w + 8 r +
+ * g, column 8 j + 2 i + c of the result. If adjacent columns are packed in pairs, at two bytes per element, they have
+ * exactly the layout of an operand a in registers, so the accumulators of one product can be the input of the next.
  *
  * Operands in shared memory are split into columns of `width` elements, 64 or 32. Each column is a sequence of rows
  * of 2 * width bytes, whose 16-byte units are swizzled as the copy engine does it:
@@ -28,7 +28,10 @@
 #define HOPPER 0
 #endif
 
-/* Describe an operand at shared address `at`. `rows` is the length of its columns, used if the sum runs across. */
+/*
+ * Returns the descriptor of an operand at the address `at` in shared memory. `rows` is the number of rows in each of
+ * its columns, which is used only if the sum runs across.
+ */
 template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_operand(uint32_t at, int rows)
 {
     uint64_t next_column = (uint64_t)rows * WIDTH * 2 / 16, next_rows = 8 * WIDTH * 2 / 16;
@@ -38,8 +41,8 @@ template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_operand(uint32_t 
 }
 
 /*
- * Return the distance of the next 16 elements of the sum in units of a descriptor: along the rows (step k), and
- * across.
+ * wgmma_along() and wgmma_across() return the distance in units of a descriptor from the start of an operand to step k
+ * of the sum, which has 16 elements: for sums along the rows, and for sums across them.
  */
 template <int WIDTH> __device__ __forceinline__ uint64_t wgmma_along(int k, int rows)
 {
@@ -69,7 +72,7 @@ template <int LEFT> __device__ __forceinline__ void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(LEFT) : "memory");
 #endif
 }
-/* The registers have their values from here on. Without this the compiler would read them before the wait. */
+/* Declare that the registers d get their values here. Without this the compiler would read them before the wait. */
 template <int N> __device__ __forceinline__ void wgmma_fence_registers(float (&d)[N])
 {
     #pragma unroll
@@ -77,7 +80,7 @@ template <int N> __device__ __forceinline__ void wgmma_fence_registers(float (&d
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* d += a b, or d = a b if `add` is 0. a is in shared memory or in registers. */
+/* Add the product a b to d or, if `add` is 0, set d to it. a is in shared memory or in registers. */
 template <typename T, int N> struct wgmma;
 
 #define WGMMA_T    __nv_bfloat16

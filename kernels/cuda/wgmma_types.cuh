@@ -1,7 +1,7 @@
 /*
- * wgmma_types.cuh - the products of wgmma.cuh for one type, WGMMA_T, which instructions call WGMMA_NAME
+ * wgmma_types.cuh - the products of wgmma.cuh for one type of operands
  *
- * wgmma.cuh includes this file once per type.
+ * wgmma.cuh includes this file once per type. WGMMA_T is the type, and WGMMA_NAME its name in instructions.
  */
 template <> struct wgmma<WGMMA_T, 64> {
     template <int ACROSS>
