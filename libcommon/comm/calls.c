@@ -1,5 +1,6 @@
 /*
- * calls.c - the collectives of comm.h: on the device if buffers are there, else over the transport
+ * calls.c - the collectives of comm.h: run by the device if the buffers are in its memory, else by the CPU over the
+ * transport
  */
 #include "libcommon/comm/comm_impl.h"
 
@@ -10,7 +11,10 @@ static int run_collective(struct comm *c, const struct collective *x, struct dev
     return collectives_check(c, collective_name(x->kind), x, e) < 0 ? -1 : device_collective(c, x, s, e);
 }
 
-/* Start a collective outside of the caller's stream. Over a transport it is completed at once. */
+/*
+ * Start a collective that runs outside of the caller's stream. Without a device, the transport completes it before this
+ * function returns.
+ */
 static int start_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct comm_req **req,
                             struct err *e)
 {

@@ -2,12 +2,13 @@
  * collectives.c - the CPU's collectives, over a transport
  *
  * Every reduction adds in rank order (reduce.h), so the choice of algorithm never changes the result:
- *   few bytes    every member sends all its data to all others, and each adds for itself: one wait. With
- *                more than DIRECT_MAX ranks the vectors are exchanged in log2(n) doubling steps
- *   many bytes   in pieces that fit in the staging memory: member i receives the i-th part of the piece
- *                from all members, adds, and sends the sum to all; every byte is sent 2 (n-1)/n times
- * Many ranks of one group may share a processor. The number of times that all of them must have run is therefore
- * more important than the number of messages.
+ *   few bytes    every member sends all its data to all others, and each computes all sums itself. This takes a single
+ *   wait. With
+ *                more than DIRECT_MAX ranks, the data is exchanged in log2(n) doubling steps
+ *   many bytes   the data is cut into pieces that fit in the staging memory. Member i receives the i-th part of a piece
+ *                from all members, adds them, and sends the sum to all. Every byte is sent 2 (n-1)/n times
+ * Many ranks of one group may share a processor, and every step waits until each of them has been scheduled. Few steps
+ * are therefore more important than few messages.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@
 enum {
     DIRECT_MAX = 16,                    /* maximum group size for direct exchange */
     SMALL_BYTES = 16384,                /* "few bytes" for groups of more than two members */
-    SMALL_PAIR_BYTES = 262144,          /* "few bytes" for two members: equal traffic, one wait less */
+    /* "few bytes" for groups of two: the direct exchange sends as many bytes, and waits once less */
+    SMALL_PAIR_BYTES = 262144,
     BROADCAST_SPLIT_BYTES = 524288,     /* broadcasts from this size on are split into parts */
     ALIGN = 64,
 };
@@ -28,7 +30,10 @@ static size_t elem_array_bytes(int64_t n, enum dtype t)
     return (size_t)n * (size_t)dtype_size(t);
 }
 
-/* Returns the k-th other member. Each member starts with its neighbour, so no member is first for all. */
+/*
+ * Returns the k-th of the other members, counted from this member's neighbour, so that the members do not all start
+ * with the same one.
+ */
 static int other(const struct comm *c, int k)
 {
     return (c->rank + 1 + k) % c->size;
@@ -47,7 +52,7 @@ static int post_receive(struct comm *c, struct xfer *x, int from, const void *bu
 
 /* ---- few bytes ---- */
 
-/* Gather directly: slot[r] = the b bytes of member r. */
+/* Exchange the b bytes at `in` directly with every other member. slot[r] is set to the bytes of member r. */
 static int gather_direct(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
 {
     struct xfer *x = c->w->xfer;
@@ -68,8 +73,8 @@ static int gather_direct(struct comm *c, const void *in, size_t b, const void **
 }
 
 /*
- * Gather in log2(n) doubling steps. Block j of the staging memory becomes that of member (rank + j) mod n. At distance
- * d this member has d blocks and receives up to d more.
+ * Gather in log2(n) steps that double the data. Block j of the staging memory receives the bytes of member (rank + j)
+ * mod n. Before the step with distance d, this member has d blocks; the step receives up to d more.
  */
 static int gather_doubling(struct comm *c, const void *in, size_t b, const void **slot, size_t stride, struct err *e)
 {
@@ -91,7 +96,10 @@ static int gather_doubling(struct comm *c, const void *in, size_t b, const void 
     return 0;
 }
 
-/* Gather: slot[r] points to the b bytes of member r, in the staging memory or, for this member, possibly at `in`. */
+/*
+ * Gather b bytes from each member. slot[r] is set to the bytes of member r: in the staging memory or, for this member,
+ * possibly `in` itself.
+ */
 static int gather_small(struct comm *c, const void *in, size_t b, const void **slot, struct err *e)
 {
     size_t stride = align_up(b, ALIGN);
@@ -109,8 +117,8 @@ static bool is_small(const struct comm *c, size_t b)
 /* ---- many bytes ---- */
 
 /*
- * Returns the maximum number of elements of one member's part, such that those of all others fit in the staging
- * memory.
+ * Returns the largest number of elements in one member's part, if the parts that all other members send must fit in the
+ * staging memory.
  */
 static int64_t part_max(const struct comm *c, enum dtype t)
 {
@@ -143,8 +151,8 @@ static void member_parts_free(struct parts *p)
 }
 
 /*
- * Reduce a piece: every member sends the p->n[r] elements at p->at[r] to member r, and adds what it receives for its
- * own part, which goes to `out`. n[r] may be 0.
+ * Reduce one piece: send the p->n[r] elements at p->at[r] to each member r, add the parts received from all members to
+ * this member's own part, and store the sums in `out`. n[r] may be 0.
  */
 static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t, enum comm_op op, struct err *e)
 {
@@ -175,7 +183,10 @@ static int reduce_part(struct comm *c, struct parts *p, void *out, enum dtype t,
     return 0;
 }
 
-/* Exchange parts: every member receives member r's n[r] elements at to[r]. This member's own part is already there. */
+/*
+ * Exchange finished parts: receive the n[r] elements of each member r at to[r]. This member's own part must already be
+ * in its place.
+ */
 static int gather_parts(struct comm *c, char *const *to, const int64_t *n, enum dtype t, struct err *e)
 {
     struct xfer *x = c->w->xfer;
@@ -263,7 +274,7 @@ static int reduce_scatter(struct comm *c, const struct comm_data *d, struct err 
     return rc;
 }
 
-/* All-gather of n elements per member. This member's part is already at its place in `out`. */
+/* Gather n elements from each member in `out`. This member's elements must already be in their place in `out`. */
 static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct err *e)
 {
     struct parts p = member_parts_new(c);
@@ -284,8 +295,8 @@ static int all_gather(struct comm *c, char *out, int64_t n, enum dtype t, struct
 /* ---- broadcast ---- */
 
 /*
- * Broadcast along a binomial tree, in log2(n) steps: a member that received the data over a distance d in the ring
- * sends it on over the distances d / 2, d / 4 ... 1.
+ * Broadcast along a binomial tree, in log2(n) steps. A member that received the data from distance d in the ring sends
+ * it to the members at distances d / 2, d / 4, ... 1.
  */
 static int broadcast_tree(struct comm *c, char *buf, size_t b, int root, struct err *e)
 {

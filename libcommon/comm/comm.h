@@ -8,7 +8,7 @@
  * Buffers and streams. If a call has a stream parameter, its buffers are memory of the device that the world
  * computes on, and the call is complete in the order of that stream. On the CPU the stream is NULL and everything
  * is complete when the call returns; a GPU world only queues work. comm_host_*() use host memory and no stream, and
- * are always complete on return. They are meant for the few values that the program itself makes decisions with.
+ * are always complete on return. Use them only for the few values on which the program bases its own decisions.
  *
  * The contract of a reduction: the result has the same bits on every rank of the group. It depends only on the
  * inputs, the number of elements, and the group's size and order, not on timing, threads, transport or memory
@@ -28,8 +28,8 @@
  *
  * Functions return 0, or -1 with *e filled. The message names the call and the group and, if known, the rank at
  * fault ("rank 3 closed its connection"). After a -1 from anything but comm_world_open() and comm_create() the
- * state of the other ranks is unknown: call comm_abort(). A peer that never makes its call does not make a call
- * fail: watch.h ends the job.
+ * state of the other ranks is unknown: call comm_abort(). A call does not fail because a peer never makes the matching
+ * call; in that case the monitor (watch.h) ends the job.
  *
  * All calls must be made by the one thread that opened the world, except comm_abort() and the simple accessors,
  * which any thread may call.
@@ -63,34 +63,40 @@ struct comm_options {
     enum comm_transport transport;
     double join_timeout_s;      /* TCP: how long ranks wait for each other at start; 0 = 300 */
     double hang_timeout_s;      /* see watch_timeout(); 0 = 600, negative = no limit */
-    double stall_notice_s;      /* a longer call is reported (watch.h); 0 = 60, negative = never */
-    /* Prints one line of the monitor, given without a newline. Called by any thread. NULL: standard error. */
+    double stall_notice_s;      /* a call that takes longer is reported (watch.h); 0 = 60, negative = never */
+    /*
+     * Prints one line of the monitor. `line` has no newline. May be called by any thread. NULL: lines are printed on
+     * standard error.
+     */
     void (*say)(void *arg, const char *line);
     /*
-     * The job is being ended: last opportunity to record it in a file. Called in the monitor's thread, on every
-     * rank that is still alive. The process ends after it returns, or after 3 s.
+     * Called on every rank that is still alive when the job is being ended, as the last opportunity to write the reason
+     * to a file. Runs in the monitor's thread. The process ends when this function returns, or after 3 s.
      */
     void (*on_abort)(void *arg, const struct watch_end *end);
     /*
-     * Called after on_abort, on rank 0, when the other ranks have left or been killed. For slow work, again up to 3
-     * s, such as syncing what on_abort has written. Called in the monitor's thread. May be NULL; requires on_abort.
+     * Called on rank 0 after on_abort, when the other ranks have left or been killed. Meant for slow work, such as
+     * syncing the file that on_abort has written, and also limited to 3 s. Runs in the monitor's thread. May be NULL;
+     * requires on_abort.
      */
     void (*on_left)(void *arg);
     /*
-     * Called last before the process ends: after both callbacks, or in a signal handler that interrupts one whose 3
-     * s are over. Must be async-signal-safe. May be NULL.
+     * Called immediately before the process ends: after both callbacks above, or from a signal handler that interrupts
+     * one of them when its 3 s are over. Must be async-signal-safe. May be NULL.
      */
     void (*on_leave)(void);
     struct watch_statuses statuses;
     /*
-     * The job has made no progress for some time: `text` describes which rank waits and for which rank; NULL: the
-     * job continues. Called in a thread of its own, on rank 0; if rank 0 does not answer, on other ranks.
+     * Called when the job has made no progress for some time: `text` names the rank that waits and the rank it waits
+     * for. Called with NULL when the job makes progress again. Runs in a thread of its own, on rank 0; on other ranks
+     * if rank 0 does not answer.
      */
     void (*on_stall)(void *arg, const char *text);
     /*
-     * For time measurements, called in the rank's own thread. on_call: a call of `group` begins, or (outside) a
-     * wait for something that is not a rank, on the file `group` or NULL; call NULL: it ended. on_phase: the
-     * arguments of watch_phase(). May be NULL.
+     * Both functions are meant for time measurements and are called in the rank's own thread. They may be NULL.
+     * on_call: a communication call of group `group` begins; or, if `outside` is true, a wait for something other than
+     * a rank, where `group` is the file waited for, or NULL. call NULL: the call or the wait has ended. on_phase:
+     * receives the arguments of watch_phase().
      */
     void (*on_call)(void *arg, const char *call, const char *group, bool outside);
     void (*on_phase)(void *arg, const char *phase, int micro_batch);
@@ -100,25 +106,27 @@ struct comm_options {
 struct comm_place {
     int rank, size;             /* in the world */
     int local_rank, local_size; /* among the ranks of this host */
-    int node, n_nodes;          /* index of the host, numbered by their lowest rank; number of hosts */
+    /* index of this host (hosts are numbered in the order of their lowest rank), and number of hosts */
+    int node, n_nodes;
     long pid;
     const char *host;           /* valid as long as the world */
-    bool crowded;               /* more ranks than processors on this host: waits sleep instead of spinning */
+    /* there are more ranks than processors on this host, so waits sleep instead of spinning */
+    bool crowded;
 };
 
 /*
  * Join the job. May be called once per process, before any thread that communicates. Sets *world. Returns -1 with
- *   ERR_USAGE  the launcher started N tasks but the world that can be reached has another
- *              size, its variables contradict each other, or a transport is not built in
+ *   ERR_USAGE  the launcher started N tasks but the ranks that can be connected are another number, the launcher's
+ *              variables contradict each other, or the chosen transport is not built in
  *   ERR_SYS    a rank did not connect, or the network refused a connection
- * After -1 nothing has to be freed. Only this rank has detected the failure, so the program should exit with status
- * 1.
+ * After -1 nothing has to be freed. The other ranks may not have detected the failure, so the program should exit with
+ * status 1.
  */
 MUST_CHECK int comm_world_open(const struct comm_options *o, struct comm_world **world, struct err *e);
 /*
  * Close the world in an orderly way: wait until every rank has made this call, end the monitor and the transport.
- * Groups must have been closed before. NULL is allowed. If a rank ends in any other way, the whole job ends with
- * it.
+ * Groups must have been closed before. NULL is allowed. If a rank ends without this call, the monitor ends the whole
+ * job.
  */
 void comm_world_close(struct comm_world *w);
 
@@ -128,36 +136,41 @@ struct comm *comm_world_group(struct comm_world *w);    /* all ranks, named "wor
 struct watch *comm_watch(struct comm_world *w);         /* for watch_phase() and related calls; freed with the world */
 
 /*
- * End the whole job because of a failure of this rank. Every process exits with `status` (with that for a lost rank
- * if this rank has lost another) after rank 0 has printed "rank 3 (host h, pid p) failed: REASON". Does not return.
- * May be called from any thread, but not from a signal handler. NULL world: prints the reason and exits.
+ * End the whole job because this rank has failed. Rank 0 prints "rank 3 (host h, pid p) failed: REASON". Then every
+ * process exits with `status`, or with the status for a lost rank (watch_statuses) if this rank failed because it lost
+ * its connection to another. Does not return. May be called from any thread, but not from a signal handler. If the
+ * world is NULL, prints the reason and exits.
  */
 _Noreturn void comm_abort(struct comm_world *w, int status, const char *reason);
 
 
 /*
- * Declare that buffers of calls with a stream are from now on in memory of the device of `net`, in all groups; NULL: in
- * host memory again. Every rank must call it, with no group open except the world's. The device remains in use until
- * its groups are closed, which must happen before the kernels are closed.
+ * Declare that from now on, in all groups, the buffers of calls with a stream are in memory of the device of `net`; if
+ * `net` is NULL, in host memory again. Every rank must make this call, while no group is open except the world's. The
+ * device remains in use until its groups are closed, which must happen before the kernels are closed.
  */
 void comm_use_device(struct comm_world *w, const struct dev_net *net);
 
 /*
  * Returns the seconds that this rank has waited for others so far. On the CPU this is the time in calls (including
- * copying and adding). On a GPU it is the time of the host in calls that are complete on return and, from
- * comm_time_waits() on, the time of the device's own streams in collectives and in comm_wait(), as far as a
- * comm_sync() has completed them. The measurement costs a pair of events per call. comm_time_waits() has no effect
- * without a device, and ends when the device changes.
+ * copying and adding). On a GPU it is the time that the host spent in calls that are complete on return. After
+ * comm_time_waits() it also includes the time that the device's streams spent in collectives and in comm_wait(), for
+ * calls that a comm_sync() has completed. The measurement costs a pair of events per call. comm_time_waits() has no
+ * effect without a device, and ends when the device changes.
  */
 void comm_time_waits(struct comm_world *w);
 double comm_seconds_waiting(const struct comm_world *w);
 
 /*
- * Set the description of this rank's device, such as "GPU-53a7.. at 0000:1b:00.0". From now on messages on all
- * ranks print it after host and pid. Every rank must call it, once; "" sets nothing.
+ * Set the description of this rank's device, such as "GPU-53a7.. at 0000:1b:00.0". From now on the messages of all
+ * ranks contain it after host and pid. Every rank must make this call exactly once; a rank without a description passes
+ * "".
  */
 MUST_CHECK int comm_name_device(struct comm_world *w, const char *text, struct err *e);
-/* Returns the text that a rank passed to comm_name_device(), valid as long as the world; NULL: none. */
+/*
+ * Returns the text that a rank passed to comm_name_device(), or NULL if it passed none. The text is valid as long as
+ * the world.
+ */
 const char *comm_device_name(const struct comm_world *w, int rank);
 
 /* ---- groups ---- */
@@ -165,7 +178,8 @@ const char *comm_device_name(const struct comm_world *w, int rank);
 /*
  * Create the group of `ranks` (n of them, world numbers, without duplicates, in group order). Every member must
  * call this with the same list and name; no other rank may. Members that share two groups must create them in the
- * same order. name ("tp") is for messages and is copied. Returns NULL with *e filled if the members' lists differ.
+ * same order. `name` (for example "tp") appears in messages and is copied. Returns NULL with *e filled if the members'
+ * lists differ.
  */
 MUST_CHECK struct comm *comm_create(struct comm_world *w, const char *name,
                                     const int *ranks, int n, struct err *e);
@@ -177,7 +191,8 @@ int comm_world_rank(const struct comm *c, int rank);    /* Returns the world ran
 
 /* ---- collectives ---- */
 
-enum comm_op { COMM_SUM, COMM_MAX };        /* for F64 F32 BF16 F16 I64 I32 U8 */
+/* the operation of a reduction, for elements of type F64 F32 BF16 F16 I64 I32 U8 */
+enum comm_op { COMM_SUM, COMM_MAX };
 
 /* The data of a call: n elements are read from `in`, written to `out`, or both, as each call specifies. */
 struct comm_data {
@@ -185,36 +200,42 @@ struct comm_data {
     void *out;
     int64_t n;
     enum dtype t;
-    enum comm_op op;            /* of reductions */
+    enum comm_op op;            /* used by reductions only */
 };
 
-/* Set out[n] to op over the members' in[n]. in == out is allowed; otherwise they must not overlap. */
+/*
+ * Set out[i], for i < n, to the sum or maximum of in[i] over all members. in == out is allowed; otherwise the two must
+ * not overlap.
+ */
 MUST_CHECK int comm_all_reduce(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
- * Set out[n] of member r to part r, of n elements, of the result that comm_all_reduce() would give for in[size*n] (bit
- * for bit). The call is in place if out == in + comm_rank*n elements; the other parts of `in` are then unchanged.
+ * Reduce in[size*n] over all members like comm_all_reduce(), with the same bits, but give each member only its part:
+ * member r receives the r-th n elements of the result in out[n]. The call is in place if out == in + comm_rank*n
+ * elements; the other parts of `in` are then unchanged.
  */
 MUST_CHECK int comm_reduce_scatter(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
 /*
- * Set out[size*n] to the members' in[n], concatenated in group order. The call is in place if in == out + comm_rank*n.
+ * Set out[size*n] to the in[n] of all members, concatenated in group order. The call is in place if in == out +
+ * comm_rank*n.
  */
 MUST_CHECK int comm_all_gather(struct comm *c, const struct comm_data *d, struct dev_stream *s, struct err *e);
-/* Set out[n] of every member to out[n] of the root. `in` is ignored. */
+/* Copy the root's out[n] to out[n] of every other member. `in` is ignored. */
 MUST_CHECK int comm_broadcast(struct comm *c, const struct comm_data *d, int root, struct dev_stream *s, struct err *e);
 /* Wait until all members have made this call. On a GPU the host first waits for `s`. */
 MUST_CHECK int comm_barrier(struct comm *c, struct dev_stream *s, struct err *e);
 
 /*
  * Make the host wait for all work queued in `s`, and report failures of the device or between devices. Does not
- * communicate with the other members. watch.h monitors this wait (unlike one inside dev_ops.stream_sync()), and
- * reports a hang with the last call that was queued. Without a device it returns 0 at once.
+ * communicate with the other members. The monitor (watch.h) supervises this wait, unlike one inside
+ * dev_ops.stream_sync(), and reports a hang together with the last call that was queued. Without a device it returns 0
+ * at once.
  */
 MUST_CHECK int comm_sync(struct comm *c, struct dev_stream *s, struct err *e);
 
 /*
- * Start a collective outside of the caller's stream, like a message. It begins after the work that was queued in `s`
- * before its start. Its result is available to work queued after comm_wait(*req). Started collectives of one group are
- * executed in the order of their starts. Without a device they are complete on return (*req NULL).
+ * Start a collective outside of the caller's stream. It begins after the work that was queued in `s` before this call;
+ * work that is queued after comm_wait(*req) can use its result. Started collectives of one group are executed in the
+ * order in which they were started. Without a device, a collective is complete on return and *req is NULL.
  */
 struct comm_req;
 MUST_CHECK int comm_all_reduce_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
@@ -224,16 +245,18 @@ MUST_CHECK int comm_reduce_scatter_start(struct comm *c, const struct comm_data 
 MUST_CHECK int comm_all_gather_start(struct comm *c, const struct comm_data *d, struct dev_stream *s,
                                      struct comm_req **req, struct err *e);
 /*
- * Enable shared memory, if devices of one host can access each other's memory. Started collectives that sum fp32 or
- * bf16, or gather, then use it for buffers in [base, base + bytes). They run concurrently with computation without
- * using its resources, and with the CPU's order and rounding of sums. All members must call it with memory of the
- * device's alloc(), with the same layout and sizes, before any start. The memory must not be freed before the group
- * is closed. room: bytes of device memory for each member's part of a sum in transit; larger parts are sent in
- * pieces. Uses comm_share_bytes() of device memory.
+ * Let started collectives of the group use shared memory, if the devices of one host can access each other's memory.
+ * From then on, a started collective that gathers, or that sums fp32 or bf16, uses shared memory if its buffers lie in
+ * [base, base + bytes). Such a collective runs concurrently with computation, does not use its resources, and adds and
+ * rounds in the same order as on the CPU. All members must make this call before they start any collective, with memory
+ * of the device's alloc(), the same layout and the same sizes. The memory must not be freed before the group is closed.
+ * `room` is the number of bytes of device memory for each member's part of a sum in transit; larger parts are sent in
+ * pieces. comm_share_bytes() returns the device memory that this call uses.
  */
 MUST_CHECK int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e);
 /*
- * Returns the maximum device memory that comm_share() uses for a group of `size` members. Large groups share nothing.
+ * Returns the maximum number of bytes of device memory that comm_share() uses in a group of `size` members. Groups that
+ * are too large for shared memory use none.
  */
 static inline uint64_t comm_share_bytes(int size, uint64_t room)
 {
@@ -251,16 +274,19 @@ static inline uint64_t comm_share_bytes(int size, uint64_t room)
  * that comes after it. Waiting for a send may block until its receive is started. On a GPU messages travel outside
  * of the caller's stream: each begins after the work that was queued in `s` before its start, and work queued after
  * comm_wait() runs after it. On a GPU the first start between two members waits for the other's first start with
- * it, so first starts must not wait in a cycle.
+ * it. The first starts of several members must therefore not wait for each other in a cycle.
  */
 
-/* Start to send in[n] to member `to`. */
+/* Start to send the n elements of `in` to member `to`. */
 MUST_CHECK int comm_send_start(struct comm *c, const struct comm_data *d, int to, struct dev_stream *s,
                                struct comm_req **req, struct err *e);
-/* Start to receive out[n] from member `from`. */
+/* Start to receive n elements from member `from` into `out`. */
 MUST_CHECK int comm_recv_start(struct comm *c, const struct comm_data *d, int from, struct dev_stream *s,
                                struct comm_req **req, struct err *e);
-/* Complete *req (on a GPU: in the order of `s`), free it and set it to NULL. *req may be NULL. */
+/*
+ * Wait until the operation *req is complete (on a GPU: queue this wait in `s`), free *req and set it to NULL. *req may
+ * be NULL.
+ */
 MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err *e);
 
 /* ---- small values in host memory; complete on return ---- */
@@ -269,9 +295,9 @@ MUST_CHECK int comm_wait(struct comm_req **req, struct dev_stream *s, struct err
 
 /*
  * Send bytes of host memory. Copies the data and never waits for the receiver. Bytes that cannot be sent at once are
- * sent during later waits of this rank: in calls that are complete on return, and in comm_sync(), but not in other
- * waits for a device. Before a rank enters such another wait on behalf of a rank that still has to receive, it must
- * have been notified that everything has arrived.
+ * sent later, while this rank waits in a call that is complete on return or in comm_sync(), but not while it waits for
+ * a device in any other way. A rank that still has data to send must not enter such another wait before the receiver
+ * has confirmed that everything has arrived.
  */
 MUST_CHECK int comm_host_send(struct comm *c, const void *buf, size_t n_bytes, int to, struct err *e);
 /*

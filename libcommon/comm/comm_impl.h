@@ -1,11 +1,15 @@
 /*
  * comm_impl.h - declarations shared by the files of libcommon/comm; for use in this folder only
  *
- * From the bottom up; each file calls only those before it: group.c        the start and end of a call, messages
- * and waiting for them collectives.c  the CPU's collectives over a transport stall.c        measures how long GPUs
- * wait for other ranks device.c       collectives and messages for buffers on GPUs calls.c        the collectives
- * of comm.h, for either case p2p.c          messages between two members, and waiting for started calls create.c
- * create and close groups world.c        open and close the world, locations of the ranks
+ * From the bottom up; each file calls only those before it:
+ *   group.c        the start and end of a call, messages, and waiting for messages
+ *   collectives.c  the CPU's collectives over a transport
+ *   stall.c        measures how long GPUs wait for other ranks
+ *   device_link.c  collectives and messages for buffers on GPUs
+ *   calls.c        the collectives of comm.h, with or without a device
+ *   p2p.c          messages between two members, and waiting for started calls
+ *   create.c       create and close groups
+ *   world.c        open and close the world, locations of the ranks
  */
 #ifndef SHARDKIT_COMM_COMM_IMPL_H
 #define SHARDKIT_COMM_COMM_IMPL_H
@@ -16,11 +20,11 @@
 #include "libcommon/comm/transport.h"
 #include "libcommon/comm/watch_impl.h"
 
-/* The last call that was queued on the GPU; reported if it never ends. */
+/* The last call that was queued on the GPU. It is reported if it never ends. */
 struct last_call {
     const char *name, *group;   /* NULL: none */
     uint64_t number;
-    int64_t in_calls_ns;        /* the watch's value before the call */
+    int64_t in_calls_ns;        /* the value of watch.in_calls_ns before the call */
 };
 
 struct comm_world {
@@ -29,10 +33,10 @@ struct comm_world {
     struct transport *t;        /* NULL in a world of one rank */
     struct watch *watch;
     struct comm_place *place;   /* [size] */
-    uint64_t *pid_space;        /* [size] */
+    uint64_t *pid_space;        /* [size]; two ranks with equal values can see each other's pids */
     struct arena *names;        /* names of hosts and groups: the monitor reads them until the end */
     struct comm *all;
-    uint32_t next_id;           /* for the next group; unique among the groups of this rank */
+    uint32_t next_id;           /* the id of the next group; unique among the groups of this rank */
     /* Scratch buffer of one collective. */
     char *staging;
     size_t staging_bytes;
@@ -43,9 +47,9 @@ struct comm_world {
     struct stalls *stalls;      /* NULL: not measured */
 };
 
-/* For calls on a device outside of the caller's stream. */
+/* A link for calls that a device executes outside of the caller's stream. */
 struct lane {
-    struct dev_link *link;      /* NULL: not needed so far */
+    struct dev_link *link;      /* NULL until the link is first used */
     struct dev_stream *s;
 };
 
@@ -55,7 +59,8 @@ struct comm {
     uint32_t id;
     int rank, size;
     int *ranks;                 /* world numbers, in group order */
-    uint64_t n_calls, n_sent, n_received;   /* counters for messages and the watch */
+    /* numbers of calls, of messages sent and of messages received: they identify a call in messages and in the watch */
+    uint64_t n_calls, n_sent, n_received;
     struct dev_link *link;      /* for the device's collectives; NULL until the first one */
     struct lane side;           /* for started collectives */
     struct comm_peer *peer;     /* [size], for messages; NULL until the first one */
@@ -69,13 +74,16 @@ static inline uint32_t comm_channel(const struct comm *c, enum channel_use use)
     return c->id * N_USES + use;
 }
 
-/* One message, split if it is longer than a transport's limit; or an operation started on a device. */
+/*
+ * A message that has been started, in several parts if it is longer than a transport's limit; or an operation that has
+ * been started on a device.
+ */
 struct comm_req {
     struct comm *c;
     const char *name;
     uint64_t number;
     struct comm_req *next;      /* in the list of host sends in progress */
-    struct dev_event *done;     /* on a device: the only member used, with n = 0 */
+    struct dev_event *done;     /* for an operation on a device: its end; `n` is 0 and no other member is used */
     int n;
     struct xfer x[];
 };
@@ -93,9 +101,9 @@ struct group_message {
     const void *buf;            /* destination of a receive */
     size_t n_bytes;
 };
-/* Start a message. */
+/* Start the message *m. *x must remain valid until the message is done. */
 MUST_CHECK int group_post(struct comm *c, struct xfer *x, const struct group_message *m, struct err *e);
-/* Wait until all n messages are done. Updates the watch with the rank that this rank waits for. */
+/* Wait until the n messages at x are done. Meanwhile the watch's record shows which rank this rank waits for. */
 MUST_CHECK int group_wait_all(struct comm_world *w, const struct xfer *x, int n, struct err *e);
 bool group_is_done(const struct comm_req *q);
 void group_reap_loose(struct comm_world *w);    /* free the host sends that have completed */
@@ -103,8 +111,9 @@ void group_reap_loose(struct comm_world *w);    /* free the host sends that have
 MUST_CHECK int group_drain_loose(struct comm_world *w, struct err *e);
 
 /*
- * Begin and end a call. group_call_begin() records it for the watch. group_call_end() removes the record and, for rc <
- * 0, sets *e from the error inside: "all_reduce #12 of group tp: rank 3: ...".
+ * Begin and end a call. group_call_begin() adds it to the watch's record. group_call_end() removes it from the record.
+ * If rc < 0, it also sets *e to the error `inside`, preceded by the name of the call: "all_reduce #12 of group tp: rank
+ * 3: ...".
  */
 void group_call_begin(struct comm *c, const char *name, uint64_t number);
 MUST_CHECK int group_call_end(struct comm *c, const char *name, uint64_t number, int rc,
@@ -122,21 +131,26 @@ struct collective {
 const char *collective_name(enum collective_kind kind);         /* e.g. "all_reduce" */
 
 /*
- * Execute a collective on host memory over the transport. It is counted, and reported as `name`. Fails with
- * ERR_USAGE like collectives_check().
+ * Execute a collective on host memory over the transport. The call counts in c->n_calls and appears as `name` in
+ * reports. Fails with ERR_USAGE like collectives_check().
  */
 MUST_CHECK int collectives_run(struct comm *c, const char *name, const struct collective *x, struct err *e);
 MUST_CHECK int collectives_barrier(struct comm *c, struct err *e);
-/* Fails with ERR_USAGE for a type that cannot be reduced, or a root that is not a member. */
+/*
+ * Check the arguments of a collective. Fails with ERR_USAGE if its type cannot be reduced, or its root is not a member.
+ */
 MUST_CHECK int collectives_check(const struct comm *c, const char *name, const struct collective *x, struct err *e);
 
-/* ---- device.c: the calls of comm.h in a world with a device ---- */
+/* ---- device_link.c: the calls of comm.h in a world with a device ---- */
 
 MUST_CHECK int device_collective(struct comm *c, const struct collective *x, struct dev_stream *s, struct err *e);
-/* Start a collective outside of `s`. *done is as for device_start(); NULL if no communication is needed. */
+/*
+ * Start a collective outside of `s`. *done is set to the event of its end, as by device_start(); to NULL if no
+ * communication is needed.
+ */
 MUST_CHECK int device_collective_start(struct comm *c, const struct collective *x, struct dev_stream *s,
                                        struct dev_event **done, struct err *e);
-/* Start a message. *done is the event that device_wait() waits for and frees. */
+/* Start a message. *done is set to the event of its end; device_wait() waits for this event and frees it. */
 MUST_CHECK int device_start(struct comm *c, const struct group_message *m, struct dev_stream *s,
                             struct dev_event **done, struct err *e);
 void device_wait(struct comm *c, struct dev_event *done, struct dev_stream *s);

@@ -7,11 +7,12 @@
 #include "libcommon/base/hash.h"
 #include "libcommon/comm/comm_impl.h"
 
-/* The message from the members to the first member, and its answer. */
+/* The message that each member sends to the first member, and the first member's answer. */
 struct proposal {
     uint64_t list_hash;
     uint32_t id;                /* the lowest id unused by this rank; in the answer: the agreed id, or 0 */
-    int32_t differs;            /* in the answer: a member whose list differs; else -1 */
+    /* in the answer: a member whose list of ranks differs from the first member's, or -1 if all are equal */
+    int32_t differs;
 };
 
 static uint64_t hash_list(const char *name, const int *ranks, int n)
@@ -26,7 +27,10 @@ static int exchange_proposal(struct comm_world *w, int peer, bool is_send, struc
     return w->t->start(w->t, &x, e) < 0 ? -1 : group_wait_all(w, &x, 1, e);
 }
 
-/* Decide for the group, as its first member: receive all proposals, choose the highest id, and answer. */
+/*
+ * Create the group as its first member: receive the proposals of all members, choose the highest id, and send the
+ * answer to all of them.
+ */
 static int agree_as_first(struct comm *c, struct proposal *own, struct err *e)
 {
     struct proposal p;
@@ -68,7 +72,9 @@ static int agree_on_group(struct comm *c, struct err *e)
     return 0;
 }
 
-/* Returns this rank's position in the list, or -1 with *e filled if it is not a valid list of ranks. */
+/*
+ * Returns this rank's position in the list `ranks`. Returns -1 with *e filled if `ranks` is not a valid list of ranks.
+ */
 static int check_list(const struct comm_world *w, const char *name, const int *ranks, int n, struct err *e)
 {
     int own = -1, me = w->launch.rank;

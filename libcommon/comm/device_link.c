@@ -3,13 +3,13 @@
  *
  * Each group has one link (dev_net.h) for its collectives in the caller's stream, and one with a stream of its own
  * for started collectives. For messages, each pair of members that communicates has one link and one stream per
- * direction. A send blocks its stream until the receiver has made its call. With one stream for both directions, or
- * one link, whose calls are executed in order, two stages that send to each other would therefore wait forever.
- * Events connect these streams with the caller's: a message starts after the work that the caller has queued before
- * it, and comm_wait() makes later work wait for the message.
+ * direction. A send blocks its stream until the receiver has made its call, and the calls of a stream or link are
+ * executed in order. If both directions shared a stream or a link, two stages that send to each other would wait
+ * forever. Events connect these streams with the caller's: a message starts after the work that the caller has queued
+ * before it, and comm_wait() makes later work wait for the message.
  *
- * Links are created when they are first needed, with ids that are sent through the host. On one host memory may be
- * shared in addition (dev_net.h, offer). Links then carry only what the shared memory cannot.
+ * Links are created when they are first needed, with ids that are sent through the host. On one host, members may also
+ * share memory (dev_net.h, offer). Links then carry only the data that cannot pass through the shared memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,9 @@
 #include "libcommon/comm/socket.h"
 
 /*
- * Number of multiprocessors that calls outside of the caller's stream may take away from computation. A message
- * goes to one neighbour: 4 transfer 64 MiB, a stage boundary of a 7B model, in less than a millisecond.
+ * Number of multiprocessors that calls outside of the caller's stream may take away from computation. A message goes to
+ * one neighbour only: 4 multiprocessors transfer 64 MiB, the boundary of a stage of a 7B model, in less than a
+ * millisecond.
  */
 enum { MESSAGE_SMS = 4, SIDE_SMS = 16 };
 
@@ -60,7 +61,7 @@ static struct dev_link *group_link(struct comm *c, int sms, struct err *e)
     return open_link(c, id, c->rank, c->size, sms, e);
 }
 
-/* Exchange n_bytes of data with the other member of a pair, over the host. */
+/* Send n_bytes at `mine` to the other member of a pair and receive its n_bytes at `theirs`, through host memory. */
 static int exchange_with_pair(struct comm *c, int other, const void *mine, void *theirs, size_t n_bytes, struct err *e)
 {
     struct err inside = {0};
@@ -76,7 +77,10 @@ static int exchange_with_pair(struct comm *c, int other, const void *mine, void 
     return group_call_end(c, "opening a link", 0, rc, &inside, e);
 }
 
-/* Open one direction: a link, its stream and, if possible, shared memory at the receiver for messages of n_bytes. */
+/*
+ * Open one direction between two members: a link, its stream and, if possible, memory of the receiver that both share,
+ * for messages of n_bytes.
+ */
 static int open_lane(struct comm *c, struct lane *l, int other, bool out, uint64_t n_bytes, struct err *e)
 {
     const struct dev_net *net = c->w->net;
@@ -119,8 +123,8 @@ static struct comm_peer *need_peer(struct comm *c, int other, uint64_t n_bytes, 
     if (p->in.link && p->out.link)
         return p;
     /*
-     * First the direction to the higher rank, then the one to the lower: both members must open the lanes in the same
-     * order.
+     * Open the direction to the higher rank first, then the one to the lower rank, because both members must open them
+     * in the same order.
      */
     if (open_lane(c, low ? &p->out : &p->in, other, low, n_bytes, e) < 0 ||
         open_lane(c, low ? &p->in : &p->out, other, !low, n_bytes, e) < 0)
@@ -167,7 +171,7 @@ void device_close(struct comm *c)
 /* ---- collectives ---- */
 
 /*
- * Begin a call that is queued on the device. The first call of a link connects its members, so even queueing may
+ * Begin a call that is queued on the device. The first call of a link connects its members, so even queueing a call may
  * have to wait.
  */
 static void begin_device_call(struct comm *c, const char *name, uint64_t number)
@@ -177,8 +181,8 @@ static void begin_device_call(struct comm *c, const char *name, uint64_t number)
 }
 
 /*
- * End a call that begin_device_call() began, and restore in_calls_ns, so that queueing does not count as waiting for
- * other ranks. Time spent on a full queue is time of the device; stall.c measures it.
+ * End a call that began with begin_device_call(). Restores in_calls_ns, so that the time for queueing does not count as
+ * waiting for other ranks: if the queue is full, the device is busy, and stall.c measures its waits.
  */
 static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
 {
@@ -189,7 +193,7 @@ static int end(struct comm *c, int rc, const struct err *inside, struct err *e)
     return rc;
 }
 
-/* Returns the number of bytes that d contributes to `out`. */
+/* Returns the size in bytes of d's n elements. */
 static uint64_t comm_data_bytes(const struct comm_data *d) { return (uint64_t)d->n * (uint64_t)dtype_size(d->t); }
 
 static int queue(const struct dev_net *net, struct dev_link *l, const struct collective *x, struct dev_stream *s,
@@ -205,7 +209,7 @@ static int queue(const struct dev_net *net, struct dev_link *l, const struct col
     }
 }
 
-/* Handle a group of one, and n = 0, which need no communication. */
+/* Carry out calls that need no communication, in a group of one or with n = 0. Returns false for all others. */
 static bool handle_local_device_call(const struct comm *c, const struct comm_data *d, struct dev_stream *s)
 {
     if (d->n > 0 && c->size > 1)
@@ -251,7 +255,7 @@ static int need_side(struct comm *c, struct err *e)
     return 0;
 }
 
-/* One member that cannot share memory disables sharing for all, because all members must use the same method. */
+/* If one member cannot share memory, no member does, because all members must use the same method. */
 int comm_share(struct comm *c, void *base, uint64_t bytes, uint64_t room, struct err *e)
 {
     const struct dev_net *net = c->w->net;
@@ -367,7 +371,8 @@ int comm_sync(struct comm *c, struct dev_stream *s, struct err *e)
     w->net->dev->event_record(v, s);
     since = clock_ns();
     /*
-     * A hang here is reported with the last call that was queued. The time counts as computation, which most of it is.
+     * If this wait hangs, the last queued call is reported. The duration of the wait counts as computation, because
+     * most of it is.
      */
     in_calls = w->watch->in_calls_ns;
     watch_enter(w->watch, q->name ? q->name : "waiting for the GPU", q->name ? q->group : c->name, q->number);

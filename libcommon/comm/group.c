@@ -39,8 +39,8 @@ int group_post(struct comm *c, struct xfer *x, const struct group_message *m, st
 }
 
 /*
- * Returns the number of unfinished messages: of receives or, if there are none, of sends. *first is the peer of the
- * first of these.
+ * Returns the number of unfinished receives among the n messages or, if all receives are done, the number of unfinished
+ * sends. *first is set to the peer of the first unfinished message that was counted.
  */
 static int count_waiting(const struct xfer *x, int n, int *first)
 {

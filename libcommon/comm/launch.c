@@ -20,8 +20,8 @@ const char *launch_name(enum launch_kind kind)
 }
 
 /*
- * Get the number in a variable. Returns 0 if it is set, 1 if it is not set (*out unchanged), -1 if it is not a
- * number.
+ * Parse the number in an environment variable. Returns 0 if *out is set, 1 if the variable is not set (*out is then
+ * unchanged), -1 if its value is not a number.
  */
 static int env_int(const char *name, int max, int *out, struct err *e)
 {
@@ -48,7 +48,7 @@ static bool env_has(const char *name)
     return s && *s;
 }
 
-/* Get rank and size from two variables, which must both be set. */
+/* Get rank and size from two environment variables. Fails if either is not set. */
 static int read_launch_env(struct launch *l, enum launch_kind kind, const char *rank, const char *size,
                            const char *local, struct err *e)
 {
@@ -113,8 +113,8 @@ static int slurm_master(struct launch *l, struct err *e)
 }
 
 /*
- * Return a number that identifies the job, from torchrun's run id and the port. The id alone does not distinguish jobs
- * ("none" is its default), and the port alone does not distinguish a job from an earlier one.
+ * Returns a number that identifies the job, computed from torchrun's run id and the port. The id alone is not
+ * sufficient, because "none" is its default; the port alone is not, because a later job may use it again.
  */
 static uint64_t job_of(const struct launch *l)
 {
@@ -171,8 +171,8 @@ int launch_find(struct launch *l, struct err *e)
     if (rc < 0)
         return -1;
     /*
-     * An incomplete set of torchrun's variables indicates a broken script. As worlds of one rank it would train N
-     * times in parallel.
+     * If only some of torchrun's variables are set, the script is broken. Without this check, each process would be a
+     * world of one rank, and the job would train N times in parallel.
      */
     if (world > 1) {
         err_usage(e, "environment: WORLD_SIZE=%d is set but RANK is not", world);

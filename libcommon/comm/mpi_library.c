@@ -11,7 +11,10 @@
 static const char *const openmpi_files[] = { "libmpi.so.40" };
 static const char *const mpich_files[] = { "libmpi.so.12", "libmpich.so.12" };
 
-/* MPI_Status: Open MPI has source, tag, error, cancelled and a size_t; MPICH has two int before these three. */
+/*
+ * Layouts of MPI_Status. Open MPI has source, tag, error, cancelled and a size_t; MPICH has two ints before source, tag
+ * and error.
+ */
 static const struct mpi_abi openmpi_abi = {
     .name = "Open MPI", .handle_size = sizeof(void *), .status_size = 4 * sizeof(int) + sizeof(size_t),
     .status_error_at = 2 * sizeof(int), .err_truncate = 15, .err_in_status = 18, .tag_ub = 0,
@@ -24,7 +27,10 @@ enum {
     MPICH_WORLD = 0x44000000, MPICH_BYTE = 0x4c00010d, MPICH_ERRORS_RETURN = 0x54000001, MPICH_NO_REQUEST = 0x2c000000,
 };
 
-/* Load the file that SHARDKIT_MPI names, else the first of the known names that can be loaded. */
+/*
+ * Load the library file that SHARDKIT_MPI names. If SHARDKIT_MPI is not set, load the first of the known file names
+ * that can be loaded.
+ */
 static void *load_file(const struct launch *l, char *tried, size_t room)
 {
     const char *given = getenv("SHARDKIT_MPI"), *names[3];
@@ -43,7 +49,7 @@ static void *load_file(const struct launch *l, char *tried, size_t room)
     }
     tried[0] = '\0';
     for (int i = 0; i < n; i++) {
-        /* Plug-ins of Open MPI look for its symbols among the global ones. */
+        /* RTLD_GLOBAL, because Open MPI's plug-ins search the global symbols for those of the library. */
         void *file = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
         size_t used = strlen(tried);
 
@@ -76,7 +82,10 @@ static int find_functions(void *file, struct mpi_library *m, struct err *e)
     return 0;
 }
 
-/* Recognize the binary interface, Open MPI's by a symbol of its own and MPICH's by the name, and set the constants. */
+/*
+ * Determine the binary interface and set its constants. Open MPI is recognised by a symbol that only it has, MPICH by
+ * its name.
+ */
 static int find_constants(void *file, struct mpi_library *m, struct err *e)
 {
     static const char *const mpich_names[] = { "MPICH", "Intel(R) MPI", "MVAPICH" };

@@ -5,9 +5,9 @@
  *   Open MPI   libmpi.so.40 (Open MPI 2 to 5). Handles are pointers
  *   MPICH      libmpi.so.12, or libmpich.so.12 as Debian names it (MPICH 3.1 and newer, Intel MPI, MVAPICH, HPE Cray's
  *              cray-mpich-abi). Handles are of type int
- * The functions below take every handle as mpi_handle. An argument of type int is the low half of a register on all
- * architectures that the program is made for, so a call with an mpi_handle passes it; arrays of handles have elements
- * of `handle_size` bytes.
+ * The functions below have the type mpi_handle for every handle. On all architectures that the program supports, an int
+ * argument is passed in the low half of a register, so a call with an mpi_handle also passes an int handle correctly.
+ * In arrays of handles, an element has `handle_size` bytes.
  */
 #ifndef SHARDKIT_COMM_MPI_LIBRARY_H
 #define SHARDKIT_COMM_MPI_LIBRARY_H
@@ -22,14 +22,14 @@ typedef uintptr_t mpi_handle;
 
 enum {
     MPI_LIBRARY_SUCCESS = 0, MPI_LIBRARY_UNDEFINED = -32766, MPI_LIBRARY_FUNNELED = 1,
-    MPI_LIBRARY_TEXT_MAX = 1024,        /* at least MPI_MAX_ERROR_STRING of both */
+    MPI_LIBRARY_TEXT_MAX = 1024,        /* at least the MPI_MAX_ERROR_STRING of either interface */
 };
 
-/* What differs between the binary interfaces. */
+/* The properties in which the two binary interfaces differ. */
 struct mpi_abi {
     const char *name;
     size_t handle_size;         /* 8, or 4 */
-    size_t status_size, status_error_at;        /* bytes; where a status has its error */
+    size_t status_size, status_error_at;        /* in bytes: size of an MPI_Status, and the offset of the error in it */
     int err_truncate, err_in_status, tag_ub;
 };
 
@@ -40,7 +40,7 @@ struct mpi_library {
     int (*finalize)(void);
     int (*comm_rank)(mpi_handle comm, int *rank);
     int (*comm_size)(mpi_handle comm, int *size);
-    int (*comm_dup)(mpi_handle comm, mpi_handle *made);         /* *made must be 0 before */
+    int (*comm_dup)(mpi_handle comm, mpi_handle *made);         /* *made must be 0 before the call */
     int (*comm_free)(mpi_handle *comm);
     int (*comm_set_errhandler)(mpi_handle comm, mpi_handle handler);
     int (*comm_get_attr)(mpi_handle comm, int key, void *value, int *found);
@@ -52,9 +52,10 @@ struct mpi_library {
 };
 
 /*
- * Load the library, at the first call. SHARDKIT_MPI names its file; otherwise the names above are tried, those of the
- * launcher's MPI first. Returns NULL with ERR_USAGE if none can be loaded, or if it has another binary interface. The
- * library stays loaded. Not for several threads at once.
+ * Load the library; only the first call does. The environment variable SHARDKIT_MPI names its file; otherwise the file
+ * names above are tried, beginning with those of the MPI that the launcher belongs to. Returns NULL with ERR_USAGE if
+ * no file can be loaded, or if the library has another binary interface. The library stays loaded. Must not be called
+ * by several threads at once.
  */
 MUST_CHECK const struct mpi_library *mpi_library_load(const struct launch *l, struct err *e);
 

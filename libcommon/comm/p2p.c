@@ -39,13 +39,13 @@ static struct comm_req *start_message(struct comm *c, const char *name, uint64_t
         rc = group_post(c, &q->x[i], &part, &inside);
     }
     if (group_call_end(c, name, number, rc, &inside, e) < 0) {
-        /* Parts of the message may be in transit, so the request is not freed. */
+        /* Parts of the message may still be in transit and refer to the request, so it is not freed. */
         return NULL;
     }
     return q;
 }
 
-/* Start a message whose buffer is in device memory. Returns the request, or NULL with *e filled. */
+/* Start a message whose buffer is in device memory. Returns its request, or NULL with *e filled. */
 static struct comm_req *start_device(struct comm *c, const char *name, const struct group_message *m,
                                      struct dev_stream *s, struct err *e)
 {

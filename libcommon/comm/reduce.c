@@ -1,9 +1,9 @@
 /*
  * reduce.c - sums and maxima in rank order
  *
- * Elements are processed in blocks that fit in the first-level cache. The values of each rank are added to the
- * block one rank after the other; then it is rounded and stored. Every input is thus read once, and `out` may be
- * one of them.
+ * Elements are processed in blocks that fit in the first-level cache. For each block, the values of one rank after the
+ * other are added to an accumulator, and the result is rounded and stored. Every input is read only once, and `out` may
+ * be one of the inputs.
  */
 #include "libcommon/comm/reduce.h"
 
@@ -11,14 +11,14 @@
 
 enum { BLOCK = 1024 };
 
-/* gcc's -O2 does not vectorise loops of unknown length; most of the time is spent in these. */
+/* At -O2 gcc does not vectorise loops of unknown length. Most of the time is spent in the loops of this file. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define VECTOR __attribute__((optimize("O3")))
 #else
 #define VECTOR
 #endif
 
-/* Conversion of bf16 to the accumulator's type. */
+/* Convert bf16 to the accumulator's type. */
 static inline float bf16_to_f32_accum(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;
@@ -28,7 +28,7 @@ static inline float bf16_to_f32_accum(uint16_t x)
     return f;
 }
 
-/* f32_to_bf16() without a branch, so that the loop around it vectorises. */
+/* Round to bf16 like f32_to_bf16(), but without a branch, so that the loop around the call is vectorised. */
 static inline uint16_t narrow(float f)
 {
     uint32_t u, rounded;
@@ -39,8 +39,8 @@ static inline uint16_t narrow(float f)
 }
 
 /*
- * Conversion of fp16 to the accumulator's type. Infinity and NaN keep their exponent. Subnormals result from the fp32
- * product without special handling.
+ * Convert fp16 to the accumulator's type. Infinity and NaN keep their exponent. The multiplication in fp32 also gives
+ * the correct values of subnormal numbers.
  */
 static inline float widen16(uint16_t x)
 {
@@ -55,7 +55,10 @@ static inline float widen16(uint16_t x)
     return f;
 }
 
-/* f32_to_f16() without a branch, so that the loop around it vectorises: all three cases are computed. */
+/*
+ * Round to fp16 like f32_to_f16(), but without a branch, so that the loop around the call is vectorised: all three
+ * cases are computed, and one is selected.
+ */
 static inline uint16_t narrow16(float f)
 {
     uint32_t u, sign, small, normal, special;
@@ -75,7 +78,7 @@ static inline uint16_t narrow16(float f)
 
 #define AS_IS(x) (x)
 #define ADD(a, x) ((a) + (x))
-/* A NaN on either side is kept; a > comparison alone would lose one. */
+/* The result is NaN if x or a is NaN. A comparison with > alone would lose a NaN. */
 #define MAX_FLOAT(a, x) ((x) > (a) || (x) != (x) ? (x) : (a))
 #define MAX_INT(a, x) ((x) > (a) ? (x) : (a))
 

@@ -15,8 +15,8 @@
 
 bool reduce_can(enum dtype t);      /* Returns true for the types that can be reduced: F64 F32 BF16 F16 I64 I32 U8. */
 /*
- * Set out[i] = in[0][i] op in[1][i] op ... for i < n. `out` may be one of the inputs. Pointers must be aligned for the
- * type.
+ * Set out[i], for each i < n, to in[0][i] op in[1][i] op ..., computed in this order. `out` may be one of the inputs.
+ * All pointers must be aligned for the type.
  */
 void reduce_ranks(void *out, const void *const *in, int n_ranks, int64_t n, enum dtype t, enum comm_op op);
 

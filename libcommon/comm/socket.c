@@ -17,11 +17,13 @@
 
 static void set_option(int fd, int level, int name, int value)
 {
-    /* Each of these options improves a connection; none is required. */
+    /* The result is ignored, because each of these options only improves the connection. */
     (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* Set the options of all connections between ranks. A dead machine is detected after 10 + 4 * 5 s. */
+/*
+ * Set the options that all connections between ranks have. With these, a dead machine is detected after 10 + 4 * 5 s.
+ */
 static void set_up(int fd)
 {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -70,7 +72,7 @@ bool socket_is_loopback(struct in_addr a)
     return ntohl(a.s_addr) >> 24 == 127;
 }
 
-/* Wait for `events` on fd until the deadline. */
+/* Wait until fd is ready for `events`. Returns false if the deadline is reached first. */
 static bool ready(int fd, short events, int64_t deadline_ns)
 {
     for (;;) {
@@ -108,8 +110,8 @@ static int begin_connect(const struct sockaddr_in *to, int64_t deadline_ns)
 }
 
 /*
- * Returns true if the socket is connected to itself. On loopback, the port of a connection to an unused port can be
- * assigned to the connecting socket itself.
+ * Returns true if the socket is connected to itself. This can happen on loopback: a connection to an unused port may be
+ * assigned that same port as its own.
  */
 static bool is_self(int fd)
 {

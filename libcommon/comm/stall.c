@@ -1,10 +1,10 @@
 /*
  * stall.c - measure how long a device's streams wait for other ranks
  *
- * Calls only queue work, so the host cannot distinguish computing from waiting. Two timers around each place where
- * the caller's stream may wait (a collective in it, comm_wait()) make that possible. They cost the device one time
- * stamp each, and are read in comm_sync(), when they have completed long ago. Waits in excess of STALLS between two
- * comm_sync() are not measured.
+ * Calls only queue work, so the host cannot distinguish computing from waiting. The device's streams therefore have a
+ * timer before and after each place where they may wait for other ranks: a collective, or comm_wait(). Each timer costs
+ * the device one time stamp. comm_sync() reads the timers when they have completed. At most STALLS waits are measured
+ * between two calls of comm_sync().
  */
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ enum { STALLS = 4096 };         /* enough for a step of 96 micro-batches over 10
 
 struct stalls {
     double seconds;             /* sum of the waits that have been read */
-    int n, n_made;              /* number in use; number with timers */
+    int n, n_made;              /* number of timer pairs in use; number of pairs that have been created */
     struct {
         struct dev_event *from, *to;
         bool ended;
@@ -58,7 +58,7 @@ void stall_end(struct comm_world *w, int i, struct dev_stream *s)
     w->stalls->at[i].ended = true;
 }
 
-/* Add the waits whose timers have completed to `seconds`, and move the others to the front. */
+/* Add the durations of the waits that are over to `seconds`, and move the remaining entries to the front. */
 void stall_read(struct comm_world *w)
 {
     struct stalls *t = w->stalls;
@@ -71,7 +71,7 @@ void stall_read(struct comm_world *w)
             t->seconds += w->net->dev->seconds_between(from, to);
             continue;
         }
-        /* Timers are created only once, so they are swapped. */
+        /* Swap the entries instead of copying one, because timers are created only once and used again. */
         t->at[i].from = t->at[kept].from;
         t->at[i].to = t->at[kept].to;
         t->at[kept].from = from;

@@ -18,7 +18,7 @@
 #include "libcommon/comm/socket.h"
 
 /*
- * All numbers are little-endian; addresses are in network byte order.
+ * The messages. All numbers are little-endian; addresses are in network byte order.
  *   here    u64 magic, u64 job
  *   hello   u64 magic, u32 rank, u32 size, u32 port, u32 address
  *   table   u64 magic, u64 token, then for each rank: u32 address, u32 port
@@ -26,11 +26,14 @@
  */
 enum { HERE_BYTES = 16, HELLO_BYTES = 24, TABLE_HEAD = 16, TABLE_ROW = 8, GREET_BYTES = 12 };
 #define MAGIC UINT64_C(0x314e494a4b444853)      /* "SHDKJIN1" */
-/* Time limit for the first bytes of a connection: a port scanner must not block the start. */
+/*
+ * Time limit for the first bytes of a connection. A port scanner that sends nothing must not block the start of the
+ * job.
+ */
 #define HELLO_NS (2 * INT64_C(1000000000))
 /*
- * Time limit for the first bytes from rank 0, which may be busy with such a scanner. A host that drops packets costs
- * this time for each port.
+ * Time limit for the first bytes from rank 0, which may be busy with a port scanner for HELLO_NS. If a host drops
+ * packets, each of its ports costs this time.
  */
 #define HERE_NS (3 * INT64_C(1000000000))
 #define ROUND_NS INT64_C(50000000)      /* pause between two rounds through the ports */
@@ -62,7 +65,7 @@ static int port_at(const struct launch *l, int i)
     return l->port + TCP_JOIN_PORTS > 65535 ? l->port - 1 - i : l->port + 1 + i;
 }
 
-/* Format the address of rank 0: "node1:29500", or "node1, ports 29501 to 29516". */
+/* Format the address at which rank 0 is searched: "node1:29500", or "node1, ports 29501 to 29516". */
 static void name_root(const struct launch *l, char *text, size_t room)
 {
     if (l->port_in_use)
@@ -71,7 +74,7 @@ static void name_root(const struct launch *l, char *text, size_t room)
         snprintf(text, room, "%s:%d", l->master, l->port);
 }
 
-/* Format the ranks without a connection: "ranks 3 5 6 and 12 more". */
+/* Format the list of ranks that have not connected: "ranks 3 5 6 and 12 more". */
 static void name_missing(const struct join *j, char *text, size_t room)
 {
     int shown = 0, missing = 0;
@@ -99,7 +102,10 @@ static void report_missing_ranks(const struct join *j, struct err *e)
              j->timeout_s, j->port, missing);
 }
 
-/* Handle one connection to rank 0. Returns 0 if it is a rank of this job, 1 if not, -1 if the job cannot start. */
+/*
+ * Handle a new connection to rank 0. Returns 0 if it comes from a rank of this job, 1 if it does not, -1 if the job
+ * cannot start.
+ */
 static int recv_rank_hello(struct join *j, int fd, struct err *e)
 {
     uint8_t here[HERE_BYTES], hello[HELLO_BYTES];
@@ -164,8 +170,8 @@ static int join_as_root(struct join *j, struct err *e)
 }
 
 /*
- * Returns a connection to this job's rank 0 at `port`, or -1. *stranger is set to the port if another program
- * answers there.
+ * Try to connect to this job's rank 0 at `port`. Returns the connection, or -1. If another program answers, *stranger
+ * is set to the port.
  */
 static int try_root(struct join *j, int port, int *stranger)
 {
@@ -242,7 +248,10 @@ static int greet(struct join *j, int r, struct err *e)
     struct in_addr a;
 
     memcpy(&a, j->table + TABLE_HEAD + r * TABLE_ROW, 4);
-    /* Rank r is on the host of rank 0 and connected by loopback: use the address of rank 0. */
+    /*
+     * Rank r is on rank 0's host and connected to rank 0 through loopback, so other hosts reach r at the address of
+     * rank 0.
+     */
     if (socket_is_loopback(a))
         a = j->master;
     j->fd[r] = socket_connect(a, (int)get_le32(j->table + TABLE_HEAD + r * TABLE_ROW + 4), j->deadline_ns);

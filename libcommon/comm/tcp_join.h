@@ -8,7 +8,7 @@
  *      to search. Rank r then sends: rank, size, its port, the address it connects from
  *   3. Rank 0 sends every rank the table of addresses and ports, and a random token
  *   4. Rank r connects to ranks 1..r-1 (token, rank) and accepts ranks r+1..
- * The connection of step 2 remains in use as the one between rank 0 and rank r.
+ * The connection of step 2 remains open and becomes the transport's connection between rank 0 and rank r.
  */
 #ifndef SHARDKIT_COMM_TCP_JOIN_H
 #define SHARDKIT_COMM_TCP_JOIN_H
@@ -18,7 +18,10 @@
 
 enum { TCP_JOIN_PORTS = 16 };
 
-/* Set fd[size] to a non-blocking connection to each rank, -1 for this rank. After -1 no connection is left open. */
+/*
+ * Connect this rank to all others. fd[r] is set to a non-blocking connection to rank r, and to -1 for this rank. After
+ * a failure (-1) no connection is left open.
+ */
 MUST_CHECK int tcp_join(const struct launch *l, double timeout_s, int *fd, struct err *e);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * transport_mpi.c - messages through the MPI library that mpi_library.h loads; the channel is the tag
  *
- * Waiting is implemented here instead of using MPI_Wait. Open MPI spins there, which, with more ranks than
- * processors, takes the processor away from the rank that all others wait for.
+ * Waiting is implemented here and does not use MPI_Wait(), in which Open MPI spins. If there are more ranks than
+ * processors, spinning takes the processor away from the rank that all others wait for.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 
 enum {
     SPIN_NS = 100000,           /* how long to poll before the first nap */
-    CROWDED_TRIES = 4,          /* with shared processors: number of yields before it */
+    CROWDED_TRIES = 4,          /* if ranks share processors: how many times to yield before the first nap */
     NAP_MIN_NS = 10000, NAP_MAX_NS = 200000,
 };
 
@@ -30,11 +30,11 @@ struct mpi {
     const struct mpi_library *library;
     mpi_handle comm;
     int tag_max;
-    /* Messages in transit. Elements with the same index belong together. */
+    /* Messages in transit. The elements of these arrays with the same index describe one message. */
     int n, cap;
     char *request;              /* handles of the library */
     struct xfer **xfer;
-    int *ready;                 /* results of MPI_Testsome, and its statuses */
+    int *ready;                 /* [cap]: the indices that MPI_Testsome() returned, and their statuses */
     char *status;
 };
 
@@ -89,7 +89,7 @@ static int mpi_transport_start(struct transport *t, struct xfer *x, struct err *
     return 0;
 }
 
-/* Check a receive that MPI reports as complete: it must also have the right length. */
+/* Check a receive that MPI reports as complete. Fails if the message does not have the expected length. */
 static int check_done(const struct mpi_library *library, struct xfer *x, const char *status, int code, struct err *e)
 {
     char place[32];
@@ -112,7 +112,7 @@ static int check_done(const struct mpi_library *library, struct xfer *x, const c
     return 0;
 }
 
-/* Call MPI once. *moved is the number of messages that it completed. */
+/* Let MPI make progress once. *moved receives the number of messages that this call completed. */
 static int test(struct mpi *m, int *moved, struct err *e)
 {
     const struct mpi_library *library = m->library;
@@ -132,7 +132,7 @@ static int test(struct mpi *m, int *moved, struct err *e)
         if (check_done(library, m->xfer[m->ready[i]], status, code, e) < 0)
             return -1;
     }
-    /* The order is kept: callers most likely wait for the oldest message. */
+    /* Keep the order of the remaining messages, because callers usually wait for the oldest one. */
     for (int i = 0; i < m->n; i++) {
         if (!is_request(m, i))
             continue;
@@ -144,7 +144,7 @@ static int test(struct mpi *m, int *moved, struct err *e)
     return 0;
 }
 
-/* Wait before the next attempt: not at all at first, then with increasing naps. */
+/* Pause before the next attempt to transfer data: not at all at first, then for increasingly long naps. */
 static void idle_wait(struct mpi *m, int tries, int64_t since_ns, long *nap_ns)
 {
     if (m->t.crowded ? tries < CROWDED_TRIES : clock_ns() - since_ns < SPIN_NS) {
@@ -178,7 +178,7 @@ static void mpi_close(struct transport *t, bool orderly)
 {
     struct mpi *m = (struct mpi *)t;
 
-    /* MPI_Finalize waits for all ranks, so call it only if all of them do. */
+    /* Call MPI_Finalize() only in an orderly end: it waits until all ranks have called it. */
     if (orderly) {
         m->library->comm_free(&m->comm);
         m->library->finalize();
@@ -236,7 +236,7 @@ int transport_mpi_open(const struct launch *l, struct transport **t, struct err 
     library->comm_set_errhandler(m->comm, library->errors_return);
     library->comm_get_attr(m->comm, library->abi.tag_ub, &tag_max, &found);
     m->tag_max = found ? *tag_max : 32767;
-    /* Naps must really take 10 us: by default the kernel lengthens them by 50. */
+    /* Make naps really last 10 us: by default the kernel lengthens them by 50 us. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     *t = &m->t;
     return 0;

@@ -4,9 +4,9 @@
  * A message on the wire: u32 channel, u32 magic, u64 bytes, then the data.
  *
  * Received data is stored directly in the buffer of the receive that waits for it. A message without a matching
- * receive stays in the kernel, which slows its sender down, so memory is bounded. It is read and kept in memory
- * only if a receive of another channel waits for a later message on the same connection;
- * otherwise two ranks could wait for each other's next message.
+ * receive stays in the kernel, which slows its sender down, so memory is bounded. There is one exception: if a receive
+ * on another channel waits for a later message of the same connection, the earlier message is read and kept in memory.
+ * Otherwise two ranks could wait for each other's next message.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,13 +26,13 @@
 
 enum {
     HEAD_BYTES = 16,
-    IN_BYTES = 16384,           /* read-ahead per peer: many small messages arrive at a time */
+    IN_BYTES = 16384,           /* size of the read-ahead buffer of a peer; large enough for many small messages */
     SPIN_NS = 50000,            /* how long to poll before sleeping in poll() */
     SLEEP_MS = 100,
 };
 #define MAGIC 0x6b647273u
 
-/* A message that arrived before its receive. */
+/* A message that arrived before its receive was started. */
 struct early {
     struct early *next;
     uint32_t channel;
@@ -42,15 +42,15 @@ struct early {
 
 struct peer {
     int fd;
-    /* Outgoing messages, oldest first. */
+    /* Outgoing messages, the oldest first. */
     struct xfer *out, **out_end;
-    /* Receives that wait for a message, oldest first, of all channels. */
+    /* Receives of all channels that wait for a message, the oldest first. */
     struct xfer *want, **want_end;
     struct early *early, **early_end;
-    /* Bytes that were read but not parsed. */
+    /* The read-ahead buffer: bytes that were read from the connection but not parsed yet. */
     uint8_t *in;
     size_t in_at, in_end;
-    /* The incoming message: its receive, and where its next byte is stored. */
+    /* The message that is being received: the receive that it belongs to, and the address for its next byte. */
     struct xfer *into;
     struct early *into_early;
     char *body;
@@ -59,7 +59,7 @@ struct peer {
 
 struct tcp {
     struct transport t;
-    struct peer *peer;          /* [size]; that of this rank is unused */
+    struct peer *peer;          /* [size], by rank; the element of this rank is unused */
     struct pollfd *poll;        /* [size] */
     int *polled;                /* [size]: the peer of each poll entry */
 };
@@ -128,7 +128,7 @@ static int flush_peer_sends(struct tcp *tcp, int r, struct err *e)
 
 /* ---- receiving ---- */
 
-/* Remove and return the oldest receive of a channel. */
+/* Remove the oldest waiting receive of a channel from the list and return it. */
 static struct xfer *pop_wanted_recv(struct peer *p, uint32_t channel)
 {
     for (struct xfer **at = &p->want; *at; at = &(*at)->next) {
@@ -154,8 +154,8 @@ static void body_done(struct peer *p)
 }
 
 /*
- * Parse the header at the start of the read-ahead buffer, and find where its body belongs. Returns 0 if found, 1 if
- * the message must stay in the buffer because no receive is waiting.
+ * Parse the message header at the start of the read-ahead buffer, and determine where its body is stored. Returns 0 if
+ * that succeeded, 1 if the message must stay in the buffer because no receive waits for it.
  */
 static int begin_message(struct tcp *tcp, int r, struct err *e)
 {
@@ -199,7 +199,7 @@ static void body_moved(struct peer *p, size_t k)
         body_done(p);
 }
 
-/* Distribute the data in the read-ahead buffer. */
+/* Move the data in the read-ahead buffer to the receives that it belongs to. */
 static int distribute_read_ahead(struct tcp *tcp, int r, struct err *e)
 {
     struct peer *p = &tcp->peer[r];
@@ -266,7 +266,10 @@ static int read_some(struct tcp *tcp, int r, struct err *e)
     return 0;
 }
 
-/* Complete a receive whose message has been kept in memory, in whole or in part. */
+/*
+ * Complete a receive whose message, or its beginning, has already been read and kept in memory. *taken is set if there
+ * was one.
+ */
 static int recv_early_message(struct tcp *tcp, struct xfer *x, bool *taken, struct err *e)
 {
     struct peer *p = &tcp->peer[x->peer];
@@ -339,7 +342,7 @@ static int fill_poll(struct tcp *tcp)
     return n;
 }
 
-/* Poll once or, with `idle`, poll for a moment without sleeping, and then sleep in poll(). */
+/* Poll the connections once. If `idle` is set, poll repeatedly for a short time, and then sleep in poll(). */
 static int wait_ready(struct tcp *tcp, int n, bool idle)
 {
     int64_t until = clock_ns() + SPIN_NS;
@@ -375,7 +378,7 @@ static void tcp_close(struct transport *t, bool orderly)
 {
     struct tcp *tcp = (struct tcp *)t;
 
-    (void)orderly;              /* both sides of a connection end in the same way: no data is left in it */
+    (void)orderly;              /* not used: connections are closed in the same way in either case */
     for (int r = 0; r < t->size; r++) {
         struct peer *p = &tcp->peer[r];
 

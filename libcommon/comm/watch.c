@@ -52,7 +52,7 @@ struct watch *watch_new(int rank, int size, const struct comm_options *o)
 
 static void wake(struct watch *w, char letter)
 {
-    /* If the pipe is full, the monitor wakes up without this letter. */
+    /* If the pipe is full, this letter is lost, but the monitor wakes up anyway. */
     if (write(w->wake[1], &letter, 1) < 0)
         return;
 }
@@ -68,7 +68,7 @@ static void on_term(int sig)
     int before = errno;
 
     (void)sig;
-    /* In case the monitor hangs: an alarm without a handler ends the process. */
+    /* If the monitor hangs, this alarm, which has no handler, ends the process. */
     alarm(LAST_WORDS_S);
     if (w)
         wake(w, WAKE_TERM);
@@ -104,7 +104,7 @@ int watch_run(struct watch *w, struct err *e)
         err_sys(e, "monitor", "cannot make a pipe");
         return -1;
     }
-    /* Signals are handled by the program's own threads. */
+    /* The monitor's thread blocks all signals, so that the program's own threads handle them. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&w->thread, NULL, w->rank == 0 ? watch_root_main : watch_rank_main, w);
@@ -174,7 +174,7 @@ void watch_abort(struct watch *w, int status, const char *reason, int lost)
     pthread_mutex_unlock(&w->lock);
     if (w->running)
         wake(w, WAKE_FAIL);
-    /* The monitor ends the process. If it cannot, this thread does. */
+    /* The monitor is expected to end the process. If it has not done so after this time, this thread does. */
     while (w->running && clock_ns() < until)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     _exit(w->status);

@@ -9,25 +9,25 @@
  *                    keep-alive within about 30 s
  *   a rank crashes   watch_crashed(), from its signal handler
  *   a rank gives up  comm_abort(), with the reason
- *   a rank hangs     some rank has been inside one communication call for longer than
+ *   a rank hangs a rank has been inside one communication call for longer than
  *                    the timeout: every rank is asked for its activity, and a table is
  *                    printed that shows which rank waits in which call, for which rank,
  *                    and since when; a read that does not end (watch_outside()) is
  *                    treated as such a call
  *
- *   a rank is late   long before that, after comm_options.stall_notice_s: rank 0 prints one line with the
- *                    rank that waits and the rank it waits for, and later that the job continues; if rank 0
- *                    itself is stopped, another rank prints it
+ *   a rank is late   a call takes longer than comm_options.stall_notice_s, which is far below the timeout. Rank 0
+ *   prints one line that names the rank that waits and the rank it waits for. If the job continues later, it prints
+ *   that as well. If rank 0 itself is stopped, another rank prints these lines
  *
  * In each case but the last rank 0 prints one line that describes the event (host, rank, pid, reason), asks each
  * rank for its activity and notifies the others. Every process then exits with the status of the cause (struct
  * watch_statuses), within about 5 s and regardless of the launcher. If rank 0 itself dies, one rank of each host
  * reports it.
  *
- * A job of one process has a monitor thread too, so comm_abort() and watch_dump() work in the same way. SIGTERM, if
- * the program has no handler of its own, first gives the monitor half a second to find out whether some rank died
- * before. Launchers end the other ranks as soon as one has died, and the relevant information is which one it was.
- * SIGTERM then ends the process as usual.
+ * A job of one process has a monitor thread too, so comm_abort() and watch_dump() work in the same way. If the program
+ * has no handler of its own for SIGTERM, the signal does not end the process at once: the monitor first has half a
+ * second to find out whether another rank has died. This matters because launchers send SIGTERM to all other ranks as
+ * soon as one has died, and the report should name that rank. SIGTERM then ends the process as usual.
  *
  * The comment of each call states from which thread it may be made. Never fork() without exec after
  * comm_world_open(): a child that keeps the connections open hides the death of its parent.
@@ -42,7 +42,10 @@
 
 struct watch;                   /* returned by comm_watch(world), and freed with the world */
 
-/* Exit statuses of a job that is ended; 0 means 1. A status passed to comm_abort() takes precedence. */
+/*
+ * The exit statuses of the processes of a job that the monitor ends. 0 stands for 1. A status that was passed to
+ * comm_abort() takes precedence.
+ */
 struct watch_statuses {
     int lost, crashed, hang;
 };
@@ -50,9 +53,9 @@ struct watch_statuses {
 /* The activity of a rank as text: "has waited 61 s in all_reduce #1234 of group tp for rank 2". */
 enum { WATCH_TEXT = 992 };
 struct watch_doing {
-    bool known;                 /* the rank has answered; the other members are valid */
-    bool in_call;               /* it is in a call, so another rank may block it */
-    int waiting_for;            /* rank that it waits for; -1: none, or unknown */
+    bool known;                 /* the rank has answered; otherwise the other members are not valid */
+    bool in_call;               /* the rank is in a call, so another rank may block it */
+    int waiting_for;            /* the rank that this rank waits for; -1: none, or unknown */
     char text[WATCH_TEXT];
 };
 
@@ -66,62 +69,63 @@ struct watch_end {
 };
 
 /*
- * Record the current activity of this rank, for the table and the hang report. phase is a string constant
- * ("forward", "save"; not copied). iteration and micro_batch are -1 if not applicable. Costs some nanoseconds. Must
- * be called by the thread that communicates. Times are counted from this call.
+ * Record the current activity of this rank, for the table and the hang report. `phase` is a string constant such as
+ * "forward" or "save" (it is not copied). Pass -1 for iteration or micro_batch if the phase has none. The reported
+ * duration of the phase counts from this call. Costs a few nanoseconds. Must be called by the thread that communicates.
  */
 void watch_phase(struct watch *w, const char *phase, int64_t iteration, int micro_batch);
 
 /*
- * Begin a wait for something that is not a rank, such as a file or a GPU. It lasts until watch_outside_end(), and is
- * limited and reported like a communication call: "has waited 61 s for sample 1234 of data/text". `what` is a string
- * constant. `of` (a path, or NULL) must remain valid until the world is closed. number -1: none. Must not be used
- * inside a call, or nested. Costs some nanoseconds. Must be called by the thread that communicates.
+ * Begin a wait for something other than a rank, such as a file or a GPU. The wait lasts until watch_outside_end(). It
+ * is limited and reported like a communication call: "has waited 61 s for sample 1234 of data/text" (`what` is
+ * "sample", `number` 1234, `of` "data/text"). `what` is a string constant. `of` is a path, which must remain valid
+ * until the world is closed, or NULL. Pass -1 as number if there is none. Must not be nested, or used inside a
+ * communication call. Costs a few nanoseconds. Must be called by the thread that communicates.
  */
 void watch_outside(struct watch *w, const char *what, int64_t number, const char *of);
 void watch_outside_end(struct watch *w);
 /*
- * Begin a wait like watch_outside() for something whose duration is unlimited (a disk): it is reported, but never ends
- * the job.
+ * Begin a wait like watch_outside(), for something that may take any time, such as a disk. The wait is reported, but
+ * never ends the job.
  */
 void watch_outside_long(struct watch *w, const char *what, int64_t number, const char *of);
 
 /*
- * Declare that from now on this rank only queues its work for a micro-batch on a GPU. A long phase of a micro-batch
- * then means that the queue is full and that the device waits for another rank, so the phase is limited and reported
- * like a call.
+ * Declare that, for a micro-batch, this rank from now on only queues work on a GPU. If a phase of a micro-batch then
+ * takes long, the queue must be full because the device waits for another rank. Such a phase is therefore limited and
+ * reported like a call.
  */
 void watch_queues(struct watch *w);
 
 /*
  * Set how many seconds one communication call may last before the job is ended; 0 = no limit. May be called from
- * any thread. Each rank has its own limit, so set it on all of them (a save or an evaluation on one rank makes the
- * others wait).
+ * any thread. Each rank has its own limit. Set it on all ranks, for example before a save on one rank that makes the
+ * others wait.
  */
 void watch_timeout(struct watch *w, double seconds);
 
 /*
- * Returns the seconds that this rank has spent in communication calls so far, except those that only queue work for
- * a GPU: see comm_seconds_waiting(). Must be called by the thread that communicates.
+ * Returns the number of seconds that this rank has spent in communication calls so far. Calls that only queue work for
+ * a GPU are not included; for these see comm_seconds_waiting(). Must be called by the thread that communicates.
  */
 double watch_seconds_in_calls(const struct watch *w);
 
 /*
- * Request the table of all ranks, and return. Rank 0's monitor prints it within 2 s, one line per rank, through
- * comm_options.say. Async-signal-safe: meant for SIGUSR2.
+ * Request a table of the activities of all ranks, and return at once. Rank 0's monitor prints it within 2 s through
+ * comm_options.say, with one line per rank. Async-signal-safe, so that a handler of SIGUSR2 can call it.
  */
 void watch_dump(struct watch *w);
 
 /*
  * Report that this process cannot continue because of signal `sig`, and return. Rank 0 is notified and ends the
- * job, including this process, within some seconds. Async-signal-safe. The crashed code must not continue, since
- * its memory may be corrupt: wait.
+ * job, including this process, within some seconds. Async-signal-safe. The caller must then wait instead of continuing,
+ * because its memory may be corrupt.
  */
 void watch_crashed(struct watch *w, int sig);
 
 /*
- * Handle SIGTERM as described above again, after the program has reset it to SIG_DFL. Must be called by the thread
- * that communicates.
+ * Install the SIGTERM handling described above once more, after the program has reset the signal to SIG_DFL. Must be
+ * called by the thread that communicates.
  */
 void watch_catch_term(struct watch *w);
 

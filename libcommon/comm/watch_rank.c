@@ -22,13 +22,13 @@ enum {
 
 struct rank {
     struct watch *w;
-    int64_t deadline;           /* when to act alone; 0 = no deadline */
-    char alone[WIRE_TEXT];      /* message to print then; "" = orderly end, print nothing */
-    int alone_status;           /* ... and the exit status */
+    int64_t deadline;           /* time at which this rank acts without rank 0; 0 = no deadline */
+    char alone[WIRE_TEXT];      /* the message that it prints then; "" = orderly end, print nothing */
+    int alone_status;           /* ... and its exit status */
     bool closing;
     int64_t reported_ns;               /* for watch_stall_news() */
-    int64_t answer_until;        /* rank 0 should have acknowledged by then; 0 = it has */
-    bool said_alone;            /* ... it has not, and this rank has reported the stall */
+    int64_t answer_until;        /* deadline for rank 0 to acknowledge a report of a stall; 0 = none is pending */
+    bool said_alone;            /* the deadline has passed, and this rank has reported the stall itself */
     int64_t die_at;             /* when to end because of SIGTERM; 0 = no SIGTERM */
 };
 
@@ -54,8 +54,8 @@ static void post_to_root(struct rank *m, enum wire_kind kind, int a, int b, cons
 }
 
 /*
- * Returns true if this rank reports for its host. Only one rank per host does, so that a large job does not print a
- * message a thousand times.
+ * Returns true if this rank is the one that prints messages for its host. There is only one per host, so that a large
+ * job does not print a message a thousand times.
  */
 static bool is_host_reporter(const struct watch *w)
 {
@@ -65,8 +65,8 @@ static bool is_host_reporter(const struct watch *w)
 }
 
 /*
- * End this rank because rank 0 has died. The others leave half a second after the rank that reports, because mpirun
- * ends all ranks as soon as one leaves, and the report would be lost.
+ * End this rank because rank 0 has died. All ranks but the one that prints for its host leave half a second later:
+ * mpirun ends all ranks as soon as one leaves, and the message would be lost.
  */
 _Noreturn static void root_is_gone(struct rank *m)
 {
@@ -154,7 +154,9 @@ static void check_rank_call(struct rank *m)
     expect_answer(m, HANG_ANSWER_S, m->w->o.statuses.hang, r.text);
 }
 
-/* Report a stall without rank 0, which does not answer and may well be the rank that the others wait for. */
+/*
+ * Report a stall from this rank, because rank 0 does not answer. Rank 0 may well be the rank that the others wait for.
+ */
 static void report_stall_without_root(struct rank *m)
 {
     char who[300], root[300], line[WIRE_TEXT + 700];

@@ -96,8 +96,8 @@ void watch_leave(struct watch *w)
 }
 
 /*
- * End the wait. It is not counted as time in calls, because no other rank causes it: a straggler may well be a rank
- * that reads slowly.
+ * End an outside wait. Its duration is not counted as time in calls, because no other rank caused it. If it were
+ * counted, a rank that reads slowly would not be recognised as the straggler.
  */
 void watch_outside_end(struct watch *w)
 {
@@ -115,7 +115,7 @@ void watch_waits_for(struct watch *w, int rank, int how_many)
     PUT(w->note.n_waiting, how_many);
 }
 
-/* A consistent copy of the record. */
+/* A consistent copy of the activity record. */
 struct seen {
     const char *phase, *call, *group;
     int64_t iteration, since_ns;
@@ -130,7 +130,7 @@ static struct seen read_activity(struct note *n)
     unsigned before;
     int tries = 0;
 
-    /* The number of attempts is limited, because a rank that crashed may never finish an update. */
+    /* Limit the number of attempts, because a rank that crashed may never complete an update of its record. */
     do {
         before = atomic_load(&n->version);
         s = (struct seen){
@@ -165,8 +165,8 @@ static void add_phase(char *text, const struct seen *s)
 }
 
 /*
- * Append a text such as "has waited 61 s in all_reduce #1234 of group tp for rank 2", "has waited 61 s for sample 7 of
- * data/text".
+ * Append a description of the wait, such as "has waited 61 s in all_reduce #1234 of group tp for rank 2" or "has waited
+ * 61 s for sample 7 of data/text".
  */
 static void add_wait(char *text, const struct seen *s, long long seconds)
 {
@@ -210,7 +210,7 @@ void watch_activity(struct watch *w, struct watch_doing *r)
     }
 }
 
-/* Returns the time since which the rank may be blocked by something else, or 0 if it is not blocked. */
+/* Returns the time since which something else may have been blocking this rank, or 0 if it is not blocked. */
 static int64_t held_since(const struct seen *s)
 {
     return s->call || (s->queues && s->micro_batch >= 0) ? s->since_ns : 0;
@@ -317,7 +317,7 @@ void watch_report_stall(struct watch *w, const char *text)
     free(s);
 }
 
-/* Used by the alarm's handler; there is one world per process. */
+/* The exit status that the alarm's handler uses. There is one world per process. */
 static volatile sig_atomic_t status_in_the_end;
 static void (*volatile at_leave)(void);
 

@@ -20,11 +20,10 @@ enum {
     NAME = 300, LINE = 2 * (WIRE_TEXT + NAME) + 16,
 };
 #define TERM_ENDED "died: SIGTERM ended it; ending the job"
-#define ASK_NS (2 * SECOND)     /* time for the ranks to report their activity */
+#define ASK_NS (2 * SECOND)     /* time in which the ranks must report their activity */
 
 /*
- * The state of the job. Only a stall can end, after which the job is in JOB_RUNS again; otherwise a state only changes
- * to a later one.
+ * The state of the job. A job that stalls may return to JOB_RUNS. All other changes lead to a later state of this list.
  */
 enum watch_state {
     JOB_RUNS,
@@ -32,26 +31,29 @@ enum watch_state {
                                  * activity */
     JOB_STALL_PRINTED,          /* the line that names the rank at the end of the chain of waits is printed; the job
                                  * continues */
-    JOB_HANGS,                  /* a call exceeded the time limit: the job ends with a table as soon as all ranks
-                                 * have reported their activity */
+    /*
+     * a call exceeded the time limit: the job ends as soon as all ranks have reported their activity, which is printed
+     * as a table
+     */
+    JOB_HANGS,
     JOB_ENDS,                   /* the job ends for a known reason, as soon as all ranks have reported their activity */
 };
 
 struct root {
     struct watch *w;
     enum watch_state state;
-    /* The request to all ranks to report their activity: */
-    int64_t ask_until;          /* deadline of the answers; 0: no request is open */
-    bool table_wanted;          /* a table is printed when they have answered */
+    /* The pending request to all ranks to report their activity. */
+    int64_t ask_until;          /* deadline for the answers; 0: no request is pending */
+    bool table_wanted;          /* print a table when the ranks have answered */
     struct watch_doing *answer; /* [size] */
-    /* A stall or a hang: */
+    /* The current stall or hang. */
     int first;                  /* the rank that reported it first */
-    int culprit;                /* the rank that the printed line named; -1: none */
-    bool may_last;              /* the stall does not end the job */
-    bool line_in_status;        /* status.json contains a line of this stall, or of the previous one */
+    int culprit;                /* the rank that the printed line named as the cause; -1: none */
+    bool may_last;              /* the stalled call has no time limit, so it never ends the job */
+    bool line_in_status;        /* status.json contains a line about this stall, or about the previous one */
     int64_t stalled_ns;         /* time of the first report */
     int64_t reported_ns;               /* for watch_stall_news() */
-    /* A failure that may be the consequence of another one. It ends the job at grace_until; 0 = none: */
+    /* A failure that may be the consequence of another one. It ends the job at grace_until, unless that is 0. */
     int64_t grace_until;
     struct watch_end second;
     char second_hand[LINE];
@@ -65,8 +67,9 @@ struct root {
 /* ---- ending the job ---- */
 
 /*
- * Wait until the others have left. Their exit closes the connections. This side must not close them first: unread
- * data from the others would make the kernel reset the connections, and the reason would be lost.
+ * Wait until the other ranks have left, which closes their connections. This side must not close the connections first:
+ * if unread data from the others were pending, the kernel would reset the connections, and the reason that was sent
+ * would be lost.
  */
 static void drain(struct watch *w, int64_t until)
 {
@@ -101,7 +104,10 @@ _Noreturn static void end_job(struct root *m)
         conn_send(&w->conn[r], &end, m->line);
     watch_last_words(w, &m->end);
     drain(w, clock_ns() + DRAIN_S * SECOND);
-    /* A stopped process does not react to messages. Its connection is still open, so its pid still belongs to it. */
+    /*
+     * Kill ranks that are stopped and therefore do not react to messages. As long as the connection is open, the
+     * process exists and its pid cannot belong to another process.
+     */
     for (int r = 1; r < w->size; r++)
         if (w->conn[r].fd >= 0 && w->pid_space[r] == w->pid_space[0] && !(m->end.signal && r == m->end.rank))
             kill((pid_t)w->place[r].pid, SIGKILL);
@@ -127,8 +133,8 @@ static void request_rank_activities(struct root *m, int64_t ns)
 }
 
 /*
- * Print `line` now, and end the job as soon as all ranks have answered. Only the first cause counts, because later
- * reports are its consequences.
+ * Print `line` now, and end the job as soon as all ranks have reported their activity. Only the first call has an
+ * effect, because later failures are consequences of the first.
  */
 static void end_with(struct root *m, struct watch_end end, const char *line)
 {
@@ -138,7 +144,7 @@ static void end_with(struct root *m, struct watch_end end, const char *line)
     m->end = end;
     snprintf(m->line, sizeof m->line, "%s", line);
     watch_log(m->w, "%s", line);
-    /* Ask again: the answers to an earlier request may be outdated. */
+    /* Request the activities once more, because answers to an earlier request may be outdated. */
     m->ask_until = 0;
     request_rank_activities(m, GRACE_NS);
 }
@@ -167,12 +173,14 @@ static void hangs(struct root *m, int rank)
     request_rank_activities(m, ASK_NS);
 }
 
-/* Begin to handle a stall that a rank reported. may_last: the stall does not end the job. */
+/*
+ * Handle the report of a rank that it stalls. may_last: its call has no time limit, so the stall does not end the job.
+ */
 static void stall_begins(struct root *m, int rank, bool may_last)
 {
     /*
-     * If the rank that was named now waits itself, it was not the last in the chain, or it has continued since:
-     * start again.
+     * A report is ignored while a stall is already known, with one exception: if the rank that the printed line named
+     * as the cause now waits itself, another rank is the cause, so start the search again.
      */
     if (m->state != JOB_RUNS && !(m->state == JOB_STALL_PRINTED && rank == m->culprit))
         return;
@@ -209,8 +217,8 @@ static const char *doing(const struct root *m, int rank)
 }
 
 /*
- * Returns the one rank that is in no call or does not answer, or -1 if there is not exactly one. Used for GPUs,
- * where a call does not show which rank it waits for.
+ * Returns the only rank that is in no call or does not answer. Returns -1 if there is no such rank, or more than one.
+ * Used on GPUs, where a call does not show which rank it waits for.
  */
 static int find_outsider(const struct root *m)
 {
@@ -226,7 +234,10 @@ static int find_outsider(const struct root *m)
     return found;
 }
 
-/* Follow the chain of waits from a rank. Returns the rank at its end, which does not wait, or -1 for a cycle. */
+/*
+ * Follow the chain of waits that starts with `rank`. Returns the last rank, which waits for no other. Returns -1 if the
+ * chain is a cycle.
+ */
 static int find_culprit(const struct root *m, int rank)
 {
     for (int steps = 0; steps <= m->w->size; steps++) {
@@ -251,7 +262,10 @@ static void print_table(struct root *m)
     }
 }
 
-/* Describe which rank waits, and which is at the end of the chain. Returns the latter, or -1. */
+/*
+ * Describe in `line` which rank waits and which one is at the end of the chain of waits. Returns the latter, or -1 if
+ * there is none.
+ */
 static int describe_wait_chain(struct root *m, int rank, char *line, size_t room)
 {
     int culprit = find_culprit(m, rank);
@@ -262,7 +276,7 @@ static int describe_wait_chain(struct root *m, int rank, char *line, size_t room
         watch_name(m->w, culprit, who, sizeof who);
         snprintf(line, room, "%s %s; %s %s", waits, doing(m, rank), who, doing(m, culprit));
     } else if (culprit >= 0) {
-        /* It waits for something that is not a rank. */
+        /* The rank waits for something other than a rank. */
         snprintf(line, room, "%s %s", waits, doing(m, rank));
     } else {
         snprintf(line, room, "%s %s; no rank is found that the others wait for", waits, doing(m, rank));
@@ -297,7 +311,10 @@ static void finish_asking(struct root *m)
 {
     if (!m->ask_until || (!all_answered(m) && clock_ns() < m->ask_until))
         return;
-    /* Ranks that were suspended and have resumed, perhaps including this one, need a moment to make progress. */
+    /*
+     * Ranks that were suspended and have just resumed, perhaps including this one, need a moment before they make
+     * progress.
+     */
     if (m->state == JOB_STALLS && clock_ns() < m->stalled_ns + GRACE_NS)
         return;
     m->ask_until = 0;
@@ -315,8 +332,8 @@ static void finish_asking(struct root *m)
 /* ---- messages ---- */
 
 /*
- * Record a failure that may be the consequence of another one. It ends the job after GRACE_NS, unless its cause is
- * reported before.
+ * Record a failure of `rank` that `culprit` may have caused. It ends the job after GRACE_NS, unless the original
+ * failure is reported before.
  */
 static void second_hand(struct root *m, int rank, int culprit, const char *what)
 {
@@ -330,7 +347,7 @@ static void second_hand(struct root *m, int rank, int culprit, const char *what)
     m->grace_until = clock_ns() + GRACE_NS;
 }
 
-/* Handle comm_abort() of a rank. lost: the rank whose loss made this one fail, or -1. */
+/* Handle a comm_abort() of `rank`. lost: the rank whose loss caused it, or -1. */
 static void handle_rank_failure(struct root *m, int rank, int lost, int status, const char *reason)
 {
     char what[WIRE_TEXT + 16];
@@ -451,7 +468,7 @@ static void check_root_call(struct root *m)
         hangs(m, 0);
 }
 
-/* Returns true when all ranks have sent a goodbye, or their time for it is over. */
+/* Returns true if all ranks have sent a goodbye, or the time limit for that has passed. */
 static bool may_close(struct root *m)
 {
     struct watch *w = m->w;

@@ -27,7 +27,7 @@ void conn_send(struct conn *c, const struct wire *head, const char *text)
         return;
     if (text)
         snprintf(m.text, sizeof m.text, "%s", text);
-    /* If the peer has gone, the next read from it detects that. */
+    /* A failure is ignored: if the peer has gone, the next read from this connection detects it. */
     (void)send(c->fd, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -63,7 +63,7 @@ void conn_close(struct conn *c)
     c->fd = -1;
 }
 
-/* Add every IPv4 address of this host that another host might reach. */
+/* Add all IPv4 addresses of this host that other hosts might be able to reach. */
 static void own_addresses(struct watch_offer *offer)
 {
     struct ifaddrs *list;
@@ -100,7 +100,10 @@ int watch_offer(struct watch *w, struct watch_offer *offer, struct err *e)
     return fd;
 }
 
-/* Returns the rank that a new connection belongs to, or -1 if it is not from this job. */
+/*
+ * Receive the first message of a new connection. Returns the rank that sent it, or -1 if it does not come from this
+ * job.
+ */
 static int recv_monitor_hello(struct watch *w, int fd, int64_t deadline)
 {
     struct wire m;
@@ -137,7 +140,7 @@ int watch_accept(struct watch *w, int listener, struct err *e)
     return 0;
 }
 
-/* Connect to rank 0: by loopback on the same host, else through the first of its addresses that answers. */
+/* Connect to rank 0: through loopback if it is on this host, else through the first of its addresses that answers. */
 static int reach_root(struct watch *w, const struct watch_offer *offer)
 {
     int64_t deadline = clock_ns() + JOIN_S * SECOND;

@@ -17,7 +17,7 @@ enum { HOST_BYTES = 64, DEVICE_BYTES = 128, STAGING_BYTES = 2 << 20, STAGING_PER
 struct card {
     char host[HOST_BYTES];
     uint64_t node;              /* equal for ranks on the same host only */
-    uint64_t pid_space;         /* equal if pids refer to the same processes */
+    uint64_t pid_space;         /* equal for two ranks if a pid refers to the same process on both */
     int64_t pid;
     int32_t local_rank;         /* from the launcher, or -1 */
     int32_t pad;
@@ -69,8 +69,8 @@ static int node_of(const struct card *cards, int r, const struct comm_place *pla
 }
 
 /*
- * Set the local ranks and sizes of one host, using the launcher's local ranks if all are known, and check whether
- * the ranks have enough processors.
+ * Set local_rank and local_size of the ranks on one host. Uses the launcher's local ranks if all of them are known.
+ * Also determines whether the host has enough processors for its ranks.
  */
 static void place_node(struct comm_world *w, const struct card *cards, int node, int size)
 {
@@ -142,7 +142,7 @@ static int open_transport(struct comm_world *w, struct err *e)
         return 0;
     if (kind == COMM_AUTO) {
         struct err ignored = {0};
-        /* srun connects ranks over sockets, too, so the lack of an MPI library is no error there. */
+        /* srun without a usable MPI library is no error: the ranks are then connected by TCP. */
         bool mpi = l->kind == LAUNCH_MPIRUN || (l->kind == LAUNCH_SRUN && l->pmi && mpi_library_load(l, &ignored));
 
         kind = mpi ? COMM_MPI : COMM_TCP;
@@ -153,8 +153,8 @@ static int open_transport(struct comm_world *w, struct err *e)
 }
 
 /*
- * Connect the monitors. Rank 0 broadcasts the address of its monitor over the transport. From here on the death of
- * any rank is detected.
+ * Connect the monitors. Rank 0 broadcasts the address of its monitor over the transport. When this function returns,
+ * the death of any rank is detected.
  */
 static int start_watch(struct comm_world *w, struct err *e)
 {
