@@ -18,8 +18,8 @@
 #include "libcommon/base/text.h"
 
 /*
- * The longest time in seconds that another process may hold the lock. A process that holds it may be sending alarms,
- * each of which takes up to half a minute.
+ * The longest time in seconds that this process waits for the lock. The process that holds the lock may be sending
+ * alarms, each of which takes up to half a minute.
  */
 enum { LOCK_WAIT_S = 120 };
 static const uint64_t book_max_bytes = 64 << 20;
@@ -39,7 +39,8 @@ char *book_path(const char *path, struct err *e)
 }
 
 /*
- * Create the folder of the book if the book has its default path. The folder of a path that the user named must exist.
+ * Create the folder of the book, but only if the user named no path: the folder of a path that the user named must
+ * already exist.
  */
 static int make_book_folder(const struct book *b, const char *named, struct err *e)
 {
@@ -81,7 +82,7 @@ out:
     return rc;
 }
 
-/* Rename a book that cannot be parsed. Its records are lost, but the run is still being watched. */
+/* Rename a book that cannot be parsed. Its records are lost, but the run continues to be watched. */
 static int rename_damaged_book(const struct book *b, struct err *e)
 {
     char *aside = str_fmt("%s.damaged", b->path);

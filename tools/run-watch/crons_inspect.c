@@ -1,8 +1,9 @@
 /*
  * crons_inspect.c - the verbs crons and beat: check that the watchers themselves are running
  *
- * A round with --name stores its time in the book; beat does this for programs other than run-watch. A watcher is
- * late if its interval is exceeded by half of the interval, but at least by a minute.
+ * A watcher leaves a heartbeat in the book: each round of run-watch with --name does, and other programs use the verb
+ * beat. A watcher is late if its last heartbeat is older than 1.5 times its interval, and at least one minute older
+ * than the interval.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ int crons_inspect(struct runwatch *w, struct err *e)
         check_beat(w, w->arg[i], json_object_get(beats, w->arg[i]));
     if (w->n_args == 0)
         json_object_foreach(beats, name, beat)
-            if (!w->name || strcmp(name, w->name) != 0)         /* this call itself */
+            if (!w->name || strcmp(name, w->name) != 0)         /* skip the heartbeat of this call itself */
                 check_beat(w, name, beat);
     if (report_n(w->report) == 0)
         round_unknown(w, "nobody", NULL, "watchers: no heartbeat was left (--name)");

@@ -8,7 +8,7 @@
 #include "tools/run-watch/draw_runs.h"
 #include "tools/run-watch/picture/plot.h"
 
-/* Parse "NAME=VALUE" of --level. The caller frees *name. */
+/* Parse the value "NAME=VALUE" of --level. The caller frees *name. */
 static int cut_level(const char *text, char **name, double *value, struct err *e)
 {
     const char *eq = strrchr(text, '=');

@@ -13,9 +13,12 @@
 #include "tools/run-watch/fs/fs_forecast.h"
 #include "tools/run-watch/picture/page.h"
 
-/* ---- file systems, as recorded in the book by the verb fs ---- */
+/* ---- file systems, from the usage that the verb fs has recorded in the book ---- */
 
-/* Split a key such as "fs /path/areas SCRATCH bytes". The last two words are the name of the area and the unit. */
+/*
+ * Split the key of an area's usage, such as "fs /path/areas SCRATCH bytes". The last two words are the name of the area
+ * and the unit.
+ */
 static json_t *name_area(const char *key)
 {
     const char *of = strrchr(key, ' '), *name = of;
@@ -62,7 +65,7 @@ static void add_area(json_t *areas, json_t *known, const char *key, double full)
     free(title);
 }
 
-/* Add the areas of the book. The book is not changed. */
+/* Add the areas that the book has usage of. The book is not changed. */
 static int add_areas(struct runwatch *w, json_t *areas, struct err *e)
 {
     char *path = book_path(w->book, e);
@@ -88,7 +91,7 @@ out:
     return rc;
 }
 
-/* ---- copies, as ckpt-backup lists them ---- */
+/* ---- copies of checkpoints, from the list that ckpt-backup prints ---- */
 
 static void add_backup_events(struct past *p, const char *place, const char *list)
 {

@@ -12,14 +12,17 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
 
-/* A word of the command line: "NAME=PATH", or a path, which may contain a '='. */
+/* A word of the command line: "NAME=PATH", or only PATH, which may itself contain a '='. */
 struct word {
     char *name;
     const char *path;
     bool named, is_folder;
 };
 
-/* Returns the name of a run: the last component of its path, without the usual suffix of logs. The caller frees it. */
+/*
+ * Returns the default name of a run: the last component of its path, without the usual suffix of log files. The caller
+ * frees it.
+ */
 static char *make_run_name(const char *path)
 {
     char *full = realpath(path, NULL), *name = path_base(full ? full : path);
@@ -45,8 +48,8 @@ static struct word cut_word(const char *text)
 }
 
 /*
- * Give words without a NAME their whole paths as names if two of them would otherwise have the same name. Only words
- * with the same explicit NAME describe one run together.
+ * Make default names unique. If two words without NAME= would have the same name, their whole paths become their names.
+ * Only words for which the user wrote the same NAME describe one run together.
  */
 static void part_alike(struct word *word, int n)
 {

@@ -20,7 +20,7 @@ struct draw_runs {
  * array of texts; its remaining data is used.
  */
 void draw_runs_read(struct draw_runs *r, struct runwatch *w, json_t *notes);
-/* Call past_resolve() for each run. ERR_DATA if a run has no iteration. */
+/* Call past_resolve() for each run. Fails with ERR_DATA if a run has no iterations. */
 MUST_CHECK int draw_runs_resolve(struct draw_runs *r, struct err *e);
 void draw_runs_free(struct draw_runs *r);
 /* Write a picture to the file of --output, or to stdout. */

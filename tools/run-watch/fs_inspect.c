@@ -1,8 +1,7 @@
 /*
  * fs_inspect.c - the verb fs: check the free space of file systems, and predict how long it will last
  *
- * With --compat bigscience the lines are those of that project's fs-watchdog.py, for existing scripts that parse
- * them.
+ * With --compat bigscience the output has the format of that project's fs-watchdog.py, which existing scripts parse.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@ static bool is_over(const struct fs_area *a, const struct fs_measure *m, int whi
     return m->used[0] > (double)a->limit * a->share;
 }
 
-/* ---- bigscience's lines ---- */
+/* ---- lines in bigscience's format ---- */
 
 static void add_compat_area_text(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m)
 {
@@ -57,7 +56,7 @@ static void set_compat_fs_text(struct runwatch *w)
     char *lines;
 
     if (w->text.len == 0) {
-        /* A warning means that an area could not be measured: then no line is printed. */
+        /* A warning in the report means that an area could not be measured. In that case no line is printed. */
         if (report_count(w->report, SEV_WARNING) == 0)
             strbuf_addf(&w->text, "All partitions are in a good standing\n");
         return;
@@ -90,8 +89,8 @@ static char *how_full(const struct fs_area *a, const struct fs_measure *m, int w
 }
 
 /*
- * Returns a text such as "; full in 31 h at this rate". *soon is set to true if the area will be full too soon. The
- * caller frees the text.
+ * Returns a text such as "; full in 31 h at this rate". *soon is set to true if the area will be full within the limit
+ * of --ahead. The caller frees the text.
  */
 static char *when_full(const struct runwatch *w, const struct fs_area *a, double value, struct book *b, bool *soon,
                        const char *of)
@@ -115,7 +114,7 @@ static char *when_full(const struct runwatch *w, const struct fs_area *a, double
 
 static void check_area_usage(struct runwatch *w, const struct fs_area *a, const struct fs_measure *m, struct book *b)
 {
-    /* The codes of the possible problems of each kind. */
+    /* The code of a finding: row = kind of the area, column = first or second value. */
     static const char *const code[][2] = { { "bytes", "inodes" }, { "bytes" }, { "inodes" }, { "free" } };
     static const char *const soon_code[][2] = { { "bytes_soon", "inodes_soon" }, { "bytes_soon" }, { "inodes_soon" },
                                                 { "free_soon" } };
@@ -160,7 +159,7 @@ int fs_inspect(struct runwatch *w, struct err *e)
         if (known[i])
             continue;
         round_unknown(w, "measure", rules.area[i].name, "%s", why.msg);
-        if (w->compat == RUNWATCH_BIGSCIENCE)   /* bigscience's lines have no form for this */
+        if (w->compat == RUNWATCH_BIGSCIENCE)   /* bigscience's format has no line for this */
             cli_fail(&w->cli, &why);
     }
     remembers = round_book(w, &b, &lost) == 0;

@@ -1,6 +1,4 @@
-/*
- * history.c - usual values of a run's recent iterations
- */
+/* history.c - usual values of a run's recent iterations: medians and their scatter */
 #include "tools/run-watch/history.h"
 
 #include <math.h>
@@ -44,14 +42,17 @@ static int by_history_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median of n > 0 numbers. Sorts v. */
+/* Returns the median of the n numbers v[], n > 0. Sorts v. */
 static double middle_of(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, by_history_value);
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
-/* Returns the values of points [from, to) that are known. *n receives their number. The caller frees the array. */
+/*
+ * Returns the values of points [from, to), without the unknown ones. *n receives the number of values returned. The
+ * caller frees the array.
+ */
 static double *known_values(const struct history *h, enum history_value what, int from, int to, int *n)
 {
     double *v = xcalloc((size_t)(to > from ? to - from : 1), sizeof *v);

@@ -1,6 +1,4 @@
-/*
- * history_events.c - read the newest of a run's TensorBoard files; each start writes one
- */
+/* history_events.c - read the newest of a run's TensorBoard event files; each start of a run writes its own file */
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +13,7 @@
 
 static const double history_s = 7200;
 
-/* Returns the point of the iteration of *v, which is created if missing. In most cases it is the last point. */
+/* Returns the point for the iteration of *v. If there is none, adds it. In most cases it is the last point. */
 static struct history_point *point_at(struct history *h, const struct tfevents_value *v)
 {
     if (h->n == 0 || h->point[h->n - 1].iteration != v->step) {
@@ -49,7 +47,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Compute missing durations of iterations from the times at which the iterations ended. */
+/* Compute the durations that are missing, from the times at which consecutive iterations ended. */
 static void fill_lengths(struct history *h)
 {
     for (int i = 1; i < h->n; i++) {

@@ -1,5 +1,6 @@
 /*
- * history_log.c - parse a training log in the format of Megatron-LM's training_log(), which train uses, too
+ * history_log.c - parse a training log in the format of Megatron-LM's training_log(), which train also writes. Example
+ * of a line:
  *
  *  iteration    95000/  115311 | consumed samples: ... | elapsed time per iteration (s): 105.12 | ... | lm loss:
  *  2.013E+00 | ... | number of nan iterations:   0 | samples per second: 19.483 | ...
@@ -17,7 +18,10 @@
 #include "tools/run-watch/history.h"
 #include "tools/run-watch/past/past.h"
 
-/* Bytes that are read from the end of a log: half a day of the longest lines, at one line per second. */
+/*
+ * Number of bytes that are read from the end of a log. Even if a line is written every second and lines are long, this
+ * covers half a day.
+ */
 enum { TAIL_BYTES = 32 << 20 };
 
 static void add_iteration(struct history *h, const char *line)
@@ -32,14 +36,14 @@ static void add_iteration(struct history *h, const char *line)
     past_log_field(line, "samples per second:", &p.samples_per_s);
     past_log_field(line, "number of nan iterations:", &n_nan);
     /*
-     * A line without loss means that the loss was not a number, unless the run has a loss scale: an update may then
-     * have been skipped.
+     * If a line has no loss, the loss was not a number. There is one exception: if the run has a loss scale, the line
+     * may belong to a skipped update.
      */
     p.is_nan = n_nan > 0 || (!past_log_field(line, "lm loss:", &p.loss) && !strstr(line, "loss scale:")) ||
                (past_log_field(line, "lm loss:", &v) && !isfinite(v));
     p.at_s = p.iteration_s;
     if (last) {
-        /* Iterations are repeated after a restart, but the time continues. */
+        /* Iterations after a restart repeat the numbers of earlier ones, but the time always increases. */
         int64_t done = p.iteration > last->iteration ? p.iteration - last->iteration : 1;
 
         p.at_s = last->at_s + (double)done * p.iteration_s;
@@ -57,7 +61,7 @@ static void keep_line(char **to, const char *line)
 
 static void add_line(struct history *h, char *line)
 {
-    /* The message may follow the partial line of another rank. */
+    /* The message may follow an incomplete line of another rank, so it is searched in the whole line. */
     if (strstr(line, "replicated parameter differs between tensor rank")) {
         keep_line(&h->drift, line);
     } else if (str_starts(line, " iteration ")) {
@@ -65,7 +69,7 @@ static void add_line(struct history *h, char *line)
     } else if (str_starts(line, "[straggler]")) {
         keep_line(&h->straggler, line);
     } else if (str_starts(line, "using world size:")) {
-        free(h->drift);                 /* this is a new start */
+        free(h->drift);                 /* a new start of the run begins here */
         h->drift = NULL;
     }
 }
@@ -110,7 +114,7 @@ int history_read_log(struct history *h, const char *path, struct err *e)
 
     if (!text)
         return -1;
-    /* Stop at a last line without a newline: the run is still writing it. */
+    /* A last line without a newline is still being written by the run, so it is not parsed. */
     while ((end = strchr(line, '\n'))) {
         *end = '\0';
         add_line(h, line);

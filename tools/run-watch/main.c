@@ -11,7 +11,7 @@
 
 static const struct verb {
     struct cli_command is;
-    int (*inspect)(struct runwatch *w, struct err *e);     /* for a round; NULL: the verb draws */
+    int (*inspect)(struct runwatch *w, struct err *e);     /* checks something, once per round; NULL: the verb draws */
     int (*draw)(struct runwatch *w, struct err *e);
 } verbs[] = {
     { { "status", VERB_STATUS, 1, 1, "status needs one DIR" }, status_inspect, NULL },

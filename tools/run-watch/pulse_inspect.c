@@ -2,9 +2,10 @@
  * pulse_inspect.c - the verb pulse: check that a job of a given name is running or pending
  *
  * Lines begin with "[date time] PULSE: ", so that they can be appended to the main log and found there. With --compat
- * bigscience they are identical to those of that project's slurm-status.py, including its parentheses, for existing
- * scripts that parse them. The original script's format of squeue cuts names at 40 characters and separates fields by
- * blanks. The default format ends with the complete name. getent and squeue are found through PATH.
+ * bigscience they are identical to those of that project's slurm-status.py, including its parentheses, because existing
+ * scripts parse them. In this case squeue is called with that script's format, which cuts names at 40 characters and
+ * separates fields by blanks. Otherwise a format is used whose last field is the complete name. getent and squeue are
+ * found through PATH.
  */
 #include <pwd.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ enum pulse_field { PULSE_ID, PULSE_PARTITION, PULSE_NAME, PULSE_STATE, PULSE_TIM
                    PULSE_NOTES, PULSE_FIELDS };
 
 struct pulse_jobs {
-    char *text;                 /* the text that contains all fields */
+    char *text;                 /* the output of squeue, to which the fields of all jobs point */
     struct pulse_job {
         const char *field[PULSE_FIELDS];
     } *job;
@@ -41,7 +42,7 @@ static void free_jobs(struct pulse_jobs *j)
     *j = (struct pulse_jobs){0};
 }
 
-/* Run a program and get its output. A status other than 0 is a failure. */
+/* Run a program and get its output. An exit status other than 0 is a failure. */
 static int run_query_program(const char *const *argv, struct strbuf *out, struct err *e)
 {
     struct strbuf err_text = {0};
@@ -60,8 +61,8 @@ static int run_query_program(const char *const *argv, struct strbuf *out, struct
 }
 
 /*
- * Returns the users of a group, such as "foo,bar": the text after the last colon of the line that getent prints. The
- * caller frees it.
+ * Returns the users of a group as a list such as "foo,bar". This is the text after the last colon of the line that
+ * getent prints. The caller frees it.
  */
 static char *group_users(const char *group, struct err *e)
 {
@@ -95,7 +96,7 @@ static char *find_users(const struct runwatch *w, struct err *e)
     return me ? xstrdup(me->pw_name) : NULL;
 }
 
-/* Split a line of squeue into seven words and the rest. Returns false if it has fewer words. */
+/* Split a line of squeue at blanks into seven words and the rest. Returns false if the line has fewer words. */
 static bool split_blanks(char *line, struct pulse_job *job)
 {
     for (int i = 0; i < PULSE_FIELDS; i++) {
@@ -155,8 +156,8 @@ static void parse_job_lines(struct pulse_jobs *j, const struct runwatch *w)
 }
 
 /*
- * List the jobs with squeue and keep those named w->job_name. If a group is given, getent lists its users first. After
- * a failure (ERR_SYS, ERR_DATA) nothing is known about the jobs.
+ * List the jobs with squeue, and keep those named w->job_name. If a group is given, getent first lists its users. If
+ * the function fails (ERR_SYS, ERR_DATA), nothing is known about the jobs.
  */
 static int read_jobs(struct pulse_jobs *j, const struct runwatch *w, struct err *e)
 {
@@ -177,9 +178,9 @@ static int read_jobs(struct pulse_jobs *j, const struct runwatch *w, struct err 
     return rc;
 }
 
-/* ---- their meaning ---- */
+/* ---- what the states of jobs mean ---- */
 
-/* The meaning of a job's state. */
+/* What the state of a job means for the run. */
 enum pulse_hope { PULSE_WELL, PULSE_STUCK, PULSE_STRANGE };
 
 static void add_stamp(struct runwatch *w)
@@ -193,8 +194,8 @@ static void add_stamp(struct runwatch *w)
 }
 
 /*
- * Compute the seconds from now to a local time such as 2021-08-06T15:23:46: the difference of the wall clocks, rounded
- * down. Returns false if the text is not a time.
+ * Compute the number of seconds from now to a local time such as 2021-08-06T15:23:46, as the difference of the two
+ * local clock times, rounded down. Returns false if the text is not a time.
  */
 static bool seconds_to(const struct runwatch *w, const char *start, long *seconds)
 {
@@ -209,7 +210,7 @@ static bool seconds_to(const struct runwatch *w, const char *start, long *second
     return true;
 }
 
-/* Append a duration as Python prints a timedelta: "1 day, 2:03:04", "-1 day, 23:59:59". */
+/* Append a duration in the format of Python's timedelta: "1 day, 2:03:04", "-1 day, 23:59:59". */
 static void add_timedelta(struct strbuf *sb, long s)
 {
     long days = s / 86400 - (s % 86400 < 0), left = s - days * 86400;
@@ -219,7 +220,7 @@ static void add_timedelta(struct strbuf *sb, long s)
     strbuf_addf(sb, "%ld:%02ld:%02ld", left / 3600, left / 60 % 60, left % 60);
 }
 
-/* ---- bigscience's lines ---- */
+/* ---- lines in bigscience's format ---- */
 
 static void add_pending_compat(struct runwatch *w, const struct pulse_job *job, const char *where)
 {
@@ -291,7 +292,7 @@ static void add_start(struct runwatch *w, const char *start)
 
 static enum pulse_hope add_job_text(struct runwatch *w, const struct pulse_job *job)
 {
-    /* Reasons of Slurm for which a pending job never starts unless a person intervenes. */
+    /* The reasons by which Slurm reports that a pending job will never start unless a person intervenes. */
     static const char *const stuck[] = { "DependencyNeverSatisfied", "JobHeld", "requeued held", "BadConstraints",
                                          "InvalidAccount", "InvalidQOS", "PartitionTimeLimit", "PartitionNodeLimit",
                                          "PartitionDown", "PartitionInactive", NULL };
@@ -332,7 +333,7 @@ static void report_missing_job(struct runwatch *w)
     round_wrong(w, "gone", w->job_name, "neither running nor waiting");
 }
 
-/* One job that is running or will run is sufficient. */
+/* It is sufficient if one job of this name is running or will run. */
 static void report_job_state(struct runwatch *w, const struct pulse_job *job, const int *n)
 {
     const char *const *f = job->field;

@@ -140,8 +140,8 @@ int round_book(struct runwatch *w, struct book *b, struct err *e)
 }
 
 /*
- * Write the heartbeat file and send alarms. Returns -1 if a message could not be sent or the book could not be stored,
- * else 0.
+ * Write this watcher's heartbeat to the book and send the alarms. Returns -1 if a message could not be sent or the book
+ * could not be saved, else 0.
  */
 static int store_round_result(struct runwatch *w, bool well)
 {

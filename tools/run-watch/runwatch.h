@@ -1,10 +1,10 @@
 /*
  * runwatch.h - declarations shared by the verbs of run-watch
  *
- * A verb checks something and fills a report: an ERROR is a problem, a WARNING something that could not be
- * established, a NOTE something that is in order. round.c produces lines, alarms, a heartbeat and the exit status
- * from it; watch_alarm.c notifies people, and book.c stores data from one call to the next. The verbs that draw have no
- * rounds: past/ reads and picture/ draws.
+ * A verb that checks something fills a report. In the report, an ERROR is a problem, a WARNING is something that could
+ * not be determined, and a NOTE is something that is in order. round.c uses the report to print lines, send alarms,
+ * leave a heartbeat and choose the exit status. watch_alarm.c notifies people, and book.c stores data from one call to
+ * the next. The verbs that draw do not use rounds: past/ reads the data and picture/ draws it.
  */
 #ifndef SHARDKIT_RUN_WATCH_H
 #define SHARDKIT_RUN_WATCH_H
@@ -44,14 +44,15 @@ struct runwatch {
     double now_s;               /* in seconds since 1970 */
     struct report *report;
     json_t *facts;              /* members that --json prints in addition to the findings */
-    struct strbuf text;         /* printed instead of the findings if it is not empty */
-    char *scope;                /* the subject of the check, such as "status /scratch/run", to which alarms belong */
-    char *subject, *body;       /* of the mail, in place of the default ones; or NULL */
+    struct strbuf text;         /* if not empty, this text is printed instead of the findings */
+    /* the subject of the check, such as "status /scratch/run"; part of the names of its alarms */
+    char *scope;
+    char *subject, *body;       /* subject and body of the mail; NULL: the default ones */
 };
 
-/* ---- options.c ---- */
+/* ---- watch_options.c ---- */
 
-/* Marks of options: the verbs that accept them. */
+/* Each option is marked with the verbs that accept it. */
 enum { VERB_STATUS = 1, VERB_PULSE = 2, VERB_FS = 4, VERB_CRONS = 8, VERB_BEAT = 16, VERB_PLOT = 32,
        VERB_REPORT = 64, VERB_CHECKS = 15, VERB_DRAWS = 96 };
 /* Returns 0, or -1 after reporting the error on stderr. */
@@ -60,23 +61,21 @@ int runwatch_parse(struct runwatch *w, int argc, char **argv);
 /* ---- round.c ---- */
 
 /*
- * Call `inspect`, print its findings and send alarms. Returns EXIT_OK or EXIT_BAD, or EXIT_USAGE if `inspect` failed
- * with ERR_USAGE.
+ * Call `inspect`, print its findings, and send alarms. Returns EXIT_OK or EXIT_BAD. Returns EXIT_USAGE if `inspect`
+ * failed with ERR_USAGE.
  */
 int round_run(struct runwatch *w, int (*inspect)(struct runwatch *w, struct err *e));
 void round_wrong(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void round_unknown(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void round_report_ok(struct runwatch *w, const char *code, const char *about, const char *fmt, ...) PRINTF_LIKE(4, 5);
-/* Open the book that the options name, with book_open(). If the book is damaged, prints a warning about it. */
+/* Open the book that the options name (see book_open()). If the book is damaged, a warning is printed. */
 MUST_CHECK int round_book(struct runwatch *w, struct book *b, struct err *e);
 /* Format a duration as "45 s", "25 min", "3.5 h" or "12 days". Returns buf. */
 const char *round_span(double seconds, char buf[24]);
 
-/* ---- *_look.c: the verbs ---- */
+/* ---- *_inspect.c: the verbs that check ---- */
 
-/*
- * Check the subject of the verb, and fill w's report. Returns -1 on ERR_USAGE, or if nothing at all could be checked.
- */
+/* Check the subject of the verb and fill w's report. Returns -1 with ERR_USAGE, or if nothing could be checked. */
 MUST_CHECK int status_inspect(struct runwatch *w, struct err *e);
 MUST_CHECK int pulse_inspect(struct runwatch *w, struct err *e);
 MUST_CHECK int fs_inspect(struct runwatch *w, struct err *e);
@@ -86,8 +85,8 @@ MUST_CHECK int beat_record(struct runwatch *w, struct err *e);
 /* ---- draw_*.c: the verbs that draw ---- */
 
 /*
- * Draw the runs. Returns EXIT_OK; EXIT_BAD if damaged files were reported and the rest has been drawn; or -1 with *e
- * set.
+ * Draw the runs. Returns EXIT_OK if all data was drawn. Returns EXIT_BAD if damaged files were reported and only the
+ * rest was drawn. Returns -1 with *e set if nothing was drawn.
  */
 MUST_CHECK int plot_draw(struct runwatch *w, struct err *e);
 MUST_CHECK int report_draw(struct runwatch *w, struct err *e);

@@ -11,14 +11,14 @@
 #include "libcommon/base/text.h"
 #include "tools/run-watch/status_inspect.h"
 
-/* The tolerated difference in seconds between the clocks of two hosts. */
+/* The difference in seconds between the clocks of two hosts that is tolerated. */
 enum { CLOCK_S = 120 };
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
 /*
- * Returns the time at which the run was first seen at its current iteration. If the book has no earlier record of this
- * iteration, the result is the time of the last update.
+ * Returns the time at which this program first saw the run at its current iteration. If the book has no earlier record
+ * of this iteration, the result is the time of the last update of status.json.
  */
 static double seen_since(struct runwatch *w, const char *dir, const struct status_run *s)
 {
@@ -27,7 +27,7 @@ static double seen_since(struct runwatch *w, const char *dir, const struct statu
     struct book b;
     json_t *run, *name;
 
-    /* A missing record is no problem. If the book is needed for alarms, its failure is reported there. */
+    /* If the book cannot be opened, continue without it. If it is needed for alarms, that failure is reported there. */
     if (round_book(w, &b, &e) < 0) {
         book_close(&b);
         return since;
@@ -49,7 +49,7 @@ static double seen_since(struct runwatch *w, const char *dir, const struct statu
     return since;
 }
 
-/* Returns "; its process is gone" if the run's process was on this host and does not exist any more, else "". */
+/* Returns "; its process is gone" if the run's process was on this host and no longer exists, else "". */
 static const char *process_gone(const struct status_run *s)
 {
     char host[256] = "";
@@ -109,7 +109,10 @@ void status_alive(struct runwatch *w, const char *dir, const struct status_run *
         round_wrong(w, "stale", NULL, "no heartbeat for %s (at most %s) since iteration %lld, phase %s, on %s%s",
                     round_span(beat, span), most, (long long)s->iteration, phase, s->host ? s->host : "?",
                     process_gone(s));
-    /* In phase "index" a run builds the order of samples and has no iterations. Its heartbeat is then its progress. */
+    /*
+     * In phase "index" a run builds the order of its samples and does no iterations, so only its heartbeat shows
+     * progress.
+     */
     else if (w->now_s - since > limit && strcmp(phase, "index") != 0)
         round_wrong(w, "hang", NULL, "no iteration for %s (at most %s) since iteration %lld, phase %s, on %s",
                     round_span(w->now_s - since, span), most, (long long)s->iteration, phase, s->host ? s->host : "?");

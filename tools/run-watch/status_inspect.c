@@ -9,7 +9,7 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
 
-/* Read the log if one is named, else the event files. */
+/* Read the log that the options name. If they name none, read the event files. */
 static void read_history(struct runwatch *w, const char *dir, struct history *h)
 {
     char *own = path_join(dir, "tensorboard");

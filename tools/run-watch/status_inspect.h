@@ -16,14 +16,14 @@ void status_alive(struct runwatch *w, const char *dir, const struct status_run *
 /* ---- status_numbers.c ---- */
 
 /*
- * Check the history for NaN and for replicas that differ and, while the run is active, for loss spikes and low
- * throughput.
+ * Check the history for losses that are not a number, and for replicas that differ. If the run is active, also check it
+ * for loss spikes and low throughput.
  */
 void status_numbers(struct runwatch *w, const struct history *h, bool runs);
 
 /* ---- status_saves.c ---- */
 
-/* Check the age of the last complete save, and whether copies are overdue. */
+/* Check the age of the last complete save, and whether copies of checkpoints are overdue. */
 void status_saves(struct runwatch *w, const char *dir, const struct status_run *s);
 
 #endif

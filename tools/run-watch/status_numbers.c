@@ -1,10 +1,10 @@
 /*
  * status_numbers.c - check that the computed values are sound, and that the speed has not decreased
  *
- * The newest values are compared with the median of the last hour. Throughput: the median of the newest 5 is used, so
- * that a single iteration during a save or an evaluation causes no alarm. Loss: every one of the newest is checked,
- * because a spike may be over after two iterations. A spike exceeds the median by more than --spike, and by more than
- * 8 times the scatter of this hour's losses.
+ * The newest values are compared with the median of the last hour. For the throughput, the median of the newest 5
+ * values is compared, so that a single iteration during a save or an evaluation causes no alarm. For the loss, every
+ * one of the newest values is compared, because a spike may last only two iterations. A spike exceeds the median by
+ * more than --spike, and by more than 8 times the scatter of this hour's losses.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -33,7 +33,9 @@ static void check_throughput(struct runwatch *w, const struct history *h)
         round_report_ok(w, "throughput", NULL, "%.3f samples/s, %.3f in the last hour", now, usual);
 }
 
-/* Returns the index of the first of the newest points: those of the last 10 minutes, and at least two. */
+/*
+ * Returns the index of the first of the newest points. These are the points of the last 10 minutes, but at least two.
+ */
 static int newest_from(const struct history *h)
 {
     int from = h->n > 2 ? h->n - 2 : 0;

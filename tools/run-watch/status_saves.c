@@ -1,7 +1,8 @@
 /*
  * status_saves.c - check that there is a recent save, and that its copies are complete
  *
- * Copies are checked with ckpt-backup, which applies the rules: its plan lists what is still to be copied.
+ * Copies are checked by running ckpt-backup, which knows the backup rules: its plan lists the checkpoints that are
+ * still to be copied.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "tools/run-watch/book.h"
 #include "tools/run-watch/status_inspect.h"
 
-/* Returns the time at which a file or folder of the run was modified, or 0 if it does not exist. */
+/* Returns the modification time of a file or folder of the run, or 0 if it does not exist. */
 static double written_s(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);
@@ -45,8 +46,8 @@ static void check_save(struct runwatch *w, const char *dir, const struct status_
 }
 
 /*
- * Evaluate the output of `ckpt-backup plan`. `oldest` becomes the age of the oldest step among the copies that are due;
- * n_late counts the steps that exceed the limit.
+ * Evaluate the output of `ckpt-backup plan`. `oldest` is the age of the oldest step whose copy is due; n_late is the
+ * number of steps that exceed the limit.
  */
 static void check_copy_plan(struct runwatch *w, const char *dir, const char *plan)
 {

@@ -1,9 +1,10 @@
 /*
- * watch_alarm.c - compare the messages recorded in the book with the current findings
+ * watch_alarm.c - compare the current findings with the alarms that the book records, and send messages
  *
- * An entry of "alarms" is named SCOPE/ABOUT/CODE:
+ * In the book, the alarm about a finding is the entry SCOPE/ABOUT/CODE of "alarms":
  *     { "scope": ..., "text": ..., "since_s": ..., "seen_s": ..., "told": { "mail 1c291ca3": seconds, ... } }
- * A channel is identified by a checksum of its address, because a webhook's URL is a secret.
+ * "told" has one member per channel that has sent a message. A channel is identified by a checksum of its address,
+ * because the URL of a webhook is a secret.
  */
 #include "tools/run-watch/watch_alarm.h"
 
@@ -17,13 +18,16 @@
 #include "libcommon/base/files.h"
 #include "libcommon/base/text.h"
 
-/* ---- channels: mail by sendmail, a webhook by curl, a command by sh; each is found through PATH ---- */
+/*
+ * ---- channels: mail through sendmail, a webhook through curl, a command through sh; these programs are found in PATH
+ * ----
+ */
 
 enum channel_kind { CHANNEL_MAIL, CHANNEL_WEBHOOK, CHANNEL_COMMAND, CHANNEL_N };
 
 static const double send_limit_s = 30;
 
-/* Returns the address, URL or command of a channel; NULL if it was not requested. */
+/* Returns the address, URL or command of a channel, or NULL if the options do not request this channel. */
 static const char *channel_to(const struct runwatch *w, enum channel_kind kind)
 {
     const char *const to[] = { w->mail, w->webhook, w->command };
@@ -49,7 +53,7 @@ static int run_channel_program(const char *const *argv, const char *input, const
     return rc;
 }
 
-/* Find sendmail. The PATH of cron jobs does not include sbin. */
+/* Find sendmail. The PATH of cron jobs does not include the sbin folders. */
 static const char *find_sendmail(void)
 {
     static const char *const places[] = { "/usr/sbin/sendmail", "/usr/lib/sendmail" };
@@ -77,7 +81,7 @@ static int send_mail(const struct runwatch *w, const char *subject, const char *
     char *head = xstrdup(subject), *to = xstrdup(w->mail), *text;
     int rc;
 
-    err_clean(head);                    /* a newline must not be able to add another header */
+    err_clean(head);                    /* a newline in the text could add another header to the mail */
     err_clean(to);
     text = str_fmt("To: %s\nSubject: %s\nMIME-Version: 1.0\nContent-Type: text/plain; charset=utf-8\n"
                    "Auto-Submitted: auto-generated\n\n%s\n", to, head, body);
@@ -101,8 +105,8 @@ static void add_quoted(struct strbuf *sb, const char *s)
 }
 
 /*
- * Returns the URL of the webhook. @FILE names a file with the URL: anyone with the URL can send messages, so it should
- * not be visible in the list of processes of this machine. The caller frees it.
+ * Returns the URL of the webhook. @FILE names a file that contains the URL. This keeps the URL out of the list of
+ * processes, because everyone who knows it can send messages. The caller frees the result.
  */
 static char *read_url(const struct runwatch *w, struct err *e)
 {
@@ -140,9 +144,9 @@ static int send_webhook(const struct runwatch *w, const char *line, struct err *
 }
 
 /*
- * Send a message through a channel. `body` is the text, which should be one line; `subject` is used for mail only.
- * Takes half a minute at most. Returns -1 with ERR_SYS naming the program if a necessary program is missing, with
- * ERR_DATA if it failed.
+ * Send a message through a channel. `body` is the text, which should be one line. `subject` is used for mail only.
+ * Takes half a minute at most. Returns -1 with ERR_SYS if the program that sends is missing, and with ERR_DATA if it
+ * failed; the error names the program.
  */
 static int channel_send(const struct runwatch *w, enum channel_kind kind, const char *subject, const char *body,
                         struct err *e)
@@ -163,7 +167,10 @@ static int channel_send(const struct runwatch *w, enum channel_kind kind, const 
 
 /* ---- alarms ---- */
 
-/* Seconds after which an alarm is removed from the book if its channels are not used any more. */
+/*
+ * Number of seconds after which an alarm is removed from the book, if the channels that have sent it are not used any
+ * more.
+ */
 static const double forget_s = 30 * 86400.0;
 
 bool alarm_wanted(const struct runwatch *w)
@@ -180,7 +187,7 @@ static char *channel_name(const struct runwatch *w, enum channel_kind kind)
     return str_fmt("%s %08x", word[kind], crc_bytes(0, to, strlen(to)));
 }
 
-/* Send one message through one channel. Returns 0 if the channel has sent it, else -1. */
+/* Send one message through one channel. Returns 0 if the channel has sent the message, else -1. */
 static int send_one(struct runwatch *w, enum channel_kind kind, const char *text, bool over)
 {
     char host[256] = "unknown", *subject, *body;
@@ -200,8 +207,8 @@ static int send_one(struct runwatch *w, enum channel_kind kind, const char *text
 }
 
 /*
- * Send a current finding through each channel that has not sent it, or not recently. Returns the number of channels
- * that failed.
+ * Send a current finding through each channel that has not sent it, or has not sent it recently. Returns the number of
+ * channels that failed.
  */
 static int send_alarm_entry(struct runwatch *w, json_t *entry, const char *text)
 {
@@ -228,8 +235,8 @@ static int send_alarm_entry(struct runwatch *w, json_t *entry, const char *text)
 }
 
 /*
- * Returns the book's entry of a finding, creating it if necessary. The name of the entry is added to `now`, the set of
- * current entries.
+ * Returns the book's entry of a finding, after creating it if necessary. Adds the name of the entry to `now`, the set
+ * of current entries.
  */
 static json_t *find_entry(struct runwatch *w, json_t *alarms, const struct finding *f, json_t *now)
 {
@@ -270,8 +277,9 @@ static int send_current_alarms(struct runwatch *w, json_t *alarms, json_t *now)
 }
 
 /*
- * Report the end of an alarm through the channels that have sent it. Returns true if no channel is left that must still
- * report the end.
+ * Send the message that an alarm is over, through the channels that have sent the alarm. Returns true if the entry is
+ * no longer needed: no channel is left that must still send this message, or the alarm was last seen more than forget_s
+ * ago.
  */
 static bool send_resolved_entry(struct runwatch *w, json_t *entry, int *n_failed)
 {

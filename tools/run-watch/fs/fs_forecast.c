@@ -6,8 +6,9 @@
 #include <math.h>
 
 /*
- * Points of an area's curve: one every ten minutes is sufficient; at most 300 are kept, none older than a week. All
- * values are in seconds.
+ * Times in seconds that limit the recorded points of an area. A point is added at most every ten minutes (apart_s) and
+ * kept for at most a week; at most 300 points are kept. A forecast uses the points of the last day, and needs points
+ * over half an hour (known_s).
  */
 static const double apart_s = 600, day_s = 86400, week_s = 604800, known_s = 1800;
 enum { MOST_POINTS = 300 };

@@ -10,7 +10,7 @@
 #include "libcommon/base/child.h"
 #include "libcommon/cli/cli.h"
 
-/* time limit for a measurement in seconds; sufficient for du of a large area on a busy file system */
+/* Time limit for one measurement in seconds. It is sufficient for du of a large area on a busy file system. */
 static const double measure_limit_s = 6 * 3600.0;
 
 void fs_measure_free(struct fs_measure *m)
@@ -20,7 +20,10 @@ void fs_measure_free(struct fs_measure *m)
     *m = (struct fs_measure){0};
 }
 
-/* Parse the two percentages of a quota program, such as "(12.34%)": of bytes and of inodes. */
+/*
+ * Parse the two percentages that a quota program prints, such as "(12.34%)": the first is of bytes, the second of
+ * inodes.
+ */
 static int parse_quota_shares(struct fs_measure *m, const char *program, struct err *e)
 {
     const char *p = m->output.buf;
@@ -52,7 +55,10 @@ static int parse_du_number(struct fs_measure *m, const char *program, const char
     return -1;
 }
 
-/* Get the number in df's column "Available", in units of 1024 bytes, from the first line that begins with `name`. */
+/*
+ * Parse the number in the column "Available" of df's output, in units of 1024 bytes. The number is that of the first
+ * line that begins with `name`.
+ */
 static int parse_df_available(struct fs_measure *m, const char *name, struct err *e)
 {
     int column = -1, i;

@@ -8,15 +8,18 @@
 #include "tools/run-watch/fs/fs_rules.h"
 
 struct fs_measure {
-    /* FS_QUOTA: percentages of bytes and of inodes; du: number of bytes or inodes; FS_DF: free bytes */
+    /*
+     * The measured usage. FS_QUOTA: used[0] is the percentage of bytes, used[1] that of inodes. du: used[0] is the
+     * number of bytes or inodes. FS_DF: used[0] is the number of free bytes.
+     */
     double used[2];
     struct strbuf output;         /* output of the program */
-    char *doubt;                /* why the actual value may be higher, or NULL (du could not read everything) */
+    char *doubt;                /* why the actual usage may be higher, or NULL: du could not read all files */
 };
 
 /*
- * Measure the usage of an area. With ERR_SYS or ERR_DATA the usage is unknown. fs_measure_free() must be called in any
- * case.
+ * Measure the usage of an area. If the function fails with ERR_SYS or ERR_DATA, the usage is unknown. The caller must
+ * call fs_measure_free() in any case.
  */
 MUST_CHECK int fs_measure_run(struct fs_measure *m, const struct fs_area *a, struct err *e);
 void fs_measure_free(struct fs_measure *m);

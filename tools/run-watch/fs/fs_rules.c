@@ -19,7 +19,7 @@ void fs_rules_free(struct fs_rules *r)
     *r = (struct fs_rules){0};
 }
 
-/* Parse "85%" or "85". */
+/* Parse a share such as "85%" or "85" as 0.85. */
 static int parse_percent_share(const char *word, double *share)
 {
     char *end;
@@ -39,7 +39,10 @@ static int parse_area_limit(const char *word, uint64_t *n)
     return 0;
 }
 
-/* Parse the n words of a line into the area *a. Returns NULL on success, else a description of the expected words. */
+/*
+ * Parse the n words of a line into the area *a. Returns NULL on success. On failure, returns a description of the words
+ * that were expected.
+ */
 static const char *parse_area_rule(struct fs_area *a, const char *const *word, int n)
 {
     *a = (struct fs_area){ .name = n > 1 ? word[1] : NULL };

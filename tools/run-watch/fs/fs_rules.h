@@ -19,15 +19,15 @@ enum { FS_WORDS = 32 };
 struct fs_area {
     enum fs_kind kind;
     const char *name;
-    /* the maximum number of bytes or inodes; for FS_DF, the number of bytes that must be free */
+    /* The maximum number of bytes or inodes. For FS_DF: the minimum number of free bytes. */
     uint64_t limit;
     double share;               /* the part of the limit that may be used, such as 0.85; not used for FS_DF */
-    const char *what;           /* folder or file system */
+    const char *what;           /* path of the folder, or beginning of the name of the file system */
     const char *command[FS_WORDS + 1];  /* for FS_QUOTA; NULL-terminated */
 };
 
 struct fs_rules {
-    char *text;                 /* the text that contains all words */
+    char *text;                 /* the contents of the file, to which the words of all areas point */
     struct fs_area *area;
     int n, cap;
 };

@@ -1,6 +1,4 @@
-/*
- * past.c - points, events and their positions on the axes
- */
+/* past.c - add points and events, and compute their positions on the axes */
 #include "tools/run-watch/past/past.h"
 
 #include <math.h>
@@ -93,7 +91,7 @@ static int by_iteration_gap(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median number of iterations from one line of the log to the next. */
+/* Returns the median number of iterations between two consecutive lines of the log. */
 static int64_t usual_stride(const struct past *p)
 {
     int64_t *d = xcalloc((size_t)p->n + 1, sizeof *d), middle;
@@ -109,8 +107,8 @@ static int64_t usual_stride(const struct past *p)
 }
 
 /*
- * Compute the times at which iterations ended. The time of a start is known from its event; later times follow from the
- * durations.
+ * Compute the times at which the iterations ended. The event of a start has a time; the times after it are the sums of
+ * the iterations' durations.
  */
 static void fill_times(struct past *p)
 {
@@ -134,8 +132,8 @@ static void fill_times(struct past *p)
 }
 
 /*
- * Determine whether all points have calendar times. If not, make the times continuous, because files may have been read
- * in another order than they were written.
+ * Set p->dated if all points have calendar times. If not, shift the times so that they are continuous, because the
+ * files may not have been read in the order in which they were written.
  */
 static void shift_undated(struct past *p)
 {
@@ -158,8 +156,8 @@ static void shift_undated(struct past *p)
 /* ---- positions ---- */
 
 /*
- * Divide the points into stretches with ascending iterations, which can be searched. A new stretch begins where
- * iterations do not increase.
+ * Divide the points into stretches in which the iterations increase, so that each stretch can be searched by bisection.
+ * A new stretch begins where the iteration does not increase.
  */
 static void cut_stretches(struct past *p)
 {
@@ -174,7 +172,7 @@ static void cut_stretches(struct past *p)
 }
 
 /*
- * Returns the index of the last point in [from, to) whose iteration is not after `iteration`; from - 1 if there is
+ * Returns the index of the last point in [from, to) whose iteration is at most `iteration`, or from - 1 if there is
  * none.
  */
 static int find_below(const struct past *p, int from, int to, int64_t iteration)
@@ -191,8 +189,8 @@ static int find_below(const struct past *p, int from, int to, int64_t iteration)
 }
 
 /*
- * Returns the index of the point at or before `iteration`, or -1 if there is none. Among several points it is the one
- * nearest to index `near`.
+ * Returns the index of the last point at or before `iteration`, or -1 if there is none. If several stretches contain
+ * such a point, returns the one nearest to index `near`.
  */
 static int find_point(const struct past *p, int64_t iteration, int near)
 {
@@ -206,7 +204,7 @@ static int find_point(const struct past *p, int64_t iteration, int near)
 
         if (at < from)
             continue;
-        /* Prefer the point with exactly this iteration to an earlier one, then the nearest. */
+        /* Prefer points with exactly this iteration. Among equal points, prefer the nearest. */
         off += p->point[at].iteration < iteration ? INT64_C(1) << 40 : 0;
         if (off < best_off) {
             best_off = off;
@@ -216,7 +214,7 @@ static int find_point(const struct past *p, int64_t iteration, int near)
     return best;
 }
 
-/* Returns the index of the last point that ended at or before `at_s`, or -1 if there is none. */
+/* Returns the index of the last point whose iteration ended at or before `at_s`, or -1 if there is none. */
 static int find_time(const struct past *p, double at_s)
 {
     int from = 0, to = p->n;
@@ -238,8 +236,8 @@ static int point_of_event(const struct past *p, const struct past_event *v)
     int at = v->iteration >= 0 ? find_point(p, v->iteration, v->after) : -1;
 
     /*
-     * Assign a start to its first iteration, and a stop to the last iteration before it. Times of the log are whole
-     * seconds, which is not precise enough for this.
+     * A start belongs to the first iteration after it, and a stop to the last iteration before it. The times in the log
+     * are whole seconds, which is not precise enough to determine this.
      */
     if (v->kind == PAST_START)
         return v->after < p->n ? v->after : p->n - 1;
@@ -254,7 +252,7 @@ static void place_event(struct past *p, struct past_event *v)
 {
     int at;
 
-    /* A calendar time of an event cannot be compared with points that have no calendar times. */
+    /* Do not compare the calendar time of an event with points that have no calendar times. */
     if (!p->dated)
         v->at_s = NAN;
     at = point_of_event(p, v);
@@ -289,7 +287,7 @@ static void place_valid(const struct past *p, struct past_valid *v)
         v->at_s = p->point[at].at_s;
 }
 
-/* Merge two events of one save: the line in the log, and the folder that was found. */
+/* Merge the two events that one save may have: the line in the log and the checkpoint folder. */
 static void join_saves(struct past *p)
 {
     int n = 0;

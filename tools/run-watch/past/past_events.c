@@ -1,7 +1,7 @@
 /*
- * past_events.c - read all of a run's TensorBoard files; each start writes one
+ * past_events.c - read all of a run's TensorBoard event files; each start of a run writes its own file
  *
- * The tags are those of docs/training.md 6.5, which are Megatron-LM's.
+ * The names of the curves (tags) are those of Megatron-LM; docs/training.md 6.5 lists them.
  */
 #include <dirent.h>
 #include <math.h>
@@ -31,7 +31,7 @@ static struct past_point *point_of(struct past_file *r, int64_t iteration, doubl
     struct past *p = r->p;
     struct past_point *x = NULL;
 
-    /* Search the last few points: the values of one iteration are written together. */
+    /* Search only the last few points, because the values of one iteration are written together. */
     for (int i = p->n - 1; i >= r->from && i >= p->n - 4 && !x; i--)
         x = p->point[i].iteration == iteration ? &p->point[i] : NULL;
     if (!x) {
@@ -98,7 +98,7 @@ int past_read_events(struct past *p, const char *dir, struct err *e)
             file[n++] = path_join(dir, entry->d_name);
         }
     closedir(d);
-    /* Sort the files by name, which contains the second in which each was created. */
+    /* Sort the files by name: the names contain the second in which each file was created. */
     if (n)
         qsort(file, (size_t)n, sizeof *file, by_event_file_name);
     for (int i = 0; i < n; i++) {

@@ -17,12 +17,13 @@
 #include "libcommon/base/mem.h"
 #include "tools/run-watch/past/past.h"
 
-static const uint64_t max_bytes = 64 << 20;     /* sufficient for a report of many ranks */
+/* largest size of a report that is read; sufficient for a report about many ranks */
+static const uint64_t max_bytes = 64 << 20;
 
 /*
- * Call `each` with the path of every entry of a folder. A missing folder counts as empty. If a call fails, the
- * remaining entries are still processed, and the result is -1 with the first error in *e. Otherwise the result is the
- * bitwise or of all results.
+ * Call `each` with the path of every entry of a folder. A missing folder counts as empty. If a call fails, the other
+ * entries are still processed, and for_each() returns -1 with the first error in *e. Otherwise it returns the bitwise
+ * OR of the results of all calls.
  */
 static int for_each(const char *dir, int (*each)(struct past *p, const char *path, const char *name, struct err *e),
                     struct past *p, struct err *e)
@@ -97,8 +98,8 @@ static int add_reports(struct past *p, const char *path, const char *name, struc
 }
 
 /*
- * Add the save of a checkpoint folder. The time of the folder is that of the save, because the folder is renamed when
- * the checkpoint is complete.
+ * Add an event for the save of a checkpoint folder. Its time is the modification time of the folder, which is renamed
+ * when the checkpoint is complete.
  */
 static int add_save(struct past *p, const char *path, const char *name, struct err *e)
 {
@@ -122,7 +123,7 @@ static int read_folder(struct past *p, const char *dir, struct err *e)
     char *events = path_join(dir, "tensorboard");
     int rc = 0;
 
-    /* Report what is damaged, and read the rest. */
+    /* Report the parts of the folder that cannot be read, and read the others. */
     if (access(dir, R_OK | X_OK) < 0) {
         err_sys(e, dir, "cannot be read");
         rc = -1;

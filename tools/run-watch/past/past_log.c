@@ -1,7 +1,8 @@
 /*
- * past_log.c - read a whole training log, of train or Megatron-LM
+ * past_log.c - read a whole training log, written by train or Megatron-LM
  *
- * The lines that are parsed are those of docs/training.md 6.4. torchrun puts "[default7]:" before each.
+ * docs/training.md 6.4 describes the lines that are parsed. torchrun puts a prefix such as "[default7]:" before each
+ * line.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 
 struct past_log {
     struct past *p;
-    bool starts;                /* the next iteration is the first of a start */
+    bool starts;                /* the next iteration is the first one after a start */
 };
 
 bool past_log_field(const char *line, const char *name, double *v)
@@ -71,7 +72,10 @@ static void parse_iteration_line(struct past_log *r, const char *line)
         at += 1 + strspn(at + 1, " ");
         parse_iteration_field(x, at);
     }
-    /* Compute the samples per second: some programs log only the batch size and the duration. */
+    /*
+     * Compute the samples per second if the line lacks them, because some programs log only the batch size and the
+     * duration.
+     */
     if (!isfinite(x->v[PAST_SAMPLES_S]) && x->v[PAST_BATCH] > 0 && x->elapsed_s > 0)
         x->v[PAST_SAMPLES_S] = x->v[PAST_BATCH] / x->elapsed_s;
 }
@@ -79,8 +83,8 @@ static void parse_iteration_line(struct past_log *r, const char *line)
 /* ---- other lines ---- */
 
 /*
- * Parse "... datetime: 2022-03-11 18:00:00" in the time zone of this machine, which must be that of the log. Returns
- * NaN if the line has no date.
+ * Parse the date in "... datetime: 2022-03-11 18:00:00". It is interpreted in the time zone of this machine, which must
+ * be the time zone of the log. Returns NaN if the line has no date.
  */
 static double datetime(const char *line)
 {
@@ -95,8 +99,8 @@ static double datetime(const char *line)
 }
 
 /*
- * Parse a line about a validation loss, "English loss at iteration 40 | lm loss value: 2.1E+00 | ...". Returns false
- * for other lines.
+ * Parse a line with a validation loss, such as "English loss at iteration 40 | lm loss value: 2.1E+00 | ...". Returns
+ * false if the line is of another kind.
  */
 static bool parse_valid_line(struct past *p, char *line)
 {
@@ -130,7 +134,7 @@ static void parse_slow_rank_line(struct past *p, const char *line)
     p->slow[p->n_slow++] = s;
 }
 
-/* Add an event whose text is the line up to its date, or the whole line if it has no date. */
+/* Add an event. Its text is the part of the line before the date, or the whole line if it has no date. */
 static void add_log_event(struct past *p, enum past_kind kind, const char *line, double at_s)
 {
     const char *from = line + (*line == '['), *to = strstr(from, "] datetime:");
@@ -184,7 +188,7 @@ int past_read_log(struct past *p, const char *path, struct err *e)
         return -1;
     }
     while ((n = getline(&line, &cap, f)) > 0)
-        if (line[n - 1] == '\n') {      /* Skip a last line without a newline: the run is still writing it. */
+        if (line[n - 1] == '\n') {      /* a last line without a newline is still being written by the run */
             line[n - 1] = '\0';
             parse_past_line(&r, line);
         }

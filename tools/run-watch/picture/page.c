@@ -1,13 +1,14 @@
-/*
- * page.c - the page around the data
- */
+/* page.c - write the HTML around the data of the runs */
 #include <stdlib.h>
 #include <string.h>
 
 #include "libcommon/base/text.h"
 #include "tools/run-watch/picture/page_impl.h"
 
-/* Numbers of pixel columns for which a curve is thinned. With many runs, each curve gets fewer columns. */
+/*
+ * A curve is thinned to a number of pixel columns between these limits. The more runs, the fewer columns each curve
+ * gets.
+ */
 enum { MOST_COLUMNS = 1100, LEAST_COLUMNS = 200 };
 
 static void add_html(struct strbuf *out, const char *text)

@@ -12,16 +12,16 @@
 
 struct page {
     const char *title;
-    double made_s;              /* in seconds since 1970 */
-    struct past *const *run;    /* after past_resolve() */
+    double made_s;              /* time at which the page is made, in seconds since 1970 */
+    struct past *const *run;    /* runs for which past_resolve() has been called */
     int n_runs;
     /*
-     * Usage of file systems: an array of objects. name: of the area; of: "bytes", "inodes" or "free"; t, v: arrays of
-     * times (seconds since 1970) and values; full: 100 if v is a percentage, 0 if v is the free amount; hours: until
-     * the area is full, -1 if it is not filling.
+     * The usage of file systems: an array of objects with these members. name: name of the area. of: "bytes", "inodes"
+     * or "free". t, v: arrays of times (in seconds since 1970) and values. full: 100 if v is a percentage, 0 if v is
+     * the free amount. hours: time until the area is full, or -1 if its usage is not growing.
      */
     const json_t *areas;
-    const json_t *notes;        /* texts about files that could not be read */
+    const json_t *notes;        /* an array of messages about files that could not be read */
 };
 
 void page_html(const struct page *p, struct strbuf *out);

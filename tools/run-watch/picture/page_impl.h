@@ -10,11 +10,11 @@
 
 #include "tools/run-watch/picture/page.h"
 
-extern const char page_css[], page_js[];        /* NUL-terminated */
+extern const char page_css[], page_js[];        /* NUL-terminated; from page_files.c */
 
-/* Append JSON that is safe inside of HTML: it contains no '<'. */
+/* Append JSON that is safe inside of HTML, because '<' is escaped. */
 void page_add_json(struct strbuf *out, const json_t *o);
-/* Append a run, with curves thinned to the given number of columns by thin_pick(). */
+/* Append a run. Its curves are thinned by thin_pick() to the given number of columns. */
 void page_add_run(struct strbuf *out, const struct past *p, int columns);
 
 #endif

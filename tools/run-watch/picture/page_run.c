@@ -55,8 +55,9 @@ static void write_page_number(struct strbuf *out, double v, int digits)
 }
 
 /*
- * A column "name":[...] of n numbers in the page. v: the numbers, `stride` doubles apart; at: the index of each number,
- * or NULL for all of them in order; less: subtracted from each number.
+ * A column "name":[...] of n numbers on the page. v is the address of the first number; consecutive numbers are
+ * `stride` doubles apart. at[] is the indices of the numbers to write; NULL: all, in order. `less` is subtracted from
+ * each number.
  */
 struct page_column {
     const char *name;
@@ -79,8 +80,8 @@ static void add_column(struct strbuf *out, const struct page_column *c)
 }
 
 /*
- * The positions of events on all axes, for an array of structs of `size` bytes. The offsets are those of the fields in
- * a struct.
+ * Where the positions of an event on all axes are stored, for an array of structs of `size` bytes. The other members
+ * are offsets of fields in such a struct.
  */
 struct page_places {
     const char *first;
@@ -121,14 +122,14 @@ static void write_page_positions(struct strbuf *out, const struct page_places *p
 
 /* ---- curves ---- */
 
-/* The points that are kept of each curve, and the union of these points. */
+/* For each curve, the points that are kept, and the union of these points over all curves. */
 struct page_kept {
     int *of[PAST_VALUES], n[PAST_VALUES];
-    int *row;                   /* [points]: the index among those that are kept, or -1 */
+    int *row;                   /* [points]: the index of a point among the kept ones, or -1 if it is not kept */
     int *all, n_all;
 };
 
-/* Returns true if the value has a curve on the page. A batch size that never changed has none. */
+/* Returns true if the page shows a curve of this value. There is no curve of a batch size that never changed. */
 static bool is_curve(const struct past *p, int value, const struct page_kept *k)
 {
     if (k->n[value] == 0 || value != PAST_BATCH)
@@ -140,8 +141,8 @@ static bool is_curve(const struct past *p, int value, const struct page_kept *k)
 }
 
 /*
- * Choose the points of one curve: those that thin_pick() selects, and both ends of each stretch, so that gaps are
- * preserved.
+ * Choose the points of one curve that are kept: the points that thin_pick() selects and, so that gaps remain visible,
+ * the first and the last point of each stretch.
  */
 static void choose_of(const struct past *p, int value, int columns, struct page_kept *k)
 {
@@ -170,8 +171,8 @@ static void choose_page_rows(const struct past *p, int columns, struct page_kept
     k->all = xcalloc((size_t)p->n, sizeof *k->all);
     for (int v = 0; v < PAST_VALUES; v++) {
         /*
-         * Fewer columns are sufficient for the learning rate, which is smooth, and for the batch size and the loss
-         * scale, which have few values.
+         * Use fewer columns for the learning rate, which is smooth, and for the batch size and the loss scale, which
+         * have few different values.
          */
         choose_of(p, v, v == PAST_LR || v == PAST_BATCH || v == PAST_SCALE ? columns / 3 : columns, k);
         if (!is_curve(p, v, k))
@@ -191,7 +192,9 @@ static void choose_page_rows(const struct past *p, int columns, struct page_kept
         }
 }
 
-/* Returns the number of tokens per sample if it is constant; 0 if it is not; NaN if it is unknown. */
+/*
+ * Returns the number of tokens per sample if it is the same for all points, 0 if it is not, and NaN if it is unknown.
+ */
 static double tokens_of_sample(const struct past *p)
 {
     const struct past_point *last = &p->point[p->n - 1];
@@ -321,8 +324,8 @@ static void add_events(struct strbuf *out, const struct past *p, double t0)
 /* ---- slow ranks ---- */
 
 /*
- * Returns the seconds of one range of time for which slow ranks are counted: an hour, unless the run is much shorter or
- * longer.
+ * Returns the length in seconds of the time ranges in which slow ranks are counted. It is an hour, unless the run is
+ * much shorter or longer.
  */
 static double slow_width(const struct past *p)
 {
@@ -347,8 +350,8 @@ static int by_place_and_rank(const void *a, const void *b)
 }
 
 /*
- * Returns true if the rank was late. The log names the slowest rank in every line, even if its lateness is printed as
- * 0.0 %.
+ * Returns true if the rank was really slower than the others. The log names a slowest rank in every line, even if it is
+ * 0.0 % slower than the median.
  */
 static bool is_late(const struct past_slow *s)
 {
@@ -356,8 +359,8 @@ static bool is_late(const struct past_slow *s)
 }
 
 /*
- * Write a cell for each rank that was late in a range of time: "n" is the number of lines about it, "of" the number
- * of all lines in the range.
+ * Write a cell for each rank that was slow in a range of time. "n" is the number of lines about this rank, "of" the
+ * number of all lines in the range.
  */
 static void write_slow_rank_cells(struct strbuf *out, const struct past *p, double t0)
 {
@@ -408,8 +411,8 @@ static int by_page_value(const void *a, const void *b)
 }
 
 /*
- * Returns the median of a value over the last points; NaN if no value is known. at: offset of the value in struct
- * past_point.
+ * Returns the median of a value over the last points, or NaN if no value is known. `at` is the offset of the value in
+ * struct past_point.
  */
 static double last_median(const struct past *p, size_t at)
 {
@@ -474,7 +477,7 @@ static json_t *facts(const struct past *p, double t0)
 
 void page_add_run(struct strbuf *out, const struct past *p, int columns)
 {
-    /* The time of a point is the end of its iteration. */
+    /* The time of a point is that of the end of the iteration, so add the duration of the first iteration. */
     const double duration_s = isfinite(p->point[0].elapsed_s) && p->point[0].elapsed_s > 0 ? p->point[0].elapsed_s : 0;
     const double t0 = p->point[0].at_s - duration_s;
     json_t *o = facts(p, t0);

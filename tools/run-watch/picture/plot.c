@@ -18,8 +18,8 @@ static void series_add(struct plot_series *s, double samples, double loss)
 }
 
 /*
- * Returns the series of validation losses with this name, creating it if necessary. Parallel runs have series of their
- * own.
+ * Returns the series of validation losses with the name `of`, after creating it if necessary. If the runs are parallel,
+ * each run has its own series.
  */
 static struct plot_series *get_plot_set(struct plot *p, const char *run, const char *of, struct err *e)
 {
@@ -39,7 +39,7 @@ static struct plot_series *get_plot_set(struct plot *p, const char *run, const c
     return &p->set[p->n_sets++];
 }
 
-/* Returns true if the run continues near the point where the previous one ended, so that both form one curve. */
+/* Returns true if `run` begins near the point at which `before` ended, so that both form one curve. */
 static bool continues(const struct past *before, const struct past *run)
 {
     return run->point[0].samples > 0.5 * before->point[before->n - 1].samples;
@@ -77,7 +77,7 @@ static int add_plot_run(struct plot *p, const struct past *run, struct err *e)
     return 0;
 }
 
-/* Remove sets without any finite loss. */
+/* Remove the validation sets that have no finite loss. */
 static void drop_empty(struct plot *p)
 {
     int n = 0;
@@ -90,7 +90,7 @@ static void drop_empty(struct plot *p)
     p->n_sets = n;
 }
 
-/* Replace each validation loss by its difference to the loss of the first run at the same number of samples. */
+/* Replace each validation loss by its difference from the first run's loss at the same number of samples. */
 static int make_differences(struct plot *p, struct err *e)
 {
     const struct plot_series *base = &p->run[0];
@@ -131,7 +131,9 @@ static void widen_plot_ranges(const struct plot_series *s, int n, double *x_hi, 
         }
 }
 
-/* Returns an axis that includes the values lo to hi and has 3 to 6 steps of 1, 2 or 5 times a power of ten. */
+/*
+ * Returns an axis that includes the values from lo to hi. It has 3 to 6 steps, each of 1, 2 or 5 times a power of ten.
+ */
 static struct plot_axis axis_over(double lo, double hi)
 {
     double span = hi > lo ? hi - lo : 1, step = pow(10, floor(log10(span))) / 10;

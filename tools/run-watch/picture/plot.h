@@ -3,9 +3,9 @@
  *
  * Each run is a curve. A run that continues another one is drawn on the same axis, because the axis counts the
  * samples consumed. A level (for example the entropy of the text) becomes a horizontal line. The terminal output
- * shows every training loss at its position and the validation losses as a table; the SVG has a panel for each. With
- * `difference` the runs use the same samples, and panel and table show how far each is above the first one wherever
- * both have a loss.
+ * shows every training loss at its position and the validation losses as a table; the SVG has a panel for each. If
+ * `difference` is set, the runs must have used the same samples. Panel and table then show, for each run, how much its
+ * loss is above that of the first run, wherever both have a loss.
  */
 #ifndef SHARDKIT_RUN_WATCH_PLOT_H
 #define SHARDKIT_RUN_WATCH_PLOT_H
@@ -13,7 +13,7 @@
 #include "libcommon/base/mem.h"
 #include "tools/run-watch/past/past.h"
 
-/* maximum numbers of runs and of validation sets: there are no more colours that can be distinguished */
+/* The maximum numbers of runs and of validation sets. More colours could not be distinguished. */
 enum { PLOT_RUNS = 8, PLOT_SETS = 16 };
 
 struct plot_ask {
@@ -25,9 +25,9 @@ struct plot_ask {
 
 struct plot;
 /*
- * Create a plot of n runs that have been read. The runs and the names in *a belong to the caller and must outlive the
- * plot. Returns NULL with ERR_USAGE if there are more runs or sets than PLOT_RUNS, PLOT_SETS; with ERR_DATA for a run
- * without a loss, or without a sample in common with the first.
+ * Create a plot of n runs that have been read. The runs and the strings in *a belong to the caller and must outlive the
+ * plot. Returns NULL with ERR_USAGE if there are more than PLOT_RUNS runs or PLOT_SETS validation sets. Returns NULL
+ * with ERR_DATA if a run has no loss, or has no number of samples in common with the first run.
  */
 MUST_CHECK struct plot *plot_new(const struct plot_ask *a, struct past *const *run, int n, struct err *e);
 void plot_free(struct plot *p);         /* NULL is allowed */

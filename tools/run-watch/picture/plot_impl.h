@@ -23,15 +23,19 @@ struct plot {
     struct plot_ask ask;
     struct plot_series run[PLOT_RUNS];  /* training losses */
     int n_runs;
-    /* validation losses: a series per name, with parallel runs per name and run; or the differences to run 0 */
+    /*
+     * Validation losses. There is one series per name of a validation set; if the runs are parallel, one per name and
+     * run. With `difference`, the values are the differences from run 0.
+     */
     struct plot_series set[PLOT_SETS];
     int n_sets;
-    /* all runs begin at the same point; false: each run continues the previous one */
+    /* true: all runs begin at the same point; false: each run continues the previous one */
     bool parallel;
     struct plot_axis x, train, valid;
 };
 
-double plot_share(const struct plot_axis *a, double v);         /* returns 0 for lo, 1 for hi */
-int plot_decimals(const struct plot_axis *a);                   /* returns the number of decimals that its ticks need */
+double plot_share(const struct plot_axis *a, double v);         /* position of v on the axis: 0 for lo, 1 for hi */
+/* number of decimals that the labels of the axis need */
+int plot_decimals(const struct plot_axis *a);
 
 #endif

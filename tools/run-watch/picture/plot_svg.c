@@ -12,14 +12,14 @@
 enum { SVG_W = 960, SVG_LEFT = 80, SVG_RIGHT = 800, SVG_TOP = 70, SVG_FOOT = 56 };
 enum { SVG_COLUMNS = 2 * (SVG_RIGHT - SVG_LEFT) };
 enum { TRAIN_H = 320, GAP = 60, VALID_H = 220 };
-/* Colours of the runs: those of Okabe and Ito, which colour-blind readers can distinguish. */
+/* Colours of the runs. They are from Okabe and Ito's palette, which colour-blind readers can distinguish. */
 static const char *const run_colour[PLOT_RUNS] = { "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
                                                    "#000000", "#999999" };
 enum { SET_COLOURS = 8 };
 static const char *const set_colour[SET_COLOURS] = { "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0072B2", "#D55E00",
                                                      "#000000", "#999999" };
 
-/* A rectangle with axes. In SVG, y increases downwards. */
+/* A panel: a rectangle with axes. In SVG, y increases downwards. */
 struct panel {
     struct strbuf *out;
     struct plot_axis x, y;
@@ -84,7 +84,7 @@ static void svg_series(const struct panel *n, const struct plot_series *s, const
                     svg_y(n, s->p[k].loss), colour);
 }
 
-/* Mark where a run continues the previous one. */
+/* Mark the places where a run continues the previous one. */
 static void svg_handovers(const struct panel *n, const struct plot *p)
 {
     for (int r = 1; r < p->n_runs && !p->parallel; r++)
@@ -102,7 +102,7 @@ static void svg_level(const struct panel *n, const struct plot *p)
     free(text);
 }
 
-/* Returns the colour of a validation set. The differences of a run have the colour of the run. */
+/* Returns the colour of series s of validation losses. The differences of a run have the same colour as the run. */
 static const char *colour_of_set(const struct plot *p, int s)
 {
     return p->ask.difference ? run_colour[s + 1] : set_colour[s % SET_COLOURS];
@@ -143,7 +143,10 @@ static void svg_train(const struct panel *n, const struct plot *p)
     if (p->ask.level_name)
         svg_level(n, p);
     for (int r = 0; r < p->n_runs; r++) {
-        /* Runs that continue each other are named at their beginnings; parallel runs are named at the right. */
+        /*
+         * If runs continue each other, each name is written at the beginning of its curve. Names of parallel runs are
+         * written at the right.
+         */
         double x = svg_x(n, p->run[r].p[0].samples) + (r ? 8 : 36);
         char *style = str_fmt("fill=\"%s\" font-weight=\"bold\"%s", run_colour[r],
                               p->parallel ? " text-anchor=\"end\"" : "");
@@ -162,7 +165,7 @@ static void svg_valid(const struct panel *n, const struct plot *p)
     svg_handovers(n, p);
     for (int s = 0; s < p->n_sets; s++)
         svg_series(n, &p->set[s], colour_of_set(p, s), !p->ask.difference);
-    if (!p->ask.difference)                 /* otherwise the upper panel has the names */
+    if (!p->ask.difference)                 /* with `difference`, the upper panel already has the names */
         svg_names(n, p);
     free(heading);
 }

@@ -7,7 +7,10 @@
 
 #include "tools/run-watch/picture/plot_impl.h"
 
-/* size of the grid in characters; with an axis on its left and one below, the picture has 78 columns */
+/*
+ * Size of the grid in characters. Together with the axis on its left, the picture has 78 columns; another axis is below
+ * it.
+ */
 enum { ROWS = 20, COLS = 70 };
 static const char marks[PLOT_RUNS] = { '.', 'o', '+', 'x', '*', '#', '@', '%' };
 
@@ -28,7 +31,7 @@ static void text_fill(const struct plot *p, char grid[ROWS][COLS + 1])
     for (int row = 0; row < ROWS; row++) {
         memset(grid[row], ' ', COLS);
         grid[row][COLS] = '\0';
-        for (int r = 1; r < p->n_runs && !p->parallel; r++)  /* where the next run begins */
+        for (int r = 1; r < p->n_runs && !p->parallel; r++)  /* mark where the next run begins */
             grid[row][text_col(x, p->run[r].p[0].samples)] = ':';
     }
     for (int c = 0; p->ask.level_name && c < COLS; c += 2)
@@ -67,8 +70,8 @@ static double loss_at(const struct plot_series *s, double samples)
 }
 
 /*
- * Print a table of validation losses. It has as many columns as fit, at most 8, evenly chosen from the points of the
- * first set and including the last one.
+ * Print a table of validation losses. The table has as many columns as fit, at most 8. The columns are evenly chosen
+ * from the points of the first set, including its last point.
  */
 static void text_table(const struct plot *p, struct strbuf *out)
 {

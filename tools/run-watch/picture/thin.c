@@ -16,8 +16,8 @@ int thin_pick(const double *y, size_t stride, int n, int columns, int *keep)
     if (n_finite <= 2 * columns)
         return n_finite;
     /*
-     * keep[] is both read and written here. The position that is read is ahead, because a column has at least two
-     * points.
+     * This loop reads and writes the same array keep[]. That is safe because a column has at least two points, so the
+     * position that is read is ahead of the one that is written.
      */
     for (int c = 0; c < columns; c++) {
         const int from = (int)((int64_t)c * n_finite / columns), to = (int)((int64_t)(c + 1) * n_finite / columns);

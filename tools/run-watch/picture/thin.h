@@ -2,7 +2,8 @@
  * thin.h - select the visible points of a long curve
  *
  * A curve of a hundred thousand points on a thousand columns of pixels looks the same if each column has only its
- * lowest and its highest point. No spike is lost, unlike with means or with every hundredth point.
+ * lowest and its highest point. With this method every spike remains visible, whereas means, or every hundredth point,
+ * would hide some.
  */
 #ifndef SHARDKIT_RUN_WATCH_THIN_H
 #define SHARDKIT_RUN_WATCH_THIN_H
@@ -10,10 +11,10 @@
 #include <stddef.h>
 
 /*
- * Select the points to draw of n values y[0], y[stride], y[2 * stride], ... and store their indices in keep[] in
- * ascending order; keep must have space for n. If there are at most 2 * columns finite values, all of these are
- * selected; else the lowest and the highest of each of `columns` ranges of equal length. Returns the number of
- * selected points.
+ * Select the points to draw of the n values y[0], y[stride], y[2 * stride], ... Their indices are stored in keep[] in
+ * ascending order; keep must have space for n. If at most 2 * columns values are finite, all of these are selected.
+ * Otherwise the values are divided into `columns` ranges of equal length, and the lowest and the highest value of each
+ * range are selected. Returns the number of selected points.
  */
 int thin_pick(const double *y, size_t stride, int n, int columns, int *keep);
 
