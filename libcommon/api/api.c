@@ -14,12 +14,15 @@
 #include "libcommon/ckpt/checkpoint.h"
 #include "libcommon/plan/reader.h"
 
-/* Bytes of a tensor that are read at once; copies that are merged need as many each. */
+/* Bytes of a tensor that sk_read() reads in one step. To merge copies, each copy needs a buffer of this size, too. */
 enum { READ_AT_ONCE = 8 << 20 };
 
 enum { MAX_THREADS = 1024 };            /* as the option --threads */
 
-/* Opening and verifying use HDF5, which is not thread-safe, and the stop flag below. */
+/*
+ * This lock protects the stop flag below, and the HDF5 library, which is not thread-safe. sk_open() and sk_verify() use
+ * both.
+ */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static const volatile int *stop_flag;
 
@@ -53,8 +56,9 @@ static void give_error(const struct err *e, struct sk_error *out)
 }
 
 /*
- * Copy a caller's options, which may be those of an earlier or later header, into `out` of `size` bytes. Missing
- * members become 0. Returns -1 with ERR_USAGE if the caller sets members that this library does not have.
+ * Copy the options that a caller has set to `out`, a struct of `size` bytes. The caller may have been compiled with an
+ * older or a newer header. Members that its header lacks become 0. Returns -1 with ERR_USAGE if the caller has set
+ * members that this library does not have.
  */
 static int copy_options(void *out, size_t size, const void *given, struct err *e)
 {
@@ -88,7 +92,7 @@ static int check_arguments(const char *path, int threads, struct err *e)
 }
 
 struct finding_list {
-    struct report *report;      /* owns the strings but for the texts */
+    struct report *report;      /* owns all strings of the findings except their texts */
     int n;
     struct sk_finding *finding;
 };
@@ -119,11 +123,12 @@ static void free_findings(struct finding_list *l)
 
 struct sk_checkpoint {
     struct view *view;
-    struct finding_list findings;       /* of opening */
+    struct finding_list findings;       /* findings of the call that opened the checkpoint */
     enum replica_policy replicas;
     struct sk_info info;
-    struct sk_tensor *tensor;           /* [view->n_known] */
-    pthread_mutex_t names;              /* the tables of names of the source are made when first needed */
+    struct sk_tensor *tensor;           /* [view->n_known]: one per entry of view->tensor */
+    pthread_mutex_t names;              /* protects the source's tables of names, which are built when they are first
+                                         * needed */
 };
 
 static void list_tensors(struct sk_checkpoint *c)
@@ -248,7 +253,7 @@ int64_t sk_find(struct sk_checkpoint *c, const char *name, const char *state, st
     return i;
 }
 
-/* Read a range in steps, so that copies that are merged need little memory. */
+/* Read a range in steps of READ_AT_ONCE bytes, which limits the memory that is needed to merge copies. */
 static int read_range(const struct sk_checkpoint *c, const struct view_tensor *t, struct tmap_range range, uint8_t *buf,
                       struct err *e)
 {
@@ -295,7 +300,10 @@ int sk_read(const struct sk_checkpoint *c, int64_t i, int64_t first, int64_t n, 
     return rc;
 }
 
-/* Like sk_locate(). Returns the number of the file in the table, or -1 for none. */
+/*
+ * Find the bytes of tensor i on disk, like sk_locate(). Returns the number of their file in the table of files, or -1
+ * if there is none.
+ */
 static int locate_file(const struct sk_checkpoint *c, int64_t i, struct sk_place *place)
 {
     const struct tmap *m = sk_tensor(c, i) ? c->view->tensor[i].map : NULL;
@@ -362,7 +370,7 @@ int sk_place_descriptor(const struct sk_checkpoint *c, int64_t i, struct sk_erro
 /* ---- verify ---- */
 
 struct verification {
-    struct sk_verification is;          /* first: what the caller holds a pointer to */
+    struct sk_verification is;          /* first member: the caller holds a pointer to it */
     struct finding_list findings;
 };
 

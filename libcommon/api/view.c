@@ -1,6 +1,4 @@
-/*
- * view.c - present a folder, a .pt file or an .h5 file as the same list
- */
+/* view.c - list the tensors of a checkpoint folder, a .pt file or an .h5 file in the same form */
 #include "libcommon/api/view.h"
 
 #include <fnmatch.h>
@@ -215,7 +213,10 @@ static void walk_below(struct view_walk *w, const struct pk *v, const struct vie
     strbuf_free(&path);
 }
 
-/* List all of the tree at v: tensors, values that contain a tensor and are not read, and plain values. */
+/*
+ * Add everything in the tree at v to the lists of the view: tensors, plain values, and values that contain a tensor but
+ * cannot be read.
+ */
 static void walk(struct view_walk *w, const struct pk *v, const struct view_place *at)
 {
     struct strbuf why = {0};
@@ -330,7 +331,7 @@ bool view_is_file(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && !str_ends(path, "index.h5") && !archive_is_tar(path);
 }
 
-/* Open a checkpoint. The path of an index.h5 stands for the folder that contains it. */
+/* Open a checkpoint. If `path` is that of an index.h5, the folder that contains this file is opened. */
 static struct source *open_source(const char *path, const struct view_select *o, struct report *r, struct err *e)
 {
     struct source_opts so = { .threads = o->threads, .no_optimizer = o->state == STATE_BF16,
@@ -433,7 +434,10 @@ static int find_named(const struct view *v, const char *name, int state)
 {
     int i = v->names ? names_find(v->names, name) : -1;
 
-    /* The states of a parameter are adjacent. Other tensors may have the name of one, too. */
+    /*
+     * The states of one parameter are adjacent in the list. Tensors that are not parameters may have the same name as a
+     * parameter.
+     */
     for (; i >= 0 && i < v->n_known; i++) {
         const struct view_tensor *t = &v->tensor[i];
 
@@ -459,8 +463,8 @@ static int not_there(const struct view *v, const char *name, struct err *e)
 }
 
 /*
- * Choose a state if none is given: the one that the files store under this name; else the master, which is the
- * most precise one; else any other.
+ * Choose a state of the parameter `name` if the caller gave none: the state that the files store under this name; if
+ * they store none, the fp32 master weights, which are the most precise; if there are none, any other state.
  */
 static int any_state(const struct view *v, const char *name)
 {
@@ -473,8 +477,8 @@ static int any_state(const struct view *v, const char *name)
 }
 
 /*
- * Find a tensor by any name that source_find() accepts. Returns its index, or -1. If the name is that of a plain value,
- * *plain receives the value.
+ * Find a tensor by any name that source_find() accepts. Returns its index, or -1. If `name` is the name of a plain
+ * value, *plain is set to that value.
  */
 static int find_in_source(const struct view *v, const char *name, int state, const struct source_value **plain)
 {

@@ -1,8 +1,8 @@
 /*
  * view.h - a checkpoint or a single file as a flat list of tensors
  *
- * Three kinds of input are treated alike: a checkpoint (one entry per parameter and state, then the tensors that are
- * not parameters), one .pt file (its tensors by their path in the pickle), and one .h5 file.
+ * Three kinds of input get the same form: a checkpoint (one entry per parameter and state, then the tensors that are
+ * not parameters), one .pt file (one entry per tensor, named by its path in the pickle), and one .h5 file.
  */
 #ifndef SHARDKIT_API_VIEW_H
 #define SHARDKIT_API_VIEW_H
@@ -13,78 +13,95 @@
 
 struct view_tensor {
     const char *name;
-    /* in a single .pt: the keys as JSON, "a"."b", which are unique even if names are not; else NULL */
+    /*
+     * In a single .pt file: the tensor's keys in JSON form ("a"."b"). Paths are unique even if names are not. NULL
+     * elsewhere
+     */
     const char *path;
     int state;                  /* enum state; -1 in a single file and for a tensor that is not a parameter */
     enum dtype dtype;
     int ndim;
     int64_t shape[PT_MAX_DIM];
     int64_t n_elems;
-    const struct tmap *map;     /* NULL: a transposed view in too many pieces to read */
+    const struct tmap *map;     /* NULL if the tensor is a transposed view of too many pieces to be read */
     const struct param *param;  /* NULL in a single file and for a tensor that is not a parameter */
-    bool buffer;                /* a buffer of the model */
+    bool buffer;                /* true for a buffer of the model, which is not trained */
 };
 
-/* A value that contains a tensor and is not read. */
+/* A value that contains a tensor but cannot be read. */
 struct view_unread {
     const char *name, *path;    /* as in struct view_tensor */
-    const char *why;            /* "a sparse tensor: save it after .to_dense()" */
+    const char *why;            /* the reason, such as "a sparse tensor: save it after .to_dense()" */
 };
 
-/* What of a checkpoint is opened and listed. The strings must outlive the view. */
+/* Selects what of a checkpoint is opened and listed. The strings must outlive the view. */
 struct view_select {
-    const char *glob;           /* shell pattern of names; NULL: all */
-    int state;                  /* this state only, -1: all; STATE_BF16 leaves the optimizer's files closed */
-    const char *model;          /* as in source_opts; NULL: find the prefix */
-    int threads;                /* for opening files */
+    const char *glob;           /* shell pattern that the names must match; NULL: all tensors */
+    int state;                  /* list only this state; -1: all. With STATE_BF16 the optimizer's files are not
+                                 * opened */
+    const char *model;          /* as in source_opts; NULL: the prefix is detected */
+    int threads;                /* number of threads that open files */
 };
 
 struct view {
     char *path;
     struct view_select select;
     struct source *source;      /* NULL if the view is a single file */
-    struct pt *pt;              /* the single file, if it is a .pt; else NULL */
-    struct files *files;        /* of the source, or of the single file */
-    struct arena *arena;        /* holds the names and maps of a single file, and the table below */
-    struct names *names;        /* the first tensor of a name or path */
-    int64_t n_runs;             /* number of contiguous runs in those maps */
+    struct pt *pt;              /* the single file if it is a .pt; else NULL */
+    struct files *files;        /* the files of the source, or the single file */
+    struct arena *arena;        /* holds the names and maps of a single file, and the table `tensor` */
+    struct names *names;        /* maps a name or path to the index of the first tensor that has it */
+    int64_t n_runs;             /* number of contiguous runs in the maps of a single file */
     int n;
-    struct view_tensor *tensor; /* in the checkpoint's order */
-    int n_all;                  /* tensor[n] to tensor[n_all - 1]: tensors of a checkpoint that are not parameters */
-    /* tensor[n_all] to tensor[n_known - 1]: stacked tensors of files, whose rows are listed above */
+    struct view_tensor *tensor; /* in the order of the checkpoint */
+    int n_all;                  /* tensor[n] to tensor[n_all - 1] are the tensors of a checkpoint that are not
+                                 * parameters */
+    /*
+     * tensor[n_all] to tensor[n_known - 1] are stacked tensors as the files store them. Their rows are also listed, as
+     * separate tensors before tensor[n_all]
+     */
     int n_known;
     int n_plain;
-    const struct source_value **plain;  /* values that are not tensors; those of a single .pt are named by their path */
+    const struct source_value **plain;  /* values that are not tensors; in a single .pt file they are named by their
+                                         * path */
     int n_unread;
     struct view_unread *unread;
 };
 
-/* Returns true if the path is one .pt or .h5 file and not a checkpoint (a folder, a tar, index.h5). */
+/*
+ * Returns true if `path` is a single .pt or .h5 file. Returns false for a checkpoint: a folder, a tar, or an index.h5.
+ */
 bool view_is_file(const char *path);
 /*
- * Open `path` and list the selected tensors; a state does not select in a single file. Damage that leaves the rest
- * readable is added to `r`, which may be NULL. Values that contain a tensor and are not read are added too, as errors
- * "unread".
+ * Open `path` and list the selected tensors. The selected state has no effect in a single file. Damage that does not
+ * affect the rest of the data is added to the report `r`, which may be NULL. Each value that contains a tensor but
+ * cannot be read is added to `r` as an error "unread".
  */
 MUST_CHECK struct view *view_open(const char *path, const struct view_select *o, struct report *r, struct err *e);
 /* List the tensors of v->source again, after the source was replaced or its names were changed. */
 void view_list(struct view *v);
 void view_close(struct view *v);                        /* accepts NULL */
-/* Returns -1 with ERR_DATA if the pattern of names matched nothing. */
+/* Returns -1 with ERR_DATA if o->glob was given and matched no name. */
 MUST_CHECK int view_check_match(const struct view *v, struct err *e);
 /*
- * Find a tensor by any name that source_find() accepts, or by its name or path in a single file. `state` is the one
- * that the user wants, or -1. If no state follows from the name either, it is the one that the files store under this
- * name; else the master, which is the most precise one; else any other. Returns its index; or -1, with *plain set if
- * the name is that of a plain value, else with *e set. Not thread-safe, like source_find().
+ * Find a tensor by its name. In a checkpoint, any name that source_find() accepts is allowed; in a single file, the
+ * tensor's name or path. `state` is the state that the user requests, or -1. If it is -1 and the name does not imply a
+ * state, the result is the state that the files store under this name; if there is none, the fp32 master weights; if
+ * there are none, any other state.
+ *
+ * Returns the tensor's index, or -1. If it is -1 and `name` is the name of a plain value, *plain is set to this value;
+ * otherwise *e is set. Not thread-safe, like source_find().
  */
 int view_lookup(const struct view *v, const char *name, int state, const struct source_value **plain, struct err *e);
 /*
- * Compare `crc`, the CRC of all bytes of the tensor, with the digest in the manifest. Returns 0 if they are equal or
- * the manifest has no digest.
+ * Compare `crc`, which must be the CRC of all bytes of the tensor, with the digest in the manifest. Returns 0 if they
+ * are equal, or if the manifest has no digest for this tensor.
  */
 MUST_CHECK int view_check_digest(const struct view *v, const struct view_tensor *t, uint32_t crc, struct err *e);
-/* Return the name for messages: "3.x.weight fp32" or, in a single file, the name alone. */
+/*
+ * Return a name of the tensor for messages: in a checkpoint its name and state ("3.x.weight fp32"), in a single file
+ * only its name.
+ */
 char *view_label(const struct view_tensor *t);          /* caller frees */
 
 #endif
